@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Times the CPU kernels of the best tier as fractions of what this machine does in the same seconds.
+ *
+ * Approach: each measurement runs its yardstick (sequential read of a large buffer, or chains of fma or vdpbf16ps in
+ * registers) just before, on the same threads, and reports the median ratio of five. Time is the threads' CPU time, the
+ * slowest thread's, so that a shared core distorts less; weights and caches cycle through a gigabyte so that the last-level
+ * cache does not help. Built without AVX-512 the yardsticks are missing and only rates are shown.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "../../tests/cpu/check.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define WIDE __attribute__((target("avx512f,avx512bf16")))
+#endif
+
+enum { REPEATS = 5, MOST_THREADS = 2 };
+
+typedef struct bench {
+    qn__cpu_kernels t;
+    int json, threads;
+    const char *only;
+    char *big; /* 1 GB of small bf16 or f32 values */
+    size_t big_bytes;
+} bench;
+
+/* One thread's part of a job; what it returns is ignored. */
+typedef void bench_job(const bench *b, void *data, int id);
+
+typedef struct bench_thread {
+    const bench *b;
+    bench_job *job;
+    void *data;
+    int id;
+    pthread_barrier_t *start;
+    double seconds;
+} bench_thread;
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *bench_thread_main(void *p)
+{
+    bench_thread *th = p;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(th->id, &set);
+    sched_setaffinity(0, sizeof set, &set);
+    pthread_barrier_wait(th->start);
+    double t0 = cpu_seconds();
+    th->job(th->b, th->data, th->id);
+    th->seconds = cpu_seconds() - t0;
+    return NULL;
+}
+
+static double bench_run(const bench *b, bench_job *job, void *data)
+{
+    bench_thread th[MOST_THREADS];
+    pthread_t handles[MOST_THREADS];
+    pthread_barrier_t start;
+    double worst = 0;
+    pthread_barrier_init(&start, NULL, (unsigned)b->threads);
+    for (int i = 0; i < b->threads; i++) {
+        th[i] = (bench_thread){b, job, data, i, &start, 0};
+        pthread_create(&handles[i], NULL, bench_thread_main, &th[i]);
+    }
+    for (int i = 0; i < b->threads; i++) {
+        pthread_join(handles[i], NULL);
+        worst = fmax(worst, th[i].seconds);
+    }
+    pthread_barrier_destroy(&start);
+    return worst;
+}
+
+/* --- yardsticks ------------------------------------------------------------------------------------------------------ */
+
+typedef enum yard { YARD_READ, YARD_F32, YARD_BF16, YARD_NONE } yard;
+
+static const char *const yard_names[] = {"of read", "of f32 peak", "of bf16 peak", ""};
+static volatile double yard_sink;
+
+#ifdef WIDE
+WIDE static void yard_read(const bench *b, void *data, int id)
+{
+    (void)data;
+    size_t part = b->big_bytes / 2 / (size_t)b->threads / 512 * 512;
+    const char *p = b->big + part * (size_t)id;
+    __m512i s[8];
+    for (int i = 0; i < 8; i++)
+        s[i] = _mm512_setzero_si512();
+    for (size_t at = 0; at < part; at += 512)
+        for (int i = 0; i < 8; i++)
+            s[i] = _mm512_xor_si512(s[i], _mm512_load_si512(p + at + 64 * i));
+    for (int i = 1; i < 8; i++)
+        s[0] = _mm512_xor_si512(s[0], s[i]);
+    yard_sink = (double)_mm512_reduce_add_epi64(s[0]);
+}
+
+#define SIXTEEN(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15)
+#define DECLARE(i) __m512 v##i = _mm512_set1_ps((float)i);
+#define ADD(i) v0 = _mm512_add_ps(v0, v##i);
+#define FMA_STEP(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(v##i) : "v"(p));
+#define DOT_STEP(i) __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(v##i) : "v"(p));
+enum { YARD_STEPS = 2000000 };
+
+WIDE static void yard_f32(const bench *b, void *data, int id)
+{
+    (void)b, (void)data, (void)id;
+    SIXTEEN(DECLARE)
+    __m512 p = _mm512_set1_ps(1e-3f);
+    for (int i = 0; i < YARD_STEPS; i++) {
+        SIXTEEN(FMA_STEP)
+    }
+    SIXTEEN(ADD)
+    yard_sink = _mm512_reduce_add_ps(v0);
+}
+
+WIDE static void yard_bf16(const bench *b, void *data, int id)
+{
+    (void)b, (void)data, (void)id;
+    SIXTEEN(DECLARE)
+    __m512i p = _mm512_set1_epi16(0x3a00);
+    for (int i = 0; i < YARD_STEPS; i++) {
+        SIXTEEN(DOT_STEP)
+    }
+    SIXTEEN(ADD)
+    yard_sink = _mm512_reduce_add_ps(v0);
+}
+
+/* Bytes or operations a second. */
+static double yard_rate(const bench *b, yard y)
+{
+    if (strcmp(b->t.tier, "avx512") != 0 || y == YARD_NONE)
+        return 0;
+    if (y == YARD_READ)
+        return (double)(b->big_bytes / 2) / bench_run(b, yard_read, NULL);
+    if (y == YARD_F32)
+        return (double)b->threads * YARD_STEPS * 16 * 32 / bench_run(b, yard_f32, NULL);
+    return (double)b->threads * YARD_STEPS * 16 * 64 / bench_run(b, yard_bf16, NULL);
+}
+#else
+static double yard_rate(const bench *b, yard y)
+{
+    (void)b, (void)y;
+    return 0;
+}
+#endif
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Prints the median of REPEATS: work (bytes or operations) a second, and its ratio to the yardstick's. */
+static void bench_case(const bench *b, const char *name, yard y, double work, bench_job *job, void *data)
+{
+    double rate[REPEATS], ratio[REPEATS];
+    if (b->only && !strstr(name, b->only))
+        return;
+    bench_run(b, job, data);
+    for (int i = 0; i < REPEATS; i++) {
+        double peak = yard_rate(b, y);
+        rate[i] = work / bench_run(b, job, data);
+        ratio[i] = peak > 0 ? rate[i] / peak : 0;
+    }
+    qsort(rate, REPEATS, sizeof *rate, by_value);
+    qsort(ratio, REPEATS, sizeof *ratio, by_value);
+    if (b->json)
+        printf("{\"name\": \"%s\", \"tier\": \"%s\", \"threads\": %d, \"giga_per_s\": %.3f, \"ratio\": %.3f, "
+               "\"ratio_min\": %.3f, \"ratio_max\": %.3f, \"of\": \"%s\"}\n",
+               name, b->t.tier, b->threads, rate[REPEATS / 2] / 1e9, ratio[REPEATS / 2], ratio[0], ratio[REPEATS - 1],
+               yard_names[y]);
+    else
+        printf("%-34s %s t=%d %9.2f G/s  %.2f (%.2f-%.2f) %s\n", name, b->t.tier, b->threads, rate[REPEATS / 2] / 1e9,
+               ratio[REPEATS / 2], ratio[0], ratio[REPEATS - 1], yard_names[y]);
+    fflush(stdout);
+}
+
+/* --- matmul ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct matmul_bench {
+    qn__cpu_type type;
+    size_t m, n, k, matrices;
+    float *x, *y;
+    void *xp;
+} matmul_bench;
+
+static void matmul_job(const bench *b, void *data, int id)
+{
+    const matmul_bench *d = data;
+    size_t panels = qn__cpu_panels(d->n), threads = (size_t)b->threads, i = (size_t)id;
+    for (size_t w = 0; w < d->matrices; w++) {
+        qn__cpu_matmul a = {d->type, b->big + w * qn__cpu_packed_bytes(d->type, d->n, d->k), d->n, d->k, d->m, d->xp, d->y,
+                            d->n};
+        b->t.matmul(&a, panels * i / threads, panels * (i + 1) / threads);
+    }
+}
+
+static void back_job(const bench *b, void *data, int id)
+{
+    const matmul_bench *d = data;
+    size_t threads = (size_t)b->threads, i = (size_t)id;
+    qn__cpu_matmul_back a = {d->type, b->big, d->n, d->k, d->m, d->x, d->n, d->y, d->k};
+    b->t.matmul_back(&a, d->k * i / threads / 32 * 32, d->k * (i + 1) / threads / 32 * 32);
+}
+
+static void prepare_job(const bench *b, void *data, int id)
+{
+    const matmul_bench *d = data;
+    size_t threads = (size_t)b->threads, i = (size_t)id;
+    b->t.prepare(d->type, d->xp, d->x, d->k, d->m, d->k, d->m * i / threads / 8 * 8, d->m * (i + 1) / threads / 8 * 8);
+}
+
+static void bench_matmul(const bench *b, qn__cpu_type type, size_t m, size_t n, size_t k)
+{
+    size_t bytes = qn__cpu_packed_bytes(type, n, k), most = n > k ? n : k;
+    char name[64];
+    const char *kind = type == QN__CPU_F32 ? "f32" : "bf16";
+    matmul_bench d = {type, m, n, k, m <= 16 ? b->big_bytes / bytes : 1, new_floats(m * most), new_floats(m * most), NULL};
+    d.xp = new_bytes(qn__cpu_prepared_bytes(type, m, k));
+    random_fill(d.x, m * most);
+    b->t.prepare(type, d.xp, d.x, k, m, k, 0, m);
+    snprintf(name, sizeof name, "matmul %s M%zu K%zu N%zu", kind, m, k, n);
+    if (m <= 16)
+        bench_case(b, name, YARD_READ, (double)(bytes * d.matrices), matmul_job, &d);
+    else
+        bench_case(b, name, type == QN__CPU_F32 ? YARD_F32 : YARD_BF16, 2.0 * (double)(m * n * k), matmul_job, &d);
+    if (m > 16) {
+        snprintf(name, sizeof name, "matmul_back %s M%zu K%zu N%zu", kind, m, k, n);
+        bench_case(b, name, YARD_F32, 2.0 * (double)(m * n * k), back_job, &d);
+        snprintf(name, sizeof name, "prepare %s M%zu K%zu (bytes in)", kind, m, k);
+        bench_case(b, name, YARD_READ, 4.0 * (double)(m * k), prepare_job, &d);
+    }
+    free(d.x), free(d.y), free(d.xp);
+}
+
+typedef struct dense_bench {
+    qn__cpu_dense a;
+    size_t m;
+} dense_bench;
+
+static void dense_job(const bench *b, void *data, int id)
+{
+    const dense_bench *d = data;
+    size_t threads = (size_t)b->threads, i = (size_t)id;
+    b->t.dense(&d->a, d->m * i / threads, d->m * (i + 1) / threads);
+}
+
+static void bench_dense(const bench *b, size_t m, size_t n, size_t k, int ta, int tb)
+{
+    float *x = new_floats(m * k), *w = new_floats(n * k), *y = new_floats(m * n);
+    random_fill(x, m * k);
+    random_fill(w, n * k);
+    dense_bench d = {{n, k, x, ta ? 1 : (ptrdiff_t)k, ta ? (ptrdiff_t)m : 1, w, tb ? 1 : (ptrdiff_t)n, tb ? (ptrdiff_t)k : 1,
+                      y, (ptrdiff_t)n}, m};
+    char name[64];
+    snprintf(name, sizeof name, "dense f32 %zux%zux%zu %s%s", m, n, k, ta ? "At" : "A", tb ? "Bt" : "B");
+    bench_case(b, name, YARD_F32, 2.0 * (double)(m * n * k), dense_job, &d);
+    free(x), free(w), free(y);
+}
+
+/* --- attention ------------------------------------------------------------------------------------------------------- */
+
+typedef struct attend_bench {
+    qn__cpu_type type;
+    size_t d, tokens, first, kv_heads, heads;
+    float *q, *o;
+    int32_t *begin, *end;
+    void *scratch[MOST_THREADS];
+    size_t tile;
+} attend_bench;
+
+static void attend_job(const bench *b, void *data, int id)
+{
+    const attend_bench *d = data;
+    size_t keys = d->first + d->tokens, size = d->type == QN__CPU_F32 ? 4 : 2, bytes = keys * d->d * size;
+    size_t tiles = (d->tokens + d->tile - 1) / d->tile;
+    for (size_t i = (size_t)id; i < d->kv_heads * tiles; i += (size_t)b->threads) {
+        size_t h = i / tiles, t0 = i % tiles * d->tile, n = d->tokens - t0 < d->tile ? d->tokens - t0 : d->tile;
+        size_t row = d->heads * d->d, at = (h % 8 * d->tokens + t0) * row;
+        qn__cpu_attend a = {d->type, d->d, d->d, b->big + 2 * h * bytes, b->big + (2 * h + 1) * bytes, d->d, NULL, n,
+                            d->heads, d->q + at, row, d->d, d->o + at, row, d->d, d->begin + t0, d->end + t0, NULL,
+                            1.0f / sqrtf((float)d->d), 0};
+        b->t.attend(&a, d->scratch[id]);
+    }
+}
+
+static void bench_attend(const bench *b, qn__cpu_type type, size_t d, size_t tokens, size_t first)
+{
+    size_t keys = first + tokens, heads = 4, bytes = 2 * keys * d * (type == QN__CPU_F32 ? 4 : 2);
+    attend_bench a = {type, d, tokens, first, tokens > 1 ? 8 : b->big_bytes / bytes, heads, new_floats(8 * tokens * heads * d),
+                      new_floats(8 * tokens * heads * d), new_bytes(tokens * 4), new_bytes(tokens * 4), {0}, 16};
+    random_fill(a.q, 8 * tokens * heads * d);
+    for (size_t t = 0; t < tokens; t++) {
+        a.begin[t] = 0;
+        a.end[t] = (int32_t)(first + t + 1);
+    }
+    for (int i = 0; i < MOST_THREADS; i++)
+        a.scratch[i] = new_bytes(b->t.attend_scratch(a.tile, heads, d, d));
+    char name[64];
+    snprintf(name, sizeof name, "attend %s d%zu %zu+%zu", type == QN__CPU_F32 ? "f32" : "bf16", d, first, tokens);
+    if (tokens == 1)
+        bench_case(b, name, YARD_READ, (double)(bytes * a.kv_heads), attend_job, &a);
+    else
+        bench_case(b, name, YARD_F32, 4.0 * (double)(8 * heads * d) * (double)tokens * ((double)first + 0.5 * (double)(tokens + 1)),
+                   attend_job, &a);
+    free(a.q), free(a.o), free(a.begin), free(a.end);
+    for (int i = 0; i < MOST_THREADS; i++)
+        free(a.scratch[i]);
+}
+
+/* --- rows and maps: elements a second, in cache ---------------------------------------------------------------------- */
+
+typedef struct map_bench {
+    float *x, *y;
+    int map; /* or -1 rms_norm, -2 softmax, -3 to bf16, -4 argmax */
+} map_bench;
+
+enum { MAP_N = 2048, MAP_TIMES = 2000 };
+
+static void map_job(const bench *b, void *data, int id)
+{
+    const map_bench *d = data;
+    float *y = d->y + id * MAP_N;
+    int64_t at;
+    for (int i = 0; i < MAP_TIMES; i++) {
+        if (d->map >= 0)
+            b->t.map[d->map](y, d->x, MAP_N);
+        else if (d->map == -1)
+            b->t.rms_norm(y, MAP_N, d->x, MAP_N, d->x, 1e-6f, MAP_N, 0, 1);
+        else if (d->map == -2)
+            b->t.softmax(y, MAP_N, d->x, MAP_N, MAP_N, 0, 1);
+        else if (d->map == -3)
+            b->t.bf16_from_f32((uint16_t *)y, d->x, MAP_N);
+        else
+            b->t.argmax(&at, d->x, MAP_N, MAP_N, 0, 1);
+    }
+}
+
+static void bench_maps(const bench *b)
+{
+    static const char *const names[] = {"argmax", "bf16_from_f32", "softmax", "rms_norm", "exp",  "log",
+                                        "tanh",   "sigmoid",       "silu",    "gelu",     "gelu_tanh", "sin",
+                                        "cos",    "erf",           "rsqrt",   "sqrt"};
+    map_bench d = {new_floats(MAP_N), new_floats(MAP_N * MOST_THREADS), 0};
+    random_fill(d.x, MAP_N);
+    for (d.map = -4; d.map < QN__CPU_MAP_COUNT; d.map++) {
+        char name[64];
+        snprintf(name, sizeof name, "map %s (elements)", names[d.map + 4]);
+        bench_case(b, name, YARD_NONE, (double)b->threads * MAP_N * MAP_TIMES, map_job, &d);
+    }
+    free(d.x), free(d.y);
+}
+
+int bench_cpu(int json, const char *only)
+{
+    bench b = {.json = json, .only = only, .big_bytes = (size_t)1 << 30};
+    qn__cpu_kernels_fill(&b.t, getenv("QN_CPU"));
+    char *p = mmap(NULL, b.big_bytes + (2 << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return 2;
+    b.big = (char *)(((uintptr_t)p + (2 << 20) - 1) & ~(uintptr_t)((2 << 20) - 1));
+    madvise(b.big, b.big_bytes, MADV_HUGEPAGE);
+    for (size_t i = 0; i < b.big_bytes / 4; i++)
+        ((uint32_t *)b.big)[i] = 0x3d013c81u + (uint32_t)(i * 2654435761u >> 9 & 0x007f007f); /* small as f32 and as bf16 */
+    for (b.threads = 1; b.threads <= MOST_THREADS; b.threads++) {
+        for (int f32 = 0; f32 < 2; f32++) {
+            qn__cpu_type type = f32 ? QN__CPU_F32 : QN__CPU_BF16;
+            for (size_t m = 1; m <= 8; m *= 2)
+                bench_matmul(&b, type, m, 8192, 2048);
+            bench_matmul(&b, type, 1, 2048, 8192);
+            bench_matmul(&b, type, 512, 8192, 2048);
+            bench_matmul(&b, type, 512, 2048, 8192);
+            bench_attend(&b, type, 64, 1, 4095);
+            bench_attend(&b, type, 128, 1, 4095);
+            bench_attend(&b, type, 64, 512, 0);
+            bench_attend(&b, type, 128, 512, 0);
+            bench_attend(&b, type, 64, 2048, 0);
+        }
+        for (int ab = 0; ab < 4; ab++)
+            bench_dense(&b, 512, 2048, 512, ab & 1, ab >> 1);
+        if (b.threads == 1)
+            bench_maps(&b);
+    }
+    munmap(p, b.big_bytes + (2 << 20));
+    return 0;
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arrays: devices, scopes, lazy operations, evaluation.
+ *
+ * An operation takes a scope and returns an array that the scope owns; nothing runs until
+ * qn_eval. Ending the scope frees all of its arrays; qn_retain lets an evaluated one outlive it.
+ * A failed operation returns the scope's poison array: pass it on, and ask the scope once.
+ *
+ *     qn_scope *s = qn_scope_begin(device);
+ *     qn_array *y = qn_add(s, x, qn_matmul(s, h, w));
+ *     if (qn_eval(s, y) != QN_OK)
+ *         fprintf(stderr, "%s\n", qn_scope_error(s));
+ *     qn_scope_end(s);
+ *
+ * Threads: a scope belongs to one thread. A device and retained arrays may be shared.
+ * Shapes in the comments: [B, L, D]. Axes may be negative: -1 is the last.
+ */
+#ifndef QUERN_ARRAY_H
+#define QUERN_ARRAY_H
+
+#include "quern/base.h"
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- types ---------------------------------------------------------------------------------- */
+
+/* name, bytes, kind (b bool, u unsigned, i signed, f float), safetensors name */
+#define QN_DTYPE_LIST(X)                                                                           \
+    X(BOOL, 1, b, "BOOL")                                                                          \
+    X(U8, 1, u, "U8")                                                                              \
+    X(U16, 2, u, "U16")                                                                            \
+    X(U32, 4, u, "U32")                                                                            \
+    X(U64, 8, u, "U64")                                                                            \
+    X(I8, 1, i, "I8")                                                                              \
+    X(I16, 2, i, "I16")                                                                            \
+    X(I32, 4, i, "I32")                                                                            \
+    X(I64, 8, i, "I64")                                                                            \
+    X(F16, 2, f, "F16")                                                                            \
+    X(BF16, 2, f, "BF16")                                                                          \
+    X(F32, 4, f, "F32")                                                                            \
+    X(F64, 8, f, "F64")
+
+typedef enum qn_dtype {
+#define QN_DTYPE_ENUM(name, bytes, kind, file_name) QN_##name,
+    QN_DTYPE_LIST(QN_DTYPE_ENUM)
+#undef QN_DTYPE_ENUM
+        QN_DTYPE_COUNT
+} qn_dtype;
+
+/* At most this many axes. */
+#define QN_MAX_NDIM 6
+
+typedef struct qn_device qn_device;
+typedef struct qn_scope qn_scope;
+typedef struct qn_array qn_array;
+
+/* Bytes of one element, and a short lower-case name such as "bf16". */
+QN_API size_t qn_dtype_size(qn_dtype dtype);
+QN_API const char *qn_dtype_name(qn_dtype dtype);
+
+/* ---- devices -------------------------------------------------------------------------------- */
+
+typedef struct qn_device_options {
+    size_t size;         /* sizeof(qn_device_options) */
+    int threads;         /* CPU threads; 0: the CPUs this process may use */
+    const char *tier;    /* CPU tier: "ref", "avx2", "avx512"; NULL: QN_CPU or the best there is */
+    size_t memory_limit; /* bytes; 0: none */
+    qn_log_fn log;       /* NULL: silent */
+    void *log_user;
+} qn_device_options;
+
+/* Opens "cpu", "cuda", "cuda:1" ...; options may be NULL. Unknown or absent devices are
+ * QN_UNSUPPORTED with the available ones named. */
+QN_API qn_status qn_device_open(qn_device **out, const char *name, const qn_device_options *options,
+                                qn_error *err);
+
+/* Gives up the caller's reference; the device goes when its last array does. NULL is accepted. */
+QN_API void qn_device_close(qn_device *device);
+
+/* Whether qn_device_open would find a device of this name. */
+QN_API bool qn_device_available(const char *name);
+
+QN_API const char *qn_device_name(const qn_device *device);
+
+/* One line about the device, such as "AVX-512, 2 threads". Writes at most `room` bytes. */
+QN_API void qn_device_describe(qn_device *device, char *text, size_t room);
+
+typedef struct qn_memory_stats {
+    size_t active; /* bytes in buffers that something refers to */
+    size_t cached; /* bytes freed but kept for reuse */
+    size_t peak;   /* the most that was ever active */
+    size_t limit;  /* 0: none */
+} qn_memory_stats;
+
+QN_API qn_memory_stats qn_device_memory(qn_device *device);
+QN_API void qn_device_reset_peak(qn_device *device);
+/* Both limits in bytes. Returns the limit before. 0 for the memory limit: none. */
+QN_API size_t qn_device_set_memory_limit(qn_device *device, size_t bytes);
+QN_API size_t qn_device_set_cache_limit(qn_device *device, size_t bytes);
+/* Frees all cached bytes. */
+QN_API void qn_device_clear_cache(qn_device *device);
+
+typedef struct qn_plan_stats {
+    uint64_t evaluations;
+    uint64_t hits;        /* found a plan */
+    uint64_t rebinds;     /* of these, with sizes other than the plan's newest */
+    uint64_t misses;      /* made a plan */
+    uint64_t evictions;
+    uint64_t nodes;       /* nodes evaluated */
+    uint64_t steps;       /* kernel launches */
+    uint64_t fused;       /* elementwise nodes that ran inside another's pass */
+    uint64_t chain_bytes; /* read and written by elementwise passes */
+    uint64_t donation_copies; /* donated buffers that had to be copied */
+    uint64_t hit_ns;      /* time from evaluation to submission, of hits */
+    size_t bytes;         /* held by cached plans */
+} qn_plan_stats;
+
+QN_API qn_plan_stats qn_device_plan_stats(qn_device *device);
+
+/* ---- scopes --------------------------------------------------------------------------------- */
+
+/* NULL when memory is out; every function accepts a NULL scope and fails with QN_MEMORY. */
+QN_API qn_scope *qn_scope_begin(qn_device *device);
+
+/* Frees all arrays of the scope. Does not wait for asynchronous evaluations. */
+QN_API void qn_scope_end(qn_scope *s);
+
+/* The first failure: its code, and one line for a person. QN_OK and "" when there is none. */
+QN_API qn_status qn_scope_status(const qn_scope *s);
+QN_API const char *qn_scope_error(const qn_scope *s);
+QN_API qn_device *qn_scope_device(const qn_scope *s);
+
+/* Computes `a` (views and all it needs). On failure the scope keeps the error. */
+QN_API qn_status qn_eval(qn_scope *s, qn_array *a);
+QN_API qn_status qn_eval_many(qn_scope *s, qn_array *const *arrays, int n);
+
+/* Starts computing and returns; qn_wait, a read or a dependent evaluation waits. */
+QN_API qn_status qn_eval_async(qn_scope *s, qn_array *const *arrays, int n);
+QN_API qn_status qn_wait(qn_scope *s);
+
+/* ---- arrays --------------------------------------------------------------------------------- */
+
+/* A reference to an evaluated array that outlives its scope; release it with qn_release. NULL when
+ * it has not been evaluated (recorded in the scope), or for a retained array when memory is out. */
+QN_API qn_array *qn_retain(qn_array *a);
+QN_API void qn_release(qn_array *a);
+
+/* Hands a retained array to the graph: its buffer may be overwritten in place, so that a cache or an
+ * optimiser's state keeps its address. Takes over the caller's reference. If another reference to the
+ * buffer exists the update works on a copy, which qn_plan_stats counts. A run that fails leaves the
+ * buffer invalid: later reads of it fail. */
+QN_API qn_array *qn_donate(qn_scope *s, qn_array *a);
+
+QN_API qn_dtype qn_array_dtype(const qn_array *a);
+QN_API int qn_array_ndim(const qn_array *a);
+/* The size of an axis; -1 for an axis the array does not have. */
+QN_API int64_t qn_array_dim(const qn_array *a, int axis);
+QN_API int64_t qn_array_elements(const qn_array *a);
+
+/* Copies the values, row-major, into `out`, which holds `n` elements; evaluates first when needed.
+ * n must be the number of elements. _f32 and _i64 convert. */
+QN_API qn_status qn_read(qn_scope *s, qn_array *a, void *out, size_t bytes);
+QN_API qn_status qn_read_f32(qn_scope *s, qn_array *a, float *out, size_t n);
+QN_API qn_status qn_read_i64(qn_scope *s, qn_array *a, int64_t *out, size_t n);
+
+/* An array with the given values, copied from the host, row-major. */
+QN_API qn_array *qn_from(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape,
+                         const void *values);
+/* One-dimensional shorthands. */
+QN_API qn_array *qn_from_f32(qn_scope *s, const float *values, int64_t n);
+QN_API qn_array *qn_from_i32(qn_scope *s, const int32_t *values, int64_t n);
+
+/* Every element the same; a constant of the graph, no storage. */
+QN_API qn_array *qn_full(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape, double value);
+QN_API qn_array *qn_zeros(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);
+QN_API qn_array *qn_ones(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);
+QN_API qn_array *qn_scalar(qn_scope *s, qn_dtype dtype, double value);
+/* 0, 1, ... n-1 */
+QN_API qn_array *qn_arange(qn_scope *s, qn_dtype dtype, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Status codes, error details, logging and the version: what every other header stands on.
+ */
+#ifndef QUERN_BASE_H
+#define QUERN_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define QN_API __attribute__((visibility("default")))
+#define QN_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define QN_API
+#define QN_PRINTF(fmt, args)
+#endif
+
+#define QN_VERSION_MAJOR 0
+#define QN_VERSION_MINOR 1
+#define QN_VERSION_PATCH 0
+
+/* "0.1.0": the version of the library that runs, which may differ from the headers'. */
+QN_API const char *qn_version(void);
+
+/* Every status code: name and the text that qn_status_text returns. */
+#define QN_STATUS_LIST(X)                                                                          \
+    X(OK, "ok")                                                                                    \
+    X(INVALID, "invalid argument")                                                                 \
+    X(MEMORY, "out of memory")                                                                     \
+    X(LIMIT, "a limit was exceeded")                                                               \
+    X(IO, "input or output failed")                                                                \
+    X(FORMAT, "malformed input")                                                                   \
+    X(UNSUPPORTED, "not supported")                                                                \
+    X(NOT_FOUND, "not found")                                                                      \
+    X(CANCELLED, "cancelled")                                                                      \
+    X(DEVICE, "device failure")                                                                    \
+    X(STATE, "object is not in a state that allows this")
+
+typedef enum qn_status {
+#define QN_STATUS_ENUM(name, text) QN_##name,
+    QN_STATUS_LIST(QN_STATUS_ENUM)
+#undef QN_STATUS_ENUM
+        QN_STATUS_COUNT
+} qn_status;
+
+/* The short text of a status code; never NULL. */
+QN_API const char *qn_status_text(qn_status status);
+
+/* What went wrong, in one line for a person: file, field, value, limit. A plain value that the
+ * caller owns: zero it before use ({0}), pass its address, read it when a call fails. Functions
+ * accept NULL where the detail isn't wanted. The first failure stays until the caller zeroes it. */
+typedef struct qn_error {
+    qn_status code;
+    char message[500];
+} qn_error;
+
+typedef enum qn_log_level { QN_LOG_DEBUG, QN_LOG_INFO, QN_LOG_WARN, QN_LOG_ERROR } qn_log_level;
+
+/* Receives one line without its newline. Called from any thread that the object logs from. */
+typedef void (*qn_log_fn)(void *user, qn_log_level level, const char *line);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * All of Quern's public headers.
+ */
+#ifndef QUERN_QUERN_H
+#define QUERN_QUERN_H
+
+#include "quern/array.h"
+#include "quern/base.h"
+#include "quern/ops.h"
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Text: tokenizers, streaming decoding, chat formats.
+ *
+ *     qn_error err = {0};
+ *     qn_tokenizer *tokenizer;
+ *     if (qn_tokenizer_open(&tokenizer, "path/to/model", &err) != QN_OK)
+ *         return fprintf(stderr, "%s\n", err.message), 1;
+ *     qn_tokens tokens = {0};
+ *     qn_tokenizer_encode(tokenizer, text, strlen(text), QN_ADD_SPECIAL, &tokens, &err);
+ *     ...
+ *     qn_tokens_free(&tokens);
+ *     qn_tokenizer_close(tokenizer);
+ *
+ * Ids equal those of the Hugging Face tokenizers library. A tokenizer is immutable: any number of
+ * threads may use it at once. Buffers and decoders belong to one thread at a time.
+ */
+#ifndef QUERN_TEXT_H
+#define QUERN_TEXT_H
+
+#include "quern/base.h"
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- growing buffers ------------------------------------------------------------------------ */
+
+/* Token ids. Zero it before use ({0}); functions append; on failure it's as it was. */
+typedef struct qn_tokens {
+    int32_t *ids;
+    size_t n, capacity;
+} qn_tokens;
+
+/* UTF-8 text, with a NUL behind it that n does not count. Zero it before use ({0}). */
+typedef struct qn_text {
+    char *data;
+    size_t n, capacity;
+} qn_text;
+
+QN_API void qn_tokens_free(qn_tokens *tokens);
+QN_API void qn_text_free(qn_text *text);
+
+/* ---- tokenizers ----------------------------------------------------------------------------- */
+
+typedef struct qn_tokenizer qn_tokenizer;
+
+/* Opens a model's directory or a tokenizer.json. Supported: byte-level BPE (Llama 3, Qwen, GPT-2,
+ * GPT-NeoX, StarCoder, DeepSeek, ...); other kinds are QN_UNSUPPORTED, with the part named.
+ * tokenizer_config.json and special_tokens_map.json beside it give bos and eos. */
+QN_API qn_status qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_error *err);
+QN_API void qn_tokenizer_close(qn_tokenizer *tokenizer); /* NULL is accepted */
+
+enum {
+    /* Encoding: put the tokens around the text that the model expects (such as bos). */
+    QN_ADD_SPECIAL = 1,
+    /* Encoding: "<|im_end|>" in the text becomes that special token. Without this flag text can
+     * never become a special token: what to use for anything that a user wrote. */
+    QN_PARSE_SPECIAL = 2,
+    /* Decoding: leave special tokens out. */
+    QN_SKIP_SPECIAL = 4
+};
+
+/* Appends the ids of text[0..n), which must be UTF-8 and may contain NUL. */
+QN_API qn_status qn_tokenizer_encode(const qn_tokenizer *tokenizer, const char *text, size_t n,
+                                     unsigned flags, qn_tokens *out, qn_error *err);
+
+/* Appends the text of the ids. Always valid UTF-8: bytes that form no character become U+FFFD.
+ * Ids that the tokenizer doesn't have (a model's padding) give nothing. */
+QN_API qn_status qn_tokenizer_decode(const qn_tokenizer *tokenizer, const int32_t *ids, size_t n,
+                                     unsigned flags, qn_text *out, qn_error *err);
+
+/* Appends the bytes of one token, which may be a part of a character. */
+QN_API qn_status qn_tokenizer_token_bytes(const qn_tokenizer *tokenizer, int32_t id, qn_text *out,
+                                          qn_error *err);
+
+/* The largest id plus one. */
+QN_API int32_t qn_tokenizer_vocab_size(const qn_tokenizer *tokenizer);
+
+/* A token as the file spells it ("\xc4\xa0the" for " the"), terminated; NULL when there is none.
+ * Lives as long as the tokenizer. */
+QN_API const char *qn_tokenizer_piece(const qn_tokenizer *tokenizer, int32_t id);
+
+/* The id of a token as the file spells it, or -1. */
+QN_API int32_t qn_tokenizer_find(const qn_tokenizer *tokenizer, const char *piece);
+
+QN_API bool qn_tokenizer_is_special(const qn_tokenizer *tokenizer, int32_t id);
+QN_API int32_t qn_tokenizer_bos(const qn_tokenizer *tokenizer); /* -1: not known */
+QN_API int32_t qn_tokenizer_eos(const qn_tokenizer *tokenizer);
+
+/* ---- streaming ------------------------------------------------------------------------------ */
+
+/* Turns ids into text as they come, whole characters at a time. What all calls append together
+ * equals qn_tokenizer_decode of all ids. */
+typedef struct qn_decoder qn_decoder;
+
+/* The tokenizer is borrowed. flags: QN_SKIP_SPECIAL. NULL when memory is out. */
+QN_API qn_decoder *qn_decoder_new(const qn_tokenizer *tokenizer, unsigned flags);
+QN_API void qn_decoder_free(qn_decoder *decoder); /* NULL is accepted */
+
+/* Appends the characters that `id` completes: maybe none. */
+QN_API qn_status qn_decoder_push(qn_decoder *decoder, int32_t id, qn_text *out, qn_error *err);
+
+/* The end: an incomplete character becomes U+FFFD. The decoder can then be used again. */
+QN_API qn_status qn_decoder_flush(qn_decoder *decoder, qn_text *out, qn_error *err);
+
+/* ---- chat ----------------------------------------------------------------------------------- */
+
+typedef enum qn_chat_format {
+    QN_CHAT_NONE,
+    QN_CHAT_CHATML,   /* <|im_start|>user ... <|im_end|>: Qwen and many others */
+    QN_CHAT_LLAMA3,   /* <|start_header_id|>user<|end_header_id|> ... <|eot_id|> */
+    QN_CHAT_GEMMA,    /* <start_of_turn>user ... <end_of_turn> */
+    QN_CHAT_DEEPSEEK, /* <\uff5cUser\uff5c> ... : DeepSeek R1 and its distillations */
+    QN_CHAT_COUNT
+} qn_chat_format;
+
+/* role: "system", "user" or "assistant"; content: UTF-8 of content_size bytes (0: terminated). */
+typedef struct qn_chat_message {
+    const char *role;
+    const char *content;
+    size_t content_size;
+} qn_chat_message;
+
+/* The format whose control tokens the vocabulary has. */
+QN_API qn_chat_format qn_chat_format_of(const qn_tokenizer *tokenizer);
+QN_API const char *qn_chat_format_name(qn_chat_format format); /* "chatml", ...; "none" */
+
+/* Appends the conversation as ids. Control tokens are put by id and message text is encoded
+ * without QN_PARSE_SPECIAL, so that text cannot end a turn or speak for another role. With
+ * add_prompt the header of the assistant's turn follows. QN_UNSUPPORTED: no known format. */
+QN_API qn_status qn_chat_encode(const qn_tokenizer *tokenizer, const qn_chat_message *messages,
+                                size_t n, bool add_prompt, qn_tokens *out, qn_error *err);
+
+/* Stores up to `capacity` ids that end a reply, eos among them; returns how many there are. */
+QN_API size_t qn_chat_stop_tokens(const qn_tokenizer *tokenizer, int32_t *ids, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

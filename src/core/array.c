@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Facts about one array: sizes, layout, a description for error messages.
+ */
+#include "core/array.h"
+
+#include "core/dtype.h"
+#include "quant/format.h"
+
+#include <stdio.h>
+
+bool qn__is_contiguous(int ndim, const int64_t *shape, const int64_t *stride)
+{
+    int64_t expect = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        if (shape[i] != 1 && stride[i] != expect)
+            return false;
+        expect *= shape[i];
+    }
+    return true;
+}
+
+void qn__row_major(int ndim, const int64_t *shape, int64_t *stride)
+{
+    int64_t n = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        stride[i] = n;
+        n *= shape[i];
+    }
+}
+
+size_t qn__storage_bytes(const qn_array *base)
+{
+    if (base->format != QN__PLAIN)
+        return qn__format_bytes(base->format, base->shape[0], base->shape[1]);
+    return (size_t)qn__elements(base) * qn__dtype_size((qn_dtype)base->dtype);
+}
+
+const char *qn__describe(const qn_array *a, char *text)
+{
+    int n = snprintf(text, 128, "[");
+    for (int i = 0; i < a->ndim; i++)
+        n += snprintf(text + n, (size_t)(128 - n), "%s%lld", i ? ", " : "",
+                      (long long)a->shape[i]);
+    snprintf(text + n, (size_t)(128 - n), "] %s", qn_dtype_name((qn_dtype)a->dtype));
+    return text;
+}
+
+qn_dtype qn_array_dtype(const qn_array *a)
+{
+    return (qn_dtype)a->dtype;
+}
+
+int qn_array_ndim(const qn_array *a)
+{
+    return a->ndim;
+}
+
+int64_t qn_array_dim(const qn_array *a, int axis)
+{
+    if (axis < 0)
+        axis += a->ndim;
+    return axis >= 0 && axis < a->ndim ? a->shape[axis] : -1;
+}
+
+int64_t qn_array_elements(const qn_array *a)
+{
+    return qn__elements(a);
+}

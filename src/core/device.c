@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The part of a device that core owns: reference count, pool, plans, log.
+ */
+#include "core/device.h"
+
+#include "core/scope.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void qn__device_begin(qn_device *device, const qn__device_ops *ops, const char *name,
+                      const qn_device_options *options)
+{
+    device->ops = ops;
+    snprintf(device->name, sizeof device->name, "%s", name);
+    atomic_init(&device->refs, 1);
+    qn__pool_begin(&device->pool);
+    qn__plan_cache_begin(&device->plans);
+    if (options) {
+        device->pool.limit = options->memory_limit;
+        device->log = options->log;
+        device->log_user = options->log_user;
+    }
+}
+
+void qn__device_end(qn_device *device)
+{
+    qn__plan_cache_end(&device->plans);
+    qn__pool_end(device);
+}
+
+void qn_device_close(qn_device *device)
+{
+    if (device && atomic_fetch_sub_explicit(&device->refs, 1, memory_order_acq_rel) == 1)
+        device->ops->close(device);
+}
+
+const char *qn_device_name(const qn_device *device)
+{
+    return device->name;
+}
+
+void qn_device_describe(qn_device *device, char *text, size_t room)
+{
+    device->ops->describe(device, text, room);
+}
+
+void qn__log(qn_device *device, qn_log_level level, const char *format, ...)
+{
+    if (!device->log)
+        return;
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    device->log(device->log_user, level, line);
+}

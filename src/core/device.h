@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The device interface: one const struct of functions that a device fills, and the object the rest of
+ * core keeps per device (pool of buffers, cache of plans).
+ */
+#ifndef QN_CORE_DEVICE_H
+#define QN_CORE_DEVICE_H
+
+#include "core/array.h"
+#include "core/plan.h"
+
+typedef struct qn__device_ops {
+    const char *kind; /* "cpu", "cuda" */
+    void (*close)(qn_device *device);
+
+    /* Memory. alloc returns NULL when there is none. Copies are ordered after earlier submissions. */
+    void *(*alloc)(qn_device *device, size_t size);
+    void (*free)(qn_device *device, void *data, size_t size);
+    qn_status (*write)(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
+    qn_status (*read)(qn_device *device, void *host, const void *from, size_t n, qn_error *err);
+
+    /* The kernel for a node as it is recorded (operation, types, formats, strides pattern); NULL when
+     * this device has none. Elementwise chains have their own: kernel_for_chain. */
+    const void *(*kernel)(qn_device *device, const qn_array *node);
+
+    /* The storage format in which linear layers want a weight of this type. */
+    uint8_t (*weight_format)(qn_device *device, qn_dtype dtype);
+
+    /* Fills rows first .. first + n - 1 of a weight in that format from row-major values of `dtype`
+     * (f32, bf16, f16; the plain format takes only its own type and, into f32, f16). */
+    qn_status (*pack_rows)(qn_device *device, qn_array *w, qn_dtype dtype, const void *values,
+                           int64_t first, int64_t n, qn_error *err);
+
+    /* Fills binding->device_part for one set of exact shapes; drop frees it. */
+    qn_status (*bind)(qn_device *device, const qn__plan *plan, qn__binding *binding, qn_error *err);
+    void (*drop)(qn_device *device, qn__binding *binding);
+
+    /* Runs or enqueues a submission whose slots are filled. `wait` returns its status. */
+    qn_status (*submit)(qn_device *device, qn__submission *submission, qn_error *err);
+    qn_status (*wait)(qn_device *device, qn__submission *submission, qn_error *err);
+
+    /* One line for people: "AVX-512, 2 threads". */
+    void (*describe)(qn_device *device, char *text, size_t room);
+} qn__device_ops;
+
+struct qn_device {
+    const qn__device_ops *ops;
+    void *state; /* the device's own */
+    char name[32];
+    qn__pool pool;
+    qn__plan_cache plans;
+    qn_log_fn log;
+    void *log_user;
+    atomic_int refs; /* the opener's, buffers' and scopes' */
+};
+
+/* Fills the parts of a device that core owns; the device's open function calls it. */
+void qn__device_begin(qn_device *device, const qn__device_ops *ops, const char *name,
+                      const qn_device_options *options);
+
+/* Devices with no plan keep nothing; called by close functions. */
+void qn__device_end(qn_device *device);
+
+void qn__log(qn_device *device, qn_log_level level, const char *format, ...) QN_PRINTF(3, 4);
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Building programs: hash-consing by search (programs are short), type checks, small foldings that
+ * cannot change a value (a cast to the same type).
+ */
+#include "core/ir.h"
+
+#include "core/dtype.h"
+
+int qn__ir_operands(qn__ir_op op)
+{
+    static const uint8_t counts[] = {
+#define IR_COUNT(name, n) [QN__IR_##name] = n,
+        QN__IR_LIST(IR_COUNT)
+#undef IR_COUNT
+    };
+    return counts[op];
+}
+
+void qn__ir_begin(qn__ir *ir)
+{
+    ir->n = ir->n_inputs = 0;
+    ir->failed = false;
+    ir->result = 0;
+}
+
+static qn__ir_value append(qn__ir *ir, const qn__ir_instruction *instruction)
+{
+    for (int i = 0; i < ir->n; i++)
+        if (!memcmp(&ir->code[i], instruction, sizeof *instruction))
+            return (qn__ir_value)i;
+    if (ir->n == QN__IR_LARGEST) {
+        ir->failed = true;
+        return 0;
+    }
+    ir->code[ir->n] = *instruction;
+    return ir->result = (qn__ir_value)ir->n++;
+}
+
+static qn__ir_value append_fields(qn__ir *ir, qn__ir_op op, qn_dtype dtype, int a, int b, int c)
+{
+    qn__ir_instruction i;
+    memset(&i, 0, sizeof i);
+    i.op = (uint8_t)op;
+    i.dtype = (uint8_t)dtype;
+    i.a = (uint16_t)a;
+    i.b = (uint16_t)b;
+    i.c = (uint16_t)c;
+    return append(ir, &i);
+}
+
+static qn__ir_value type_error(qn__ir *ir)
+{
+    ir->failed = true;
+    return 0;
+}
+
+qn__ir_value qn__ir_input(qn__ir *ir, int number, qn_dtype dtype)
+{
+    if (number < 0 || number >= QN__IR_INPUTS)
+        return type_error(ir);
+    if (ir->n_inputs <= number)
+        ir->n_inputs = number + 1;
+    return append_fields(ir, QN__IR_INPUT, dtype, number, 0, 0);
+}
+
+qn__ir_value qn__ir_real(qn__ir *ir, qn_dtype dtype, double value)
+{
+    if (!qn__is_float(dtype))
+        return qn__ir_integer(ir, dtype, (int64_t)value);
+    qn__ir_instruction i;
+    memset(&i, 0, sizeof i);
+    i.op = QN__IR_CONST;
+    i.dtype = (uint8_t)dtype;
+    i.value.real = value;
+    return append(ir, &i);
+}
+
+qn__ir_value qn__ir_integer(qn__ir *ir, qn_dtype dtype, int64_t value)
+{
+    if (qn__is_float(dtype))
+        return qn__ir_real(ir, dtype, (double)value);
+    qn__ir_instruction i;
+    memset(&i, 0, sizeof i);
+    i.op = QN__IR_CONST;
+    i.dtype = (uint8_t)dtype;
+    i.value.integer = value;
+    return append(ir, &i);
+}
+
+/* The constant as the cast would give it at run time: rounded once. */
+static qn__ir_value cast_constant(qn__ir *ir, const qn__ir_instruction *k, qn_dtype dtype)
+{
+    char element[8] = {0};
+    if (qn__is_float((qn_dtype)k->dtype))
+        qn__element_from_f64(element, dtype, k->value.real);
+    else
+        qn__element_from_i64(element, dtype, k->value.integer);
+    return qn__is_float(dtype) ? qn__ir_real(ir, dtype, qn__element_to_f64(element, dtype))
+                               : qn__ir_integer(ir, dtype, qn__element_to_i64(element, dtype));
+}
+
+qn__ir_value qn__ir_cast(qn__ir *ir, qn__ir_value a, qn_dtype dtype)
+{
+    if (qn__ir_dtype(ir, a) == dtype)
+        return ir->result = a;
+    if (ir->code[a].op == QN__IR_CONST)
+        return cast_constant(ir, &ir->code[a], dtype);
+    return append_fields(ir, QN__IR_CAST, dtype, a, 0, 0);
+}
+
+/* Arithmetic never sees 16-bit floats: they are cast first. */
+static bool computes(qn_dtype dtype)
+{
+    return dtype != QN_F16 && dtype != QN_BF16;
+}
+
+qn__ir_value qn__ir_unary(qn__ir *ir, qn__ir_op op, qn__ir_value a)
+{
+    qn_dtype t = qn__ir_dtype(ir, a);
+    bool any = op == QN__IR_NEG || op == QN__IR_ABS || op == QN__IR_SIGN;
+    bool ok = op == QN__IR_NOT ? !qn__is_float(t) : any ? t != QN_BOOL : qn__is_float(t);
+    if (!ok || !computes(t) || qn__ir_operands(op) != 1)
+        return type_error(ir);
+    return append_fields(ir, op, t, a, 0, 0);
+}
+
+qn__ir_value qn__ir_binary(qn__ir *ir, qn__ir_op op, qn__ir_value a, qn__ir_value b)
+{
+    qn_dtype t = qn__ir_dtype(ir, a);
+    bool compares = op >= QN__IR_EQ && op <= QN__IR_LE;
+    bool bits = op == QN__IR_AND || op == QN__IR_OR;
+    if (t != qn__ir_dtype(ir, b) || !computes(t) || qn__ir_operands(op) != 2 ||
+        (bits && qn__is_float(t)))
+        return type_error(ir);
+    return append_fields(ir, op, compares ? QN_BOOL : t, a, b, 0);
+}
+
+qn__ir_value qn__ir_ternary(qn__ir *ir, qn__ir_op op, qn__ir_value a, qn__ir_value b,
+                            qn__ir_value c)
+{
+    qn_dtype ta = qn__ir_dtype(ir, a), tb = qn__ir_dtype(ir, b), tc = qn__ir_dtype(ir, c);
+    bool ok = op == QN__IR_SELECT ? ta == QN_BOOL && tb == tc
+                                  : op == QN__IR_FMA && ta == tb && tb == tc && qn__is_float(ta);
+    if (!ok || (op == QN__IR_FMA && !computes(ta)))
+        return type_error(ir);
+    return append_fields(ir, op, tb, a, b, c);
+}

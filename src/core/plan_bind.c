@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bindings: a plan's steps with the exact sizes of one evaluation filled in.
+ */
+#include "base/error.h"
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/scope.h"
+
+#include <stdlib.h>
+
+/* Where a live node's bytes begin. */
+static void locate(const qn__plan *plan, uint32_t node, uint32_t *slot, size_t *offset)
+{
+    const qn__storage *storage = &plan->storage[node];
+    while (storage->place == QN__ALIAS)
+        storage = &plan->storage[storage->slot];
+    *offset = 0;
+    if (storage->place == QN__WORKSPACE) {
+        *slot = plan->n_inputs + plan->n_outputs;
+        *offset = storage->offset;
+    } else {
+        *slot = storage->slot;
+    }
+}
+
+static void fill_operand(const qn__plan *plan, const qn_array *a, qn__operand *o)
+{
+    size_t start;
+    locate(plan, a->index, &o->slot, &start);
+    o->dtype = a->dtype;
+    o->ndim = a->ndim;
+    o->format = a->format;
+    o->offset = start;
+    if (a->format == 0)
+        o->offset += (size_t)a->offset * qn__dtype_size((qn_dtype)a->dtype);
+    memcpy(o->shape, a->shape, sizeof o->shape);
+    memcpy(o->stride, a->stride, sizeof o->stride);
+}
+
+/* Gives an operand of an elementwise pass the output's shape: stride 0 where it is broadcast. */
+static void broadcast_operand(qn__operand *o, const qn_array *out)
+{
+    int lead = out->ndim - o->ndim;
+    int64_t stride[QN_MAX_NDIM] = {0};
+    for (int i = 0; i < o->ndim; i++)
+        stride[lead + i] = o->shape[i] == 1 ? 0 : o->stride[i];
+    o->ndim = out->ndim;
+    memcpy(o->shape, out->shape, sizeof o->shape);
+    memcpy(o->stride, stride, sizeof o->stride);
+}
+
+static uint64_t pass_bytes(const qn__call *call, const qn__live *live, const qn__plan *plan)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < call->n_operands; i++) {
+        const qn_array *a = live->node[plan->operands[call->first_operand + i]];
+        bytes += (uint64_t)qn__elements(a) * qn__dtype_size((qn_dtype)a->dtype);
+    }
+    return bytes;
+}
+
+static void fill_call(qn__binding *b, const qn__step *step, const qn__live *live, qn__call *call)
+{
+    const qn__plan *plan = b->plan;
+    const qn_array *out = live->node[step->node];
+    qn__operand *operands = b->operands + step->first_operand;
+    call->kernel = step->kernel;
+    call->params = step->params;
+    call->program = step->program;
+    call->operand = operands;
+    call->n_operands = step->n_operands;
+    call->first_operand = step->first_operand;
+    call->op = out->op;
+    call->copy = step->copy;
+    for (uint32_t i = 0; i < step->n_operands; i++) {
+        fill_operand(plan, live->node[plan->operands[step->first_operand + i]], &operands[i]);
+        if (step->program)
+            broadcast_operand(&operands[i], out);
+    }
+    if (step->program)
+        b->chain_bytes += pass_bytes(call, live, plan);
+}
+
+qn__binding *qn__binding_make(qn_scope *s, qn__plan *plan, const qn__live *live)
+{
+    size_t bytes = sizeof(qn__binding) + live->n_sizes * sizeof(int64_t) +
+                   plan->n_steps * sizeof(qn__call) + plan->n_operands * sizeof(qn__operand) +
+                   plan->n_outputs * sizeof(size_t);
+    qn__binding *b = calloc(1, bytes);
+    if (!b) {
+        qn__scope_fail(s, QN_MEMORY, "out of memory while binding a plan");
+        return NULL;
+    }
+    atomic_init(&b->refs, 1);
+    b->plan = plan;
+    atomic_fetch_add(&plan->refs, 1);
+    b->sizes = (int64_t *)(b + 1);
+    b->n_sizes = live->n_sizes;
+    memcpy(b->sizes, live->sizes, live->n_sizes * sizeof *b->sizes);
+    b->calls = (qn__call *)(b->sizes + b->n_sizes);
+    b->operands = (qn__operand *)(b->calls + plan->n_steps);
+    b->output_bytes = (size_t *)(b->operands + plan->n_operands);
+    for (uint32_t i = 0; i < plan->n_steps; i++)
+        fill_call(b, &plan->steps[i], live, &b->calls[i]);
+    for (uint32_t i = 0; i < plan->n_targets; i++)
+        if (plan->output_slots[i] >= plan->n_inputs)
+            b->output_bytes[plan->output_slots[i] - plan->n_inputs] =
+                qn__storage_bytes(live->node[plan->outputs[i]]);
+    if (s->device->ops->bind(s->device, plan, b, &s->error) != QN_OK) {
+        qn__binding_release(b);
+        return NULL;
+    }
+    return b;
+}
+
+void qn__binding_release(qn__binding *b)
+{
+    if (!b || atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    qn_device *device = b->plan->device;
+    device->ops->drop(device, b);
+    qn__plan_release(b->plan);
+    free(b);
+}

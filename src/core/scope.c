@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Scopes: beginning and ending, recording nodes, bringing retained arrays in, the first error.
+ */
+#include "core/scope.h"
+
+#include "base/error.h"
+#include "core/device.h"
+#include "core/dtype.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What a NULL scope hands out. Never written to. */
+static qn_array no_scope_poison = {.ndim = 0, .dtype = QN_F32, .base = &no_scope_poison};
+
+qn_array *qn__poison(qn_scope *s)
+{
+    return s ? &s->poison : &no_scope_poison;
+}
+
+qn_scope *qn_scope_begin(qn_device *device)
+{
+    if (!device)
+        return NULL;
+    qn_scope *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->device = device;
+    atomic_fetch_add(&device->refs, 1);
+    s->poison.dtype = QN_F32;
+    s->poison.base = &s->poison;
+    s->poison.scope = s;
+    return s;
+}
+
+static void release_node(qn_array *a)
+{
+    if (a->buffer)
+        qn__buffer_release(a->buffer);
+    if (a->origin)
+        qn_release(a->origin);
+}
+
+void qn_scope_end(qn_scope *s)
+{
+    if (!s)
+        return;
+    if (s->pending)
+        qn__submission_release(s->pending);
+    for (qn_array *a = s->last; a; a = a->previous)
+        release_node(a);
+    qn_device *device = s->device;
+    qn__arena_free(&s->arena);
+    free(s->leaves);
+    free(s->live.node);
+    free(s->live.key);
+    free(s->live.sizes);
+    free(s);
+    qn_device_close(device);
+}
+
+qn_status qn_scope_status(const qn_scope *s)
+{
+    return s ? s->error.code : QN_MEMORY;
+}
+
+const char *qn_scope_error(const qn_scope *s)
+{
+    return s ? s->error.message : "out of memory while making a scope";
+}
+
+qn_device *qn_scope_device(const qn_scope *s)
+{
+    return s ? s->device : NULL;
+}
+
+qn_array *qn__scope_fail(qn_scope *s, qn_status code, const char *format, ...)
+{
+    if (s && s->error.code == QN_OK) {
+        char message[sizeof s->error.message];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(message, sizeof message, format, args);
+        va_end(args);
+        qn__fail(&s->error, code, "%s", message);
+    }
+    return qn__poison(s);
+}
+
+void *qn__scope_alloc(qn_scope *s, size_t size)
+{
+    void *p = qn__arena_alloc(&s->arena, size);
+    if (!p)
+        qn__scope_fail(s, QN_MEMORY, "out of memory in a scope of %u arrays", s->n_nodes);
+    return p;
+}
+
+/* A zeroed node, linked as the newest; NULL when memory is out. */
+static qn_array *new_node(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim,
+                          const int64_t *shape)
+{
+    qn_array *a = qn__scope_alloc(s, sizeof *a);
+    if (!a)
+        return NULL;
+    memset(a, 0, sizeof *a);
+    a->op = op;
+    a->dtype = (uint8_t)dtype;
+    a->ndim = (uint8_t)ndim;
+    memcpy(a->shape, shape, (size_t)ndim * sizeof *shape);
+    a->base = a;
+    a->scope = s;
+    a->previous = s->last;
+    s->last = a;
+    a->number = s->n_nodes++;
+    return a;
+}
+
+/* ---- leaves --------------------------------------------------------------------------------- */
+
+static size_t leaf_slot(const qn_scope *s, const qn_array *origin)
+{
+    size_t mask = s->leaf_room - 1;
+    size_t i = ((uintptr_t)origin >> 4) * 0x9e3779b97f4a7c15u >> 20 & mask;
+    while (s->leaves[i] && s->leaves[i]->origin != origin)
+        i = (i + 1) & mask;
+    return i;
+}
+
+static bool grow_leaves(qn_scope *s)
+{
+    uint32_t old_room = s->leaf_room;
+    qn_array **old = s->leaves;
+    uint32_t room = old_room ? old_room * 2 : 64;
+    qn_array **leaves = calloc(room, sizeof *leaves);
+    if (!leaves)
+        return false;
+    s->leaves = leaves;
+    s->leaf_room = room;
+    for (uint32_t i = 0; i < old_room; i++)
+        if (old[i])
+            s->leaves[leaf_slot(s, old[i]->origin)] = old[i];
+    free(old);
+    return true;
+}
+
+/* The leaf of a retained array, made at its first use in the scope. */
+static qn_array *leaf_of(qn_scope *s, qn_array *origin)
+{
+    if (2 * s->n_leaves >= s->leaf_room && !grow_leaves(s))
+        return qn__scope_fail(s, QN_MEMORY, "out of memory for a scope's inputs");
+    size_t slot = leaf_slot(s, origin);
+    if (s->leaves[slot])
+        return s->leaves[slot];
+    qn_array *leaf =
+        new_node(s, QN__LEAF_OP, (qn_dtype)origin->dtype, origin->ndim, origin->shape);
+    if (!leaf)
+        return qn__poison(s);
+    memcpy(leaf->stride, origin->stride, sizeof leaf->stride);
+    leaf->offset = origin->offset;
+    leaf->format = origin->format;
+    leaf->flags = origin->flags & QN__CONTIGUOUS;
+    leaf->origin = qn_retain(origin);
+    leaf->buffer = qn__buffer_retain(origin->buffer);
+    s->leaves[slot] = leaf;
+    s->n_leaves++;
+    return leaf;
+}
+
+qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation)
+{
+    if (!s || s->error.code != QN_OK || a == &s->poison)
+        return NULL;
+    if (!a) {
+        qn__scope_fail(s, QN_INVALID, "%s: an argument is NULL", operation);
+        return NULL;
+    }
+    if (a->scope == s)
+        return a;
+    if (a->scope) {
+        qn__scope_fail(s, QN_INVALID,
+                       "%s: an argument belongs to another scope: qn_eval and qn_retain it there",
+                       operation);
+        return NULL;
+    }
+    if (!a->buffer || a->buffer->device != s->device) {
+        qn__scope_fail(s, QN_INVALID, "%s: an argument is on device %s, the scope on %s",
+                       operation, a->buffer ? a->buffer->device->name : "none", s->device->name);
+        return NULL;
+    }
+    if (atomic_load_explicit(&a->buffer->invalid, memory_order_relaxed)) {
+        qn__scope_fail(s, QN_STATE, "%s: an argument was donated to a run that failed", operation);
+        return NULL;
+    }
+    qn_array *leaf = leaf_of(s, a);
+    return qn__is_poison(s, leaf) ? NULL : leaf;
+}
+
+qn_array *qn__leaf_new(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape)
+{
+    if (!s || s->error.code != QN_OK)
+        return qn__poison(s);
+    qn_array *a = new_node(s, QN__LEAF_OP, dtype, ndim, shape);
+    if (!a)
+        return qn__poison(s);
+    qn__row_major(ndim, shape, a->stride);
+    a->flags = QN__CONTIGUOUS;
+    a->buffer = qn__buffer_new(s->device, qn__storage_bytes(a), &s->error);
+    return a->buffer ? a : qn__poison(s);
+}
+
+qn_array *qn_donate(qn_scope *s, qn_array *a)
+{
+    qn_array *leaf = qn__input(s, a, "donate");
+    if (a && a->scope == NULL)
+        qn_release(a);
+    if (!leaf)
+        return qn__poison(s);
+    if (leaf->op != QN__LEAF_OP)
+        return qn__scope_fail(s, QN_INVALID, "donate: only an evaluated array can be given away");
+    leaf->flags |= QN__DONATED;
+    return leaf;
+}
+
+/* ---- recording ------------------------------------------------------------------------------ */
+
+/* Copies inputs and parameters behind the node. */
+static bool attach(qn_scope *s, qn_array *a, int n_in, qn_array *const *in, const void *params)
+{
+    a->n_in = (uint8_t)n_in;
+    a->params_size = qn__def(a)->params_size;
+    size_t in_bytes = (size_t)n_in * sizeof *in;
+    char *room = qn__scope_alloc(s, in_bytes + ((a->params_size + 15u) & ~15u) + 16);
+    if (!room)
+        return false;
+    a->in = (qn_array **)room;
+    if (n_in)
+        memcpy(room, in, in_bytes);
+    char *copy = room + ((in_bytes + 15) & ~(size_t)15);
+    a->params = copy;
+    if (a->params_size)
+        memcpy(copy, params, a->params_size);
+    return true;
+}
+
+static bool spent_input(qn_scope *s, const qn__op_def *def, int n_in, qn_array *const *in)
+{
+    for (int i = 0; i < n_in; i++)
+        if (in[i]->base->flags & QN__SPENT) {
+            qn__scope_fail(s, QN_STATE, "%s: an argument was overwritten in place by an earlier "
+                           "evaluation; use the array that replaced it", def->name);
+            return true;
+        }
+    return false;
+}
+
+qn_array *qn__record_strided(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim,
+                             const int64_t *shape, const int64_t *stride, int n_in,
+                             qn_array *const *in, const void *params)
+{
+    const qn__op_def *def = qn__ops[op];
+    if (spent_input(s, def, n_in, in))
+        return qn__poison(s);
+    qn_array *a = new_node(s, op, dtype, ndim, shape);
+    if (!a || !attach(s, a, n_in, in, params))
+        return qn__poison(s);
+    memcpy(a->stride, stride, (size_t)ndim * sizeof *stride);
+    if (qn__is_contiguous(ndim, shape, stride))
+        a->flags |= QN__CONTIGUOUS;
+    if (def->class != QN__KERNEL || s->device->ops->kernel(s->device, a))
+        return a;
+    if (def->decompose) {
+        s->last = a->previous; /* the node is not needed */
+        s->n_nodes--;
+        return def->decompose(s, a);
+    }
+    char text[128];
+    return qn__scope_fail(s, QN_UNSUPPORTED, "%s: device %s has no kernel for a result of %s",
+                          def->name, s->device->name, qn__describe(a, text));
+}
+
+qn_array *qn__record(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim, const int64_t *shape,
+                     int n_in, qn_array *const *in, const void *params)
+{
+    int64_t stride[QN_MAX_NDIM];
+    qn__row_major(ndim, shape, stride);
+    return qn__record_strided(s, op, dtype, ndim, shape, stride, n_in, in, params);
+}
+
+qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, const int64_t *shape,
+                          const int64_t *stride, int64_t offset, const void *params)
+{
+    if (spent_input(s, qn__ops[op], 1, &in))
+        return qn__poison(s);
+    qn_array *a = new_node(s, op, (qn_dtype)in->dtype, ndim, shape);
+    if (!a || !attach(s, a, 1, &in, params))
+        return qn__poison(s);
+    memcpy(a->stride, stride, (size_t)ndim * sizeof *stride);
+    a->offset = offset;
+    a->base = in->base;
+    a->format = in->format;
+    if (qn__is_contiguous(ndim, shape, stride))
+        a->flags |= QN__CONTIGUOUS;
+    return a;
+}
+
+/* ---- retained arrays ------------------------------------------------------------------------ */
+
+qn_array *qn_retain(qn_array *a)
+{
+    if (!a)
+        return NULL;
+    if (!a->scope) {
+        atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
+        return a;
+    }
+    qn_scope *s = a->scope;
+    if (!a->base->buffer || s->error.code != QN_OK) {
+        qn__scope_fail(s, QN_STATE, "retain: the array has not been evaluated");
+        return NULL;
+    }
+    qn_array *kept = malloc(sizeof *kept);
+    if (!kept) {
+        qn__scope_fail(s, QN_MEMORY, "out of memory while retaining an array");
+        return NULL;
+    }
+    *kept = *a;
+    kept->op = QN__LEAF_OP;
+    kept->flags = a->flags & QN__CONTIGUOUS;
+    kept->n_in = 0;
+    kept->params_size = 0;
+    kept->base = kept;
+    kept->in = NULL;
+    kept->params = NULL;
+    kept->scope = NULL;
+    kept->previous = NULL;
+    kept->origin = NULL;
+    kept->buffer = qn__buffer_retain(a->base->buffer);
+    atomic_init(&kept->refs, 1);
+    return kept;
+}
+
+void qn_release(qn_array *a)
+{
+    if (!a || a->scope)
+        return;
+    if (atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) == 1) {
+        qn__buffer_release(a->buffer);
+        free(a);
+    }
+}

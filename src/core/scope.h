@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The scope: arena, recorded nodes, first error. Operations record through the functions here.
+ */
+#ifndef QN_CORE_SCOPE_H
+#define QN_CORE_SCOPE_H
+
+#include "base/arena.h"
+#include "core/array.h"
+#include "core/plan.h"
+
+struct qn_scope {
+    qn_device *device;
+    qn__arena arena;
+    qn_array *last;     /* newest node; the others behind it by `previous` */
+    uint32_t n_nodes;
+    uint32_t epoch;     /* counts evaluations */
+    qn_array **leaves;  /* open-addressed table from retained array to its leaf node */
+    uint32_t n_leaves, leaf_room;
+    qn_array poison;    /* what failed operations return */
+    qn_error error;     /* the first failure */
+    qn__live live;      /* room for evaluations */
+    qn__submission *pending; /* newest asynchronous evaluation, or NULL */
+};
+
+/* Records a failure (the first stays) and returns the poison array. */
+qn_array *qn__scope_fail(qn_scope *s, qn_status code, const char *format, ...) QN_PRINTF(3, 4);
+
+/* A usable input: the array itself, or the leaf that stands for a retained one. NULL when the scope
+ * or the array is poisoned (the failure is recorded); callers then return qn__poison(s). */
+qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation);
+
+/* The poison array of a scope; a static one for a NULL scope. */
+qn_array *qn__poison(qn_scope *s);
+
+/* Records a node with a fresh row-major output. inputs are nodes of this scope, params is copied.
+ * When the device has no kernel for it and the operation decomposes, records that instead. */
+qn_array *qn__record(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim, const int64_t *shape,
+                     int n_in, qn_array *const *in, const void *params);
+
+/* The same with the output's storage order given: strides of a dense permutation of the shape. */
+qn_array *qn__record_strided(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim,
+                             const int64_t *shape, const int64_t *stride, int n_in,
+                             qn_array *const *in, const void *params);
+
+/* Records a view of `in`: same storage, the given strides and offset. */
+qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, const int64_t *shape,
+                          const int64_t *stride, int64_t offset, const void *params);
+
+/* A leaf with uninitialised row-major storage of the scope's device. */
+qn_array *qn__leaf_new(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);
+
+/* Temporary room in the scope's arena; records the failure when memory is out. */
+void *qn__scope_alloc(qn_scope *s, size_t size);
+
+static inline const qn__op_def *qn__def(const qn_array *a)
+{
+    return qn__ops[a->op];
+}
+
+static inline bool qn__is_poison(const qn_scope *s, const qn_array *a)
+{
+    return !s || a == &s->poison || s->error.code != QN_OK;
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CPU device inside: how an operation's kernel is attached, and what a run passes to it.
+ *
+ * Each operation has one qn__cpu_op in the list cpu.def. `prepare` looks at one call's sizes and says
+ * into how many independent units each phase of the work can be cut and what scratch it needs; `run`
+ * does a range of units. The thread team cuts phases into ranges in lockstep, with a barrier between
+ * phases; which thread does which range can never change a bit.
+ */
+#ifndef QN_CPU_CPU_H
+#define QN_CPU_CPU_H
+
+#include "base/team.h"
+#include "core/device.h"
+#include "cpu/kernels.h"
+#include "ops/params.h"
+
+enum { QN__CPU_PHASES = 2 };
+
+typedef struct qn__cpu_step {
+    const qn__call *call;
+    const struct qn__cpu_op *op;
+    const qn__cpu_kernels *table;
+    const struct qn__cpu_tape *tape; /* of a fused chain */
+    int n_phases;
+    int64_t units[QN__CPU_PHASES];
+    size_t scratch; /* bytes a thread */
+    size_t shared;  /* bytes for all threads, from phase to phase */
+    bool serial;    /* too small to be worth a barrier: thread 0 alone */
+} qn__cpu_step;
+
+/* One thread's part of a phase. at: one pointer an operand, the output last. */
+typedef struct qn__cpu_part {
+    char *const *at;
+    int phase;
+    int64_t begin, end; /* units */
+    void *scratch, *shared;
+} qn__cpu_part;
+
+typedef struct qn__cpu_op {
+    qn__op_id op;
+    /* Whether it can compute this node; NULL: f32 and f64 in and out. */
+    bool (*accepts)(const qn_array *node);
+    /* Fills n_phases, units, scratch, shared; `work` in elements decides whether it is serial. */
+    int64_t (*prepare)(qn__cpu_step *step);
+    void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
+} qn__cpu_op;
+
+typedef struct qn__cpu {
+    qn__team *team;
+    qn__cpu_kernels table;
+    qn__cpu_op tape_op; /* runs fused chains, in this tier */
+    pthread_mutex_t lock; /* one run at a time */
+    void *workspace;
+    size_t workspace_size;
+} qn__cpu;
+
+/* The operations of cpu.def by id; NULL where there is none. */
+extern const qn__cpu_op *const qn__cpu_ops[QN__OP_COUNT];
+
+/* Rows of the last axis: all other axes multiplied. */
+static inline int64_t qn__cpu_rows(const qn__operand *o)
+{
+    int64_t n = 1;
+    for (int i = 0; i + 1 < o->ndim; i++)
+        n *= o->shape[i];
+    return n;
+}
+
+static inline int64_t qn__cpu_elements(const qn__operand *o)
+{
+    int64_t n = 1;
+    for (int i = 0; i < o->ndim; i++)
+        n *= o->shape[i];
+    return n;
+}
+
+/* The element offset of row-major index `i` of an operand's leading `ndim` axes. */
+static inline int64_t qn__cpu_offset(const qn__operand *o, int ndim, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = ndim - 1; d >= 0; d--) {
+        offset += i % o->shape[d] * o->stride[d];
+        i /= o->shape[d];
+    }
+    return offset;
+}
+
+/* ---- fused chains (tape.c, interpret.inl) ---- */
+
+typedef struct qn__cpu_tape qn__cpu_tape;
+
+/* The program of a call made ready for its sizes: registers assigned, axes merged. NULL: no memory.
+ * Freed with free. Fills the step. */
+qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step);
+
+void qn__cpu_run_tape_ref(const qn__cpu_step *step, const qn__cpu_part *part);
+void qn__cpu_run_tape_avx2(const qn__cpu_step *step, const qn__cpu_part *part);
+void qn__cpu_run_tape_avx512(const qn__cpu_step *step, const qn__cpu_part *part);
+
+#endif

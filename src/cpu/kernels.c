@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fills the CPU kernel table: the C reference, then the tiers that the machine (cpuid and the operating system's saved
+ * state) and the caller allow, lowest first, each overriding what it has.
+ */
+#include "kernels.h"
+
+#include <string.h>
+
+#if defined(__x86_64__) && !defined(QN_CPU_REF_ONLY)
+#include <cpuid.h>
+
+static uint64_t enabled_state(void)
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+/* 0: reference, 1: AVX2 + FMA + F16C, 2: AVX-512 F, BW, VL, DQ, VNNI, BF16 */
+static int best_tier(void)
+{
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d))
+        return 0;
+    unsigned need = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA, OSXSAVE, AVX, F16C */
+    if ((c & need) != need || (enabled_state() & 6) != 6)
+        return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b >> 5 & 1))
+        return 0;
+    unsigned wide = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
+    if ((b & wide) != wide || !(c >> 11 & 1) || (enabled_state() & 0xe6) != 0xe6 || a < 1)
+        return 1;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1))
+        return 1;
+    return 2;
+}
+#else
+static int best_tier(void)
+{
+    return 0;
+}
+#endif
+
+int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier)
+{
+    static const char *const names[] = {"ref", "avx2", "avx512"};
+    int best = best_tier(), tier = best, status = 0;
+    if (force_tier) {
+        for (tier = 2; tier >= 0 && strcmp(force_tier, names[tier]) != 0; tier--)
+            continue;
+        if (tier < 0 || tier > best) {
+            tier = 0;
+            status = -1;
+        }
+    }
+    memset(t, 0, sizeof *t);
+    t->tier = names[tier];
+    qn__cpu_fill_ref_matmul(t);
+    qn__cpu_fill_ref_rows(t);
+    qn__cpu_fill_ref_f64(t);
+    qn__cpu_fill_ref_attend(t);
+#if defined(__x86_64__) && !defined(QN_CPU_REF_ONLY)
+    if (tier >= 1) {
+        qn__cpu_fill_matmul_avx2(t);
+        qn__cpu_fill_rows_avx2(t);
+        qn__cpu_fill_attend_avx2(t);
+    }
+    if (tier >= 2) {
+        qn__cpu_fill_matmul_avx512(t);
+        qn__cpu_fill_pack_avx512(t);
+        qn__cpu_fill_back_avx512(t);
+        qn__cpu_fill_dense_avx512(t);
+        qn__cpu_fill_rows_avx512(t);
+        qn__cpu_fill_attend_avx512(t);
+    }
+#endif
+    return status;
+}

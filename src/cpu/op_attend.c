@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rotary embedding, and attention over a cache: writing it, attending to it.
+ */
+#include "core/dtype.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+
+/* An offset array holds one element, or one for each batch. */
+static int64_t offset_of(const qn__operand *o, const char *data, int64_t batch)
+{
+    return ((const int32_t *)data)[qn__cpu_elements(o) == 1 ? 0 : batch];
+}
+
+/* ---- rope: a unit is one position of one batch, all heads ------------------------------------------------------ */
+
+static int64_t prepare_rope(qn__cpu_step *step)
+{
+    const qn__operand *x = &step->call->operand[0], *f = &step->call->operand[2];
+    step->n_phases = 1;
+    step->units[0] = x->shape[0] * x->shape[2];
+    step->scratch = (size_t)f->shape[0] * 2 * 8 + 64;
+    return qn__cpu_elements(x) * 2;
+}
+
+static void rope_f32(const qn__cpu_step *step, const qn__cpu_part *part, int64_t b, int64_t l)
+{
+    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[3];
+    size_t half = (size_t)step->call->operand[2].shape[0];
+    float *cos = part->scratch, *sin = cos + half;
+    const float *frequency = (const float *)part->at[2];
+    float position = (float)(offset_of(&step->call->operand[1], part->at[1], b) + l);
+    for (size_t i = 0; i < half; i++)
+        cos[i] = position * frequency[i];
+    step->table->map[QN__CPU_SIN](sin, cos, half);
+    step->table->map[QN__CPU_COS](cos, cos, half);
+    qn__cpu_rope a = {.heads = (size_t)x->shape[1], .d = (size_t)x->shape[3], .half = half,
+                      .interleaved = ((const qn__rope_params *)step->call->params)->traditional,
+                      .x = (const float *)part->at[0] + b * x->stride[0] + l * x->stride[2],
+                      .x_head = (size_t)x->stride[1],
+                      .y = (float *)part->at[3] + b * y->stride[0] + l * y->stride[2],
+                      .y_head = (size_t)y->stride[1], .cos = cos, .sin = sin};
+    step->table->rope(&a, 0, 1);
+}
+
+static void rope_f64(const qn__cpu_step *step, const qn__cpu_part *part, int64_t b, int64_t l)
+{
+    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[3];
+    size_t half = (size_t)step->call->operand[2].shape[0];
+    double *cos = part->scratch, *sin = cos + half;
+    const double *frequency = (const double *)part->at[2];
+    double position = (double)(offset_of(&step->call->operand[1], part->at[1], b) + l);
+    for (size_t i = 0; i < half; i++)
+        cos[i] = position * frequency[i];
+    step->table->map_f64[QN__CPU_SIN](sin, cos, half);
+    step->table->map_f64[QN__CPU_COS](cos, cos, half);
+    qn__cpu_rope_f64 a = {
+        .heads = (size_t)x->shape[1], .d = (size_t)x->shape[3], .half = half,
+        .interleaved = ((const qn__rope_params *)step->call->params)->traditional,
+        .x = (const double *)part->at[0] + b * x->stride[0] + l * x->stride[2],
+        .x_head = (size_t)x->stride[1],
+        .y = (double *)part->at[3] + b * y->stride[0] + l * y->stride[2],
+        .y_head = (size_t)y->stride[1], .cos = cos, .sin = sin};
+    step->table->rope_f64(&a, 0, 1);
+}
+
+static void run_rope(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    int64_t length = step->call->operand[0].shape[2];
+    bool wide = step->call->operand[0].dtype == QN_F64;
+    for (int64_t i = part->begin; i < part->end; i++)
+        (wide ? rope_f64 : rope_f32)(step, part, i / length, i % length);
+}
+
+/* The kernel wants a head's elements side by side. */
+static bool accepts_rope(const qn_array *node)
+{
+    return (node->dtype == QN_F32 || node->dtype == QN_F64) &&
+           node->in[0]->stride[3] == 1;
+}
+
+const qn__cpu_op qn__cpu_rope_op = {
+    QN__OP_ROPE, .accepts = accepts_rope, .prepare = prepare_rope, .run = run_rope};
+
+/* ---- writing: a unit is one KV head of one batch ------------------------------------------------------------------ */
+
+static bool cache_type(const qn_array *cache)
+{
+    return cache->dtype == QN_F32 || cache->dtype == QN_BF16;
+}
+
+static bool accepts_write(const qn_array *node)
+{
+    return cache_type(node) && node->in[1]->stride[3] == 1;
+}
+
+static int64_t prepare_write(qn__cpu_step *step)
+{
+    const qn__operand *rows = &step->call->operand[1];
+    step->n_phases = 1;
+    step->units[0] = rows->shape[0] * rows->shape[1];
+    return qn__cpu_elements(rows);
+}
+
+static void run_write(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *rows = &step->call->operand[1], *y = &step->call->operand[3];
+    bool keys = step->call->op == QN__OP_WRITE_KEYS;
+    int64_t heads = rows->shape[1], capacity = keys ? y->shape[2] * 16 : y->shape[2];
+    size_t size = qn__dtype_size((qn_dtype)y->dtype);
+    for (int64_t i = part->begin; i < part->end; i++) {
+        int64_t b = i / heads, h = i % heads;
+        int64_t at = offset_of(&step->call->operand[2], part->at[2], b), n = rows->shape[2];
+        if (at < 0 || at > capacity - n)
+            continue; /* the session checks positions; never write outside */
+        void *to = part->at[3] + (b * y->stride[0] + h * y->stride[1]) * (int64_t)size;
+        const float *from = (const float *)part->at[1] + b * rows->stride[0] + h * rows->stride[1];
+        qn__cpu_cache_write w = {
+            .type = y->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
+            .pos = (size_t)at, .n = (size_t)n, .ldv = (size_t)y->shape[3]};
+        if (keys) {
+            w.d = (size_t)rows->shape[3];
+            w.k = to;
+            w.k_rows = from;
+            w.ldk_rows = (size_t)rows->stride[2];
+        } else {
+            w.dv = (size_t)rows->shape[3];
+            w.v = to;
+            w.v_rows = from;
+            w.ldv_rows = (size_t)rows->stride[2];
+        }
+        step->table->cache_write(&w);
+    }
+}
+
+const qn__cpu_op qn__cpu_write_keys = {
+    QN__OP_WRITE_KEYS, .accepts = accepts_write, .prepare = prepare_write, .run = run_write};
+const qn__cpu_op qn__cpu_write_values = {
+    QN__OP_WRITE_VALUES, .accepts = accepts_write, .prepare = prepare_write, .run = run_write};
+
+/* ---- attending: a unit is one KV head of one batch by a tile of positions ------------------------------------------ */
+
+static bool accepts_attend(const qn_array *node)
+{
+    return cache_type(node->in[1]) && node->in[1]->dtype == node->in[2]->dtype &&
+           node->in[0]->stride[3] == 1;
+}
+
+/* Positions in a tile: about 64 query rows. */
+static int64_t tile_of_call(const qn__call *call)
+{
+    int64_t group = call->operand[0].shape[1] / call->operand[1].shape[1];
+    return group >= 64 ? 1 : 64 / group;
+}
+
+static int64_t tiles_of_call(const qn__call *call)
+{
+    int64_t tile = tile_of_call(call);
+    return (call->operand[0].shape[2] + tile - 1) / tile;
+}
+
+static int64_t prepare_attend(qn__cpu_step *step)
+{
+    const qn__operand *q = &step->call->operand[0], *k = &step->call->operand[1],
+                      *v = &step->call->operand[2];
+    int64_t tile = tile_of_call(step->call);
+    step->n_phases = 1;
+    step->units[0] = q->shape[0] * k->shape[1] * tiles_of_call(step->call);
+    step->scratch = step->table->attend_scratch((size_t)tile,
+                                                (size_t)(q->shape[1] / k->shape[1]),
+                                                (size_t)q->shape[3], (size_t)v->shape[3]) +
+                    (size_t)tile * 2 * sizeof(int32_t) + 128;
+    return qn__cpu_elements(q) * 16 * k->shape[2];
+}
+
+/* The last tiles see the most keys, so a thread's range takes tiles from both ends: 0, n-1, 1, n-2 ... */
+static int64_t balanced_tile(int64_t i, int64_t n)
+{
+    return i % 2 ? n - 1 - i / 2 : i / 2;
+}
+
+static void attend_tile(const qn__cpu_step *step, const qn__cpu_part *part, int64_t b, int64_t g,
+                        int64_t tile)
+{
+    const qn__call *call = step->call;
+    const qn__operand *q = &call->operand[0], *k = &call->operand[1], *v = &call->operand[2],
+                      *y = &call->operand[4];
+    const qn__attention_params *p = call->params;
+    int64_t group = q->shape[1] / k->shape[1], size = tile_of_call(call), first = tile * size;
+    int64_t n = q->shape[2] - first < size ? q->shape[2] - first : size;
+    int64_t offset = offset_of(&call->operand[3], part->at[3], b), capacity = v->shape[2];
+    char *scratch = (char *)(((uintptr_t)part->scratch + 63) & ~(uintptr_t)63);
+    int32_t *begin = (int32_t *)scratch, *end = begin + size;
+    scratch += (size * 2 * (int64_t)sizeof(int32_t) + 63) & ~(int64_t)63;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t last = offset + first + i + 1;
+        last = last < 0 ? 0 : last > capacity ? capacity : last;
+        end[i] = (int32_t)last;
+        begin[i] = p->window && last > p->window ? (int32_t)(last - p->window) : 0;
+    }
+    size_t bytes = qn__dtype_size((qn_dtype)k->dtype);
+    qn__cpu_attend a = {
+        .type = k->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
+        .d = (size_t)q->shape[3], .dv = (size_t)v->shape[3],
+        .k = part->at[1] + (size_t)(b * k->stride[0] + g * k->stride[1]) * bytes,
+        .v = part->at[2] + (size_t)(b * v->stride[0] + g * v->stride[1]) * bytes,
+        .ldv = (size_t)v->stride[2],
+        .tokens = (size_t)n, .heads = (size_t)group,
+        .q = (const float *)part->at[0] + b * q->stride[0] + g * group * q->stride[1] +
+             first * q->stride[2],
+        .q_token = (size_t)q->stride[2], .q_head = (size_t)q->stride[1],
+        .o = (float *)part->at[4] + b * y->stride[0] + g * group * y->stride[1] +
+             first * y->stride[2],
+        .o_token = (size_t)y->stride[2], .o_head = (size_t)y->stride[1],
+        .begin = begin, .end = end, .scale = p->scale, .softcap = p->softcap};
+    step->table->attend(&a, scratch);
+}
+
+static void run_attend(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    int64_t heads = step->call->operand[1].shape[1], tiles = tiles_of_call(step->call);
+    int64_t pairs = step->call->operand[0].shape[0] * heads;
+    for (int64_t i = part->begin; i < part->end; i++) {
+        int64_t tile = balanced_tile(i / pairs, tiles), pair = i % pairs;
+        attend_tile(step, part, pair / heads, pair % heads, tile);
+    }
+}
+
+const qn__cpu_op qn__cpu_attend_op = {
+    QN__OP_ATTEND, .accepts = accepts_attend, .prepare = prepare_attend, .run = run_attend};

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Matrix products: plain strided batches, and linear layers on packed weights.
+ */
+#include "core/dtype.h"
+#include "cpu/cpu.h"
+#include "quant/format.h"
+
+/* ---- plain ---------------------------------------------------------------------------------------------------- */
+
+/* A unit is one row of one batch. */
+static int64_t prepare_matmul(qn__cpu_step *step)
+{
+    const qn__operand *a = &step->call->operand[0], *y = &step->call->operand[2];
+    step->n_phases = 1;
+    step->units[0] = qn__cpu_rows(y);
+    return qn__cpu_elements(y) * a->shape[a->ndim - 1];
+}
+
+static void run_matmul(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *a = &step->call->operand[0], *b = &step->call->operand[1],
+                      *y = &step->call->operand[2];
+    int m_axis = a->ndim - 2;
+    int64_t m = y->shape[m_axis], n = y->shape[m_axis + 1], k = a->shape[m_axis + 1];
+    if (!n)
+        return;
+    for (int64_t r = part->begin; r < part->end;) {
+        int64_t batch = r / m, m0 = r % m, m1 = m;
+        if (part->end - batch * m < m)
+            m1 = part->end - batch * m;
+        int64_t oa = qn__cpu_offset(a, m_axis, batch), ob = qn__cpu_offset(b, m_axis, batch);
+        if (y->dtype == QN_F32) {
+            qn__cpu_dense d = {
+                .n = (size_t)n, .k = (size_t)k,
+                .a = (const float *)part->at[0] + oa,
+                .ras = a->stride[m_axis], .cas = a->stride[m_axis + 1],
+                .b = (const float *)part->at[1] + ob,
+                .rbs = b->stride[m_axis], .cbs = b->stride[m_axis + 1],
+                .c = (float *)part->at[2] + batch * m * n, .ldc = n};
+            step->table->dense(&d, (size_t)m0, (size_t)m1);
+        } else {
+            qn__cpu_dense_f64 d = {
+                .n = (size_t)n, .k = (size_t)k,
+                .a = (const double *)part->at[0] + oa,
+                .ras = a->stride[m_axis], .cas = a->stride[m_axis + 1],
+                .b = (const double *)part->at[1] + ob,
+                .rbs = b->stride[m_axis], .cbs = b->stride[m_axis + 1],
+                .c = (double *)part->at[2] + batch * m * n, .ldc = n};
+            step->table->dense_f64(&d, (size_t)m0, (size_t)m1);
+        }
+        r += m1 - m0;
+    }
+}
+
+const qn__cpu_op qn__cpu_matmul_op = {
+    QN__OP_MATMUL, .prepare = prepare_matmul, .run = run_matmul};
+
+/* ---- packed weights --------------------------------------------------------------------------------------------- */
+
+static bool accepts_packed(const qn_array *node)
+{
+    uint8_t format = node->in[1]->format;
+    return node->dtype == QN_F32 && (format == QN__PANEL_BF16 || format == QN__PANEL_F32);
+}
+
+static qn__cpu_type weight_type(const qn__operand *w)
+{
+    return w->format == QN__PANEL_BF16 ? QN__CPU_BF16 : QN__CPU_F32;
+}
+
+enum { FEW_ROWS = 8 }; /* up to here each thread prepares x for itself: cheaper than a barrier */
+
+/* Phase 0 lays x out for the kernel (with many rows), phase 1 multiplies; a unit is a panel of 16
+ * columns. */
+static int64_t prepare_linear(qn__cpu_step *step)
+{
+    const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1];
+    int64_t m = qn__cpu_rows(x), k = w->shape[1];
+    int64_t panels = (int64_t)qn__cpu_panels((size_t)w->shape[0]);
+    size_t bytes = qn__cpu_prepared_bytes(weight_type(w), (size_t)m, (size_t)k) + 64;
+    if (m <= FEW_ROWS) {
+        step->n_phases = 1;
+        step->units[0] = panels;
+        step->scratch = bytes;
+    } else {
+        step->n_phases = 2;
+        step->units[0] = (m + 7) / 8;
+        step->units[1] = panels;
+        step->shared = bytes;
+    }
+    return m * k * w->shape[0];
+}
+
+static char *aligned64(void *p)
+{
+    return (char *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
+}
+
+static void run_linear(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1];
+    size_t m = (size_t)qn__cpu_rows(x), k = (size_t)w->shape[1], n = (size_t)w->shape[0];
+    qn__cpu_type type = weight_type(w);
+    const float *rows = (const float *)part->at[0];
+    char *prepared = aligned64(step->n_phases == 1 ? part->scratch : part->shared);
+    if (step->n_phases == 1) {
+        step->table->prepare(type, prepared, rows, k, m, k, 0, m);
+    } else if (part->phase == 0) {
+        size_t end = (size_t)part->end * 8;
+        step->table->prepare(type, prepared, rows, k, m, k, (size_t)part->begin * 8,
+                             end < m ? end : m);
+        return;
+    }
+    qn__cpu_matmul a = {.type = type, .w = part->at[1], .n = n, .k = k, .m = m,
+                        .x = prepared, .y = (float *)part->at[2], .ldy = n};
+    step->table->matmul(&a, (size_t)part->begin, (size_t)part->end);
+}
+
+const qn__cpu_op qn__cpu_linear = {
+    QN__OP_LINEAR, .accepts = accepts_packed, .prepare = prepare_linear, .run = run_linear};
+
+/* A unit is 32 columns of the result. */
+static int64_t prepare_linear_back(qn__cpu_step *step)
+{
+    const qn__operand *y = &step->call->operand[2], *w = &step->call->operand[1];
+    step->n_phases = 1;
+    step->units[0] = (w->shape[1] + 31) / 32;
+    return qn__cpu_elements(y) * w->shape[0];
+}
+
+static void run_linear_back(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *g = &step->call->operand[0], *w = &step->call->operand[1];
+    size_t n = (size_t)w->shape[0], k = (size_t)w->shape[1], end = (size_t)part->end * 32;
+    qn__cpu_matmul_back a = {.type = weight_type(w), .w = part->at[1], .n = n, .k = k,
+                             .m = (size_t)qn__cpu_rows(g), .g = (const float *)part->at[0],
+                             .ldg = n, .y = (float *)part->at[2], .ldy = k};
+    step->table->matmul_back(&a, (size_t)part->begin * 32, end < k ? end : k);
+}
+
+const qn__cpu_op qn__cpu_linear_back = {QN__OP_LINEAR_BACK,
+                                        .accepts = accepts_packed,
+                                        .prepare = prepare_linear_back,
+                                        .run = run_linear_back};

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations that move elements without computing: any type, byte by byte or row by row.
+ */
+#include "core/dtype.h"
+#include "cpu/cpu.h"
+#include "quant/format.h"
+
+static bool accepts_plain(const qn_array *node)
+{
+    for (int i = 0; i < node->n_in; i++)
+        if (node->in[i]->format)
+            return false;
+    return true;
+}
+
+/* Copies the elements begin..end (row-major) of `from` to the same places of `to`; the pointers are
+ * the operands' first elements. Runs of adjacent elements go in one copy. */
+static void copy_range(const qn__operand *from, const char *a, const qn__operand *to, char *y,
+                       int64_t begin, int64_t end)
+{
+    size_t size = qn__dtype_size((qn_dtype)from->dtype);
+    int last = from->ndim - 1;
+    if (last < 0) {
+        memcpy(y, a, size);
+        return;
+    }
+    int64_t n = from->shape[last];
+    bool runs = from->stride[last] == 1 && to->stride[last] == 1;
+    for (int64_t i = begin; i < end;) {
+        int64_t take = runs ? n - i % n : 1;
+        if (take > end - i)
+            take = end - i;
+        memcpy(y + qn__cpu_offset(to, to->ndim, i) * (int64_t)size,
+               a + qn__cpu_offset(from, from->ndim, i) * (int64_t)size, (size_t)take * size);
+        i += take;
+    }
+}
+
+/* ---- arange ---------------------------------------------------------------------------------------------- */
+
+static int64_t prepare_elements(qn__cpu_step *step)
+{
+    step->n_phases = 1;
+    return step->units[0] = qn__cpu_elements(&step->call->operand[step->call->n_operands - 1]);
+}
+
+static void run_arange(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *y = &step->call->operand[0];
+    size_t size = qn__dtype_size((qn_dtype)y->dtype);
+    for (int64_t i = part->begin; i < part->end; i++)
+        qn__element_from_i64(part->at[0] + (size_t)i * size, (qn_dtype)y->dtype, i);
+}
+
+const qn__cpu_op qn__cpu_arange = {
+    QN__OP_ARANGE, .accepts = accepts_plain, .prepare = prepare_elements, .run = run_arange};
+
+/* ---- concatenate: a unit is one input ---------------------------------------------------------------------- */
+
+static int64_t prepare_concatenate(qn__cpu_step *step)
+{
+    step->n_phases = 1;
+    step->units[0] = step->call->n_operands - 1;
+    return qn__cpu_elements(&step->call->operand[step->call->n_operands - 1]);
+}
+
+static void run_concatenate(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__call *call = step->call;
+    const qn__operand *y = &call->operand[call->n_operands - 1];
+    int axis = (int)((const qn__concatenate_params *)call->params)->axis;
+    size_t size = qn__dtype_size((qn_dtype)y->dtype);
+    int64_t at = 0;
+    for (int64_t k = 0; k < part->end; k++) {
+        const qn__operand *in = &call->operand[k];
+        if (k >= part->begin) {
+            qn__operand block = *y;
+            memcpy(block.shape, in->shape, sizeof block.shape);
+            copy_range(in, part->at[k], &block,
+                       part->at[call->n_operands - 1] + at * y->stride[axis] * (int64_t)size, 0,
+                       qn__cpu_elements(in));
+        }
+        at += in->shape[axis];
+    }
+}
+
+const qn__cpu_op qn__cpu_concatenate = {QN__OP_CONCATENATE,
+                                        .accepts = accepts_plain,
+                                        .prepare = prepare_concatenate,
+                                        .run = run_concatenate};
+
+/* ---- take: a unit is one row of the result ------------------------------------------------------------------ */
+
+static bool accepts_take(const qn_array *node)
+{
+    uint8_t format = node->in[0]->format;
+    return format == QN__PLAIN || format == QN__PANEL_BF16 || format == QN__PANEL_F32;
+}
+
+static int64_t prepare_take(qn__cpu_step *step)
+{
+    step->n_phases = 1;
+    step->units[0] = qn__cpu_elements(&step->call->operand[1]);
+    return qn__cpu_elements(&step->call->operand[2]);
+}
+
+static void run_take(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[2];
+    qn__operand row = *x; /* x without its first axis */
+    row.ndim--;
+    memmove(row.shape, x->shape + 1, row.ndim * sizeof *row.shape);
+    memmove(row.stride, x->stride + 1, row.ndim * sizeof *row.stride);
+    qn__operand to = row;
+    int64_t n = qn__cpu_elements(&row), step_size = 1;
+    for (int i = row.ndim - 1; i >= 0; i--) {
+        to.stride[i] = step_size;
+        step_size *= row.shape[i];
+    }
+    size_t size = qn__dtype_size((qn_dtype)y->dtype);
+    for (int64_t i = part->begin; i < part->end; i++) {
+        int64_t id = ((const int32_t *)part->at[1])[i];
+        char *out = part->at[2] + (size_t)(i * n) * size;
+        if (id < 0 || id >= x->shape[0])
+            memset(out, 0, (size_t)n * size);
+        else if (x->format)
+            step->table->unpack_raw(x->format == QN__PANEL_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
+                                    part->at[0], (size_t)x->shape[0], (size_t)x->shape[1],
+                                    (size_t)id, out);
+        else
+            copy_range(&row, part->at[0] + id * x->stride[0] * (int64_t)size, &to, out, 0, n);
+    }
+}
+
+const qn__cpu_op qn__cpu_take = {
+    QN__OP_TAKE, .accepts = accepts_take, .prepare = prepare_take, .run = run_take};
+
+static void run_take_along_last(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *x = &step->call->operand[0];
+    size_t size = qn__dtype_size((qn_dtype)x->dtype);
+    int last = x->ndim - 1;
+    for (int64_t i = part->begin; i < part->end; i++) {
+        int64_t id = ((const int32_t *)part->at[1])[i];
+        char *out = part->at[2] + (size_t)i * size;
+        int64_t at = qn__cpu_offset(x, last, i) + id * x->stride[last];
+        if (id < 0 || id >= x->shape[last])
+            memset(out, 0, size);
+        else
+            memcpy(out, part->at[0] + at * (int64_t)size, size);
+    }
+}
+
+const qn__cpu_op qn__cpu_take_along_last = {QN__OP_TAKE_ALONG_LAST,
+                                            .accepts = accepts_plain,
+                                            .prepare = prepare_elements,
+                                            .run = run_take_along_last};
+
+/* ---- updates in place: the output holds the old values already ------------------------------------------------ */
+
+static int64_t prepare_slice_update(qn__cpu_step *step)
+{
+    step->n_phases = 1;
+    return step->units[0] = qn__cpu_elements(&step->call->operand[1]);
+}
+
+static void run_slice_update(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__slice_update_params *p = step->call->params;
+    const qn__operand *u = &step->call->operand[1], *y = &step->call->operand[2];
+    qn__operand block = *y;
+    memcpy(block.shape, u->shape, sizeof block.shape);
+    int64_t at = 0;
+    for (int i = 0; i < y->ndim; i++)
+        at += p->start[i] * y->stride[i];
+    copy_range(u, part->at[1], &block,
+               part->at[2] + at * (int64_t)qn__dtype_size((qn_dtype)y->dtype), part->begin,
+               part->end);
+}
+
+const qn__cpu_op qn__cpu_slice_update = {QN__OP_SLICE_UPDATE,
+                                         .accepts = accepts_plain,
+                                         .prepare = prepare_slice_update,
+                                         .run = run_slice_update};
+
+static bool accepts_scatter_add(const qn_array *node)
+{
+    return node->dtype == QN_F32 || node->dtype == QN_F64 || node->dtype == QN_BF16;
+}
+
+/* A unit is a column of the rows, so that rows with one index are added in order by one thread. */
+static int64_t prepare_scatter_add(qn__cpu_step *step)
+{
+    const qn__operand *y = &step->call->operand[3];
+    step->n_phases = 1;
+    step->units[0] = y->shape[0] ? qn__cpu_elements(y) / y->shape[0] : 0;
+    return qn__cpu_elements(&step->call->operand[2]);
+}
+
+static void run_scatter_add(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *y = &step->call->operand[3];
+    int64_t rows = qn__cpu_elements(&step->call->operand[1]), n = step->units[0];
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t id = ((const int32_t *)part->at[1])[i];
+        if (id < 0 || id >= y->shape[0])
+            continue;
+        for (int64_t c = part->begin; c < part->end; c++) {
+            int64_t to = id * n + c, from = i * n + c;
+            if (y->dtype == QN_F64) {
+                ((double *)part->at[3])[to] += ((const double *)part->at[2])[from];
+            } else if (y->dtype == QN_F32) {
+                ((float *)part->at[3])[to] += ((const float *)part->at[2])[from];
+            } else {
+                uint16_t *sum = (uint16_t *)part->at[3] + to;
+                *sum = qn__f32_to_bf16(
+                    qn__bf16_to_f32(*sum) +
+                    qn__bf16_to_f32(((const uint16_t *)part->at[2])[from]));
+            }
+        }
+    }
+}
+
+const qn__cpu_op qn__cpu_scatter_add = {QN__OP_SCATTER_ADD,
+                                        .accepts = accepts_scatter_add,
+                                        .prepare = prepare_scatter_add,
+                                        .run = run_scatter_add};

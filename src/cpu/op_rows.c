@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations over the last axis: reductions, softmax, rms_norm. A unit is one row. Rows that are not
+ * adjacent elements are gathered into scratch first, so that strides never change a sum's order.
+ */
+#include "core/dtype.h"
+#include "cpu/cpu.h"
+
+
+/* ---- reductions -------------------------------------------------------------------------------------------- */
+
+static bool accepts_reduce(const qn_array *node)
+{
+    const qn__reduce_params *p = node->params;
+    return node->in[0]->format == 0 &&
+           (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
+}
+
+static int64_t row_length(const qn__operand *x)
+{
+    return x->ndim ? x->shape[x->ndim - 1] : 1;
+}
+
+static int64_t prepare_reduce(qn__cpu_step *step)
+{
+    const qn__operand *x = &step->call->operand[0];
+    step->n_phases = 1;
+    step->units[0] = x->ndim ? qn__cpu_rows(x) : 1;
+    step->scratch = (size_t)row_length(x) * 8 + 64;
+    return qn__cpu_elements(x);
+}
+
+/* Row `r` as adjacent elements: in place, or gathered. */
+static const char *row_at(const qn__operand *x, const char *base, int64_t r, char *scratch)
+{
+    size_t size = qn__dtype_size((qn_dtype)x->dtype);
+    int last = x->ndim - 1;
+    const char *from = base + (last > 0 ? qn__cpu_offset(x, last, r) : 0) * (int64_t)size;
+    if (last < 0 || x->stride[last] == 1 || x->shape[last] <= 1)
+        return from;
+    for (int64_t i = 0; i < x->shape[last]; i++)
+        memcpy(scratch + (size_t)i * size, from + i * x->stride[last] * (int64_t)size, size);
+    return scratch;
+}
+
+static void reduce_f32(const qn__cpu_kernels *k, int reduction, const float *x, size_t n, void *y)
+{
+    int64_t at;
+    switch (reduction) {
+    case QN__SUM: k->sum(y, x, n, n, 0, 1); break;
+    case QN__MAX: k->max(y, x, n, n, 0, 1); break;
+    case QN__LOGSUMEXP: k->logsumexp(y, x, n, n, 0, 1); break;
+    default:
+        k->argmax(&at, x, n, n, 0, 1);
+        *(int32_t *)y = (int32_t)at;
+    }
+}
+
+static void reduce_f64(const qn__cpu_kernels *k, int reduction, const double *x, size_t n, void *y)
+{
+    int64_t at;
+    switch (reduction) {
+    case QN__SUM: k->sum_f64(y, x, n, n, 0, 1); break;
+    case QN__MAX: k->max_f64(y, x, n, n, 0, 1); break;
+    case QN__LOGSUMEXP: k->logsumexp_f64(y, x, n, n, 0, 1); break;
+    default:
+        k->argmax_f64(&at, x, n, n, 0, 1);
+        *(int32_t *)y = (int32_t)at;
+    }
+}
+
+/* 16-bit floats and integers, exactly: floats are widened and rounded once. */
+static void reduce_slowly(const qn__cpu_kernels *k, int reduction, const qn__operand *x,
+                          const char *row, int64_t n, qn_dtype out, char *y)
+{
+    size_t size = qn__dtype_size((qn_dtype)x->dtype);
+    if (qn__is_float((qn_dtype)x->dtype)) {
+        double best = 0, sum = 0;
+        int64_t at = 0;
+        for (int64_t i = 0; i < n; i++) {
+            double v = qn__element_to_f64(row + (size_t)i * size, (qn_dtype)x->dtype);
+            sum += v;
+            if (i == 0 || v > best || (v != v && best == best)) {
+                best = v;
+                at = i;
+            }
+        }
+        (void)k;
+        if (reduction == QN__ARGMAX)
+            qn__element_from_i64(y, out, at);
+        else
+            qn__element_from_f64(y, out, reduction == QN__SUM ? sum : best);
+        return;
+    }
+    int64_t best = 0, at = 0;
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v = qn__element_to_i64(row + (size_t)i * size, (qn_dtype)x->dtype);
+        bool larger = x->dtype == QN_U64 ? (uint64_t)v > (uint64_t)best : v > best;
+        sum += (uint64_t)v;
+        if (i == 0 || larger) {
+            best = v;
+            at = i;
+        }
+    }
+    qn__element_from_i64(y, out,
+                         reduction == QN__ARGMAX ? at
+                         : reduction == QN__SUM  ? (int64_t)sum
+                                                 : best);
+}
+
+static void run_reduce(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[1];
+    int reduction = ((const qn__reduce_params *)step->call->params)->reduction;
+    int64_t n = row_length(x);
+    size_t out = qn__dtype_size((qn_dtype)y->dtype);
+    for (int64_t r = part->begin; r < part->end; r++) {
+        const char *row = row_at(x, part->at[0], r, part->scratch);
+        char *to = part->at[1] + (size_t)r * out;
+        if (x->dtype == QN_F32)
+            reduce_f32(step->table, reduction, (const float *)row, (size_t)n, to);
+        else if (x->dtype == QN_F64)
+            reduce_f64(step->table, reduction, (const double *)row, (size_t)n, to);
+        else
+            reduce_slowly(step->table, reduction, x, row, n, (qn_dtype)y->dtype, to);
+    }
+}
+
+const qn__cpu_op qn__cpu_reduce = {
+    QN__OP_REDUCE, .accepts = accepts_reduce, .prepare = prepare_reduce, .run = run_reduce};
+
+/* ---- softmax, rms_norm: contiguous rows ---------------------------------------------------------------------- */
+
+static int64_t prepare_rows(qn__cpu_step *step)
+{
+    const qn__operand *x = &step->call->operand[0];
+    step->n_phases = 1;
+    step->units[0] = qn__cpu_rows(x);
+    return qn__cpu_elements(x) * 4;
+}
+
+static void run_softmax(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *x = &step->call->operand[0];
+    size_t n = (size_t)row_length(x), r0 = (size_t)part->begin, r1 = (size_t)part->end;
+    if (x->dtype == QN_F32)
+        step->table->softmax((float *)part->at[1], n, (const float *)part->at[0], n, n, r0, r1);
+    else
+        step->table->softmax_f64((double *)part->at[1], n, (const double *)part->at[0], n, n, r0,
+                                 r1);
+}
+
+const qn__cpu_op qn__cpu_softmax = {QN__OP_SOFTMAX, .prepare = prepare_rows, .run = run_softmax};
+
+static void run_rms_norm(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__norm_params *p = step->call->params;
+    const qn__operand *x = &step->call->operand[0];
+    const void *w = p->has_weight ? part->at[1] : NULL;
+    void *y = part->at[step->call->n_operands - 1];
+    size_t n = (size_t)row_length(x), r0 = (size_t)part->begin, r1 = (size_t)part->end;
+    if (x->dtype == QN_F32)
+        step->table->rms_norm(y, n, (const float *)part->at[0], n, w, p->eps, n, r0, r1);
+    else
+        step->table->rms_norm_f64(y, n, (const double *)part->at[0], n, w, (double)p->eps, n, r0,
+                                  r1);
+}
+
+static bool accepts_rms_norm(const qn_array *node)
+{
+    return (node->dtype == QN_F32 || node->dtype == QN_F64) &&
+           !((const qn__norm_params *)node->params)->has_bias;
+}
+
+const qn__cpu_op qn__cpu_rms_norm = {
+    QN__OP_RMS_NORM, .accepts = accepts_rms_norm, .prepare = prepare_rows, .run = run_rms_norm};

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The devices of this build, by name. The only file that names them.
+ */
+#include "base/error.h"
+#include "cpu/device.h"
+#ifdef QN_CUDA
+#include "cuda/device.h"
+#endif
+
+#include <stdlib.h>
+#include <string.h>
+
+/* "cuda" is 0, "cuda:3" 3; -1 when it is neither. */
+static int device_index(const char *name, const char *kind)
+{
+    size_t n = strlen(kind);
+    if (strncmp(name, kind, n))
+        return -1;
+    if (!name[n])
+        return 0;
+    char *end;
+    long i = name[n] == ':' && name[n + 1] ? strtol(name + n + 1, &end, 10) : -1;
+    return i >= 0 && i < 1024 && !*end ? (int)i : -1;
+}
+
+qn_status qn_device_open(qn_device **out, const char *name, const qn_device_options *options,
+                         qn_error *err)
+{
+    *out = NULL;
+    if (!name || !strcmp(name, "cpu"))
+        return qn__cpu_open(out, options, err);
+    int cuda = device_index(name, "cuda");
+#ifdef QN_CUDA
+    if (cuda >= 0)
+        return qn__cuda_open(out, cuda, options, err);
+    return qn__fail(err, QN_UNSUPPORTED, "no device \"%s\"; this build has cpu and cuda:N", name);
+#else
+    return qn__fail(err, QN_UNSUPPORTED,
+                    cuda >= 0 ? "device \"%s\": this build is without CUDA; it has cpu"
+                              : "no device \"%s\"; this build has cpu",
+                    name);
+#endif
+}
+
+bool qn_device_available(const char *name)
+{
+    if (!name || !strcmp(name, "cpu"))
+        return true;
+    qn_device *device;
+    if (qn_device_open(&device, name, NULL, NULL) != QN_OK)
+        return false;
+    qn_device_close(device);
+    return true;
+}

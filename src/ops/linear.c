@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers: y = x w^T. The weight may lie in a packed layout that streams; its two orientations
+ * are two operations, since a gradient needs the other one on the same bytes.
+ *
+ * With a 16-bit weight the operands of the products are 16-bit: x is rounded to the weight's type, and
+ * the products are summed in f32. That is the operation's meaning, packed or not; matmul promotes.
+ */
+#include "core/device.h"
+#include "ops/ops.h"
+#include "quant/format.h"
+
+static bool is_half(const qn_array *w)
+{
+    return w->dtype == QN_BF16 || w->dtype == QN_F16;
+}
+
+/* x as the products see it. */
+static qn_array *rounded_to(qn_scope *s, qn_array *x, const qn_array *w)
+{
+    return is_half(w) ? qn_cast(s, qn_cast(s, x, (qn_dtype)w->dtype), QN_F32) : x;
+}
+
+/* Records LINEAR (columns == N) or LINEAR_BACK (columns == K). x is contiguous f32 or f64. */
+static qn_array *record(qn_scope *s, qn__op_id op, qn_array *x, qn_array *w, int64_t columns)
+{
+    int64_t shape[QN_MAX_NDIM];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = columns;
+    qn_array *in[] = {x, w};
+    return qn__record(s, op, (qn_dtype)x->dtype, x->ndim, shape, 2, in, NULL);
+}
+
+static bool takes(const qn_array *x, const qn_array *w, int w_axis)
+{
+    return w->ndim == 2 && x->ndim >= 1 && x->shape[x->ndim - 1] == w->shape[w_axis] &&
+           qn__is_float((qn_dtype)w->dtype);
+}
+
+qn_array *qn_linear(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias)
+{
+    x = qn__input(s, x, "linear");
+    w = x ? qn__input(s, w, "linear") : NULL;
+    if (!w)
+        return qn__poison(s);
+    if (!takes(x, w, 1))
+        return qn__op_fail(s, "linear", x, w, "x must be [..., K] and w [N, K]");
+    qn_dtype type = x->dtype == QN_F64 || w->dtype == QN_F64 ? QN_F64 : QN_F32;
+    x = qn_contiguous(s, qn_cast(s, x, type));
+    if (qn__is_poison(s, x))
+        return qn__poison(s);
+    qn_array *y = record(s, QN__OP_LINEAR, x, w, w->shape[0]);
+    return bias ? qn_add(s, y, qn_cast(s, bias, type)) : y;
+}
+
+static qn_array *linear_back(qn_scope *s, qn_array *g, qn_array *w)
+{
+    g = qn_contiguous(s, g);
+    return qn__is_poison(s, g) ? g : record(s, QN__OP_LINEAR_BACK, g, w, w->shape[1]);
+}
+
+static qn_array *decompose_linear(qn_scope *s, const qn_array *node)
+{
+    qn_array *x = node->in[0], *w = node->in[1];
+    if (w->format)
+        return qn__op_fail(s, "linear", x, w, "the device has no kernel for this packed format");
+    qn_array *wide = qn_cast(s, w, (qn_dtype)node->dtype);
+    return qn_matmul(s, rounded_to(s, x, w), qn_swap_axes(s, wide, 0, 1));
+}
+
+static qn_array *decompose_linear_back(qn_scope *s, const qn_array *node)
+{
+    qn_array *w = node->in[1];
+    if (w->format)
+        return qn__op_fail(s, "linear", node->in[0], w,
+                           "the device has no gradient kernel for this packed format");
+    return qn_matmul(s, node->in[0], qn_cast(s, w, (qn_dtype)node->dtype));
+}
+
+/* [..., N] as [rows, N] */
+static qn_array *as_rows(qn_scope *s, qn_array *x)
+{
+    int64_t shape[] = {-1, x->shape[x->ndim - 1]};
+    return qn_reshape(s, x, 2, shape);
+}
+
+/* The weight's gradient g^T x [N, K], in the weight's type. */
+static qn_array *weight_gradient(qn_scope *s, const qn_array *w, qn_array *g, qn_array *x)
+{
+    g = as_rows(s, g);
+    x = as_rows(s, x);
+    if (s->error.code != QN_OK)
+        return qn__poison(s);
+    return qn_cast(s, qn_matmul(s, qn_swap_axes(s, g, 0, 1), x), (qn_dtype)w->dtype);
+}
+
+static void vjp_linear(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                       qn_array **grads)
+{
+    qn_array *x = node->in[0], *w = node->in[1];
+    if (want[0])
+        grads[0] = linear_back(s, ct, w);
+    if (want[1])
+        grads[1] = weight_gradient(s, w, ct, rounded_to(s, x, w));
+}
+
+static qn_array *jvp_linear(qn_scope *s, const qn_array *node, qn_array *const *t)
+{
+    qn_array *a = t[0] ? qn_linear(s, t[0], node->in[1], NULL) : NULL;
+    qn_array *b = t[1] ? qn_linear(s, node->in[0], t[1], NULL) : NULL;
+    return a && b ? qn_add(s, a, b) : a ? a : b;
+}
+
+static void vjp_linear_back(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                            qn_array **grads)
+{
+    qn_array *g = node->in[0], *w = node->in[1];
+    if (want[0])
+        grads[0] = qn_linear(s, ct, w, NULL);
+    if (want[1])
+        grads[1] = weight_gradient(s, w, g, ct);
+}
+
+static qn_array *jvp_linear_back(qn_scope *s, const qn_array *node, qn_array *const *t)
+{
+    qn_array *a = t[0] ? linear_back(s, t[0], node->in[1]) : NULL;
+    qn_array *b = t[1] ? linear_back(s, node->in[0], t[1]) : NULL;
+    return a && b ? qn_add(s, a, b) : a ? a : b;
+}
+
+const qn__op_def qn__linear_op = {.name = "linear",
+                                  .class = QN__KERNEL,
+                                  .decompose = decompose_linear,
+                                  .vjp = vjp_linear,
+                                  .jvp = jvp_linear};
+const qn__op_def qn__linear_back_op = {.name = "linear_back",
+                                       .class = QN__KERNEL,
+                                       .decompose = decompose_linear_back,
+                                       .vjp = vjp_linear_back,
+                                       .jvp = jvp_linear_back};

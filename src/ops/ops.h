@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What operations use to record themselves: argument checks, promotion, broadcasting.
+ */
+#ifndef QN_OPS_OPS_H
+#define QN_OPS_OPS_H
+
+#include "core/dtype.h"
+#include "core/scope.h"
+#include "ops/params.h"
+#include "quern/ops.h"
+
+/* A failure of an operation on one or two arrays, with their shapes: "add: [2, 3] f32 and [4] f32:
+ * what". b may be NULL. Returns the poison array. */
+qn_array *qn__op_fail(qn_scope *s, const char *operation, const qn_array *a, const qn_array *b,
+                      const char *what);
+
+/* The broadcast of two shapes into `shape`; returns its ndim, or -1 when they do not fit. */
+int qn__broadcast_shapes(const qn_array *a, const qn_array *b, int64_t *shape);
+
+/* Sums ct over the axes along which `like` was broadcast, so that it has like's shape and type. */
+qn_array *qn__unbroadcast(qn_scope *s, qn_array *ct, const qn_array *like);
+
+/* One element of x's type. */
+qn_array *qn__scalar_like(qn_scope *s, const qn_array *x, double value);
+
+/* A non-negative axis, or -1 with the failure recorded. */
+int qn__axis(qn_scope *s, const char *operation, const qn_array *x, int axis);
+
+/* Records an elementwise node whose inputs have been brought to one type. */
+qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in,
+                          qn_array *const *in);
+
+/* ---- weights for linear layers ---- */
+
+/* The type a weight of a file's type is kept in: bf16 as it is, f16 and f32 as f32. */
+qn_dtype qn__packed_type(qn_dtype dtype);
+
+/* A retained, unfilled weight [rows, columns] in the device's layout; NULL with the scope's error. */
+qn_array *qn__packed_new(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t columns);
+
+/* Fills rows first .. first + n - 1 from row-major values (f32, bf16 or f16). */
+qn_status qn__packed_write(qn_scope *s, qn_array *w, qn_dtype dtype, const void *values,
+                           int64_t first, int64_t n);
+
+/* ---- attention over a cache (no gradients): used by nn/cache.c ---- */
+
+/* Writes rows [B, G, L, D] at positions offset[b].. into keys stored in blocks of 16,
+ * [B, G, S/16, D, 16], or into values [B, G, S, D]; in place when the cache was donated. */
+qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset);
+qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset);
+
+/* Attention of q [B, H, L, D] over such a cache; query l of batch b sees keys 0 .. offset[b] + l.
+ * The result is [B, H, L, E] stored as [B, L, H, E]. */
+qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values,
+                     qn_array *offset, const qn_attention_options *options);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reductions. The node always reduces the last axes of its input: the constructor brings the wanted
+ * one there as a view. The order of the sum depends on the reduced length only.
+ */
+#include "ops/ops.h"
+
+/* Sums of small integers are kept wider, as NumPy does. */
+static qn_dtype result_type(qn__reduction reduction, qn_dtype type)
+{
+    if (reduction == QN__ARGMAX)
+        return QN_I32;
+    if (reduction == QN__LOGSUMEXP)
+        return qn__is_float(type) ? type : QN_F32;
+    if (reduction != QN__SUM)
+        return type;
+    switch (type) {
+    case QN_BOOL:
+    case QN_I8:
+    case QN_I16: return QN_I32;
+    case QN_U8:
+    case QN_U16: return QN_U32;
+    default: return type;
+    }
+}
+
+static qn_array *reduce(qn_scope *s, qn__reduction reduction, qn_array *x, int axis, bool keep)
+{
+    static const char *const names[] = {"sum", "max", "logsumexp", "argmax"};
+    const char *name = names[reduction];
+    x = qn__input(s, x, name);
+    if (!x)
+        return qn__poison(s);
+    int n_axes = x->ndim;
+    if (axis != QN_ALL_AXES) {
+        axis = qn__axis(s, name, x, axis);
+        if (axis < 0)
+            return qn__poison(s);
+        n_axes = 1;
+    }
+    int64_t kept[QN_MAX_NDIM];
+    memcpy(kept, x->shape, sizeof kept);
+    for (int i = 0; i < x->ndim; i++)
+        if (axis == QN_ALL_AXES || i == axis)
+            kept[i] = 1;
+    int ndim = x->ndim;
+    bool empty = false;
+    for (int i = 0; i < ndim; i++)
+        empty |= kept[i] == 1 && x->shape[i] == 0;
+    if ((empty && reduction != QN__SUM) || x->format)
+        return qn__op_fail(s, name, x, NULL, "nothing to reduce, or packed");
+    qn_dtype type = result_type(reduction, (qn_dtype)x->dtype);
+    if (reduction == QN__LOGSUMEXP || reduction == QN__SUM)
+        x = qn_cast(s, x, type);
+    if (n_axes == 1 && axis != ndim - 1) {
+        int order[QN_MAX_NDIM];
+        for (int i = 0, k = 0; i < ndim; i++)
+            if (i != axis)
+                order[k++] = i;
+        order[ndim - 1] = axis;
+        x = qn_transpose(s, x, order);
+    }
+    if (qn__is_poison(s, x))
+        return qn__poison(s);
+    if (n_axes > 1) { /* one axis, so that the order does not depend on how it was cut */
+        x = qn_reshape(s, x, 1, (const int64_t[]){-1});
+        if (qn__is_poison(s, x))
+            return x;
+    }
+    qn__reduce_params params = {reduction, x->ndim ? 1 : 0};
+    qn_array *y = qn__record(s, QN__OP_REDUCE, type, x->ndim ? x->ndim - 1 : 0, x->shape, 1, &x,
+                             &params);
+    return keep ? qn_reshape(s, y, ndim, kept) : y;
+}
+
+qn_array *qn_sum(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    return reduce(s, QN__SUM, x, axis, keep_dims);
+}
+
+qn_array *qn_max(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    return reduce(s, QN__MAX, x, axis, keep_dims);
+}
+
+qn_array *qn_logsumexp(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    return reduce(s, QN__LOGSUMEXP, x, axis, keep_dims);
+}
+
+qn_array *qn_argmax(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    return reduce(s, QN__ARGMAX, x, axis, keep_dims);
+}
+
+qn_array *qn_min(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    return qn_negative(s, qn_max(s, qn_negative(s, x), axis, keep_dims));
+}
+
+qn_array *qn_mean(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    x = qn__input(s, x, "mean");
+    if (!x)
+        return qn__poison(s);
+    int at = axis == QN_ALL_AXES ? 0 : qn__axis(s, "mean", x, axis);
+    if (at < 0)
+        return qn__poison(s);
+    double n = (double)(axis == QN_ALL_AXES ? qn__elements(x) : x->shape[at]);
+    qn_array *sum = qn_sum(s, x, axis, keep_dims);
+    if (qn__is_poison(s, sum))
+        return sum;
+    if (!qn__is_float((qn_dtype)sum->dtype))
+        sum = qn_cast(s, sum, QN_F32);
+    return qn_divide(s, sum, qn__scalar_like(s, sum, n));
+}
+
+/* ---- derivatives: y [...], x [..., n] ------------------------------------------------------------------ */
+
+static qn_array *spread(qn_scope *s, qn_array *y, const qn_array *x)
+{
+    return x->ndim ? qn_broadcast_to(s, qn_expand_dims(s, y, -1), x->ndim, x->shape) : y;
+}
+
+/* The weights of each element in the reduction's derivative; NULL: all ones. */
+static qn_array *slopes(qn_scope *s, const qn_array *node)
+{
+    const qn__reduce_params *p = node->params;
+    qn_array *x = node->in[0];
+    if (p->reduction == QN__LOGSUMEXP)
+        return qn_softmax(s, x, -1);
+    if (p->reduction == QN__MAX) { /* ties share */
+        qn_array *hit = qn_equal(s, x, spread(s, qn_max(s, x, -1, false), x));
+        hit = qn_cast(s, hit, (qn_dtype)x->dtype);
+        return qn_divide(s, hit, spread(s, qn_sum(s, hit, -1, false), x));
+    }
+    return NULL;
+}
+
+static void vjp_reduce(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                       qn_array **grads)
+{
+    (void)want;
+    const qn__reduce_params *p = node->params;
+    if (p->reduction == QN__ARGMAX || !node->in[0]->ndim)
+        return;
+    qn_array *g = spread(s, ct, node->in[0]), *w = slopes(s, node);
+    grads[0] = w ? qn_multiply(s, g, w) : g;
+}
+
+static qn_array *jvp_reduce(qn_scope *s, const qn_array *node, qn_array *const *tangents)
+{
+    const qn__reduce_params *p = node->params;
+    if (p->reduction == QN__ARGMAX || !node->in[0]->ndim)
+        return p->reduction == QN__ARGMAX ? NULL : tangents[0];
+    qn_array *w = slopes(s, node);
+    return qn_sum(s, w ? qn_multiply(s, tangents[0], w) : tangents[0], -1, false);
+}
+
+const qn__op_def qn__reduce_op = {.name = "reduce",
+                                  .class = QN__KERNEL,
+                                  .params_size = sizeof(qn__reduce_params),
+                                  .vjp = vjp_reduce,
+                                  .jvp = jvp_reduce};

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Elementwise operations on one array. Each is a constructor, its one IR instruction (or an emit
+ * function where it takes several) and its derivative. The tangent of an elementwise function is its
+ * cotangent times the same factor, so jvp goes through vjp's code: scale(ct) = ct * f'(x).
+ */
+#include "ops/ops.h"
+
+static qn_array *unary(qn_scope *s, qn__op_id op, qn_array *x, bool needs_float)
+{
+    x = qn__input(s, x, qn__ops[op]->name);
+    if (!x)
+        return qn__poison(s);
+    if (x->dtype == QN_BOOL && op != QN__OP_LOGICAL_NOT && op != QN__OP_COPY)
+        x = qn_cast(s, x, QN_I32);
+    if (needs_float && !qn__is_float((qn_dtype)x->dtype))
+        x = qn_cast(s, x, QN_F32);
+    if (qn__is_poison(s, x))
+        return qn__poison(s);
+    return qn__elementwise(s, op, (qn_dtype)x->dtype, 1, &x);
+}
+
+/* ---- derivatives: each `scale_` function gives ct * f'(x) --------------------------------------- */
+
+typedef qn_array *scale_fn(qn_scope *s, const qn_array *node, qn_array *ct);
+
+static qn_array *scale_negative(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    (void)node;
+    return qn_negative(s, ct);
+}
+
+static qn_array *scale_abs(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_multiply(s, ct, qn_sign(s, node->in[0]));
+}
+
+static qn_array *scale_sqrt(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_divide(s, qn_multiply(s, ct, qn__scalar_like(s, ct, 0.5)),
+                     qn_sqrt(s, node->in[0]));
+}
+
+static qn_array *scale_rsqrt(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *r = qn_rsqrt(s, node->in[0]);
+    qn_array *cube = qn_multiply(s, r, qn_multiply(s, r, r));
+    return qn_multiply(s, qn_multiply(s, ct, qn__scalar_like(s, ct, -0.5)), cube);
+}
+
+static qn_array *scale_square(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_multiply(s, qn_multiply(s, ct, qn__scalar_like(s, ct, 2)), node->in[0]);
+}
+
+static qn_array *scale_exp(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_multiply(s, ct, qn_exp(s, node->in[0]));
+}
+
+static qn_array *scale_log(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_divide(s, ct, node->in[0]);
+}
+
+static qn_array *scale_sin(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_multiply(s, ct, qn_cos(s, node->in[0]));
+}
+
+static qn_array *scale_cos(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_negative(s, qn_multiply(s, ct, qn_sin(s, node->in[0])));
+}
+
+/* 1 - y^2 */
+static qn_array *scale_tanh(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *y = qn_tanh(s, node->in[0]);
+    return qn_multiply(s, ct, qn_subtract(s, qn__scalar_like(s, ct, 1), qn_square(s, y)));
+}
+
+/* 2/sqrt(pi) exp(-x^2) */
+static qn_array *scale_erf(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *bell = qn_exp(s, qn_negative(s, qn_square(s, node->in[0])));
+    return qn_multiply(s, qn_multiply(s, ct, qn__scalar_like(s, ct, 1.1283791670955126)), bell);
+}
+
+/* y (1 - y) */
+static qn_array *scale_sigmoid(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *y = qn_sigmoid(s, node->in[0]);
+    qn_array *rest = qn_subtract(s, qn__scalar_like(s, ct, 1), y);
+    return qn_multiply(s, ct, qn_multiply(s, y, rest));
+}
+
+/* g (1 + x (1 - g)), g = sigmoid(x) */
+static qn_array *scale_silu(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *x = node->in[0], *one = qn__scalar_like(s, ct, 1), *g = qn_sigmoid(s, x);
+    qn_array *inner = qn_multiply(s, x, qn_subtract(s, one, g));
+    return qn_multiply(s, ct, qn_multiply(s, g, qn_add(s, one, inner)));
+}
+
+static qn_array *scale_relu(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *zero = qn__scalar_like(s, ct, 0);
+    return qn_where(s, qn_greater(s, node->in[0], zero), ct, zero);
+}
+
+/* Phi(x) + x phi(x) */
+static qn_array *scale_gelu(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *x = node->in[0];
+    qn_array *half = qn__scalar_like(s, ct, 0.5), *one = qn__scalar_like(s, ct, 1);
+    qn_array *erf = qn_erf(s, qn_multiply(s, x, qn__scalar_like(s, ct, 0.70710678118654752)));
+    qn_array *cdf = qn_multiply(s, half, qn_add(s, one, erf));
+    qn_array *bell = qn_exp(s, qn_multiply(s, qn__scalar_like(s, ct, -0.5), qn_square(s, x)));
+    qn_array *pdf = qn_multiply(s, bell, qn__scalar_like(s, ct, 0.39894228040143268));
+    return qn_multiply(s, ct, qn_add(s, cdf, qn_multiply(s, x, pdf)));
+}
+
+static const double GELU_A = 0.79788456080286536, GELU_B = 0.044715;
+
+/* with u = a (x + b x^3), t = tanh u: (1 + t)/2 + x (1 - t^2) a (1 + 3 b x^2) / 2 */
+static qn_array *scale_gelu_tanh(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *x = node->in[0], *one = qn__scalar_like(s, ct, 1);
+    qn_array *half = qn__scalar_like(s, ct, 0.5), *x2 = qn_square(s, x);
+    qn_array *b_x2 = qn_multiply(s, x2, qn__scalar_like(s, ct, GELU_B));
+    qn_array *a_x = qn_multiply(s, x, qn__scalar_like(s, ct, GELU_A));
+    qn_array *t = qn_tanh(s, qn_multiply(s, a_x, qn_add(s, one, b_x2)));
+    qn_array *slope = qn_add(s, one, qn_multiply(s, b_x2, qn__scalar_like(s, ct, 3)));
+    qn_array *d = qn_multiply(s, qn_multiply(s, a_x, slope),
+                              qn_subtract(s, one, qn_square(s, t)));
+    return qn_multiply(s, ct, qn_multiply(s, half, qn_add(s, qn_add(s, one, t), d)));
+}
+
+/* A cast's derivative casts back, and forth for the tangent; integers have none. */
+static void vjp_cast(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                     qn_array **grads)
+{
+    (void)want;
+    if (qn__is_float((qn_dtype)node->dtype))
+        grads[0] = qn_cast(s, ct, (qn_dtype)node->in[0]->dtype);
+}
+
+static qn_array *jvp_cast(qn_scope *s, const qn_array *node, qn_array *const *tangents)
+{
+    return qn__is_float((qn_dtype)node->dtype) ? qn_cast(s, tangents[0], (qn_dtype)node->dtype)
+                                               : NULL;
+}
+
+static void vjp_zero(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                     qn_array **grads)
+{
+    (void)s, (void)node, (void)ct, (void)want, (void)grads;
+}
+
+static qn_array *jvp_zero(qn_scope *s, const qn_array *node, qn_array *const *tangents)
+{
+    (void)s, (void)node, (void)tangents;
+    return NULL;
+}
+
+/* ---- emit functions of those that take several instructions -------------------------------------- */
+
+static qn__ir_value emit_identity(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)ir, (void)params;
+    return in[0];
+}
+
+static qn__ir_value emit_square(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)params;
+    return qn__ir_binary(ir, QN__IR_MUL, in[0], in[0]);
+}
+
+static qn__ir_value emit_silu(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)params;
+    return qn__ir_binary(ir, QN__IR_MUL, in[0], qn__ir_unary(ir, QN__IR_SIGMOID, in[0]));
+}
+
+static qn__ir_value emit_relu(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)params;
+    return qn__ir_binary(ir, QN__IR_MAX, in[0], qn__ir_integer(ir, qn__ir_dtype(ir, in[0]), 0));
+}
+
+static qn__ir_value scaled(qn__ir *ir, qn__ir_value a, double k)
+{
+    return qn__ir_binary(ir, QN__IR_MUL, a, qn__ir_real(ir, qn__ir_dtype(ir, a), k));
+}
+
+static qn__ir_value plus_one(qn__ir *ir, qn__ir_value a)
+{
+    return qn__ir_binary(ir, QN__IR_ADD, a, qn__ir_real(ir, qn__ir_dtype(ir, a), 1));
+}
+
+static qn__ir_value emit_gelu(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)params;
+    qn__ir_value erf = qn__ir_unary(ir, QN__IR_ERF, scaled(ir, in[0], 0.70710678118654752));
+    return qn__ir_binary(ir, QN__IR_MUL, scaled(ir, in[0], 0.5), plus_one(ir, erf));
+}
+
+static qn__ir_value emit_gelu_tanh(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)params;
+    qn__ir_value x2 = qn__ir_binary(ir, QN__IR_MUL, in[0], in[0]);
+    qn__ir_value u = qn__ir_binary(ir, QN__IR_MUL, scaled(ir, in[0], GELU_A),
+                                   plus_one(ir, scaled(ir, x2, GELU_B)));
+    qn__ir_value t = qn__ir_unary(ir, QN__IR_TANH, u);
+    return qn__ir_binary(ir, QN__IR_MUL, scaled(ir, in[0], 0.5), plus_one(ir, t));
+}
+
+/* ---- the definitions ------------------------------------------------------------------------------ */
+
+/* lower-case name, enum, needs a float */
+#define DIFFERENTIABLE(X)                                                                          \
+    X(negative, NEGATIVE, false)                                                                   \
+    X(abs, ABS, false)                                                                             \
+    X(sqrt, SQRT, true)                                                                            \
+    X(rsqrt, RSQRT, true)                                                                          \
+    X(square, SQUARE, false)                                                                       \
+    X(exp, EXP, true)                                                                              \
+    X(log, LOG, true)                                                                              \
+    X(sin, SIN, true)                                                                              \
+    X(cos, COS, true)                                                                              \
+    X(tanh, TANH, true)                                                                            \
+    X(erf, ERF, true)                                                                              \
+    X(sigmoid, SIGMOID, true)                                                                      \
+    X(silu, SILU, true)                                                                            \
+    X(relu, RELU, false)                                                                           \
+    X(gelu, GELU, true)                                                                            \
+    X(gelu_tanh, GELU_TANH, true)
+#define CONSTANT_SLOPE(X)                                                                          \
+    X(sign, SIGN, false)                                                                           \
+    X(floor, FLOOR, true)                                                                          \
+    X(ceil, CEIL, true)                                                                            \
+    X(round, ROUND, true)                                                                          \
+    X(logical_not, LOGICAL_NOT, false)
+
+#define CONSTRUCTOR(name, id, needs_float)                                                         \
+    qn_array *qn_##name(qn_scope *s, qn_array *x)                                                  \
+    {                                                                                              \
+        return unary(s, QN__OP_##id, x, needs_float);                                              \
+    }
+DIFFERENTIABLE(CONSTRUCTOR)
+qn_array *qn_sign(qn_scope *s, qn_array *x)
+{
+    return unary(s, QN__OP_SIGN, x, false);
+}
+
+/* Integers are whole already. */
+static qn_array *round_with(qn_scope *s, qn__op_id op, qn_array *x)
+{
+    x = qn__input(s, x, qn__ops[op]->name);
+    if (!x || !qn__is_float((qn_dtype)x->dtype))
+        return x ? x : qn__poison(s);
+    return unary(s, op, x, false);
+}
+
+qn_array *qn_floor(qn_scope *s, qn_array *x)
+{
+    return round_with(s, QN__OP_FLOOR, x);
+}
+
+qn_array *qn_ceil(qn_scope *s, qn_array *x)
+{
+    return round_with(s, QN__OP_CEIL, x);
+}
+
+qn_array *qn_round(qn_scope *s, qn_array *x)
+{
+    return round_with(s, QN__OP_ROUND, x);
+}
+
+qn_array *qn_logical_not(qn_scope *s, qn_array *x)
+{
+    return unary(s, QN__OP_LOGICAL_NOT, qn_cast(s, x, QN_BOOL), false);
+}
+
+qn_array *qn_cast(qn_scope *s, qn_array *x, qn_dtype dtype)
+{
+    x = qn__input(s, x, "cast");
+    if (!x)
+        return qn__poison(s);
+    if ((unsigned)dtype >= QN_DTYPE_COUNT)
+        return qn__op_fail(s, "cast", x, NULL, "not a type");
+    return x->dtype == dtype ? x : qn__elementwise(s, QN__OP_CAST, dtype, 1, &x);
+}
+
+qn_array *qn_stop_gradient(qn_scope *s, qn_array *x)
+{
+    return unary(s, QN__OP_STOP_GRADIENT, x, false);
+}
+
+qn_array *qn_contiguous(qn_scope *s, qn_array *x)
+{
+    x = qn__input(s, x, "contiguous");
+    if (!x || x->flags & QN__CONTIGUOUS)
+        return x ? x : qn__poison(s);
+    return unary(s, QN__OP_COPY, x, false);
+}
+
+/* vjp and jvp of a function with a scale_ function, written out so that a search finds them */
+#define DERIVATIVES(name, id, needs_float)                                                         \
+    static void vjp_##name(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,      \
+                           qn_array **grads)                                                       \
+    {                                                                                              \
+        (void)want;                                                                                \
+        grads[0] = scale_##name(s, node, ct);                                                      \
+    }                                                                                              \
+    static qn_array *jvp_##name(qn_scope *s, const qn_array *node, qn_array *const *tangents)      \
+    {                                                                                              \
+        return scale_##name(s, node, tangents[0]);                                                 \
+    }
+DIFFERENTIABLE(DERIVATIVES)
+
+#define BY_INSTRUCTION(fn, id)                                                                   \
+    const qn__op_def qn__##fn##_op = {.name = #fn,                                             \
+                                        .class = QN__ELEMENTWISE,                                  \
+                                        .ir_op = QN__IR_##id,                                      \
+                                        .vjp = vjp_##fn,                                         \
+                                        .jvp = jvp_##fn}
+#define BY_EMIT(fn)                                                                              \
+    const qn__op_def qn__##fn##_op = {.name = #fn,                                             \
+                                        .class = QN__ELEMENTWISE,                                  \
+                                        .emit = emit_##fn,                                       \
+                                        .vjp = vjp_##fn,                                         \
+                                        .jvp = jvp_##fn}
+BY_INSTRUCTION(abs, ABS);
+BY_INSTRUCTION(sqrt, SQRT);
+BY_INSTRUCTION(rsqrt, RSQRT);
+BY_INSTRUCTION(exp, EXP);
+BY_INSTRUCTION(log, LOG);
+BY_INSTRUCTION(sin, SIN);
+BY_INSTRUCTION(cos, COS);
+BY_INSTRUCTION(tanh, TANH);
+BY_INSTRUCTION(erf, ERF);
+BY_INSTRUCTION(sigmoid, SIGMOID);
+BY_INSTRUCTION(negative, NEG);
+BY_EMIT(square);
+BY_EMIT(silu);
+BY_EMIT(relu);
+BY_EMIT(gelu);
+BY_EMIT(gelu_tanh);
+
+#define STEP_FUNCTION(fn, id, needs_float)                                                       \
+    const qn__op_def qn__##fn##_op = {.name = #fn,                                             \
+                                        .class = QN__ELEMENTWISE,                                  \
+                                        .ir_op = QN__IR_##id,                                      \
+                                        .vjp = vjp_zero,                                           \
+                                        .jvp = jvp_zero};
+#define QN__IR_LOGICAL_NOT QN__IR_NOT
+CONSTANT_SLOPE(STEP_FUNCTION)
+
+const qn__op_def qn__cast_op = {.name = "cast",
+                                .class = QN__ELEMENTWISE,
+                                .emit = emit_identity,
+                                .vjp = vjp_cast,
+                                .jvp = jvp_cast};
+const qn__op_def qn__copy_op = {.name = "contiguous",
+                                .class = QN__ELEMENTWISE,
+                                .emit = emit_identity,
+                                .vjp = vjp_cast,
+                                .jvp = jvp_cast};
+const qn__op_def qn__stop_gradient_op = {.name = "stop_gradient",
+                                         .class = QN__ELEMENTWISE,
+                                         .emit = emit_identity,
+                                         .vjp = vjp_zero,
+                                         .jvp = jvp_zero};

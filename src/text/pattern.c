@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Patterns; see pattern.h. Tokenizer files are written for Oniguruma. Where PCRE2 means something
+ * else by the same text it's translated: \s lacks U+0085 in PCRE2.
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+
+#include "text/pattern.h"
+
+#include "text/buffers.h"
+#include "text/unicode.h"
+
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MATCH_LIMIT = 1000000, DEPTH_LIMIT = 100000, MAX_PATTERN = 65536 };
+
+struct qn__pattern {
+    qn__scanner scanner;
+    char *literal; /* NULL for a regular expression */
+    size_t literal_size;
+    pcre2_code *code;
+    char *place;
+};
+
+/* Writes \s so that it includes U+0085, in and outside classes, and \S outside them. */
+static bool translate_pattern(const char *text, qn_text *out)
+{
+    bool in_class = false;
+    for (const char *p = text; *p; p++) {
+        bool ok;
+        if (*p == '\\' && p[1]) {
+            char c = *++p;
+            if (c == 's')
+                ok = qn__text_append(out, in_class ? "\\s\\x{85}" : "[\\s\\x{85}]",
+                                     in_class ? 8 : 10);
+            else if (c == 'S' && !in_class)
+                ok = qn__text_append(out, "[^\\s\\x{85}]", 11);
+            else
+                ok = qn__text_append(out, p - 1, 2);
+        } else {
+            if (*p == '[')
+                in_class = true;
+            else if (*p == ']')
+                in_class = false;
+            ok = qn__text_append(out, p, 1);
+        }
+        if (!ok)
+            return false;
+    }
+    return qn__text_append(out, "", 0);
+}
+
+static qn_status compile_pattern(qn__pattern *pattern, const char *text, qn_error *err)
+{
+    qn_text translated = {0};
+    if (!translate_pattern(text, &translated)) {
+        qn_text_free(&translated);
+        return qn__fail_memory(err, "a pattern");
+    }
+    int code;
+    PCRE2_SIZE offset;
+    pattern->code = pcre2_compile((PCRE2_SPTR)translated.data, translated.n,
+                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset,
+                                  NULL);
+    qn_text_free(&translated);
+    if (!pattern->code) {
+        PCRE2_UCHAR message[128];
+        char quoted[64];
+        pcre2_get_error_message(code, message, sizeof message);
+        if (code == PCRE2_ERROR_HEAP_FAILED)
+            return qn__fail_memory(err, "a pattern");
+        return qn__fail(err, QN_FORMAT, "%s: bad regular expression \"%s\": %s", pattern->place,
+                        qn__utf8_quote(quoted, sizeof quoted, text, strlen(text)),
+                        (const char *)message);
+    }
+    pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE); /* without it it's slower, not wrong */
+    return QN_OK;
+}
+
+qn_status qn__pattern_new(qn__pattern **out, const char *text, bool is_regex, const char *place,
+                          qn_error *err)
+{
+    *out = NULL;
+    size_t n = strlen(text);
+    if (n == 0 || n > MAX_PATTERN)
+        return qn__fail(err, QN_FORMAT, "%s: a pattern of %zu bytes, expected 1..%d", place, n,
+                        MAX_PATTERN);
+    qn__pattern *pattern = calloc(1, sizeof *pattern);
+    if (!pattern)
+        return qn__fail_memory(err, "a pattern");
+    qn_text copy = {0};
+    bool copied = qn__text_append(&copy, place, strlen(place));
+    pattern->place = copy.data;
+    qn_status status = copied ? QN_OK : qn__fail_memory(err, "a pattern");
+    if (copied && is_regex) {
+        pattern->scanner = qn__scanner_for(text);
+        if (!pattern->scanner)
+            status = compile_pattern(pattern, text, err);
+    } else if (copied) {
+        qn_text literal = {0};
+        if (!qn__text_append(&literal, text, n))
+            status = qn__fail_memory(err, "a pattern");
+        pattern->literal = literal.data;
+        pattern->literal_size = n;
+    }
+    if (status != QN_OK) {
+        qn__pattern_free(pattern);
+        return status;
+    }
+    *out = pattern;
+    return QN_OK;
+}
+
+void qn__pattern_free(qn__pattern *pattern)
+{
+    if (!pattern)
+        return;
+    pcre2_code_free(pattern->code);
+    free(pattern->literal);
+    free(pattern->place);
+    free(pattern);
+}
+
+qn__scanner qn__pattern_scanner(const qn__pattern *pattern)
+{
+    return pattern->scanner;
+}
+
+void qn__match_free(qn__match *match)
+{
+    pcre2_match_data_free(match->data);
+    pcre2_match_context_free(match->context);
+    pcre2_jit_stack_free(match->stack);
+    *match = (qn__match){0};
+}
+
+static bool prepare_match(qn__match *match)
+{
+    if (match->data)
+        return true;
+    match->context = pcre2_match_context_create(NULL);
+    match->stack = pcre2_jit_stack_create(32 * 1024, 1024 * 1024, NULL);
+    match->data = pcre2_match_data_create(1, NULL);
+    if (!match->context || !match->stack || !match->data) {
+        qn__match_free(match);
+        return false;
+    }
+    pcre2_set_match_limit(match->context, MATCH_LIMIT);
+    pcre2_set_depth_limit(match->context, DEPTH_LIMIT);
+    pcre2_jit_stack_assign(match->context, NULL, match->stack);
+    return true;
+}
+
+qn_status qn__pattern_next(const qn__pattern *pattern, qn__match *match, const char *s, size_t n,
+                           size_t at, size_t *start, size_t *end, qn_error *err)
+{
+    *start = *end = n + 1;
+    if (pattern->scanner) {
+        if (at < n) {
+            *start = at;
+            *end = pattern->scanner(s, n, at);
+        }
+        return QN_OK;
+    }
+    if (pattern->literal) {
+        const char *hit = memmem(s + at, n - at, pattern->literal, pattern->literal_size);
+        if (hit) {
+            *start = (size_t)(hit - s);
+            *end = *start + pattern->literal_size;
+        }
+        return QN_OK;
+    }
+    if (!prepare_match(match))
+        return qn__fail_memory(err, "a pattern's match");
+    int code = pcre2_match(pattern->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, match->data,
+                           match->context);
+    if (code == PCRE2_ERROR_NOMATCH)
+        return QN_OK;
+    if (code == PCRE2_ERROR_NOMEMORY)
+        return qn__fail_memory(err, "a pattern's match");
+    if (code < 0)
+        return qn__fail(err, QN_LIMIT,
+                        "%s: the pattern needs more than %d steps at byte %zu of a text",
+                        pattern->place, MATCH_LIMIT, at);
+    const PCRE2_SIZE *offsets = pcre2_get_ovector_pointer(match->data);
+    *start = offsets[0];
+    *end = offsets[1] > offsets[0] ? offsets[1] : offsets[0]; /* \K can turn them round */
+    return QN_OK;
+}

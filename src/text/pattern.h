@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A pattern of a Split pre-tokenizer: a literal, a regular expression with a scanner of our own,
+ * or one that PCRE2 runs (JIT, Unicode properties, with limits on matching, so that a hostile
+ * pattern ends in an error).
+ */
+#ifndef QN_TEXT_PATTERN_H
+#define QN_TEXT_PATTERN_H
+
+#include "base/error.h"
+#include "text/scanners.h"
+
+#include <stdbool.h>
+
+typedef struct qn__pattern qn__pattern;
+
+/* `place` begins the message ("tokenizer.json: pre_tokenizer.pattern"). */
+qn_status qn__pattern_new(qn__pattern **out, const char *text, bool is_regex, const char *place,
+                          qn_error *err);
+void qn__pattern_free(qn__pattern *pattern);
+
+/* The scanner, where the pattern has one: its matches tile the text. */
+qn__scanner qn__pattern_scanner(const qn__pattern *pattern);
+
+/* What one thread needs for matching; zero it before use. */
+typedef struct qn__match {
+    void *data, *context, *stack;
+} qn__match;
+
+void qn__match_free(qn__match *match);
+
+/* The next match in s[0..n) (valid UTF-8) from `at` on: QN_OK and [*start, *end), which may be
+ * empty; *start is n + 1 when there is none. */
+qn_status qn__pattern_next(const qn__pattern *pattern, qn__match *match, const char *s, size_t n,
+                           size_t at, size_t *start, size_t *end, qn_error *err);
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pre-tokenizers: a list of steps that cut a text into words, each step working on the pieces of
+ * the one before. Pieces stream depth first through the steps; no list of them is ever built.
+ * Adding a kind: a value of qn__step_kind, a parser in step_parsers and a runner in step_runners.
+ */
+#ifndef QN_TEXT_PRETOKENIZE_H
+#define QN_TEXT_PRETOKENIZE_H
+
+#include "base/json.h"
+#include "text/buffers.h"
+#include "text/pattern.h"
+
+#define QN__MAX_STEPS 16
+
+typedef enum qn__step_kind {
+    QN__STEP_SPLIT,
+    QN__STEP_DIGITS,
+    QN__STEP_BYTE_LEVEL,
+    QN__STEP_COUNT
+} qn__step_kind;
+
+typedef enum qn__split_behavior {
+    QN__SPLIT_ISOLATED,
+    QN__SPLIT_REMOVED,
+    QN__SPLIT_CONTIGUOUS,
+    QN__SPLIT_PREVIOUS, /* a match goes with what precedes it */
+    QN__SPLIT_NEXT
+} qn__split_behavior;
+
+typedef struct qn__step {
+    qn__step_kind kind;
+    qn__split_behavior behavior;
+    qn__pattern *pattern;  /* Split */
+    bool invert;           /* Split */
+    bool individual;       /* Digits */
+    bool add_prefix_space; /* ByteLevel */
+    bool use_regex;        /* ByteLevel */
+} qn__step;
+
+typedef struct qn__pretokenizer {
+    qn__step steps[QN__MAX_STEPS];
+    int n;
+    bool byte_level; /* the last step is ByteLevel */
+} qn__pretokenizer;
+
+/* Parses the "pre_tokenizer" of a tokenizer.json. */
+qn_status qn__pretokenizer_parse(qn__pretokenizer *out, const qn__json_at *at, qn_error *err);
+void qn__pretokenizer_clear(qn__pretokenizer *pretokenizer);
+
+/* Receives one word; anything but QN_OK ends the run and is returned. */
+typedef qn_status (*qn__word_fn)(void *user, const char *word, size_t n, qn_error *err);
+
+/* What a run needs of its own; zero it before the first. */
+typedef struct qn__pretokenize_work {
+    qn__match match;
+    qn_text prefixed;
+} qn__pretokenize_work;
+
+void qn__pretokenize_work_free(qn__pretokenize_work *work);
+
+/* Passes the words of s[0..n), valid UTF-8, to `word` in order. */
+qn_status qn__pretokenize(const qn__pretokenizer *pretokenizer, qn__pretokenize_work *work,
+                          const char *s, size_t n, qn__word_fn word, void *user, qn_error *err);
+
+#endif

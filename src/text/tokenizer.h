@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inside of a tokenizer, for tokenizer.c (encoding), tokenizer_load.c (reading) and decode.c.
+ * Stages of encoding: added tokens in the raw text, normalizer, added tokens in the normalized
+ * text, pre-tokenizer, model, post-processor.
+ */
+#ifndef QN_TEXT_TOKENIZER_H
+#define QN_TEXT_TOKENIZER_H
+
+#include "text/added.h"
+#include "text/bpe.h"
+#include "text/normalize.h"
+#include "text/pretokenize.h"
+
+/* What the post-processor puts around a text: at most this many ids on each side. */
+#define QN__MAX_AROUND 16
+
+struct qn_tokenizer {
+    qn__bpe bpe;
+    qn__added_set raw;        /* added tokens matched before normalizing */
+    qn__added_set normalized; /* and after */
+    qn__normalizer normalizer;
+    qn__pretokenizer pretokenizer;
+    int32_t prefix[QN__MAX_AROUND], suffix[QN__MAX_AROUND];
+    int n_prefix, n_suffix;
+    int32_t bos, eos;
+    qn_chat_format chat;
+};
+
+/* Parses the text of a tokenizer.json into a zeroed tokenizer; `file` is for messages. */
+qn_status qn__tokenizer_parse(qn_tokenizer *tokenizer, const char *file, const char *text,
+                              size_t size, qn_error *err);
+
+/* Finds the chat format by the vocabulary; called once when opening. */
+qn_chat_format qn__chat_detect(const qn_tokenizer *tokenizer);
+
+#endif

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading tokenizer.json. The file is scanned once; the vocabulary and the merges, nearly all of
+ * it, go straight from the scanner into their tables, while the small parts (pre_tokenizer and so
+ * on) are cut out and parsed as trees when the scan is over. Unknown kinds are refused by name.
+ */
+#include "base/utf8.h"
+#include "text/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SUPPORTED_MODELS "(supported: byte-level BPE)"
+
+/* The small parts, as written; data == NULL: absent. */
+typedef struct parts {
+    qn__json_text added_tokens, normalizer, pre_tokenizer, post_processor, decoder;
+    qn__json_text merges; /* when they stand before the vocabulary */
+    bool has_model, has_vocab, has_merges;
+} parts;
+
+static bool key_is(const qn__json_text *key, const char *word)
+{
+    return key->size == strlen(word) && memcmp(key->data, word, key->size) == 0;
+}
+
+/* ---- model ---------------------------------------------------------------------------------- */
+
+/* A string, or null, into *text (size 0 for null); the bytes are in the file or in `copy`. */
+static bool read_optional_string(qn__json_scan *scan, qn_text *copy)
+{
+    qn__json_text text = {"", 0};
+    copy->n = 0;
+    bool ok = qn__json_peek(scan) == QN__JSON_NULL ? qn__json_skip(scan, NULL)
+                                                   : qn__json_read_string(scan, &text);
+    if (!ok || qn__text_append(copy, text.data, text.size))
+        return ok;
+    scan->status = qn__fail_memory(scan->err, "a tokenizer");
+    return false;
+}
+
+static bool read_optional_bool(qn__json_scan *scan, bool *value)
+{
+    return qn__json_peek(scan) == QN__JSON_NULL ? qn__json_skip(scan, NULL)
+                                                : qn__json_read_bool(scan, value);
+}
+
+static bool refuse_model(qn__json_scan *scan, const char *what)
+{
+    return qn__json_scan_fail(scan, QN_UNSUPPORTED, "%s is not supported " SUPPORTED_MODELS, what);
+}
+
+static bool read_vocab(qn_tokenizer *t, qn__json_scan *scan, parts *p)
+{
+    if (p->has_vocab)
+        return qn__json_scan_fail(scan, QN_FORMAT, "the key stands twice");
+    p->has_vocab = true;
+    if (qn__json_peek(scan) == QN__JSON_ARRAY)
+        return refuse_model(scan, "a vocabulary with scores (Unigram)");
+    return qn__bpe_read_vocab(&t->bpe, scan);
+}
+
+static bool read_merges(qn_tokenizer *t, qn__json_scan *scan, parts *p)
+{
+    if (p->has_merges)
+        return qn__json_scan_fail(scan, QN_FORMAT, "the key stands twice");
+    p->has_merges = true;
+    return p->has_vocab ? qn__bpe_read_merges(&t->bpe, scan) : qn__json_skip(scan, &p->merges);
+}
+
+static bool read_model_field(qn_tokenizer *t, qn__json_scan *scan, const qn__json_text *key,
+                             qn_text *unk, qn_text *text)
+{
+    bool flag = false;
+    if (key_is(key, "type")) {
+        if (!read_optional_string(scan, text))
+            return false;
+        if (text->n > 0 && strcmp(text->data, "BPE") != 0) {
+            char what[64];
+            return refuse_model(scan, qn__utf8_quote(what, sizeof what, text->data, text->n));
+        }
+        return true;
+    }
+    if (key_is(key, "unk_token"))
+        return read_optional_string(scan, unk);
+    if (key_is(key, "continuing_subword_prefix") || key_is(key, "end_of_word_suffix"))
+        return read_optional_string(scan, text) &&
+               (text->n == 0 || refuse_model(scan, "an affix that is not empty"));
+    if (key_is(key, "ignore_merges"))
+        return read_optional_bool(scan, &t->bpe.ignore_merges);
+    if (key_is(key, "fuse_unk"))
+        return read_optional_bool(scan, &t->bpe.fuse_unk);
+    if (key_is(key, "byte_fallback"))
+        return read_optional_bool(scan, &flag) && (!flag || refuse_model(scan, "byte_fallback"));
+    return qn__json_skip(scan, NULL); /* dropout serves training */
+}
+
+static bool read_model(qn_tokenizer *t, qn__json_scan *scan, parts *p)
+{
+    qn__json_text key;
+    qn_text unk = {0}, text = {0};
+    if (p->has_model)
+        return qn__json_scan_fail(scan, QN_FORMAT, "the key stands twice");
+    p->has_model = true;
+    bool ok = qn__json_enter_object(scan);
+    while (ok && qn__json_next_key(scan, &key)) {
+        if (key_is(&key, "vocab"))
+            ok = read_vocab(t, scan, p);
+        else if (key_is(&key, "merges"))
+            ok = read_merges(t, scan, p);
+        else
+            ok = read_model_field(t, scan, &key, &unk, &text);
+    }
+    t->bpe.unk_id = unk.n > 0 ? qn__vocab_find(&t->bpe.vocab, unk.data, unk.n) : -1;
+    if (ok && scan->status == QN_OK) {
+        if (!p->has_vocab)
+            qn__json_scan_fail(scan, QN_FORMAT, "vocab is missing");
+        else if (!p->has_merges)
+            qn__json_scan_fail(scan, QN_UNSUPPORTED,
+                               "merges are missing: not a BPE model " SUPPORTED_MODELS);
+        else if (unk.n > 0 && t->bpe.unk_id < 0)
+            qn__json_scan_fail(scan, QN_FORMAT, "unk_token is not in the vocabulary");
+    }
+    qn_text_free(&unk);
+    qn_text_free(&text);
+    return scan->status == QN_OK;
+}
+
+static qn_status scan_file(qn_tokenizer *t, const char *file, const char *text, size_t size,
+                           parts *p, qn_error *err)
+{
+    qn__json_scan scan;
+    qn__json_text key;
+    const struct {
+        const char *name;
+        qn__json_text *span;
+    } small[] = {
+        {"added_tokens", &p->added_tokens},     {"normalizer", &p->normalizer},
+        {"pre_tokenizer", &p->pre_tokenizer},   {"post_processor", &p->post_processor},
+        {"decoder", &p->decoder},
+    };
+    qn__json_scan_begin(&scan, file, text, size, err);
+    bool ok = qn__json_enter_object(&scan);
+    while (ok && qn__json_next_key(&scan, &key)) {
+        qn__json_text *span = NULL;
+        for (size_t i = 0; i < sizeof small / sizeof *small; i++)
+            if (key_is(&key, small[i].name))
+                span = small[i].span;
+        if (key_is(&key, "model"))
+            ok = read_model(t, &scan, p);
+        else if (span && span->data)
+            ok = qn__json_scan_fail(&scan, QN_FORMAT, "the key stands twice");
+        else
+            ok = qn__json_skip(&scan, span);
+    }
+    qn_status status = qn__json_scan_end(&scan);
+    if (status == QN_OK && !p->has_model)
+        return qn__fail(err, QN_FORMAT, "%s: model is missing", file);
+    if (status == QN_OK && p->merges.data) {
+        qn__json_scan_begin(&scan, file, p->merges.data, p->merges.size, err);
+        qn__bpe_read_merges(&t->bpe, &scan);
+        status = qn__json_scan_end(&scan);
+    }
+    return status;
+}
+
+/* ---- added tokens --------------------------------------------------------------------------- */
+
+static qn_status parse_added_token(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    const char *content;
+    int64_t id;
+    bool special = false, normalized = false, lstrip = false, rstrip = false, word = false;
+    qn_status status = qn__json_get_string(at, "content", &content, err);
+    if (status == QN_OK)
+        status = qn__json_get_int(at, "id", 0, QN__MAX_TOKEN_ID - 1, &id, err);
+    if (status == QN_OK)
+        status = qn__json_opt_bool(at, "special", &special, err);
+    normalized = !special;
+    if (status == QN_OK)
+        status = qn__json_opt_bool(at, "normalized", &normalized, err);
+    if (status == QN_OK)
+        status = qn__json_opt_bool(at, "lstrip", &lstrip, err);
+    if (status == QN_OK)
+        status = qn__json_opt_bool(at, "rstrip", &rstrip, err);
+    if (status == QN_OK)
+        status = qn__json_opt_bool(at, "single_word", &word, err);
+    if (status != QN_OK)
+        return status;
+    size_t n = strlen(content);
+    if (n == 0)
+        return QN_OK;
+    if (n > QN__MAX_ADDED_TOKEN)
+        return qn__json_fail(at, QN_LIMIT, err, "content of %zu bytes, more than %d", n,
+                             QN__MAX_ADDED_TOKEN);
+    /* A token that the vocabulary has keeps the vocabulary's id. */
+    qn__vocab *vocab = &t->bpe.vocab;
+    int32_t known = qn__vocab_find(vocab, content, n);
+    if (known < 0) {
+        known = (int32_t)id;
+        qn__vocab_added added = qn__vocab_add(vocab, content, n, known);
+        if (added == QN__VOCAB_MEMORY)
+            return qn__fail_memory(err, "a vocabulary");
+        if (added != QN__VOCAB_OK)
+            return qn__json_fail(at, QN_FORMAT, err, "id %d belongs to another piece", (int)known);
+    }
+    vocab->flags[known] |= QN__TOKEN_ADDED | (special ? QN__TOKEN_SPECIAL : 0);
+    unsigned flags = (special ? QN__ADDED_SPECIAL : 0) | (lstrip ? QN__ADDED_LSTRIP : 0) |
+                     (rstrip ? QN__ADDED_RSTRIP : 0) | (word ? QN__ADDED_WORD : 0);
+    if (!normalized)
+        return qn__added_add(&t->raw, content, n, known, flags)
+                   ? QN_OK
+                   : qn__fail_memory(err, "added tokens");
+    qn_text buffer = {0};
+    const char *s = content;
+    status = qn__normalize(&t->normalizer, &buffer, &s, &n, err);
+    if (status == QN_OK && n > 0 && !qn__added_add(&t->normalized, s, n, known, flags))
+        status = qn__fail_memory(err, "added tokens");
+    qn_text_free(&buffer);
+    return status;
+}
+
+static qn_status parse_added(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    qn__json_at item;
+    qn_status status = QN_OK;
+    if (cJSON_IsNull(at->node))
+        return QN_OK;
+    if (!cJSON_IsArray(at->node))
+        return qn__json_fail(at, QN_FORMAT, err, "expected an array");
+    if (qn__json_first(at, &item))
+        do
+            status = parse_added_token(t, &item, err);
+        while (status == QN_OK && qn__json_next(&item));
+    return status;
+}
+
+static qn_status parse_normalizer_part(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    return qn__normalizer_parse(&t->normalizer, at, err);
+}
+
+static qn_status parse_pre_tokenizer_part(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    return qn__pretokenizer_parse(&t->pretokenizer, at, err);
+}
+
+/* ---- decoder and post-processor ------------------------------------------------------------- */
+
+static qn_status parse_decoder(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    (void)t;
+    const char *type;
+    qn_status status = qn__json_get_string(at, "type", &type, err);
+    if (status != QN_OK)
+        return status;
+    if (strcmp(type, "Sequence") == 0) {
+        qn__json_at list, item;
+        status = qn__json_get_array(at, "decoders", &list, err);
+        if (status == QN_OK && qn__json_first(&list, &item))
+            do
+                status = parse_decoder(t, &item, err);
+            while (status == QN_OK && qn__json_next(&item));
+        return status;
+    }
+    if (strcmp(type, "ByteLevel") != 0 && strcmp(type, "Fuse") != 0)
+        return qn__json_fail(at, QN_UNSUPPORTED, err,
+                             "type \"%.40s\" is not supported (supported: Sequence, ByteLevel, "
+                             "Fuse)",
+                             type);
+    return QN_OK;
+}
+
+static qn_status push_around(qn_tokenizer *t, const qn__json_at *at, bool before, int64_t id,
+                             qn_error *err)
+{
+    int *n = before ? &t->n_prefix : &t->n_suffix;
+    if (*n == QN__MAX_AROUND)
+        return qn__json_fail(at, QN_LIMIT, err, "more than %d special tokens", QN__MAX_AROUND);
+    if (!qn_tokenizer_piece(t, (int32_t)id))
+        return qn__json_fail(at, QN_FORMAT, err, "id %lld is not in the vocabulary",
+                             (long long)id);
+    (before ? t->prefix : t->suffix)[(*n)++] = (int32_t)id;
+    return QN_OK;
+}
+
+/* {"SpecialToken": {"id": "<s>"}} with its ids in special_tokens. */
+static qn_status parse_template_token(qn_tokenizer *t, const qn__json_at *at,
+                                      const qn__json_at *special_tokens, bool before,
+                                      qn_error *err)
+{
+    const char *name;
+    qn__json_at entry, ids, id_at;
+    qn_status status = qn__json_get_string(at, "id", &name, err);
+    if (status == QN_OK)
+        status = qn__json_get_object(special_tokens, name, &entry, err);
+    if (status == QN_OK)
+        status = qn__json_get_array(&entry, "ids", &ids, err);
+    if (status == QN_OK && qn__json_first(&ids, &id_at))
+        do {
+            int64_t id;
+            status = qn__json_as_int(&id_at, 0, QN__MAX_TOKEN_ID - 1, &id, err);
+            if (status == QN_OK)
+                status = push_around(t, &id_at, before, id, err);
+        } while (status == QN_OK && qn__json_next(&id_at));
+    return status;
+}
+
+static qn_status parse_template(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    qn__json_at single, item, special_tokens, inner;
+    bool seen = false;
+    qn_status status = qn__json_get_array(at, "single", &single, err);
+    qn__json_find(at, "special_tokens", &special_tokens);
+    if (status == QN_OK && qn__json_first(&single, &item))
+        do {
+            if (qn__json_find(&item, "Sequence", &inner)) {
+                if (seen)
+                    return qn__json_fail(&item, QN_UNSUPPORTED, err, "the text stands twice");
+                seen = true;
+            } else {
+                status = qn__json_get_object(&item, "SpecialToken", &inner, err);
+                if (status == QN_OK)
+                    status = parse_template_token(t, &inner, &special_tokens, !seen, err);
+            }
+        } while (status == QN_OK && qn__json_next(&item));
+    if (status == QN_OK && !seen)
+        return qn__json_fail(&single, QN_UNSUPPORTED, err, "the text is missing");
+    return status;
+}
+
+/* ["<s>", 0] */
+static qn_status parse_pair(qn_tokenizer *t, const qn__json_at *at, const char *key, bool before,
+                            qn_error *err)
+{
+    qn__json_at list, item;
+    int64_t id;
+    qn_status status = qn__json_get_array(at, key, &list, err);
+    if (status != QN_OK)
+        return status;
+    if (!qn__json_first(&list, &item) || !qn__json_next(&item))
+        return qn__json_fail(&list, QN_FORMAT, err, "expected a token and its id");
+    status = qn__json_as_int(&item, 0, QN__MAX_TOKEN_ID - 1, &id, err);
+    return status == QN_OK ? push_around(t, &item, before, id, err) : status;
+}
+
+static qn_status parse_post_processor(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    if (cJSON_IsNull(at->node))
+        return QN_OK;
+    const char *type;
+    qn_status status = qn__json_get_string(at, "type", &type, err);
+    if (status != QN_OK || strcmp(type, "ByteLevel") == 0)
+        return status;
+    if (strcmp(type, "Sequence") == 0) {
+        qn__json_at list, item;
+        status = qn__json_get_array(at, "processors", &list, err);
+        if (status == QN_OK && qn__json_first(&list, &item))
+            do
+                status = parse_post_processor(t, &item, err);
+            while (status == QN_OK && qn__json_next(&item));
+        return status;
+    }
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return parse_template(t, at, err);
+    if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
+        status = parse_pair(t, at, "cls", true, err);
+        return status == QN_OK ? parse_pair(t, at, "sep", false, err) : status;
+    }
+    return qn__json_fail(at, QN_UNSUPPORTED, err,
+                         "type \"%.40s\" is not supported (supported: Sequence, ByteLevel, "
+                         "TemplateProcessing, RobertaProcessing, BertProcessing)",
+                         type);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+static qn_status parse_part(qn_tokenizer *t, const char *file, const char *key,
+                            const qn__json_text *span,
+                            qn_status (*parse)(qn_tokenizer *, const qn__json_at *, qn_error *),
+                            qn_error *err)
+{
+    if (!span->data)
+        return QN_OK;
+    cJSON *root = NULL;
+    qn_status status = qn__json_parse(&root, file, span->data, span->size, err);
+    if (status != QN_OK)
+        return status;
+    qn__json_at top = qn__json_root(file, NULL);
+    qn__json_at at = {.file = file, .parent = &top, .node = root, .key = key};
+    status = parse(t, &at, err);
+    cJSON_Delete(root);
+    return status;
+}
+
+qn_status qn__tokenizer_parse(qn_tokenizer *t, const char *file, const char *text, size_t size,
+                              qn_error *err)
+{
+    parts p = {0};
+    t->bpe.unk_id = -1;
+    qn_status status = scan_file(t, file, text, size, &p, err);
+    if (status != QN_OK)
+        return status;
+    status = parse_part(t, file, "normalizer", &p.normalizer, parse_normalizer_part, err);
+    if (status == QN_OK)
+        status = parse_part(t, file, "pre_tokenizer", &p.pre_tokenizer, parse_pre_tokenizer_part,
+                            err);
+    if (status == QN_OK && !t->pretokenizer.byte_level)
+        status = qn__fail(err, QN_UNSUPPORTED,
+                          "%s: pre_tokenizer: there is no ByteLevel " SUPPORTED_MODELS, file);
+    if (status == QN_OK && (!p.decoder.data || p.decoder.data[0] == 'n'))
+        status = qn__fail(err, QN_UNSUPPORTED, "%s: decoder: missing " SUPPORTED_MODELS, file);
+    if (status == QN_OK)
+        status = parse_part(t, file, "decoder", &p.decoder, parse_decoder, err);
+    if (status == QN_OK)
+        status = parse_part(t, file, "added_tokens", &p.added_tokens, parse_added, err);
+    if (status == QN_OK)
+        status = parse_part(t, file, "post_processor", &p.post_processor, parse_post_processor,
+                            err);
+    if (status != QN_OK)
+        return status;
+    qn__added_finish(&t->raw);
+    qn__added_finish(&t->normalized);
+    qn__bpe_finish(&t->bpe);
+    return QN_OK;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What test programs share: cmocka's headers in the order it wants, a CPU device, a comparison.
+ */
+#ifndef QN_TESTS_TEST_H
+#define QN_TESTS_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "quern/quern.h"
+
+static inline qn_device *open_cpu_threads(int threads)
+{
+    qn_device *device = NULL;
+    qn_error err = {0};
+    qn_device_options options = {.size = sizeof options, .threads = threads};
+    if (qn_device_open(&device, "cpu", &options, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return device;
+}
+
+static inline qn_device *open_cpu(void **state)
+{
+    (void)state;
+    return open_cpu_threads(1);
+}
+
+/* Numbers in (-1, 1) that are the same everywhere. */
+static inline double test_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(*state >> 11) / (double)(1ll << 52) - 1.0;
+}
+
+/* Normalised mean squared error of n floats against a reference. */
+static inline double nmse(const float *y, const float *reference, size_t n)
+{
+    double error = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)y[i] - reference[i];
+        error += d * d;
+        power += (double)reference[i] * reference[i];
+    }
+    return power > 0 ? error / power : error;
+}
+
+#endif

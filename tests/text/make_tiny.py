@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tiny.tokenizer.json and tiny.expected.jsonl beside this file with PyPI `tokenizers`.
+
+    pip install tokenizers==0.23.*
+    tests/text/make_tiny.py
+
+The tokenizer has one of everything that byte-level files use: NFC, the Qwen pattern, a template,
+added tokens with each flag, ids inside and beyond the vocabulary. Expected ids and texts are what
+the library gives.
+"""
+import json
+import pathlib
+
+from tokenizers import AddedToken, Regex, Tokenizer
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+HERE = pathlib.Path(__file__).resolve().parent
+PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+CORPUS = [
+    "The quern turns and the grain becomes flour; the flour becomes bread.",
+    "A mill is a simple thing: two stones, some water, and patience.",
+    "She'll say that it's done, they've milled it, and I'm glad we'd waited.",
+    "aaaa aaaaaaaa aaaa 1234 5678 90 == ---- ++ (x) [y] {z}",
+    "Le café est fermé; das Mädchen läuft; мельница мелет зерно; 石臼で粉を挽く。",
+    "for (int i = 0; i < n; i++)\n    sum += values[i];\n\n\treturn sum;\n",
+] * 4
+
+TEXTS = [
+    "", " ", "  ", "\n", "a", "The quern turns.", "the flour becomes bread", "  leading", "trailing  ",
+    "two  spaces", "tab\tand\nnewline\r\n\r\n  x", "\n\n  \n a", "   \n", " \n ", "x   \n\n   y",
+    "It's she'll WE'VE I'M they'RE don'T 'D 'x '", "'\u017f it'\u017f", "1234567890", "a1b2 3c", "½ ² Ⅷ ٣",
+    "café cafe\u0301", "s\u0307\u0323 q\u0323\u0307", "한글 \u1112\u1161\u11ab", "Å \u212b \u2126",
+    "мельница мелет", "石臼で粉を挽く。", "🦀🦀 👩‍👩‍👧‍👦 🇩🇪", "\U0001f980", "a\u0000b", "\u0000", "\ufffd", "\u200b\u200d\ufeff",
+    "\u0085x\u0085", "\u00a0x\u00a0 \u2003y", "\u3000全角", "x\u2028y\u2029z", "-- == != ++ //", "...!!!", "a.b,c;d",
+    "(x) [y] {z}", "!\n!\n", "  !\n\n", "a\n!", "_a_b_", "$5.00 €5 £5", "\u0301", "a\u0301\u0301", "\u0300 \u0300",
+    "<|im_start|>user\nhi<|im_end|>\n", "<|im_end|><|im_end|>", "x<|im_end|>y", "<|im_end", "|im_end|>",
+    "<|im_<|im_end|>end|>", "<|endoftext|>", "a <|endoftext|> b", "<left> x", "x  <left>y", "x <left> <left>",
+    "<right>  x", "<right>\n\n<right> y", "<both>", " <both> ", "a \t<both>\n b", "<left>  <right>  <both>",
+    "word", "a word b", "sword", "words", "wordword", "word_", "word-word", "éword", "wordé", "word1", "1word",
+    "\u0301word", "word\u200d", "ⓐword", "(word)", "normal é", "normal e\u0301", "NORMÀL", "NORMA\u0300L x",
+    "<tool>", "a<tool>b</tool>c", "<tool><tool>", "longest match longest", "<ab><abc><abcd>", "<abc", "<abcd",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "the" * 40, "quern" * 30, "=" * 70, " " * 70, " " * 70 + "x", "\n" * 70, "é" * 60, "ab" * 45, "\t \n" * 30,
+    "\U00010d4e\U00010d69", "\u1c89\u1c8a \ua7da", "\U00011de0\U00011de1 5", "\U000105c9", "\U00011938 \U00011935\U00011930",
+    "\u088f \U00016ea0", "a\u0897\u0334", "a\u1acf\u0334", "\U0001e5d0 \U000116d0", "࢏ ఽ",
+]
+
+
+def build():
+    t = Tokenizer(models.BPE())
+    t.normalizer = normalizers.NFC()
+    t.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    t.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=["<|endoftext|>"],
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    t.train_from_iterator(CORPUS, trainer)
+    t.add_special_tokens(["<|im_start|>", "<|im_end|>", AddedToken("<left>", lstrip=True, special=True),
+                          AddedToken("<right>", rstrip=True, special=True),
+                          AddedToken("<both>", lstrip=True, rstrip=True, special=True)])
+    t.add_tokens([AddedToken("word", single_word=True), AddedToken("normal é"), AddedToken("NORMÀL"),
+                  AddedToken("<tool>", normalized=False), AddedToken("</tool>", normalized=False),
+                  AddedToken("<ab>", normalized=False), AddedToken("<abc>", normalized=False),
+                  AddedToken("<abc", normalized=False)])
+    t.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single="<|im_start|> $A <|endoftext|>", special_tokens=[
+            ("<|im_start|>", t.token_to_id("<|im_start|>")), ("<|endoftext|>", t.token_to_id("<|endoftext|>"))])])
+    return t
+
+
+def expectation(t, text):
+    t.encode_special_tokens = False
+    sp, ids = t.encode(text).ids, t.encode(text, add_special_tokens=False).ids
+    t.encode_special_tokens = True
+    user = t.encode(text, add_special_tokens=False).ids
+    t.encode_special_tokens = False
+    return {"text": text, "sp": sp, "ids": ids, "user": user,
+            "dec": t.decode(ids, skip_special_tokens=False), "dec_skip": t.decode(ids, skip_special_tokens=True)}
+
+
+def main():
+    t = build()
+    (HERE / "tiny.tokenizer.json").write_text(t.to_str(pretty=False) + "\n")
+    with open(HERE / "tiny.expected.jsonl", "w") as f:
+        for text in TEXTS:
+            f.write(json.dumps(expectation(t, text)) + "\n")
+
+
+main()
