@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Times the CPU kernels of the best tier as fractions of what this machine does in the same seconds.
+ * Times the CPU kernels of the best tier as fractions of what this machine does in the same
+ * seconds.
  *
- * Approach: each measurement runs its yardstick (sequential read of a large buffer, or chains of fma or vdpbf16ps in
- * registers) just before, on the same threads, and reports the median ratio of five. Time is the threads' CPU time, the
- * slowest thread's, so that a shared core distorts less; weights and caches cycle through a gigabyte so that the last-level
- * cache does not help. Built without AVX-512 the yardsticks are missing and only rates are shown.
+ * Approach: each measurement runs its yardstick (sequential read of a large buffer, or chains of
+ * fma or vdpbf16ps in registers) just before, on the same threads, and reports the median ratio of
+ * five. Time is the threads' CPU time, the slowest thread's, so that a shared core distorts less;
+ * weights and caches cycle through a gigabyte so that the last-level cache does not help. Built
+ * without AVX-512 the yardsticks are missing and only rates are shown.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -81,7 +83,9 @@ static double bench_run(const bench *b, bench_job *job, void *data)
     return worst;
 }
 
-/* --- yardsticks ------------------------------------------------------------------------------------------------------ */
+/* --- yardsticks
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 typedef enum yard { YARD_READ, YARD_F32, YARD_BF16, YARD_NONE } yard;
 
@@ -105,9 +109,10 @@ WIDE static void yard_read(const bench *b, void *data, int id)
     yard_sink = (double)_mm512_reduce_add_epi64(s[0]);
 }
 
-#define SIXTEEN(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15)
-#define DECLARE(i) __m512 v##i = _mm512_set1_ps((float)i);
-#define ADD(i) v0 = _mm512_add_ps(v0, v##i);
+#define SIXTEEN(F)                                                                                 \
+    F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15)
+#define DECLARE(i)  __m512 v##i = _mm512_set1_ps((float)i);
+#define ADD(i)      v0 = _mm512_add_ps(v0, v##i);
 #define FMA_STEP(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(v##i) : "v"(p));
 #define DOT_STEP(i) __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(v##i) : "v"(p));
 enum { YARD_STEPS = 2000000 };
@@ -161,8 +166,10 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Prints the median of REPEATS: work (bytes or operations) a second, and its ratio to the yardstick's. */
-static void bench_case(const bench *b, const char *name, yard y, double work, bench_job *job, void *data)
+/* Prints the median of REPEATS: work (bytes or operations) a second, and its ratio to the
+ * yardstick's. */
+static void bench_case(const bench *b, const char *name, yard y, double work, bench_job *job,
+                       void *data)
 {
     double rate[REPEATS], ratio[REPEATS];
     if (b->only && !strstr(name, b->only))
@@ -176,17 +183,21 @@ static void bench_case(const bench *b, const char *name, yard y, double work, be
     qsort(rate, REPEATS, sizeof *rate, by_value);
     qsort(ratio, REPEATS, sizeof *ratio, by_value);
     if (b->json)
-        printf("{\"name\": \"%s\", \"tier\": \"%s\", \"threads\": %d, \"giga_per_s\": %.3f, \"ratio\": %.3f, "
+        printf("{\"name\": \"%s\", \"tier\": \"%s\", \"threads\": %d, \"giga_per_s\": %.3f, "
+               "\"ratio\": %.3f, "
                "\"ratio_min\": %.3f, \"ratio_max\": %.3f, \"of\": \"%s\"}\n",
-               name, b->t.tier, b->threads, rate[REPEATS / 2] / 1e9, ratio[REPEATS / 2], ratio[0], ratio[REPEATS - 1],
-               yard_names[y]);
+               name, b->t.tier, b->threads, rate[REPEATS / 2] / 1e9, ratio[REPEATS / 2], ratio[0],
+               ratio[REPEATS - 1], yard_names[y]);
     else
-        printf("%-34s %s t=%d %9.2f G/s  %.2f (%.2f-%.2f) %s\n", name, b->t.tier, b->threads, rate[REPEATS / 2] / 1e9,
-               ratio[REPEATS / 2], ratio[0], ratio[REPEATS - 1], yard_names[y]);
+        printf("%-34s %s t=%d %9.2f G/s  %.2f (%.2f-%.2f) %s\n", name, b->t.tier, b->threads,
+               rate[REPEATS / 2] / 1e9, ratio[REPEATS / 2], ratio[0], ratio[REPEATS - 1],
+               yard_names[y]);
     fflush(stdout);
 }
 
-/* --- matmul ---------------------------------------------------------------------------------------------------------- */
+/* --- matmul
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct matmul_bench {
     qn__cpu_type type;
@@ -200,8 +211,10 @@ static void matmul_job(const bench *b, void *data, int id)
     const matmul_bench *d = data;
     size_t panels = qn__cpu_panels(d->n), threads = (size_t)b->threads, i = (size_t)id;
     for (size_t w = 0; w < d->matrices; w++) {
-        qn__cpu_matmul a = {d->type, b->big + w * qn__cpu_packed_bytes(d->type, d->n, d->k), d->n, d->k, d->m, d->xp, d->y,
-                            d->n};
+        qn__cpu_matmul a = {d->type, b->big + w * qn__cpu_packed_bytes(d->type, d->n, d->k),
+                            d->n,    d->k,
+                            d->m,    d->xp,
+                            d->y,    d->n};
         b->t.matmul(&a, panels * i / threads, panels * (i + 1) / threads);
     }
 }
@@ -218,7 +231,8 @@ static void prepare_job(const bench *b, void *data, int id)
 {
     const matmul_bench *d = data;
     size_t threads = (size_t)b->threads, i = (size_t)id;
-    b->t.prepare(d->type, d->xp, d->x, d->k, d->m, d->k, d->m * i / threads / 8 * 8, d->m * (i + 1) / threads / 8 * 8);
+    b->t.prepare(d->type, d->xp, d->x, d->k, d->m, d->k, d->m * i / threads / 8 * 8,
+                 d->m * (i + 1) / threads / 8 * 8);
 }
 
 static void bench_matmul(const bench *b, qn__cpu_type type, size_t m, size_t n, size_t k)
@@ -226,7 +240,14 @@ static void bench_matmul(const bench *b, qn__cpu_type type, size_t m, size_t n, 
     size_t bytes = qn__cpu_packed_bytes(type, n, k), most = n > k ? n : k;
     char name[64];
     const char *kind = type == QN__CPU_F32 ? "f32" : "bf16";
-    matmul_bench d = {type, m, n, k, m <= 16 ? b->big_bytes / bytes : 1, new_floats(m * most), new_floats(m * most), NULL};
+    matmul_bench d = {type,
+                      m,
+                      n,
+                      k,
+                      m <= 16 ? b->big_bytes / bytes : 1,
+                      new_floats(m * most),
+                      new_floats(m * most),
+                      NULL};
     d.xp = new_bytes(qn__cpu_prepared_bytes(type, m, k));
     random_fill(d.x, m * most);
     b->t.prepare(type, d.xp, d.x, k, m, k, 0, m);
@@ -234,7 +255,8 @@ static void bench_matmul(const bench *b, qn__cpu_type type, size_t m, size_t n, 
     if (m <= 16)
         bench_case(b, name, YARD_READ, (double)(bytes * d.matrices), matmul_job, &d);
     else
-        bench_case(b, name, type == QN__CPU_F32 ? YARD_F32 : YARD_BF16, 2.0 * (double)(m * n * k), matmul_job, &d);
+        bench_case(b, name, type == QN__CPU_F32 ? YARD_F32 : YARD_BF16, 2.0 * (double)(m * n * k),
+                   matmul_job, &d);
     if (m > 16) {
         snprintf(name, sizeof name, "matmul_back %s M%zu K%zu N%zu", kind, m, k, n);
         bench_case(b, name, YARD_F32, 2.0 * (double)(m * n * k), back_job, &d);
@@ -261,15 +283,19 @@ static void bench_dense(const bench *b, size_t m, size_t n, size_t k, int ta, in
     float *x = new_floats(m * k), *w = new_floats(n * k), *y = new_floats(m * n);
     random_fill(x, m * k);
     random_fill(w, n * k);
-    dense_bench d = {{n, k, x, ta ? 1 : (ptrdiff_t)k, ta ? (ptrdiff_t)m : 1, w, tb ? 1 : (ptrdiff_t)n, tb ? (ptrdiff_t)k : 1,
-                      y, (ptrdiff_t)n}, m};
+    dense_bench d = {{n, k, x, ta ? 1 : (ptrdiff_t)k, ta ? (ptrdiff_t)m : 1, w,
+                      tb ? 1 : (ptrdiff_t)n, tb ? (ptrdiff_t)k : 1, y, (ptrdiff_t)n},
+                     m};
     char name[64];
-    snprintf(name, sizeof name, "dense f32 %zux%zux%zu %s%s", m, n, k, ta ? "At" : "A", tb ? "Bt" : "B");
+    snprintf(name, sizeof name, "dense f32 %zux%zux%zu %s%s", m, n, k, ta ? "At" : "A",
+             tb ? "Bt" : "B");
     bench_case(b, name, YARD_F32, 2.0 * (double)(m * n * k), dense_job, &d);
     free(x), free(w), free(y);
 }
 
-/* --- attention ------------------------------------------------------------------------------------------------------- */
+/* --- attention
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct attend_bench {
     qn__cpu_type type;
@@ -283,14 +309,33 @@ typedef struct attend_bench {
 static void attend_job(const bench *b, void *data, int id)
 {
     const attend_bench *d = data;
-    size_t keys = d->first + d->tokens, size = d->type == QN__CPU_F32 ? 4 : 2, bytes = keys * d->d * size;
+    size_t keys = d->first + d->tokens, size = d->type == QN__CPU_F32 ? 4 : 2,
+           bytes = keys * d->d * size;
     size_t tiles = (d->tokens + d->tile - 1) / d->tile;
     for (size_t i = (size_t)id; i < d->kv_heads * tiles; i += (size_t)b->threads) {
-        size_t h = i / tiles, t0 = i % tiles * d->tile, n = d->tokens - t0 < d->tile ? d->tokens - t0 : d->tile;
+        size_t h = i / tiles, t0 = i % tiles * d->tile,
+               n = d->tokens - t0 < d->tile ? d->tokens - t0 : d->tile;
         size_t row = d->heads * d->d, at = (h % 8 * d->tokens + t0) * row;
-        qn__cpu_attend a = {d->type, d->d, d->d, b->big + 2 * h * bytes, b->big + (2 * h + 1) * bytes, d->d, NULL, n,
-                            d->heads, d->q + at, row, d->d, d->o + at, row, d->d, d->begin + t0, d->end + t0, NULL,
-                            1.0f / sqrtf((float)d->d), 0};
+        qn__cpu_attend a = {d->type,
+                            d->d,
+                            d->d,
+                            b->big + 2 * h * bytes,
+                            b->big + (2 * h + 1) * bytes,
+                            d->d,
+                            NULL,
+                            n,
+                            d->heads,
+                            d->q + at,
+                            row,
+                            d->d,
+                            d->o + at,
+                            row,
+                            d->d,
+                            d->begin + t0,
+                            d->end + t0,
+                            NULL,
+                            1.0f / sqrtf((float)d->d),
+                            0};
         b->t.attend(&a, d->scratch[id]);
     }
 }
@@ -298,8 +343,18 @@ static void attend_job(const bench *b, void *data, int id)
 static void bench_attend(const bench *b, qn__cpu_type type, size_t d, size_t tokens, size_t first)
 {
     size_t keys = first + tokens, heads = 4, bytes = 2 * keys * d * (type == QN__CPU_F32 ? 4 : 2);
-    attend_bench a = {type, d, tokens, first, tokens > 1 ? 8 : b->big_bytes / bytes, heads, new_floats(8 * tokens * heads * d),
-                      new_floats(8 * tokens * heads * d), new_bytes(tokens * 4), new_bytes(tokens * 4), {0}, 16};
+    attend_bench a = {type,
+                      d,
+                      tokens,
+                      first,
+                      tokens > 1 ? 8 : b->big_bytes / bytes,
+                      heads,
+                      new_floats(8 * tokens * heads * d),
+                      new_floats(8 * tokens * heads * d),
+                      new_bytes(tokens * 4),
+                      new_bytes(tokens * 4),
+                      {0},
+                      16};
     random_fill(a.q, 8 * tokens * heads * d);
     for (size_t t = 0; t < tokens; t++) {
         a.begin[t] = 0;
@@ -308,18 +363,22 @@ static void bench_attend(const bench *b, qn__cpu_type type, size_t d, size_t tok
     for (int i = 0; i < MOST_THREADS; i++)
         a.scratch[i] = new_bytes(b->t.attend_scratch(a.tile, heads, d, d));
     char name[64];
-    snprintf(name, sizeof name, "attend %s d%zu %zu+%zu", type == QN__CPU_F32 ? "f32" : "bf16", d, first, tokens);
+    snprintf(name, sizeof name, "attend %s d%zu %zu+%zu", type == QN__CPU_F32 ? "f32" : "bf16", d,
+             first, tokens);
     if (tokens == 1)
         bench_case(b, name, YARD_READ, (double)(bytes * a.kv_heads), attend_job, &a);
     else
-        bench_case(b, name, YARD_F32, 4.0 * (double)(8 * heads * d) * (double)tokens * ((double)first + 0.5 * (double)(tokens + 1)),
+        bench_case(b, name, YARD_F32,
+                   4.0 * (double)(8 * heads * d) * (double)tokens *
+                       ((double)first + 0.5 * (double)(tokens + 1)),
                    attend_job, &a);
     free(a.q), free(a.o), free(a.begin), free(a.end);
     for (int i = 0; i < MOST_THREADS; i++)
         free(a.scratch[i]);
 }
 
-/* --- rows and maps: elements a second, in cache ---------------------------------------------------------------------- */
+/* --- rows and maps: elements a second, in cache
+ * ---------------------------------------------------------------------- */
 
 typedef struct map_bench {
     float *x, *y;
@@ -349,9 +408,9 @@ static void map_job(const bench *b, void *data, int id)
 
 static void bench_maps(const bench *b)
 {
-    static const char *const names[] = {"argmax", "bf16_from_f32", "softmax", "rms_norm", "exp",  "log",
-                                        "tanh",   "sigmoid",       "silu",    "gelu",     "gelu_tanh", "sin",
-                                        "cos",    "erf",           "rsqrt",   "sqrt"};
+    static const char *const names[] = {
+        "argmax", "bf16_from_f32", "softmax",   "rms_norm", "exp", "log", "tanh",  "sigmoid",
+        "silu",   "gelu",          "gelu_tanh", "sin",      "cos", "erf", "rsqrt", "sqrt"};
     map_bench d = {new_floats(MAP_N), new_floats(MAP_N * MOST_THREADS), 0};
     random_fill(d.x, MAP_N);
     for (d.map = -4; d.map < QN__CPU_MAP_COUNT; d.map++) {
@@ -366,13 +425,16 @@ int bench_cpu(int json, const char *only)
 {
     bench b = {.json = json, .only = only, .big_bytes = (size_t)1 << 30};
     qn__cpu_kernels_fill(&b.t, getenv("QN_CPU"));
-    char *p = mmap(NULL, b.big_bytes + (2 << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *p = mmap(NULL, b.big_bytes + (2 << 20), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return 2;
     b.big = (char *)(((uintptr_t)p + (2 << 20) - 1) & ~(uintptr_t)((2 << 20) - 1));
     madvise(b.big, b.big_bytes, MADV_HUGEPAGE);
     for (size_t i = 0; i < b.big_bytes / 4; i++)
-        ((uint32_t *)b.big)[i] = 0x3d013c81u + (uint32_t)(i * 2654435761u >> 9 & 0x007f007f); /* small as f32 and as bf16 */
+        ((uint32_t *)b.big)[i] =
+            0x3d013c81u +
+            (uint32_t)(i * 2654435761u >> 9 & 0x007f007f); /* small as f32 and as bf16 */
     for (b.threads = 1; b.threads <= MOST_THREADS; b.threads++) {
         for (int f32 = 0; f32 < 2; f32++) {
             qn__cpu_type type = f32 ? QN__CPU_F32 : QN__CPU_BF16;

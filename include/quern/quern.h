@@ -7,6 +7,8 @@
 
 #include "quern/array.h"
 #include "quern/base.h"
+#include "quern/model.h"
 #include "quern/ops.h"
+#include "quern/text.h"
 
 #endif

@@ -53,8 +53,8 @@ qn_status qn__file_open(qn__file *file, const char *path, qn_error *err)
     if (fstat(fd, &info) != 0)
         status = fail_errno(err, path, "cannot examine");
     else if (!S_ISREG(info.st_mode))
-        status = qn__fail(err, QN_INVALID, "%s: is %s, not a file", path,
-                          name_of_mode(info.st_mode));
+        status =
+            qn__fail(err, QN_INVALID, "%s: is %s, not a file", path, name_of_mode(info.st_mode));
     else if (!(copy = strdup(path)))
         status = qn__fail_memory(err, path);
     if (status != QN_OK) {
@@ -73,13 +73,12 @@ void qn__file_close(qn__file *file)
     *file = (qn__file){.fd = -1};
 }
 
-qn_status qn__file_pread(const qn__file *file, uint64_t offset, void *dst, size_t n,
-                         qn_error *err)
+qn_status qn__file_pread(const qn__file *file, uint64_t offset, void *dst, size_t n, qn_error *err)
 {
     uint64_t end;
     if (__builtin_add_overflow(offset, (uint64_t)n, &end) || end > (uint64_t)INT64_MAX)
-        return qn__fail(err, QN_LIMIT, "%s: offset %llu is beyond what a file can have",
-                        file->path, (unsigned long long)offset);
+        return qn__fail(err, QN_LIMIT, "%s: offset %llu is beyond what a file can have", file->path,
+                        (unsigned long long)offset);
     char *to = dst;
     while (n > 0) {
         ssize_t got = pread(file->fd, to, n < (1u << 30) ? n : (1u << 30), (off_t)offset);
@@ -98,8 +97,7 @@ qn_status qn__file_pread(const qn__file *file, uint64_t offset, void *dst, size_
     return QN_OK;
 }
 
-qn_status qn__file_read(const char *path, size_t max_size, char **data, size_t *size,
-                        qn_error *err)
+qn_status qn__file_read(const char *path, size_t max_size, char **data, size_t *size, qn_error *err)
 {
     *data = NULL;
     *size = 0;
@@ -234,8 +232,8 @@ qn_status qn__path_resolve(const char *directory, const char *name, size_t size,
             status = fail_errno(err, path, "cannot resolve");
         }
     } else if (!is_inside(root, real) && !is_cache_blob(root, real)) {
-        status = qn__fail(err, QN_FORMAT, "%s: is a link that leads out of the model's directory",
-                          path);
+        status =
+            qn__fail(err, QN_FORMAT, "%s: is a link that leads out of the model's directory", path);
     }
     free(terminated);
     free(path);

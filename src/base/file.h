@@ -30,8 +30,7 @@ qn_status qn__file_open(qn__file *file, const char *path, qn_error *err);
 void qn__file_close(qn__file *file);
 
 /* Exactly n bytes from `offset`; a file that ends before is QN_IO with both offsets. */
-qn_status qn__file_pread(const qn__file *file, uint64_t offset, void *dst, size_t n,
-                         qn_error *err);
+qn_status qn__file_pread(const qn__file *file, uint64_t offset, void *dst, size_t n, qn_error *err);
 
 /* Whether `path` is a directory; a missing path is QN_NOT_FOUND. */
 qn_status qn__path_is_directory(const char *path, bool *is_directory, qn_error *err);

@@ -67,12 +67,12 @@ static const char *describe_node(const cJSON *node, char *out, size_t size)
         snprintf(out, size, "%.17g", node->valuedouble);
     else
         snprintf(out, size, "%s",
-                 !node                   ? "nothing"
-                 : cJSON_IsNull(node)    ? "null"
-                 : cJSON_IsTrue(node)    ? "true"
-                 : cJSON_IsFalse(node)   ? "false"
-                 : cJSON_IsArray(node)   ? "an array"
-                                         : "an object");
+                 !node                 ? "nothing"
+                 : cJSON_IsNull(node)  ? "null"
+                 : cJSON_IsTrue(node)  ? "true"
+                 : cJSON_IsFalse(node) ? "false"
+                 : cJSON_IsArray(node) ? "an array"
+                                       : "an object");
     return out;
 }
 
@@ -237,8 +237,7 @@ qn_status qn__json_as_int(const qn__json_at *at, int64_t min, int64_t max, int64
         return QN_OK;
     }
     char expected[80];
-    snprintf(expected, sizeof expected, "an integer in %lld..%lld", (long long)min,
-             (long long)max);
+    snprintf(expected, sizeof expected, "an integer in %lld..%lld", (long long)min, (long long)max);
     return fail_kind(at, err, expected);
 }
 

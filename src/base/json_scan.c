@@ -106,18 +106,12 @@ qn__json_kind qn__json_peek(qn__json_scan *scan)
     if (scan->status != QN_OK)
         return QN__JSON_FAILED;
     switch (scan->at < scan->end ? *scan->at : '\0') {
-    case '{':
-        return QN__JSON_OBJECT;
-    case '[':
-        return QN__JSON_ARRAY;
-    case '"':
-        return QN__JSON_STRING;
-    case 't':
-        return QN__JSON_TRUE;
-    case 'f':
-        return QN__JSON_FALSE;
-    case 'n':
-        return QN__JSON_NULL;
+    case '{': return QN__JSON_OBJECT;
+    case '[': return QN__JSON_ARRAY;
+    case '"': return QN__JSON_STRING;
+    case 't': return QN__JSON_TRUE;
+    case 'f': return QN__JSON_FALSE;
+    case 'n': return QN__JSON_NULL;
     case '-':
     case '0':
     case '1':
@@ -128,11 +122,8 @@ qn__json_kind qn__json_peek(qn__json_scan *scan)
     case '6':
     case '7':
     case '8':
-    case '9':
-        return QN__JSON_NUMBER;
-    default:
-        fail_syntax(scan, "a value");
-        return QN__JSON_FAILED;
+    case '9': return QN__JSON_NUMBER;
+    default: fail_syntax(scan, "a value"); return QN__JSON_FAILED;
     }
 }
 
@@ -214,8 +205,8 @@ static bool scan_unicode_escape(qn__json_scan *scan, uint32_t *out)
     if (c == 0 && !scan->allow_nul)
         return qn__json_scan_fail(scan, QN_FORMAT, "a string contains NUL (\\u0000)");
     if (c >= 0xd800 && c < 0xe000) {
-        bool pair = c < 0xdc00 && scan->end - scan->at >= 6 && scan->at[0] == '\\' &&
-                    scan->at[1] == 'u';
+        bool pair =
+            c < 0xdc00 && scan->end - scan->at >= 6 && scan->at[0] == '\\' && scan->at[1] == 'u';
         if (pair) {
             scan->at += 2;
             pair = hex_unit(scan, &low) && low >= 0xdc00 && low < 0xe000;
@@ -416,9 +407,9 @@ bool qn__json_read_int(qn__json_scan *scan, int64_t min, int64_t max, int64_t *v
         size_t n = (size_t)(scan->at - start);
         if (n == 0)
             n = (size_t)(scan->end - start) < 16 ? (size_t)(scan->end - start) : 16;
-        return qn__json_scan_fail(scan, QN_FORMAT,
-                                  "expected an integer in %lld..%lld, got %s", (long long)min,
-                                  (long long)max, qn__utf8_quote(got, sizeof got, start, n));
+        return qn__json_scan_fail(scan, QN_FORMAT, "expected an integer in %lld..%lld, got %s",
+                                  (long long)min, (long long)max,
+                                  qn__utf8_quote(got, sizeof got, start, n));
     }
     scan->n_values++;
     *value = v;
@@ -450,20 +441,12 @@ static bool skip_scalar(qn__json_scan *scan, qn__json_kind kind)
 {
     bool is_integer;
     switch (kind) {
-    case QN__JSON_STRING:
-        scan->n_values++;
-        return scan_string(scan, NULL, NULL, NULL);
-    case QN__JSON_NUMBER:
-        scan->n_values++;
-        return scan_number(scan, &is_integer);
-    case QN__JSON_TRUE:
-        return scan_word(scan, "true");
-    case QN__JSON_FALSE:
-        return scan_word(scan, "false");
-    case QN__JSON_NULL:
-        return scan_word(scan, "null");
-    default:
-        return false;
+    case QN__JSON_STRING: scan->n_values++; return scan_string(scan, NULL, NULL, NULL);
+    case QN__JSON_NUMBER: scan->n_values++; return scan_number(scan, &is_integer);
+    case QN__JSON_TRUE: return scan_word(scan, "true");
+    case QN__JSON_FALSE: return scan_word(scan, "false");
+    case QN__JSON_NULL: return scan_word(scan, "null");
+    default: return false;
     }
 }
 

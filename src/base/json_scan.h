@@ -26,7 +26,7 @@
 
 #include <stdbool.h>
 
-#define QN__JSON_MAX_DEPTH 64
+#define QN__JSON_MAX_DEPTH  64
 #define QN__JSON_MAX_NUMBER 63
 
 typedef enum qn__json_kind {
@@ -79,7 +79,8 @@ qn_status qn__json_scan_end(qn__json_scan *scan);
 qn__json_kind qn__json_peek(qn__json_scan *scan);
 
 bool qn__json_enter_object(qn__json_scan *scan);
-bool qn__json_next_key(qn__json_scan *scan, qn__json_text *key); /* false: end of object, or failed */
+bool qn__json_next_key(qn__json_scan *scan,
+                       qn__json_text *key); /* false: end of object, or failed */
 bool qn__json_enter_array(qn__json_scan *scan);
 bool qn__json_next_item(qn__json_scan *scan); /* false: end of array, or failed */
 

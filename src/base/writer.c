@@ -63,8 +63,8 @@ static qn_status open_temporary(qn__writer *writer, qn_error *err)
         return qn__fail_memory(err, "a file writer");
     for (int i = 0; i < 1000; i++) {
         snprintf(writer->temporary, size, "%s.%ld-%d.tmp", writer->path, (long)getpid(), i);
-        writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                          0666);
+        writer->fd =
+            open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (writer->fd >= 0)
             return QN_OK;
         if (errno != EEXIST && errno != EINTR)
@@ -175,8 +175,8 @@ qn_status qn__writer_commit(qn__writer *writer, qn_error *err)
     if (status == QN_OK && closed != 0)
         status = fail_write(writer, err, errno);
     if (status == QN_OK && publish_file(writer) != 0)
-        status = qn__fail(err, QN_IO, "%s: cannot rename into place: %s", writer->path,
-                          strerror(errno));
+        status =
+            qn__fail(err, QN_IO, "%s: cannot rename into place: %s", writer->path, strerror(errno));
     if (status != QN_OK) {
         qn__writer_abort(writer);
         return status;

@@ -148,6 +148,7 @@ static qn_status start(qn_scope *s, qn_array *const *targets, int n)
         qn__scope_fail(s, QN_MEMORY, "out of memory while submitting");
         return s->error.code;
     }
+    sub->cancel = s->cancel;
     if (!fill_slots(s, sub, live)) {
         qn__submission_release(sub);
         return s->error.code;

@@ -227,7 +227,7 @@ static void put_unary(page *p, const qn__ir_instruction *c, const char *type, co
         put(p, c->dtype == QN_F32 ? "1.0f / sqrtf(v%d)" : "1.0 / sqrt(v%d)", a);
         break;
     case QN__IR_SIGMOID: put(p, "sigmoid_%s(v%d)", type, a); break;
-    default: put(p, c->dtype == QN_BOOL ? "!v%d" : "~v%d", a); break; /* NOT */
+    default: put(p, c->dtype == QN_BOOL ? "(%s)!v%d" : "(%s)~v%d", type, a); break; /* NOT */
     }
 }
 

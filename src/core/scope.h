@@ -20,6 +20,7 @@ struct qn_scope {
     qn_array poison;    /* what failed operations return */
     qn_error error;     /* the first failure */
     qn__live live;      /* room for evaluations */
+    const atomic_bool *cancel; /* polled by evaluations; NULL: they cannot be cancelled */
     qn__submission *pending; /* newest asynchronous evaluation, or NULL */
 };
 

@@ -1,33 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention of one KV head, written over vec_*.h and two products that each tier supplies:
- *   attend_scores: up to 4 query rows times the keys of 16-key groups j0 .. j1 - 1 of one block; lane = key, one
- *                  accumulator a score, fma in order of the dimension
- *   attend_values: up to 4 rows' acc = acc * fade, then acc += p[s] v[s] for keys s0 .. s1 - 1 in order; lane = dimension
- * Both may fetch memory from `ahead` on (NULL: nothing) meanwhile: with few rows the scores fetch this block's values and
- * the values the next block's keys, which keeps both in the first cache.
+ *   attend_scores: up to 4 query rows times the keys of 16-key groups j0 .. j1 - 1 of one block;
+ * lane = key, one accumulator a score, fma in order of the dimension attend_values: up to 4 rows'
+ * acc = acc * fade, then acc += p[s] v[s] for keys s0 .. s1 - 1 in order; lane = dimension Both may
+ * fetch memory from `ahead` on (NULL: nothing) meanwhile: with few rows the scores fetch this
+ * block's values and the values the next block's keys, which keeps both in the first cache.
  *
- * Problem: prefill wants many rows to share each key, decode streams the cache past a few rows, and a row's bits must be
- * the same in both.
- * Approach: blocks of 64 keys anchored at key 0; for each block all rows' scores, then the online softmax (the running
- * maximum and sum merge left to right, once a block), then all rows' values. With many rows a bf16 block is widened once.
- * Invariants: a score is a chain over the dimension; an output element is a chain over the row's own keys with one rescale
- * a block; masked lanes weigh exactly 0 and keys outside a row's range never meet its accumulator, so rows that share a
- * group change nothing. Scratch: see attend_scratch in ref_attend.c.
+ * Problem: prefill wants many rows to share each key, decode streams the cache past a few rows, and
+ * a row's bits must be the same in both. Approach: blocks of 64 keys anchored at key 0; for each
+ * block all rows' scores, then the online softmax (the running maximum and sum merge left to right,
+ * once a block), then all rows' values. With many rows a bf16 block is widened once. Invariants: a
+ * score is a chain over the dimension; an output element is a chain over the row's own keys with
+ * one rescale a block; masked lanes weigh exactly 0 and keys outside a row's range never meet its
+ * accumulator, so rows that share a group change nothing. Scratch: see attend_scratch in
+ * ref_attend.c.
  */
 
 enum { ATTEND_BLOCK = 64, ATTEND_GROUP = 4, ATTEND_WIDEN_ROWS = 8 };
 
 typedef struct attend_state {
     const qn__cpu_attend *a;
-    size_t rows, dv16, high; /* high: keys end here, for all rows */
-    float *acc;  /* [rows][dv16] */
-    float *p;    /* [rows][64]: scores, then probabilities */
+    size_t rows, dv16, high;   /* high: keys end here, for all rows */
+    float *acc;                /* [rows][dv16] */
+    float *p;                  /* [rows][64]: scores, then probabilities */
     float *top, *total, *fade; /* [rows] */
     float *wide_k, *wide_v;    /* f32 copies of a block */
 } attend_state;
 
-/* Up to 4 rows that see keys of the block, each s0 .. s1 - 1 of it; then where the next group starts. */
+/* Up to 4 rows that see keys of the block, each s0 .. s1 - 1 of it; then where the next group
+ * starts. */
 typedef struct attend_group {
     int n;
     size_t row[ATTEND_GROUP], s0[ATTEND_GROUP], s1[ATTEND_GROUP];
@@ -38,7 +40,8 @@ typedef struct attend_group {
 /* The part of token t's range in block b; false when empty. */
 static int attend_part(const qn__cpu_attend *a, size_t t, size_t b, size_t *s0, size_t *s1)
 {
-    size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0, end = a->end[t] > 0 ? (size_t)a->end[t] : 0;
+    size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0,
+           end = a->end[t] > 0 ? (size_t)a->end[t] : 0;
     size_t low = b * ATTEND_BLOCK, high = low + ATTEND_BLOCK;
     begin = begin > low ? begin : low;
     end = end < high ? end : high;
@@ -68,7 +71,8 @@ static int attend_next(const attend_state *st, size_t b, attend_group *g)
     return g->n > 0;
 }
 
-static void attend_block_scores(const attend_state *st, size_t b, qn__cpu_type type, const void *k, const void *ahead)
+static void attend_block_scores(const attend_state *st, size_t b, qn__cpu_type type, const void *k,
+                                const void *ahead)
 {
     attend_group g = {.token = 0, .head = 0};
     while (attend_next(st, b, &g)) {
@@ -84,8 +88,10 @@ static void attend_block_scores(const attend_state *st, size_t b, qn__cpu_type t
     }
 }
 
-/* Scores of 16 keys at p, scaled and capped; -inf outside s0 .. s1 - 1 of the block, i the group's first key. */
-static inline vf attend_score_lanes(const qn__cpu_attend *a, const float *p, size_t i, size_t s0, size_t s1)
+/* Scores of 16 keys at p, scaled and capped; -inf outside s0 .. s1 - 1 of the block, i the group's
+ * first key. */
+static inline vf attend_score_lanes(const qn__cpu_attend *a, const float *p, size_t i, size_t s0,
+                                    size_t s1)
 {
     if (i + 16 <= s0 || i >= s1)
         return v_set(-INFINITY);
@@ -135,8 +141,8 @@ static void attend_block_softmax(const attend_state *st, size_t b)
 }
 
 /* One row's keys s0 .. s1 - 1, if any. */
-static void attend_values_one(const attend_state *st, size_t row, qn__cpu_type type, const void *v, size_t ldv, size_t s0,
-                              size_t s1)
+static void attend_values_one(const attend_state *st, size_t row, qn__cpu_type type, const void *v,
+                              size_t ldv, size_t s0, size_t s1)
 {
     float *acc = st->acc + row * st->dv16;
     const float *p = st->p + row * ATTEND_BLOCK;
@@ -146,8 +152,8 @@ static void attend_values_one(const attend_state *st, size_t row, qn__cpu_type t
     }
 }
 
-static void attend_block_values(const attend_state *st, size_t b, qn__cpu_type type, const void *v, size_t ldv,
-                                const void *ahead)
+static void attend_block_values(const attend_state *st, size_t b, qn__cpu_type type, const void *v,
+                                size_t ldv, const void *ahead)
 {
     attend_group g = {.token = 0, .head = 0};
     while (attend_next(st, b, &g)) {
@@ -178,7 +184,8 @@ static void attend_block_values(const attend_state *st, size_t b, qn__cpu_type t
 }
 
 /* Widens what the rows see of a bf16 block, keys low .. high - 1. */
-static void attend_widen(const attend_state *st, const uint16_t *k, const uint16_t *v, size_t low, size_t high)
+static void attend_widen(const attend_state *st, const uint16_t *k, const uint16_t *v, size_t low,
+                         size_t high)
 {
     size_t d = st->a->d, dv = st->a->dv, ldv = st->a->ldv;
     for (size_t i = low / 16 * d; i < (high + 15) / 16 * d; i++)
@@ -204,9 +211,13 @@ static void attend_block(const attend_state *st, size_t b)
         }
     if (low >= high)
         return;
-    size_t at = (a->pages ? (size_t)a->pages[b] : b) * ATTEND_BLOCK, size = a->type == QN__CPU_F32 ? 4 : 2, ldv = a->ldv;
-    const void *k = (const char *)a->k + at * a->d * size, *v = (const char *)a->v + at * ldv * size;
-    const void *next = (b + 1) * ATTEND_BLOCK < st->high && !a->pages ? (const char *)k + ATTEND_BLOCK * a->d * size : NULL;
+    size_t at = (a->pages ? (size_t)a->pages[b] : b) * ATTEND_BLOCK,
+           size = a->type == QN__CPU_F32 ? 4 : 2, ldv = a->ldv;
+    const void *k = (const char *)a->k + at * a->d * size,
+               *v = (const char *)a->v + at * ldv * size;
+    const void *next = (b + 1) * ATTEND_BLOCK < st->high && !a->pages
+                           ? (const char *)k + ATTEND_BLOCK * a->d * size
+                           : NULL;
     const void *values = ldv == a->dv ? v : NULL;
     qn__cpu_type type = a->type;
     if (type == QN__CPU_BF16 && seen >= ATTEND_WIDEN_ROWS) {
@@ -229,14 +240,16 @@ static void attend_finish(const attend_state *st, size_t row)
     float *o = a->o + t * a->o_token + h * a->o_head, *acc = st->acc + row * st->dv16;
     float total = st->total[row], fade = 1.0f;
     if (a->sink && a->begin[t] < a->end[t]) {
-        float top = a->sink[h] > st->top[row] ? a->sink[h] : st->top[row], base = top == -INFINITY ? 0.0f : top;
+        float top = a->sink[h] > st->top[row] ? a->sink[h] : st->top[row],
+              base = top == -INFINITY ? 0.0f : top;
         fade = attend_exp(st->top[row] - base);
         total = total * fade + attend_exp(a->sink[h] - base);
     }
     if (total == 0.0f)
         fade = 0.0f, total = 1.0f;
     for (size_t i = 0; i < a->dv; i += 16)
-        v_store_n(o + i, a->dv - i < 16 ? a->dv - i : 16, v_div(v_mul(v_load(acc + i), v_set(fade)), v_set(total)));
+        v_store_n(o + i, a->dv - i < 16 ? a->dv - i : 16,
+                  v_div(v_mul(v_load(acc + i), v_set(fade)), v_set(total)));
 }
 
 static void attend_rows(const qn__cpu_attend *a, void *scratch)

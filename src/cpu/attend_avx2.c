@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AVX2: attention. The driver is attend.inl; here are its two products, 4 rows x 16 lanes (8 accumulators), bf16 widened
- * on the way in. Every chain is the one that attend.inl states.
+ * AVX2: attention. The driver is attend.inl; here are its two products, 4 rows x 16 lanes (8
+ * accumulators), bf16 widened on the way in. Every chain is the one that attend.inl states.
  */
 #include "kernels.h"
 #include "vec_avx2.h"
@@ -12,7 +12,8 @@
 
 ALWAYS vf v_lane_numbers(void)
 {
-    return (vf){_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)};
+    return (vf){_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7),
+                _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)};
 }
 
 ALWAYS vf cache_load_avx2(int bf16, const void *p, size_t i)
@@ -21,9 +22,11 @@ ALWAYS vf cache_load_avx2(int bf16, const void *p, size_t i)
 }
 
 /* Sixteen keys; rows is a constant at every call, dead rows repeat the last. */
-ALWAYS void scores_avx2(int bf16, int rows, const float *const *q, size_t d, const void *k, size_t j, float *const *p)
+ALWAYS void scores_avx2(int bf16, int rows, const float *const *q, size_t d, const void *k,
+                        size_t j, float *const *p)
 {
-    const float *q0 = q[0], *q1 = q[rows > 1 ? 1 : 0], *q2 = q[rows > 2 ? 2 : 0], *q3 = q[rows > 3 ? 3 : 0];
+    const float *q0 = q[0], *q1 = q[rows > 1 ? 1 : 0], *q2 = q[rows > 2 ? 2 : 0],
+                *q3 = q[rows > 3 ? 3 : 0];
     vf c0 = v_set(0.0f), c1 = c0, c2 = c0, c3 = c0;
     for (size_t i = 0; i < d; i++) {
         vf x = cache_load_avx2(bf16, k, (j * d + i) * 16);
@@ -45,8 +48,9 @@ ALWAYS void scores_avx2(int bf16, int rows, const float *const *q, size_t d, con
 }
 
 /* Sixteen dimensions from i on (acc is padded); lanes past n of v do not exist. */
-ALWAYS void values_avx2(int bf16, int rows, float *const *acc, const float *fade, const float *const *p, const void *v,
-                        size_t ldv, size_t s0, size_t s1, size_t i, size_t n)
+ALWAYS void values_avx2(int bf16, int rows, float *const *acc, const float *fade,
+                        const float *const *p, const void *v, size_t ldv, size_t s0, size_t s1,
+                        size_t i, size_t n)
 {
     vf c[4];
     for (int r = 0; r < rows; r++)
@@ -80,15 +84,16 @@ ALWAYS void values_avx2(int bf16, int rows, float *const *acc, const float *fade
         v_store(acc[3] + i, c3);
 }
 
-ALWAYS void scores_groups_avx2(int bf16, int rows, const float *const *q, size_t d, const void *k, size_t j0, size_t j1,
-                               float *const *p)
+ALWAYS void scores_groups_avx2(int bf16, int rows, const float *const *q, size_t d, const void *k,
+                               size_t j0, size_t j1, float *const *p)
 {
     for (size_t j = j0; j < j1; j++)
         scores_avx2(bf16, rows, q, d, k, j, p);
 }
 
-ALWAYS void values_parts_avx2(int bf16, int rows, float *const *acc, const float *fade, const float *const *p, const void *v,
-                              size_t ldv, size_t s0, size_t s1, size_t dv)
+ALWAYS void values_parts_avx2(int bf16, int rows, float *const *acc, const float *fade,
+                              const float *const *p, const void *v, size_t ldv, size_t s0,
+                              size_t s1, size_t dv)
 {
     for (size_t i = 0; i < dv; i += 16)
         values_avx2(bf16, rows, acc, fade, p, v, ldv, s0, s1, i, dv - i);
@@ -96,41 +101,32 @@ ALWAYS void values_parts_avx2(int bf16, int rows, float *const *acc, const float
 
 #define SHAPES(F) F(1) F(2) F(3) F(4)
 
-static void attend_scores(int rows, qn__cpu_type type, const float *const *q, size_t d, const void *k, size_t j0, size_t j1,
-                          float *const *p, const void *ahead)
+static void attend_scores(int rows, qn__cpu_type type, const float *const *q, size_t d,
+                          const void *k, size_t j0, size_t j1, float *const *p, const void *ahead)
 {
     (void)ahead;
     switch (rows + (type == QN__CPU_BF16 ? 4 : 0)) {
-#define SHAPE(r)                                                                                                        \
-    case r:                                                                                                             \
-        scores_groups_avx2(0, r, q, d, k, j0, j1, p);                                                                   \
-        break;                                                                                                          \
-    case r + 4:                                                                                                         \
-        scores_groups_avx2(1, r, q, d, k, j0, j1, p);                                                                   \
-        break;
+#define SHAPE(r)                                                                                   \
+    case r: scores_groups_avx2(0, r, q, d, k, j0, j1, p); break;                                   \
+    case r + 4: scores_groups_avx2(1, r, q, d, k, j0, j1, p); break;
         SHAPES(SHAPE)
 #undef SHAPE
-    default:
-        break;
+    default: break;
     }
 }
 
-static void attend_values(int rows, qn__cpu_type type, float *const *acc, const float *fade, const float *const *p,
-                          const void *v, size_t ldv, size_t s0, size_t s1, size_t dv, const void *ahead)
+static void attend_values(int rows, qn__cpu_type type, float *const *acc, const float *fade,
+                          const float *const *p, const void *v, size_t ldv, size_t s0, size_t s1,
+                          size_t dv, const void *ahead)
 {
     (void)ahead;
     switch (rows + (type == QN__CPU_BF16 ? 4 : 0)) {
-#define SHAPE(r)                                                                                                        \
-    case r:                                                                                                             \
-        values_parts_avx2(0, r, acc, fade, p, v, ldv, s0, s1, dv);                                                      \
-        break;                                                                                                          \
-    case r + 4:                                                                                                         \
-        values_parts_avx2(1, r, acc, fade, p, v, ldv, s0, s1, dv);                                                      \
-        break;
+#define SHAPE(r)                                                                                   \
+    case r: values_parts_avx2(0, r, acc, fade, p, v, ldv, s0, s1, dv); break;                      \
+    case r + 4: values_parts_avx2(1, r, acc, fade, p, v, ldv, s0, s1, dv); break;
         SHAPES(SHAPE)
 #undef SHAPE
-    default:
-        break;
+    default: break;
     }
 }
 

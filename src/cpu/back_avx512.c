@@ -2,10 +2,10 @@
 /*
  * AVX-512: the transposed packed matmul, y[M, K] = g[M, N] W[N, K], for gradients.
  *
- * A panel holds 16 values of n side by side, so the sum over n runs across lanes: a tile of 4 rows x 6 columns keeps 24
- * accumulators, steps over panels, and folds lanes by v_sum's tree at the end of every 128 panels; those parts add up in y
- * from left to right. Six columns of 128 panels are first gathered and widened to f32 on the stack, where all rows use
- * them. Bits depend on N alone.
+ * A panel holds 16 values of n side by side, so the sum over n runs across lanes: a tile of 4 rows
+ * x 6 columns keeps 24 accumulators, steps over panels, and folds lanes by v_sum's tree at the end
+ * of every 128 panels; those parts add up in y from left to right. Six columns of 128 panels are
+ * first gathered and widened to f32 on the stack, where all rows use them. Bits depend on N alone.
  */
 #include "kernels.h"
 #include "vec_avx512.h"
@@ -37,7 +37,8 @@ static void back_gather(const qn__cpu_matmul_back *a, size_t c, size_t p0, size_
                 v = _mm512_load_ps(panel + (c + j) * 64);
             else if (c + j < a->k) { /* the pair's low half is the even column */
                 __m512i u = _mm512_load_si512(panel + (c + j) / 2 * 64);
-                u = j % 2 ? _mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(u, 16);
+                u = j % 2 ? _mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000))
+                          : _mm512_slli_epi32(u, 16);
                 v = _mm512_castsi512_ps(u);
             }
             _mm512_store_ps(to + j * 16, v);
@@ -49,40 +50,41 @@ static void back_gather(const qn__cpu_matmul_back *a, size_t c, size_t p0, size_
 
 ALWAYS void back_tile(int rows, const back_tile_args *a)
 {
-#define DECLARE(r)                                                                                                      \
-    __m512 c##r##0 = _mm512_setzero_ps(), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0, c##r##4 = c##r##0,  \
-           c##r##5 = c##r##0;
+#define DECLARE(r)                                                                                 \
+    __m512 c##r##0 = _mm512_setzero_ps(), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0, \
+           c##r##4 = c##r##0, c##r##5 = c##r##0;
     BACK_EACH(DECLARE)
 #undef DECLARE
     const float *w = a->w, *g = a->g;
     for (size_t p = 0; p < a->panels; p++) {
         __mmask16 mask = p + 1 == a->panels ? a->last : (__mmask16)0xffff;
         __m512 w0 = _mm512_load_ps(w), w1 = _mm512_load_ps(w + 16), w2 = _mm512_load_ps(w + 32);
-        __m512 w3 = _mm512_load_ps(w + 48), w4 = _mm512_load_ps(w + 64), w5 = _mm512_load_ps(w + 80);
-#define STEP(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        __m512 x = _mm512_maskz_loadu_ps(mask, g + r * a->ldg);                                                         \
-        if (rows == 4) /* the next tile's line */                                                                      \
-            _mm_prefetch((const char *)(g + (r + 4) * a->ldg), _MM_HINT_T0);                                            \
-        c##r##0 = _mm512_fmadd_ps(x, w0, c##r##0);                                                                      \
-        c##r##1 = _mm512_fmadd_ps(x, w1, c##r##1);                                                                      \
-        c##r##2 = _mm512_fmadd_ps(x, w2, c##r##2);                                                                      \
-        c##r##3 = _mm512_fmadd_ps(x, w3, c##r##3);                                                                      \
-        c##r##4 = _mm512_fmadd_ps(x, w4, c##r##4);                                                                      \
-        c##r##5 = _mm512_fmadd_ps(x, w5, c##r##5);                                                                      \
+        __m512 w3 = _mm512_load_ps(w + 48), w4 = _mm512_load_ps(w + 64),
+               w5 = _mm512_load_ps(w + 80);
+#define STEP(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        __m512 x = _mm512_maskz_loadu_ps(mask, g + r * a->ldg);                                    \
+        if (rows == 4) /* the next tile's line */                                                  \
+            _mm_prefetch((const char *)(g + (r + 4) * a->ldg), _MM_HINT_T0);                       \
+        c##r##0 = _mm512_fmadd_ps(x, w0, c##r##0);                                                 \
+        c##r##1 = _mm512_fmadd_ps(x, w1, c##r##1);                                                 \
+        c##r##2 = _mm512_fmadd_ps(x, w2, c##r##2);                                                 \
+        c##r##3 = _mm512_fmadd_ps(x, w3, c##r##3);                                                 \
+        c##r##4 = _mm512_fmadd_ps(x, w4, c##r##4);                                                 \
+        c##r##5 = _mm512_fmadd_ps(x, w5, c##r##5);                                                 \
     }
         BACK_EACH(STEP)
 #undef STEP
         w += BACK_COLUMNS * 16;
         g += 16;
     }
-#define SAVE(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        float *y = a->y + r * a->ldy;                                                                                   \
-        float s[BACK_COLUMNS] = {v_sum(c##r##0), v_sum(c##r##1), v_sum(c##r##2),                                        \
-                                 v_sum(c##r##3), v_sum(c##r##4), v_sum(c##r##5)};                                       \
-        for (size_t j = 0; j < a->columns; j++)                                                                         \
-            y[j] = a->add ? y[j] + s[j] : s[j];                                                                         \
+#define SAVE(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        float *y = a->y + r * a->ldy;                                                              \
+        float s[BACK_COLUMNS] = {v_sum(c##r##0), v_sum(c##r##1), v_sum(c##r##2),                   \
+                                 v_sum(c##r##3), v_sum(c##r##4), v_sum(c##r##5)};                  \
+        for (size_t j = 0; j < a->columns; j++)                                                    \
+            y[j] = a->add ? y[j] + s[j] : s[j];                                                    \
     }
     BACK_EACH(SAVE)
 #undef SAVE
@@ -96,9 +98,17 @@ static void matmul_back_avx512(const qn__cpu_matmul_back *a, size_t k0, size_t k
         for (size_t p = 0; p < panels; p += BACK_PANELS) {
             size_t p1 = panels - p < BACK_PANELS ? panels : p + BACK_PANELS;
             back_gather(a, c, p, p1, w);
-            back_tile_args t = {w, a->g + p * 16, a->ldg, p1 - p, p1 == panels && tail ? v_first(tail) : 0xffff, a->y + c,
-                                a->ldy, k1 - c < BACK_COLUMNS ? k1 - c : BACK_COLUMNS, p > 0};
-            for (size_t r = 0; r < a->m; r += BACK_ROWS, t.g += BACK_ROWS * a->ldg, t.y += BACK_ROWS * a->ldy) {
+            back_tile_args t = {w,
+                                a->g + p * 16,
+                                a->ldg,
+                                p1 - p,
+                                p1 == panels && tail ? v_first(tail) : 0xffff,
+                                a->y + c,
+                                a->ldy,
+                                k1 - c < BACK_COLUMNS ? k1 - c : BACK_COLUMNS,
+                                p > 0};
+            for (size_t r = 0; r < a->m;
+                 r += BACK_ROWS, t.g += BACK_ROWS * a->ldg, t.y += BACK_ROWS * a->ldy) {
                 if (a->m - r >= 4)
                     back_tile(4, &t);
                 else if (a->m - r == 3)

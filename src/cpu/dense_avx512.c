@@ -2,9 +2,10 @@
 /*
  * AVX-512: plain f32 matmul with any strides, C[m, n] = sum over k of A[m, k] B[k, n].
  *
- * Tiles of 8 rows x 48 columns; an output is one fma chain in order of k, so no cut changes a bit. A chunk of B, 128 k x 48
- * columns, is laid out on the stack (transposed there when its k is contiguous) and used by all rows of the range; A is
- * broadcast from where it is. With few rows and adjacent columns B is read in place. Sums pass between chunks through C.
+ * Tiles of 8 rows x 48 columns; an output is one fma chain in order of k, so no cut changes a bit.
+ * A chunk of B, 128 k x 48 columns, is laid out on the stack (transposed there when its k is
+ * contiguous) and used by all rows of the range; A is broadcast from where it is. With few rows and
+ * adjacent columns B is read in place. Sums pass between chunks through C.
  */
 #include "kernels.h"
 #include "transpose_avx512.h"
@@ -12,7 +13,7 @@
 
 enum { DENSE_K = 128, DENSE_COLUMNS = 48, DENSE_COPY_ROWS = 12 };
 
-#define ALWAYS static inline __attribute__((always_inline))
+#define ALWAYS        static inline __attribute__((always_inline))
 #define DENSE_EACH(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
 
 typedef struct dense_tile_args {
@@ -32,15 +33,15 @@ ALWAYS void dense_tile(int rows, int parts, const dense_tile_args *t)
 {
     const float *a = t->a, *b = t->b;
     __mmask16 m0 = parts == 1 ? t->last : 0xffff, m1 = parts == 2 ? t->last : 0xffff, m2 = t->last;
-#define DECLARE(r)                                                                                                      \
-    __m512 c##r##0 = _mm512_setzero_ps(), c##r##1 = c##r##0, c##r##2 = c##r##0;                                        \
-    if (rows > r && t->resume) {                                                                                        \
-        const float *c = t->c + r * t->ldc;                                                                             \
-        c##r##0 = _mm512_maskz_loadu_ps(m0, c);                                                                         \
-        if (parts > 1)                                                                                                  \
-            c##r##1 = _mm512_maskz_loadu_ps(m1, c + 16);                                                                \
-        if (parts > 2)                                                                                                  \
-            c##r##2 = _mm512_maskz_loadu_ps(m2, c + 32);                                                                \
+#define DECLARE(r)                                                                                 \
+    __m512 c##r##0 = _mm512_setzero_ps(), c##r##1 = c##r##0, c##r##2 = c##r##0;                    \
+    if (rows > r && t->resume) {                                                                   \
+        const float *c = t->c + r * t->ldc;                                                        \
+        c##r##0 = _mm512_maskz_loadu_ps(m0, c);                                                    \
+        if (parts > 1)                                                                             \
+            c##r##1 = _mm512_maskz_loadu_ps(m1, c + 16);                                           \
+        if (parts > 2)                                                                             \
+            c##r##2 = _mm512_maskz_loadu_ps(m2, c + 32);                                           \
     }
     DENSE_EACH(DECLARE)
 #undef DECLARE
@@ -50,28 +51,28 @@ ALWAYS void dense_tile(int rows, int parts, const dense_tile_args *t)
             b1 = _mm512_maskz_loadu_ps(m1, b + 16);
         if (parts > 2)
             b2 = _mm512_maskz_loadu_ps(m2, b + 32);
-#define STEP(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        __m512 x = _mm512_set1_ps(a[r * t->ras]);                                                                       \
-        c##r##0 = _mm512_fmadd_ps(x, b0, c##r##0);                                                                      \
-        if (parts > 1)                                                                                                  \
-            c##r##1 = _mm512_fmadd_ps(x, b1, c##r##1);                                                                  \
-        if (parts > 2)                                                                                                  \
-            c##r##2 = _mm512_fmadd_ps(x, b2, c##r##2);                                                                  \
+#define STEP(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        __m512 x = _mm512_set1_ps(a[r * t->ras]);                                                  \
+        c##r##0 = _mm512_fmadd_ps(x, b0, c##r##0);                                                 \
+        if (parts > 1)                                                                             \
+            c##r##1 = _mm512_fmadd_ps(x, b1, c##r##1);                                             \
+        if (parts > 2)                                                                             \
+            c##r##2 = _mm512_fmadd_ps(x, b2, c##r##2);                                             \
     }
         DENSE_EACH(STEP)
 #undef STEP
         a += t->cas;
         b += t->step;
     }
-#define SAVE(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        float *c = t->c + r * t->ldc;                                                                                   \
-        _mm512_mask_storeu_ps(c, m0, c##r##0);                                                                          \
-        if (parts > 1)                                                                                                  \
-            _mm512_mask_storeu_ps(c + 16, m1, c##r##1);                                                                 \
-        if (parts > 2)                                                                                                  \
-            _mm512_mask_storeu_ps(c + 32, m2, c##r##2);                                                                 \
+#define SAVE(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        float *c = t->c + r * t->ldc;                                                              \
+        _mm512_mask_storeu_ps(c, m0, c##r##0);                                                     \
+        if (parts > 1)                                                                             \
+            _mm512_mask_storeu_ps(c + 16, m1, c##r##1);                                            \
+        if (parts > 2)                                                                             \
+            _mm512_mask_storeu_ps(c + 32, m2, c##r##2);                                            \
     }
     DENSE_EACH(SAVE)
 #undef SAVE
@@ -80,25 +81,19 @@ ALWAYS void dense_tile(int rows, int parts, const dense_tile_args *t)
 static void dense_tile_of(size_t rows, size_t parts, const dense_tile_args *t)
 {
     switch (rows * 3 + parts - 4) {
-#define SHAPE(r)                                                                                                        \
-    case r * 3:                                                                                                         \
-        dense_tile(r + 1, 1, t);                                                                                        \
-        break;                                                                                                          \
-    case r * 3 + 1:                                                                                                     \
-        dense_tile(r + 1, 2, t);                                                                                        \
-        break;                                                                                                          \
-    case r * 3 + 2:                                                                                                     \
-        dense_tile(r + 1, 3, t);                                                                                        \
-        break;
+#define SHAPE(r)                                                                                   \
+    case r * 3: dense_tile(r + 1, 1, t); break;                                                    \
+    case r * 3 + 1: dense_tile(r + 1, 2, t); break;                                                \
+    case r * 3 + 2: dense_tile(r + 1, 3, t); break;
         DENSE_EACH(SHAPE)
 #undef SHAPE
-    default:
-        break;
+    default: break;
     }
 }
 
 /* B[k0 .. k0 + nk - 1, n0 .. n0 + nn - 1] as [nk][48], zeros past nn. */
-static void dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n0, size_t nn, float *to)
+static void dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n0, size_t nn,
+                       float *to)
 {
     const float *b = a->b + (ptrdiff_t)k0 * a->rbs + (ptrdiff_t)n0 * a->cbs;
     for (size_t j = 0; j < nn; j += 16) {
@@ -109,7 +104,8 @@ static void dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n0, 
                 size_t deep = nk - k < 16 ? nk - k : 16;
                 __m512i r[16];
                 for (size_t i = 0; i < 16; i++)
-                    r[i] = i < wide ? _mm512_maskz_loadu_epi32(v_first(deep), bj + (ptrdiff_t)i * a->cbs + k)
+                    r[i] = i < wide ? _mm512_maskz_loadu_epi32(v_first(deep),
+                                                               bj + (ptrdiff_t)i * a->cbs + k)
                                     : _mm512_setzero_si512();
                 transpose_16x16(r);
                 for (size_t i = 0; i < deep; i++)
@@ -137,7 +133,15 @@ static void dense_avx512(const qn__cpu_dense *a, size_t m0, size_t m1)
         size_t nn = a->n - n < DENSE_COLUMNS ? a->n - n : DENSE_COLUMNS, parts = (nn + 15) / 16;
         for (size_t k = 0; k == 0 || k < a->k; k += DENSE_K) {
             size_t nk = a->k - k < DENSE_K ? a->k - k : DENSE_K;
-            dense_tile_args t = {NULL, a->ras, a->cas, copy, DENSE_COLUMNS, NULL, a->ldc, nk, v_first(nn - 16 * (parts - 1)),
+            dense_tile_args t = {NULL,
+                                 a->ras,
+                                 a->cas,
+                                 copy,
+                                 DENSE_COLUMNS,
+                                 NULL,
+                                 a->ldc,
+                                 nk,
+                                 v_first(nn - 16 * (parts - 1)),
                                  k > 0};
             if (in_place) {
                 t.b = a->b + (ptrdiff_t)k * a->rbs + (ptrdiff_t)n;

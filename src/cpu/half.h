@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scalar half types: bf16 and f16 to and from f32, bit for bit what the vector instructions give, except that
- * denormals are kept. Rounding is to nearest even; a NaN stays a NaN, made quiet, with the top of its payload.
+ * Scalar half types: bf16 and f16 to and from f32, bit for bit what the vector instructions give,
+ * except that denormals are kept. Rounding is to nearest even; a NaN stays a NaN, made quiet, with
+ * the top of its payload.
  */
 #ifndef QN_CPU_HALF_H
 #define QN_CPU_HALF_H

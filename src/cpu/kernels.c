@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills the CPU kernel table: the C reference, then the tiers that the machine (cpuid and the operating system's saved
- * state) and the caller allow, lowest first, each overriding what it has.
+ * Fills the CPU kernel table: the C reference, then the tiers that the machine (cpuid and the
+ * operating system's saved state) and the caller allow, lowest first, each overriding what it has.
  */
 #include "kernels.h"
 

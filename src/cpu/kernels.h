@@ -2,21 +2,24 @@
 /*
  * The CPU kernel table.
  *
- * Problem: one set of small kernels makes the CPU backend fast, in several instruction-set tiers, and the thread team
- * must be able to cut the work anywhere without changing a bit of the result.
+ * Problem: one set of small kernels makes the CPU backend fast, in several instruction-set tiers,
+ * and the thread team must be able to cut the work anywhere without changing a bit of the result.
  *
- * Approach: a table of function pointers, filled from the C reference upwards (ref, avx2, avx512). A kernel sees
- * pointers, sizes and strides only; it allocates nothing, locks nothing and cannot fail. Each works on a range of
- * independent units (rows, panels, elements) that the caller chooses. Scratch comes from the caller, 64-byte aligned.
+ * Approach: a table of function pointers, filled from the C reference upwards (ref, avx2, avx512).
+ * A kernel sees pointers, sizes and strides only; it allocates nothing, locks nothing and cannot
+ * fail. Each works on a range of independent units (rows, panels, elements) that the caller
+ * chooses. Scratch comes from the caller, 64-byte aligned.
  *
  * Invariants, within one tier:
- *  - A result does not depend on the range cuts, on the number of rows M, on how rows are grouped, on alignment, nor (in
- *    attention) on whether a row runs in prefill or in decode, or on the cache's capacity. A reduction's order depends on
- *    the reduced length only.
- *  - Elementwise maps, conversions, row kernels and rope give the same bits in every tier (one source for all).
+ *  - A result does not depend on the range cuts, on the number of rows M, on how rows are grouped,
+ * on alignment, nor (in attention) on whether a row runs in prefill or in decode, or on the cache's
+ * capacity. A reduction's order depends on the reduced length only.
+ *  - Elementwise maps, conversions, row kernels and rope give the same bits in every tier (one
+ * source for all).
  *  - x is never written; outputs do not overlap inputs unless the comment says so.
  *
- * Strides and lengths count elements, not bytes. "bf16" and "f16" are uint16_t. size_t ranges are half-open.
+ * Strides and lengths count elements, not bytes. "bf16" and "f16" are uint16_t. size_t ranges are
+ * half-open.
  */
 #ifndef QN_CPU_KERNELS_H
 #define QN_CPU_KERNELS_H
@@ -30,7 +33,8 @@ typedef enum qn__cpu_type {
     QN__CPU_F16 /* source rows and conversions only */
 } qn__cpu_type;
 
-/* Elementwise functions. All take and return f32 (or f64); NaN in, NaN out. gelu is the erf form. */
+/* Elementwise functions. All take and return f32 (or f64); NaN in, NaN out. gelu is the erf form.
+ */
 typedef enum qn__cpu_map {
     QN__CPU_EXP,
     QN__CPU_LOG,
@@ -48,10 +52,10 @@ typedef enum qn__cpu_map {
 } qn__cpu_map;
 
 /*
- * Packed weights W[N, K]: panels of 16 output rows, K sequential, padded with zeros to 16 rows (and to even K for bf16).
- *   f32:  panel p, k:      16 floats, lane j = W[16p + j, k]
- *   bf16: panel p, k pair: 16 pairs,  lane j = (W[16p + j, k], W[16p + j, k + 1])
- * The data must be 64-byte aligned. All tiers share the layout.
+ * Packed weights W[N, K]: panels of 16 output rows, K sequential, padded with zeros to 16 rows (and
+ * to even K for bf16). f32:  panel p, k:      16 floats, lane j = W[16p + j, k] bf16: panel p, k
+ * pair: 16 pairs,  lane j = (W[16p + j, k], W[16p + j, k + 1]) The data must be 64-byte aligned.
+ * All tiers share the layout.
  */
 #define QN__CPU_PANEL 16
 
@@ -100,8 +104,8 @@ typedef struct qn__cpu_matmul_back {
 } qn__cpu_matmul_back;
 
 /*
- * C[m, n] = sum over k of A[m, k] B[k, n], plain arrays, any strides (also zero or negative) for A and B; C's columns are
- * adjacent. K = 0 gives zeros. The f64 form has the same fields.
+ * C[m, n] = sum over k of A[m, k] B[k, n], plain arrays, any strides (also zero or negative) for A
+ * and B; C's columns are adjacent. K = 0 gives zeros. The f64 form has the same fields.
  */
 typedef struct qn__cpu_dense {
     size_t n, k;
@@ -124,10 +128,10 @@ typedef struct qn__cpu_dense_f64 {
 } qn__cpu_dense_f64;
 
 /*
- * Rotary embedding of rows (tokens) of heads. Row r, head h starts at x + r * x_row + h * x_head. The first 2 * half
- * elements of a head rotate by row r's cos[half], sin[half]; elements 2 * half .. d are copied. y may be x.
- *   split half:  (i, i + half);  interleaved ("traditional"): (2i, 2i + 1)
- *   y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin, each product rounded
+ * Rotary embedding of rows (tokens) of heads. Row r, head h starts at x + r * x_row + h * x_head.
+ * The first 2 * half elements of a head rotate by row r's cos[half], sin[half]; elements 2 * half
+ * .. d are copied. y may be x. split half:  (i, i + half);  interleaved ("traditional"): (2i, 2i +
+ * 1) y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin, each product rounded
  */
 typedef struct qn__cpu_rope {
     size_t heads, d, half;
@@ -152,14 +156,14 @@ typedef struct qn__cpu_rope_f64 {
 } qn__cpu_rope_f64;
 
 /*
- * Attention of one KV head: tokens x the query heads that share it. Keys are visited in blocks of 64 anchored at key 0.
- *   K: blocks of 16 keys, transposed: key s, dimension i at k[(s / 16) * d * 16 + i * 16 + s % 16]
- *   V: v[s * ldv + i]
- * Memory must exist for whole blocks of 16 keys of K; what lies outside a token's range is never used (it may be NaN).
- * pages, when given, maps a logical block of 64 keys to a physical one (paged and rotating caches); only the entries that
- * a range touches are read, and pages of 64 keys must exist for them.
- * Token t sees keys begin[t] .. end[t] - 1. score = scale * (q . k), then softcap * tanh(score / softcap) when softcap > 0.
- * sink[h], when given, joins the softmax's denominator as one more logit. A token without keys gives zeros.
+ * Attention of one KV head: tokens x the query heads that share it. Keys are visited in blocks of
+ * 64 anchored at key 0. K: blocks of 16 keys, transposed: key s, dimension i at k[(s / 16) * d * 16
+ * + i * 16 + s % 16] V: v[s * ldv + i] Memory must exist for whole blocks of 16 keys of K; what
+ * lies outside a token's range is never used (it may be NaN). pages, when given, maps a logical
+ * block of 64 keys to a physical one (paged and rotating caches); only the entries that a range
+ * touches are read, and pages of 64 keys must exist for them. Token t sees keys begin[t] .. end[t]
+ * - 1. score = scale * (q . k), then softcap * tanh(score / softcap) when softcap > 0. sink[h],
+ * when given, joins the softmax's denominator as one more logit. A token without keys gives zeros.
  */
 typedef struct qn__cpu_attend {
     qn__cpu_type type; /* of k and v: F32 or BF16 */
@@ -177,7 +181,8 @@ typedef struct qn__cpu_attend {
     float scale, softcap;
 } qn__cpu_attend;
 
-/* Writes keys and values of one KV head at positions pos .. pos + n - 1 (f32 rows, rounded to the cache's type). */
+/* Writes keys and values of one KV head at positions pos .. pos + n - 1 (f32 rows, rounded to the
+ * cache's type). */
 typedef struct qn__cpu_cache_write {
     qn__cpu_type type;
     size_t d, dv;
@@ -192,85 +197,106 @@ typedef struct qn__cpu_cache_write {
 typedef struct qn__cpu_kernels {
     const char *tier; /* "ref", "avx2", "avx512" */
 
-    /* --- packed matmul ----------------------------------------------------------------------------------------- */
+    /* --- packed matmul
+     * ----------------------------------------------------------------------------------------- */
 
     /*
-     * Packs rows n0 .. n1 - 1 of W[n, k] from src (row n0 first, ld elements between rows, unaligned allowed) of type
-     * src_type. Any cut is allowed, also within a panel; rows n .. of the last panel become zero when row n - 1 is packed.
-     * Concurrent calls must not share a row. f32 to bf16 rounds to nearest even.
+     * Packs rows n0 .. n1 - 1 of W[n, k] from src (row n0 first, ld elements between rows,
+     * unaligned allowed) of type src_type. Any cut is allowed, also within a panel; rows n .. of
+     * the last panel become zero when row n - 1 is packed. Concurrent calls must not share a row.
+     * f32 to bf16 rounds to nearest even.
      */
-    void (*pack_rows)(qn__cpu_type type, void *w, size_t n, size_t k, qn__cpu_type src_type, const void *src, size_t ld,
-                      size_t n0, size_t n1);
+    void (*pack_rows)(qn__cpu_type type, void *w, size_t n, size_t k, qn__cpu_type src_type,
+                      const void *src, size_t ld, size_t n0, size_t n1);
     /* Reads row `row` of packed W[n, k] into dst[k] as f32 (exact). */
-    void (*unpack_row)(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row, float *dst);
+    void (*unpack_row)(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row,
+                       float *dst);
     /* The stored elements themselves: dst is uint16_t[k] for bf16, float[k] for f32. */
     void (*unpack_raw)(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row, void *dst);
 
     /*
-     * Lays out rows m0 .. m1 - 1 of x[m, k] (row stride ldx, x points to row 0) for matmul into dst, rounding to bf16 for
-     * bf16 weights. Rows are independent; cuts at multiples of 8 avoid sharing cache lines. With few rows each thread may
-     * prepare its own copy; with many, prepare in one phase and multiply in the next.
+     * Lays out rows m0 .. m1 - 1 of x[m, k] (row stride ldx, x points to row 0) for matmul into
+     * dst, rounding to bf16 for bf16 weights. Rows are independent; cuts at multiples of 8 avoid
+     * sharing cache lines. With few rows each thread may prepare its own copy; with many, prepare
+     * in one phase and multiply in the next.
      */
-    void (*prepare)(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m, size_t k, size_t m0, size_t m1);
-    /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of all m rows. Fast from about 4 panels a call. */
+    void (*prepare)(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m, size_t k,
+                    size_t m0, size_t m1);
+    /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of all m rows. Fast from
+     * about 4 panels a call. */
     void (*matmul)(const qn__cpu_matmul *a, size_t p0, size_t p1);
-    /* Output columns k0 .. k1 - 1 of all m rows; k0 even. Fast from about 32 columns a call, k0 a multiple of 16. */
+    /* Output columns k0 .. k1 - 1 of all m rows; k0 even. Fast from about 32 columns a call, k0 a
+     * multiple of 16. */
     void (*matmul_back)(const qn__cpu_matmul_back *a, size_t k0, size_t k1);
 
-    /* --- plain strided matmul: rows m0 .. m1 - 1 --------------------------------------------------------------- */
+    /* --- plain strided matmul: rows m0 .. m1 - 1
+     * --------------------------------------------------------------- */
     void (*dense)(const qn__cpu_dense *a, size_t m0, size_t m1);
     void (*dense_f64)(const qn__cpu_dense_f64 *a, size_t m0, size_t m1);
 
-    /* --- rows r0 .. r1 - 1; row r of x at x + r * ldx; y may be x ------------------------------------------------- */
-    /* y = (x / sqrt(mean(x^2) + eps)) * w: the normalised value is rounded, then multiplied; w NULL means ones */
-    void (*rms_norm)(float *y, size_t ldy, const float *x, size_t ldx, const float *w, float eps, size_t n, size_t r0,
-                     size_t r1);
-    void (*softmax)(float *y, size_t ldy, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
+    /* --- rows r0 .. r1 - 1; row r of x at x + r * ldx; y may be x
+     * ------------------------------------------------- */
+    /* y = (x / sqrt(mean(x^2) + eps)) * w: the normalised value is rounded, then multiplied; w NULL
+     * means ones */
+    void (*rms_norm)(float *y, size_t ldy, const float *x, size_t ldx, const float *w, float eps,
+                     size_t n, size_t r0, size_t r1);
+    void (*softmax)(float *y, size_t ldy, const float *x, size_t ldx, size_t n, size_t r0,
+                    size_t r1);
     /* one result a row, at out[r]. Empty rows: sum 0, max -inf, argmax 0, logsumexp -inf. */
     void (*logsumexp)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*sum)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*sum_squares)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
-    void (*max)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1); /* NaN wins */
+    void (*max)(float *out, const float *x, size_t ldx, size_t n, size_t r0,
+                size_t r1); /* NaN wins */
     /* the first index of the largest; the first NaN, if any */
     void (*argmax)(int64_t *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
 
-    void (*rms_norm_f64)(double *y, size_t ldy, const double *x, size_t ldx, const double *w, double eps, size_t n,
-                         size_t r0, size_t r1);
-    void (*softmax_f64)(double *y, size_t ldy, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
+    void (*rms_norm_f64)(double *y, size_t ldy, const double *x, size_t ldx, const double *w,
+                         double eps, size_t n, size_t r0, size_t r1);
+    void (*softmax_f64)(double *y, size_t ldy, const double *x, size_t ldx, size_t n, size_t r0,
+                        size_t r1);
     void (*logsumexp_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*sum_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
-    void (*sum_squares_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
+    void (*sum_squares_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0,
+                            size_t r1);
     void (*max_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*argmax_f64)(int64_t *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
 
-    /* --- rope: rows r0 .. r1 - 1 ------------------------------------------------------------------------------------ */
+    /* --- rope: rows r0 .. r1 - 1
+     * ------------------------------------------------------------------------------------ */
     void (*rope)(const qn__cpu_rope *a, size_t r0, size_t r1);
     void (*rope_f64)(const qn__cpu_rope_f64 *a, size_t r0, size_t r1);
 
-    /* --- elementwise, n contiguous elements, any alignment; y may be x ---------------------------------------------- */
+    /* --- elementwise, n contiguous elements, any alignment; y may be x
+     * ---------------------------------------------- */
     void (*map[QN__CPU_MAP_COUNT])(float *y, const float *x, size_t n);
     void (*map_f64[QN__CPU_MAP_COUNT])(double *y, const double *x, size_t n);
     void (*pow)(float *y, const float *x, const float *e, size_t n);
     void (*pow_f64)(double *y, const double *x, const double *e, size_t n);
     void (*f32_from_bf16)(float *y, const uint16_t *x, size_t n);
-    void (*bf16_from_f32)(uint16_t *y, const float *x, size_t n); /* nearest even; NaN stays a (quiet) NaN */
+    void (*bf16_from_f32)(uint16_t *y, const float *x,
+                          size_t n); /* nearest even; NaN stays a (quiet) NaN */
     void (*f32_from_f16)(float *y, const uint16_t *x, size_t n);
-    void (*f16_from_f32)(uint16_t *y, const float *x, size_t n); /* nearest even, overflow to infinity */
+    void (*f16_from_f32)(uint16_t *y, const float *x,
+                         size_t n); /* nearest even, overflow to infinity */
 
-    /* --- attention ---------------------------------------------------------------------------------------------------- */
+    /* --- attention
+     * ----------------------------------------------------------------------------------------------------
+     */
     void (*cache_write)(const qn__cpu_cache_write *a);
     /* Scratch for one call of attend, for any tier. */
     size_t (*attend_scratch)(size_t tokens, size_t heads, size_t d, size_t dv);
     /*
-     * All tokens and heads of one call; the caller cuts prefill into tiles of tokens (about 64 / heads is good) and
-     * gives each (KV head, tile) to a thread.
+     * All tokens and heads of one call; the caller cuts prefill into tiles of tokens (about 64 /
+     * heads is good) and gives each (KV head, tile) to a thread.
      */
     void (*attend)(const qn__cpu_attend *a, void *scratch);
 } qn__cpu_kernels;
 
 /*
- * Fills t with the best tier that the machine has, or with force_tier ("ref", "avx2", "avx512"; NULL: best). Returns 0,
- * or -1 when the tier is unknown or the machine lacks it (t is then the reference).
+ * Fills t with the best tier that the machine has, or with force_tier ("ref", "avx2", "avx512";
+ * NULL: best). Returns 0, or -1 when the tier is unknown or the machine lacks it (t is then the
+ * reference).
  */
 int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier);
 

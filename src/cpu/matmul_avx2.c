@@ -2,10 +2,11 @@
 /*
  * AVX2: packed matmul both ways, packing, and the plain strided matmul in f32.
  *
- * Approach as in the AVX-512 files with half-panels of 8 lanes: bf16 weights are widened to f32 in registers (the pair's low
- * half is the even k), x is rounded to bf16 and widened when it is prepared, and every product is an f32 fma. Prepared x
- * would not fit its room as f32, so bf16 x stays a pair in 32 bits and is broadcast and widened as W is.
- * Tiles of 2 rows x 2 panels or 4 x 1: one fma chain an output in order of k, which alone fixes the bits.
+ * Approach as in the AVX-512 files with half-panels of 8 lanes: bf16 weights are widened to f32 in
+ * registers (the pair's low half is the even k), x is rounded to bf16 and widened when it is
+ * prepared, and every product is an f32 fma. Prepared x would not fit its room as f32, so bf16 x
+ * stays a pair in 32 bits and is broadcast and widened as W is. Tiles of 2 rows x 2 panels or 4 x
+ * 1: one fma chain an output in order of k, which alone fixes the bits.
  */
 #include "kernels.h"
 #include "vec_avx2.h"
@@ -14,9 +15,11 @@
 
 enum { A2_CHUNK = 256, A2_BACK_PANELS = 128, A2_DENSE_K = 128 };
 
-/* --- prepare: [unit][rows] in blocks of 4 rows, the last block m % 4 rows ------------------------------------------------ */
+/* --- prepare: [unit][rows] in blocks of 4 rows, the last block m % 4 rows
+ * ------------------------------------------------ */
 
-static void prepare_avx2(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m, size_t k, size_t m0, size_t m1)
+static void prepare_avx2(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m,
+                         size_t k, size_t m0, size_t m1)
 {
     size_t units = type == QN__CPU_BF16 ? (k + 1) / 2 : k;
     for (size_t r = m0; r < m1; r++) {
@@ -42,7 +45,9 @@ static void prepare_avx2(qn__cpu_type type, void *dst, const float *x, size_t ld
     }
 }
 
-/* --- matmul ---------------------------------------------------------------------------------------------------------- */
+/* --- matmul
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 ALWAYS __m256 pair_even(__m256 pair)
 {
@@ -67,42 +72,43 @@ typedef struct a2_tile_args {
 ALWAYS void a2_tile(int f32, int rows, const a2_tile_args *a)
 {
     const float *w = a->w, *x = a->x;
-#define DECLARE(r)                                                                                                      \
-    __m256 c##r##0 = _mm256_setzero_ps(), c##r##1 = c##r##0;                                                            \
-    if (rows > r) {                                                                                                     \
-        c##r##0 = _mm256_loadu_ps(a->sums + 16 * r);                                                                    \
-        c##r##1 = _mm256_loadu_ps(a->sums + 16 * r + 8);                                                                \
+#define DECLARE(r)                                                                                 \
+    __m256 c##r##0 = _mm256_setzero_ps(), c##r##1 = c##r##0;                                       \
+    if (rows > r) {                                                                                \
+        c##r##0 = _mm256_loadu_ps(a->sums + 16 * r);                                               \
+        c##r##1 = _mm256_loadu_ps(a->sums + 16 * r + 8);                                           \
     }
     A2_ROWS(DECLARE)
 #undef DECLARE
     for (size_t u = 0; u < a->units; u++) {
-        __m256 w0 = _mm256_load_ps(w), w1 = _mm256_load_ps(w + 8), v0 = pair_odd(w0), v1 = pair_odd(w1);
+        __m256 w0 = _mm256_load_ps(w), w1 = _mm256_load_ps(w + 8), v0 = pair_odd(w0),
+               v1 = pair_odd(w1);
         if (rows == 1)
             _mm_prefetch((const char *)w + 4096, _MM_HINT_T0);
         if (!f32) {
             w0 = pair_even(w0);
             w1 = pair_even(w1);
         }
-#define STEP(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        __m256 s = _mm256_broadcast_ss(x + r), e = f32 ? s : pair_even(s);                                              \
-        c##r##0 = _mm256_fmadd_ps(e, w0, c##r##0);                                                                      \
-        c##r##1 = _mm256_fmadd_ps(e, w1, c##r##1);                                                                      \
-        if (!f32) {                                                                                                     \
-            __m256 o = pair_odd(s);                                                                                     \
-            c##r##0 = _mm256_fmadd_ps(o, v0, c##r##0);                                                                  \
-            c##r##1 = _mm256_fmadd_ps(o, v1, c##r##1);                                                                  \
-        }                                                                                                               \
+#define STEP(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        __m256 s = _mm256_broadcast_ss(x + r), e = f32 ? s : pair_even(s);                         \
+        c##r##0 = _mm256_fmadd_ps(e, w0, c##r##0);                                                 \
+        c##r##1 = _mm256_fmadd_ps(e, w1, c##r##1);                                                 \
+        if (!f32) {                                                                                \
+            __m256 o = pair_odd(s);                                                                \
+            c##r##0 = _mm256_fmadd_ps(o, v0, c##r##0);                                             \
+            c##r##1 = _mm256_fmadd_ps(o, v1, c##r##1);                                             \
+        }                                                                                          \
     }
         A2_ROWS(STEP)
 #undef STEP
         w += 16;
         x += rows;
     }
-#define SAVE(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        _mm256_storeu_ps(a->sums + 16 * r, c##r##0);                                                                    \
-        _mm256_storeu_ps(a->sums + 16 * r + 8, c##r##1);                                                                \
+#define SAVE(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        _mm256_storeu_ps(a->sums + 16 * r, c##r##0);                                               \
+        _mm256_storeu_ps(a->sums + 16 * r + 8, c##r##1);                                           \
     }
     A2_ROWS(SAVE)
 #undef SAVE
@@ -111,17 +117,12 @@ ALWAYS void a2_tile(int f32, int rows, const a2_tile_args *a)
 static void a2_tile_of(qn__cpu_type type, size_t rows, const a2_tile_args *a)
 {
     switch (rows + (type == QN__CPU_F32 ? 4 : 0)) {
-#define SHAPE(r)                                                                                                        \
-    case r + 1:                                                                                                         \
-        a2_tile(0, r + 1, a);                                                                                           \
-        break;                                                                                                          \
-    case r + 5:                                                                                                         \
-        a2_tile(1, r + 1, a);                                                                                           \
-        break;
+#define SHAPE(r)                                                                                   \
+    case r + 1: a2_tile(0, r + 1, a); break;                                                       \
+    case r + 5: a2_tile(1, r + 1, a); break;
         A2_ROWS(SHAPE)
 #undef SHAPE
-    default:
-        break;
+    default: break;
     }
 }
 
@@ -146,13 +147,15 @@ static void a2_panel_chunk(const qn__cpu_matmul *a, size_t p, size_t u, size_t c
 
 static void matmul_avx2(const qn__cpu_matmul *a, size_t p0, size_t p1)
 {
-    size_t units = a->type == QN__CPU_BF16 ? (a->k + 1) / 2 : a->k, chunk = a->m <= 4 ? units : A2_CHUNK;
+    size_t units = a->type == QN__CPU_BF16 ? (a->k + 1) / 2 : a->k,
+           chunk = a->m <= 4 ? units : A2_CHUNK;
     for (size_t p = p0; p < p1; p++)
         for (size_t u = 0; u < units; u += chunk)
             a2_panel_chunk(a, p, u, units - u < chunk ? units - u : chunk, units);
 }
 
-/* --- the transposed product: as back_avx512.c, tiles of 2 rows x 4 columns of a gathered chunk ---------------------------- */
+/* --- the transposed product: as back_avx512.c, tiles of 2 rows x 4 columns of a gathered chunk
+ * ---------------------------- */
 
 static void a2_back_gather(const qn__cpu_matmul_back *a, size_t c, size_t p0, size_t p1, float *to)
 {
@@ -162,9 +165,11 @@ static void a2_back_gather(const qn__cpu_matmul_back *a, size_t c, size_t p0, si
         for (size_t j = 0; j < 4; j++, to += 16) {
             vf v = v_set(0.0f);
             if (c + j < a->k) {
-                v = v_load((const float *)(panel + (a->type == QN__CPU_F32 ? c + j : (c + j) / 2) * 64));
+                v = v_load(
+                    (const float *)(panel + (a->type == QN__CPU_F32 ? c + j : (c + j) / 2) * 64));
                 if (a->type == QN__CPU_BF16)
-                    v = j % 2 ? (vf){pair_odd(v.a), pair_odd(v.b)} : (vf){pair_even(v.a), pair_even(v.b)};
+                    v = j % 2 ? (vf){pair_odd(v.a), pair_odd(v.b)}
+                              : (vf){pair_even(v.a), pair_even(v.b)};
             }
             v_store(to, v);
         }
@@ -202,9 +207,11 @@ static void matmul_back_avx2(const qn__cpu_matmul_back *a, size_t k0, size_t k1)
     }
 }
 
-/* --- plain strided matmul: as dense_avx512.c, tiles of 4 rows x 16 columns ------------------------------------------------ */
+/* --- plain strided matmul: as dense_avx512.c, tiles of 4 rows x 16 columns
+ * ------------------------------------------------ */
 
-static void a2_dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n0, size_t nn, float *to)
+static void a2_dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n0, size_t nn,
+                          float *to)
 {
     const float *b = a->b + (ptrdiff_t)k0 * a->rbs + (ptrdiff_t)n0 * a->cbs;
     for (size_t k = 0; k < nk; k++, b += a->rbs, to += 16)
@@ -212,37 +219,39 @@ static void a2_dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n
             to[i] = i < nn ? b[(ptrdiff_t)i * a->cbs] : 0.0f;
 }
 
-ALWAYS void a2_dense_tile(int rows, const qn__cpu_dense *d, const float *a, const float *b, size_t nk, float *sums)
+ALWAYS void a2_dense_tile(int rows, const qn__cpu_dense *d, const float *a, const float *b,
+                          size_t nk, float *sums)
 {
-#define DECLARE(r)                                                                                                      \
-    __m256 c##r##0 = _mm256_setzero_ps(), c##r##1 = c##r##0;                                                            \
-    if (rows > r) {                                                                                                     \
-        c##r##0 = _mm256_loadu_ps(sums + 16 * r);                                                                       \
-        c##r##1 = _mm256_loadu_ps(sums + 16 * r + 8);                                                                   \
+#define DECLARE(r)                                                                                 \
+    __m256 c##r##0 = _mm256_setzero_ps(), c##r##1 = c##r##0;                                       \
+    if (rows > r) {                                                                                \
+        c##r##0 = _mm256_loadu_ps(sums + 16 * r);                                                  \
+        c##r##1 = _mm256_loadu_ps(sums + 16 * r + 8);                                              \
     }
     A2_ROWS(DECLARE)
 #undef DECLARE
     for (size_t k = 0; k < nk; k++, a += d->cas, b += 16) {
         __m256 b0 = _mm256_load_ps(b), b1 = _mm256_load_ps(b + 8);
-#define STEP(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        __m256 x = _mm256_broadcast_ss(a + r * d->ras);                                                                 \
-        c##r##0 = _mm256_fmadd_ps(x, b0, c##r##0);                                                                      \
-        c##r##1 = _mm256_fmadd_ps(x, b1, c##r##1);                                                                      \
+#define STEP(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        __m256 x = _mm256_broadcast_ss(a + r * d->ras);                                            \
+        c##r##0 = _mm256_fmadd_ps(x, b0, c##r##0);                                                 \
+        c##r##1 = _mm256_fmadd_ps(x, b1, c##r##1);                                                 \
     }
         A2_ROWS(STEP)
 #undef STEP
     }
-#define SAVE(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        _mm256_storeu_ps(sums + 16 * r, c##r##0);                                                                       \
-        _mm256_storeu_ps(sums + 16 * r + 8, c##r##1);                                                                   \
+#define SAVE(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        _mm256_storeu_ps(sums + 16 * r, c##r##0);                                                  \
+        _mm256_storeu_ps(sums + 16 * r + 8, c##r##1);                                              \
     }
     A2_ROWS(SAVE)
 #undef SAVE
 }
 
-static void a2_dense_chunk(const qn__cpu_dense *d, size_t m0, size_t m1, size_t k, size_t nk, size_t n, const float *copy)
+static void a2_dense_chunk(const qn__cpu_dense *d, size_t m0, size_t m1, size_t k, size_t nk,
+                           size_t n, const float *copy)
 {
     size_t nn = d->n - n < 16 ? d->n - n : 16;
     for (size_t m = m0; m < m1; m += 4) {

@@ -2,25 +2,27 @@
 /*
  * AVX-512: packed matmul, y[M, N] = x[M, K] W[N, K]^T, bf16 by vdpbf16ps and f32 by fma.
  *
- * Both types are streams of 32-bit units (a bf16 pair or one f32): a panel is [unit][16 outputs], x is [unit][rows] in
- * blocks of 8 rows (pack_avx512.c). One accumulator lane an output, one step a unit, in order of k: this alone fixes the
- * bits, whatever the tile, the chunk (sums pass through y exactly) or the company.
+ * Both types are streams of 32-bit units (a bf16 pair or one f32): a panel is [unit][16 outputs], x
+ * is [unit][rows] in blocks of 8 rows (pack_avx512.c). One accumulator lane an output, one step a
+ * unit, in order of k: this alone fixes the bits, whatever the tile, the chunk (sums pass through y
+ * exactly) or the company.
  *
- * Up to 8 rows: one panel (two, for more than 4 rows) streams past once, prefetched across its end; one stream was faster
- * than several on Zen 4 although a chain of dot products is 6 cycles a step. More rows: tiles of 8 rows x 3
- * panels; a chunk of 3 panels stays in the first cache while all rows of a band pass.
+ * Up to 8 rows: one panel (two, for more than 4 rows) streams past once, prefetched across its end;
+ * one stream was faster than several on Zen 4 although a chain of dot products is 6 cycles a step.
+ * More rows: tiles of 8 rows x 3 panels; a chunk of 3 panels stays in the second cache while all
+ * rows of a band pass (chunks for the first cache were slower: sums come and go too often).
  *
- * The step is inline assembly because gcc 12 copies the accumulator of the dot-product intrinsic; accumulators have names
- * because clang 14 keeps arrays of them in memory.
+ * The step is inline assembly because gcc 12 copies the accumulator of the dot-product intrinsic;
+ * accumulators have names because clang 14 keeps arrays of them in memory.
  */
 #include <immintrin.h>
 
 #include "kernels.h"
 
 enum {
-    CHUNK_UNITS = 128,   /* 24 KB of three panels */
-    BAND_ROWS = 512,     /* rows of x per pass over the panels */
-    AHEAD_UNITS = 64     /* prefetch distance of all streams together, 4 KB */
+    CHUNK_UNITS = 1024, /* 192 KB of three panels, in the second cache */
+    BAND_ROWS = 512,    /* rows of x per pass over the panels */
+    AHEAD_UNITS = 64    /* prefetch distance of W's streams together, 4 KB; of x 2 KB */
 };
 
 #define ALWAYS static inline __attribute__((always_inline))
@@ -35,18 +37,19 @@ ALWAYS __m512 dot_step(int f32, __m512 c, __m512 w, __m512 x)
 }
 
 typedef struct tile_args {
-    const char *w;       /* first panel, at the first unit */
+    const char *w; /* first panel, at the first unit */
     size_t panel_bytes;
-    const float *x;      /* block of rows, at the first unit */
+    const float *x; /* block of rows, at the first unit */
     size_t units;
     float *y;
     size_t ldy;
-    int resume;          /* take sums from y */
-    __mmask16 last;      /* lanes of the last panel that exist */
-    size_t ahead;        /* bytes from a panel to the one of the next group; 0: no prefetch */
+    int resume;     /* take sums from y */
+    __mmask16 last; /* lanes of the last panel that exist */
+    size_t ahead;   /* bytes from a panel to the one of the next group; 0: no prefetch */
 } tile_args;
 
-/* What each row of a tile does: F(row) is applied for 0 .. 7, dead rows vanish as `rows` is a constant. */
+/* What each row of a tile does: F(row) is applied for 0 .. 7, dead rows vanish as `rows` is a
+ * constant. */
 #define EACH_ROW(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
 
 /* rows x panels tile, 1 <= rows <= 8, 1 <= panels <= 3; constants at every call. */
@@ -63,20 +66,21 @@ ALWAYS void tile(int f32, int rows, int panels, const tile_args *a)
     EACH_ROW(CLEAR)
 #undef CLEAR
     if (a->resume) {
-#define RESUME(r)                                                                                                       \
-    if (rows > r) {                                                                                                     \
-        const float *y = a->y + r * a->ldy;                                                                             \
-        c##r##0 = _mm512_maskz_loadu_ps(panels == 1 ? a->last : all, y);                                                \
-        if (panels > 1)                                                                                                 \
-            c##r##1 = _mm512_maskz_loadu_ps(panels == 2 ? a->last : all, y + 16);                                       \
-        if (panels > 2)                                                                                                 \
-            c##r##2 = _mm512_maskz_loadu_ps(panels == 3 ? a->last : all, y + 32);                                       \
+#define RESUME(r)                                                                                  \
+    if (rows > r) {                                                                                \
+        const float *y = a->y + r * a->ldy;                                                        \
+        c##r##0 = _mm512_maskz_loadu_ps(panels == 1 ? a->last : all, y);                           \
+        if (panels > 1)                                                                            \
+            c##r##1 = _mm512_maskz_loadu_ps(panels == 2 ? a->last : all, y + 16);                  \
+        if (panels > 2)                                                                            \
+            c##r##2 = _mm512_maskz_loadu_ps(panels == 3 ? a->last : all, y + 32);                  \
     }
         EACH_ROW(RESUME)
 #undef RESUME
     }
     size_t distance = AHEAD_UNITS / (size_t)panels, jump = distance * 64;
-    size_t near = a->ahead && left > distance ? left - distance : 0; /* units before the prefetch changes group */
+    size_t near = a->ahead && left > distance ? left - distance
+                                              : 0; /* units before the prefetch changes group */
     for (int part = 0; part < 2; part++) {
         size_t n = part == 0 ? near : left - near;
         if (part == 1)
@@ -94,29 +98,31 @@ ALWAYS void tile(int f32, int rows, int panels, const tile_args *a)
                 if (panels > 2)
                     _mm_prefetch(w + 2 * pb + jump, _MM_HINT_T0);
             }
-#define STEP(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        __m512 v = _mm512_set1_ps(x[r]);                                                                                \
-        c##r##0 = dot_step(f32, c##r##0, w0, v);                                                                        \
-        if (panels > 1)                                                                                                 \
-            c##r##1 = dot_step(f32, c##r##1, w1, v);                                                                    \
-        if (panels > 2)                                                                                                 \
-            c##r##2 = dot_step(f32, c##r##2, w2, v);                                                                    \
+#define STEP(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        __m512 v = _mm512_set1_ps(x[r]);                                                           \
+        c##r##0 = dot_step(f32, c##r##0, w0, v);                                                   \
+        if (panels > 1)                                                                            \
+            c##r##1 = dot_step(f32, c##r##1, w1, v);                                               \
+        if (panels > 2)                                                                            \
+            c##r##2 = dot_step(f32, c##r##2, w2, v);                                               \
     }
             EACH_ROW(STEP)
 #undef STEP
+            if (rows == 8 && !a->ahead) /* the hardware stops at each page of the stream of x */
+                _mm_prefetch((const char *)(x + 8 * AHEAD_UNITS), _MM_HINT_T0);
             w += 64;
             x += rows;
         }
     }
-#define SAVE(r)                                                                                                         \
-    if (rows > r) {                                                                                                     \
-        float *y = a->y + r * a->ldy;                                                                                   \
-        _mm512_mask_storeu_ps(y, panels == 1 ? a->last : all, c##r##0);                                                 \
-        if (panels > 1)                                                                                                 \
-            _mm512_mask_storeu_ps(y + 16, panels == 2 ? a->last : all, c##r##1);                                        \
-        if (panels > 2)                                                                                                 \
-            _mm512_mask_storeu_ps(y + 32, panels == 3 ? a->last : all, c##r##2);                                        \
+#define SAVE(r)                                                                                    \
+    if (rows > r) {                                                                                \
+        float *y = a->y + r * a->ldy;                                                              \
+        _mm512_mask_storeu_ps(y, panels == 1 ? a->last : all, c##r##0);                            \
+        if (panels > 1)                                                                            \
+            _mm512_mask_storeu_ps(y + 16, panels == 2 ? a->last : all, c##r##1);                   \
+        if (panels > 2)                                                                            \
+            _mm512_mask_storeu_ps(y + 32, panels == 3 ? a->last : all, c##r##2);                   \
     }
     EACH_ROW(SAVE)
 #undef SAVE
@@ -128,20 +134,13 @@ ALWAYS void tile(int f32, int rows, int panels, const tile_args *a)
 ALWAYS void tile_of(int f32, size_t rows, size_t panels, const tile_args *a)
 {
     switch (rows * 3 + panels - 1) {
-#define SHAPE(r)                                                                                                        \
-    case r * 3:                                                                                                         \
-        tile(f32, r, 1, a);                                                                                             \
-        break;                                                                                                          \
-    case r * 3 + 1:                                                                                                     \
-        tile(f32, r, 2, a);                                                                                             \
-        break;                                                                                                          \
-    case r * 3 + 2:                                                                                                     \
-        tile(f32, r, 3, a);                                                                                             \
-        break;
+#define SHAPE(r)                                                                                   \
+    case r * 3: tile(f32, r, 1, a); break;                                                         \
+    case r * 3 + 1: tile(f32, r, 2, a); break;                                                     \
+    case r * 3 + 2: tile(f32, r, 3, a); break;
         SHAPES(SHAPE)
 #undef SHAPE
-    default:
-        break;
+    default: break;
     }
 }
 
@@ -167,16 +166,25 @@ static void matmul_few(const qn__cpu_matmul *a, size_t p0, size_t p1, size_t uni
     size_t panel_bytes = units * 64, group = a->m <= 4 ? 1 : 2;
     for (size_t p = p0; p < p1; p += group) {
         size_t panels = p1 - p < group ? p1 - p : group;
-        tile_args t = {(const char *)a->w + p * panel_bytes, panel_bytes, a->x, units, a->y + p * 16, a->ldy, 0,
-                       lanes_of_panel(a->n, p + panels - 1), panels * panel_bytes};
+        tile_args t = {(const char *)a->w + p * panel_bytes,
+                       panel_bytes,
+                       a->x,
+                       units,
+                       a->y + p * 16,
+                       a->ldy,
+                       0,
+                       lanes_of_panel(a->n, p + panels - 1),
+                       panels * panel_bytes};
         (a->type == QN__CPU_F32 ? tile_f32 : tile_bf16)(a->m, panels, &t);
     }
 }
 
-static void matmul_band(const qn__cpu_matmul *a, size_t p, size_t panels, size_t m0, size_t m1, size_t units)
+static void matmul_band(const qn__cpu_matmul *a, size_t p, size_t panels, size_t m0, size_t m1,
+                        size_t units)
 {
     size_t panel_bytes = units * 64;
-    tile_args t = {NULL, panel_bytes, NULL, 0, NULL, a->ldy, 0, lanes_of_panel(a->n, p + panels - 1), 0};
+    tile_args t = {
+        NULL, panel_bytes, NULL, 0, NULL, a->ldy, 0, lanes_of_panel(a->n, p + panels - 1), 0};
     for (size_t u = 0; u < units; u += CHUNK_UNITS) {
         t.w = (const char *)a->w + p * panel_bytes + u * 64;
         t.units = units - u < CHUNK_UNITS ? units - u : CHUNK_UNITS;

@@ -2,8 +2,8 @@
 /*
  * Reference: attention of one KV head over the blocked cache, and the cache writer.
  *
- * Approach: one row (token, head) at a time, keys in blocks of 64 anchored at key 0, online softmax merged left to right,
- * plain sums in key order. Only keys inside the row's range are read.
+ * Approach: one row (token, head) at a time, keys in blocks of 64 anchored at key 0, online softmax
+ * merged left to right, plain sums in key order. Only keys inside the row's range are read.
  * Invariant: a row's bits depend on its q, its range and the keys and values inside it.
  */
 #include <math.h>
@@ -20,7 +20,8 @@ static size_t ref_key_slot(const uint32_t *pages, size_t s)
 
 static float ref_element(qn__cpu_type type, const void *p, size_t i)
 {
-    return type == QN__CPU_F32 ? ((const float *)p)[i] : qn__cpu_f32_of_bf16(((const uint16_t *)p)[i]);
+    return type == QN__CPU_F32 ? ((const float *)p)[i]
+                               : qn__cpu_f32_of_bf16(((const uint16_t *)p)[i]);
 }
 
 static void ref_store(qn__cpu_type type, void *p, size_t i, float f)
@@ -46,7 +47,8 @@ static float ref_score(const qn__cpu_attend *a, const float *q, size_t s)
     return a->softcap > 0.0f ? a->softcap * tanhf(sum / a->softcap) : sum;
 }
 
-static void ref_attend_row(const qn__cpu_attend *a, const float *q, float *o, size_t begin, size_t end, const float *sink)
+static void ref_attend_row(const qn__cpu_attend *a, const float *q, float *o, size_t begin,
+                           size_t end, const float *sink)
 {
     float max = -INFINITY, total = 0.0f;
     for (size_t i = 0; i < a->dv; i++)
@@ -88,14 +90,17 @@ static void ref_attend(const qn__cpu_attend *a, void *scratch)
 {
     (void)scratch;
     for (size_t t = 0; t < a->tokens; t++) {
-        size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0, end = a->end[t] > 0 ? (size_t)a->end[t] : 0;
+        size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0,
+               end = a->end[t] > 0 ? (size_t)a->end[t] : 0;
         for (size_t h = 0; h < a->heads; h++)
-            ref_attend_row(a, a->q + t * a->q_token + h * a->q_head, a->o + t * a->o_token + h * a->o_head, begin, end,
+            ref_attend_row(a, a->q + t * a->q_token + h * a->q_head,
+                           a->o + t * a->o_token + h * a->o_head, begin, end,
                            a->sink ? a->sink + h : NULL);
     }
 }
 
-/* For every tier: output sums, probabilities, two f32 copies of a block of 64 keys, and rows of state; see attend.inl. */
+/* For every tier: output sums, probabilities, two f32 copies of a block of 64 keys, and rows of
+ * state; see attend.inl. */
 static size_t ref_attend_scratch(size_t tokens, size_t heads, size_t d, size_t dv)
 {
     size_t rows = tokens * heads, dv16 = (dv + 15) / 16 * 16;

@@ -26,8 +26,8 @@ static double f64_row_sum_squares(const double *x, size_t n)
     return s;
 }
 
-static void f64_rms_norm(double *y, size_t ldy, const double *x, size_t ldx, const double *w, double eps, size_t n,
-                         size_t r0, size_t r1)
+static void f64_rms_norm(double *y, size_t ldy, const double *x, size_t ldx, const double *w,
+                         double eps, size_t n, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r++) {
         double s = 1.0 / sqrt(f64_row_sum_squares(x + r * ldx, n) / (double)n + eps);
@@ -36,7 +36,8 @@ static void f64_rms_norm(double *y, size_t ldy, const double *x, size_t ldx, con
     }
 }
 
-static void f64_softmax(double *y, size_t ldy, const double *x, size_t ldx, size_t n, size_t r0, size_t r1)
+static void f64_softmax(double *y, size_t ldy, const double *x, size_t ldx, size_t n, size_t r0,
+                        size_t r1)
 {
     for (size_t r = r0; r < r1; r++) {
         double m = f64_row_max(x + r * ldx, n), s = 0.0;
@@ -67,7 +68,8 @@ static void f64_sum(double *out, const double *x, size_t ldx, size_t n, size_t r
     }
 }
 
-static void f64_sum_squares(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1)
+static void f64_sum_squares(double *out, const double *x, size_t ldx, size_t n, size_t r0,
+                            size_t r1)
 {
     for (size_t r = r0; r < r1; r++)
         out[r] = f64_row_sum_squares(x + r * ldx, n);
@@ -135,7 +137,8 @@ static double f64_rsqrt(double x)
     return 1.0 / sqrt(x);
 }
 
-static inline __attribute__((always_inline)) void f64_map_with(double (*f)(double), double *y, const double *x, size_t n)
+static inline __attribute__((always_inline)) void f64_map_with(double (*f)(double), double *y,
+                                                               const double *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         y[i] = f(x[i]);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reference: packed weights (pack, unpack, matmul both ways) and the plain strided matmul in f32 and f64.
+ * Reference: packed weights (pack, unpack, matmul both ways) and the plain strided matmul in f32
+ * and f64.
  *
- * Approach: the layouts of kernels.h read with plain loops, one accumulator an output, in order of the reduced index,
- * products and sums rounded separately. bf16 weights multiply x rounded to bf16, summed in f32.
- * Invariant: an output depends on its own row of x and of W only.
+ * Approach: the layouts of kernels.h read with plain loops, one accumulator an output, in order of
+ * the reduced index, products and sums rounded separately. bf16 weights multiply x rounded to bf16,
+ * summed in f32. Invariant: an output depends on its own row of x and of W only.
  */
 #include <string.h>
 
@@ -32,8 +33,8 @@ static size_t ref_place(qn__cpu_type type, size_t n_k, size_t row, size_t k)
     return (panel * n_k + k) * 16 + lane;
 }
 
-static void ref_pack_one(qn__cpu_type type, void *w, size_t k, size_t row, qn__cpu_type src_type, const void *src,
-                         size_t at, int zero)
+static void ref_pack_one(qn__cpu_type type, void *w, size_t k, size_t row, qn__cpu_type src_type,
+                         const void *src, size_t at, int zero)
 {
     size_t k_all = type == QN__CPU_BF16 ? (k + 1) / 2 * 2 : k;
     for (size_t i = 0; i < k_all; i++) {
@@ -44,13 +45,14 @@ static void ref_pack_one(qn__cpu_type type, void *w, size_t k, size_t row, qn__c
         } else if (src_type == QN__CPU_BF16 && !pad) { /* as stored, NaN payloads too */
             memcpy((uint16_t *)w + place, (const char *)src + 2 * (at + i), 2);
         } else {
-            ((uint16_t *)w)[place] = pad ? 0 : qn__cpu_bf16_of_f32(ref_source(src_type, src, at + i));
+            ((uint16_t *)w)[place] =
+                pad ? 0 : qn__cpu_bf16_of_f32(ref_source(src_type, src, at + i));
         }
     }
 }
 
-static void ref_pack_rows(qn__cpu_type type, void *w, size_t n, size_t k, qn__cpu_type src_type, const void *src,
-                          size_t ld, size_t n0, size_t n1)
+static void ref_pack_rows(qn__cpu_type type, void *w, size_t n, size_t k, qn__cpu_type src_type,
+                          const void *src, size_t ld, size_t n0, size_t n1)
 {
     for (size_t row = n0; row < n1; row++)
         ref_pack_one(type, w, k, row, src_type, src, (row - n0) * ld, 0);
@@ -59,7 +61,8 @@ static void ref_pack_rows(qn__cpu_type type, void *w, size_t n, size_t k, qn__cp
             ref_pack_one(type, w, k, row, src_type, src, 0, 1);
 }
 
-static void ref_unpack_row(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row, float *dst)
+static void ref_unpack_row(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row,
+                           float *dst)
 {
     (void)n;
     for (size_t i = 0; i < k; i++) {
@@ -69,7 +72,8 @@ static void ref_unpack_row(qn__cpu_type type, const void *w, size_t n, size_t k,
     }
 }
 
-static void ref_unpack_raw(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row, void *dst)
+static void ref_unpack_raw(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row,
+                           void *dst)
 {
     if (type == QN__CPU_F32) {
         ref_unpack_row(type, w, n, k, row, dst);
@@ -80,8 +84,8 @@ static void ref_unpack_raw(qn__cpu_type type, const void *w, size_t n, size_t k,
 }
 
 /* Prepared x: plain rows, [m][k] f32 or [m][k rounded up to even] bf16. */
-static void ref_prepare(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m, size_t k, size_t m0,
-                        size_t m1)
+static void ref_prepare(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m,
+                        size_t k, size_t m0, size_t m1)
 {
     (void)m;
     for (size_t r = m0; r < m1; r++) {
@@ -109,7 +113,8 @@ static void ref_matmul(const qn__cpu_matmul *a, size_t p0, size_t p1)
                 if (a->type == QN__CPU_F32)
                     sum += ((const float *)a->x)[r * a->k + i] * ((const float *)a->w)[place];
                 else
-                    sum += qn__cpu_f32_of_bf16(((const uint16_t *)a->x)[r * ((a->k + 1) / 2 * 2) + i]) *
+                    sum += qn__cpu_f32_of_bf16(
+                               ((const uint16_t *)a->x)[r * ((a->k + 1) / 2 * 2) + i]) *
                            qn__cpu_f32_of_bf16(((const uint16_t *)a->w)[place]);
             }
             a->y[r * a->ldy + j] = sum;
@@ -124,8 +129,9 @@ static void ref_matmul_back(const qn__cpu_matmul_back *a, size_t k0, size_t k1)
             float sum = 0.0f;
             for (size_t j = 0; j < a->n; j++) {
                 size_t place = ref_place(a->type, a->k, j, i);
-                float w = a->type == QN__CPU_F32 ? ((const float *)a->w)[place]
-                                                 : qn__cpu_f32_of_bf16(((const uint16_t *)a->w)[place]);
+                float w = a->type == QN__CPU_F32
+                              ? ((const float *)a->w)[place]
+                              : qn__cpu_f32_of_bf16(((const uint16_t *)a->w)[place]);
                 sum += a->g[r * a->ldg + j] * w;
             }
             a->y[r * a->ldy + i] = sum;

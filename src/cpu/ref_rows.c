@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reference: row kernels, rope, maps and conversions, from the sources that every tier shares, on plain C lanes.
- * pow is the C library's in every tier.
+ * Reference: row kernels, rope, maps and conversions, from the sources that every tier shares, on
+ * plain C lanes. pow is the C library's in every tier.
  */
 #include "kernels.h"
 #include "vec_ref.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transposes sixteen registers of sixteen 32-bit lanes in place: r[i] lane j becomes r[j] lane i. */
+/* Transposes sixteen registers of sixteen 32-bit lanes in place: r[i] lane j becomes r[j] lane i.
+ */
 #ifndef QN_CPU_TRANSPOSE_AVX512_H
 #define QN_CPU_TRANSPOSE_AVX512_H
 
@@ -14,7 +15,8 @@ static inline void transpose_16x16(__m512i r[16])
         a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) { /* b[i + j], 128-bit lane l: column 4 l + j of rows i .. i + 3 */
+    for (int i = 0; i < 16;
+         i += 4) { /* b[i + j], 128-bit lane l: column 4 l + j of rows i .. i + 3 */
         b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
         b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
         b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
@@ -22,7 +24,8 @@ static inline void transpose_16x16(__m512i r[16])
     }
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-        __m512i even0 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88), odd0 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
+        __m512i even0 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88),
+                odd0 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
         __m512i even1 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
         __m512i odd1 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
         r[j] = _mm512_shuffle_i32x4(even0, even1, 0x88);

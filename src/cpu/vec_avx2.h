@@ -189,7 +189,8 @@ static inline vi vi_sar(vi a, int n)
 
 static inline vm vi_eq(vi a, vi b)
 {
-    return (vm){_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.a, b.a)), _mm256_castsi256_ps(_mm256_cmpeq_epi32(a.b, b.b))};
+    return (vm){_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.a, b.a)),
+                _mm256_castsi256_ps(_mm256_cmpeq_epi32(a.b, b.b))};
 }
 
 static inline vf v_of_int(vi a)
@@ -237,7 +238,8 @@ static inline __m256i v_narrow_bf16(__m256 a)
     __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)),
                                  _mm256_and_si256(top, _mm256_set1_epi32(1)));
     __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(_mm256_srli_epi32(r, 16), _mm256_or_si256(top, _mm256_set1_epi32(0x40)), nan);
+    return _mm256_blendv_epi8(_mm256_srli_epi32(r, 16),
+                              _mm256_or_si256(top, _mm256_set1_epi32(0x40)), nan);
 }
 
 static inline void v_store_bf16(uint16_t *p, vf a)
@@ -248,8 +250,10 @@ static inline void v_store_bf16(uint16_t *p, vf a)
 
 static inline void v_store_f16(uint16_t *p, vf a)
 {
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)p,
+                     _mm256_cvtps_ph(a.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)(p + 8),
+                     _mm256_cvtps_ph(a.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 #endif

@@ -217,7 +217,8 @@ static inline void v_store_bf16(uint16_t *p, vf a)
 
 static inline void v_store_f16(uint16_t *p, vf a)
 {
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm256_storeu_si256((__m256i *)p,
+                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elementary functions on sixteen f32 lanes, written over vec_*.h so that every tier gives the same bits.
+ * Elementary functions on sixteen f32 lanes, written over vec_*.h so that every tier gives the same
+ * bits.
  *
- * Approach: range reduction, then a minimax polynomial in Horner form with fma (coefficients from our own Remez fits,
- * scripts in tests/cpu/fit_math.py). A lane's value depends on that lane's input alone. Denormals are kept. Rounding of
- * a float to an integer adds 1.5 * 2^23 and reads the low bits, which needs no conversion instruction.
- * Largest errors seen over dense sweeps are checked in tests/cpu/test_kernels.c.
+ * Approach: range reduction, then a minimax polynomial in Horner form with fma (coefficients from
+ * our own Remez fits, scripts in tests/cpu/fit_math.py). A lane's value depends on that lane's
+ * input alone. Denormals are kept. Rounding of a float to an integer adds 1.5 * 2^23 and reads the
+ * low bits, which needs no conversion instruction. Largest errors seen over dense sweeps are
+ * checked in tests/cpu/test_kernels.c.
  */
 
 #define MAGIC 12582912.0f /* 1.5 * 2^23 */
@@ -17,8 +19,8 @@ static inline vf v_exp2i(vi n)
 }
 
 /*
- * exp(x) = result * *scale, for x not NaN; |r| <= ln 2 / 2. The scale is a power of two split in halves, so that
- * multiplying by the second rounds once when the result is denormal.
+ * exp(x) = result * *scale, for x not NaN; |r| <= ln 2 / 2. The scale is a power of two split in
+ * halves, so that multiplying by the second rounds once when the result is denormal.
  */
 static inline vf v_exp_parts(vf x, vf *scale)
 {
@@ -27,7 +29,8 @@ static inline vf v_exp_parts(vf x, vf *scale)
     vf t = v_fma(c, v_set(0x1.715476p+0f), v_set(MAGIC));
     vi n = vi_sub(v_bits(t), v_bits(v_set(MAGIC)));
     vf k = v_sub(t, v_set(MAGIC));
-    vf r = v_fnma(k, v_set(0x1.62e4p-1f), c); /* ln 2 in 24 bits and the rest: the first step is exact */
+    vf r = v_fnma(k, v_set(0x1.62e4p-1f),
+                  c); /* ln 2 in 24 bits and the rest: the first step is exact */
     r = v_fnma(k, v_set(0x1.7f7d1cp-20f), r);
     vf q = v_set(0.00138131478782f);
     q = v_fma(q, r, v_set(0.00836941904684f));
@@ -122,7 +125,8 @@ static inline vf v_silu(vf x)
     return v_over_sigmoid(c, c);
 }
 
-/* x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): equal to the tanh form, without its cancellation */
+/* x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): equal to the tanh form, without its
+ * cancellation */
 static inline vf v_gelu_tanh(vf x)
 {
     vf c = v_pick(v_lt(x, v_set(-200.0f)), v_set(-200.0f), x);
@@ -158,7 +162,8 @@ static inline vf v_erf(vf x)
     return v_pick(v_is_nan(x), v_add(x, x), y);
 }
 
-/* Below -15 every result is -0; the error is absolute, of the size of x's rounding, as in the plain formula. */
+/* Below -15 every result is -0; the error is absolute, of the size of x's rounding, as in the plain
+ * formula. */
 static inline vf v_gelu(vf x)
 {
     vf c = v_pick(v_lt(x, v_set(-15.0f)), v_set(-15.0f), x);
@@ -167,8 +172,8 @@ static inline vf v_gelu(vf x)
 }
 
 /*
- * sin(x + turn * pi / 2) for turn 0 or 1. pi / 2 in three parts, good to |x| = 65536; lanes beyond (rare) go through the C
- * library one by one, also a function of the lane alone.
+ * sin(x + turn * pi / 2) for turn 0 or 1. pi / 2 in three parts, good to |x| = 65536; lanes beyond
+ * (rare) go through the C library one by one, also a function of the lane alone.
  */
 static inline vf v_sin_turned(vf x, uint32_t turn)
 {
@@ -191,7 +196,8 @@ static inline vf v_sin_turned(vf x, uint32_t turn)
     vm even = vi_eq(vi_and(n, vi_set(1)), vi_set(0));
     vf y = v_pick(even, s, c);
     y = v_float(vi_xor(v_bits(y), vi_shl(vi_and(n, vi_set(2)), 30)));
-    unsigned far = v_mask_bits(v_lt(v_abs(x), v_set(65536.0f))) ^ 0xffffu; /* also NaN and infinity */
+    unsigned far =
+        v_mask_bits(v_lt(v_abs(x), v_set(65536.0f))) ^ 0xffffu; /* also NaN and infinity */
     if (far) {
         float in[16], out[16];
         v_store(in, x);

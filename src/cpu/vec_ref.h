@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sixteen f32 lanes in plain C: the vocabulary that vec_math.inl and vec_rows.inl are written in. vec_avx2.h and
- * vec_avx512.h give the same functions with the same bits.
+ * Sixteen f32 lanes in plain C: the vocabulary that vec_math.inl and vec_rows.inl are written in.
+ * vec_avx2.h and vec_avx512.h give the same functions with the same bits.
  *
- * vf, vi, vm are sixteen floats, 32-bit integers, truth values. v_max(a, b) is a > b ? a : b, v_min likewise with <: the
- * second operand wins when either is NaN. v_sum and v_top fold lanes i and i + 8, then i + 4, i + 2, i + 1.
+ * vf, vi, vm are sixteen floats, 32-bit integers, truth values. v_max(a, b) is a > b ? a : b, v_min
+ * likewise with <: the second operand wins when either is NaN. v_sum and v_top fold lanes i and i +
+ * 8, then i + 4, i + 2, i + 1.
  */
 #ifndef QN_CPU_VEC_H
 #define QN_CPU_VEC_H

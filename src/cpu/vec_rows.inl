@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Row kernels, maps, conversions and rope, written over vec_*.h so that every tier gives the same bits.
+ * Row kernels, maps, conversions and rope, written over vec_*.h so that every tier gives the same
+ * bits.
  *
- * Approach: a reduction keeps 4 x 16 partial results (element i in lane i mod 64), folded as ((a + b) + (c + d)) and then
- * by v_sum's tree, so its order depends on the length alone. Tails go through the same code with neutral lanes.
+ * Approach: a reduction keeps 4 x 16 partial results (element i in lane i mod 64), folded as ((a +
+ * b) + (c + d)) and then by v_sum's tree, so its order depends on the length alone. Tails go
+ * through the same code with neutral lanes.
  */
 
 typedef struct quad {
@@ -76,7 +78,8 @@ static inline float row_max(const float *x, size_t n)
     quad m = quad_set(-INFINITY);
     for (size_t i = 0; i < n; i += 64) {
         quad q = quad_load(x, i, n, -INFINITY);
-        m = (quad){max_keep_nan(m.a, q.a), max_keep_nan(m.b, q.b), max_keep_nan(m.c, q.c), max_keep_nan(m.d, q.d)};
+        m = (quad){max_keep_nan(m.a, q.a), max_keep_nan(m.b, q.b), max_keep_nan(m.c, q.c),
+                   max_keep_nan(m.d, q.d)};
     }
     vf all = max_keep_nan(max_keep_nan(m.a, m.b), max_keep_nan(m.c, m.d));
     return v_mask_bits(v_is_nan(all)) ? NAN : v_top(all);
@@ -89,7 +92,8 @@ static inline float row_exp_sum(float *y, const float *x, size_t n, float base)
     quad s = quad_set(0.0f);
     for (size_t i = 0; i < n; i += 64) {
         quad q = quad_load(x, i, n, -INFINITY); /* exp gives 0 past the end */
-        q = (quad){v_exp(v_sub(q.a, b)), v_exp(v_sub(q.b, b)), v_exp(v_sub(q.c, b)), v_exp(v_sub(q.d, b))};
+        q = (quad){v_exp(v_sub(q.a, b)), v_exp(v_sub(q.b, b)), v_exp(v_sub(q.c, b)),
+                   v_exp(v_sub(q.d, b))};
         s = (quad){v_add(s.a, q.a), v_add(s.b, q.b), v_add(s.c, q.c), v_add(s.d, q.d)};
         if (y) {
             v_store_n(y + i, quad_left(n - i, 0), q.a);
@@ -101,8 +105,8 @@ static inline float row_exp_sum(float *y, const float *x, size_t n, float base)
     return quad_sum(s);
 }
 
-static void rms_norm_rows(float *y, size_t ldy, const float *x, size_t ldx, const float *w, float eps, size_t n, size_t r0,
-                          size_t r1)
+static void rms_norm_rows(float *y, size_t ldy, const float *x, size_t ldx, const float *w,
+                          float eps, size_t n, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r++) {
         const float *in = x + r * ldx;
@@ -116,7 +120,8 @@ static void rms_norm_rows(float *y, size_t ldy, const float *x, size_t ldx, cons
     }
 }
 
-static void softmax_rows(float *y, size_t ldy, const float *x, size_t ldx, size_t n, size_t r0, size_t r1)
+static void softmax_rows(float *y, size_t ldy, const float *x, size_t ldx, size_t n, size_t r0,
+                         size_t r1)
 {
     for (size_t r = r0; r < r1; r++) {
         float *out = y + r * ldy;
@@ -166,10 +171,12 @@ static void argmax_rows(int64_t *out, const float *x, size_t ldx, size_t n, size
         float top = row_max(in, n);
         vf t = v_set(top);
         int64_t at = 0;
-        for (size_t i = 0; i < n; i += 16) { /* past the end NaN and infinity could match: cut the mask */
+        for (size_t i = 0; i < n;
+             i += 16) { /* past the end NaN and infinity could match: cut the mask */
             size_t left = quad_left(n - i, 0);
             vf v = v_load_n(in + i, left, 0.0f);
-            unsigned hit = v_mask_bits(top != top ? v_is_nan(v) : v_eq(v, t)) & (unsigned)((1ul << left) - 1);
+            unsigned hit =
+                v_mask_bits(top != top ? v_is_nan(v) : v_eq(v, t)) & (unsigned)((1ul << left) - 1);
             if (hit) {
                 while (!(hit & 1)) {
                     hit >>= 1;
@@ -183,8 +190,10 @@ static void argmax_rows(int64_t *out, const float *x, size_t ldx, size_t n, size
     }
 }
 
-/* One head: pairs (i, i + half) or (2i, 2i + 1). In place is safe: a step reads what it writes first. */
-static void rope_head(const qn__cpu_rope *a, float *y, const float *x, const float *cs, const float *sn)
+/* One head: pairs (i, i + half) or (2i, 2i + 1). In place is safe: a step reads what it writes
+ * first. */
+static void rope_head(const qn__cpu_rope *a, float *y, const float *x, const float *cs,
+                      const float *sn)
 {
     size_t h = a->half;
     if (a->interleaved) {
@@ -210,13 +219,16 @@ static void rope_rows(const qn__cpu_rope *a, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r++)
         for (size_t h = 0; h < a->heads; h++)
-            rope_head(a, a->y + r * a->y_row + h * a->y_head, a->x + r * a->x_row + h * a->x_head, a->cos + r * a->cs_row,
-                      a->sin + r * a->cs_row);
+            rope_head(a, a->y + r * a->y_row + h * a->y_head, a->x + r * a->x_row + h * a->x_head,
+                      a->cos + r * a->cs_row, a->sin + r * a->cs_row);
 }
 
-/* --- maps ------------------------------------------------------------------------------------------------------------ */
+/* --- maps
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
-static inline __attribute__((always_inline)) void map_with(vf (*f)(vf), float *y, const float *x, size_t n)
+static inline __attribute__((always_inline)) void map_with(vf (*f)(vf), float *y, const float *x,
+                                                           size_t n)
 {
     size_t i = 0;
     for (; i + 16 <= n; i += 16)
@@ -285,7 +297,9 @@ static void map_sqrt(float *y, const float *x, size_t n)
     map_with(v_sqrt, y, x, n);
 }
 
-/* --- conversions ----------------------------------------------------------------------------------------------------- */
+/* --- conversions
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 static void convert_f32_from_bf16(float *y, const uint16_t *x, size_t n)
 {

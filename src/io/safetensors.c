@@ -64,11 +64,9 @@ static bool parse_dtype(qn__json_scan *scan, qn__tensor_info *info)
         return false;
     char quoted[40];
     switch (qn__safetensors_dtype(text.data, text.size, &info->dtype)) {
-    case QN_OK:
-        return true;
+    case QN_OK: return true;
     case QN_UNSUPPORTED:
-        return qn__json_scan_fail(scan, QN_UNSUPPORTED,
-                                  "dtype %s is not supported (supported: %s)",
+        return qn__json_scan_fail(scan, QN_UNSUPPORTED, "dtype %s is not supported (supported: %s)",
                                   qn__utf8_quote(quoted, sizeof quoted, text.data, text.size),
                                   QN__SAFETENSORS_DTYPES);
     default:
@@ -85,8 +83,7 @@ static bool parse_shape(qn__json_scan *scan, qn__tensor_info *info)
     int n = 0;
     while (qn__json_next_item(scan)) {
         if (n == QN_MAX_NDIM)
-            return qn__json_scan_fail(scan, QN_UNSUPPORTED, "more than %d dimensions",
-                                      QN_MAX_NDIM);
+            return qn__json_scan_fail(scan, QN_UNSUPPORTED, "more than %d dimensions", QN_MAX_NDIM);
         if (!qn__json_read_int(scan, 0, INT64_MAX, &info->shape[n]))
             return false;
         n++;
@@ -130,7 +127,7 @@ static bool parse_tensor(qn__json_scan *scan, qn__tensor_info *info)
 {
     static const char *const fields[] = {"dtype", "shape", "data_offsets"};
     static bool (*const parsers[])(qn__json_scan *, qn__tensor_info *) = {parse_dtype, parse_shape,
-                                                                         parse_offsets};
+                                                                          parse_offsets};
     bool seen[3] = {false, false, false};
     qn__json_text key;
     if (!qn__json_enter_object(scan))
@@ -194,9 +191,9 @@ static bool parse_metadata(qn__safetensors *reader, qn__json_scan *scan, bool ke
     char quoted[64];
     for (size_t i = 1; scan->status == QN_OK && i < n; i++)
         if (strcmp(list[i - 1].key, list[i].key) == 0)
-            qn__json_scan_fail(scan, QN_FORMAT, "key \"%s\" stands twice",
-                               qn__utf8_quote(quoted, sizeof quoted, list[i].key,
-                                              strlen(list[i].key)));
+            qn__json_scan_fail(
+                scan, QN_FORMAT, "key \"%s\" stands twice",
+                qn__utf8_quote(quoted, sizeof quoted, list[i].key, strlen(list[i].key)));
     if (scan->status == QN_OK && keep) {
         reader->metadata = list;
         reader->n_metadata = n;
@@ -281,8 +278,7 @@ static qn_status check_tiling(const char *path, qn__tensor_info *tensors, size_t
 }
 
 /* Opens and checks shard `file`, whose path is `path`, and appends its tensors. */
-static qn_status load_shard(qn__safetensors *reader, uint32_t file, const char *path,
-                            qn_error *err)
+static qn_status load_shard(qn__safetensors *reader, uint32_t file, const char *path, qn_error *err)
 {
     qn__file *f = &reader->shards[file].file;
     qn_status status = qn__file_open(f, path, err);
@@ -302,8 +298,8 @@ static qn_status load_shard(qn__safetensors *reader, uint32_t file, const char *
         return qn__fail(err, QN_FORMAT, "%s: header length %llu, expected 1..%u", path,
                         (unsigned long long)n, QN__SAFETENSORS_MAX_HEADER);
     if (n > f->size - 8)
-        return qn__fail(err, QN_FORMAT, "%s: header length %llu, but the file has %llu bytes",
-                        path, (unsigned long long)n, (unsigned long long)f->size);
+        return qn__fail(err, QN_FORMAT, "%s: header length %llu, but the file has %llu bytes", path,
+                        (unsigned long long)n, (unsigned long long)f->size);
     char *header = malloc((size_t)n);
     if (!header)
         return qn__fail_memory(err, "a safetensors header");
@@ -398,8 +394,8 @@ static bool parse_weight_map(qn__safetensors *reader, qn__json_scan *scan, map_e
     return scan->status == QN_OK;
 }
 
-static qn_status parse_index(qn__safetensors *reader, const char *path, map_entry **map,
-                             size_t *n, qn_error *err)
+static qn_status parse_index(qn__safetensors *reader, const char *path, map_entry **map, size_t *n,
+                             qn_error *err)
 {
     char *text = NULL;
     size_t size = 0;
@@ -452,9 +448,8 @@ static qn_status check_map(const qn__safetensors *reader, const char *path, cons
             return qn__fail(err, QN_FORMAT, "%s: tensor %s of %s is not in weight_map", path,
                             quoted, reader->shards[t->file].name);
         if (map[i].file != t->file)
-            return qn__fail(err, QN_FORMAT, "%s: tensor %s is mapped to %s, but stands in %s",
-                            path, quoted, reader->shards[map[i].file].name,
-                            reader->shards[t->file].name);
+            return qn__fail(err, QN_FORMAT, "%s: tensor %s is mapped to %s, but stands in %s", path,
+                            quoted, reader->shards[map[i].file].name, reader->shards[t->file].name);
         i++;
         j++;
     }
@@ -466,8 +461,8 @@ static qn_status load_index(qn__safetensors *reader, const char *path, qn_error 
     map_entry *map = NULL;
     size_t n = 0;
     char *directory = qn__path_parent(path);
-    qn_status status = directory ? parse_index(reader, path, &map, &n, err)
-                                 : qn__fail_memory(err, "a path");
+    qn_status status =
+        directory ? parse_index(reader, path, &map, &n, err) : qn__fail_memory(err, "a path");
     for (uint32_t i = 0; status == QN_OK && i < reader->n_shards; i++) {
         const char *name = reader->shards[i].name;
         char *real = NULL;
@@ -601,8 +596,8 @@ const char *qn__safetensors_metadata(const qn__safetensors *reader, const char *
     qn__metadata wanted = {key, NULL};
     const qn__metadata *found = NULL;
     if (reader->n_metadata > 0)
-        found = bsearch(&wanted, reader->metadata, reader->n_metadata, sizeof wanted,
-                        compare_metadata);
+        found =
+            bsearch(&wanted, reader->metadata, reader->n_metadata, sizeof wanted, compare_metadata);
     return found ? found->value : NULL;
 }
 

@@ -8,8 +8,7 @@
 
 #include "quern/array.h"
 
-#define QN__SAFETENSORS_DTYPES                                                                     \
-    "BOOL, U8, U16, U32, U64, I8, I16, I32, I64, F16, BF16, F32, F64"
+#define QN__SAFETENSORS_DTYPES "BOOL, U8, U16, U32, U64, I8, I16, I32, I64, F16, BF16, F32, F64"
 
 /* QN_OK and the type; QN_UNSUPPORTED for a type of the format that we lack; QN_FORMAT otherwise. */
 qn_status qn__safetensors_dtype(const char *name, size_t size, qn_dtype *dtype);

@@ -182,8 +182,8 @@ static qn_status write_file(const char *path, const qn__tensor_data **order, siz
                             const header_text *header, uint64_t data_size, qn_error *err)
 {
     qn__writer *writer;
-    qn_status status = qn__writer_open(&writer, path, 8 + header->size + data_size,
-                                       QN__WRITER_REPLACE, err);
+    qn_status status =
+        qn__writer_open(&writer, path, 8 + header->size + data_size, QN__WRITER_REPLACE, err);
     if (status != QN_OK)
         return status;
     unsigned char prefix[8];

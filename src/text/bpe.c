@@ -54,8 +54,7 @@ bool qn__bpe_read_vocab(qn__bpe *bpe, qn__json_scan *scan)
         if (!qn__json_read_int(scan, 0, QN__MAX_TOKEN_ID - 1, &id))
             return false;
         switch (qn__vocab_add(&bpe->vocab, key.data, key.size, (int32_t)id)) {
-        case QN__VOCAB_OK:
-            break;
+        case QN__VOCAB_OK: break;
         case QN__VOCAB_SAME_PIECE:
             return qn__json_scan_fail(scan, QN_FORMAT, "the piece stands twice");
         case QN__VOCAB_SAME_ID:
@@ -142,8 +141,7 @@ static bool read_merge(qn__json_scan *scan, qn_text *joined, size_t *left)
         if (*left == 0 || right == 0 || memchr(space + 1, ' ', right))
             return qn__json_scan_fail(scan, QN_FORMAT,
                                       "expected two pieces with one space between them");
-        ok = qn__text_append(joined, text.data, *left) &&
-             qn__text_append(joined, space + 1, right);
+        ok = qn__text_append(joined, text.data, *left) && qn__text_append(joined, space + 1, right);
     } else {
         if (!qn__json_enter_array(scan))
             return false;
@@ -287,8 +285,7 @@ static bool merge_long(const qn__bpe *bpe, qn__bpe_work *work, size_t *n, bool n
     for (size_t i = 0; i < end; i++) {
         previous[i] = (int32_t)i - 1;
         next[i] = i + 1 < end ? (int32_t)i + 1 : -1;
-        const qn__merge *m =
-            i + 1 < end ? find_merge(bpe, ids[i], ids[i + 1], no_special) : NULL;
+        const qn__merge *m = i + 1 < end ? find_merge(bpe, ids[i], ids[i + 1], no_special) : NULL;
         if (m && !heap_push(work, &heap_n, (uint64_t)m->rank << 32 | i))
             return false;
     }
@@ -311,8 +308,7 @@ static bool merge_long(const qn__bpe *bpe, qn__bpe_work *work, size_t *n, bool n
         }
         if (previous[at] >= 0) {
             m = find_merge(bpe, ids[previous[at]], ids[at], no_special);
-            if (m &&
-                !heap_push(work, &heap_n, (uint64_t)m->rank << 32 | (uint32_t)previous[at]))
+            if (m && !heap_push(work, &heap_n, (uint64_t)m->rank << 32 | (uint32_t)previous[at]))
                 return false;
         }
     }
@@ -383,7 +379,8 @@ bool qn__bpe_encode(const qn__bpe *bpe, qn__bpe_work *work, const char *word, si
         int32_t id = find_word(bpe, work, word, n, &failed);
         if (failed)
             return false;
-        if (id >= 0 && !(no_special && (bpe->vocab.flags[id] & QN__TOKEN_SPECIAL)))
+        unsigned barred = QN__TOKEN_OUTSIDE | (no_special ? QN__TOKEN_SPECIAL : 0u);
+        if (id >= 0 && !(bpe->vocab.flags[id] & barred))
             return qn__tokens_push(out, id);
     }
     if (n <= SHORT_WORD) {

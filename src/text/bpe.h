@@ -16,24 +16,33 @@
 #define QN__MAX_TOKEN_ID (1 << 22)
 
 typedef struct qn__vocab {
-    qn_text blob;         /* all pieces, each terminated */
-    uint32_t *offsets;    /* by id: where in the blob; UINT32_MAX: no such id */
-    uint32_t *sizes;      /* by id */
-    uint8_t *flags;       /* by id: QN__TOKEN_... */
-    int32_t n_ids;        /* the largest id plus one */
-    int32_t n_pieces;     /* pieces of the model's vocabulary */
-    size_t capacity;      /* of the tables by id */
+    qn_text blob;           /* all pieces, each terminated */
+    uint32_t *offsets;      /* by id: where in the blob; UINT32_MAX: no such id */
+    uint32_t *sizes;        /* by id */
+    uint8_t *flags;         /* by id: QN__TOKEN_... */
+    int32_t n_ids;          /* the largest id plus one */
+    int32_t n_pieces;       /* pieces of the model's vocabulary */
+    size_t capacity;        /* of the tables by id */
     struct qn__slot *slots; /* piece -> id; a power of two */
     size_t n_slots, n_used;
     uint64_t seed;
 } qn__vocab;
 
-enum { QN__TOKEN_ADDED = 1, QN__TOKEN_SPECIAL = 2 };
+enum {
+    QN__TOKEN_ADDED = 1,
+    QN__TOKEN_SPECIAL = 2,
+    QN__TOKEN_OUTSIDE = 4 /* added, and not in the model's vocabulary: no word gives it */
+};
 
 /* The id of a piece, or -1. */
 int32_t qn__vocab_find(const qn__vocab *vocab, const char *piece, size_t n);
 
-typedef enum qn__vocab_added { QN__VOCAB_OK, QN__VOCAB_MEMORY, QN__VOCAB_SAME_PIECE, QN__VOCAB_SAME_ID } qn__vocab_added;
+typedef enum qn__vocab_added {
+    QN__VOCAB_OK,
+    QN__VOCAB_MEMORY,
+    QN__VOCAB_SAME_PIECE,
+    QN__VOCAB_SAME_ID
+} qn__vocab_added;
 
 /* Adds a piece that is not there yet under an id that is free, 0 <= id < QN__MAX_TOKEN_ID. */
 qn__vocab_added qn__vocab_add(qn__vocab *vocab, const char *piece, size_t n, int32_t id);
@@ -59,7 +68,7 @@ typedef struct qn__bpe {
 bool qn__bpe_read_vocab(qn__bpe *bpe, qn__json_scan *scan);
 bool qn__bpe_read_merges(qn__bpe *bpe, qn__json_scan *scan);
 
-/* After both: fills byte_ids. */
+/* After both, before tokens are added: fills byte_ids. */
 void qn__bpe_finish(qn__bpe *bpe);
 void qn__bpe_clear(qn__bpe *bpe);
 

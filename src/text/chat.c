@@ -58,12 +58,14 @@ static const qn__chat_row chat_rows[QN_CHAT_COUNT] = {
             .begin = "<\xef\xbd\x9c"
                      "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
             .turn = "",
-            .roles = {"", "<\xef\xbd\x9cUser\xef\xbd\x9c>", "<\xef\xbd\x9c"
-                                                            "Assistant\xef\xbd\x9c>"},
+            .roles = {"", "<\xef\xbd\x9cUser\xef\xbd\x9c>",
+                      "<\xef\xbd\x9c"
+                      "Assistant\xef\xbd\x9c>"},
             .header_end = "",
             .before = "",
-            .end = {"", "", "<\xef\xbd\x9c"
-                            "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"},
+            .end = {"", "",
+                    "<\xef\xbd\x9c"
+                    "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"},
             .after = "",
             .think = "<think>\n",
             .drop_thoughts = true,
@@ -86,11 +88,11 @@ static bool has_control(const qn_tokenizer *t, const char *piece)
 
 static bool fits_row(const qn_tokenizer *t, const qn__chat_row *row)
 {
-    bool fits = has_control(t, row->begin) && has_control(t, row->turn) &&
-                has_control(t, row->header_end);
+    bool fits =
+        has_control(t, row->begin) && has_control(t, row->turn) && has_control(t, row->header_end);
     for (int i = 0; i < 3; i++)
-        fits = fits && has_control(t, row->end[i]) &&
-               (row->turn[0] || has_control(t, row->roles[i]));
+        fits =
+            fits && has_control(t, row->end[i]) && (row->turn[0] || has_control(t, row->roles[i]));
     return fits;
 }
 
@@ -186,8 +188,8 @@ static qn_status render_content(rendering *r, const qn_chat_message *message, in
     size_t n = message->content_size ? message->content_size : strlen(s), start = 0, k;
     size_t valid = qn__utf8_check(s, n);
     if (valid != n)
-        return qn__fail(r->err, QN_FORMAT,
-                        "a message's content is not valid UTF-8 at byte %zu", valid);
+        return qn__fail(r->err, QN_FORMAT, "a message's content is not valid UTF-8 at byte %zu",
+                        valid);
     if (r->row->drop_thoughts && role == 2)
         while ((hit = memmem(s + start, n - start, thought_end, sizeof thought_end - 1)))
             start = (size_t)(hit - s) + sizeof thought_end - 1;
@@ -223,8 +225,8 @@ static qn_status render_messages(rendering *r, const qn_chat_message *messages, 
         if (!row->roles[role]) {
             if (i > 0)
                 return qn__fail(r->err, QN_INVALID,
-                                "message %zu: chat format %s takes a system message only first",
-                                i, row->name);
+                                "message %zu: chat format %s takes a system message only first", i,
+                                row->name);
             system = &messages[i];
             continue;
         }

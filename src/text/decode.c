@@ -50,8 +50,7 @@ qn_status qn_tokenizer_token_bytes(const qn_tokenizer *tokenizer, int32_t id, qn
                                    qn_error *err)
 {
     const qn__vocab *vocab = &tokenizer->bpe.vocab;
-    if (!qn__text_append(out, "", 0) ||
-        (has_token(vocab, id, 0) && !append_piece(vocab, id, out)))
+    if (!qn__text_append(out, "", 0) || (has_token(vocab, id, 0) && !append_piece(vocab, id, out)))
         return qn__fail_memory(err, "a token's text");
     return QN_OK;
 }

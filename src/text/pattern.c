@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Patterns; see pattern.h. Tokenizer files are written for Oniguruma. Where PCRE2 means something
- * else by the same text it's translated: \s lacks U+0085 in PCRE2.
+ * else by the same text it's translated: \s lacks U+0085 and has U+180E in PCRE2, and \p{L} and its
+ * like may be of an older Unicode, so that what is newer is added.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
@@ -11,6 +12,7 @@
 #include "text/unicode.h"
 
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,32 +26,62 @@ struct qn__pattern {
     char *place;
 };
 
-/* Writes \s so that it includes U+0085, in and outside classes, and \S outside them. */
+/* The White_Space property, for the inside of a class. */
+#define SPACE_CLASS                                                                                \
+    "\\t-\\r "                                                                                     \
+    "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+
+/* Writes \\p{X} for a general category X of one or two letters at `p`, with its newer members;
+ * returns its length, or 0 when something else is there. */
+static size_t translate_category(const char *p, bool in_class, qn_text *out, bool *ok)
+{
+    if (strncmp(p, "\\p{", 3) != 0 || !p[3] || !p[4])
+        return 0;
+    size_t n = p[4] == '}' ? 5 : p[5] == '}' ? 6 : 0;
+    if (n == 0 || !strchr("LNMPSZC", p[3]))
+        return 0;
+    *ok = (in_class || qn__text_append(out, "[", 1)) && qn__text_append(out, p, n);
+    for (size_t i = 0; *ok && i < qn__unicode_n_news; i++) {
+        const qn__unicode_new *r = &qn__unicode_news[i];
+        char piece[48];
+        if (r->category[0] != p[3] || (n == 6 && r->category[1] != p[4]))
+            continue;
+        int m =
+            snprintf(piece, sizeof piece, "\\x{%x}-\\x{%x}", (unsigned)r->first, (unsigned)r->last);
+        *ok = qn__text_append(out, piece, (size_t)m);
+    }
+    *ok = *ok && (in_class || qn__text_append(out, "]", 1));
+    return n;
+}
+
+/* Spells \s out, in and outside classes, and \S outside them; completes categories. */
 static bool translate_pattern(const char *text, qn_text *out)
 {
-    bool in_class = false;
-    for (const char *p = text; *p; p++) {
-        bool ok;
-        if (*p == '\\' && p[1]) {
-            char c = *++p;
-            if (c == 's')
-                ok = qn__text_append(out, in_class ? "\\s\\x{85}" : "[\\s\\x{85}]",
-                                     in_class ? 8 : 10);
-            else if (c == 'S' && !in_class)
-                ok = qn__text_append(out, "[^\\s\\x{85}]", 11);
-            else
-                ok = qn__text_append(out, p - 1, 2);
-        } else {
-            if (*p == '[')
-                in_class = true;
-            else if (*p == ']')
-                in_class = false;
-            ok = qn__text_append(out, p, 1);
+    bool in_class = false, ok = true;
+    for (const char *p = text; ok && *p;) {
+        size_t n = translate_category(p, in_class, out, &ok);
+        if (n > 0) {
+            p += n;
+            continue;
         }
-        if (!ok)
-            return false;
+        const char *piece = p;
+        size_t m = 1;
+        if (*p == '\\' && p[1]) {
+            n = m = 2;
+            if (p[1] == 's')
+                piece = in_class ? SPACE_CLASS : "[" SPACE_CLASS "]";
+            else if (p[1] == 'S' && !in_class)
+                piece = "[^" SPACE_CLASS "]";
+            if (piece != p)
+                m = strlen(piece);
+        } else {
+            n = 1;
+            in_class = *p == '[' || (in_class && *p != ']');
+        }
+        ok = qn__text_append(out, piece, m);
+        p += n;
     }
-    return qn__text_append(out, "", 0);
+    return ok && qn__text_append(out, "", 0);
 }
 
 static qn_status compile_pattern(qn__pattern *pattern, const char *text, qn_error *err)
@@ -61,9 +93,9 @@ static qn_status compile_pattern(qn__pattern *pattern, const char *text, qn_erro
     }
     int code;
     PCRE2_SIZE offset;
-    pattern->code = pcre2_compile((PCRE2_SPTR)translated.data, translated.n,
-                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset,
-                                  NULL);
+    pattern->code =
+        pcre2_compile((PCRE2_SPTR)translated.data, translated.n,
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, NULL);
     qn_text_free(&translated);
     if (!pattern->code) {
         PCRE2_UCHAR message[128];

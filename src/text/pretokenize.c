@@ -152,21 +152,14 @@ static qn_status place_piece(placement *p, size_t start, size_t end, bool is_mat
 {
     bool grow = false, has = p->end > p->start;
     switch (p->behavior) {
-    case QN__SPLIT_ISOLATED:
-        break;
+    case QN__SPLIT_ISOLATED: break;
     case QN__SPLIT_REMOVED:
         if (is_match)
             return emit_pending(p);
         break;
-    case QN__SPLIT_CONTIGUOUS:
-        grow = has && p->pending_match == is_match;
-        break;
-    case QN__SPLIT_PREVIOUS:
-        grow = has && is_match && !p->previous_match;
-        break;
-    case QN__SPLIT_NEXT:
-        grow = has && p->pending_match && !is_match;
-        break;
+    case QN__SPLIT_CONTIGUOUS: grow = has && p->pending_match == is_match; break;
+    case QN__SPLIT_PREVIOUS: grow = has && is_match && !p->previous_match; break;
+    case QN__SPLIT_NEXT: grow = has && p->pending_match && !is_match; break;
     }
     p->previous_match = is_match;
     qn_status status = QN_OK;

@@ -201,8 +201,7 @@ static qn_status encode_around(encoding *e, const qn__added_set *set, const char
 
 static qn_status encode_raw_gap(encoding *e, const char *s, size_t n)
 {
-    qn_status status =
-        qn__normalize(&e->tokenizer->normalizer, &e->normalized, &s, &n, e->err);
+    qn_status status = qn__normalize(&e->tokenizer->normalizer, &e->normalized, &s, &n, e->err);
     if (status != QN_OK)
         return status;
     return encode_around(e, &e->tokenizer->normalized, s, n, encode_plain);

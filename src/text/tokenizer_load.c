@@ -135,8 +135,10 @@ static qn_status scan_file(qn_tokenizer *t, const char *file, const char *text, 
         const char *name;
         qn__json_text *span;
     } small[] = {
-        {"added_tokens", &p->added_tokens},     {"normalizer", &p->normalizer},
-        {"pre_tokenizer", &p->pre_tokenizer},   {"post_processor", &p->post_processor},
+        {"added_tokens", &p->added_tokens},
+        {"normalizer", &p->normalizer},
+        {"pre_tokenizer", &p->pre_tokenizer},
+        {"post_processor", &p->post_processor},
         {"decoder", &p->decoder},
     };
     qn__json_scan_begin(&scan, file, text, size, err);
@@ -203,6 +205,7 @@ static qn_status parse_added_token(qn_tokenizer *t, const qn__json_at *at, qn_er
             return qn__fail_memory(err, "a vocabulary");
         if (added != QN__VOCAB_OK)
             return qn__json_fail(at, QN_FORMAT, err, "id %d belongs to another piece", (int)known);
+        vocab->flags[known] |= QN__TOKEN_OUTSIDE;
     }
     vocab->flags[known] |= QN__TOKEN_ADDED | (special ? QN__TOKEN_SPECIAL : 0);
     unsigned flags = (special ? QN__ADDED_SPECIAL : 0) | (lstrip ? QN__ADDED_LSTRIP : 0) |
@@ -278,16 +281,14 @@ static qn_status push_around(qn_tokenizer *t, const qn__json_at *at, bool before
     if (*n == QN__MAX_AROUND)
         return qn__json_fail(at, QN_LIMIT, err, "more than %d special tokens", QN__MAX_AROUND);
     if (!qn_tokenizer_piece(t, (int32_t)id))
-        return qn__json_fail(at, QN_FORMAT, err, "id %lld is not in the vocabulary",
-                             (long long)id);
+        return qn__json_fail(at, QN_FORMAT, err, "id %lld is not in the vocabulary", (long long)id);
     (before ? t->prefix : t->suffix)[(*n)++] = (int32_t)id;
     return QN_OK;
 }
 
 /* {"SpecialToken": {"id": "<s>"}} with its ids in special_tokens. */
 static qn_status parse_template_token(qn_tokenizer *t, const qn__json_at *at,
-                                      const qn__json_at *special_tokens, bool before,
-                                      qn_error *err)
+                                      const qn__json_at *special_tokens, bool before, qn_error *err)
 {
     const char *name;
     qn__json_at entry, ids, id_at;
@@ -401,10 +402,11 @@ qn_status qn__tokenizer_parse(qn_tokenizer *t, const char *file, const char *tex
     qn_status status = scan_file(t, file, text, size, &p, err);
     if (status != QN_OK)
         return status;
+    qn__bpe_finish(&t->bpe);
     status = parse_part(t, file, "normalizer", &p.normalizer, parse_normalizer_part, err);
     if (status == QN_OK)
-        status = parse_part(t, file, "pre_tokenizer", &p.pre_tokenizer, parse_pre_tokenizer_part,
-                            err);
+        status =
+            parse_part(t, file, "pre_tokenizer", &p.pre_tokenizer, parse_pre_tokenizer_part, err);
     if (status == QN_OK && !t->pretokenizer.byte_level)
         status = qn__fail(err, QN_UNSUPPORTED,
                           "%s: pre_tokenizer: there is no ByteLevel " SUPPORTED_MODELS, file);
@@ -415,12 +417,11 @@ qn_status qn__tokenizer_parse(qn_tokenizer *t, const char *file, const char *tex
     if (status == QN_OK)
         status = parse_part(t, file, "added_tokens", &p.added_tokens, parse_added, err);
     if (status == QN_OK)
-        status = parse_part(t, file, "post_processor", &p.post_processor, parse_post_processor,
-                            err);
+        status =
+            parse_part(t, file, "post_processor", &p.post_processor, parse_post_processor, err);
     if (status != QN_OK)
         return status;
     qn__added_finish(&t->raw);
     qn__added_finish(&t->normalized);
-    qn__bpe_finish(&t->bpe);
     return QN_OK;
 }

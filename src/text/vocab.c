@@ -43,8 +43,8 @@ static bool grow_slots(qn__vocab *vocab)
         int32_t id = vocab->slots[j].id;
         if (id < 0)
             continue;
-        uint64_t hash = qn__hash_bytes(vocab->blob.data + vocab->offsets[id], vocab->sizes[id],
-                                       vocab->seed);
+        uint64_t hash =
+            qn__hash_bytes(vocab->blob.data + vocab->offsets[id], vocab->sizes[id], vocab->seed);
         size_t i = (size_t)hash & (n - 1);
         while (slots[i].id >= 0)
             i = (i + 1) & (n - 1);

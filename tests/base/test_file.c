@@ -312,14 +312,10 @@ static void test_failed_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read),
-        cmocka_unit_test(test_pread_of_a_cut_file),
-        cmocka_unit_test(test_resolve),
-        cmocka_unit_test(test_resolve_in_the_hub_cache),
-        cmocka_unit_test(test_write),
-        cmocka_unit_test(test_write_refusals),
-        cmocka_unit_test(test_failing_writes),
-        cmocka_unit_test(test_failed_allocations),
+        cmocka_unit_test(test_read),           cmocka_unit_test(test_pread_of_a_cut_file),
+        cmocka_unit_test(test_resolve),        cmocka_unit_test(test_resolve_in_the_hub_cache),
+        cmocka_unit_test(test_write),          cmocka_unit_test(test_write_refusals),
+        cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_failed_allocations),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

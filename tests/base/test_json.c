@@ -282,11 +282,16 @@ static void test_scanner_integers(void **state)
         bool good;
         int64_t value;
     } cases[] = {
-        {"9223372036854775807", true, INT64_MAX}, {"-9223372036854775808", true, INT64_MIN},
-        {"9223372036854775808", false, 0},        {"-9223372036854775809", false, 0},
-        {"1.0", false, 0},                        {"1e3", false, 0},
-        {"\"1\"", false, 0},                      {"-0", true, 0},
-        {"99999999999999999999999", false, 0},    {"null", false, 0},
+        {"9223372036854775807", true, INT64_MAX},
+        {"-9223372036854775808", true, INT64_MIN},
+        {"9223372036854775808", false, 0},
+        {"-9223372036854775809", false, 0},
+        {"1.0", false, 0},
+        {"1e3", false, 0},
+        {"\"1\"", false, 0},
+        {"-0", true, 0},
+        {"99999999999999999999999", false, 0},
+        {"null", false, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_error err = {0};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CPU kernel tests share: reporting, a small random generator, error measures. Used by one program. */
+/* What the CPU kernel tests share: reporting, a small random generator, error measures. Used by one
+ * program. */
 #ifndef QN_TESTS_CPU_CHECK_H
 #define QN_TESTS_CPU_CHECK_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention: values against a plain f64 softmax, and the same bits for a row computed in prefill, in decode, in any tile,
- * with any capacity, paged or not. Everything outside a row's range is NaN.
+ * Attention: values against a plain f64 softmax, and the same bits for a row computed in prefill,
+ * in decode, in any tile, with any capacity, paged or not. Everything outside a row's range is NaN.
  */
 #include "check.h"
 
@@ -41,7 +41,8 @@ static float stored(const qn__cpu_kernels *t, qn__cpu_type type, float f)
 
 static void attend_plain(const attend_case *c, const attend_data *d, size_t t, size_t h, double *o)
 {
-    double top = c->sink ? d->sink[h] : -INFINITY, total = 0, *p = new_bytes((c->first + c->tokens) * 8);
+    double top = c->sink ? d->sink[h] : -INFINITY, total = 0,
+           *p = new_bytes((c->first + c->tokens) * 8);
     for (int32_t s = d->begin[t]; s < d->end[t]; s++) {
         double dot = 0;
         for (size_t i = 0; i < c->d; i++)
@@ -65,15 +66,16 @@ static void attend_plain(const attend_case *c, const attend_data *d, size_t t, s
     free(p);
 }
 
-/* A cache of `capacity` keys holding keys from `low` to `high`, NaN elsewhere, optionally with shuffled pages. */
+/* A cache of `capacity` keys holding keys from `low` to `high`, NaN elsewhere, optionally with
+ * shuffled pages. */
 typedef struct kv_cache {
     void *k, *v;
     uint32_t *pages;
     size_t ldv;
 } kv_cache;
 
-static kv_cache cache_with(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d, size_t capacity,
-                           size_t low, size_t high, int paged)
+static kv_cache cache_with(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
+                           size_t capacity, size_t low, size_t high, int paged)
 {
     size_t size = c->type == QN__CPU_F32 ? 4 : 2, blocks = capacity / 64 + 1;
     kv_cache b = {NULL, NULL, NULL, c->dv + (paged ? 16 : 0)};
@@ -87,8 +89,9 @@ static kv_cache cache_with(const qn__cpu_kernels *t, const attend_case *c, const
     }
     for (size_t s = low; s < high;) { /* in pieces */
         size_t n = 1 + random_below(high - s);
-        qn__cpu_cache_write w = {c->type, c->d, c->dv, b.k, b.v, b.ldv, b.pages, s, n, d->k + s * c->d, d->v + s * c->dv,
-                                 c->d, c->dv};
+        qn__cpu_cache_write w = {
+            c->type,          c->d, c->dv, b.k, b.v, b.ldv, b.pages, s, n, d->k + s * c->d,
+            d->v + s * c->dv, c->d, c->dv};
         t->cache_write(&w);
         s += n;
     }
@@ -100,18 +103,37 @@ static void cache_free(kv_cache b)
     free(b.k), free(b.v), free(b.pages);
 }
 
-static void attend_range(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d, kv_cache b, float *o,
-                         size_t t0, size_t t1, size_t h0, size_t h1)
+static void attend_range(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
+                         kv_cache b, float *o, size_t t0, size_t t1, size_t h0, size_t h1)
 {
     size_t token = c->heads * c->d, out = c->heads * c->dv;
-    qn__cpu_attend a = {c->type, c->d, c->dv, b.k, b.v, b.ldv, b.pages, t1 - t0, h1 - h0, d->q + t0 * token + h0 * c->d,
-                        token, c->d, o + t0 * out + h0 * c->dv, out, c->dv, d->begin + t0, d->end + t0,
-                        c->sink ? d->sink + h0 : NULL, 0.3f, c->softcap};
+    qn__cpu_attend a = {c->type,
+                        c->d,
+                        c->dv,
+                        b.k,
+                        b.v,
+                        b.ldv,
+                        b.pages,
+                        t1 - t0,
+                        h1 - h0,
+                        d->q + t0 * token + h0 * c->d,
+                        token,
+                        c->d,
+                        o + t0 * out + h0 * c->dv,
+                        out,
+                        c->dv,
+                        d->begin + t0,
+                        d->end + t0,
+                        c->sink ? d->sink + h0 : NULL,
+                        0.3f,
+                        c->softcap};
     t->attend(&a, d->scratch);
 }
 
-/* Random tiles of tokens and heads, then every token alone with a cache that ends (and starts) with its range. */
-static int attend_same(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d, float *z)
+/* Random tiles of tokens and heads, then every token alone with a cache that ends (and starts) with
+ * its range. */
+static int attend_same(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
+                       float *z)
 {
     size_t all = c->first + c->tokens, n = c->tokens * c->heads * c->dv;
     kv_cache b = cache_with(t, c, d, (all + 63) / 64 * 64 + 320, 0, all, 1);
@@ -141,9 +163,11 @@ static int attend_same(const qn__cpu_kernels *t, const attend_case *c, const att
 static void attend_one(const qn__cpu_kernels *t, const attend_case *c)
 {
     size_t all = c->first + c->tokens, rows = c->tokens * c->heads, n = rows * c->dv;
-    attend_data d = {new_floats(rows * c->d), new_floats(all * c->d), new_floats(all * c->dv), new_floats(n + 1),
-                     new_floats(c->heads), new_bytes(c->tokens * 4), new_bytes(c->tokens * 4),
-                     new_bytes(t->attend_scratch(c->tokens, c->heads, c->d, c->dv))};
+    attend_data d = {
+        new_floats(rows * c->d),  new_floats(all * c->d),
+        new_floats(all * c->dv),  new_floats(n + 1),
+        new_floats(c->heads),     new_bytes(c->tokens * 4),
+        new_bytes(c->tokens * 4), new_bytes(t->attend_scratch(c->tokens, c->heads, c->d, c->dv))};
     float *z = new_floats(n);
     random_fill(d.q, rows * c->d);
     random_fill(d.k, all * c->d);
@@ -171,13 +195,14 @@ static void attend_one(const qn__cpu_kernels *t, const attend_case *c)
     uint32_t past;
     memcpy(&past, d.o + n, 4);
     char name[64];
-    snprintf(name, sizeof name, "attend %s d%zu h%zu t%zu+%zu", c->type == QN__CPU_F32 ? "f32" : "bf16", c->d, c->heads,
-             c->first, c->tokens);
+    snprintf(name, sizeof name, "attend %s d%zu h%zu t%zu+%zu",
+             c->type == QN__CPU_F32 ? "f32" : "bf16", c->d, c->heads, c->first, c->tokens);
     check(name, t->tier, nmse_ok(&e, 1e-11) && past == 0xffffffffu);
     strcat(name, " bits");
     check(name, t->tier, attend_same(t, c, &d, z));
     cache_free(b);
-    free(o), free(z), free(d.q), free(d.k), free(d.v), free(d.o), free(d.sink), free(d.begin), free(d.end), free(d.scratch);
+    free(o), free(z), free(d.q), free(d.k), free(d.v), free(d.o), free(d.sink), free(d.begin),
+        free(d.end), free(d.scratch);
 }
 
 void check_attend(const qn__cpu_kernels *t)

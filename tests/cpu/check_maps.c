@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elementwise maps and conversions: error in ulps over all magnitudes, specials, same bits in any place and tier. */
+/* Elementwise maps and conversions: error in ulps over all magnitudes, specials, same bits in any
+ * place and tier. */
 #include "check.h"
 
 typedef struct map_bound {
@@ -9,17 +10,25 @@ typedef struct map_bound {
 } map_bound;
 
 static const map_bound bounds[QN__CPU_MAP_COUNT] = {
-    [QN__CPU_EXP] = {"exp", 1.1, 0},         [QN__CPU_LOG] = {"log", 1.5, 0},
-    [QN__CPU_TANH] = {"tanh", 2, 0},         [QN__CPU_SIGMOID] = {"sigmoid", 2.6, 0},
-    [QN__CPU_SILU] = {"silu", 3.6, 0},       [QN__CPU_GELU] = {"gelu", 4, 3e-7},
-    [QN__CPU_GELU_TANH] = {"gelu_tanh", 4, 3e-7}, [QN__CPU_SIN] = {"sin", 1.6, 0},
-    [QN__CPU_COS] = {"cos", 1.6, 0},         [QN__CPU_ERF] = {"erf", 3, 0},
-    [QN__CPU_RSQRT] = {"rsqrt", 1.6, 0},     [QN__CPU_SQRT] = {"sqrt", 0.51, 0},
+    [QN__CPU_EXP] = {"exp", 1.1, 0},
+    [QN__CPU_LOG] = {"log", 1.5, 0},
+    [QN__CPU_TANH] = {"tanh", 2, 0},
+    [QN__CPU_SIGMOID] = {"sigmoid", 2.6, 0},
+    [QN__CPU_SILU] = {"silu", 3.6, 0},
+    [QN__CPU_GELU] = {"gelu", 4, 3e-7},
+    [QN__CPU_GELU_TANH] = {"gelu_tanh", 4, 3e-7},
+    [QN__CPU_SIN] = {"sin", 1.6, 0},
+    [QN__CPU_COS] = {"cos", 1.6, 0},
+    [QN__CPU_ERF] = {"erf", 3, 0},
+    [QN__CPU_RSQRT] = {"rsqrt", 1.6, 0},
+    [QN__CPU_SQRT] = {"sqrt", 0.51, 0},
 };
 
-static const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f, 0x1p-149f, -0x1p-149f,
-                                 0x1p-126f, 3.4028235e38f, -3.4028235e38f, 88.72f, 88.73f, -87.4f, -103.9f, -104.1f,
-                                 65535.9f, 65536.0f, 1e10f, 0.625f, 0.92f, 4.0f, -4.0f, -14.9f, -15.1f, 0.70710678f};
+static const float specials[] = {
+    0.0f,       -0.0f,     INFINITY,      -INFINITY,      NAN,    1.0f,   -1.0f,  0x1p-149f,
+    -0x1p-149f, 0x1p-126f, 3.4028235e38f, -3.4028235e38f, 88.72f, 88.73f, -87.4f, -103.9f,
+    -104.1f,    65535.9f,  65536.0f,      1e10f,          0.625f, 0.92f,  4.0f,   -4.0f,
+    -14.9f,     -15.1f,    0.70710678f};
 
 /* Every magnitude, dense ordinary values, specials. */
 static size_t map_inputs(float *x, size_t n)
@@ -30,17 +39,10 @@ static size_t map_inputs(float *x, size_t n)
     for (; at < n; at++) {
         uint32_t u = random_u32();
         switch (at % 4) {
-        case 0:
-            memcpy(&x[at], &u, 4);
-            break;
-        case 1:
-            x[at] = 100.0f * random_unit();
-            break;
-        case 2:
-            x[at] = 5.0f * random_unit();
-            break;
-        default:
-            x[at] = 1.0f + 0.5f * random_unit();
+        case 0: memcpy(&x[at], &u, 4); break;
+        case 1: x[at] = 100.0f * random_unit(); break;
+        case 2: x[at] = 5.0f * random_unit(); break;
+        default: x[at] = 1.0f + 0.5f * random_unit();
         }
     }
     return at;
@@ -111,7 +113,8 @@ static void check_conversions(const qn__cpu_kernels *t, const qn__cpu_kernels *r
         float pair[2];
         t->f32_from_f16(pair, two, 2);
         lo = pair[0], hi = pair[1];
-        float in[3] = {(lo + hi) / 2, nextafterf((lo + hi) / 2, INFINITY), nextafterf((lo + hi) / 2, 0.0f)};
+        float in[3] = {(lo + hi) / 2, nextafterf((lo + hi) / 2, INFINITY),
+                       nextafterf((lo + hi) / 2, 0.0f)};
         t->f16_from_f32(got, in, 3);
         f16_ok &= got[0] == i + (i & 1) && got[1] == i + 1 && got[2] == i;
         uint32_t mid = (uint32_t)i << 16 | 0x8000;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packed and strided matmul: packing round trips under any cut, values against f64, and the same bits for one row and
- * many, any panel or column cut, any alignment of x and y.
+ * Packed and strided matmul: packing round trips under any cut, values against f64, and the same
+ * bits for one row and many, any panel or column cut, any alignment of x and y.
  */
 #include "check.h"
 
@@ -18,8 +18,10 @@ static float round_to(qn__cpu_type type, float f, const qn__cpu_kernels *t)
     return f;
 }
 
-/* Packs plain f32 rows from a source of type src in random cuts; w[] is rounded to what was stored. */
-static void *packed(const qn__cpu_kernels *t, qn__cpu_type type, qn__cpu_type src, float *w, size_t n, size_t k)
+/* Packs plain f32 rows from a source of type src in random cuts; w[] is rounded to what was stored.
+ */
+static void *packed(const qn__cpu_kernels *t, qn__cpu_type type, qn__cpu_type src, float *w,
+                    size_t n, size_t k)
 {
     size_t ld = k + random_below(3);
     char *from = new_bytes(n * ld * 4 + 8), *base = from + (src == QN__CPU_F32 ? 4 : 2);
@@ -44,7 +46,8 @@ static void *packed(const qn__cpu_kernels *t, qn__cpu_type type, qn__cpu_type sr
     return p;
 }
 
-static void pack_case(const qn__cpu_kernels *t, qn__cpu_type type, qn__cpu_type src, size_t n, size_t k)
+static void pack_case(const qn__cpu_kernels *t, qn__cpu_type type, qn__cpu_type src, size_t n,
+                      size_t k)
 {
     float *w = new_floats(n * k), *row = new_floats(k + 1);
     char *raw = new_bytes(k * 4 + 4);
@@ -75,8 +78,8 @@ static void pack_case(const qn__cpu_kernels *t, qn__cpu_type type, qn__cpu_type 
     free(w), free(row), free(raw), free(p);
 }
 
-static float *multiply(const qn__cpu_kernels *t, qn__cpu_type type, const void *w, const float *x, size_t ldx, size_t m,
-                       size_t n, size_t k, size_t ldy, int cuts)
+static float *multiply(const qn__cpu_kernels *t, qn__cpu_type type, const void *w, const float *x,
+                       size_t ldx, size_t m, size_t n, size_t k, size_t ldy, int cuts)
 {
     float *xp = new_bytes(qn__cpu_prepared_bytes(type, m, k)), *y = new_floats(m * ldy + 3);
     for (size_t r = 0; r < m;) {
@@ -134,9 +137,11 @@ static void matmul_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, s
         free(z);
     }
     char name[64];
-    snprintf(name, sizeof name, "matmul %s %zux%zux%zu", type == QN__CPU_F32 ? "f32" : "bf16", m, n, k);
+    snprintf(name, sizeof name, "matmul %s %zux%zux%zu", type == QN__CPU_F32 ? "f32" : "bf16", m, n,
+             k);
     check(name, t->tier, ok);
-    snprintf(name, sizeof name, "matmul %s %zux%zux%zu bits", type == QN__CPU_F32 ? "f32" : "bf16", m, n, k);
+    snprintf(name, sizeof name, "matmul %s %zux%zux%zu bits", type == QN__CPU_F32 ? "f32" : "bf16",
+             m, n, k);
     check(name, t->tier, same);
     free(w), free(x - 1), free(p), free(y);
 }
@@ -144,7 +149,8 @@ static void matmul_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, s
 static void back_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, size_t n, size_t k)
 {
     size_t ldg = n + 3, ldy = k + 1;
-    float *w = new_floats(n * k), *g = new_floats(m * ldg), *y = new_floats(m * ldy), *z = new_floats(m * ldy);
+    float *w = new_floats(n * k), *g = new_floats(m * ldg), *y = new_floats(m * ldy),
+          *z = new_floats(m * ldy);
     random_fill(w, n * k);
     memset(g, 0xff, m * ldg * 4);
     for (size_t r = 0; r < m; r++)
@@ -179,9 +185,10 @@ static void back_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, siz
 static void dense_case(const qn__cpu_kernels *t, size_t m, size_t n, size_t k, int ta, int tb)
 {
     size_t ldc = n + 1;
-    float *a = new_floats(m * k + 2 * m + 2 * k), *b = new_floats(n * k + 2 * n + 2 * k), *c = new_floats(m * ldc);
-    double *ad = new_bytes((m * k + 2 * m + 2 * k) * 8), *bd = new_bytes((n * k + 2 * n + 2 * k) * 8),
-           *cd = new_bytes(m * ldc * 8);
+    float *a = new_floats(m * k + 2 * m + 2 * k), *b = new_floats(n * k + 2 * n + 2 * k),
+          *c = new_floats(m * ldc);
+    double *ad = new_bytes((m * k + 2 * m + 2 * k) * 8),
+           *bd = new_bytes((n * k + 2 * n + 2 * k) * 8), *cd = new_bytes(m * ldc * 8);
     random_fill(a, m * k + 2 * m + 2 * k);
     random_fill(b, n * k + 2 * n + 2 * k);
     for (size_t i = 0; i < m * k + 2 * m + 2 * k; i++)
@@ -211,14 +218,18 @@ static void dense_case(const qn__cpu_kernels *t, size_t m, size_t n, size_t k, i
     }
     ok &= memcmp(c, z, m * ldc * 4) == 0;
     char name[64];
-    snprintf(name, sizeof name, "dense %zux%zux%zu %s%s", m, n, k, ta ? "At" : "A", tb == 1 ? "Bt" : tb ? "B0" : "B");
+    snprintf(name, sizeof name, "dense %zux%zux%zu %s%s", m, n, k, ta ? "At" : "A",
+             tb == 1 ? "Bt"
+             : tb    ? "B0"
+                     : "B");
     check(name, t->tier, ok);
     free(a), free(b), free(c), free(ad), free(bd), free(cd), free(z);
 }
 
 void check_matmul(const qn__cpu_kernels *t)
 {
-    static const size_t sizes[][2] = {{1, 1}, {16, 2}, {17, 3}, {5, 64}, {33, 65}, {48, 128}, {100, 129}, {64, 1031}};
+    static const size_t sizes[][2] = {{1, 1},   {16, 2},   {17, 3},    {5, 64},
+                                      {33, 65}, {48, 128}, {100, 129}, {64, 1031}};
     int slow = !strcmp(t->tier, "ref");
     for (int type = 0; type < 2; type++) {
         for (int src = 0; src < 3; src++)
@@ -234,7 +245,8 @@ void check_matmul(const qn__cpu_kernels *t)
         matmul_case(t, (qn__cpu_type)type, slow ? 3 : 70, 330, 8192);
         back_case(t, (qn__cpu_type)type, 40, 330, 200);
     }
-    static const size_t dense[][3] = {{1, 1, 1}, {3, 5, 7}, {8, 48, 64}, {9, 49, 65}, {1, 100, 300}, {40, 77, 600}, {65, 130, 33}, {4, 9, 0}};
+    static const size_t dense[][3] = {{1, 1, 1},     {3, 5, 7},     {8, 48, 64},   {9, 49, 65},
+                                      {1, 100, 300}, {40, 77, 600}, {65, 130, 33}, {4, 9, 0}};
     for (size_t i = 0; i < 8; i++)
         for (int ta = 0; ta < 2; ta++)
             for (int tb = 0; tb < 3; tb++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Row kernels and rope: values against the f64 kernels, same bits for any cut, alignment and tier. */
+/* Row kernels and rope: values against the f64 kernels, same bits for any cut, alignment and tier.
+ */
 #include "check.h"
 
 enum { ROWS = 7, WIDEST = 1100 };
@@ -57,8 +58,8 @@ static void rows_values(const qn__cpu_kernels *t, const row_data *d, size_t n)
 }
 
 /* One call of each into out (rows apart), from the given data; returns floats written. */
-static void rows_once(const qn__cpu_kernels *t, float *out, const float *x, const float *w, size_t ld, size_t n, size_t r0,
-                      size_t r1)
+static void rows_once(const qn__cpu_kernels *t, float *out, const float *x, const float *w,
+                      size_t ld, size_t n, size_t r0, size_t r1)
 {
     size_t part = ROWS * ld;
     t->rms_norm(out, ld, x, ld, w, 1e-5f, n, r0, r1);
@@ -70,7 +71,8 @@ static void rows_once(const qn__cpu_kernels *t, float *out, const float *x, cons
     t->max(out + 3 * part + 3 * ROWS, x, ld, n, r0, r1);
 }
 
-static void rows_bits(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, const row_data *d, size_t n)
+static void rows_bits(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, const row_data *d,
+                      size_t n)
 {
     size_t ld = n + 1, all = 3 * ROWS * ld + 4 * ROWS;
     float *a = new_floats(all), *b = new_floats(all), *x = new_floats(ROWS * ld + 16);
@@ -129,12 +131,15 @@ static void rows_specials(const qn__cpu_kernels *t)
     check("rows specials", t->tier, ok);
 }
 
-static void rope_case(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, size_t half, size_t d, int interleaved)
+static void rope_case(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, size_t half, size_t d,
+                      int interleaved)
 {
     enum { H = 3, R = 5 };
     size_t row = H * d + 3, n = R * row;
-    float *x = new_floats(n), *y = new_floats(n), *z = new_floats(n), *c = new_floats(R * half), *s = new_floats(R * half);
-    double *xd = new_bytes(n * 8), *yd = new_bytes(n * 8), *cd = new_bytes(R * half * 8), *sd = new_bytes(R * half * 8);
+    float *x = new_floats(n), *y = new_floats(n), *z = new_floats(n), *c = new_floats(R * half),
+          *s = new_floats(R * half);
+    double *xd = new_bytes(n * 8), *yd = new_bytes(n * 8), *cd = new_bytes(R * half * 8),
+           *sd = new_bytes(R * half * 8);
     random_fill(x, n);
     for (size_t i = 0; i < n; i++)
         xd[i] = x[i];
@@ -165,8 +170,8 @@ static void rope_case(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, size
 void check_rows(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
 {
     size_t n = ROWS * (WIDEST + 1);
-    row_data d = {new_floats(n), new_floats(n), new_floats(n), new_floats(n), new_bytes(n * 8), new_bytes(n * 8),
-                  new_bytes(n * 8)};
+    row_data d = {new_floats(n),    new_floats(n),    new_floats(n),   new_floats(n),
+                  new_bytes(n * 8), new_bytes(n * 8), new_bytes(n * 8)};
     random_fill(d.x, n);
     random_fill(d.w, n);
     for (size_t i = 0; i < n; i++) {

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks every CPU kernel of every tier that this machine has: values against f64, and bits against every other way to
- * cut the same work. With --bench [name] it times them against peaks measured in the same run, --json for machines.
+ * Checks every CPU kernel of every tier that this machine has: values against f64, and bits against
+ * every other way to cut the same work. With --bench [name] it times them against peaks measured in
+ * the same run, --json for machines.
  *
- *   cc -std=c11 -D_GNU_SOURCE -O3 -ffp-contract=off (and the ISA flags, by file suffix) -c src/cpu/<each>.c
- *   cc -std=c11 -D_GNU_SOURCE -O2 tests/cpu/{test_kernels,check_maps,check_rows,check_matmul,check_attend}.c bench/kernels/bench_cpu.c *.o -lm -pthread -o test_kernels
+ *   cc -std=c11 -D_GNU_SOURCE -O3 -ffp-contract=off (and the ISA flags, by file suffix) -c
+ * src/cpu/<each>.c cc -std=c11 -D_GNU_SOURCE -O2
+ * tests/cpu/{test_kernels,check_maps,check_rows,check_matmul,check_attend}.c
+ * bench/kernels/bench_cpu.c *.o -lm -pthread -o test_kernels
  *
- * Usage: test_kernels [--tier NAME] [--quiet] | --bench [NAME] [--json]. Returns 1 when a check failed.
+ * Usage: test_kernels [--tier NAME] [--quiet] | --bench [NAME] [--json]. Returns 1 when a check
+ * failed.
  */
 #include "check.h"
 
@@ -33,7 +37,8 @@ int main(int argc, char **argv)
         return bench_cpu(json, bench_name);
     qn__cpu_kernels ref, t;
     check("fill ref", "-", qn__cpu_kernels_fill(&ref, "ref") == 0 && !strcmp(ref.tier, "ref"));
-    check("fill unknown tier", "-", qn__cpu_kernels_fill(&t, "zen") == -1 && !strcmp(t.tier, "ref"));
+    check("fill unknown tier", "-",
+          qn__cpu_kernels_fill(&t, "zen") == -1 && !strcmp(t.tier, "ref"));
     check("fill best tier", "-", qn__cpu_kernels_fill(&t, NULL) == 0);
     for (int i = 0; i < 3; i++) {
         if ((only && strcmp(only, tiers[i]) != 0) || qn__cpu_kernels_fill(&t, tiers[i]) != 0)

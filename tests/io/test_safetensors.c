@@ -203,10 +203,11 @@ static void test_depth_and_many_tensors(void **state)
 static void test_read(void **state)
 {
     (void)state;
-    static const char header[] = "{\"b\":{\"dtype\":\"I16\",\"shape\":[2,3],\"data_offsets\":[4,16]},"
-                                 "\"empty\":{\"dtype\":\"BF16\",\"shape\":[0,5],\"data_offsets\":[4,4]},"
-                                 "\"__metadata__\":{\"z\":\"1\",\"format\":\"p\\u0074\"},"
-                                 "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}   ";
+    static const char header[] =
+        "{\"b\":{\"dtype\":\"I16\",\"shape\":[2,3],\"data_offsets\":[4,16]},"
+        "\"empty\":{\"dtype\":\"BF16\",\"shape\":[0,5],\"data_offsets\":[4,4]},"
+        "\"__metadata__\":{\"z\":\"1\",\"format\":\"p\\u0074\"},"
+        "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}   ";
     const char *path = make_file("ok.safetensors", header, sizeof header - 1, 16);
     qn__safetensors *reader;
     qn_error err = {0};
@@ -268,8 +269,7 @@ static const char *write_model(const char *index)
 static void test_shards(void **state)
 {
     (void)state;
-    const char *dir =
-        write_model(MAP("\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\""));
+    const char *dir = write_model(MAP("\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\""));
     qn__safetensors *reader;
     qn_error err = {0};
     if (qn__safetensors_open(&reader, dir, &err) != QN_OK)
@@ -313,7 +313,8 @@ static void test_shards(void **state)
         assert_open_fails(write_model(cases[i].index), cases[i].code, cases[i].part);
 }
 
-/* ---- files of other programs ------------------------------------------------------------------ */
+/* ---- files of other programs ------------------------------------------------------------------
+ */
 
 static void test_foreign_files(void **state)
 {

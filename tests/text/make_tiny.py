@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tiny.tokenizer.json and tiny.expected.jsonl beside this file with PyPI `tokenizers`.
+"""Makes tiny.tokenizer.json, tiny.expected.jsonl and variants.jsonl beside this file with PyPI
+`tokenizers`.
 
     pip install tokenizers==0.23.*
     tests/text/make_tiny.py
@@ -48,14 +49,14 @@ TEXTS = [
 ]
 
 
-def build():
+def build(vocab_size=420):
     t = Tokenizer(models.BPE())
     t.normalizer = normalizers.NFC()
     t.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(PATTERN), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     t.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=["<|endoftext|>"],
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=["<|endoftext|>"],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     t.train_from_iterator(CORPUS, trainer)
     t.add_special_tokens(["<|im_start|>", "<|im_end|>", AddedToken("<left>", lstrip=True, special=True),
@@ -82,12 +83,70 @@ def expectation(t, text):
             "dec": t.decode(ids, skip_special_tokens=False), "dec_skip": t.decode(ids, skip_special_tokens=True)}
 
 
+LLAMA = PATTERN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t)?|\p{N}{1,3}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+KANA = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s+"]
+
+
+def byte_level(prefix=False, regex=False):
+    return {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": regex}
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
+
+def split(pattern, behavior="Isolated", invert=False, kind="Regex"):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
+
+
+def digits(individual):
+    return {"type": "Digits", "individual_digits": individual}
+
+
+def variants(tokenizer):
+    """(change to the pre-tokenizer, changes to the model) one by one."""
+    yield byte_level(True, True), {}
+    yield byte_level(True, False), {}
+    yield sequence(digits(False), byte_level(True, True)), {}
+    yield sequence(digits(True), byte_level(False, True)), {}
+    yield sequence(split(LLAMA), byte_level()), {}
+    yield sequence(split(CASED), byte_level()), {}
+    yield sequence(*[split(p) for p in KANA], byte_level()), {}
+    yield sequence(split(r"a*"), byte_level()), {}
+    for behavior in ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
+        for invert in (False, True):
+            yield sequence(split(r"\s", behavior, invert), byte_level()), {}
+            yield sequence(split("a", behavior, invert, "String"), byte_level()), {}
+    yield sequence(split(GPT2), byte_level()), {"ignore_merges": True}
+    # Bytes without a token: dropped, or unk, or one unk for each run of them.
+    poor = {(f"<gone {i}>" if set(k) & set("qeÃĠéÅ") else k): i for k, i in tokenizer["model"]["vocab"].items()}
+    poor["<|endoftext|>"] = poor.pop("<gone 0>", 0)
+    merges = [m for m in tokenizer["model"]["merges"] if not set("".join(m)) & set("qeÃĠéÅ")]
+    for more in ({}, {"unk_token": "<|endoftext|>"}, {"unk_token": "<|endoftext|>", "fuse_unk": True}):
+        yield byte_level(False, True), {"vocab": poor, "merges": merges, **more}
+
+
+def write_variants(f):
+    for pre_tokenizer, model in variants(json.loads(build(300).to_str())):
+        d = json.loads(build(300).to_str())
+        d["pre_tokenizer"] = pre_tokenizer
+        d["model"].update(model)
+        t = Tokenizer.from_str(json.dumps(d))
+        cases = [expectation(t, text) for text in TEXTS[1::5]]
+        f.write(json.dumps({"tokenizer": d, "cases": cases}) + "\n")
+
+
 def main():
     t = build()
     (HERE / "tiny.tokenizer.json").write_text(t.to_str(pretty=False) + "\n")
     with open(HERE / "tiny.expected.jsonl", "w") as f:
         for text in TEXTS:
             f.write(json.dumps(expectation(t, text)) + "\n")
+    with open(HERE / "variants.jsonl", "w") as f:
+        write_variants(f)
 
 
 main()

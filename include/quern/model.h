@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models and generation: load a model directory, run tokens through it, sample text from it.
+ *
+ *     qn_model *model;
+ *     qn_model_open(&model, device, "path/to/model", NULL, &err);
+ *     qn_session *session;
+ *     qn_session_open(&session, model, NULL, &err);
+ *     qn_generation *g;
+ *     qn_generation_begin(&g, session, ids, n, NULL, &err);
+ *     while (qn_generation_next(g, &id, &err) == QN_OK && id >= 0)
+ *         ...
+ *
+ * A model is immutable and may be shared by threads; a session, and generations on it, belong to one.
+ */
+#ifndef QUERN_MODEL_H
+#define QUERN_MODEL_H
+
+#include "quern/array.h"
+#include "quern/text.h"
+
+#include <stdatomic.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+typedef struct qn_model qn_model;
+
+typedef struct qn_model_options {
+    size_t size; /* sizeof(qn_model_options) */
+    /* Called while weights are read; returning false cancels the load. */
+    bool (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
+    void *progress_user;
+    bool no_tokenizer; /* do not open tokenizer.json: qn_model_tokenizer is then NULL */
+} qn_model_options;
+
+/* Loads a Hugging Face model directory (config.json, safetensors, tokenizer.json) onto the device.
+ * options may be NULL. Families: llama. */
+QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
+                               const qn_model_options *options, qn_error *err);
+
+/* Frees every weight once the last session is closed. NULL is accepted. */
+QN_API void qn_model_close(qn_model *model);
+
+typedef struct qn_model_info {
+    char family[32];
+    int64_t n_layers, hidden_size, intermediate_size, n_heads, n_kv_heads, head_dim;
+    int64_t vocab_size, max_positions;
+    uint64_t parameters;   /* their number */
+    uint64_t weight_bytes; /* on the device */
+} qn_model_info;
+
+QN_API void qn_model_get_info(const qn_model *model, qn_model_info *info);
+QN_API const qn_tokenizer *qn_model_tokenizer(const qn_model *model);
+
+/* Weights by name, sorted. The array is borrowed; packed ones are read by qn_linear and qn_take alone. */
+QN_API int qn_model_n_parameters(const qn_model *model);
+QN_API const char *qn_model_parameter_name(const qn_model *model, int i);
+QN_API qn_array *qn_model_parameter(const qn_model *model, const char *name); /* NULL: none */
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+typedef struct qn_session qn_session;
+
+typedef struct qn_session_options {
+    size_t size;
+    int64_t context;       /* positions at most; 0: the model's */
+    int64_t prefill_chunk; /* tokens evaluated at once; 0: 512. Does not change a bit of the result. */
+    int batch;             /* sequences in lockstep; 0: 1 */
+    const atomic_bool *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */
+} qn_session_options;
+
+QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
+                                 const qn_session_options *options, qn_error *err);
+QN_API void qn_session_close(qn_session *session);
+
+/* Runs n tokens behind those already in the session (of each sequence: ids is [batch, n]). More than the
+ * context holds: QN_LIMIT, with both counts. A failed call empties the session. */
+QN_API qn_status qn_session_append(qn_session *session, const int32_t *ids, size_t n,
+                                   qn_error *err);
+
+/* Logits of the last appended token, [batch, vocab_size]; NULL when there are none. Valid until the next
+ * call on the session. */
+QN_API const float *qn_session_logits(const qn_session *session);
+
+/* Logits of every one of n tokens, [batch, n, vocab_size], into out: for scoring. */
+QN_API qn_status qn_session_score(qn_session *session, const int32_t *ids, size_t n, float *out,
+                                  qn_error *err);
+
+/* Runs one token and gives the most probable next one; token and position stay on the device when
+ * `token` is what the call before gave. For sessions of batch 1. */
+QN_API qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *next,
+                                        qn_error *err);
+
+QN_API int64_t qn_session_length(const qn_session *session);
+QN_API int64_t qn_session_context(const qn_session *session);
+/* Forgets all tokens from `length` on. */
+QN_API void qn_session_rewind(qn_session *session, int64_t length);
+QN_API size_t qn_session_cache_bytes(const qn_session *session);
+
+/* ---- sampling -------------------------------------------------------------------------------- */
+
+/* Zero: greedy, no filter. The chain: repeat penalty, top_p, min_p, top_k, temperature, draw. */
+typedef struct qn_sampling {
+    size_t size;
+    float temperature;    /* 0: the most probable token */
+    int32_t top_k;        /* 0: all */
+    float top_p;          /* 0 or 1: all */
+    float min_p;          /* keeps tokens at least this fraction as probable as the most probable */
+    float repeat_penalty; /* 0 or 1: none; divides positive, multiplies negative logits of repeats */
+    int32_t repeat_last;  /* how many newest tokens count as repeats; 0: 64, -1: all */
+    uint64_t seed;
+} qn_sampling;
+
+/* Draws from logits[0..vocab). history holds the n_history tokens so far; the draw's random number
+ * depends on seed and n_history alone. logits are overwritten. Returns the id; -1 with err filled when
+ * the parameters are out of range or no logit is a number. */
+QN_API int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *sampling,
+                         const int32_t *history, size_t n_history, qn_error *err);
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+typedef struct qn_generation qn_generation;
+
+typedef struct qn_generation_options {
+    size_t size;
+    qn_sampling sampling;
+    int64_t max_tokens;  /* 0: as many as the context holds */
+    bool ignore_stop;    /* go on behind stop tokens */
+    const int32_t *stop; /* further stop tokens, borrowed */
+    size_t n_stop;
+} qn_generation_options;
+
+/* Begins generating behind ids, which are run by the first qn_generation_next. options may be NULL. */
+QN_API qn_status qn_generation_begin(qn_generation **out, qn_session *session, const int32_t *ids,
+                                     size_t n, const qn_generation_options *options,
+                                     qn_error *err);
+
+/* The next token; -1 at the end (a stop token, max_tokens, or the context is full). */
+QN_API qn_status qn_generation_next(qn_generation *generation, int32_t *id, qn_error *err);
+
+typedef enum qn_finish { QN_FINISH_NONE, QN_FINISH_STOP, QN_FINISH_LENGTH } qn_finish;
+
+typedef struct qn_metrics {
+    uint64_t prompt_tokens, generated_tokens;
+    double prefill_seconds, decode_seconds; /* decode: from the second token on */
+    size_t peak_bytes;                      /* of the device's memory */
+    qn_finish finish;
+} qn_metrics;
+
+QN_API void qn_generation_get_metrics(const qn_generation *generation, qn_metrics *metrics);
+QN_API void qn_generation_end(qn_generation *generation);
+
+/* The sampling that the model's generation_config.json asks for, its stop tokens (at most `capacity`
+ * stored; *n_stop all). Defaults where the file says nothing: greedy, the tokenizer's eos. */
+QN_API void qn_model_defaults(const qn_model *model, qn_sampling *sampling, int32_t *stop,
+                              size_t capacity, size_t *n_stop);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What kernels get: one struct each, passed by value, read by C and by CUDA. Each begins with the
+ * addresses `at`, which the replay fills from the submission's slots; the rest is fixed at binding.
+ * Strides, lengths and offsets count elements. `wide`: f64 instead of f32. Types are qn_dtype.
+ */
+#ifndef QN_CUDA_ARGS_H
+#define QN_CUDA_ARGS_H
+
+#include <stdint.h>
+
+enum { QN__CUDA_AXES = 6 };
+
+typedef struct qn__cuda_view {
+    int64_t ndim;
+    int64_t shape[QN__CUDA_AXES], stride[QN__CUDA_AXES];
+} qn__cuda_view;
+
+/* ---- move.cu ---- */
+
+typedef struct qn__cuda_arange_args {
+    void *at[1]; /* y */
+    int64_t n, type;
+} qn__cuda_arange_args;
+
+/* The n elements of `from`, to the same places of `to`, which begins at to_offset. */
+typedef struct qn__cuda_copy_args {
+    void *at[2]; /* from, to */
+    qn__cuda_view from, to;
+    int64_t n, to_offset;
+    int64_t size; /* bytes an element */
+} qn__cuda_copy_args;
+
+/* y[i, ...] = x[ids[i], ...]: rows of `columns` elements */
+typedef struct qn__cuda_take_args {
+    void *at[3];       /* x, ids, y */
+    qn__cuda_view row; /* x without its first axis */
+    int64_t n_ids, columns, x_rows, x_stride, size;
+} qn__cuda_take_args;
+
+/* y[i] = x[i, ids[i]] */
+typedef struct qn__cuda_along_args {
+    void *at[3];        /* x, ids, y */
+    qn__cuda_view lead; /* x without its last axis */
+    int64_t n, last, last_stride, size;
+} qn__cuda_along_args;
+
+/* y[ids[i], ...] += update[i, ...] in the order of i */
+typedef struct qn__cuda_scatter_args {
+    void *at[3]; /* ids, update, y */
+    int64_t n_ids, columns, y_rows, type;
+} qn__cuda_scatter_args;
+
+/* ---- rows.cu ---- */
+
+typedef struct qn__cuda_reduce_args {
+    void *at[2];        /* x, y */
+    qn__cuda_view lead; /* x without its last axis */
+    int64_t rows, n, stride;
+    int64_t reduction; /* qn__reduction */
+    int64_t type;      /* of x */
+} qn__cuda_reduce_args;
+
+typedef struct qn__cuda_softmax_args {
+    void *at[2]; /* x, y: [rows, n] */
+    int64_t rows, n, wide;
+} qn__cuda_softmax_args;
+
+typedef struct qn__cuda_norm_args {
+    void *at[3]; /* x, weight (or x again), y: [rows, n] */
+    int64_t rows, n, has_weight, wide;
+    double eps;
+} qn__cuda_norm_args;
+
+typedef struct qn__cuda_rope_args {
+    void *at[4];      /* x, offset, frequency, y: [B, H, L, D] */
+    int64_t shape[4];
+    int64_t x_stride[4], y_stride[4];
+    int64_t half, traditional, n_offsets, wide;
+} qn__cuda_rope_args;
+
+/* ---- matmul.cu ---- */
+
+typedef struct qn__cuda_matmul_args {
+    void *at[3];      /* a [..., m, k], b [..., k, n], y row-major */
+    qn__cuda_view a, b; /* the leading axes */
+    int64_t batch, m, n, k;
+    int64_t a_row, a_column, b_row, b_column, wide;
+} qn__cuda_matmul_args;
+
+/* linear: y [rows, n] = x [rows, k] w [n, k]^T. linear_back: y [rows, k] = x [rows, n] w [n, k]. */
+typedef struct qn__cuda_linear_args {
+    void *at[3]; /* x, w, y */
+    int64_t rows, n, k, w_row, w_column;
+    int64_t type; /* of w; f64: of all */
+} qn__cuda_linear_args;
+
+/* ---- attend.cu ---- */
+
+typedef struct qn__cuda_write_args {
+    void *at[3];      /* rows [B, G, L, D] f32, offset, cache */
+    int64_t shape[4]; /* of the rows */
+    int64_t stride[4];
+    int64_t batch_stride, head_stride; /* of the cache */
+    int64_t capacity, keys, half, n_offsets; /* half: the cache is bf16 */
+} qn__cuda_write_args;
+
+typedef struct qn__cuda_attend_args {
+    void *at[5]; /* q [B, H, L, D], keys [B, G, S/16, D, 16], values [B, G, S, E], offset, y */
+    int64_t batch, heads, groups, length, d, e;
+    int64_t q_stride[4], y_stride[4];
+    int64_t k_batch, k_head, v_batch, v_head, v_row;
+    int64_t capacity, window, half, n_offsets;
+    float scale, softcap;
+} qn__cuda_attend_args;
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CUDA device inside.
+ *
+ * Each operation has one qn__cuda_op in the list cuda.def: `prepare` turns one call, with its sizes,
+ * into launches of compiled kernels (kernels.def) and packs their arguments. A binding's launches are
+ * captured once into a graph; a run whose pointers are those of the capture is one graph launch.
+ */
+#ifndef QN_CUDA_CUDA_H
+#define QN_CUDA_CUDA_H
+
+#include "core/device.h"
+#include "cuda/args.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "ops/params.h"
+
+enum {
+    QN__CUDA_THREADS = 256,  /* a block's, as the kernels are written */
+    QN__CUDA_BLOCKS = 65535, /* the most in a launch: kernels loop over the rest */
+    QN__CUDA_EVENTS = 32,
+    QN__CUDA_STAGES = 8,
+    QN__CUDA_STAGE_BYTES = 1 << 20
+};
+
+typedef enum qn__cuda_kernel {
+#define CUDA_KERNEL(image, name) QN__CUDA_KERNEL_##name,
+#include "cuda/kernels.def"
+#undef CUDA_KERNEL
+    QN__CUDA_KERNEL_COUNT
+} qn__cuda_kernel;
+
+typedef struct qn__cuda_program qn__cuda_program;
+
+typedef struct qn__cuda {
+    qn__cu cu;
+    qn__nvrtc nvrtc; /* loaded with the first fused chain */
+    char name[32];   /* the device's, for messages */
+    int device, arch; /* arch: 90 is sm_90 */
+    qn__cu_context context;
+    qn__cu_stream stream;  /* everything runs on it, in order */
+    qn__cu_stream capture; /* captured into, never run */
+    qn__cu_module *modules;
+    int n_modules;
+    qn__cu_function kernels[QN__CUDA_KERNEL_COUNT];
+    pthread_mutex_t lock; /* what follows, and the order of submissions */
+    qn__cu_event done[QN__CUDA_EVENTS]; /* behind submission i: done[i % QN__CUDA_EVENTS] */
+    uint64_t submitted;
+    void *workspace;
+    size_t workspace_size;
+    char *stages; /* page-locked: writes pass through it. NULL until the first */
+    qn__cu_event staged[QN__CUDA_STAGES];
+    uint64_t n_staged;
+    qn__cuda_program *programs;
+    int failure; /* the first error of a run: the context is lost */
+    qn__cuda_stats stats;
+} qn__cuda;
+
+/* Makes the device's context the thread's, and back. Every call into the driver stands between. */
+bool qn__cuda_enter(qn__cuda *cuda);
+void qn__cuda_leave(qn__cuda *cuda);
+
+/* Records a driver's error: "cuda:0: CUDA_ERROR_...: while doing". */
+qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *doing);
+
+/* The device's memory functions that the replay uses too. */
+void *qn__cuda_alloc(qn_device *device, size_t size);
+void qn__cuda_free(qn_device *device, void *data, size_t size);
+
+/* ---- binding: turning calls into launches -------------------------------------------------------- */
+
+typedef struct qn__cuda_launch {
+    qn__cu_function function;
+    unsigned blocks;
+    uint32_t first_at, n_at; /* its addresses, among the binding's */
+    size_t args;             /* offset of its arguments in the binding's bytes */
+} qn__cuda_launch;
+
+typedef struct qn__cuda_binding {
+    qn__cuda_launch *launches;
+    uint32_t n_launches, launch_room;
+    uint32_t *at; /* for each address: the operand, an index into the binding's */
+    uint32_t n_at, at_room;
+    char *args;
+    size_t n_args, args_room;
+    qn__cu_exec exec;
+    void **slots; /* those that exec was captured for; NULL: none yet */
+} qn__cuda_binding;
+
+typedef struct qn__cuda_binder {
+    qn__cuda *cuda;
+    qn__cuda_binding *part;
+    qn_error *err;
+} qn__cuda_binder;
+
+/* Adds a launch over `work` threads (or blocks of threads, when by_block). args begins with n_at
+ * addresses; operand[i] is the call's operand that address i points to. False when memory is out. */
+bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bool by_block,
+                  const void *args, size_t size, const qn__call *call, int n_at,
+                  const uint8_t *operand);
+
+/* The same for a compiled kernel; ARGS is a struct of args.h, OPERANDS a braced list in the order of its
+ * addresses. */
+#define QN__CUDA_ADD(b, kernel, work, by_block, args, call, ...)                                   \
+    qn__cuda_add(b, (b)->cuda->kernels[QN__CUDA_KERNEL_##kernel], work, by_block, &(args),         \
+                 sizeof(args), call, (int)(sizeof (args).at / sizeof *(args).at),                  \
+                 (const uint8_t[]){__VA_ARGS__})
+
+typedef struct qn__cuda_op {
+    qn__op_id op;
+    /* Whether it can compute this node, whose inputs are plain; NULL: f32 and f64. */
+    bool (*accepts)(const qn_array *node);
+    bool (*prepare)(qn__cuda_binder *b, const qn__call *call);
+} qn__cuda_op;
+
+/* The operations of cuda.def by id; NULL where there is none. */
+extern const qn__cuda_op *const qn__cuda_ops[QN__OP_COUNT];
+
+/* Copies operand 0 to the last, element by element. */
+bool qn__cuda_prepare_copy(qn__cuda_binder *b, const qn__call *call);
+
+int64_t qn__cuda_elements(const qn__operand *o);
+
+/* An operand's axes first .. ndim - 1. */
+qn__cuda_view qn__cuda_view_of(const qn__operand *o, int first, int ndim);
+
+/* ---- fused chains (chain.c) ------------------------------------------------------------------------ */
+
+/* Adds the launch of a chain, compiling its program unless the device has it. */
+bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call);
+
+/* The text of a chain's kernel `chain`, as snprintf; 0: the program cannot be rendered. */
+size_t qn__cuda_chain_text(const qn__ir *program, char *text, size_t room);
+
+/* Compiles text for an architecture (90: sm_90) into code that the driver loads; freed with free. */
+char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, qn_error *err);
+
+void qn__cuda_programs_free(qn__cuda *cuda);
+
+/* ---- the replay (replay.c) ------------------------------------------------------------------------- */
+
+qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *binding,
+                        qn_error *err);
+void qn__cuda_drop(qn_device *device, qn__binding *binding);
+qn_status qn__cuda_submit(qn_device *device, qn__submission *submission, qn_error *err);
+qn_status qn__cuda_wait(qn_device *device, qn__submission *submission, qn_error *err);
+
+#endif

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A GPU as a device: opening, memory, copies between host and device.
+ *
+ * Everything runs on one stream, in order: submissions, writes and reads. So a buffer may go back to
+ * the pool while the GPU still uses it, since whoever takes it next comes later on the stream, and a
+ * submission needs to hold nothing once it has been enqueued; only giving memory back to the driver
+ * waits. Writes are copied into page-locked stages and return; reads wait.
+ */
+#include "cuda/device.h"
+
+#include "base/error.h"
+#include "cuda/cuda.h"
+#include "quant/format.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- errors, and the context of the calling thread ---------------------------------------------- */
+
+qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *doing)
+{
+    const char *name = NULL;
+    cuda->cu.error_name(result, &name);
+    return qn__fail(err, result == QN__CU_OUT_OF_MEMORY ? QN_MEMORY : QN_DEVICE,
+                    "%s: %s while %s", cuda->name, name ? name : "an unknown error", doing);
+}
+
+bool qn__cuda_enter(qn__cuda *cuda)
+{
+    return cuda->cu.context_push(cuda->context) == 0;
+}
+
+void qn__cuda_leave(qn__cuda *cuda)
+{
+    qn__cu_context context;
+    cuda->cu.context_pop(&context);
+}
+
+/* ---- memory --------------------------------------------------------------------------------------- */
+
+void *qn__cuda_alloc(qn_device *device, size_t size)
+{
+    qn__cuda *cuda = device->state;
+    qn__cu_address address = 0;
+    if (!qn__cuda_enter(cuda))
+        return NULL;
+    if (cuda->cu.mem_alloc(&address, size ? size : 1) != 0)
+        address = 0;
+    qn__cuda_leave(cuda);
+    return (void *)(uintptr_t)address;
+}
+
+void qn__cuda_free(qn_device *device, void *data, size_t size)
+{
+    (void)size;
+    qn__cuda *cuda = device->state;
+    if (!data || !qn__cuda_enter(cuda))
+        return;
+    cuda->cu.stream_synchronize(cuda->stream);
+    cuda->cu.mem_free((uintptr_t)data);
+    qn__cuda_leave(cuda);
+}
+
+/* The ring of stages, made for the first write. */
+static int make_stages(qn__cuda *cuda)
+{
+    void *stages;
+    int result = cuda->cu.host_alloc(&stages, (size_t)QN__CUDA_STAGES * QN__CUDA_STAGE_BYTES);
+    if (result == 0)
+        cuda->stages = stages;
+    return result;
+}
+
+/* One piece of a write: waits until its stage's last copy is through, then enqueues the next. */
+static int write_piece(qn__cuda *cuda, qn__cu_address to, const char *host, size_t n)
+{
+    int stage = (int)(cuda->n_staged % QN__CUDA_STAGES), result = 0;
+    char *data = cuda->stages + (size_t)stage * QN__CUDA_STAGE_BYTES;
+    if (cuda->n_staged >= QN__CUDA_STAGES)
+        result = cuda->cu.event_synchronize(cuda->staged[stage]);
+    if (result != 0)
+        return result;
+    cuda->n_staged++;
+    memcpy(data, host, n);
+    result = cuda->cu.copy_in(to, data, n, cuda->stream);
+    return result ? result : cuda->cu.event_record(cuda->staged[stage], cuda->stream);
+}
+
+static qn_status cuda_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err)
+{
+    qn__cuda *cuda = device->state;
+    if (!qn__cuda_enter(cuda))
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    pthread_mutex_lock(&cuda->lock);
+    int result = cuda->stages ? 0 : make_stages(cuda);
+    for (size_t at = 0; at < n && result == 0; at += QN__CUDA_STAGE_BYTES) {
+        size_t piece = n - at < QN__CUDA_STAGE_BYTES ? n - at : QN__CUDA_STAGE_BYTES;
+        result = write_piece(cuda, (uintptr_t)to + at, (const char *)host + at, piece);
+    }
+    cuda->stats.host_writes++;
+    pthread_mutex_unlock(&cuda->lock);
+    qn__cuda_leave(cuda);
+    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "writing to the device");
+}
+
+static qn_status cuda_read(qn_device *device, void *host, const void *from, size_t n, qn_error *err)
+{
+    qn__cuda *cuda = device->state;
+    if (!qn__cuda_enter(cuda))
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    int result = cuda->cu.copy_out(host, (uintptr_t)from, n, cuda->stream);
+    if (result == 0)
+        result = cuda->cu.stream_synchronize(cuda->stream);
+    qn__cuda_leave(cuda);
+    pthread_mutex_lock(&cuda->lock);
+    cuda->stats.host_reads++;
+    pthread_mutex_unlock(&cuda->lock);
+    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "reading from the device");
+}
+
+/* ---- kernels -------------------------------------------------------------------------------------- */
+
+static const void *cuda_kernel(qn_device *device, const qn_array *node)
+{
+    (void)device;
+    const qn__cuda_op *op = qn__cuda_ops[node->op];
+    if (!op || (!op->accepts && node->dtype != QN_F32 && node->dtype != QN_F64))
+        return NULL;
+    for (int i = 0; i < node->n_in; i++)
+        if (node->in[i]->format != QN__PLAIN)
+            return NULL;
+    return !op->accepts || op->accepts(node) ? op : NULL;
+}
+
+static uint8_t cuda_weight_format(qn_device *device, qn_dtype dtype)
+{
+    (void)device, (void)dtype;
+    return QN__PLAIN;
+}
+
+/* ---- opening -------------------------------------------------------------------------------------- */
+
+static void cuda_describe(qn_device *device, char *text, size_t room)
+{
+    qn__cuda *cuda = device->state;
+    char name[128] = "";
+    size_t bytes = 0;
+    cuda->cu.device_name(name, sizeof name, cuda->device);
+    cuda->cu.device_memory(&bytes, cuda->device);
+    snprintf(text, room, "%s, sm_%d, %zu GiB", name, cuda->arch, bytes >> 30);
+}
+
+/* Gives back what open_context made, however far it came. */
+static void close_context(qn__cuda *cuda)
+{
+    if (!cuda->context)
+        return;
+    if (qn__cuda_enter(cuda)) {
+        if (cuda->stream)
+            cuda->cu.stream_synchronize(cuda->stream);
+        qn__cuda_programs_free(cuda);
+        for (int i = 0; i < cuda->n_modules; i++)
+            cuda->cu.module_unload(cuda->modules[i]);
+        for (int i = 0; i < QN__CUDA_EVENTS; i++)
+            if (cuda->done[i])
+                cuda->cu.event_destroy(cuda->done[i]);
+        for (int i = 0; i < QN__CUDA_STAGES; i++)
+            if (cuda->staged[i])
+                cuda->cu.event_destroy(cuda->staged[i]);
+        if (cuda->stages)
+            cuda->cu.host_free(cuda->stages);
+        if (cuda->workspace)
+            cuda->cu.mem_free((uintptr_t)cuda->workspace);
+        if (cuda->capture)
+            cuda->cu.stream_destroy(cuda->capture);
+        if (cuda->stream)
+            cuda->cu.stream_destroy(cuda->stream);
+        qn__cuda_leave(cuda);
+    }
+    cuda->cu.context_release(cuda->device);
+}
+
+static void free_state(qn__cuda *cuda)
+{
+    close_context(cuda);
+    free(cuda->modules);
+    qn__nvrtc_unload(&cuda->nvrtc);
+    qn__cu_unload(&cuda->cu);
+    pthread_mutex_destroy(&cuda->lock);
+    free(cuda);
+}
+
+static void cuda_close(qn_device *device)
+{
+    qn__device_end(device);
+    free_state(device->state);
+    free(device);
+}
+
+static const qn__device_ops cuda_device_ops = {
+    .kind = "cuda",
+    .close = cuda_close,
+    .alloc = qn__cuda_alloc,
+    .free = qn__cuda_free,
+    .write = cuda_write,
+    .read = cuda_read,
+    .kernel = cuda_kernel,
+    .weight_format = cuda_weight_format,
+    .bind = qn__cuda_bind,
+    .drop = qn__cuda_drop,
+    .submit = qn__cuda_submit,
+    .wait = qn__cuda_wait,
+    .describe = cuda_describe,
+};
+
+/* The compiled kernels: an image for each .cu file, made by the build. */
+enum {
+    IMAGE_move,
+    IMAGE_rows,
+    IMAGE_matmul,
+    IMAGE_attend,
+    IMAGE_COUNT
+};
+extern const unsigned char qn__cuda_image_move[], qn__cuda_image_rows[], qn__cuda_image_matmul[],
+    qn__cuda_image_attend[];
+
+static int load_kernels(qn__cuda *cuda)
+{
+    static const unsigned char *const images[IMAGE_COUNT] = {
+        qn__cuda_image_move, qn__cuda_image_rows, qn__cuda_image_matmul, qn__cuda_image_attend};
+    static const struct {
+        int image;
+        const char *name;
+    } kernels[] = {
+#define CUDA_KERNEL(image, name) {IMAGE_##image, #name},
+#include "cuda/kernels.def"
+#undef CUDA_KERNEL
+    };
+    int result = 0;
+    for (; cuda->n_modules < IMAGE_COUNT && result == 0; cuda->n_modules += result == 0)
+        result = cuda->cu.module_load(&cuda->modules[cuda->n_modules], images[cuda->n_modules]);
+    for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++)
+        result = cuda->cu.module_function(&cuda->kernels[i], cuda->modules[kernels[i].image],
+                                          kernels[i].name);
+    return result;
+}
+
+static int make_streams(qn__cuda *cuda)
+{
+    int result = cuda->cu.stream_create(&cuda->stream, QN__CU_STREAM_NON_BLOCKING);
+    if (result == 0)
+        result = cuda->cu.stream_create(&cuda->capture, QN__CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < QN__CUDA_EVENTS && result == 0; i++)
+        result = cuda->cu.event_create(&cuda->done[i], QN__CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < QN__CUDA_STAGES && result == 0; i++)
+        result = cuda->cu.event_create(&cuda->staged[i], QN__CU_EVENT_DISABLE_TIMING);
+    return result;
+}
+
+/* Finds GPU number `index` and takes its primary context, which other users of CUDA in the process
+ * share. */
+static qn_status open_context(qn__cuda *cuda, int index, qn_error *err)
+{
+    int n = 0, major = 0, minor = 0, result = cuda->cu.init(0);
+    if (result == 0)
+        result = cuda->cu.device_count(&n);
+    if (result != 0 || index >= n) {
+        const char *name = NULL;
+        if (result != 0)
+            cuda->cu.error_name(result, &name);
+        return qn__fail(err, QN_UNSUPPORTED, "%s: there %s %d GPU%s%s%s", cuda->name,
+                        n == 1 ? "is" : "are", n, n == 1 ? "" : "s", name ? ": " : "",
+                        name ? name : "");
+    }
+    cuda->cu.device_get(&cuda->device, index);
+    cuda->cu.device_attribute(&major, QN__CU_COMPUTE_MAJOR, cuda->device);
+    cuda->cu.device_attribute(&minor, QN__CU_COMPUTE_MINOR, cuda->device);
+    cuda->arch = major * 10 + minor;
+    if (cuda->arch < 80)
+        return qn__fail(err, QN_UNSUPPORTED, "%s: the GPU is sm_%d; sm_80 or newer is needed",
+                        cuda->name, cuda->arch);
+    result = cuda->cu.context_retain(&cuda->context, cuda->device);
+    if (result != 0 || !qn__cuda_enter(cuda))
+        return qn__cuda_fail(cuda, err, result, "making a context");
+    result = make_streams(cuda);
+    if (result == 0)
+        result = load_kernels(cuda);
+    qn__cuda_leave(cuda);
+    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "loading the kernels");
+}
+
+qn_status qn__cuda_open(qn_device **out, int index, const qn_device_options *options,
+                        qn_error *err)
+{
+    qn_device *device = calloc(1, sizeof *device);
+    qn__cuda *cuda = calloc(1, sizeof *cuda);
+    qn__cu_module *modules = calloc(IMAGE_COUNT, sizeof *modules);
+    if (!device || !cuda || !modules) {
+        free(device);
+        free(cuda);
+        free(modules);
+        return qn__fail_memory(err, "a device");
+    }
+    cuda->modules = modules;
+    snprintf(cuda->name, sizeof cuda->name, "cuda:%d", index);
+    pthread_mutex_init(&cuda->lock, NULL);
+    qn_status status = qn__cu_load(&cuda->cu, err);
+    if (status == QN_OK)
+        status = open_context(cuda, index, err);
+    if (status != QN_OK) {
+        free_state(cuda);
+        free(device);
+        return status;
+    }
+    device->state = cuda;
+    qn__device_begin(device, &cuda_device_ops, cuda->name, options);
+    *out = device;
+    return QN_OK;
+}
+
+qn__cuda_stats qn__cuda_stats_get(qn_device *device)
+{
+    qn__cuda *cuda = device->state;
+    pthread_mutex_lock(&cuda->lock);
+    qn__cuda_stats stats = cuda->stats;
+    pthread_mutex_unlock(&cuda->lock);
+    return stats;
+}

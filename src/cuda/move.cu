@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels that move elements: a thread an element.
+ */
+#include "cuda/common.cuh"
+
+extern "C" __global__ void arange(qn__cuda_arange_args a)
+{
+    void *y = a.at[0];
+    FOR_EACH(i, a.n)
+    {
+        switch (a.type) {
+        case QN_U8:
+        case QN_I8: ((uint8_t *)y)[i] = (uint8_t)i; break;
+        case QN_U16:
+        case QN_I16: ((uint16_t *)y)[i] = (uint16_t)i; break;
+        case QN_U32:
+        case QN_I32: ((uint32_t *)y)[i] = (uint32_t)i; break;
+        case QN_U64:
+        case QN_I64: ((int64_t *)y)[i] = i; break;
+        case QN_F16: ((__half *)y)[i] = __float2half_rn((float)(double)i); break;
+        case QN_BF16: ((uint16_t *)y)[i] = bf16_of_f32((float)(double)i); break;
+        case QN_F32: ((float *)y)[i] = (float)(double)i; break;
+        default: ((double *)y)[i] = (double)i; break;
+        }
+    }
+}
+
+extern "C" __global__ void copy(qn__cuda_copy_args a)
+{
+    FOR_EACH(i, a.n)
+    move_element(a.at[1], a.to_offset + offset_of(a.to, i), a.at[0], offset_of(a.from, i), a.size);
+}
+
+extern "C" __global__ void take(qn__cuda_take_args a)
+{
+    const int32_t *ids = (const int32_t *)a.at[1];
+    const uint64_t zero = 0;
+    FOR_EACH(i, a.n_ids * a.columns)
+    {
+        int64_t id = ids[i / a.columns];
+        if (id < 0 || id >= a.x_rows)
+            move_element(a.at[2], i, &zero, 0, a.size);
+        else
+            move_element(a.at[2], i, a.at[0], id * a.x_stride + offset_of(a.row, i % a.columns),
+                         a.size);
+    }
+}
+
+extern "C" __global__ void take_along_last(qn__cuda_along_args a)
+{
+    const int32_t *ids = (const int32_t *)a.at[1];
+    const uint64_t zero = 0;
+    FOR_EACH(i, a.n)
+    {
+        int64_t id = ids[i];
+        if (id < 0 || id >= a.last)
+            move_element(a.at[2], i, &zero, 0, a.size);
+        else
+            move_element(a.at[2], i, a.at[0], offset_of(a.lead, i) + id * a.last_stride, a.size);
+    }
+}
+
+/* A thread has a column and walks all rows: one order, no atomics. */
+extern "C" __global__ void scatter_add(qn__cuda_scatter_args a)
+{
+    const int32_t *ids = (const int32_t *)a.at[0];
+    FOR_EACH(c, a.columns)
+    {
+        for (int64_t i = 0; i < a.n_ids; i++) {
+            int64_t id = ids[i], from = i * a.columns + c, to = id * a.columns + c;
+            if (id < 0 || id >= a.y_rows)
+                continue;
+            if (a.type == QN_F64) {
+                ((double *)a.at[2])[to] += ((const double *)a.at[1])[from];
+            } else if (a.type == QN_F32) {
+                ((float *)a.at[2])[to] += ((const float *)a.at[1])[from];
+            } else {
+                uint16_t *sum = (uint16_t *)a.at[2] + to;
+                *sum = bf16_of_f32(f32_of_bf16(*sum) +
+                                   f32_of_bf16(((const uint16_t *)a.at[1])[from]));
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations over the last axis, and rope.
+ */
+#include "core/dtype.h"
+#include "cuda/cuda.h"
+
+/* All axes but the last multiplied. */
+static int64_t rows_of(const qn__operand *o)
+{
+    int64_t n = 1;
+    for (int i = 0; i + 1 < o->ndim; i++)
+        n *= o->shape[i];
+    return n;
+}
+
+static bool accepts_reduce(const qn_array *node)
+{
+    const qn__reduce_params *p = node->params;
+    qn_dtype t = (qn_dtype)node->in[0]->dtype;
+    bool real = t == QN_F32 || t == QN_F64;
+    return real || (p->reduction != QN__LOGSUMEXP && (t == QN_I32 || t == QN_U32 || t == QN_I64));
+}
+
+static bool prepare_reduce(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__operand *x = &call->operand[0];
+    int last = x->ndim - 1;
+    qn__cuda_reduce_args args = {.lead = qn__cuda_view_of(x, 0, last),
+                                 .rows = rows_of(x),
+                                 .n = last < 0 ? 1 : x->shape[last],
+                                 .stride = last < 0 ? 0 : x->stride[last],
+                                 .reduction =
+                                     ((const qn__reduce_params *)call->params)->reduction,
+                                 .type = x->dtype};
+    return QN__CUDA_ADD(b, reduce, args.rows, true, args, call, 0, 1);
+}
+
+const qn__cuda_op qn__cuda_reduce = {QN__OP_REDUCE, accepts_reduce, prepare_reduce};
+
+static bool prepare_softmax(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__operand *x = &call->operand[0];
+    qn__cuda_softmax_args args = {
+        .rows = rows_of(x), .n = x->shape[x->ndim - 1], .wide = x->dtype == QN_F64};
+    return QN__CUDA_ADD(b, softmax, args.rows, true, args, call, 0, 1);
+}
+
+const qn__cuda_op qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, prepare_softmax};
+
+static bool accepts_rms_norm(const qn_array *node)
+{
+    return (node->dtype == QN_F32 || node->dtype == QN_F64) &&
+           !((const qn__norm_params *)node->params)->has_bias;
+}
+
+static bool prepare_rms_norm(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__norm_params *p = call->params;
+    const qn__operand *x = &call->operand[0];
+    qn__cuda_norm_args args = {.rows = rows_of(x),
+                               .n = x->shape[x->ndim - 1],
+                               .has_weight = p->has_weight,
+                               .wide = x->dtype == QN_F64,
+                               .eps = (double)p->eps};
+    return QN__CUDA_ADD(b, rms_norm, args.rows, true, args, call, 0, p->has_weight ? 1 : 0,
+                        (uint8_t)(call->n_operands - 1));
+}
+
+const qn__cuda_op qn__cuda_rms_norm = {QN__OP_RMS_NORM, accepts_rms_norm, prepare_rms_norm};
+
+/* A thread has one pair, or one of the elements that do not rotate. */
+static bool prepare_rope(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__operand *x = &call->operand[0], *y = &call->operand[3];
+    qn__cuda_rope_args args = {
+        .half = call->operand[2].shape[0],
+        .traditional = ((const qn__rope_params *)call->params)->traditional,
+        .n_offsets = qn__cuda_elements(&call->operand[1]),
+        .wide = x->dtype == QN_F64};
+    memcpy(args.shape, x->shape, sizeof args.shape);
+    memcpy(args.x_stride, x->stride, sizeof args.x_stride);
+    memcpy(args.y_stride, y->stride, sizeof args.y_stride);
+    int64_t work = x->shape[0] * x->shape[1] * x->shape[2] * (x->shape[3] - args.half);
+    return QN__CUDA_ADD(b, rope, work, false, args, call, 0, 1, 2, 3);
+}
+
+const qn__cuda_op qn__cuda_rope = {QN__OP_ROPE, NULL, prepare_rope};

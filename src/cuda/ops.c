@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of CUDA's operations, made from cuda.def, and what their files share.
+ */
+#include "cuda/cuda.h"
+
+#define CUDA_OP(id, symbol) extern const qn__cuda_op symbol;
+#include "cuda/cuda.def"
+#undef CUDA_OP
+
+const qn__cuda_op *const qn__cuda_ops[QN__OP_COUNT] = {
+#define CUDA_OP(id, symbol) [QN__OP_##id] = &symbol,
+#include "cuda/cuda.def"
+#undef CUDA_OP
+};
+
+_Static_assert((int)QN__CUDA_AXES == (int)QN_MAX_NDIM, "args.h has room for every axis");
+
+int64_t qn__cuda_elements(const qn__operand *o)
+{
+    int64_t n = 1;
+    for (int i = 0; i < o->ndim; i++)
+        n *= o->shape[i];
+    return n;
+}
+
+qn__cuda_view qn__cuda_view_of(const qn__operand *o, int first, int ndim)
+{
+    qn__cuda_view view = {.ndim = ndim > first ? ndim - first : 0};
+    for (int i = first; i < ndim; i++) {
+        view.shape[i - first] = o->shape[i];
+        view.stride[i - first] = o->stride[i];
+    }
+    return view;
+}

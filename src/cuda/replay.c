@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bindings as CUDA graphs. Binding turns each call into kernel launches with all sizes filled in; the
+ * first run fills in the addresses of its slots, captures the launches and instantiates the graph. A
+ * run with the same slots is then one graph launch, and that is what a decode step with donated caches
+ * is. With other slots the launches are captured again and put into the same executable graph.
+ *
+ * The workspace is the last slot, so growing it (for another plan) shows as another address.
+ */
+#include "base/error.h"
+#include "cuda/cuda.h"
+
+#include <stdlib.h>
+
+/* ---- binding -------------------------------------------------------------------------------------- */
+
+/* Makes room for `more` elements behind `n`; false when memory is out. */
+static bool reserve(void *list, void **grown, size_t n, size_t more, size_t *room, size_t size)
+{
+    *grown = list;
+    if (n + more <= *room)
+        return true;
+    size_t wanted = *room ? *room * 2 : 64;
+    while (wanted < n + more)
+        wanted *= 2;
+    void *p = realloc(list, wanted * size);
+    if (!p)
+        return false;
+    *grown = p;
+    *room = wanted;
+    return true;
+}
+
+static bool reserve_launch(qn__cuda_binding *part, size_t args, size_t n_at)
+{
+    void *launches, *at, *bytes;
+    size_t launch_room = part->launch_room, at_room = part->at_room;
+    bool ok = reserve(part->launches, &launches, part->n_launches, 1, &launch_room,
+                      sizeof *part->launches);
+    part->launches = launches;
+    part->launch_room = (uint32_t)launch_room;
+    ok = reserve(part->at, &at, part->n_at, n_at, &at_room, sizeof *part->at) && ok;
+    part->at = at;
+    part->at_room = (uint32_t)at_room;
+    ok = reserve(part->args, &bytes, part->n_args, args, &part->args_room, 1) && ok;
+    part->args = bytes;
+    return ok;
+}
+
+bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bool by_block,
+                  const void *args, size_t size, const qn__call *call, int n_at,
+                  const uint8_t *operand)
+{
+    if (work <= 0)
+        return true;
+    qn__cuda_binding *part = b->part;
+    size_t room = (size + 15) & ~(size_t)15;
+    if (!reserve_launch(part, room, (size_t)n_at)) {
+        qn__fail_memory(b->err, "a binding");
+        return false;
+    }
+    int64_t blocks = by_block ? work : (work + QN__CUDA_THREADS - 1) / QN__CUDA_THREADS;
+    part->launches[part->n_launches++] = (qn__cuda_launch){
+        .function = function,
+        .blocks = (unsigned)(blocks < QN__CUDA_BLOCKS ? blocks : QN__CUDA_BLOCKS),
+        .first_at = part->n_at,
+        .n_at = (uint32_t)n_at,
+        .args = part->n_args};
+    memcpy(part->args + part->n_args, args, size);
+    part->n_args += room;
+    for (int i = 0; i < n_at; i++)
+        part->at[part->n_at++] = call->first_operand + operand[i];
+    return true;
+}
+
+static bool bind_call(qn__cuda_binder *b, const qn__call *call)
+{
+    if (call->program)
+        return qn__cuda_prepare_chain(b, call);
+    if (call->copy)
+        return qn__cuda_prepare_copy(b, call);
+    return ((const qn__cuda_op *)call->kernel)->prepare(b, call);
+}
+
+qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *binding,
+                        qn_error *err)
+{
+    qn__cuda_binding *part = calloc(1, sizeof *part);
+    if (!part)
+        return qn__fail_memory(err, "a binding");
+    binding->device_part = part;
+    qn__cuda_binder b = {device->state, part, err};
+    for (uint32_t i = 0; i < plan->n_steps; i++)
+        if (!bind_call(&b, &binding->calls[i]))
+            return err && err->code ? err->code : QN_DEVICE;
+    return QN_OK;
+}
+
+/* A graph that still runs is freed by the driver when it is done. */
+void qn__cuda_drop(qn_device *device, qn__binding *binding)
+{
+    qn__cuda *cuda = device->state;
+    qn__cuda_binding *part = binding->device_part;
+    if (!part)
+        return;
+    if (part->exec && qn__cuda_enter(cuda)) {
+        cuda->cu.exec_destroy(part->exec);
+        qn__cuda_leave(cuda);
+    }
+    free(part->launches);
+    free(part->at);
+    free(part->args);
+    free(part->slots);
+    free(part);
+}
+
+/* ---- capturing ------------------------------------------------------------------------------------ */
+
+/* Writes the addresses of this run into the launches' arguments. */
+static void fill_addresses(qn__cuda_binding *part, const qn__submission *sub)
+{
+    const qn__operand *operands = sub->binding->operands;
+    for (uint32_t i = 0; i < part->n_launches; i++) {
+        const qn__cuda_launch *launch = &part->launches[i];
+        void **at = (void **)(part->args + launch->args);
+        for (uint32_t k = 0; k < launch->n_at; k++) {
+            const qn__operand *o = &operands[part->at[launch->first_at + k]];
+            at[k] = (char *)sub->slots[o->slot] + o->offset;
+        }
+    }
+}
+
+static int launch_all(qn__cuda *cuda, qn__cuda_binding *part)
+{
+    int result = 0;
+    for (uint32_t i = 0; i < part->n_launches && result == 0; i++) {
+        const qn__cuda_launch *launch = &part->launches[i];
+        void *params[] = {part->args + launch->args};
+        result = cuda->cu.launch(launch->function, launch->blocks, 1, 1, QN__CUDA_THREADS, 1, 1, 0,
+                                 cuda->capture, params, NULL);
+    }
+    return result;
+}
+
+static int capture(qn__cuda *cuda, qn__cuda_binding *part, qn__cu_graph *graph)
+{
+    *graph = NULL;
+    int result = cuda->cu.capture_begin(cuda->capture, QN__CU_CAPTURE_THREAD_LOCAL);
+    if (result != 0)
+        return result;
+    result = launch_all(cuda, part);
+    int ended = cuda->cu.capture_end(cuda->capture, graph); /* always, or the stream stays in it */
+    cuda->stats.captures++;
+    return result ? result : ended;
+}
+
+/* Puts the graph into the executable one, or makes that anew. */
+static int instantiate(qn__cuda *cuda, qn__cuda_binding *part, qn__cu_graph graph)
+{
+    qn__cu_update_info info = {0};
+    if (part->exec && cuda->cu.graph_update(part->exec, graph, &info) == 0) {
+        cuda->stats.updates++;
+        return 0;
+    }
+    if (part->exec)
+        cuda->cu.exec_destroy(part->exec);
+    part->exec = NULL;
+    cuda->stats.instantiations++;
+    return cuda->cu.graph_instantiate(&part->exec, graph, 0);
+}
+
+/* Makes part->exec ready for the slots of a submission. */
+static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *part, const qn__submission *sub,
+                            qn_error *err)
+{
+    size_t bytes = sub->n_slots * sizeof *sub->slots;
+    if (part->slots && part->exec && !memcmp(part->slots, sub->slots, bytes))
+        return QN_OK;
+    if (!part->slots)
+        part->slots = malloc(bytes);
+    if (!part->slots)
+        return qn__fail_memory(err, "a graph");
+    fill_addresses(part, sub);
+    qn__cu_graph graph;
+    int result = capture(cuda, part, &graph);
+    if (result == 0)
+        result = instantiate(cuda, part, graph);
+    if (graph)
+        cuda->cu.graph_destroy(graph);
+    if (result != 0) {
+        free(part->slots);
+        part->slots = NULL;
+        return qn__cuda_fail(cuda, err, result, "capturing a plan");
+    }
+    memcpy(part->slots, sub->slots, bytes);
+    return QN_OK;
+}
+
+/* ---- running -------------------------------------------------------------------------------------- */
+
+static qn_status reserve_workspace(qn__cuda *cuda, qn_device *device, size_t size, qn_error *err)
+{
+    if (size <= cuda->workspace_size)
+        return QN_OK;
+    qn_memory_stats memory = qn_device_memory(device);
+    if (memory.limit && (size > memory.limit || memory.active > memory.limit - size))
+        return qn__fail(err, QN_LIMIT,
+                        "%s: %zu bytes of workspace wanted, %zu in use, the limit is %zu",
+                        device->name, size, memory.active, memory.limit);
+    qn__cuda_free(device, cuda->workspace, cuda->workspace_size);
+    cuda->workspace_size = 0;
+    cuda->workspace = qn__cuda_alloc(device, size);
+    if (!cuda->workspace) {
+        qn__pool_trim(device, 0);
+        cuda->workspace = qn__cuda_alloc(device, size);
+    }
+    if (!cuda->workspace)
+        return qn__fail(err, QN_MEMORY, "%s: no memory for %zu bytes of workspace", device->name,
+                        size);
+    cuda->workspace_size = size;
+    return QN_OK;
+}
+
+/* Under the lock, in the context. */
+static qn_status enqueue(qn__cuda *cuda, qn_device *device, qn__submission *sub, qn_error *err)
+{
+    qn__cuda_binding *part = sub->binding->device_part;
+    if (cuda->failure)
+        return qn__cuda_fail(cuda, err, cuda->failure, "running an earlier plan");
+    if (sub->cancel && atomic_load(sub->cancel))
+        return qn__fail(err, QN_CANCELLED, "cancelled");
+    qn_status status = reserve_workspace(cuda, device, sub->binding->plan->workspace, err);
+    sub->slots[sub->n_slots - 1] = cuda->workspace;
+    if (status == QN_OK)
+        status = make_ready(cuda, part, sub, err);
+    if (status != QN_OK)
+        return status;
+    int result = cuda->cu.graph_launch(part->exec, cuda->stream);
+    if (result == 0)
+        result = cuda->cu.event_record(cuda->done[cuda->submitted % QN__CUDA_EVENTS],
+                                       cuda->stream);
+    if (result != 0)
+        return qn__cuda_fail(cuda, err, result, "launching a plan");
+    cuda->stats.launches++;
+    sub->device_part = (void *)(uintptr_t)++cuda->submitted;
+    return QN_OK;
+}
+
+qn_status qn__cuda_submit(qn_device *device, qn__submission *sub, qn_error *err)
+{
+    qn__cuda *cuda = device->state;
+    const qn__cuda_binding *part = sub->binding->device_part;
+    if (!part->n_launches)
+        return sub->status = QN_OK;
+    if (!qn__cuda_enter(cuda))
+        return sub->status = qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    pthread_mutex_lock(&cuda->lock);
+    sub->status = enqueue(cuda, device, sub, err);
+    pthread_mutex_unlock(&cuda->lock);
+    qn__cuda_leave(cuda);
+    return sub->status;
+}
+
+/* Waits for the event behind the submission; where the ring has come round, for a later one. */
+qn_status qn__cuda_wait(qn_device *device, qn__submission *sub, qn_error *err)
+{
+    qn__cuda *cuda = device->state;
+    uint64_t number = (uintptr_t)sub->device_part;
+    if (sub->status != QN_OK || !number)
+        return sub->status == QN_OK ? QN_OK
+                                    : qn__fail(err, sub->status, "the evaluation failed");
+    if (!qn__cuda_enter(cuda))
+        return sub->status = qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    int result = cuda->cu.event_synchronize(cuda->done[(number - 1) % QN__CUDA_EVENTS]);
+    qn__cuda_leave(cuda);
+    if (result == 0)
+        return QN_OK;
+    pthread_mutex_lock(&cuda->lock);
+    if (!cuda->failure)
+        cuda->failure = result;
+    pthread_mutex_unlock(&cuda->lock);
+    return sub->status = qn__cuda_fail(cuda, err, result, "running a plan");
+}

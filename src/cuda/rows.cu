@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels over rows: a block a row, element i of a row to thread i mod 256, then a tree. So the order of
+ * a sum depends on the row's length only. And rope: a thread a pair.
+ */
+#include "cuda/common.cuh"
+
+enum { SUM, MAX, LOGSUMEXP, ARGMAX }; /* qn__reduction */
+
+/* ---- reductions ------------------------------------------------------------------------------------- */
+
+template <typename T> static __device__ T lowest();
+template <> __device__ float lowest<float>() { return -CUDART_INF_F; }
+template <> __device__ double lowest<double>() { return -CUDART_INF; }
+template <> __device__ int32_t lowest<int32_t>() { return INT32_MIN; }
+template <> __device__ uint32_t lowest<uint32_t>() { return 0; }
+template <> __device__ int64_t lowest<int64_t>() { return INT64_MIN; }
+
+template <typename T> static __device__ T row_sum(const T *x, int64_t n, int64_t stride, T *room)
+{
+    T sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        sum += x[i * stride];
+    return block_sum(sum, room);
+}
+
+template <typename T> static __device__ T row_max(const T *x, int64_t n, int64_t stride, T *room)
+{
+    T max = lowest<T>();
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        max = larger(x[i * stride], max);
+    return block_max(max, room);
+}
+
+/* The first place of the largest: a thread's first, then the smallest of those that hold the maximum. */
+template <typename T>
+static __device__ int32_t row_argmax(const T *x, int64_t n, int64_t stride, T *room,
+                                     int32_t *places)
+{
+    T max = row_max(x, n, stride, room);
+    int32_t at = INT32_MAX;
+    for (int64_t i = threadIdx.x; i < n && at == INT32_MAX; i += THREADS) {
+        T v = x[i * stride];
+        if (v == max || (max != max && v != v))
+            at = (int32_t)i;
+    }
+    places[threadIdx.x] = at;
+    __syncthreads();
+    for (int k = THREADS / 2; k; k /= 2) {
+        if (threadIdx.x < k && places[threadIdx.x + k] < places[threadIdx.x])
+            places[threadIdx.x] = places[threadIdx.x + k];
+        __syncthreads();
+    }
+    at = places[0];
+    __syncthreads();
+    return at == INT32_MAX ? 0 : at;
+}
+
+/* exp and log of f32 and f64; integers never come here. */
+static __device__ float exp_of(float x) { return expf(x); }
+static __device__ double exp_of(double x) { return exp(x); }
+static __device__ float log_of(float x) { return logf(x); }
+static __device__ double log_of(double x) { return log(x); }
+template <typename T> static __device__ T exp_of(T x) { return x; }
+template <typename T> static __device__ T log_of(T x) { return x; }
+
+template <typename T>
+static __device__ T row_logsumexp(const T *x, int64_t n, int64_t stride, T *room)
+{
+    T max = row_max(x, n, stride, room), sum = 0;
+    if (max == lowest<T>() || max == -lowest<T>())
+        return max;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        sum += exp_of(x[i * stride] - max);
+    return max + log_of(block_sum(sum, room));
+}
+
+template <typename T> static __device__ void reduce_rows(const qn__cuda_reduce_args &a)
+{
+    __shared__ T room[THREADS];
+    __shared__ int32_t places[THREADS];
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        const T *x = (const T *)a.at[0] + offset_of(a.lead, r);
+        if (a.reduction == ARGMAX) {
+            int32_t at = row_argmax(x, a.n, a.stride, room, places);
+            if (threadIdx.x == 0)
+                ((int32_t *)a.at[1])[r] = at;
+            continue;
+        }
+        T value = a.reduction == SUM   ? row_sum(x, a.n, a.stride, room)
+                  : a.reduction == MAX ? row_max(x, a.n, a.stride, room)
+                                       : row_logsumexp(x, a.n, a.stride, room);
+        if (threadIdx.x == 0)
+            ((T *)a.at[1])[r] = value;
+    }
+}
+
+extern "C" __global__ void reduce(qn__cuda_reduce_args a)
+{
+    switch (a.type) {
+    case QN_F32: reduce_rows<float>(a); break;
+    case QN_F64: reduce_rows<double>(a); break;
+    case QN_I32: reduce_rows<int32_t>(a); break;
+    case QN_U32: reduce_rows<uint32_t>(a); break;
+    default: reduce_rows<int64_t>(a); break;
+    }
+}
+
+/* ---- softmax, rms_norm -------------------------------------------------------------------------------- */
+
+template <typename T> static __device__ void softmax_rows(const qn__cuda_softmax_args &a)
+{
+    __shared__ T room[THREADS];
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        const T *x = (const T *)a.at[0] + r * a.n;
+        T *y = (T *)a.at[1] + r * a.n;
+        T max = row_max(x, a.n, 1, room), sum = 0;
+        for (int64_t i = threadIdx.x; i < a.n; i += THREADS)
+            sum += y[i] = exp_of(x[i] - max);
+        sum = block_sum(sum, room);
+        for (int64_t i = threadIdx.x; i < a.n; i += THREADS)
+            y[i] /= sum;
+    }
+}
+
+extern "C" __global__ void softmax(qn__cuda_softmax_args a)
+{
+    if (a.wide)
+        softmax_rows<double>(a);
+    else
+        softmax_rows<float>(a);
+}
+
+/* y = (x / sqrt(mean(x^2) + eps)) * w, the normalised value rounded before it is multiplied */
+template <typename T> static __device__ void norm_rows(const qn__cuda_norm_args &a)
+{
+    __shared__ T room[THREADS];
+    const T *w = (const T *)a.at[1];
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        const T *x = (const T *)a.at[0] + r * a.n;
+        T *y = (T *)a.at[2] + r * a.n, sum = 0;
+        for (int64_t i = threadIdx.x; i < a.n; i += THREADS)
+            sum += x[i] * x[i];
+        T scale = (T)1 / sqrt(block_sum(sum, room) / (T)a.n + (T)a.eps);
+        for (int64_t i = threadIdx.x; i < a.n; i += THREADS)
+            y[i] = x[i] * scale * (a.has_weight ? w[i] : (T)1);
+    }
+}
+
+extern "C" __global__ void rms_norm(qn__cuda_norm_args a)
+{
+    if (a.wide)
+        norm_rows<double>(a);
+    else
+        norm_rows<float>(a);
+}
+
+/* ---- rope --------------------------------------------------------------------------------------------- */
+
+static __device__ void sine(float x, float *s, float *c) { sincosf(x, s, c); }
+static __device__ void sine(double x, double *s, double *c) { sincos(x, s, c); }
+
+/* Index i counts [B, H, L, D - half]: first the pairs, then what does not rotate. */
+template <typename T> static __device__ void rope_elements(const qn__cuda_rope_args &a)
+{
+    int64_t n = a.shape[3] - a.half;
+    FOR_EACH(i, a.shape[0] * a.shape[1] * a.shape[2] * n)
+    {
+        int64_t k = i % n, l = i / n % a.shape[2], h = i / n / a.shape[2] % a.shape[1];
+        int64_t b = i / n / a.shape[2] / a.shape[1];
+        const T *x = (const T *)a.at[0] + b * a.x_stride[0] + h * a.x_stride[1] +
+                     l * a.x_stride[2];
+        T *y = (T *)a.at[3] + b * a.y_stride[0] + h * a.y_stride[1] + l * a.y_stride[2];
+        int64_t xs = a.x_stride[3], ys = a.y_stride[3];
+        if (k >= a.half) {
+            y[(k + a.half) * ys] = x[(k + a.half) * xs];
+            continue;
+        }
+        const int32_t *offset = (const int32_t *)a.at[1];
+        T position = (T)(offset[a.n_offsets == 1 ? 0 : b] + l), s, c;
+        sine(position * ((const T *)a.at[2])[k], &s, &c);
+        int64_t p = a.traditional ? 2 * k : k, q = a.traditional ? 2 * k + 1 : k + a.half;
+        T u = x[p * xs], v = x[q * xs];
+        y[p * ys] = u * c - v * s;
+        y[q * ys] = v * c + u * s;
+    }
+}
+
+extern "C" __global__ void rope(qn__cuda_rope_args a)
+{
+    if (a.wide)
+        rope_elements<double>(a);
+    else
+        rope_elements<float>(a);
+}

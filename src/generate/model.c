@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening a model directory: weights, tokenizer, generation defaults.
+ */
+#include "generate/model.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "core/array.h"
+#include "core/device.h"
+#include "models/load.h"
+
+#include <stdlib.h>
+
+enum { LARGEST_GENERATION_CONFIG = 1 << 20 };
+
+static void add_stop(qn_model *m, int64_t id)
+{
+    for (size_t i = 0; i < m->n_stop; i++)
+        if (m->stop[i] == id)
+            return;
+    if (m->n_stop < QN__MOST_STOPS)
+        m->stop[m->n_stop++] = (int32_t)id;
+}
+
+static qn_status read_stops(qn_model *m, const qn__json_at *at, qn_error *err)
+{
+    int64_t id;
+    if (!cJSON_IsArray(at->node)) {
+        if (qn__json_as_int(at, 0, INT32_MAX, &id, err) == QN_OK)
+            add_stop(m, id);
+        return err->code;
+    }
+    qn__json_at item;
+    if (qn__json_first(at, &item))
+        do {
+            if (qn__json_as_int(&item, 0, INT32_MAX, &id, err) != QN_OK)
+                return err->code;
+            add_stop(m, id);
+        } while (qn__json_next(&item));
+    return QN_OK;
+}
+
+static qn_status read_sampling(qn_model *m, const qn__json_at *c, qn_error *err)
+{
+    bool sample = false;
+    double temperature = 1, top_p = 1, penalty = 1;
+    int64_t top_k = 0;
+    if (qn__json_opt_bool(c, "do_sample", &sample, err) != QN_OK ||
+        qn__json_opt_number(c, "temperature", 0, 100, &temperature, err) != QN_OK ||
+        qn__json_opt_number(c, "top_p", 0, 1, &top_p, err) != QN_OK ||
+        qn__json_opt_int(c, "top_k", 0, INT32_MAX, &top_k, err) != QN_OK ||
+        qn__json_opt_number(c, "repetition_penalty", 1e-3, 1e3, &penalty, err) != QN_OK)
+        return err->code;
+    m->sampling.temperature = sample ? (float)temperature : 0;
+    m->sampling.top_p = (float)top_p;
+    m->sampling.top_k = (int32_t)top_k;
+    m->sampling.repeat_penalty = (float)penalty;
+    return QN_OK;
+}
+
+/* generation_config.json is optional; config.json may name stop tokens too. */
+static qn_status read_defaults(qn_model *m, const char *directory, const char *name, bool required,
+                               qn_error *err)
+{
+    char *path = qn__path_join(directory, name);
+    if (!path)
+        return qn__fail_memory(err, "a path");
+    cJSON *root = NULL;
+    qn_error missing = {0};
+    qn_status status = qn__json_read(&root, path, LARGEST_GENERATION_CONFIG, &missing);
+    if (status == QN_NOT_FOUND && !required)
+        status = QN_OK;
+    else if (status != QN_OK)
+        *err = missing;
+    if (root) {
+        qn__json_at c = qn__json_root(path, root), eos;
+        if (!required)
+            status = read_sampling(m, &c, err);
+        if (status == QN_OK && qn__json_find(&c, "eos_token_id", &eos))
+            status = read_stops(m, &eos, err);
+        cJSON_Delete(root);
+    }
+    free(path);
+    return status;
+}
+
+static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
+{
+    qn_status status = qn_tokenizer_open(&m->tokenizer, path, err);
+    if (status != QN_OK)
+        return status;
+    int32_t stops[16];
+    size_t n = qn_chat_stop_tokens(m->tokenizer, stops, 16);
+    for (size_t i = 0; i < n && i < 16; i++)
+        add_stop(m, stops[i]);
+    return QN_OK;
+}
+
+qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
+                        const qn_model_options *options, qn_error *err)
+{
+    qn_error local = {0};
+    err = err ? err : &local;
+    *out = NULL;
+    bool is_directory;
+    if (qn__path_is_directory(path, &is_directory, err) != QN_OK)
+        return err->code;
+    if (!is_directory)
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "%s is a file; give the model's directory (with config.json in it)", path);
+    qn_model *m = calloc(1, sizeof *m);
+    if (!m)
+        return qn__fail_memory(err, "a model");
+    atomic_init(&m->refs, 1);
+    m->device = device;
+    atomic_fetch_add(&device->refs, 1);
+    m->sampling.size = sizeof m->sampling;
+    if (qn__decoder_load(&m->decoder, device, path, options ? options->progress : NULL,
+                         options ? options->progress_user : NULL, err) != QN_OK ||
+        read_defaults(m, path, "generation_config.json", false, err) != QN_OK ||
+        (m->n_stop == 0 && read_defaults(m, path, "config.json", true, err) != QN_OK) ||
+        (!(options && options->no_tokenizer) && open_tokenizer(m, path, err) != QN_OK)) {
+        qn_model_close(m);
+        return err->code;
+    }
+    *out = m;
+    return QN_OK;
+}
+
+void qn_model_close(qn_model *m)
+{
+    if (!m || atomic_fetch_sub(&m->refs, 1) != 1)
+        return;
+    qn__decoder_end(&m->decoder);
+    qn_tokenizer_close(m->tokenizer);
+    qn_device_close(m->device);
+    free(m);
+}
+
+void qn_model_get_info(const qn_model *m, qn_model_info *info)
+{
+    const qn__decoder_config *c = &m->decoder.config;
+    *info = (qn_model_info){.n_layers = c->n_layers,
+                            .hidden_size = c->hidden,
+                            .intermediate_size = c->ffn,
+                            .n_heads = c->n_heads,
+                            .n_kv_heads = c->n_kv_heads,
+                            .head_dim = c->head_dim,
+                            .vocab_size = c->vocab,
+                            .max_positions = c->max_positions};
+    memcpy(info->family, c->family, sizeof info->family);
+    for (int i = 0; i < m->decoder.n_parameters; i++) {
+        const qn_array *a = *m->decoder.parameters[i].slot;
+        info->parameters += (uint64_t)qn__elements(a);
+        info->weight_bytes += a->buffer->size;
+    }
+}
+
+const qn_tokenizer *qn_model_tokenizer(const qn_model *m)
+{
+    return m->tokenizer;
+}
+
+int qn_model_n_parameters(const qn_model *m)
+{
+    return m->decoder.n_parameters;
+}
+
+const char *qn_model_parameter_name(const qn_model *m, int i)
+{
+    return i >= 0 && i < m->decoder.n_parameters ? m->decoder.parameters[i].name : NULL;
+}
+
+qn_array *qn_model_parameter(const qn_model *m, const char *name)
+{
+    for (int i = 0; i < m->decoder.n_parameters; i++)
+        if (!strcmp(m->decoder.parameters[i].name, name))
+            return *m->decoder.parameters[i].slot;
+    return NULL;
+}
+
+void qn_model_defaults(const qn_model *m, qn_sampling *sampling, int32_t *stop, size_t capacity,
+                       size_t *n_stop)
+{
+    if (sampling)
+        *sampling = m->sampling;
+    for (size_t i = 0; stop && i < m->n_stop && i < capacity; i++)
+        stop[i] = m->stop[i];
+    if (n_stop)
+        *n_stop = m->n_stop;
+}

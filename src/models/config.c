@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the families' config.json have in common. Every field is checked against a range, so that no
+ * later product can wrap and no hostile file can ask for more than it could deliver.
+ */
+#include "models/family.h"
+
+#include "core/dtype.h"
+
+#include <stdio.h>
+
+enum { MOST_LAYERS = 1000, MOST_WIDTH = 1 << 20, MOST_HEADS = 1 << 14, MOST_VOCAB = 1 << 24 };
+
+static qn_status read_sizes(const qn__json_at *c, qn__decoder_config *o, qn_error *err)
+{
+    const struct {
+        const char *key;
+        int64_t most, *to;
+    } required[] = {
+        {"num_hidden_layers", MOST_LAYERS, &o->n_layers},
+        {"hidden_size", MOST_WIDTH, &o->hidden},
+        {"intermediate_size", MOST_WIDTH, &o->ffn},
+        {"num_attention_heads", MOST_HEADS, &o->n_heads},
+        {"vocab_size", MOST_VOCAB, &o->vocab},
+    };
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+        if (qn__json_get_int(c, required[i].key, 1, required[i].most, required[i].to, err) != QN_OK)
+            return err->code;
+    o->n_kv_heads = o->n_heads;
+    o->max_positions = 2048;
+    if (qn__json_opt_int(c, "num_key_value_heads", 1, MOST_HEADS, &o->n_kv_heads, err) != QN_OK ||
+        qn__json_opt_int(c, "max_position_embeddings", 1, 1 << 30, &o->max_positions, err) != QN_OK)
+        return err->code;
+    o->head_dim = o->hidden / o->n_heads;
+    qn__json_at head_dim;
+    if (!qn__json_find(c, "head_dim", &head_dim) && o->hidden % o->n_heads)
+        return qn__json_fail(c, QN_FORMAT, err,
+                             "hidden_size %lld is not a multiple of num_attention_heads %lld",
+                             (long long)o->hidden, (long long)o->n_heads);
+    return qn__json_opt_int(c, "head_dim", 1, MOST_WIDTH, &o->head_dim, err);
+}
+
+/* transformers 5 says "dtype", 4 "torch_dtype". Weights of other types are converted as loaded. */
+static void read_dtype(const qn__json_at *c, qn__decoder_config *o)
+{
+    qn__json_at at;
+    const char *name = NULL;
+    o->dtype = QN_F32;
+    if (!qn__json_find(c, "dtype", &at) && !qn__json_find(c, "torch_dtype", &at))
+        return;
+    if (qn__json_as_string(&at, &name, NULL) != QN_OK)
+        return;
+    if (!strcmp(name, "bfloat16"))
+        o->dtype = QN_BF16;
+    else if (!strcmp(name, "float16"))
+        o->dtype = QN_F16;
+}
+
+qn_status qn__config_common(const qn__json_at *c, qn__decoder_config *o, qn_error *err)
+{
+    qn_status status = read_sizes(c, o, err);
+    if (status != QN_OK)
+        return status;
+    if (o->n_heads % o->n_kv_heads)
+        return qn__json_fail(c, QN_FORMAT, err,
+                             "num_attention_heads %lld is not a multiple of num_key_value_heads "
+                             "%lld",
+                             (long long)o->n_heads, (long long)o->n_kv_heads);
+    if (o->head_dim % 2)
+        return qn__json_fail(c, QN_FORMAT, err, "head_dim %lld is odd, rotary embedding needs pairs",
+                             (long long)o->head_dim);
+    if (o->n_heads * o->head_dim > MOST_WIDTH)
+        return qn__json_fail(c, QN_LIMIT, err, "%lld heads of %lld exceed the limit of %d in all",
+                             (long long)o->n_heads, (long long)o->head_dim, MOST_WIDTH);
+    o->norm_eps = 1e-6;
+    read_dtype(c, o);
+    status = qn__json_opt_number(c, "rms_norm_eps", 0, 1, &o->norm_eps, err);
+    return status == QN_OK ? qn__json_opt_bool(c, "tie_word_embeddings", &o->tied, err) : status;
+}
+
+static qn_status read_llama3(const qn__json_at *r, qn__rope_config *rope, qn_error *err)
+{
+    rope->kind = QN__ROPE_LLAMA3;
+    if (qn__json_get_number(r, "low_freq_factor", 1e-6, 1e6, &rope->low, err) != QN_OK ||
+        qn__json_get_number(r, "high_freq_factor", 1e-6, 1e6, &rope->high, err) != QN_OK ||
+        qn__json_get_number(r, "original_max_position_embeddings", 1, 1e9,
+                            &rope->original_positions, err) != QN_OK)
+        return err->code;
+    if (rope->high <= rope->low)
+        return qn__json_fail(r, QN_FORMAT, err, "high_freq_factor %g must exceed low_freq_factor %g",
+                             rope->high, rope->low);
+    return QN_OK;
+}
+
+qn_status qn__config_rope(const qn__json_at *c, double default_theta, qn__decoder_config *o,
+                          qn_error *err)
+{
+    qn__rope_config *rope = &o->rope;
+    *rope = (qn__rope_config){.theta = default_theta, .factor = 1};
+    if (qn__json_opt_number(c, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK)
+        return err->code;
+    qn__json_at r;
+    if (!qn__json_find(c, "rope_parameters", &r) && !qn__json_find(c, "rope_scaling", &r))
+        return QN_OK;
+    const char *type = "default";
+    if (qn__json_opt_number(&r, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK ||
+        qn__json_opt_string(&r, "type", &type, err) != QN_OK ||
+        qn__json_opt_string(&r, "rope_type", &type, err) != QN_OK)
+        return err->code;
+    if (!strcmp(type, "default"))
+        return QN_OK;
+    if (strcmp(type, "linear") && strcmp(type, "llama3"))
+        return qn__json_fail(&r, QN_UNSUPPORTED, err,
+                             "rope type \"%s\"; supported are default, linear and llama3", type);
+    if (qn__json_get_number(&r, "factor", 1e-6, 1e6, &rope->factor, err) != QN_OK)
+        return err->code;
+    rope->kind = QN__ROPE_LINEAR;
+    return strcmp(type, "llama3") ? QN_OK : read_llama3(&r, rope, err);
+}
+
+qn_status qn__config_one_of(const qn__json_at *c, const char *key, const char *const *names,
+                            qn_error *err)
+{
+    const char *value = NULL;
+    if (qn__json_opt_string(c, key, &value, err) != QN_OK)
+        return err->code;
+    for (int i = 0; value && names[i]; i++)
+        if (!strcmp(value, names[i]))
+            return QN_OK;
+    return value ? qn__json_fail(c, QN_UNSUPPORTED, err, "%s \"%s\"; supported is \"%s\"", key,
+                                 value, names[0])
+                 : QN_OK;
+}

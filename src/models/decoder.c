@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The decoder: pre-norm blocks of attention and a gated feed-forward network. Shapes: B batch, L length,
+ * H heads, G KV heads, D head_dim.
+ */
+#include "models/decoder.h"
+
+#include "base/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- the forward pass ------------------------------------------------------------------------------------ */
+
+static qn_array *linear(qn_scope *s, qn_array *x, const qn__linear *l)
+{
+    return qn_linear(s, x, l->weight, l->bias);
+}
+
+/* [B, L, heads * D] -> [B, heads, L, D], a view */
+static qn_array *split_heads(qn_scope *s, qn_array *x, int64_t heads, int64_t head_dim)
+{
+    if (qn_scope_status(s) != QN_OK)
+        return x;
+    int64_t shape[] = {qn_array_dim(x, 0), qn_array_dim(x, 1), heads, head_dim};
+    return qn_transpose(s, qn_reshape(s, x, 4, shape), (const int[]){0, 2, 1, 3});
+}
+
+static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_array *x,
+                           qn__cache *cache)
+{
+    const qn__decoder_config *c = &m->config;
+    const qn__decoder_layer *w = &m->layers[layer];
+    qn_array *q = split_heads(s, linear(s, x, &w->q), c->n_heads, c->head_dim);
+    qn_array *k = split_heads(s, linear(s, x, &w->k), c->n_kv_heads, c->head_dim);
+    qn_array *v = split_heads(s, linear(s, x, &w->v), c->n_kv_heads, c->head_dim);
+    qn_array *offset = cache ? cache->offset : qn_scalar(s, QN_I32, 0);
+    q = qn_rope(s, q, offset, m->frequency, false);
+    k = qn_rope(s, k, offset, m->frequency, false);
+    qn_attention_options options = {.size = sizeof options, .causal = true};
+    qn_array *o = cache ? qn__cache_attend(s, cache, layer, q, k, v, &options)
+                        : qn_attention(s, q, k, v, &options);
+    o = qn_transpose(s, o, (const int[]){0, 2, 1, 3}); /* [B, L, H, D] */
+    if (qn_scope_status(s) != QN_OK)
+        return o;
+    int64_t joined[] = {qn_array_dim(o, 0), qn_array_dim(o, 1), c->n_heads * c->head_dim};
+    return linear(s, qn_reshape(s, o, 3, joined), &w->output);
+}
+
+static qn_array *feed_forward(qn_scope *s, const qn__decoder_layer *w, qn_array *x)
+{
+    qn_array *gate = qn_silu(s, linear(s, x, &w->gate));
+    return linear(s, qn_multiply(s, gate, linear(s, x, &w->up)), &w->down);
+}
+
+qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__cache *cache,
+                             qn_array **layers_out)
+{
+    float eps = (float)m->config.norm_eps;
+    qn_array *h = qn_take(s, m->embedding, tokens, 0);
+    if (qn_scope_status(s) == QN_OK && qn_array_dtype(h) != QN_F64)
+        h = qn_cast(s, h, QN_F32);
+    if (layers_out)
+        layers_out[0] = h;
+    for (int i = 0; i < m->config.n_layers; i++) {
+        const qn__decoder_layer *w = &m->layers[i];
+        h = qn_add(s, h, attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), cache));
+        h = qn_add(s, h, feed_forward(s, w, qn_rms_norm(s, h, w->ffn_norm, eps)));
+        if (layers_out)
+            layers_out[i + 1] = h;
+    }
+    return qn_rms_norm(s, h, m->final_norm, eps);
+}
+
+qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden)
+{
+    return qn_linear(s, hidden, m->config.tied ? m->embedding : m->head, NULL);
+}
+
+/* ---- parameters ------------------------------------------------------------------------------------------ */
+
+enum { PARAMETERS_OF_LAYER = 16, PARAMETERS_OUTSIDE = 3 };
+
+static void add(qn__decoder *m, qn_array **slot, int64_t rows, int64_t columns, const char *prefix,
+                const char *name)
+{
+    qn__parameter *p = &m->parameters[m->n_parameters++];
+    snprintf(p->name, sizeof p->name, "%s%s", prefix, name);
+    p->slot = slot;
+    p->shape[0] = rows;
+    p->shape[1] = columns;
+    p->ndim = columns ? 2 : 1;
+}
+
+static void add_linear(qn__decoder *m, qn__linear *l, int64_t rows, int64_t columns, bool bias,
+                       const char *prefix, const char *name)
+{
+    char full[64];
+    snprintf(full, sizeof full, "%s.weight", name);
+    add(m, &l->weight, rows, columns, prefix, full);
+    if (!bias)
+        return;
+    snprintf(full, sizeof full, "%s.bias", name);
+    add(m, &l->bias, rows, 0, prefix, full);
+}
+
+static void add_layer(qn__decoder *m, int i, const char *model_prefix)
+{
+    const qn__decoder_config *c = &m->config;
+    qn__decoder_layer *w = &m->layers[i];
+    int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "%slayers.%d.", model_prefix, i);
+    add(m, &w->attention_norm, c->hidden, 0, prefix, "input_layernorm.weight");
+    add(m, &w->ffn_norm, c->hidden, 0, prefix, "post_attention_layernorm.weight");
+    add_linear(m, &w->q, q, c->hidden, c->qkv_bias, prefix, "self_attn.q_proj");
+    add_linear(m, &w->k, kv, c->hidden, c->qkv_bias, prefix, "self_attn.k_proj");
+    add_linear(m, &w->v, kv, c->hidden, c->qkv_bias, prefix, "self_attn.v_proj");
+    add_linear(m, &w->output, c->hidden, q, c->output_bias, prefix, "self_attn.o_proj");
+    add_linear(m, &w->gate, c->ffn, c->hidden, c->mlp_bias, prefix, "mlp.gate_proj");
+    add_linear(m, &w->up, c->ffn, c->hidden, c->mlp_bias, prefix, "mlp.up_proj");
+    add_linear(m, &w->down, c->hidden, c->ffn, c->mlp_bias, prefix, "mlp.down_proj");
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const qn__parameter *)a)->name, ((const qn__parameter *)b)->name);
+}
+
+qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config, const char *prefix,
+                            qn_error *err)
+{
+    *m = (qn__decoder){.config = *config};
+    size_t layers = (size_t)config->n_layers;
+    m->layers = calloc(layers, sizeof *m->layers);
+    m->parameters =
+        calloc(layers * PARAMETERS_OF_LAYER + PARAMETERS_OUTSIDE, sizeof *m->parameters);
+    if (!m->layers || !m->parameters) {
+        qn__decoder_end(m);
+        return qn__fail_memory(err, "a model");
+    }
+    add(m, &m->embedding, config->vocab, config->hidden, prefix, "embed_tokens.weight");
+    add(m, &m->final_norm, config->hidden, 0, prefix, "norm.weight");
+    if (!config->tied)
+        add(m, &m->head, config->vocab, config->hidden, "", "lm_head.weight");
+    for (int i = 0; i < config->n_layers; i++)
+        add_layer(m, i, prefix);
+    qsort(m->parameters, (size_t)m->n_parameters, sizeof *m->parameters, compare_names);
+    return QN_OK;
+}
+
+void qn__decoder_end(qn__decoder *m)
+{
+    for (int i = 0; i < m->n_parameters; i++) {
+        qn_release(*m->parameters[i].slot);
+        *m->parameters[i].slot = NULL;
+    }
+    qn_release(m->frequency);
+    free(m->layers);
+    free(m->parameters);
+    *m = (qn__decoder){0};
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loading: config.json picks the family, the family's description lists the weights it needs, and each
+ * is read in pieces straight into the layout the device wants, so a weight is in memory once.
+ */
+#include "models/load.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "core/device.h"
+#include "core/dtype.h"
+#include "io/safetensors.h"
+#include "models/family.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PIECE = 4 << 20, LARGEST_CONFIG = 4 << 20 };
+
+static qn_status unknown_family(const qn__json_at *config, const char *type, qn_error *err)
+{
+    char names[200];
+    size_t n = 0;
+    for (int i = 0; qn__families[i] && n < sizeof names - 40; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
+                              qn__families[i]->model_type);
+    return qn__json_fail(config, QN_UNSUPPORTED, err, "model_type \"%s\" is not supported; there %s "
+                         "%s", type, qn__families[1] ? "are" : "is", names);
+}
+
+qn_status qn__decoder_configure(const char *directory, qn__decoder_config *out,
+                                const char **prefix, qn_error *err)
+{
+    char *path = qn__path_join(directory, "config.json");
+    if (!path)
+        return qn__fail_memory(err, "a path");
+    cJSON *root = NULL;
+    const char *type = NULL;
+    qn_status status = qn__json_read(&root, path, LARGEST_CONFIG, err);
+    qn__json_at config = qn__json_root(path, root);
+    if (status == QN_OK)
+        status = qn__json_get_string(&config, "model_type", &type, err);
+    if (status == QN_OK) {
+        const qn__family *family = NULL;
+        for (int i = 0; qn__families[i]; i++)
+            if (!strcmp(qn__families[i]->model_type, type))
+                family = qn__families[i];
+        memset(out, 0, sizeof *out);
+        status = family ? family->configure(&config, out, err) : unknown_family(&config, type, err);
+        if (status == QN_OK) {
+            snprintf(out->family, sizeof out->family, "%s", type);
+            *prefix = family->prefix;
+        }
+    }
+    cJSON_Delete(root);
+    free(path);
+    return status;
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------- */
+
+typedef struct loader {
+    qn_device *device;
+    const qn__safetensors *file;
+    char *piece; /* PIECE bytes, or one row where that is more */
+    size_t piece_size;
+    qn__load_progress *progress;
+    void *user;
+    uint64_t done, total;
+    qn_error *err;
+} loader;
+
+static qn_status check_tensor(const loader *l, const qn__decoder *m, const qn__parameter *p,
+                              const qn__tensor_info *t)
+{
+    if (!t)
+        return qn__fail(l->err, QN_FORMAT, "%s: tensor %s is missing (a %s of %lld layers needs it)",
+                        qn__safetensors_path(l->file, 0), p->name, m->config.family,
+                        (long long)m->config.n_layers);
+    const char *path = qn__safetensors_path(l->file, t->file);
+    bool fits = t->ndim == p->ndim && t->shape[0] == p->shape[0] &&
+                (p->ndim == 1 || t->shape[1] == p->shape[1]);
+    if (!fits)
+        return qn__fail(l->err, QN_FORMAT,
+                        "%s: tensor %s has shape [%lld%s%.0lld], config.json asks for [%lld%s%.0lld]",
+                        path, p->name, (long long)t->shape[0], t->ndim > 1 ? ", " : "",
+                        (long long)(t->ndim > 1 ? t->shape[1] : 0), (long long)p->shape[0],
+                        p->ndim > 1 ? ", " : "", (long long)(p->ndim > 1 ? p->shape[1] : 0));
+    if (t->dtype != QN_F32 && t->dtype != QN_BF16 && t->dtype != QN_F16)
+        return qn__fail(l->err, QN_UNSUPPORTED,
+                        "%s: tensor %s is %s; weights may be f32, bf16 or f16", path, p->name,
+                        qn_dtype_name(t->dtype));
+    return QN_OK;
+}
+
+static qn_status report(loader *l, uint64_t bytes)
+{
+    l->done += bytes;
+    if (l->progress && !l->progress(l->user, l->done, l->total))
+        return qn__fail(l->err, QN_CANCELLED, "loading was cancelled");
+    return QN_OK;
+}
+
+/* A vector, as f32. */
+static qn_status load_vector(loader *l, const qn__parameter *p, const qn__tensor_info *t)
+{
+    if (t->size > l->piece_size)
+        return qn__fail(l->err, QN_LIMIT, "tensor %s of %llu bytes is too long for a vector",
+                        p->name, (unsigned long long)t->size);
+    if (qn__safetensors_read(l->file, t, 0, t->size, l->piece, l->err) != QN_OK)
+        return l->err->code;
+    qn_scope *s = qn_scope_begin(l->device);
+    qn_array *a = qn_cast(s, qn_from(s, t->dtype, 1, t->shape, l->piece), QN_F32);
+    if (qn_eval(s, a) == QN_OK)
+        *p->slot = qn_retain(a);
+    if (!*p->slot)
+        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
+    qn_scope_end(s);
+    return *p->slot ? report(l, t->size) : l->err->code;
+}
+
+/* A matrix, a piece of whole rows at a time. */
+static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__tensor_info *t)
+{
+    size_t row = (size_t)t->shape[1] * qn__dtype_size(t->dtype);
+    int64_t rows_a_piece = (int64_t)(l->piece_size / row);
+    qn_scope *s = qn_scope_begin(l->device);
+    qn_array *w = qn__packed_new(s, qn__packed_type(t->dtype), t->shape[0], t->shape[1]);
+    *p->slot = w;
+    for (int64_t r = 0; w && r < t->shape[0]; r += rows_a_piece) {
+        int64_t n = t->shape[0] - r < rows_a_piece ? t->shape[0] - r : rows_a_piece;
+        if (qn__safetensors_read(l->file, t, (uint64_t)r * row, (size_t)n * row, l->piece,
+                                 l->err) != QN_OK ||
+            qn__packed_write(s, w, t->dtype, l->piece, r, n) != QN_OK ||
+            report(l, (uint64_t)n * row) != QN_OK)
+            break;
+    }
+    if (qn_scope_status(s) != QN_OK)
+        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
+    qn_scope_end(s);
+    return l->err->code;
+}
+
+static qn_status load_weights(loader *l, qn__decoder *m)
+{
+    size_t longest_row = 0;
+    for (int i = 0; i < m->n_parameters; i++) {
+        const qn__parameter *p = &m->parameters[i];
+        const qn__tensor_info *t = qn__safetensors_find(l->file, p->name);
+        if (check_tensor(l, m, p, t) != QN_OK)
+            return l->err->code;
+        size_t row = (size_t)p->shape[p->ndim - 1] * 4;
+        longest_row = row > longest_row ? row : longest_row;
+        l->total += t->size;
+    }
+    l->piece_size = longest_row > PIECE ? longest_row : PIECE;
+    l->piece = malloc(l->piece_size);
+    if (!l->piece)
+        return qn__fail_memory(l->err, "a weight's buffer");
+    for (int i = 0; i < m->n_parameters; i++) {
+        const qn__parameter *p = &m->parameters[i];
+        const qn__tensor_info *t = qn__safetensors_find(l->file, p->name);
+        if ((p->ndim == 2 ? load_matrix : load_vector)(l, p, t) != QN_OK)
+            return l->err->code;
+    }
+    return QN_OK;
+}
+
+static qn_status make_frequency(qn__decoder *m, qn_device *device, qn_error *err)
+{
+    int64_t n = m->config.head_dim / 2;
+    float *values = malloc((size_t)n * sizeof *values);
+    qn_scope *s = values ? qn_scope_begin(device) : NULL;
+    if (values)
+        qn__rope_frequencies(&m->config.rope, (int)n, values);
+    qn_array *a = qn_from_f32(s, values, n);
+    if (qn_eval(s, a) == QN_OK)
+        m->frequency = qn_retain(a);
+    if (!m->frequency)
+        qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
+    qn_scope_end(s);
+    free(values);
+    return m->frequency ? QN_OK : err->code;
+}
+
+qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *directory,
+                           qn__load_progress *progress, void *user, qn_error *err)
+{
+    *m = (qn__decoder){0};
+    qn__decoder_config config;
+    const char *prefix;
+    qn__safetensors *file = NULL;
+    loader l = {.device = device, .progress = progress, .user = user, .err = err};
+    if (qn__decoder_configure(directory, &config, &prefix, err) != QN_OK ||
+        qn__safetensors_open(&file, directory, err) != QN_OK ||
+        qn__decoder_begin(m, &config, prefix, err) != QN_OK)
+        goto fail;
+    l.file = file;
+    if (load_weights(&l, m) != QN_OK || make_frequency(m, device, err) != QN_OK)
+        goto fail;
+    free(l.piece);
+    qn__safetensors_close(file);
+    return QN_OK;
+fail:
+    free(l.piece);
+    qn__safetensors_close(file);
+    qn__decoder_end(m);
+    return err->code;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loading a decoder from a Hugging Face model directory.
+ */
+#ifndef QN_MODELS_LOAD_H
+#define QN_MODELS_LOAD_H
+
+#include "models/decoder.h"
+
+/* Called as weights arrive, with bytes done and in all; returning false cancels the load. */
+typedef bool qn__load_progress(void *user, uint64_t done, uint64_t total);
+
+/* Reads config.json alone. */
+qn_status qn__decoder_configure(const char *directory, qn__decoder_config *out,
+                                const char **prefix, qn_error *err);
+
+/* Reads config.json and all weights onto the device. progress may be NULL. */
+qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *directory,
+                           qn__load_progress *progress, void *user, qn_error *err);
+
+#endif
