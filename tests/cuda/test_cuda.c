@@ -1,0 +1,802 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CUDA device against the CPU: every operation on random inputs, then a small Llama's decode step
+ * replayed as one graph a token. A plain program without a test library, so that it can be carried to a
+ * machine with a GPU. Exits with 77 (skipped) and the reason where there is none.
+ */
+#include "cuda/device.h"
+#include "ops/ops.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static int n_failed, n_checks;
+
+static void check(bool ok, const char *what, const char *detail)
+{
+    n_checks++;
+    if (ok)
+        return;
+    n_failed++;
+    printf("FAILED  %s: %s\n", what, detail);
+}
+
+#define CHECK(what, condition) check(condition, what, #condition)
+
+/* ---- random inputs, the same on both devices -------------------------------------------------------- */
+
+static uint64_t seed;
+
+static double uniform(void) /* in (-1, 1) */
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(seed >> 11) / (double)(1ll << 52) - 1.0;
+}
+
+#define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (const int64_t[]){__VA_ARGS__}
+
+static int64_t count_of(int ndim, const int64_t *shape)
+{
+    int64_t n = 1;
+    for (int i = 0; i < ndim; i++)
+        n *= shape[i];
+    return n;
+}
+
+/* Of any type: floats in (-scale, scale), integers too. */
+static qn_array *noise(qn_scope *s, qn_dtype type, double scale, int ndim, const int64_t *shape)
+{
+    int64_t n = count_of(ndim, shape);
+    size_t size = qn_dtype_size(type);
+    char *data = malloc((size_t)n * size + 1);
+    for (int64_t i = 0; data && i < n; i++)
+        qn__element_from_f64(data + (size_t)i * size, type, uniform() * scale);
+    qn_array *a = qn_from(s, type, ndim, shape, data);
+    free(data);
+    return a;
+}
+
+/* Integers 0 .. n - 1, now and then one outside. */
+static qn_array *indices(qn_scope *s, int64_t n, bool outside, int ndim, const int64_t *shape)
+{
+    int64_t count = count_of(ndim, shape);
+    int32_t *data = malloc((size_t)count * 4 + 4);
+    for (int64_t i = 0; data && i < count; i++)
+        data[i] = (int32_t)floor((uniform() + 1) / 2 * (double)n) + (outside && i % 7 == 3) * 1000;
+    qn_array *a = qn_from(s, QN_I32, ndim, shape, data);
+    free(data);
+    return a;
+}
+
+static qn_array *f32(qn_scope *s, int ndim, const int64_t *shape)
+{
+    return noise(s, QN_F32, 1.5, ndim, shape);
+}
+
+/* ---- operations ---------------------------------------------------------------------------------------- */
+
+static qn_array *op_arange(qn_scope *s) { return qn_arange(s, QN_F32, 1001); }
+static qn_array *op_arange_i8(qn_scope *s) { return qn_arange(s, QN_I8, 300); }
+static qn_array *op_arange_f16(qn_scope *s) { return qn_arange(s, QN_F16, 3000); }
+static qn_array *op_arange_bf16(qn_scope *s) { return qn_arange(s, QN_BF16, 777); }
+static qn_array *op_full(qn_scope *s) { return qn_full(s, QN_F64, SHAPE(3, 5), 0.1); }
+
+/* Views of all kinds into one chain: exact functions, so exact bits. */
+static qn_array *op_chain(qn_scope *s)
+{
+    qn_array *a = f32(s, SHAPE(7, 1, 33)), *b = f32(s, SHAPE(33, 5));
+    qn_array *c = qn_slice(s, f32(s, SHAPE(7, 10, 33)), 1, 1, 10, 2);
+    b = qn_transpose(s, b, NULL);
+    qn_array *y = qn_add(s, qn_multiply(s, a, b), qn_scalar(s, QN_F32, 0.3));
+    y = qn_divide(s, y, qn_add(s, qn_abs(s, c), qn_scalar(s, QN_F32, 1e-3)));
+    y = qn_where(s, qn_less(s, y, c), qn_sqrt(s, qn_square(s, y)), qn_floor(s, qn_maximum(s, y, c)));
+    return qn_subtract(s, qn_minimum(s, y, a), qn_rsqrt(s, qn_abs(s, c)));
+}
+
+static qn_array *op_chain_scalar(qn_scope *s)
+{
+    return qn_add(s, qn_reshape(s, f32(s, SHAPE(1)), 0, NULL), qn_scalar(s, QN_F32, 2));
+}
+
+static qn_array *op_casts(qn_scope *s)
+{
+    qn_array *x = noise(s, QN_F32, 70000, SHAPE(13, 17));
+    qn_array *h = qn_cast(s, qn_cast(s, qn_cast(s, x, QN_BF16), QN_F16), QN_F64);
+    qn_array *i = qn_cast(s, qn_cast(s, x, QN_I32), QN_I16);
+    return qn_where(s, qn_less(s, h, qn_cast(s, x, QN_F64)), qn_cast(s, i, QN_F64), h);
+}
+
+static qn_array *op_integers(qn_scope *s)
+{
+    qn_array *x = noise(s, QN_I32, 1e9, SHAPE(57)), *y = noise(s, QN_I32, 1e9, SHAPE(57));
+    return qn_multiply(s, qn_maximum(s, x, qn_negative(s, y)), qn_add(s, qn_sign(s, x), y));
+}
+
+static qn_array *op_f64(qn_scope *s)
+{
+    qn_array *x = noise(s, QN_F64, 3, SHAPE(9, 11));
+    return qn_multiply(s, qn_divide(s, x, qn_scalar(s, QN_F64, 3)), qn_abs(s, x));
+}
+
+static qn_array *op_functions(qn_scope *s)
+{
+    qn_array *x = noise(s, QN_F32, 3, SHAPE(5, 401));
+    qn_array *y = qn_add(s, qn_exp(s, x), qn_log(s, qn_abs(s, x)));
+    y = qn_add(s, y, qn_multiply(s, qn_sin(s, x), qn_cos(s, x)));
+    y = qn_add(s, y, qn_add(s, qn_tanh(s, x), qn_erf(s, x)));
+    y = qn_add(s, y, qn_add(s, qn_silu(s, x), qn_gelu(s, x)));
+    y = qn_add(s, y, qn_add(s, qn_gelu_tanh(s, x), qn_sigmoid(s, x)));
+    return qn_add(s, y, qn_power(s, qn_abs(s, x), x));
+}
+
+static qn_array *op_concatenate(qn_scope *s)
+{
+    qn_array *parts[] = {noise(s, QN_BF16, 1, SHAPE(3, 5, 4)),
+                         qn_transpose(s, noise(s, QN_BF16, 1, SHAPE(4, 2, 3)),
+                                      (const int[]){2, 1, 0}),
+                         qn_slice(s, noise(s, QN_BF16, 1, SHAPE(3, 9, 4)), 1, 2, 9, 3)};
+    return qn_concatenate(s, parts, 3, 1);
+}
+
+static qn_array *op_concatenate_i8(qn_scope *s)
+{
+    qn_array *parts[] = {noise(s, QN_I8, 100, SHAPE(5, 2)), noise(s, QN_I8, 100, SHAPE(5, 7))};
+    return qn_concatenate(s, parts, 2, -1);
+}
+
+static qn_array *op_take(qn_scope *s)
+{
+    return qn_take(s, noise(s, QN_BF16, 1, SHAPE(19, 33)), indices(s, 19, true, SHAPE(3, 7)), 0);
+}
+
+static qn_array *op_take_middle(qn_scope *s)
+{
+    return qn_take(s, f32(s, SHAPE(4, 9, 5)), indices(s, 9, false, SHAPE(6)), 1);
+}
+
+static qn_array *op_take_view(qn_scope *s)
+{
+    return qn_take(s, qn_transpose(s, noise(s, QN_F64, 1, SHAPE(6, 11)), NULL),
+                   indices(s, 11, true, SHAPE(8)), 0);
+}
+
+static qn_array *op_take_along(qn_scope *s)
+{
+    return qn_take_along_last(s, qn_swap_axes(s, f32(s, SHAPE(7, 12, 5)), 1, 2),
+                              indices(s, 12, true, SHAPE(7, 5)));
+}
+
+static qn_array *op_slice_update(qn_scope *s)
+{
+    return qn_slice_update(s, f32(s, SHAPE(5, 9, 4)),
+                           qn_transpose(s, f32(s, SHAPE(4, 3, 2)), (const int[]){2, 1, 0}),
+                           (const int64_t[]){1, 4, 0});
+}
+
+static qn_array *op_scatter_add(qn_scope *s)
+{
+    return qn_scatter_add(s, f32(s, SHAPE(7, 33)), indices(s, 7, true, SHAPE(20)),
+                          f32(s, SHAPE(20, 33)));
+}
+
+static qn_array *op_scatter_add_bf16(qn_scope *s)
+{
+    return qn_scatter_add(s, noise(s, QN_BF16, 1, SHAPE(7, 3, 5)), indices(s, 7, false, SHAPE(2, 9)),
+                          noise(s, QN_BF16, 1, SHAPE(2, 9, 3, 5)));
+}
+
+static qn_array *op_sum(qn_scope *s) { return qn_sum(s, f32(s, SHAPE(3, 1000)), 1, false); }
+static qn_array *op_sum_middle(qn_scope *s) { return qn_sum(s, f32(s, SHAPE(5, 257, 3)), 1, true); }
+static qn_array *op_sum_all(qn_scope *s)
+{
+    return qn_sum(s, qn_transpose(s, f32(s, SHAPE(31, 17)), NULL), QN_ALL_AXES, false);
+}
+static qn_array *op_sum_i32(qn_scope *s)
+{
+    return qn_sum(s, noise(s, QN_I32, 1e6, SHAPE(4, 300)), -1, false);
+}
+static qn_array *op_mean_f64(qn_scope *s)
+{
+    return qn_mean(s, noise(s, QN_F64, 1, SHAPE(3, 99)), 0, false);
+}
+static qn_array *op_sum_none(qn_scope *s) { return qn_sum(s, f32(s, SHAPE(3, 0)), 1, false); }
+static qn_array *op_max(qn_scope *s) { return qn_max(s, f32(s, SHAPE(6, 301)), 1, false); }
+static qn_array *op_min_i32(qn_scope *s)
+{
+    return qn_min(s, noise(s, QN_I32, 1e6, SHAPE(40, 3)), 0, false);
+}
+
+static qn_array *with_nan(qn_scope *s)
+{
+    qn_array *x = f32(s, SHAPE(8, 300)), *c = qn_arange(s, QN_I32, 300);
+    qn_array *hit = qn_equal(s, c, qn_scalar(s, QN_I32, 177));
+    qn_array *row = qn_less(s, qn_arange(s, QN_I32, 8), qn_scalar(s, QN_I32, 4));
+    hit = qn_logical_and(s, hit, qn_expand_dims(s, row, 1));
+    return qn_where(s, hit, qn_scalar(s, QN_F32, NAN), x);
+}
+
+static qn_array *op_max_nan(qn_scope *s) { return qn_max(s, with_nan(s), -1, false); }
+static qn_array *op_argmax_nan(qn_scope *s) { return qn_argmax(s, with_nan(s), -1, false); }
+static qn_array *op_argmax_ties(qn_scope *s)
+{
+    return qn_argmax(s, qn_round(s, noise(s, QN_F32, 2, SHAPE(20, 777))), -1, false);
+}
+static qn_array *op_argmax_middle(qn_scope *s)
+{
+    return qn_argmax(s, f32(s, SHAPE(3, 50, 4)), 1, true);
+}
+static qn_array *op_argmax_i32(qn_scope *s)
+{
+    return qn_argmax(s, noise(s, QN_I32, 50, SHAPE(9, 400)), -1, false);
+}
+static qn_array *op_logsumexp(qn_scope *s)
+{
+    return qn_logsumexp(s, noise(s, QN_F32, 20, SHAPE(5, 513)), -1, false);
+}
+static qn_array *op_softmax(qn_scope *s) { return qn_softmax(s, f32(s, SHAPE(7, 1, 270)), -1); }
+static qn_array *op_softmax_middle(qn_scope *s) { return qn_softmax(s, f32(s, SHAPE(7, 31, 3)), 1); }
+static qn_array *op_softmax_f64(qn_scope *s)
+{
+    return qn_softmax(s, noise(s, QN_F64, 3, SHAPE(3, 40)), -1);
+}
+
+static qn_array *op_matmul(qn_scope *s)
+{
+    return qn_matmul(s, f32(s, SHAPE(2, 1, 17, 33)), f32(s, SHAPE(5, 33, 9)));
+}
+static qn_array *op_matmul_views(qn_scope *s)
+{
+    return qn_matmul(s, qn_swap_axes(s, f32(s, SHAPE(3, 40, 6)), 1, 2),
+                     qn_swap_axes(s, f32(s, SHAPE(3, 7, 40)), 1, 2));
+}
+static qn_array *op_matmul_f64(qn_scope *s)
+{
+    return qn_matmul(s, noise(s, QN_F64, 1, SHAPE(5, 8)), noise(s, QN_F64, 1, SHAPE(8, 3)));
+}
+static qn_array *op_matmul_empty(qn_scope *s)
+{
+    return qn_matmul(s, f32(s, SHAPE(5, 0)), f32(s, SHAPE(0, 3)));
+}
+
+static qn_array *op_linear(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(2, 3, 45)), f32(s, SHAPE(37, 45)), f32(s, SHAPE(37)));
+}
+static qn_array *op_linear_bf16(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(4, 129)), noise(s, QN_BF16, 1, SHAPE(65, 129)), NULL);
+}
+static qn_array *op_linear_f16(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(129)), noise(s, QN_F16, 1, SHAPE(65, 129)), NULL);
+}
+static qn_array *op_linear_view(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(4, 31)), qn_transpose(s, f32(s, SHAPE(31, 12)), NULL), NULL);
+}
+static qn_array *op_linear_f64(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(4, 31)), noise(s, QN_F64, 1, SHAPE(12, 31)), NULL);
+}
+
+static qn_array *linear_gradient(qn_scope *s, qn_dtype type)
+{
+    qn_array *x = f32(s, SHAPE(5, 40)), *w = noise(s, type, 1, SHAPE(23, 40));
+    qn_array *ct = f32(s, SHAPE(5, 23)), *grad = NULL;
+    qn_vjp(s, qn_linear(s, x, w, NULL), ct, &x, 1, &grad);
+    return grad;
+}
+static qn_array *op_linear_back(qn_scope *s) { return linear_gradient(s, QN_F32); }
+static qn_array *op_linear_back_bf16(qn_scope *s) { return linear_gradient(s, QN_BF16); }
+
+static qn_array *op_rms_norm(qn_scope *s)
+{
+    return qn_rms_norm(s, f32(s, SHAPE(3, 5, 300)), f32(s, SHAPE(300)), 1e-5f);
+}
+static qn_array *op_rms_norm_bare(qn_scope *s)
+{
+    return qn_rms_norm(s, qn_swap_axes(s, f32(s, SHAPE(48, 5)), 0, 1), NULL, 1e-6f);
+}
+static qn_array *op_rms_norm_f64(qn_scope *s)
+{
+    return qn_rms_norm(s, noise(s, QN_F64, 1, SHAPE(3, 31)), NULL, 1e-6f);
+}
+static qn_array *op_layer_norm(qn_scope *s)
+{
+    return qn_layer_norm(s, f32(s, SHAPE(6, 77)), f32(s, SHAPE(77)), f32(s, SHAPE(77)), 1e-5f);
+}
+
+static qn_array *frequencies(qn_scope *s, int64_t half)
+{
+    qn_array *i = qn_arange(s, QN_F32, half);
+    return qn_exp(s, qn_multiply(s, i, qn_scalar(s, QN_F32, -9.2 / (double)half)));
+}
+
+static qn_array *op_rope(qn_scope *s)
+{
+    int32_t offset[] = {5, 1000};
+    return qn_rope(s, f32(s, SHAPE(2, 3, 7, 20)), qn_from_i32(s, offset, 2), frequencies(s, 8),
+                   false);
+}
+static qn_array *op_rope_pairs(qn_scope *s)
+{
+    int32_t offset[] = {77};
+    qn_array *x = qn_swap_axes(s, f32(s, SHAPE(2, 7, 3, 16)), 1, 2); /* stored [B, L, H, D] */
+    return qn_rope(s, x, qn_from_i32(s, offset, 1), frequencies(s, 8), true);
+}
+static qn_array *op_rope_f64(qn_scope *s)
+{
+    int32_t offset[] = {9};
+    return qn_rope(s, noise(s, QN_F64, 1, SHAPE(1, 2, 3, 8)), qn_from_i32(s, offset, 1),
+                   frequencies(s, 4), false);
+}
+
+static qn_array *op_attention(qn_scope *s)
+{
+    qn_attention_options o = {.size = sizeof o, .causal = true, .window = 6};
+    return qn_attention(s, f32(s, SHAPE(2, 6, 9, 16)), f32(s, SHAPE(2, 2, 13, 16)),
+                        f32(s, SHAPE(2, 2, 13, 24)), &o);
+}
+static qn_array *op_cross_entropy(qn_scope *s)
+{
+    return qn_cross_entropy(s, f32(s, SHAPE(4, 3, 70)), indices(s, 70, false, SHAPE(4, 3)));
+}
+
+/* A cache written twice (a prompt, then a step), and attended to. what: 0 the keys, 1 the values, 2 the
+ * attention. */
+static qn_array *cached(qn_scope *s, qn_dtype type, int what, const qn_attention_options *o)
+{
+    enum { B = 2, H = 6, G = 2, CAPACITY = 608, D = 24, E = 40 };
+    int32_t first[] = {3, 500}, next[] = {40, 537};
+    qn_array *at = qn_from_i32(s, first, 2), *then = qn_from_i32(s, next, 2);
+    qn_array *k = qn_zeros(s, type, SHAPE(B, G, CAPACITY / 16, D, 16));
+    qn_array *v = qn_zeros(s, type, SHAPE(B, G, CAPACITY, E));
+    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 37, D)), at);
+    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 37, E)), at);
+    k = qn__write_keys(s, k, qn_swap_axes(s, f32(s, SHAPE(B, 2, G, D)), 1, 2), then);
+    v = qn__write_values(s, v, qn_swap_axes(s, f32(s, SHAPE(B, 2, G, E)), 1, 2), then);
+    qn_array *y = qn__attend(s, qn_swap_axes(s, f32(s, SHAPE(B, 2, H, D)), 1, 2), k, v, then, o);
+    return what == 0 ? k : what == 1 ? v : y;
+}
+static qn_array *op_keys(qn_scope *s) { return cached(s, QN_F32, 0, NULL); }
+static qn_array *op_keys_bf16(qn_scope *s) { return cached(s, QN_BF16, 0, NULL); }
+static qn_array *op_values_bf16(qn_scope *s) { return cached(s, QN_BF16, 1, NULL); }
+static qn_array *op_attend(qn_scope *s) { return cached(s, QN_F32, 2, NULL); }
+static qn_array *op_attend_bf16(qn_scope *s) { return cached(s, QN_BF16, 2, NULL); }
+static qn_array *op_attend_window(qn_scope *s)
+{
+    return cached(s, QN_F32, 2,
+                  &(qn_attention_options){.size = sizeof(qn_attention_options), .window = 19,
+                                          .softcap = 2});
+}
+
+static qn_array *op_large(qn_scope *s) /* more than the stages hold */
+{
+    return qn_multiply(s, f32(s, SHAPE(3 << 20)), qn_scalar(s, QN_F32, 3));
+}
+
+static qn_array *op_sizes(qn_scope *s) /* a long mixture, so that the workspace grows and shrinks */
+{
+    qn_array *x = f32(s, SHAPE(64, 64));
+    for (int i = 0; i < 6; i++)
+        x = qn_rms_norm(s, qn_matmul(s, x, qn_transpose(s, qn_softmax(s, x, 0), NULL)), NULL, 1e-5f);
+    return x;
+}
+
+typedef struct op_case {
+    const char *name;
+    qn_array *(*build)(qn_scope *s);
+    double tolerance; /* of the normalised squared error; 0: the same bytes */
+} op_case;
+
+#define EXACT(name) {#name, op_##name, 0}
+#define CLOSE(name) {#name, op_##name, 1e-11}
+static const op_case cases[] = {
+    EXACT(arange),          EXACT(arange_i8),      EXACT(arange_f16),      EXACT(arange_bf16),
+    EXACT(full),            EXACT(chain),          EXACT(chain_scalar),    EXACT(casts),
+    EXACT(integers),        EXACT(f64),            CLOSE(functions),       EXACT(concatenate),
+    EXACT(concatenate_i8),  EXACT(take),           EXACT(take_middle),     EXACT(take_view),
+    EXACT(take_along),      EXACT(slice_update),   EXACT(scatter_add),     EXACT(scatter_add_bf16),
+    CLOSE(sum),             CLOSE(sum_middle),     CLOSE(sum_all),         EXACT(sum_i32),
+    CLOSE(mean_f64),        EXACT(sum_none),       EXACT(max),             EXACT(min_i32),
+    EXACT(max_nan),         EXACT(argmax_nan),     EXACT(argmax_ties),     EXACT(argmax_middle),
+    EXACT(argmax_i32),      CLOSE(logsumexp),      CLOSE(softmax),         CLOSE(softmax_middle),
+    CLOSE(softmax_f64),     CLOSE(matmul),         CLOSE(matmul_views),    CLOSE(matmul_f64),
+    EXACT(matmul_empty),    CLOSE(linear),         CLOSE(linear_bf16),     CLOSE(linear_f16),
+    CLOSE(linear_view),     CLOSE(linear_f64),     CLOSE(linear_back),     CLOSE(linear_back_bf16),
+    CLOSE(rms_norm),        CLOSE(rms_norm_bare),  CLOSE(rms_norm_f64),    CLOSE(layer_norm),
+    CLOSE(rope),            CLOSE(rope_pairs),     CLOSE(rope_f64),        CLOSE(attention),
+    CLOSE(cross_entropy),   EXACT(keys),           EXACT(keys_bf16),       EXACT(values_bf16),
+    CLOSE(attend),          CLOSE(attend_bf16),    CLOSE(attend_window),   EXACT(large),
+    CLOSE(sizes),
+};
+
+/* A case's result on a device: bytes, and as f32; NULL with the failure recorded. */
+static void *run_case(const op_case *c, qn_device *dev, size_t *n, qn_dtype *type)
+{
+    seed = 42 + (uint64_t)(c - cases);
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *y = c->build(s);
+    void *data = NULL;
+    if (qn_scope_status(s) == QN_OK) {
+        *n = (size_t)qn_array_elements(y);
+        *type = qn_array_dtype(y);
+        data = malloc(*n * 8 + 8);
+        if (qn_read(s, y, data, *n * qn_dtype_size(*type)) != QN_OK) {
+            free(data);
+            data = NULL;
+        }
+    }
+    if (!data)
+        check(false, c->name, qn_scope_error(s));
+    qn_scope_end(s);
+    return data;
+}
+
+static bool same_bits(const char *a, const char *b, size_t n, qn_dtype type)
+{
+    size_t size = qn_dtype_size(type);
+    for (size_t i = 0; i < n; i++, a += size, b += size)
+        if (memcmp(a, b, size)) {
+            double x = qn__element_to_f64(a, type), y = qn__element_to_f64(b, type);
+            if (x == x || y == y) /* any NaN equals any other */
+                return false;
+        }
+    return true;
+}
+
+static void compare_case(const op_case *c, qn_device *cpu, qn_device *cuda)
+{
+    size_t n = 0, m = 0;
+    qn_dtype t = QN_F32, u = QN_F32;
+    char *want = run_case(c, cpu, &n, &t), *got = run_case(c, cuda, &m, &u);
+    double error = 0, power = 0;
+    char text[128];
+    if (want && got) {
+        CHECK(c->name, n == m && t == u);
+        size_t size = qn_dtype_size(t);
+        for (size_t i = 0; i < n && n == m; i++) {
+            double x = qn__element_to_f64(want + i * size, t);
+            double d = qn__element_to_f64(got + i * size, t) - x;
+            error += d * d;
+            power += x * x;
+        }
+        double nmse = power > 0 ? error / power : error;
+        snprintf(text, sizeof text, "%zu of %s: nmse %.3g, allowed %.0g", n, qn_dtype_name(t), nmse,
+                 c->tolerance);
+        check(c->tolerance > 0 ? nmse <= c->tolerance : same_bits(want, got, n, t), c->name, text);
+        printf("%-18s %s\n", c->name, text);
+    }
+    free(want);
+    free(got);
+}
+
+/* ---- a small Llama -------------------------------------------------------------------------------------- */
+
+enum {
+    VOCABULARY = 193, WIDTH = 64, HEADS = 4, GROUPS = 2, HEAD = 16, INNER = 160, LAYERS = 2,
+    CAPACITY = 64, TOKENS = 40
+};
+
+typedef struct layer {
+    qn_array *norm1, *q, *k, *v, *o, *norm2, *gate, *up, *down;
+    qn_array *keys, *values; /* the caches: given to each step, kept from it */
+} layer;
+
+typedef struct model {
+    qn_array *embedding, *norm, *head, *frequency;
+    qn_array *token, *position;
+    layer layers[LAYERS];
+} model;
+
+static qn_array *keep(qn_scope *s, qn_array *a)
+{
+    if (qn_eval(s, a) != QN_OK)
+        return NULL;
+    return qn_retain(a);
+}
+
+static bool make_model(qn_device *dev, qn_dtype type, model *m)
+{
+    seed = 7;
+    qn_scope *s = qn_scope_begin(dev);
+    m->embedding = keep(s, noise(s, type, 1, SHAPE(VOCABULARY, WIDTH)));
+    m->norm = keep(s, f32(s, SHAPE(WIDTH)));
+    m->head = keep(s, noise(s, type, 1, SHAPE(VOCABULARY, WIDTH)));
+    m->frequency = keep(s, frequencies(s, HEAD / 2));
+    int32_t token = 5, position = 0;
+    m->token = keep(s, qn_from(s, QN_I32, SHAPE(1, 1), &token));
+    m->position = keep(s, qn_from(s, QN_I32, SHAPE(1), &position));
+    for (int i = 0; i < LAYERS; i++) {
+        layer *l = &m->layers[i];
+        l->norm1 = keep(s, f32(s, SHAPE(WIDTH)));
+        l->q = keep(s, noise(s, type, 0.3, SHAPE(HEADS * HEAD, WIDTH)));
+        l->k = keep(s, noise(s, type, 0.3, SHAPE(GROUPS * HEAD, WIDTH)));
+        l->v = keep(s, noise(s, type, 0.3, SHAPE(GROUPS * HEAD, WIDTH)));
+        l->o = keep(s, noise(s, type, 0.3, SHAPE(WIDTH, HEADS * HEAD)));
+        l->norm2 = keep(s, f32(s, SHAPE(WIDTH)));
+        l->gate = keep(s, noise(s, type, 0.3, SHAPE(INNER, WIDTH)));
+        l->up = keep(s, noise(s, type, 0.3, SHAPE(INNER, WIDTH)));
+        l->down = keep(s, noise(s, type, 0.3, SHAPE(WIDTH, INNER)));
+        l->keys = keep(s, qn_zeros(s, QN_F32, SHAPE(1, GROUPS, CAPACITY / 16, HEAD, 16)));
+        l->values = keep(s, qn_zeros(s, QN_F32, SHAPE(1, GROUPS, CAPACITY, HEAD)));
+    }
+    bool ok = qn_scope_status(s) == QN_OK;
+    check(ok, "llama", qn_scope_error(s));
+    qn_scope_end(s);
+    return ok;
+}
+
+static void release_model(model *m)
+{
+    qn_array **all = (qn_array **)m;
+    for (size_t i = 0; i < sizeof *m / sizeof *all; i++)
+        qn_release(all[i]);
+}
+
+/* x [1, 1, n * HEAD] as heads [1, n, 1, HEAD] */
+static qn_array *heads(qn_scope *s, qn_array *x, int64_t n)
+{
+    return qn_swap_axes(s, qn_reshape(s, x, SHAPE(1, 1, n, HEAD)), 1, 2);
+}
+
+static qn_array *attention_block(qn_scope *s, const model *m, layer *l, qn_array *x,
+                                 qn_array *position)
+{
+    qn_array *h = qn_rms_norm(s, x, l->norm1, 1e-5f);
+    qn_array *q = qn_rope(s, heads(s, qn_linear(s, h, l->q, NULL), HEADS), position, m->frequency,
+                          false);
+    qn_array *k = qn_rope(s, heads(s, qn_linear(s, h, l->k, NULL), GROUPS), position, m->frequency,
+                          false);
+    qn_array *v = heads(s, qn_linear(s, h, l->v, NULL), GROUPS);
+    l->keys = qn__write_keys(s, qn_donate(s, l->keys), k, position);
+    l->values = qn__write_values(s, qn_donate(s, l->values), v, position);
+    qn_array *y = qn__attend(s, q, l->keys, l->values, position, NULL);
+    y = qn_reshape(s, qn_swap_axes(s, y, 1, 2), SHAPE(1, 1, HEADS * HEAD));
+    return qn_add(s, x, qn_linear(s, y, l->o, NULL));
+}
+
+static qn_array *mlp_block(qn_scope *s, const layer *l, qn_array *x)
+{
+    qn_array *h = qn_rms_norm(s, x, l->norm2, 1e-5f);
+    qn_array *gate = qn_silu(s, qn_linear(s, h, l->gate, NULL));
+    h = qn_multiply(s, gate, qn_linear(s, h, l->up, NULL));
+    return qn_add(s, x, qn_linear(s, h, l->down, NULL));
+}
+
+/* One token: everything that changes is donated and comes back; only the token is read. */
+static bool decode_step(qn_device *dev, model *m, int32_t *token)
+{
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *old = qn_donate(s, m->token), *position = qn_donate(s, m->position);
+    qn_array *x = qn_cast(s, qn_take(s, m->embedding, old, 0), QN_F32);
+    for (int i = 0; i < LAYERS; i++)
+        x = mlp_block(s, &m->layers[i], attention_block(s, m, &m->layers[i], x, position));
+    qn_array *logits = qn_linear(s, qn_rms_norm(s, x, m->norm, 1e-5f), m->head, NULL);
+    qn_array *best = qn_argmax(s, logits, -1, false); /* [1, 1] */
+    m->token = qn_add(s, best, qn_multiply(s, old, qn_scalar(s, QN_I32, 0)));
+    m->position = qn_add(s, position, qn_scalar(s, QN_I32, 1));
+    qn_array *results[2 + 2 * LAYERS] = {m->token, m->position};
+    for (int i = 0; i < LAYERS; i++) {
+        results[2 + 2 * i] = m->layers[i].keys;
+        results[3 + 2 * i] = m->layers[i].values;
+    }
+    bool ok = qn_eval_async(s, results, 2 + 2 * LAYERS) == QN_OK &&
+              qn_read(s, m->token, token, sizeof *token) == QN_OK;
+    check(ok, "decode step", qn_scope_error(s));
+    m->token = qn_retain(m->token);
+    m->position = qn_retain(m->position);
+    for (int i = 0; i < LAYERS; i++) {
+        m->layers[i].keys = qn_retain(m->layers[i].keys);
+        m->layers[i].values = qn_retain(m->layers[i].values);
+    }
+    qn_scope_end(s);
+    return ok;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+enum { WARM = 3 }; /* steps after which nothing is captured any more */
+
+static bool decode(qn_device *dev, qn_dtype type, bool cuda, int32_t *tokens)
+{
+    model m;
+    if (!make_model(dev, type, &m))
+        return false;
+    qn__cuda_stats before = {0}, after = {0};
+    double begun = 0;
+    for (int i = 0; i < TOKENS; i++) {
+        if (cuda && i == WARM) {
+            before = qn__cuda_stats_get(dev);
+            begun = now();
+        }
+        if (!decode_step(dev, &m, &tokens[i]))
+            return false;
+    }
+    double seconds = now() - begun;
+    qn_plan_stats plans = qn_device_plan_stats(dev);
+    CHECK("llama", plans.donation_copies == 0);
+    if (cuda) {
+        uint64_t n = TOKENS - WARM;
+        after = qn__cuda_stats_get(dev);
+        CHECK("one graph launch a token", after.launches - before.launches == n);
+        CHECK("nothing captured again", after.captures == before.captures);
+        CHECK("only the token is read", after.host_reads - before.host_reads == n);
+        CHECK("nothing is written", after.host_writes == before.host_writes);
+        printf("llama %s: %d tokens; the last %d took %.1f us each; %llu launches, %llu captures, "
+               "%llu reads, %llu writes among them; %llu programs\n",
+               qn_dtype_name(type), TOKENS, (int)n, seconds * 1e6 / (double)n,
+               (unsigned long long)(after.launches - before.launches),
+               (unsigned long long)(after.captures - before.captures),
+               (unsigned long long)(after.host_reads - before.host_reads),
+               (unsigned long long)(after.host_writes - before.host_writes),
+               (unsigned long long)after.programs);
+    }
+    release_model(&m);
+    return true;
+}
+
+static void compare_llama(qn_device *cpu, qn_device *cuda, qn_dtype type)
+{
+    int32_t want[TOKENS] = {0}, got[TOKENS] = {0};
+    bool seen[VOCABULARY] = {0};
+    if (!decode(cpu, type, false, want))
+        return;
+    int distinct = 0;
+    for (int i = 0; i < TOKENS; i++) {
+        distinct += want[i] >= 0 && want[i] < VOCABULARY && !seen[want[i]];
+        if (want[i] >= 0 && want[i] < VOCABULARY)
+            seen[want[i]] = true;
+    }
+    printf("llama %s: %d distinct tokens:", qn_dtype_name(type), distinct);
+    for (int i = 0; i < TOKENS; i++)
+        printf(" %d", want[i]);
+    printf("\n");
+    CHECK("llama", distinct >= 8);
+    if (cuda && decode(cuda, type, true, got))
+        CHECK("the same greedy tokens", !memcmp(want, got, sizeof want));
+}
+
+/* ---- lifetimes ------------------------------------------------------------------------------------------- */
+
+/* The scope ends while its evaluation may still run; the result is right all the same. */
+static void test_async(qn_device *dev)
+{
+    qn_array *kept = NULL;
+    for (int i = 0; i < 200; i++) {
+        qn_scope *s = qn_scope_begin(dev);
+        float one = 1;
+        qn_array *x = kept ? kept : qn_from_f32(s, &one, 1);
+        qn_array *y = qn_add(s, x, qn_from_f32(s, &one, 1));
+        CHECK("async", qn_eval_async(s, &y, 1) == QN_OK);
+        qn_array *next = qn_retain(y);
+        qn_scope_end(s);
+        qn_release(kept);
+        kept = next;
+    }
+    qn_scope *s = qn_scope_begin(dev);
+    float y = 0;
+    CHECK("async", qn_read_f32(s, kept, &y, 1) == QN_OK && y == 201);
+    qn_scope_end(s);
+    qn_release(kept);
+}
+
+static void *run_thread(void *device)
+{
+    long bad = 0;
+    for (int i = 0; i < 50; i++) {
+        qn_scope *s = qn_scope_begin(device);
+        float y[40];
+        qn_array *x = qn_arange(s, QN_F32, 40);
+        bad += qn_read_f32(s, qn_matmul(s, qn_reshape(s, x, SHAPE(40, 1)),
+                                        qn_full(s, QN_F32, SHAPE(1, 1), i)), y, 40) != QN_OK;
+        for (int k = 0; k < 40; k++)
+            bad += y[k] != (float)(k * i);
+        qn_scope_end(s);
+    }
+    return (void *)bad;
+}
+
+static void test_threads(qn_device *dev)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, run_thread, dev);
+    for (int i = 0; i < 4; i++) {
+        void *bad;
+        pthread_join(threads[i], &bad);
+        CHECK("threads", bad == NULL);
+    }
+}
+
+/* Outputs at other addresses go into the executable graph that is there. */
+static void test_updates(qn_device *dev)
+{
+    qn__cuda_stats before = qn__cuda_stats_get(dev);
+    qn_array *held[4];
+    for (int i = 0; i < 4; i++) {
+        qn_scope *s = qn_scope_begin(dev);
+        qn_array *y = qn_sum(s, qn_full(s, QN_F32, SHAPE(3, 77), i + 1), -1, false);
+        held[i] = keep(s, y);
+        qn_scope_end(s);
+    }
+    for (int i = 0; i < 4; i++) {
+        qn_scope *s = qn_scope_begin(dev);
+        float y[3] = {0};
+        CHECK("updates", qn_read_f32(s, held[i], y, 3) == QN_OK && y[2] == 77.0f * (float)(i + 1));
+        qn_scope_end(s);
+        qn_release(held[i]);
+    }
+    qn__cuda_stats after = qn__cuda_stats_get(dev);
+    printf("updates: %llu captures, %llu updates, %llu graphs made\n",
+           (unsigned long long)(after.captures - before.captures),
+           (unsigned long long)(after.updates - before.updates),
+           (unsigned long long)(after.instantiations - before.instantiations));
+}
+
+static void test_limit(qn_device *dev)
+{
+    size_t before = qn_device_set_memory_limit(dev, qn_device_memory(dev).active + (1 << 20));
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *x = qn_full(s, QN_F32, SHAPE(1 << 20), 1);
+    CHECK("limit", qn_eval(s, x) == QN_LIMIT);
+    qn_scope_end(s);
+    qn_device_set_memory_limit(dev, before);
+}
+
+static void test_absent(void)
+{
+    qn_device *none = NULL;
+    qn_error err = {0};
+    CHECK("absent", qn_device_open(&none, "cuda:999", NULL, &err) == QN_UNSUPPORTED && !none);
+    printf("absent: %s\n", err.message);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    qn_device *cpu = NULL, *cuda = NULL;
+    qn_error err = {0};
+    if (qn_device_open(&cpu, "cpu", NULL, &err) != QN_OK) {
+        printf("cpu: %s\n", err.message);
+        return 1;
+    }
+    test_absent();
+    qn_status status = qn_device_open(&cuda, "cuda:0", NULL, &err);
+    if (status == QN_UNSUPPORTED) {
+        printf("skipped: %s\n", err.message);
+        compare_llama(cpu, NULL, QN_F32); /* that the reference itself is sound */
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            compare_case(&cases[i], cpu, cpu);
+        qn_device_close(cpu);
+        return n_failed ? 1 : 77;
+    }
+    if (status != QN_OK) {
+        printf("cuda: %s\n", err.message);
+        return 1;
+    }
+    char text[160];
+    qn_device_describe(cuda, text, sizeof text);
+    printf("device: %s\n", text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        compare_case(&cases[i], cpu, cuda);
+    compare_llama(cpu, cuda, QN_F32);
+    compare_llama(cpu, cuda, QN_BF16);
+    test_async(cuda);
+    test_threads(cuda);
+    test_updates(cuda);
+    test_limit(cuda);
+    CHECK("all buffers are back", qn_device_memory(cuda).active == 0);
+    qn_device_close(cuda);
+    qn_device_close(cpu);
+    printf("%d checks, %d failed\n", n_checks, n_failed);
+    return n_failed ? 1 : 0;
+}
