@@ -83,9 +83,7 @@ static double bench_run(const bench *b, bench_job *job, void *data)
     return worst;
 }
 
-/* --- yardsticks
- * ------------------------------------------------------------------------------------------------------
- */
+/* --- yardsticks --- */
 
 typedef enum yard { YARD_READ, YARD_F32, YARD_BF16, YARD_NONE } yard;
 
@@ -144,7 +142,8 @@ WIDE static void yard_bf16(const bench *b, void *data, int id)
 /* Bytes or operations a second. */
 static double yard_rate(const bench *b, yard y)
 {
-    if (strcmp(b->t.tier, "avx512") != 0 || y == YARD_NONE)
+    qn__cpu_kernels wide;
+    if (y == YARD_NONE || qn__cpu_kernels_fill(&wide, "avx512") != 0)
         return 0;
     if (y == YARD_READ)
         return (double)(b->big_bytes / 2) / bench_run(b, yard_read, NULL);
@@ -195,9 +194,7 @@ static void bench_case(const bench *b, const char *name, yard y, double work, be
     fflush(stdout);
 }
 
-/* --- matmul
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- matmul --- */
 
 typedef struct matmul_bench {
     qn__cpu_type type;
@@ -293,9 +290,7 @@ static void bench_dense(const bench *b, size_t m, size_t n, size_t k, int ta, in
     free(x), free(w), free(y);
 }
 
-/* --- attention
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- attention --- */
 
 typedef struct attend_bench {
     qn__cpu_type type;
@@ -377,8 +372,7 @@ static void bench_attend(const bench *b, qn__cpu_type type, size_t d, size_t tok
         free(a.scratch[i]);
 }
 
-/* --- rows and maps: elements a second, in cache
- * ---------------------------------------------------------------------- */
+/* --- rows and maps: elements a second, in cache --- */
 
 typedef struct map_bench {
     float *x, *y;

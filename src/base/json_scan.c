@@ -80,6 +80,15 @@ static bool fail_syntax(qn__json_scan *scan, const char *expected)
     return qn__json_scan_fail(scan, QN_FORMAT, "not JSON: expected %s, got %s", expected, got);
 }
 
+/* A value of another kind than the reader wants. */
+static bool fail_kind_of_value(qn__json_scan *scan, const char *expected)
+{
+    char got[24];
+    size_t n = (size_t)(scan->end - scan->at);
+    qn__utf8_quote(got, sizeof got, scan->at, n < 16 ? n : 16);
+    return qn__json_scan_fail(scan, QN_FORMAT, "expected %s, got %s", expected, got);
+}
+
 static void skip_space(qn__json_scan *scan)
 {
     const char *p = scan->at;
@@ -132,7 +141,7 @@ static bool enter_container(qn__json_scan *scan, char bracket, const char *what)
     if (qn__json_peek(scan) == QN__JSON_FAILED)
         return false;
     if (*scan->at != bracket)
-        return fail_syntax(scan, what);
+        return fail_kind_of_value(scan, what);
     if (scan->depth == QN__JSON_MAX_DEPTH)
         return qn__json_scan_fail(scan, QN_LIMIT, "JSON is nested more than %d levels deep",
                                   QN__JSON_MAX_DEPTH);
@@ -341,7 +350,7 @@ bool qn__json_read_string(qn__json_scan *scan, qn__json_text *text)
     if (kind == QN__JSON_FAILED)
         return false;
     if (kind != QN__JSON_STRING)
-        return fail_syntax(scan, "a string");
+        return fail_kind_of_value(scan, "a string");
     scan->n_values++;
     return scan_string(scan, text, NULL, NULL);
 }
@@ -432,7 +441,7 @@ bool qn__json_read_bool(qn__json_scan *scan, bool *value)
     if (kind == QN__JSON_FAILED)
         return false;
     if (kind != QN__JSON_TRUE && kind != QN__JSON_FALSE)
-        return fail_syntax(scan, "true or false");
+        return fail_kind_of_value(scan, "true or false");
     *value = kind == QN__JSON_TRUE;
     return scan_word(scan, *value ? "true" : "false");
 }

@@ -197,8 +197,7 @@ typedef struct qn__cpu_cache_write {
 typedef struct qn__cpu_kernels {
     const char *tier; /* "ref", "avx2", "avx512" */
 
-    /* --- packed matmul
-     * ----------------------------------------------------------------------------------------- */
+    /* --- packed matmul --- */
 
     /*
      * Packs rows n0 .. n1 - 1 of W[n, k] from src (row n0 first, ld elements between rows,
@@ -229,13 +228,11 @@ typedef struct qn__cpu_kernels {
      * multiple of 16. */
     void (*matmul_back)(const qn__cpu_matmul_back *a, size_t k0, size_t k1);
 
-    /* --- plain strided matmul: rows m0 .. m1 - 1
-     * --------------------------------------------------------------- */
+    /* --- plain strided matmul: rows m0 .. m1 - 1 --- */
     void (*dense)(const qn__cpu_dense *a, size_t m0, size_t m1);
     void (*dense_f64)(const qn__cpu_dense_f64 *a, size_t m0, size_t m1);
 
-    /* --- rows r0 .. r1 - 1; row r of x at x + r * ldx; y may be x
-     * ------------------------------------------------- */
+    /* --- rows r0 .. r1 - 1; row r of x at x + r * ldx; y may be x --- */
     /* y = (x / sqrt(mean(x^2) + eps)) * w: the normalised value is rounded, then multiplied; w NULL
      * means ones */
     void (*rms_norm)(float *y, size_t ldy, const float *x, size_t ldx, const float *w, float eps,
@@ -262,13 +259,11 @@ typedef struct qn__cpu_kernels {
     void (*max_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*argmax_f64)(int64_t *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
 
-    /* --- rope: rows r0 .. r1 - 1
-     * ------------------------------------------------------------------------------------ */
+    /* --- rope: rows r0 .. r1 - 1 --- */
     void (*rope)(const qn__cpu_rope *a, size_t r0, size_t r1);
     void (*rope_f64)(const qn__cpu_rope_f64 *a, size_t r0, size_t r1);
 
-    /* --- elementwise, n contiguous elements, any alignment; y may be x
-     * ---------------------------------------------- */
+    /* --- elementwise, n contiguous elements, any alignment; y may be x --- */
     void (*map[QN__CPU_MAP_COUNT])(float *y, const float *x, size_t n);
     void (*map_f64[QN__CPU_MAP_COUNT])(double *y, const double *x, size_t n);
     void (*pow)(float *y, const float *x, const float *e, size_t n);
@@ -280,9 +275,7 @@ typedef struct qn__cpu_kernels {
     void (*f16_from_f32)(uint16_t *y, const float *x,
                          size_t n); /* nearest even, overflow to infinity */
 
-    /* --- attention
-     * ----------------------------------------------------------------------------------------------------
-     */
+    /* --- attention --- */
     void (*cache_write)(const qn__cpu_cache_write *a);
     /* Scratch for one call of attend, for any tier. */
     size_t (*attend_scratch)(size_t tokens, size_t heads, size_t d, size_t dv);

@@ -15,8 +15,7 @@
 
 enum { A2_CHUNK = 256, A2_BACK_PANELS = 128, A2_DENSE_K = 128 };
 
-/* --- prepare: [unit][rows] in blocks of 4 rows, the last block m % 4 rows
- * ------------------------------------------------ */
+/* --- prepare: [unit][rows] in blocks of 4 rows, the last block m % 4 rows --- */
 
 static void prepare_avx2(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m,
                          size_t k, size_t m0, size_t m1)
@@ -45,9 +44,7 @@ static void prepare_avx2(qn__cpu_type type, void *dst, const float *x, size_t ld
     }
 }
 
-/* --- matmul
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- matmul --- */
 
 ALWAYS __m256 pair_even(__m256 pair)
 {
@@ -154,8 +151,7 @@ static void matmul_avx2(const qn__cpu_matmul *a, size_t p0, size_t p1)
             a2_panel_chunk(a, p, u, units - u < chunk ? units - u : chunk, units);
 }
 
-/* --- the transposed product: as back_avx512.c, tiles of 2 rows x 4 columns of a gathered chunk
- * ---------------------------- */
+/* --- the transposed product: as back_avx512.c, one row x 4 columns of a gathered chunk --- */
 
 static void a2_back_gather(const qn__cpu_matmul_back *a, size_t c, size_t p0, size_t p1, float *to)
 {
@@ -207,8 +203,7 @@ static void matmul_back_avx2(const qn__cpu_matmul_back *a, size_t k0, size_t k1)
     }
 }
 
-/* --- plain strided matmul: as dense_avx512.c, tiles of 4 rows x 16 columns
- * ------------------------------------------------ */
+/* --- plain strided matmul: as dense_avx512.c, tiles of 4 rows x 16 columns --- */
 
 static void a2_dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n0, size_t nn,
                           float *to)

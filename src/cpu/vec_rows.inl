@@ -223,9 +223,7 @@ static void rope_rows(const qn__cpu_rope *a, size_t r0, size_t r1)
                       a->cos + r * a->cs_row, a->sin + r * a->cs_row);
 }
 
-/* --- maps
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- maps --- */
 
 static inline __attribute__((always_inline)) void map_with(vf (*f)(vf), float *y, const float *x,
                                                            size_t n)
@@ -297,9 +295,7 @@ static void map_sqrt(float *y, const float *x, size_t n)
     map_with(v_sqrt, y, x, n);
 }
 
-/* --- conversions
- * -----------------------------------------------------------------------------------------------------
- */
+/* --- conversions --- */
 
 static void convert_f32_from_bf16(float *y, const uint16_t *x, size_t n)
 {

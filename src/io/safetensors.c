@@ -167,12 +167,15 @@ static int compare_metadata(const void *a, const void *b)
     return strcmp(((const qn__metadata *)a)->key, ((const qn__metadata *)b)->key);
 }
 
-/* __metadata__: strings only. Kept for the first file, checked in all. */
+/* __metadata__: strings only, or null, which mlx-lm writes. Kept for the first file, checked in
+ * all. */
 static bool parse_metadata(qn__safetensors *reader, qn__json_scan *scan, bool keep)
 {
     qn__json_text text;
     qn__metadata *list = NULL;
     size_t n = 0, capacity = 0;
+    if (qn__json_peek(scan) == QN__JSON_NULL)
+        return qn__json_skip(scan, NULL);
     if (!qn__json_enter_object(scan))
         return false;
     while (qn__json_next_key(scan, &text)) {

@@ -23,10 +23,9 @@ typedef struct qn__full_params {
 
 typedef enum qn__reduction { QN__SUM, QN__MAX, QN__LOGSUMEXP, QN__ARGMAX } qn__reduction;
 
-/* Reduces the last `axes` axes of the input; the output lacks them. */
+/* Reduces the last axis of the input; the output lacks it. */
 typedef struct qn__reduce_params {
     int32_t reduction; /* qn__reduction */
-    int32_t axes;
 } qn__reduce_params;
 
 typedef struct qn__concatenate_params {

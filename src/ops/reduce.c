@@ -24,6 +24,22 @@ static qn_dtype result_type(qn__reduction reduction, qn_dtype type)
     }
 }
 
+/* Brings the axis to reduce to the end: as a view, or the whole array as one row, so that the order of a
+ * sum over all axes does not depend on how they are cut. */
+static qn_array *axis_last(qn_scope *s, qn_array *x, int axis)
+{
+    if (axis == QN_ALL_AXES)
+        return qn_reshape(s, x, 1, (const int64_t[]){-1});
+    if (axis == x->ndim - 1)
+        return x;
+    int order[QN_MAX_NDIM];
+    for (int i = 0, k = 0; i < x->ndim; i++)
+        if (i != axis)
+            order[k++] = i;
+    order[x->ndim - 1] = axis;
+    return qn_transpose(s, x, order);
+}
+
 static qn_array *reduce(qn_scope *s, qn__reduction reduction, qn_array *x, int axis, bool keep)
 {
     static const char *const names[] = {"sum", "max", "logsumexp", "argmax"};
@@ -31,45 +47,23 @@ static qn_array *reduce(qn_scope *s, qn__reduction reduction, qn_array *x, int a
     x = qn__input(s, x, name);
     if (!x)
         return qn__poison(s);
-    int n_axes = x->ndim;
-    if (axis != QN_ALL_AXES) {
-        axis = qn__axis(s, name, x, axis);
-        if (axis < 0)
-            return qn__poison(s);
-        n_axes = 1;
-    }
-    int64_t kept[QN_MAX_NDIM];
-    memcpy(kept, x->shape, sizeof kept);
-    for (int i = 0; i < x->ndim; i++)
-        if (axis == QN_ALL_AXES || i == axis)
-            kept[i] = 1;
-    int ndim = x->ndim;
-    bool empty = false;
-    for (int i = 0; i < ndim; i++)
-        empty |= kept[i] == 1 && x->shape[i] == 0;
-    if ((empty && reduction != QN__SUM) || x->format)
+    if (axis != QN_ALL_AXES && (axis = qn__axis(s, name, x, axis)) < 0)
+        return qn__poison(s);
+    int64_t reduced = axis == QN_ALL_AXES ? qn__elements(x) : x->shape[axis];
+    if ((reduced == 0 && reduction != QN__SUM) || x->format)
         return qn__op_fail(s, name, x, NULL, "nothing to reduce, or packed");
+    int64_t kept[QN_MAX_NDIM];
+    for (int i = 0; i < x->ndim; i++)
+        kept[i] = axis == QN_ALL_AXES || i == axis ? 1 : x->shape[i];
+    int ndim = x->ndim;
     qn_dtype type = result_type(reduction, (qn_dtype)x->dtype);
     if (reduction == QN__LOGSUMEXP || reduction == QN__SUM)
         x = qn_cast(s, x, type);
-    if (n_axes == 1 && axis != ndim - 1) {
-        int order[QN_MAX_NDIM];
-        for (int i = 0, k = 0; i < ndim; i++)
-            if (i != axis)
-                order[k++] = i;
-        order[ndim - 1] = axis;
-        x = qn_transpose(s, x, order);
-    }
+    x = qn__is_poison(s, x) ? x : axis_last(s, x, axis);
     if (qn__is_poison(s, x))
         return qn__poison(s);
-    if (n_axes > 1) { /* one axis, so that the order does not depend on how it was cut */
-        x = qn_reshape(s, x, 1, (const int64_t[]){-1});
-        if (qn__is_poison(s, x))
-            return x;
-    }
-    qn__reduce_params params = {reduction, x->ndim ? 1 : 0};
-    qn_array *y = qn__record(s, QN__OP_REDUCE, type, x->ndim ? x->ndim - 1 : 0, x->shape, 1, &x,
-                             &params);
+    qn__reduce_params params = {reduction};
+    qn_array *y = qn__record(s, QN__OP_REDUCE, type, x->ndim - 1, x->shape, 1, &x, &params);
     return keep ? qn_reshape(s, y, ndim, kept) : y;
 }
 
@@ -119,7 +113,7 @@ qn_array *qn_mean(qn_scope *s, qn_array *x, int axis, bool keep_dims)
 
 static qn_array *spread(qn_scope *s, qn_array *y, const qn_array *x)
 {
-    return x->ndim ? qn_broadcast_to(s, qn_expand_dims(s, y, -1), x->ndim, x->shape) : y;
+    return qn_broadcast_to(s, qn_expand_dims(s, y, -1), x->ndim, x->shape);
 }
 
 /* The weights of each element in the reduction's derivative; NULL: all ones. */
@@ -142,7 +136,7 @@ static void vjp_reduce(qn_scope *s, const qn_array *node, qn_array *ct, const bo
 {
     (void)want;
     const qn__reduce_params *p = node->params;
-    if (p->reduction == QN__ARGMAX || !node->in[0]->ndim)
+    if (p->reduction == QN__ARGMAX)
         return;
     qn_array *g = spread(s, ct, node->in[0]), *w = slopes(s, node);
     grads[0] = w ? qn_multiply(s, g, w) : g;
@@ -151,8 +145,8 @@ static void vjp_reduce(qn_scope *s, const qn_array *node, qn_array *ct, const bo
 static qn_array *jvp_reduce(qn_scope *s, const qn_array *node, qn_array *const *tangents)
 {
     const qn__reduce_params *p = node->params;
-    if (p->reduction == QN__ARGMAX || !node->in[0]->ndim)
-        return p->reduction == QN__ARGMAX ? NULL : tangents[0];
+    if (p->reduction == QN__ARGMAX)
+        return NULL;
     qn_array *w = slopes(s, node);
     return qn_sum(s, w ? qn_multiply(s, tangents[0], w) : tangents[0], -1, false);
 }

@@ -5,7 +5,8 @@
 
 enum { ROWS = 7, WIDEST = 1100 };
 
-static const size_t widths[] = {1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 200, 1000, 1099};
+static const size_t widths[] = {1,  2,  15,  16,  17,  31,  33,   49,  63,
+                                64, 65, 127, 128, 129, 200, 1000, 1099};
 
 typedef struct row_data {
     float *x, *w, *y, *z;

@@ -4,7 +4,7 @@
  * replayed as one graph a token. A plain program without a test library, so that it can be carried to a
  * machine with a GPU. Exits with 77 (skipped) and the reason where there is none.
  */
-#include "cuda/device.h"
+#include "cuda/cuda.h"
 #include "ops/ops.h"
 
 #include <math.h>
@@ -752,6 +752,58 @@ static void test_limit(qn_device *dev)
     qn_device_set_memory_limit(dev, before);
 }
 
+/* ---- what needs no GPU ------------------------------------------------------------------------------------ */
+
+/* Every instruction and every cast, rendered and compiled. */
+static void every_instruction(qn__ir *ir, qn_dtype type)
+{
+    qn__ir_begin(ir);
+    qn__ir_value a = qn__ir_input(ir, 0, type), b = qn__ir_input(ir, 1, type), last = a;
+    qn__ir_value c = qn__ir_input(ir, 2, QN_BOOL);
+    bool real = qn__is_float(type), half = type == QN_F16 || type == QN_BF16;
+    for (int op = QN__IR_CAST + 1; op < QN__IR_COUNT && !half; op++) {
+        bool any = op == QN__IR_NEG || op == QN__IR_ABS || op == QN__IR_SIGN;
+        bool bits = op == QN__IR_NOT || op == QN__IR_AND || op == QN__IR_OR;
+        bool divides = op == QN__IR_DIV || op == QN__IR_REM || op == QN__IR_POW;
+        int n = qn__ir_operands((qn__ir_op)op);
+        if ((bits && real) || (divides && !real) || op == QN__IR_SELECT ||
+            (n == 1 && !any && !bits && !real) || (n == 3 && !real))
+            continue;
+        last = n == 1   ? qn__ir_unary(ir, (qn__ir_op)op, a)
+               : n == 2 ? qn__ir_binary(ir, (qn__ir_op)op, a, b)
+                        : qn__ir_ternary(ir, (qn__ir_op)op, a, b, a);
+    }
+    qn__ir_ternary(ir, QN__IR_SELECT, c, a, qn__ir_integer(ir, type, 3));
+    for (int to = 0; to < QN_DTYPE_COUNT; to++)
+        qn__ir_cast(ir, a, (qn_dtype)to);
+    ir->result = last;
+}
+
+static void test_programs(void)
+{
+    qn__nvrtc nvrtc = {0};
+    qn_error err = {0};
+    qn_status status = qn__nvrtc_load(&nvrtc, &err);
+    if (status != QN_OK) {
+        printf("programs: skipped: %s\n", err.message);
+        CHECK("programs", status == QN_UNSUPPORTED && strstr(err.message, "libnvrtc"));
+        return;
+    }
+    static char text[1 << 16];
+    static qn__ir ir;
+    for (int type = QN_U8; type < QN_DTYPE_COUNT; type++) {
+        every_instruction(&ir, (qn_dtype)type);
+        size_t n = ir.failed ? 0 : qn__cuda_chain_text(&ir, text, sizeof text);
+        CHECK("programs", n > 0 && n < sizeof text);
+        char *code = n ? qn__cuda_compile(&nvrtc, text, type % 2 ? 80 : 90, &err) : NULL;
+        check(code != NULL, qn_dtype_name((qn_dtype)type), err.message);
+        free(code);
+    }
+    CHECK("programs", !qn__cuda_compile(&nvrtc, "no program", 80, &err) && err.code == QN_DEVICE);
+    qn__nvrtc_unload(&nvrtc);
+    printf("programs: compiled for every type; a wrong one says: %s\n", err.message);
+}
+
 static void test_absent(void)
 {
     qn_device *none = NULL;
@@ -770,6 +822,7 @@ int main(void)
         return 1;
     }
     test_absent();
+    test_programs();
     qn_status status = qn_device_open(&cuda, "cuda:0", NULL, &err);
     if (status == QN_UNSUPPORTED) {
         printf("skipped: %s\n", err.message);

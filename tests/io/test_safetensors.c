@@ -76,17 +76,17 @@ static const bad_header bad_headers[] = {
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, QN_FORMAT, "__metadata__: the key stands"},
     {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, QN_FORMAT, "key \"k\" stands twice"},
     /* fields */
-    {"{\"a\":1}", 0, QN_FORMAT, "a: not JSON: expected an object"},
+    {"{\"a\":1}", 0, QN_FORMAT, "a: expected an object"},
     {"{\"a\":{}}", 0, QN_FORMAT, "a: dtype is missing"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 0, QN_FORMAT, "a: data_offsets is missing"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"offsets\":[0,4]}}", 4, QN_FORMAT,
      "a.offsets: unknown field"},
-    {"{\"a\":{\"dtype\":32}}", 0, QN_FORMAT, "a.dtype: not JSON: expected a string"},
+    {"{\"a\":{\"dtype\":32}}", 0, QN_FORMAT, "a.dtype: expected a string"},
     {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, QN_UNSUPPORTED,
      "a.dtype: dtype F8_E4M3 is not supported (supported: BOOL, U8"},
     {"{\"a\":{\"dtype\":\"f32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, QN_FORMAT,
      "unknown dtype \"f32\""},
-    {"{\"__metadata__\":{\"k\":1}}", 0, QN_FORMAT, "__metadata__.k: not JSON: expected a string"},
+    {"{\"__metadata__\":{\"k\":1}}", 0, QN_FORMAT, "__metadata__.k: expected a string"},
     {"{\"__metadata__\":[]}", 0, QN_FORMAT, "expected an object"},
     /* shapes */
     {"{\"a\":" T("[-1]", 0, 4) "}", 4, QN_FORMAT, "a.shape[0]: expected an integer in 0.."},
@@ -303,7 +303,7 @@ static void test_shards(void **state)
          "tensor b of s2.safetensors is not in weight_map"},
         {MAP("\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\",\"a\":\"s1.safetensors\""),
          QN_FORMAT, "weight_map.a stands twice"},
-        {MAP("\"a\":1"), QN_FORMAT, "weight_map.a: not JSON: expected a string"},
+        {MAP("\"a\":1"), QN_FORMAT, "weight_map.a: expected a string"},
         {"{\"weight_map\":{},\"weight_map\":{}}", QN_FORMAT, "weight_map: the key stands twice"},
         {"{\"metadata\":{}}", QN_FORMAT, "weight_map is missing"},
         {"[]", QN_FORMAT, "expected an object"},
@@ -331,6 +331,16 @@ static void test_foreign_files(void **state)
     DIR *dir = opendir(path);
     assert_non_null(dir);
     int n = 0;
+    static const char *const larger[] = {"mlx-lm_adapters", "torchtune_gemma_hf_checkpoint"};
+    for (size_t i = 0; i < 2; i++) {
+        qn__safetensors *reader;
+        qn_error err = {0};
+        snprintf(path, sizeof path, "%s/models/%s.safetensors", data, larger[i]);
+        if (qn__safetensors_open(&reader, path, &err) != QN_OK)
+            fail_msg("%s", err.message);
+        assert_true(qn__safetensors_count(reader) > 1);
+        qn__safetensors_close(reader);
+    }
     for (struct dirent *e; (e = readdir(dir));) {
         if (!strstr(e->d_name, ".safetensors"))
             continue;
