@@ -130,7 +130,7 @@ static qn_status finish(qn_scope *s)
 }
 
 /* Plans and submits targets that have no buffer yet. */
-static qn_status start(qn_scope *s, qn_array *const *targets, int n)
+static qn_status start(qn_scope *s, qn_array *const *targets, int n, bool async)
 {
     if (s->pending && finish(s) != QN_OK)
         return s->error.code;
@@ -149,6 +149,7 @@ static qn_status start(qn_scope *s, qn_array *const *targets, int n)
         return s->error.code;
     }
     sub->cancel = s->cancel;
+    sub->async = async;
     if (!fill_slots(s, sub, live)) {
         qn__submission_release(sub);
         return s->error.code;
@@ -165,7 +166,7 @@ static qn_status start(qn_scope *s, qn_array *const *targets, int n)
     return QN_OK;
 }
 
-qn_status qn_eval_async(qn_scope *s, qn_array *const *arrays, int n)
+static qn_status evaluate(qn_scope *s, qn_array *const *arrays, int n, bool async)
 {
     if (!s)
         return QN_MEMORY;
@@ -182,15 +183,20 @@ qn_status qn_eval_async(qn_scope *s, qn_array *const *arrays, int n)
             targets[n_targets++] = a->base;
         }
     }
-    qn_status status = n_targets ? start(s, targets, n_targets) : s->error.code;
+    qn_status status = n_targets ? start(s, targets, n_targets, async) : s->error.code;
     for (int i = 0; i < n_targets; i++)
         targets[i]->flags &= (uint8_t)~QN__TARGET;
     return status;
 }
 
+qn_status qn_eval_async(qn_scope *s, qn_array *const *arrays, int n)
+{
+    return evaluate(s, arrays, n, true);
+}
+
 qn_status qn_eval_many(qn_scope *s, qn_array *const *arrays, int n)
 {
-    qn_status status = qn_eval_async(s, arrays, n);
+    qn_status status = evaluate(s, arrays, n, false);
     return status == QN_OK ? qn_wait(s) : status;
 }
 

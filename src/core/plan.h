@@ -114,8 +114,11 @@ typedef struct qn__submission {
     qn__buffer **held; /* the buffers it owns references to */
     uint32_t n_held;
     const atomic_bool *cancel;
+    bool async;       /* submit may return before it has run */
+    bool done;        /* under the device's lock */
     qn_status status; /* final once the device's wait has returned */
     qn_error error;
+    struct qn__submission *next; /* for the device's list */
     void *device_part;
 } qn__submission;
 

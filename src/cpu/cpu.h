@@ -46,14 +46,41 @@ typedef struct qn__cpu_op {
     void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
 } qn__cpu_op;
 
+typedef struct qn__cpu_binding {
+    qn__cpu_step *steps;
+    uint32_t n_steps;
+    size_t scratch, shared; /* the most that a step needs */
+} qn__cpu_binding;
+
 typedef struct qn__cpu {
     qn__team *team;
     qn__cpu_kernels table;
     qn__cpu_op tape_op; /* runs fused chains, in this tier */
-    pthread_mutex_t lock; /* one run at a time */
-    void *workspace;
+    void *workspace;    /* grows; of the run under way */
     size_t workspace_size;
+    /* Submissions run one at a time, in order. Asynchronous ones wait in a list for the runner. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    qn__submission *first, *last;
+    bool busy; /* a run is under way */
+    bool quit;
+    bool has_runner;
+    pthread_t runner;
 } qn__cpu;
+
+/* ---- running (run.c, queue.c) ---- */
+
+/* Runs a submission on the team; the caller sees to it that it is the only one. */
+qn_status qn__cpu_run(qn_device *device, qn__submission *sub, qn_error *err);
+
+void qn__cpu_queue_begin(qn__cpu *cpu);
+void qn__cpu_queue_end(qn__cpu *cpu);
+/* Returns once everything submitted so far has run. */
+void qn__cpu_queue_drain(qn__cpu *cpu);
+qn_status qn__cpu_submit(qn_device *device, qn__submission *sub, qn_error *err);
+qn_status qn__cpu_wait(qn_device *device, qn__submission *sub, qn_error *err);
+
+void *qn__cpu_alloc(qn_device *device, size_t size);
 
 /* The operations of cpu.def by id; NULL where there is none. */
 extern const qn__cpu_op *const qn__cpu_ops[QN__OP_COUNT];

@@ -222,12 +222,12 @@ enum {
     IMAGE_attend,
     IMAGE_COUNT
 };
-extern const unsigned char qn__cuda_image_move[], qn__cuda_image_rows[], qn__cuda_image_matmul[],
-    qn__cuda_image_attend[];
+extern const unsigned long long qn__cuda_image_move[], qn__cuda_image_rows[],
+    qn__cuda_image_matmul[], qn__cuda_image_attend[];
 
 static int load_kernels(qn__cuda *cuda)
 {
-    static const unsigned char *const images[IMAGE_COUNT] = {
+    static const unsigned long long *const images[IMAGE_COUNT] = {
         qn__cuda_image_move, qn__cuda_image_rows, qn__cuda_image_matmul, qn__cuda_image_attend};
     static const struct {
         int image;

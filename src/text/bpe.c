@@ -80,7 +80,7 @@ static size_t merge_slot(const qn__bpe *bpe, uint32_t a, uint32_t b)
 
 static bool grow_merges(qn__bpe *bpe)
 {
-    size_t n = bpe->n_merge_slots, wanted = n ? n * 4 : 1024;
+    size_t n = bpe->n_merge_slots, wanted = !n ? 1024 : n < (1 << 17) ? n * 4 : n * 2;
     qn__merge *old = bpe->merges, *table = malloc(wanted * sizeof *table);
     if (!table)
         return false;
@@ -102,9 +102,20 @@ static bool fail_merge(qn__json_scan *scan, const char *piece, size_t n)
                               qn__utf8_quote(quoted, sizeof quoted, piece, n));
 }
 
+/* The id of what a merge gives. Merges mostly stand in the order of their results, so the last
+ * result and its neighbour are tried before the hash table. */
+static int32_t find_result(const qn__vocab *vocab, const char *piece, size_t n, int32_t last)
+{
+    for (int32_t id = last; id >= 0 && id <= last + 1 && id < vocab->n_ids; id++)
+        if (vocab->sizes[id] == n && vocab->offsets[id] != UINT32_MAX &&
+            memcmp(vocab->blob.data + vocab->offsets[id], piece, n) == 0)
+            return id;
+    return qn__vocab_find(vocab, piece, n);
+}
+
 /* One merge: `joined` is both halves' text, the left one `left` bytes long. */
 static bool add_merge(qn__bpe *bpe, qn__json_scan *scan, const char *joined, size_t left, size_t n,
-                      uint32_t rank)
+                      uint32_t rank, int32_t *last)
 {
     int32_t a = qn__vocab_find(&bpe->vocab, joined, left);
     if (a < 0)
@@ -112,10 +123,11 @@ static bool add_merge(qn__bpe *bpe, qn__json_scan *scan, const char *joined, siz
     int32_t b = qn__vocab_find(&bpe->vocab, joined + left, n - left);
     if (b < 0)
         return fail_merge(scan, joined + left, n - left);
-    int32_t id = qn__vocab_find(&bpe->vocab, joined, n);
+    int32_t id = find_result(&bpe->vocab, joined, n, *last);
     if (id < 0)
         return fail_merge(scan, joined, n);
-    if (2 * (bpe->n_merges + 1) > bpe->n_merge_slots && !grow_merges(bpe)) {
+    *last = id;
+    if (3 * (bpe->n_merges + 1) > 2 * bpe->n_merge_slots && !grow_merges(bpe)) {
         scan->status = qn__fail_memory(scan->err, "a table of merges");
         return false;
     }
@@ -165,11 +177,12 @@ bool qn__bpe_read_merges(qn__bpe *bpe, qn__json_scan *scan)
 {
     qn_text joined = {0};
     uint32_t rank = 0;
+    int32_t last = -1;
     bool ok = qn__json_enter_array(scan);
     while (ok && qn__json_next_item(scan)) {
         size_t left = 0;
         ok = read_merge(scan, &joined, &left) &&
-             add_merge(bpe, scan, joined.data, left, joined.n, rank++);
+             add_merge(bpe, scan, joined.data, left, joined.n, rank++, &last);
     }
     qn_text_free(&joined);
     return scan->status == QN_OK;

@@ -16,7 +16,7 @@
 #define QN__MAX_TOKEN_ID (1 << 22)
 
 typedef struct qn__vocab {
-    qn_text blob;           /* all pieces, each terminated */
+    qn_text blob;           /* all pieces, each with its id and size before it and a NUL behind */
     uint32_t *offsets;      /* by id: where in the blob; UINT32_MAX: no such id */
     uint32_t *sizes;        /* by id */
     uint8_t *flags;         /* by id: QN__TOKEN_... */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The vocabulary of bpe.h: pieces in one blob, tables by id, and an open-addressing hash table of
- * 8-byte slots that keeps 32 bits of the hash, so that a miss rarely touches a piece.
+ * The vocabulary of bpe.h. Loading does a million look-ups that miss the cache, so a hit touches
+ * two places only: an 8-byte slot of the open-addressing table, which has 32 bits of the hash and
+ * the piece's place in the blob, and there the piece with its id and size in front.
  */
 #include "base/hash.h"
 #include "text/bpe.h"
@@ -11,20 +12,29 @@
 
 typedef struct qn__slot {
     uint32_t tag;
-    int32_t id; /* -1: free */
+    uint32_t offset; /* of the piece's bytes; UINT32_MAX: free */
 } qn__slot;
+
+/* Stands before each piece in the blob, unaligned. */
+typedef struct piece_head {
+    int32_t id;
+    uint32_t size;
+} piece_head;
 
 int32_t qn__vocab_find(const qn__vocab *vocab, const char *piece, size_t n)
 {
     if (vocab->n_slots == 0)
         return -1;
-    uint64_t hash = qn__hash_bytes(piece, n, vocab->seed);
-    size_t i = (size_t)hash & (vocab->n_slots - 1);
-    for (; vocab->slots[i].id >= 0; i = (i + 1) & (vocab->n_slots - 1)) {
-        int32_t id = vocab->slots[i].id;
-        if (vocab->slots[i].tag == (uint32_t)(hash >> 32) && vocab->sizes[id] == n &&
-            memcmp(vocab->blob.data + vocab->offsets[id], piece, n) == 0)
-            return id;
+    uint32_t tag = (uint32_t)qn__hash_bytes(piece, n, vocab->seed);
+    size_t i = tag & (vocab->n_slots - 1);
+    for (; vocab->slots[i].offset != UINT32_MAX; i = (i + 1) & (vocab->n_slots - 1)) {
+        if (vocab->slots[i].tag != tag)
+            continue;
+        piece_head head;
+        const char *at = vocab->blob.data + vocab->slots[i].offset;
+        memcpy(&head, at - sizeof head, sizeof head);
+        if (head.size == n && memcmp(at, piece, n) == 0)
+            return head.id;
     }
     return -1;
 }
@@ -38,15 +48,12 @@ static bool grow_slots(qn__vocab *vocab)
     if (vocab->n_slots == 0)
         vocab->seed = qn__hash_seed();
     for (size_t i = 0; i < n; i++)
-        slots[i].id = -1;
+        slots[i].offset = UINT32_MAX;
     for (size_t j = 0; j < vocab->n_slots; j++) {
-        int32_t id = vocab->slots[j].id;
-        if (id < 0)
+        if (vocab->slots[j].offset == UINT32_MAX)
             continue;
-        uint64_t hash =
-            qn__hash_bytes(vocab->blob.data + vocab->offsets[id], vocab->sizes[id], vocab->seed);
-        size_t i = (size_t)hash & (n - 1);
-        while (slots[i].id >= 0)
+        size_t i = vocab->slots[j].tag & (n - 1);
+        while (slots[i].offset != UINT32_MAX)
             i = (i + 1) & (n - 1);
         slots[i] = vocab->slots[j];
     }
@@ -93,19 +100,22 @@ qn__vocab_added qn__vocab_add(qn__vocab *vocab, const char *piece, size_t n, int
         return QN__VOCAB_SAME_ID;
     if (2 * (vocab->n_used + 1) > vocab->n_slots && !grow_slots(vocab))
         return QN__VOCAB_MEMORY;
-    size_t offset = vocab->blob.n;
-    if (offset + n + 1 >= UINT32_MAX || !qn__text_append(&vocab->blob, piece, n) ||
-        !qn__text_append(&vocab->blob, "", 1))
+    piece_head head = {id, (uint32_t)n};
+    size_t offset = vocab->blob.n + sizeof head;
+    if (offset + n + 1 >= UINT32_MAX || !qn__text_reserve(&vocab->blob, sizeof head + n + 1))
         return QN__VOCAB_MEMORY;
+    qn__text_append(&vocab->blob, (const char *)&head, sizeof head);
+    qn__text_append(&vocab->blob, piece, n);
+    qn__text_append(&vocab->blob, "", 1);
     vocab->offsets[id] = (uint32_t)offset;
     vocab->sizes[id] = (uint32_t)n;
     if (id >= vocab->n_ids)
         vocab->n_ids = id + 1;
-    uint64_t hash = qn__hash_bytes(piece, n, vocab->seed);
-    size_t i = (size_t)hash & (vocab->n_slots - 1);
-    while (vocab->slots[i].id >= 0)
+    uint32_t tag = (uint32_t)qn__hash_bytes(piece, n, vocab->seed);
+    size_t i = tag & (vocab->n_slots - 1);
+    while (vocab->slots[i].offset != UINT32_MAX)
         i = (i + 1) & (vocab->n_slots - 1);
-    vocab->slots[i] = (qn__slot){(uint32_t)(hash >> 32), id};
+    vocab->slots[i] = (qn__slot){tag, (uint32_t)offset};
     vocab->n_used++;
     return QN__VOCAB_OK;
 }

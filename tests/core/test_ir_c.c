@@ -14,7 +14,7 @@
 #include <math.h>
 #include <unistd.h>
 
-enum { PROGRAMS = 300, STEPS = 24, INPUTS = 5, N = 600 };
+enum { RANDOM = 200, PROGRAMS = 800, STEPS = 24, INPUTS = 5, N = 600 };
 
 /* ---- random programs ---------------------------------------------------------------------------- */
 
@@ -105,6 +105,7 @@ static void random_program(qn__ir *ir, uint64_t *state, qn_dtype *types)
 /* Elements of any kind: small numbers, all bit patterns, the ends of each range. */
 static void fill(uint64_t *state, qn_dtype type, char *data)
 {
+    static const int64_t ties[] = {(1ll << 60) + (1ll << 36) + 1, INT64_MIN, -1, 0, 1ll << 53};
     static const double ends[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 65519.9, 65520.0, 1e-45,
                                   6e-8, 2147483648.0, -9.3e18, 1.8446744073709552e19, 127.5};
     size_t size = qn__dtype_size(type);
@@ -116,7 +117,8 @@ static void fill(uint64_t *state, qn_dtype type, char *data)
         else if (kind == 0)
             memcpy(data + (size_t)i * size, &bits, size);
         else if (!qn__is_float(type))
-            qn__element_from_i64(data + (size_t)i * size, type, (int64_t)bits >> 58);
+            qn__element_from_i64(data + (size_t)i * size, type,
+                                 kind == 1 ? ties[below(state, 5)] : (int64_t)bits >> 58);
         else
             qn__element_from_f64(data + (size_t)i * size, type,
                                  kind == 1 ? ends[below(state, 13)]
@@ -226,11 +228,93 @@ static bool same_element(qn_dtype type, const char *a, const char *b)
 
 /* ---- tests ------------------------------------------------------------------------------------------ */
 
+typedef struct set {
+    qn__ir ir[PROGRAMS];
+    qn_dtype types[PROGRAMS][INPUTS];
+    int n;
+} set;
+
+/* A program of one instruction on inputs of one type (a SELECT's condition is bool). */
+static void add_instruction(set *all, qn__ir_op op, qn_dtype type)
+{
+    qn__ir *ir = &all->ir[all->n];
+    qn_dtype *types = all->types[all->n];
+    qn__ir_begin(ir);
+    qn__ir_value v[3];
+    for (int i = 0; i < 3; i++)
+        v[i] = qn__ir_input(ir, i, types[i] = i == 0 && op == QN__IR_SELECT ? QN_BOOL : type);
+    switch (qn__ir_operands(op)) {
+    case 1: qn__ir_unary(ir, op, v[0]); break;
+    case 2: qn__ir_binary(ir, op, v[0], v[1]); break;
+    default: qn__ir_ternary(ir, op, v[0], v[1], v[2]); break;
+    }
+    assert_false(ir->failed);
+    all->n++;
+}
+
+static void add_all_of(set *all, const qn__ir_op *ops, int n, qn_dtype type)
+{
+    for (int i = 0; i < n; i++)
+        add_instruction(all, ops[i], type);
+}
+
+/* Each instruction on each type that it takes, each cast. */
+static void add_systematic(set *all)
+{
+    for (int t = 0; t < QN_DTYPE_COUNT; t++) {
+        qn_dtype type = (qn_dtype)t;
+        bool real = type == QN_F32 || type == QN_F64, half = type == QN_F16 || type == QN_BF16;
+        for (int to = 0; to < QN_DTYPE_COUNT; to++) {
+            qn__ir *ir = &all->ir[all->n];
+            qn__ir_begin(ir);
+            qn__ir_cast(ir, qn__ir_input(ir, 0, all->types[all->n][0] = type), (qn_dtype)to);
+            all->n++;
+        }
+        add_instruction(all, QN__IR_SELECT, type);
+        if (!half && type != QN_BOOL) {
+            add_all_of(all, any_unary, 3, type);
+            add_all_of(all, any_binary, 9, type);
+        }
+        if (real) {
+            add_all_of(all, float_unary, 5, type);
+            add_all_of(all, float_binary, 2, type);
+            add_instruction(all, QN__IR_FMA, type);
+        } else if (!half) {
+            add_all_of(all, bit_binary, 2, type);
+            add_instruction(all, QN__IR_NOT, type);
+        }
+    }
+}
+
+/* Both results of program k on the same random inputs. */
+static void compare_program(const qn__cpu_kernels *table, void *library, const set *all, int k,
+                            uint64_t *state)
+{
+    static char data[INPUTS + 2][N * 8];
+    const qn__ir *ir = &all->ir[k];
+    int n = ir->n_inputs;
+    char *at[INPUTS + 1];
+    for (int i = 0; i < n; i++)
+        fill(state, all->types[k][i], at[i] = data[i]);
+    at[n] = data[INPUTS];
+    interpret(table, ir, all->types[k], at);
+    at[n] = data[INPUTS + 1];
+    run_rendered(library, k, at, n);
+    qn_dtype type = qn__ir_dtype(ir, ir->result);
+    size_t size = qn__dtype_size(type);
+    for (int i = 0; i < N; i++) {
+        const char *want = data[INPUTS] + (size_t)i * size, *got = data[INPUTS + 1] + (size_t)i * size;
+        if (!same_element(type, want, got))
+            fail_msg("program %d (%s) differs at element %d: %.17g and %.17g", k,
+                     qn_dtype_name(type), i, qn__element_to_f64(want, type),
+                     qn__element_to_f64(got, type));
+    }
+}
+
 static void test_exact(void **unused)
 {
     (void)unused;
-    static qn__ir programs[PROGRAMS];
-    static qn_dtype types[PROGRAMS][INPUTS];
+    static set all;
     uint64_t state = 0x9e3779b97f4a7c15u;
     char dir[] = "/tmp/quern-ir-XXXXXX", path[64];
     assert_non_null(mkdtemp(dir));
@@ -238,34 +322,18 @@ static void test_exact(void **unused)
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fputs(qn__ir_prelude_c(false), f);
-    for (int k = 0; k < PROGRAMS; k++) {
-        random_program(&programs[k], &state, types[k]);
-        write_program(f, k, &programs[k]);
-    }
+    add_systematic(&all);
+    for (int i = 0; i < RANDOM; i++, all.n++)
+        random_program(&all.ir[all.n], &state, all.types[all.n]);
+    assert_true(all.n <= PROGRAMS);
+    for (int k = 0; k < all.n; k++)
+        write_program(f, k, &all.ir[k]);
     fclose(f);
     void *library = compile(dir);
     qn__cpu_kernels table;
     qn__cpu_kernels_fill(&table, "ref");
-    static char data[INPUTS + 2][N * 8];
-    for (int k = 0; library && k < PROGRAMS; k++) {
-        char *at[INPUTS + 1];
-        for (int i = 0; i <= INPUTS; i++)
-            at[i] = data[i];
-        for (int i = 0; i < INPUTS; i++)
-            fill(&state, types[k][i], data[i]);
-        interpret(&table, &programs[k], types[k], at);
-        at[INPUTS] = data[INPUTS + 1];
-        run_rendered(library, k, at, INPUTS);
-        qn_dtype type = qn__ir_dtype(&programs[k], programs[k].result);
-        size_t size = qn__dtype_size(type);
-        for (int i = 0; i < N; i++)
-            if (!same_element(type, data[INPUTS] + (size_t)i * size,
-                              data[INPUTS + 1] + (size_t)i * size))
-                fail_msg("program %d (%s) differs at element %d: %.17g and %.17g, %s", k,
-                         qn_dtype_name(type), i,
-                         qn__element_to_f64(data[INPUTS] + (size_t)i * size, type),
-                         qn__element_to_f64(data[INPUTS + 1] + (size_t)i * size, type), path);
-    }
+    for (int k = 0; library && k < all.n; k++)
+        compare_program(&table, library, &all, k, &state);
     if (library)
         dlclose(library);
     remove_dir(dir);

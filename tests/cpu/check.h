@@ -12,11 +12,12 @@
 
 #include "../../src/cpu/kernels.h"
 
-extern int check_failures;
+extern int check_count, check_failures;
 extern int check_quiet;
 
 static inline void check(const char *name, const char *tier, int ok)
 {
+    check_count++;
     check_failures += !ok;
     if (!ok || !check_quiet)
         printf("%-34s %-7s %s\n", name, tier, ok ? "ok" : "FAIL");

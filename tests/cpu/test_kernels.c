@@ -4,17 +4,12 @@
  * every other way to cut the same work. With --bench [name] it times them against peaks measured in
  * the same run, --json for machines.
  *
- *   cc -std=c11 -D_GNU_SOURCE -O3 -ffp-contract=off (and the ISA flags, by file suffix) -c
- * src/cpu/<each>.c cc -std=c11 -D_GNU_SOURCE -O2
- * tests/cpu/{test_kernels,check_maps,check_rows,check_matmul,check_attend}.c
- * bench/kernels/bench_cpu.c *.o -lm -pthread -o test_kernels
- *
  * Usage: test_kernels [--tier NAME] [--quiet] | --bench [NAME] [--json]. Returns 1 when a check
  * failed.
  */
 #include "check.h"
 
-int check_failures, check_quiet;
+int check_count, check_failures, check_quiet;
 
 int main(int argc, char **argv)
 {
@@ -48,6 +43,7 @@ int main(int argc, char **argv)
         check_matmul(&t);
         check_attend(&t);
     }
+    printf("[  PASSED  ] %d tests.\n", check_count - check_failures);
     printf("%d failed\n", check_failures);
     return check_failures != 0;
 }

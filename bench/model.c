@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Times a model: prefill of 512 tokens, decoding of 64 behind them, and the read bandwidth of the machine
+ * before and after, in one process. Prints one JSON object.
+ *
+ *     bench-model DIR [threads [repeats]]
+ */
+#include "quern/quern.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+
+enum { PROMPT = 512, DECODE = 64, MOST_REPEATS = 15 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, compare);
+    return x[n / 2];
+}
+
+/* ---- read bandwidth ------------------------------------------------------------------------------------------ */
+
+typedef struct reader {
+    const uint64_t *data;
+    size_t n;
+    uint64_t sum;
+} reader;
+
+typedef uint64_t vector __attribute__((vector_size(64)));
+
+static void *read_all(void *argument)
+{
+    reader *r = argument;
+    const vector *p = (const vector *)r->data;
+    vector s0 = {0}, s1 = s0, s2 = s0, s3 = s0;
+    for (size_t i = 0; i + 4 <= r->n / 8; i += 4) {
+        s0 ^= p[i];
+        s1 ^= p[i + 1];
+        s2 ^= p[i + 2];
+        s3 ^= p[i + 3];
+    }
+    s0 ^= s1 ^ s2 ^ s3;
+    r->sum = s0[0] ^ s0[1] ^ s0[2] ^ s0[3] ^ s0[4] ^ s0[5] ^ s0[6] ^ s0[7];
+    return NULL;
+}
+
+static double read_bandwidth(const uint64_t *data, size_t bytes, int threads)
+{
+    reader r[64];
+    pthread_t t[64];
+    double begun = now();
+    for (int i = 0; i < threads; i++) {
+        r[i] = (reader){data + bytes / 8 / (size_t)threads * (size_t)i, bytes / 8 / (size_t)threads, 0};
+        pthread_create(&t[i], NULL, read_all, &r[i]);
+    }
+    uint64_t sum = 0;
+    for (int i = 0; i < threads; i++) {
+        pthread_join(t[i], NULL);
+        sum ^= r[i].sum;
+    }
+    double seconds = now() - begun;
+    return sum == 42 ? 0 : (double)bytes / seconds / 1e9;
+}
+
+/* ---- the model ----------------------------------------------------------------------------------------------- */
+
+static int fail(const qn_error *err)
+{
+    fprintf(stderr, "bench-model: %s\n", err->message);
+    return 1;
+}
+
+static int time_model(qn_model *model, int repeats, double *prefill, double *decode)
+{
+    qn_error err = {0};
+    qn_model_info info;
+    qn_model_get_info(model, &info);
+    int32_t ids[PROMPT], next;
+    for (int i = 0; i < PROMPT; i++)
+        ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)info.vocab_size);
+    for (int r = -1; r < repeats; r++) {
+        qn_session *session;
+        if (qn_session_open(&session, model, NULL, &err) != QN_OK)
+            return fail(&err);
+        double t0 = now();
+        if (qn_session_append(session, ids, PROMPT, &err) != QN_OK)
+            return fail(&err);
+        double t1 = now();
+        if (qn_session_step_greedy(session, 1, &next, &err) != QN_OK)
+            return fail(&err);
+        double t2 = now();
+        for (int i = 0; i < DECODE; i++)
+            if (qn_session_step_greedy(session, next, &next, &err) != QN_OK)
+                return fail(&err);
+        if (r >= 0) {
+            prefill[r] = PROMPT / (t1 - t0);
+            decode[r] = DECODE / (now() - t2);
+        }
+        qn_session_close(session);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return fprintf(stderr, "usage: bench-model DIR [threads [repeats]]\n"), 2;
+    int threads = argc > 2 ? atoi(argv[2]) : 0, repeats = argc > 3 ? atoi(argv[3]) : 3;
+    if (repeats < 1 || repeats > MOST_REPEATS || threads < 0 || threads > 64)
+        return fprintf(stderr, "bench-model: 1 to 15 repeats, at most 64 threads\n"), 2;
+    qn_error err = {0};
+    qn_device *device;
+    qn_model *model;
+    qn_device_options o = {.size = sizeof o, .threads = threads};
+    qn_model_options mo = {.size = sizeof mo, .no_tokenizer = true};
+    double t0 = now();
+    if (qn_device_open(&device, "cpu", &o, &err) != QN_OK ||
+        qn_model_open(&model, device, argv[1], &mo, &err) != QN_OK)
+        return fail(&err);
+    double load = now() - t0, prefill[MOST_REPEATS], decode[MOST_REPEATS], read[3];
+    if (time_model(model, repeats, prefill, decode))
+        return 1;
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    qn_plan_stats plans = qn_device_plan_stats(device);
+    qn_model_info info;
+    qn_model_get_info(model, &info);
+    char tier[128];
+    qn_device_describe(device, tier, sizeof tier);
+    size_t bytes = (size_t)1 << 30;
+    uint64_t *data = aligned_alloc(2 << 20, bytes);
+    madvise(data, bytes, MADV_HUGEPAGE);
+    memset(data, 1, bytes);
+    for (int i = 0; i < 3; i++)
+        read[i] = read_bandwidth(data, bytes, 1);
+    double one = median(read, 3), d = median(decode, repeats);
+    printf("{\"tier\":\"%s\",\"load_seconds\":%.2f,\"prefill_512\":%.1f,\"decode_64\":%.2f,"
+           "\"weight_bytes\":%llu,\"decode_gb_s\":%.2f,\"read_1_thread_gb_s\":%.2f,"
+           "\"peak_rss_bytes\":%lld,\"plan_ns_a_node\":%.1f,\"hit_rate\":%.4f}\n",
+           tier, load, median(prefill, repeats), d, (unsigned long long)info.weight_bytes,
+           d * (double)info.weight_bytes / 1e9, one, (long long)usage.ru_maxrss * 1024,
+           (double)plans.hit_ns / (double)plans.nodes,
+           (double)plans.hits / (double)plans.evaluations);
+    free(data);
+    qn_model_close(model);
+    qn_device_close(device);
+    return 0;
+}
