@@ -19,7 +19,7 @@ static void fusion(qn_device *device)
     qn_array *y = qn_sigmoid(s, qn_add(s, qn_multiply(s, two, x), one));
     qn_eval(s, y);
     qn_plan_stats after = qn_device_plan_stats(device);
-    printf("sigmoid(2 x + 1): %llu kernel, %llu nodes fused into it, %llu bytes moved\n",
+    printf("sigmoid(2 x + 1); kernels: %llu, nodes fused: %llu, bytes moved: %llu\n",
            (unsigned long long)(after.steps - before.steps),
            (unsigned long long)(after.fused - before.fused),
            (unsigned long long)(after.chain_bytes - before.chain_bytes));
@@ -54,7 +54,7 @@ static void steps(qn_device *device, bool keep_another)
     qn_read_f32(s, state, values, 8);
     qn_scope_end(s);
     qn_release(state);
-    printf("state %g, %g, ... %g after 5 steps: %llu plan made, %llu buffers copied\n",
+    printf("state %g, %g, ... %g after 5 steps; plans made: %llu, buffers copied: %llu\n",
            (double)values[0], (double)values[1], (double)values[7],
            (unsigned long long)(after.misses - before.misses),
            (unsigned long long)(after.donation_copies - before.donation_copies));

@@ -96,6 +96,18 @@ uint16_t qn__f32_to_f16(float f)
     return (uint16_t)(sign | (rounded - (112 << 10)));
 }
 
+/* Towards zero; out of range saturates (past INT64_MAX only u64 goes on), NaN gives 0. */
+static int64_t whole_of(double v, bool is_u64)
+{
+    if (v != v)
+        return 0;
+    if (v >= 0x1p63 && is_u64)
+        return v >= 0x1p64 ? -1 : (int64_t)((uint64_t)(v - 0x1p63) + ((uint64_t)1 << 63));
+    if (v >= 0x1p63)
+        return INT64_MAX;
+    return v <= -0x1p63 ? INT64_MIN : (int64_t)v;
+}
+
 double qn__element_to_f64(const void *p, qn_dtype dtype)
 {
     switch (dtype) {
@@ -120,7 +132,7 @@ int64_t qn__element_to_i64(const void *p, qn_dtype dtype)
     case QN_I16: return *(const int16_t *)p;
     case QN_I32: return *(const int32_t *)p;
     case QN_I64: return *(const int64_t *)p;
-    default: return (int64_t)qn__element_to_f64(p, dtype);
+    default: return whole_of(qn__element_to_f64(p, dtype), false);
     }
 }
 
@@ -132,7 +144,7 @@ void qn__element_from_f64(void *p, qn_dtype dtype, double value)
     case QN_F32: *(float *)p = (float)value; break;
     case QN_F64: *(double *)p = value; break;
     case QN_BOOL: *(uint8_t *)p = value != 0; break;
-    default: qn__element_from_i64(p, dtype, (int64_t)value); break;
+    default: qn__element_from_i64(p, dtype, whole_of(value, dtype == QN_U64)); break;
     }
 }
 

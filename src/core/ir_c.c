@@ -75,6 +75,14 @@
     "        return (i64)0x7fffffffffffffffull;\n"                                                 \
     "    return v <= -9223372036854775808.0 ? (i64)0x8000000000000000ull : (i64)v;\n"              \
     "}\n"                                                                                          \
+    "FN u64 u64_of_f64(f64 v)\n"                                                                  \
+    "{\n"                                                                                          \
+    "    if (v < 9223372036854775808.0 || v != v)\n"                                              \
+    "        return (u64)i64_of_f64(v);\n"                                                         \
+    "    if (v >= 18446744073709551616.0)\n"                                                      \
+    "        return 0xffffffffffffffffull;\n"                                                     \
+    "    return (u64)(v - 9223372036854775808.0) + 0x8000000000000000ull;\n"                      \
+    "}\n"                                                                                          \
     "FN f32 sigmoid_f32(f32 x)\n"                                                                  \
     "{\n"                                                                                          \
     "    f32 e = expf(-fabsf(x));\n"                                                               \
@@ -158,7 +166,7 @@ static void put_cast(page *p, qn_dtype from, qn_dtype to, int a)
     else if (qn__is_float(to))
         put(p, "(%s)%s%s", qn__ir_type_c(to), through, value);
     else if (qn__is_float(from))
-        put(p, "(%s)i64_of_f64(%s)", qn__ir_type_c(to), value);
+        put(p, "(%s)%s_of_f64(%s)", qn__ir_type_c(to), to == QN_U64 ? "u64" : "i64", value);
     else
         put(p, "(%s)%s", qn__ir_type_c(to), value);
 }
@@ -222,7 +230,9 @@ static void put_unary(page *p, const qn__ir_instruction *c, const char *type, co
     case QN__IR_ABS:
         put(p, "v%d <= 0 ? (%s)(0 - (%s)v%d) : v%d", a, type, wide, a, a);
         break;
-    case QN__IR_SIGN: put(p, "(%s)((v%d > 0) - !(v%d >= 0))", type, a, a); break;
+    case QN__IR_SIGN:
+        put(p, "v%d != v%d ? v%d : (%s)((v%d > 0) - !(v%d >= 0))", a, a, a, type, a, a);
+        break;
     case QN__IR_RSQRT:
         put(p, c->dtype == QN_F32 ? "1.0f / sqrtf(v%d)" : "1.0 / sqrt(v%d)", a);
         break;

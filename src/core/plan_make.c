@@ -241,19 +241,19 @@ static size_t top_bytes(const qn_array *a)
     return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
 }
 
-/* Whether node `i`, computed at its position, may take over the storage of `in`: nobody reads the
- * old value later, and it is ours to overwrite. */
-static bool may_take_over(const planner *p, uint32_t i, const qn_array *in)
+/* Whether node `i`, computed at its position, is the last to read `in`, which has the form of its own
+ * value: then both can live in one place. */
+static bool same_place_fits(const planner *p, uint32_t i, const qn_array *in)
 {
     const qn_array *a = node_at(p, i);
-    if (in->base != in || in->dtype != a->dtype || !same_shape(in, a) ||
-        !(in->flags & a->flags & QN__CONTIGUOUS) || in->format)
-        return false;
-    if (p->drafts[in->index].last_read != i)
-        return false;
-    if (qn__is_leaf(in))
-        return qn__may_overwrite(in);
-    return !(in->flags & QN__TARGET) && !(a->flags & QN__TARGET);
+    return in->base == in && in->dtype == a->dtype && same_shape(in, a) && !in->format &&
+           (in->flags & a->flags & QN__CONTIGUOUS) && p->drafts[in->index].last_read == i;
+}
+
+/* A donated leaf that `i` may overwrite. */
+static bool may_take_over(const planner *p, uint32_t i, const qn_array *in)
+{
+    return qn__is_leaf(in) && same_place_fits(p, i, in) && qn__may_overwrite(in);
 }
 
 /* The input whose storage an elementwise pass overwrites: a donated one that the pass reads only at
@@ -265,7 +265,7 @@ static const qn_array *pass_overwrites(const planner *p, const qn__step *step)
         return NULL;
     for (uint32_t k = 0; k + 1 < step->n_operands; k++) {
         const qn_array *in = node_at(p, p->operands[step->first_operand + k]);
-        if (!found && qn__is_leaf(in) && may_take_over(p, step->node, in))
+        if (!found && may_take_over(p, step->node, in))
             found = in;
     }
     if (!found)
@@ -278,13 +278,6 @@ static const qn_array *pass_overwrites(const planner *p, const qn__step *step)
     return found;
 }
 
-static void place_at_alias(planner *p, uint32_t node, uint32_t other)
-{
-    p->plan->storage[node] = (qn__storage){.place = QN__ALIAS, .slot = other};
-}
-
-/* ---- the workspace -------------------------------------------------------------------------- */
-
 /* The storage node behind aliases. */
 static uint32_t owner_of(const qn__plan *plan, uint32_t node)
 {
@@ -292,6 +285,13 @@ static uint32_t owner_of(const qn__plan *plan, uint32_t node)
         node = plan->storage[node].slot;
     return node;
 }
+
+static void place_at_alias(planner *p, uint32_t node, uint32_t other)
+{
+    p->plan->storage[node] = (qn__storage){.place = QN__ALIAS, .slot = other};
+}
+
+/* ---- the workspace -------------------------------------------------------------------------- */
 
 typedef struct interval {
     size_t offset, bytes;
@@ -371,6 +371,27 @@ static void place_nodes(planner *p)
     }
 }
 
+/* Lets an update in place and the value it updates share a place; false when the old value must be
+ * copied first. */
+static bool share_place(planner *p, uint32_t i)
+{
+    qn__plan *plan = p->plan;
+    const qn_array *a = node_at(p, i), *old = a->in[0];
+    if (qn__is_leaf(old)) {
+        if (may_take_over(p, i, old))
+            place_at_alias(p, i, old->index);
+        return plan->storage[i].place == QN__ALIAS;
+    }
+    if (!same_place_fits(p, i, old) || old->flags & QN__TARGET)
+        return false;
+    uint32_t owner = owner_of(plan, old->index);
+    if (plan->storage[owner].place == QN__WORKSPACE && a->flags & QN__TARGET)
+        place_at_alias(p, owner, i); /* the old value is computed where the result will be */
+    else
+        place_at_alias(p, i, old->index);
+    return true;
+}
+
 /* Writes the steps of one node: perhaps a copy, then its pass or kernel. */
 static bool add_steps(planner *p, uint32_t i, qn__ir_value *values)
 {
@@ -387,11 +408,8 @@ static bool add_steps(planner *p, uint32_t i, qn__ir_value *values)
     }
     if (qn__def(a)->in_place) {
         const qn_array *old = a->in[0];
-        if (may_take_over(p, i, old)) {
-            place_at_alias(p, i, old->index);
-        } else {
-            if (old->base->flags & QN__DONATED)
-                plan->n_copies++;
+        if (!share_place(p, i)) {
+            plan->n_copies += (old->base->flags & QN__DONATED) != 0;
             if (!add_copy(p, old->index, i, &plan->steps[plan->n_steps++]))
                 return false;
         }

@@ -113,6 +113,11 @@ static inline int64_t qn__cpu_offset(const qn__operand *o, int ndim, int64_t i)
     return offset;
 }
 
+/* Copies the elements begin..end (row-major) of `from` to the same places of `to`; the pointers are
+ * the operands' first elements. Runs of adjacent elements go in one copy. (op_move.c) */
+void qn__cpu_copy(const qn__operand *from, const char *a, const qn__operand *to, char *y,
+                  int64_t begin, int64_t end);
+
 /* ---- fused chains (tape.c, interpret.inl) ---- */
 
 typedef struct qn__cpu_tape qn__cpu_tape;

@@ -85,7 +85,7 @@ static qn_status cpu_pack_rows(qn_device *device, qn_array *w, qn_dtype dtype, c
 
 /* ---- binding -------------------------------------------------------------------------------------------- */
 
-/* A plain copy of a buffer, before an update that could not be in place. */
+/* A copy of a value before an update that could not be in place: a unit is one element. */
 static int64_t prepare_copy(qn__cpu_step *step)
 {
     step->n_phases = 1;
@@ -94,11 +94,8 @@ static int64_t prepare_copy(qn__cpu_step *step)
 
 static void run_copy(const qn__cpu_step *step, const qn__cpu_part *part)
 {
-    const qn__operand *from = &step->call->operand[0];
-    size_t size = qn__dtype_size((qn_dtype)from->dtype);
-    for (int64_t i = part->begin; i < part->end; i++)
-        memcpy(part->at[1] + (size_t)i * size,
-               part->at[0] + qn__cpu_offset(from, from->ndim, i) * (int64_t)size, size);
+    qn__cpu_copy(&step->call->operand[0], part->at[0], &step->call->operand[1], part->at[1],
+                 part->begin, part->end);
 }
 
 static const qn__cpu_op copy_op = {.prepare = prepare_copy, .run = run_copy};

@@ -29,7 +29,7 @@ typedef struct frame {
         switch (t->code.op) {                                                                      \
         case QN__IR_NEG: for (size_t i = 0; i < n; i++) y[i] = (T)(-(WIDE)a[i]); break;            \
         case QN__IR_ABS: for (size_t i = 0; i < n; i++) y[i] = a[i] <= 0 ? (T)(0 - (WIDE)a[i]) : a[i]; break; \
-        case QN__IR_SIGN: for (size_t i = 0; i < n; i++) y[i] = (T)((a[i] > 0) - !(a[i] >= 0)); break; \
+        case QN__IR_SIGN: for (size_t i = 0; i < n; i++) y[i] = a[i] != a[i] ? a[i] : (T)((a[i] > 0) - !(a[i] >= 0)); break; \
         case QN__IR_ADD: for (size_t i = 0; i < n; i++) y[i] = (T)((WIDE)a[i] + (WIDE)b[i]); break; \
         case QN__IR_SUB: for (size_t i = 0; i < n; i++) y[i] = (T)((WIDE)a[i] - (WIDE)b[i]); break; \
         case QN__IR_MUL: for (size_t i = 0; i < n; i++) y[i] = (T)((WIDE)a[i] * (WIDE)b[i]); break; \
@@ -181,16 +181,7 @@ static void cast_slowly(qn_dtype from, qn_dtype to_type, const char *a, char *to
     bool real = qn__is_float(from);
     for (size_t i = 0; i < n; i++) {
         if (real) {
-            double v = qn__element_to_f64(a + i * in, from);
-            /* out of an integer's range: saturate, NaN gives 0 */
-            if (!qn__is_float(to_type) && to_type != QN_BOOL)
-                qn__element_from_i64(to + i * out, to_type,
-                                     !(v == v)                ? 0
-                                     : v >= 0x1p63            ? INT64_MAX
-                                     : v <= -0x1p63           ? INT64_MIN
-                                                              : (int64_t)v);
-            else
-                qn__element_from_f64(to + i * out, to_type, v);
+            qn__element_from_f64(to + i * out, to_type, qn__element_to_f64(a + i * in, from));
         } else if (from == QN_U64 && qn__is_float(to_type)) {
             qn__element_from_f64(to + i * out, to_type, qn__element_to_f64(a + i * in, from));
         } else {

@@ -14,9 +14,7 @@ static bool accepts_plain(const qn_array *node)
     return true;
 }
 
-/* Copies the elements begin..end (row-major) of `from` to the same places of `to`; the pointers are
- * the operands' first elements. Runs of adjacent elements go in one copy. */
-static void copy_range(const qn__operand *from, const char *a, const qn__operand *to, char *y,
+void qn__cpu_copy(const qn__operand *from, const char *a, const qn__operand *to, char *y,
                        int64_t begin, int64_t end)
 {
     size_t size = qn__dtype_size((qn_dtype)from->dtype);
@@ -77,7 +75,7 @@ static void run_concatenate(const qn__cpu_step *step, const qn__cpu_part *part)
         if (k >= part->begin) {
             qn__operand block = *y;
             memcpy(block.shape, in->shape, sizeof block.shape);
-            copy_range(in, part->at[k], &block,
+            qn__cpu_copy(in, part->at[k], &block,
                        part->at[call->n_operands - 1] + at * y->stride[axis] * (int64_t)size, 0,
                        qn__cpu_elements(in));
         }
@@ -129,7 +127,7 @@ static void run_take(const qn__cpu_step *step, const qn__cpu_part *part)
                                     part->at[0], (size_t)x->shape[0], (size_t)x->shape[1],
                                     (size_t)id, out);
         else
-            copy_range(&row, part->at[0] + id * x->stride[0] * (int64_t)size, &to, out, 0, n);
+            qn__cpu_copy(&row, part->at[0] + id * x->stride[0] * (int64_t)size, &to, out, 0, n);
     }
 }
 
@@ -174,7 +172,7 @@ static void run_slice_update(const qn__cpu_step *step, const qn__cpu_part *part)
     int64_t at = 0;
     for (int i = 0; i < y->ndim; i++)
         at += p->start[i] * y->stride[i];
-    copy_range(u, part->at[1], &block,
+    qn__cpu_copy(u, part->at[1], &block,
                part->at[2] + at * (int64_t)qn__dtype_size((qn_dtype)y->dtype), part->begin,
                part->end);
 }

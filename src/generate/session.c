@@ -117,8 +117,10 @@ static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stri
                         (size_t)(n * vocab));
     }
     qn_status status = qn_scope_status(s);
-    if (status != QN_OK)
+    if (status != QN_OK) {
         qn__fail(err, status, "%s", qn_scope_error(s));
+        qn__cache_rewind(&session->cache, 0); /* committed, but its results were lost */
+    }
     qn_scope_end(s);
     return status;
 }
@@ -204,6 +206,7 @@ qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *ne
         session->token_value = *next;
     } else {
         qn__fail(err, status, "%s", qn_scope_error(s));
+        qn__cache_rewind(&session->cache, 0);
     }
     qn_scope_end(s);
     return status;

@@ -52,6 +52,15 @@ int qn__axis(qn_scope *s, const char *operation, const qn_array *x, int axis)
     return -1;
 }
 
+qn_array *qn__indices(qn_scope *s, qn_array *ids)
+{
+    if (ids->dtype == QN_I64)
+        ids = qn_maximum(s, ids, qn_scalar(s, QN_I64, -1));
+    if (!qn__is_poison(s, ids) && qn__dtype_size((qn_dtype)ids->dtype) == 8)
+        ids = qn_minimum(s, ids, qn__scalar_like(s, ids, INT32_MAX));
+    return qn_contiguous(s, qn_cast(s, ids, QN_I32));
+}
+
 qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in, qn_array *const *in)
 {
     qn_array out = {.ndim = 0};

@@ -27,6 +27,9 @@ qn_array *qn__scalar_like(qn_scope *s, const qn_array *x, double value);
 /* A non-negative axis, or -1 with the failure recorded. */
 int qn__axis(qn_scope *s, const char *operation, const qn_array *x, int axis);
 
+/* Indices as contiguous i32; wider ones that do not fit become ones that lie outside every axis. */
+qn_array *qn__indices(qn_scope *s, qn_array *ids);
+
 /* Records an elementwise node whose inputs have been brought to one type. */
 qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in,
                           qn_array *const *in);

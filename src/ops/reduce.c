@@ -87,8 +87,18 @@ qn_array *qn_argmax(qn_scope *s, qn_array *x, int axis, bool keep_dims)
     return reduce(s, QN__ARGMAX, x, axis, keep_dims);
 }
 
+/* Integers through their complement -1 - x: -x wraps for the least one, and for unsigned types. */
 qn_array *qn_min(qn_scope *s, qn_array *x, int axis, bool keep_dims)
 {
+    x = qn__input(s, x, "min");
+    if (!x)
+        return qn__poison(s);
+    if (x->dtype == QN_BOOL)
+        return qn_logical_not(s, qn_max(s, qn_logical_not(s, x), axis, keep_dims));
+    if (!qn__is_float((qn_dtype)x->dtype)) {
+        qn_array *ones = qn__scalar_like(s, x, -1);
+        return qn_subtract(s, ones, qn_max(s, qn_subtract(s, ones, x), axis, keep_dims));
+    }
     return qn_negative(s, qn_max(s, qn_negative(s, x), axis, keep_dims));
 }
 

@@ -34,7 +34,7 @@ qn_array *qn_take(qn_scope *s, qn_array *x, qn_array *ids, int axis)
     memcpy(shape, ids->shape, sizeof shape);
     for (int i = 1; i < x->ndim; i++)
         shape[ids->ndim + i - 1] = x->shape[i];
-    qn_array *in[] = {x, qn_contiguous(s, qn_cast(s, ids, QN_I32))};
+    qn_array *in[] = {x, qn__indices(s, ids)};
     if (s->error.code != QN_OK)
         return qn__poison(s);
     return qn__record(s, QN__OP_TAKE, (qn_dtype)x->dtype, ids->ndim + x->ndim - 1, shape, 2, in,
@@ -72,7 +72,7 @@ qn_array *qn_scatter_add(qn_scope *s, qn_array *x, qn_array *ids, qn_array *upda
                (i < ids->ndim ? ids->shape[i] : x->shape[i - ids->ndim + 1]);
     if (!fits)
         return qn__op_fail(s, "scatter_add", x, update, "update must be [ids..., rest of x...]");
-    qn_array *in[] = {x, qn_contiguous(s, qn_cast(s, ids, QN_I32)),
+    qn_array *in[] = {x, qn__indices(s, ids),
                       qn_contiguous(s, qn_cast(s, update, (qn_dtype)x->dtype))};
     if (s->error.code != QN_OK)
         return qn__poison(s);

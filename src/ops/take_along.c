@@ -14,7 +14,7 @@ qn_array *qn_take_along_last(qn_scope *s, qn_array *x, qn_array *ids)
         memcmp(ids->shape, x->shape, ids->ndim * sizeof *ids->shape))
         return qn__op_fail(s, "take_along_last", x, ids,
                            "indices must be integers, one for each row");
-    qn_array *in[] = {x, qn_contiguous(s, qn_cast(s, ids, QN_I32))};
+    qn_array *in[] = {x, qn__indices(s, ids)};
     if (s->error.code != QN_OK)
         return qn__poison(s);
     return qn__record(s, QN__OP_TAKE_ALONG_LAST, (qn_dtype)x->dtype, ids->ndim, ids->shape, 2, in,

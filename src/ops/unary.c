@@ -11,7 +11,8 @@ static qn_array *unary(qn_scope *s, qn__op_id op, qn_array *x, bool needs_float)
     x = qn__input(s, x, qn__ops[op]->name);
     if (!x)
         return qn__poison(s);
-    if (x->dtype == QN_BOOL && op != QN__OP_LOGICAL_NOT && op != QN__OP_COPY)
+    if (x->dtype == QN_BOOL && op != QN__OP_LOGICAL_NOT && op != QN__OP_COPY &&
+        op != QN__OP_STOP_GRADIENT)
         x = qn_cast(s, x, QN_I32);
     if (needs_float && !qn__is_float((qn_dtype)x->dtype))
         x = qn_cast(s, x, QN_F32);
