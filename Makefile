@@ -6,13 +6,21 @@ SANITIZED = $(BUILD)-asan
 THREADED = $(BUILD)-tsan
 QUERN = $(BUILD)/src/cli/quern
 
-all: $(BUILD)/build.ninja ## build the library, the quern command, tests and examples
-	@ninja -C $(BUILD)
+# On a terminal ninja shows its progress on one line; elsewhere only what compilers say.
+build = @if [ -t 1 ]; then ninja -C $(1) $(2); else ninja --quiet -C $(1) $(2); fi
+# Meson's report is of interest when it fails.
+comma = ,
+configure = @said=$$(meson setup $(1) $(MESON_FLAGS) 2>&1) || { echo "$$said"; exit 1; }
+
+all: $(BUILD)/build.ninja listed ## build the library, the quern command, tests and examples
+	$(call build,$(BUILD))
 
 setup: ## install the packages that are missing
 	@scripts/setup
 
-demo: setup all ## build, and let the built-in model tell a story
+demo: $(BUILD)/build.ninja listed ## build the command, and let the built-in model tell a story
+	@[ -x $(QUERN) ] || echo "Building, which takes a minute or two..."
+	$(call build,$(BUILD),src/cli/quern)
 	@echo
 	@echo '$$ $(QUERN) generate -p "Tell me a story about a fox and a lantern."'
 	@$(QUERN) generate -p "Tell me a story about a fox and a lantern."
@@ -29,7 +37,7 @@ check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBeh
 	@scripts/run-tests $(SANITIZED)
 
 check-tsan: setup $(THREADED)/build.ninja ## the tests under ThreadSanitizer
-	@ninja -C $(THREADED)
+	$(call build,$(THREADED))
 	@scripts/run-tests --quick $(THREADED)
 
 faults: setup all ## plant each fault of tests/faults.txt and see a test catch it
@@ -41,28 +49,35 @@ bench: setup all ## speeds against the machine's limits and llama.cpp (installs 
 fmt: ## format the C sources
 	@git ls-files '*.c' '*.h' '*.inl' | xargs clang-format -i
 
-new-op: ## NAME=...: a new operation with its test
-	@scripts/new-op "$(NAME)"
+new-op: ## NAME=...: a new operation with its test (KIND=elementwise or kernel)
+	@scripts/new-op "$(NAME)" $(KIND)
 
 install: all ## install into PREFIX (Meson's default: /usr/local)
 	@meson install -C $(BUILD)
 
-sanitized: $(SANITIZED)/build.ninja
-	@ninja -C $(SANITIZED)
+sanitized: $(SANITIZED)/build.ninja listed
+	$(call build,$(SANITIZED))
+
+# Meson lists the sources when it configures: after a file came or went it has to look again.
+listed: | $(BUILD)/build.ninja
+	@find src/ tests/ -name '*.c' | sort >$(BUILD)/sources.new; \
+	if cmp -s $(BUILD)/sources.new $(BUILD)/sources; then rm $(BUILD)/sources.new; \
+	else mv $(BUILD)/sources.new $(BUILD)/sources; touch meson.build; fi
 
 $(BUILD)/build.ninja: | setup
-	@meson setup $(BUILD) $(MESON_FLAGS)
+	$(call configure,$(BUILD))
+	@find src/ tests/ -name '*.c' | sort >$(BUILD)/sources
 
 $(SANITIZED)/build.ninja: | setup
-	@meson setup $(SANITIZED) --buildtype=debugoptimized -Db_sanitize=address,undefined $(MESON_FLAGS)
+	$(call configure,$(SANITIZED) --buildtype=debugoptimized -Db_sanitize=address$(comma)undefined)
 
 $(THREADED)/build.ninja: | setup
-	@meson setup $(THREADED) --buildtype=debugoptimized -Db_sanitize=thread $(MESON_FLAGS)
+	$(call configure,$(THREADED) --buildtype=debugoptimized -Db_sanitize=thread)
 
 clean: ## remove the build folders
 	@rm -rf $(BUILD) $(SANITIZED) $(THREADED)
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1@\2/p' Makefile | column -t -s@
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 
-.PHONY: all setup demo test check check-asan check-tsan faults bench fmt new-op install sanitized clean help
+.PHONY: all setup demo test check check-asan check-tsan faults bench fmt new-op install sanitized clean help listed

@@ -46,6 +46,10 @@ typedef struct reader {
 
 typedef uint64_t vector __attribute__((vector_size(64)));
 
+/* Widest loads that the machine has, so that this is a limit and not another kernel. */
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 static void *read_all(void *argument)
 {
     reader *r = argument;
@@ -135,7 +139,7 @@ int main(int argc, char **argv)
     if (qn_device_open(&device, "cpu", &o, &err) != QN_OK ||
         qn_model_open(&model, device, argv[1], &mo, &err) != QN_OK)
         return fail(&err);
-    double load = now() - t0, prefill[MOST_REPEATS], decode[MOST_REPEATS], read[3];
+    double load = now() - t0, prefill[MOST_REPEATS], decode[MOST_REPEATS], one = 0;
     if (time_model(model, repeats, prefill, decode))
         return 1;
     struct rusage usage;
@@ -149,9 +153,11 @@ int main(int argc, char **argv)
     uint64_t *data = aligned_alloc(2 << 20, bytes);
     madvise(data, bytes, MADV_HUGEPAGE);
     memset(data, 1, bytes);
-    for (int i = 0; i < 3; i++)
-        read[i] = read_bandwidth(data, bytes, 1);
-    double one = median(read, 3), d = median(decode, repeats);
+    for (int i = 0; i < 5; i++) { /* the best: the machine is shared, a limit is not */
+        double r = read_bandwidth(data, bytes, 1);
+        one = r > one ? r : one;
+    }
+    double d = median(decode, repeats);
     printf("{\"tier\":\"%s\",\"load_seconds\":%.2f,\"prefill_512\":%.1f,\"decode_64\":%.2f,"
            "\"weight_bytes\":%llu,\"decode_gb_s\":%.2f,\"read_1_thread_gb_s\":%.2f,"
            "\"peak_rss_bytes\":%lld,\"plan_ns_a_node\":%.1f,\"hit_rate\":%.4f}\n",

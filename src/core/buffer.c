@@ -20,6 +20,8 @@ void qn__pool_begin(qn__pool *pool)
 void qn__pool_end(qn_device *device)
 {
     qn__pool_trim(device, 0);
+    if (device->pool.workspace)
+        device->ops->free(device, device->pool.workspace, device->pool.workspace_size);
     free(device->pool.blocks);
     pthread_mutex_destroy(&device->pool.lock);
 }
@@ -97,6 +99,45 @@ static void *take_fresh(qn_device *device, size_t capacity)
     return data;
 }
 
+static void count_active(qn__pool *pool, size_t bytes)
+{
+    pool->active += bytes;
+    if (pool->active > pool->peak)
+        pool->peak = pool->active;
+}
+
+/* Why there is no memory. */
+static void fail_room(qn_device *device, size_t size, const char *what, qn_error *err)
+{
+    const qn__pool *pool = &device->pool;
+    if (pool->limit)
+        qn__fail(err, QN_LIMIT, "%s: %zu bytes wanted for %s, %zu in use, the limit is %zu",
+                 device->name, size, what, pool->active, pool->limit);
+    else
+        qn__fail(err, QN_MEMORY, "%s: no memory for %s of %zu bytes (%zu in use)", device->name,
+                 what, size, pool->active);
+}
+
+void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err)
+{
+    qn__pool *pool = &device->pool;
+    pthread_mutex_lock(&pool->lock);
+    if (size > pool->workspace_size || !pool->workspace) {
+        if (pool->workspace)
+            device->ops->free(device, pool->workspace, pool->workspace_size);
+        pool->active -= pool->workspace_size;
+        pool->workspace_size = 0;
+        pool->workspace = take_fresh(device, size ? size : 1);
+        if (pool->workspace)
+            count_active(pool, pool->workspace_size = size);
+        else
+            fail_room(device, size, "a workspace", err);
+    }
+    void *workspace = pool->workspace;
+    pthread_mutex_unlock(&pool->lock);
+    return workspace;
+}
+
 qn__buffer *qn__buffer_new(qn_device *device, size_t size, qn_error *err)
 {
     qn__pool *pool = &device->pool;
@@ -114,21 +155,13 @@ qn__buffer *qn__buffer_new(qn_device *device, size_t size, qn_error *err)
     void *data = take_block(device, &capacity);
     if (!data)
         data = take_fresh(device, capacity);
-    if (data) {
-        pool->active += capacity;
-        if (pool->active > pool->peak)
-            pool->peak = pool->active;
-    }
-    size_t active = pool->active, limit = pool->limit;
+    if (data)
+        count_active(pool, capacity);
+    else
+        fail_room(device, size, "an array", err);
     pthread_mutex_unlock(&pool->lock);
     if (!data) {
         free(buffer);
-        if (limit)
-            qn__fail(err, QN_LIMIT, "%s: %zu bytes wanted, %zu in use, the limit is %zu",
-                     device->name, size, active, limit);
-        else
-            qn__fail(err, QN_MEMORY, "%s: no memory for %zu bytes (%zu in use)", device->name,
-                     size, active);
         return NULL;
     }
     buffer->device = device;

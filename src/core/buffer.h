@@ -32,6 +32,8 @@ typedef struct qn__pool {
     size_t n_blocks, room;
     size_t active, cached, peak;
     size_t limit, cache_limit;
+    void *workspace; /* of the run under way; counted as active */
+    size_t workspace_size;
 } qn__pool;
 
 void qn__pool_begin(qn__pool *pool);
@@ -39,6 +41,10 @@ void qn__pool_end(qn_device *device);
 
 /* Frees cached blocks until at most `keep` bytes are cached. */
 void qn__pool_trim(qn_device *device, size_t keep);
+
+/* The device's one workspace, of at least `size` bytes; growing it gives another address. NULL and `err`
+ * filled when the limit or the machine says no. Runs are in order, so only one asks at a time. */
+void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err);
 
 /* Room for `size` bytes, uninitialised, with one reference; NULL and `err` filled when the limit or
  * the machine says no (the cache is freed and one retry made first). */

@@ -2,10 +2,11 @@
  *
  * Rendering programs as C and as CUDA C: one line an instruction, `const f32 v7 = v3 * v5;`.
  *
- * The text must give the bits that the CPU's interpreter gives (cpu/interpret.inl is the definition of
- * each instruction), so integers wrap through unsigned arithmetic, conversions go through f64 or i64 as
- * there, constants are written as bit patterns, and everything that C leaves open sits in a helper of
- * the prelude. Functions like exp come from the C library or from CUDA's: their last bits may differ.
+ * The text must give the bits that the CPU's interpreter gives (cpu/interpret.inl is the definition
+ * of each instruction), so integers wrap through unsigned arithmetic, conversions go through f64 or
+ * i64 as there, constants are written as bit patterns, and everything that C leaves open sits in a
+ * helper of the prelude. Functions like exp come from the C library or from CUDA's: their last bits
+ * may differ.
  */
 #include "core/ir.h"
 
@@ -15,7 +16,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* ---- the prelude ------------------------------------------------------------------------------ */
+/* ---- the prelude ----------------------------------------------------------------------------- */
 
 #define C_TYPES                                                                                    \
     "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"                                \
@@ -75,13 +76,13 @@
     "        return (i64)0x7fffffffffffffffull;\n"                                                 \
     "    return v <= -9223372036854775808.0 ? (i64)0x8000000000000000ull : (i64)v;\n"              \
     "}\n"                                                                                          \
-    "FN u64 u64_of_f64(f64 v)\n"                                                                  \
+    "FN u64 u64_of_f64(f64 v)\n"                                                                   \
     "{\n"                                                                                          \
-    "    if (v < 9223372036854775808.0 || v != v)\n"                                              \
+    "    if (v < 9223372036854775808.0 || v != v)\n"                                               \
     "        return (u64)i64_of_f64(v);\n"                                                         \
-    "    if (v >= 18446744073709551616.0)\n"                                                      \
-    "        return 0xffffffffffffffffull;\n"                                                     \
-    "    return (u64)(v - 9223372036854775808.0) + 0x8000000000000000ull;\n"                      \
+    "    if (v >= 18446744073709551616.0)\n"                                                       \
+    "        return 0xffffffffffffffffull;\n"                                                      \
+    "    return (u64)(v - 9223372036854775808.0) + 0x8000000000000000ull;\n"                       \
     "}\n"                                                                                          \
     "FN f32 sigmoid_f32(f32 x)\n"                                                                  \
     "{\n"                                                                                          \
@@ -106,7 +107,7 @@ const char *qn__ir_type_c(qn_dtype dtype)
     return names[dtype];
 }
 
-/* ---- text ------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 typedef struct page {
     char *text;
@@ -134,7 +135,7 @@ static const char *wide_type(qn_dtype t)
     return qn__dtype_size(t) == 8 ? "u64" : "u32";
 }
 
-/* ---- instructions ----------------------------------------------------------------------------- */
+/* ---- instructions ---------------------------------------------------------------------------- */
 
 /* Bit patterns: exact, and the same in every locale. */
 static void put_constant(page *p, const qn__ir_instruction *c)
@@ -227,9 +228,7 @@ static void put_unary(page *p, const qn__ir_instruction *c, const char *type, co
     int a = c->a;
     switch (c->op) {
     case QN__IR_NEG: put(p, "(%s)(-(%s)v%d)", type, wide, a); break;
-    case QN__IR_ABS:
-        put(p, "v%d <= 0 ? (%s)(0 - (%s)v%d) : v%d", a, type, wide, a, a);
-        break;
+    case QN__IR_ABS: put(p, "v%d <= 0 ? (%s)(0 - (%s)v%d) : v%d", a, type, wide, a, a); break;
     case QN__IR_SIGN:
         put(p, "v%d != v%d ? v%d : (%s)((v%d > 0) - !(v%d >= 0))", a, a, a, type, a, a);
         break;
@@ -270,8 +269,8 @@ static void put_value(page *p, const qn__ir *ir, const qn__ir_instruction *c)
 /* Division of integers has no meaning on any device. */
 static bool has_text(const qn__ir_instruction *c)
 {
-    return qn__is_float((qn_dtype)c->dtype) || (c->op != QN__IR_DIV && c->op != QN__IR_REM &&
-                                                c->op != QN__IR_POW);
+    return qn__is_float((qn_dtype)c->dtype) ||
+           (c->op != QN__IR_DIV && c->op != QN__IR_REM && c->op != QN__IR_POW);
 }
 
 static void put_signature(page *p, const qn__ir *ir, const char *name)

@@ -56,8 +56,6 @@ typedef struct qn__cpu {
     qn__team *team;
     qn__cpu_kernels table;
     qn__cpu_op tape_op; /* runs fused chains, in this tier */
-    void *workspace;    /* grows; of the run under way */
-    size_t workspace_size;
     /* Submissions run one at a time, in order. Asynchronous ones wait in a list for the runner. */
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -165,7 +165,6 @@ static void cpu_close(qn_device *device)
     qn__device_end(device);
     qn__cpu_queue_end(cpu);
     qn__team_free(cpu->team);
-    free(cpu->workspace);
     free(cpu);
     free(device);
 }

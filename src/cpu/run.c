@@ -63,31 +63,6 @@ static void run_thread(void *context, int thread, int n)
     }
 }
 
-static bool reserve_workspace(qn__cpu *cpu, qn_device *device, size_t size, qn_error *err)
-{
-    if (size <= cpu->workspace_size)
-        return true;
-    size_t limit = qn_device_memory(device).limit, active = qn_device_memory(device).active;
-    if (limit && (size > limit || active > limit - size)) {
-        qn__fail(err, QN_LIMIT, "%s: %zu bytes of workspace wanted, %zu in use, the limit is %zu",
-                 device->name, size, active, limit);
-        return false;
-    }
-    free(cpu->workspace);
-    cpu->workspace_size = 0;
-    cpu->workspace = qn__cpu_alloc(device, size);
-    if (!cpu->workspace) {
-        qn__pool_trim(device, 0);
-        cpu->workspace = qn__cpu_alloc(device, size);
-    }
-    if (!cpu->workspace) {
-        qn__fail(err, QN_MEMORY, "%s: no memory for %zu bytes of workspace", device->name, size);
-        return false;
-    }
-    cpu->workspace_size = size;
-    return true;
-}
-
 qn_status qn__cpu_run(qn_device *device, qn__submission *sub, qn_error *err)
 {
     qn__cpu *cpu = device->state;
@@ -97,12 +72,11 @@ qn_status qn__cpu_run(qn_device *device, qn__submission *sub, qn_error *err)
     int n = qn__team_size(cpu->team);
     size_t values = (plan->workspace + 63) & ~(size_t)63;
     size_t pointers = ((plan->n_operands + 1) * sizeof(char *) + 63) & ~(size_t)63;
-    if (!reserve_workspace(cpu, device,
-                           values + pointers + part->shared + part->scratch * (size_t)n, err)) {
-            return sub->status = err ? err->code : QN_MEMORY;
-    }
-    sub->slots[sub->n_slots - 1] = cpu->workspace;
-    char *base = cpu->workspace;
+    char *base = qn__pool_workspace(
+        device, values + pointers + part->shared + part->scratch * (size_t)n, err);
+    if (!base)
+        return sub->status = err->code;
+    sub->slots[sub->n_slots - 1] = base;
     run_context run = {.cpu = cpu, .part = part, .cancel = sub->cancel};
     run.pointers = (char **)(base + values);
     run.shared = base + values + pointers;

@@ -16,7 +16,7 @@ typedef struct qn__cuda_view {
     int64_t shape[QN__CUDA_AXES], stride[QN__CUDA_AXES];
 } qn__cuda_view;
 
-/* ---- move.cu ---- */
+/* ---- move.cu --------------------------------------------------------------------------------- */
 
 typedef struct qn__cuda_arange_args {
     void *at[1]; /* y */
@@ -51,7 +51,7 @@ typedef struct qn__cuda_scatter_args {
     int64_t n_ids, columns, y_rows, type;
 } qn__cuda_scatter_args;
 
-/* ---- rows.cu ---- */
+/* ---- rows.cu --------------------------------------------------------------------------------- */
 
 typedef struct qn__cuda_reduce_args {
     void *at[2];        /* x, y */
@@ -73,16 +73,16 @@ typedef struct qn__cuda_norm_args {
 } qn__cuda_norm_args;
 
 typedef struct qn__cuda_rope_args {
-    void *at[4];      /* x, offset, frequency, y: [B, H, L, D] */
+    void *at[4]; /* x, offset, frequency, y: [B, H, L, D] */
     int64_t shape[4];
     int64_t x_stride[4], y_stride[4];
     int64_t half, traditional, n_offsets, wide;
 } qn__cuda_rope_args;
 
-/* ---- matmul.cu ---- */
+/* ---- matmul.cu ------------------------------------------------------------------------------- */
 
 typedef struct qn__cuda_matmul_args {
-    void *at[3];      /* a [..., m, k], b [..., k, n], y row-major */
+    void *at[3];        /* a [..., m, k], b [..., k, n], y row-major */
     qn__cuda_view a, b; /* the leading axes */
     int64_t batch, m, n, k;
     int64_t a_row, a_column, b_row, b_column, wide;
@@ -95,13 +95,13 @@ typedef struct qn__cuda_linear_args {
     int64_t type; /* of w; f64: of all */
 } qn__cuda_linear_args;
 
-/* ---- attend.cu ---- */
+/* ---- attend.cu ------------------------------------------------------------------------------- */
 
 typedef struct qn__cuda_write_args {
     void *at[3];      /* rows [B, G, L, D] f32, offset, cache */
     int64_t shape[4]; /* of the rows */
     int64_t stride[4];
-    int64_t batch_stride, head_stride; /* of the cache */
+    int64_t batch_stride, head_stride;       /* of the cache */
     int64_t capacity, keys, half, n_offsets; /* half: the cache is bf16 */
 } qn__cuda_write_args;
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention over a cache: keys in blocks of 16, transposed, [S/16, D, 16]; values [S, E]. A block of
- * threads has one query row and visits keys in tiles of 256 anchored at key 0, with a running maximum
- * and sum, so that a row's bits depend on its query, its range and what lies in that range.
+ * Attention over a cache: keys in blocks of 16, transposed, [S/16, D, 16]; values [S, E]. A block
+ * of threads has one query row and visits keys in tiles of 256 anchored at key 0, with a running
+ * maximum and sum, so that a row's bits depend on its query, its range and what lies in that range.
  */
 #include "cuda/common.cuh"
 
 enum { LONGEST = 2048 }; /* elements of a head */
 
-/* ---- writing: a thread an element of the rows --------------------------------------------------------- */
+/* ---- writing: a thread an element of the rows ------------------------------------------------ */
 
 extern "C" __global__ void write_cache(qn__cuda_write_args a)
 {
@@ -23,8 +23,9 @@ extern "C" __global__ void write_cache(qn__cuda_write_args a)
         int64_t s = at + l;
         int64_t to = b * a.batch_stride + h * a.head_stride +
                      (a.keys ? s / 16 * 16 * d + k * 16 + s % 16 : s * d + k);
-        float x = ((const float *)a.at[0])[b * a.stride[0] + h * a.stride[1] + l * a.stride[2] +
-                                           k * a.stride[3]];
+        float x =
+            ((const float *)
+                 a.at[0])[b * a.stride[0] + h * a.stride[1] + l * a.stride[2] + k * a.stride[3]];
         if (a.half)
             ((uint16_t *)a.at[2])[to] = bf16_of_f32(x);
         else
@@ -32,10 +33,16 @@ extern "C" __global__ void write_cache(qn__cuda_write_args a)
     }
 }
 
-/* ---- attending ---------------------------------------------------------------------------------------- */
+/* ---- attending ------------------------------------------------------------------------------- */
 
-static __device__ float value_of(float x) { return x; }
-static __device__ float value_of(uint16_t x) { return f32_of_bf16(x); }
+static __device__ float value_of(float x)
+{
+    return x;
+}
+static __device__ float value_of(uint16_t x)
+{
+    return f32_of_bf16(x);
+}
 
 struct row_state {
     float q[LONGEST], sum[LONGEST]; /* the query; the values weighted so far */
@@ -86,8 +93,8 @@ static __device__ void attend_row(const qn__cuda_attend_args &a, row_state &row,
     int64_t g = h / (a.heads / a.groups);
     const C *keys = (const C *)a.at[1] + b * a.k_batch + g * a.k_head;
     const C *values = (const C *)a.at[2] + b * a.v_batch + g * a.v_head;
-    const float *q = (const float *)a.at[0] + b * a.q_stride[0] + h * a.q_stride[1] +
-                     l * a.q_stride[2];
+    const float *q =
+        (const float *)a.at[0] + b * a.q_stride[0] + h * a.q_stride[1] + l * a.q_stride[2];
     float *y = (float *)a.at[4] + b * a.y_stride[0] + h * a.y_stride[1] + l * a.y_stride[2];
     int64_t end = ((const int32_t *)a.at[3])[a.n_offsets == 1 ? 0 : b] + l + 1;
     end = end < 0 ? 0 : end > a.capacity ? a.capacity : end;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fused chains: the program is rendered as CUDA C (core/ir_c.c) inside a kernel that walks its operands
- * by strides, compiled by NVRTC and kept by its text. The text names no sizes, so one program serves
- * every shape; sizes and strides are arguments.
+ * Fused chains: the program is rendered as CUDA C (core/ir_c.c) inside a kernel that walks its
+ * operands by strides, compiled by NVRTC and kept by its text. The text names no sizes, so one
+ * program serves every shape; sizes and strides are arguments.
  */
 #include "base/error.h"
+#include "base/hash.h"
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
@@ -16,19 +17,20 @@ struct qn__cuda_program {
     struct qn__cuda_program *next;
     qn__cu_module module;
     qn__cu_function function;
+    uint64_t hash; /* of the text */
     char text[];
 };
 
-/* ---- the text --------------------------------------------------------------------------------------- */
+/* ---- the text -------------------------------------------------------------------------------- */
 
 typedef struct page {
     char *text;
     size_t room, length; /* length: what was needed, past room too */
 } page;
 
-static void put(page *p, const char *format, ...) QN_PRINTF(2, 3);
+static void print_to(page *p, const char *format, ...) QN_PRINTF(2, 3);
 
-static void put(page *p, const char *format, ...)
+static void print_to(page *p, const char *format, ...)
 {
     size_t left = p->length < p->room ? p->room - p->length : 0;
     va_list args;
@@ -39,8 +41,9 @@ static void put(page *p, const char *format, ...)
         p->length += (size_t)n;
 }
 
-/* Axes of the output are walked from the last; strides lie input by input. Mirrors chain_args below. */
-static void put_kernel(page *p, const qn__ir *ir)
+/* Axes of the output are walked from the last; strides lie input by input. Mirrors chain_args
+ * below. */
+static void print_kernel(page *p, const qn__ir *ir)
 {
     int n = ir->n_inputs;
     const char *types[QN__IR_INPUTS];
@@ -49,40 +52,41 @@ static void put_kernel(page *p, const qn__ir *ir)
     for (int i = 0; i < ir->n; i++)
         if (ir->code[i].op == QN__IR_INPUT)
             types[ir->code[i].a] = qn__ir_type_c((qn_dtype)ir->code[i].dtype);
-    put(p, "struct chain_args { void *at[%d]; i64 n, n_axes, shape[%d], stride[%d][%d]; };\n", n + 1,
-        QN_MAX_NDIM, n ? n : 1, QN_MAX_NDIM);
-    put(p, "extern \"C\" __global__ void chain(chain_args a)\n{\n"
+    print_to(p, "struct chain_args { void *at[%d]; i64 n, n_axes, shape[%d], stride[%d][%d]; };\n",
+             n + 1, QN_MAX_NDIM, n ? n : 1, QN_MAX_NDIM);
+    print_to(
+        p, "extern \"C\" __global__ void chain(chain_args a)\n{\n"
            "    i64 step = (i64)gridDim.x * blockDim.x;\n"
            "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n");
     for (int k = 0; k < n; k++)
-        put(p, "        i64 o%d = 0;\n", k);
-    put(p, "        i64 rest = i;\n"
-           "        for (int d = (int)a.n_axes - 1; d >= 0; d--) {\n"
-           "            i64 index = rest %% a.shape[d];\n"
-           "            rest /= a.shape[d];\n");
+        print_to(p, "        i64 o%d = 0;\n", k);
+    print_to(p, "        i64 rest = i;\n"
+                "        for (int d = (int)a.n_axes - 1; d >= 0; d--) {\n"
+                "            i64 index = rest %% a.shape[d];\n"
+                "            rest /= a.shape[d];\n");
     for (int k = 0; k < n; k++)
-        put(p, "            o%d += index * a.stride[%d][d];\n", k, k);
-    put(p, "        }\n        ((%s *)a.at[%d])[i] = element(",
-        qn__ir_type_c(qn__ir_dtype(ir, ir->result)), n);
+        print_to(p, "            o%d += index * a.stride[%d][d];\n", k, k);
+    print_to(p, "        }\n        ((%s *)a.at[%d])[i] = element(",
+             qn__ir_type_c(qn__ir_dtype(ir, ir->result)), n);
     for (int k = 0; k < n; k++)
-        put(p, "%s((const %s *)a.at[%d])[o%d]", k ? ", " : "", types[k], k, k);
-    put(p, ");\n    }\n}\n");
+        print_to(p, "%s((const %s *)a.at[%d])[o%d]", k ? ", " : "", types[k], k, k);
+    print_to(p, ");\n    }\n}\n");
 }
 
 size_t qn__cuda_chain_text(const qn__ir *ir, char *text, size_t room)
 {
     page p = {text, room, 0};
-    put(&p, "%s", qn__ir_prelude_c(true));
+    print_to(&p, "%s", qn__ir_prelude_c(true));
     size_t left = p.length < room ? room - p.length : 0;
     size_t element = qn__ir_render_c(ir, "element", left ? text + p.length : NULL, left);
     if (!element)
         return 0;
     p.length += element;
-    put_kernel(&p, ir);
+    print_kernel(&p, ir);
     return p.length;
 }
 
-/* ---- compiling -------------------------------------------------------------------------------------- */
+/* ---- compiling ------------------------------------------------------------------------------- */
 
 /* The first line of the compiler's log goes into the error. */
 static void fail_compile(const qn__nvrtc *nvrtc, qn__nvrtc_program program, qn_error *err)
@@ -116,17 +120,17 @@ char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, qn_er
     return code;
 }
 
-static qn__cuda_program *find_program(qn__cuda *cuda, const char *text)
+static qn__cuda_program *find_program(qn__cuda *cuda, const char *text, uint64_t hash)
 {
     qn__cuda_program *p = cuda->programs;
-    while (p && strcmp(p->text, text))
+    while (p && (p->hash != hash || strcmp(p->text, text)))
         p = p->next;
     return p;
 }
 
 /* Under the lock, in the context. */
 static qn__cuda_program *make_program(qn__cuda *cuda, const char *text, size_t length,
-                                      qn_error *err)
+                                      uint64_t hash, qn_error *err)
 {
     if (!cuda->nvrtc.library && qn__nvrtc_load(&cuda->nvrtc, err) != QN_OK)
         return NULL;
@@ -146,6 +150,7 @@ static qn__cuda_program *make_program(qn__cuda *cuda, const char *text, size_t l
         return NULL;
     }
     memcpy(p->text, text, length);
+    p->hash = hash;
     p->next = cuda->programs;
     cuda->programs = p;
     cuda->stats.programs++;
@@ -179,9 +184,10 @@ static qn__cu_function program_function(qn__cuda_binder *b, const qn__ir *ir)
     qn__cuda_program *p = NULL;
     pthread_mutex_lock(&cuda->lock);
     if (qn__cuda_enter(cuda)) {
-        p = find_program(cuda, text);
+        uint64_t hash = qn__hash_bytes(text, n, 0);
+        p = find_program(cuda, text, hash);
         if (!p)
-            p = make_program(cuda, text, n, b->err);
+            p = make_program(cuda, text, n, hash, b->err);
         qn__cuda_leave(cuda);
     } else {
         qn__fail(b->err, QN_DEVICE, "%s: the context is lost", cuda->name);
@@ -191,7 +197,7 @@ static qn__cu_function program_function(qn__cuda_binder *b, const qn__ir *ir)
     return p ? p->function : NULL;
 }
 
-/* ---- a launch --------------------------------------------------------------------------------------- */
+/* ---- a launch -------------------------------------------------------------------------------- */
 
 /* As the kernel's chain_args, for n inputs, without the addresses: stride has n rows. */
 typedef struct chain_args {
@@ -200,7 +206,7 @@ typedef struct chain_args {
 } chain_args;
 
 /* Whether axis i of all operands continues where axis i + 1 ends. */
-static bool merges(const qn__call *call, int i)
+static bool axis_continues(const qn__call *call, int i)
 {
     for (uint32_t k = 0; k < call->n_operands; k++) {
         const qn__operand *o = &call->operand[k];
@@ -211,14 +217,14 @@ static bool merges(const qn__call *call, int i)
 }
 
 /* Fills shape and strides, axes that all operands walk alike made one. */
-static void merge_axes(const qn__call *call, chain_args *args)
+static void join_axes(const qn__call *call, chain_args *args)
 {
     const qn__operand *out = &call->operand[call->n_operands - 1];
     int n = 0, before = -1; /* the last axis taken */
     for (int i = 0; i < out->ndim; i++) {
         if (out->shape[i] == 1)
             continue;
-        bool joins = before >= 0 && before == i - 1 && merges(call, before);
+        bool joins = before >= 0 && before == i - 1 && axis_continues(call, before);
         int at = joins ? n - 1 : n++;
         args->shape[at] = joins ? args->shape[at] * out->shape[i] : out->shape[i];
         for (uint32_t k = 0; k + 1 < call->n_operands; k++)
@@ -243,7 +249,7 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
     args->n = qn__cuda_elements(&call->operand[n]);
     if (!args->n)
         return true;
-    merge_axes(call, args);
+    join_axes(call, args);
     qn__cu_function function = program_function(b, call->program);
     size_t size = ((size_t)n + 1) * sizeof(void *) + sizeof *args +
                   (size_t)(n ? n : 1) * sizeof *args->stride;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the kernels share: offsets of strided views, 16-bit floats, sums and maxima over a block in one
- * fixed order. Everything is compiled with -fmad=false: a fused multiply-add is written as fmaf.
+ * What the kernels share: offsets of strided views, 16-bit floats, sums and maxima over a block in
+ * one fixed order. Everything is compiled with -fmad=false: a fused multiply-add is written as
+ * fmaf.
  */
 #ifndef QN_CUDA_COMMON_CUH
 #define QN_CUDA_COMMON_CUH
@@ -61,7 +62,8 @@ template <typename T> static __device__ T larger(T a, T b)
     return a > b || a != a ? a : b;
 }
 
-/* Of one value a thread, for the whole block: a tree of fixed shape. `room` is shared, THREADS long. */
+/* Of one value a thread, for the whole block: a tree of fixed shape. `room` is shared, THREADS
+ * long. */
 template <typename T> static __device__ T block_sum(T value, T *room)
 {
     room[threadIdx.x] = value;

@@ -2,9 +2,10 @@
  *
  * The CUDA device inside.
  *
- * Each operation has one qn__cuda_op in the list cuda.def: `prepare` turns one call, with its sizes,
- * into launches of compiled kernels (kernels.def) and packs their arguments. A binding's launches are
- * captured once into a graph; a run whose pointers are those of the capture is one graph launch.
+ * Each operation has one qn__cuda_op in the list cuda.def: `prepare` turns one call, with its
+ * sizes, into launches of compiled kernels (kernels.def) and packs their arguments. A binding's
+ * launches are captured once into a graph; a run whose pointers are those of the capture is one
+ * graph launch.
  */
 #ifndef QN_CUDA_CUDA_H
 #define QN_CUDA_CUDA_H
@@ -34,8 +35,8 @@ typedef struct qn__cuda_program qn__cuda_program;
 
 typedef struct qn__cuda {
     qn__cu cu;
-    qn__nvrtc nvrtc; /* loaded with the first fused chain */
-    char name[32];   /* the device's, for messages */
+    qn__nvrtc nvrtc;  /* loaded with the first fused chain */
+    char name[32];    /* the device's, for messages */
     int device, arch; /* arch: 90 is sm_90 */
     qn__cu_context context;
     qn__cu_stream stream;  /* everything runs on it, in order */
@@ -43,7 +44,7 @@ typedef struct qn__cuda {
     qn__cu_module *modules;
     int n_modules;
     qn__cu_function kernels[QN__CUDA_KERNEL_COUNT];
-    pthread_mutex_t lock; /* what follows, and the order of submissions */
+    pthread_mutex_t lock;               /* what follows, and the order of submissions */
     qn__cu_event done[QN__CUDA_EVENTS]; /* behind submission i: done[i % QN__CUDA_EVENTS] */
     uint64_t submitted;
     void *workspace;
@@ -67,7 +68,7 @@ qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *d
 void *qn__cuda_alloc(qn_device *device, size_t size);
 void qn__cuda_free(qn_device *device, void *data, size_t size);
 
-/* ---- binding: turning calls into launches -------------------------------------------------------- */
+/* ---- binding: turning calls into launches ---------------------------------------------------- */
 
 typedef struct qn__cuda_launch {
     qn__cu_function function;
@@ -94,16 +95,17 @@ typedef struct qn__cuda_binder {
 } qn__cuda_binder;
 
 /* Adds a launch over `work` threads (or blocks of threads, when by_block). args begins with n_at
- * addresses; operand[i] is the call's operand that address i points to. False when memory is out. */
+ * addresses; operand[i] is the call's operand that address i points to. False when memory is out.
+ */
 bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bool by_block,
                   const void *args, size_t size, const qn__call *call, int n_at,
                   const uint8_t *operand);
 
-/* The same for a compiled kernel; ARGS is a struct of args.h, OPERANDS a braced list in the order of its
- * addresses. */
+/* The same for a compiled kernel; ARGS is a struct of args.h, OPERANDS a braced list in the order
+ * of its addresses. */
 #define QN__CUDA_ADD(b, kernel, work, by_block, args, call, ...)                                   \
     qn__cuda_add(b, (b)->cuda->kernels[QN__CUDA_KERNEL_##kernel], work, by_block, &(args),         \
-                 sizeof(args), call, (int)(sizeof (args).at / sizeof *(args).at),                  \
+                 sizeof(args), call, (int)(sizeof(args).at / sizeof *(args).at),                   \
                  (const uint8_t[]){__VA_ARGS__})
 
 typedef struct qn__cuda_op {
@@ -124,7 +126,7 @@ int64_t qn__cuda_elements(const qn__operand *o);
 /* An operand's axes first .. ndim - 1. */
 qn__cuda_view qn__cuda_view_of(const qn__operand *o, int first, int ndim);
 
-/* ---- fused chains (chain.c) ------------------------------------------------------------------------ */
+/* ---- fused chains (chain.c) ------------------------------------------------------------------ */
 
 /* Adds the launch of a chain, compiling its program unless the device has it. */
 bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call);
@@ -132,12 +134,13 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call);
 /* The text of a chain's kernel `chain`, as snprintf; 0: the program cannot be rendered. */
 size_t qn__cuda_chain_text(const qn__ir *program, char *text, size_t room);
 
-/* Compiles text for an architecture (90: sm_90) into code that the driver loads; freed with free. */
+/* Compiles text for an architecture (90: sm_90) into code that the driver loads; freed with free.
+ */
 char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, qn_error *err);
 
 void qn__cuda_programs_free(qn__cuda *cuda);
 
-/* ---- the replay (replay.c) ------------------------------------------------------------------------- */
+/* ---- the replay (replay.c) ------------------------------------------------------------------- */
 
 qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *binding,
                         qn_error *err);

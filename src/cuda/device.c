@@ -2,28 +2,29 @@
  *
  * A GPU as a device: opening, memory, copies between host and device.
  *
- * Everything runs on one stream, in order: submissions, writes and reads. So a buffer may go back to
- * the pool while the GPU still uses it, since whoever takes it next comes later on the stream, and a
- * submission needs to hold nothing once it has been enqueued; only giving memory back to the driver
- * waits. Writes are copied into page-locked stages and return; reads wait.
+ * Everything runs on one stream, in order: submissions, writes and reads. So a buffer may go back
+ * to the pool while the GPU still uses it, since whoever takes it next comes later on the stream,
+ * and a submission needs to hold nothing once it has been enqueued; only giving memory back to the
+ * driver waits. Writes are copied into page-locked stages and return; reads wait.
  */
 #include "cuda/device.h"
 
 #include "base/error.h"
+#include "core/dtype.h"
 #include "cuda/cuda.h"
 #include "quant/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- errors, and the context of the calling thread ---------------------------------------------- */
+/* ---- errors, and the context of the calling thread ------------------------------------------- */
 
 qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *doing)
 {
     const char *name = NULL;
     cuda->cu.error_name(result, &name);
-    return qn__fail(err, result == QN__CU_OUT_OF_MEMORY ? QN_MEMORY : QN_DEVICE,
-                    "%s: %s while %s", cuda->name, name ? name : "an unknown error", doing);
+    return qn__fail(err, result == QN__CU_OUT_OF_MEMORY ? QN_MEMORY : QN_DEVICE, "%s: %s while %s",
+                    cuda->name, name ? name : "an unknown error", doing);
 }
 
 bool qn__cuda_enter(qn__cuda *cuda)
@@ -37,7 +38,7 @@ void qn__cuda_leave(qn__cuda *cuda)
     cuda->cu.context_pop(&context);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 void *qn__cuda_alloc(qn_device *device, size_t size)
 {
@@ -119,7 +120,28 @@ static qn_status cuda_read(qn_device *device, void *host, const void *from, size
     return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "reading from the device");
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------- */
+/* Rows of a plain weight: its own type as it is; f16 into f32, which is exact. */
+static qn_status cuda_pack_rows(qn_device *device, qn_array *w, qn_dtype dtype, const void *values,
+                                int64_t first, int64_t n, qn_error *err)
+{
+    size_t count = (size_t)(n * w->shape[1]), size = qn__dtype_size((qn_dtype)w->dtype);
+    char *to = (char *)w->buffer->data + (size_t)(first * w->shape[1]) * size;
+    if (dtype == w->dtype)
+        return cuda_write(device, to, values, count * size, err);
+    if (dtype != QN_F16 || w->dtype != QN_F32)
+        return qn__fail(err, QN_UNSUPPORTED, "%s: no packing of %s into %s", device->name,
+                        qn_dtype_name(dtype), qn_dtype_name((qn_dtype)w->dtype));
+    float *wide = malloc(count * sizeof *wide + 1);
+    if (!wide)
+        return qn__fail_memory(err, "a weight");
+    for (size_t i = 0; i < count; i++)
+        wide[i] = qn__f16_to_f32(((const uint16_t *)values)[i]);
+    qn_status status = cuda_write(device, to, wide, count * size, err);
+    free(wide);
+    return status;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static const void *cuda_kernel(qn_device *device, const qn_array *node)
 {
@@ -139,7 +161,7 @@ static uint8_t cuda_weight_format(qn_device *device, qn_dtype dtype)
     return QN__PLAIN;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static void cuda_describe(qn_device *device, char *text, size_t room)
 {
@@ -207,6 +229,7 @@ static const qn__device_ops cuda_device_ops = {
     .read = cuda_read,
     .kernel = cuda_kernel,
     .weight_format = cuda_weight_format,
+    .pack_rows = cuda_pack_rows,
     .bind = qn__cuda_bind,
     .drop = qn__cuda_drop,
     .submit = qn__cuda_submit,
@@ -215,13 +238,7 @@ static const qn__device_ops cuda_device_ops = {
 };
 
 /* The compiled kernels: an image for each .cu file, made by the build. */
-enum {
-    IMAGE_move,
-    IMAGE_rows,
-    IMAGE_matmul,
-    IMAGE_attend,
-    IMAGE_COUNT
-};
+enum { IMAGE_move, IMAGE_rows, IMAGE_matmul, IMAGE_attend, IMAGE_COUNT };
 extern const unsigned long long qn__cuda_image_move[], qn__cuda_image_rows[],
     qn__cuda_image_matmul[], qn__cuda_image_attend[];
 
@@ -290,8 +307,7 @@ static qn_status open_context(qn__cuda *cuda, int index, qn_error *err)
     return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "loading the kernels");
 }
 
-qn_status qn__cuda_open(qn_device **out, int index, const qn_device_options *options,
-                        qn_error *err)
+qn_status qn__cuda_open(qn_device **out, int index, const qn_device_options *options, qn_error *err)
 {
     qn_device *device = calloc(1, sizeof *device);
     qn__cuda *cuda = calloc(1, sizeof *cuda);

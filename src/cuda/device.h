@@ -12,8 +12,8 @@ qn_status qn__cuda_open(qn_device **out, int index, const qn_device_options *opt
                         qn_error *err);
 
 typedef struct qn__cuda_stats {
-    uint64_t captures;       /* bindings recorded as a graph, again after their pointers changed too */
-    uint64_t updates;        /* of these, put into the executable graph that was there */
+    uint64_t captures; /* bindings recorded as a graph, again after their pointers changed too */
+    uint64_t updates;  /* of these, put into the executable graph that was there */
     uint64_t instantiations; /* executable graphs made */
     uint64_t launches;       /* graph launches: one an evaluation */
     uint64_t host_reads;     /* copies from the device */

@@ -20,7 +20,7 @@ static void *open_first(const char *const *names, int n)
 
 /* Stores a function's address; false when the library lacks it. (memcpy: ISO C has no cast from an
  * object's pointer to a function's.) */
-static bool find(void *library, const char *symbol, void *to)
+static bool find_symbol(void *library, const char *symbol, void *to)
 {
     void *address = dlsym(library, symbol);
     memcpy(to, &address, sizeof address);
@@ -34,9 +34,10 @@ qn_status qn__cu_load(qn__cu *cu, qn_error *err)
     if (!cu->library)
         return qn__fail(err, QN_UNSUPPORTED, "cuda: there is no NVIDIA driver (libcuda.so.1)");
 #define CU_FIND(name, symbol, params)                                                              \
-    if (!find(cu->library, #symbol, &cu->name))                                                    \
+    if (!find_symbol(cu->library, #symbol, &cu->name))                                             \
         return qn__fail(err, QN_UNSUPPORTED,                                                       \
-                        "cuda: the driver lacks %s; one for CUDA 12.0 or newer is needed", #symbol);
+                        "cuda: the driver lacks %s; one for CUDA 12.0 or newer is needed",         \
+                        #symbol);
     QN__CU_LIST(CU_FIND)
 #undef CU_FIND
     return QN_OK;
@@ -44,16 +45,16 @@ qn_status qn__cu_load(qn__cu *cu, qn_error *err)
 
 qn_status qn__nvrtc_load(qn__nvrtc *nvrtc, qn_error *err)
 {
-    static const char *const names[] = {
-        "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so",
-        "/opt/cuda/lib64/libnvrtc.so"};
+    static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
+                                        "/usr/local/cuda/lib64/libnvrtc.so",
+                                        "/opt/cuda/lib64/libnvrtc.so"};
     nvrtc->library = open_first(names, 5);
     if (!nvrtc->library)
         return qn__fail(err, QN_UNSUPPORTED,
                         "cuda: libnvrtc.so.13 (or 12) is needed to compile fused operations; it "
                         "comes with the CUDA toolkit, or with pip install nvidia-cuda-nvrtc");
 #define NVRTC_FIND(name, symbol, params)                                                           \
-    if (!find(nvrtc->library, #symbol, &nvrtc->name))                                              \
+    if (!find_symbol(nvrtc->library, #symbol, &nvrtc->name))                                       \
         return qn__fail(err, QN_UNSUPPORTED, "cuda: libnvrtc lacks %s", #symbol);
     QN__NVRTC_LIST(NVRTC_FIND)
 #undef NVRTC_FIND

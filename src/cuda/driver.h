@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVIDIA's driver and its run-time compiler, loaded when the first device is opened: the library links
- * to neither, and runs where they are absent. Only what is called is declared, under the names of the
- * CUDA 12.0 interface (a function's symbol carries the version of its signature).
+ * NVIDIA's driver and its run-time compiler, loaded when the first device is opened: the library
+ * links to neither, and runs where they are absent. Only what is called is declared, under the
+ * names of the CUDA 12.0 interface (a function's symbol carries the version of its signature).
  *
  * https://docs.nvidia.com/cuda/cuda-driver-api  https://docs.nvidia.com/cuda/nvrtc
  */
@@ -44,12 +44,12 @@ enum {
     X(device_get, cuDeviceGet, (int *device, int index))                                           \
     X(device_name, cuDeviceGetName, (char *name, int room, int device))                            \
     X(device_attribute, cuDeviceGetAttribute, (int *value, int attribute, int device))             \
-    X(device_memory, cuDeviceTotalMem_v2, (size_t *bytes, int device))                             \
-    X(context_retain, cuDevicePrimaryCtxRetain, (qn__cu_context *context, int device))             \
+    X(device_memory, cuDeviceTotalMem_v2, (size_t * bytes, int device))                            \
+    X(context_retain, cuDevicePrimaryCtxRetain, (qn__cu_context * context, int device))            \
     X(context_release, cuDevicePrimaryCtxRelease_v2, (int device))                                 \
     X(context_push, cuCtxPushCurrent_v2, (qn__cu_context context))                                 \
-    X(context_pop, cuCtxPopCurrent_v2, (qn__cu_context *context))                                  \
-    X(mem_alloc, cuMemAlloc_v2, (qn__cu_address *address, size_t bytes))                           \
+    X(context_pop, cuCtxPopCurrent_v2, (qn__cu_context * context))                                 \
+    X(mem_alloc, cuMemAlloc_v2, (qn__cu_address * address, size_t bytes))                          \
     X(mem_free, cuMemFree_v2, (qn__cu_address address))                                            \
     X(host_alloc, cuMemAllocHost_v2, (void **data, size_t bytes))                                  \
     X(host_free, cuMemFreeHost, (void *data))                                                      \
@@ -57,27 +57,27 @@ enum {
       (qn__cu_address to, const void *from, size_t bytes, qn__cu_stream stream))                   \
     X(copy_out, cuMemcpyDtoHAsync_v2,                                                              \
       (void *to, qn__cu_address from, size_t bytes, qn__cu_stream stream))                         \
-    X(stream_create, cuStreamCreate, (qn__cu_stream *stream, unsigned flags))                      \
+    X(stream_create, cuStreamCreate, (qn__cu_stream * stream, unsigned flags))                     \
     X(stream_destroy, cuStreamDestroy_v2, (qn__cu_stream stream))                                  \
     X(stream_synchronize, cuStreamSynchronize, (qn__cu_stream stream))                             \
-    X(event_create, cuEventCreate, (qn__cu_event *event, unsigned flags))                          \
+    X(event_create, cuEventCreate, (qn__cu_event * event, unsigned flags))                         \
     X(event_destroy, cuEventDestroy_v2, (qn__cu_event event))                                      \
     X(event_record, cuEventRecord, (qn__cu_event event, qn__cu_stream stream))                     \
     X(event_synchronize, cuEventSynchronize, (qn__cu_event event))                                 \
-    X(module_load, cuModuleLoadData, (qn__cu_module *module, const void *image))                   \
+    X(module_load, cuModuleLoadData, (qn__cu_module * module, const void *image))                  \
     X(module_unload, cuModuleUnload, (qn__cu_module module))                                       \
     X(module_function, cuModuleGetFunction,                                                        \
-      (qn__cu_function *function, qn__cu_module module, const char *name))                         \
+      (qn__cu_function * function, qn__cu_module module, const char *name))                        \
     X(launch, cuLaunchKernel,                                                                      \
       (qn__cu_function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,  \
        unsigned bz, unsigned shared, qn__cu_stream stream, void **params, void **extra))           \
     X(capture_begin, cuStreamBeginCapture_v2, (qn__cu_stream stream, int mode))                    \
-    X(capture_end, cuStreamEndCapture, (qn__cu_stream stream, qn__cu_graph *graph))                \
+    X(capture_end, cuStreamEndCapture, (qn__cu_stream stream, qn__cu_graph * graph))               \
     X(graph_destroy, cuGraphDestroy, (qn__cu_graph graph))                                         \
     X(graph_instantiate, cuGraphInstantiateWithFlags,                                              \
-      (qn__cu_exec *exec, qn__cu_graph graph, unsigned long long flags))                           \
+      (qn__cu_exec * exec, qn__cu_graph graph, unsigned long long flags))                          \
     X(graph_update, cuGraphExecUpdate_v2,                                                          \
-      (qn__cu_exec exec, qn__cu_graph graph, qn__cu_update_info *info))                            \
+      (qn__cu_exec exec, qn__cu_graph graph, qn__cu_update_info * info))                           \
     X(graph_launch, cuGraphLaunch, (qn__cu_exec exec, qn__cu_stream stream))                       \
     X(exec_destroy, cuGraphExecDestroy, (qn__cu_exec exec))
 
@@ -90,14 +90,14 @@ typedef struct qn__cu {
 
 #define QN__NVRTC_LIST(X)                                                                          \
     X(create, nvrtcCreateProgram,                                                                  \
-      (qn__nvrtc_program *program, const char *text, const char *name, int n_headers,              \
+      (qn__nvrtc_program * program, const char *text, const char *name, int n_headers,             \
        const char *const *headers, const char *const *include_names))                              \
-    X(destroy, nvrtcDestroyProgram, (qn__nvrtc_program *program))                                  \
+    X(destroy, nvrtcDestroyProgram, (qn__nvrtc_program * program))                                 \
     X(compile, nvrtcCompileProgram,                                                                \
       (qn__nvrtc_program program, int n_options, const char *const *options))                      \
-    X(log_size, nvrtcGetProgramLogSize, (qn__nvrtc_program program, size_t *size))                 \
+    X(log_size, nvrtcGetProgramLogSize, (qn__nvrtc_program program, size_t * size))                \
     X(log, nvrtcGetProgramLog, (qn__nvrtc_program program, char *log))                             \
-    X(code_size, nvrtcGetCUBINSize, (qn__nvrtc_program program, size_t *size))                     \
+    X(code_size, nvrtcGetCUBINSize, (qn__nvrtc_program program, size_t * size))                    \
     X(code, nvrtcGetCUBIN, (qn__nvrtc_program program, char *code))
 
 typedef struct qn__nvrtc {

@@ -4,8 +4,14 @@
  */
 #include "cuda/common.cuh"
 
-static __device__ float madd(float a, float b, float c) { return fmaf(a, b, c); }
-static __device__ double madd(double a, double b, double c) { return fma(a, b, c); }
+static __device__ float madd(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static __device__ double madd(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
 
 /* A thread an element of the result, k from the left. */
 template <typename T> static __device__ void matmul_elements(const qn__cuda_matmul_args &a)
@@ -30,17 +36,41 @@ extern "C" __global__ void matmul(qn__cuda_matmul_args a)
         matmul_elements<float>(a);
 }
 
-/* ---- linear layers ------------------------------------------------------------------------------------ */
+/* ---- linear layers --------------------------------------------------------------------------- */
 
 /* Weights of a type W: their value, and x as its products see it. */
-static __device__ float weight(float w) { return w; }
-static __device__ double weight(double w) { return w; }
-static __device__ float weight(uint16_t w) { return f32_of_bf16(w); }
-static __device__ float weight(__half w) { return __half2float(w); }
-static __device__ float rounded(float x, float) { return x; }
-static __device__ double rounded(double x, double) { return x; }
-static __device__ float rounded(float x, uint16_t) { return f32_of_bf16(bf16_of_f32(x)); }
-static __device__ float rounded(float x, __half) { return __half2float(__float2half_rn(x)); }
+static __device__ float weight(float w)
+{
+    return w;
+}
+static __device__ double weight(double w)
+{
+    return w;
+}
+static __device__ float weight(uint16_t w)
+{
+    return f32_of_bf16(w);
+}
+static __device__ float weight(__half w)
+{
+    return __half2float(w);
+}
+static __device__ float rounded(float x, float)
+{
+    return x;
+}
+static __device__ double rounded(double x, double)
+{
+    return x;
+}
+static __device__ float rounded(float x, uint16_t)
+{
+    return f32_of_bf16(bf16_of_f32(x));
+}
+static __device__ float rounded(float x, __half)
+{
+    return __half2float(__float2half_rn(x));
+}
 
 /* A warp an element of the result: k to lane k mod 32, then a tree. */
 template <typename T, typename W>

@@ -77,8 +77,8 @@ extern "C" __global__ void scatter_add(qn__cuda_scatter_args a)
                 ((float *)a.at[2])[to] += ((const float *)a.at[1])[from];
             } else {
                 uint16_t *sum = (uint16_t *)a.at[2] + to;
-                *sum = bf16_of_f32(f32_of_bf16(*sum) +
-                                   f32_of_bf16(((const uint16_t *)a.at[1])[from]));
+                *sum =
+                    bf16_of_f32(f32_of_bf16(*sum) + f32_of_bf16(((const uint16_t *)a.at[1])[from]));
             }
         }
     }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention over a cache: writing it, attending to it. Positions are read on the device, so a step's
- * launches are the same at every position.
+ * Attention over a cache: writing it, attending to it. Positions are read on the device, so a
+ * step's launches are the same at every position.
  */
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
-static bool cache_type(const qn_array *cache)
+static bool is_cache(const qn_array *cache)
 {
     return cache->dtype == QN_F32 || cache->dtype == QN_BF16;
 }
 
-static bool prepare_write(qn__cuda_binder *b, const qn__call *call)
+static bool launch_write(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *rows = &call->operand[1], *y = &call->operand[3];
     bool keys = call->op == QN__OP_WRITE_KEYS;
@@ -26,35 +26,44 @@ static bool prepare_write(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, write_cache, qn__cuda_elements(rows), false, args, call, 1, 2, 3);
 }
 
-const qn__cuda_op qn__cuda_write_keys = {QN__OP_WRITE_KEYS, cache_type, prepare_write};
-const qn__cuda_op qn__cuda_write_values = {QN__OP_WRITE_VALUES, cache_type, prepare_write};
+const qn__cuda_op qn__cuda_write_keys = {QN__OP_WRITE_KEYS, is_cache, launch_write};
+const qn__cuda_op qn__cuda_write_values = {QN__OP_WRITE_VALUES, is_cache, launch_write};
 
 enum { LONGEST = 2048 }; /* elements of a head: what the kernel's shared memory holds */
 
-static bool accepts_attend(const qn_array *node)
+static bool takes_attend(const qn_array *node)
 {
-    return cache_type(node->in[1]) && node->in[1]->dtype == node->in[2]->dtype &&
+    return is_cache(node->in[1]) && node->in[1]->dtype == node->in[2]->dtype &&
            node->in[0]->shape[3] <= LONGEST && node->in[2]->shape[3] <= LONGEST;
 }
 
 /* A block has one query row. */
-static bool prepare_attend(qn__cuda_binder *b, const qn__call *call)
+static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *q = &call->operand[0], *k = &call->operand[1], *v = &call->operand[2],
                       *y = &call->operand[4];
     const qn__attention_params *p = call->params;
-    qn__cuda_attend_args args = {
-        .batch = q->shape[0], .heads = q->shape[1], .groups = k->shape[1], .length = q->shape[2],
-        .d = q->shape[3], .e = v->shape[3],
-        .k_batch = k->stride[0], .k_head = k->stride[1],
-        .v_batch = v->stride[0], .v_head = v->stride[1], .v_row = v->stride[2],
-        .capacity = v->shape[2], .window = p->window, .half = k->dtype == QN_BF16,
-        .n_offsets = qn__cuda_elements(&call->operand[3]),
-        .scale = p->scale, .softcap = p->softcap};
+    qn__cuda_attend_args args = {.batch = q->shape[0],
+                                 .heads = q->shape[1],
+                                 .groups = k->shape[1],
+                                 .length = q->shape[2],
+                                 .d = q->shape[3],
+                                 .e = v->shape[3],
+                                 .k_batch = k->stride[0],
+                                 .k_head = k->stride[1],
+                                 .v_batch = v->stride[0],
+                                 .v_head = v->stride[1],
+                                 .v_row = v->stride[2],
+                                 .capacity = v->shape[2],
+                                 .window = p->window,
+                                 .half = k->dtype == QN_BF16,
+                                 .n_offsets = qn__cuda_elements(&call->operand[3]),
+                                 .scale = p->scale,
+                                 .softcap = p->softcap};
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
-    return QN__CUDA_ADD(b, attend, args.batch * args.heads * args.length, true, args, call, 0, 1,
-                        2, 3, 4);
+    return QN__CUDA_ADD(b, attend, args.batch * args.heads * args.length, true, args, call, 0, 1, 2,
+                        3, 4);
 }
 
-const qn__cuda_op qn__cuda_attend = {QN__OP_ATTEND, accepts_attend, prepare_attend};
+const qn__cuda_op qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend};

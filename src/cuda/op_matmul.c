@@ -5,7 +5,7 @@
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
-static bool prepare_matmul(qn__cuda_binder *b, const qn__call *call)
+static bool launch_matmul(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *l = &call->operand[0], *r = &call->operand[1], *y = &call->operand[2];
     int m = y->ndim - 2;
@@ -25,15 +25,15 @@ static bool prepare_matmul(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, matmul, args.batch * args.m * args.n, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_op qn__cuda_matmul = {QN__OP_MATMUL, NULL, prepare_matmul};
+const qn__cuda_op qn__cuda_matmul = {QN__OP_MATMUL, NULL, launch_matmul};
 
 /* x is f32 with weights of up to 32 bits, or all is f64. */
-static bool accepts_linear(const qn_array *node)
+static bool takes_linear(const qn_array *node)
 {
     qn_dtype w = (qn_dtype)node->in[1]->dtype;
-    return node->dtype == QN_F64 ? w == QN_F64
-                                 : node->dtype == QN_F32 &&
-                                       (w == QN_F32 || w == QN_BF16 || w == QN_F16);
+    return node->dtype == QN_F64
+               ? w == QN_F64
+               : node->dtype == QN_F32 && (w == QN_F32 || w == QN_BF16 || w == QN_F16);
 }
 
 static qn__cuda_linear_args linear_args(const qn__call *call)
@@ -52,19 +52,18 @@ static qn__cuda_linear_args linear_args(const qn__call *call)
 
 enum { WARP = 32 }; /* threads that share an element of the result */
 
-static bool prepare_linear(qn__cuda_binder *b, const qn__call *call)
+static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
 {
     qn__cuda_linear_args args = linear_args(call);
     return QN__CUDA_ADD(b, linear, args.rows * args.n * WARP, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_op qn__cuda_linear = {QN__OP_LINEAR, accepts_linear, prepare_linear};
+const qn__cuda_op qn__cuda_linear = {QN__OP_LINEAR, takes_linear, launch_linear};
 
-static bool prepare_linear_back(qn__cuda_binder *b, const qn__call *call)
+static bool launch_linear_back(qn__cuda_binder *b, const qn__call *call)
 {
     qn__cuda_linear_args args = linear_args(call);
     return QN__CUDA_ADD(b, linear_back, args.rows * args.k, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_op qn__cuda_linear_back = {QN__OP_LINEAR_BACK, accepts_linear,
-                                          prepare_linear_back};
+const qn__cuda_op qn__cuda_linear_back = {QN__OP_LINEAR_BACK, takes_linear, launch_linear_back};

@@ -5,7 +5,7 @@
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
-static bool accepts_all(const qn_array *node)
+static bool takes_all(const qn_array *node)
 {
     (void)node;
     return true;
@@ -16,19 +16,20 @@ static int64_t size_of(const qn__operand *o)
     return (int64_t)qn__dtype_size((qn_dtype)o->dtype);
 }
 
-static bool prepare_arange(qn__cuda_binder *b, const qn__call *call)
+static bool launch_arange(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *y = &call->operand[0];
     qn__cuda_arange_args args = {.n = qn__cuda_elements(y), .type = y->dtype};
     return QN__CUDA_ADD(b, arange, args.n, false, args, call, 0);
 }
 
-const qn__cuda_op qn__cuda_arange = {QN__OP_ARANGE, accepts_all, prepare_arange};
+const qn__cuda_op qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arange};
 
-/* ---- copies ----------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Operand `from` into the block of operand `to` that begins at an offset and has from's shape. */
-static bool add_copy(qn__cuda_binder *b, const qn__call *call, int from, int to, int64_t offset)
+static bool add_block_copy(qn__cuda_binder *b, const qn__call *call, int from, int to,
+                           int64_t offset)
 {
     const qn__operand *x = &call->operand[from], *y = &call->operand[to];
     qn__cuda_copy_args args = {.from = qn__cuda_view_of(x, 0, x->ndim),
@@ -42,41 +43,40 @@ static bool add_copy(qn__cuda_binder *b, const qn__call *call, int from, int to,
 
 bool qn__cuda_prepare_copy(qn__cuda_binder *b, const qn__call *call)
 {
-    return add_copy(b, call, 0, (int)call->n_operands - 1, 0);
+    return add_block_copy(b, call, 0, (int)call->n_operands - 1, 0);
 }
 
-static bool prepare_concatenate(qn__cuda_binder *b, const qn__call *call)
+static bool launch_concatenate(qn__cuda_binder *b, const qn__call *call)
 {
     int n = (int)call->n_operands - 1;
     int axis = (int)((const qn__concatenate_params *)call->params)->axis;
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
-        if (!add_copy(b, call, i, n, at * call->operand[n].stride[axis]))
+        if (!add_block_copy(b, call, i, n, at * call->operand[n].stride[axis]))
             return false;
         at += call->operand[i].shape[axis];
     }
     return true;
 }
 
-const qn__cuda_op qn__cuda_concatenate = {QN__OP_CONCATENATE, accepts_all, prepare_concatenate};
+const qn__cuda_op qn__cuda_concatenate = {QN__OP_CONCATENATE, takes_all, launch_concatenate};
 
 /* The output holds the old values already. */
-static bool prepare_slice_update(qn__cuda_binder *b, const qn__call *call)
+static bool launch_slice_update(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__slice_update_params *p = call->params;
     const qn__operand *y = &call->operand[2];
     int64_t at = 0;
     for (int i = 0; i < y->ndim; i++)
         at += p->start[i] * y->stride[i];
-    return add_copy(b, call, 1, 2, at);
+    return add_block_copy(b, call, 1, 2, at);
 }
 
-const qn__cuda_op qn__cuda_slice_update = {QN__OP_SLICE_UPDATE, accepts_all,
-                                           prepare_slice_update};
+const qn__cuda_op qn__cuda_slice_update = {QN__OP_SLICE_UPDATE, takes_all, launch_slice_update};
 
-/* ---- by index ----------------------------------------------------------------------------------------- */
+/* ---- by index -------------------------------------------------------------------------------- */
 
-static bool prepare_take(qn__cuda_binder *b, const qn__call *call)
+static bool launch_take(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *ids = &call->operand[1];
     qn__cuda_take_args args = {.row = qn__cuda_view_of(x, 1, x->ndim),
@@ -90,9 +90,9 @@ static bool prepare_take(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, take, args.n_ids * args.columns, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_op qn__cuda_take = {QN__OP_TAKE, accepts_all, prepare_take};
+const qn__cuda_op qn__cuda_take = {QN__OP_TAKE, takes_all, launch_take};
 
-static bool prepare_take_along_last(qn__cuda_binder *b, const qn__call *call)
+static bool launch_take_along_last(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *ids = &call->operand[1];
     int last = x->ndim - 1;
@@ -104,16 +104,16 @@ static bool prepare_take_along_last(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, take_along_last, args.n, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_op qn__cuda_take_along_last = {QN__OP_TAKE_ALONG_LAST, accepts_all,
-                                              prepare_take_along_last};
+const qn__cuda_op qn__cuda_take_along_last = {QN__OP_TAKE_ALONG_LAST, takes_all,
+                                              launch_take_along_last};
 
-static bool accepts_scatter_add(const qn_array *node)
+static bool takes_scatter_add(const qn_array *node)
 {
     return node->dtype == QN_F32 || node->dtype == QN_F64 || node->dtype == QN_BF16;
 }
 
 /* A thread has a column, so that rows with one index are added in order. */
-static bool prepare_scatter_add(qn__cuda_binder *b, const qn__call *call)
+static bool launch_scatter_add(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *y = &call->operand[3];
     qn__cuda_scatter_args args = {.n_ids = qn__cuda_elements(&call->operand[1]),
@@ -125,5 +125,5 @@ static bool prepare_scatter_add(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, scatter_add, args.columns, false, args, call, 1, 2, 3);
 }
 
-const qn__cuda_op qn__cuda_scatter_add = {QN__OP_SCATTER_ADD, accepts_scatter_add,
-                                          prepare_scatter_add};
+const qn__cuda_op qn__cuda_scatter_add = {QN__OP_SCATTER_ADD, takes_scatter_add,
+                                          launch_scatter_add};

@@ -14,7 +14,7 @@ static int64_t rows_of(const qn__operand *o)
     return n;
 }
 
-static bool accepts_reduce(const qn_array *node)
+static bool takes_reduce(const qn_array *node)
 {
     const qn__reduce_params *p = node->params;
     qn_dtype t = (qn_dtype)node->in[0]->dtype;
@@ -22,7 +22,7 @@ static bool accepts_reduce(const qn_array *node)
     return real || (p->reduction != QN__LOGSUMEXP && (t == QN_I32 || t == QN_U32 || t == QN_I64));
 }
 
-static bool prepare_reduce(qn__cuda_binder *b, const qn__call *call)
+static bool launch_reduce(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
     int last = x->ndim - 1;
@@ -30,15 +30,14 @@ static bool prepare_reduce(qn__cuda_binder *b, const qn__call *call)
                                  .rows = rows_of(x),
                                  .n = last < 0 ? 1 : x->shape[last],
                                  .stride = last < 0 ? 0 : x->stride[last],
-                                 .reduction =
-                                     ((const qn__reduce_params *)call->params)->reduction,
+                                 .reduction = ((const qn__reduce_params *)call->params)->reduction,
                                  .type = x->dtype};
     return QN__CUDA_ADD(b, reduce, args.rows, true, args, call, 0, 1);
 }
 
-const qn__cuda_op qn__cuda_reduce = {QN__OP_REDUCE, accepts_reduce, prepare_reduce};
+const qn__cuda_op qn__cuda_reduce = {QN__OP_REDUCE, takes_reduce, launch_reduce};
 
-static bool prepare_softmax(qn__cuda_binder *b, const qn__call *call)
+static bool launch_softmax(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
     qn__cuda_softmax_args args = {
@@ -46,15 +45,15 @@ static bool prepare_softmax(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, softmax, args.rows, true, args, call, 0, 1);
 }
 
-const qn__cuda_op qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, prepare_softmax};
+const qn__cuda_op qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, launch_softmax};
 
-static bool accepts_rms_norm(const qn_array *node)
+static bool takes_rms_norm(const qn_array *node)
 {
     return (node->dtype == QN_F32 || node->dtype == QN_F64) &&
            !((const qn__norm_params *)node->params)->has_bias;
 }
 
-static bool prepare_rms_norm(qn__cuda_binder *b, const qn__call *call)
+static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__norm_params *p = call->params;
     const qn__operand *x = &call->operand[0];
@@ -67,17 +66,16 @@ static bool prepare_rms_norm(qn__cuda_binder *b, const qn__call *call)
                         (uint8_t)(call->n_operands - 1));
 }
 
-const qn__cuda_op qn__cuda_rms_norm = {QN__OP_RMS_NORM, accepts_rms_norm, prepare_rms_norm};
+const qn__cuda_op qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, launch_rms_norm};
 
 /* A thread has one pair, or one of the elements that do not rotate. */
-static bool prepare_rope(qn__cuda_binder *b, const qn__call *call)
+static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *y = &call->operand[3];
-    qn__cuda_rope_args args = {
-        .half = call->operand[2].shape[0],
-        .traditional = ((const qn__rope_params *)call->params)->traditional,
-        .n_offsets = qn__cuda_elements(&call->operand[1]),
-        .wide = x->dtype == QN_F64};
+    qn__cuda_rope_args args = {.half = call->operand[2].shape[0],
+                               .traditional = ((const qn__rope_params *)call->params)->traditional,
+                               .n_offsets = qn__cuda_elements(&call->operand[1]),
+                               .wide = x->dtype == QN_F64};
     memcpy(args.shape, x->shape, sizeof args.shape);
     memcpy(args.x_stride, x->stride, sizeof args.x_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
@@ -85,4 +83,4 @@ static bool prepare_rope(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, rope, work, false, args, call, 0, 1, 2, 3);
 }
 
-const qn__cuda_op qn__cuda_rope = {QN__OP_ROPE, NULL, prepare_rope};
+const qn__cuda_op qn__cuda_rope = {QN__OP_ROPE, NULL, launch_rope};

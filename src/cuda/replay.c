@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bindings as CUDA graphs. Binding turns each call into kernel launches with all sizes filled in; the
- * first run fills in the addresses of its slots, captures the launches and instantiates the graph. A
- * run with the same slots is then one graph launch, and that is what a decode step with donated caches
- * is. With other slots the launches are captured again and put into the same executable graph.
+ * Bindings as CUDA graphs. Binding turns each call into kernel launches with all sizes filled in;
+ * the first run fills in the addresses of its slots, captures the launches and instantiates the
+ * graph. A run with the same slots is then one graph launch, and that is what a decode step with
+ * donated caches is. With other slots the launches are captured again and put into the same
+ * executable graph.
  *
  * The workspace is the last slot, so growing it (for another plan) shows as another address.
  */
@@ -12,10 +13,10 @@
 
 #include <stdlib.h>
 
-/* ---- binding -------------------------------------------------------------------------------------- */
+/* ---- binding --------------------------------------------------------------------------------- */
 
 /* Makes room for `more` elements behind `n`; false when memory is out. */
-static bool reserve(void *list, void **grown, size_t n, size_t more, size_t *room, size_t size)
+static bool grow_list(void *list, void **grown, size_t n, size_t more, size_t *room, size_t size)
 {
     *grown = list;
     if (n + more <= *room)
@@ -35,14 +36,14 @@ static bool reserve_launch(qn__cuda_binding *part, size_t args, size_t n_at)
 {
     void *launches, *at, *bytes;
     size_t launch_room = part->launch_room, at_room = part->at_room;
-    bool ok = reserve(part->launches, &launches, part->n_launches, 1, &launch_room,
-                      sizeof *part->launches);
+    bool ok = grow_list(part->launches, &launches, part->n_launches, 1, &launch_room,
+                        sizeof *part->launches);
     part->launches = launches;
     part->launch_room = (uint32_t)launch_room;
-    ok = reserve(part->at, &at, part->n_at, n_at, &at_room, sizeof *part->at) && ok;
+    ok = grow_list(part->at, &at, part->n_at, n_at, &at_room, sizeof *part->at) && ok;
     part->at = at;
     part->at_room = (uint32_t)at_room;
-    ok = reserve(part->args, &bytes, part->n_args, args, &part->args_room, 1) && ok;
+    ok = grow_list(part->args, &bytes, part->n_args, args, &part->args_room, 1) && ok;
     part->args = bytes;
     return ok;
 }
@@ -60,12 +61,12 @@ bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bo
         return false;
     }
     int64_t blocks = by_block ? work : (work + QN__CUDA_THREADS - 1) / QN__CUDA_THREADS;
-    part->launches[part->n_launches++] = (qn__cuda_launch){
-        .function = function,
-        .blocks = (unsigned)(blocks < QN__CUDA_BLOCKS ? blocks : QN__CUDA_BLOCKS),
-        .first_at = part->n_at,
-        .n_at = (uint32_t)n_at,
-        .args = part->n_args};
+    part->launches[part->n_launches++] =
+        (qn__cuda_launch){.function = function,
+                          .blocks = (unsigned)(blocks < QN__CUDA_BLOCKS ? blocks : QN__CUDA_BLOCKS),
+                          .first_at = part->n_at,
+                          .n_at = (uint32_t)n_at,
+                          .args = part->n_args};
     memcpy(part->args + part->n_args, args, size);
     part->n_args += room;
     for (int i = 0; i < n_at; i++)
@@ -114,7 +115,7 @@ void qn__cuda_drop(qn_device *device, qn__binding *binding)
     free(part);
 }
 
-/* ---- capturing ------------------------------------------------------------------------------------ */
+/* ---- capturing ------------------------------------------------------------------------------- */
 
 /* Writes the addresses of this run into the launches' arguments. */
 static void fill_addresses(qn__cuda_binding *part, const qn__submission *sub)
@@ -196,9 +197,9 @@ static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *part, const qn__su
     return QN_OK;
 }
 
-/* ---- running -------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
-static qn_status reserve_workspace(qn__cuda *cuda, qn_device *device, size_t size, qn_error *err)
+static qn_status grow_workspace(qn__cuda *cuda, qn_device *device, size_t size, qn_error *err)
 {
     if (size <= cuda->workspace_size)
         return QN_OK;
@@ -222,14 +223,14 @@ static qn_status reserve_workspace(qn__cuda *cuda, qn_device *device, size_t siz
 }
 
 /* Under the lock, in the context. */
-static qn_status enqueue(qn__cuda *cuda, qn_device *device, qn__submission *sub, qn_error *err)
+static qn_status launch_graph(qn__cuda *cuda, qn_device *device, qn__submission *sub, qn_error *err)
 {
     qn__cuda_binding *part = sub->binding->device_part;
     if (cuda->failure)
         return qn__cuda_fail(cuda, err, cuda->failure, "running an earlier plan");
     if (sub->cancel && atomic_load(sub->cancel))
         return qn__fail(err, QN_CANCELLED, "cancelled");
-    qn_status status = reserve_workspace(cuda, device, sub->binding->plan->workspace, err);
+    qn_status status = grow_workspace(cuda, device, sub->binding->plan->workspace, err);
     sub->slots[sub->n_slots - 1] = cuda->workspace;
     if (status == QN_OK)
         status = make_ready(cuda, part, sub, err);
@@ -237,8 +238,7 @@ static qn_status enqueue(qn__cuda *cuda, qn_device *device, qn__submission *sub,
         return status;
     int result = cuda->cu.graph_launch(part->exec, cuda->stream);
     if (result == 0)
-        result = cuda->cu.event_record(cuda->done[cuda->submitted % QN__CUDA_EVENTS],
-                                       cuda->stream);
+        result = cuda->cu.event_record(cuda->done[cuda->submitted % QN__CUDA_EVENTS], cuda->stream);
     if (result != 0)
         return qn__cuda_fail(cuda, err, result, "launching a plan");
     cuda->stats.launches++;
@@ -255,7 +255,7 @@ qn_status qn__cuda_submit(qn_device *device, qn__submission *sub, qn_error *err)
     if (!qn__cuda_enter(cuda))
         return sub->status = qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
     pthread_mutex_lock(&cuda->lock);
-    sub->status = enqueue(cuda, device, sub, err);
+    sub->status = launch_graph(cuda, device, sub, err);
     pthread_mutex_unlock(&cuda->lock);
     qn__cuda_leave(cuda);
     return sub->status;
@@ -267,8 +267,7 @@ qn_status qn__cuda_wait(qn_device *device, qn__submission *sub, qn_error *err)
     qn__cuda *cuda = device->state;
     uint64_t number = (uintptr_t)sub->device_part;
     if (sub->status != QN_OK || !number)
-        return sub->status == QN_OK ? QN_OK
-                                    : qn__fail(err, sub->status, "the evaluation failed");
+        return sub->status == QN_OK ? QN_OK : qn__fail(err, sub->status, "the evaluation failed");
     if (!qn__cuda_enter(cuda))
         return sub->status = qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
     int result = cuda->cu.event_synchronize(cuda->done[(number - 1) % QN__CUDA_EVENTS]);

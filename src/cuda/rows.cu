@@ -1,20 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels over rows: a block a row, element i of a row to thread i mod 256, then a tree. So the order of
- * a sum depends on the row's length only. And rope: a thread a pair.
+ * Kernels over rows: a block a row, element i of a row to thread i mod 256, then a tree. So the
+ * order of a sum depends on the row's length only. And rope: a thread a pair.
  */
 #include "cuda/common.cuh"
 
 enum { SUM, MAX, LOGSUMEXP, ARGMAX }; /* qn__reduction */
 
-/* ---- reductions ------------------------------------------------------------------------------------- */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 template <typename T> static __device__ T lowest();
-template <> __device__ float lowest<float>() { return -CUDART_INF_F; }
-template <> __device__ double lowest<double>() { return -CUDART_INF; }
-template <> __device__ int32_t lowest<int32_t>() { return INT32_MIN; }
-template <> __device__ uint32_t lowest<uint32_t>() { return 0; }
-template <> __device__ int64_t lowest<int64_t>() { return INT64_MIN; }
+template <> __device__ float lowest<float>()
+{
+    return -CUDART_INF_F;
+}
+template <> __device__ double lowest<double>()
+{
+    return -CUDART_INF;
+}
+template <> __device__ int32_t lowest<int32_t>()
+{
+    return INT32_MIN;
+}
+template <> __device__ uint32_t lowest<uint32_t>()
+{
+    return 0;
+}
+template <> __device__ int64_t lowest<int64_t>()
+{
+    return INT64_MIN;
+}
 
 template <typename T> static __device__ T row_sum(const T *x, int64_t n, int64_t stride, T *room)
 {
@@ -32,7 +47,8 @@ template <typename T> static __device__ T row_max(const T *x, int64_t n, int64_t
     return block_max(max, room);
 }
 
-/* The first place of the largest: a thread's first, then the smallest of those that hold the maximum. */
+/* The first place of the largest: a thread's first, then the smallest of those that hold the
+ * maximum. */
 template <typename T>
 static __device__ int32_t row_argmax(const T *x, int64_t n, int64_t stride, T *room,
                                      int32_t *places)
@@ -57,12 +73,30 @@ static __device__ int32_t row_argmax(const T *x, int64_t n, int64_t stride, T *r
 }
 
 /* exp and log of f32 and f64; integers never come here. */
-static __device__ float exp_of(float x) { return expf(x); }
-static __device__ double exp_of(double x) { return exp(x); }
-static __device__ float log_of(float x) { return logf(x); }
-static __device__ double log_of(double x) { return log(x); }
-template <typename T> static __device__ T exp_of(T x) { return x; }
-template <typename T> static __device__ T log_of(T x) { return x; }
+static __device__ float exp_of(float x)
+{
+    return expf(x);
+}
+static __device__ double exp_of(double x)
+{
+    return exp(x);
+}
+static __device__ float log_of(float x)
+{
+    return logf(x);
+}
+static __device__ double log_of(double x)
+{
+    return log(x);
+}
+template <typename T> static __device__ T exp_of(T x)
+{
+    return x;
+}
+template <typename T> static __device__ T log_of(T x)
+{
+    return x;
+}
 
 template <typename T>
 static __device__ T row_logsumexp(const T *x, int64_t n, int64_t stride, T *room)
@@ -106,7 +140,7 @@ extern "C" __global__ void reduce(qn__cuda_reduce_args a)
     }
 }
 
-/* ---- softmax, rms_norm -------------------------------------------------------------------------------- */
+/* ---- softmax, rms_norm ----------------------------------------------------------------------- */
 
 template <typename T> static __device__ void softmax_rows(const qn__cuda_softmax_args &a)
 {
@@ -155,10 +189,16 @@ extern "C" __global__ void rms_norm(qn__cuda_norm_args a)
         norm_rows<float>(a);
 }
 
-/* ---- rope --------------------------------------------------------------------------------------------- */
+/* ---- rope ------------------------------------------------------------------------------------ */
 
-static __device__ void sine(float x, float *s, float *c) { sincosf(x, s, c); }
-static __device__ void sine(double x, double *s, double *c) { sincos(x, s, c); }
+static __device__ void sine(float x, float *s, float *c)
+{
+    sincosf(x, s, c);
+}
+static __device__ void sine(double x, double *s, double *c)
+{
+    sincos(x, s, c);
+}
 
 /* Index i counts [B, H, L, D - half]: first the pairs, then what does not rotate. */
 template <typename T> static __device__ void rope_elements(const qn__cuda_rope_args &a)
@@ -168,8 +208,7 @@ template <typename T> static __device__ void rope_elements(const qn__cuda_rope_a
     {
         int64_t k = i % n, l = i / n % a.shape[2], h = i / n / a.shape[2] % a.shape[1];
         int64_t b = i / n / a.shape[2] / a.shape[1];
-        const T *x = (const T *)a.at[0] + b * a.x_stride[0] + h * a.x_stride[1] +
-                     l * a.x_stride[2];
+        const T *x = (const T *)a.at[0] + b * a.x_stride[0] + h * a.x_stride[1] + l * a.x_stride[2];
         T *y = (T *)a.at[3] + b * a.y_stride[0] + h * a.y_stride[1] + l * a.y_stride[2];
         int64_t xs = a.x_stride[3], ys = a.y_stride[3];
         if (k >= a.half) {

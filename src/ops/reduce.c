@@ -11,7 +11,7 @@ static qn_dtype result_type(qn__reduction reduction, qn_dtype type)
     if (reduction == QN__ARGMAX)
         return QN_I32;
     if (reduction == QN__LOGSUMEXP)
-        return qn__is_float(type) ? type : QN_F32;
+        return qn__is_float(type) ? qn__dtype_compute(type) : QN_F32;
     if (reduction != QN__SUM)
         return type;
     switch (type) {
@@ -77,9 +77,14 @@ qn_array *qn_max(qn_scope *s, qn_array *x, int axis, bool keep_dims)
     return reduce(s, QN__MAX, x, axis, keep_dims);
 }
 
+/* Of 16-bit floats: computed in f32, rounded once. */
 qn_array *qn_logsumexp(qn_scope *s, qn_array *x, int axis, bool keep_dims)
 {
-    return reduce(s, QN__LOGSUMEXP, x, axis, keep_dims);
+    x = qn__input(s, x, "logsumexp");
+    if (!x)
+        return qn__poison(s);
+    qn_array *y = reduce(s, QN__LOGSUMEXP, x, axis, keep_dims);
+    return qn__is_float((qn_dtype)x->dtype) ? qn_cast(s, y, (qn_dtype)x->dtype) : y;
 }
 
 qn_array *qn_argmax(qn_scope *s, qn_array *x, int axis, bool keep_dims)

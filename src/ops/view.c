@@ -254,7 +254,9 @@ qn_array *qn_slice(qn_scope *s, qn_array *x, int axis, int64_t start, int64_t st
     int64_t shape[QN_MAX_NDIM], stride[QN_MAX_NDIM];
     memcpy(shape, x->shape, sizeof shape);
     memcpy(stride, x->stride, sizeof stride);
-    shape[axis] = stop > start ? (stop - start + step - 1) / step : 0;
+    shape[axis] = stop > start ? (stop - start - 1) / step + 1 : 0;
+    if (shape[axis] < 2)
+        step = 1; /* a huge one must not meet a multiplication */
     if (shape[axis] == n)
         return x;
     stride[axis] *= step;

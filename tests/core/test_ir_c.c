@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Programs rendered as C against the CPU's interpreter: random well-typed programs over the exact
- * instructions, all compiled by one run of the system's compiler, compared bit for bit (a NaN equals any
- * other). Functions like exp are compared within a few units in the last place.
+ * instructions, all compiled by one run of the system's compiler, compared bit for bit (a NaN
+ * equals any other). Functions like exp are compared within a few units in the last place.
  */
 #include "test.h"
 
@@ -16,7 +16,7 @@
 
 enum { RANDOM = 200, PROGRAMS = 800, STEPS = 24, INPUTS = 5, N = 600 };
 
-/* ---- random programs ---------------------------------------------------------------------------- */
+/* ---- random programs ------------------------------------------------------------------------- */
 
 static uint64_t random_bits(uint64_t *state)
 {
@@ -66,8 +66,7 @@ static qn__ir_value random_step(qn__ir *ir, uint64_t *state, qn__ir_value *value
     qn__ir_value a = pick(ir, state, values, n, any), b = pick(ir, state, values, n, any);
     switch (below(state, 9)) {
     case 0: return qn__ir_unary(ir, any_unary[below(state, 3)], a);
-    case 1:
-        return qn__ir_unary(ir, float_unary[below(state, 5)], pick(ir, state, values, n, real));
+    case 1: return qn__ir_unary(ir, float_unary[below(state, 5)], pick(ir, state, values, n, real));
     case 2:
         return qn__ir_binary(ir, float_binary[below(state, 2)], pick(ir, state, values, n, real),
                              pick(ir, state, values, n, real));
@@ -78,8 +77,7 @@ static qn__ir_value random_step(qn__ir *ir, uint64_t *state, qn__ir_value *value
     case 5:
         return qn__ir_ternary(ir, QN__IR_FMA, pick(ir, state, values, n, real),
                               pick(ir, state, values, n, real), pick(ir, state, values, n, real));
-    case 6:
-        return qn__ir_ternary(ir, QN__IR_SELECT, pick(ir, state, values, n, QN_BOOL), a, b);
+    case 6: return qn__ir_ternary(ir, QN__IR_SELECT, pick(ir, state, values, n, QN_BOOL), a, b);
     case 7: return qn__ir_cast(ir, a, (qn_dtype)below(state, QN_DTYPE_COUNT));
     default: return qn__ir_binary(ir, any_binary[below(state, 9)], a, b);
     }
@@ -106,8 +104,10 @@ static void random_program(qn__ir *ir, uint64_t *state, qn_dtype *types)
 static void fill(uint64_t *state, qn_dtype type, char *data)
 {
     static const int64_t ties[] = {(1ll << 60) + (1ll << 36) + 1, INT64_MIN, -1, 0, 1ll << 53};
-    static const double ends[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 65519.9, 65520.0, 1e-45,
-                                  6e-8, 2147483648.0, -9.3e18, 1.8446744073709552e19, 127.5};
+    static const double ends[] = {0.0,  -0.0,         INFINITY, -INFINITY,
+                                  NAN,  65519.9,      65520.0,  1e-45,
+                                  6e-8, 2147483648.0, -9.3e18,  1.8446744073709552e19,
+                                  127.5};
     size_t size = qn__dtype_size(type);
     for (int i = 0; i < N; i++) {
         uint64_t bits = random_bits(state);
@@ -126,7 +126,7 @@ static void fill(uint64_t *state, qn_dtype type, char *data)
     }
 }
 
-/* ---- both ways to run one ------------------------------------------------------------------------- */
+/* ---- both ways to run one -------------------------------------------------------------------- */
 
 static void interpret(const qn__cpu_kernels *table, const qn__ir *ir, const qn_dtype *types,
                       char **at)
@@ -136,8 +136,7 @@ static void interpret(const qn__cpu_kernels *table, const qn__ir *ir, const qn_d
         operands[i].ndim = 1;
         operands[i].shape[0] = N;
         operands[i].stride[0] = 1;
-        operands[i].dtype =
-            (uint8_t)(i < ir->n_inputs ? types[i] : qn__ir_dtype(ir, ir->result));
+        operands[i].dtype = (uint8_t)(i < ir->n_inputs ? types[i] : qn__ir_dtype(ir, ir->result));
     }
     qn__call call = {.program = ir, .operand = operands, .n_operands = (uint32_t)ir->n_inputs + 1};
     qn__cpu_step step = {.call = &call, .table = table};
@@ -146,8 +145,8 @@ static void interpret(const qn__cpu_kernels *table, const qn__ir *ir, const qn_d
     step.tape = tape;
     void *scratch = malloc(step.scratch);
     assert_non_null(scratch);
-    qn__cpu_run_tape_ref(
-        &step, &(qn__cpu_part){.at = at, .end = step.units[0], .scratch = scratch});
+    qn__cpu_run_tape_ref(&step,
+                         &(qn__cpu_part){.at = at, .end = step.units[0], .scratch = scratch});
     free(scratch);
     free(tape);
 }
@@ -184,7 +183,8 @@ static void *compile(const char *dir)
     }
     snprintf(command, sizeof command,
              "cc -std=c11 -O1 -Wall -Werror -Wno-unused-function -Wno-unused-variable "
-             "-ffp-contract=off -fPIC -shared -o %s/t.so %s/t.c -lm", dir, dir);
+             "-ffp-contract=off -fPIC -shared -o %s/t.so %s/t.c -lm",
+             dir, dir);
     if (system(command) != 0)
         fail_msg("the rendered text does not compile: %s/t.c", dir);
     snprintf(command, sizeof command, "%s/t.so", dir);
@@ -226,7 +226,7 @@ static bool same_element(qn_dtype type, const char *a, const char *b)
     return !memcmp(a, b, qn__dtype_size(type));
 }
 
-/* ---- tests ------------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 typedef struct set {
     qn__ir ir[PROGRAMS];
@@ -303,7 +303,8 @@ static void compare_program(const qn__cpu_kernels *table, void *library, const s
     qn_dtype type = qn__ir_dtype(ir, ir->result);
     size_t size = qn__dtype_size(type);
     for (int i = 0; i < N; i++) {
-        const char *want = data[INPUTS] + (size_t)i * size, *got = data[INPUTS + 1] + (size_t)i * size;
+        const char *want = data[INPUTS] + (size_t)i * size,
+                   *got = data[INPUTS + 1] + (size_t)i * size;
         if (!same_element(type, want, got))
             fail_msg("program %d (%s) differs at element %d: %.17g and %.17g", k,
                      qn_dtype_name(type), i, qn__element_to_f64(want, type),
@@ -339,7 +340,7 @@ static void test_exact(void **unused)
     remove_dir(dir);
 }
 
-static const qn__ir_op functions[] = {QN__IR_EXP, QN__IR_LOG,  QN__IR_SIN,     QN__IR_COS,
+static const qn__ir_op functions[] = {QN__IR_EXP,  QN__IR_LOG, QN__IR_SIN,     QN__IR_COS,
                                       QN__IR_TANH, QN__IR_ERF, QN__IR_SIGMOID, QN__IR_POW};
 
 static void test_functions(void **unused)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CUDA device against the CPU: every operation on random inputs, then a small Llama's decode step
- * replayed as one graph a token. A plain program without a test library, so that it can be carried to a
- * machine with a GPU. Exits with 77 (skipped) and the reason where there is none.
+ * The CUDA device against the CPU: every operation on random inputs, then a small Llama's decode
+ * step replayed as one graph a token. A plain program without a test library, so that it can be
+ * carried to a machine with a GPU. Exits with 77 (skipped) and the reason where there is none.
  */
 #include "cuda/cuda.h"
 #include "ops/ops.h"
@@ -26,7 +26,7 @@ static void check(bool ok, const char *what, const char *detail)
 
 #define CHECK(what, condition) check(condition, what, #condition)
 
-/* ---- random inputs, the same on both devices -------------------------------------------------------- */
+/* ---- random inputs, the same on both devices ------------------------------------------------- */
 
 static uint64_t seed;
 
@@ -36,7 +36,11 @@ static double uniform(void) /* in (-1, 1) */
     return (double)(int64_t)(seed >> 11) / (double)(1ll << 52) - 1.0;
 }
 
-#define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (const int64_t[]){__VA_ARGS__}
+#define SHAPE(...)                                                                                 \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (const int64_t[])                                 \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 
 static int64_t count_of(int ndim, const int64_t *shape)
 {
@@ -76,13 +80,28 @@ static qn_array *f32(qn_scope *s, int ndim, const int64_t *shape)
     return noise(s, QN_F32, 1.5, ndim, shape);
 }
 
-/* ---- operations ---------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
-static qn_array *op_arange(qn_scope *s) { return qn_arange(s, QN_F32, 1001); }
-static qn_array *op_arange_i8(qn_scope *s) { return qn_arange(s, QN_I8, 300); }
-static qn_array *op_arange_f16(qn_scope *s) { return qn_arange(s, QN_F16, 3000); }
-static qn_array *op_arange_bf16(qn_scope *s) { return qn_arange(s, QN_BF16, 777); }
-static qn_array *op_full(qn_scope *s) { return qn_full(s, QN_F64, SHAPE(3, 5), 0.1); }
+static qn_array *op_arange(qn_scope *s)
+{
+    return qn_arange(s, QN_F32, 1001);
+}
+static qn_array *op_arange_i8(qn_scope *s)
+{
+    return qn_arange(s, QN_I8, 300);
+}
+static qn_array *op_arange_f16(qn_scope *s)
+{
+    return qn_arange(s, QN_F16, 3000);
+}
+static qn_array *op_arange_bf16(qn_scope *s)
+{
+    return qn_arange(s, QN_BF16, 777);
+}
+static qn_array *op_full(qn_scope *s)
+{
+    return qn_full(s, QN_F64, SHAPE(3, 5), 0.1);
+}
 
 /* Views of all kinds into one chain: exact functions, so exact bits. */
 static qn_array *op_chain(qn_scope *s)
@@ -92,7 +111,8 @@ static qn_array *op_chain(qn_scope *s)
     b = qn_transpose(s, b, NULL);
     qn_array *y = qn_add(s, qn_multiply(s, a, b), qn_scalar(s, QN_F32, 0.3));
     y = qn_divide(s, y, qn_add(s, qn_abs(s, c), qn_scalar(s, QN_F32, 1e-3)));
-    y = qn_where(s, qn_less(s, y, c), qn_sqrt(s, qn_square(s, y)), qn_floor(s, qn_maximum(s, y, c)));
+    y = qn_where(s, qn_less(s, y, c), qn_sqrt(s, qn_square(s, y)),
+                 qn_floor(s, qn_maximum(s, y, c)));
     return qn_subtract(s, qn_minimum(s, y, a), qn_rsqrt(s, qn_abs(s, c)));
 }
 
@@ -134,10 +154,10 @@ static qn_array *op_functions(qn_scope *s)
 
 static qn_array *op_concatenate(qn_scope *s)
 {
-    qn_array *parts[] = {noise(s, QN_BF16, 1, SHAPE(3, 5, 4)),
-                         qn_transpose(s, noise(s, QN_BF16, 1, SHAPE(4, 2, 3)),
-                                      (const int[]){2, 1, 0}),
-                         qn_slice(s, noise(s, QN_BF16, 1, SHAPE(3, 9, 4)), 1, 2, 9, 3)};
+    qn_array *parts[] = {
+        noise(s, QN_BF16, 1, SHAPE(3, 5, 4)),
+        qn_transpose(s, noise(s, QN_BF16, 1, SHAPE(4, 2, 3)), (const int[]){2, 1, 0}),
+        qn_slice(s, noise(s, QN_BF16, 1, SHAPE(3, 9, 4)), 1, 2, 9, 3)};
     return qn_concatenate(s, parts, 3, 1);
 }
 
@@ -184,12 +204,19 @@ static qn_array *op_scatter_add(qn_scope *s)
 
 static qn_array *op_scatter_add_bf16(qn_scope *s)
 {
-    return qn_scatter_add(s, noise(s, QN_BF16, 1, SHAPE(7, 3, 5)), indices(s, 7, false, SHAPE(2, 9)),
+    return qn_scatter_add(s, noise(s, QN_BF16, 1, SHAPE(7, 3, 5)),
+                          indices(s, 7, false, SHAPE(2, 9)),
                           noise(s, QN_BF16, 1, SHAPE(2, 9, 3, 5)));
 }
 
-static qn_array *op_sum(qn_scope *s) { return qn_sum(s, f32(s, SHAPE(3, 1000)), 1, false); }
-static qn_array *op_sum_middle(qn_scope *s) { return qn_sum(s, f32(s, SHAPE(5, 257, 3)), 1, true); }
+static qn_array *op_sum(qn_scope *s)
+{
+    return qn_sum(s, f32(s, SHAPE(3, 1000)), 1, false);
+}
+static qn_array *op_sum_middle(qn_scope *s)
+{
+    return qn_sum(s, f32(s, SHAPE(5, 257, 3)), 1, true);
+}
 static qn_array *op_sum_all(qn_scope *s)
 {
     return qn_sum(s, qn_transpose(s, f32(s, SHAPE(31, 17)), NULL), QN_ALL_AXES, false);
@@ -202,8 +229,14 @@ static qn_array *op_mean_f64(qn_scope *s)
 {
     return qn_mean(s, noise(s, QN_F64, 1, SHAPE(3, 99)), 0, false);
 }
-static qn_array *op_sum_none(qn_scope *s) { return qn_sum(s, f32(s, SHAPE(3, 0)), 1, false); }
-static qn_array *op_max(qn_scope *s) { return qn_max(s, f32(s, SHAPE(6, 301)), 1, false); }
+static qn_array *op_sum_none(qn_scope *s)
+{
+    return qn_sum(s, f32(s, SHAPE(3, 0)), 1, false);
+}
+static qn_array *op_max(qn_scope *s)
+{
+    return qn_max(s, f32(s, SHAPE(6, 301)), 1, false);
+}
 static qn_array *op_min_i32(qn_scope *s)
 {
     return qn_min(s, noise(s, QN_I32, 1e6, SHAPE(40, 3)), 0, false);
@@ -218,8 +251,14 @@ static qn_array *with_nan(qn_scope *s)
     return qn_where(s, hit, qn_scalar(s, QN_F32, NAN), x);
 }
 
-static qn_array *op_max_nan(qn_scope *s) { return qn_max(s, with_nan(s), -1, false); }
-static qn_array *op_argmax_nan(qn_scope *s) { return qn_argmax(s, with_nan(s), -1, false); }
+static qn_array *op_max_nan(qn_scope *s)
+{
+    return qn_max(s, with_nan(s), -1, false);
+}
+static qn_array *op_argmax_nan(qn_scope *s)
+{
+    return qn_argmax(s, with_nan(s), -1, false);
+}
 static qn_array *op_argmax_ties(qn_scope *s)
 {
     return qn_argmax(s, qn_round(s, noise(s, QN_F32, 2, SHAPE(20, 777))), -1, false);
@@ -236,8 +275,14 @@ static qn_array *op_logsumexp(qn_scope *s)
 {
     return qn_logsumexp(s, noise(s, QN_F32, 20, SHAPE(5, 513)), -1, false);
 }
-static qn_array *op_softmax(qn_scope *s) { return qn_softmax(s, f32(s, SHAPE(7, 1, 270)), -1); }
-static qn_array *op_softmax_middle(qn_scope *s) { return qn_softmax(s, f32(s, SHAPE(7, 31, 3)), 1); }
+static qn_array *op_softmax(qn_scope *s)
+{
+    return qn_softmax(s, f32(s, SHAPE(7, 1, 270)), -1);
+}
+static qn_array *op_softmax_middle(qn_scope *s)
+{
+    return qn_softmax(s, f32(s, SHAPE(7, 31, 3)), 1);
+}
 static qn_array *op_softmax_f64(qn_scope *s)
 {
     return qn_softmax(s, noise(s, QN_F64, 3, SHAPE(3, 40)), -1);
@@ -282,14 +327,45 @@ static qn_array *op_linear_f64(qn_scope *s)
     return qn_linear(s, f32(s, SHAPE(4, 31)), noise(s, QN_F64, 1, SHAPE(12, 31)), NULL);
 }
 
+/* A packed weight: read by linear and take. */
+static qn_array *packed(qn_scope *s, qn_dtype type)
+{
+    qn_array *w = qn_pack(s, noise(s, type, 1, SHAPE(48, 70)));
+    if (!w)
+        return qn__poison(s);
+    qn_array *y = qn_linear(s, f32(s, SHAPE(3, 70)), w, NULL);
+    qn_array *rows = qn_cast(s, qn_take(s, w, indices(s, 48, false, SHAPE(4)), 0), QN_F32);
+    y = qn_matmul(s, y, qn_slice(s, qn_matmul(s, f32(s, SHAPE(48, 4)), rows), 1, 0, 9, 1));
+    qn_release(w);
+    return y;
+}
+static qn_array *op_packed(qn_scope *s)
+{
+    return packed(s, QN_F32);
+}
+static qn_array *op_packed_bf16(qn_scope *s)
+{
+    return packed(s, QN_BF16);
+}
+static qn_array *op_packed_f16(qn_scope *s)
+{
+    return packed(s, QN_F16);
+}
+
 /* The operation of a linear layer's gradient, recorded itself: the result of g w. */
 static qn_array *linear_back(qn_scope *s, qn_dtype type)
 {
     qn_array *in[] = {f32(s, SHAPE(5, 23)), noise(s, type, 1, SHAPE(23, 40))};
     return qn__record(s, QN__OP_LINEAR_BACK, QN_F32, SHAPE(5, 40), 2, in, NULL);
 }
-static qn_array *op_linear_back(qn_scope *s) { return linear_back(s, QN_F32); }
-static qn_array *op_linear_back_bf16(qn_scope *s) { return linear_back(s, QN_BF16); }
+static qn_array *op_linear_back(qn_scope *s)
+{
+    return linear_back(s, QN_F32);
+}
+static qn_array *op_linear_back_bf16(qn_scope *s)
+{
+    return linear_back(s, QN_BF16);
+}
 static qn_array *op_linear_gradient(qn_scope *s)
 {
     qn_array *x = f32(s, SHAPE(5, 40)), *w = f32(s, SHAPE(23, 40)), *grad[] = {NULL, NULL};
@@ -350,8 +426,8 @@ static qn_array *op_cross_entropy(qn_scope *s)
     return qn_cross_entropy(s, f32(s, SHAPE(4, 3, 70)), indices(s, 70, false, SHAPE(4, 3)));
 }
 
-/* A cache written twice (a prompt, then a step), and attended to. what: 0 the keys, 1 the values, 2 the
- * attention. */
+/* A cache written twice (a prompt, then a step), and attended to. what: 0 the keys, 1 the values, 2
+ * the attention. */
 static qn_array *cached(qn_scope *s, qn_dtype type, int what, const qn_attention_options *o)
 {
     enum { B = 2, H = 6, G = 2, CAPACITY = 608, D = 24, E = 40 };
@@ -366,16 +442,31 @@ static qn_array *cached(qn_scope *s, qn_dtype type, int what, const qn_attention
     qn_array *y = qn__attend(s, qn_swap_axes(s, f32(s, SHAPE(B, 2, H, D)), 1, 2), k, v, then, o);
     return what == 0 ? k : what == 1 ? v : y;
 }
-static qn_array *op_keys(qn_scope *s) { return cached(s, QN_F32, 0, NULL); }
-static qn_array *op_keys_bf16(qn_scope *s) { return cached(s, QN_BF16, 0, NULL); }
-static qn_array *op_values_bf16(qn_scope *s) { return cached(s, QN_BF16, 1, NULL); }
-static qn_array *op_attend(qn_scope *s) { return cached(s, QN_F32, 2, NULL); }
-static qn_array *op_attend_bf16(qn_scope *s) { return cached(s, QN_BF16, 2, NULL); }
+static qn_array *op_keys(qn_scope *s)
+{
+    return cached(s, QN_F32, 0, NULL);
+}
+static qn_array *op_keys_bf16(qn_scope *s)
+{
+    return cached(s, QN_BF16, 0, NULL);
+}
+static qn_array *op_values_bf16(qn_scope *s)
+{
+    return cached(s, QN_BF16, 1, NULL);
+}
+static qn_array *op_attend(qn_scope *s)
+{
+    return cached(s, QN_F32, 2, NULL);
+}
+static qn_array *op_attend_bf16(qn_scope *s)
+{
+    return cached(s, QN_BF16, 2, NULL);
+}
 static qn_array *op_attend_window(qn_scope *s)
 {
-    return cached(s, QN_F32, 2,
-                  &(qn_attention_options){.size = sizeof(qn_attention_options), .window = 19,
-                                          .softcap = 2});
+    return cached(
+        s, QN_F32, 2,
+        &(qn_attention_options){.size = sizeof(qn_attention_options), .window = 19, .softcap = 2});
 }
 
 static qn_array *op_large(qn_scope *s) /* more than the stages hold */
@@ -387,18 +478,21 @@ static qn_array *op_sizes(qn_scope *s) /* a long mixture, so that the workspace 
 {
     qn_array *x = f32(s, SHAPE(64, 64));
     for (int i = 0; i < 6; i++)
-        x = qn_rms_norm(s, qn_matmul(s, x, qn_transpose(s, qn_softmax(s, x, 0), NULL)), NULL, 1e-5f);
+        x = qn_rms_norm(s, qn_matmul(s, x, qn_transpose(s, qn_softmax(s, x, 0), NULL)), NULL,
+                        1e-5f);
     return x;
 }
 
-/* ---- every cast and every exact instruction, on all bit patterns ------------------------------------------ */
+/* ---- every cast and every exact instruction, on all bit patterns ----------------------------- */
 
 static qn_dtype case_type;
 
 static qn_array *any_bits(qn_scope *s, qn_dtype type, int64_t n)
 {
-    static const double ends[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 65519.9, 65520.0, 1e-45,
-                                  6e-8, 2147483648.0, -9.3e18, 1.8446744073709552e19, 127.5};
+    static const double ends[] = {0.0,  -0.0,         INFINITY, -INFINITY,
+                                  NAN,  65519.9,      65520.0,  1e-45,
+                                  6e-8, 2147483648.0, -9.3e18,  1.8446744073709552e19,
+                                  127.5};
     size_t size = qn_dtype_size(type);
     char *data = malloc((size_t)n * 8);
     for (int64_t i = 0; data && i < n; i++) {
@@ -410,7 +504,9 @@ static qn_array *any_bits(qn_scope *s, qn_dtype type, int64_t n)
             memcpy(data + (size_t)i * size, &bits, size);
         else
             qn__element_from_f64(data + (size_t)i * size, type,
-                                 u > -0.3 ? v : qn__is_float(type) ? ends[i % 13] : 0);
+                                 u > -0.3             ? v
+                                 : qn__is_float(type) ? ends[i % 13]
+                                                      : 0);
     }
     qn_array *a = qn_from(s, type, 1, &n, data);
     free(data);
@@ -433,12 +529,13 @@ static qn_array *op_exact_functions(qn_scope *s)
 {
     qn_array *a = any_bits(s, case_type, 3000), *b = any_bits(s, case_type, 3000);
     qn_array *parts[] = {
-        qn_negative(s, a),    qn_abs(s, a),         qn_sign(s, a),       qn_floor(s, a),
-        qn_ceil(s, a),        qn_round(s, a),       qn_sqrt(s, a),       qn_rsqrt(s, a),
-        qn_square(s, a),      qn_relu(s, a),        qn_add(s, a, b),     qn_subtract(s, a, b),
-        qn_multiply(s, a, b), qn_divide(s, a, b),   qn_maximum(s, a, b), qn_minimum(s, a, b),
-        qn_equal(s, a, b),    qn_not_equal(s, a, b), qn_less(s, a, b),   qn_less_equal(s, a, b),
-        qn_where(s, qn_less(s, a, b), a, b)};
+        qn_negative(s, a),    qn_abs(s, a),           qn_sign(s, a),
+        qn_floor(s, a),       qn_ceil(s, a),          qn_round(s, a),
+        qn_sqrt(s, a),        qn_rsqrt(s, a),         qn_square(s, a),
+        qn_relu(s, a),        qn_add(s, a, b),        qn_subtract(s, a, b),
+        qn_multiply(s, a, b), qn_divide(s, a, b),     qn_maximum(s, a, b),
+        qn_minimum(s, a, b),  qn_equal(s, a, b),      qn_not_equal(s, a, b),
+        qn_less(s, a, b),     qn_less_equal(s, a, b), qn_where(s, qn_less(s, a, b), a, b)};
     enum { PARTS = sizeof parts / sizeof *parts };
     qn_array *all[2 * PARTS];
     for (int i = 0; i < PARTS; i++) {
@@ -454,26 +551,83 @@ typedef struct op_case {
     double tolerance; /* of the normalised squared error; 0: the same bytes */
 } op_case;
 
-#define EXACT(name) {#name, op_##name, 0}
-#define CLOSE(name) {#name, op_##name, 1e-11}
+#define EXACT(name)                                                                                \
+    {                                                                                              \
+#name, op_##name, 0                                                                        \
+    }
+#define CLOSE(name)                                                                                \
+    {                                                                                              \
+#name, op_##name, 1e-11                                                                    \
+    }
 static const op_case cases[] = {
-    EXACT(arange),          EXACT(arange_i8),      EXACT(arange_f16),      EXACT(arange_bf16),
-    EXACT(full),            EXACT(chain),          EXACT(chain_scalar),    EXACT(casts),
-    EXACT(integers),        EXACT(f64),            CLOSE(functions),       EXACT(concatenate),
-    EXACT(concatenate_i8),  EXACT(take),           EXACT(take_middle),     EXACT(take_view),
-    EXACT(take_along),      EXACT(slice_update),   EXACT(scatter_add),     EXACT(scatter_add_bf16),
-    CLOSE(sum),             CLOSE(sum_middle),     CLOSE(sum_all),         EXACT(sum_i32),
-    CLOSE(mean_f64),        EXACT(sum_none),       EXACT(max),             EXACT(min_i32),
-    EXACT(max_nan),         EXACT(argmax_nan),     EXACT(argmax_ties),     EXACT(argmax_middle),
-    EXACT(argmax_i32),      CLOSE(logsumexp),      CLOSE(softmax),         CLOSE(softmax_middle),
-    CLOSE(softmax_f64),     CLOSE(matmul),         CLOSE(matmul_views),    CLOSE(matmul_f64),
-    EXACT(matmul_empty),    CLOSE(linear),         CLOSE(linear_bf16),     CLOSE(linear_f16),
-    CLOSE(linear_view),     CLOSE(linear_f64),     CLOSE(linear_back),     CLOSE(linear_back_bf16),
-    CLOSE(linear_gradient), CLOSE(rms_norm),       CLOSE(rms_norm_bare),  CLOSE(rms_norm_f64),
+    EXACT(arange),
+    EXACT(arange_i8),
+    EXACT(arange_f16),
+    EXACT(arange_bf16),
+    EXACT(full),
+    EXACT(chain),
+    EXACT(chain_scalar),
+    EXACT(casts),
+    EXACT(integers),
+    EXACT(f64),
+    CLOSE(functions),
+    EXACT(concatenate),
+    EXACT(concatenate_i8),
+    EXACT(take),
+    EXACT(take_middle),
+    EXACT(take_view),
+    EXACT(take_along),
+    EXACT(slice_update),
+    EXACT(scatter_add),
+    EXACT(scatter_add_bf16),
+    CLOSE(sum),
+    CLOSE(sum_middle),
+    CLOSE(sum_all),
+    EXACT(sum_i32),
+    CLOSE(mean_f64),
+    EXACT(sum_none),
+    EXACT(max),
+    EXACT(min_i32),
+    EXACT(max_nan),
+    EXACT(argmax_nan),
+    EXACT(argmax_ties),
+    EXACT(argmax_middle),
+    EXACT(argmax_i32),
+    CLOSE(logsumexp),
+    CLOSE(softmax),
+    CLOSE(softmax_middle),
+    CLOSE(softmax_f64),
+    CLOSE(matmul),
+    CLOSE(matmul_views),
+    CLOSE(matmul_f64),
+    EXACT(matmul_empty),
+    CLOSE(linear),
+    CLOSE(linear_bf16),
+    CLOSE(linear_f16),
+    CLOSE(linear_view),
+    CLOSE(linear_f64),
+    CLOSE(linear_back),
+    CLOSE(linear_back_bf16),
+    CLOSE(linear_gradient),
+    CLOSE(rms_norm),
+    CLOSE(rms_norm_bare),
+    CLOSE(rms_norm_f64),
     CLOSE(layer_norm),
-    CLOSE(rope),            CLOSE(rope_pairs),     CLOSE(rope_f64),        CLOSE(attention),
-    CLOSE(cross_entropy),   EXACT(keys),           EXACT(keys_bf16),       EXACT(values_bf16),
-    CLOSE(attend),          CLOSE(attend_bf16),    CLOSE(attend_window),   EXACT(large),
+    CLOSE(rope),
+    CLOSE(rope_pairs),
+    CLOSE(rope_f64),
+    CLOSE(attention),
+    CLOSE(cross_entropy),
+    CLOSE(packed),
+    CLOSE(packed_bf16),
+    CLOSE(packed_f16),
+    EXACT(keys),
+    EXACT(keys_bf16),
+    EXACT(values_bf16),
+    CLOSE(attend),
+    CLOSE(attend_bf16),
+    CLOSE(attend_window),
+    EXACT(large),
     CLOSE(sizes),
 };
 
@@ -538,11 +692,18 @@ static void compare_case(const op_case *c, qn_device *cpu, qn_device *cuda)
     free(got);
 }
 
-/* ---- a small Llama -------------------------------------------------------------------------------------- */
+/* ---- a small Llama --------------------------------------------------------------------------- */
 
 enum {
-    VOCABULARY = 193, WIDTH = 64, HEADS = 4, GROUPS = 2, HEAD = 16, INNER = 160, LAYERS = 2,
-    CAPACITY = 64, TOKENS = 40
+    VOCABULARY = 193,
+    WIDTH = 64,
+    HEADS = 4,
+    GROUPS = 2,
+    HEAD = 16,
+    INNER = 160,
+    LAYERS = 2,
+    CAPACITY = 64,
+    TOKENS = 40
 };
 
 typedef struct layer {
@@ -611,10 +772,10 @@ static qn_array *attention_block(qn_scope *s, const model *m, layer *l, qn_array
                                  qn_array *position)
 {
     qn_array *h = qn_rms_norm(s, x, l->norm1, 1e-5f);
-    qn_array *q = qn_rope(s, heads(s, qn_linear(s, h, l->q, NULL), HEADS), position, m->frequency,
-                          false);
-    qn_array *k = qn_rope(s, heads(s, qn_linear(s, h, l->k, NULL), GROUPS), position, m->frequency,
-                          false);
+    qn_array *q =
+        qn_rope(s, heads(s, qn_linear(s, h, l->q, NULL), HEADS), position, m->frequency, false);
+    qn_array *k =
+        qn_rope(s, heads(s, qn_linear(s, h, l->k, NULL), GROUPS), position, m->frequency, false);
     qn_array *v = heads(s, qn_linear(s, h, l->v, NULL), GROUPS);
     l->keys = qn__write_keys(s, qn_donate(s, l->keys), k, position);
     l->values = qn__write_values(s, qn_donate(s, l->values), v, position);
@@ -743,7 +904,7 @@ static void compare_llama(qn_device *cpu, qn_device *cuda, qn_dtype type)
         CHECK("the same greedy tokens", !memcmp(want, got, sizeof want));
 }
 
-/* ---- lifetimes ------------------------------------------------------------------------------------------- */
+/* ---- lifetimes ------------------------------------------------------------------------------- */
 
 /* The scope ends while its evaluation may still run; the result is right all the same. */
 static void test_async(qn_device *dev)
@@ -774,8 +935,10 @@ static void *run_thread(void *device)
         qn_scope *s = qn_scope_begin(device);
         float y[40];
         qn_array *x = qn_arange(s, QN_F32, 40);
-        bad += qn_read_f32(s, qn_matmul(s, qn_reshape(s, x, SHAPE(40, 1)),
-                                        qn_full(s, QN_F32, SHAPE(1, 1), i)), y, 40) != QN_OK;
+        bad +=
+            qn_read_f32(
+                s, qn_matmul(s, qn_reshape(s, x, SHAPE(40, 1)), qn_full(s, QN_F32, SHAPE(1, 1), i)),
+                y, 40) != QN_OK;
         for (int k = 0; k < 40; k++)
             bad += y[k] != (float)(k * i);
         qn_scope_end(s);
@@ -830,7 +993,7 @@ static void test_limit(qn_device *dev)
     qn_device_set_memory_limit(dev, before);
 }
 
-/* ---- what needs no GPU ------------------------------------------------------------------------------------ */
+/* ---- what needs no GPU ----------------------------------------------------------------------- */
 
 /* Every instruction and every cast, rendered and compiled. */
 static void every_instruction(qn__ir *ir, qn_dtype type)
@@ -890,8 +1053,8 @@ static void test_absent(void)
     printf("absent: %s\n", err.message);
 }
 
-/* A kernel that faults: the evaluation fails with the error's name, later ones too, and closing works.
- * Nothing on this GPU works afterwards in this process. */
+/* A kernel that faults: the evaluation fails with the error's name, later ones too, and closing
+ * works. Nothing on this GPU works afterwards in this process. */
 static void test_fault(void)
 {
     qn_device *dev = NULL;

@@ -45,6 +45,12 @@ static inline void close_rigs(rig *rigs, int n)
     }
 }
 
+/* Small steps run on one thread whatever the device has. */
+static inline bool uses_threads(const rig *r, size_t n)
+{
+    return r->threads == 1 || n > 4000;
+}
+
 /* ---- values ------------------------------------------------------------------------------------- */
 
 typedef struct host {

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whole models on a GPU: greedy tokens equal to the CPU's, one graph launch and one read a token.
+ * The directories of the models are the arguments; without any, those of the source tree. Exits
+ * with 77 where there is no GPU.
+ */
+#include "cuda/device.h"
+#include "quern/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 40, WARM = 3 };
+
+static int n_failed;
+
+static void check(bool ok, const char *what, const char *detail)
+{
+    n_failed += !ok;
+    if (!ok)
+        printf("FAILED  %s: %s\n", what, detail);
+}
+
+typedef struct run {
+    int32_t tokens[TOKENS];
+    float *logits; /* behind the prompt */
+    int64_t vocab;
+    uint64_t launches, captures, reads; /* of the tokens after the first WARM */
+} run;
+
+static const int32_t prompt[] = {3, 17, 42, 5, 60, 11, 29};
+
+/* Runs the prompt, then greedy steps. */
+static bool run_session(qn_device *dev, qn_session *session, bool cuda, run *r, qn_error *err)
+{
+    size_t n = sizeof prompt / sizeof *prompt;
+    qn__cuda_stats before = {0}, after = {0};
+    if (qn_session_append(session, prompt, n, err) != QN_OK)
+        return false;
+    r->logits = malloc((size_t)r->vocab * sizeof *r->logits);
+    if (!r->logits)
+        return false;
+    memcpy(r->logits, qn_session_logits(session), (size_t)r->vocab * sizeof *r->logits);
+    int32_t token = 1;
+    for (int i = 0; i < TOKENS; i++) {
+        if (cuda && i == WARM)
+            before = qn__cuda_stats_get(dev);
+        if (qn_session_step_greedy(session, token, &token, err) != QN_OK)
+            return false;
+        r->tokens[i] = token;
+    }
+    if (cuda)
+        after = qn__cuda_stats_get(dev);
+    r->launches = after.launches - before.launches;
+    r->captures = after.captures - before.captures;
+    r->reads = after.host_reads - before.host_reads;
+    return true;
+}
+
+static bool run_model(qn_device *dev, const char *path, bool cuda, run *r)
+{
+    qn_error err = {0};
+    qn_model *model = NULL;
+    qn_session *session = NULL;
+    qn_model_options options = {.size = sizeof options, .no_tokenizer = true};
+    bool ok = qn_model_open(&model, dev, path, &options, &err) == QN_OK;
+    if (ok) {
+        qn_model_info info;
+        qn_model_get_info(model, &info);
+        r->vocab = info.vocab_size;
+        ok = qn_session_open(&session, model, NULL, &err) == QN_OK &&
+             run_session(dev, session, cuda, r, &err);
+    }
+    check(ok, path, err.message);
+    qn_session_close(session);
+    qn_model_close(model);
+    return ok;
+}
+
+static void compare(qn_device *cpu, qn_device *cuda, const char *path)
+{
+    run want = {{0}}, got = {{0}};
+    if (run_model(cpu, path, false, &want) && run_model(cuda, path, true, &got)) {
+        double error = 0, power = 0;
+        for (int64_t i = 0; i < want.vocab; i++) {
+            double d = (double)got.logits[i] - (double)want.logits[i];
+            error += d * d;
+            power += (double)want.logits[i] * (double)want.logits[i];
+        }
+        int same = 0;
+        while (same < TOKENS && want.tokens[same] == got.tokens[same])
+            same++;
+        printf("%s: logits nmse %.3g, %d of %d tokens the same; of %d tokens: %llu launches, %llu "
+               "captures, %llu reads\n",
+               path, error / power, same, TOKENS, TOKENS - WARM, (unsigned long long)got.launches,
+               (unsigned long long)got.captures, (unsigned long long)got.reads);
+        check(error <= 1e-9 * power, path, "logits");
+        check(same == TOKENS, path, "greedy tokens");
+        check(got.launches == TOKENS - WARM, path, "one launch a token");
+        check(got.captures == 0, path, "nothing is captured again");
+        check(got.reads == TOKENS - WARM, path, "only tokens are read");
+    }
+    free(want.logits);
+    free(got.logits);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const models[] = {"plain",       "biased",          "linear",
+                                         "llama3-tied", "llama3-head-dim", "sharded"};
+    qn_device *cpu = NULL, *cuda = NULL;
+    qn_error err = {0};
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (qn_device_open(&cuda, "cuda:0", NULL, &err) != QN_OK) {
+        printf("skipped: %s\n", err.message);
+        return err.code == QN_UNSUPPORTED ? 77 : 1;
+    }
+    if (qn_device_open(&cpu, "cpu", NULL, &err) != QN_OK) {
+        printf("cpu: %s\n", err.message);
+        return 1;
+    }
+    for (int i = 1; i < argc; i++)
+        compare(cpu, cuda, argv[i]);
+    const char *source = getenv("QUERN_SOURCE");
+    for (size_t i = 0; argc < 2 && i < sizeof models / sizeof *models; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/tests/golden/llama/%s", source ? source : ".", models[i]);
+        compare(cpu, cuda, path);
+    }
+    check(qn_device_memory(cuda).active == 0, "memory", "all buffers are back");
+    qn_device_close(cuda);
+    qn_device_close(cpu);
+    printf("%d failed\n", n_failed);
+    return n_failed ? 1 : 0;
+}
