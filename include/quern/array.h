@@ -90,10 +90,11 @@ QN_API const char *qn_device_name(const qn_device *device);
 QN_API void qn_device_describe(qn_device *device, char *text, size_t room);
 
 typedef struct qn_memory_stats {
-    size_t active; /* bytes in buffers that something refers to */
-    size_t cached; /* bytes freed but kept for reuse */
-    size_t peak;   /* the most that was ever active */
-    size_t limit;  /* 0: none */
+    size_t active;    /* bytes in arrays that something refers to */
+    size_t workspace; /* bytes for the intermediate values of a run, kept between runs */
+    size_t cached;    /* bytes freed but kept for reuse */
+    size_t peak;      /* the most that active and workspace ever came to */
+    size_t limit;     /* 0: none */
 } qn_memory_stats;
 
 QN_API qn_memory_stats qn_device_memory(qn_device *device);

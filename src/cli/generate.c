@@ -207,8 +207,9 @@ static void print_counters(qn_device *device, const qn_session *session)
             (unsigned long long)p.rebinds, p.bytes,
             p.nodes ? (double)p.hit_ns / (double)p.nodes : 0, (unsigned long long)p.steps,
             (unsigned long long)p.fused, (unsigned long long)p.donation_copies);
-    fprintf(stderr, "memory: %.1f MiB active, %.1f MiB peak, cache of %lld positions %.1f MiB\n",
-            (double)m.active / 1048576, (double)m.peak / 1048576,
+    fprintf(stderr, "memory: %.1f MiB in arrays, %.1f MiB workspace, %.1f MiB peak, cache of %lld "
+                    "positions %.1f MiB\n",
+            (double)m.active / 1048576, (double)m.workspace / 1048576, (double)m.peak / 1048576,
             (long long)qn_session_length(session),
             (double)qn_session_cache_bytes(session) / 1048576);
 }

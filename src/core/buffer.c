@@ -83,14 +83,25 @@ void qn__pool_trim(qn_device *device, size_t keep)
     pthread_mutex_unlock(&device->pool.lock);
 }
 
+static size_t in_use(const qn__pool *pool)
+{
+    return pool->active + pool->workspace_size;
+}
+
+static void note_peak(qn__pool *pool)
+{
+    if (in_use(pool) > pool->peak)
+        pool->peak = in_use(pool);
+}
+
 static void *take_fresh(qn_device *device, size_t capacity)
 {
     qn__pool *pool = &device->pool;
     size_t limit = pool->limit ? pool->limit : SIZE_MAX;
-    if (capacity > limit || pool->active > limit - capacity)
+    if (capacity > limit || in_use(pool) > limit - capacity)
         return NULL;
-    if (pool->active + pool->cached > limit - capacity)
-        trim_locked(device, limit - capacity - pool->active);
+    if (in_use(pool) + pool->cached > limit - capacity)
+        trim_locked(device, limit - capacity - in_use(pool));
     void *data = device->ops->alloc(device, capacity);
     if (!data && pool->n_blocks) {
         trim_locked(device, 0);
@@ -99,23 +110,16 @@ static void *take_fresh(qn_device *device, size_t capacity)
     return data;
 }
 
-static void count_active(qn__pool *pool, size_t bytes)
-{
-    pool->active += bytes;
-    if (pool->active > pool->peak)
-        pool->peak = pool->active;
-}
-
 /* Why there is no memory. */
 static void fail_room(qn_device *device, size_t size, const char *what, qn_error *err)
 {
     const qn__pool *pool = &device->pool;
     if (pool->limit)
         qn__fail(err, QN_LIMIT, "%s: %zu bytes wanted for %s, %zu in use, the limit is %zu",
-                 device->name, size, what, pool->active, pool->limit);
+                 device->name, size, what, in_use(pool), pool->limit);
     else
         qn__fail(err, QN_MEMORY, "%s: no memory for %s of %zu bytes (%zu in use)", device->name,
-                 what, size, pool->active);
+                 what, size, in_use(pool));
 }
 
 void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err)
@@ -125,13 +129,13 @@ void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err)
     if (size > pool->workspace_size || !pool->workspace) {
         if (pool->workspace)
             device->ops->free(device, pool->workspace, pool->workspace_size);
-        pool->active -= pool->workspace_size;
         pool->workspace_size = 0;
         pool->workspace = take_fresh(device, size ? size : 1);
         if (pool->workspace)
-            count_active(pool, pool->workspace_size = size);
+            pool->workspace_size = size;
         else
             fail_room(device, size, "a workspace", err);
+        note_peak(pool);
     }
     void *workspace = pool->workspace;
     pthread_mutex_unlock(&pool->lock);
@@ -156,9 +160,10 @@ qn__buffer *qn__buffer_new(qn_device *device, size_t size, qn_error *err)
     if (!data)
         data = take_fresh(device, capacity);
     if (data)
-        count_active(pool, capacity);
+        pool->active += capacity;
     else
         fail_room(device, size, "an array", err);
+    note_peak(pool);
     pthread_mutex_unlock(&pool->lock);
     if (!data) {
         free(buffer);
@@ -219,7 +224,8 @@ qn_memory_stats qn_device_memory(qn_device *device)
 {
     qn__pool *pool = &device->pool;
     pthread_mutex_lock(&pool->lock);
-    qn_memory_stats stats = {pool->active, pool->cached, pool->peak, pool->limit};
+    qn_memory_stats stats = {.active = pool->active, .workspace = pool->workspace_size,
+                             .cached = pool->cached, .peak = pool->peak, .limit = pool->limit};
     pthread_mutex_unlock(&pool->lock);
     return stats;
 }
@@ -227,7 +233,7 @@ qn_memory_stats qn_device_memory(qn_device *device)
 void qn_device_reset_peak(qn_device *device)
 {
     pthread_mutex_lock(&device->pool.lock);
-    device->pool.peak = device->pool.active;
+    device->pool.peak = in_use(&device->pool);
     pthread_mutex_unlock(&device->pool.lock);
 }
 
@@ -238,7 +244,7 @@ size_t qn_device_set_memory_limit(qn_device *device, size_t bytes)
     size_t before = pool->limit;
     pool->limit = bytes;
     if (bytes)
-        trim_locked(device, bytes > pool->active ? bytes - pool->active : 0);
+        trim_locked(device, bytes > in_use(pool) ? bytes - in_use(pool) : 0);
     pthread_mutex_unlock(&pool->lock);
     return before;
 }

@@ -32,7 +32,7 @@ typedef struct qn__pool {
     size_t n_blocks, room;
     size_t active, cached, peak;
     size_t limit, cache_limit;
-    void *workspace; /* of the run under way; counted as active */
+    void *workspace; /* of the run under way */
     size_t workspace_size;
 } qn__pool;
 

@@ -47,8 +47,6 @@ typedef struct qn__cuda {
     pthread_mutex_t lock;               /* what follows, and the order of submissions */
     qn__cu_event done[QN__CUDA_EVENTS]; /* behind submission i: done[i % QN__CUDA_EVENTS] */
     uint64_t submitted;
-    void *workspace;
-    size_t workspace_size;
     char *stages; /* page-locked: writes pass through it. NULL until the first */
     qn__cu_event staged[QN__CUDA_STAGES];
     uint64_t n_staged;
@@ -63,10 +61,6 @@ void qn__cuda_leave(qn__cuda *cuda);
 
 /* Records a driver's error: "cuda:0: CUDA_ERROR_...: while doing". */
 qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *doing);
-
-/* The device's memory functions that the replay uses too. */
-void *qn__cuda_alloc(qn_device *device, size_t size);
-void qn__cuda_free(qn_device *device, void *data, size_t size);
 
 /* ---- binding: turning calls into launches ---------------------------------------------------- */
 

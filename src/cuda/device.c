@@ -40,7 +40,7 @@ void qn__cuda_leave(qn__cuda *cuda)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-void *qn__cuda_alloc(qn_device *device, size_t size)
+static void *cuda_alloc(qn_device *device, size_t size)
 {
     qn__cuda *cuda = device->state;
     qn__cu_address address = 0;
@@ -52,7 +52,7 @@ void *qn__cuda_alloc(qn_device *device, size_t size)
     return (void *)(uintptr_t)address;
 }
 
-void qn__cuda_free(qn_device *device, void *data, size_t size)
+static void cuda_free(qn_device *device, void *data, size_t size)
 {
     (void)size;
     qn__cuda *cuda = device->state;
@@ -192,8 +192,6 @@ static void close_context(qn__cuda *cuda)
                 cuda->cu.event_destroy(cuda->staged[i]);
         if (cuda->stages)
             cuda->cu.host_free(cuda->stages);
-        if (cuda->workspace)
-            cuda->cu.mem_free((uintptr_t)cuda->workspace);
         if (cuda->capture)
             cuda->cu.stream_destroy(cuda->capture);
         if (cuda->stream)
@@ -223,8 +221,8 @@ static void cuda_close(qn_device *device)
 static const qn__device_ops cuda_device_ops = {
     .kind = "cuda",
     .close = cuda_close,
-    .alloc = qn__cuda_alloc,
-    .free = qn__cuda_free,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
     .write = cuda_write,
     .read = cuda_read,
     .kernel = cuda_kernel,

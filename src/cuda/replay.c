@@ -199,29 +199,6 @@ static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *part, const qn__su
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static qn_status grow_workspace(qn__cuda *cuda, qn_device *device, size_t size, qn_error *err)
-{
-    if (size <= cuda->workspace_size)
-        return QN_OK;
-    qn_memory_stats memory = qn_device_memory(device);
-    if (memory.limit && (size > memory.limit || memory.active > memory.limit - size))
-        return qn__fail(err, QN_LIMIT,
-                        "%s: %zu bytes of workspace wanted, %zu in use, the limit is %zu",
-                        device->name, size, memory.active, memory.limit);
-    qn__cuda_free(device, cuda->workspace, cuda->workspace_size);
-    cuda->workspace_size = 0;
-    cuda->workspace = qn__cuda_alloc(device, size);
-    if (!cuda->workspace) {
-        qn__pool_trim(device, 0);
-        cuda->workspace = qn__cuda_alloc(device, size);
-    }
-    if (!cuda->workspace)
-        return qn__fail(err, QN_MEMORY, "%s: no memory for %zu bytes of workspace", device->name,
-                        size);
-    cuda->workspace_size = size;
-    return QN_OK;
-}
-
 /* Under the lock, in the context. */
 static qn_status launch_graph(qn__cuda *cuda, qn_device *device, qn__submission *sub, qn_error *err)
 {
@@ -230,10 +207,11 @@ static qn_status launch_graph(qn__cuda *cuda, qn_device *device, qn__submission 
         return qn__cuda_fail(cuda, err, cuda->failure, "running an earlier plan");
     if (sub->cancel && atomic_load(sub->cancel))
         return qn__fail(err, QN_CANCELLED, "cancelled");
-    qn_status status = grow_workspace(cuda, device, sub->binding->plan->workspace, err);
-    sub->slots[sub->n_slots - 1] = cuda->workspace;
-    if (status == QN_OK)
-        status = make_ready(cuda, part, sub, err);
+    void **workspace = &sub->slots[sub->n_slots - 1];
+    *workspace = qn__pool_workspace(device, sub->binding->plan->workspace, err);
+    if (!*workspace)
+        return err ? err->code : QN_MEMORY;
+    qn_status status = make_ready(cuda, part, sub, err);
     if (status != QN_OK)
         return status;
     int result = cuda->cu.graph_launch(part->exec, cuda->stream);

@@ -129,7 +129,7 @@ int main(int argc, char **argv)
         snprintf(path, sizeof path, "%s/tests/golden/llama/%s", source ? source : ".", models[i]);
         compare(cpu, cuda, path);
     }
-    check(qn_device_memory(cuda).active == 0, "memory", "all buffers are back");
+    check(qn_device_memory(cuda).active == 0, "memory", "all are back");
     qn_device_close(cuda);
     qn_device_close(cpu);
     printf("%d failed\n", n_failed);

@@ -254,7 +254,7 @@ static bool sees(const attention_case *c, int64_t l, int64_t s)
 static void want_attention(const attention_case *c, const host *q, const host *k, const host *v, double *y)
 {
     double *p = malloc((size_t)(c->s + 1) * sizeof *p);
-    double scale = c->scale != 0 ? (double)c->scale : 1 / sqrt((double)c->d);
+    double scale = c->scale != 0 ? (double)c->scale : (float)(1 / sqrt((double)c->d)); /* an f32 */
     for (int64_t row = 0; row < c->b * c->h * c->l; row++) {
         int64_t b = row / (c->h * c->l), h = row / c->l % c->h, l = row % c->l;
         int64_t kv = b * c->g + h / (c->h / c->g);

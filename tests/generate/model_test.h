@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of generation share: opening the models that lie in the repository, tokens to run.
+ */
+#ifndef QN_TESTS_GENERATE_MODEL_TEST_H
+#define QN_TESTS_GENERATE_MODEL_TEST_H
+
+#include "test.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* `name` is a folder of the repository. */
+static inline qn_model *open_model(qn_device *device, const char *name, bool with_tokenizer)
+{
+    char path[600];
+    qn_error err = {0};
+    qn_model *model;
+    qn_model_options o = {.size = sizeof o, .no_tokenizer = !with_tokenizer};
+    snprintf(path, sizeof path, "%s/%s", getenv("QUERN_SOURCE"), name);
+    if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return model;
+}
+
+static inline size_t vocab_of(const qn_model *model)
+{
+    qn_model_info info;
+    qn_model_get_info(model, &info);
+    return (size_t)info.vocab_size;
+}
+
+static inline qn_session *open_session(qn_model *model, int64_t chunk, int batch)
+{
+    qn_error err = {0};
+    qn_session *session;
+    qn_session_options o = {.size = sizeof o, .prefill_chunk = chunk, .batch = batch};
+    if (qn_session_open(&session, model, &o, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return session;
+}
+
+static inline void random_tokens(int32_t *ids, size_t n, size_t vocab, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)((test_random(&seed) + 1) / 2 * (double)vocab);
+}
+
+#endif

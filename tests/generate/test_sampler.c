@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sampling chain against one that sorts everything and computes in double; edge cases; and whether
+ * tokens come as often as they should.
+ */
+#include "test.h"
+
+#include "base/random.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST = 5000 };
+
+typedef struct ranked {
+    double logit;
+    int32_t id;
+} ranked;
+
+static int by_rank(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    return x->logit > y->logit ? -1 : x->logit < y->logit ? 1 : x->id - y->id;
+}
+
+static void penalise_plainly(double *logits, size_t vocab, const qn_sampling *p, const int32_t *history,
+                             size_t n)
+{
+    long window = p->repeat_last ? p->repeat_last : 64;
+    for (size_t id = 0; id < vocab; id++) {
+        bool seen = false;
+        for (size_t i = 0; i < n; i++)
+            seen |= history[i] == (int32_t)id && (window < 0 || i + (size_t)window >= n);
+        if (seen && p->repeat_penalty > 0)
+            logits[id] = logits[id] > 0 ? (float)(logits[id] / (double)p->repeat_penalty)
+                                        : (float)(logits[id] * (double)p->repeat_penalty);
+    }
+}
+
+/* The tokens that may be drawn, best first, and their probabilities; returns their number. */
+static size_t distribution(const float *logits, size_t vocab, const qn_sampling *p,
+                           const int32_t *history, size_t n_history, int32_t *ids, double *chance)
+{
+    static double copy[MOST];
+    static ranked order[MOST];
+    for (size_t i = 0; i < vocab; i++)
+        copy[i] = (double)logits[i];
+    penalise_plainly(copy, vocab, p, history, n_history);
+    size_t n = 0, keep = 0;
+    for (size_t i = 0; i < vocab; i++)
+        if (!isnan(copy[i]))
+            order[n++] = (ranked){copy[i], (int32_t)i};
+    qsort(order, n, sizeof *order, by_rank);
+    double total = 0, sum = 0, drawn = 0;
+    for (size_t i = 0; i < n; i++)
+        total += exp(order[i].logit - order[0].logit);
+    double top_p = p->top_p > 0 ? (double)p->top_p : 1;
+    size_t top_k = p->top_k > 0 ? (size_t)p->top_k : n;
+    while (keep < n && keep < top_k && (keep == 0 || top_p >= 1 || sum < top_p * total) &&
+           exp(order[keep].logit - order[0].logit) >= (double)p->min_p * (1 - 1e-7))
+        sum += exp(order[keep++].logit - order[0].logit);
+    for (size_t i = 0; i < keep; i++) {
+        double t = p->temperature > 0 ? (double)p->temperature : 1e-9;
+        ids[i] = order[i].id;
+        drawn += chance[i] = exp((order[i].logit - order[0].logit) / t);
+    }
+    for (size_t i = 0; i < keep; i++)
+        chance[i] /= drawn;
+    return p->temperature > 0 ? keep : 1;
+}
+
+static int32_t sample(const float *logits, size_t vocab, const qn_sampling *p, const int32_t *history,
+                      size_t n)
+{
+    static float copy[MOST];
+    qn_error err = {0};
+    memcpy(copy, logits, vocab * sizeof *copy);
+    int32_t id = qn_sample(copy, vocab, p, history, n, &err);
+    if (id < 0)
+        fail_msg("%s", err.message);
+    return id;
+}
+
+static void random_logits(float *logits, size_t vocab, double spread, uint64_t seed)
+{
+    for (size_t i = 0; i < vocab; i++)
+        logits[i] = (float)(spread * (test_random(&seed) + test_random(&seed) + test_random(&seed)));
+}
+
+/* Each draw is of the reference's tokens, and the one that its random number points at. */
+static void check_chain(const float *logits, size_t vocab, const qn_sampling *p, const int32_t *history,
+                        size_t n_history)
+{
+    static int32_t ids[MOST];
+    static double chance[MOST], by_id[MOST];
+    size_t n = distribution(logits, vocab, p, history, n_history, ids, chance);
+    bool sorted = p->temperature == 0 || (p->top_p > 0 && p->top_p < 1) ||
+                  (p->top_k > 0 && (size_t)p->top_k < vocab);
+    for (size_t i = 0; i < vocab; i++)
+        by_id[i] = 0;
+    for (size_t i = 0; i < n; i++)
+        by_id[ids[i]] = chance[i];
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        qn_sampling s = *p;
+        s.seed = seed;
+        int32_t got = sample(logits, vocab, &s, history, n_history);
+        double u = qn__random_uniform(seed, n_history), sum = 0;
+        size_t i = 0;
+        if (sorted)
+            while (i + 1 < n && (sum += chance[i]) <= u)
+                i++;
+        else
+            while (i + 1 < vocab && (sum += by_id[i]) <= u)
+                i++;
+        int32_t want = sorted ? ids[i] : (int32_t)i;
+        if (got != want && fabs(sum - u) > 1e-9)
+            fail_msg("top_k %d top_p %g min_p %g t %g seed %d: drew %d, should be %d of %zu", p->top_k,
+                     (double)p->top_p, (double)p->min_p, (double)p->temperature, (int)seed, got, want, n);
+    }
+}
+
+static void test_chain(void **state)
+{
+    (void)state;
+    static const size_t vocabs[] = {1, 2, 50, 1000, MOST};
+    static float logits[MOST];
+    int32_t history[200];
+    uint64_t seed = 1;
+    for (int i = 0; i < 200; i++)
+        history[i] = (int32_t)((test_random(&seed) + 1) * 30) - 5; /* some are no tokens */
+    for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++)
+        for (int k = 0; k < 96; k++) {
+            random_logits(logits, vocabs[v], k % 7 == 6 ? 300 : 3, 100 + (uint64_t)k);
+            if (k % 5 == 4 && vocabs[v] > 2) {
+                logits[1] = NAN;
+                logits[2] = -INFINITY;
+            }
+            qn_sampling p = {.size = sizeof p};
+            p.temperature = (float[]){1, 0, 0.3f, 2.5f}[k % 4];
+            p.top_k = (int32_t[]){0, 5, 1, 40}[k / 4 % 4];
+            p.top_p = (float[]){0, 0.9f, 0.2f}[k / 16 % 3];
+            p.min_p = k / 48 ? 0.05f : 0;
+            p.repeat_penalty = k % 3 == 1 ? 1.3f : 0;
+            p.repeat_last = (int32_t[]){0, 3, -1}[k / 2 % 3];
+            check_chain(logits, vocabs[v], &p, history, k % 3 == 1 ? 200 : (size_t)k);
+        }
+}
+
+/* ---- how often -------------------------------------------------------------------------------------------------- */
+
+/* Chi-square of n draws: over seeds, or over positions of one seed. */
+static void check_frequencies(const qn_sampling *p, bool over_seeds)
+{
+    enum { VOCAB = 60, DRAWS = 40000 };
+    float logits[VOCAB];
+    int32_t ids[VOCAB], history[1] = {0};
+    double chance[VOCAB], count[VOCAB] = {0}, statistic = 0;
+    random_logits(logits, VOCAB, 1, 3);
+    size_t n = distribution(logits, VOCAB, p, history, 0, ids, chance);
+    int32_t *long_history = calloc(DRAWS, sizeof *long_history);
+    for (int i = 0; i < DRAWS; i++) {
+        qn_sampling s = *p;
+        s.seed = over_seeds ? (uint64_t)i : 7;
+        count[sample(logits, VOCAB, &s, long_history, over_seeds ? 0 : (size_t)i)]++;
+    }
+    free(long_history);
+    double cells = 0, expected_all = 0;
+    for (size_t i = 0; i < n; i++) {
+        double expected = chance[i] * DRAWS, d = count[ids[i]] - expected;
+        expected_all += count[ids[i]];
+        if (expected < 5)
+            continue;
+        statistic += d * d / expected;
+        cells++;
+    }
+    assert_true(expected_all == DRAWS); /* nothing else was drawn */
+    double freedom = cells - 1, sigma = (statistic - freedom) / sqrt(2 * freedom + 1e-9);
+    if (freedom > 0 && fabs(sigma) > 4)
+        fail_msg("chi-square %.1f for %.0f degrees of freedom", statistic, freedom);
+}
+
+static void test_frequencies(void **state)
+{
+    (void)state;
+    for (int seeds = 0; seeds < 2; seeds++) {
+        check_frequencies(&(qn_sampling){.temperature = 1}, seeds);
+        check_frequencies(&(qn_sampling){.temperature = 0.5f, .top_k = 12}, seeds);
+        check_frequencies(&(qn_sampling){.temperature = 1.7f, .top_p = 0.8f}, seeds);
+        check_frequencies(&(qn_sampling){.temperature = 1, .min_p = 0.1f}, seeds);
+    }
+}
+
+/* ---- edges --------------------------------------------------------------------------------------------------------- */
+
+static void test_edges(void **state)
+{
+    (void)state;
+    float logits[] = {1, 4, -2, 4, 3.999f, NAN, -INFINITY};
+    enum { N = sizeof logits / sizeof *logits };
+    bool seen[N] = {false};
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        qn_sampling one = {.temperature = 9, .top_k = 1, .seed = seed};
+        assert_int_equal(sample(logits, N, &one, NULL, 0), 1); /* the first of the largest */
+        qn_sampling tiny = {.temperature = 9, .top_p = 1e-30f, .seed = seed};
+        assert_int_equal(sample(logits, N, &tiny, NULL, 0), 1);
+        qn_sampling equals = {.temperature = 9, .min_p = 1, .seed = seed};
+        int32_t id = sample(logits, N, &equals, NULL, 0);
+        assert_true(id == 1 || id == 3);
+        qn_sampling hot = {.temperature = 1e6f, .seed = seed};
+        seen[sample(logits, N, &hot, NULL, 0)] = true;
+        qn_sampling cold = {.temperature = 1e-30f, .seed = seed};
+        id = sample(logits, N, &cold, NULL, 0);
+        assert_true(id == 1 || id == 3);
+        qn_sampling all = {.temperature = 9, .top_k = INT32_MAX, .top_p = 1, .seed = seed};
+        id = sample(logits, N, &all, NULL, 0);
+        assert_true(id < 5);
+    }
+    assert_true(seen[0] && seen[1] && seen[2] && seen[3] && seen[4] && !seen[5] && !seen[6]);
+    qn_sampling greedy = {.repeat_penalty = 2};
+    assert_int_equal(sample(logits, N, &greedy, (int32_t[]){1, 1, 1}, 3), 3);
+    assert_int_equal(sample(logits, N, &greedy, (int32_t[]){1, 3, 1}, 3), 4);
+    assert_int_equal(sample(logits, N, &(qn_sampling){.repeat_penalty = 2, .repeat_last = 1},
+                            (int32_t[]){3, 1}, 2), 3);
+}
+
+static void refuse(qn_sampling p, const float *logits, size_t n, const char *part)
+{
+    float copy[8];
+    qn_error err = {0};
+    memcpy(copy, logits, n * sizeof *copy);
+    assert_int_equal(qn_sample(copy, n, &p, NULL, 0, &err), -1);
+    assert_int_equal(err.code, QN_INVALID);
+    if (!strstr(err.message, part))
+        fail_msg("\"%s\" does not say \"%s\"", err.message, part);
+    memcpy(copy, logits, n * sizeof *copy);
+    assert_int_equal(qn_sample(copy, n, &p, NULL, 0, NULL), -1);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    float fine[] = {1, 2, 3}, nan[] = {NAN, NAN}, low[] = {-INFINITY, NAN}, high[] = {1, INFINITY};
+    refuse((qn_sampling){.temperature = -1}, fine, 3, "temperature -1");
+    refuse((qn_sampling){.temperature = NAN}, fine, 3, "temperature nan");
+    refuse((qn_sampling){.temperature = INFINITY}, fine, 3, "temperature inf");
+    refuse((qn_sampling){.top_p = 1.5f}, fine, 3, "top_p 1.5");
+    refuse((qn_sampling){.top_p = NAN}, fine, 3, "top_p nan");
+    refuse((qn_sampling){.min_p = -0.25f}, fine, 3, "min_p -0.25");
+    refuse((qn_sampling){.top_k = -5}, fine, 3, "top_k -5");
+    refuse((qn_sampling){.repeat_penalty = -2}, fine, 3, "repeat_penalty -2");
+    refuse((qn_sampling){.repeat_penalty = NAN}, fine, 3, "repeat_penalty nan");
+    for (int t = 0; t < 2; t++) {
+        qn_sampling p = {.temperature = (float)t, .top_p = 0.5f};
+        refuse(p, nan, 2, "not numbers");
+        refuse(p, low, 2, "not numbers");
+        refuse(p, high, 2, "not numbers");
+        refuse(p, fine, 0, "not numbers");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_frequencies),
+        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
