@@ -36,7 +36,7 @@ check: all ## the quick tests
 check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/run-tests $(SANITIZED)
 
-check-tsan: setup $(THREADED)/build.ninja ## the tests under ThreadSanitizer
+check-tsan: setup $(THREADED)/build.ninja listed ## the tests under ThreadSanitizer
 	$(call build,$(THREADED))
 	@scripts/run-tests --quick $(THREADED)
 

@@ -26,8 +26,8 @@ static void fusion(qn_device *device)
     qn_scope_end(s);
 }
 
-/* state[0] = sum(state), five times, each step in a scope of its own. The retained array is the one thing
- * that passes from scope to scope; giving it away lets the step write into its buffer. */
+/* state[0] = sum(state), five times, each step in a scope of its own. The retained array is the one
+ * thing that passes from scope to scope; giving it away lets the step write into its buffer. */
 static void steps(qn_device *device, bool keep_another)
 {
     qn_scope *s = qn_scope_begin(device);

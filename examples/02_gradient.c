@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients: fit y = tanh(x a + b) c to one period of a sine by gradient descent. The gradients come
- * from qn_grad; the step is written out by hand, and updates the parameters in place.
+ * Gradients: fit y = tanh(x a + b) c to one period of a sine by gradient descent. The gradients
+ * come from qn_grad; the step is written out by hand, and updates the parameters in place.
  *
  *     build/examples/02_gradient
  */

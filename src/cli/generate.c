@@ -99,6 +99,8 @@ static char *read_standard_input(size_t *size)
             free(text);
         text = more;
     }
+    if (!text)
+        fprintf(stderr, "quern generate: out of memory for the prompt\n");
     if (text && ferror(stdin)) {
         fprintf(stderr, "quern generate: standard input cannot be read\n");
         free(text);
@@ -131,6 +133,7 @@ static qn_status encode_prompt(const qn_tokenizer *t, const arguments *a, const 
 
 typedef struct output {
     bool json, terminal;
+    bool begun;  /* something was printed */
     qn_text all; /* for --json */
 } output;
 
@@ -146,6 +149,7 @@ static bool emit(output *o, qn_text *text)
         }
     } else if (text->n) {
         ok = fwrite(text->data, 1, text->n, stdout) == text->n && fflush(stdout) == 0;
+        o->begun = true;
     }
     text->n = 0;
     if (!ok)
@@ -259,9 +263,8 @@ static int stream(qn_generation *g, const qn_tokenizer *t, output *o, qn_error *
         written = emit(o, &text);
     qn_decoder_free(decoder);
     qn_text_free(&text);
-    if (!o->json && written)
+    if (!o->json && written && (o->begun || status == QN_OK))
         putchar('\n');
-    fflush(stdout);
     if (status != QN_OK)
         return failed(err);
     return written ? 0 : 1;

@@ -26,7 +26,7 @@ static void usage(FILE *to)
     fprintf(to, "\nquern COMMAND --help describes a command, quern --version the version.\n");
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
     if (argc < 2) {
         usage(stderr);
@@ -51,4 +51,15 @@ int main(int argc, char **argv)
             nearest ? "; did you mean " : "; see quern --help", nearest ? nearest : "",
             nearest ? "?" : "");
     return 2;
+}
+
+/* What was printed must have arrived: a full disk is a failure, whatever the command thought. */
+int main(int argc, char **argv)
+{
+    int status = dispatch(argc, argv);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
+        fprintf(stderr, "quern: standard output cannot be written\n");
+        return 1;
+    }
+    return status;
 }

@@ -78,7 +78,7 @@ static bool unknown(const char *command, const option *options, size_t n, const 
 
 static bool bad_value(const char *command, const option *o, const char *text)
 {
-    fprintf(stderr, "quern %s: --%s: \"%s\" is not %s from %.15g to %.15g\n", command,
+    fprintf(stderr, "quern %s: --%s: \"%s\" is not %s from %.16g to %.16g\n", command,
             o->long_name, text, o->type == OPTION_INTEGER ? "a whole number" : "a number",
             o->least, o->most);
     return false;

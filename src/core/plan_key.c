@@ -102,7 +102,7 @@ static uint32_t describe_node(const qn_array *a, uint64_t *key)
     key[0] = op | (uint64_t)a->dtype << 16 | (uint64_t)a->ndim << 20 |
              (uint64_t)a->format << 24 | n_in << 32 |
              (uint64_t)(a->flags & (QN__CONTIGUOUS | QN__TARGET)) << 40 | overwrite << 48 |
-             donated << 49;
+             donated << 49 | (uint64_t)(leaf && a->offset != 0) << 50;
     key[1] = 0;
     for (int i = 0; i < a->ndim; i++)
         key[1] |= bucket_code(a->shape[i]) << 8 * i;

@@ -246,7 +246,8 @@ static size_t top_bytes(const qn_array *a)
 static bool same_place_fits(const planner *p, uint32_t i, const qn_array *in)
 {
     const qn_array *a = node_at(p, i);
-    return in->base == in && in->dtype == a->dtype && same_shape(in, a) && !in->format &&
+    return in->base == in && in->offset == 0 && in->dtype == a->dtype && same_shape(in, a) &&
+           !in->format &&
            (in->flags & a->flags & QN__CONTIGUOUS) && p->drafts[in->index].last_read == i;
 }
 
@@ -512,6 +513,8 @@ qn__plan *qn__plan_make(qn_scope *s, const qn__live *live)
     planner p = {.s = s, .live = live};
     p.drafts = malloc((live->n + 1) * sizeof *p.drafts);
     p.ir = malloc(sizeof *p.ir);
+    if (p.ir)
+        p.ir->failed = false;
     qn__plan *plan = NULL;
     if (p.drafts && p.ir) {
         plan = try_plan(&p, LARGEST_GROUP);

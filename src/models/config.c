@@ -102,6 +102,8 @@ qn_status qn__config_rope(const qn__json_at *c, double default_theta, qn__decode
     qn__json_at r;
     if (!qn__json_find(c, "rope_parameters", &r) && !qn__json_find(c, "rope_scaling", &r))
         return QN_OK;
+    if (!cJSON_IsObject(r.node))
+        return qn__json_fail(&r, QN_FORMAT, err, "is not an object");
     const char *type = "default";
     if (qn__json_opt_number(&r, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK ||
         qn__json_opt_string(&r, "type", &type, err) != QN_OK ||

@@ -18,7 +18,7 @@ static bool is_half(const qn_array *w)
 /* x as the products see it. */
 static qn_array *rounded_to(qn_scope *s, qn_array *x, const qn_array *w)
 {
-    return is_half(w) ? qn_cast(s, qn_cast(s, x, (qn_dtype)w->dtype), QN_F32) : x;
+    return is_half(w) ? qn__round_to(s, x, (qn_dtype)w->dtype) : x;
 }
 
 /* Records LINEAR (columns == N) or LINEAR_BACK (columns == K). x is contiguous f32 or f64. */

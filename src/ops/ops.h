@@ -34,7 +34,11 @@ qn_array *qn__indices(qn_scope *s, qn_array *ids);
 qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in,
                           qn_array *const *in);
 
-/* ---- weights for linear layers ---- */
+/* ---- linear layers ---- */
+
+/* x with every element rounded to a narrower type, but of its own type; its derivative is that of the
+ * identity. */
+qn_array *qn__round_to(qn_scope *s, qn_array *x, qn_dtype dtype);
 
 /* The type a weight of a file's type is kept in: bf16 as it is, f16 and f32 as f32. */
 qn_dtype qn__packed_type(qn_dtype dtype);

@@ -21,6 +21,10 @@ typedef struct qn__full_params {
     double value;
 } qn__full_params;
 
+typedef struct qn__round_to_params {
+    int32_t dtype;
+} qn__round_to_params;
+
 typedef enum qn__reduction { QN__SUM, QN__MAX, QN__LOGSUMEXP, QN__ARGMAX } qn__reduction;
 
 /* Reduces the last axis of the input; the output lacks it. */

@@ -153,6 +153,20 @@ static qn_array *jvp_cast(qn_scope *s, const qn_array *node, qn_array *const *ta
                                                : NULL;
 }
 
+/* Rounding to a 16-bit type counts as the identity, as for the operands of a linear layer's kernel. */
+static void vjp_round_to(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                         qn_array **grads)
+{
+    (void)s, (void)node, (void)want;
+    grads[0] = ct;
+}
+
+static qn_array *jvp_round_to(qn_scope *s, const qn_array *node, qn_array *const *tangents)
+{
+    (void)s, (void)node;
+    return tangents[0];
+}
+
 static void vjp_zero(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
                      qn_array **grads)
 {
@@ -171,6 +185,12 @@ static qn__ir_value emit_identity(qn__ir *ir, const void *params, const qn__ir_v
 {
     (void)ir, (void)params;
     return in[0];
+}
+
+static qn__ir_value emit_round_to(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    const qn__round_to_params *p = params;
+    return qn__ir_cast(ir, qn__ir_cast(ir, in[0], (qn_dtype)p->dtype), qn__ir_dtype(ir, in[0]));
 }
 
 static qn__ir_value emit_square(qn__ir *ir, const void *params, const qn__ir_value *in)
@@ -295,6 +315,15 @@ qn_array *qn_cast(qn_scope *s, qn_array *x, qn_dtype dtype)
     return x->dtype == dtype ? x : qn__elementwise(s, QN__OP_CAST, dtype, 1, &x);
 }
 
+qn_array *qn__round_to(qn_scope *s, qn_array *x, qn_dtype dtype)
+{
+    x = qn__input(s, x, "round_to");
+    if (!x)
+        return qn__poison(s);
+    qn__round_to_params params = {dtype};
+    return qn__record(s, QN__OP_ROUND_TO, (qn_dtype)x->dtype, x->ndim, x->shape, 1, &x, &params);
+}
+
 qn_array *qn_stop_gradient(qn_scope *s, qn_array *x)
 {
     return unary(s, QN__OP_STOP_GRADIENT, x, false);
@@ -370,6 +399,12 @@ const qn__op_def qn__copy_op = {.name = "contiguous",
                                 .emit = emit_identity,
                                 .vjp = vjp_cast,
                                 .jvp = jvp_cast};
+const qn__op_def qn__round_to_op = {.name = "round_to",
+                                    .class = QN__ELEMENTWISE,
+                                    .params_size = sizeof(qn__round_to_params),
+                                    .emit = emit_round_to,
+                                    .vjp = vjp_round_to,
+                                    .jvp = jvp_round_to};
 const qn__op_def qn__stop_gradient_op = {.name = "stop_gradient",
                                          .class = QN__ELEMENTWISE,
                                          .emit = emit_identity,

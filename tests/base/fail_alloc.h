@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failing the n-th allocation. The program is linked with
- * -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc; include this header in its one source file.
+ * Failing the n-th allocation, or start of a thread. The program is linked with -Wl,--wrap=malloc and the
+ * like for each function wrapped here (scripts/test-wraps); include this header in its one source file.
  *
  *     for (long n = 0;; n++) {
  *         fail_allocation_begin(n);
@@ -14,15 +14,23 @@
 #ifndef QN_TESTS_FAIL_ALLOC_H
 #define QN_TESTS_FAIL_ALLOC_H
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *p, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                          void *argument);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                          void *argument);
 
 static long allocations_left = -1; /* -1: never fail */
 static bool allocation_failed;
@@ -50,6 +58,17 @@ void *__wrap_calloc(size_t n, size_t size)
 void *__wrap_realloc(void *p, size_t size)
 {
     return allocation_fails() ? NULL : __real_realloc(p, size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return allocation_fails() ? NULL : __real_aligned_alloc(alignment, size);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                          void *argument)
+{
+    return allocation_fails() ? EAGAIN : __real_pthread_create(thread, attributes, start, argument);
 }
 
 static inline void fail_allocation_begin(long n)

@@ -129,6 +129,27 @@ static void test_donation(void **state)
     qn_device_close(dev);
 }
 
+/* A donated part of a larger buffer: the result cannot live at its beginning. */
+static void test_donated_part(void **state)
+{
+    qn_device *dev = open_cpu(state);
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *x = qn_slice(s, qn_arange(s, QN_F32, 8), 0, 4, 8, 1);
+    assert_int_equal(qn_eval(s, x), QN_OK);
+    qn_array *part = qn_retain(x);
+    qn_scope_end(s);
+    s = qn_scope_begin(dev);
+    float v = 100, y[4];
+    qn_array *u = qn_slice_update(s, qn_donate(s, part), qn_from_f32(s, &v, 1),
+                                  (const int64_t[]){1});
+    assert_int_equal(qn_read_f32(s, u, y, 4), QN_OK);
+    assert_float_equal(y[0], 4, 0);
+    assert_float_equal(y[1], 100, 0);
+    assert_float_equal(y[3], 7, 0);
+    qn_scope_end(s);
+    qn_device_close(dev);
+}
+
 /* A reader recorded after the update still sees the old value. */
 static void test_late_reader(void **state)
 {
@@ -190,6 +211,7 @@ int main(void)
         cmocka_unit_test(test_chain),        cmocka_unit_test(test_views),
         cmocka_unit_test(test_plan_is_found_again), cmocka_unit_test(test_buckets),
         cmocka_unit_test(test_donation),     cmocka_unit_test(test_late_reader),
+        cmocka_unit_test(test_donated_part),
         cmocka_unit_test(test_errors_stick), cmocka_unit_test(test_memory_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

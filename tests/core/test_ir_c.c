@@ -132,7 +132,8 @@ static void interpret(const qn__cpu_kernels *table, const qn__ir *ir, const qn_d
                       char **at)
 {
     qn__operand operands[INPUTS + 1] = {0};
-    for (int i = 0; i <= ir->n_inputs; i++) {
+    assert_in_range(ir->n_inputs, 0, INPUTS);
+    for (int i = 0; i <= ir->n_inputs && i <= INPUTS; i++) {
         operands[i].ndim = 1;
         operands[i].shape[0] = N;
         operands[i].stride[0] = 1;

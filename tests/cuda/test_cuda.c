@@ -513,16 +513,22 @@ static qn_array *any_bits(qn_scope *s, qn_dtype type, int64_t n)
     return a;
 }
 
+/* Appends y as f64 and, of 64-bit integers, the low bits that f64 would hide. */
+static void show_bits(qn_scope *s, qn_array *y, qn_array **parts, int *n)
+{
+    qn_dtype type = qn_array_dtype(y);
+    parts[(*n)++] = qn_cast(s, y, QN_F64);
+    if (type == QN_I64 || type == QN_U64)
+        parts[(*n)++] = qn_cast(s, qn_cast(s, y, QN_U32), QN_F64);
+}
+
 static qn_array *op_cast_to_all(qn_scope *s)
 {
     qn_array *x = any_bits(s, case_type, 3000), *parts[2 * QN_DTYPE_COUNT];
-    for (int to = 0; to < QN_DTYPE_COUNT; to++) {
-        qn_array *y = qn_cast(s, x, (qn_dtype)to);
-        parts[2 * to] = qn_cast(s, y, QN_F64);
-        /* the low bits of a 64-bit integer, which f64 would hide */
-        parts[2 * to + 1] = qn_cast(s, qn_cast(s, y, QN_U32), QN_F64);
-    }
-    return qn_concatenate(s, parts, 2 * QN_DTYPE_COUNT, 0);
+    int n = 0;
+    for (int to = 0; to < QN_DTYPE_COUNT; to++)
+        show_bits(s, qn_cast(s, x, (qn_dtype)to), parts, &n);
+    return qn_concatenate(s, parts, n, 0);
 }
 
 static qn_array *op_exact_functions(qn_scope *s)
@@ -538,11 +544,10 @@ static qn_array *op_exact_functions(qn_scope *s)
         qn_less(s, a, b),     qn_less_equal(s, a, b), qn_where(s, qn_less(s, a, b), a, b)};
     enum { PARTS = sizeof parts / sizeof *parts };
     qn_array *all[2 * PARTS];
-    for (int i = 0; i < PARTS; i++) {
-        all[2 * i] = qn_cast(s, parts[i], QN_F64);
-        all[2 * i + 1] = qn_cast(s, qn_cast(s, parts[i], QN_U32), QN_F64);
-    }
-    return qn_concatenate(s, all, 2 * PARTS, 0);
+    int n = 0;
+    for (int i = 0; i < PARTS; i++)
+        show_bits(s, parts[i], all, &n);
+    return qn_concatenate(s, all, n, 0);
 }
 
 typedef struct op_case {

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every allocation (and start of a thread) of a run fails once: opening a device, loading a model, opening
+ * sessions, sampling three tokens and choosing three greedily. Nothing crashes or leaks; either the failure
+ * is reported in one line, or the run did not need that allocation and its tokens are the right ones.
+ */
+#include "generate/model_test.h"
+
+#include "base/fail_alloc.h"
+
+#include <limits.h>
+
+enum { PROMPT = 9, SAMPLED = 3, GREEDY = 3 };
+
+typedef struct job {
+    const char *model;
+    bool tokenizer;
+    int32_t tokens[SAMPLED + GREEDY];
+    qn_session *session; /* of the last phase, for a second try */
+    int recovered;
+} job;
+
+static const int32_t prompt[PROMPT] = {5, 17, 42, 3, 99, 120, 8, 33, 64};
+
+static qn_status generate(job *j, qn_model *model, float temperature, int32_t *out, int n, qn_error *err)
+{
+    qn_session_options so = {.size = sizeof so, .context = 64, .prefill_chunk = 4};
+    qn_generation_options go = {.size = sizeof go, .max_tokens = n, .ignore_stop = true};
+    qn_generation *g = NULL;
+    go.sampling = (qn_sampling){.temperature = temperature, .top_p = temperature > 0 ? 0.9f : 0,
+                                .repeat_penalty = temperature > 0 ? 1.1f : 0, .seed = 3};
+    qn_status status = qn_session_open(&j->session, model, &so, err);
+    if (status == QN_OK)
+        status = qn_generation_begin(&g, j->session, prompt, PROMPT, &go, err);
+    for (int i = 0; status == QN_OK && i < n; i++)
+        status = qn_generation_next(g, &out[i], err);
+    qn_generation_end(g);
+    return status;
+}
+
+/* After a failure the session still works. */
+static void try_again(job *j)
+{
+    if (!j->session)
+        return;
+    qn_error err = {0};
+    long left = allocations_left;
+    allocations_left = -1;
+    qn_session_rewind(j->session, 0);
+    if (qn_session_append(j->session, prompt, PROMPT, &err) != QN_OK)
+        fail_msg("the session did not recover: %s", err.message);
+    assert_int_equal(qn_session_length(j->session), PROMPT);
+    assert_non_null(qn_session_logits(j->session));
+    j->recovered++;
+    allocations_left = left;
+}
+
+static qn_status run(job *j, qn_error *err)
+{
+    char path[600];
+    qn_device *device = NULL;
+    qn_model *model = NULL;
+    qn_device_options o = {.size = sizeof o, .threads = 2};
+    qn_model_options mo = {.size = sizeof mo, .no_tokenizer = !j->tokenizer};
+    snprintf(path, sizeof path, "%s/%s", getenv("QUERN_SOURCE"), j->model);
+    j->session = NULL;
+    qn_status status = qn_device_open(&device, "cpu", &o, err);
+    if (status == QN_OK)
+        status = qn_model_open(&model, device, path, &mo, err);
+    if (status == QN_OK)
+        status = generate(j, model, 0.8f, j->tokens, SAMPLED, err);
+    if (status == QN_OK) {
+        qn_session_close(j->session);
+        j->session = NULL;
+        status = generate(j, model, 0, j->tokens + SAMPLED, GREEDY, err);
+    }
+    if (status != QN_OK)
+        try_again(j);
+    qn_session_close(j->session);
+    qn_model_close(model);
+    qn_device_close(device);
+    return status;
+}
+
+/* Fails allocation first, first + step, ... until the run makes no more; returns how many failed. */
+static long sweep(job *j, long first, long step, long *reported)
+{
+    int32_t want[SAMPLED + GREEDY];
+    qn_error err = {0};
+    assert_int_equal(run(j, &err), QN_OK);
+    memcpy(want, j->tokens, sizeof want);
+    long n = first, failures = 0;
+    for (;; n += step) {
+        err = (qn_error){0};
+        memset(j->tokens, 0, sizeof j->tokens);
+        fail_allocation_begin(n);
+        qn_status status = run(j, &err);
+        if (!fail_allocation_end())
+            break;
+        failures++;
+        if (status == QN_OK) {
+            assert_memory_equal(j->tokens, want, sizeof want);
+            continue;
+        }
+        ++*reported;
+        if ((status != QN_MEMORY && status != QN_LIMIT) || err.code != status || !err.message[0] ||
+            strchr(err.message, '\n'))
+            fail_msg("allocation %ld: status %d, error %d: \"%s\"", n, (int)status, (int)err.code,
+                     err.message);
+    }
+    return failures;
+}
+
+static void report(const job *j, long failures, long reported)
+{
+    printf("%s: %ld allocations failed, %ld reported, %ld not needed, %d sessions went on\n", j->model,
+           failures, reported, failures - reported, j->recovered);
+}
+
+static void test_every_allocation(void **state)
+{
+    (void)state;
+    job j = {.model = "tests/golden/llama/llama3-tied"};
+    long reported = 0, failures = sweep(&j, 0, 1, &reported);
+    report(&j, failures, reported);
+    assert_true(failures > 200 && reported > failures / 2 && j.recovered > 50);
+}
+
+/* With a tokenizer and bf16 weights; too slow to fail each. */
+static void test_demo(void **state)
+{
+    (void)state;
+    job j = {.model = "models/demo", .tokenizer = true};
+    qn_error err = {0};
+    fail_allocation_begin(LONG_MAX);
+    assert_int_equal(run(&j, &err), QN_OK);
+    long all = LONG_MAX - allocations_left, reported = 0;
+    fail_allocation_end();
+    long failures = sweep(&j, 0, all / 60 + 1, &reported);
+    report(&j, failures, reported);
+    assert_true(failures >= 40);
+}
+
+/* A limit instead of a failure: every size from nothing to enough. */
+static void test_memory_limits(void **state)
+{
+    (void)state;
+    int refused = 0;
+    for (size_t limit = 64 << 10; limit < 8 << 20; limit += limit / 4) {
+        qn_device *device;
+        qn_device_options o = {.size = sizeof o, .threads = 1, .memory_limit = limit};
+        qn_error err = {0};
+        assert_int_equal(qn_device_open(&device, "cpu", &o, &err), QN_OK);
+        qn_model *model;
+        qn_model_options mo = {.size = sizeof mo, .no_tokenizer = true};
+        char path[600];
+        snprintf(path, sizeof path, "%s/tests/golden/llama/plain", getenv("QUERN_SOURCE"));
+        qn_status status = qn_model_open(&model, device, path, &mo, &err);
+        if (status == QN_OK) {
+            job j = {.model = NULL};
+            status = generate(&j, model, 0.8f, j.tokens, SAMPLED, &err);
+            qn_session_close(j.session);
+        }
+        qn_model_close(model);
+        assert_true(status == QN_OK || status == QN_LIMIT);
+        assert_true(qn_device_memory(device).peak <= limit);
+        refused += status != QN_OK;
+        qn_device_close(device);
+        if (status == QN_OK)
+            break;
+    }
+    assert_true(refused > 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_allocation),
+        cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_memory_limits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
