@@ -103,7 +103,7 @@ static long sweep(job *j, long first, long step, long *reported)
             continue;
         }
         ++*reported;
-        if ((status != QN_MEMORY && status != QN_LIMIT) || err.code != status || !err.message[0] ||
+        if (status != QN_MEMORY || err.code != status || !err.message[0] ||
             strchr(err.message, '\n'))
             fail_msg("allocation %ld: status %d, error %d: \"%s\"", n, (int)status, (int)err.code,
                      err.message);
@@ -139,6 +139,28 @@ static void test_demo(void **state)
     long failures = sweep(&j, 0, all / 60 + 1, &reported);
     report(&j, failures, reported);
     assert_true(failures >= 40);
+}
+
+/* A call that fails empties the session, also when only its results were lost. */
+static void test_failed_append(void **state)
+{
+    (void)state;
+    qn_device *device = open_cpu_threads(1);
+    qn_model *model = open_model(device, "tests/golden/llama/plain", false);
+    for (long n = 0;; n++) {
+        qn_session *session = open_session(model, 4, 1);
+        qn_error err = {0};
+        fail_allocation_begin(n);
+        qn_status status = qn_session_append(session, prompt, PROMPT, &err);
+        bool failed = fail_allocation_end();
+        assert_int_equal(qn_session_length(session), status == QN_OK ? PROMPT : 0);
+        assert_true((qn_session_logits(session) != NULL) == (status == QN_OK));
+        qn_session_close(session);
+        if (!failed)
+            break;
+    }
+    qn_model_close(model);
+    qn_device_close(device);
 }
 
 /* A limit instead of a failure: every size from nothing to enough. */
@@ -177,6 +199,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_allocation),
         cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_failed_append),
         cmocka_unit_test(test_memory_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

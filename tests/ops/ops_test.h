@@ -230,7 +230,9 @@ static inline qn_array *put(qn_scope *s, const host *h, layout how)
         how = PLAIN;
     size_t before = 0;
     if (how == OFFSET) {
-        size_t row = h->shape[0] ? h->n / (size_t)h->shape[0] : 0;
+        size_t row = 1;
+        for (int d = 1; d < h->ndim; d++)
+            row *= (size_t)h->shape[d];
         before = row;
         room = h->n + 3 * row + 1;
     }
