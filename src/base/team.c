@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The team. Two waits: a barrier inside a run, nanoseconds to microseconds long, which spins and then
- * yields; and the wait for the next run, which spins for a fraction of a millisecond and then sleeps on a
- * condition variable. Waking is under the mutex, so no wake-up is lost.
+ * The team. Two waits: inside a run, nanoseconds to microseconds long, which spins and then yields; and
+ * the wait for the next run, which spins for a fraction of a millisecond and then sleeps on a
+ * condition variable. Waking is under the mutex, so no wake-up is lost. A run does not wait for workers that
+ * have not come to it: its caller closes it when its own part is through, and waits for those inside.
  */
 #include "base/team.h"
 
@@ -14,7 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SPINS_IN_BARRIER = 2000, SPINS_BETWEEN_RUNS = 20000, MOST_THREADS = 1024 };
+enum { SPINS_IN_RUN = 2000, SPINS_BETWEEN_RUNS = 20000, MOST_THREADS = 1024 };
+
+#define CLOSED 0x80000000u /* no worker may join the run any more */
 
 struct qn__team {
     int n;
@@ -27,9 +30,7 @@ struct qn__team {
     int sleepers; /* under lock */
     alignas(64) atomic_uint run;       /* counts runs; workers wait for it to change */
     atomic_bool quit;
-    alignas(64) atomic_int unfinished; /* workers still in the run */
-    alignas(64) atomic_int arrived;
-    alignas(64) atomic_uint phase;     /* counts barriers */
+    alignas(64) atomic_uint state;     /* workers in the run, and CLOSED */
 };
 
 static inline void pause_cpu(void)
@@ -39,6 +40,14 @@ static inline void pause_cpu(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+void qn__team_pause(unsigned i)
+{
+    if (i < SPINS_IN_RUN)
+        pause_cpu();
+    else
+        sched_yield();
 }
 
 /* The CPUs a cgroup's quota allows, rounded up; 0 when there is none. */
@@ -63,11 +72,13 @@ int qn__team_default_size(void)
     return n < 1 ? 1 : n > MOST_THREADS ? MOST_THREADS : n;
 }
 
-static void wait_for_run(qn__team *team, unsigned seen)
+/* Returns the number of the newest run once it differs from `seen`. */
+static unsigned wait_for_run(qn__team *team, unsigned seen)
 {
     for (int i = 0; i < SPINS_BETWEEN_RUNS; i++) {
-        if (atomic_load_explicit(&team->run, memory_order_acquire) != seen)
-            return;
+        unsigned run = atomic_load_explicit(&team->run, memory_order_acquire);
+        if (run != seen)
+            return run;
         pause_cpu();
     }
     pthread_mutex_lock(&team->lock);
@@ -75,7 +86,9 @@ static void wait_for_run(qn__team *team, unsigned seen)
     while (atomic_load(&team->run) == seen)
         pthread_cond_wait(&team->wake, &team->lock);
     team->sleepers--;
+    unsigned run = atomic_load(&team->run);
     pthread_mutex_unlock(&team->lock);
+    return run;
 }
 
 typedef struct start {
@@ -88,12 +101,13 @@ static void *work(void *argument)
     start s = *(start *)argument;
     free(argument);
     qn__team *team = s.team;
-    for (unsigned seen = 0;; seen++) {
-        wait_for_run(team, seen);
+    for (unsigned seen = 0;;) {
+        seen = wait_for_run(team, seen);
         if (atomic_load(&team->quit))
             return NULL;
-        team->fn(team->context, s.thread, team->n);
-        atomic_fetch_sub_explicit(&team->unfinished, 1, memory_order_acq_rel);
+        if (!(atomic_fetch_add_explicit(&team->state, 1, memory_order_acq_rel) & CLOSED))
+            team->fn(team->context, s.thread, team->n);
+        atomic_fetch_sub_explicit(&team->state, 1, memory_order_acq_rel);
     }
 }
 
@@ -113,7 +127,7 @@ qn__team *qn__team_new(int n_threads)
     qn__team *team = aligned_alloc(64, (sizeof *team + 63) / 64 * 64);
     if (!team)
         return NULL;
-    *team = (qn__team){.n = n_threads};
+    *team = (qn__team){.n = n_threads, .state = CLOSED};
     pthread_mutex_init(&team->lock, NULL);
     pthread_cond_init(&team->wake, NULL);
     team->threads = calloc((size_t)n_threads, sizeof *team->threads);
@@ -164,23 +178,10 @@ void qn__team_run(qn__team *team, qn__team_fn *fn, void *context)
     }
     team->fn = fn;
     team->context = context;
-    atomic_store_explicit(&team->unfinished, team->n - 1, memory_order_relaxed);
+    atomic_fetch_and_explicit(&team->state, ~CLOSED, memory_order_release);
     announce(team);
     fn(context, 0, team->n);
-    for (int i = 0; atomic_load_explicit(&team->unfinished, memory_order_acquire) > 0; i++)
-        i < SPINS_IN_BARRIER ? pause_cpu() : (void)sched_yield();
-}
-
-void qn__team_barrier(qn__team *team)
-{
-    if (team->n == 1)
-        return;
-    unsigned phase = atomic_load_explicit(&team->phase, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) == team->n - 1) {
-        atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&team->phase, phase + 1, memory_order_release);
-        return;
-    }
-    for (int i = 0; atomic_load_explicit(&team->phase, memory_order_acquire) == phase; i++)
-        i < SPINS_IN_BARRIER ? pause_cpu() : (void)sched_yield();
+    atomic_fetch_or_explicit(&team->state, CLOSED, memory_order_acq_rel);
+    for (unsigned i = 0; atomic_load_explicit(&team->state, memory_order_acquire) != CLOSED; i++)
+        qn__team_pause(i);
 }

@@ -60,8 +60,7 @@ static bool has_config(const char *directory)
 /* Beside the binary (a build tree's or an installation's), else where it was built or installed. */
 static const char *built_in_model(char *path, size_t room)
 {
-    static const char *const beside[] = {"../models/demo", "../share/quern/models/demo",
-                                         "../../../models/demo"};
+    static const char *const beside[] = {"../share/quern/models/demo", "../../../models/demo"};
     char self[4000];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n > 0) {
@@ -73,8 +72,13 @@ static const char *built_in_model(char *path, size_t room)
                 return path;
         }
     }
-    snprintf(path, room, "%s", QN_DEMO_MODEL);
-    return has_config(path) ? path : NULL;
+    static const char *const built[] = {QN_DEMO_INSTALLED, QN_DEMO_SOURCE};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, room, "%s", built[i]);
+        if (has_config(path))
+            return path;
+    }
+    return NULL;
 }
 
 /* ---- the prompt -------------------------------------------------------------------------------------------- */

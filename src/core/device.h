@@ -20,7 +20,7 @@ typedef struct qn__device_ops {
     qn_status (*read)(qn_device *device, void *host, const void *from, size_t n, qn_error *err);
 
     /* The kernel for a node as it is recorded (operation, types, formats, strides pattern); NULL when
-     * this device has none. Elementwise chains have their own: kernel_for_chain. */
+     * this device has none. Not asked for elementwise nodes: a step with a program is a fused chain. */
     const void *(*kernel)(qn_device *device, const qn_array *node);
 
     /* The storage format in which linear layers want a weight of this type. */

@@ -2,6 +2,9 @@
  *
  * Plans: what evaluating a graph of one structure takes, decided once.
  *
+ * Words: elementwise nodes that run together are a group while planning and a chain in the plan; the chain's
+ * IR is its program, one execution of it a pass over memory, and the CPU's form of a program a tape.
+ *
  * A plan holds decisions only: which nodes run, which elementwise nodes run together, in which order,
  * where each value lives. They depend on the graph's structure and on its sizes rounded up to buckets
  * (four to an octave), so a plan serves every size in its buckets. The exact sizes of one call, turned
@@ -26,7 +29,7 @@ typedef enum qn__place {
 
 typedef struct qn__storage {
     uint8_t place;   /* qn__place */
-    uint32_t slot;   /* INPUT, OUTPUT: number of the slot; ALIAS: the other node */
+    uint32_t slot;   /* INPUT, OUTPUT: the number of the slot; ALIAS: the number of the other live node */
     size_t offset;   /* WORKSPACE: bytes from its start */
 } qn__storage;
 
@@ -160,7 +163,7 @@ void qn__binding_release(qn__binding *binding);
 qn__binding *qn__plan_lookup(qn_scope *s, const qn__live *live, bool *made);
 void qn__plan_release(qn__plan *plan);
 
-/* The largest size in the bucket of `size`: 1 and 2 are exact, then four buckets to an octave. */
+/* The largest size in the bucket of `size`: up to 8 each is its own, then four buckets to an octave. */
 int64_t qn__bucket_top(int64_t size);
 
 #endif

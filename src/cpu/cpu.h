@@ -4,8 +4,8 @@
  *
  * Each operation has one qn__cpu_op in the list cpu.def. `prepare` looks at one call's sizes and says
  * into how many independent units each phase of the work can be cut and what scratch it needs; `run`
- * does a range of units. The thread team cuts phases into ranges in lockstep, with a barrier between
- * phases; which thread does which range can never change a bit.
+ * does a range of units. The thread team takes chunks of a phase as they come and begins the next when all
+ * are done; which thread does which range can never change a bit.
  */
 #ifndef QN_CPU_CPU_H
 #define QN_CPU_CPU_H
@@ -26,7 +26,7 @@ typedef struct qn__cpu_step {
     int64_t units[QN__CPU_PHASES];
     size_t scratch; /* bytes a thread */
     size_t shared;  /* bytes for all threads, from phase to phase */
-    bool serial;    /* too small to be worth a barrier: thread 0 alone */
+    bool serial;    /* too small to be worth cutting */
 } qn__cpu_step;
 
 /* One thread's part of a phase. at: one pointer an operand, the output last. */
@@ -46,9 +46,18 @@ typedef struct qn__cpu_op {
     void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
 } qn__cpu_op;
 
+/* What threads take chunks of: one phase of a step, or a run of small steps as a single chunk. */
+typedef struct qn__cpu_task {
+    uint32_t step, n_steps;
+    int phase; /* -1: all phases of n_steps steps, in one chunk */
+    uint32_t n_chunks;
+} qn__cpu_task;
+
 typedef struct qn__cpu_binding {
     qn__cpu_step *steps;
     uint32_t n_steps;
+    qn__cpu_task *tasks;
+    uint32_t n_tasks;
     size_t scratch, shared; /* the most that a step needs */
 } qn__cpu_binding;
 

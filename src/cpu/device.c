@@ -124,7 +124,31 @@ static void cpu_drop(qn_device *device, qn__binding *binding)
     for (uint32_t i = 0; i < part->n_steps; i++)
         free((void *)part->steps[i].tape);
     free(part->steps);
+    free(part->tasks);
     free(part);
+}
+
+/* Chunks a thread: enough that one that comes late leaves work to the others, few enough that taking them
+ * costs nothing. */
+enum { CHUNKS_A_THREAD = 4 };
+
+/* Cuts the steps into tasks; room for them is there. */
+static void make_tasks(qn__cpu_binding *part, int n_threads)
+{
+    for (uint32_t i = 0; i < part->n_steps; i++) {
+        const qn__cpu_step *step = &part->steps[i];
+        qn__cpu_task *last = part->n_tasks ? &part->tasks[part->n_tasks - 1] : NULL;
+        if (step->serial && last && last->n_chunks == 1 && last->phase < 0) {
+            last->n_steps++;
+            continue;
+        }
+        for (int phase = 0; phase < (step->serial ? 1 : step->n_phases); phase++) {
+            int64_t most = (int64_t)CHUNKS_A_THREAD * n_threads, units = step->units[phase];
+            part->tasks[part->n_tasks++] = (qn__cpu_task){
+                .step = i, .n_steps = 1, .phase = step->serial ? -1 : phase,
+                .n_chunks = step->serial ? 1 : (uint32_t)(units < most ? units : most)};
+        }
+    }
 }
 
 static qn_status cpu_bind(qn_device *device, const qn__plan *plan, qn__binding *binding,
@@ -136,7 +160,8 @@ static qn_status cpu_bind(qn_device *device, const qn__plan *plan, qn__binding *
         return qn__fail_memory(err, "a binding");
     binding->device_part = part;
     part->steps = calloc(plan->n_steps + 1, sizeof *part->steps);
-    if (!part->steps)
+    part->tasks = calloc((size_t)plan->n_steps * QN__CPU_PHASES + 1, sizeof *part->tasks);
+    if (!part->steps || !part->tasks)
         return qn__fail_memory(err, "a binding");
     for (; part->n_steps < plan->n_steps; part->n_steps++) {
         qn__cpu_step *step = &part->steps[part->n_steps];
@@ -145,6 +170,7 @@ static qn_status cpu_bind(qn_device *device, const qn__plan *plan, qn__binding *
         part->scratch = step->scratch > part->scratch ? step->scratch : part->scratch;
         part->shared = step->shared > part->shared ? step->shared : part->shared;
     }
+    make_tasks(part, qn__team_size(cpu->team));
     part->scratch = (part->scratch + 127) & ~(size_t)63; /* no line shared between threads */
     part->shared = (part->shared + 127) & ~(size_t)63;
     return QN_OK;

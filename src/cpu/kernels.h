@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/*
+/* SPDX-License-Identifier: Apache-2.0
+ *
  * The CPU kernel table.
  *
  * Problem: one set of small kernels makes the CPU backend fast, in several instruction-set tiers,
@@ -12,10 +12,10 @@
  *
  * Invariants, within one tier:
  *  - A result does not depend on the range cuts, on the number of rows M, on how rows are grouped,
- * on alignment, nor (in attention) on whether a row runs in prefill or in decode, or on the cache's
- * capacity. A reduction's order depends on the reduced length only.
+ *    on alignment, nor (in attention) on whether a row runs in prefill or in decode, or on the
+ *    cache's capacity. A reduction's order depends on the reduced length only.
  *  - Elementwise maps, conversions, row kernels and rope give the same bits in every tier (one
- * source for all).
+ *    source for all).
  *  - x is never written; outputs do not overlap inputs unless the comment says so.
  *
  * Strides and lengths count elements, not bytes. "bf16" and "f16" are uint16_t. size_t ranges are
@@ -51,12 +51,15 @@ typedef enum qn__cpu_map {
     QN__CPU_MAP_COUNT
 } qn__cpu_map;
 
+/* clang-format off */
 /*
  * Packed weights W[N, K]: panels of 16 output rows, K sequential, padded with zeros to 16 rows (and
- * to even K for bf16). f32:  panel p, k:      16 floats, lane j = W[16p + j, k] bf16: panel p, k
- * pair: 16 pairs,  lane j = (W[16p + j, k], W[16p + j, k + 1]) The data must be 64-byte aligned.
- * All tiers share the layout.
+ * to even K for bf16).
+ *   f32:  panel p, column k:  16 floats, lane j = W[16p + j, k]
+ *   bf16: panel p, k even:    16 pairs,  lane j = (W[16p + j, k], W[16p + j, k + 1])
+ * The data must be 64-byte aligned. All tiers share the layout.
  */
+/* clang-format on */
 #define QN__CPU_PANEL 16
 
 static inline size_t qn__cpu_panels(size_t n)
@@ -129,9 +132,9 @@ typedef struct qn__cpu_dense_f64 {
 
 /*
  * Rotary embedding of rows (tokens) of heads. Row r, head h starts at x + r * x_row + h * x_head.
- * The first 2 * half elements of a head rotate by row r's cos[half], sin[half]; elements 2 * half
- * .. d are copied. y may be x. split half:  (i, i + half);  interleaved ("traditional"): (2i, 2i +
- * 1) y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin, each product rounded
+ * The first 2 * half elements of a head rotate by row r's cos[half], sin[half]; elements from
+ * 2 * half on are copied. y may be x. Pairs are (i, i + half), or (2i, 2i + 1) when interleaved:
+ * y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin, each product rounded.
  */
 typedef struct qn__cpu_rope {
     size_t heads, d, half;
@@ -155,16 +158,21 @@ typedef struct qn__cpu_rope_f64 {
     size_t cs_row;
 } qn__cpu_rope_f64;
 
+/* clang-format off */
 /*
  * Attention of one KV head: tokens x the query heads that share it. Keys are visited in blocks of
- * 64 anchored at key 0. K: blocks of 16 keys, transposed: key s, dimension i at k[(s / 16) * d * 16
- * + i * 16 + s % 16] V: v[s * ldv + i] Memory must exist for whole blocks of 16 keys of K; what
- * lies outside a token's range is never used (it may be NaN). pages, when given, maps a logical
- * block of 64 keys to a physical one (paged and rotating caches); only the entries that a range
- * touches are read, and pages of 64 keys must exist for them. Token t sees keys begin[t] .. end[t]
- * - 1. score = scale * (q . k), then softcap * tanh(score / softcap) when softcap > 0. sink[h],
- * when given, joins the softmax's denominator as one more logit. A token without keys gives zeros.
+ * 64 anchored at key 0.
+ *   K: blocks of 16 keys, transposed: key s, dimension i at k[(s / 16) * d * 16 + i * 16 + s % 16]
+ *   V: v[s * ldv + i]
+ * Memory must exist for whole blocks of 16 keys of K; what lies outside a token's range is never
+ * used (it may be NaN). pages, when given, maps a logical block of 64 keys to a physical one (paged
+ * and rotating caches); only the entries that a range touches are read, and pages of 64 keys must
+ * exist for them.
+ * Token t sees keys begin[t] .. end[t] - 1. score = scale * (q . k), then
+ * softcap * tanh(score / softcap) when softcap > 0. sink[h], when given, joins the softmax's
+ * denominator as one more logit. A token without keys gives zeros.
  */
+/* clang-format on */
 typedef struct qn__cpu_attend {
     qn__cpu_type type; /* of k and v: F32 or BF16 */
     size_t d, dv;      /* length of a key and of a value */

@@ -1,65 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Running a binding: the team walks its steps in lockstep. Pointers are resolved once before; between two
- * steps there is neither an allocation nor a lock.
+ * Running a binding: the team walks its tasks in order. A task is cut into chunks that threads take as
+ * they come, and the next begins when all chunks are done; so a thread that is not running, on a busy
+ * machine, holds up nobody. Pointers are resolved once before; between two tasks there is neither an
+ * allocation nor a lock.
  */
 #include "base/error.h"
 #include "cpu/cpu.h"
 
+#include <stdalign.h>
 #include <stdlib.h>
 
+/* How far a task is: chunks that a thread has taken, and chunks that are done. */
+typedef struct progress {
+    alignas(64) atomic_uint taken;
+    atomic_uint done;
+} progress;
+
 typedef struct run_context {
-    qn__cpu *cpu;
     const qn__cpu_binding *part;
     char **pointers; /* resolved, an operand each */
+    progress *progress; /* a task each */
     char *scratch, *shared;
     const atomic_bool *cancel;
-    atomic_bool stop;
 } run_context;
 
-static void run_range(const run_context *run, const qn__cpu_step *step, int phase, int thread,
-                      int n)
+static void run_units(const run_context *run, const qn__cpu_step *step, int phase, int thread,
+                      int64_t begin, int64_t end)
 {
-    int64_t units = step->units[phase];
     qn__cpu_part part = {
         .at = run->pointers + step->call->first_operand,
         .phase = phase,
-        .begin = units * thread / n,
-        .end = units * (thread + 1) / n,
+        .begin = begin,
+        .end = end,
         .scratch = run->scratch + (size_t)thread * run->part->scratch,
         .shared = run->shared,
     };
-    if (part.begin < part.end)
+    if (begin < end)
         step->op->run(step, &part);
 }
 
-/* Small steps run on thread 0 with no barrier among them; a barrier stands wherever a phase that all
- * threads share begins or ends. */
+static void run_chunk(const run_context *run, const qn__cpu_task *task, int64_t chunk, int thread)
+{
+    const qn__cpu_step *step = &run->part->steps[task->step];
+    if (task->phase >= 0) {
+        int64_t units = step->units[task->phase];
+        run_units(run, step, task->phase, thread, units * chunk / task->n_chunks,
+                  units * (chunk + 1) / task->n_chunks);
+        return;
+    }
+    for (uint32_t i = 0; i < task->n_steps; i++, step++)
+        for (int phase = 0; phase < step->n_phases; phase++)
+            run_units(run, step, phase, thread, 0, step->units[phase]);
+}
+
+static bool cancelled(const run_context *run)
+{
+    return run->cancel && atomic_load_explicit(run->cancel, memory_order_relaxed);
+}
+
+/* Takes chunks of a task until none is left, then waits for those that others took. A cancelled run still
+ * counts its chunks, so that every thread gets through. */
+static void work_on(const run_context *run, uint32_t t, int thread)
+{
+    const qn__cpu_task *task = &run->part->tasks[t];
+    progress *p = &run->progress[t];
+    for (;;) {
+        uint32_t chunk = atomic_fetch_add_explicit(&p->taken, 1, memory_order_relaxed);
+        if (chunk >= task->n_chunks)
+            break;
+        if (!cancelled(run))
+            run_chunk(run, task, chunk, thread);
+        atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
+    }
+    for (unsigned i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < task->n_chunks; i++)
+        qn__team_pause(i);
+}
+
 static void run_thread(void *context, int thread, int n)
 {
-    run_context *run = context;
-    bool dirty = false; /* thread 0 has written since the last barrier */
-    for (uint32_t i = 0; i < run->part->n_steps; i++) {
-        const qn__cpu_step *step = &run->part->steps[i];
-        bool alone = step->serial || n == 1;
-        if (!alone && dirty)
-            qn__team_barrier(run->cpu->team);
-        for (int phase = 0; phase < step->n_phases; phase++) {
-            if (!alone) {
-                run_range(run, step, phase, thread, n);
-                if (thread == 0 && run->cancel && atomic_load(run->cancel))
-                    atomic_store(&run->stop, true);
-                qn__team_barrier(run->cpu->team);
-            } else if (thread == 0) {
-                run_range(run, step, phase, 0, 1);
-            }
-        }
-        dirty = alone;
-        if (n == 1 && run->cancel && atomic_load(run->cancel))
-            atomic_store(&run->stop, true);
-        if (!alone || n == 1)
-            if (atomic_load_explicit(&run->stop, memory_order_relaxed))
-                return;
+    const run_context *run = context;
+    for (uint32_t t = 0; t < run->part->n_tasks; t++) {
+        if (n > 1)
+            work_on(run, t, thread);
+        else if (!cancelled(run))
+            for (uint32_t chunk = 0; chunk < run->part->tasks[t].n_chunks; chunk++)
+                run_chunk(run, &run->part->tasks[t], chunk, thread);
     }
 }
 
@@ -72,20 +98,22 @@ qn_status qn__cpu_run(qn_device *device, qn__submission *sub, qn_error *err)
     int n = qn__team_size(cpu->team);
     size_t values = (plan->workspace + 63) & ~(size_t)63;
     size_t pointers = ((plan->n_operands + 1) * sizeof(char *) + 63) & ~(size_t)63;
+    size_t tasks = part->n_tasks * sizeof(progress);
     char *base = qn__pool_workspace(
-        device, values + pointers + part->shared + part->scratch * (size_t)n, err);
+        device, values + pointers + tasks + part->shared + part->scratch * (size_t)n, err);
     if (!base)
         return sub->status = err->code;
     sub->slots[sub->n_slots - 1] = base;
-    run_context run = {.cpu = cpu, .part = part, .cancel = sub->cancel};
+    run_context run = {.part = part, .cancel = sub->cancel};
     run.pointers = (char **)(base + values);
-    run.shared = base + values + pointers;
+    run.progress = memset(base + values + pointers, 0, tasks);
+    run.shared = base + values + pointers + tasks;
     run.scratch = run.shared + part->shared;
     for (uint32_t i = 0; i < plan->n_operands; i++)
         run.pointers[i] =
             (char *)sub->slots[binding->operands[i].slot] + binding->operands[i].offset;
     qn__team_run(cpu->team, run_thread, &run);
-    if (atomic_load(&run.stop))
+    if (cancelled(&run))
         return sub->status = qn__fail(err, QN_CANCELLED, "cancelled");
     return sub->status = QN_OK;
 }

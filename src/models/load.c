@@ -141,8 +141,36 @@ static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__tensor
     return l->err->code;
 }
 
+static const qn__parameter *find_parameter(const qn__decoder *m, const char *name)
+{
+    for (int i = 0; i < m->n_parameters; i++)
+        if (!strcmp(m->parameters[i].name, name))
+            return &m->parameters[i];
+    return NULL;
+}
+
+/* Tensors that the family does not know are not read; a line in the log says so, since they may mean that
+ * config.json leaves something out. Rotary tables in old files are the harmless case. */
+static void warn_of_unread(const loader *l, const qn__decoder *m)
+{
+    size_t n = 0;
+    const char *first = NULL;
+    for (size_t i = 0; i < qn__safetensors_count(l->file); i++) {
+        const char *name = qn__safetensors_tensor(l->file, i)->name;
+        if (find_parameter(m, name) || strstr(name, "rotary_emb.inv_freq") ||
+            (m->config.tied && !strcmp(name, "lm_head.weight")))
+            continue;
+        first = n++ ? first : name;
+    }
+    if (n)
+        qn__log(l->device, QN_LOG_WARN, "%s: %zu tensors are not part of a %s as config.json "
+                "describes it and were not read; the first is %s",
+                qn__safetensors_path(l->file, 0), n, m->config.family, first);
+}
+
 static qn_status load_weights(loader *l, qn__decoder *m)
 {
+    warn_of_unread(l, m);
     size_t longest_row = 0;
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failing the n-th allocation, or start of a thread. The program is linked with -Wl,--wrap=malloc and the
- * like for each function wrapped here (scripts/test-wraps); include this header in its one source file.
+ * Failing the n-th allocation, or start of a thread. The program is linked with -Wl,--wrap=malloc
+ * and the like for each function wrapped here (scripts/test-wraps); include this header in its one
+ * source file.
  *
  *     for (long n = 0;; n++) {
  *         fail_allocation_begin(n);
@@ -23,14 +24,14 @@ void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *p, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
-                          void *argument);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *argument);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t size);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
-                          void *argument);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *argument);
 
 static long allocations_left = -1; /* -1: never fail */
 static bool allocation_failed;
@@ -65,8 +66,8 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size)
     return allocation_fails() ? NULL : __real_aligned_alloc(alignment, size);
 }
 
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
-                          void *argument)
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *argument)
 {
     return allocation_fails() ? EAGAIN : __real_pthread_create(thread, attributes, start, argument);
 }

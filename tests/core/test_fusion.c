@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fusion and plans: random chains of elementwise operations run as one pass over memory and give the bits
- * that evaluating every node by itself gives; asynchronous evaluation; what is not needed does not run.
+ * Fusion and plans: random chains of elementwise operations run as one pass over memory and give
+ * the bits that evaluating every node by itself gives; asynchronous evaluation; what is not needed
+ * does not run.
  */
 #include "test.h"
 
@@ -13,7 +14,8 @@
 
 enum { MOST_INPUTS = 4, N = 1031 };
 
-/* ---- random chains ---------------------------------------------------------------------------------------- */
+/* ---- random chains
+ * ---------------------------------------------------------------------------------------- */
 
 typedef struct recipe {
     uint64_t seed;
@@ -85,7 +87,8 @@ static qn_array *chain(qn_scope *s, const recipe *r, qn_array **x, bool stepwise
     return a;
 }
 
-static void *run(qn_device *device, const recipe *r, bool stepwise, qn_plan_stats *used, size_t *bytes)
+static void *run(qn_device *device, const recipe *r, bool stepwise, qn_plan_stats *used,
+                 size_t *bytes)
 {
     qn_scope *s = qn_scope_begin(device);
     qn_array *x[MOST_INPUTS];
@@ -110,7 +113,8 @@ static void check_recipe(qn_device *device, const recipe *r, bool one_pass)
 {
     qn_plan_stats fused, apart;
     size_t bytes, bytes_apart;
-    void *a = run(device, r, false, &fused, &bytes), *b = run(device, r, true, &apart, &bytes_apart);
+    void *a = run(device, r, false, &fused, &bytes),
+         *b = run(device, r, true, &apart, &bytes_apart);
     assert_int_equal(bytes, bytes_apart);
     if (memcmp(a, b, bytes))
         fail_msg("seed %llu in %s: fusion changed a value", (unsigned long long)r->seed,
@@ -177,7 +181,9 @@ static void test_many_inputs(void **state)
     qn_device_close(device);
 }
 
-/* ---- what runs ------------------------------------------------------------------------------------------------ */
+/* ---- what runs
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void test_dead_code(void **state)
 {
@@ -190,7 +196,7 @@ static void test_dead_code(void **state)
     assert_int_equal(qn_eval(s, y), QN_OK);
     qn_plan_stats stats = qn_device_plan_stats(device);
     assert_int_equal(stats.steps, 1);
-    assert_int_equal(stats.nodes, 2); /* x and y */
+    assert_int_equal(stats.nodes, 2);       /* x and y */
     assert_int_equal(qn_eval(s, y), QN_OK); /* again: there is nothing to do */
     assert_int_equal(qn_device_plan_stats(device).evaluations, 1);
     qn_scope_end(s);
@@ -239,7 +245,8 @@ static void test_plans_differ(void **state)
         }
         for (int from = 0; from < 3; from++) { /* same shapes, another place */
             qn_array *x = qn_from_f32(s, v, 6);
-            qn_array *part = qn_add(s, qn_slice(s, x, 0, from, from + 3, 1), qn_scalar(s, QN_F32, 1));
+            qn_array *part =
+                qn_add(s, qn_slice(s, x, 0, from, from + 3, 1), qn_scalar(s, QN_F32, 1));
             assert_int_equal(qn_read_f32(s, part, y, 3), QN_OK);
             assert_float_equal(y[0], v[from] + 1, 0);
             qn_array *u = qn_slice_update(s, x, part, (const int64_t[]){from});
@@ -253,7 +260,9 @@ static void test_plans_differ(void **state)
     qn_device_close(device);
 }
 
-/* ---- asynchronous ------------------------------------------------------------------------------------------------ */
+/* ---- asynchronous
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void test_async(void **state)
 {
@@ -281,14 +290,17 @@ static void test_async(void **state)
         qn_scope_end(s);
         for (int k = 0; k < 8; k++)
             qn_release(kept[k]);
-        for (int i = 0; i < 1000 && qn_device_memory(device).active > device->pool.workspace_size; i++)
+        for (int i = 0; i < 1000 && qn_device_memory(device).active > device->pool.workspace_size;
+             i++)
             usleep(1000); /* the last run's buffers are released behind its end */
         assert_int_equal(qn_device_memory(device).active, 0);
         qn_device_close(device);
     }
 }
 
-/* ---- eviction ------------------------------------------------------------------------------------------------------ */
+/* ---- eviction
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static void test_eviction(void **state)
 {
@@ -317,10 +329,10 @@ static void test_eviction(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_short_chains), cmocka_unit_test(test_long_chains),
-        cmocka_unit_test(test_many_inputs),  cmocka_unit_test(test_dead_code),
+        cmocka_unit_test(test_short_chains),  cmocka_unit_test(test_long_chains),
+        cmocka_unit_test(test_many_inputs),   cmocka_unit_test(test_dead_code),
         cmocka_unit_test(test_shared_values), cmocka_unit_test(test_plans_differ),
-        cmocka_unit_test(test_async),        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_async),         cmocka_unit_test(test_eviction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

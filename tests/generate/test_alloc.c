@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every allocation (and start of a thread) of a run fails once: opening a device, loading a model, opening
- * sessions, sampling three tokens and choosing three greedily. Nothing crashes or leaks; either the failure
- * is reported in one line, or the run did not need that allocation and its tokens are the right ones.
+ * Every allocation (and start of a thread) of a run fails once: opening a device, loading a model,
+ * opening sessions, sampling three tokens and choosing three greedily. Nothing crashes or leaks;
+ * either the failure is reported in one line, or the run did not need that allocation and its
+ * tokens are the right ones.
  */
 #include "generate/model_test.h"
 
@@ -22,13 +23,16 @@ typedef struct job {
 
 static const int32_t prompt[PROMPT] = {5, 17, 42, 3, 99, 120, 8, 33, 64};
 
-static qn_status generate(job *j, qn_model *model, float temperature, int32_t *out, int n, qn_error *err)
+static qn_status generate(job *j, qn_model *model, float temperature, int32_t *out, int n,
+                          qn_error *err)
 {
     qn_session_options so = {.size = sizeof so, .context = 64, .prefill_chunk = 4};
     qn_generation_options go = {.size = sizeof go, .max_tokens = n, .ignore_stop = true};
     qn_generation *g = NULL;
-    go.sampling = (qn_sampling){.temperature = temperature, .top_p = temperature > 0 ? 0.9f : 0,
-                                .repeat_penalty = temperature > 0 ? 1.1f : 0, .seed = 3};
+    go.sampling = (qn_sampling){.temperature = temperature,
+                                .top_p = temperature > 0 ? 0.9f : 0,
+                                .repeat_penalty = temperature > 0 ? 1.1f : 0,
+                                .seed = 3};
     qn_status status = qn_session_open(&j->session, model, &so, err);
     if (status == QN_OK)
         status = qn_generation_begin(&g, j->session, prompt, PROMPT, &go, err);
@@ -82,7 +86,8 @@ static qn_status run(job *j, qn_error *err)
     return status;
 }
 
-/* Fails allocation first, first + step, ... until the run makes no more; returns how many failed. */
+/* Fails allocation first, first + step, ... until the run makes no more; returns how many failed.
+ */
 static long sweep(job *j, long first, long step, long *reported)
 {
     int32_t want[SAMPLED + GREEDY];
@@ -113,8 +118,8 @@ static long sweep(job *j, long first, long step, long *reported)
 
 static void report(const job *j, long failures, long reported)
 {
-    printf("%s: %ld allocations failed, %ld reported, %ld not needed, %d sessions went on\n", j->model,
-           failures, reported, failures - reported, j->recovered);
+    printf("%s: %ld allocations failed, %ld reported, %ld not needed, %d sessions went on\n",
+           j->model, failures, reported, failures - reported, j->recovered);
 }
 
 static void test_every_allocation(void **state)

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Same bits whatever the company: a token's logits do not depend on the number of threads, on how its
- * prompt was cut, on what else is in the batch, or on what the session held before.
+ * Same bits whatever the company: a token's logits do not depend on the number of threads, on how
+ * its prompt was cut, on what else is in the batch, or on what the session held before.
  */
 #include "generate/model_test.h"
 
 enum { LENGTH = 300, BATCH = 4 }; /* past the cache's first growth, at 256 */
 
-static const char *const models[] = {"models/demo", "tests/golden/llama/plain",
-                                     "tests/golden/llama/llama3-tied",
-                                     "tests/golden/llama/llama3-head-dim",
-                                     "tests/golden/llama/biased"};
+static const char *const models[] = {
+    "models/demo", "tests/golden/llama/plain", "tests/golden/llama/llama3-tied",
+    "tests/golden/llama/llama3-head-dim", "tests/golden/llama/biased"};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 typedef struct fixture {
@@ -63,7 +62,8 @@ static const float *row(const fixture *f, int b, size_t at)
     return f->logits[b] + at * f->vocab;
 }
 
-static void same(const fixture *f, const float *got, const float *want, size_t rows, const char *what)
+static void same(const fixture *f, const float *got, const float *want, size_t rows,
+                 const char *what)
 {
     if (memcmp(got, want, rows * f->vocab * sizeof *got))
         for (size_t i = 0; i < rows * f->vocab; i++)
@@ -72,7 +72,8 @@ static void same(const fixture *f, const float *got, const float *want, size_t r
                          i / f->vocab, (double)got[i], (double)want[i]);
 }
 
-/* ---- the checks -------------------------------------------------------------------------------------------- */
+/* ---- the checks
+ * -------------------------------------------------------------------------------------------- */
 
 static void check_threads(const fixture *f, const char *name)
 {
@@ -199,7 +200,8 @@ static void check_failed_calls(const fixture *f)
     assert_string_equal(err.message, "6 tokens behind 15 do not fit a context of 20; use a larger "
                                      "context or a shorter prompt");
     err = (qn_error){0};
-    assert_int_equal(qn_session_append(session, (int32_t[]){(int32_t)f->vocab}, 1, &err), QN_INVALID);
+    assert_int_equal(qn_session_append(session, (int32_t[]){(int32_t)f->vocab}, 1, &err),
+                     QN_INVALID);
     err = (qn_error){0};
     assert_int_equal(qn_session_append(session, (int32_t[]){-1}, 1, &err), QN_INVALID);
     qn_session_rewind(session, 0);
@@ -234,10 +236,11 @@ static void test_logits(void **state)
     }
 }
 
-/* ---- sampled tokens ---------------------------------------------------------------------------------------- */
+/* ---- sampled tokens
+ * ---------------------------------------------------------------------------------------- */
 
-static void sample_tokens(int threads, int64_t chunk, uint64_t seed, const int32_t *prompt, size_t n,
-                          int32_t *out, size_t n_out)
+static void sample_tokens(int threads, int64_t chunk, uint64_t seed, const int32_t *prompt,
+                          size_t n, int32_t *out, size_t n_out)
 {
     qn_device *device = open_cpu_threads(threads);
     qn_model *model = open_model(device, "models/demo", false);
@@ -245,8 +248,11 @@ static void sample_tokens(int threads, int64_t chunk, uint64_t seed, const int32
     qn_error err = {0};
     qn_generation *g;
     qn_generation_options o = {.size = sizeof o, .max_tokens = (int64_t)n_out, .ignore_stop = true};
-    o.sampling = (qn_sampling){.size = sizeof o.sampling, .temperature = 1.1f, .top_p = 0.95f,
-                               .repeat_penalty = 1.2f, .seed = seed};
+    o.sampling = (qn_sampling){.size = sizeof o.sampling,
+                               .temperature = 1.1f,
+                               .top_p = 0.95f,
+                               .repeat_penalty = 1.2f,
+                               .seed = seed};
     assert_int_equal(qn_generation_begin(&g, session, prompt, n, &o, &err), QN_OK);
     for (size_t i = 0; i < n_out; i++)
         if (qn_generation_next(g, &out[i], &err) != QN_OK)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How far bf16 strays: a bf16 model's logits against those of the same weights computed in f32 by
- * transformers (tests/golden/make_kl.py), in nats. They must not be farther than transformers' own bf16.
+ * transformers (tests/golden/make_kl.py), in nats. They must not be farther than transformers' own
+ * bf16.
  *
  *     test_kl DUMP    writes all 2,000 positions' logits for make_kl.py --compare DUMP
  */

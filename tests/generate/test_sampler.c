@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sampling chain against one that sorts everything and computes in double; edge cases; and whether
- * tokens come as often as they should.
+ * The sampling chain against one that sorts everything and computes in double; edge cases; and
+ * whether tokens come as often as they should.
  */
 #include "test.h"
 
@@ -23,8 +23,8 @@ static int by_rank(const void *a, const void *b)
     return x->logit > y->logit ? -1 : x->logit < y->logit ? 1 : x->id - y->id;
 }
 
-static void penalise_plainly(double *logits, size_t vocab, const qn_sampling *p, const int32_t *history,
-                             size_t n)
+static void penalise_plainly(double *logits, size_t vocab, const qn_sampling *p,
+                             const int32_t *history, size_t n)
 {
     long window = p->repeat_last ? p->repeat_last : 64;
     for (size_t id = 0; id < vocab; id++) {
@@ -69,8 +69,8 @@ static size_t distribution(const float *logits, size_t vocab, const qn_sampling 
     return p->temperature > 0 ? keep : 1;
 }
 
-static int32_t sample(const float *logits, size_t vocab, const qn_sampling *p, const int32_t *history,
-                      size_t n)
+static int32_t sample(const float *logits, size_t vocab, const qn_sampling *p,
+                      const int32_t *history, size_t n)
 {
     static float copy[MOST];
     qn_error err = {0};
@@ -84,12 +84,13 @@ static int32_t sample(const float *logits, size_t vocab, const qn_sampling *p, c
 static void random_logits(float *logits, size_t vocab, double spread, uint64_t seed)
 {
     for (size_t i = 0; i < vocab; i++)
-        logits[i] = (float)(spread * (test_random(&seed) + test_random(&seed) + test_random(&seed)));
+        logits[i] =
+            (float)(spread * (test_random(&seed) + test_random(&seed) + test_random(&seed)));
 }
 
 /* Each draw is of the reference's tokens, and the one that its random number points at. */
-static void check_chain(const float *logits, size_t vocab, const qn_sampling *p, const int32_t *history,
-                        size_t n_history)
+static void check_chain(const float *logits, size_t vocab, const qn_sampling *p,
+                        const int32_t *history, size_t n_history)
 {
     static int32_t ids[MOST];
     static double chance[MOST], by_id[MOST];
@@ -114,8 +115,9 @@ static void check_chain(const float *logits, size_t vocab, const qn_sampling *p,
                 i++;
         int32_t want = sorted ? ids[i] : (int32_t)i;
         if (got != want && fabs(sum - u) > 1e-9)
-            fail_msg("top_k %d top_p %g min_p %g t %g seed %d: drew %d, should be %d of %zu", p->top_k,
-                     (double)p->top_p, (double)p->min_p, (double)p->temperature, (int)seed, got, want, n);
+            fail_msg("top_k %d top_p %g min_p %g t %g seed %d: drew %d, should be %d of %zu",
+                     p->top_k, (double)p->top_p, (double)p->min_p, (double)p->temperature,
+                     (int)seed, got, want, n);
     }
 }
 
@@ -146,7 +148,9 @@ static void test_chain(void **state)
         }
 }
 
-/* ---- how often -------------------------------------------------------------------------------------------------- */
+/* ---- how often
+ * --------------------------------------------------------------------------------------------------
+ */
 
 /* Chi-square of n draws: over seeds, or over positions of one seed. */
 static void check_frequencies(const qn_sampling *p, bool over_seeds)
@@ -190,7 +194,9 @@ static void test_frequencies(void **state)
     }
 }
 
-/* ---- edges --------------------------------------------------------------------------------------------------------- */
+/* ---- edges
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void test_edges(void **state)
 {
@@ -220,7 +226,8 @@ static void test_edges(void **state)
     assert_int_equal(sample(logits, N, &greedy, (int32_t[]){1, 1, 1}, 3), 3);
     assert_int_equal(sample(logits, N, &greedy, (int32_t[]){1, 3, 1}, 3), 4);
     assert_int_equal(sample(logits, N, &(qn_sampling){.repeat_penalty = 2, .repeat_last = 1},
-                            (int32_t[]){3, 1}, 2), 3);
+                            (int32_t[]){3, 1}, 2),
+                     3);
 }
 
 static void refuse(qn_sampling p, const float *logits, size_t n, const char *part)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Broken model directories: a good one with one thing changed at a time. Each is refused in one line that
- * names the file, the field or tensor, and what is wrong with it.
+ * Broken model directories: a good one with one thing changed at a time. Each is refused in one
+ * line that names the file, the field or tensor, and what is wrong with it.
  */
 #include "test.h"
 
@@ -75,8 +75,8 @@ static void refused(const char *path, qn_status code, const char *parts, const c
     qn_error err = {0};
     qn_status status = open_model(path, &err);
     if (status != code || err.code != code)
-        fail_msg("%s: status %d, error %d, expected %d: %s", what, (int)status, (int)err.code, (int)code,
-                 err.message);
+        fail_msg("%s: status %d, error %d, expected %d: %s", what, (int)status, (int)err.code,
+                 (int)code, err.message);
     assert_null(strchr(err.message, '\n'));
     char copy[400];
     snprintf(copy, sizeof copy, "%s", parts);
@@ -145,8 +145,8 @@ static void test_fields(void **state)
         {"hidden_size", "-64", QN_FORMAT, "config.json|hidden_size|-64", NULL, NULL},
         {"hidden_size", NULL, QN_FORMAT, "config.json|hidden_size", NULL, NULL},
         {"intermediate_size", "\"80\"", QN_FORMAT, "config.json|intermediate_size", NULL, NULL},
-        {"num_hidden_layers", "99999999999", QN_FORMAT, "config.json|num_hidden_layers|99999999999", NULL,
-         NULL},
+        {"num_hidden_layers", "99999999999", QN_FORMAT, "config.json|num_hidden_layers|99999999999",
+         NULL, NULL},
         {"num_attention_heads", "0", QN_FORMAT, "config.json|num_attention_heads|0", NULL, NULL},
         {"num_key_value_heads", "3", QN_FORMAT,
          "config.json|num_attention_heads 4|num_key_value_heads 3", NULL, NULL},
@@ -156,28 +156,32 @@ static void test_fields(void **state)
         {"head_dim", "1048576", QN_LIMIT, "config.json|4 heads of 1048576", NULL, NULL},
         {"rms_norm_eps", "\"x\"", QN_FORMAT, "config.json|rms_norm_eps", NULL, NULL},
         {"rms_norm_eps", "-1", QN_FORMAT, "config.json|rms_norm_eps|-1", NULL, NULL},
-        {"tie_word_embeddings", "\"yes\"", QN_FORMAT, "config.json|tie_word_embeddings", NULL, NULL},
-        {"attention_bias", "1", QN_FORMAT, "config.json|attention_bias", NULL, NULL},
-        {"max_position_embeddings", "0", QN_FORMAT, "config.json|max_position_embeddings|0", NULL, NULL},
-        {"hidden_act", "\"relu6\"", QN_UNSUPPORTED, "config.json|hidden_act|relu6|silu", NULL, NULL},
-        {"model_type", "\"gpt99\"", QN_UNSUPPORTED, "config.json|model_type|gpt99|supported|llama", NULL,
+        {"tie_word_embeddings", "\"yes\"", QN_FORMAT, "config.json|tie_word_embeddings", NULL,
          NULL},
+        {"attention_bias", "1", QN_FORMAT, "config.json|attention_bias", NULL, NULL},
+        {"max_position_embeddings", "0", QN_FORMAT, "config.json|max_position_embeddings|0", NULL,
+         NULL},
+        {"hidden_act", "\"relu6\"", QN_UNSUPPORTED, "config.json|hidden_act|relu6|silu", NULL,
+         NULL},
+        {"model_type", "\"gpt99\"", QN_UNSUPPORTED, "config.json|model_type|gpt99|supported|llama",
+         NULL, NULL},
         {"model_type", "7", QN_FORMAT, "config.json|model_type", NULL, NULL},
         {"model_type", NULL, QN_FORMAT, "config.json|model_type", NULL, NULL},
         {"rope_theta", "-1", QN_FORMAT, "config.json|rope_theta|-1", NULL, NULL},
         {"rope_scaling", "{\"rope_type\": \"warp\", \"factor\": 2.0}", QN_UNSUPPORTED,
          "config.json|rope_scaling|warp|llama3", NULL, NULL},
-        {"rope_scaling", "{\"rope_type\": \"linear\"}", QN_FORMAT, "config.json|rope_scaling|factor", NULL,
-         NULL},
+        {"rope_scaling", "{\"rope_type\": \"linear\"}", QN_FORMAT,
+         "config.json|rope_scaling|factor", NULL, NULL},
         {"rope_scaling", "{\"rope_type\": \"linear\", \"factor\": -2}", QN_FORMAT,
          "config.json|rope_scaling|factor|-2", NULL, NULL},
         {"rope_scaling", "\"linear\"", QN_FORMAT, "config.json|rope_scaling", NULL, NULL},
         {"rope_scaling",
-         "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4,"
+         "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": "
+         "4,"
          " \"original_max_position_embeddings\": 64}",
          QN_FORMAT, "config.json|high_freq_factor 4|low_freq_factor 4", NULL, NULL},
-        {"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1}", QN_FORMAT,
-         "config.json|high_freq_factor", NULL, NULL},
+        {"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1}",
+         QN_FORMAT, "config.json|high_freq_factor", NULL, NULL},
     };
     check_changes(changes, sizeof changes / sizeof *changes);
 }
@@ -189,18 +193,21 @@ static void test_disagreements(void **state)
     static const change changes[] = {
         {"vocab_size", "321", QN_FORMAT,
          "model.safetensors|lm_head.weight|[320, 64]|config.json|[321, 64]", NULL, NULL},
-        {"hidden_size", "128", QN_FORMAT, "model.safetensors|weight|64|config.json|128", NULL, NULL},
-        {"intermediate_size", "79", QN_FORMAT,
-         "model.safetensors|mlp.|80|config.json|79", NULL, NULL},
-        {"num_hidden_layers", "4", QN_FORMAT, "model.safetensors|model.layers.3.|missing|4 layers", NULL,
+        {"hidden_size", "128", QN_FORMAT, "model.safetensors|weight|64|config.json|128", NULL,
          NULL},
+        {"intermediate_size", "79", QN_FORMAT, "model.safetensors|mlp.|80|config.json|79", NULL,
+         NULL},
+        {"num_hidden_layers", "4", QN_FORMAT, "model.safetensors|model.layers.3.|missing|4 layers",
+         NULL, NULL},
         {"num_key_value_heads", "2", QN_FORMAT, "k_proj.weight|[64, 64]|[32, 64]", NULL, NULL},
         {"attention_bias", "true", QN_FORMAT, "_proj.bias|missing", NULL, NULL},
     };
     check_changes(changes, sizeof changes / sizeof *changes);
 }
 
-/* ---- weights -------------------------------------------------------------------------------------------------- */
+/* ---- weights
+ * --------------------------------------------------------------------------------------------------
+ */
 
 /* One text in the header replaced by another of the same length. */
 static void swap_header(const char *from, const char *to, qn_status code, const char *parts)
@@ -223,8 +230,9 @@ static void test_weights(void **state)
     (void)state;
     swap_header("\"model.norm.weight\"", "\"model.norm.weighs\"", QN_FORMAT,
                 "model.safetensors|model.norm.weight|missing");
-    swap_header("\"model.norm.weight\":{\"dtype\":\"F32\"", "\"model.norm.weight\":{\"dtype\":\"I32\"",
-                QN_UNSUPPORTED, "model.safetensors|model.norm.weight|i32|f32, bf16 or f16");
+    swap_header("\"model.norm.weight\":{\"dtype\":\"F32\"",
+                "\"model.norm.weight\":{\"dtype\":\"I32\"", QN_UNSUPPORTED,
+                "model.safetensors|model.norm.weight|i32|f32, bf16 or f16");
     swap_header("\"dtype\":\"F32\"", "\"dtype\":\"F33\"", QN_FORMAT, "model.safetensors|F33");
     swap_header("[320,64]", "[64,320]", QN_FORMAT, "[64, 320]|config.json|[320, 64]");
     swap_header("\"shape\":[64]", "\"shape\":[65]", QN_FORMAT, "model.safetensors");
@@ -242,7 +250,9 @@ static void test_weights(void **state)
     free(longer);
 }
 
-/* ---- files ---------------------------------------------------------------------------------------------------- */
+/* ---- files
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static void test_files(void **state)
 {
@@ -278,7 +288,8 @@ static void test_files(void **state)
     }
 }
 
-static void write_config(const char *text, size_t n, qn_status code, const char *parts, const char *what)
+static void write_config(const char *text, size_t n, qn_status code, const char *parts,
+                         const char *what)
 {
     restore();
     temp_write("m/config.json", text, n);
@@ -315,7 +326,8 @@ static void test_generation_config(void **state)
 {
     (void)state;
     write_defaults("{\"eos_token_id\": \"x\"}", QN_FORMAT, "generation_config.json|eos_token_id");
-    write_defaults("{\"eos_token_id\": [1, -2]}", QN_FORMAT, "generation_config.json|eos_token_id|-2");
+    write_defaults("{\"eos_token_id\": [1, -2]}", QN_FORMAT,
+                   "generation_config.json|eos_token_id|-2");
     write_defaults("{\"temperature\": -1}", QN_FORMAT, "generation_config.json|temperature|-1");
     write_defaults("{\"do_sample\": 3}", QN_FORMAT, "generation_config.json|do_sample");
     write_defaults("{\"top_p\": 1.5}", QN_FORMAT, "generation_config.json|top_p|1.5");

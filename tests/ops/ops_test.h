@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of operations share: devices of every tier with 1 and 3 threads, values on the host as
- * doubles, the same values laid out in memory in several ways, comparisons in units of the last place.
- * Rounding to 16 bits is written out here, apart from the library's.
+ * What the tests of operations share: devices of every tier with 1 and 3 threads, values on the
+ * host as doubles, the same values laid out in memory in several ways, comparisons in units of the
+ * last place. Rounding to 16 bits is written out here, apart from the library's.
  */
 #ifndef QN_TESTS_OPS_TEST_H
 #define QN_TESTS_OPS_TEST_H
@@ -15,7 +15,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* ---- devices ---------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------
+ */
 
 typedef struct rig {
     qn_device *device;
@@ -53,7 +54,8 @@ static inline bool uses_threads(const rig *r, size_t n)
     return r->threads == 1 || n > 4000;
 }
 
-/* ---- values ------------------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------------------------------
+ */
 
 typedef struct host {
     qn_dtype dtype;
@@ -199,7 +201,8 @@ static inline host random_host(qn_dtype dtype, int ndim, const int64_t *shape, d
     return h;
 }
 
-/* ---- layouts ------------------------------------------------------------------------------------- */
+/* ---- layouts
+ * ------------------------------------------------------------------------------------- */
 
 typedef enum layout { PLAIN, TRANSPOSED, STRIDED, OFFSET, N_LAYOUTS } layout;
 
@@ -263,10 +266,11 @@ static inline qn_array *put(qn_scope *s, const host *h, layout how)
     return a;
 }
 
-/* ---- results ------------------------------------------------------------------------------------- */
+/* ---- results
+ * ------------------------------------------------------------------------------------- */
 
-/* The values of an array, raw; its type and shape must be those wanted. Fails the test with the scope's
- * error otherwise. */
+/* The values of an array, raw; its type and shape must be those wanted. Fails the test with the
+ * scope's error otherwise. */
 static inline void *get(qn_scope *s, qn_array *a, qn_dtype dtype, int ndim, const int64_t *shape,
                         const char *what)
 {
@@ -288,17 +292,18 @@ static inline void *get(qn_scope *s, qn_array *a, qn_dtype dtype, int ndim, cons
     return raw;
 }
 
-/* raw[i] is want[i] within `units` of the last place (of the type, at want's size) or `absolute`. */
+/* raw[i] is want[i] within `units` of the last place (of the type, at want's size) or `absolute`.
+ */
 static inline void check_values(const void *raw, qn_dtype dtype, const double *want, size_t n,
                                 double units, double absolute, const char *what)
 {
     for (size_t i = 0; i < n; i++) {
         double got = decode(dtype, (const char *)raw + i * qn_dtype_size(dtype)), w = want[i];
-        bool ok = isnan(w) ? isnan(got)
-                  : isinf(w) || isinf(got)
-                      ? got == w || (units > 0 && isfinite(w) && fabs(w) > 3.4e38)
-                      : fabs(got - w) <= fmax(is_float(dtype) ? units * unit_of(w, dtype) : 0,
-                                              absolute);
+        bool ok =
+            isnan(w) ? isnan(got)
+            : isinf(w) || isinf(got)
+                ? got == w || (units > 0 && isfinite(w) && fabs(w) > 3.4e38)
+                : fabs(got - w) <= fmax(is_float(dtype) ? units * unit_of(w, dtype) : 0, absolute);
         if (!ok)
             fail_msg("%s: element %zu is %.17g, should be %.17g", what, i, got, w);
     }
@@ -310,7 +315,8 @@ typedef struct same_bits {
     size_t bytes;
 } same_bits;
 
-static inline void check_same(same_bits *same, void *raw, qn_dtype dtype, size_t n, const char *what)
+static inline void check_same(same_bits *same, void *raw, qn_dtype dtype, size_t n,
+                              const char *what)
 {
     size_t size = qn_dtype_size(dtype), bytes = n * size;
     if (!same->first) {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elementwise operations in every type, layout and tier: values against C's double functions, the same
- * bits from every tier and number of threads.
+ * Elementwise operations in every type, layout and tier: values against C's double functions, the
+ * same bits from every tier and number of threads.
  */
 #include "ops/ops_test.h"
 
-/* ---- one operand ----------------------------------------------------------------------------------- */
+/* ---- one operand
+ * ----------------------------------------------------------------------------------- */
 
 typedef enum rule {
     NATIVE,  /* computed in the operand's own type, integers too */
@@ -21,15 +22,42 @@ typedef struct unary_case {
     double units, absolute; /* of f32 and f64; 0: exact */
 } unary_case;
 
-static double want_negative(double x) { return -x; }
-static double want_abs(double x) { return fabs(x); }
-static double want_sign(double x) { return isnan(x) ? x : (x > 0) - (x < 0); }
-static double want_square(double x) { return x * x; }
-static double want_rsqrt(double x) { return 1 / sqrt(x); }
-static double want_relu(double x) { return isnan(x) || x > 0 ? x : 0; }
-static double want_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-static double want_silu(double x) { return x / (1 + exp(-x)); }
-static double want_gelu(double x) { return 0.5 * x * (1 + erf(x * M_SQRT1_2)); }
+static double want_negative(double x)
+{
+    return -x;
+}
+static double want_abs(double x)
+{
+    return fabs(x);
+}
+static double want_sign(double x)
+{
+    return isnan(x) ? x : (x > 0) - (x < 0);
+}
+static double want_square(double x)
+{
+    return x * x;
+}
+static double want_rsqrt(double x)
+{
+    return 1 / sqrt(x);
+}
+static double want_relu(double x)
+{
+    return isnan(x) || x > 0 ? x : 0;
+}
+static double want_sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+static double want_silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+static double want_gelu(double x)
+{
+    return 0.5 * x * (1 + erf(x * M_SQRT1_2));
+}
 static double want_gelu_tanh(double x)
 {
     return 0.5 * x * (1 + tanh(0.79788456080286536 * x * (1 + 0.044715 * x * x)));
@@ -68,8 +96,9 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 /* Ordinary values with special ones among them. */
 static host values_of(qn_dtype t, int ndim, const int64_t *shape, uint64_t seed)
 {
-    static const double special[] = {0, -0.0, INFINITY, -INFINITY, NAN, 1, -1, 0.5, 1.5, 2.5, -2.5,
-                                     1e-40, 3e38, 88.5, -104.5, 20, -20, 65504, 1e-7};
+    static const double special[] = {0,      -0.0, INFINITY, -INFINITY, NAN,   1,    -1,
+                                     0.5,    1.5,  2.5,      -2.5,      1e-40, 3e38, 88.5,
+                                     -104.5, 20,   -20,      65504,     1e-7};
     double scale = is_float(t) ? 6 : qn_dtype_size(t) == 1 ? 127 : 30000;
     host h = random_host(t, ndim, shape, t == QN_BOOL ? 1 : scale, is_signed(t) ? 0 : scale, &seed);
     for (size_t i = 0; i < h.n; i++) {
@@ -124,7 +153,8 @@ static void check_unary(const rig *rigs, int n_rigs, const unary_case *c, qn_dty
             qn_scope *s = qn_scope_begin(rigs[r].device);
             void *raw = get(s, c->f(s, put(s, &h, (layout)l)), result, ndim, shape, what);
             double absolute = result == QN_F64 ? c->absolute * 1e-8 : c->absolute;
-            check_values(raw, result, want, h.n, f16 && c->units > 0 ? 1 : c->units, absolute, what);
+            check_values(raw, result, want, h.n, f16 && c->units > 0 ? 1 : c->units, absolute,
+                         what);
             check_same(&same, raw, result, h.n, what);
             qn_scope_end(s);
         }
@@ -158,7 +188,8 @@ static void test_logical_not(void **state)
             host h = values_of((qn_dtype)t, 1, (const int64_t[]){77}, 3);
             h.v[5] = 0;
             qn_scope *s = qn_scope_begin(rigs[r].device);
-            uint8_t *raw = get(s, qn_logical_not(s, put(s, &h, STRIDED)), QN_BOOL, 1, h.shape, "not");
+            uint8_t *raw =
+                get(s, qn_logical_not(s, put(s, &h, STRIDED)), QN_BOOL, 1, h.shape, "not");
             for (size_t i = 0; i < h.n; i++)
                 assert_int_equal(raw[i], h.v[i] == 0);
             free(raw);
@@ -172,18 +203,21 @@ static void test_logical_not(void **state)
     close_rigs(rigs, n);
 }
 
-/* ---- casts ------------------------------------------------------------------------------------------- */
+/* ---- casts
+ * ------------------------------------------------------------------------------------------- */
 
 static void check_cast(const rig *r, qn_dtype from, qn_dtype to, same_bits *same)
 {
     uint64_t seed = 5;
-    host h = random_host(from, 1, (const int64_t[]){515}, is_signed(from) && is_signed(to) ? 100 : 50,
-                         is_signed(from) && is_signed(to) ? 0 : 50, &seed);
+    host h =
+        random_host(from, 1, (const int64_t[]){515}, is_signed(from) && is_signed(to) ? 100 : 50,
+                    is_signed(from) && is_signed(to) ? 0 : 50, &seed);
     for (size_t i = 0; i < h.n; i += 5)
         if (is_float(from) && is_float(to))
-            h.v[i] = round_to((double[]){NAN, INFINITY, -INFINITY, -0.0, 1e-7, 65520, 65519.99, 1e39,
-                                         3.39e38, 0x1.01p0, 0x1.03p0, 0x1.004p-20}[i / 5 % 12],
-                              from == QN_F64 ? QN_F32 : from);
+            h.v[i] =
+                round_to((double[]){NAN, INFINITY, -INFINITY, -0.0, 1e-7, 65520, 65519.99, 1e39,
+                                    3.39e38, 0x1.01p0, 0x1.03p0, 0x1.004p-20}[i / 5 % 12],
+                         from == QN_F64 ? QN_F32 : from);
     double *want = malloc(h.n * sizeof *want);
     for (size_t i = 0; i < h.n; i++)
         want[i] = round_to(h.v[i], to);
@@ -228,7 +262,8 @@ static void test_casts(void **state)
     close_rigs(rigs, n);
 }
 
-/* ---- two operands -------------------------------------------------------------------------------------- */
+/* ---- two operands
+ * -------------------------------------------------------------------------------------- */
 
 typedef enum result_kind { COMPUTED, QUOTIENT, TRUTH, LOGIC } result_kind;
 
@@ -240,20 +275,62 @@ typedef struct binary_case {
     double units;
 } binary_case;
 
-static double want_add(double a, double b) { return a + b; }
-static double want_subtract(double a, double b) { return a - b; }
-static double want_multiply(double a, double b) { return a * b; }
-static double want_divide(double a, double b) { return a / b; }
-static double want_maximum(double a, double b) { return isnan(a) || a > b ? a : b; }
-static double want_minimum(double a, double b) { return isnan(a) || a < b ? a : b; }
-static double want_equal(double a, double b) { return a == b; }
-static double want_not_equal(double a, double b) { return a != b; }
-static double want_less(double a, double b) { return a < b; }
-static double want_less_equal(double a, double b) { return a <= b; }
-static double want_greater(double a, double b) { return a > b; }
-static double want_greater_equal(double a, double b) { return a >= b; }
-static double want_and(double a, double b) { return a != 0 && b != 0; }
-static double want_or(double a, double b) { return a != 0 || b != 0; }
+static double want_add(double a, double b)
+{
+    return a + b;
+}
+static double want_subtract(double a, double b)
+{
+    return a - b;
+}
+static double want_multiply(double a, double b)
+{
+    return a * b;
+}
+static double want_divide(double a, double b)
+{
+    return a / b;
+}
+static double want_maximum(double a, double b)
+{
+    return isnan(a) || a > b ? a : b;
+}
+static double want_minimum(double a, double b)
+{
+    return isnan(a) || a < b ? a : b;
+}
+static double want_equal(double a, double b)
+{
+    return a == b;
+}
+static double want_not_equal(double a, double b)
+{
+    return a != b;
+}
+static double want_less(double a, double b)
+{
+    return a < b;
+}
+static double want_less_equal(double a, double b)
+{
+    return a <= b;
+}
+static double want_greater(double a, double b)
+{
+    return a > b;
+}
+static double want_greater_equal(double a, double b)
+{
+    return a >= b;
+}
+static double want_and(double a, double b)
+{
+    return a != 0 && b != 0;
+}
+static double want_or(double a, double b)
+{
+    return a != 0 || b != 0;
+}
 
 static const binary_case binary_cases[] = {
     {"add", qn_add, want_add, COMPUTED, 0},
@@ -277,12 +354,9 @@ enum { N_BINARY = sizeof binary_cases / sizeof *binary_cases };
 static const struct pair {
     struct shape a, b, y;
 } pairs[] = {
-    {{2, {5, 7}}, {2, {5, 7}}, {2, {5, 7}}},
-    {{3, {4, 1, 3}}, {2, {2, 1}}, {3, {4, 2, 3}}},
-    {{0, {0}}, {1, {6}}, {1, {6}}},
-    {{2, {0, 3}}, {2, {1, 3}}, {2, {0, 3}}},
-    {{1, {1}}, {0, {0}}, {1, {1}}},
-    {{2, {3, 300}}, {1, {300}}, {2, {3, 300}}},
+    {{2, {5, 7}}, {2, {5, 7}}, {2, {5, 7}}}, {{3, {4, 1, 3}}, {2, {2, 1}}, {3, {4, 2, 3}}},
+    {{0, {0}}, {1, {6}}, {1, {6}}},          {{2, {0, 3}}, {2, {1, 3}}, {2, {0, 3}}},
+    {{1, {1}}, {0, {0}}, {1, {1}}},          {{2, {3, 300}}, {1, {300}}, {2, {3, 300}}},
 };
 enum { N_PAIRS = sizeof pairs / sizeof *pairs };
 
@@ -341,7 +415,8 @@ static void check_binary(const rig *rigs, int n_rigs, const binary_case *c, qn_d
             snprintf(what, sizeof what, "%s of %s, %s, %d threads, layout %d", c->name,
                      qn_dtype_name(t), rigs[r].tier, rigs[r].threads, l);
             qn_scope *s = qn_scope_begin(rigs[r].device);
-            qn_array *y = c->f(s, put(s, &a, (layout)l), put(s, &b, (layout)((l + l / 2) % N_LAYOUTS)));
+            qn_array *y =
+                c->f(s, put(s, &a, (layout)l), put(s, &b, (layout)((l + l / 2) % N_LAYOUTS)));
             void *raw = get(s, y, result, p->y.ndim, p->y.size, what);
             check_values(raw, result, want, n, half && c->units > 0 ? 1 : c->units, 0, what);
             check_same(&same, raw, result, n, what);
@@ -384,8 +459,8 @@ static void test_where(void **state)
         for (int r = 0; r < n; r++)
             for (int l = 0; l < N_LAYOUTS; l++) {
                 qn_scope *s = qn_scope_begin(rigs[r].device);
-                qn_array *w = qn_where(s, put(s, &c, (layout)l), put(s, &a, PLAIN),
-                                       put(s, &b, (layout)l));
+                qn_array *w =
+                    qn_where(s, put(s, &c, (layout)l), put(s, &a, PLAIN), put(s, &b, (layout)l));
                 void *raw = get(s, w, (qn_dtype)t, 2, y.size, "where");
                 check_values(raw, (qn_dtype)t, want, 9 * 67, 0, 0, "where");
                 free(raw);
@@ -401,8 +476,8 @@ static void test_where(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary),  cmocka_unit_test(test_logical_not),
-        cmocka_unit_test(test_casts),  cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_unary), cmocka_unit_test(test_logical_not),
+        cmocka_unit_test(test_casts), cmocka_unit_test(test_binary),
         cmocka_unit_test(test_where),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

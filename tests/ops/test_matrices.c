@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Matrix products, linear layers packed and not, attention plain and over a cache: against loops in double
- * and against each other.
+ * Matrix products, linear layers packed and not, attention plain and over a cache: against loops in
+ * double and against each other.
  */
 #include "ops/ops_test.h"
 
 #include "core/scope.h"
 #include "ops/ops.h"
 
-/* ---- matmul -------------------------------------------------------------------------------------------------- */
+/* ---- matmul
+ * --------------------------------------------------------------------------------------------------
+ */
 
 typedef struct product {
     int na, nb, ny;
@@ -115,7 +117,9 @@ static void test_matmul(void **state)
     close_rigs(rigs, n);
 }
 
-/* ---- linear ---------------------------------------------------------------------------------------------------- */
+/* ---- linear
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 /* The operands of the products are x rounded to a 16-bit weight's type. */
 static void check_linear(const rig *rigs, int n_rigs, int64_t m, int64_t k, int64_t n, qn_dtype wt,
@@ -144,9 +148,9 @@ static void check_linear(const rig *rigs, int n_rigs, int64_t m, int64_t k, int6
         }
         for (int l = 0; l < N_LAYOUTS && uses_threads(&rigs[r], y.n); l++) {
             char text[120];
-            snprintf(text, sizeof text, "linear %d x %d x %d, %s%s, %s, %d threads, layout %d", (int)m,
-                     (int)k, (int)n, packed ? "packed " : "", qn_dtype_name(wt), rigs[r].tier,
-                     rigs[r].threads, l);
+            snprintf(text, sizeof text, "linear %d x %d x %d, %s%s, %s, %d threads, layout %d",
+                     (int)m, (int)k, (int)n, packed ? "packed " : "", qn_dtype_name(wt),
+                     rigs[r].tier, rigs[r].threads, l);
             qn_scope *s = qn_scope_begin(rigs[r].device);
             qn_array *weight = put(s, &w, (layout)l);
             qn_array *kept = packed ? qn_pack(s, weight) : NULL;
@@ -181,7 +185,8 @@ static void test_linear(void **state)
     (void)state;
     rig rigs[MOST_RIGS];
     int n = open_rigs(rigs);
-    static const int64_t sizes[][3] = {{1, 1, 1}, {1, 64, 48}, {3, 33, 17}, {9, 5, 70}, {40, 127, 131}};
+    static const int64_t sizes[][3] = {
+        {1, 1, 1}, {1, 64, 48}, {3, 33, 17}, {9, 5, 70}, {40, 127, 131}};
     for (int k = 0; k < 5; k++)
         for (int bias = 0; bias < 2; bias++) {
             static const qn_dtype plain[] = {QN_F32, QN_BF16, QN_F16, QN_F64};
@@ -207,11 +212,13 @@ static void test_linear_rows(void **state)
             host w = random_host(type, 2, (const int64_t[]){90, 200}, 1, 0, &seed);
             qn_scope *s = qn_scope_begin(rigs[r].device);
             qn_array *kept = qn_pack(s, put(s, &w, PLAIN)), *a = put(s, &x, PLAIN);
-            float *all = get(s, qn_linear(s, a, kept, NULL), QN_F32, 2, (const int64_t[]){37, 90}, "all");
+            float *all =
+                get(s, qn_linear(s, a, kept, NULL), QN_F32, 2, (const int64_t[]){37, 90}, "all");
             for (int64_t first = 0, m = 1; first + m <= 37; first += m, m += 2) {
                 int64_t shape[] = {m, 90};
-                float *some = get(s, qn_linear(s, qn_slice(s, a, 0, first, first + m, 1), kept, NULL),
-                                  QN_F32, 2, shape, "some");
+                float *some =
+                    get(s, qn_linear(s, qn_slice(s, a, 0, first, first + m, 1), kept, NULL), QN_F32,
+                        2, shape, "some");
                 assert_memory_equal(some, all + first * 90, (size_t)m * 90 * sizeof *some);
                 free(some);
             }
@@ -224,14 +231,17 @@ static void test_linear_rows(void **state)
     close_rigs(rigs, n);
 }
 
-/* ---- attention --------------------------------------------------------------------------------------------------- */
+/* ---- attention
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 typedef struct attention_case {
     int64_t b, h, g, l, s, d, e;
     bool causal;
     int64_t window;
     float scale, softcap;
-    int mask; /* 0 none; 1 bool [L, S]; 2 added [H, L, S]; 3 bool [B, 1, L, S]; 4 added [B, H, L, S] */
+    int mask; /* 0 none; 1 bool [L, S]; 2 added [H, L, S]; 3 bool [B, 1, L, S]; 4 added [B, H, L, S]
+               */
 } attention_case;
 
 static bool mask_keeps(int64_t l, int64_t s)
@@ -251,7 +261,8 @@ static bool sees(const attention_case *c, int64_t l, int64_t s)
            ((c->mask != 1 && c->mask != 3) || mask_keeps(l, s));
 }
 
-static void want_attention(const attention_case *c, const host *q, const host *k, const host *v, double *y)
+static void want_attention(const attention_case *c, const host *q, const host *k, const host *v,
+                           double *y)
 {
     double *p = malloc((size_t)(c->s + 1) * sizeof *p);
     double scale = c->scale != 0 ? (double)c->scale : (float)(1 / sqrt((double)c->d)); /* an f32 */
@@ -293,7 +304,8 @@ static qn_array *put_mask(qn_scope *s, const attention_case *c)
     int64_t full[] = {batch, heads, c->l, c->s};
     host m = new_host(added ? QN_F32 : QN_BOOL, ndim, full + 4 - ndim);
     for (size_t i = 0; i < m.n; i++) {
-        int64_t key = (int64_t)i % c->s, l = (int64_t)i / c->s % c->l, h = (int64_t)i / c->s / c->l % heads;
+        int64_t key = (int64_t)i % c->s, l = (int64_t)i / c->s % c->l,
+                h = (int64_t)i / c->s / c->l % heads;
         m.v[i] = added ? mask_adds(h, l, key) : mask_keeps(l, key);
     }
     qn_array *a = put(s, &m, STRIDED);
@@ -302,10 +314,10 @@ static qn_array *put_mask(qn_scope *s, const attention_case *c)
 }
 
 static const attention_case attention_cases[] = {
-    {1, 1, 1, 1, 1, 2, 2, false, 0, 0, 0, 0},   {2, 4, 2, 5, 9, 8, 6, false, 0, 0, 0, 0},
-    {2, 4, 2, 5, 9, 8, 8, true, 0, 0.3f, 0, 0}, {1, 3, 1, 7, 7, 4, 4, true, 3, 0, 5, 0},
-    {1, 2, 2, 4, 6, 8, 8, false, 0, 0, 0, 1},   {2, 4, 2, 3, 5, 8, 4, true, 0, 0, 0, 2},
-    {2, 4, 4, 3, 5, 8, 4, false, 0, 0, 0, 3},   {2, 6, 2, 3, 5, 4, 4, true, 0, 0, 2, 4},
+    {1, 1, 1, 1, 1, 2, 2, false, 0, 0, 0, 0},    {2, 4, 2, 5, 9, 8, 6, false, 0, 0, 0, 0},
+    {2, 4, 2, 5, 9, 8, 8, true, 0, 0.3f, 0, 0},  {1, 3, 1, 7, 7, 4, 4, true, 3, 0, 5, 0},
+    {1, 2, 2, 4, 6, 8, 8, false, 0, 0, 0, 1},    {2, 4, 2, 3, 5, 8, 4, true, 0, 0, 0, 2},
+    {2, 4, 4, 3, 5, 8, 4, false, 0, 0, 0, 3},    {2, 6, 2, 3, 5, 4, 4, true, 0, 0, 2, 4},
     {1, 4, 2, 66, 66, 16, 16, true, 0, 0, 0, 0}, {1, 2, 1, 0, 3, 4, 4, false, 0, 0, 0, 0},
 };
 
@@ -321,11 +333,16 @@ static void check_attention(const rig *r, const attention_case *c, qn_dtype t, l
     snprintf(text, sizeof text, "attention %d of %s, %s, %d threads", (int)(c - attention_cases),
              qn_dtype_name(t), r->tier, r->threads);
     qn_scope *s = qn_scope_begin(r->device);
-    qn_attention_options o = {.size = sizeof o, .scale = c->scale, .causal = c->causal,
-                              .softcap = c->softcap, .window = c->window, .mask = put_mask(s, c)};
+    qn_attention_options o = {.size = sizeof o,
+                              .scale = c->scale,
+                              .causal = c->causal,
+                              .softcap = c->softcap,
+                              .window = c->window,
+                              .mask = put_mask(s, c)};
     qn_array *a = qn_attention(s, put(s, &q, how), put(s, &k, how), put(s, &v, how), &o);
     void *raw = get(s, a, t, 4, y.shape, text);
-    check_values(raw, t, y.v, y.n, qn_dtype_size(t) == 2 ? 1.01 : 0, t == QN_F64 ? 1e-14 : 2e-6, text);
+    check_values(raw, t, y.v, y.n, qn_dtype_size(t) == 2 ? 1.01 : 0, t == QN_F64 ? 1e-14 : 2e-6,
+                 text);
     free(raw);
     qn_scope_end(s);
     free(q.v);
@@ -348,13 +365,15 @@ static void test_attention(void **state)
     close_rigs(rigs, n);
 }
 
-/* ---- attention over a cache --------------------------------------------------------------------------------------- */
+/* ---- attention over a cache
+ * --------------------------------------------------------------------------------------- */
 
 /* Writes `length` positions in pieces and attends with the last `l`; returns [B, H, l, D]. */
 static float *cached(qn_device *device, const host *q, const host *k, const host *v, qn_dtype type,
                      int64_t piece, int64_t l, float softcap, int64_t window)
 {
-    int64_t b = k->shape[0], g = k->shape[1], n = k->shape[2], d = k->shape[3], room = (n + 15) / 16 * 16;
+    int64_t b = k->shape[0], g = k->shape[1], n = k->shape[2], d = k->shape[3],
+            room = (n + 15) / 16 * 16;
     qn_scope *s = qn_scope_begin(device);
     qn_array *keys = qn_zeros(s, type, 5, (const int64_t[]){b, g, room / 16, d, 16});
     qn_array *values = qn_zeros(s, type, 4, (const int64_t[]){b, g, room, d});
@@ -366,13 +385,15 @@ static float *cached(qn_device *device, const host *q, const host *k, const host
     }
     qn_attention_options o = {.size = sizeof o, .softcap = softcap, .window = window};
     qn_array *last = qn_slice(s, put(s, q, PLAIN), 2, n - l, n, 1);
-    qn_array *y = qn__attend(s, last, keys, values, qn_from_i32(s, (int32_t[]){(int32_t)(n - l)}, 1), &o);
+    qn_array *y =
+        qn__attend(s, last, keys, values, qn_from_i32(s, (int32_t[]){(int32_t)(n - l)}, 1), &o);
     float *raw = get(s, y, QN_F32, 4, (const int64_t[]){b, q->shape[1], l, d}, "attend");
     qn_scope_end(s);
     return raw;
 }
 
-/* Against attention without a cache; the same bits however it was written and however many queries run. */
+/* Against attention without a cache; the same bits however it was written and however many queries
+ * run. */
 static void test_attend(void **state)
 {
     (void)state;
@@ -425,7 +446,7 @@ static void test_attend(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),    cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_matmul),      cmocka_unit_test(test_linear),
         cmocka_unit_test(test_linear_rows), cmocka_unit_test(test_attention),
         cmocka_unit_test(test_attend),
     };

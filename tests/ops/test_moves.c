@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Operations that move elements without computing: views, concatenate, take, updates. Values are
- * consecutive numbers, so a wrong place shows; every result is compared with plain index arithmetic.
+ * consecutive numbers, so a wrong place shows; every result is compared with plain index
+ * arithmetic.
  */
 #include "ops/ops_test.h"
 
@@ -42,12 +43,14 @@ static void everywhere(void (*check)(qn_scope *, qn_dtype, layout))
     close_rigs(rigs, n);
 }
 
-/* ---- views --------------------------------------------------------------------------------------------- */
+/* ---- views
+ * --------------------------------------------------------------------------------------------- */
 
 static void check_transposes(qn_scope *s, qn_dtype t, layout how)
 {
     host x = numbered(t, 3, (const int64_t[]){3, 4, 5});
-    static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                    {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     qn_array *a = put(s, &x, how);
     for (int o = 0; o < 6; o++) {
         const int *p = orders[o];
@@ -88,7 +91,8 @@ static void check_reshapes(qn_scope *s, qn_dtype t, layout how)
             y.ndim = 4;
             memcpy(y.shape, (int64_t[]){p, q, 1, 24 / p / q}, 4 * sizeof *y.shape);
             expect(s, qn_reshape(s, a, 4, y.shape), &y, "reshape");
-            expect(s, qn_reshape(s, a, 4, (const int64_t[]){p, -1, 1, 24 / p / q}), &y, "reshape, -1");
+            expect(s, qn_reshape(s, a, 4, (const int64_t[]){p, -1, 1, 24 / p / q}), &y,
+                   "reshape, -1");
         }
     y.ndim = 4;
     memcpy(y.shape, (int64_t[]){2, 1, 3, 4}, 4 * sizeof *y.shape);
@@ -107,15 +111,16 @@ static void test_reshapes(void **state)
 /* Python's slices along one axis of [3, 7, 2]. */
 static void check_slices(qn_scope *s, qn_dtype t, layout how)
 {
-    static const int64_t cases[][3] = {{0, 7, 1}, {1, 6, 2}, {-3, INT64_MAX, 1}, {-100, 100, 3}, {5, 2, 1},
-                                       {0, -1, 1}, {6, 7, 5}, {0, INT64_MAX, INT64_MAX}, {2, 6, 4}};
+    static const int64_t cases[][3] = {
+        {0, 7, 1},  {1, 6, 2}, {-3, INT64_MAX, 1},        {-100, 100, 3}, {5, 2, 1},
+        {0, -1, 1}, {6, 7, 5}, {0, INT64_MAX, INT64_MAX}, {2, 6, 4}};
     host x = numbered(t, 3, (const int64_t[]){3, 7, 2});
     qn_array *a = put(s, &x, how);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         int64_t start = cases[c][0], stop = cases[c][1], step = cases[c][2], n = 0, at[7];
         start = start < -7 ? 0 : start < 0 ? start + 7 : start;
         stop = stop < 0 ? stop + 7 : stop > 7 ? 7 : stop;
-        for (int64_t i = start; i < stop; i = step > 7 ? 7 : i + step)
+        for (int64_t i = start; i<stop; i = step> 7 ? 7 : i + step)
             at[n++] = i;
         host y = new_host(t, 3, (const int64_t[]){3, n, 2});
         for (size_t i = 0; i < y.n; i++)
@@ -134,7 +139,8 @@ static void test_slices(void **state)
 
 static void check_broadcasts(qn_scope *s, qn_dtype t, layout how)
 {
-    host x = numbered(t, 2, (const int64_t[]){3, 1}), y = new_host(t, 3, (const int64_t[]){2, 3, 5});
+    host x = numbered(t, 2, (const int64_t[]){3, 1}),
+         y = new_host(t, 3, (const int64_t[]){2, 3, 5});
     for (size_t i = 0; i < y.n; i++)
         y.v[i] = x.v[i / 5 % 3];
     qn_array *wide = qn_broadcast_to(s, put(s, &x, how), 3, y.shape);
@@ -150,7 +156,8 @@ static void test_broadcasts(void **state)
     everywhere(check_broadcasts);
 }
 
-/* ---- concatenate ---------------------------------------------------------------------------------------- */
+/* ---- concatenate
+ * ---------------------------------------------------------------------------------------- */
 
 static void check_concatenate(qn_scope *s, qn_dtype t, layout how)
 {
@@ -188,7 +195,8 @@ static void test_concatenate(void **state)
     everywhere(check_concatenate);
 }
 
-/* ---- by index ------------------------------------------------------------------------------------------- */
+/* ---- by index
+ * ------------------------------------------------------------------------------------------- */
 
 /* Indices outside the axis give zeros, also those that only a 64-bit type holds. */
 static void check_take(qn_scope *s, qn_dtype t, layout how)
@@ -196,7 +204,8 @@ static void check_take(qn_scope *s, qn_dtype t, layout how)
     int64_t ids[] = {4, 0, -1, 2, 5, 4, 1ll << 32, INT64_MIN};
     uint8_t small[] = {4, 0, 255, 2, 5, 4, 200, 128};
     uint64_t large[] = {4, 0, UINT64_MAX, 2, 5, 4, 1ull << 32, 1ull << 63};
-    host x = numbered(t, 2, (const int64_t[]){5, 3}), y = new_host(t, 3, (const int64_t[]){2, 4, 3});
+    host x = numbered(t, 2, (const int64_t[]){5, 3}),
+         y = new_host(t, 3, (const int64_t[]){2, 4, 3});
     for (size_t i = 0; i < x.n && t != QN_BOOL; i++)
         x.v[i] += 1;
     for (size_t i = 0; i < 24; i++)
@@ -231,11 +240,13 @@ static void test_take(void **state)
     everywhere(check_take);
 }
 
-/* ---- updates --------------------------------------------------------------------------------------------- */
+/* ---- updates
+ * --------------------------------------------------------------------------------------------- */
 
 static void check_slice_update(qn_scope *s, qn_dtype t, layout how)
 {
-    host x = numbered(t, 2, (const int64_t[]){4, 6}), u = numbered(t, 2, (const int64_t[]){2, 3}), y = x;
+    host x = numbered(t, 2, (const int64_t[]){4, 6}), u = numbered(t, 2, (const int64_t[]){2, 3}),
+         y = x;
     qn_array *a = put(s, &x, how);
     qn_array *r = qn_slice_update(s, a, put(s, &u, how), (const int64_t[]){1, 2});
     y.v = malloc(x.n * sizeof *y.v);
@@ -290,7 +301,8 @@ static void test_large(void **state)
         y.v[i] = x.v[(300 - i / 203) * 203 + i % 203];
     host wide = new_host(QN_F32, 2, (const int64_t[]){301, 406});
     for (size_t i = 0; i < wide.n; i++)
-        wide.v[i] = i % 406 < 203 ? x.v[i / 406 * 203 + i % 406] : y.v[i / 406 * 203 + i % 406 - 203];
+        wide.v[i] =
+            i % 406 < 203 ? x.v[i / 406 * 203 + i % 406] : y.v[i / 406 * 203 + i % 406 - 203];
     for (int r = 0; r < n; r++)
         for (int l = 0; l < N_LAYOUTS; l++) {
             qn_scope *s = qn_scope_begin(rigs[r].device);
@@ -298,7 +310,8 @@ static void test_large(void **state)
             qn_array *down = qn_subtract(s, qn_scalar(s, QN_I32, 300), qn_arange(s, QN_I32, 301));
             qn_array *flipped = qn_take(s, a, down, 0);
             expect(s, flipped, &y, "large take");
-            expect(s, qn_concatenate(s, (qn_array *[]){a, flipped}, 2, 1), &wide, "large concatenate");
+            expect(s, qn_concatenate(s, (qn_array *[]){a, flipped}, 2, 1), &wide,
+                   "large concatenate");
             qn_scope_end(s);
         }
     close_rigs(rigs, n);
@@ -307,7 +320,9 @@ static void test_large(void **state)
     free(wide.v);
 }
 
-/* ---- errors ----------------------------------------------------------------------------------------------- */
+/* ---- errors
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static void refuse(qn_device *device, qn_array *(*f)(qn_scope *, qn_array *), const char *message)
 {
@@ -323,10 +338,22 @@ static qn_array *bad_reshape(qn_scope *s, qn_array *a)
 {
     return qn_reshape(s, a, 1, (const int64_t[]){7});
 }
-static qn_array *bad_axis(qn_scope *s, qn_array *a) { return qn_slice(s, a, 2, 0, 1, 1); }
-static qn_array *bad_order(qn_scope *s, qn_array *a) { return qn_transpose(s, a, (int[]){0, 0}); }
-static qn_array *bad_squeeze(qn_scope *s, qn_array *a) { return qn_squeeze(s, a, 0); }
-static qn_array *bad_take(qn_scope *s, qn_array *a) { return qn_take(s, a, a, 0); }
+static qn_array *bad_axis(qn_scope *s, qn_array *a)
+{
+    return qn_slice(s, a, 2, 0, 1, 1);
+}
+static qn_array *bad_order(qn_scope *s, qn_array *a)
+{
+    return qn_transpose(s, a, (int[]){0, 0});
+}
+static qn_array *bad_squeeze(qn_scope *s, qn_array *a)
+{
+    return qn_squeeze(s, a, 0);
+}
+static qn_array *bad_take(qn_scope *s, qn_array *a)
+{
+    return qn_take(s, a, a, 0);
+}
 static qn_array *bad_update(qn_scope *s, qn_array *a)
 {
     return qn_slice_update(s, a, a, (const int64_t[]){0, 1});

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations over an axis: reductions, softmax, norms, cross-entropy, rope. Values against plain loops in
- * double, fused operations also against their decomposition; the same bits with 1 and 3 threads.
+ * Operations over an axis: reductions, softmax, norms, cross-entropy, rope. Values against plain
+ * loops in double, fused operations also against their decomposition; the same bits with 1 and 3
+ * threads.
  */
 #include "ops/ops_test.h"
 
 #include "core/scope.h"
 #include "ops/params.h"
 
-/* ---- reductions ------------------------------------------------------------------------------------------ */
+/* ---- reductions
+ * ------------------------------------------------------------------------------------------ */
 
 typedef enum what { SUM, MEAN, MAX, MIN, LOGSUMEXP, ARGMAX, N_WHATS } what;
 typedef qn_array *reduction(qn_scope *, qn_array *, int, bool);
@@ -90,14 +92,17 @@ static void check_reduction(const rig *rigs, int n_rigs, what w, qn_dtype t, siz
         }
         for (int l = 0; l < N_LAYOUTS && uses_threads(&rigs[r], x.n); l++) {
             char text[120];
-            snprintf(text, sizeof text, "%s of %s [%zu, %zu, %zu], %s, %d threads, layout %d", names[w],
-                     qn_dtype_name(t), outer, n, inner, rigs[r].tier, rigs[r].threads, l);
+            snprintf(text, sizeof text, "%s of %s [%zu, %zu, %zu], %s, %d threads, layout %d",
+                     names[w], qn_dtype_name(t), outer, n, inner, rigs[r].tier, rigs[r].threads, l);
             qn_scope *s = qn_scope_begin(rigs[r].device);
             qn_array *y = reductions[w](s, put(s, &x, (layout)l), all ? QN_ALL_AXES : -2, l % 2);
             int64_t kept[] = {all ? 1 : shape[0], 1, all ? 1 : shape[2]};
             int64_t dropped[] = {shape[0], shape[2]};
             void *raw = get(s, y, result, l % 2 ? 3 : all ? 0 : 2, l % 2 ? kept : dropped, text);
-            check_values(raw, result, want, n_out, exact ? 0 : qn_dtype_size(result) == 2 ? 1 : 4,
+            check_values(raw, result, want, n_out,
+                         exact                        ? 0
+                         : qn_dtype_size(result) == 2 ? 1
+                                                      : 4,
                          absolute, text);
             if (!n_out)
                 free(raw);
@@ -124,8 +129,8 @@ static void test_reductions(void **state)
         for (int t = 0; t < QN_DTYPE_COUNT; t++)
             for (int k = 0; k < 5; k++) {
                 bool all = k == 0 || k == 2;
-                check_reduction(rigs, n, (what)w, (qn_dtype)t, sizes[k][0], sizes[k][1], sizes[k][2],
-                                false, false);
+                check_reduction(rigs, n, (what)w, (qn_dtype)t, sizes[k][0], sizes[k][1],
+                                sizes[k][2], false, false);
                 if (all && !(w == SUM && !is_float((qn_dtype)t)))
                     check_reduction(rigs, n, (what)w, (qn_dtype)t, sizes[k][0], sizes[k][1],
                                     sizes[k][2], true, false);
@@ -139,7 +144,9 @@ static void test_reductions(void **state)
     close_rigs(rigs, n);
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------------- */
+/* ---- rows
+ * --------------------------------------------------------------------------------------------------
+ */
 
 enum { MOST_LENGTH = 1000 };
 
@@ -194,7 +201,8 @@ static void want_rms_norm(double *y, const double *x, const double *w, const dou
         y[i] = x[i] / sqrt(sum / (double)n + (double)1e-3f) * w[i];
 }
 
-static void want_rms_norm_bare(double *y, const double *x, const double *w, const double *b, size_t n)
+static void want_rms_norm_bare(double *y, const double *x, const double *w, const double *b,
+                               size_t n)
 {
     (void)w;
     double ones[MOST_LENGTH];
@@ -227,8 +235,8 @@ static const row_case row_cases[] = {
 };
 
 /* The node of a fused operation, decomposed, against its own value. */
-static void check_decomposed(qn_scope *s, qn_array *y, const double *want, size_t n, double tolerance,
-                             const char *text)
+static void check_decomposed(qn_scope *s, qn_array *y, const double *want, size_t n,
+                             double tolerance, const char *text)
 {
     if (!qn__ops[y->op]->decompose)
         return; /* this device decomposed it already */
@@ -238,7 +246,8 @@ static void check_decomposed(qn_scope *s, qn_array *y, const double *want, size_
     free(raw);
 }
 
-static void check_rows(const rig *rigs, int n_rigs, const row_case *c, qn_dtype t, int64_t rows, int64_t n)
+static void check_rows(const rig *rigs, int n_rigs, const row_case *c, qn_dtype t, int64_t rows,
+                       int64_t n)
 {
     uint64_t seed = 5;
     host x = random_host(t, 2, (const int64_t[]){rows, n}, 3, 0, &seed);
@@ -253,13 +262,15 @@ static void check_rows(const rig *rigs, int n_rigs, const row_case *c, qn_dtype 
         for (int l = 0; l < N_LAYOUTS && uses_threads(&rigs[r], x.n); l++) {
             char text[120];
             snprintf(text, sizeof text, "%s of %s [%lld, %lld], %s, %d threads, layout %d", c->name,
-                     qn_dtype_name(t), (long long)rows, (long long)n, rigs[r].tier, rigs[r].threads, l);
+                     qn_dtype_name(t), (long long)rows, (long long)n, rigs[r].tier, rigs[r].threads,
+                     l);
             if (rigs[r].threads == 1 && l == 0) {
                 free(same.first);
                 same.first = NULL;
             }
             qn_scope *s = qn_scope_begin(rigs[r].device);
-            qn_array *y = c->f(s, put(s, &x, (layout)l), put(s, &w, (layout)l), put(s, &b, (layout)l));
+            qn_array *y =
+                c->f(s, put(s, &x, (layout)l), put(s, &w, (layout)l), put(s, &b, (layout)l));
             void *raw = get(s, y, t, 2, x.shape, text);
             check_values(raw, t, want, x.n, half ? 1.01 : 0, tolerance * 4, text);
             check_same(&same, raw, t, x.n, text);
@@ -283,7 +294,8 @@ static void test_rows(void **state)
         for (int t = 0; t < 4; t++)
             for (int k = 0; k < N_ROW_SHAPES; k++)
                 if (t < 2 || k < 4)
-                    check_rows(rigs, n, &row_cases[c], types[t], row_shapes[k][0], row_shapes[k][1]);
+                    check_rows(rigs, n, &row_cases[c], types[t], row_shapes[k][0],
+                               row_shapes[k][1]);
     close_rigs(rigs, n);
 }
 
@@ -303,7 +315,8 @@ static void test_softmax_elsewhere(void **state)
             for (int i = 0; i < 3; i++)
                 want[2 * i + c] = exp(v[2 * i + c]) / sum;
         }
-        void *raw = get(s, qn_softmax(s, x, 0), QN_F32, 2, (const int64_t[]){3, 2}, "softmax, axis 0");
+        void *raw =
+            get(s, qn_softmax(s, x, 0), QN_F32, 2, (const int64_t[]){3, 2}, "softmax, axis 0");
         check_values(raw, QN_F32, want, 6, 3, 0, "softmax, axis 0");
         free(raw);
         float masked[] = {-INFINITY, 0, -INFINITY, 0};
@@ -354,15 +367,17 @@ static void test_cross_entropy(void **state)
     close_rigs(rigs, n);
 }
 
-/* ---- rope ---------------------------------------------------------------------------------------------------- */
+/* ---- rope
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 typedef struct rope_case {
     int64_t b, h, l, d, half;
     bool traditional, one_offset;
 } rope_case;
 
-static void want_rope(const rope_case *c, const host *x, const int32_t *offset, const double *frequency,
-                      double *y)
+static void want_rope(const rope_case *c, const host *x, const int32_t *offset,
+                      const double *frequency, double *y)
 {
     for (size_t row = 0; row < (size_t)(c->b * c->h * c->l); row++) {
         int64_t batch = (int64_t)row / (c->h * c->l), l = (int64_t)row % c->l;
@@ -372,7 +387,8 @@ static void want_rope(const rope_case *c, const host *x, const int32_t *offset, 
         for (int64_t i = 0; i < c->half; i++) {
             double angle = (offset[c->one_offset ? 0 : batch] + l) * frequency[i];
             if (x->dtype != QN_F64) /* angles are f32 */
-                angle = (float)((float)(offset[c->one_offset ? 0 : batch] + l) * (float)frequency[i]);
+                angle =
+                    (float)((float)(offset[c->one_offset ? 0 : batch] + l) * (float)frequency[i]);
             int64_t p = c->traditional ? 2 * i : i, q = c->traditional ? p + 1 : i + c->half;
             to[p] = from[p] * cos(angle) - from[q] * sin(angle);
             to[q] = from[q] * cos(angle) + from[p] * sin(angle);
@@ -420,8 +436,9 @@ static void test_rope(void **state)
 {
     (void)state;
     static const rope_case cases[] = {
-        {2, 3, 5, 8, 4, false, false}, {2, 3, 5, 8, 4, true, true},  {3, 1, 1, 6, 2, false, false},
-        {1, 2, 4, 10, 3, true, false}, {2, 2, 0, 4, 2, false, true}, {2, 5, 130, 64, 32, false, false},
+        {2, 3, 5, 8, 4, false, false}, {2, 3, 5, 8, 4, true, true},
+        {3, 1, 1, 6, 2, false, false}, {1, 2, 4, 10, 3, true, false},
+        {2, 2, 0, 4, 2, false, true},  {2, 5, 130, 64, 32, false, false},
     };
     rig rigs[MOST_RIGS];
     int n = open_rigs(rigs);
@@ -434,8 +451,10 @@ static void test_rope(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reductions),    cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_softmax_elsewhere), cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_softmax_elsewhere),
+        cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,14 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Type promotion: JAX's table (docs.jax.dev, "Type promotion semantics"; u64 with a signed integer is f32,
- * as with 32-bit defaults), written out, for every pair of types.
+ * Type promotion: JAX's table (docs.jax.dev, "Type promotion semantics"; u64 with a signed integer
+ * is f32, as with 32-bit defaults), written out, for every pair of types.
  */
 #include "ops/ops_test.h"
 
 #include "core/dtype.h"
 
-enum { b = QN_BOOL, u8 = QN_U8, u16 = QN_U16, u32 = QN_U32, u64 = QN_U64, i8 = QN_I8, i16 = QN_I16,
-       i32 = QN_I32, i64 = QN_I64, h = QN_F16, bh = QN_BF16, f = QN_F32, d = QN_F64 };
+enum {
+    b = QN_BOOL,
+    u8 = QN_U8,
+    u16 = QN_U16,
+    u32 = QN_U32,
+    u64 = QN_U64,
+    i8 = QN_I8,
+    i16 = QN_I16,
+    i32 = QN_I32,
+    i64 = QN_I64,
+    h = QN_F16,
+    bh = QN_BF16,
+    f = QN_F32,
+    d = QN_F64
+};
 
 /* clang-format off */
 static const unsigned char promoted[QN_DTYPE_COUNT][QN_DTYPE_COUNT] = {
@@ -53,11 +66,14 @@ static void check_pair(const rig *r, qn_dtype ta, qn_dtype tb)
     qn_scope *s = qn_scope_begin(r->device);
     qn_array *a = put(s, &x, PLAIN), *c = put(s, &y, PLAIN);
     qn_array *every_third = qn_not_equal(
-        s, qn_subtract(s, qn_arange(s, QN_I32, 40),
-                       qn_multiply(s, qn_cast(s, qn_floor(s, qn_divide(s, qn_arange(s, QN_I32, 40),
-                                                                       qn_scalar(s, QN_F32, 3))),
-                                              QN_I32),
-                                   qn_scalar(s, QN_I32, 3))),
+        s,
+        qn_subtract(s, qn_arange(s, QN_I32, 40),
+                    qn_multiply(s,
+                                qn_cast(s,
+                                        qn_floor(s, qn_divide(s, qn_arange(s, QN_I32, 40),
+                                                              qn_scalar(s, QN_F32, 3))),
+                                        QN_I32),
+                                qn_scalar(s, QN_I32, 3))),
         qn_scalar(s, QN_I32, 0));
     qn_array *results[] = {qn_where(s, every_third, a, c), qn_add(s, a, c), qn_divide(s, a, c),
                            qn_less(s, a, c)};
@@ -92,8 +108,8 @@ static void test_constants(void **state)
     (void)state;
     rig rigs[MOST_RIGS];
     int n = open_rigs(rigs);
-    static const double values[] = {0, -0.0, 1, -1, 0.1, 3.99, -3.99, 300, 70000, 65519.99, 1e-7, 1e300,
-                                    -1e300, NAN, INFINITY};
+    static const double values[] = {0,     -0.0,     1,    -1,    0.1,    3.99, -3.99,   300,
+                                    70000, 65519.99, 1e-7, 1e300, -1e300, NAN,  INFINITY};
     for (int r = 0; r < n; r++)
         for (int t = 0; t < QN_DTYPE_COUNT; t++)
             for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
