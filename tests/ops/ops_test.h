@@ -204,7 +204,7 @@ static inline host random_host(qn_dtype dtype, int ndim, const int64_t *shape, d
 /* ---- layouts
  * ------------------------------------------------------------------------------------- */
 
-typedef enum layout { PLAIN, TRANSPOSED, STRIDED, OFFSET, N_LAYOUTS } layout;
+typedef enum layout { PLAIN, TRANSPOSED, STRIDED, OFFSET, PADDED, N_LAYOUTS } layout;
 
 /* The element index of row-major index i of `shape` when each axis is walked in reverse order. */
 static inline size_t reversed_index(const host *h, size_t i)
@@ -223,7 +223,7 @@ static inline size_t reversed_index(const host *h, size_t i)
 }
 
 /* The values as an array of the scope whose storage is plain, transposed, every second element of a
- * larger one, or the middle of one; what lies around is garbage. */
+ * larger one, the middle of one, or columns of a wider one; what lies around is garbage. */
 static inline qn_array *put(qn_scope *s, const host *h, layout how)
 {
     size_t size = qn_dtype_size(h->dtype), room = 2 * h->n + 1;
@@ -239,11 +239,21 @@ static inline qn_array *put(qn_scope *s, const host *h, layout how)
         before = row;
         room = h->n + 3 * row + 1;
     }
+    size_t columns = h->ndim ? (size_t)h->shape[h->ndim - 1] : 1;
+    if (how == PADDED) {
+        size_t rows = 1;
+        for (int d = 0; d + 1 < h->ndim; d++)
+            rows *= (size_t)h->shape[d];
+        before = 1;
+        room = rows * (columns + 3) + 1;
+    }
     char *bytes = malloc(room * size);
     for (size_t i = 0; i < room; i++)
         encode(h->dtype, is_float(h->dtype) ? NAN : 1, bytes + i * size);
     for (size_t i = 0; i < h->n; i++) {
         size_t at = how == TRANSPOSED ? reversed_index(h, i) : how == STRIDED ? 2 * i + 1 : i;
+        if (how == PADDED)
+            at += i / columns * 3;
         encode(h->dtype, h->v[i], bytes + (at + before) * size);
     }
     qn_array *a;
@@ -259,6 +269,10 @@ static inline qn_array *put(qn_scope *s, const host *h, layout how)
         shape[0] += 3;
         a = qn_from(s, h->dtype, h->ndim, shape, bytes);
         a = qn_slice(s, a, 0, 1, 1 + h->shape[0], 1);
+    } else if (how == PADDED) {
+        shape[h->ndim - 1] += 3;
+        a = qn_from(s, h->dtype, h->ndim, shape, bytes);
+        a = qn_slice(s, a, -1, 1, 1 + h->shape[h->ndim - 1], 1);
     } else {
         a = qn_from(s, h->dtype, h->ndim, shape, bytes);
     }

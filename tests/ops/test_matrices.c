@@ -88,7 +88,7 @@ static void check_matmul(const rig *rigs, int n_rigs, const product *p, qn_dtype
             snprintf(text, sizeof text, "matmul %d of %s, %s, %d threads, layout %d",
                      (int)(p - products), qn_dtype_name(t), rigs[r].tier, rigs[r].threads, l);
             qn_scope *s = qn_scope_begin(rigs[r].device);
-            qn_array *c = qn_matmul(s, put(s, &a, (layout)l), put(s, &b, (layout)(l ^ (l >> 1))));
+            qn_array *c = qn_matmul(s, put(s, &a, (layout)l), put(s, &b, (layout)((l ^ (l >> 1)) % N_LAYOUTS)));
             void *raw = get(s, c, y.dtype, p->ny, p->y, text);
             check_values(raw, y.dtype, y.v, y.n, qn_dtype_size(y.dtype) == 2 ? 1.01 : 0, tolerance,
                          text);
