@@ -69,10 +69,13 @@ static qn__cpu_type weight_type(const qn__operand *w)
     return w->format == QN__PANEL_BF16 ? QN__CPU_BF16 : QN__CPU_F32;
 }
 
-enum { FEW_ROWS = 8 }; /* up to here each thread prepares x for itself: cheaper than a barrier */
+enum {
+    FEW_ROWS = 8,   /* up to here each thread prepares x for itself: cheaper than a phase */
+    TILE_PANELS = 3 /* of the kernels' tiles for many rows: a cut inside one costs half a tile */
+};
 
 /* Phase 0 lays x out for the kernel (with many rows), phase 1 multiplies; a unit is a panel of 16
- * columns. */
+ * columns, or a tile's panels where there are many rows. */
 static int64_t prepare_linear(qn__cpu_step *step)
 {
     const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1];
@@ -86,7 +89,7 @@ static int64_t prepare_linear(qn__cpu_step *step)
     } else {
         step->n_phases = 2;
         step->units[0] = (m + 7) / 8;
-        step->units[1] = panels;
+        step->units[1] = (panels + TILE_PANELS - 1) / TILE_PANELS;
         step->shared = bytes;
     }
     return m * k * w->shape[0];
@@ -114,7 +117,9 @@ static void run_linear(const qn__cpu_step *step, const qn__cpu_part *part)
     }
     qn__cpu_matmul a = {.type = type, .w = part->at[1], .n = n, .k = k, .m = m,
                         .x = prepared, .y = (float *)part->at[2], .ldy = n};
-    step->table->matmul(&a, (size_t)part->begin, (size_t)part->end);
+    size_t unit = step->n_phases == 1 ? 1 : TILE_PANELS, panels = qn__cpu_panels(n);
+    size_t end = (size_t)part->end * unit;
+    step->table->matmul(&a, (size_t)part->begin * unit, end < panels ? end : panels);
 }
 
 const qn__cpu_op qn__cpu_linear = {
