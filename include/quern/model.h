@@ -78,7 +78,8 @@ QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
 QN_API void qn_session_close(qn_session *session);
 
 /* Runs n tokens behind those already in the session (of each sequence: ids is [batch, n]). More than the
- * context holds: QN_LIMIT, with both counts. A failed call empties the session. */
+ * context holds: QN_LIMIT, with both counts; a token outside the vocabulary: QN_INVALID; both leave the
+ * session as it was. A call that fails while running empties it. */
 QN_API qn_status qn_session_append(qn_session *session, const int32_t *ids, size_t n,
                                    qn_error *err);
 

@@ -186,8 +186,9 @@ qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *ne
     session->has_logits = false;
     if (session->batch != 1)
         return qn__fail(err, QN_INVALID, "greedy steps are for sessions of one sequence");
-    if (check_tokens(session, &token, 1, err) != QN_OK)
-        return err ? err->code : QN_INVALID;
+    qn_status checked = check_tokens(session, &token, 1, err);
+    if (checked != QN_OK)
+        return checked;
     const qn__decoder *m = &session->model->decoder;
     qn_scope *s = qn_scope_begin(session->model->device);
     qn_array *current = NULL;
