@@ -44,6 +44,9 @@ typedef struct qn__cpu_op {
     /* Fills n_phases, units, scratch, shared; `work` in elements decides whether it is serial. */
     int64_t (*prepare)(qn__cpu_step *step);
     void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
+    /* Whether phase 0 of `before`, the step just before this one and of the same operation, leaves in `shared`
+     * what this one's phase 0 would. It is then left out, and both run side by side. NULL: never. */
+    bool (*shares)(const qn__cpu_step *step, const qn__cpu_step *before);
 } qn__cpu_op;
 
 /* What threads take chunks of: one phase of a step, or a run of small steps as a single chunk. */
@@ -51,6 +54,7 @@ typedef struct qn__cpu_task {
     uint32_t step, n_steps;
     int phase; /* -1: all phases of n_steps steps, in one chunk */
     uint32_t n_chunks;
+    bool beside; /* needs nothing of the task before: begins without waiting for it */
 } qn__cpu_task;
 
 typedef struct qn__cpu_binding {

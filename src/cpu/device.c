@@ -142,10 +142,12 @@ static void make_tasks(qn__cpu_binding *part, int n_threads)
             last->n_steps++;
             continue;
         }
-        for (int phase = 0; phase < (step->serial ? 1 : step->n_phases); phase++) {
+        bool shares = last && !step->serial && step[-1].op == step->op && !step[-1].serial &&
+                      step->op->shares && step->op->shares(step, step - 1);
+        for (int phase = shares; phase < (step->serial ? 1 : step->n_phases); phase++) {
             int64_t most = (int64_t)CHUNKS_A_THREAD * n_threads, units = step->units[phase];
             part->tasks[part->n_tasks++] = (qn__cpu_task){
-                .step = i, .n_steps = 1, .phase = step->serial ? -1 : phase,
+                .step = i, .n_steps = 1, .phase = step->serial ? -1 : phase, .beside = shares,
                 .n_chunks = step->serial ? 1 : (uint32_t)(units < most ? units : most)};
         }
     }

@@ -90,7 +90,8 @@ typedef struct qn__cpu_matmul {
     qn__cpu_type type; /* of w: F32 or BF16 */
     const void *w;     /* packed, 64-byte aligned */
     size_t n, k, m;
-    const void *x; /* prepared rows, from prepare with the same m, k and type */
+    const void *x; /* prepared rows, from prepare with the same m, k and type, or from row r of more rows on:
+                    * r a multiple of 8, at prepared_bytes(type, r, k) */
     float *y;      /* [M][ldy] */
     size_t ldy;
 } qn__cpu_matmul;

@@ -70,12 +70,19 @@ static qn__cpu_type weight_type(const qn__operand *w)
 }
 
 enum {
-    FEW_ROWS = 8,   /* up to here each thread prepares x for itself: cheaper than a phase */
-    TILE_PANELS = 3 /* of the kernels' tiles for many rows: a cut inside one costs half a tile */
+    FEW_ROWS = 8,    /* up to here each thread prepares x for itself: cheaper than a phase */
+    TILE_PANELS = 3, /* of the kernels' tiles for many rows: a cut inside one costs half a tile */
+    BAND_ROWS = 128  /* a multiple of every tier's block of rows */
 };
 
+static int64_t bands_of(int64_t m)
+{
+    return (m + BAND_ROWS - 1) / BAND_ROWS;
+}
+
 /* Phase 0 lays x out for the kernel (with many rows), phase 1 multiplies; a unit is a panel of 16
- * columns, or a tile's panels where there are many rows. */
+ * columns, or, where there are many rows, a band of rows by a tile's panels: whole tiles alone leave a
+ * thread idle for up to a tile at the end. */
 static int64_t prepare_linear(qn__cpu_step *step)
 {
     const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1];
@@ -89,7 +96,7 @@ static int64_t prepare_linear(qn__cpu_step *step)
     } else {
         step->n_phases = 2;
         step->units[0] = (m + 7) / 8;
-        step->units[1] = (panels + TILE_PANELS - 1) / TILE_PANELS;
+        step->units[1] = (panels + TILE_PANELS - 1) / TILE_PANELS * bands_of(m);
         step->shared = bytes;
     }
     return m * k * w->shape[0];
@@ -98,6 +105,26 @@ static int64_t prepare_linear(qn__cpu_step *step)
 static char *aligned64(void *p)
 {
     return (char *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
+}
+
+/* Units are bands of a tile, then those of the next; neighbouring bands go in one call. */
+static void multiply_bands(const qn__cpu_step *step, const qn__cpu_part *part, qn__cpu_matmul *a)
+{
+    size_t m = a->m, panels = qn__cpu_panels(a->n);
+    const char *x = a->x;
+    float *y = a->y;
+    int64_t bands = bands_of((int64_t)m), next;
+    for (int64_t unit = part->begin; unit < part->end; unit = next) {
+        next = (unit / bands + 1) * bands;
+        next = next < part->end ? next : part->end;
+        size_t tile = (size_t)(unit / bands) * TILE_PANELS,
+               first = (size_t)(unit % bands) * BAND_ROWS,
+               last = first + (size_t)(next - unit) * BAND_ROWS;
+        a->m = (last < m ? last : m) - first;
+        a->x = x + qn__cpu_prepared_bytes(a->type, first, a->k);
+        a->y = y + first * a->ldy;
+        step->table->matmul(a, tile, tile + TILE_PANELS < panels ? tile + TILE_PANELS : panels);
+    }
 }
 
 static void run_linear(const qn__cpu_step *step, const qn__cpu_part *part)
@@ -117,13 +144,25 @@ static void run_linear(const qn__cpu_step *step, const qn__cpu_part *part)
     }
     qn__cpu_matmul a = {.type = type, .w = part->at[1], .n = n, .k = k, .m = m,
                         .x = prepared, .y = (float *)part->at[2], .ldy = n};
-    size_t unit = step->n_phases == 1 ? 1 : TILE_PANELS, panels = qn__cpu_panels(n);
-    size_t end = (size_t)part->end * unit;
-    step->table->matmul(&a, (size_t)part->begin * unit, end < panels ? end : panels);
+    if (step->n_phases == 1)
+        step->table->matmul(&a, (size_t)part->begin, (size_t)part->end);
+    else
+        multiply_bands(step, part, &a);
+}
+
+/* The same x for weights of the same kind. */
+static bool shares_linear(const qn__cpu_step *step, const qn__cpu_step *before)
+{
+    const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1],
+                      *x0 = &before->call->operand[0], *w0 = &before->call->operand[1];
+    return step->n_phases == 2 && before->n_phases == 2 && x->slot == x0->slot &&
+           x->offset == x0->offset && qn__cpu_rows(x) == qn__cpu_rows(x0) &&
+           w->format == w0->format && w->shape[1] == w0->shape[1];
 }
 
 const qn__cpu_op qn__cpu_linear = {
-    QN__OP_LINEAR, .accepts = accepts_packed, .prepare = prepare_linear, .run = run_linear};
+    QN__OP_LINEAR,           .accepts = accepts_packed, .prepare = prepare_linear,
+    .run = run_linear, .shares = shares_linear};
 
 /* A unit is 32 columns of the result. */
 static int64_t prepare_linear_back(qn__cpu_step *step)

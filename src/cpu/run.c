@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Running a binding: the team walks its tasks in order. A task is cut into chunks that threads take as
- * they come, and the next begins when all chunks are done; so a thread that is not running, on a busy
+ * they come, and the next begins when all chunks are done, unless it needs none of them; so a thread that is not running, on a busy
  * machine, holds up nobody. Pointers are resolved once before; between two tasks there is neither an
  * allocation nor a lock.
  */
@@ -59,8 +59,18 @@ static bool cancelled(const run_context *run)
     return run->cancel && atomic_load_explicit(run->cancel, memory_order_relaxed);
 }
 
-/* Takes chunks of a task until none is left, then waits for those that others took. A cancelled run still
- * counts its chunks, so that every thread gets through. */
+/* Waits until the tasks begin..end - 1 are done. */
+static void wait_for(const run_context *run, uint32_t begin, uint32_t end)
+{
+    for (uint32_t t = begin; t < end; t++)
+        for (unsigned i = 0; atomic_load_explicit(&run->progress[t].done, memory_order_acquire) <
+                             run->part->tasks[t].n_chunks;
+             i++)
+            qn__team_pause(i);
+}
+
+/* Takes chunks of a task until none is left. A cancelled run still counts its chunks, so that every thread
+ * gets through. */
 static void work_on(const run_context *run, uint32_t t, int thread)
 {
     const qn__cpu_task *task = &run->part->tasks[t];
@@ -73,20 +83,32 @@ static void work_on(const run_context *run, uint32_t t, int thread)
             run_chunk(run, task, chunk, thread);
         atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
     }
-    for (unsigned i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < task->n_chunks; i++)
-        qn__team_pause(i);
+}
+
+static void run_alone(const run_context *run)
+{
+    for (uint32_t t = 0; t < run->part->n_tasks; t++)
+        for (uint32_t chunk = 0; chunk < run->part->tasks[t].n_chunks; chunk++)
+            if (!cancelled(run))
+                run_chunk(run, &run->part->tasks[t], chunk, 0);
 }
 
 static void run_thread(void *context, int thread, int n)
 {
     const run_context *run = context;
-    for (uint32_t t = 0; t < run->part->n_tasks; t++) {
-        if (n > 1)
-            work_on(run, t, thread);
-        else if (!cancelled(run))
-            for (uint32_t chunk = 0; chunk < run->part->tasks[t].n_chunks; chunk++)
-                run_chunk(run, &run->part->tasks[t], chunk, thread);
+    if (n == 1) {
+        run_alone(run);
+        return;
     }
+    uint32_t done = 0, n_tasks = run->part->n_tasks; /* tasks before `done` are known to be done */
+    for (uint32_t t = 0; t < n_tasks; t++) {
+        if (!run->part->tasks[t].beside) {
+            wait_for(run, done, t);
+            done = t;
+        }
+        work_on(run, t, thread);
+    }
+    wait_for(run, done, n_tasks);
 }
 
 qn_status qn__cpu_run(qn_device *device, qn__submission *sub, qn_error *err)

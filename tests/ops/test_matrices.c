@@ -231,6 +231,44 @@ static void test_linear_rows(void **state)
     close_rigs(rigs, n);
 }
 
+/* Layers that stand side by side in a plan give what each gives alone, whether they read the same rows,
+ * other rows of the same array, or another array. */
+static void test_linear_side_by_side(void **state)
+{
+    (void)state;
+    enum { M = 300, K = 72, N = 90 };
+    rig rigs[MOST_RIGS];
+    int n = open_rigs(rigs);
+    for (int r = 0; r < n; r++) {
+        uint64_t seed = 11;
+        host x[2], w = random_host(QN_BF16, 2, (const int64_t[]){N, K}, 1, 0, &seed);
+        for (int i = 0; i < 2; i++)
+            x[i] = random_host(QN_F32, 2, (const int64_t[]){M + 1, K}, 1, 0, &seed);
+        qn_scope *s = qn_scope_begin(rigs[r].device);
+        qn_array *kept = qn_pack(s, put(s, &w, PLAIN)), *a = put(s, &x[0], PLAIN),
+                 *b = put(s, &x[1], PLAIN);
+        qn_array *in[] = {qn_slice(s, a, 0, 0, M, 1), qn_slice(s, a, 0, 0, M, 1),
+                          qn_slice(s, a, 0, 1, M + 1, 1), qn_slice(s, b, 0, 1, M + 1, 1)},
+                 *out[4];
+        for (int i = 0; i < 4; i++)
+            out[i] = qn_linear(s, in[i], kept, NULL);
+        float *all = get(s, qn_reshape(s, qn_concatenate(s, out, 4, 0), 3, (const int64_t[]){4, M, N}), QN_F32, 3, (const int64_t[]){4, M, N}, "all");
+        for (int i = 0; i < 4; i++) {
+            float *one = get(s, qn_linear(s, in[i], kept, NULL), QN_F32, 2,
+                             (const int64_t[]){M, N}, "one");
+            assert_memory_equal(one, all + i * M * N, M * N * sizeof *one);
+            free(one);
+        }
+        free(all);
+        qn_release(kept);
+        qn_scope_end(s);
+        for (int i = 0; i < 2; i++)
+            free(x[i].v);
+        free(w.v);
+    }
+    close_rigs(rigs, n);
+}
+
 /* ---- attention
  * ---------------------------------------------------------------------------------------------------
  */
@@ -447,7 +485,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul),      cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_linear_rows), cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_linear_rows), cmocka_unit_test(test_linear_side_by_side),
+        cmocka_unit_test(test_attention),
         cmocka_unit_test(test_attend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
