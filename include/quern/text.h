@@ -12,7 +12,7 @@
  *     qn_tokens_free(&tokens);
  *     qn_tokenizer_close(tokenizer);
  *
- * Ids equal those of the Hugging Face tokenizers library. A tokenizer is immutable: any number of
+ * Ids equal those of the Hugging Face tokenizers library, and of SentencePiece for a *.model. A tokenizer is immutable: any number of
  * threads may use it at once. Buffers and decoders belong to one thread at a time.
  */
 #ifndef QUERN_TEXT_H
@@ -47,9 +47,10 @@ QN_API void qn_text_free(qn_text *text);
 
 typedef struct qn_tokenizer qn_tokenizer;
 
-/* Opens a model's directory or a tokenizer.json. Supported: byte-level BPE (Llama 3, Qwen, GPT-2,
- * GPT-NeoX, StarCoder, DeepSeek, ...); other kinds are QN_UNSUPPORTED, with the part named.
- * tokenizer_config.json and special_tokens_map.json beside it give bos and eos. */
+/* Opens a model's directory, a tokenizer.json or a SentencePiece *.model. Supported: BPE, byte-level
+ * (Llama 3, Qwen, GPT-2, DeepSeek, ...) and SentencePiece-style (Llama 2, Gemma, Mistral); other
+ * kinds are QN_UNSUPPORTED, with the part named. In a directory tokenizer.json is preferred to
+ * tokenizer.model. tokenizer_config.json and special_tokens_map.json beside it give bos and eos. */
 QN_API qn_status qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_error *err);
 QN_API void qn_tokenizer_close(qn_tokenizer *tokenizer); /* NULL is accepted */
 

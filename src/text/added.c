@@ -105,6 +105,12 @@ static const qn__added_token *longest_at(const qn__added_set *set, const char *s
     return best;
 }
 
+size_t qn__added_longest(const qn__added_set *set, const char *s, size_t n)
+{
+    const qn__added_token *t = longest_at(set, s, n, 0);
+    return t ? t->n : 0;
+}
+
 static bool word_before(const char *s, size_t n, size_t at)
 {
     size_t k;

@@ -37,6 +37,9 @@ bool qn__added_add(qn__added_set *set, const char *text, size_t n, int32_t id, u
 void qn__added_finish(qn__added_set *set);
 void qn__added_clear(qn__added_set *set);
 
+/* The length of the longest token at s[0..n), n > 0; 0: none. Flags don't count. */
+size_t qn__added_longest(const qn__added_set *set, const char *s, size_t n);
+
 /* A walk over a text: gaps and tokens alternate. */
 typedef struct qn__added_walk {
     const qn__added_set *set;

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a BPE model and merging words; see bpe.h.
+ * Reading a BPE model; see bpe.h. Words are merged in merge.c.
  */
 #include "text/bpe.h"
 
 #include "base/hash.h"
 #include "base/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { SHORT_WORD = 48 };
 
 /* ---- bytes as characters -------------------------------------------------------------------- */
 
@@ -68,16 +67,6 @@ bool qn__bpe_read_vocab(qn__bpe *bpe, qn__json_scan *scan)
     return scan->status == QN_OK;
 }
 
-static size_t merge_slot(const qn__bpe *bpe, uint32_t a, uint32_t b)
-{
-    uint64_t h = ((uint64_t)a << 32 | b) ^ bpe->vocab.seed;
-    h = qn__hash_mix(h, 0x9e3779b97f4a7c15u);
-    size_t i = (size_t)h & (bpe->n_merge_slots - 1);
-    while (bpe->merges[i].a != UINT32_MAX && (bpe->merges[i].a != a || bpe->merges[i].b != b))
-        i = (i + 1) & (bpe->n_merge_slots - 1);
-    return i;
-}
-
 static bool grow_merges(qn__bpe *bpe)
 {
     size_t n = bpe->n_merge_slots, wanted = !n ? 1024 : n < (1 << 17) ? n * 4 : n * 2;
@@ -90,7 +79,7 @@ static bool grow_merges(qn__bpe *bpe)
     bpe->n_merge_slots = wanted;
     for (size_t i = 0; i < n; i++)
         if (old[i].a != UINT32_MAX)
-            table[merge_slot(bpe, old[i].a, old[i].b)] = old[i];
+            table[qn__bpe_merge_slot(bpe, old[i].a, old[i].b)] = old[i];
     free(old);
     return true;
 }
@@ -113,29 +102,47 @@ static int32_t find_result(const qn__vocab *vocab, const char *piece, size_t n, 
     return qn__vocab_find(vocab, piece, n);
 }
 
-/* One merge: `joined` is both halves' text, the left one `left` bytes long. */
-static bool add_merge(qn__bpe *bpe, qn__json_scan *scan, const char *joined, size_t left, size_t n,
-                      uint32_t rank, int32_t *last)
+qn__merge_added qn__bpe_add_merge(qn__bpe *bpe, const char *joined, size_t left, size_t n,
+                                  uint32_t rank, int32_t *last, const char **absent,
+                                  size_t *absent_n)
 {
+    *absent = joined;
+    *absent_n = left;
     int32_t a = qn__vocab_find(&bpe->vocab, joined, left);
     if (a < 0)
-        return fail_merge(scan, joined, left);
+        return QN__MERGE_ABSENT;
+    *absent = joined + left;
+    *absent_n = n - left;
     int32_t b = qn__vocab_find(&bpe->vocab, joined + left, n - left);
     if (b < 0)
-        return fail_merge(scan, joined + left, n - left);
+        return QN__MERGE_ABSENT;
+    *absent = joined;
+    *absent_n = n;
     int32_t id = find_result(&bpe->vocab, joined, n, *last);
     if (id < 0)
-        return fail_merge(scan, joined, n);
+        return QN__MERGE_ABSENT;
     *last = id;
-    if (3 * (bpe->n_merges + 1) > 2 * bpe->n_merge_slots && !grow_merges(bpe)) {
-        scan->status = qn__fail_memory(scan->err, "a table of merges");
-        return false;
-    }
+    if (3 * (bpe->n_merges + 1) > 2 * bpe->n_merge_slots && !grow_merges(bpe))
+        return QN__MERGE_MEMORY;
     /* Of equal pairs the last counts, as in the library that writes these files. */
-    qn__merge *merge = &bpe->merges[merge_slot(bpe, (uint32_t)a, (uint32_t)b)];
+    qn__merge *merge = &bpe->merges[qn__bpe_merge_slot(bpe, (uint32_t)a, (uint32_t)b)];
     bpe->n_merges += merge->a == UINT32_MAX;
     *merge = (qn__merge){(uint32_t)a, (uint32_t)b, rank, id};
-    return true;
+    return QN__MERGE_OK;
+}
+
+static bool read_one_merge(qn__bpe *bpe, qn__json_scan *scan, const qn_text *joined, size_t left,
+                           uint32_t rank, int32_t *last)
+{
+    const char *absent;
+    size_t n;
+    switch (qn__bpe_add_merge(bpe, joined->data, left, joined->n, rank, last, &absent, &n)) {
+    case QN__MERGE_OK: return true;
+    case QN__MERGE_ABSENT: return fail_merge(scan, absent, n);
+    case QN__MERGE_MEMORY: break;
+    }
+    scan->status = qn__fail_memory(scan->err, "a table of merges");
+    return false;
 }
 
 /* "a b" or ["a", "b"], as joined text and the length of its left half. */
@@ -182,234 +189,81 @@ bool qn__bpe_read_merges(qn__bpe *bpe, qn__json_scan *scan)
     while (ok && qn__json_next_item(scan)) {
         size_t left = 0;
         ok = read_merge(scan, &joined, &left) &&
-             add_merge(bpe, scan, joined.data, left, joined.n, rank++, &last);
+             read_one_merge(bpe, scan, &joined, left, rank++, &last);
     }
     qn_text_free(&joined);
     return scan->status == QN_OK;
 }
 
-void qn__bpe_finish(qn__bpe *bpe)
+/* The first character of a piece, and its last. */
+static uint32_t first_char(const qn__vocab *vocab, int32_t id)
 {
+    uint32_t c = 0;
+    qn__utf8_decode(vocab->blob.data + vocab->offsets[id], vocab->sizes[id], &c);
+    return c;
+}
+
+static uint32_t last_char(const qn__vocab *vocab, int32_t id)
+{
+    uint32_t c = 0;
+    const char *piece = vocab->blob.data + vocab->offsets[id];
+    size_t n = vocab->sizes[id], at = n;
+    while (at > 0 && ((unsigned char)piece[--at] & 0xc0) == 0x80)
+        ;
+    qn__utf8_decode(piece + at, n - at, &c);
+    return c;
+}
+
+/* A boundary between two characters is only ever crossed by a merge of a pair that meets there. So
+ * where no merge has such a pair the word can be cut, unless a symbol is not its characters (bytes,
+ * unk) and takes part in merges, or unknown characters on both sides would become one unk. */
+static bool find_cuts(qn__bpe *bpe, bool complete)
+{
+    bpe->cuts = QN__CUT_NOWHERE;
+    if (bpe->byte_level || (!complete && (bpe->byte_fallback || bpe->unk_id < 0)))
+        return true;
+    bpe->joins = calloc((QN__JOIN_EXACT + (1u << QN__JOIN_BITS)) / 64 + 1, sizeof *bpe->joins);
+    if (!bpe->joins)
+        return false;
+    for (size_t i = 0; i < bpe->n_merge_slots; i++) {
+        const qn__merge *m = &bpe->merges[i];
+        if (m->a == UINT32_MAX)
+            continue;
+        if ((bpe->vocab.flags[m->a] | bpe->vocab.flags[m->b]) & QN__TOKEN_STANDS_FOR)
+            return true;
+        uint32_t bit = qn__bpe_join_bit(last_char(&bpe->vocab, (int32_t)m->a),
+                                        first_char(&bpe->vocab, (int32_t)m->b));
+        bpe->joins[bit / 64] |= (uint64_t)1 << (bit % 64);
+    }
+    if (complete)
+        bpe->cuts = QN__CUT_ANYWHERE;
+    else if (qn__vocab_find(&bpe->vocab, "\xe2\x96\x81", 3) >= 0)
+        bpe->cuts = QN__CUT_AT_MARKS;
+    return true;
+}
+
+bool qn__bpe_finish(qn__bpe *bpe)
+{
+    bool complete = bpe->byte_fallback;
     for (int i = 0; i < 256; i++) {
-        char bytes[4];
+        char bytes[8];
         size_t n = qn__utf8_encode(qn__byte_to_char((uint8_t)i), bytes);
         bpe->byte_ids[i] = qn__vocab_find(&bpe->vocab, bytes, n);
+        snprintf(bytes, sizeof bytes, "<0x%02X>", (unsigned)i);
+        int32_t id = bpe->fallback_ids[i] = qn__vocab_find(&bpe->vocab, bytes, 6);
+        if (id >= 0 && bpe->byte_fallback)
+            bpe->vocab.flags[id] |= QN__TOKEN_STANDS_FOR;
+        complete = complete && id >= 0;
     }
+    if (bpe->unk_id >= 0)
+        bpe->vocab.flags[bpe->unk_id] |= QN__TOKEN_STANDS_FOR;
+    return find_cuts(bpe, complete);
 }
 
 void qn__bpe_clear(qn__bpe *bpe)
 {
     qn__vocab_clear(&bpe->vocab);
     free(bpe->merges);
+    free(bpe->joins);
     *bpe = (qn__bpe){0};
-}
-
-void qn__bpe_work_free(qn__bpe_work *work)
-{
-    free(work->ids);
-    free(work->next);
-    free(work->previous);
-    free(work->heap);
-    qn_text_free(&work->mapped);
-    *work = (qn__bpe_work){0};
-}
-
-/* ---- merging -------------------------------------------------------------------------------- */
-
-/* The merge of a pair, or NULL. */
-static const qn__merge *find_merge(const qn__bpe *bpe, int32_t a, int32_t b, bool no_special)
-{
-    if (bpe->n_merge_slots == 0)
-        return NULL;
-    const qn__merge *m = &bpe->merges[merge_slot(bpe, (uint32_t)a, (uint32_t)b)];
-    if (m->a == UINT32_MAX)
-        return NULL;
-    if (no_special && (bpe->vocab.flags[m->id] & QN__TOKEN_SPECIAL))
-        return NULL;
-    return m;
-}
-
-/* Merges ids[0..n), n <= SHORT_WORD, in place by repeated scans; returns the new n. */
-static size_t merge_short(const qn__bpe *bpe, int32_t *ids, size_t n, bool no_special)
-{
-    const qn__merge *found[SHORT_WORD];
-    for (size_t i = 0; i + 1 < n; i++)
-        found[i] = find_merge(bpe, ids[i], ids[i + 1], no_special);
-    for (;;) {
-        size_t best = SIZE_MAX;
-        uint32_t rank = UINT32_MAX;
-        for (size_t i = 0; i + 1 < n; i++)
-            if (found[i] && found[i]->rank < rank) {
-                rank = found[i]->rank;
-                best = i;
-            }
-        if (best == SIZE_MAX)
-            return n;
-        ids[best] = found[best]->id;
-        n--;
-        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
-        memmove(found + best, found + best + 1, (n - best - 1) * sizeof *found);
-        if (best > 0)
-            found[best - 1] = find_merge(bpe, ids[best - 1], ids[best], no_special);
-        if (best + 1 < n)
-            found[best] = find_merge(bpe, ids[best], ids[best + 1], no_special);
-    }
-}
-
-static bool heap_push(qn__bpe_work *work, size_t *n, uint64_t key)
-{
-    if (*n == work->heap_capacity) {
-        size_t capacity = work->heap_capacity ? work->heap_capacity * 2 : 256;
-        uint64_t *grown = realloc(work->heap, capacity * sizeof *grown);
-        if (!grown)
-            return false;
-        work->heap = grown;
-        work->heap_capacity = capacity;
-    }
-    size_t i = (*n)++;
-    for (; i > 0 && work->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
-        work->heap[i] = work->heap[(i - 1) / 2];
-    work->heap[i] = key;
-    return true;
-}
-
-static uint64_t heap_pop(qn__bpe_work *work, size_t *n)
-{
-    uint64_t *heap = work->heap, top = heap[0], key = heap[--*n];
-    size_t i = 0, child;
-    while ((child = 2 * i + 1) < *n) {
-        if (child + 1 < *n && heap[child + 1] < heap[child])
-            child++;
-        if (heap[child] >= key)
-            break;
-        heap[i] = heap[child];
-        i = child;
-    }
-    heap[i] = key;
-    return top;
-}
-
-/* As merge_short, for n symbols in work->ids. The heap holds (rank, position); an entry whose pair
- * has changed since is skipped, and ranks tell: a pair has one. *n becomes the new count. */
-static bool merge_long(const qn__bpe *bpe, qn__bpe_work *work, size_t *n, bool no_special)
-{
-    int32_t *ids = work->ids, *next = work->next, *previous = work->previous;
-    size_t heap_n = 0, end = *n;
-    for (size_t i = 0; i < end; i++) {
-        previous[i] = (int32_t)i - 1;
-        next[i] = i + 1 < end ? (int32_t)i + 1 : -1;
-        const qn__merge *m = i + 1 < end ? find_merge(bpe, ids[i], ids[i + 1], no_special) : NULL;
-        if (m && !heap_push(work, &heap_n, (uint64_t)m->rank << 32 | i))
-            return false;
-    }
-    while (heap_n > 0) {
-        uint64_t key = heap_pop(work, &heap_n);
-        int32_t at = (int32_t)(uint32_t)key, right = next[at];
-        if (ids[at] < 0 || right < 0)
-            continue;
-        const qn__merge *m = find_merge(bpe, ids[at], ids[right], no_special);
-        if (!m || m->rank != (uint32_t)(key >> 32))
-            continue;
-        ids[at] = m->id;
-        ids[right] = -1;
-        next[at] = next[right];
-        if (next[at] >= 0) {
-            previous[next[at]] = at;
-            m = find_merge(bpe, ids[at], ids[next[at]], no_special);
-            if (m && !heap_push(work, &heap_n, (uint64_t)m->rank << 32 | (uint32_t)at))
-                return false;
-        }
-        if (previous[at] >= 0) {
-            m = find_merge(bpe, ids[previous[at]], ids[at], no_special);
-            if (m && !heap_push(work, &heap_n, (uint64_t)m->rank << 32 | (uint32_t)previous[at]))
-                return false;
-        }
-    }
-    size_t kept = 0;
-    for (size_t i = 0; i < end; i++)
-        if (ids[i] >= 0)
-            ids[kept++] = ids[i];
-    *n = kept;
-    return true;
-}
-
-static bool grow_work(qn__bpe_work *work, size_t n)
-{
-    if (n <= work->capacity)
-        return true;
-    if (n > INT32_MAX)
-        return false;
-    size_t capacity = n < SIZE_MAX / 32 ? n + n / 2 : n;
-    int32_t **tables[] = {&work->ids, &work->next, &work->previous};
-    for (int i = 0; i < 3; i++) {
-        int32_t *grown = realloc(*tables[i], capacity * sizeof *grown);
-        if (!grown)
-            return false;
-        *tables[i] = grown;
-    }
-    work->capacity = capacity;
-    return true;
-}
-
-/* The id of the whole word, or -1. */
-static int32_t find_word(const qn__bpe *bpe, qn__bpe_work *work, const char *word, size_t n,
-                         bool *failed)
-{
-    work->mapped.n = 0;
-    if (!qn__text_reserve(&work->mapped, 2 * n)) {
-        *failed = true;
-        return -1;
-    }
-    char *to = work->mapped.data;
-    for (size_t i = 0; i < n; i++)
-        to += qn__utf8_encode(qn__byte_to_char((uint8_t)word[i]), to);
-    return qn__vocab_find(&bpe->vocab, work->mapped.data, (size_t)(to - work->mapped.data));
-}
-
-/* The word's characters as ids into `ids` (room for n); what has no id becomes unk, or nothing. */
-static size_t spell_word(const qn__bpe *bpe, const char *word, size_t n, int32_t *ids)
-{
-    size_t used = 0;
-    bool after_unk = false;
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = bpe->byte_ids[(uint8_t)word[i]];
-        bool is_unk = id < 0;
-        if (is_unk && (bpe->unk_id < 0 || (after_unk && bpe->fuse_unk)))
-            continue;
-        ids[used++] = is_unk ? bpe->unk_id : id;
-        after_unk = is_unk;
-    }
-    return used;
-}
-
-bool qn__bpe_encode(const qn__bpe *bpe, qn__bpe_work *work, const char *word, size_t n,
-                    bool no_special, qn_tokens *out)
-{
-    if (n == 1 && bpe->byte_ids[(uint8_t)word[0]] >= 0)
-        return qn__tokens_push(out, bpe->byte_ids[(uint8_t)word[0]]);
-    if (bpe->ignore_merges) {
-        bool failed = false;
-        int32_t id = find_word(bpe, work, word, n, &failed);
-        if (failed)
-            return false;
-        unsigned barred = QN__TOKEN_OUTSIDE | (no_special ? QN__TOKEN_SPECIAL : 0u);
-        if (id >= 0 && !(bpe->vocab.flags[id] & barred))
-            return qn__tokens_push(out, id);
-    }
-    if (n <= SHORT_WORD) {
-        if (!qn__tokens_reserve(out, n))
-            return false;
-        int32_t *ids = out->ids + out->n;
-        out->n += merge_short(bpe, ids, spell_word(bpe, word, n, ids), no_special);
-        return true;
-    }
-    if (!grow_work(work, n))
-        return false;
-    size_t count = spell_word(bpe, word, n, work->ids);
-    if (!merge_long(bpe, work, &count, no_special) || !qn__tokens_reserve(out, count))
-        return false;
-    if (count > 0)
-        memcpy(out->ids + out->n, work->ids, count * sizeof *work->ids);
-    out->n += count;
-    return true;
 }

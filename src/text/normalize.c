@@ -6,60 +6,116 @@
 
 #include "text/buffers.h"
 #include "text/nfc.h"
+#include "text/steps.h"
+#include "text/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct normalizer_row {
-    const char *name;
-    bool (*append)(qn_text *out, const char *s, size_t n);
-} normalizer_row;
+/* Expansion is bounded: a hostile Replace could make a long text of every character. */
+enum { MAX_NORMALIZED = 1 << 30, MAX_CONTENT = 4096 };
 
-static const normalizer_row normalizer_kinds[QN__NORMALIZE_COUNT] = {
-    [QN__NORMALIZE_NFC] = {"NFC", qn__nfc_append},
+static const char *const normalizer_names[QN__NORMALIZE_COUNT] = {
+    [QN__NORMALIZE_NFC] = "NFC",
+    [QN__NORMALIZE_PREPEND] = "Prepend",
+    [QN__NORMALIZE_REPLACE] = "Replace",
 };
 
-static qn_status parse_normalizer(qn__normalizer *out, const qn__json_at *at, qn_error *err)
+static qn_status parse_content(qn_text *out, const qn__json_at *at, const char *key, qn_error *err)
 {
-    const char *type;
-    qn_status status = qn__json_get_string(at, "type", &type, err);
+    const char *text;
+    qn_status status = qn__json_get_string(at, key, &text, err);
     if (status != QN_OK)
         return status;
-    if (strcmp(type, "Sequence") == 0) {
-        qn__json_at list, item;
-        status = qn__json_get_array(at, "normalizers", &list, err);
-        if (status == QN_OK && qn__json_first(&list, &item))
-            do
-                status = parse_normalizer(out, &item, err);
-            while (status == QN_OK && qn__json_next(&item));
-        return status;
-    }
-    int kind = 0;
-    while (kind < QN__NORMALIZE_COUNT && strcmp(type, normalizer_kinds[kind].name) != 0)
-        kind++;
-    if (kind == QN__NORMALIZE_COUNT)
-        return qn__json_fail(at, QN_UNSUPPORTED, err,
-                             "type \"%.40s\" is not supported (supported: Sequence, NFC)", type);
+    size_t n = strlen(text);
+    if (n > MAX_CONTENT)
+        return qn__json_fail(at, QN_LIMIT, err, "%s of %zu bytes, more than %d", key, n,
+                             MAX_CONTENT);
+    return qn__text_append(out, text, n) ? QN_OK : qn__fail_memory(err, "a normalizer");
+}
+
+static qn_status add_normalizer(void *user, int kind, const qn__json_at *at, qn_error *err)
+{
+    qn__normalizer *out = user;
     if (out->n == QN__MAX_NORMALIZERS)
         return qn__json_fail(at, QN_LIMIT, err, "more than %d steps", QN__MAX_NORMALIZERS);
-    out->kinds[out->n++] = (qn__normalizer_kind)kind;
+    qn__normalize_step *step = &out->steps[out->n++];
+    *step = (qn__normalize_step){.kind = (qn__normalizer_kind)kind};
+    if (kind == QN__NORMALIZE_PREPEND)
+        return parse_content(&step->text, at, "prepend", err);
+    if (kind == QN__NORMALIZE_REPLACE) {
+        qn_status status = parse_content(&step->text, at, "content", err);
+        return status == QN_OK ? qn__pattern_parse(&step->pattern, at, err) : status;
+    }
     return QN_OK;
 }
 
 qn_status qn__normalizer_parse(qn__normalizer *out, const qn__json_at *at, qn_error *err)
 {
     *out = (qn__normalizer){0};
-    return cJSON_IsNull(at->node) ? QN_OK : parse_normalizer(out, at, err);
+    return qn__steps_parse(at, "normalizers", normalizer_names, QN__NORMALIZE_COUNT, add_normalizer,
+                           out, err);
 }
 
-qn_status qn__normalize(const qn__normalizer *normalizer, qn_text *buffer, const char **s,
-                        size_t *n, qn_error *err)
+void qn__normalizer_clear(qn__normalizer *normalizer)
+{
+    for (int i = 0; i < normalizer->n; i++) {
+        qn__pattern_free(normalizer->steps[i].pattern);
+        qn_text_free(&normalizer->steps[i].text);
+    }
+    qn__spm_normalizer_clear(&normalizer->spm);
+    *normalizer = (qn__normalizer){0};
+}
+
+static qn_status replace_all(const qn__normalize_step *step, qn__match *match, qn_text *out,
+                             const char *s, size_t n, qn_error *err)
+{
+    size_t done = 0, at = 0;
+    bool ok = qn__text_reserve(out, n);
+    while (ok && at <= n) {
+        size_t start, end;
+        qn_status status = qn__pattern_next(step->pattern, match, s, n, at, &start, &end, err);
+        if (status != QN_OK)
+            return status;
+        if (start > n)
+            break;
+        if (out->n > MAX_NORMALIZED)
+            return qn__fail(err, QN_LIMIT, "the normalized text has more than %d bytes",
+                            MAX_NORMALIZED);
+        ok = qn__text_append(out, s + done, start - done) &&
+             qn__text_append(out, step->text.data, step->text.n);
+        done = end;
+        at = end > start ? end : qn__char_behind(s, n, end);
+    }
+    ok = ok && qn__text_append(out, s + done, n - done);
+    return ok ? QN_OK : qn__fail_memory(err, "a normalized text");
+}
+
+static qn_status run_step(const qn__normalizer *normalizer, const qn__normalize_step *step,
+                          qn__match *match, qn_text *out, const char *s, size_t n, qn_error *err)
+{
+    bool ok = true;
+    switch (step->kind) {
+    case QN__NORMALIZE_NFC: ok = qn__nfc_append(out, s, n); break;
+    case QN__NORMALIZE_PREPEND:
+        ok = (n == 0 || qn__text_append(out, step->text.data, step->text.n)) &&
+             qn__text_append(out, s, n);
+        break;
+    case QN__NORMALIZE_REPLACE: return replace_all(step, match, out, s, n, err);
+    case QN__NORMALIZE_SPM: ok = qn__spm_normalize(&normalizer->spm, out, s, n); break;
+    }
+    return ok ? QN_OK : qn__fail_memory(err, "a normalized text");
+}
+
+qn_status qn__normalize(const qn__normalizer *normalizer, qn__match *match, qn_text *buffer,
+                        const char **s, size_t *n, qn_error *err)
 {
     for (int i = 0; i < normalizer->n; i++) {
         qn_text result = {0};
-        if (!normalizer_kinds[normalizer->kinds[i]].append(&result, *s, *n)) {
+        qn_status status = run_step(normalizer, &normalizer->steps[i], match, &result, *s, *n, err);
+        if (status != QN_OK) {
             qn_text_free(&result);
-            return qn__fail_memory(err, "a normalized text");
+            return status;
         }
         qn_text_free(buffer);
         *buffer = result;

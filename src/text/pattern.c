@@ -16,7 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MATCH_LIMIT = 1000000, DEPTH_LIMIT = 100000, MAX_PATTERN = 65536 };
+enum {
+    FIRST_LIMIT = 1000, /* steps of a match that are not counted */
+    MATCH_BUDGET = 4000000,
+    BUDGET_PER_BYTE = 16,
+    DEPTH_LIMIT = 100000,
+    MAX_PATTERN = 65536
+};
 
 struct qn__pattern {
     qn__scanner scanner;
@@ -145,6 +151,20 @@ qn_status qn__pattern_new(qn__pattern **out, const char *text, bool is_regex, co
     return QN_OK;
 }
 
+qn_status qn__pattern_parse(qn__pattern **out, const qn__json_at *step, qn_error *err)
+{
+    const char *text;
+    qn__json_at pattern, kind;
+    qn_status status = qn__json_get_object(step, "pattern", &pattern, err);
+    if (status != QN_OK)
+        return status;
+    bool is_regex = qn__json_find(&pattern, "Regex", &kind);
+    if (!is_regex && !qn__json_find(&pattern, "String", &kind))
+        return qn__json_fail(&pattern, QN_FORMAT, err, "expected Regex or String");
+    status = qn__json_as_string(&kind, &text, err);
+    return status == QN_OK ? qn__pattern_new(out, text, is_regex, step->file, err) : status;
+}
+
 void qn__pattern_free(qn__pattern *pattern)
 {
     if (!pattern)
@@ -153,11 +173,6 @@ void qn__pattern_free(qn__pattern *pattern)
     free(pattern->literal);
     free(pattern->place);
     free(pattern);
-}
-
-qn__scanner qn__pattern_scanner(const qn__pattern *pattern)
-{
-    return pattern->scanner;
 }
 
 void qn__match_free(qn__match *match)
@@ -179,10 +194,68 @@ static bool prepare_match(qn__match *match)
         qn__match_free(match);
         return false;
     }
-    pcre2_set_match_limit(match->context, MATCH_LIMIT);
     pcre2_set_depth_limit(match->context, DEPTH_LIMIT);
     pcre2_jit_stack_assign(match->context, NULL, match->stack);
     return true;
+}
+
+/* Matches with at most `limit` steps from each place where a match may begin. */
+static int match_within(const qn__pattern *pattern, qn__match *match, const char *s, size_t n,
+                        size_t at, uint32_t limit, uint32_t options)
+{
+    pcre2_set_match_limit(match->context, limit);
+    return pcre2_match(pattern->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK | options,
+                       match->data, match->context);
+}
+
+/* As pcre2_match. One call could take its limit of steps from every place of the text, so the
+ * first attempt has a low limit; if that's not enough the places are tried one by one, with limits
+ * that double, and those steps are counted over the whole text. */
+static int match_counted(const qn__pattern *pattern, qn__match *match, const char *s, size_t n,
+                         size_t at)
+{
+    int code = match_within(pattern, match, s, n, at, FIRST_LIMIT, 0);
+    uint64_t budget = MATCH_BUDGET + BUDGET_PER_BYTE * (uint64_t)match->text_size;
+    while (code == PCRE2_ERROR_MATCHLIMIT && at <= n) {
+        for (uint32_t limit = FIRST_LIMIT; code == PCRE2_ERROR_MATCHLIMIT; limit *= 2) {
+            match->spent += limit;
+            if (match->spent > budget || limit > UINT32_MAX / 4)
+                return code;
+            code = match_within(pattern, match, s, n, at, limit * 2, PCRE2_ANCHORED);
+        }
+        if (code != PCRE2_ERROR_NOMATCH)
+            return code;
+        if (at == n)
+            return code;
+        at = qn__char_behind(s, n, at);
+        code = match_within(pattern, match, s, n, at, FIRST_LIMIT, 0);
+    }
+    return code;
+}
+
+static qn_status next_regex(const qn__pattern *pattern, qn__match *match, const char *s, size_t n,
+                            size_t at, size_t *start, size_t *end, qn_error *err)
+{
+    if (!prepare_match(match))
+        return qn__fail_memory(err, "a pattern's match");
+    int code = match_counted(pattern, match, s, n, at);
+    if (code == PCRE2_ERROR_NOMATCH)
+        return QN_OK;
+    if (code == PCRE2_ERROR_NOMEMORY)
+        return qn__fail_memory(err, "a pattern's match");
+    if (code == PCRE2_ERROR_MATCHLIMIT)
+        return qn__fail(
+            err, QN_LIMIT, "%s: the pattern needs more than %llu steps, at byte %zu of %zu",
+            pattern->place,
+            (unsigned long long)(MATCH_BUDGET + BUDGET_PER_BYTE * (uint64_t)match->text_size), at,
+            n);
+    if (code < 0)
+        return qn__fail(err, QN_LIMIT, "%s: the pattern fails at byte %zu of %zu (PCRE2 says %d)",
+                        pattern->place, at, n, code);
+    const PCRE2_SIZE *offsets = pcre2_get_ovector_pointer(match->data);
+    *start = offsets[0];
+    *end = offsets[1] > offsets[0] ? offsets[1] : offsets[0]; /* \K can turn them round */
+    return QN_OK;
 }
 
 qn_status qn__pattern_next(const qn__pattern *pattern, qn__match *match, const char *s, size_t n,
@@ -190,34 +263,24 @@ qn_status qn__pattern_next(const qn__pattern *pattern, qn__match *match, const c
 {
     *start = *end = n + 1;
     if (pattern->scanner) {
-        if (at < n) {
-            *start = at;
-            *end = pattern->scanner(s, n, at);
-        }
+        for (size_t k; at < n; at = qn__char_behind(s, n, at))
+            if ((k = pattern->scanner(s, n, at)) > at) {
+                *start = at;
+                *end = k;
+                break;
+            }
         return QN_OK;
     }
     if (pattern->literal) {
-        const char *hit = memmem(s + at, n - at, pattern->literal, pattern->literal_size);
+        const char *hit = at == n ? NULL
+                          : pattern->literal_size == 1
+                              ? memchr(s + at, pattern->literal[0], n - at)
+                              : memmem(s + at, n - at, pattern->literal, pattern->literal_size);
         if (hit) {
             *start = (size_t)(hit - s);
             *end = *start + pattern->literal_size;
         }
         return QN_OK;
     }
-    if (!prepare_match(match))
-        return qn__fail_memory(err, "a pattern's match");
-    int code = pcre2_match(pattern->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, match->data,
-                           match->context);
-    if (code == PCRE2_ERROR_NOMATCH)
-        return QN_OK;
-    if (code == PCRE2_ERROR_NOMEMORY)
-        return qn__fail_memory(err, "a pattern's match");
-    if (code < 0)
-        return qn__fail(err, QN_LIMIT,
-                        "%s: the pattern needs more than %d steps at byte %zu of a text",
-                        pattern->place, MATCH_LIMIT, at);
-    const PCRE2_SIZE *offsets = pcre2_get_ovector_pointer(match->data);
-    *start = offsets[0];
-    *end = offsets[1] > offsets[0] ? offsets[1] : offsets[0]; /* \K can turn them round */
-    return QN_OK;
+    return next_regex(pattern, match, s, n, at, start, end, err);
 }

@@ -7,7 +7,7 @@
 #ifndef QN_TEXT_PATTERN_H
 #define QN_TEXT_PATTERN_H
 
-#include "base/error.h"
+#include "base/json.h"
 #include "text/scanners.h"
 
 #include <stdbool.h>
@@ -17,14 +17,16 @@ typedef struct qn__pattern qn__pattern;
 /* `place` begins the message ("tokenizer.json: pre_tokenizer.pattern"). */
 qn_status qn__pattern_new(qn__pattern **out, const char *text, bool is_regex, const char *place,
                           qn_error *err);
+/* The "pattern" of a step: {"Regex": ...} or {"String": ...}. */
+qn_status qn__pattern_parse(qn__pattern **out, const qn__json_at *step, qn_error *err);
 void qn__pattern_free(qn__pattern *pattern);
 
-/* The scanner, where the pattern has one: its matches tile the text. */
-qn__scanner qn__pattern_scanner(const qn__pattern *pattern);
-
-/* What one thread needs for matching; zero it before use. */
+/* What one thread needs for matching; zero it before use. The spent steps are those of all matches
+ * since: beyond a limit that grows with the text (text_size), matching fails. */
 typedef struct qn__match {
     void *data, *context, *stack;
+    uint64_t spent;
+    size_t text_size;
 } qn__match;
 
 void qn__match_free(qn__match *match);

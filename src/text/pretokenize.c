@@ -6,6 +6,7 @@
  */
 #include "text/pretokenize.h"
 
+#include "text/steps.h"
 #include "text/unicode.h"
 
 #include <stdlib.h>
@@ -13,19 +14,11 @@
 
 /* ---- parsing -------------------------------------------------------------------------------- */
 
-static qn_status parse_split(qn__step *step, const qn__json_at *at, qn_error *err)
+static qn_status parse_behavior(qn__step *step, const qn__json_at *at, const char *behavior,
+                                qn_error *err)
 {
     static const char *const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
                                         "MergedWithNext"};
-    const char *behavior, *text;
-    qn__json_at pattern, kind;
-    qn_status status = qn__json_get_string(at, "behavior", &behavior, err);
-    if (status == QN_OK)
-        status = qn__json_opt_bool(at, "invert", &step->invert, err);
-    if (status == QN_OK)
-        status = qn__json_get_object(at, "pattern", &pattern, err);
-    if (status != QN_OK)
-        return status;
     size_t i = 0;
     while (i < 5 && strcmp(behavior, names[i]) != 0)
         i++;
@@ -35,12 +28,44 @@ static qn_status parse_split(qn__step *step, const qn__json_at *at, qn_error *er
                              "Contiguous, MergedWithPrevious, MergedWithNext)",
                              behavior);
     step->behavior = (qn__split_behavior)i;
-    bool is_regex = qn__json_find(&pattern, "Regex", &kind);
-    if (!is_regex && !qn__json_find(&pattern, "String", &kind))
-        return qn__json_fail(&pattern, QN_FORMAT, err, "expected Regex or String");
-    status = qn__json_as_string(&kind, &text, err);
-    return status == QN_OK ? qn__pattern_new(&step->pattern, text, is_regex, at->file, err)
-                           : status;
+    return QN_OK;
+}
+
+static qn_status parse_split(qn__step *step, const qn__json_at *at, qn_error *err)
+{
+    const char *behavior;
+    qn_status status = qn__json_get_string(at, "behavior", &behavior, err);
+    if (status == QN_OK)
+        status = qn__json_opt_bool(at, "invert", &step->invert, err);
+    if (status == QN_OK)
+        status = parse_behavior(step, at, behavior, err);
+    return status == QN_OK ? qn__pattern_parse(&step->pattern, at, err) : status;
+}
+
+static qn_status parse_punctuation(qn__step *step, const qn__json_at *at, qn_error *err)
+{
+    const char *behavior = "Isolated";
+    qn_status status = qn__json_opt_string(at, "behavior", &behavior, err);
+    return status == QN_OK ? parse_behavior(step, at, behavior, err) : status;
+}
+
+static qn_status parse_metaspace_step(qn__step *step, const qn__json_at *at, qn_error *err)
+{
+    const char *mark;
+    uint32_t c;
+    step->split = true;
+    qn_status status = qn__json_get_string(at, "replacement", &mark, err);
+    if (status == QN_OK)
+        status = qn__json_opt_bool(at, "split", &step->split, err);
+    if (status == QN_OK)
+        status = qn__metaspace_parse(&step->scheme, at, err);
+    if (status != QN_OK)
+        return status;
+    step->mark_size = qn__utf8_decode(mark, strlen(mark), &c);
+    if (step->mark_size == 0 || step->mark_size != strlen(mark))
+        return qn__json_fail(at, QN_FORMAT, err, "replacement: expected one character");
+    memcpy(step->mark, mark, step->mark_size);
+    return QN_OK;
 }
 
 static qn_status parse_digits(qn__step *step, const qn__json_at *at, qn_error *err)
@@ -56,40 +81,26 @@ static qn_status parse_byte_level(qn__step *step, const qn__json_at *at, qn_erro
     return status == QN_OK ? qn__json_opt_bool(at, "use_regex", &step->use_regex, err) : status;
 }
 
-typedef struct step_parser {
-    const char *name;
-    qn_status (*parse)(qn__step *step, const qn__json_at *at, qn_error *err);
-} step_parser;
-
-static const step_parser step_parsers[QN__STEP_COUNT] = {
-    [QN__STEP_SPLIT] = {"Split", parse_split},
-    [QN__STEP_DIGITS] = {"Digits", parse_digits},
-    [QN__STEP_BYTE_LEVEL] = {"ByteLevel", parse_byte_level},
+static const char *const step_names[QN__STEP_COUNT] = {
+    [QN__STEP_SPLIT] = "Split",
+    [QN__STEP_DIGITS] = "Digits",
+    [QN__STEP_PUNCTUATION] = "Punctuation",
+    [QN__STEP_METASPACE] = "Metaspace",
+    [QN__STEP_BYTE_LEVEL] = "ByteLevel",
 };
 
-static qn_status parse_step(qn__pretokenizer *out, const qn__json_at *at, qn_error *err)
+static qn_status (*const step_parsers[QN__STEP_COUNT])(qn__step *, const qn__json_at *,
+                                                       qn_error *) = {
+    [QN__STEP_SPLIT] = parse_split,
+    [QN__STEP_DIGITS] = parse_digits,
+    [QN__STEP_PUNCTUATION] = parse_punctuation,
+    [QN__STEP_METASPACE] = parse_metaspace_step,
+    [QN__STEP_BYTE_LEVEL] = parse_byte_level,
+};
+
+static qn_status add_step(void *user, int kind, const qn__json_at *at, qn_error *err)
 {
-    const char *type;
-    qn_status status = qn__json_get_string(at, "type", &type, err);
-    if (status != QN_OK)
-        return status;
-    if (strcmp(type, "Sequence") == 0) {
-        qn__json_at list, item;
-        status = qn__json_get_array(at, "pretokenizers", &list, err);
-        if (status == QN_OK && qn__json_first(&list, &item))
-            do
-                status = parse_step(out, &item, err);
-            while (status == QN_OK && qn__json_next(&item));
-        return status;
-    }
-    int kind = 0;
-    while (kind < QN__STEP_COUNT && strcmp(type, step_parsers[kind].name) != 0)
-        kind++;
-    if (kind == QN__STEP_COUNT)
-        return qn__json_fail(at, QN_UNSUPPORTED, err,
-                             "type \"%.40s\" is not supported (supported: Sequence, Split, "
-                             "Digits, ByteLevel)",
-                             type);
+    qn__pretokenizer *out = user;
     if (out->byte_level)
         return qn__json_fail(at, QN_UNSUPPORTED, err, "a step behind ByteLevel is not supported");
     if (out->n == QN__MAX_STEPS)
@@ -97,13 +108,13 @@ static qn_status parse_step(qn__pretokenizer *out, const qn__json_at *at, qn_err
     qn__step *step = &out->steps[out->n++];
     *step = (qn__step){.kind = (qn__step_kind)kind};
     out->byte_level = kind == QN__STEP_BYTE_LEVEL;
-    return step_parsers[kind].parse(step, at, err);
+    return step_parsers[kind](step, at, err);
 }
 
 qn_status qn__pretokenizer_parse(qn__pretokenizer *out, const qn__json_at *at, qn_error *err)
 {
     *out = (qn__pretokenizer){0};
-    return cJSON_IsNull(at->node) ? QN_OK : parse_step(out, at, err);
+    return qn__steps_parse(at, "pretokenizers", step_names, QN__STEP_COUNT, add_step, out, err);
 }
 
 void qn__pretokenizer_clear(qn__pretokenizer *pretokenizer)
@@ -116,7 +127,8 @@ void qn__pretokenizer_clear(qn__pretokenizer *pretokenizer)
 void qn__pretokenize_work_free(qn__pretokenize_work *work)
 {
     qn__match_free(&work->match);
-    qn_text_free(&work->prefixed);
+    for (int i = 0; i < QN__MAX_STEPS; i++)
+        qn_text_free(&work->copies[i]);
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
@@ -129,13 +141,15 @@ typedef struct run {
     qn_error *err;
 } run;
 
-static qn_status run_steps(const run *r, int i, const char *s, size_t n);
+/* first: the piece begins the whole text. */
+static qn_status run_steps(const run *r, int i, const char *s, size_t n, bool first);
 
 /* Pieces of one step on their way to the next. The pending piece may still grow. */
 typedef struct placement {
     const run *r;
     int next; /* the next step */
     const char *s;
+    bool first; /* s begins the whole text */
     qn__split_behavior behavior;
     size_t start, end; /* pending, empty when start == end */
     bool pending_match, previous_match;
@@ -145,7 +159,8 @@ static qn_status emit_pending(placement *p)
 {
     size_t start = p->start, end = p->end;
     p->start = p->end;
-    return end > start ? run_steps(p->r, p->next, p->s + start, end - start) : QN_OK;
+    return end > start ? run_steps(p->r, p->next, p->s + start, end - start, p->first && start == 0)
+                       : QN_OK;
 }
 
 static qn_status place_piece(placement *p, size_t start, size_t end, bool is_match)
@@ -172,10 +187,10 @@ static qn_status place_piece(placement *p, size_t start, size_t end, bool is_mat
     return status;
 }
 
-static qn_status run_split(const run *r, int i, const char *s, size_t n)
+static qn_status run_split(const run *r, int i, const char *s, size_t n, bool first)
 {
     const qn__step *step = &r->pretokenizer->steps[i];
-    placement p = {.r = r, .next = i + 1, .s = s, .behavior = step->behavior};
+    placement p = {.r = r, .next = i + 1, .s = s, .first = first, .behavior = step->behavior};
     qn_status status = QN_OK;
     size_t done = 0, at = 0;
     while (status == QN_OK && at <= n) {
@@ -189,31 +204,23 @@ static qn_status run_split(const run *r, int i, const char *s, size_t n)
             status = place_piece(&p, start, end, !step->invert);
         done = end;
         at = end;
-        if (end == start) { /* an empty match: look on behind the next character */
-            size_t k = 1;
-            if (end < n)
-                qn__class_at(s, n, end, &k);
-            at = end + k;
-        }
+        if (end == start) /* an empty match: look on behind the next character */
+            at = qn__char_behind(s, n, end);
     }
     if (status == QN_OK && done < n)
         status = place_piece(&p, done, n, step->invert);
     return status == QN_OK ? emit_pending(&p) : status;
 }
 
-static qn_status run_digits(const run *r, int i, const char *s, size_t n)
+/* Characters of a class are matches of their own. */
+static qn_status run_class(const run *r, int i, const char *s, size_t n, bool first, unsigned mask,
+                           qn__split_behavior behavior)
 {
-    const qn__step *step = &r->pretokenizer->steps[i];
-    placement p = {
-        .r = r,
-        .next = i + 1,
-        .s = s,
-        .behavior = step->individual ? QN__SPLIT_ISOLATED : QN__SPLIT_CONTIGUOUS,
-    };
+    placement p = {.r = r, .next = i + 1, .s = s, .first = first, .behavior = behavior};
     qn_status status = QN_OK;
     size_t done = 0, k;
     for (size_t at = 0; status == QN_OK && at < n; at += k) {
-        if (!(qn__class_at(s, n, at, &k) & QN__NUMERIC))
+        if (!(qn__class_at(s, n, at, &k) & mask))
             continue;
         if (at > done)
             status = place_piece(&p, done, at, false);
@@ -226,12 +233,55 @@ static qn_status run_digits(const run *r, int i, const char *s, size_t n)
     return status == QN_OK ? emit_pending(&p) : status;
 }
 
+static qn_status run_digits(const run *r, int i, const char *s, size_t n, bool first)
+{
+    bool individual = r->pretokenizer->steps[i].individual;
+    return run_class(r, i, s, n, first, QN__NUMERIC,
+                     individual ? QN__SPLIT_ISOLATED : QN__SPLIT_CONTIGUOUS);
+}
+
+static qn_status run_punctuation(const run *r, int i, const char *s, size_t n, bool first)
+{
+    return run_class(r, i, s, n, first, QN__OLD_PUNCTUATION, r->pretokenizer->steps[i].behavior);
+}
+
+/* Spaces become marks, with one more before the text; words begin at marks. */
+static qn_status run_metaspace_step(const run *r, int i, const char *s, size_t n, bool first)
+{
+    const qn__step *step = &r->pretokenizer->steps[i];
+    qn_text *copy = &r->work->copies[i];
+    bool marked = s[0] == ' ' || (n >= step->mark_size && !memcmp(s, step->mark, step->mark_size));
+    bool ok = true;
+    copy->n = 0;
+    if (!marked &&
+        (step->scheme == QN__METASPACE_ALWAYS || (step->scheme == QN__METASPACE_FIRST && first)))
+        ok = qn__text_append(copy, step->mark, step->mark_size);
+    for (const char *space; ok && (space = memchr(s, ' ', n));) {
+        size_t before = (size_t)(space - s);
+        ok = qn__text_append(copy, s, before) && qn__text_append(copy, step->mark, step->mark_size);
+        s += before + 1;
+        n -= before + 1;
+    }
+    if (!ok || !qn__text_append(copy, s, n))
+        return qn__fail_memory(r->err, "a text");
+    if (!step->split)
+        return run_steps(r, i + 1, copy->data, copy->n, first);
+    qn_status status = QN_OK;
+    for (size_t at = 0, end; status == QN_OK && at < copy->n; at = end) {
+        size_t from = at < copy->n - 1 ? at + 1 : copy->n;
+        const char *next = memmem(copy->data + from, copy->n - from, step->mark, step->mark_size);
+        end = next ? (size_t)(next - copy->data) : copy->n;
+        status = run_steps(r, i + 1, copy->data + at, end - at, first && at == 0);
+    }
+    return status;
+}
+
 /* The bytes become characters in the model's tables, not here. */
-static qn_status run_byte_level(const run *r, int i, const char *s, size_t n)
+static qn_status run_byte_level(const run *r, int i, const char *s, size_t n, bool first)
 {
     const qn__step *step = &r->pretokenizer->steps[i];
     if (step->add_prefix_space && s[0] != ' ') {
-        qn_text *copy = &r->work->prefixed;
+        qn_text *copy = &r->work->copies[i];
         copy->n = 0;
         if (!qn__text_append(copy, " ", 1) || !qn__text_append(copy, s, n))
             return qn__fail_memory(r->err, "a text");
@@ -239,32 +289,36 @@ static qn_status run_byte_level(const run *r, int i, const char *s, size_t n)
         n = copy->n;
     }
     if (!step->use_regex)
-        return run_steps(r, i + 1, s, n);
+        return run_steps(r, i + 1, s, n, first);
     qn_status status = QN_OK;
     for (size_t at = 0; status == QN_OK && at < n;) {
         size_t end = qn__scan_gpt2(s, n, at);
-        status = run_steps(r, i + 1, s + at, end - at);
+        status = run_steps(r, i + 1, s + at, end - at, first && at == 0);
         at = end;
     }
     return status;
 }
 
-static qn_status (*const step_runners[QN__STEP_COUNT])(const run *, int, const char *, size_t) = {
+static qn_status (*const step_runners[QN__STEP_COUNT])(const run *, int, const char *, size_t,
+                                                       bool) = {
     [QN__STEP_SPLIT] = run_split,
     [QN__STEP_DIGITS] = run_digits,
+    [QN__STEP_PUNCTUATION] = run_punctuation,
+    [QN__STEP_METASPACE] = run_metaspace_step,
     [QN__STEP_BYTE_LEVEL] = run_byte_level,
 };
 
-static qn_status run_steps(const run *r, int i, const char *s, size_t n)
+static qn_status run_steps(const run *r, int i, const char *s, size_t n, bool first)
 {
     if (i == r->pretokenizer->n)
         return r->word(r->user, s, n, r->err);
-    return step_runners[r->pretokenizer->steps[i].kind](r, i, s, n);
+    return step_runners[r->pretokenizer->steps[i].kind](r, i, s, n, first);
 }
 
 qn_status qn__pretokenize(const qn__pretokenizer *pretokenizer, qn__pretokenize_work *work,
-                          const char *s, size_t n, qn__word_fn word, void *user, qn_error *err)
+                          const char *s, size_t n, bool first, qn__word_fn word, void *user,
+                          qn_error *err)
 {
     run r = {pretokenizer, work, word, user, err};
-    return n > 0 ? run_steps(&r, 0, s, n) : QN_OK;
+    return n > 0 ? run_steps(&r, 0, s, n, first) : QN_OK;
 }

@@ -2,13 +2,14 @@
  *
  * Pre-tokenizers: a list of steps that cut a text into words, each step working on the pieces of
  * the one before. Pieces stream depth first through the steps; no list of them is ever built.
- * Adding a kind: a value of qn__step_kind, a parser in step_parsers and a runner in step_runners.
+ * Adding a kind: a value of qn__step_kind, a name, a parser and a runner.
  */
 #ifndef QN_TEXT_PRETOKENIZE_H
 #define QN_TEXT_PRETOKENIZE_H
 
 #include "base/json.h"
 #include "text/buffers.h"
+#include "text/metaspace.h"
 #include "text/pattern.h"
 
 #define QN__MAX_STEPS 16
@@ -16,6 +17,8 @@
 typedef enum qn__step_kind {
     QN__STEP_SPLIT,
     QN__STEP_DIGITS,
+    QN__STEP_PUNCTUATION,
+    QN__STEP_METASPACE,
     QN__STEP_BYTE_LEVEL,
     QN__STEP_COUNT
 } qn__step_kind;
@@ -30,12 +33,16 @@ typedef enum qn__split_behavior {
 
 typedef struct qn__step {
     qn__step_kind kind;
-    qn__split_behavior behavior;
-    qn__pattern *pattern;  /* Split */
-    bool invert;           /* Split */
-    bool individual;       /* Digits */
-    bool add_prefix_space; /* ByteLevel */
-    bool use_regex;        /* ByteLevel */
+    qn__split_behavior behavior; /* Split, Punctuation */
+    qn__pattern *pattern;        /* Split */
+    bool invert;                 /* Split */
+    bool individual;             /* Digits */
+    bool add_prefix_space;       /* ByteLevel */
+    bool use_regex;              /* ByteLevel */
+    char mark[4];                /* Metaspace: what stands for a space */
+    size_t mark_size;
+    qn__metaspace scheme; /* Metaspace */
+    bool split;           /* Metaspace */
 } qn__step;
 
 typedef struct qn__pretokenizer {
@@ -54,13 +61,14 @@ typedef qn_status (*qn__word_fn)(void *user, const char *word, size_t n, qn_erro
 /* What a run needs of its own; zero it before the first. */
 typedef struct qn__pretokenize_work {
     qn__match match;
-    qn_text prefixed;
+    qn_text copies[QN__MAX_STEPS]; /* of the piece that a step changes */
 } qn__pretokenize_work;
 
 void qn__pretokenize_work_free(qn__pretokenize_work *work);
 
-/* Passes the words of s[0..n), valid UTF-8, to `word` in order. */
+/* Passes the words of s[0..n), valid UTF-8, to `word` in order. first: it begins the text. */
 qn_status qn__pretokenize(const qn__pretokenizer *pretokenizer, qn__pretokenize_work *work,
-                          const char *s, size_t n, qn__word_fn word, void *user, qn_error *err);
+                          const char *s, size_t n, bool first, qn__word_fn word, void *user,
+                          qn_error *err);
 
 #endif

@@ -19,16 +19,45 @@ static const char qwen_pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-enum { TEXTUAL = QN__LETTER | QN__NUMBER | QN__SPACE };
+#define UPPER_WORD "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER_WORD "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LEAD       "[^\\r\\n\\p{L}\\p{N}]?"
+#define SUFFIX     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+static const char o200k_pattern[] =
+    LEAD UPPER_WORD "*" LOWER_WORD "+" SUFFIX "|" LEAD UPPER_WORD "+" LOWER_WORD "*" SUFFIX
+                    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|"
+                    "\\s+(?!\\S)|\\s+";
+static const char deepseek_numbers_pattern[] = "\\p{N}{1,3}";
+static const char deepseek_cjk_pattern[] = "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f"
+                                           "\xe3\x82\xa0-\xe3\x83\xbf]+";
+/* Line breaks as they are in the files, or escaped. */
+#define DEEPSEEK(breaks)                                                                           \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^" breaks                              \
+    "\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[" breaks "]*|\\s*[" breaks              \
+    "]+|\\s+(?!\\S)|\\s+"
+static const char deepseek_pattern[] = DEEPSEEK("\r\n");
+static const char deepseek_escaped_pattern[] = DEEPSEEK("\\r\\n");
+
+enum { TEXTUAL = QN__LETTER | QN__NUMBER | QN__SPACE, MARKED = QN__PUNCTUATION | QN__SYMBOL };
 
 qn__scanner qn__scanner_for(const char *pattern)
 {
-    if (strcmp(pattern, gpt2_pattern) == 0)
-        return qn__scan_gpt2;
-    if (strcmp(pattern, llama3_pattern) == 0)
-        return qn__scan_llama3;
-    if (strcmp(pattern, qwen_pattern) == 0)
-        return qn__scan_qwen;
+    static const struct {
+        const char *pattern;
+        qn__scanner scanner;
+    } known[] = {
+        {gpt2_pattern, qn__scan_gpt2},
+        {llama3_pattern, qn__scan_llama3},
+        {qwen_pattern, qn__scan_qwen},
+        {o200k_pattern, qn__scan_o200k},
+        {deepseek_numbers_pattern, qn__scan_deepseek_numbers},
+        {deepseek_cjk_pattern, qn__scan_deepseek_cjk},
+        {deepseek_pattern, qn__scan_deepseek},
+        {deepseek_escaped_pattern, qn__scan_deepseek},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(pattern, known[i].pattern) == 0)
+            return known[i].scanner;
     return NULL;
 }
 
@@ -101,6 +130,13 @@ static size_t after_last_break(const char *s, size_t at, size_t end)
     return end > at ? end : 0;
 }
 
+/* White space from s[at] on: \s*[\r\n]+|\s+(?!\S)|\s+ */
+static size_t scan_space(const char *s, size_t n, size_t at)
+{
+    size_t end = run_of(s, n, at, QN__SPACE), broken = after_last_break(s, at, end);
+    return broken ? broken : leave_last_space(s, n, at, end);
+}
+
 static size_t scan_llama3_style(const char *s, size_t n, size_t at, int max_digits)
 {
     size_t k, end;
@@ -127,9 +163,7 @@ static size_t scan_llama3_style(const char *s, size_t n, size_t at, int max_digi
             end++;
         return end;
     }
-    end = run_of(s, n, next, QN__SPACE);
-    size_t broken = after_last_break(s, at, end);
-    return broken ? broken : leave_last_space(s, n, at, end);
+    return scan_space(s, n, at);
 }
 
 size_t qn__scan_llama3(const char *s, size_t n, size_t at)
@@ -140,4 +174,130 @@ size_t qn__scan_llama3(const char *s, size_t n, size_t at)
 size_t qn__scan_qwen(const char *s, size_t n, size_t at)
 {
     return scan_llama3_style(s, n, at, 1);
+}
+
+/* One to three digits from s[at] on, where the first stands. */
+static size_t three_digits(const char *s, size_t n, size_t at)
+{
+    size_t k;
+    for (int i = 0; i < 3 && at < n && (qn__class_at(s, n, at, &k) & QN__NUMBER); i++)
+        at += k;
+    return at;
+}
+
+static bool is_upper(unsigned kind)
+{
+    return (kind & QN__MARK) || ((kind & QN__LETTER) && !(kind & QN__LOWER));
+}
+
+static bool is_lower(unsigned kind)
+{
+    return (kind & QN__MARK) || ((kind & QN__LETTER) && !(kind & QN__UPPER));
+}
+
+/* U*L+ from s[at] on: its end, or `at`; *run is where the U end. U and L share letters without case
+ * and marks. U* takes the run of U. If an L follows, L+ goes on from there; else U* gives back one
+ * character after the other until one is an L: the run's last L. */
+static size_t scan_cased(const char *s, size_t n, size_t at, size_t *run)
+{
+    size_t k, end = at, after_lower = at;
+    while (end < n) {
+        unsigned kind = qn__class_at(s, n, end, &k);
+        if (!is_upper(kind))
+            break;
+        end += k;
+        if (is_lower(kind))
+            after_lower = end;
+    }
+    *run = end;
+    if (end == n || !is_lower(qn__class_at(s, n, end, &k)))
+        return after_lower;
+    while (end < n && is_lower(qn__class_at(s, n, end, &k)))
+        end += k;
+    return end;
+}
+
+static size_t with_suffix(const char *s, size_t n, size_t at)
+{
+    size_t end = at < n && s[at] == '\'' ? scan_contraction(s, n, at, true) : 0;
+    return end ? end : at;
+}
+
+size_t qn__scan_o200k(const char *s, size_t n, size_t at)
+{
+    size_t k, end;
+    unsigned kind = qn__class_at(s, n, at, &k);
+    bool can_lead = s[at] != '\r' && s[at] != '\n' && !(kind & (QN__LETTER | QN__NUMBER));
+    /* U*L+ behind a leading character, then without one (a mark can be either); U+L* likewise, of
+     * which L* is empty where U*L+ failed. */
+    size_t led_run = at + k, run, led = at + k;
+    if (can_lead)
+        led = scan_cased(s, n, at + k, &led_run);
+    if (led > at + k)
+        return with_suffix(s, n, led);
+    end = scan_cased(s, n, at, &run);
+    end = end > at ? end : led_run > at + k ? led_run : run;
+    if (end > at)
+        return with_suffix(s, n, end);
+    if (kind & QN__NUMBER)
+        return three_digits(s, n, at);
+    size_t next = at + (s[at] == ' '), m;
+    if (next < n && !(qn__class_at(s, n, next, &m) & TEXTUAL)) {
+        end = run_of_others(s, n, next);
+        while (end < n && (s[end] == '\r' || s[end] == '\n' || s[end] == '/'))
+            end++;
+        return end;
+    }
+    return scan_space(s, n, at);
+}
+
+size_t qn__scan_deepseek_numbers(const char *s, size_t n, size_t at)
+{
+    return three_digits(s, n, at);
+}
+
+/* U+4E00..9FA5, U+3040..309F, U+30A0..30FF */
+size_t qn__scan_deepseek_cjk(const char *s, size_t n, size_t at)
+{
+    uint32_t c = 0;
+    size_t k;
+    while (at < n && (unsigned char)s[at] >= 0xe3 && (k = qn__utf8_decode(s + at, n - at, &c)) &&
+           ((c >= 0x4e00 && c <= 0x9fa5) || (c >= 0x3040 && c <= 0x30ff)))
+        at += k;
+    return at;
+}
+
+static bool ascii_letter(char c)
+{
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+static bool ascii_mark(char c)
+{
+    return c > ' ' && c < 0x7f && !ascii_letter(c) && !(c >= '0' && c <= '9');
+}
+
+size_t qn__scan_deepseek(const char *s, size_t n, size_t at)
+{
+    size_t k, m, end;
+    if (ascii_mark(s[at]) && at + 1 < n && ascii_letter(s[at + 1])) {
+        for (end = at + 2; end < n && ascii_letter(s[end]);)
+            end++;
+        return end;
+    }
+    unsigned kind = qn__class_at(s, n, at, &k);
+    size_t next = at + k;
+    unsigned behind = next < n ? qn__class_at(s, n, next, &m) : 0;
+    bool can_lead = s[at] != '\r' && s[at] != '\n' && !(kind & (QN__LETTER | MARKED));
+    if (can_lead && (behind & (QN__LETTER | QN__MARK)))
+        return run_of(s, n, next, QN__LETTER | QN__MARK);
+    if (kind & (QN__LETTER | QN__MARK))
+        return run_of(s, n, at, QN__LETTER | QN__MARK);
+    if ((kind & MARKED) || (s[at] == ' ' && (behind & MARKED))) {
+        end = run_of(s, n, next, MARKED);
+        while (end < n && (s[end] == '\r' || s[end] == '\n'))
+            end++;
+        return end;
+    }
+    return kind & QN__SPACE ? scan_space(s, n, at) : at;
 }

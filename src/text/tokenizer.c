@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tokenizers: opening, asking, encoding. A tokenizer never changes after it's opened; all that
- * encoding needs is in an `encoding` on the stack.
+ * encoding needs is in an `encoding` on the stack. Its work memory, with the words that are known
+ * by then, is left for the next call, whichever thread makes it: one exchange takes or leaves it.
  */
 #include "text/tokenizer.h"
 
 #include "base/file.h"
 #include "base/utf8.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+struct qn__spare {
+    _Atomic(qn__bpe_work *) work;
+};
 
 enum { MAX_TOKENIZER_FILE = 256 << 20, MAX_CONFIG_FILE = 32 << 20 };
 
@@ -34,8 +40,23 @@ static qn_status read_named_token(const qn_tokenizer *tokenizer, const qn__json_
     return status;
 }
 
+/* A tokenizer.model does not say what goes around a text: bos, unless its configuration differs. */
+static qn_status read_around(qn_tokenizer *tokenizer, const qn__json_at *config, qn_error *err)
+{
+    bool bos = true, eos = false;
+    qn_status status = qn__json_opt_bool(config, "add_bos_token", &bos, err);
+    if (status == QN_OK)
+        status = qn__json_opt_bool(config, "add_eos_token", &eos, err);
+    tokenizer->n_prefix = tokenizer->n_suffix = 0;
+    if (bos && tokenizer->bos >= 0)
+        tokenizer->prefix[tokenizer->n_prefix++] = tokenizer->bos;
+    if (eos && tokenizer->eos >= 0)
+        tokenizer->suffix[tokenizer->n_suffix++] = tokenizer->eos;
+    return status;
+}
+
 static qn_status read_config(qn_tokenizer *tokenizer, const char *directory, const char *name,
-                             qn_error *err)
+                             bool around, qn_error *err)
 {
     char *path;
     qn_error missing = {0};
@@ -51,10 +72,30 @@ static qn_status read_config(qn_tokenizer *tokenizer, const char *directory, con
         status = read_named_token(tokenizer, &config, "bos_token", &tokenizer->bos, err);
         if (status == QN_OK)
             status = read_named_token(tokenizer, &config, "eos_token", &tokenizer->eos, err);
+        if (status == QN_OK && around)
+            status = read_around(tokenizer, &config, err);
         cJSON_Delete(root);
     }
     free(path);
     return status;
+}
+
+static bool is_spm_name(const char *path)
+{
+    size_t n = strlen(path);
+    return n >= 6 && strcmp(path + n - 6, ".model") == 0;
+}
+
+/* tokenizer.json in a directory, or tokenizer.model where that is all there is. */
+static qn_status find_file(const char *directory, char **file, qn_error *err)
+{
+    static const char json[] = "tokenizer.json", model[] = "tokenizer.model";
+    qn_error missing = {0};
+    qn_status status = qn__path_resolve(directory, json, sizeof json - 1, file, &missing);
+    if (status == QN_NOT_FOUND &&
+        qn__path_resolve(directory, model, sizeof model - 1, file, NULL) == QN_OK)
+        return QN_OK;
+    return status == QN_OK ? QN_OK : qn__fail(err, status, "%s", missing.message);
 }
 
 static qn_status read_tokenizer(qn_tokenizer *tokenizer, const char *directory, const char *path,
@@ -65,19 +106,22 @@ static qn_status read_tokenizer(qn_tokenizer *tokenizer, const char *directory, 
     qn_status status = qn__file_read(path, MAX_TOKENIZER_FILE, &text, &size, err);
     if (status != QN_OK)
         return status;
-    status = qn__tokenizer_parse(tokenizer, path, text, size, err);
+    bool spm = is_spm_name(path);
+    status = spm ? qn__spm_parse(tokenizer, path, text, size, err)
+                 : qn__tokenizer_parse(tokenizer, path, text, size, err);
     free(text);
+    if (status == QN_OK && spm && tokenizer->bos >= 0)
+        tokenizer->prefix[tokenizer->n_prefix++] = tokenizer->bos;
     if (status == QN_OK)
-        status = read_config(tokenizer, directory, "tokenizer_config.json", err);
+        status = read_config(tokenizer, directory, "tokenizer_config.json", spm, err);
     if (status == QN_OK)
-        status = read_config(tokenizer, directory, "special_tokens_map.json", err);
+        status = read_config(tokenizer, directory, "special_tokens_map.json", false, err);
     tokenizer->chat = qn__chat_detect(tokenizer);
     return status;
 }
 
 qn_status qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_error *err)
 {
-    static const char name[] = "tokenizer.json";
     *out = NULL;
     bool is_directory = false;
     qn_status status = qn__path_is_directory(path, &is_directory, err);
@@ -85,14 +129,14 @@ qn_status qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_error *err)
         return status;
     char *file = NULL, *directory = NULL;
     if (is_directory) {
-        status = qn__path_resolve(path, name, sizeof name - 1, &file, err);
+        status = find_file(path, &file, err);
         if (status != QN_OK)
             return status;
     } else if (!(directory = qn__path_parent(path))) {
         return qn__fail_memory(err, "a path");
     }
     qn_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
-    if (tokenizer) {
+    if (tokenizer && (tokenizer->spare = calloc(1, sizeof *tokenizer->spare))) {
         tokenizer->bos = tokenizer->eos = -1;
         status = read_tokenizer(tokenizer, directory ? directory : path, file ? file : path, err);
     } else {
@@ -108,6 +152,31 @@ qn_status qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_error *err)
     return QN_OK;
 }
 
+static void free_work(qn__bpe_work *work)
+{
+    if (work)
+        qn__bpe_work_free(work);
+    free(work);
+}
+
+/* The work memory that the last call left, or new one; NULL: memory is out. */
+static qn__bpe_work *take_work(const qn_tokenizer *tokenizer, size_t n)
+{
+    qn__bpe_work *work = tokenizer->spare ? atomic_exchange(&tokenizer->spare->work, NULL) : NULL;
+    if (!work && !(work = calloc(1, sizeof *work)))
+        return NULL;
+    if (qn__bpe_work_begin(work, n))
+        return work;
+    free_work(work);
+    return NULL;
+}
+
+static void leave_work(const qn_tokenizer *tokenizer, qn__bpe_work *work)
+{
+    qn__bpe_work_trim(work);
+    free_work(tokenizer->spare ? atomic_exchange(&tokenizer->spare->work, work) : work);
+}
+
 void qn_tokenizer_close(qn_tokenizer *tokenizer)
 {
     if (!tokenizer)
@@ -115,7 +184,12 @@ void qn_tokenizer_close(qn_tokenizer *tokenizer)
     qn__bpe_clear(&tokenizer->bpe);
     qn__added_clear(&tokenizer->raw);
     qn__added_clear(&tokenizer->normalized);
+    qn__normalizer_clear(&tokenizer->normalizer);
     qn__pretokenizer_clear(&tokenizer->pretokenizer);
+    qn__decode_clear(&tokenizer->decoder);
+    if (tokenizer->spare)
+        free_work(atomic_load(&tokenizer->spare->work));
+    free(tokenizer->spare);
     free(tokenizer);
 }
 
@@ -162,7 +236,7 @@ typedef struct encoding {
     bool parse_special;
     qn_tokens *out;
     qn_error *err;
-    qn__bpe_work bpe;
+    qn__bpe_work *bpe;
     qn__pretokenize_work pretokenize;
     qn_text normalized;
 } encoding;
@@ -170,27 +244,29 @@ typedef struct encoding {
 static qn_status encode_word(void *user, const char *word, size_t n, qn_error *err)
 {
     encoding *e = user;
-    if (!qn__bpe_encode(&e->tokenizer->bpe, &e->bpe, word, n, !e->parse_special, e->out))
+    if (!qn__bpe_encode(&e->tokenizer->bpe, e->bpe, word, n, !e->parse_special, e->out))
         return qn__fail_memory(err, "tokens");
     return QN_OK;
 }
 
-static qn_status encode_plain(encoding *e, const char *s, size_t n)
+static qn_status encode_plain(encoding *e, const char *s, size_t n, bool first)
 {
-    return qn__pretokenize(&e->tokenizer->pretokenizer, &e->pretokenize, s, n, encode_word, e,
-                           e->err);
+    return qn__pretokenize(&e->tokenizer->pretokenizer, &e->pretokenize, s, n, first, encode_word,
+                           e, e->err);
 }
 
-/* Cuts s[0..n) at the tokens of `set`; gaps go to `gap_fn`. */
+/* Cuts s[0..n) at the tokens of `set`; gaps go to `gap_fn`. first: s begins the whole text. */
 static qn_status encode_around(encoding *e, const qn__added_set *set, const char *s, size_t n,
-                               qn_status (*gap_fn)(encoding *, const char *, size_t))
+                               bool first,
+                               qn_status (*gap_fn)(encoding *, const char *, size_t, bool))
 {
     qn__added_walk walk = {.set = set, .s = s, .n = n, .parse_special = e->parse_special};
     for (bool more = true; more;) {
         size_t gap, gap_end;
         int32_t id;
         more = qn__added_next(&walk, &gap, &gap_end, &id);
-        qn_status status = gap_end > gap ? gap_fn(e, s + gap, gap_end - gap) : QN_OK;
+        qn_status status =
+            gap_end > gap ? gap_fn(e, s + gap, gap_end - gap, first && gap == 0) : QN_OK;
         if (status == QN_OK && more && !qn__tokens_push(e->out, id))
             status = qn__fail_memory(e->err, "tokens");
         if (status != QN_OK)
@@ -199,12 +275,13 @@ static qn_status encode_around(encoding *e, const qn__added_set *set, const char
     return QN_OK;
 }
 
-static qn_status encode_raw_gap(encoding *e, const char *s, size_t n)
+static qn_status encode_raw_gap(encoding *e, const char *s, size_t n, bool first)
 {
-    qn_status status = qn__normalize(&e->tokenizer->normalizer, &e->normalized, &s, &n, e->err);
+    qn_status status = qn__normalize(&e->tokenizer->normalizer, &e->pretokenize.match,
+                                     &e->normalized, &s, &n, e->err);
     if (status != QN_OK)
         return status;
-    return encode_around(e, &e->tokenizer->normalized, s, n, encode_plain);
+    return encode_around(e, &e->tokenizer->normalized, s, n, first, encode_plain);
 }
 
 static bool push_all(qn_tokens *out, const int32_t *ids, int n)
@@ -226,16 +303,20 @@ qn_status qn_tokenizer_encode(const qn_tokenizer *tokenizer, const char *text, s
         .parse_special = (flags & QN_PARSE_SPECIAL) != 0,
         .out = out,
         .err = err,
+        .pretokenize.match.text_size = n,
     };
     bool around = (flags & QN_ADD_SPECIAL) != 0;
     qn_status status = QN_OK;
+    e.bpe = take_work(tokenizer, n);
+    if (!e.bpe)
+        return qn__fail_memory(err, "tokens");
     if (around && !push_all(out, tokenizer->prefix, tokenizer->n_prefix))
         status = qn__fail_memory(err, "tokens");
     if (status == QN_OK)
-        status = encode_around(&e, &tokenizer->raw, text, n, encode_raw_gap);
+        status = encode_around(&e, &tokenizer->raw, text, n, true, encode_raw_gap);
     if (status == QN_OK && around && !push_all(out, tokenizer->suffix, tokenizer->n_suffix))
         status = qn__fail_memory(err, "tokens");
-    qn__bpe_work_free(&e.bpe);
+    leave_work(tokenizer, e.bpe);
     qn__pretokenize_work_free(&e.pretokenize);
     qn_text_free(&e.normalized);
     if (status != QN_OK)

@@ -9,6 +9,7 @@
 
 #include "text/added.h"
 #include "text/bpe.h"
+#include "text/decode.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
 
@@ -21,11 +22,20 @@ struct qn_tokenizer {
     qn__added_set normalized; /* and after */
     qn__normalizer normalizer;
     qn__pretokenizer pretokenizer;
+    qn__decode_chain decoder;
     int32_t prefix[QN__MAX_AROUND], suffix[QN__MAX_AROUND];
     int n_prefix, n_suffix;
     int32_t bos, eos;
     qn_chat_format chat;
+    struct qn__spare *spare; /* work memory that no call is using; NULL: none is kept */
 };
+
+/* Parses the "post_processor" of a tokenizer.json: what goes around a text. */
+qn_status qn__post_processor_parse(qn_tokenizer *tokenizer, const qn__json_at *at, qn_error *err);
+
+/* Parses a SentencePiece model (tokenizer.model) into a zeroed tokenizer. */
+qn_status qn__spm_parse(qn_tokenizer *tokenizer, const char *file, const char *data, size_t size,
+                        qn_error *err);
 
 /* Parses the text of a tokenizer.json into a zeroed tokenizer; `file` is for messages. */
 qn_status qn__tokenizer_parse(qn_tokenizer *tokenizer, const char *file, const char *text,

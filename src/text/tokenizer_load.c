@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SUPPORTED_MODELS "(supported: byte-level BPE)"
+#define SUPPORTED_MODELS "(supported: BPE)"
 
 /* The small parts, as written; data == NULL: absent. */
 typedef struct parts {
@@ -71,7 +71,6 @@ static bool read_merges(qn_tokenizer *t, qn__json_scan *scan, parts *p)
 static bool read_model_field(qn_tokenizer *t, qn__json_scan *scan, const qn__json_text *key,
                              qn_text *unk, qn_text *text)
 {
-    bool flag = false;
     if (key_is(key, "type")) {
         if (!read_optional_string(scan, text))
             return false;
@@ -91,7 +90,7 @@ static bool read_model_field(qn_tokenizer *t, qn__json_scan *scan, const qn__jso
     if (key_is(key, "fuse_unk"))
         return read_optional_bool(scan, &t->bpe.fuse_unk);
     if (key_is(key, "byte_fallback"))
-        return read_optional_bool(scan, &flag) && (!flag || refuse_model(scan, "byte_fallback"));
+        return read_optional_bool(scan, &t->bpe.byte_fallback);
     return qn__json_skip(scan, NULL); /* dropout serves training */
 }
 
@@ -216,7 +215,11 @@ static qn_status parse_added_token(qn_tokenizer *t, const qn__json_at *at, qn_er
                    : qn__fail_memory(err, "added tokens");
     qn_text buffer = {0};
     const char *s = content;
-    status = qn__normalize(&t->normalizer, &buffer, &s, &n, err);
+    qn__match match = {.text_size = n};
+    status = qn__normalize(&t->normalizer, &match, &buffer, &s, &n, err);
+    qn__match_free(&match);
+    if (status == QN_OK && (n != strlen(content) || memcmp(s, content, n) != 0))
+        vocab->flags[known] |= QN__TOKEN_RENAMED;
     if (status == QN_OK && n > 0 && !qn__added_add(&t->normalized, s, n, known, flags))
         status = qn__fail_memory(err, "added tokens");
     qn_text_free(&buffer);
@@ -227,7 +230,7 @@ static qn_status parse_added(qn_tokenizer *t, const qn__json_at *at, qn_error *e
 {
     qn__json_at item;
     qn_status status = QN_OK;
-    if (cJSON_IsNull(at->node))
+    if (!at->node || cJSON_IsNull(at->node))
         return QN_OK;
     if (!cJSON_IsArray(at->node))
         return qn__json_fail(at, QN_FORMAT, err, "expected an array");
@@ -248,130 +251,9 @@ static qn_status parse_pre_tokenizer_part(qn_tokenizer *t, const qn__json_at *at
     return qn__pretokenizer_parse(&t->pretokenizer, at, err);
 }
 
-/* ---- decoder and post-processor ------------------------------------------------------------- */
-
-static qn_status parse_decoder(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+static qn_status parse_decoder_part(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
 {
-    (void)t;
-    const char *type;
-    qn_status status = qn__json_get_string(at, "type", &type, err);
-    if (status != QN_OK)
-        return status;
-    if (strcmp(type, "Sequence") == 0) {
-        qn__json_at list, item;
-        status = qn__json_get_array(at, "decoders", &list, err);
-        if (status == QN_OK && qn__json_first(&list, &item))
-            do
-                status = parse_decoder(t, &item, err);
-            while (status == QN_OK && qn__json_next(&item));
-        return status;
-    }
-    if (strcmp(type, "ByteLevel") != 0 && strcmp(type, "Fuse") != 0)
-        return qn__json_fail(at, QN_UNSUPPORTED, err,
-                             "type \"%.40s\" is not supported (supported: Sequence, ByteLevel, "
-                             "Fuse)",
-                             type);
-    return QN_OK;
-}
-
-static qn_status push_around(qn_tokenizer *t, const qn__json_at *at, bool before, int64_t id,
-                             qn_error *err)
-{
-    int *n = before ? &t->n_prefix : &t->n_suffix;
-    if (*n == QN__MAX_AROUND)
-        return qn__json_fail(at, QN_LIMIT, err, "more than %d special tokens", QN__MAX_AROUND);
-    if (!qn_tokenizer_piece(t, (int32_t)id))
-        return qn__json_fail(at, QN_FORMAT, err, "id %lld is not in the vocabulary", (long long)id);
-    (before ? t->prefix : t->suffix)[(*n)++] = (int32_t)id;
-    return QN_OK;
-}
-
-/* {"SpecialToken": {"id": "<s>"}} with its ids in special_tokens. */
-static qn_status parse_template_token(qn_tokenizer *t, const qn__json_at *at,
-                                      const qn__json_at *special_tokens, bool before, qn_error *err)
-{
-    const char *name;
-    qn__json_at entry, ids, id_at;
-    qn_status status = qn__json_get_string(at, "id", &name, err);
-    if (status == QN_OK)
-        status = qn__json_get_object(special_tokens, name, &entry, err);
-    if (status == QN_OK)
-        status = qn__json_get_array(&entry, "ids", &ids, err);
-    if (status == QN_OK && qn__json_first(&ids, &id_at))
-        do {
-            int64_t id;
-            status = qn__json_as_int(&id_at, 0, QN__MAX_TOKEN_ID - 1, &id, err);
-            if (status == QN_OK)
-                status = push_around(t, &id_at, before, id, err);
-        } while (status == QN_OK && qn__json_next(&id_at));
-    return status;
-}
-
-static qn_status parse_template(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
-{
-    qn__json_at single, item, special_tokens, inner;
-    bool seen = false;
-    qn_status status = qn__json_get_array(at, "single", &single, err);
-    qn__json_find(at, "special_tokens", &special_tokens);
-    if (status == QN_OK && qn__json_first(&single, &item))
-        do {
-            if (qn__json_find(&item, "Sequence", &inner)) {
-                if (seen)
-                    return qn__json_fail(&item, QN_UNSUPPORTED, err, "the text stands twice");
-                seen = true;
-            } else {
-                status = qn__json_get_object(&item, "SpecialToken", &inner, err);
-                if (status == QN_OK)
-                    status = parse_template_token(t, &inner, &special_tokens, !seen, err);
-            }
-        } while (status == QN_OK && qn__json_next(&item));
-    if (status == QN_OK && !seen)
-        return qn__json_fail(&single, QN_UNSUPPORTED, err, "the text is missing");
-    return status;
-}
-
-/* ["<s>", 0] */
-static qn_status parse_pair(qn_tokenizer *t, const qn__json_at *at, const char *key, bool before,
-                            qn_error *err)
-{
-    qn__json_at list, item;
-    int64_t id;
-    qn_status status = qn__json_get_array(at, key, &list, err);
-    if (status != QN_OK)
-        return status;
-    if (!qn__json_first(&list, &item) || !qn__json_next(&item))
-        return qn__json_fail(&list, QN_FORMAT, err, "expected a token and its id");
-    status = qn__json_as_int(&item, 0, QN__MAX_TOKEN_ID - 1, &id, err);
-    return status == QN_OK ? push_around(t, &item, before, id, err) : status;
-}
-
-static qn_status parse_post_processor(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
-{
-    if (cJSON_IsNull(at->node))
-        return QN_OK;
-    const char *type;
-    qn_status status = qn__json_get_string(at, "type", &type, err);
-    if (status != QN_OK || strcmp(type, "ByteLevel") == 0)
-        return status;
-    if (strcmp(type, "Sequence") == 0) {
-        qn__json_at list, item;
-        status = qn__json_get_array(at, "processors", &list, err);
-        if (status == QN_OK && qn__json_first(&list, &item))
-            do
-                status = parse_post_processor(t, &item, err);
-            while (status == QN_OK && qn__json_next(&item));
-        return status;
-    }
-    if (strcmp(type, "TemplateProcessing") == 0)
-        return parse_template(t, at, err);
-    if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
-        status = parse_pair(t, at, "cls", true, err);
-        return status == QN_OK ? parse_pair(t, at, "sep", false, err) : status;
-    }
-    return qn__json_fail(at, QN_UNSUPPORTED, err,
-                         "type \"%.40s\" is not supported (supported: Sequence, ByteLevel, "
-                         "TemplateProcessing, RobertaProcessing, BertProcessing)",
-                         type);
+    return qn__decode_parse(&t->decoder, at, err);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
@@ -381,17 +263,33 @@ static qn_status parse_part(qn_tokenizer *t, const char *file, const char *key,
                             qn_status (*parse)(qn_tokenizer *, const qn__json_at *, qn_error *),
                             qn_error *err)
 {
-    if (!span->data)
-        return QN_OK;
+    qn__json_at top = qn__json_root(file, NULL);
+    qn__json_at at = {.file = file, .parent = &top, .key = key};
+    if (!span || !span->data)
+        return parse(t, &at, err);
     cJSON *root = NULL;
     qn_status status = qn__json_parse(&root, file, span->data, span->size, err);
     if (status != QN_OK)
         return status;
-    qn__json_at top = qn__json_root(file, NULL);
-    qn__json_at at = {.file = file, .parent = &top, .node = root, .key = key};
+    at.node = root;
     status = parse(t, &at, err);
     cJSON_Delete(root);
     return status;
+}
+
+/* The model's tables, for which the pre-tokenizer has to be known. */
+static qn_status finish_model(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    t->bpe.byte_level = t->pretokenizer.byte_level;
+    if (!qn__bpe_finish(&t->bpe))
+        return qn__fail_memory(err, "a vocabulary");
+    for (int i = 0; i < 256; i++)
+        if (t->bpe.byte_level && t->bpe.byte_fallback && t->bpe.byte_ids[i] < 0)
+            return qn__fail(err, QN_UNSUPPORTED,
+                            "%s: model.byte_fallback with ByteLevel is not supported where a byte "
+                            "(%d) has no token",
+                            at->file, i);
+    return QN_OK;
 }
 
 qn_status qn__tokenizer_parse(qn_tokenizer *t, const char *file, const char *text, size_t size,
@@ -402,23 +300,20 @@ qn_status qn__tokenizer_parse(qn_tokenizer *t, const char *file, const char *tex
     qn_status status = scan_file(t, file, text, size, &p, err);
     if (status != QN_OK)
         return status;
-    qn__bpe_finish(&t->bpe);
-    status = parse_part(t, file, "normalizer", &p.normalizer, parse_normalizer_part, err);
-    if (status == QN_OK)
-        status =
-            parse_part(t, file, "pre_tokenizer", &p.pre_tokenizer, parse_pre_tokenizer_part, err);
-    if (status == QN_OK && !t->pretokenizer.byte_level)
-        status = qn__fail(err, QN_UNSUPPORTED,
-                          "%s: pre_tokenizer: there is no ByteLevel " SUPPORTED_MODELS, file);
-    if (status == QN_OK && (!p.decoder.data || p.decoder.data[0] == 'n'))
-        status = qn__fail(err, QN_UNSUPPORTED, "%s: decoder: missing " SUPPORTED_MODELS, file);
-    if (status == QN_OK)
-        status = parse_part(t, file, "decoder", &p.decoder, parse_decoder, err);
-    if (status == QN_OK)
-        status = parse_part(t, file, "added_tokens", &p.added_tokens, parse_added, err);
-    if (status == QN_OK)
-        status =
-            parse_part(t, file, "post_processor", &p.post_processor, parse_post_processor, err);
+    const struct {
+        const char *key;
+        const qn__json_text *span;
+        qn_status (*parse)(qn_tokenizer *, const qn__json_at *, qn_error *);
+    } steps[] = {
+        {"normalizer", &p.normalizer, parse_normalizer_part},
+        {"pre_tokenizer", &p.pre_tokenizer, parse_pre_tokenizer_part},
+        {"decoder", &p.decoder, parse_decoder_part},
+        {"", NULL, finish_model},
+        {"added_tokens", &p.added_tokens, parse_added},
+        {"post_processor", &p.post_processor, qn__post_processor_parse},
+    };
+    for (size_t i = 0; status == QN_OK && i < sizeof steps / sizeof *steps; i++)
+        status = parse_part(t, file, steps[i].key, steps[i].span, steps[i].parse, err);
     if (status != QN_OK)
         return status;
     qn__added_finish(&t->raw);

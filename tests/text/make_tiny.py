@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tiny.tokenizer.json, tiny.expected.jsonl and variants.jsonl beside this file with PyPI
+"""Makes tiny.tokenizer.json, tiny.expected.jsonl, variants.jsonl and chars.jsonl beside this file with PyPI
 `tokenizers`.
 
     pip install tokenizers==0.23.*
@@ -12,6 +12,7 @@ the library gives.
 """
 import json
 import pathlib
+import random
 
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -85,9 +86,13 @@ def expectation(t, text):
 
 LLAMA = PATTERN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t)?|\p{N}{1,3}"
-         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-KANA = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s+"]
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+LEAD, SUFFIX = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = (f"{LEAD}{UPPER}*{LOWER}+{SUFFIX}|{LEAD}{UPPER}+{LOWER}*{SUFFIX}"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+            "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
 
 
 def byte_level(prefix=False, regex=False):
@@ -113,9 +118,11 @@ def variants(tokenizer):
     yield sequence(digits(False), byte_level(True, True)), {}
     yield sequence(digits(True), byte_level(False, True)), {}
     yield sequence(split(LLAMA), byte_level()), {}
-    yield sequence(split(CASED), byte_level()), {}
-    yield sequence(*[split(p) for p in KANA], byte_level()), {}
+    yield sequence(split(O200K), byte_level()), {}
+    yield sequence(*[split(p) for p in DEEPSEEK], byte_level()), {}
+    yield sequence(split(O200K + "|"), byte_level()), {}  # the same in PCRE2
     yield sequence(split(r"a*"), byte_level()), {}
+    yield sequence({"type": "Punctuation", "behavior": "Contiguous"}, byte_level(True, True)), {}
     for behavior in ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
         for invert in (False, True):
             yield sequence(split(r"\s", behavior, invert), byte_level()), {}
@@ -139,6 +146,84 @@ def write_variants(f):
         f.write(json.dumps({"tokenizer": d, "cases": cases}) + "\n")
 
 
+def replace(find, put, kind="String"):
+    return {"type": "Replace", "pattern": {kind: find}, "content": put}
+
+
+def metaspace(scheme="always", split=True, **more):
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split, **more}
+
+
+def strip(start, stop, content=" "):
+    return {"type": "Strip", "content": content, "start": start, "stop": stop}
+
+
+def decoders_of(*steps):
+    return {"type": "Sequence", "decoders": list(steps)}
+
+
+FALLBACK, FUSE = {"type": "ByteFallback"}, {"type": "Fuse"}
+LLAMA2 = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]}
+GEMMA = {"normalizer": replace(" ", "▁"), "pre_tokenizer": split(" ", "MergedWithPrevious", False, "String")}
+FROM_MARKS = decoders_of(replace("▁", " "), FALLBACK, FUSE, strip(1, 0))
+
+
+def template(*tokens):
+    return {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}} if t == "A" else {"SpecialToken": {"id": t, "type_id": 0}} for t in tokens],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {t: {"id": t, "ids": [1 + (t == "</s>")], "tokens": [t]} for t in tokens if t != "A"}}
+
+
+def char_variants():
+    """Changes to the tokenizer of build_chars, and to its model."""
+    llama = {"normalizer": LLAMA2, "decoder": FROM_MARKS, "post_processor": template("<s>", "A")}
+    yield llama, {}
+    yield {**llama, "post_processor": {"type": "Sequence", "processors": [template("<s>", "A", "</s>", "<s>")]}}, {"ignore_merges": True}
+    yield {**GEMMA, "decoder": decoders_of(replace("▁", " "), FALLBACK, FUSE)}, {}
+    yield {"pre_tokenizer": metaspace("first", False), "decoder": FROM_MARKS,
+           "post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1], "trim_offsets": True, "add_prefix_space": False}}, {}
+    yield {"pre_tokenizer": metaspace("first"), "decoder": metaspace("first"), "post_processor": {"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]}}, {}
+    yield {"pre_tokenizer": metaspace(), "decoder": metaspace()}, {"fuse_unk": False}
+    yield {"pre_tokenizer": metaspace("never"), "decoder": metaspace("never")}, {"byte_fallback": False}
+    yield {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "str_rep": "▁", "add_prefix_space": True}, "decoder": metaspace()}, {"byte_fallback": False, "fuse_unk": False}
+    yield {"pre_tokenizer": sequence({"type": "Punctuation", "behavior": "Isolated"}, metaspace("first")), "decoder": decoders_of(FALLBACK, metaspace())}, {}
+    yield {"pre_tokenizer": sequence(split("e", "Removed"), metaspace("first"), digits(True)), "decoder": decoders_of(FUSE, replace("▁", " "), strip(2, 0))}, {"unk_token": None, "byte_fallback": False}
+    yield {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, replace(r" {2,}|\n", "▁▁", "Regex"), replace("the", "")]}, "decoder": decoders_of(strip(1, 0, "▁"), FALLBACK)}, {}
+    yield {"normalizer": replace("a+", "-", "Regex"), "decoder": decoders_of(FALLBACK, FUSE, replace("le", "LE"), strip(2, 0, "▁"), replace("▁▁", "_"))}, {"gone": "13579BDF"}
+    yield {"normalizer": LLAMA2, "decoder": None}, {"gone": "8", "fuse_unk": False}
+    yield {"normalizer": LLAMA2, "decoder": decoders_of(FALLBACK, strip(1, 0, "▁"), replace("▁", ""))}, {"byte_fallback": False, "unk_token": None}
+
+
+def build_chars():
+    t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    trainer = trainers.BpeTrainer(vocab_size=620, special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)], limit_alphabet=60, show_progress=False)
+    t.train_from_iterator(CORPUS, trainer)
+    d = json.loads(t.to_str())
+    d["pre_tokenizer"] = d["normalizer"] = None
+    d["added_tokens"] = [a for a in d["added_tokens"] if a["id"] < 3]
+    d["added_tokens"] += [{"id": len(d["model"]["vocab"]) + i, "content": c, "special": False, "normalized": n, "lstrip": False, "rstrip": False, "single_word": False}
+                          for i, (c, n) in enumerate([("<tool>", False), ("word", True), ("é中", True), ("ß", False)])]
+    return d
+
+
+def write_char_variants(f):
+    rng = random.Random(1)
+    for change, model in char_variants():
+        d = build_chars()
+        d.update(change)
+        gone = model.pop("gone", "")
+        d["model"].update(model)
+        d["model"]["vocab"] = {(k if not (k.startswith("<0x") and k[4] in gone) else f"<gone {v}>"): v for k, v in d["model"]["vocab"].items()}
+        t = Tokenizer.from_str(json.dumps(d))
+        cases = [expectation(t, text) for text in TEXTS[::3] + ["▁", " ▁", "xß", "zzzßzzz", "é中", "中 中", "\U0001f980\U0001f980"]]
+        ids = [[rng.choice([rng.randrange(259), rng.randrange(620), rng.choice([3 + b for b in "é中🦀".encode()])]) for _ in range(rng.randrange(1, 12))] for _ in range(40)]
+        ids += [[3 + b for b in "é中🦀".encode()], [3 + 0xF0, 3 + 0x9F], [3 + 0xE4, 3 + 0xB8, 400]]
+        decodes = [{"ids": i, "dec": t.decode(i, skip_special_tokens=False), "dec_skip": t.decode(i, skip_special_tokens=True)} for i in ids]
+        f.write(json.dumps({"tokenizer": d, "cases": cases, "decodes": decodes}) + "\n")
+
+
 def main():
     t = build()
     (HERE / "tiny.tokenizer.json").write_text(t.to_str(pretty=False) + "\n")
@@ -147,6 +232,9 @@ def main():
             f.write(json.dumps(expectation(t, text)) + "\n")
     with open(HERE / "variants.jsonl", "w") as f:
         write_variants(f)
+    with open(HERE / "chars.jsonl", "w") as f:
+        write_char_variants(f)
 
 
-main()
+if __name__ == "__main__":
+    main()

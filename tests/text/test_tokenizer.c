@@ -252,6 +252,9 @@ static const char *const golden_names[][2] = {
     {"assembled/starcoder", "assembled_starcoder"},
     {"tokenizers/gpt2", "tokenizers_gpt2"},
     {"tokenizers/gpt_neox", "tokenizers_gpt_neox"},
+    {"tokenizers/llama2", "tokenizers_llama2"},
+    {"tokenizers/mistral01", "tokenizers_mistral01"},
+    {"tokenizers/torchtune_gemma_cropped", "tokenizers_torchtune_gemma_cropped"},
     {"tokenizers/minimind", "tokenizers_minimind"},
     {"tokenizers/torchtune_a", "tokenizers_torchtune_a"},
     {"tokenizers/torchtune_tiny_bpe", "tokenizers_torchtune_tiny_bpe"},
@@ -295,9 +298,6 @@ static void test_other_kinds_are_refused(void **state)
     static const char *const kinds[][2] = {
         {"tokenizers/ortx_t5-small", "Unigram"},
         {"tokenizers/gte", "WordPiece"},
-        {"tokenizers/llama2", "byte_fallback"},
-        {"tokenizers/mistral01", "byte_fallback"},
-        {"tokenizers/torchtune_gemma_cropped", "byte_fallback"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         qn_tokenizer *t;
@@ -305,16 +305,16 @@ static void test_other_kinds_are_refused(void **state)
         assert_int_equal(qn_tokenizer_open(&t, data_path(kinds[i][0]), &err), QN_UNSUPPORTED);
         assert_null(t);
         assert_non_null(strstr(err.message, kinds[i][1]));
-        assert_non_null(strstr(err.message, "supported: byte-level BPE"));
+        assert_non_null(strstr(err.message, "supported: BPE"));
     }
 }
 
 /* A million equal characters, and prose: neither may be quadratic. */
-static void test_speed(void **state)
+static void check_speed(const char *name)
 {
-    (void)state;
     enum { N = 1000000 };
-    qn_tokenizer *t = open_or_fail(data_path("assembled/llama3.2"));
+    qn_tokenizer *t = open_or_fail(data_path(name));
+    print_message("%s\n", name);
     char *text = malloc(N);
     static const char letters[] = "a =\n1\xc3";
     for (size_t i = 0; i < sizeof letters - 1; i++) {
@@ -347,6 +347,16 @@ static void test_speed(void **state)
     qn_tokens_free(&tokens);
     free(prose);
     qn_tokenizer_close(t);
+}
+
+static void test_speed(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"assembled/llama3.2", "assembled/qwen2.5",
+                                        "tokenizers/llama2", "tokenizers/mistral01",
+                                        "tokenizers/gpt2"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        check_speed(names[i]);
 }
 
 /* ---- Unicode tables against the library's --------------------------------------------------- */
@@ -552,21 +562,45 @@ static void test_tiny(void **state)
     qn_tokenizer_close(t);
 }
 
-/* The tiny tokenizer with other pre-tokenizers: lines of {"tokenizer": {...}, "cases": [...]}. */
-static void test_variants(void **state)
+/* {"ids": [...], "dec": "...", "dec_skip": "..."}: ids that no text may give. */
+static int decode_differs(const qn_tokenizer *t, const qn__json_text *span)
 {
-    (void)state;
+    expectation e;
+    read_expectation(span->data, span->size, &e);
+    int bad =
+        !same_text(t, &e.ids, 0, &e.decoded) + !same_text(t, &e.ids, QN_SKIP_SPECIAL, &e.skipped);
+    if (bad)
+        print_message("decoding differs: \"%.*s\"\n", (int)e.decoded.n, e.decoded.data);
+    free_expectation(&e);
+    return bad;
+}
+
+static int case_differs(const qn_tokenizer *t, const qn__json_text *span)
+{
+    expectation e;
+    read_expectation(span->data, span->size, &e);
+    int bad = differences(t, &e, &e.text);
+    if (bad)
+        print_message("differs in %d ways: \"%.*s\"\n", bad, (int)e.text.n, e.text.data);
+    free_expectation(&e);
+    return bad;
+}
+
+/* Lines of {"tokenizer": {...}, "cases": [...], "decodes": [...]}. */
+static int check_variants(const char *name)
+{
     char *data;
     size_t size;
     qn_error err = {0};
-    if (qn__file_read(source_path("tests/text/variants.jsonl"), 1 << 24, &data, &size, &err))
+    if (qn__file_read(source_path(name), 1 << 24, &data, &size, &err))
         fail_msg("%s", err.message);
     int variants = 0, different = 0;
     for (char *line = data, *end; (end = strchr(line, '\n')); line = end + 1) {
         qn__json_scan scan;
         qn__json_text key, span;
         qn_tokenizer *t = NULL;
-        qn__json_scan_begin(&scan, "variants.jsonl", line, (size_t)(end - line), &err);
+        int before = different;
+        qn__json_scan_begin(&scan, name, line, (size_t)(end - line), &err);
         scan.allow_nul = true;
         assert_true(qn__json_enter_object(&scan));
         while (qn__json_next_key(&scan, &key)) {
@@ -575,24 +609,157 @@ static void test_variants(void **state)
                 t = open_or_fail(temp_write("variant.json", span.data, span.size));
                 continue;
             }
+            bool decodes = key_equals(&key, "decodes");
             assert_true(t && qn__json_enter_array(&scan));
-            while (qn__json_next_item(&scan) && qn__json_skip(&scan, &span)) {
-                expectation e;
-                read_expectation(span.data, span.size, &e);
-                int bad = differences(t, &e, &e.text);
-                if (bad)
-                    print_message("variant %d: %.*s\n", variants, (int)e.text.n, e.text.data);
-                different += bad;
-                free_expectation(&e);
-            }
+            while (qn__json_next_item(&scan) && qn__json_skip(&scan, &span))
+                different += decodes ? decode_differs(t, &span) : case_differs(t, &span);
         }
         assert_int_equal(qn__json_scan_end(&scan), QN_OK);
         qn_tokenizer_close(t);
+        if (different > before)
+            print_message("... in variant %d of %s\n", variants, name);
         variants++;
     }
     free(data);
     assert_int_equal(different, 0);
-    assert_true(variants > 20);
+    return variants;
+}
+
+/* The tiny tokenizer with other pre-tokenizers. */
+static void test_variants(void **state)
+{
+    (void)state;
+    assert_true(check_variants("tests/text/variants.jsonl") > 20);
+}
+
+/* SentencePiece-style ones: normalizers, Metaspace, byte fallback, decoders. */
+static void test_char_variants(void **state)
+{
+    (void)state;
+    assert_true(check_variants("tests/text/chars.jsonl") >= 14);
+}
+
+static size_t decode_base64(const qn__json_text *text, uint8_t *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = 0;
+    uint32_t bits = 0;
+    for (size_t i = 0; i < text->size && text->data[i] != '='; i++) {
+        const char *digit = strchr(digits, text->data[i]);
+        assert_true(digit && *digit);
+        bits = bits << 6 | (uint32_t)(digit - digits);
+        if (i % 4 > 0)
+            out[n++] = (uint8_t)(bits >> (6 - 2 * (i % 4)));
+    }
+    return n;
+}
+
+/* The model of a line of spm.jsonl (make_spm.py), as a file. */
+static const char *write_spm(const char *line, size_t size, const char *name)
+{
+    qn__json_scan scan;
+    qn__json_text key, text;
+    const char *path = NULL;
+    qn__json_scan_begin(&scan, "spm.jsonl", line, size, NULL);
+    assert_true(qn__json_enter_object(&scan));
+    while (qn__json_next_key(&scan, &key)) {
+        if (!key_equals(&key, "model")) {
+            qn__json_skip(&scan, NULL);
+            continue;
+        }
+        assert_true(qn__json_read_string(&scan, &text));
+        uint8_t *model = malloc(text.size);
+        path = temp_write(name, model, decode_base64(&text, model));
+        free(model);
+    }
+    assert_int_equal(qn__json_scan_end(&scan), QN_OK);
+    return path;
+}
+
+static int check_spm_case(const qn_tokenizer *t, const qn__json_text *span)
+{
+    expectation e;
+    read_expectation(span->data, span->size, &e);
+    int bad = !same_ids(t, &e.text, 0, &e.ids) + !same_text(t, &e.ids, QN_SKIP_SPECIAL, &e.skipped);
+    if (bad)
+        print_message("differs in %d ways: \"%.*s\"\n", bad, (int)e.text.n, e.text.data);
+    free_expectation(&e);
+    return bad;
+}
+
+/* SentencePiece models: lines of {"model": base64, "bos": id, "cases": [...]}. */
+static void test_sentencepiece(void **state)
+{
+    (void)state;
+    char *data;
+    size_t size;
+    qn_error err = {0};
+    if (qn__file_read(source_path("tests/text/spm.jsonl"), 1 << 24, &data, &size, &err))
+        fail_msg("%s", err.message);
+    int models = 0, different = 0, cases = 0;
+    for (char *line = data, *end; (end = strchr(line, '\n')); line = end + 1, models++) {
+        qn_tokenizer *t = open_or_fail(write_spm(line, (size_t)(end - line), "spm.model"));
+        qn__json_scan scan;
+        qn__json_text key, span;
+        qn__json_scan_begin(&scan, "spm.jsonl", line, (size_t)(end - line), &err);
+        assert_true(qn__json_enter_object(&scan));
+        while (qn__json_next_key(&scan, &key)) {
+            int64_t bos;
+            if (key_equals(&key, "bos")) {
+                assert_true(qn__json_read_int(&scan, -1, 9, &bos));
+                assert_int_equal(qn_tokenizer_bos(t), bos);
+            } else if (key_equals(&key, "cases")) {
+                assert_true(qn__json_enter_array(&scan));
+                for (; qn__json_next_item(&scan) && qn__json_skip(&scan, &span); cases++) {
+                    int bad = check_spm_case(t, &span);
+                    if (bad)
+                        print_message("... of model %d\n", models);
+                    different += bad;
+                }
+            } else {
+                qn__json_skip(&scan, NULL);
+            }
+        }
+        assert_int_equal(qn__json_scan_end(&scan), QN_OK);
+        qn_tokenizer_close(t);
+    }
+    free(data);
+    assert_int_equal(different, 0);
+    assert_true(models >= 9 && cases > 400);
+}
+
+/* What goes around a text, and where special tokens come from. */
+static void test_sentencepiece_around(void **state)
+{
+    (void)state;
+    char *data;
+    size_t size;
+    assert_int_equal(
+        qn__file_read(source_path("tests/text/spm.jsonl"), 1 << 24, &data, &size, NULL), QN_OK);
+    const char *directory = temp_mkdir("spm");
+    write_spm(data, (size_t)(strchr(data, '\n') - data), "spm/tokenizer.model");
+    free(data);
+    qn_tokenizer *t = open_or_fail(directory);
+    qn_tokens ids = {0};
+    assert_int_equal(
+        qn_tokenizer_encode(t, "</s>", 4, QN_ADD_SPECIAL | QN_PARSE_SPECIAL, &ids, NULL), QN_OK);
+    assert_int_equal(ids.n, 2);
+    assert_int_equal(ids.ids[0], qn_tokenizer_bos(t));
+    assert_int_equal(ids.ids[1], qn_tokenizer_eos(t));
+    ids.n = 0;
+    assert_int_equal(qn_tokenizer_encode(t, "</s>", 4, 0, &ids, NULL), QN_OK);
+    for (size_t i = 0; i < ids.n; i++)
+        assert_false(qn_tokenizer_is_special(t, ids.ids[i]));
+    qn_tokenizer_close(t);
+    static const char config[] = "{\"add_bos_token\":false,\"add_eos_token\":true}";
+    temp_write("spm/tokenizer_config.json", config, sizeof config - 1);
+    t = open_or_fail(directory);
+    ids.n = 0;
+    assert_int_equal(qn_tokenizer_encode(t, "", 0, QN_ADD_SPECIAL, &ids, NULL), QN_OK);
+    assert_int_equal(ids.n, 1);
+    assert_int_equal(ids.ids[0], qn_tokenizer_eos(t));
+    qn_tokens_free(&ids);
+    qn_tokenizer_close(t);
 }
 
 static void test_questions(void **state)
@@ -737,11 +904,28 @@ static const bad_tokenizer bad_tokenizers[] = {
     {"{" BYTE_LEVEL "," MODEL("\"a\":0", "7") "}", QN_FORMAT, "expected an array"},
     {"{\"normalizer\":{\"type\":\"Lowercase\"}," BYTE_LEVEL "," MODEL("\"a\":0", "") "}",
      QN_UNSUPPORTED, "normalizer: type \"Lowercase\""},
-    {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"}," MODEL("\"a\":0", "") "}", QN_UNSUPPORTED,
-     "\"Metaspace\" is not supported (supported: Sequence, Split, Digits, ByteLevel)"},
-    {"{" MODEL("\"a\":0", "") "}", QN_UNSUPPORTED, "there is no ByteLevel"},
-    {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\"}," MODEL("\"a\":0", "") "}", QN_UNSUPPORTED,
-     "decoder: missing"},
+    {"{\"pre_tokenizer\":{\"type\":\"Whitespace\"}," MODEL("\"a\":0", "") "}", QN_UNSUPPORTED,
+     "\"Whitespace\" is not supported (supported: Sequence, Split, Digits, Punctuation, Metaspace, "
+     "ByteLevel)"},
+    {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"}," MODEL("\"a\":0", "") "}", QN_FORMAT,
+     "pre_tokenizer.replacement: missing"},
+    {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," MODEL("\"a\":0", "") "}",
+     QN_FORMAT, "replacement: expected one character"},
+    {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}"
+     "," MODEL("\"a\":0", "") "}",
+     QN_UNSUPPORTED, "prepend_scheme \"last\" is not supported (supported: always, first, never)"},
+    {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"add_prefix_space\":false,"
+     "\"prepend_scheme\":\"first\"}," MODEL("\"a\":0", "") "}",
+     QN_FORMAT, "add_prefix_space is false, but prepend_scheme is \"first\""},
+    {"{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":"
+     "\"ByteFallback\"}]}," MODEL("\"a\":0", "") "}",
+     QN_UNSUPPORTED, "decoder.decoders[1]: ByteFallback behind Fuse or ByteLevel is not supported"},
+    {"{\"decoder\":{\"type\":\"Strip\",\"content\":\"ab\",\"start\":1,\"stop\":0}," MODEL("\"a\":0",
+                                                                                          "") "}",
+     QN_FORMAT, "content: expected one character"},
+    {"{\"decoder\":{\"type\":\"Replace\",\"content\":\"ab\",\"pattern\":{\"Regex\":\"a\"}}," MODEL(
+         "\"a\":0", "") "}",
+     QN_UNSUPPORTED, "Regex is not supported (supported: String)"},
     {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"WordPiece\"}," MODEL(
          "\"a\":0", "") "}",
      QN_UNSUPPORTED, "decoder: type \"WordPiece\" is not supported"},
@@ -790,6 +974,52 @@ static void test_bad_tokenizers(void **state)
     assert_non_null(strstr(err.message, "tokenizer.json: no such file"));
 }
 
+/* SentencePiece models, as bytes: fields are (tag, size, bytes). */
+static void test_bad_models(void **state)
+{
+    (void)state;
+#define PIECE(text, type) "\n\x0a\n\x01" text "\x15\0\0\0\0\x18" type
+#define UNK               PIECE("u", "\x02")
+#define BPE               "\x12\x02\x18\x02"
+    static const struct {
+        const char *data;
+        size_t n;
+        qn_status code;
+        const char *part;
+    } cases[] = {
+#define MODEL_CASE(data, code, part) {data, sizeof data - 1, code, part}
+        MODEL_CASE("", QN_FORMAT, "no pieces"),
+        MODEL_CASE("\x12\x02\x18\x02", QN_FORMAT, "no pieces"),
+        MODEL_CASE(UNK, QN_UNSUPPORTED, "model_type: UNIGRAM is not supported (supported: BPE)"),
+        MODEL_CASE(UNK "\x12\x02\x18\x03", QN_UNSUPPORTED, "model_type: WORD"),
+        MODEL_CASE(PIECE("a", "\x01") BPE, QN_FORMAT, "none is UNKNOWN"),
+        MODEL_CASE(UNK UNK BPE, QN_FORMAT, "pieces[1].piece stands twice"),
+        MODEL_CASE(UNK PIECE("v", "\x02") BPE, QN_FORMAT, "both UNKNOWN"),
+        MODEL_CASE(UNK PIECE("v", "\x05") BPE, QN_UNSUPPORTED, "type: UNUSED"),
+        MODEL_CASE(UNK PIECE("v", "\x07") BPE, QN_UNSUPPORTED, "means nothing"),
+        MODEL_CASE(UNK PIECE("v", "\x06") BPE, QN_FORMAT, "a BYTE that is none"),
+        MODEL_CASE(UNK "\n\x0a\n\x01\xff\x15\0\0\0\0\x18\x01" BPE, QN_FORMAT, "bytes of UTF-8"),
+        MODEL_CASE(UNK "\n\x08\n\x01v\x15\0\0\x80\x7f" BPE, QN_FORMAT, "not a finite number"),
+        MODEL_CASE(UNK "\x12\x05\x18\x02\x98\x02\x01", QN_FORMAT, "no piece <0x00>"),
+        MODEL_CASE(UNK "\n\x7f", QN_FORMAT, "the model: broken at its byte 12"),
+        MODEL_CASE(UNK "\x12\x02\x18\x82", QN_FORMAT, "trainer_spec: broken"),
+        MODEL_CASE(UNK BPE "\x1a\x04\x12\x02zz", QN_FORMAT, "precompiled_charsmap"),
+        MODEL_CASE(UNK BPE "\x1a\x0b\x12\x09\x04\0\0\0\0\0\0\0x", QN_FORMAT, "no terminated UTF-8"),
+        MODEL_CASE(UNK BPE "\x2a\x03\x12\x01x", QN_UNSUPPORTED, "denormalizer_spec"),
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_error err = {0};
+        qn_tokenizer *t;
+        const char *path = temp_write("bad.model", cases[i].data, cases[i].n);
+        qn_status status = qn_tokenizer_open(&t, path, &err);
+        if (status != cases[i].code || !strstr(err.message, cases[i].part) ||
+            !strstr(err.message, "bad.model: "))
+            fail_msg("case %zu: \"%s\" (%d), expected \"%s\"", i, err.message, (int)status,
+                     cases[i].part);
+        assert_null(t);
+    }
+}
+
 static void test_every_truncated_tokenizer(void **state)
 {
     (void)state;
@@ -823,6 +1053,15 @@ static void test_patterns(void **state)
     assert_true(seconds_since(start) < 5);
     assert_non_null(strstr(err.message, "nested.json"));
     assert_int_equal(ids.n, 0);
+    /* So does a text of many such places, each of which alone would be within the limit. */
+    enum { PLACES = 20000 };
+    char *many = malloc(PLACES * 24);
+    for (size_t i = 0; i < PLACES; i++)
+        memcpy(many + 24 * i, "aaaaaaaaaaaaaaaaaaaaaaac", 24);
+    start = clock();
+    assert_int_equal(qn_tokenizer_encode(t, many, PLACES * 24, 0, &ids, NULL), QN_LIMIT);
+    assert_true(seconds_since(start) < 5);
+    free(many);
     qn_tokens_free(&ids);
     qn_tokenizer_close(t);
     /* Other patterns run in PCRE2. White space is what the library takes for it: with U+0085,
@@ -886,9 +1125,8 @@ static void test_scanners(void **state)
     }
 }
 
-static void test_failed_allocations(void **state)
+static void fail_every_allocation(const char *path)
 {
-    (void)state;
     bool more = true;
     for (long n = 0; more; n++) {
         qn_tokenizer *t = NULL;
@@ -896,7 +1134,7 @@ static void test_failed_allocations(void **state)
         qn_tokens ids = {0};
         qn_text back = {0};
         fail_allocation_begin(n);
-        qn_status status = qn_tokenizer_open(&t, TINY, &err);
+        qn_status status = qn_tokenizer_open(&t, path, &err);
         static const char text[] =
             "caf\x65\xcc\x81 a long word: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
             "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa<|im_end|>";
@@ -913,15 +1151,47 @@ static void test_failed_allocations(void **state)
     }
 }
 
+static void test_failed_allocations(void **state)
+{
+    (void)state;
+    char *data;
+    size_t size;
+    fail_every_allocation(TINY);
+    assert_int_equal(
+        qn__file_read(source_path("tests/text/spm.jsonl"), 1 << 24, &data, &size, NULL), QN_OK);
+    size_t line = (size_t)(strchr(data, '\n') - data);
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", write_spm(data, line, "allocations.model"));
+    free(data);
+    fail_every_allocation(path);
+    /* A SentencePiece-style tokenizer.json. */
+    static const char chars[] =
+        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+        "\"_\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"_\"}]},"
+        "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\"},"
+        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
+        "\"String\":"
+        "\"_\"},\"content\":\" "
+        "\"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\","
+        "\"content\":\" \",\"start\":1,\"stop\":1}]},"
+        "\"model\":{\"byte_fallback\":true,\"unk_token\":\"?\",\"vocab\":{\"?\":0,\"a\":1,\"aa\":2,"
+        "\"_\":3,\"_a\":4,\"<0xCC>\":5,\"<0x81>\":6},\"merges\":[\"a a\",\"_ a\"]}}";
+    fail_every_allocation(temp_write("chars.json", chars, sizeof chars - 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiny),
         cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_char_variants),
+        cmocka_unit_test(test_sentencepiece),
+        cmocka_unit_test(test_sentencepiece_around),
         cmocka_unit_test(test_questions),
         cmocka_unit_test(test_user_text_stays_text),
         cmocka_unit_test(test_streaming_never_splits),
         cmocka_unit_test(test_bad_tokenizers),
+        cmocka_unit_test(test_bad_models),
         cmocka_unit_test(test_every_truncated_tokenizer),
         cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_scanners),
