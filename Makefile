@@ -52,6 +52,9 @@ fmt: ## format the C sources
 new-op: ## NAME=...: a new operation with its test (KIND=elementwise or kernel)
 	@scripts/new-op "$(NAME)" $(KIND)
 
+new-model: ## NAME=...: a new model family with its golden test
+	@scripts/new-model "$(NAME)"
+
 install: all ## install into PREFIX (Meson's default: /usr/local)
 	@meson install -C $(BUILD)
 
@@ -80,4 +83,4 @@ clean: ## remove the build folders
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 
-.PHONY: all setup demo test check check-asan check-tsan faults bench fmt new-op install sanitized clean help listed
+.PHONY: all setup demo test check check-asan check-tsan faults bench fmt new-op new-model install sanitized clean help listed

@@ -38,7 +38,8 @@ typedef struct qn_model_options {
 } qn_model_options;
 
 /* Loads a Hugging Face model directory (config.json, safetensors, tokenizer.json) onto the device.
- * options may be NULL. Families: llama. */
+ * options may be NULL. Families: gemma2, gemma3, gemma3_text, llama, mistral, qwen2,
+ * qwen3, smollm3. */
 QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                                const qn_model_options *options, qn_error *err);
 
@@ -71,6 +72,7 @@ typedef struct qn_session_options {
     int64_t prefill_chunk; /* tokens evaluated at once; 0: 512. Does not change a bit of the result. */
     int batch;             /* sequences in lockstep; 0: 1 */
     const atomic_bool *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */
+    bool rotate; /* take tokens beyond `context`: each sees the newest `context` ones, its own included */
 } qn_session_options;
 
 QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
@@ -78,8 +80,8 @@ QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
 QN_API void qn_session_close(qn_session *session);
 
 /* Runs n tokens behind those already in the session (of each sequence: ids is [batch, n]). More than the
- * context holds: QN_LIMIT, with both counts; a token outside the vocabulary: QN_INVALID; both leave the
- * session as it was. A call that fails while running empties it. */
+ * context holds: QN_LIMIT, with both counts; a token outside the vocabulary: QN_INVALID. A call that
+ * fails, also one that is cancelled, leaves the session with the tokens that it had. */
 QN_API qn_status qn_session_append(qn_session *session, const int32_t *ids, size_t n,
                                    qn_error *err);
 
@@ -97,8 +99,9 @@ QN_API qn_status qn_session_step_greedy(qn_session *session, int32_t token, int3
                                         qn_error *err);
 
 QN_API int64_t qn_session_length(const qn_session *session);
-QN_API int64_t qn_session_context(const qn_session *session);
-/* Forgets all tokens from `length` on. */
+QN_API int64_t qn_session_context(const qn_session *session); /* tokens at most; rotating: 2^30 */
+/* Forgets all tokens from `length` on. Layers with a sliding window keep only what the window needs: when
+ * going back further than that the next call runs the tokens that are left once more. */
 QN_API void qn_session_rewind(qn_session *session, int64_t length);
 QN_API size_t qn_session_cache_bytes(const qn_session *session);
 

@@ -21,6 +21,7 @@ enum {
     QN__DONATED = 2,    /* a leaf whose buffer the graph may overwrite */
     QN__SPENT = 4,      /* its storage was overwritten in place: reading it is an error */
     QN__TARGET = 8,     /* of the evaluation under way: materialised outside the workspace */
+    QN__LENT = 16,      /* donated, but the retained array behind it has kept its owner */
 };
 
 struct qn_array {

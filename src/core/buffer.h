@@ -20,6 +20,7 @@ typedef struct qn__buffer {
     atomic_int refs;
     atomic_int in_flight; /* references among these that submissions hold */
     atomic_bool invalid; /* a failed run may have half-written it */
+    atomic_bool lent;    /* ... and its lender knows which part of it counts */
 } qn__buffer;
 
 /* Freed blocks by size class, and the counters. One per device, under its lock. */

@@ -92,12 +92,15 @@ static void give_results(const qn__submission *sub, const qn__live *live)
             }
 }
 
-/* A failed run may have half-written what it was to overwrite. */
+/* A failed run may have half-written what it was to overwrite. Who lent a buffer answers for that. */
 static void invalidate_donated(const qn__submission *sub)
 {
     const qn__plan *plan = sub->binding->plan;
-    for (uint32_t i = 0; i < plan->n_targets; i++)
-        atomic_store(&sub->held[plan->output_slots[i]]->invalid, true);
+    for (uint32_t i = 0; i < plan->n_targets; i++) {
+        qn__buffer *buffer = sub->held[plan->output_slots[i]];
+        if (!atomic_load_explicit(&buffer->lent, memory_order_relaxed))
+            atomic_store(&buffer->invalid, true);
+    }
 }
 
 static void count(qn_device *device, const qn__binding *binding, uint64_t ns, bool hit)

@@ -210,17 +210,30 @@ qn_array *qn__leaf_new(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *sha
     return a->buffer ? a : qn__poison(s);
 }
 
-qn_array *qn_donate(qn_scope *s, qn_array *a)
+/* The leaf of `a`, marked as one that the graph may overwrite. */
+static qn_array *donated_leaf(qn_scope *s, qn_array *a, bool lent)
 {
-    qn_array *leaf = qn__input(s, a, "donate");
-    if (a && a->scope == NULL)
-        qn_release(a);
+    qn_array *leaf = qn__input(s, a, lent ? "lend" : "donate");
     if (!leaf)
         return qn__poison(s);
     if (leaf->op != QN__LEAF_OP)
         return qn__scope_fail(s, QN_INVALID, "donate: only an evaluated array can be given away");
-    leaf->flags |= QN__DONATED;
+    leaf->flags |= QN__DONATED | (lent ? QN__LENT : 0);
+    atomic_store_explicit(&leaf->buffer->lent, lent, memory_order_relaxed);
     return leaf;
+}
+
+qn_array *qn_donate(qn_scope *s, qn_array *a)
+{
+    qn_array *leaf = donated_leaf(s, a, false);
+    if (a && a->scope == NULL)
+        qn_release(a);
+    return leaf;
+}
+
+qn_array *qn__lend(qn_scope *s, qn_array *a)
+{
+    return donated_leaf(s, a, true);
 }
 
 /* ---- recording ------------------------------------------------------------------------------ */

@@ -31,6 +31,11 @@ qn_array *qn__scope_fail(qn_scope *s, qn_status code, const char *format, ...) Q
  * or the array is poisoned (the failure is recorded); callers then return qn__poison(s). */
 qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation);
 
+/* As qn_donate, but the caller keeps its reference, and a run that fails does not make the buffer invalid:
+ * for a buffer of which the caller knows what counts whatever a run has written, as a KV cache does. After
+ * a run that succeeded `a` must be released unread: the result has its place. */
+qn_array *qn__lend(qn_scope *s, qn_array *a);
+
 /* The poison array of a scope; a static one for a NULL scope. */
 qn_array *qn__poison(qn_scope *s);
 

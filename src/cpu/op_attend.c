@@ -103,34 +103,46 @@ static int64_t prepare_write(qn__cpu_step *step)
     return qn__cpu_elements(rows);
 }
 
+/* Positions at .. at + n - 1 of head h of batch b, from row `row` on; they lie side by side. */
+static void write_rows(const qn__cpu_step *step, const qn__cpu_part *part, int64_t b, int64_t h,
+                       int64_t row, int64_t at, int64_t n)
+{
+    const qn__operand *rows = &step->call->operand[1], *y = &step->call->operand[3];
+    size_t size = qn__dtype_size((qn_dtype)y->dtype);
+    void *to = part->at[3] + (b * y->stride[0] + h * y->stride[1]) * (int64_t)size;
+    const float *from = (const float *)part->at[1] + b * rows->stride[0] + h * rows->stride[1] +
+                        row * rows->stride[2];
+    qn__cpu_cache_write w = {.type = y->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
+                             .pos = (size_t)at, .n = (size_t)n, .ldv = (size_t)y->shape[3]};
+    if (step->call->op == QN__OP_WRITE_KEYS) {
+        w.d = (size_t)rows->shape[3];
+        w.k = to;
+        w.k_rows = from;
+        w.ldk_rows = (size_t)rows->stride[2];
+    } else {
+        w.dv = (size_t)rows->shape[3];
+        w.v = to;
+        w.v_rows = from;
+        w.ldv_rows = (size_t)rows->stride[2];
+    }
+    step->table->cache_write(&w);
+}
+
+/* Position p goes to slot p mod capacity: a cache that grows is never at its end, one that does not is a
+ * ring. */
 static void run_write(const qn__cpu_step *step, const qn__cpu_part *part)
 {
     const qn__operand *rows = &step->call->operand[1], *y = &step->call->operand[3];
-    bool keys = step->call->op == QN__OP_WRITE_KEYS;
-    int64_t heads = rows->shape[1], capacity = keys ? y->shape[2] * 16 : y->shape[2];
-    size_t size = qn__dtype_size((qn_dtype)y->dtype);
+    int64_t heads = rows->shape[1], n = rows->shape[2];
+    int64_t capacity = step->call->op == QN__OP_WRITE_KEYS ? y->shape[2] * 16 : y->shape[2];
     for (int64_t i = part->begin; i < part->end; i++) {
-        int64_t b = i / heads, h = i % heads;
-        int64_t at = offset_of(&step->call->operand[2], part->at[2], b), n = rows->shape[2];
-        if (at < 0 || at > capacity - n)
+        int64_t b = i / heads, h = i % heads, at = offset_of(&step->call->operand[2], part->at[2], b);
+        if (at < 0 || !n || n > capacity)
             continue; /* the session checks positions; never write outside */
-        void *to = part->at[3] + (b * y->stride[0] + h * y->stride[1]) * (int64_t)size;
-        const float *from = (const float *)part->at[1] + b * rows->stride[0] + h * rows->stride[1];
-        qn__cpu_cache_write w = {
-            .type = y->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
-            .pos = (size_t)at, .n = (size_t)n, .ldv = (size_t)y->shape[3]};
-        if (keys) {
-            w.d = (size_t)rows->shape[3];
-            w.k = to;
-            w.k_rows = from;
-            w.ldk_rows = (size_t)rows->stride[2];
-        } else {
-            w.dv = (size_t)rows->shape[3];
-            w.v = to;
-            w.v_rows = from;
-            w.ldv_rows = (size_t)rows->stride[2];
-        }
-        step->table->cache_write(&w);
+        int64_t slot = at % capacity, room = capacity - slot, first = n < room ? n : room;
+        write_rows(step, part, b, h, 0, slot, first);
+        if (first < n)
+            write_rows(step, part, b, h, first, 0, n - first);
     }
 }
 
@@ -160,6 +172,39 @@ static int64_t tiles_of_call(const qn__call *call)
     return (call->operand[0].shape[2] + tile - 1) / tile;
 }
 
+enum { BLOCK = 64 }; /* keys that the kernel visits at once, and a page of its page table */
+
+/* Whether the cache is a ring: only what a window sees is in it. */
+static bool is_ring(const qn__call *call)
+{
+    const qn__attention_params *p = call->params;
+    int64_t capacity = call->operand[2].shape[2];
+    return p->window > 0 && p->window <= capacity && capacity % BLOCK == 0;
+}
+
+/* Pages that the queries of a tile see at most. */
+static int64_t most_pages(const qn__call *call)
+{
+    const qn__attention_params *p = call->params;
+    return is_ring(call) ? (p->window + tile_of_call(call)) / BLOCK + 2 : 0;
+}
+
+/* A ring's blocks from the first one seen on become blocks 0, 1 ... of a page table; the kernel's order
+ * is anchored at blocks, so no bit depends on where they are counted from. */
+static void find_pages(qn__cpu_attend *a, uint32_t *pages, int32_t *begin, int32_t *end,
+                       int64_t capacity)
+{
+    int32_t first = begin[0] / BLOCK, n = (int32_t)(capacity / BLOCK);
+    int32_t used = (end[a->tokens - 1] + BLOCK - 1) / BLOCK - first;
+    for (int32_t i = 0; i < used; i++)
+        pages[i] = (uint32_t)((first + i) % n);
+    for (size_t i = 0; i < a->tokens; i++) {
+        begin[i] -= first * BLOCK;
+        end[i] -= first * BLOCK;
+    }
+    a->pages = pages;
+}
+
 static int64_t prepare_attend(qn__cpu_step *step)
 {
     const qn__operand *q = &step->call->operand[0], *k = &step->call->operand[1],
@@ -170,7 +215,7 @@ static int64_t prepare_attend(qn__cpu_step *step)
     step->scratch = step->table->attend_scratch((size_t)tile,
                                                 (size_t)(q->shape[1] / k->shape[1]),
                                                 (size_t)q->shape[3], (size_t)v->shape[3]) +
-                    (size_t)tile * 2 * sizeof(int32_t) + 128;
+                    (size_t)(tile * 2 + most_pages(step->call)) * sizeof(int32_t) + 192;
     return qn__cpu_elements(q) * 16 * k->shape[2];
 }
 
@@ -193,9 +238,12 @@ static void attend_tile(const qn__cpu_step *step, const qn__cpu_part *part, int6
     char *scratch = (char *)(((uintptr_t)part->scratch + 63) & ~(uintptr_t)63);
     int32_t *begin = (int32_t *)scratch, *end = begin + size;
     scratch += (size * 2 * (int64_t)sizeof(int32_t) + 63) & ~(int64_t)63;
+    uint32_t *pages = (uint32_t *)scratch;
+    scratch += (most_pages(call) * (int64_t)sizeof *pages + 63) & ~(int64_t)63;
+    bool ring = is_ring(call);
     for (int64_t i = 0; i < n; i++) {
         int64_t last = offset + first + i + 1;
-        last = last < 0 ? 0 : last > capacity ? capacity : last;
+        last = last < 0 ? 0 : last > capacity && !ring ? capacity : last;
         end[i] = (int32_t)last;
         begin[i] = p->window && last > p->window ? (int32_t)(last - p->window) : 0;
     }
@@ -214,6 +262,8 @@ static void attend_tile(const qn__cpu_step *step, const qn__cpu_part *part, int6
              first * y->stride[2],
         .o_token = (size_t)y->stride[2], .o_head = (size_t)y->stride[1],
         .begin = begin, .end = end, .scale = p->scale, .softcap = p->softcap};
+    if (ring && end[n - 1] > capacity)
+        find_pages(&a, pages, begin, end, capacity);
     step->table->attend(&a, scratch);
 }
 

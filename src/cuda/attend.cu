@@ -18,9 +18,9 @@ extern "C" __global__ void write_cache(qn__cuda_write_args a)
     {
         int64_t k = i % d, l = i / d % length, h = i / d / length % heads;
         int64_t b = i / d / length / heads, at = offset[a.n_offsets == 1 ? 0 : b];
-        if (at < 0 || at > a.capacity - length)
+        if (at < 0 || length > a.capacity)
             continue; /* the session checks positions; never write outside */
-        int64_t s = at + l;
+        int64_t s = (at + l) % a.capacity; /* a ring; a cache that grows is never at its end */
         int64_t to = b * a.batch_stride + h * a.head_stride +
                      (a.keys ? s / 16 * 16 * d + k * 16 + s % 16 : s * d + k);
         float x =
@@ -68,10 +68,10 @@ static __device__ void attend_tile(const qn__cuda_attend_args &a, row_state &row
                                    const C *values, int64_t s0, int64_t begin, int64_t end,
                                    float *max, float *total)
 {
-    int64_t s = s0 + threadIdx.x, first = begin > s0 ? begin - s0 : 0;
+    int64_t s = s0 + threadIdx.x, base_slot = s0 % a.capacity, first = begin > s0 ? begin - s0 : 0;
     int64_t last = end - s0 < THREADS ? end - s0 : THREADS;
     bool inside = s >= begin && s < end;
-    float score = inside ? score_of(a, row, keys, s) : -CUDART_INF_F;
+    float score = inside ? score_of(a, row, keys, s % a.capacity) : -CUDART_INF_F;
     float top = larger(block_max(score, row.room), *max);
     float base = top == -CUDART_INF_F ? 0.0f : top, fade = expf(*max - base);
     row.p[threadIdx.x] = inside ? expf(score - base) : 0.0f;
@@ -79,8 +79,10 @@ static __device__ void attend_tile(const qn__cuda_attend_args &a, row_state &row
     *max = top;
     for (int64_t e = threadIdx.x; e < a.e; e += THREADS) {
         float sum = row.sum[e] * fade;
-        for (int64_t j = first; j < last; j++)
-            sum = fmaf(row.p[j], value_of(values[(s0 + j) * a.v_row + e]), sum);
+        for (int64_t j = first, slot = (base_slot + first) % a.capacity; j < last; j++) {
+            sum = fmaf(row.p[j], value_of(values[slot * a.v_row + e]), sum);
+            slot = slot + 1 == a.capacity ? 0 : slot + 1;
+        }
         row.sum[e] = sum;
     }
     __syncthreads();
@@ -97,7 +99,8 @@ static __device__ void attend_row(const qn__cuda_attend_args &a, row_state &row,
         (const float *)a.at[0] + b * a.q_stride[0] + h * a.q_stride[1] + l * a.q_stride[2];
     float *y = (float *)a.at[4] + b * a.y_stride[0] + h * a.y_stride[1] + l * a.y_stride[2];
     int64_t end = ((const int32_t *)a.at[3])[a.n_offsets == 1 ? 0 : b] + l + 1;
-    end = end < 0 ? 0 : end > a.capacity ? a.capacity : end;
+    bool ring = a.window && a.window <= a.capacity; /* position p is in slot p mod capacity */
+    end = end < 0 ? 0 : end > a.capacity && !ring ? a.capacity : end;
     int64_t begin = a.window && end > a.window ? end - a.window : 0;
     for (int64_t k = threadIdx.x; k < a.d; k += THREADS)
         row.q[k] = q[k * a.q_stride[3]];

@@ -2,6 +2,10 @@
  *
  * Sessions: a model with a KV cache. One scope a step; the graph of a step is recorded anew each time
  * and finds its plan again, so there is no second way of running a model.
+ *
+ * A call that fails leaves the session's tokens as they were: the cache still has their keys and values,
+ * or, where sliding layers had to give some up (a rewind, too, can ask for those), the next call runs the
+ * tokens again, which is why such sessions remember them.
  */
 #include "base/error.h"
 #include "core/scope.h"
@@ -9,12 +13,17 @@
 
 #include <stdlib.h>
 
-enum { PREFILL_CHUNK = 512 };
+enum { PREFILL_CHUNK = 512, MOST_POSITIONS = 1 << 30 };
 
 struct qn_session {
     qn_model *model;
     qn__cache cache;
-    int64_t context, chunk, batch;
+    int64_t length;        /* tokens taken; the cache has so many positions, or fewer: see catch_up */
+    int64_t context;       /* tokens that it takes */
+    int64_t chunk, batch;
+    bool remembers;        /* some layer's cache is a ring */
+    int32_t *ids;          /* [batch, room], where it remembers */
+    int64_t room;
     const atomic_bool *cancel;
     float *logits;      /* [batch, vocab] */
     bool has_logits;
@@ -22,29 +31,61 @@ struct qn_session {
     int32_t token_value;
 };
 
+static qn_status check_options(const qn_session_options *o, qn_error *err)
+{
+    if (o->context < 0 || o->context > MOST_POSITIONS || o->prefill_chunk < 0 || o->batch < 0 ||
+        o->batch > 1024)
+        return qn__fail(err, QN_INVALID, "session: context %lld, chunk %lld or batch %d is out of "
+                        "range", (long long)o->context, (long long)o->prefill_chunk, o->batch);
+    return QN_OK;
+}
+
+/* The windows of sliding layers; with `limit`, every layer sees that many positions at most. */
+static void set_windows(qn_session *session, const qn__decoder_config *c, int64_t limit)
+{
+    for (int i = 0; i < c->n_layers; i++) {
+        int64_t window = c->layer[i].sliding ? c->window : 0;
+        if (limit && (!window || limit < window))
+            window = limit;
+        if (!window || window >= session->context)
+            continue;
+        qn__cache_set_window(&session->cache, i, window, session->chunk);
+        session->remembers = true;
+    }
+}
+
+static qn_status begin_cache(qn_session *session, const qn__decoder_config *c, int64_t limit,
+                             qn_error *err)
+{
+    qn__cache_shape shape = {.n_layers = (int)c->n_layers, .batch = session->batch,
+                             .heads = c->n_kv_heads, .key_dim = c->head_dim,
+                             .value_dim = c->head_dim,
+                             .dtype = c->dtype == QN_BF16 ? QN_BF16 : QN_F32};
+    if (qn__cache_begin(&session->cache, &shape, err) != QN_OK)
+        return err->code;
+    set_windows(session, c, limit);
+    return QN_OK;
+}
+
 qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_options *options,
                           qn_error *err)
 {
     const qn_session_options none = {0}, *o = options ? options : &none;
     const qn__decoder_config *c = &model->decoder.config;
     *out = NULL;
-    if (o->context < 0 || o->context > (1 << 30) || o->prefill_chunk < 0 || o->batch < 0 ||
-        o->batch > 1024)
-        return qn__fail(err, QN_INVALID, "session: context %lld, chunk %lld or batch %d is out of "
-                        "range", (long long)o->context, (long long)o->prefill_chunk, o->batch);
+    if (check_options(o, err) != QN_OK)
+        return err->code;
     qn_session *session = calloc(1, sizeof *session);
     if (!session)
         return qn__fail_memory(err, "a session");
+    int64_t limit = o->context ? o->context : c->max_positions;
     session->batch = o->batch ? o->batch : 1;
-    session->context = o->context ? o->context : c->max_positions;
     session->chunk = o->prefill_chunk ? o->prefill_chunk : PREFILL_CHUNK;
+    session->chunk = session->chunk < limit ? session->chunk : limit;
+    session->context = o->rotate ? MOST_POSITIONS : limit;
     session->cancel = o->cancel;
     session->logits = malloc((size_t)(session->batch * c->vocab) * sizeof(float));
-    qn__cache_shape shape = {.n_layers = (int)c->n_layers, .batch = session->batch,
-                             .heads = c->n_kv_heads, .key_dim = c->head_dim,
-                             .value_dim = c->head_dim,
-                             .dtype = c->dtype == QN_BF16 ? QN_BF16 : QN_F32};
-    if (!session->logits || qn__cache_begin(&session->cache, &shape, err) != QN_OK) {
+    if (!session->logits || begin_cache(session, c, o->rotate ? limit : 0, err) != QN_OK) {
         free(session->logits);
         free(session);
         return qn__fail_memory(err, "a session");
@@ -63,6 +104,7 @@ void qn_session_close(qn_session *session)
     qn_release(session->token);
     qn_model_close(session->model);
     free(session->logits);
+    free(session->ids);
     free(session);
 }
 
@@ -117,10 +159,8 @@ static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stri
                         (size_t)(n * vocab));
     }
     qn_status status = qn_scope_status(s);
-    if (status != QN_OK) {
+    if (status != QN_OK)
         qn__fail(err, status, "%s", qn_scope_error(s));
-        qn__cache_rewind(&session->cache, 0); /* committed, but its results were lost */
-    }
     qn_scope_end(s);
     return status;
 }
@@ -128,12 +168,12 @@ static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stri
 static qn_status check_tokens(const qn_session *session, const int32_t *ids, size_t n,
                               qn_error *err)
 {
-    int64_t room = session->context - session->cache.length;
+    int64_t room = session->context - session->length;
     if (n > (size_t)room)
         return qn__fail(err, QN_LIMIT,
                         "%zu tokens behind %lld do not fit a context of %lld; use a larger context "
                         "or a shorter prompt",
-                        n, (long long)session->cache.length, (long long)session->context);
+                        n, (long long)session->length, (long long)session->context);
     for (size_t i = 0; i < n * (size_t)session->batch; i++)
         if (ids[i] < 0 || ids[i] >= session->model->decoder.config.vocab)
             return qn__fail(err, QN_INVALID, "token %zu is %d, the vocabulary has %lld", i, ids[i],
@@ -141,11 +181,68 @@ static qn_status check_tokens(const qn_session *session, const int32_t *ids, siz
     return QN_OK;
 }
 
+/* Keeps n tokens of each sequence behind those that count; they count when session->length says so. */
+static qn_status remember(qn_session *session, const int32_t *ids, int64_t n, qn_error *err)
+{
+    int64_t want = session->length + n;
+    if (!session->remembers)
+        return QN_OK;
+    if (want > session->room) {
+        int64_t room = want + want / 2 + 256;
+        int32_t *all = malloc((size_t)(session->batch * room) * sizeof *all);
+        if (!all)
+            return qn__fail_memory(err, "a session's tokens");
+        for (int64_t b = 0; b < session->batch && session->length; b++)
+            memcpy(all + b * room, session->ids + b * session->room,
+                   (size_t)session->length * sizeof *all);
+        free(session->ids);
+        session->ids = all;
+        session->room = room;
+    }
+    for (int64_t b = 0; b < session->batch && n; b++)
+        memcpy(session->ids + b * session->room + session->length, ids + b * n,
+               (size_t)n * sizeof *ids);
+    return QN_OK;
+}
+
+/* Runs the tokens that the cache lacks: a ring had given up what a rewind asked for. */
+static qn_status catch_up(qn_session *session, qn_error *err)
+{
+    qn_status status = QN_OK;
+    while (status == QN_OK && session->cache.length < session->length) {
+        int64_t at = session->cache.length, left = session->length - at;
+        status = run_tokens(session, session->ids + at, (size_t)session->room,
+                            left < session->chunk ? left : session->chunk, false, NULL, 0, err);
+    }
+    return status;
+}
+
+/* Before a call's own tokens run. */
+static qn_status prepare(qn_session *session, const int32_t *ids, size_t n, qn_error *err)
+{
+    session->has_logits = false;
+    if (check_tokens(session, ids, n, err) != QN_OK ||
+        remember(session, ids, (int64_t)n, err) != QN_OK)
+        return err->code;
+    return catch_up(session, err);
+}
+
+/* After them: they count, or on failure are forgotten. */
+static qn_status conclude(qn_session *session, size_t n, qn_status status)
+{
+    if (status == QN_OK)
+        session->length += (int64_t)n;
+    else
+        qn__cache_rewind(&session->cache, session->length);
+    return status;
+}
+
 static qn_status run_chunks(qn_session *session, const int32_t *ids, size_t n, float *out,
                             qn_error *err)
 {
-    session->has_logits = false;
-    qn_status status = check_tokens(session, ids, n, err);
+    qn_error local = {0};
+    err = err ? err : &local;
+    qn_status status = prepare(session, ids, n, err);
     size_t vocab = (size_t)session->model->decoder.config.vocab;
     for (size_t i = 0; status == QN_OK && i < n; i += (size_t)session->chunk) {
         size_t left = n - i, take = left < (size_t)session->chunk ? left : (size_t)session->chunk;
@@ -154,7 +251,7 @@ static qn_status run_chunks(qn_session *session, const int32_t *ids, size_t n, f
                             n * vocab, err);
     }
     session->has_logits = status == QN_OK && n > 0 && !out;
-    return status;
+    return conclude(session, n, status);
 }
 
 qn_status qn_session_append(qn_session *session, const int32_t *ids, size_t n, qn_error *err)
@@ -183,12 +280,12 @@ static qn_array *take_token(qn_scope *s, qn_session *session, int32_t token)
 
 qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *next, qn_error *err)
 {
-    session->has_logits = false;
+    qn_error local = {0};
+    err = err ? err : &local;
     if (session->batch != 1)
         return qn__fail(err, QN_INVALID, "greedy steps are for sessions of one sequence");
-    qn_status checked = check_tokens(session, &token, 1, err);
-    if (checked != QN_OK)
-        return checked;
+    if (prepare(session, &token, 1, err) != QN_OK)
+        return err->code;
     const qn__decoder *m = &session->model->decoder;
     qn_scope *s = qn_scope_begin(session->model->device);
     qn_array *current = NULL;
@@ -207,10 +304,9 @@ qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *ne
         session->token_value = *next;
     } else {
         qn__fail(err, status, "%s", qn_scope_error(s));
-        qn__cache_rewind(&session->cache, 0);
     }
     qn_scope_end(s);
-    return status;
+    return conclude(session, 1, status);
 }
 
 /* ---- queries ----------------------------------------------------------------------------------------------- */
@@ -222,7 +318,7 @@ const float *qn_session_logits(const qn_session *session)
 
 int64_t qn_session_length(const qn_session *session)
 {
-    return session->cache.length;
+    return session->length;
 }
 
 int64_t qn_session_context(const qn_session *session)
@@ -232,8 +328,11 @@ int64_t qn_session_context(const qn_session *session)
 
 void qn_session_rewind(qn_session *session, int64_t length)
 {
-    qn__cache_rewind(&session->cache, length);
     session->has_logits = false;
+    if (length < 0 || length >= session->length)
+        return;
+    session->length = length;
+    qn__cache_rewind(&session->cache, length);
 }
 
 size_t qn_session_cache_bytes(const qn_session *session)

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { MOST_LAYERS = 1000, MOST_WIDTH = 1 << 20, MOST_HEADS = 1 << 14, MOST_VOCAB = 1 << 24 };
+enum { MOST_WIDTH = 1 << 20, MOST_HEADS = 1 << 14, MOST_VOCAB = 1 << 24 };
 
 static qn_status read_sizes(const qn__json_at *c, qn__decoder_config *o, qn_error *err)
 {
@@ -17,23 +17,25 @@ static qn_status read_sizes(const qn__json_at *c, qn__decoder_config *o, qn_erro
         const char *key;
         int64_t most, *to;
     } required[] = {
-        {"num_hidden_layers", MOST_LAYERS, &o->n_layers},
+        {"num_hidden_layers", QN__MOST_LAYERS, &o->n_layers},
         {"hidden_size", MOST_WIDTH, &o->hidden},
         {"intermediate_size", MOST_WIDTH, &o->ffn},
         {"num_attention_heads", MOST_HEADS, &o->n_heads},
         {"vocab_size", MOST_VOCAB, &o->vocab},
     };
     for (size_t i = 0; i < sizeof required / sizeof *required; i++)
-        if (qn__json_get_int(c, required[i].key, 1, required[i].most, required[i].to, err) != QN_OK)
+        if ((*required[i].to ? qn__json_opt_int : qn__json_get_int)(
+                c, required[i].key, 1, required[i].most, required[i].to, err) != QN_OK)
             return err->code;
-    o->n_kv_heads = o->n_heads;
-    o->max_positions = 2048;
+    o->n_kv_heads = o->n_kv_heads ? o->n_kv_heads : o->n_heads;
+    o->max_positions = o->max_positions ? o->max_positions : 2048;
     if (qn__json_opt_int(c, "num_key_value_heads", 1, MOST_HEADS, &o->n_kv_heads, err) != QN_OK ||
         qn__json_opt_int(c, "max_position_embeddings", 1, 1 << 30, &o->max_positions, err) != QN_OK)
         return err->code;
-    o->head_dim = o->hidden / o->n_heads;
     qn__json_at head_dim;
-    if (!qn__json_find(c, "head_dim", &head_dim) && o->hidden % o->n_heads)
+    bool given = o->head_dim || qn__json_find(c, "head_dim", &head_dim);
+    o->head_dim = o->head_dim ? o->head_dim : o->hidden / o->n_heads;
+    if (!given && o->hidden % o->n_heads)
         return qn__json_fail(c, QN_FORMAT, err,
                              "hidden_size %lld is not a multiple of num_attention_heads %lld",
                              (long long)o->hidden, (long long)o->n_heads);
@@ -41,15 +43,16 @@ static qn_status read_sizes(const qn__json_at *c, qn__decoder_config *o, qn_erro
 }
 
 /* transformers 5 says "dtype", 4 "torch_dtype". Weights of other types are converted as loaded. */
-static void read_dtype(const qn__json_at *c, qn__decoder_config *o)
+void qn__config_dtype(const qn__json_at *c, qn__decoder_config *o)
 {
     qn__json_at at;
     const char *name = NULL;
-    o->dtype = QN_F32;
     if (!qn__json_find(c, "dtype", &at) && !qn__json_find(c, "torch_dtype", &at))
         return;
     if (qn__json_as_string(&at, &name, NULL) != QN_OK)
         return;
+    o->dtype_given = true;
+    o->dtype = QN_F32;
     if (!strcmp(name, "bfloat16"))
         o->dtype = QN_BF16;
     else if (!strcmp(name, "float16"))
@@ -73,7 +76,7 @@ qn_status qn__config_common(const qn__json_at *c, qn__decoder_config *o, qn_erro
         return qn__json_fail(c, QN_LIMIT, err, "%lld heads of %lld exceed the limit of %d in all",
                              (long long)o->n_heads, (long long)o->head_dim, MOST_WIDTH);
     o->norm_eps = 1e-6;
-    read_dtype(c, o);
+    qn__config_dtype(c, o);
     status = qn__json_opt_number(c, "rms_norm_eps", 0, 1, &o->norm_eps, err);
     return status == QN_OK ? qn__json_opt_bool(c, "tie_word_embeddings", &o->tied, err) : status;
 }
@@ -92,32 +95,129 @@ static qn_status read_llama3(const qn__json_at *r, qn__rope_config *rope, qn_err
     return QN_OK;
 }
 
-qn_status qn__config_rope(const qn__json_at *c, double default_theta, qn__decoder_config *o,
-                          qn_error *err)
+qn_status qn__config_rope_object(const qn__json_at *r, qn__rope_config *rope, qn_error *err)
 {
-    qn__rope_config *rope = &o->rope;
-    *rope = (qn__rope_config){.theta = default_theta, .factor = 1};
-    if (qn__json_opt_number(c, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK)
-        return err->code;
-    qn__json_at r;
-    if (!qn__json_find(c, "rope_parameters", &r) && !qn__json_find(c, "rope_scaling", &r))
-        return QN_OK;
-    if (!cJSON_IsObject(r.node))
-        return qn__json_fail(&r, QN_FORMAT, err, "is not an object");
+    if (!cJSON_IsObject(r->node))
+        return qn__json_fail(r, QN_FORMAT, err, "is not an object");
     const char *type = "default";
-    if (qn__json_opt_number(&r, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK ||
-        qn__json_opt_string(&r, "type", &type, err) != QN_OK ||
-        qn__json_opt_string(&r, "rope_type", &type, err) != QN_OK)
+    double part = 1;
+    if (qn__json_opt_number(r, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK ||
+        qn__json_opt_number(r, "partial_rotary_factor", 0, 1, &part, err) != QN_OK ||
+        qn__json_opt_string(r, "type", &type, err) != QN_OK ||
+        qn__json_opt_string(r, "rope_type", &type, err) != QN_OK)
         return err->code;
+    if (part != 1)
+        return qn__json_fail(r, QN_UNSUPPORTED, err, "partial_rotary_factor %g; supported is 1", part);
     if (!strcmp(type, "default"))
         return QN_OK;
     if (strcmp(type, "linear") && strcmp(type, "llama3"))
-        return qn__json_fail(&r, QN_UNSUPPORTED, err,
+        return qn__json_fail(r, QN_UNSUPPORTED, err,
                              "rope type \"%s\"; supported are default, linear and llama3", type);
-    if (qn__json_get_number(&r, "factor", 1e-6, 1e6, &rope->factor, err) != QN_OK)
+    if (qn__json_get_number(r, "factor", 1e-6, 1e6, &rope->factor, err) != QN_OK)
         return err->code;
     rope->kind = QN__ROPE_LINEAR;
-    return strcmp(type, "llama3") ? QN_OK : read_llama3(&r, rope, err);
+    return strcmp(type, "llama3") ? QN_OK : read_llama3(r, rope, err);
+}
+
+qn_status qn__config_rope(const qn__json_at *c, double default_theta, qn__rope_config *rope,
+                          qn_error *err)
+{
+    *rope = (qn__rope_config){.theta = default_theta, .factor = 1};
+    double part = 1;
+    if (qn__json_opt_number(c, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK ||
+        qn__json_opt_number(c, "partial_rotary_factor", 0, 1, &part, err) != QN_OK)
+        return err->code;
+    if (part != 1)
+        return qn__json_fail(c, QN_UNSUPPORTED, err, "partial_rotary_factor %g; supported is 1", part);
+    qn__json_at r;
+    if (!qn__json_find(c, "rope_parameters", &r) && !qn__json_find(c, "rope_scaling", &r))
+        return QN_OK;
+    return qn__config_rope_object(&r, rope, err);
+}
+
+qn_status qn__config_nullable(const qn__json_at *c, const char *key, double least, double most,
+                              double *out, qn_error *err)
+{
+    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(c->node, key)))
+        *out = 0;
+    return qn__json_opt_number(c, key, least, most, out, err);
+}
+
+/* ---- sliding layers ---------------------------------------------------------------------------------------- */
+
+static qn_status read_layer_type(const qn__json_at *at, qn__decoder_config *o, qn_error *err)
+{
+    const char *type = NULL;
+    if ((int64_t)at->index >= o->n_layers)
+        return qn__json_fail(at, QN_FORMAT, err, "there are %lld layers", (long long)o->n_layers);
+    if (qn__json_as_string(at, &type, err) != QN_OK)
+        return err->code;
+    bool sliding = !strcmp(type, "sliding_attention");
+    if (!sliding && strcmp(type, "full_attention"))
+        return qn__json_fail(at, QN_UNSUPPORTED, err,
+                             "\"%s\"; supported are full_attention and sliding_attention", type);
+    if (sliding && !o->window)
+        return qn__json_fail(at, QN_FORMAT, err, "a sliding layer needs a sliding_window");
+    o->layer[at->index].sliding = sliding;
+    return QN_OK;
+}
+
+/* One entry for each layer. */
+static qn_status read_layer_types(const qn__json_at *list, qn__decoder_config *o, qn_error *err)
+{
+    int64_t n = 0;
+    qn__json_at at;
+    if (!cJSON_IsArray(list->node))
+        return qn__json_fail(list, QN_FORMAT, err, "is not an array");
+    if (qn__json_first(list, &at))
+        do {
+            if (read_layer_type(&at, o, err) != QN_OK)
+                return err->code;
+            n++;
+        } while (qn__json_next(&at));
+    return n == o->n_layers ? QN_OK
+                            : qn__json_fail(list, QN_FORMAT, err, "has %lld entries for %lld layers",
+                                            (long long)n, (long long)o->n_layers);
+}
+
+qn_status qn__config_sliding(const qn__json_at *c, int64_t absent, qn__decoder_config *o,
+                             qn_error *err)
+{
+    qn__json_at types;
+    o->window = cJSON_HasObjectItem(c->node, "sliding_window") ? 0 : absent;
+    if (qn__json_opt_int(c, "sliding_window", 1, 1 << 30, &o->window, err) != QN_OK)
+        return err->code;
+    if (!o->window)
+        for (int i = 0; i < o->n_layers; i++)
+            o->layer[i].sliding = false;
+    return qn__json_find(c, "layer_types", &types) ? read_layer_types(&types, o, err) : QN_OK;
+}
+
+qn_status qn__config_qwen_sliding(const qn__json_at *c, qn__decoder_config *o, qn_error *err)
+{
+    bool use = false;
+    int64_t first = 28;
+    if (qn__json_opt_bool(c, "use_sliding_window", &use, err) != QN_OK ||
+        qn__json_opt_int(c, "max_window_layers", 0, QN__MOST_LAYERS, &first, err) != QN_OK)
+        return err->code;
+    for (int64_t i = first; use && i < o->n_layers; i++)
+        o->layer[i].sliding = true;
+    if (use)
+        return qn__config_sliding(c, 4096, o, err);
+    qn__json_at types; /* without the window they may only say that every layer is full */
+    return qn__json_find(c, "layer_types", &types) ? read_layer_types(&types, o, err) : QN_OK;
+}
+
+/* ---- what is not supported ------------------------------------------------------------------------------- */
+
+const char *const qn__names_of_silu[] = {"silu", "swish", NULL};
+
+qn_status qn__config_absent(const qn__json_at *c, const char *key, qn_error *err)
+{
+    qn__json_at at;
+    if (!qn__json_find(c, key, &at) || cJSON_IsFalse(at.node))
+        return QN_OK;
+    return qn__json_fail(&at, QN_UNSUPPORTED, err, "is not supported for this family");
 }
 
 qn_status qn__config_one_of(const qn__json_at *c, const char *key, const char *const *names,

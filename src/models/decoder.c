@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder: pre-norm blocks of attention and a gated feed-forward network. Shapes: B batch, L length,
+ * The decoder: blocks of attention and a gated feed-forward network, as the description says. Shapes: B batch, L length,
  * H heads, G KV heads, D head_dim.
  */
 #include "models/decoder.h"
 
 #include "base/error.h"
+#include "core/dtype.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,13 +19,36 @@ static qn_array *linear(qn_scope *s, qn_array *x, const qn__linear *l)
     return qn_linear(s, x, l->weight, l->bias);
 }
 
-/* [B, L, heads * D] -> [B, heads, L, D], a view */
-static qn_array *split_heads(qn_scope *s, qn_array *x, int64_t heads, int64_t head_dim)
+/* [B, L, heads * D] -> [B, heads, L, D], a view; of the normalised heads where there is a norm */
+static qn_array *split_heads(qn_scope *s, const qn__decoder *m, qn_array *x, int64_t heads,
+                             qn_array *norm)
 {
     if (qn_scope_status(s) != QN_OK)
         return x;
-    int64_t shape[] = {qn_array_dim(x, 0), qn_array_dim(x, 1), heads, head_dim};
-    return qn_transpose(s, qn_reshape(s, x, 4, shape), (const int[]){0, 2, 1, 3});
+    int64_t shape[] = {qn_array_dim(x, 0), qn_array_dim(x, 1), heads, m->config.head_dim};
+    x = qn_reshape(s, x, 4, shape);
+    if (norm)
+        x = qn_rms_norm(s, x, norm, (float)m->config.norm_eps);
+    return qn_transpose(s, x, (const int[]){0, 2, 1, 3});
+}
+
+/* Queries or keys [B, heads, L, D] turned to their positions. */
+static qn_array *rotate(qn_scope *s, const qn__decoder *m, int layer, qn_array *x, qn_array *offset)
+{
+    const qn__layer_kind *kind = &m->config.layer[layer];
+    if (kind->no_rope)
+        return x;
+    bool own = kind->sliding && m->sliding_frequency;
+    return qn_rope(s, x, offset, own ? m->sliding_frequency : m->frequency, false);
+}
+
+/* cap tanh(x / cap); x where there is no cap */
+static qn_array *capped(qn_scope *s, qn_array *x, double cap)
+{
+    if (cap == 0 || qn_scope_status(s) != QN_OK)
+        return x;
+    qn_array *c = qn_scalar(s, qn_array_dtype(x), cap);
+    return qn_multiply(s, qn_tanh(s, qn_divide(s, x, c)), c);
 }
 
 static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_array *x,
@@ -31,13 +56,17 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
 {
     const qn__decoder_config *c = &m->config;
     const qn__decoder_layer *w = &m->layers[layer];
-    qn_array *q = split_heads(s, linear(s, x, &w->q), c->n_heads, c->head_dim);
-    qn_array *k = split_heads(s, linear(s, x, &w->k), c->n_kv_heads, c->head_dim);
-    qn_array *v = split_heads(s, linear(s, x, &w->v), c->n_kv_heads, c->head_dim);
+    qn_array *q = split_heads(s, m, linear(s, x, &w->q), c->n_heads, w->q_norm);
+    qn_array *k = split_heads(s, m, linear(s, x, &w->k), c->n_kv_heads, w->k_norm);
+    qn_array *v = split_heads(s, m, linear(s, x, &w->v), c->n_kv_heads, NULL);
     qn_array *offset = cache ? cache->offset : qn_scalar(s, QN_I32, 0);
-    q = qn_rope(s, q, offset, m->frequency, false);
-    k = qn_rope(s, k, offset, m->frequency, false);
-    qn_attention_options options = {.size = sizeof options, .causal = true};
+    q = rotate(s, m, layer, q, offset);
+    k = rotate(s, m, layer, k, offset);
+    qn_attention_options options = {.size = sizeof options,
+                                    .causal = true,
+                                    .scale = (float)c->query_scale,
+                                    .softcap = (float)c->score_cap,
+                                    .window = c->layer[layer].sliding ? c->window : 0};
     qn_array *o = cache ? qn__cache_attend(s, cache, layer, q, k, v, &options)
                         : qn_attention(s, q, k, v, &options);
     o = qn_transpose(s, o, (const int[]){0, 2, 1, 3}); /* [B, L, H, D] */
@@ -47,25 +76,52 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
     return linear(s, qn_reshape(s, o, 3, joined), &w->output);
 }
 
-static qn_array *feed_forward(qn_scope *s, const qn__decoder_layer *w, qn_array *x)
+static qn_array *feed_forward(qn_scope *s, const qn__decoder *m, int layer, qn_array *x)
 {
-    qn_array *gate = qn_silu(s, linear(s, x, &w->gate));
+    const qn__decoder_layer *w = &m->layers[layer];
+    qn_array *gate = (m->config.gelu ? qn_gelu_tanh : qn_silu)(s, linear(s, x, &w->gate));
     return linear(s, qn_multiply(s, gate, linear(s, x, &w->up)), &w->down);
+}
+
+/* sqrt(hidden) as the checkpoint's type holds it */
+static double embedding_scale(const qn__decoder_config *c)
+{
+    double value = 0;
+    qn__element_from_f64(&value, c->dtype, sqrt((double)c->hidden));
+    return qn__element_to_f64(&value, c->dtype);
+}
+
+/* The stream before the first layer, f32 (f64 for f64 weights). */
+static qn_array *embed(qn_scope *s, const qn__decoder *m, qn_array *tokens)
+{
+    qn_array *h = qn_take(s, m->embedding, tokens, 0);
+    if (qn_scope_status(s) == QN_OK && qn_array_dtype(h) != QN_F64)
+        h = qn_cast(s, h, QN_F32);
+    if (!m->config.scaled_embedding || qn_scope_status(s) != QN_OK)
+        return h;
+    return qn_multiply(s, h, qn_scalar(s, qn_array_dtype(h), embedding_scale(&m->config)));
+}
+
+/* h + y, y normalised before where the layer has such a norm */
+static qn_array *add_to_stream(qn_scope *s, const qn__decoder *m, qn_array *h, qn_array *y,
+                               qn_array *norm)
+{
+    return qn_add(s, h, norm ? qn_rms_norm(s, y, norm, (float)m->config.norm_eps) : y);
 }
 
 qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__cache *cache,
                              qn_array **layers_out)
 {
     float eps = (float)m->config.norm_eps;
-    qn_array *h = qn_take(s, m->embedding, tokens, 0);
-    if (qn_scope_status(s) == QN_OK && qn_array_dtype(h) != QN_F64)
-        h = qn_cast(s, h, QN_F32);
+    qn_array *h = embed(s, m, tokens);
     if (layers_out)
         layers_out[0] = h;
     for (int i = 0; i < m->config.n_layers; i++) {
         const qn__decoder_layer *w = &m->layers[i];
-        h = qn_add(s, h, attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), cache));
-        h = qn_add(s, h, feed_forward(s, w, qn_rms_norm(s, h, w->ffn_norm, eps)));
+        qn_array *y = attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), cache);
+        h = add_to_stream(s, m, h, y, w->attention_post_norm);
+        y = feed_forward(s, m, i, qn_rms_norm(s, h, w->ffn_norm, eps));
+        h = add_to_stream(s, m, h, y, w->ffn_post_norm);
         if (layers_out)
             layers_out[i + 1] = h;
     }
@@ -74,12 +130,13 @@ qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens
 
 qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden)
 {
-    return qn_linear(s, hidden, m->config.tied ? m->embedding : m->head, NULL);
+    qn_array *logits = qn_linear(s, hidden, m->config.tied ? m->embedding : m->head, NULL);
+    return capped(s, logits, m->config.logit_cap);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------------------ */
 
-enum { PARAMETERS_OF_LAYER = 16, PARAMETERS_OUTSIDE = 3 };
+enum { PARAMETERS_OF_LAYER = 20, PARAMETERS_OUTSIDE = 3 };
 
 static void add(qn__decoder *m, qn_array **slot, int64_t rows, int64_t columns, const char *prefix,
                 const char *name)
@@ -90,6 +147,13 @@ static void add(qn__decoder *m, qn_array **slot, int64_t rows, int64_t columns, 
     p->shape[0] = rows;
     p->shape[1] = columns;
     p->ndim = columns ? 2 : 1;
+}
+
+static void add_norm(qn__decoder *m, qn_array **slot, int64_t n, const char *prefix,
+                     const char *name)
+{
+    add(m, slot, n, 0, prefix, name);
+    m->parameters[m->n_parameters - 1].plus_one = m->config.norm_plus_one;
 }
 
 static void add_linear(qn__decoder *m, qn__linear *l, int64_t rows, int64_t columns, bool bias,
@@ -104,6 +168,25 @@ static void add_linear(qn__decoder *m, qn__linear *l, int64_t rows, int64_t colu
     add(m, &l->bias, rows, 0, prefix, full);
 }
 
+/* With norms on both sides "post_attention" says where; without, the norm before the feed-forward has
+ * that name. */
+static void add_norms(qn__decoder *m, qn__decoder_layer *w, const char *prefix)
+{
+    const qn__decoder_config *c = &m->config;
+    bool both = c->sandwich_norms;
+    add_norm(m, &w->attention_norm, c->hidden, prefix, "input_layernorm.weight");
+    add_norm(m, both ? &w->attention_post_norm : &w->ffn_norm, c->hidden, prefix,
+             "post_attention_layernorm.weight");
+    if (both) {
+        add_norm(m, &w->ffn_norm, c->hidden, prefix, "pre_feedforward_layernorm.weight");
+        add_norm(m, &w->ffn_post_norm, c->hidden, prefix, "post_feedforward_layernorm.weight");
+    }
+    if (c->qk_norm) {
+        add_norm(m, &w->q_norm, c->head_dim, prefix, "self_attn.q_norm.weight");
+        add_norm(m, &w->k_norm, c->head_dim, prefix, "self_attn.k_norm.weight");
+    }
+}
+
 static void add_layer(qn__decoder *m, int i, const char *model_prefix)
 {
     const qn__decoder_config *c = &m->config;
@@ -111,8 +194,7 @@ static void add_layer(qn__decoder *m, int i, const char *model_prefix)
     int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     char prefix[64];
     snprintf(prefix, sizeof prefix, "%slayers.%d.", model_prefix, i);
-    add(m, &w->attention_norm, c->hidden, 0, prefix, "input_layernorm.weight");
-    add(m, &w->ffn_norm, c->hidden, 0, prefix, "post_attention_layernorm.weight");
+    add_norms(m, w, prefix);
     add_linear(m, &w->q, q, c->hidden, c->qkv_bias, prefix, "self_attn.q_proj");
     add_linear(m, &w->k, kv, c->hidden, c->qkv_bias, prefix, "self_attn.k_proj");
     add_linear(m, &w->v, kv, c->hidden, c->qkv_bias, prefix, "self_attn.v_proj");
@@ -127,8 +209,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const qn__parameter *)a)->name, ((const qn__parameter *)b)->name);
 }
 
-qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config, const char *prefix,
-                            qn_error *err)
+qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
+                            const qn__decoder_place *place, qn_error *err)
 {
     *m = (qn__decoder){.config = *config};
     size_t layers = (size_t)config->n_layers;
@@ -139,12 +221,12 @@ qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config, co
         qn__decoder_end(m);
         return qn__fail_memory(err, "a model");
     }
-    add(m, &m->embedding, config->vocab, config->hidden, prefix, "embed_tokens.weight");
-    add(m, &m->final_norm, config->hidden, 0, prefix, "norm.weight");
+    add(m, &m->embedding, config->vocab, config->hidden, place->prefix, "embed_tokens.weight");
+    add_norm(m, &m->final_norm, config->hidden, place->prefix, "norm.weight");
     if (!config->tied)
-        add(m, &m->head, config->vocab, config->hidden, "", "lm_head.weight");
+        add(m, &m->head, config->vocab, config->hidden, place->head_prefix, "lm_head.weight");
     for (int i = 0; i < config->n_layers; i++)
-        add_layer(m, i, prefix);
+        add_layer(m, i, place->prefix);
     qsort(m->parameters, (size_t)m->n_parameters, sizeof *m->parameters, compare_names);
     return QN_OK;
 }
@@ -156,6 +238,7 @@ void qn__decoder_end(qn__decoder *m)
         *m->parameters[i].slot = NULL;
     }
     qn_release(m->frequency);
+    qn_release(m->sliding_frequency);
     free(m->layers);
     free(m->parameters);
     *m = (qn__decoder){0};

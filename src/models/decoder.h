@@ -9,15 +9,33 @@
 #include "nn/cache.h"
 #include "nn/rope.h"
 
-/* The shape and kind of a model; what config.json says, checked. */
+enum { QN__MOST_LAYERS = 1000 };
+
+/* What one layer does unlike the others. */
+typedef struct qn__layer_kind {
+    bool sliding; /* sees the newest `window` positions, turned by sliding_rope */
+    bool no_rope; /* queries and keys are not turned */
+} qn__layer_kind;
+
+/* The shape and kind of a model; what config.json says, checked. Zero is what a Llama does. */
 typedef struct qn__decoder_config {
     char family[32];
     int64_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_positions;
     double norm_eps;
-    qn__rope_config rope;
+    qn__rope_config rope, sliding_rope; /* sliding_rope.theta 0: as rope */
+    int64_t window;                     /* of the sliding layers, the query's own position included */
+    qn__layer_kind layer[QN__MOST_LAYERS];
     bool qkv_bias, output_bias, mlp_bias;
-    bool tied;       /* the head is the embedding */
-    qn_dtype dtype;  /* of the checkpoint, as config.json or the embedding says */
+    bool qk_norm;          /* queries and keys are normalised, head by head, before they turn */
+    bool sandwich_norms;   /* what attention and feed-forward give is normalised, too */
+    bool norm_plus_one;    /* a norm multiplies by 1 + its weight */
+    bool gelu;             /* GELU (tanh) in the place of SiLU */
+    bool tied;             /* the head is the embedding */
+    bool scaled_embedding; /* times sqrt(hidden), rounded to dtype */
+    double query_scale;    /* of the scores; 0: 1 / sqrt(head_dim) */
+    double score_cap, logit_cap; /* c tanh(x / c) of the scores and of the logits; 0: none */
+    qn_dtype dtype; /* of the checkpoint, as config.json or, where it is silent, the embedding says */
+    bool dtype_given;
 } qn__decoder_config;
 
 /* A linear layer's parameters; bias NULL when it has none. */
@@ -27,14 +45,18 @@ typedef struct qn__linear {
 
 typedef struct qn__decoder_layer {
     qn_array *attention_norm, *ffn_norm;
+    qn_array *attention_post_norm, *ffn_post_norm; /* sandwich_norms */
+    qn_array *q_norm, *k_norm;                     /* qk_norm */
     qn__linear q, k, v, output;
     qn__linear gate, up, down;
 } qn__decoder_layer;
 
-/* The weights are retained arrays; `parameters` lists every one of them by its name in the file. */
+/* The weights are retained arrays; `parameters` lists every one of them by its name in the file. Norms
+ * that multiply by 1 + weight hold that sum. */
 typedef struct qn__decoder {
     qn__decoder_config config;
-    qn_array *embedding, *final_norm, *head, *frequency;
+    qn_array *embedding, *final_norm, *head;
+    qn_array *frequency, *sliding_frequency; /* the latter NULL where it is the former */
     qn__decoder_layer *layers;
     struct qn__parameter *parameters;
     int n_parameters;
@@ -45,13 +67,19 @@ typedef struct qn__parameter {
     char name[120];
     qn_array **slot;
     int64_t shape[2];
-    int ndim; /* 2: a matrix, packed; 1: a vector, kept in f32 */
+    int ndim;      /* 2: a matrix, packed; 1: a vector, kept in f32 */
+    bool plus_one; /* kept with 1 added */
 } qn__parameter;
 
-/* Allocates layers and lists the parameters that the description asks for, by Llama's names, sorted
- * by name. `prefix` stands before each ("model." in most files). */
-qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config, const char *prefix,
-                            qn_error *err);
+/* Where a file keeps a decoder: what stands before its weights' names, and before the head's. */
+typedef struct qn__decoder_place {
+    const char *prefix, *head_prefix;
+} qn__decoder_place;
+
+/* Allocates layers and lists the parameters that the description asks for, by Llama's names behind the
+ * place's prefixes, sorted by name. */
+qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
+                            const qn__decoder_place *place, qn_error *err);
 void qn__decoder_end(qn__decoder *m);
 
 /* The residual stream after the last layer's norm, [B, L, hidden], of tokens i32 [B, L]. With a cache

@@ -28,30 +28,85 @@ static qn_status unknown_family(const qn__json_at *config, const char *type, qn_
                          "%s", type, qn__families[1] ? "are" : "is", names);
 }
 
-qn_status qn__decoder_configure(const char *directory, qn__decoder_config *out,
-                                const char **prefix, qn_error *err)
+static const qn__family *family_named(const char *type)
+{
+    for (int i = 0; qn__families[i]; i++)
+        if (!strcmp(qn__families[i]->model_type, type))
+            return qn__families[i];
+    return NULL;
+}
+
+/* ---- where the file keeps it ------------------------------------------------------------------------------ */
+
+/* Alone; inside a checkpoint that reads images, by three conventions; without any prefix. */
+static const qn__decoder_place places[] = {{"model.", ""},
+                                           {"language_model.model.", "language_model."},
+                                           {"model.language_model.", ""},
+                                           {"language_model.", "language_model."},
+                                           {"", ""}};
+
+static const qn__tensor_info *find_behind(const qn__safetensors *file, const char *prefix,
+                                          const char *name)
+{
+    char full[120];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return qn__safetensors_find(file, full);
+}
+
+/* The place where the embedding is; the first, whose absence will be reported, where it is nowhere. */
+static const qn__decoder_place *find_place(const qn__safetensors *file)
+{
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (find_behind(file, places[i].prefix, "embed_tokens.weight"))
+            return &places[i];
+    return &places[0];
+}
+
+/* model_type where config.json has none: some converters of Qwens leave it out. NULL: nothing tells. */
+static const char *type_of_weights(const qn__safetensors *file)
+{
+    const char *prefix = find_place(file)->prefix;
+    if (find_behind(file, prefix, "layers.0.self_attn.q_norm.weight"))
+        return find_behind(file, prefix, "layers.0.pre_feedforward_layernorm.weight") ? NULL : "qwen3";
+    bool biased = find_behind(file, prefix, "layers.0.self_attn.q_proj.bias") &&
+                  !find_behind(file, prefix, "layers.0.self_attn.o_proj.bias");
+    return biased ? "qwen2" : NULL;
+}
+
+static qn_status read_family(const qn__json_at *config, const qn__safetensors *weights,
+                             qn__decoder_config *out, qn_error *err)
+{
+    qn__json_at at;
+    const char *type = NULL;
+    if (!qn__json_find(config, "model_type", &at) && weights)
+        type = type_of_weights(weights);
+    if (!type && qn__json_get_string(config, "model_type", &type, err) != QN_OK)
+        return err->code;
+    const qn__family *family = family_named(type);
+    if (!family)
+        return unknown_family(config, type, err);
+    memset(out, 0, sizeof *out);
+    snprintf(out->family, sizeof out->family, "%s", type);
+    return family->configure(config, out, err);
+}
+
+/* Reads config.json and opens the weights; these first where they have to tell the family. */
+static qn_status open_files(const char *directory, qn__decoder_config *out, qn__safetensors **file,
+                            qn_error *err)
 {
     char *path = qn__path_join(directory, "config.json");
     if (!path)
         return qn__fail_memory(err, "a path");
     cJSON *root = NULL;
-    const char *type = NULL;
     qn_status status = qn__json_read(&root, path, LARGEST_CONFIG, err);
-    qn__json_at config = qn__json_root(path, root);
+    qn__json_at config = qn__json_root(path, root), type;
+    bool untold = status == QN_OK && !qn__json_find(&config, "model_type", &type);
+    if (untold)
+        status = qn__safetensors_open(file, directory, err);
     if (status == QN_OK)
-        status = qn__json_get_string(&config, "model_type", &type, err);
-    if (status == QN_OK) {
-        const qn__family *family = NULL;
-        for (int i = 0; qn__families[i]; i++)
-            if (!strcmp(qn__families[i]->model_type, type))
-                family = qn__families[i];
-        memset(out, 0, sizeof *out);
-        status = family ? family->configure(&config, out, err) : unknown_family(&config, type, err);
-        if (status == QN_OK) {
-            snprintf(out->family, sizeof out->family, "%s", type);
-            *prefix = family->prefix;
-        }
-    }
+        status = read_family(&config, *file, out, err);
+    if (status == QN_OK && !untold)
+        status = qn__safetensors_open(file, directory, err);
     cJSON_Delete(root);
     free(path);
     return status;
@@ -111,6 +166,8 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn__tensor
         return l->err->code;
     qn_scope *s = qn_scope_begin(l->device);
     qn_array *a = qn_cast(s, qn_from(s, t->dtype, 1, t->shape, l->piece), QN_F32);
+    if (p->plus_one)
+        a = qn_add(s, a, qn_scalar(s, QN_F32, 1));
     if (qn_eval(s, a) == QN_OK)
         *p->slot = qn_retain(a);
     if (!*p->slot)
@@ -158,7 +215,7 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
     for (size_t i = 0; i < qn__safetensors_count(l->file); i++) {
         const char *name = qn__safetensors_tensor(l->file, i)->name;
         if (find_parameter(m, name) || strstr(name, "rotary_emb.inv_freq") ||
-            (m->config.tied && !strcmp(name, "lm_head.weight")))
+            (m->config.tied && strstr(name, "lm_head.weight")))
             continue;
         first = n++ ? first : name;
     }
@@ -194,21 +251,39 @@ static qn_status load_weights(loader *l, qn__decoder *m)
     return QN_OK;
 }
 
-static qn_status make_frequency(qn__decoder *m, qn_device *device, qn_error *err)
+/* The frequencies of one kind of layers, retained; NULL with *err filled on failure. */
+static qn_array *make_frequency(const qn__rope_config *rope, int64_t head_dim, qn_device *device,
+                                qn_error *err)
 {
-    int64_t n = m->config.head_dim / 2;
+    int64_t n = head_dim / 2;
     float *values = malloc((size_t)n * sizeof *values);
     qn_scope *s = values ? qn_scope_begin(device) : NULL;
     if (values)
-        qn__rope_frequencies(&m->config.rope, (int)n, values);
-    qn_array *a = qn_from_f32(s, values, n);
+        qn__rope_frequencies(rope, (int)n, values);
+    qn_array *a = qn_from_f32(s, values, n), *kept = NULL;
     if (qn_eval(s, a) == QN_OK)
-        m->frequency = qn_retain(a);
-    if (!m->frequency)
+        kept = qn_retain(a);
+    if (!kept)
         qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
     qn_scope_end(s);
     free(values);
-    return m->frequency ? QN_OK : err->code;
+    return kept;
+}
+
+static qn_status make_frequencies(qn__decoder *m, qn_device *device, qn_error *err)
+{
+    const qn__decoder_config *c = &m->config;
+    m->frequency = make_frequency(&c->rope, c->head_dim, device, err);
+    if (m->frequency && c->sliding_rope.theta > 0)
+        m->sliding_frequency = make_frequency(&c->sliding_rope, c->head_dim, device, err);
+    return m->frequency && (m->sliding_frequency || c->sliding_rope.theta == 0) ? QN_OK : err->code;
+}
+
+/* The type of the embedding, for a configuration that names none. */
+static qn_dtype dtype_of_weights(const qn__safetensors *file)
+{
+    const qn__tensor_info *t = find_behind(file, find_place(file)->prefix, "embed_tokens.weight");
+    return t && (t->dtype == QN_BF16 || t->dtype == QN_F16) ? t->dtype : QN_F32;
 }
 
 qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *directory,
@@ -216,15 +291,16 @@ qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *direct
 {
     *m = (qn__decoder){0};
     qn__decoder_config config;
-    const char *prefix;
     qn__safetensors *file = NULL;
     loader l = {.device = device, .progress = progress, .user = user, .err = err};
-    if (qn__decoder_configure(directory, &config, &prefix, err) != QN_OK ||
-        qn__safetensors_open(&file, directory, err) != QN_OK ||
-        qn__decoder_begin(m, &config, prefix, err) != QN_OK)
+    if (open_files(directory, &config, &file, err) != QN_OK)
+        goto fail;
+    if (!config.dtype_given)
+        config.dtype = dtype_of_weights(file);
+    if (qn__decoder_begin(m, &config, find_place(file), err) != QN_OK)
         goto fail;
     l.file = file;
-    if (load_weights(&l, m) != QN_OK || make_frequency(m, device, err) != QN_OK)
+    if (load_weights(&l, m) != QN_OK || make_frequencies(m, device, err) != QN_OK)
         goto fail;
     free(l.piece);
     qn__safetensors_close(file);

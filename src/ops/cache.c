@@ -2,7 +2,9 @@
  *
  * Attention over a cache: writing keys and values in place, attending to them. Keys are stored
  * transposed in blocks of 16, [B, G, S/16, D, 16], so that a kernel computes 16 scores at once in one
- * order for prefill and for decode. For inference: no derivatives.
+ * order for prefill and for decode. Position p lies in slot p mod S: a cache whose queries have a window
+ * of at most S - L + 1 positions is a ring (S then a multiple of 64), others must hold every position.
+ * For inference: no derivatives.
  */
 #include "ops/ops.h"
 

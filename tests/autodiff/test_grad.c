@@ -382,7 +382,7 @@ static void test_llama_loss(void **state)
                             .rope = {.theta = 100, .factor = 1}};
     qn__decoder m;
     qn_error err = {0};
-    assert_int_equal(qn__decoder_begin(&m, &c, "model.", &err), QN_OK);
+    assert_int_equal(qn__decoder_begin(&m, &c, &(qn__decoder_place){"model.", ""}, &err), QN_OK);
     uint64_t seed = 5;
     for (int i = 0; i < m.n_parameters; i++)
         *m.parameters[i].slot = parameter(device, &m.parameters[i], &seed);

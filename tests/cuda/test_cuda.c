@@ -468,6 +468,21 @@ static qn_array *op_attend_window(qn_scope *s)
         s, QN_F32, 2,
         &(qn_attention_options){.size = sizeof(qn_attention_options), .window = 19, .softcap = 2});
 }
+/* Written around the end of a ring of 128 positions, 37 rows and then 2. */
+static qn_array *op_attend_ring(qn_scope *s)
+{
+    enum { B = 2, H = 6, G = 2, CAPACITY = 128, D = 24, E = 40 };
+    int32_t first[] = {100, 500}, next[] = {137, 537};
+    qn_array *at = qn_from_i32(s, first, 2), *then = qn_from_i32(s, next, 2);
+    qn_array *k = qn_zeros(s, QN_F32, SHAPE(B, G, CAPACITY / 16, D, 16));
+    qn_array *v = qn_zeros(s, QN_F32, SHAPE(B, G, CAPACITY, E));
+    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 37, D)), at);
+    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 37, E)), at);
+    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 2, D)), then);
+    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 2, E)), then);
+    qn_attention_options o = {.size = sizeof o, .window = 30};
+    return qn__attend(s, f32(s, SHAPE(B, H, 2, D)), k, v, then, &o);
+}
 
 static qn_array *op_large(qn_scope *s) /* more than the stages hold */
 {
@@ -632,6 +647,7 @@ static const op_case cases[] = {
     CLOSE(attend),
     CLOSE(attend_bf16),
     CLOSE(attend_window),
+    CLOSE(attend_ring),
     EXACT(large),
     CLOSE(sizes),
 };

@@ -10,17 +10,22 @@
 #include <stdbool.h>
 #include <string.h>
 
+static inline qn_model *open_model_at(qn_device *device, const char *path, bool with_tokenizer)
+{
+    qn_error err = {0};
+    qn_model *model;
+    qn_model_options o = {.size = sizeof o, .no_tokenizer = !with_tokenizer};
+    if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return model;
+}
+
 /* `name` is a folder of the repository. */
 static inline qn_model *open_model(qn_device *device, const char *name, bool with_tokenizer)
 {
     char path[600];
-    qn_error err = {0};
-    qn_model *model;
-    qn_model_options o = {.size = sizeof o, .no_tokenizer = !with_tokenizer};
     snprintf(path, sizeof path, "%s/%s", getenv("QUERN_SOURCE"), name);
-    if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return model;
+    return open_model_at(device, path, with_tokenizer);
 }
 
 static inline size_t vocab_of(const qn_model *model)

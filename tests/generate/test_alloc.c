@@ -146,25 +146,37 @@ static void test_demo(void **state)
     assert_true(failures >= 40);
 }
 
-/* A call that fails empties the session, also when only its results were lost. */
+/* A call that fails leaves the session with the tokens that it had, and they count: also when the call
+ * had run half, and when only its results were lost. */
 static void test_failed_append(void **state)
 {
     (void)state;
+    enum { BEFORE = 5 };
     qn_device *device = open_cpu_threads(1);
     qn_model *model = open_model(device, "tests/golden/llama/plain", false);
+    size_t vocab = vocab_of(model);
+    float *want = malloc(vocab * sizeof *want);
     for (long n = -1;;
          n++) { /* the first fails nothing and leaves plans, so that the rest do the same */
-        qn_session *session = open_session(model, 4, 1);
+        qn_session *session = open_session(model, 2, 1);
         qn_error err = {0};
+        assert_int_equal(qn_session_append(session, prompt, BEFORE, &err), QN_OK);
         fail_allocation_begin(n < 0 ? LONG_MAX : n);
-        qn_status status = qn_session_append(session, prompt, PROMPT, &err);
+        qn_status status = qn_session_append(session, prompt + BEFORE, PROMPT - BEFORE, &err);
         bool failed = fail_allocation_end();
-        assert_int_equal(qn_session_length(session), status == QN_OK ? PROMPT : 0);
+        assert_int_equal(qn_session_length(session), status == QN_OK ? PROMPT : BEFORE);
         assert_true((qn_session_logits(session) != NULL) == (status == QN_OK));
+        if (status != QN_OK)
+            assert_int_equal(
+                qn_session_append(session, prompt + BEFORE, PROMPT - BEFORE, &err), QN_OK);
+        if (n < 0)
+            memcpy(want, qn_session_logits(session), vocab * sizeof *want);
+        assert_memory_equal(qn_session_logits(session), want, vocab * sizeof *want);
         qn_session_close(session);
         if (!failed && n >= 0)
             break;
     }
+    free(want);
     qn_model_close(model);
     qn_device_close(device);
 }

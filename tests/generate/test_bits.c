@@ -5,11 +5,16 @@
  */
 #include "generate/model_test.h"
 
+#include "models/golden_model.h"
+
+#include <pthread.h>
+
 enum { LENGTH = 300, BATCH = 4 }; /* past the cache's first growth, at 256 */
 
 static const char *const models[] = {
     "models/demo", "tests/golden/llama/plain", "tests/golden/llama/llama3-tied",
-    "tests/golden/llama/llama3-head-dim", "tests/golden/llama/biased"};
+    "tests/golden/llama/llama3-head-dim", "tests/golden/llama/biased",
+    "mistral/window", "qwen2/layer-types", "qwen3/biased", "gemma2/plain", "gemma3/text"};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 typedef struct fixture {
@@ -19,6 +24,16 @@ typedef struct fixture {
     int32_t ids[BATCH * LENGTH]; /* sequences one behind the other */
     float *logits[BATCH];        /* [LENGTH, vocab] of each alone, as one chunk, one thread */
 } fixture;
+
+/* A folder of the repository, or one of the tiny models of golden_model.h. */
+static qn_model *open_any(qn_device *device, const char *name)
+{
+    char path[600];
+    if (strchr(name, '/') != strrchr(name, '/') || !strncmp(name, "models/", 7))
+        return open_model(device, name, false);
+    golden_directory(path, sizeof path, name);
+    return open_model_at(device, path, false);
+}
 
 static void score(qn_session *session, const int32_t *ids, size_t n, float *out)
 {
@@ -37,7 +52,7 @@ static void append(qn_session *session, const int32_t *ids, size_t n)
 static void begin(fixture *f, const char *name)
 {
     f->device = open_cpu_threads(1);
-    f->model = open_model(f->device, name, false);
+    f->model = open_any(f->device, name);
     f->vocab = vocab_of(f->model);
     random_tokens(f->ids, BATCH * LENGTH, f->vocab, 11);
     for (int b = 0; b < BATCH; b++) {
@@ -80,7 +95,7 @@ static void check_threads(const fixture *f, const char *name)
     float *out = malloc(LENGTH * f->vocab * sizeof *out);
     for (int threads = 2; threads <= 4; threads++) {
         qn_device *device = open_cpu_threads(threads);
-        qn_model *model = open_model(device, name, false);
+        qn_model *model = open_any(device, name);
         qn_session *session = open_session(model, 0, 1);
         score(session, f->ids, LENGTH, out);
         same(f, out, row(f, 0, 0), LENGTH, "threads");
@@ -136,6 +151,7 @@ static void check_token_by_token(const fixture *f)
         assert_int_equal(qn_session_step_greedy(greedy, f->ids[i], &next, &err), QN_OK);
         assert_int_equal(next, largest(row(f, 0, i), f->vocab));
     }
+    assert_int_equal(qn_device_plan_stats(f->device).donation_copies, 0); /* caches stay in place */
     qn_session_close(session);
     qn_session_close(greedy);
 }
@@ -215,14 +231,146 @@ static void check_failed_calls(const fixture *f)
     assert_int_equal(qn_session_append(session, f->ids, 15, &err), QN_CANCELLED);
     assert_int_equal(qn_session_length(session), 0);
     atomic_store(&cancel, false);
-    append(session, f->ids, 20);
-    same(f, qn_session_logits(session), row(f, 0, 19), 1, "after a cancelled call");
+    append(session, f->ids, 15);
+    atomic_store(&cancel, true); /* what was there stays */
+    err = (qn_error){0};
+    assert_int_equal(qn_session_append(session, f->ids + LENGTH, 200, &err), QN_CANCELLED);
+    assert_int_equal(qn_session_length(session), 15);
+    atomic_store(&cancel, false);
+    append(session, f->ids + 15, 5);
+    same(f, qn_session_logits(session), row(f, 0, 19), 1, "after cancelled calls");
     qn_session_close(session);
+}
+
+typedef struct canceller {
+    atomic_bool cancel;
+    unsigned delay; /* microseconds */
+} canceller;
+
+static void *cancel_later(void *context)
+{
+    canceller *c = context;
+    usleep(c->delay);
+    atomic_store(&c->cancel, true);
+    return NULL;
+}
+
+/* Cancelled while it runs, at several moments: what was there stays, to the bit. */
+static int check_cancel_midway(const fixture *f)
+{
+    int n_cancelled = 0;
+    canceller c = {.delay = 0};
+    for (c.delay = 100; c.delay < 20000; c.delay *= 2) {
+        pthread_t thread;
+        qn_session *session;
+        qn_error err = {0};
+        qn_session_options o = {.size = sizeof o, .cancel = &c.cancel, .prefill_chunk = 64};
+        atomic_store(&c.cancel, false);
+        assert_int_equal(qn_session_open(&session, f->model, &o, &err), QN_OK);
+        append(session, f->ids, 100);
+        assert_int_equal(pthread_create(&thread, NULL, cancel_later, &c), 0);
+        qn_status status = qn_session_append(session, f->ids + LENGTH, 400, &err);
+        pthread_join(thread, NULL);
+        atomic_store(&c.cancel, false);
+        n_cancelled += status == QN_CANCELLED;
+        assert_true(status == QN_OK || status == QN_CANCELLED);
+        assert_true(status == QN_OK || qn_session_length(session) == 100);
+        qn_session_rewind(session, 100);
+        append(session, f->ids + 100, LENGTH - 100);
+        same(f, qn_session_logits(session), row(f, 0, LENGTH - 1), 1, "cancelled midway");
+        qn_session_close(session);
+    }
+    return n_cancelled;
+}
+
+/* ---- rings ------------------------------------------------------------------------------------ */
+
+/* Going back, further than a ring reaches and less far, then on another way and back again. */
+static void check_ring_rewind(const fixture *f)
+{
+    static const int64_t lengths[] = {0, 1, 40, 200, 258, 270, 278};
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        qn_session *session = open_session(f->model, 9, 1);
+        int64_t n = lengths[k];
+        append(session, f->ids, (size_t)n);
+        append(session, f->ids + LENGTH, (size_t)(280 - n)); /* another sequence's tokens */
+        qn_session_rewind(session, n);
+        assert_int_equal(qn_session_length(session), n);
+        append(session, f->ids + n, (size_t)(LENGTH - n));
+        assert_int_equal(qn_session_length(session), LENGTH);
+        same(f, qn_session_logits(session), row(f, 0, LENGTH - 1), 1, "rewinding a ring");
+        qn_session_close(session);
+    }
+}
+
+/* Sliding layers do not grow with the sequence. */
+static void check_ring_bytes(const fixture *f, const char *name)
+{
+    qn_session *some = open_session(f->model, 8, 1), *all = open_session(f->model, 512, 1);
+    append(some, f->ids, LENGTH);
+    append(all, f->ids, LENGTH);
+    size_t ring = qn_session_cache_bytes(some), growing = qn_session_cache_bytes(all);
+    printf("%-20s %zu bytes, growing %zu\n", name, ring, growing);
+    if (!strcmp(name, "mistral/window")) /* every layer: 64 positions, for 512 */
+        assert_int_equal(ring * 8, growing);
+    if (!strcmp(name, "gemma3/text")) /* every other one */
+        assert_int_equal(ring * 16, growing * 9);
+    qn_session_close(some);
+    qn_session_close(all);
+}
+
+/* A rotating session is a model whose every layer has the context as its window. */
+static void test_rotating(void **state)
+{
+    char path[600], other[600], file[700], config[4000];
+    qn_device *device = open_cpu(state);
+    golden_directory(path, sizeof path, "mistral/head-dim");
+    snprintf(other, sizeof other, "%s-window", path);
+    assert_int_equal(mkdir(other, 0777), 0);
+    snprintf(file, sizeof file, "%s/config.json", path);
+    FILE *in = fopen(file, "rb");
+    size_t n = fread(config, 1, sizeof config - 1, in);
+    fclose(in);
+    config[n] = 0;
+    char *null = strstr(config, "\"sliding_window\": null");
+    assert_non_null(null);
+    memcpy(null, "\"sliding_window\": 40  ", 22);
+    snprintf(file, sizeof file, "%s/config.json", other);
+    FILE *out = fopen(file, "wb");
+    assert_int_equal(fwrite(config, 1, n, out), n);
+    fclose(out);
+    snprintf(file, sizeof file, "%s/model.safetensors", path);
+    snprintf(config, sizeof config, "%s/model.safetensors", other);
+    assert_int_equal(link(file, config), 0);
+
+    qn_model *full = open_model_at(device, path, false), *windowed = open_model_at(device, other, false);
+    size_t vocab = vocab_of(full);
+    int32_t ids[LENGTH];
+    random_tokens(ids, LENGTH, vocab, 3);
+    float *want = malloc(LENGTH * vocab * sizeof *want), *got = malloc(LENGTH * vocab * sizeof *got);
+    qn_session *session = open_session(windowed, 0, 1);
+    score(session, ids, LENGTH, want);
+    qn_session_close(session);
+    for (int64_t chunk = 1; chunk < 100; chunk = chunk * 5 + 2) {
+        qn_error err = {0};
+        qn_session_options o = {.size = sizeof o, .context = 40, .rotate = true, .prefill_chunk = chunk};
+        assert_int_equal(qn_session_open(&session, full, &o, &err), QN_OK);
+        score(session, ids, LENGTH, got);
+        assert_memory_equal(got, want, LENGTH * vocab * sizeof *want);
+        assert_true(qn_session_cache_bytes(session) <= 128 * 4 * 2 * 2 * 20 * sizeof(float));
+        qn_session_close(session);
+    }
+    free(want);
+    free(got);
+    qn_model_close(full);
+    qn_model_close(windowed);
+    qn_device_close(device);
 }
 
 static void test_logits(void **state)
 {
     (void)state;
+    int n_cancelled = 0;
     for (int i = 0; i < N_MODELS; i++) {
         fixture f;
         begin(&f, models[i]);
@@ -232,8 +380,13 @@ static void test_logits(void **state)
         check_batches(&f);
         check_rewind(&f);
         check_failed_calls(&f);
+        n_cancelled += check_cancel_midway(&f);
+        check_ring_rewind(&f);
+        check_ring_bytes(&f, models[i]);
         end(&f);
     }
+    printf("%d calls were cancelled midway\n", n_cancelled);
+    assert_true(n_cancelled > 0);
 }
 
 /* ---- sampled tokens
@@ -289,7 +442,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_rotating),
         cmocka_unit_test(test_sampled_tokens),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

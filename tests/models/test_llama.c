@@ -3,37 +3,15 @@
  * Six tiny Llamas against transformers (tests/golden/make_llama.py): hidden states after every layer,
  * logits, greedy tokens; and every feature switched off must show.
  */
-#include "test.h"
+#include "models/golden_model.h"
 
-#include "io/safetensors.h"
 #include "models/load.h"
 
 #include <math.h>
-#include <string.h>
 
-static const char *const models[] = {"plain",  "llama3-tied", "llama3-head-dim",
-                                     "linear", "biased",      "sharded"};
+static const char *const models[] = {"llama/plain",  "llama/llama3-tied", "llama/llama3-head-dim",
+                                     "llama/linear", "llama/biased",      "llama/sharded"};
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 256, MOST_LAYERS = 8 };
-
-static void golden_path(char *path, size_t room, const char *name, const char *file)
-{
-    snprintf(path, room, "%s/tests/golden/llama/%s%s%s", getenv("QUERN_SOURCE"), name,
-             file ? "/" : "", file ? file : "");
-}
-
-/* A tensor's values, malloced; *n receives their number. */
-static void *golden(const qn__safetensors *file, const char *name, size_t *n)
-{
-    const qn__tensor_info *t = qn__safetensors_find(file, name);
-    if (!t)
-        fail_msg("golden tensor %s is missing", name);
-    void *data = malloc(t->size + 1);
-    qn_error err = {0};
-    if (qn__safetensors_read(file, t, 0, t->size, data, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    *n = t->size / 4;
-    return data;
-}
 
 typedef struct run {
     float *layers[MOST_LAYERS + 1]; /* [256, hidden] after the embedding and each layer */
@@ -93,24 +71,6 @@ static run run_model(qn_device *device, const qn__decoder *m, const int32_t *tok
     return r;
 }
 
-/* NMSE of the rows that the golden file kept. */
-static double compare_rows(const qn__safetensors *file, const char *values, const char *positions,
-                           const float *ours, size_t width)
-{
-    size_t n, n_positions;
-    float *want = golden(file, values, &n);
-    int32_t *at = golden(file, positions, &n_positions);
-    assert_int_equal(n, n_positions * width);
-    float *got = malloc(n * sizeof *got);
-    for (size_t i = 0; i < n_positions; i++)
-        memcpy(got + i * width, ours + (size_t)at[i] * width, width * sizeof *got);
-    double e = nmse(got, want, n);
-    free(got);
-    free(want);
-    free(at);
-    return e;
-}
-
 static void check_model(qn_device *device, const char *name, bool cached)
 {
     char path[500];
@@ -123,19 +83,19 @@ static void check_model(qn_device *device, const char *name, bool cached)
     golden_path(path, sizeof path, name, "golden.safetensors");
     assert_int_equal(qn__safetensors_open(&file, path, &err), QN_OK);
     size_t n;
-    int32_t *tokens = golden(file, "tokens", &n);
+    int32_t *tokens = golden_tensor(file, "tokens", &n);
     assert_int_equal(n, N_TOKENS);
     run r = run_model(device, &m, tokens, cached);
     double worst = 0;
     for (int i = 0; i <= m.config.n_layers; i++) {
         char key[32];
         snprintf(key, sizeof key, "hidden.%d", i);
-        double e = compare_rows(file, key, "positions", r.layers[i], (size_t)m.config.hidden);
+        double e = golden_rows(file, key, "positions", r.layers[i], (size_t)m.config.hidden);
         worst = e > worst ? e : worst;
     }
-    double e = compare_rows(file, "logits", "logit_positions", r.logits, (size_t)m.config.vocab);
+    double e = golden_rows(file, "logits", "logit_positions", r.logits, (size_t)m.config.vocab);
     worst = e > worst ? e : worst;
-    printf("%-16s %-8s worst NMSE %.2e\n", name, cached ? "cached" : "uncached", worst);
+    printf("%-22s %-8s worst NMSE %.2e\n", name, cached ? "cached" : "uncached", worst);
     assert_true(worst <= 1e-9);
     free_run(&r);
     free(tokens);
@@ -211,11 +171,11 @@ static void check_absence(qn_device *device, const char *name, feature f, const 
     golden_path(path, sizeof path, name, "golden.safetensors");
     assert_int_equal(qn__safetensors_open(&file, path, &err), QN_OK);
     size_t n;
-    int32_t *tokens = golden(file, "tokens", &n);
+    int32_t *tokens = golden_tensor(file, "tokens", &n);
     switch_off(device, &m, f);
     run r = run_model(device, &m, tokens, true);
-    double e = compare_rows(file, "logits", "logit_positions", r.logits, (size_t)m.config.vocab);
-    printf("%-16s without %-14s NMSE %.2e\n", name, what, e);
+    double e = golden_rows(file, "logits", "logit_positions", r.logits, (size_t)m.config.vocab);
+    printf("%-22s without %-14s NMSE %.2e\n", name, what, e);
     assert_true(e > 1e-4);
     free_run(&r);
     free(tokens);
@@ -226,13 +186,13 @@ static void check_absence(qn_device *device, const char *name, feature f, const 
 static void test_absent_features_show(void **state)
 {
     qn_device *device = open_cpu(state);
-    check_absence(device, "llama3-tied", ROPE_SCALING, "rope scaling");
-    check_absence(device, "llama3-head-dim", ROPE_SCALING, "rope scaling");
-    check_absence(device, "linear", ROPE_SCALING, "rope scaling");
-    check_absence(device, "linear", NORM_EPS, "norm eps");
-    check_absence(device, "llama3-tied", ROPE_THETA, "rope theta");
-    check_absence(device, "biased", QKV_BIAS, "qkv bias");
-    check_absence(device, "biased", MLP_BIAS, "mlp bias");
+    check_absence(device, "llama/llama3-tied", ROPE_SCALING, "rope scaling");
+    check_absence(device, "llama/llama3-head-dim", ROPE_SCALING, "rope scaling");
+    check_absence(device, "llama/linear", ROPE_SCALING, "rope scaling");
+    check_absence(device, "llama/linear", NORM_EPS, "norm eps");
+    check_absence(device, "llama/llama3-tied", ROPE_THETA, "rope theta");
+    check_absence(device, "llama/biased", QKV_BIAS, "qkv bias");
+    check_absence(device, "llama/biased", MLP_BIAS, "mlp bias");
     for (int i = 0; i < N_MODELS; i++)
         check_absence(device, models[i], NORM_WEIGHTS, "norm weights");
     qn_device_close(device);
@@ -250,8 +210,8 @@ static void test_greedy(void **state)
         golden_path(path, sizeof path, models[i], "golden.safetensors");
         assert_int_equal(qn__safetensors_open(&file, path, &err), QN_OK);
         size_t n, n_greedy;
-        int32_t *tokens = golden(file, "tokens", &n), *greedy = golden(file, "greedy", &n_greedy);
-        int32_t *n_prompt = golden(file, "greedy_prompt_len", &n);
+        int32_t *tokens = golden_tensor(file, "tokens", &n), *greedy = golden_tensor(file, "greedy", &n_greedy);
+        int32_t *n_prompt = golden_tensor(file, "greedy_prompt_len", &n);
         qn_model *model;
         qn_model_options options = {.size = sizeof options, .no_tokenizer = true};
         golden_path(path, sizeof path, models[i], NULL);
