@@ -35,6 +35,13 @@ static inline vf v_set(float f)
     return (vf){_mm256_set1_ps(f), _mm256_set1_ps(f)};
 }
 
+/* 0, 1, ... 15 */
+static inline vf v_lane_numbers(void)
+{
+    return (vf){_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7),
+                _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)};
+}
+
 static inline vf v_load_n(const float *p, size_t n, float fill)
 {
     __m256i a = v_below((int)n), b = v_below((int)n - 8);
