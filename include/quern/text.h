@@ -40,6 +40,18 @@ typedef struct qn_text {
     size_t n, capacity;
 } qn_text;
 
+/* Bytes [begin, end) of a text. */
+typedef struct qn_span {
+    size_t begin, end;
+} qn_span;
+
+/* Zero it before use ({0}). */
+typedef struct qn_spans {
+    qn_span *spans;
+    size_t n;
+} qn_spans;
+
+QN_API void qn_spans_free(qn_spans *spans);
 QN_API void qn_tokens_free(qn_tokens *tokens);
 QN_API void qn_text_free(qn_text *text);
 
@@ -107,6 +119,39 @@ QN_API qn_status qn_decoder_push(qn_decoder *decoder, int32_t id, qn_text *out, 
 /* The end: an incomplete character becomes U+FFFD. The decoder can then be used again. */
 QN_API qn_status qn_decoder_flush(qn_decoder *decoder, qn_text *out, qn_error *err);
 
+/* ---- templates ------------------------------------------------------------------------------ */
+
+/* A chat template: Jinja as transformers runs it (trim_blocks, lstrip_blocks, the immutable
+ * sandbox, loop controls, tojson, raise_exception, strftime_now, {% generation %}). Not there:
+ * include, import, extends, block, autoescape, and filters that no known template uses. Integers
+ * have 64 bits; letters beyond Latin, Greek, Cyrillic, Armenian and full-width forms have one case.
+ * Immutable once made: any number of threads may render at once. */
+typedef struct qn_template qn_template;
+
+/* `name` is for messages, which say "NAME: line N: ..."; it is copied, and so is the source. */
+QN_API qn_status qn_template_new(qn_template **out, const char *name, const char *source, size_t n,
+                                 qn_error *err);
+QN_API void qn_template_free(qn_template *t); /* NULL is accepted */
+
+/* Zero means default. */
+typedef struct qn_template_options {
+    size_t size;         /* sizeof(qn_template_options) */
+    const char *trusted; /* a JSON object of more variables that are not data: bos_token ... */
+    int64_t now;         /* for strftime_now: local time, in seconds since 1970 as if it were UTC;
+                            0: the clock's */
+    uint64_t steps;      /* at most this many steps (20 million) */
+    size_t output;       /* bytes of any text it makes (64 MiB) */
+    size_t memory;       /* bytes in all (512 MiB) */
+} qn_template_options;
+
+/* Renders with the variables of a JSON object json[0..n): messages, tools, documents,
+ * add_generation_prompt and others; options may be NULL. Appends to *out; `data` (NULL: not wanted)
+ * receives which bytes of it came from strings of that object, sorted and apart. A template that
+ * fails, calls raise_exception, or exceeds a limit (QN_LIMIT) gives one line with its reason. */
+QN_API qn_status qn_template_render(const qn_template *t, const char *json, size_t n,
+                                    const qn_template_options *options, qn_text *out, qn_spans *data,
+                                    qn_error *err);
+
 /* ---- chat ----------------------------------------------------------------------------------- */
 
 typedef enum qn_chat_format {
@@ -134,6 +179,23 @@ QN_API const char *qn_chat_format_name(qn_chat_format format); /* "chatml", ...;
  * add_prompt the header of the assistant's turn follows. QN_UNSUPPORTED: no known format. */
 QN_API qn_status qn_chat_encode(const qn_tokenizer *tokenizer, const qn_chat_message *messages,
                                 size_t n, bool add_prompt, qn_tokens *out, qn_error *err);
+
+/* A model's own chat templates: chat_template.jinja and chat_templates/tool_use.jinja, else
+ * "chat_template" of tokenizer_config.json (a text, or a list of named ones: "default", "tool_use"). */
+typedef struct qn_chat qn_chat;
+
+/* The tokenizer is borrowed and must outlive the chat. A directory without templates is no error. */
+QN_API qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char *directory,
+                              qn_error *err);
+QN_API void qn_chat_close(qn_chat *chat); /* NULL is accepted */
+QN_API bool qn_chat_has_template(const qn_chat *chat);
+
+/* Appends the ids of a chat: a JSON object with messages, maybe tools, documents,
+ * add_generation_prompt and the template's own variables. Control tokens (special ones, and added
+ * ones that the template's source mentions) match only in what the template wrote, never in the
+ * object's strings; with QN_PARSE_SPECIAL everywhere, as transformers does. */
+QN_API qn_status qn_chat_render_ids(const qn_chat *chat, const char *json, size_t n, unsigned flags,
+                                    qn_tokens *out, qn_error *err);
 
 /* Stores up to `capacity` ids that end a reply, eos among them; returns how many there are. */
 QN_API size_t qn_chat_stop_tokens(const qn_tokenizer *tokenizer, int32_t *ids, size_t capacity);

@@ -3,6 +3,8 @@
  * quern generate: a prompt in, text out. The text alone goes to standard output; progress (on a terminal),
  * speed and errors go to standard error. Without -m the built-in model answers.
  */
+#include "base/error.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "quern/quern.h"
@@ -116,10 +118,65 @@ static char *read_standard_input(size_t *size)
     return text;
 }
 
-/* The prompt as ids: through the chat format where the model has one, raw otherwise. */
+static void print_json_string(FILE *out, const char *text, size_t n)
+{
+    fputc('"', out);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == '"' || c == '\\')
+            fprintf(out, "\\%c", c);
+        else if (c == '\n')
+            fprintf(out, "\\n");
+        else if (c < 0x20)
+            fprintf(out, "\\u%04x", c);
+        else
+            fputc(c, out);
+    }
+    fputc('"', out);
+}
+
+/* Through the model's own template. */
+static qn_status encode_by_template(const qn_chat *chat, const arguments *a, const char *text, size_t size,
+                                    qn_tokens *ids, qn_error *err)
+{
+    char *json = NULL;
+    size_t n = 0, valid = qn__utf8_check(text, size);
+    if (valid != size)
+        return qn__fail(err, QN_FORMAT, "the prompt is not valid UTF-8 at byte %zu", valid);
+    FILE *out = open_memstream(&json, &n);
+    if (!out)
+        return qn__fail_memory(err, "a chat");
+    fprintf(out, "{\"add_generation_prompt\":true,\"messages\":[");
+    if (a->system) {
+        fprintf(out, "{\"role\":\"system\",\"content\":");
+        print_json_string(out, a->system, strlen(a->system));
+        fprintf(out, "},");
+    }
+    fprintf(out, "{\"role\":\"user\",\"content\":");
+    print_json_string(out, text, size);
+    fprintf(out, "}]}");
+    bool failed_write = ferror(out) != 0;
+    failed_write = fclose(out) != 0 || failed_write;
+    qn_status status = failed_write ? qn__fail_memory(err, "a chat")
+                                    : qn_chat_render_ids(chat, json, n, 0, ids, err);
+    free(json);
+    return status;
+}
+
+/* The prompt as ids: through the model's template, else the built-in chat format that its tokens fit, else
+ * raw. A prompt with NUL, which the JSON of a template cannot hold, is left to the built-in format. */
 static qn_status encode_prompt(const qn_tokenizer *t, const arguments *a, const char *text,
                                size_t size, qn_tokens *ids, qn_error *err)
 {
+    qn_chat *chat = NULL;
+    if (!a->raw && qn_chat_open(&chat, t, a->model, err) != QN_OK)
+        return err->code;
+    if (chat && qn_chat_has_template(chat)) {
+        qn_status status = encode_by_template(chat, a, text, size, ids, err);
+        qn_chat_close(chat);
+        return status;
+    }
+    qn_chat_close(chat);
     if (a->raw || qn_chat_format_of(t) == QN_CHAT_NONE)
         return qn_tokenizer_encode(t, text, size, QN_ADD_SPECIAL | (a->raw ? QN_PARSE_SPECIAL : 0),
                                    ids, err);
@@ -161,27 +218,10 @@ static bool emit(output *o, qn_text *text)
     return ok;
 }
 
-static void print_json_string(const char *text, size_t n)
-{
-    putchar('"');
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c == '"' || c == '\\')
-            printf("\\%c", c);
-        else if (c == '\n')
-            printf("\\n");
-        else if (c < 0x20)
-            printf("\\u%04x", c);
-        else
-            putchar(c);
-    }
-    putchar('"');
-}
-
 static void print_json(const output *o, const qn_metrics *m, double load)
 {
     printf("{\"text\":");
-    print_json_string(o->all.data ? o->all.data : "", o->all.n);
+    print_json_string(stdout, o->all.data ? o->all.data : "", o->all.n);
     printf(",\"finish\":\"%s\",\"prompt_tokens\":%llu,\"generated_tokens\":%llu,"
            "\"load_seconds\":%.6f,\"prefill_seconds\":%.6f,\"decode_seconds\":%.6f,"
            "\"peak_bytes\":%zu}\n",

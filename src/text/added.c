@@ -123,6 +123,43 @@ static bool word_behind(const char *s, size_t n, size_t at)
     return at < n && (qn__class_at(s, n, at, &k) & QN__WORD);
 }
 
+/* The first span of data that ends behind `at`; data->n: none. */
+static size_t span_behind(const qn__added_data *data, size_t at)
+{
+    size_t low = 0, high = data->n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (data->spans[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool is_control(const qn__added_data *data, const qn__added_token *t)
+{
+    return (t->flags & QN__ADDED_SPECIAL) || (data->control && data->control[t->id]);
+}
+
+/* A control token that begins at `at` and touches data is none: instead counts the longest token
+ * before the data; without one NULL, and in *next where to look on. */
+static const qn__added_token *outside_data(const qn__added_walk *walk, const qn__added_token *t,
+                                           size_t at, size_t *next)
+{
+    const qn__added_data *data = walk->data;
+    size_t place = walk->data_at + at, i = span_behind(data, place);
+    if (i == data->n || data->spans[i].begin >= place + t->n || !is_control(data, t))
+        return t;
+    if (data->spans[i].begin > place) {
+        *next = at + 1;
+        return longest_at(walk->set, walk->s, data->spans[i].begin - walk->data_at, at);
+    }
+    size_t end = data->spans[i].end - walk->data_at;
+    *next = at + t->n < end ? at + t->n : end;
+    return NULL;
+}
+
 bool qn__added_next(qn__added_walk *walk, size_t *gap, size_t *gap_end, int32_t *id)
 {
     const qn__added_set *set = walk->set;
@@ -134,8 +171,11 @@ bool qn__added_next(qn__added_walk *walk, size_t *gap, size_t *gap_end, int32_t 
         const qn__added_token *t = NULL;
         if (set->first[byte] < set->first[byte + 1])
             t = longest_at(set, s, n, walk->at);
+        size_t next = walk->at + 1;
+        if (t && walk->data)
+            t = outside_data(walk, t, walk->at, &next);
         if (!t) {
-            walk->at++;
+            walk->at = next;
             continue;
         }
         size_t start = walk->at, end = start + t->n;

@@ -40,6 +40,14 @@ void qn__added_clear(qn__added_set *set);
 /* The length of the longest token at s[0..n), n > 0; 0: none. Flags don't count. */
 size_t qn__added_longest(const qn__added_set *set, const char *s, size_t n);
 
+/* Bytes of a text that came from data: there control tokens do not match, which are the special
+ * ones and those marked in `control` (by id; NULL: none more). */
+typedef struct qn__added_data {
+    const qn_span *spans; /* sorted, apart */
+    size_t n;
+    const bool *control;
+} qn__added_data;
+
 /* A walk over a text: gaps and tokens alternate. */
 typedef struct qn__added_walk {
     const qn__added_set *set;
@@ -48,6 +56,8 @@ typedef struct qn__added_walk {
     size_t at;   /* where to look on */
     size_t done; /* everything before it has been given out */
     bool parse_special;
+    const qn__added_data *data; /* NULL: none of the text */
+    size_t data_at;             /* where s begins in what the spans count */
 } qn__added_walk;
 
 /* The next token: its id, and the gap before it [*gap, *gap_end), which may be empty. False at the

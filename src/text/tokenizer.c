@@ -234,6 +234,9 @@ int32_t qn_tokenizer_eos(const qn_tokenizer *tokenizer)
 typedef struct encoding {
     const qn_tokenizer *tokenizer;
     bool parse_special;
+    const char *text;           /* all of it */
+    size_t text_size;
+    const qn__added_data *data; /* bytes of it where control tokens do not match; may be NULL */
     qn_tokens *out;
     qn_error *err;
     qn__bpe_work *bpe;
@@ -244,7 +247,7 @@ typedef struct encoding {
 static qn_status encode_word(void *user, const char *word, size_t n, qn_error *err)
 {
     encoding *e = user;
-    if (!qn__bpe_encode(&e->tokenizer->bpe, e->bpe, word, n, !e->parse_special, e->out))
+    if (!qn__bpe_encode(&e->tokenizer->bpe, e->bpe, word, n, !e->parse_special || e->data, e->out))
         return qn__fail_memory(err, "tokens");
     return QN_OK;
 }
@@ -261,6 +264,15 @@ static qn_status encode_around(encoding *e, const qn__added_set *set, const char
                                qn_status (*gap_fn)(encoding *, const char *, size_t, bool))
 {
     qn__added_walk walk = {.set = set, .s = s, .n = n, .parse_special = e->parse_special};
+    /* s may be a part of the text, or a normalized copy, which counts as data throughout. */
+    uintptr_t from = (uintptr_t)e->text, at = (uintptr_t)s;
+    bool inside = at >= from && at - from <= e->text_size;
+    qn_span all = {0, n};
+    qn__added_data copied = {&all, 1, e->data ? e->data->control : NULL};
+    if (e->data) {
+        walk.data = inside ? e->data : &copied;
+        walk.data_at = inside ? at - from : 0;
+    }
     for (bool more = true; more;) {
         size_t gap, gap_end;
         int32_t id;
@@ -295,12 +307,22 @@ static bool push_all(qn_tokens *out, const int32_t *ids, int n)
 qn_status qn_tokenizer_encode(const qn_tokenizer *tokenizer, const char *text, size_t n,
                               unsigned flags, qn_tokens *out, qn_error *err)
 {
+    return qn__tokenizer_encode_data(tokenizer, text, n, NULL, flags, out, err);
+}
+
+qn_status qn__tokenizer_encode_data(const qn_tokenizer *tokenizer, const char *text, size_t n,
+                                    const qn__added_data *data, unsigned flags, qn_tokens *out,
+                                    qn_error *err)
+{
     size_t valid = qn__utf8_check(text, n), before = out->n;
     if (valid != n)
         return qn__fail(err, QN_FORMAT, "the text is not valid UTF-8 at byte %zu", valid);
     encoding e = {
         .tokenizer = tokenizer,
         .parse_special = (flags & QN_PARSE_SPECIAL) != 0,
+        .text = text,
+        .text_size = n,
+        .data = data,
         .out = out,
         .err = err,
         .pretokenize.match.text_size = n,

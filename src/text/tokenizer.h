@@ -41,6 +41,11 @@ qn_status qn__spm_parse(qn_tokenizer *tokenizer, const char *file, const char *d
 qn_status qn__tokenizer_parse(qn_tokenizer *tokenizer, const char *file, const char *text,
                               size_t size, qn_error *err);
 
+/* qn_tokenizer_encode, but control tokens do not match where they touch `data` (NULL: nowhere). */
+qn_status qn__tokenizer_encode_data(const qn_tokenizer *tokenizer, const char *text, size_t n,
+                                    const qn__added_data *data, unsigned flags, qn_tokens *out,
+                                    qn_error *err);
+
 /* Finds the chat format by the vocabulary; called once when opening. */
 qn_chat_format qn__chat_detect(const qn_tokenizer *tokenizer);
 

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Chat templates: opening one from its source, and rendering it; see template.h.
+ */
+#include "text/template.h"
+
+#include "base/hash.h"
+#include "base/utf8.h"
+#include "text/buffers.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { DEFAULT_STEPS = 20000000, DEFAULT_OUTPUT = 64 << 20, DEFAULT_MEMORY = 512 << 20 };
+
+qn_status qn_template_new(qn_template **out, const char *name, const char *source, size_t n,
+                          qn_error *err)
+{
+    qn_error local = {0};
+    err = err ? err : &local;
+    *out = NULL;
+    if (n > QN__LARGEST_TEMPLATE)
+        return qn__fail(err, QN_LIMIT, "%s: the template has %zu bytes, more than the limit of %d",
+                        name, n, QN__LARGEST_TEMPLATE);
+    size_t valid = qn__utf8_check(source, n);
+    if (valid != n)
+        return qn__fail(err, QN_FORMAT, "%s: the template is not valid UTF-8 at byte %zu", name,
+                        valid);
+    qn_template *t = calloc(1, sizeof *t);
+    qn__parser *p = t ? calloc(1, sizeof *p) : NULL;
+    if (p && (t->name = qn__arena_strndup(&t->arena, name, strlen(name)))) {
+        if (qn__lexer_begin(&p->lexer, t->name, source, n, &t->arena, err))
+            t->root = qn__parse_template(p);
+    }
+    if (!t || !t->root)
+        qn__fail_memory(err, "a template"); /* keeps an earlier failure */
+    free(p);
+    if (err->code != QN_OK) {
+        qn_template_free(t);
+        return err->code;
+    }
+    *out = t;
+    return QN_OK;
+}
+
+void qn_template_free(qn_template *t)
+{
+    if (!t)
+        return;
+    qn__arena_free(&t->arena);
+    free(t);
+}
+
+static int64_t local_seconds(const qn_template_options *o)
+{
+    if (o && o->now)
+        return o->now;
+    time_t now = time(NULL);
+    struct tm tm;
+    return localtime_r(&now, &tm) ? (int64_t)now + tm.tm_gmtoff : (int64_t)now;
+}
+
+/* The context and, over it, what is trusted. */
+static bool read_context(qn__run *r, const char *json, size_t n, const qn_template_options *o)
+{
+    qn__value v = qn__json_value(r, "the chat", json, n, true);
+    if (v.kind != QN__V_DICT) {
+        if (!r->failed)
+            qn__fail(r->err, QN_FORMAT, "the chat: expected a JSON object");
+        return false;
+    }
+    r->context = v.dict;
+    if (!o || !o->trusted)
+        return true;
+    v = qn__json_value(r, "the template's variables", o->trusted, strlen(o->trusted), false);
+    for (size_t i = 0; v.kind == QN__V_DICT && i < v.dict->n; i++)
+        qn__dict_set(r, r->context, v.dict->entries[i].key, v.dict->entries[i].value);
+    return !r->failed;
+}
+
+static bool give_out(qn__run *r, const qn__builder *b, qn_text *out, qn_spans *data)
+{
+    size_t before = out->n;
+    if (!qn__text_append(out, b->data ? b->data : "", b->n)) {
+        qn__fail_memory(r->err, "a chat");
+        return false;
+    }
+    if (!data || b->n_spans == 0)
+        return true;
+    qn_span *grown = realloc(data->spans, (data->n + b->n_spans) * sizeof *grown);
+    if (!grown) {
+        out->n = before;
+        qn__fail_memory(r->err, "a chat");
+        return false;
+    }
+    data->spans = grown;
+    for (size_t i = 0; i < b->n_spans; i++)
+        grown[data->n++] = (qn_span){b->spans[i].begin + before, b->spans[i].end + before};
+    return true;
+}
+
+qn_status qn_template_render(const qn_template *t, const char *json, size_t n,
+                             const qn_template_options *o, qn_text *out, qn_spans *data,
+                             qn_error *err)
+{
+    qn_error local = {0};
+    err = err ? err : &local;
+    qn__run r = {
+        .source = t,
+        .err = err,
+        .line = 1,
+        .steps = o && o->steps ? o->steps : DEFAULT_STEPS,
+        .memory = o && o->memory ? o->memory : DEFAULT_MEMORY,
+        .output = o && o->output ? o->output : DEFAULT_OUTPUT,
+        .now = local_seconds(o),
+        .seed = qn__hash_seed(),
+        .input = {.kind = QN__V_NONE},
+    };
+    qn__builder text;
+    qn__scope scope = {0};
+    qn__builder_begin(&text, &r);
+    r.out = &text;
+    r.scope = &scope;
+    if (read_context(&r, json, n, o) && qn__exec(&r, t->root))
+        give_out(&r, &text, out, data);
+    else if (err->code == QN_OK)
+        qn__fail_memory(err, "a chat");
+    qn__arena_free(&r.arena);
+    return err->code;
+}
+
+void qn_spans_free(qn_spans *spans)
+{
+    free(spans->spans);
+    *spans = (qn_spans){0};
+}

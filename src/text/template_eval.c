@@ -1,0 +1,608 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Expressions of chat templates. Attributes and items follow Jinja: x.name asks for a method or
+ * attribute first and an item then, x["name"] the other way round; what is in neither is
+ * undefined, which is an error only where it is used.
+ */
+#include "text/template.h"
+
+#include "base/checked.h"
+#include "base/utf8.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- attributes and items ------------------------------------------------------------------- */
+
+static qn__value own_attribute(qn__run *r, qn__value v, const qn__str *name)
+{
+    if (v.kind == QN__V_NAMESPACE) {
+        const qn__entry *entry = qn__dict_find_str(r, v.dict, name);
+        return entry ? entry->value : (qn__value){.kind = QN__V_ABSENT};
+    }
+    if (v.kind == QN__V_LOOP)
+        return qn__loop_attribute(r, v.loop, name);
+    if (v.kind == QN__V_MACRO && qn__str_is(name, "name"))
+        return qn__str_value(v.macro->node->name);
+    if (name->n > 1 && name->data[0] == '_' && name->data[1] == '_') {
+        char quoted[60];
+        qn__utf8_quote(quoted, sizeof quoted, name->data, name->n);
+        return qn__unsafe(r, v, quoted);
+    }
+    return qn__method_find(r, v, name);
+}
+
+qn__value qn__attribute(qn__run *r, qn__value v, const qn__str *name)
+{
+    if (v.kind == QN__V_UNDEFINED || v.kind == QN__V_FAILED)
+        return qn__refuse_undefined(r, v);
+    bool dunder = name->n > 1 && name->data[0] == '_' && name->data[1] == '_';
+    if (dunder && v.kind == QN__V_DICT && qn__dict_find_str(r, v.dict, name))
+        return qn__dict_find_str(r, v.dict, name)->value;
+    qn__value found = own_attribute(r, v, name);
+    if (found.kind != QN__V_ABSENT)
+        return found;
+    const qn__entry *entry = v.kind == QN__V_DICT ? qn__dict_find_str(r, v.dict, name) : NULL;
+    if (entry)
+        return entry->value;
+    return qn__undefined_of(r, v, qn__str_value(name));
+}
+
+static qn__value string_item(qn__run *r, const qn__str *s, int64_t i, bool *found)
+{
+    int64_t n = (int64_t)qn__length_of(s);
+    i = i < 0 ? i + n : i;
+    *found = i >= 0 && i < n && qn__run_spend(r, s->n >> 6);
+    if (!*found)
+        return qn__none();
+    size_t at = qn__str_offset(s, 0, (size_t)i);
+    return qn__substring(r, s, at, qn__str_offset(s, at, 1));
+}
+
+qn__value qn__item(qn__run *r, qn__value v, qn__value key)
+{
+    int64_t i;
+    if (v.kind == QN__V_UNDEFINED || v.kind == QN__V_FAILED)
+        return qn__refuse_undefined(r, v);
+    if (v.kind == QN__V_DICT && key.kind != QN__V_LIST && key.kind != QN__V_DICT) {
+        const qn__entry *entry = qn__dict_find(r, v.dict, key);
+        if (entry)
+            return entry->value;
+    } else if (v.kind == QN__V_STRING && qn__as_int(key, &i)) {
+        bool found;
+        qn__value item = string_item(r, v.s, i, &found);
+        if (found)
+            return item;
+    } else if (v.kind >= QN__V_LIST && v.kind <= QN__V_RANGE && qn__as_int(key, &i)) {
+        i = i < 0 ? i + (int64_t)v.seq->n : i;
+        if (i >= 0 && i < (int64_t)v.seq->n)
+            return v.seq->items[i];
+    }
+    if (r->failed)
+        return qn__failed();
+    if (key.kind == QN__V_STRING) {
+        qn__value found = own_attribute(r, v, key.s);
+        if (found.kind != QN__V_ABSENT)
+            return found;
+    }
+    return qn__undefined_of(r, v, key);
+}
+
+/* ---- slices --------------------------------------------------------------------------------- */
+
+static bool slice_part(qn__run *r, const qn__node *node, int64_t *out, bool *given)
+{
+    qn__value v = node ? qn__eval(r, node) : qn__none();
+    *given = v.kind != QN__V_NONE;
+    if (v.kind == QN__V_FAILED || qn__refuse_undefined(r, v).kind == QN__V_FAILED)
+        return false;
+    if (*given && !qn__as_int(v, out)) {
+        qn__run_fail(r, "slice indices must be integers or None, not %s", qn__type_name(v));
+        return false;
+    }
+    return true;
+}
+
+static int64_t clamp(int64_t i, int64_t n, int64_t low, int64_t high)
+{
+    if (i < 0)
+        i = i < -n ? low : i + n;
+    return i < low ? low : i > high ? high : i;
+}
+
+static qn__value slice_string(qn__run *r, const qn__str *s, int64_t from, int64_t to, int64_t step,
+                              int64_t n)
+{
+    if (!qn__run_spend(r, s->n >> 6))
+        return qn__failed();
+    if (step == 1) {
+        size_t a = qn__str_offset(s, 0, (size_t)from);
+        return qn__substring(r, s, a, from < to ? qn__str_offset(s, a, (size_t)(to - from)) : a);
+    }
+    size_t *at = qn__run_alloc(r, ((size_t)n + 1) * sizeof *at);
+    if (!at || !qn__run_spend(r, (uint64_t)n))
+        return qn__failed();
+    at[0] = 0;
+    for (int64_t i = 0; i < n; i++)
+        at[i + 1] = qn__str_offset(s, at[i], 1);
+    qn__builder b;
+    qn__builder_begin(&b, r);
+    for (int64_t i = from; step > 0 ? i < to : i > to;) {
+        qn__build_str(&b, s, at[i], at[i + 1]);
+        if (__builtin_add_overflow(i, step, &i))
+            break;
+    }
+    return qn__builder_end(&b);
+}
+
+static qn__value slice_seq(qn__run *r, qn__value v, int64_t from, int64_t to, int64_t step)
+{
+    if (step == 1)
+        return qn__seq_new(r, v.kind, v.seq->items + from, from < to ? (size_t)(to - from) : 0);
+    qn__pile pile = {0};
+    for (int64_t i = from; step > 0 ? i < to : i > to;) {
+        if (!qn__pile_push(r, &pile, v.seq->items[i]))
+            return qn__failed();
+        if (__builtin_add_overflow(i, step, &i))
+            break;
+    }
+    return qn__seq_new(r, v.kind, pile.items, pile.n);
+}
+
+static qn__value eval_slice(qn__run *r, qn__value v, const qn__node *slice)
+{
+    int64_t part[3] = {0, 0, 1}, n = 0;
+    bool given[3];
+    const qn__node *nodes[3] = {slice->a, slice->b, slice->c};
+    if (v.kind == QN__V_UNDEFINED)
+        return qn__refuse_undefined(r, v);
+    for (int i = 0; i < 3; i++)
+        if (!slice_part(r, nodes[i], &part[i], &given[i]))
+            return qn__failed();
+    if (v.kind == QN__V_STRING)
+        n = (int64_t)qn__length_of(v.s);
+    else if (v.kind >= QN__V_LIST && v.kind <= QN__V_RANGE)
+        n = (int64_t)v.seq->n;
+    else
+        return qn__undefined_message(r, "the object cannot be sliced");
+    int64_t step = part[2];
+    if (step == 0)
+        return qn__run_fail(r, "slice step cannot be zero");
+    int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
+    int64_t from = given[0] ? clamp(part[0], n, low, high) : step > 0 ? 0 : n - 1;
+    int64_t to = given[1] ? clamp(part[1], n, low, high) : step > 0 ? n : -1;
+    if (v.kind == QN__V_STRING)
+        return slice_string(r, v.s, from, to, step, n);
+    return slice_seq(r, v, from, to, step);
+}
+
+/* ---- arithmetic ----------------------------------------------------------------------------- */
+
+static const char *const operator_text[] = {"+",  "-",  "*", "/",  "//", "%", "** or pow()",
+                                            "==", "!=", "<", "<=", ">",  ">="};
+
+static qn__value no_operator(qn__run *r, int op, qn__value a, qn__value b)
+{
+    if (a.kind == QN__V_UNDEFINED || b.kind == QN__V_UNDEFINED)
+        return qn__refuse_undefined(r, a.kind == QN__V_UNDEFINED ? a : b);
+    if (op == QN__OP_ADD &&
+        (a.kind == QN__V_STRING || a.kind == QN__V_LIST || a.kind == QN__V_TUPLE))
+        return qn__run_fail(r, "can only concatenate %s (not \"%s\") to %s", qn__type_name(a),
+                            qn__type_name(b), qn__type_name(a));
+    return qn__run_fail(r, "unsupported operand type(s) for %s: '%s' and '%s'", operator_text[op],
+                        qn__type_name(a), qn__type_name(b));
+}
+
+static qn__value add_strings(qn__run *r, const qn__str *a, const qn__str *b)
+{
+    qn__builder out;
+    bool safe = a->safe || b->safe;
+    qn__builder_begin(&out, r);
+    if (safe && !a->safe)
+        qn__build_escaped(&out, a);
+    else
+        qn__build_str(&out, a, 0, a->n);
+    if (safe && !b->safe)
+        qn__build_escaped(&out, b);
+    else
+        qn__build_str(&out, b, 0, b->n);
+    qn__value v = qn__builder_end(&out);
+    if (v.kind == QN__V_STRING)
+        ((qn__str *)v.s)->safe = safe;
+    return v;
+}
+
+static qn__value add_lists(qn__run *r, qn__value a, qn__value b)
+{
+    size_t n = a.seq->n + b.seq->n;
+    qn__value *items =
+        qn__run_spend(r, n >> 2) ? qn__run_alloc(r, (n ? n : 1) * sizeof *items) : NULL;
+    if (!items)
+        return qn__failed();
+    if (a.seq->n)
+        memcpy(items, a.seq->items, a.seq->n * sizeof *items);
+    if (b.seq->n)
+        memcpy(items + a.seq->n, b.seq->items, b.seq->n * sizeof *items);
+    return qn__seq_new(r, a.kind, items, n);
+}
+
+static qn__value repeat(qn__run *r, qn__value v, int64_t count)
+{
+    count = count < 0 ? 0 : count;
+    if (v.kind == QN__V_STRING) {
+        qn__builder b;
+        qn__builder_begin(&b, r);
+        if (v.s->n == 0)
+            return v;
+        if ((uint64_t)count > r->output / v.s->n)
+            return qn__run_limit(r, "makes more than %zu MiB of text", r->output >> 20);
+        for (int64_t i = 0; i < count && qn__run_spend(r, 1); i++)
+            if (!qn__build_str(&b, v.s, 0, v.s->n))
+                break;
+        return qn__builder_end(&b);
+    }
+    qn__pile pile = {0};
+    for (int64_t i = 0; i < count && v.seq->n; i++)
+        for (size_t k = 0; k < v.seq->n; k++)
+            if (!qn__pile_push(r, &pile, v.seq->items[k]))
+                return qn__failed();
+    return qn__seq_new(r, v.kind, pile.items, pile.n);
+}
+
+static qn__value integer_operator(qn__run *r, int op, int64_t a, int64_t b)
+{
+    int64_t result = 0;
+    bool overflow = false;
+    switch (op) {
+    case QN__OP_ADD: overflow = __builtin_add_overflow(a, b, &result); break;
+    case QN__OP_SUBTRACT: overflow = __builtin_sub_overflow(a, b, &result); break;
+    case QN__OP_MULTIPLY: overflow = __builtin_mul_overflow(a, b, &result); break;
+    default: /* // and %, which round down */
+        if (b == 0)
+            return qn__run_fail(r, "integer division or modulo by zero");
+        overflow = a == INT64_MIN && b == -1;
+        if (!overflow) {
+            int64_t quotient = a / b, rest = a % b;
+            bool down = rest != 0 && (rest < 0) != (b < 0);
+            result = op == QN__OP_MODULO ? rest + (down ? b : 0) : quotient - down;
+        }
+    }
+    return overflow ? qn__run_limit(r, "an integer does not fit 64 bits") : qn__int(result);
+}
+
+static qn__value float_operator(qn__run *r, int op, double a, double b)
+{
+    double rest;
+    if (op >= QN__OP_DIVIDE && b == 0)
+        return qn__run_fail(r, "division by zero");
+    switch (op) {
+    case QN__OP_ADD: return qn__float(a + b);
+    case QN__OP_SUBTRACT: return qn__float(a - b);
+    case QN__OP_MULTIPLY: return qn__float(a * b);
+    case QN__OP_DIVIDE: return qn__float(a / b);
+    default:
+        rest = fmod(a, b);
+        if (rest != 0 && (rest < 0) != (b < 0))
+            rest += b;
+        return qn__float(op == QN__OP_MODULO ? rest : floor((a - rest) / b + 0.5));
+    }
+}
+
+qn__value qn__power(qn__run *r, qn__value a, qn__value b)
+{
+    int64_t base, exponent, result = 1;
+    double f, g;
+    if (qn__as_int(a, &base) && qn__as_int(b, &exponent) && exponent >= 0) {
+        while (exponent > 0) {
+            if ((exponent & 1) && __builtin_mul_overflow(result, base, &result))
+                return qn__run_limit(r, "an integer does not fit 64 bits");
+            exponent >>= 1;
+            if (exponent && __builtin_mul_overflow(base, base, &base))
+                return qn__run_limit(r, "an integer does not fit 64 bits");
+        }
+        return qn__int(result);
+    }
+    if (!qn__as_double(a, &f) || !qn__as_double(b, &g))
+        return no_operator(r, QN__OP_POWER, a, b);
+    if ((f == 0 && g < 0) || (f < 0 && g != floor(g)))
+        return qn__run_fail(r, "the power is not a real number");
+    return qn__float(pow(f, g));
+}
+
+qn__value qn__binary(qn__run *r, int op, qn__value a, qn__value b)
+{
+    int64_t i, j;
+    double f, g;
+    if (op == QN__OP_POWER)
+        return qn__power(r, a, b);
+    if (op != QN__OP_DIVIDE && qn__as_int(a, &i) && qn__as_int(b, &j))
+        return integer_operator(r, op, i, j);
+    if (qn__as_double(a, &f) && qn__as_double(b, &g))
+        return float_operator(r, op, f, g);
+    bool list = a.kind == QN__V_LIST || a.kind == QN__V_TUPLE;
+    if (op == QN__OP_ADD && a.kind == b.kind && a.kind == QN__V_STRING)
+        return add_strings(r, a.s, b.s);
+    if (op == QN__OP_ADD && a.kind == b.kind && list)
+        return add_lists(r, a, b);
+    if (op == QN__OP_MULTIPLY && (a.kind == QN__V_STRING || list) && qn__as_int(b, &j))
+        return repeat(r, a, j);
+    if (op == QN__OP_MULTIPLY &&
+        (b.kind == QN__V_STRING || b.kind == QN__V_LIST || b.kind == QN__V_TUPLE) &&
+        qn__as_int(a, &i))
+        return repeat(r, b, i);
+    if (op == QN__OP_MODULO && a.kind == QN__V_STRING)
+        return qn__format_percent(r, a.s, b);
+    return no_operator(r, op, a, b);
+}
+
+static qn__value eval_sign(qn__run *r, const qn__node *node)
+{
+    qn__value v = qn__eval(r, node->a);
+    bool minus = node->kind == QN__N_NEGATE;
+    int64_t i;
+    if (v.kind == QN__V_FLOAT)
+        return minus ? qn__float(-v.f) : v;
+    if (qn__as_int(v, &i))
+        return !minus           ? qn__int(i)
+               : i == INT64_MIN ? qn__run_limit(r, "an integer does not fit 64 bits")
+                                : qn__int(-i);
+    if (v.kind == QN__V_FAILED || v.kind == QN__V_UNDEFINED)
+        return qn__refuse_undefined(r, v);
+    return qn__run_fail(r, "bad operand type for unary %c: '%s'", minus ? '-' : '+',
+                        qn__type_name(v));
+}
+
+static bool compare(qn__run *r, int op, qn__value a, qn__value b)
+{
+    if (op == QN__OP_EQ || op == QN__OP_NE)
+        return qn__equal(r, a, b) == (op == QN__OP_EQ);
+    if (op == QN__OP_IN || op == QN__OP_NOT_IN)
+        return qn__contains(r, b, a) == (op == QN__OP_IN);
+    int order = qn__order(r, a, b, operator_text[op]);
+    switch (op) {
+    case QN__OP_LT: return order == -1;
+    case QN__OP_LE: return order == -1 || order == 0;
+    case QN__OP_GT: return order == 1;
+    default: return order == 1 || order == 0;
+    }
+}
+
+static qn__value eval_compare(qn__run *r, const qn__node *node)
+{
+    qn__value left = qn__eval(r, node->items[0]);
+    for (size_t i = 1; i < node->n; i++) {
+        qn__value right = r->failed ? qn__failed() : qn__eval(r, node->items[i]);
+        if (r->failed)
+            return qn__failed();
+        bool holds = compare(r, node->ops[i - 1], left, right);
+        if (!holds || r->failed)
+            return r->failed ? qn__failed() : qn__bool(false);
+        left = right;
+    }
+    return qn__bool(true);
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+/* *args and **kwargs: all arguments in new arrays. */
+static bool spread(qn__run *r, const qn__arguments *from, qn__call *call)
+{
+    qn__pile args = {0}, named = {0};
+    qn__seq more = {0};
+    qn__value star = from->star ? qn__eval(r, from->star) : qn__none();
+    qn__value mapping = from->star_star ? qn__eval(r, from->star_star) : qn__none();
+    for (size_t i = 0; i < call->n; i++)
+        qn__pile_push(r, &args, call->args[i]);
+    if (from->star && !qn__items_of(r, star, &more))
+        return false;
+    for (size_t i = 0; i < more.n; i++)
+        qn__pile_push(r, &args, more.items[i]);
+    if (from->star_star && mapping.kind != QN__V_DICT)
+        return qn__run_fail(r, "argument after ** must be a mapping, not %s",
+                            qn__type_name(mapping)),
+               false;
+    size_t extra = from->star_star ? mapping.dict->n : 0;
+    const qn__str **names = qn__run_alloc(r, (call->n_named + extra + 1) * sizeof *names);
+    for (size_t i = 0; names && i < call->n_named; i++) {
+        names[i] = call->names[i];
+        qn__pile_push(r, &named, call->named[i]);
+    }
+    for (size_t i = 0; names && i < extra; i++) {
+        if (mapping.dict->entries[i].key.kind != QN__V_STRING)
+            return qn__run_fail(r, "keywords must be strings"), false;
+        names[call->n_named + i] = mapping.dict->entries[i].key.s;
+        qn__pile_push(r, &named, mapping.dict->entries[i].value);
+    }
+    *call = (qn__call){call->name, args.items, args.n, names, named.items, named.n};
+    return !r->failed;
+}
+
+static bool eval_arguments(qn__run *r, const qn__arguments *from, qn__call *call)
+{
+    if (!from)
+        return true;
+    size_t n = from->n + from->n_named;
+    qn__value *values = n ? qn__run_alloc(r, n * sizeof *values) : NULL;
+    if (n && !values)
+        return false;
+    for (size_t i = 0; i < n && !r->failed; i++)
+        values[i] = qn__eval(r, i < from->n ? from->args[i] : from->named[i - from->n]);
+    call->args = values;
+    call->n = from->n;
+    call->names = from->names;
+    call->named = values + from->n;
+    call->n_named = from->n_named;
+    return !r->failed && (!(from->star || from->star_star) || spread(r, from, call));
+}
+
+static qn__value call_value(qn__run *r, qn__value callee, const qn__call *call,
+                            const qn__value *caller)
+{
+    if (caller && callee.kind != QN__V_MACRO && callee.kind != QN__V_UNDEFINED)
+        return qn__run_fail(r, "a call block calls something else than a macro");
+    switch (callee.kind) {
+    case QN__V_MACRO: return qn__call_macro(r, callee.macro, call, caller);
+    case QN__V_FUNCTION: return callee.function->call(r, callee, call);
+    case QN__V_METHOD: return callee.method->function->call(r, callee.method->self, call);
+    case QN__V_LOOP:
+        if (!callee.loop->node->op)
+            return qn__run_fail(r, "the loop is not marked as recursive");
+        return call->n == 1 ? qn__loop_again(r, callee.loop, call->args[0])
+                            : qn__run_fail(r, "loop() takes one argument");
+    case QN__V_JOINER:
+        if (callee.cycler->at++ == 0)
+            return qn__text(r, "");
+        return callee.cycler->values.items[0];
+    case QN__V_FAILED:
+    case QN__V_UNDEFINED: return qn__refuse_undefined(r, callee);
+    default: return qn__run_fail(r, "'%s' object is not callable", qn__type_name(callee));
+    }
+}
+
+qn__value qn__eval_call(qn__run *r, const qn__node *node, const qn__value *caller)
+{
+    qn__call call = {.name = "the function"};
+    char name[64];
+    if (node->a->name)
+        call.name = qn__utf8_quote(name, sizeof name, node->a->name->data, node->a->name->n);
+    qn__value callee = qn__eval(r, node->a);
+    if (callee.kind == QN__V_FAILED || !eval_arguments(r, node->call, &call))
+        return qn__failed();
+    r->line = node->line;
+    return call_value(r, callee, &call, caller);
+}
+
+static qn__value eval_filter(qn__run *r, const qn__node *node)
+{
+    char name[64];
+    qn__utf8_quote(name, sizeof name, node->name->data, node->name->n);
+    qn__call call = {.name = name};
+    bool test = node->kind == QN__N_TEST;
+    qn__value v = qn__eval(r, node->a);
+    if (v.kind == QN__V_FAILED || !eval_arguments(r, node->call, &call))
+        return qn__failed();
+    r->line = node->line;
+    if (!node->function)
+        return qn__run_fail(r, "No %s named '%s' found.", test ? "test" : "filter", name);
+    return node->function->call(r, v, &call);
+}
+
+/* ---- the rest ------------------------------------------------------------------------------- */
+
+static qn__value eval_items(qn__run *r, const qn__node *node)
+{
+    qn__value *items = qn__run_alloc(r, (node->n ? node->n : 1) * sizeof *items);
+    if (!items)
+        return qn__failed();
+    for (size_t i = 0; i < node->n; i++)
+        if ((items[i] = qn__eval(r, node->items[i])).kind == QN__V_FAILED)
+            return qn__failed();
+    return qn__seq_new(r, node->kind == QN__N_LIST ? QN__V_LIST : QN__V_TUPLE, items, node->n);
+}
+
+static qn__value eval_dict(qn__run *r, const qn__node *node)
+{
+    qn__dict *dict = qn__dict_new(r, node->n / 2);
+    for (size_t i = 0; dict && i < node->n; i += 2) {
+        qn__value key = qn__eval(r, node->items[i]);
+        qn__value value = r->failed ? key : qn__eval(r, node->items[i + 1]);
+        if (r->failed || !qn__dict_set(r, dict, key, value))
+            return qn__failed();
+    }
+    return qn__dict_value(dict);
+}
+
+static qn__value eval_concat(qn__run *r, const qn__node *node)
+{
+    qn__value *items = qn__run_alloc(r, node->n * sizeof *items);
+    for (size_t i = 0; items && i < node->n && !r->failed; i++)
+        items[i] = qn__eval(r, node->items[i]);
+    qn__builder b;
+    qn__builder_begin(&b, r);
+    for (size_t i = 0; i < node->n && !r->failed; i++)
+        qn__build_value(&b, items[i]);
+    return qn__builder_end(&b);
+}
+
+static qn__value eval_if_else(qn__run *r, const qn__node *node)
+{
+    qn__value test = qn__eval(r, node->a);
+    if (test.kind == QN__V_FAILED)
+        return test;
+    if (qn__truth(test))
+        return qn__eval(r, node->b);
+    if (node->c)
+        return qn__eval(r, node->c);
+    return qn__undefined_message(
+        r, "the inline if-expression evaluated to false and no else section was defined");
+}
+
+static qn__value eval_logic(qn__run *r, const qn__node *node)
+{
+    qn__value left = qn__eval(r, node->a);
+    if (left.kind == QN__V_FAILED)
+        return left;
+    if (node->kind == QN__N_NOT)
+        return qn__bool(!qn__truth(left));
+    return qn__truth(left) == (node->kind == QN__N_OR) ? left : qn__eval(r, node->b);
+}
+
+static qn__value eval_binary(qn__run *r, const qn__node *node)
+{
+    qn__value a = qn__eval(r, node->a), b = r->failed ? qn__failed() : qn__eval(r, node->b);
+    r->line = node->line;
+    return r->failed ? qn__failed() : qn__binary(r, node->op, a, b);
+}
+
+static qn__value eval_item(qn__run *r, const qn__node *node)
+{
+    qn__value v = qn__eval(r, node->a);
+    if (v.kind == QN__V_FAILED)
+        return v;
+    if (node->b->kind == QN__N_SLICE)
+        return eval_slice(r, v, node->b);
+    qn__value key = qn__eval(r, node->b);
+    if (key.kind == QN__V_FAILED)
+        return key;
+    r->line = node->line;
+    return qn__item(r, v, key);
+}
+
+static qn__value eval_node(qn__run *r, const qn__node *node)
+{
+    qn__value v;
+    switch (node->kind) {
+    case QN__N_CONST: return node->value;
+    case QN__N_NAME: return qn__scope_find(r, node->name);
+    case QN__N_LIST:
+    case QN__N_TUPLE: return eval_items(r, node);
+    case QN__N_DICT: return eval_dict(r, node);
+    case QN__N_IF_ELSE: return eval_if_else(r, node);
+    case QN__N_OR:
+    case QN__N_AND:
+    case QN__N_NOT: return eval_logic(r, node);
+    case QN__N_NEGATE:
+    case QN__N_PLUS: return eval_sign(r, node);
+    case QN__N_COMPARE: return eval_compare(r, node);
+    case QN__N_BINARY: return eval_binary(r, node);
+    case QN__N_CONCAT: return eval_concat(r, node);
+    case QN__N_ATTRIBUTE:
+        v = qn__eval(r, node->a);
+        r->line = node->line;
+        return qn__attribute(r, v, node->name);
+    case QN__N_ITEM: return eval_item(r, node);
+    case QN__N_CALL: return qn__eval_call(r, node, NULL);
+    case QN__N_FILTER:
+    case QN__N_TEST: return eval_filter(r, node);
+    case QN__N_INPUT: return r->input;
+    default: return qn__run_fail(r, "a slice stands alone");
+    }
+}
+
+qn__value qn__eval(qn__run *r, const qn__node *node)
+{
+    r->line = node->line;
+    qn__value v = qn__run_enter(r) ? eval_node(r, node) : qn__failed();
+    r->depth--;
+    return r->failed ? qn__failed() : v;
+}

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Statements of chat templates. A variable that is set belongs to the innermost block with a scope
+ * of its own: a turn of a loop, a macro's call, a {% set %}, {% filter %}, {% with %} or
+ * {% generation %} block; {% if %} has none.
+ */
+#include "text/template.h"
+
+#include "base/utf8.h"
+
+/* ---- scopes --------------------------------------------------------------------------------- */
+
+qn__value qn__scope_find(qn__run *r, const qn__str *name)
+{
+    for (const qn__scope *s = r->scope; s; s = s->parent)
+        for (size_t i = 0; i < s->n; i++)
+            if (qn__str_same(s->variables[i].name, name))
+                return s->variables[i].value;
+    const qn__entry *entry = qn__dict_find_str(r, r->context, name);
+    if (entry)
+        return entry->value;
+    const qn__named_function *global = r->failed ? NULL : qn__global_find(name);
+    if (global)
+        return (qn__value){.kind = QN__V_FUNCTION, .function = global};
+    return qn__undefined_name(r, name);
+}
+
+bool qn__scope_set(qn__run *r, const qn__str *name, qn__value value)
+{
+    qn__scope *s = r->scope;
+    if (r->failed || value.kind == QN__V_FAILED)
+        return false;
+    for (size_t i = 0; i < s->n; i++)
+        if (qn__str_same(s->variables[i].name, name)) {
+            s->variables[i].value = value;
+            return true;
+        }
+    if (s->n == s->capacity) {
+        size_t wanted = s->capacity ? s->capacity * 2 : 4;
+        qn__variable *grown = qn__run_alloc(r, wanted * sizeof *grown);
+        if (!grown)
+            return false;
+        if (s->n)
+            memcpy(grown, s->variables, s->n * sizeof *grown);
+        s->variables = grown;
+        s->capacity = wanted;
+    }
+    s->variables[s->n++] = (qn__variable){name, value};
+    return true;
+}
+
+static qn__scope *push_scope(qn__run *r, qn__scope *parent)
+{
+    qn__scope *s = qn__run_alloc(r, sizeof *s);
+    if (s) {
+        *s = (qn__scope){.parent = parent};
+        r->scope = s;
+    }
+    return s;
+}
+
+static bool set_attribute(qn__run *r, const qn__node *target, qn__value value)
+{
+    qn__value owner = qn__eval(r, target->a);
+    if (owner.kind == QN__V_FAILED)
+        return false;
+    if (owner.kind != QN__V_NAMESPACE) {
+        qn__run_fail(r, "cannot assign attribute on non-namespace object");
+        return false;
+    }
+    if (target->name->n && target->name->data[0] == '_') {
+        qn__run_fail(r, "a namespace takes no attribute that begins with an underscore");
+        return false;
+    }
+    return qn__dict_set(r, owner.dict, qn__str_value(target->name), value);
+}
+
+static bool assign(qn__run *r, const qn__node *target, qn__value value)
+{
+    qn__seq items;
+    if (value.kind == QN__V_FAILED)
+        return false;
+    if (target->kind == QN__N_NAME)
+        return qn__scope_set(r, target->name, value);
+    if (target->kind == QN__N_ATTRIBUTE)
+        return set_attribute(r, target, value);
+    if (!qn__items_of(r, qn__refuse_undefined(r, value), &items))
+        return false;
+    if (items.n != target->n) {
+        qn__run_fail(r, "%s values to unpack (expected %zu, got %zu)",
+                     items.n < target->n ? "not enough" : "too many", target->n, items.n);
+        return false;
+    }
+    for (size_t i = 0; i < target->n; i++)
+        if (!assign(r, target->items[i], items.items[i]))
+            return false;
+    return true;
+}
+
+/* What the block writes, as a value; in a scope of its own. */
+static qn__value captured(qn__run *r, const qn__node *body)
+{
+    qn__builder text, *out = r->out;
+    qn__scope *scope = r->scope;
+    qn__builder_begin(&text, r);
+    r->out = &text;
+    if (push_scope(r, scope))
+        qn__exec(r, body);
+    r->out = out;
+    r->scope = scope;
+    return qn__builder_end(&text);
+}
+
+/* ---- loops ---------------------------------------------------------------------------------- */
+
+/* The items for which the loop's condition holds. */
+static bool chosen_items(qn__run *r, const qn__node *node, qn__scope *around, qn__seq *items)
+{
+    qn__pile pile = {0};
+    qn__scope *scope = push_scope(r, around);
+    for (size_t i = 0; scope && i < items->n; i++) {
+        scope->n = 0;
+        if (!assign(r, node->a, items->items[i]))
+            return false;
+        qn__value holds = qn__eval(r, node->c);
+        if (qn__truth(holds))
+            qn__pile_push(r, &pile, items->items[i]);
+        if (r->failed)
+            return false;
+    }
+    r->scope = around;
+    *items = (qn__seq){pile.items, pile.n};
+    return scope != NULL;
+}
+
+static bool run_loop(qn__run *r, const qn__node *node, qn__scope *around, qn__seq items, int depth)
+{
+    static const qn__str loop_name = {.data = "loop", .n = 4};
+    qn__scope *scope;
+    qn__loop *loop = qn__run_alloc(r, sizeof *loop);
+    if (!loop || (node->c && !chosen_items(r, node, around, &items)) ||
+        !(scope = push_scope(r, around)))
+        return false;
+    *loop = (qn__loop){.items = items,
+                       .depth = depth,
+                       .node = node,
+                       .scope = around,
+                       .changed = {.kind = QN__V_ABSENT}};
+    for (loop->at = 0; loop->at < items.n && qn__run_spend(r, 1); loop->at++) {
+        scope->n = 0;
+        r->scope = scope;
+        if (!qn__scope_set(r, &loop_name, (qn__value){.kind = QN__V_LOOP, .loop = loop}) ||
+            !assign(r, node->a, items.items[loop->at]))
+            return false;
+        if (!qn__exec(r, node->d)) {
+            int jump = r->jump;
+            r->jump = 0;
+            if (r->failed)
+                return false;
+            if (jump == QN__N_BREAK)
+                break;
+        }
+    }
+    if (items.n == 0 && node->e) {
+        scope->n = 0;
+        r->scope = scope;
+        return qn__exec(r, node->e);
+    }
+    return !r->failed;
+}
+
+static bool exec_for(qn__run *r, const qn__node *node)
+{
+    qn__seq items;
+    qn__scope *around = r->scope;
+    qn__value v = qn__eval(r, node->b);
+    bool ok = qn__items_of(r, v, &items) && run_loop(r, node, around, items, 0);
+    r->scope = around;
+    return ok;
+}
+
+qn__value qn__loop_again(qn__run *r, const qn__loop *outer, qn__value v)
+{
+    qn__seq items;
+    qn__builder text, *out = r->out;
+    qn__scope *scope = r->scope;
+    if (!qn__items_of(r, v, &items) || !qn__run_enter(r))
+        return qn__failed();
+    qn__builder_begin(&text, r);
+    r->out = &text;
+    run_loop(r, outer->node, outer->scope, items, outer->depth + 1);
+    r->out = out;
+    r->scope = scope;
+    r->depth--;
+    return qn__builder_end(&text);
+}
+
+static qn__value loop_cycle(qn__run *r, qn__value self, const qn__call *call)
+{
+    return call->n ? call->args[self.loop->at % call->n]
+                   : qn__run_fail(r, "no items for cycling given");
+}
+
+static qn__value loop_changed(qn__run *r, qn__value self, const qn__call *call)
+{
+    qn__value now = qn__seq_new(r, QN__V_TUPLE, call->args, call->n);
+    bool same = now.kind == QN__V_TUPLE && self.loop->changed.kind == QN__V_TUPLE &&
+                qn__equal(r, now, self.loop->changed);
+    self.loop->changed = now;
+    return qn__bool(!same);
+}
+
+qn__value qn__loop_attribute(qn__run *r, qn__loop *loop, const qn__str *name)
+{
+    static const qn__named_function methods[] = {{"cycle", loop_cycle}, {"changed", loop_changed}};
+    static const struct {
+        const char *name;
+        int sign, add; /* of the index, or of what remains */
+    } numbers[] = {{"index", 1, 1}, {"index0", 1, 0}, {"revindex", -1, 0}, {"revindex0", -1, -1}};
+    int64_t at = (int64_t)loop->at, n = (int64_t)loop->items.n;
+    for (size_t i = 0; i < 4; i++)
+        if (qn__str_is(name, numbers[i].name))
+            return qn__int(numbers[i].add + (numbers[i].sign > 0 ? at : n - at));
+    if (qn__str_is(name, "first"))
+        return qn__bool(at == 0);
+    if (qn__str_is(name, "last"))
+        return qn__bool(at + 1 == n);
+    if (qn__str_is(name, "length"))
+        return qn__int(n);
+    if (qn__str_is(name, "depth") || qn__str_is(name, "depth0"))
+        return qn__int(loop->depth + (name->n == 5));
+    if (qn__str_is(name, "previtem"))
+        return at > 0 ? loop->items.items[at - 1]
+                      : qn__undefined_message(r, "there is no previous item");
+    if (qn__str_is(name, "nextitem"))
+        return at + 1 < n ? loop->items.items[at + 1]
+                          : qn__undefined_message(r, "there is no next item");
+    const qn__named_function *function = qn__named_find(methods, 2, name);
+    qn__method *method = function ? qn__run_alloc(r, sizeof *method) : NULL;
+    if (!method)
+        return (qn__value){.kind = r->failed ? QN__V_FAILED : QN__V_ABSENT};
+    *method = (qn__method){function, {.kind = QN__V_LOOP, .loop = loop}};
+    return (qn__value){.kind = QN__V_METHOD, .method = method};
+}
+
+/* ---- macros --------------------------------------------------------------------------------- */
+
+static const qn__str varargs_name = {.data = "varargs", .n = 7};
+static const qn__str kwargs_name = {.data = "kwargs", .n = 6};
+static const qn__str caller_name = {.data = "caller", .n = 6};
+
+/* Named arguments: into their places, else into kwargs. */
+static bool bind_named(qn__run *r, const qn__node *node, const qn__call *call, qn__value *places,
+                       qn__dict *kwargs)
+{
+    char name[64];
+    for (size_t i = 0; i < call->n_named; i++) {
+        size_t k = 0;
+        while (k < node->n && !qn__str_same(node->items[k]->name, call->names[i]))
+            k++;
+        qn__utf8_quote(name, sizeof name, call->names[i]->data, call->names[i]->n);
+        if (k < node->n && places[k].kind != QN__V_ABSENT) {
+            qn__run_fail(r, "macro got two values for argument '%s'", name);
+        } else if (k < node->n) {
+            places[k] = call->named[i];
+        } else if (node->op & QN__USES_KWARGS) {
+            qn__dict_set(r, kwargs, qn__str_value(call->names[i]), call->named[i]);
+        } else {
+            qn__run_fail(r, "macro takes no keyword argument '%s'", name);
+        }
+        if (r->failed)
+            return false;
+    }
+    return true;
+}
+
+/* Sets the macro's parameters in the scope of its call; a default may use those before it. */
+static bool set_parameters(qn__run *r, const qn__node *node, const qn__value *places)
+{
+    for (size_t i = 0; i < node->n; i++) {
+        size_t from_end = node->n - i;
+        qn__value v = places[i];
+        if (v.kind == QN__V_ABSENT && from_end <= node->n_defaults)
+            v = qn__eval(r, node->items[node->n + node->n_defaults - from_end]);
+        else if (v.kind == QN__V_ABSENT)
+            v = qn__undefined_message(r, "a parameter of the macro was not provided");
+        if (!qn__scope_set(r, node->items[i]->name, v))
+            return false;
+    }
+    return true;
+}
+
+static bool bind_macro(qn__run *r, const qn__node *node, const qn__call *call,
+                       const qn__value *caller)
+{
+    char name[64];
+    qn__utf8_quote(name, sizeof name, node->name->data, node->name->n);
+    qn__dict *kwargs = qn__dict_new(r, 0);
+    qn__value *places = qn__run_alloc(r, (node->n + 1) * sizeof *places);
+    if (!places || !kwargs)
+        return false;
+    size_t n = call->n < node->n ? call->n : node->n;
+    for (size_t i = 0; i < node->n; i++)
+        places[i] = i < n ? call->args[i] : (qn__value){.kind = QN__V_ABSENT};
+    if (!bind_named(r, node, call, places, kwargs) || !set_parameters(r, node, places))
+        return false;
+    if (call->n > n && !(node->op & QN__USES_VARARGS))
+        return qn__run_fail(r, "macro '%s' takes not more than %zu argument(s)", name, node->n),
+               false;
+    if (caller && !(node->op & QN__USES_CALLER))
+        return qn__run_fail(r, "macro '%s' takes no caller", name), false;
+    if (caller && !qn__scope_set(r, &caller_name, *caller))
+        return false;
+    if ((node->op & QN__USES_CALLER) && !caller &&
+        !qn__scope_set(r, &caller_name, qn__undefined_message(r, "No caller defined")))
+        return false;
+    return qn__scope_set(r, &kwargs_name, qn__dict_value(kwargs)) &&
+           qn__scope_set(r, &varargs_name,
+                         qn__seq_new(r, QN__V_TUPLE, call->args + n, call->n - n));
+}
+
+qn__value qn__call_macro(qn__run *r, const qn__macro *macro, const qn__call *call,
+                         const qn__value *caller)
+{
+    qn__scope *scope = r->scope;
+    qn__builder text, *out = r->out;
+    qn__builder_begin(&text, r);
+    bool ok =
+        qn__run_enter(r) && push_scope(r, macro->scope) && bind_macro(r, macro->node, call, caller);
+    r->out = &text;
+    if (ok)
+        qn__exec(r, macro->node->d);
+    r->out = out;
+    r->scope = scope;
+    r->depth--;
+    return qn__builder_end(&text);
+}
+
+static qn__value macro_value(qn__run *r, const qn__node *node)
+{
+    qn__macro *macro = qn__run_alloc(r, sizeof *macro);
+    if (!macro)
+        return qn__failed();
+    *macro = (qn__macro){.node = node, .scope = r->scope};
+    return (qn__value){.kind = QN__V_MACRO, .macro = macro};
+}
+
+static bool exec_call_block(qn__run *r, const qn__node *node)
+{
+    qn__value caller = macro_value(r, node->b);
+    if (caller.kind == QN__V_FAILED)
+        return false;
+    return qn__build_value(r->out, qn__eval_call(r, node->a, &caller));
+}
+
+/* ---- statements ----------------------------------------------------------------------------- */
+
+static bool exec_block(qn__run *r, const qn__node *node)
+{
+    for (size_t i = 0; i < node->n; i++)
+        if (!qn__exec(r, node->items[i]))
+            return false;
+    return true;
+}
+
+static bool exec_if(qn__run *r, const qn__node *node)
+{
+    for (size_t i = 0; i + 1 < node->n; i += 2) {
+        qn__value test = qn__eval(r, node->items[i]);
+        if (test.kind == QN__V_FAILED)
+            return false;
+        if (qn__truth(test))
+            return qn__exec(r, node->items[i + 1]);
+    }
+    return node->n % 2 == 0 || qn__exec(r, node->items[node->n - 1]);
+}
+
+/* The value through the filters of a block. */
+static qn__value filtered(qn__run *r, const qn__node *filters, qn__value v)
+{
+    qn__value outer = r->input;
+    if (v.kind == QN__V_FAILED || !filters)
+        return v;
+    r->input = v;
+    v = qn__eval(r, filters);
+    r->input = outer;
+    return v;
+}
+
+static bool exec_with(qn__run *r, const qn__node *node)
+{
+    qn__scope *around = r->scope;
+    qn__pile values = {0};
+    for (size_t i = 1; i < node->n; i += 2)
+        if (!qn__pile_push(r, &values, qn__eval(r, node->items[i])))
+            return false;
+    bool ok = push_scope(r, around) != NULL;
+    for (size_t i = 0; ok && i < node->n; i += 2)
+        ok = assign(r, node->items[i], values.items[i / 2]);
+    ok = ok && qn__exec(r, node->d);
+    r->scope = around;
+    return ok;
+}
+
+static bool exec_node(qn__run *r, const qn__node *node)
+{
+    switch (node->kind) {
+    case QN__N_BLOCK: return exec_block(r, node);
+    case QN__N_TEXT: return qn__build_str(r->out, node->name, 0, node->name->n);
+    case QN__N_OUTPUT: return qn__build_value(r->out, qn__eval(r, node->a));
+    case QN__N_IF: return exec_if(r, node);
+    case QN__N_FOR: return exec_for(r, node);
+    case QN__N_SET: return assign(r, node->a, qn__eval(r, node->b));
+    case QN__N_SET_BLOCK: return assign(r, node->a, filtered(r, node->c, captured(r, node->d)));
+    case QN__N_MACRO: return qn__scope_set(r, node->name, macro_value(r, node));
+    case QN__N_CALL_BLOCK: return exec_call_block(r, node);
+    case QN__N_FILTER_BLOCK:
+        return qn__build_value(r->out, filtered(r, node->c, captured(r, node->d)));
+    case QN__N_WITH: return exec_with(r, node);
+    case QN__N_GENERATION: return qn__build_value(r->out, captured(r, node->d));
+    default: /* BREAK, CONTINUE */ r->jump = (int)node->kind; return false;
+    }
+}
+
+bool qn__exec(qn__run *r, const qn__node *node)
+{
+    r->line = node->line;
+    bool ok = qn__run_enter(r) && exec_node(r, node);
+    r->depth--;
+    return ok && !r->failed && !r->jump;
+}

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Filters of chat templates over sequences and mappings, by Jinja's rules. map, select and their
+ * relatives make generators: they can be iterated once, and have no length and no items.
+ */
+#include "text/template.h"
+
+#include "base/utf8.h"
+
+#include <stdio.h>
+
+static qn__value filter_length(qn__run *r, qn__value v, const qn__call *call)
+{
+    if (!qn__bind(r, call, NULL, 0, NULL))
+        return qn__failed();
+    if (v.kind == QN__V_STRING)
+        return qn__int((int64_t)qn__length_of(v.s));
+    if (v.kind == QN__V_DICT)
+        return qn__int((int64_t)v.dict->n);
+    if (v.kind == QN__V_UNDEFINED)
+        return qn__int(0);
+    if (v.kind == QN__V_LOOP)
+        return qn__int((int64_t)v.loop->items.n);
+    if (!qn__is_seq(v) || v.kind == QN__V_GENERATOR)
+        return qn__run_fail(r, "object of type '%s' has no len()", qn__type_name(v));
+    return qn__int((int64_t)v.seq->n);
+}
+
+static qn__value filter_list(qn__run *r, qn__value v, const qn__call *call)
+{
+    qn__seq items;
+    if (!qn__bind(r, call, NULL, 0, NULL) || !qn__items_of(r, v, &items))
+        return qn__failed();
+    return qn__seq_new(r, QN__V_LIST, items.items, items.n);
+}
+
+static qn__value end_item(qn__run *r, qn__value v, bool last)
+{
+    qn__seq items;
+    if (!qn__items_of(r, v, &items))
+        return qn__failed();
+    if (items.n == 0)
+        return qn__undefined_message(r, "there is no first or last item: the sequence was empty");
+    return items.items[last ? items.n - 1 : 0];
+}
+
+static qn__value filter_first(qn__run *r, qn__value v, const qn__call *call)
+{
+    (void)call;
+    return end_item(r, v, false);
+}
+
+static qn__value filter_last(qn__run *r, qn__value v, const qn__call *call)
+{
+    (void)call;
+    if (v.kind == QN__V_GENERATOR)
+        return qn__run_fail(r, "'generator' object is not reversible");
+    return end_item(r, v, true);
+}
+
+static qn__value filter_reverse(qn__run *r, qn__value v, const qn__call *call)
+{
+    qn__seq items;
+    qn__pile pile = {0};
+    (void)call;
+    if (!qn__items_of(r, v, &items))
+        return qn__failed();
+    for (size_t i = items.n; i > 0; i--)
+        if (!qn__pile_push(r, &pile, items.items[i - 1]))
+            return qn__failed();
+    if (v.kind != QN__V_STRING)
+        return qn__seq_new(r, QN__V_GENERATOR, pile.items, pile.n);
+    qn__value list = qn__seq_new(r, QN__V_LIST, pile.items, pile.n);
+    return r->failed ? qn__failed() : qn__join(r, list, &(qn__str){.data = ""}, true);
+}
+
+static qn__value filter_items(qn__run *r, qn__value v, const qn__call *call)
+{
+    qn__pile pile = {0};
+    (void)call;
+    if (v.kind == QN__V_UNDEFINED)
+        return qn__seq_new(r, QN__V_GENERATOR, NULL, 0);
+    if (v.kind != QN__V_DICT)
+        return qn__run_fail(r, "Can only get item pairs from a mapping.");
+    for (size_t i = 0; i < v.dict->n; i++)
+        if (!qn__pile_push(r, &pile, qn__pair(r, v.dict->entries[i].key, v.dict->entries[i].value)))
+            return qn__failed();
+    return qn__seq_new(r, QN__V_GENERATOR, pile.items, pile.n);
+}
+
+/* ---- attributes ----------------------------------------------------------------------------- */
+
+/* "a.b.0" or an index, as map(attribute=) and sort(attribute=) take it; what is undefined on the
+ * way becomes `otherwise`, where that is given. */
+static qn__value get_path_or(qn__run *r, qn__value v, qn__value path, qn__value otherwise)
+{
+    bool replace = otherwise.kind > QN__V_NONE;
+    if (path.kind != QN__V_STRING) {
+        v = qn__item(r, v, path);
+        return replace && v.kind == QN__V_UNDEFINED ? otherwise : v;
+    }
+    for (size_t at = 0; at <= path.s->n && !r->failed;) {
+        const char *dot = path.s->n > at ? memchr(path.s->data + at, '.', path.s->n - at) : NULL;
+        size_t end = dot ? (size_t)(dot - path.s->data) : path.s->n, i = at;
+        int64_t index = 0;
+        for (; i < end && path.s->data[i] >= '0' && path.s->data[i] <= '9' && i - at < 10; i++)
+            index = index * 10 + (path.s->data[i] - '0');
+        v = qn__item(r, v,
+                     i == end && end > at ? qn__int(index) : qn__substring(r, path.s, at, end));
+        if (replace && v.kind == QN__V_UNDEFINED)
+            v = otherwise;
+        at = end + 1;
+    }
+    return v;
+}
+
+static qn__value get_path(qn__run *r, qn__value v, qn__value path)
+{
+    return get_path_or(r, v, path, qn__none());
+}
+
+static qn__value filter_join(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const names[] = {"d", "attribute"};
+    qn__value a[2], separator;
+    qn__seq items;
+    if (!qn__bind(r, call, names, 2, a))
+        return qn__failed();
+    separator = a[0].kind == QN__V_ABSENT ? qn__text(r, "") : qn__to_str(r, a[0]);
+    if (a[1].kind > QN__V_NONE) {
+        qn__pile pile = {0};
+        if (!qn__items_of(r, v, &items))
+            return qn__failed();
+        for (size_t i = 0; i < items.n; i++)
+            if (!qn__pile_push(r, &pile, get_path(r, items.items[i], a[1])))
+                return qn__failed();
+        v = qn__seq_new(r, QN__V_LIST, pile.items, pile.n);
+    }
+    return r->failed ? qn__failed() : qn__join(r, v, separator.s, false);
+}
+
+/* ---- order ---------------------------------------------------------------------------------- */
+
+typedef struct order_key {
+    qn__value key, value;
+} order_key;
+
+static qn__value fold_case(qn__run *r, qn__value v, bool case_sensitive)
+{
+    if (v.kind != QN__V_STRING || case_sensitive)
+        return v;
+    return qn__change_case(r, v.s, QN__TO_LOWER, QN__TO_LOWER, false);
+}
+
+static bool comes_first(qn__run *r, const order_key *a, const order_key *b, bool reverse)
+{
+    return (reverse ? qn__order(r, a->key, b->key, "<") : qn__order(r, b->key, a->key, "<")) != -1;
+}
+
+/* Merge sort: stable, and it may stop in the middle. The result is in *keys. */
+static bool sort_keys(qn__run *r, order_key **keys, size_t n, bool reverse)
+{
+    order_key *a = *keys, *b = qn__run_alloc(r, (n + 1) * sizeof *b);
+    for (size_t width = 1; b && width < n; width *= 2) {
+        for (size_t low = 0; low < n && qn__run_spend(r, 2 * width); low += 2 * width) {
+            size_t middle = low + width < n ? low + width : n;
+            size_t high = low + 2 * width < n ? low + 2 * width : n, i = low, j = middle;
+            for (size_t k = low; k < high && !r->failed; k++) {
+                bool left = i < middle && (j == high || comes_first(r, &a[i], &a[j], reverse));
+                b[k] = left ? a[i++] : a[j++];
+            }
+        }
+        order_key *swap = a;
+        a = b;
+        b = swap;
+    }
+    *keys = a;
+    return !r->failed;
+}
+
+static qn__value sorted_list(qn__run *r, qn__seq items, qn__value attribute, bool case_sensitive,
+                             bool reverse)
+{
+    order_key *keys = qn__run_alloc(r, (items.n + 1) * sizeof *keys);
+    qn__value *out = qn__run_alloc(r, (items.n + 1) * sizeof *out);
+    for (size_t i = 0; out && i < items.n && !r->failed; i++) {
+        qn__value key = items.items[i];
+        if (attribute.kind > QN__V_NONE)
+            key = get_path(r, key, attribute);
+        keys[i] = (order_key){fold_case(r, key, case_sensitive), items.items[i]};
+    }
+    if (!out || r->failed || !sort_keys(r, &keys, items.n, reverse))
+        return qn__failed();
+    for (size_t i = 0; i < items.n; i++)
+        out[i] = keys[i].value;
+    return qn__seq_new(r, QN__V_LIST, out, items.n);
+}
+
+static qn__value filter_sort(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const names[] = {"reverse", "case_sensitive", "attribute"};
+    qn__value a[3];
+    qn__seq items;
+    if (!qn__bind(r, call, names, 3, a) || !qn__items_of(r, v, &items))
+        return qn__failed();
+    return sorted_list(r, items, a[2], qn__truth(a[1]), qn__truth(a[0]));
+}
+
+static qn__value filter_dictsort(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const names[] = {"case_sensitive", "by", "reverse"};
+    qn__value a[3];
+    qn__pile pile = {0};
+    if (!qn__bind(r, call, names, 3, a) || qn__refuse_undefined(r, v).kind == QN__V_FAILED)
+        return qn__failed();
+    if (v.kind != QN__V_DICT)
+        return qn__run_fail(r, "'%s' object has no attribute 'items'", qn__type_name(v));
+    bool by_value = a[1].kind == QN__V_STRING && qn__str_is(a[1].s, "value");
+    for (size_t i = 0; i < v.dict->n; i++)
+        if (!qn__pile_push(r, &pile, qn__pair(r, v.dict->entries[i].key, v.dict->entries[i].value)))
+            return qn__failed();
+    return sorted_list(r, (qn__seq){pile.items, pile.n}, qn__int(by_value), qn__truth(a[0]),
+                       qn__truth(a[2]));
+}
+
+static qn__value extreme(qn__run *r, qn__value v, const qn__call *call, int wanted)
+{
+    static const char *const names[] = {"case_sensitive", "attribute"};
+    qn__value a[2], best, best_key = {.kind = QN__V_ABSENT};
+    qn__seq items;
+    if (!qn__bind(r, call, names, 2, a) || !qn__items_of(r, v, &items))
+        return qn__failed();
+    if (items.n == 0)
+        return qn__undefined_message(r, "no aggregated item, the sequence was empty");
+    best = items.items[0];
+    for (size_t i = 0; i < items.n && qn__run_spend(r, 1); i++) {
+        qn__value key = a[1].kind > QN__V_NONE ? get_path(r, items.items[i], a[1]) : items.items[i];
+        key = fold_case(r, key, qn__truth(a[0]));
+        if (r->failed)
+            break;
+        if (best_key.kind == QN__V_ABSENT ||
+            qn__order(r, key, best_key, wanted < 0 ? "<" : ">") == wanted) {
+            best = items.items[i];
+            best_key = key;
+        }
+    }
+    return r->failed ? qn__failed() : best;
+}
+
+static qn__value filter_min(qn__run *r, qn__value v, const qn__call *call)
+{
+    return extreme(r, v, call, -1);
+}
+
+static qn__value filter_max(qn__run *r, qn__value v, const qn__call *call)
+{
+    return extreme(r, v, call, 1);
+}
+
+static qn__value filter_sum(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const names[] = {"attribute", "start"};
+    qn__value a[2];
+    qn__seq items;
+    if (!qn__bind(r, call, names, 2, a) || !qn__items_of(r, v, &items))
+        return qn__failed();
+    qn__value sum = a[1].kind == QN__V_ABSENT ? qn__int(0) : a[1];
+    for (size_t i = 0; i < items.n && qn__run_spend(r, 1); i++)
+        sum =
+            qn__binary(r, QN__OP_ADD, sum,
+                       a[0].kind > QN__V_NONE ? get_path(r, items.items[i], a[0]) : items.items[i]);
+    return r->failed ? qn__failed() : sum;
+}
+
+static qn__value filter_unique(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const names[] = {"case_sensitive", "attribute"};
+    qn__value a[2];
+    qn__seq items;
+    qn__pile pile = {0};
+    if (!qn__bind(r, call, names, 2, a) || !qn__items_of(r, v, &items))
+        return qn__failed();
+    qn__dict *seen = qn__dict_new(r, 0);
+    for (size_t i = 0; seen && i < items.n && !r->failed; i++) {
+        qn__value key = a[1].kind > QN__V_NONE ? get_path(r, items.items[i], a[1]) : items.items[i];
+        key = fold_case(r, key, qn__truth(a[0]));
+        if (r->failed || qn__dict_find(r, seen, key))
+            continue;
+        if (qn__dict_set(r, seen, key, qn__none()))
+            qn__pile_push(r, &pile, items.items[i]);
+    }
+    return qn__seq_new(r, QN__V_GENERATOR, pile.items, pile.n);
+}
+
+/* ---- map, select, reject -------------------------------------------------------------------- */
+
+static qn__value named_argument(const qn__call *call, const char *name)
+{
+    for (size_t i = 0; i < call->n_named; i++)
+        if (qn__str_is(call->names[i], name))
+            return call->named[i];
+    return (qn__value){.kind = QN__V_ABSENT};
+}
+
+/* The filter or test that args[at] names; false: there is none. */
+static const qn__named_function *named_function(qn__run *r, const qn__call *call, size_t at,
+                                                bool test, char name[64])
+{
+    if (call->args[at].kind != QN__V_STRING) {
+        qn__run_fail(r, "%s: the name of a %s must be a string", call->name,
+                     test ? "test" : "filter");
+        return NULL;
+    }
+    const qn__str *s = call->args[at].s;
+    const qn__named_function *found = test ? qn__test_find(s) : qn__filter_find(s);
+    qn__utf8_quote(name, 64, s->data, s->n);
+    if (!found)
+        qn__run_fail(r, "No %s named '%s' found.", test ? "test" : "filter", name);
+    return found;
+}
+
+/* Here what is false is empty, none as well. */
+static bool some_items(qn__run *r, qn__value v, qn__seq *items)
+{
+    *items = (qn__seq){0};
+    return !qn__truth(v) ? !r->failed : qn__items_of(r, v, items);
+}
+
+static qn__value filter_map(qn__run *r, qn__value v, const qn__call *call)
+{
+    qn__value attribute = named_argument(call, "attribute"),
+              otherwise = named_argument(call, "default");
+    const qn__named_function *function = NULL;
+    char name[64] = "";
+    qn__seq items;
+    qn__pile pile = {0};
+    bool by_attribute = call->n == 0 && attribute.kind != QN__V_ABSENT;
+    if (!by_attribute && call->n == 0)
+        return qn__run_fail(r, "map requires a filter argument");
+    if (!by_attribute && !(function = named_function(r, call, 0, false, name)))
+        return qn__failed();
+    if (!some_items(r, v, &items))
+        return qn__failed();
+    qn__call inner = {name, call->args + 1, call->n - 1, call->names, call->named, call->n_named};
+    for (size_t i = 0; i < items.n && !r->failed; i++) {
+        qn__value one = by_attribute ? get_path_or(r, items.items[i], attribute, otherwise)
+                                     : function->call(r, items.items[i], &inner);
+        qn__pile_push(r, &pile, one);
+    }
+    return qn__seq_new(r, QN__V_GENERATOR, pile.items, pile.n);
+}
+
+static qn__value choose(qn__run *r, qn__value v, const qn__call *call, bool by_attribute, bool keep)
+{
+    const qn__named_function *test = NULL;
+    char name[64] = "";
+    qn__seq items;
+    qn__pile pile = {0};
+    size_t at = by_attribute;
+    if (by_attribute && call->n == 0)
+        return qn__run_fail(r, "Missing parameter for attribute name");
+    if (call->n > at && !(test = named_function(r, call, at, true, name)))
+        return qn__failed();
+    if (!some_items(r, v, &items))
+        return qn__failed();
+    size_t used = call->n > at ? at + 1 : at;
+    qn__call inner = {name,        call->args + used, call->n - used,
+                      call->names, call->named,       call->n_named};
+    for (size_t i = 0; i < items.n && !r->failed; i++) {
+        qn__value one = by_attribute ? get_path(r, items.items[i], call->args[0]) : items.items[i];
+        if (r->failed)
+            break;
+        qn__value holds = test ? test->call(r, one, &inner) : qn__bool(qn__truth(one));
+        if (!r->failed && qn__truth(holds) == keep)
+            qn__pile_push(r, &pile, items.items[i]);
+    }
+    return qn__seq_new(r, QN__V_GENERATOR, pile.items, pile.n);
+}
+
+static qn__value filter_select(qn__run *r, qn__value v, const qn__call *call)
+{
+    return choose(r, v, call, false, true);
+}
+
+static qn__value filter_reject(qn__run *r, qn__value v, const qn__call *call)
+{
+    return choose(r, v, call, false, false);
+}
+
+static qn__value filter_selectattr(qn__run *r, qn__value v, const qn__call *call)
+{
+    return choose(r, v, call, true, true);
+}
+
+static qn__value filter_rejectattr(qn__run *r, qn__value v, const qn__call *call)
+{
+    return choose(r, v, call, true, false);
+}
+
+static qn__value filter_batch(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const names[] = {"linecount", "fill_with"};
+    qn__value a[2];
+    int64_t count = 0;
+    qn__seq items;
+    qn__pile pile = {0};
+    if (!qn__bind(r, call, names, 2, a) || !qn__items_of(r, v, &items))
+        return qn__failed();
+    if (!qn__as_int(a[0], &count) || count < 1)
+        return qn__run_fail(r, "batch takes a count of at least 1");
+    for (size_t i = 0; i < items.n; i += (size_t)count) {
+        qn__pile row = {0};
+        for (size_t k = i; k < i + (size_t)count && !r->failed; k++)
+            if (k < items.n || a[1].kind > QN__V_NONE)
+                qn__pile_push(r, &row, k < items.n ? items.items[k] : a[1]);
+            else
+                break;
+        if (!qn__pile_push(r, &pile, qn__seq_new(r, QN__V_LIST, row.items, row.n)))
+            return qn__failed();
+    }
+    return qn__seq_new(r, QN__V_GENERATOR, pile.items, pile.n);
+}
+
+static const qn__named_function sequence_filters[] = {
+    {"batch", filter_batch},
+    {"count", filter_length},
+    {"dictsort", filter_dictsort},
+    {"first", filter_first},
+    {"items", filter_items},
+    {"join", filter_join},
+    {"last", filter_last},
+    {"length", filter_length},
+    {"list", filter_list},
+    {"map", filter_map},
+    {"max", filter_max},
+    {"min", filter_min},
+    {"reject", filter_reject},
+    {"rejectattr", filter_rejectattr},
+    {"reverse", filter_reverse},
+    {"select", filter_select},
+    {"selectattr", filter_selectattr},
+    {"sort", filter_sort},
+    {"sum", filter_sum},
+    {"unique", filter_unique},
+};
+
+const qn__named_function *qn__filter_more(const qn__str *name)
+{
+    return qn__named_find(sequence_filters, sizeof sequence_filters / sizeof *sequence_filters,
+                          name);
+}

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes tests/text/templates.jsonl: small templates, one a feature, with what Jinja2 gives in the environment of
+transformers (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, its tojson), frozen at
+2024-07-26 12:34:56. Needs Jinja2 3.1.6."""
+import datetime
+import json
+import pathlib
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+CONTEXT = {
+    "s": "Hello, Wörld", "t": "  a b  c ", "n": 7, "f": 2.5, "yes": True, "no": False, "nothing": None,
+    "l": [3, 1, 2], "names": ["bob", "Al", "carl", "al"], "e": [], "emoji": "日本語😀x",
+    "d": {"b": 1, "a": [1, 2.0, None, True], "items": "an item", "Z": "it's"},
+    "rows": [{"k": "x", "v": 1, "in": {"deep": 5}}, {"k": "y", "v": 2}, {"k": "x", "v": 3}],
+    "quotes": "a'b\"c\\d\n\t\u0001\u00e9\u200b<&>",
+}
+TEMPLATES = r"""
+a {% if yes %}  b
+  {% endif %}  c
+  {# gone #}  x
+{%- if yes -%}  y  {%- endif -%}  z
+   {%+ if yes %} kept {% endif +%} 
+x{{- s -}}   y
+{% raw %}{{ no }}{% if %}{% endraw %}!
+{%- raw -%}  {{ no }}  {%- endraw -%}  !
+{{ '}}' }}{{ "{%" }}{{ {'a': {'b': 1}} }}
+{% for x in l %}{{ x }}{% if not loop.last %}, {% endif %}{% endfor %}
+{% for x in e %}never{% else %}empty{% endfor %}
+{% for x in l if x > 1 %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.length }}{{ x }};{% endfor %}
+{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{% for k in d %}{{ k }}{% endfor %}
+{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}
+{% for x in l %}{% if x == 1 %}{% continue %}{% endif %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}
+{% for x in l %}{{ loop.previtem }}<{{ x }}>{{ loop.nextitem }} {% endfor %}
+{% for x in l %}{{ loop.cycle('a', 'b') }}{{ loop.changed(x > 1) }} {% endfor %}
+{% for x in [[1, [2]], [3]] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{{ loop.depth }}{% endif %}{% endfor %}
+{% for c in s %}{{ c }}.{% endfor %}{% for x in missing %}{% endfor %}
+{% set x = 1 %}{% for i in l %}{{ x }}{% set x = x + 1 %}{% endfor %}{{ x }}
+{% set ns = namespace(x=1, y='a') %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}{{ ns.y }}{{ ns.z }}
+{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set c = (1,) %}{{ c }}{% set z = 1, 2 %}{{ z }}
+{% set x %}in {{ s }}{% endset %}{{ x|upper }}{% set y | upper | replace('A', 'b') %}a{% endset %}{{ y }}
+{% if no %}1{% elif nothing %}2{% elif e %}3{% else %}4{% endif %}
+{% macro m(a, b=2, c=a) %}{{ a }}{{ b }}{{ c }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1) }}|{{ m(1, 3, 4, 5, z=6) }}|{{ m(b=1, a=0) }}
+{% macro m(a) %}[{{ a }}]{% endmacro %}{{ m() }}{{ m('x')|upper }}{{ m.name }}
+{% macro f() %}{{ later }}{% endmacro %}{% set later = 5 %}{{ f() }}
+{% macro m(x) %}<{{ caller(x) }}>{% endmacro %}{% call(y) m('q') %}{{ y }}{{ s }}{% endcall %}
+{% macro fact(n) %}{% if n < 2 %}1{% else %}{{ n * fact(n - 1)|int }}{% endif %}{% endmacro %}{{ fact(10) }}
+{% filter upper|replace('L', '1') %}{{ s }}{% endfilter %}
+{% with a = 1, b = n %}{{ a }}{{ b }}{% endwith %}{{ a }}
+{% generation %}said{% endgeneration %}
+{% print s, n %}
+{{ 1 + 2 * 3 - 4 / 2 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ -2 ** 2 }}
+{{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ 1e3 }} {{ 1e16 }} {{ 1.0e-5 }} {{ 0.1 + 0.2 }} {{ 1_000 }} {{ 0x1f }} {{ 0b11 }} {{ 0o17 }} {{ 1e100 }} {{ 100000.0 }} {{ 123456789012345680.0 }} {{ 0.0001 }}
+{{ 'a' + 'b' }}{{ 'a' * 3 }}{{ [1] + [2] }}{{ [1] * 2 }}{{ (1, 2) + (3,) }}{{ 1 ~ 'x' ~ none ~ 2.0 }}
+{{ 1 < 2 < 3 }} {{ 1 < 2 > 3 }} {{ 'a' < 'b' }} {{ [1, 2] < [1, 3] }} {{ 1 == 1.0 }} {{ true == 1 }} {{ 'a' == 1 }} {{ none == none }} {{ {'a': 1} == {'a': 1.0} }}
+{{ 1 in l }} {{ 9 not in l }} {{ 'b' in d }} {{ 'llo' in s }} {{ not yes }} {{ not 1 in l }}
+{{ yes and 'x' }} {{ no or 'y' }} {{ '' or e or 'z' }} {{ 0 and 1 }} {{ 'a' if yes }} {{ 'a' if no }} {{ 'a' if no else 'b' if no else 'c' }}
+{{ [1, 'a', none, true, 1.5, (1,), (), {'k': 'v'}] }} {{ {} }} {{ quotes }} {{ [quotes] }} {{ ["it's"] }} {{ ['\x7f', '\u2028', '\xa0', '\xad'] }}
+{{ 'a' 'b' "c" }} {{ 'a\tb\\c\x41\u00e9\101\q' }}
+{{ l[0] }}{{ l[-1] }}{{ l[5] }}{{ l[1:] }}{{ l[:2] }}{{ l[::-1] }}{{ l[-2:] }}{{ l[:-1] }}{{ l[::2] }}{{ l[5:] }}{{ l[2:0:-1] }}{{ l[:] }}
+{{ emoji[0] }}{{ emoji[-2] }}{{ emoji[1:3] }}{{ emoji[::-1] }}{{ emoji|length }}{{ emoji[10:] }}{{ emoji[-100:2] }}{{ emoji[::2] }}
+{{ d.b }}{{ d['b'] }}{{ d.items is callable }}{{ d['items'] }}{{ d.missing }}{{ d.a.0 }}{{ d.get('x') }}{{ d.get('x', 5) }}{{ d.get('b') }}
+{{ d.keys()|list }}{{ d.values()|list }}{{ d.items() }}{{ d.keys() }}{{ d|items|list }}
+{{ missing }}{{ missing is defined }}{{ missing|default('x') }}{{ ''|default('y', true) }}{{ none|d('z') }}{{ missing or 'o' }}{{ missing == missing2 }}{{ missing|length }}{{ missing|list }}
+{{ missing.x }}
+{{ missing + 1 }}
+{{ nothing.x.y }}
+{{ missing() }}
+{{ 'a' + 1 }}
+{{ 1 + 'a' }}
+{{ [] + 'a' }}
+{{ 1 < 'a' }}
+{{ nothing|length }}
+{% for x in nothing %}{% endfor %}
+{% for a, b in [(1, 2, 3)] %}{% endfor %}
+{% set s.x = 1 %}
+{{ [].append(1) }}
+{{ d.pop('b') }}
+{{ raise_exception('Because ' + s) }}
+{{ {[1]: 2} }}
+{{ missing|tojson }}
+{{ (l|map('string'))|tojson }}
+{{ d|tojson }} {{ d|tojson(indent=2) }} {{ quotes|tojson }} {{ [quotes, emoji]|tojson(ensure_ascii=true) }}
+{{ d|tojson(separators=(',', ':'), sort_keys=true) }} {{ [1, [], {}, ()]|tojson(indent=1) }} {{ [1]|tojson(indent='--') }} {{ {1: 2, none: 3, true: 4, 1.5: 2}|tojson }}
+{{ (1e400)|tojson }} {{ [1.0, 1e-7, -0.0, 1e22]|tojson }}
+{{ t|trim }}|{{ t.strip() }}|{{ t.lstrip() }}|{{ t.rstrip() }}|{{ 'xxaxx'|trim('x') }}|{{ 'xyaxy'.strip('yx') }}|{{ 'xxa'.lstrip('x') }}|{{ 'axx'.rstrip('x') }}
+{{ t.split() }}{{ t.split(' ') }}{{ 'a,b,c'.split(',', 1) }}{{ 'a,b,c'.rsplit(',', 1) }}{{ ' a  b c '.split(none, 1) }}{{ ' a b  c '.rsplit(none, 1) }}{{ ''.split() }}{{ ''.split(',') }}{{ 'a,b'.split(',', maxsplit=0) }}
+{{ 'a-b-c'.partition('-') }}{{ 'a-b-c'.rpartition('-') }}{{ 'abc'.partition('x') }}{{ 'abc'.rpartition('x') }}{{ 'a\nb\r\nc'.splitlines() }}
+{{ s.upper() }}{{ s.lower() }}{{ s|capitalize }}{{ 'hello wORLD it\'s'|title }}{{ 'hello wORLD it\'s'.title() }}{{ 'ß'.upper() }}{{ 'ÀÉÿ'.lower() }}{{ 'привет'|upper }}{{ 'ΑΒΓ'.lower() }}{{ 'aBC dE'.capitalize() }}
+{{ s.startswith('Hell') }}{{ s.endswith(('x', 'ld')) }}{{ s.startswith('x') }}{{ s.find('W') }}{{ s.rfind('l') }}{{ s.find('zz') }}{{ s.count('l') }}{{ s.index('ö') }}
+{{ s.replace('l', 'L') }}{{ s.replace('l', 'L', 1) }}{{ s|replace('l', '') }}{{ 'ab'.replace('', '-') }}{{ s.removeprefix('Hel') }}{{ s.removesuffix('ld') }}
+{{ '12'.isdigit() }}{{ 'a1'.isalnum() }}{{ 'ab'.isalpha() }}{{ ' '.isspace() }}{{ 'AB'.isupper() }}{{ 'ab'.islower() }}{{ ''.isdigit() }}{{ '7'.zfill(3) }}{{ '-7'.zfill(4) }}{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3) }}
+{{ '-'.join(['a', 'b']) }}{{ '{} {1}'.format if no }}{{ '{}-{}'.format('a', 1) }}{{ '{0}{1}{0}'.format('a', 'b') }}{{ '{x:>5}|{y:.2f}|{z:05d}|{w:^7}|{{}}'.format(x='a', y=1.239, z=42, w='mid') }}
+{{ '%s-%d-%5.2f-%x-%r-%%' % ('a', 5, 1.234, 255, 'q') }}{{ '%(a)s' % {'a': 1} }}{{ '%s' % s }}{{ '%05d|%-5s|%+d' % (42, 'a', 3) }}{{ '%s %s'|format('a', 2) }}
+{{ '%s %s' % ('a',) }}
+{{ '%s' % ('a', 'b') }}
+{{ l|length }}{{ l|first }}{{ l|last }}{{ l|sort }}{{ l|sort(reverse=true) }}{{ names|sort }}{{ names|sort(case_sensitive=true) }}{{ names|unique|list }}{{ l|min }}{{ l|max }}{{ l|sum }}{{ l|reverse|list }}{{ 'abc'|reverse }}{{ e|first }}
+{{ rows|map(attribute='k')|join(',') }}{{ rows|map(attribute='in.deep', default=0)|list }}{{ rows|selectattr('k', 'equalto', 'x')|map(attribute='v')|list }}{{ rows|rejectattr('k', 'eq', 'x')|list }}{{ rows|selectattr('in')|list|length }}{{ rows|selectattr('in', 'defined')|list|length }}{{ rows|sort(attribute='v', reverse=true)|map(attribute='v')|list }}{{ rows|sum(attribute='v') }}{{ rows|join('-', attribute='k') }}
+{{ l|select('odd')|list }}{{ l|reject('gt', 1)|list }}{{ names|map('upper')|list }}{{ names|map('replace', 'a', 'b')|join }}{{ [0, 1, '', none]|select|list }}{{ nothing|map('upper')|list }}{{ nothing|selectattr('x')|list }}
+{{ d|dictsort }}{{ {'b': 1, 'A': 3}|dictsort(by='value', reverse=true) }}{{ {'b': 1, 'A': 3}|dictsort(true) }}{{ [1, 2, 3, 4, 5]|batch(2)|list }}{{ [1, 2, 3]|batch(2, 'x')|list }}
+{{ '42'|int }}{{ 'x'|int }}{{ 'x'|int(5) }}{{ '4.7'|int }}{{ 4.7|int }}{{ 'ff'|int(0, 16) }}{{ '2.5'|float }}{{ 'x'|float }}{{ ' 7 '|int }}{{ none|int }}{{ true|int }}
+{{ 2.5|round }}{{ 3.14159|round(2) }}{{ 2.1|round(0, 'ceil') }}{{ 2.9|round(method='floor') }}{{ -3|abs }}{{ 5|round }}{{ 1.5|string }}{{ 'a b c'|wordcount }}{{ 'ab'|center(6) }}|
+{{ 'a\nb\n\nc'|indent }}|{{ 'a\nb'|indent(2, true) }}|{{ 'a\n\nb'|indent(1, blank=true) }}|{{ 'a\nb'|indent('>>') }}
+{{ '<b>'|e }}{{ '<b>'|safe }}{{ ('<b>'|safe) + '<i>' }}{{ '<b>'|safe ~ '<i>' }}{{ ('<b>'|e)|e }}{{ '<a>' + ('x'|safe) }}
+{{ s is string }}{{ n is number }}{{ n is integer }}{{ f is float }}{{ yes is boolean }}{{ yes is number }}{{ d is mapping }}{{ l is sequence }}{{ d is sequence }}{{ s is iterable }}{{ n is iterable }}{{ nothing is none }}{{ yes is true }}{{ 1 is true }}{{ no is false }}{{ missing is undefined }}{{ range is callable }}{{ 3 is odd }}{{ 4 is even }}{{ 9 is divisibleby 3 }}{{ 1 is in l }}{{ 1 is eq 1 }}{{ 1 is ne(2) }}{{ 2 is gt 1 }}{{ 'a' is lower }}{{ 'A' is upper }}{{ n is not none }}{{ not s is string }}{{ n is sameas n }}{{ 'upper' is filter }}{{ missing is sequence }}{{ missing is iterable }}
+{{ range(3)|list }}{{ range(1, 7, 2)|list }}{{ range(5, 0, -2)|list }}{{ range(3) }}{{ range(4)[1] }}{{ dict(a=1, b=2) }}{{ dict([('a', 1)], b=3) }}
+{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{% set j = joiner('|') %}{{ j() }}{{ j() }}
+{{ strftime_now('%d %b %Y') }} {{ strftime_now('%Y-%m-%d') }} {{ strftime_now('%B %d, %Y') }} {{ strftime_now('%A %a %H:%M:%S %I %p %j %y %U %W %w %u %%') }}
+{{ [1, 2]|join(', ') }}{{ (1, 'a')|join }}{{ d|length }}{{ d|list }}{{ d|join('+') }}{{ s|list }}{{ e|join('x') }}{{ [none, true]|join(' ') }}
+{{ {'a': 1, 'a': 2} }}{{ {1: 'a', 1.0: 'b', true: 'c'} }}{{ {'x': 1}.x }}{{ {(1, 2): 3}[(1, 2)] }}
+{{ namespace(a=1) }}
+{{ s|nofilter }}
+{% if no %}{{ s|nofilter }}{% endif %}ok
+{% if yes %}{{ 1|from_json }}{% endif %}
+{{ [x for x in l] }}
+{{ 1 if }}
+{% for x in l %}
+  {{ x }}
+  {% if x == 1 %}
+  one
+  {% endif %}
+{% endfor %}
+{{ 'é' < 'z' }}{{ 'a' ~ missing ~ 'b' }}{{ (missing,) }}{{ l.index(1) }}{{ l.count(2) }}{{ l.copy() }}{{ n.x }}
+{{ loop }}{{ caller is defined }}{{ self is defined and false }}
+""".strip("\n")
+
+
+def environment():
+    class Generation(Extension):
+        tags = {"generation"}
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+            return jinja2.nodes.CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
+
+        def _said(self, caller):
+            return caller()
+
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = datetime.datetime(2024, 7, 26, 12, 34, 56).strftime
+    return env
+
+
+def templates():
+    """A line each; a few lines of white-space rules and loops are also joined to templates of several lines."""
+    lines = TEMPLATES.split("\n")
+    yield from lines
+    yield "\n".join(lines[:6]) + "\n"
+    for i in range(0, 12, 3):
+        yield "\r\n".join(lines[i:i + 4]) + "\n\n"
+    i = lines.index("{% for x in l %}")
+    yield "\n".join(lines[i:i + 6])
+    yield "  {% for x in l %}\n    {{- x }}\n  {% endfor %}\n\n  {# c #}\n x"
+    yield "{% if yes %}\n\n a {% endif -%}\n\n b {{ s }}\n"
+    yield "\n\n{%- if yes %}x{% endif %}\n"
+
+
+def main():
+    env = environment()
+    with open(pathlib.Path(__file__).with_name("templates.jsonl"), "w", encoding="utf-8") as out:
+        for source in templates():
+            row = {"template": source}
+            try:
+                row["expected"] = env.from_string(source).render(**CONTEXT)
+            except Exception as e:
+                row["error"], row["message"] = type(e).__name__, str(e)
+            row["context"] = json.dumps(CONTEXT)  # as text: it tells 2.0 from 2
+            out.write(json.dumps(row) + "\n")
+
+
+main()
