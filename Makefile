@@ -18,6 +18,9 @@ all: $(BUILD)/build.ninja listed ## build the library, the quern command, tests 
 setup: ## install the packages that are missing
 	@scripts/setup
 
+setup-tests:
+	@scripts/setup --tests
+
 demo: $(BUILD)/build.ninja listed ## build the command, and let the built-in model tell a story
 	@[ -x $(QUERN) ] || echo "Building, which takes a minute or two..."
 	$(call build,$(BUILD),src/cli/quern)
@@ -25,7 +28,7 @@ demo: $(BUILD)/build.ninja listed ## build the command, and let the built-in mod
 	@echo '$$ $(QUERN) generate -p "Tell me a story about a fox and a lantern."'
 	@$(QUERN) generate -p "Tell me a story about a fox and a lantern."
 
-test: setup all sanitized ## every test, also under AddressSanitizer and UBSan
+test: setup-tests all sanitized ## every test, also under AddressSanitizer and UBSan
 	@scripts/check-includes
 	@scripts/run-tests $(BUILD) $(SANITIZED)
 

@@ -139,6 +139,7 @@ qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step);
 
 void qn__cpu_run_tape_ref(const qn__cpu_step *step, const qn__cpu_part *part);
 void qn__cpu_run_tape_avx2(const qn__cpu_step *step, const qn__cpu_part *part);
+void qn__cpu_run_tape_neon(const qn__cpu_step *step, const qn__cpu_part *part);
 void qn__cpu_run_tape_avx512(const qn__cpu_step *step, const qn__cpu_part *part);
 
 #endif

@@ -214,24 +214,38 @@ static const qn__device_ops cpu_ops = {
     .describe = cpu_describe,
 };
 
+/* The interpreter of fused chains of each tier. */
+static const struct {
+    const char *tier;
+    void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
+} interpreters[] = {
+    {"ref", qn__cpu_run_tape_ref},
+#if defined(__x86_64__)
+    {"avx2", qn__cpu_run_tape_avx2},
+    {"avx512", qn__cpu_run_tape_avx512},
+#elif defined(__aarch64__)
+    {"neon", qn__cpu_run_tape_neon},
+#endif
+};
+
 static qn_status choose_tier(qn__cpu *cpu, const qn_device_options *options, qn_error *err)
 {
     const char *tier = options && options->tier ? options->tier : getenv("QN_CPU");
     if (tier && !*tier)
         tier = NULL;
-    if (qn__cpu_kernels_fill(&cpu->table, tier) != 0)
+    if (qn__cpu_kernels_fill(&cpu->table, tier) != 0) {
+        char known[64] = "";
+        for (int i = 0; qn__cpu_tier_name(i); i++) {
+            size_t n = strlen(known);
+            snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", qn__cpu_tier_name(i));
+        }
         return qn__fail(err, QN_UNSUPPORTED,
-                        "cpu: tier \"%s\" is unknown or this processor lacks it; there are ref, "
-                        "avx2 and avx512",
-                        tier);
-    const char *chosen = cpu->table.tier;
-    cpu->tape_op.run = qn__cpu_run_tape_ref;
-#if defined(__x86_64__)
-    if (!strcmp(chosen, "avx512"))
-        cpu->tape_op.run = qn__cpu_run_tape_avx512;
-    else if (!strcmp(chosen, "avx2"))
-        cpu->tape_op.run = qn__cpu_run_tape_avx2;
-#endif
+                        "cpu: tier \"%s\" is unknown or this processor lacks it; there are %s", tier,
+                        known);
+    }
+    for (size_t i = 0; i < sizeof interpreters / sizeof *interpreters; i++)
+        if (!strcmp(interpreters[i].tier, cpu->table.tier))
+            cpu->tape_op.run = interpreters[i].run;
     return QN_OK;
 }
 

@@ -7,8 +7,20 @@
 
 #include <string.h>
 
-#if defined(__x86_64__) && !defined(QN_CPU_REF_ONLY)
+#if defined(QN_CPU_REF_ONLY)
+#define QN_CPU_TIERS 1
+#elif defined(__x86_64__)
+#define QN_CPU_TIERS 3
+#elif defined(__aarch64__)
+#define QN_CPU_TIERS 2
+#else
+#define QN_CPU_TIERS 1
+#endif
+
+#if QN_CPU_TIERS == 3
 #include <cpuid.h>
+
+static const char *const tiers[] = {"ref", "avx2", "avx512"};
 
 static uint64_t enabled_state(void)
 {
@@ -35,32 +47,9 @@ static int best_tier(void)
         return 1;
     return 2;
 }
-#else
-static int best_tier(void)
-{
-    return 0;
-}
-#endif
 
-int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier)
+static void fill_tier(qn__cpu_kernels *t, int tier)
 {
-    static const char *const names[] = {"ref", "avx2", "avx512"};
-    int best = best_tier(), tier = best, status = 0;
-    if (force_tier) {
-        for (tier = 2; tier >= 0 && strcmp(force_tier, names[tier]) != 0; tier--)
-            continue;
-        if (tier < 0 || tier > best) {
-            tier = 0;
-            status = -1;
-        }
-    }
-    memset(t, 0, sizeof *t);
-    t->tier = names[tier];
-    qn__cpu_fill_ref_matmul(t);
-    qn__cpu_fill_ref_rows(t);
-    qn__cpu_fill_ref_f64(t);
-    qn__cpu_fill_ref_attend(t);
-#if defined(__x86_64__) && !defined(QN_CPU_REF_ONLY)
     if (tier >= 1) {
         qn__cpu_fill_matmul_avx2(t);
         qn__cpu_fill_rows_avx2(t);
@@ -74,6 +63,59 @@ int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier)
         qn__cpu_fill_rows_avx512(t);
         qn__cpu_fill_attend_avx512(t);
     }
+}
+#elif QN_CPU_TIERS == 2
+static const char *const tiers[] = {"ref", "neon"};
+
+static int best_tier(void)
+{
+    return 1; /* every AArch64 processor has NEON with fma and f16 conversion */
+}
+
+static void fill_tier(qn__cpu_kernels *t, int tier)
+{
+    if (tier >= 1) {
+        qn__cpu_fill_matmul_neon(t);
+        qn__cpu_fill_rows_neon(t);
+        qn__cpu_fill_attend_neon(t);
+    }
+}
+#else
+static const char *const tiers[] = {"ref"};
+
+static int best_tier(void)
+{
+    return 0;
+}
+
+static void fill_tier(qn__cpu_kernels *t, int tier)
+{
+    (void)t, (void)tier;
+}
 #endif
+
+const char *qn__cpu_tier_name(int i)
+{
+    return i >= 0 && i < QN_CPU_TIERS ? tiers[i] : NULL;
+}
+
+int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier)
+{
+    int best = best_tier(), tier = best, status = 0;
+    if (force_tier) {
+        for (tier = QN_CPU_TIERS - 1; tier >= 0 && strcmp(force_tier, tiers[tier]) != 0; tier--)
+            continue;
+        if (tier < 0 || tier > best) {
+            tier = 0;
+            status = -1;
+        }
+    }
+    memset(t, 0, sizeof *t);
+    t->tier = tiers[tier];
+    qn__cpu_fill_ref_matmul(t);
+    qn__cpu_fill_ref_rows(t);
+    qn__cpu_fill_ref_f64(t);
+    qn__cpu_fill_ref_attend(t);
+    fill_tier(t, tier);
     return status;
 }

@@ -296,11 +296,13 @@ typedef struct qn__cpu_kernels {
 } qn__cpu_kernels;
 
 /*
- * Fills t with the best tier that the machine has, or with force_tier ("ref", "avx2", "avx512";
- * NULL: best). Returns 0, or -1 when the tier is unknown or the machine lacks it (t is then the
+ * Fills t with the best tier that the machine has, or with force_tier ("ref", "avx2" ...; NULL: best). Returns 0, or -1 when the tier is unknown or the machine lacks it (t is then the
  * reference).
  */
 int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier);
+
+/* The tiers of this architecture, lowest first; NULL behind the last. */
+const char *qn__cpu_tier_name(int i);
 
 /* The tiers' parts, for kernels.c alone: each overrides what it has. */
 void qn__cpu_fill_ref_matmul(qn__cpu_kernels *t);
@@ -310,6 +312,9 @@ void qn__cpu_fill_ref_attend(qn__cpu_kernels *t);
 void qn__cpu_fill_matmul_avx2(qn__cpu_kernels *t);
 void qn__cpu_fill_rows_avx2(qn__cpu_kernels *t);
 void qn__cpu_fill_attend_avx2(qn__cpu_kernels *t);
+void qn__cpu_fill_matmul_neon(qn__cpu_kernels *t);
+void qn__cpu_fill_rows_neon(qn__cpu_kernels *t);
+void qn__cpu_fill_attend_neon(qn__cpu_kernels *t);
 void qn__cpu_fill_matmul_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_pack_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_back_avx512(qn__cpu_kernels *t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sixteen f32 lanes in plain C: the vocabulary that vec_math.inl and vec_rows.inl are written in.
- * vec_avx2.h and vec_avx512.h give the same functions with the same bits.
+ * vec_avx2.h, vec_avx512.h and vec_neon.h give the same functions with the same bits.
  *
  * vf, vi, vm are sixteen floats, 32-bit integers, truth values. v_max(a, b) is a > b ? a : b, v_min
  * likewise with <: the second operand wins when either is NaN. v_sum and v_top fold lanes i and i +

@@ -13,7 +13,6 @@ int check_count, check_failures, check_quiet;
 
 int main(int argc, char **argv)
 {
-    static const char *const tiers[] = {"ref", "avx2", "avx512"};
     const char *only = NULL, *bench_name = NULL;
     int bench = 0, json = 0;
     for (int i = 1; i < argc; i++) {
@@ -35,8 +34,9 @@ int main(int argc, char **argv)
     check("fill unknown tier", "-",
           qn__cpu_kernels_fill(&t, "zen") == -1 && !strcmp(t.tier, "ref"));
     check("fill best tier", "-", qn__cpu_kernels_fill(&t, NULL) == 0);
-    for (int i = 0; i < 3; i++) {
-        if ((only && strcmp(only, tiers[i]) != 0) || qn__cpu_kernels_fill(&t, tiers[i]) != 0)
+    for (int i = 0; qn__cpu_tier_name(i); i++) {
+        const char *tier = qn__cpu_tier_name(i);
+        if ((only && strcmp(only, tier) != 0) || qn__cpu_kernels_fill(&t, tier) != 0)
             continue;
         check_maps(&t, &ref);
         check_rows(&t, &ref);

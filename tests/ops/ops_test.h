@@ -24,13 +24,13 @@ typedef struct rig {
     int threads;
 } rig;
 
-enum { MOST_RIGS = 6 };
+enum { MOST_RIGS = 8 };
 
 static inline int open_rigs(rig *rigs)
 {
-    static const char *const tiers[] = {"ref", "avx2", "avx512"};
+    static const char *const tiers[] = {"ref", "avx2", "avx512", "neon"};
     int n = 0;
-    for (int t = 0; t < 3; t++)
+    for (int t = 0; t < 4; t++)
         for (int threads = 1; threads <= 3; threads += 2) {
             qn_device_options o = {.size = sizeof o, .threads = threads, .tier = tiers[t]};
             rigs[n] = (rig){NULL, tiers[t], threads};

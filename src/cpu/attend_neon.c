@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NEON: attention: the shared sources on vec_neon.h. */
+#include "kernels.h"
+#include "vec_neon.h"
+
+#include "vec_math.inl"
+
+#include "attend_vec.inl"
+
+#include "attend.inl"
+
+void qn__cpu_fill_attend_neon(qn__cpu_kernels *t)
+{
+    t->attend = attend_rows;
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Row kernels, rope, maps and conversions of this tier: the shared sources on vec_neon.h. */
+#include "kernels.h"
+#include "vec_neon.h"
+
+#include "vec_math.inl"
+
+#include "vec_rows.inl"
+
+void qn__cpu_fill_rows_neon(qn__cpu_kernels *t)
+{
+    fill_vec_rows(t);
+}

@@ -1,0 +1,24 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The kernel harness for the NEON tier, cross-compiled and run under qemu. Where the machine is itself an
+# AArch64 one, test_kernels has checked that tier already.
+#
+#     run_neon.sh SOURCE_FOLDER
+set -eu
+cd "$1"
+for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
+    command -v $tool >/dev/null && continue
+    echo "there is no $tool: \`scripts/setup --tests\` installs it"
+    echo "[  SKIPPED ] 1 test(s)"
+    exit 0
+done
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+sources=$(for tier in '' neon; do
+    scripts/list-sources src/cpu $tier | grep -E '/(kernels|ref_.*|[a-z]*_neon)\.c$' | grep -v /interpret_
+done)
+# shellcheck disable=SC2086
+aarch64-linux-gnu-gcc -static -std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -Wall -Wextra -Werror \
+    -Iinclude -Isrc $sources tests/cpu/test_kernels.c tests/cpu/check_*.c bench/kernels/bench_cpu.c \
+    -o "$folder/test" -lm -lpthread
+qemu-aarch64 "$folder/test" --quiet --tier neon
