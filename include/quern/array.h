@@ -167,6 +167,26 @@ QN_API int64_t qn_array_elements(const qn_array *a);
 QN_API qn_status qn_read(qn_scope *s, qn_array *a, void *out, size_t bytes);
 QN_API qn_status qn_read_f32(qn_scope *s, qn_array *a, float *out, size_t n);
 QN_API qn_status qn_read_i64(qn_scope *s, qn_array *a, int64_t *out, size_t n);
+/* The same in any type: `out` has room for n elements of it. Converts as qn_cast does. */
+QN_API qn_status qn_read_as(qn_scope *s, qn_array *a, qn_dtype dtype, void *out, size_t n);
+
+/* Visits the elements of an array in row-major order, whatever its strides:
+ *
+ *     qn_cursor *c = qn_cursor_open(s, a);
+ *     while (qn_cursor_next(c))
+ *         printf("[%lld] %g\n", (long long)qn_cursor_index(c)[0], qn_cursor_f64(c));
+ *     qn_cursor_close(c);
+ *
+ * Opening evaluates the array and copies what it spans from the device, so that the cursor may outlive the
+ * scope; NULL with the scope's error set on failure, which _next and _close accept. Index, value (the element as it is stored) and conversions need a _next that gave true. */
+typedef struct qn_cursor qn_cursor;
+QN_API qn_cursor *qn_cursor_open(qn_scope *s, qn_array *a);
+QN_API bool qn_cursor_next(qn_cursor *c);
+QN_API const int64_t *qn_cursor_index(const qn_cursor *c); /* a number for each axis */
+QN_API const void *qn_cursor_value(const qn_cursor *c);
+QN_API double qn_cursor_f64(const qn_cursor *c);
+QN_API int64_t qn_cursor_i64(const qn_cursor *c);
+QN_API void qn_cursor_close(qn_cursor *c);
 
 /* An array with the given values, copied from the host, row-major. */
 QN_API qn_array *qn_from(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape,
@@ -180,7 +200,7 @@ QN_API qn_array *qn_full(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *s
 QN_API qn_array *qn_zeros(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);
 QN_API qn_array *qn_ones(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);
 QN_API qn_array *qn_scalar(qn_scope *s, qn_dtype dtype, double value);
-/* 0, 1, ... n-1 */
+/* 0, 1, ... n-1. More ways to make arrays (eye, tri, linspace, random numbers) are in ops.h. */
 QN_API qn_array *qn_arange(qn_scope *s, qn_dtype dtype, int64_t n);
 
 #ifdef __cplusplus

@@ -37,6 +37,27 @@ QN_API qn_array *qn_relu(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_gelu(qn_scope *s, qn_array *x);      /* by erf */
 QN_API qn_array *qn_gelu_tanh(qn_scope *s, qn_array *x); /* the tanh approximation */
 QN_API qn_array *qn_logical_not(qn_scope *s, qn_array *x); /* bool */
+QN_API qn_array *qn_bitwise_not(qn_scope *s, qn_array *x); /* bool, integers */
+QN_API qn_array *qn_log1p(qn_scope *s, qn_array *x); /* log(1 + x) */
+QN_API qn_array *qn_expm1(qn_scope *s, qn_array *x); /* exp(x) - 1 */
+QN_API qn_array *qn_log2(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_exp2(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_log10(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_tan(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_asin(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_acos(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_atan(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_sinh(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_cosh(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_erfinv(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_softplus(qn_scope *s, qn_array *x); /* log(1 + exp(x)) */
+QN_API qn_array *qn_reciprocal(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_isnan(qn_scope *s, qn_array *x); /* these give bool */
+QN_API qn_array *qn_isinf(qn_scope *s, qn_array *x);
+QN_API qn_array *qn_isfinite(qn_scope *s, qn_array *x);
+
+/* min(max(x, low), high); either may be NULL. */
+QN_API qn_array *qn_clip(qn_scope *s, qn_array *x, qn_array *low, qn_array *high);
 
 /* Converts; rounds to nearest even, floats to integers towards zero. */
 QN_API qn_array *qn_cast(qn_scope *s, qn_array *x, qn_dtype dtype);
@@ -46,11 +67,18 @@ QN_API qn_array *qn_stop_gradient(qn_scope *s, qn_array *x);
 
 /* ---- elementwise: two operands, broadcast against each other --------------------------------- */
 
+/* Of two bools a sum or maximum is "or", a product or minimum "and"; they have no difference. Integers
+ * wrap. A whole quotient or remainder by 0 is 0; an integer to a negative power is 0 but for 1 and -1. */
 QN_API qn_array *qn_add(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_subtract(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_multiply(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_divide(qn_scope *s, qn_array *a, qn_array *b); /* integers become f32 */
-QN_API qn_array *qn_power(qn_scope *s, qn_array *a, qn_array *b);  /* floats */
+QN_API qn_array *qn_power(qn_scope *s, qn_array *a, qn_array *b);
+/* Quotients towards minus infinity, and what is left: of b's sign, as in Python. */
+QN_API qn_array *qn_floor_divide(qn_scope *s, qn_array *a, qn_array *b);
+QN_API qn_array *qn_remainder(qn_scope *s, qn_array *a, qn_array *b);
+QN_API qn_array *qn_atan2(qn_scope *s, qn_array *a, qn_array *b);     /* the angle of (b, a) */
+QN_API qn_array *qn_logaddexp(qn_scope *s, qn_array *a, qn_array *b); /* log(exp(a) + exp(b)) */
 QN_API qn_array *qn_maximum(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_minimum(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_equal(qn_scope *s, qn_array *a, qn_array *b); /* these give bool */
@@ -61,6 +89,14 @@ QN_API qn_array *qn_greater(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_greater_equal(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_logical_and(qn_scope *s, qn_array *a, qn_array *b); /* of bool */
 QN_API qn_array *qn_logical_or(qn_scope *s, qn_array *a, qn_array *b);
+
+/* Of bool and integers. Shifts by the width of the type or more, or by a negative count, leave the sign
+ * (to the right, signed) or 0. */
+QN_API qn_array *qn_bitwise_and(qn_scope *s, qn_array *a, qn_array *b);
+QN_API qn_array *qn_bitwise_or(qn_scope *s, qn_array *a, qn_array *b);
+QN_API qn_array *qn_bitwise_xor(qn_scope *s, qn_array *a, qn_array *b);
+QN_API qn_array *qn_left_shift(qn_scope *s, qn_array *a, qn_array *b);
+QN_API qn_array *qn_right_shift(qn_scope *s, qn_array *a, qn_array *b);
 
 /* a where condition (bool) holds, else b. */
 QN_API qn_array *qn_where(qn_scope *s, qn_array *condition, qn_array *a, qn_array *b);
@@ -74,11 +110,24 @@ QN_API qn_array *qn_reshape(qn_scope *s, qn_array *x, int ndim, const int64_t *s
 QN_API qn_array *qn_transpose(qn_scope *s, qn_array *x, const int *order);
 QN_API qn_array *qn_swap_axes(qn_scope *s, qn_array *x, int a, int b);
 QN_API qn_array *qn_broadcast_to(qn_scope *s, qn_array *x, int ndim, const int64_t *shape);
-/* x[start:stop:step] along one axis, as in Python; step > 0. INT64_MAX as stop: to the end. */
+/* x[start:stop:step] along one axis, as in Python. INT64_MAX as stop: to the end; with a negative step
+ * INT64_MAX as start: from the end, INT64_MIN as stop: to the beginning. */
 QN_API qn_array *qn_slice(qn_scope *s, qn_array *x, int axis, int64_t start, int64_t stop,
                           int64_t step);
 QN_API qn_array *qn_expand_dims(qn_scope *s, qn_array *x, int axis);
 QN_API qn_array *qn_squeeze(qn_scope *s, qn_array *x, int axis);
+QN_API qn_array *qn_flip(qn_scope *s, qn_array *x, int axis);
+QN_API qn_array *qn_flatten(qn_scope *s, qn_array *x);
+/* Axis `from` becomes axis `to`; the others keep their order. */
+QN_API qn_array *qn_move_axis(qn_scope *s, qn_array *x, int from, int to);
+/* n equal parts of an axis into parts[0..n-1]. */
+QN_API qn_status qn_split(qn_scope *s, qn_array *x, int n, int axis, qn_array **parts);
+/* Element (i, j, ...) is number offset + i stride[0] + j stride[1] + ... of x's elements in row-major order;
+ * fails when one would lie outside. x is copied first unless it is row-major. */
+QN_API qn_array *qn_as_strided(qn_scope *s, qn_array *x, int ndim, const int64_t *shape,
+                               const int64_t *stride, int64_t offset);
+/* x[i, i + k] of x [rows, columns] */
+QN_API qn_array *qn_diagonal(qn_scope *s, qn_array *x, int64_t k);
 /* x itself when row-major without gaps, else a copy that is. */
 QN_API qn_array *qn_contiguous(qn_scope *s, qn_array *x);
 
@@ -92,8 +141,68 @@ QN_API qn_array *qn_take(qn_scope *s, qn_array *x, qn_array *ids, int axis);
 QN_API qn_array *qn_take_along_last(qn_scope *s, qn_array *x, qn_array *ids);
 /* x with x[start:start+size] replaced by update, all axes; in place when x was donated. */
 QN_API qn_array *qn_slice_update(qn_scope *s, qn_array *x, qn_array *update, const int64_t *start);
+/* The same with the place as data, integers [ndim]: another place makes no new plan. It is clamped so that
+ * the block lies inside. qn_slice_at reads a block of sizes[ndim]. */
+QN_API qn_array *qn_slice_update_at(qn_scope *s, qn_array *x, qn_array *update, qn_array *start);
+QN_API qn_array *qn_slice_at(qn_scope *s, qn_array *x, qn_array *start, const int64_t *sizes);
 /* x with rows added: x[ids[i]] += update[i] along axis 0, in the order of i. */
 QN_API qn_array *qn_scatter_add(qn_scope *s, qn_array *x, qn_array *ids, qn_array *update);
+
+/* What becomes of the old element where indices meet it, in the order of the indices. Updates whose index
+ * lies outside are left out. NaN wins a MAX or MIN. */
+typedef enum qn_scatter_mode {
+    QN_SCATTER_SET,
+    QN_SCATTER_ADD,
+    QN_SCATTER_MAX,
+    QN_SCATTER_MIN
+} qn_scatter_mode;
+
+/* x updated where qn_take(x, ids, axis) reads; update has the shape of that. */
+QN_API qn_array *qn_scatter(qn_scope *s, qn_array *x, qn_array *ids, qn_array *update, int axis,
+                            qn_scatter_mode mode);
+/* One element for each index: y[i, j] = x[ids[i, j], j] for axis 0. ids has x's shape but along the axis;
+ * sizes of 1 broadcast. An index outside gives zero. */
+QN_API qn_array *qn_take_along(qn_scope *s, qn_array *x, qn_array *ids, int axis);
+/* x updated where qn_take_along(x, ids, axis) reads; update broadcasts to the shape of that. */
+QN_API qn_array *qn_put_along(qn_scope *s, qn_array *x, qn_array *ids, qn_array *update, int axis,
+                              qn_scatter_mode mode);
+/* x[ids[..., 0], ids[..., 1], ...] for ids [..., k]: the first k axes by index. */
+QN_API qn_array *qn_gather_nd(qn_scope *s, qn_array *x, qn_array *ids);
+QN_API qn_array *qn_scatter_nd(qn_scope *s, qn_array *x, qn_array *ids, qn_array *update,
+                               qn_scatter_mode mode);
+
+/* Arrays of one shape along a new axis. */
+QN_API qn_array *qn_stack(qn_scope *s, qn_array *const *arrays, int n, int axis);
+/* before[i] and after[i] more elements along axis i. */
+QN_API qn_array *qn_pad(qn_scope *s, qn_array *x, const int64_t *before, const int64_t *after,
+                        double value);
+/* Along one axis: 0 1 2 0 1 2, and 0 0 1 1 2 2. */
+QN_API qn_array *qn_tile(qn_scope *s, qn_array *x, int axis, int64_t times);
+QN_API qn_array *qn_repeat(qn_scope *s, qn_array *x, int axis, int64_t times);
+/* Moved by `by` places along an axis; what leaves at one end comes in at the other. */
+QN_API qn_array *qn_roll(qn_scope *s, qn_array *x, int64_t by, int axis);
+/* The parts of the last two axes where column - row is at most, at least k; zeros elsewhere. */
+QN_API qn_array *qn_tril(qn_scope *s, qn_array *x, int64_t k);
+QN_API qn_array *qn_triu(qn_scope *s, qn_array *x, int64_t k);
+/* v [n] as diagonal k of a square matrix of zeros. */
+QN_API qn_array *qn_diag(qn_scope *s, qn_array *v, int64_t k);
+/* Ones where column - row is k, at most k; zeros elsewhere. */
+QN_API qn_array *qn_eye(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t columns, int64_t k);
+QN_API qn_array *qn_tri(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t columns, int64_t k);
+/* n floats at equal distances from start to stop, both included. */
+QN_API qn_array *qn_linspace(qn_scope *s, qn_dtype dtype, double start, double stop, int64_t n);
+
+/* ---- sorting: NaN counts as the largest, equal elements keep their order ---------------------------- */
+
+QN_API qn_array *qn_sort(qn_scope *s, qn_array *x, int axis, bool descending);
+/* The indices, i32, that qn_take_along sorts by. */
+QN_API qn_array *qn_argsort(qn_scope *s, qn_array *x, int axis, bool descending);
+/* Element kth in its sorted place, none larger before it, none smaller behind. */
+QN_API qn_array *qn_partition(qn_scope *s, qn_array *x, int64_t kth, int axis);
+QN_API qn_array *qn_argpartition(qn_scope *s, qn_array *x, int64_t kth, int axis);
+/* The k largest along an axis, largest first, and their indices; either may be NULL. */
+QN_API qn_status qn_topk(qn_scope *s, qn_array *x, int64_t k, int axis, qn_array **values,
+                         qn_array **indices);
 
 /* ---- reductions: over one axis, or all with QN_ALL_AXES ------------------------------------------ */
 
@@ -106,7 +215,52 @@ QN_API qn_array *qn_min(qn_scope *s, qn_array *x, int axis, bool keep_dims);
 QN_API qn_array *qn_logsumexp(qn_scope *s, qn_array *x, int axis, bool keep_dims);
 /* Index of the first largest element along the axis, i32. No gradient. */
 QN_API qn_array *qn_argmax(qn_scope *s, qn_array *x, int axis, bool keep_dims);
+QN_API qn_array *qn_argmin(qn_scope *s, qn_array *x, int axis, bool keep_dims);
+QN_API qn_array *qn_prod(qn_scope *s, qn_array *x, int axis, bool keep_dims);
+QN_API qn_array *qn_all(qn_scope *s, qn_array *x, int axis, bool keep_dims); /* bool */
+QN_API qn_array *qn_any(qn_scope *s, qn_array *x, int axis, bool keep_dims);
+/* Squared distance from the mean, summed and divided by n - ddof. */
+QN_API qn_array *qn_var(qn_scope *s, qn_array *x, int axis, int64_t ddof, bool keep_dims);
+
+/* Any of the reductions above over n axes as if they were one, in row-major order. */
+typedef qn_array *qn_reduction(qn_scope *s, qn_array *x, int axis, bool keep_dims);
+QN_API qn_array *qn_over_axes(qn_scope *s, qn_reduction *reduce_one, qn_array *x, const int *axes,
+                              int n, bool keep_dims);
+
+/* Running sums and products along an axis, of the types that qn_sum gives; running extremes. reverse: from
+ * the end. exclusive: without the element itself. */
+QN_API qn_array *qn_cumsum(qn_scope *s, qn_array *x, int axis, bool reverse, bool exclusive);
+QN_API qn_array *qn_cumprod(qn_scope *s, qn_array *x, int axis, bool reverse, bool exclusive);
+QN_API qn_array *qn_cummax(qn_scope *s, qn_array *x, int axis, bool reverse);
+QN_API qn_array *qn_cummin(qn_scope *s, qn_array *x, int axis, bool reverse);
+
 QN_API qn_array *qn_softmax(qn_scope *s, qn_array *x, int axis);
+
+/* ---- random numbers: a key and a shape give the same values everywhere ------------------------------- */
+
+/* Keys are u32 [2] (Threefry-2x32; values as JAX's). Use a key once: split it, or fold a step's number in.
+ * Draws also take keys [B..., 2] and a shape [B..., rest...]: what key b draws is what it draws alone. */
+QN_API qn_array *qn_random_key(qn_scope *s, uint64_t seed);
+QN_API qn_array *qn_random_split(qn_scope *s, qn_array *key, int64_t n);               /* [n, 2] */
+QN_API qn_array *qn_random_fold_in(qn_scope *s, qn_array *key, qn_array *number);      /* [2] */
+/* u8 to u64 */
+QN_API qn_array *qn_random_bits(qn_scope *s, qn_array *key, qn_dtype dtype, int ndim,
+                                const int64_t *shape);
+/* Floats from low to below high; with mean 0 and variance 1. */
+QN_API qn_array *qn_random_uniform(qn_scope *s, qn_array *key, qn_dtype dtype, double low,
+                                   double high, int ndim, const int64_t *shape);
+QN_API qn_array *qn_random_normal(qn_scope *s, qn_array *key, qn_dtype dtype, int ndim,
+                                  const int64_t *shape);
+/* Integers from low to below high. One key. */
+QN_API qn_array *qn_random_integers(qn_scope *s, qn_array *key, qn_dtype dtype, int64_t low,
+                                    int64_t high, int ndim, const int64_t *shape);
+/* True with probability p, which broadcasts to the shape. */
+QN_API qn_array *qn_random_bernoulli(qn_scope *s, qn_array *key, qn_array *p, int ndim,
+                                     const int64_t *shape);
+/* An index along the axis with probability softmax(logits), i32, of logits' shape without the axis. */
+QN_API qn_array *qn_random_categorical(qn_scope *s, qn_array *key, qn_array *logits, int axis);
+/* 0 .. n-1 in random order, i32. One key. */
+QN_API qn_array *qn_random_permutation(qn_scope *s, qn_array *key, int64_t n);
 
 /* ---- matrices ------------------------------------------------------------------------------------ */
 

@@ -129,9 +129,12 @@ qn__ir_value qn__ir_binary(qn__ir *ir, qn__ir_op op, qn__ir_value a, qn__ir_valu
 {
     qn_dtype t = qn__ir_dtype(ir, a);
     bool compares = op >= QN__IR_EQ && op <= QN__IR_LE;
-    bool bits = op == QN__IR_AND || op == QN__IR_OR;
+    bool bits = op == QN__IR_AND || op == QN__IR_OR || op == QN__IR_XOR;
+    bool shifts = op == QN__IR_SHL || op == QN__IR_SHR;
+    bool divides = op == QN__IR_DIV || op == QN__IR_REM || op == QN__IR_POW;
     if (t != qn__ir_dtype(ir, b) || !computes(t) || qn__ir_operands(op) != 2 ||
-        (bits && qn__is_float(t)))
+        ((bits || shifts) && qn__is_float(t)) || ((shifts || divides) && t == QN_BOOL) ||
+        (op == QN__IR_ATAN2 && !qn__is_float(t)))
         return type_error(ir);
     return append_fields(ir, op, compares ? QN_BOOL : t, a, b, 0);
 }

@@ -7,6 +7,10 @@
  * on bool, integers, f32 and f64; 16-bit floats exist only between casts, so each place where a value
  * is rounded is a cast that can be seen. The CPU interprets a program tile by tile; renderers turn it
  * into C and CUDA C.
+ *
+ * Integers wrap. Their division goes towards zero; by zero it gives 0, and so does its remainder. A
+ * negative exponent gives the power towards zero (0 unless the base is 1 or -1; 0 of 0). Shifting by the
+ * type's width or more, or by a negative count, leaves the sign (right, signed) or 0.
  */
 #ifndef QN_CORE_IR_H
 #define QN_CORE_IR_H
@@ -34,6 +38,17 @@
     X(TANH, 1)                                                                                     \
     X(ERF, 1)                                                                                      \
     X(SIGMOID, 1)                                                                                  \
+    X(LOG1P, 1)                                                                                    \
+    X(EXPM1, 1)                                                                                    \
+    X(LOG2, 1)                                                                                     \
+    X(EXP2, 1)                                                                                     \
+    X(LOG10, 1)                                                                                    \
+    X(TAN, 1)                                                                                      \
+    X(ASIN, 1)                                                                                     \
+    X(ACOS, 1)                                                                                     \
+    X(ATAN, 1)                                                                                     \
+    X(SINH, 1)                                                                                     \
+    X(COSH, 1)                                                                                     \
     X(NOT, 1)                                                                                      \
     X(ADD, 2)                                                                                      \
     X(SUB, 2)                                                                                      \
@@ -41,6 +56,7 @@
     X(DIV, 2)                                                                                      \
     X(REM, 2)                                                                                      \
     X(POW, 2)                                                                                      \
+    X(ATAN2, 2)                                                                                    \
     X(MAX, 2)                                                                                      \
     X(MIN, 2)                                                                                      \
     X(EQ, 2)                                                                                       \
@@ -49,6 +65,9 @@
     X(LE, 2)                                                                                       \
     X(AND, 2)                                                                                      \
     X(OR, 2)                                                                                       \
+    X(XOR, 2)                                                                                      \
+    X(SHL, 2)                                                                                      \
+    X(SHR, 2)                                                                                      \
     X(FMA, 3)                                                                                      \
     X(SELECT, 3)
 
@@ -118,8 +137,7 @@ const char *qn__ir_type_c(qn_dtype dtype);
  *         return v1;
  *     }
  * Compile it with -ffp-contract=off (NVRTC: --fmad=false): each instruction rounds once, as on the CPU.
- * Returns the length that was needed, as snprintf; 0 when the program holds an instruction that no
- * device defines (division of integers). */
+ * Returns the length that was needed, as snprintf. */
 size_t qn__ir_render_c(const qn__ir *ir, const char *name, char *text, size_t room);
 
 #endif

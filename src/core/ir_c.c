@@ -37,6 +37,37 @@
     "FN u32 bits_of_f32(f32 f) { return __float_as_uint(f); }\n"                                   \
     "FN f64 f64_of_bits(u64 u) { return __longlong_as_double((i64)u); }\n"
 
+/* Integer instructions that C leaves open in places (core/ir.h says what they give). */
+#define WHOLE_HELPERS                                                                              \
+    "FN u64 div_u64(u64 a, u64 b) { return b ? a / b : 0; }\n"                                     \
+    "FN u64 rem_u64(u64 a, u64 b) { return b ? a % b : 0; }\n"                                     \
+    "FN i64 div_i64(i64 a, i64 b)\n"                                                               \
+    "{\n"                                                                                          \
+    "    return b == 0 ? 0 : b == -1 ? (i64)(0 - (u64)a) : a / b;\n"                               \
+    "}\n"                                                                                          \
+    "FN i64 rem_i64(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % b; }\n"                     \
+    "FN u64 pow_u64(u64 a, u64 b)\n"                                                               \
+    "{\n"                                                                                          \
+    "    u64 y = 1;\n"                                                                             \
+    "    for (; b; b >>= 1, a *= a)\n"                                                             \
+    "        if (b & 1)\n"                                                                         \
+    "            y *= a;\n"                                                                        \
+    "    return y;\n"                                                                              \
+    "}\n"                                                                                          \
+    "FN i64 pow_i64(i64 a, i64 b)\n"                                                               \
+    "{\n"                                                                                          \
+    "    if (b < 0)\n"                                                                             \
+    "        return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;\n"                                \
+    "    return (i64)pow_u64((u64)a, (u64)b);\n"                                                   \
+    "}\n"                                                                                          \
+    "FN u64 shl_u64(u64 a, u64 b, u32 bits) { return b >= bits ? 0 : a << b; }\n"                  \
+    "FN u64 shr_u64(u64 a, u64 b, u32 bits) { return b >= bits ? 0 : a >> b; }\n"                  \
+    "FN i64 shl_i64(i64 a, i64 b, u32 bits) { return (i64)shl_u64((u64)a, (u64)b, bits); }\n"      \
+    "FN i64 shr_i64(i64 a, i64 b, u32 bits)\n"                                                     \
+    "{\n"                                                                                          \
+    "    return (u64)b >= bits ? (a < 0 ? -1 : 0) : a >> b;\n"                                     \
+    "}\n"
+
 #define HELPERS                                                                                    \
     "FN f32 f32_of_bf16(u16 h) { return f32_of_bits((u32)h << 16); }\n"                            \
     "FN u16 bf16_of_f32(f32 f)\n"                                                                  \
@@ -97,7 +128,7 @@
 
 const char *qn__ir_prelude_c(bool cuda)
 {
-    return cuda ? CUDA_TYPES HELPERS : C_TYPES HELPERS;
+    return cuda ? CUDA_TYPES HELPERS WHOLE_HELPERS : C_TYPES HELPERS WHOLE_HELPERS;
 }
 
 const char *qn__ir_type_c(qn_dtype dtype)
@@ -186,8 +217,20 @@ static const char *function_of(uint8_t op)
     case QN__IR_COS: return "cos";
     case QN__IR_TANH: return "tanh";
     case QN__IR_ERF: return "erf";
+    case QN__IR_LOG1P: return "log1p";
+    case QN__IR_EXPM1: return "expm1";
+    case QN__IR_LOG2: return "log2";
+    case QN__IR_EXP2: return "exp2";
+    case QN__IR_LOG10: return "log10";
+    case QN__IR_TAN: return "tan";
+    case QN__IR_ASIN: return "asin";
+    case QN__IR_ACOS: return "acos";
+    case QN__IR_ATAN: return "atan";
+    case QN__IR_SINH: return "sinh";
+    case QN__IR_COSH: return "cosh";
     case QN__IR_REM: return "fmod";
     case QN__IR_POW: return "pow";
+    case QN__IR_ATAN2: return "atan2";
     case QN__IR_FMA: return "fma";
     default: return NULL;
     }
@@ -207,6 +250,7 @@ static const char *operator_of(uint8_t op)
     case QN__IR_LE: return "<=";
     case QN__IR_AND: return "&";
     case QN__IR_OR: return "|";
+    case QN__IR_XOR: return "^";
     default: return NULL;
     }
 }
@@ -240,12 +284,37 @@ static void put_unary(page *p, const qn__ir_instruction *c, const char *type, co
     }
 }
 
+/* Integers: through a helper of 64 bits, cut to the type. NULL: not one of these. */
+static const char *whole_helper_of(uint8_t op)
+{
+    switch (op) {
+    case QN__IR_DIV: return "div";
+    case QN__IR_REM: return "rem";
+    case QN__IR_POW: return "pow";
+    case QN__IR_SHL: return "shl";
+    case QN__IR_SHR: return "shr";
+    default: return NULL;
+    }
+}
+
+static void put_whole(page *p, const char *helper, const qn__ir_instruction *c, const char *type)
+{
+    bool is_signed = qn__dtype_kind((qn_dtype)c->dtype) == QN__SIGNED;
+    put(p, "(%s)%s_%s64(v%d, v%d", type, helper, is_signed ? "i" : "u", c->a, c->b);
+    if (c->op == QN__IR_SHL || c->op == QN__IR_SHR)
+        put(p, ", %d", 8 * (int)qn__dtype_size((qn_dtype)c->dtype));
+    put(p, ")");
+}
+
 static void put_value(page *p, const qn__ir *ir, const qn__ir_instruction *c)
 {
     qn_dtype t = (qn_dtype)c->dtype;
     const char *type = qn__ir_type_c(t), *wide = wide_type(t);
     const char *function = function_of(c->op), *sign = operator_of(c->op);
-    if (function)
+    const char *helper = qn__is_float(t) ? NULL : whole_helper_of(c->op);
+    if (helper)
+        put_whole(p, helper, c, type);
+    else if (function)
         put_function(p, function, c);
     else if (sign && c->op >= QN__IR_EQ && c->op <= QN__IR_LE)
         put(p, "v%d %s v%d", c->a, sign, c->b);
@@ -264,13 +333,6 @@ static void put_value(page *p, const qn__ir *ir, const qn__ir_instruction *c)
             c->a, c->a, c->a, c->b);
     else
         put_unary(p, c, type, wide);
-}
-
-/* Division of integers has no meaning on any device. */
-static bool has_text(const qn__ir_instruction *c)
-{
-    return qn__is_float((qn_dtype)c->dtype) ||
-           (c->op != QN__IR_DIV && c->op != QN__IR_REM && c->op != QN__IR_POW);
 }
 
 static void put_signature(page *p, const qn__ir *ir, const char *name)
@@ -293,8 +355,6 @@ size_t qn__ir_render_c(const qn__ir *ir, const char *name, char *text, size_t ro
     put_signature(&p, ir, name);
     for (int i = 0; i < ir->n; i++) {
         const qn__ir_instruction *c = &ir->code[i];
-        if (!has_text(c))
-            return 0;
         put(&p, "    const %s v%d = ", qn__ir_type_c((qn_dtype)c->dtype), i);
         put_value(&p, ir, c);
         put(&p, ";\n");

@@ -55,7 +55,7 @@ ARITHMETIC(arithmetic_f32, float, float)
 ARITHMETIC(arithmetic_f64, double, double)
 /* clang-format on */
 
-/* What only floats have. */
+/* What only floats have. Functions without a kernel in the table go through C's double ones. */
 #define FLOAT_ONLY(NAME, T, SUFFIX)                                                                \
     static void NAME(const qn__tape_instruction *t, const frame *f, char *to)                      \
     {                                                                                              \
@@ -70,6 +70,18 @@ ARITHMETIC(arithmetic_f64, double, double)
         case QN__IR_CEIL: for (size_t i = 0; i < n; i++) y[i] = ceil##SUFFIX(a[i]); break;         \
         case QN__IR_ROUND: for (size_t i = 0; i < n; i++) y[i] = rint##SUFFIX(a[i]); break;        \
         case QN__IR_FMA: for (size_t i = 0; i < n; i++) y[i] = fma##SUFFIX(a[i], b[i], c[i]); break; \
+        case QN__IR_LOG1P: for (size_t i = 0; i < n; i++) y[i] = (T)log1p((double)a[i]); break;    \
+        case QN__IR_EXPM1: for (size_t i = 0; i < n; i++) y[i] = (T)expm1((double)a[i]); break;    \
+        case QN__IR_LOG2: for (size_t i = 0; i < n; i++) y[i] = (T)log2((double)a[i]); break;      \
+        case QN__IR_EXP2: for (size_t i = 0; i < n; i++) y[i] = (T)exp2((double)a[i]); break;      \
+        case QN__IR_LOG10: for (size_t i = 0; i < n; i++) y[i] = (T)log10((double)a[i]); break;    \
+        case QN__IR_TAN: for (size_t i = 0; i < n; i++) y[i] = (T)tan((double)a[i]); break;        \
+        case QN__IR_ASIN: for (size_t i = 0; i < n; i++) y[i] = (T)asin((double)a[i]); break;      \
+        case QN__IR_ACOS: for (size_t i = 0; i < n; i++) y[i] = (T)acos((double)a[i]); break;      \
+        case QN__IR_ATAN: for (size_t i = 0; i < n; i++) y[i] = (T)atan((double)a[i]); break;      \
+        case QN__IR_SINH: for (size_t i = 0; i < n; i++) y[i] = (T)sinh((double)a[i]); break;      \
+        case QN__IR_COSH: for (size_t i = 0; i < n; i++) y[i] = (T)cosh((double)a[i]); break;      \
+        case QN__IR_ATAN2: for (size_t i = 0; i < n; i++) y[i] = (T)atan2((double)a[i], (double)b[i]); break; \
         default: break;                                                                            \
         }                                                                                          \
     }
@@ -77,6 +89,62 @@ ARITHMETIC(arithmetic_f64, double, double)
 FLOAT_ONLY(floats_f32, float, f)
 FLOAT_ONLY(floats_f64, double, )
 /* clang-format on */
+
+static void floating(const qn__tape_instruction *t, const frame *f, char *to)
+{
+    (t->code.dtype == QN_F32 ? floats_f32 : floats_f64)(t, f, to);
+}
+
+/* What only integers have: core/ir.h says what they give where C leaves it open. */
+#define WHOLE_ONLY(NAME, T, WIDE, BITS, SIGNED)                                                    \
+    static T NAME##_power(T a, T b)                                                                \
+    {                                                                                              \
+        if (SIGNED && b < 0)                                                                       \
+            return a == 1 ? 1 : a == (T)-1 ? (T)(b % 2 ? -1 : 1) : 0;                              \
+        WIDE y = 1, x = (WIDE)a;                                                                   \
+        for (; b; b = (T)(b / 2), x *= x)                                                          \
+            if (b % 2)                                                                             \
+                y *= x;                                                                            \
+        return (T)y;                                                                               \
+    }                                                                                              \
+    static void NAME(const qn__tape_instruction *t, const frame *f, char *to)                      \
+    {                                                                                              \
+        const T *a = (const T *)f->reg[t->a], *b = (const T *)f->reg[t->b];                        \
+        T *y = (T *)to;                                                                            \
+        size_t n = f->n;                                                                           \
+        switch (t->code.op) {                                                                      \
+        case QN__IR_DIV: for (size_t i = 0; i < n; i++) y[i] = b[i] == 0 ? 0 : SIGNED && b[i] == (T)-1 ? (T)(0 - (WIDE)a[i]) : (T)(a[i] / b[i]); break; \
+        case QN__IR_REM: for (size_t i = 0; i < n; i++) y[i] = b[i] == 0 || (SIGNED && b[i] == (T)-1) ? 0 : (T)(a[i] % b[i]); break; \
+        case QN__IR_POW: for (size_t i = 0; i < n; i++) y[i] = NAME##_power(a[i], b[i]); break;    \
+        case QN__IR_SHL: for (size_t i = 0; i < n; i++) { T v = (T)((WIDE)a[i] << ((WIDE)b[i] & (BITS - 1))); y[i] = (WIDE)b[i] < BITS ? v : 0; } break; \
+        case QN__IR_SHR: for (size_t i = 0; i < n; i++) { T v = (T)(a[i] >> ((WIDE)b[i] & (BITS - 1))), none = (T)(SIGNED && a[i] < 0 ? -1 : 0); y[i] = (WIDE)b[i] < BITS ? v : none; } break; \
+        default: break;                                                                            \
+        }                                                                                          \
+    }
+/* clang-format off */
+WHOLE_ONLY(whole_u8, uint8_t, uint32_t, 8, false)
+WHOLE_ONLY(whole_u16, uint16_t, uint32_t, 16, false)
+WHOLE_ONLY(whole_u32, uint32_t, uint32_t, 32, false)
+WHOLE_ONLY(whole_u64, uint64_t, uint64_t, 64, false)
+WHOLE_ONLY(whole_i8, int8_t, uint32_t, 8, true)
+WHOLE_ONLY(whole_i16, int16_t, uint32_t, 16, true)
+WHOLE_ONLY(whole_i32, int32_t, uint32_t, 32, true)
+WHOLE_ONLY(whole_i64, int64_t, uint64_t, 64, true)
+/* clang-format on */
+
+static void whole(const qn__tape_instruction *t, const frame *f, char *to)
+{
+    switch (t->code.dtype) {
+    case QN_U8: whole_u8(t, f, to); break;
+    case QN_U16: whole_u16(t, f, to); break;
+    case QN_U32: whole_u32(t, f, to); break;
+    case QN_U64: whole_u64(t, f, to); break;
+    case QN_I8: whole_i8(t, f, to); break;
+    case QN_I16: whole_i16(t, f, to); break;
+    case QN_I32: whole_i32(t, f, to); break;
+    default: whole_i64(t, f, to); break;
+    }
+}
 
 static void arithmetic(const qn__tape_instruction *t, const frame *f, qn_dtype type, char *to)
 {
@@ -166,6 +234,9 @@ static void logic(const qn__tape_instruction *t, const frame *f, char *to)
     else if (t->code.op == QN__IR_OR)
         for (size_t i = 0; i < bytes; i++)
             to[i] = a[i] | b[i];
+    else if (t->code.op == QN__IR_XOR)
+        for (size_t i = 0; i < bytes; i++)
+            to[i] = a[i] ^ b[i];
     else if (t->code.dtype == QN_BOOL)
         for (size_t i = 0; i < bytes; i++)
             to[i] = !a[i];
@@ -266,19 +337,39 @@ static void run_instruction(const qn__tape_instruction *t, const frame *f, char 
     switch (t->code.op) {
     case QN__IR_CONST: constant(t, f, to); break;
     case QN__IR_CAST: cast_tile(t, f, to); break;
-    case QN__IR_POW: power(t, f, to); break;
     case QN__IR_SELECT: select_tile(t, f, to); break;
     case QN__IR_AND:
     case QN__IR_OR:
+    case QN__IR_XOR:
     case QN__IR_NOT: logic(t, f, to); break;
     case QN__IR_DIV:
     case QN__IR_REM:
+    case QN__IR_POW:
+    case QN__IR_SHL:
+    case QN__IR_SHR:
+        if (!qn__is_float((qn_dtype)t->code.dtype))
+            whole(t, f, to);
+        else if (t->code.op == QN__IR_POW)
+            power(t, f, to);
+        else
+            floating(t, f, to);
+        break;
     case QN__IR_FLOOR:
     case QN__IR_CEIL:
     case QN__IR_ROUND:
     case QN__IR_FMA:
-        (t->code.dtype == QN_F32 ? floats_f32 : floats_f64)(t, f, to);
-        break;
+    case QN__IR_LOG1P:
+    case QN__IR_EXPM1:
+    case QN__IR_LOG2:
+    case QN__IR_EXP2:
+    case QN__IR_LOG10:
+    case QN__IR_TAN:
+    case QN__IR_ASIN:
+    case QN__IR_ACOS:
+    case QN__IR_ATAN:
+    case QN__IR_SINH:
+    case QN__IR_COSH:
+    case QN__IR_ATAN2: floating(t, f, to); break;
     default: arithmetic(t, f, (qn_dtype)t->from, to); break;
     }
 }

@@ -182,45 +182,46 @@ const qn__cpu_op qn__cpu_slice_update = {QN__OP_SLICE_UPDATE,
                                          .prepare = prepare_slice_update,
                                          .run = run_slice_update};
 
-static bool accepts_scatter_add(const qn_array *node)
-{
-    return node->dtype == QN_F32 || node->dtype == QN_F64 || node->dtype == QN_BF16;
-}
+/* ---- blocks at a place that is data --------------------------------------------------------------------------- */
 
-/* A unit is a column of the rows, so that rows with one index are added in order by one thread. */
-static int64_t prepare_scatter_add(qn__cpu_step *step)
+/* The element offset of a block of `shape` in o at start, clamped so that it lies inside. */
+static int64_t block_offset(const qn__operand *o, const int64_t *shape, const int32_t *start)
 {
-    const qn__operand *y = &step->call->operand[3];
-    step->n_phases = 1;
-    step->units[0] = y->shape[0] ? qn__cpu_elements(y) / y->shape[0] : 0;
-    return qn__cpu_elements(&step->call->operand[2]);
-}
-
-static void run_scatter_add(const qn__cpu_step *step, const qn__cpu_part *part)
-{
-    const qn__operand *y = &step->call->operand[3];
-    int64_t rows = qn__cpu_elements(&step->call->operand[1]), n = step->units[0];
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t id = ((const int32_t *)part->at[1])[i];
-        if (id < 0 || id >= y->shape[0])
-            continue;
-        for (int64_t c = part->begin; c < part->end; c++) {
-            int64_t to = id * n + c, from = i * n + c;
-            if (y->dtype == QN_F64) {
-                ((double *)part->at[3])[to] += ((const double *)part->at[2])[from];
-            } else if (y->dtype == QN_F32) {
-                ((float *)part->at[3])[to] += ((const float *)part->at[2])[from];
-            } else {
-                uint16_t *sum = (uint16_t *)part->at[3] + to;
-                *sum = qn__f32_to_bf16(
-                    qn__bf16_to_f32(*sum) +
-                    qn__bf16_to_f32(((const uint16_t *)part->at[2])[from]));
-            }
-        }
+    int64_t at = 0;
+    for (int i = 0; i < o->ndim; i++) {
+        int64_t from = start[i], last = o->shape[i] - shape[i];
+        at += (from < 0 ? 0 : from > last ? last : from) * o->stride[i];
     }
+    return at;
 }
 
-const qn__cpu_op qn__cpu_scatter_add = {QN__OP_SCATTER_ADD,
-                                        .accepts = accepts_scatter_add,
-                                        .prepare = prepare_scatter_add,
-                                        .run = run_scatter_add};
+static void run_slice_at(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[2];
+    qn__operand block = *x;
+    memcpy(block.shape, y->shape, sizeof block.shape);
+    int64_t at = block_offset(x, y->shape, (const int32_t *)part->at[1]);
+    qn__cpu_copy(&block, part->at[0] + at * (int64_t)qn__dtype_size((qn_dtype)x->dtype), y,
+                 part->at[2], part->begin, part->end);
+}
+
+const qn__cpu_op qn__cpu_slice_at = {QN__OP_SLICE_AT,
+                                     .accepts = accepts_plain,
+                                     .prepare = prepare_elements,
+                                     .run = run_slice_at};
+
+static void run_slice_update_at(const qn__cpu_step *step, const qn__cpu_part *part)
+{
+    const qn__operand *u = &step->call->operand[1], *y = &step->call->operand[3];
+    qn__operand block = *y;
+    memcpy(block.shape, u->shape, sizeof block.shape);
+    int64_t at = block_offset(y, u->shape, (const int32_t *)part->at[2]);
+    qn__cpu_copy(u, part->at[1], &block,
+                 part->at[3] + at * (int64_t)qn__dtype_size((qn_dtype)y->dtype), part->begin,
+                 part->end);
+}
+
+const qn__cpu_op qn__cpu_slice_update_at = {QN__OP_SLICE_UPDATE_AT,
+                                            .accepts = accepts_plain,
+                                            .prepare = prepare_slice_update,
+                                            .run = run_slice_update_at};

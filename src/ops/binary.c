@@ -4,8 +4,15 @@
  */
 #include "ops/ops.h"
 
-/* What an operation makes of the promoted type. */
-typedef enum operand_rule { ANY_TYPE, FLOATS, COMPARES, BOOLS } operand_rule;
+/* What an operation makes of the promoted type. ARITHMETIC of bools stays bool where it means something:
+ * a sum is "or", a product "and". NUMBERS makes bools i32. */
+typedef enum operand_rule { ARITHMETIC, NUMBERS, FLOATS, COMPARES, BOOLS, BITS, WHOLE } operand_rule;
+
+/* The operation on two bools that stands for one of numbers. */
+static qn__op_id of_bools(qn__op_id op)
+{
+    return op == QN__OP_ADD || op == QN__OP_MAXIMUM ? QN__OP_LOGICAL_OR : QN__OP_LOGICAL_AND;
+}
 
 static qn_array *binary(qn_scope *s, qn__op_id op, qn_array *a, qn_array *b, operand_rule rule)
 {
@@ -15,11 +22,17 @@ static qn_array *binary(qn_scope *s, qn__op_id op, qn_array *a, qn_array *b, ope
     if (!b)
         return qn__poison(s);
     qn_dtype type = qn__dtype_promote((qn_dtype)a->dtype, (qn_dtype)b->dtype);
+    if ((rule == BITS || rule == WHOLE) && qn__is_float(type))
+        return qn__op_fail(s, name, a, b, "only bool and integers have bits");
     if (rule == BOOLS)
         type = QN_BOOL;
     if (rule == FLOATS && !qn__is_float(type))
         type = QN_F32;
-    if (type == QN_BOOL && rule == ANY_TYPE)
+    if (type == QN_BOOL && rule == ARITHMETIC && op == QN__OP_SUBTRACT)
+        return qn__op_fail(s, name, a, b, "bools have no difference: use not_equal, or cast");
+    if (type == QN_BOOL && rule == ARITHMETIC)
+        op = of_bools(op);
+    if (type == QN_BOOL && (rule == NUMBERS || rule == WHOLE))
         type = QN_I32;
     qn_array *in[] = {qn_cast(s, a, type), qn_cast(s, b, type)};
     if (s->error.code != QN_OK)
@@ -28,19 +41,28 @@ static qn_array *binary(qn_scope *s, qn__op_id op, qn_array *a, qn_array *b, ope
 }
 
 #define CONSTRUCTORS(X)                                                                            \
-    X(add, ADD, ANY_TYPE)                                                                          \
-    X(subtract, SUBTRACT, ANY_TYPE)                                                                \
-    X(multiply, MULTIPLY, ANY_TYPE)                                                                \
+    X(add, ADD, ARITHMETIC)                                                                          \
+    X(subtract, SUBTRACT, ARITHMETIC)                                                                \
+    X(multiply, MULTIPLY, ARITHMETIC)                                                                \
     X(divide, DIVIDE, FLOATS)                                                                      \
-    X(power, POWER, FLOATS)                                                                        \
-    X(maximum, MAXIMUM, ANY_TYPE)                                                                  \
-    X(minimum, MINIMUM, ANY_TYPE)                                                                  \
+    X(power, POWER, NUMBERS)                                                                       \
+    X(maximum, MAXIMUM, ARITHMETIC)                                                                  \
+    X(minimum, MINIMUM, ARITHMETIC)                                                                  \
     X(equal, EQUAL, COMPARES)                                                                      \
     X(not_equal, NOT_EQUAL, COMPARES)                                                              \
     X(less, LESS, COMPARES)                                                                        \
     X(less_equal, LESS_EQUAL, COMPARES)                                                            \
     X(logical_and, LOGICAL_AND, BOOLS)                                                             \
-    X(logical_or, LOGICAL_OR, BOOLS)
+    X(logical_or, LOGICAL_OR, BOOLS)                                                               \
+    X(floor_divide, FLOOR_DIVIDE, NUMBERS)                                                         \
+    X(remainder, REMAINDER, NUMBERS)                                                               \
+    X(atan2, ATAN2, FLOATS)                                                                        \
+    X(logaddexp, LOGADDEXP, FLOATS)                                                                \
+    X(bitwise_and, BITWISE_AND, BITS)                                                              \
+    X(bitwise_or, BITWISE_OR, BITS)                                                                \
+    X(bitwise_xor, BITWISE_XOR, BITS)                                                              \
+    X(left_shift, LEFT_SHIFT, WHOLE)                                                               \
+    X(right_shift, RIGHT_SHIFT, WHOLE)
 #define CONSTRUCTOR(name, id, rule)                                                                \
     qn_array *qn_##name(qn_scope *s, qn_array *a, qn_array *b)                                     \
     {                                                                                              \
@@ -206,6 +228,59 @@ static qn_array *jvp_extreme(qn_scope *s, const qn_array *node, qn_array *const 
         s, node, qn_where(s, took_first(s, node), t[0] ? t[0] : zero, t[1] ? t[1] : zero), NULL);
 }
 
+/* -floor(a / b), the slope of a - b floor(a / b) in b */
+static qn_array *remainder_slope(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_negative(s, qn_multiply(s, ct, qn_floor_divide(s, node->in[0], node->in[1])));
+}
+
+static void vjp_remainder(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                          qn_array **grads)
+{
+    give(s, node, 0, want, grads, ct);
+    if (want[1])
+        give(s, node, 1, want, grads, remainder_slope(s, node, ct));
+}
+
+static qn_array *jvp_remainder(qn_scope *s, const qn_array *node, qn_array *const *t)
+{
+    return sum_tangents(s, node, t[0], t[1] ? remainder_slope(s, node, t[1]) : NULL);
+}
+
+/* b / (a^2 + b^2) in a, -a / (a^2 + b^2) in b */
+static qn_array *atan2_slope(qn_scope *s, const qn_array *node, int i, qn_array *ct)
+{
+    qn_array *a = node->in[0], *b = node->in[1];
+    qn_array *size = qn_add(s, qn_square(s, a), qn_square(s, b));
+    qn_array *slope = qn_divide(s, i ? qn_negative(s, a) : b, size);
+    return qn_multiply(s, ct, slope);
+}
+
+/* exp(x - y): the share of operand i; equal infinities share alike */
+static qn_array *logaddexp_slope(qn_scope *s, const qn_array *node, int i, qn_array *ct)
+{
+    qn_array *own = node->in[i], *other = node->in[1 - i];
+    qn_array *share = qn_where(s, qn_equal(s, own, other), qn__scalar_like(s, ct, 0.5),
+                               qn_sigmoid(s, qn_subtract(s, own, other)));
+    return qn_multiply(s, ct, share);
+}
+
+#define TWO_SLOPES(name)                                                                           \
+    static void vjp_##name(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,      \
+                           qn_array **grads)                                                       \
+    {                                                                                              \
+        for (int i = 0; i < 2; i++)                                                                \
+            if (want[i])                                                                           \
+                give(s, node, i, want, grads, name##_slope(s, node, i, ct));                       \
+    }                                                                                              \
+    static qn_array *jvp_##name(qn_scope *s, const qn_array *node, qn_array *const *t)             \
+    {                                                                                              \
+        return sum_tangents(s, node, t[0] ? name##_slope(s, node, 0, t[0]) : NULL,                 \
+                            t[1] ? name##_slope(s, node, 1, t[1]) : NULL);                         \
+    }
+TWO_SLOPES(atan2)
+TWO_SLOPES(logaddexp)
+
 static void vjp_where(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
                       qn_array **grads)
 {
@@ -237,6 +312,63 @@ static qn_array *jvp_compare(qn_scope *s, const qn_array *node, qn_array *const 
     return NULL;
 }
 
+/* ---- emit functions of those that take several instructions -------------------------------------- */
+
+/* The remainder of a division towards zero, and whether its sign differs from the divisor's. */
+static qn__ir_value emit_rest(qn__ir *ir, const qn__ir_value *in, qn__ir_value *differs)
+{
+    qn_dtype type = qn__ir_dtype(ir, in[0]);
+    qn__ir_value zero = qn__ir_integer(ir, type, 0);
+    qn__ir_value rest = qn__ir_binary(ir, QN__IR_REM, in[0], in[1]);
+    qn__ir_value signs = qn__ir_binary(ir, QN__IR_XOR, qn__ir_binary(ir, QN__IR_LT, rest, zero),
+                                       qn__ir_binary(ir, QN__IR_LT, in[1], zero));
+    *differs = qn__ir_binary(ir, QN__IR_AND, signs, qn__ir_binary(ir, QN__IR_NE, rest, zero));
+    return rest;
+}
+
+/* Of the divisor's sign, as Python's %. */
+static qn__ir_value emit_remainder(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)params;
+    qn__ir_value differs, rest = emit_rest(ir, in, &differs);
+    return qn__ir_ternary(ir, QN__IR_SELECT, differs, qn__ir_binary(ir, QN__IR_ADD, rest, in[1]),
+                          rest);
+}
+
+/* Integers: the quotient towards zero, less one where the signs differ. Floats: (a - rest) / b, nearly
+ * whole, rounded; a / b where b is 0. */
+static qn__ir_value emit_floor_divide(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)params;
+    qn_dtype type = qn__ir_dtype(ir, in[0]);
+    bool real = qn__is_float(type);
+    qn__ir_value differs, rest = emit_rest(ir, in, &differs), one = qn__ir_integer(ir, type, 1);
+    qn__ir_value part = real ? qn__ir_binary(ir, QN__IR_SUB, in[0], rest) : in[0];
+    qn__ir_value q = qn__ir_binary(ir, QN__IR_DIV, part, in[1]);
+    q = qn__ir_ternary(ir, QN__IR_SELECT, differs, qn__ir_binary(ir, QN__IR_SUB, q, one), q);
+    if (!real)
+        return q;
+    qn__ir_value by_zero =
+        qn__ir_binary(ir, QN__IR_EQ, in[1], qn__ir_integer(ir, type, 0));
+    return qn__ir_ternary(ir, QN__IR_SELECT, by_zero,
+                          qn__ir_binary(ir, QN__IR_DIV, in[0], in[1]),
+                          qn__ir_unary(ir, QN__IR_ROUND, q));
+}
+
+/* max(a, b) + log(1 + exp(-|a - b|)); of equal operands the difference is taken as 0, infinite ones
+ * included */
+static qn__ir_value emit_logaddexp(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)params;
+    qn_dtype type = qn__ir_dtype(ir, in[0]);
+    qn__ir_value same = qn__ir_binary(ir, QN__IR_EQ, in[0], in[1]);
+    qn__ir_value apart = qn__ir_unary(ir, QN__IR_ABS, qn__ir_binary(ir, QN__IR_SUB, in[0], in[1]));
+    apart = qn__ir_ternary(ir, QN__IR_SELECT, same, qn__ir_real(ir, type, 0), apart);
+    qn__ir_value e = qn__ir_unary(ir, QN__IR_EXP, qn__ir_unary(ir, QN__IR_NEG, apart));
+    return qn__ir_binary(ir, QN__IR_ADD, qn__ir_binary(ir, QN__IR_MAX, in[0], in[1]),
+                         qn__ir_unary(ir, QN__IR_LOG1P, e));
+}
+
 #define DEFINITION(symbol, text, id, derivative)                                                   \
     const qn__op_def qn__##symbol##_op = {.name = text,                                            \
                                           .class = QN__ELEMENTWISE,                                \
@@ -257,3 +389,25 @@ DEFINITION(less_equal, "less_equal", LE, compare);
 DEFINITION(logical_and, "logical_and", AND, compare);
 DEFINITION(logical_or, "logical_or", OR, compare);
 DEFINITION(where, "where", SELECT, where);
+DEFINITION(atan2, "atan2", ATAN2, atan2);
+DEFINITION(bitwise_and, "bitwise_and", AND, compare);
+DEFINITION(bitwise_or, "bitwise_or", OR, compare);
+DEFINITION(bitwise_xor, "bitwise_xor", XOR, compare);
+DEFINITION(left_shift, "left_shift", SHL, compare);
+DEFINITION(right_shift, "right_shift", SHR, compare);
+
+const qn__op_def qn__floor_divide_op = {.name = "floor_divide",
+                                        .class = QN__ELEMENTWISE,
+                                        .emit = emit_floor_divide,
+                                        .vjp = vjp_compare,
+                                        .jvp = jvp_compare};
+const qn__op_def qn__remainder_op = {.name = "remainder",
+                                     .class = QN__ELEMENTWISE,
+                                     .emit = emit_remainder,
+                                     .vjp = vjp_remainder,
+                                     .jvp = jvp_remainder};
+const qn__op_def qn__logaddexp_op = {.name = "logaddexp",
+                                     .class = QN__ELEMENTWISE,
+                                     .emit = emit_logaddexp,
+                                     .vjp = vjp_logaddexp,
+                                     .jvp = jvp_logaddexp};

@@ -7,6 +7,7 @@
 #define QN_OPS_PARAMS_H
 
 #include "core/op.h"
+#include "quern/ops.h"
 
 enum {
 #define OP_ENUM(name, definition) QN__OP_##name,
@@ -47,6 +48,40 @@ typedef struct qn__transpose_params {
 typedef struct qn__slice_update_params {
     int64_t start[QN_MAX_NDIM];
 } qn__slice_update_params;
+
+typedef struct qn__flip_params {
+    int64_t axis;
+} qn__flip_params;
+
+typedef struct qn__as_strided_params {
+    int64_t stride[QN_MAX_NDIM], offset;
+} qn__as_strided_params;
+
+/* The sizes of the block are the output's, and the update's. */
+typedef struct qn__scatter_params {
+    int32_t mode; /* qn_scatter_mode, not QN_SCATTER_ADD: that is an operation of its own */
+} qn__scatter_params;
+
+typedef enum qn__cumulation { QN__CUMSUM, QN__CUMPROD, QN__CUMMAX, QN__CUMMIN } qn__cumulation;
+
+/* Along the last axis. */
+typedef struct qn__cumulate_params {
+    int32_t cumulation; /* qn__cumulation */
+    int32_t reverse, exclusive;
+} qn__cumulate_params;
+QN__NO_PADDING(qn__cumulate_params, 12);
+
+/* Along the last axis; equal elements stay in order, NaN counts as largest. */
+typedef struct qn__argsort_params {
+    int32_t descending;
+} qn__argsort_params;
+
+/* Which word of the two, or their exclusive or. */
+typedef enum qn__threefry_word { QN__THREEFRY_0, QN__THREEFRY_1, QN__THREEFRY_XOR } qn__threefry_word;
+
+typedef struct qn__threefry_params {
+    int32_t word; /* qn__threefry_word */
+} qn__threefry_params;
 
 typedef struct qn__norm_params {
     float eps;

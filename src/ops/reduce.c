@@ -124,6 +124,110 @@ qn_array *qn_mean(qn_scope *s, qn_array *x, int axis, bool keep_dims)
     return qn_divide(s, sum, qn__scalar_like(s, sum, n));
 }
 
+/* As argmax of what is smallest where x is largest. */
+qn_array *qn_argmin(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    x = qn__input(s, x, "argmin");
+    if (!x)
+        return qn__poison(s);
+    bool real = qn__is_float((qn_dtype)x->dtype);
+    return qn_argmax(s, real ? qn_negative(s, x) : qn_bitwise_not(s, x), axis, keep_dims);
+}
+
+qn_array *qn_any(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    qn_array *n = qn_sum(s, qn_cast(s, x, QN_BOOL), axis, keep_dims);
+    return qn_not_equal(s, n, qn_scalar(s, QN_I32, 0));
+}
+
+qn_array *qn_all(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    return qn_logical_not(s, qn_any(s, qn_logical_not(s, x), axis, keep_dims));
+}
+
+/* Halves are multiplied until one element is left: the order depends on the length only, and the gradient
+ * is right where elements are 0. 16-bit floats are computed in f32, rounded once. */
+qn_array *qn_prod(qn_scope *s, qn_array *x, int axis, bool keep_dims)
+{
+    x = qn__input(s, x, "prod");
+    if (!x || (axis != QN_ALL_AXES && (axis = qn__axis(s, "prod", x, axis)) < 0))
+        return qn__poison(s);
+    qn_dtype type = result_type(QN__SUM, (qn_dtype)x->dtype), wide = qn__dtype_compute(type);
+    int64_t kept[QN_MAX_NDIM];
+    int ndim = x->ndim;
+    for (int i = 0; i < ndim; i++)
+        kept[i] = axis == QN_ALL_AXES || i == axis ? 1 : x->shape[i];
+    qn_array *y = axis_last(s, qn_cast(s, x, wide), axis);
+    while (!qn__is_poison(s, y) && y->shape[y->ndim - 1] > 1) {
+        int64_t n = y->shape[y->ndim - 1], half = n / 2;
+        qn_array *product = qn_multiply(s, qn_slice(s, y, -1, 0, half, 1),
+                                        qn_slice(s, y, -1, half, 2 * half, 1));
+        qn_array *parts[] = {product, qn_slice(s, y, -1, 2 * half, n, 1)};
+        y = n % 2 ? qn_concatenate(s, parts, 2, -1) : product;
+    }
+    if (qn__is_poison(s, y))
+        return y;
+    if (y->shape[y->ndim - 1] == 0)
+        y = qn_ones(s, wide, y->ndim - 1, y->shape);
+    else
+        y = qn_squeeze(s, y, -1);
+    y = qn_cast(s, y, type);
+    return keep_dims ? qn_reshape(s, y, ndim, kept) : y;
+}
+
+qn_array *qn_var(qn_scope *s, qn_array *x, int axis, int64_t ddof, bool keep_dims)
+{
+    x = qn__input(s, x, "var");
+    int at = !x ? -1 : axis == QN_ALL_AXES ? 0 : qn__axis(s, "var", x, axis);
+    if (at < 0)
+        return qn__poison(s);
+    double n = (double)(axis == QN_ALL_AXES ? qn__elements(x) : x->shape[at]);
+    qn_dtype type = qn__is_float((qn_dtype)x->dtype) ? (qn_dtype)x->dtype : QN_F32;
+    x = qn_cast(s, x, qn__dtype_compute(type));
+    qn_array *off = qn_square(s, qn_subtract(s, x, qn_mean(s, x, axis, true)));
+    qn_array *sum = qn_sum(s, off, axis, keep_dims);
+    return qn_cast(s, qn_divide(s, sum, qn__scalar_like(s, x, n - (double)ddof)), type);
+}
+
+/* The axes become one, the last; what `reduce_one` makes of it depends on its length only. */
+qn_array *qn_over_axes(qn_scope *s, qn_reduction *reduce_one, qn_array *x, const int *axes, int n,
+                       bool keep_dims)
+{
+    x = qn__input(s, x, "over_axes");
+    if (!x)
+        return qn__poison(s);
+    unsigned reduced = 0;
+    for (int i = 0; i < n; i++) {
+        int axis = qn__axis(s, "over_axes", x, axes[i]);
+        if (axis < 0)
+            return qn__poison(s);
+        if (reduced & 1u << axis)
+            return qn__op_fail(s, "over_axes", x, NULL, "an axis is named twice");
+        reduced |= 1u << axis;
+    }
+    if (!n)
+        return qn__op_fail(s, "over_axes", x, NULL, "no axis is named");
+    int order[QN_MAX_NDIM], k = 0;
+    int64_t shape[QN_MAX_NDIM], kept[QN_MAX_NDIM], length = 1;
+    for (int i = 0; i < x->ndim; i++) {
+        kept[i] = reduced & 1u << i ? 1 : x->shape[i];
+        if (!(reduced & 1u << i)) {
+            shape[k] = x->shape[i];
+            order[k++] = i;
+        }
+    }
+    for (int i = 0, last = k; i < x->ndim; i++)
+        if (reduced & 1u << i) {
+            length *= x->shape[i];
+            order[last++] = i;
+        }
+    shape[k] = length;
+    int ndim = x->ndim;
+    qn_array *y = qn_reshape(s, qn_transpose(s, x, order), k + 1, shape);
+    y = reduce_one(s, y, -1, false);
+    return keep_dims ? qn_reshape(s, y, ndim, kept) : y;
+}
+
 /* ---- derivatives: y [...], x [..., n] ------------------------------------------------------------------ */
 
 static qn_array *spread(qn_scope *s, qn_array *y, const qn_array *x)

@@ -138,6 +138,70 @@ static qn_array *scale_gelu_tanh(qn_scope *s, const qn_array *node, qn_array *ct
     return qn_multiply(s, ct, qn_multiply(s, half, qn_add(s, qn_add(s, one, t), d)));
 }
 
+/* 1 / (1 + x) */
+static qn_array *scale_log1p(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_divide(s, ct, qn_add(s, node->in[0], qn__scalar_like(s, ct, 1)));
+}
+
+static qn_array *scale_expm1(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_multiply(s, ct, qn_exp(s, node->in[0]));
+}
+
+static qn_array *scale_log2(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *scaled = qn_multiply(s, ct, qn__scalar_like(s, ct, 1.4426950408889634));
+    return qn_divide(s, scaled, node->in[0]);
+}
+
+static qn_array *scale_exp2(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *scaled = qn_multiply(s, ct, qn__scalar_like(s, ct, 0.69314718055994531));
+    return qn_multiply(s, scaled, qn_exp2(s, node->in[0]));
+}
+
+static qn_array *scale_log10(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *scaled = qn_multiply(s, ct, qn__scalar_like(s, ct, 0.43429448190325182));
+    return qn_divide(s, scaled, node->in[0]);
+}
+
+/* 1 + y^2 */
+static qn_array *scale_tan(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *y = qn_tan(s, node->in[0]);
+    return qn_multiply(s, ct, qn_add(s, qn__scalar_like(s, ct, 1), qn_square(s, y)));
+}
+
+/* 1 / sqrt(1 - x^2) */
+static qn_array *scale_asin(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    qn_array *rest = qn_subtract(s, qn__scalar_like(s, ct, 1), qn_square(s, node->in[0]));
+    return qn_divide(s, ct, qn_sqrt(s, rest));
+}
+
+static qn_array *scale_acos(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_negative(s, scale_asin(s, node, ct));
+}
+
+/* 1 / (1 + x^2) */
+static qn_array *scale_atan(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_divide(s, ct, qn_add(s, qn__scalar_like(s, ct, 1), qn_square(s, node->in[0])));
+}
+
+static qn_array *scale_sinh(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_multiply(s, ct, qn_cosh(s, node->in[0]));
+}
+
+static qn_array *scale_cosh(qn_scope *s, const qn_array *node, qn_array *ct)
+{
+    return qn_multiply(s, ct, qn_sinh(s, node->in[0]));
+}
+
 /* A cast's derivative casts back, and forth for the tangent; integers have none. */
 static void vjp_cast(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
                      qn_array **grads)
@@ -257,7 +321,18 @@ static qn__ir_value emit_gelu_tanh(qn__ir *ir, const void *params, const qn__ir_
     X(silu, SILU, true)                                                                            \
     X(relu, RELU, false)                                                                           \
     X(gelu, GELU, true)                                                                            \
-    X(gelu_tanh, GELU_TANH, true)
+    X(gelu_tanh, GELU_TANH, true)                                                                  \
+    X(log1p, LOG1P, true)                                                                          \
+    X(expm1, EXPM1, true)                                                                          \
+    X(log2, LOG2, true)                                                                            \
+    X(exp2, EXP2, true)                                                                            \
+    X(log10, LOG10, true)                                                                          \
+    X(tan, TAN, true)                                                                              \
+    X(asin, ASIN, true)                                                                            \
+    X(acos, ACOS, true)                                                                            \
+    X(atan, ATAN, true)                                                                            \
+    X(sinh, SINH, true)                                                                            \
+    X(cosh, COSH, true)
 #define CONSTANT_SLOPE(X)                                                                          \
     X(sign, SIGN, false)                                                                           \
     X(floor, FLOOR, true)                                                                          \
@@ -303,6 +378,16 @@ qn_array *qn_round(qn_scope *s, qn_array *x)
 qn_array *qn_logical_not(qn_scope *s, qn_array *x)
 {
     return unary(s, QN__OP_LOGICAL_NOT, qn_cast(s, x, QN_BOOL), false);
+}
+
+qn_array *qn_bitwise_not(qn_scope *s, qn_array *x)
+{
+    x = qn__input(s, x, "bitwise_not");
+    if (!x)
+        return qn__poison(s);
+    if (qn__is_float((qn_dtype)x->dtype))
+        return qn__op_fail(s, "bitwise_not", x, NULL, "only bool and integers have bits to invert");
+    return qn__elementwise(s, QN__OP_BITWISE_NOT, (qn_dtype)x->dtype, 1, &x);
 }
 
 qn_array *qn_cast(qn_scope *s, qn_array *x, qn_dtype dtype)
@@ -374,6 +459,17 @@ BY_INSTRUCTION(tanh, TANH);
 BY_INSTRUCTION(erf, ERF);
 BY_INSTRUCTION(sigmoid, SIGMOID);
 BY_INSTRUCTION(negative, NEG);
+BY_INSTRUCTION(log1p, LOG1P);
+BY_INSTRUCTION(expm1, EXPM1);
+BY_INSTRUCTION(log2, LOG2);
+BY_INSTRUCTION(exp2, EXP2);
+BY_INSTRUCTION(log10, LOG10);
+BY_INSTRUCTION(tan, TAN);
+BY_INSTRUCTION(asin, ASIN);
+BY_INSTRUCTION(acos, ACOS);
+BY_INSTRUCTION(atan, ATAN);
+BY_INSTRUCTION(sinh, SINH);
+BY_INSTRUCTION(cosh, COSH);
 BY_EMIT(square);
 BY_EMIT(silu);
 BY_EMIT(relu);
@@ -387,7 +483,9 @@ BY_EMIT(gelu_tanh);
                                         .vjp = vjp_zero,                                           \
                                         .jvp = jvp_zero};
 #define QN__IR_LOGICAL_NOT QN__IR_NOT
+#define QN__IR_BITWISE_NOT QN__IR_NOT
 CONSTANT_SLOPE(STEP_FUNCTION)
+STEP_FUNCTION(bitwise_not, BITWISE_NOT, false)
 
 const qn__op_def qn__cast_op = {.name = "cast",
                                 .class = QN__ELEMENTWISE,

@@ -240,15 +240,38 @@ static int64_t clamp_end(int64_t at, int64_t n)
     return at < 0 ? 0 : at > n ? n : at;
 }
 
+/* Python's rule for one end of a slice with a negative step: -1 stands before the first element. */
+static int64_t clamp_back(int64_t at, int64_t n)
+{
+    if (at < 0)
+        at += n;
+    return at < 0 ? -1 : at >= n ? n - 1 : at;
+}
+
+/* The same elements from the other end, then turned round. */
+static qn_array *slice_backwards(qn_scope *s, qn_array *x, int axis, int64_t start, int64_t stop,
+                                 int64_t step)
+{
+    int64_t n = x->shape[axis];
+    start = clamp_back(start, n);
+    stop = clamp_back(stop, n);
+    step = step == INT64_MIN ? INT64_MAX : -step;
+    int64_t count = start > stop ? (start - stop - 1) / step + 1 : 0;
+    int64_t first = count ? start - (count - 1) * step : 0;
+    return qn_flip(s, qn_slice(s, x, axis, first, count ? start + 1 : 0, step), axis);
+}
+
 qn_array *qn_slice(qn_scope *s, qn_array *x, int axis, int64_t start, int64_t stop, int64_t step)
 {
     x = qn__input(s, x, "slice");
     axis = x ? qn__axis(s, "slice", x, axis) : -1;
     if (axis < 0)
         return qn__poison(s);
-    if (step <= 0 || x->format)
-        return qn__op_fail(s, "slice", x, NULL, "the step must be positive, the array plain");
+    if (step == 0 || x->format)
+        return qn__op_fail(s, "slice", x, NULL, "the step must not be 0, the array plain");
     int64_t n = x->shape[axis];
+    if (step < 0)
+        return slice_backwards(s, x, axis, start, stop, step);
     start = clamp_end(start, n);
     stop = clamp_end(stop, n);
     int64_t shape[QN_MAX_NDIM], stride[QN_MAX_NDIM];
@@ -305,3 +328,41 @@ const qn__op_def qn__slice_op = {.name = "slice",
                                  .params_size = sizeof(qn__slice_params),
                                  .vjp = vjp_slice,
                                  .jvp = jvp_slice};
+
+/* ---- flip ------------------------------------------------------------------------------------------------ */
+
+qn_array *qn_flip(qn_scope *s, qn_array *x, int axis)
+{
+    x = qn__input(s, x, "flip");
+    axis = x ? qn__axis(s, "flip", x, axis) : -1;
+    if (axis < 0)
+        return qn__poison(s);
+    if (x->format)
+        return qn__op_fail(s, "flip", x, NULL, "packed");
+    if (x->shape[axis] < 2)
+        return x;
+    int64_t stride[QN_MAX_NDIM];
+    memcpy(stride, x->stride, sizeof stride);
+    stride[axis] = -stride[axis];
+    int64_t offset = x->offset + (x->shape[axis] - 1) * x->stride[axis];
+    qn__flip_params params = {axis};
+    return qn__record_view(s, QN__OP_FLIP, x, x->ndim, x->shape, stride, offset, &params);
+}
+
+static void vjp_flip(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                     qn_array **grads)
+{
+    (void)want;
+    grads[0] = qn_flip(s, ct, (int)((const qn__flip_params *)node->params)->axis);
+}
+
+static qn_array *jvp_flip(qn_scope *s, const qn_array *node, qn_array *const *tangents)
+{
+    return qn_flip(s, tangents[0], (int)((const qn__flip_params *)node->params)->axis);
+}
+
+const qn__op_def qn__flip_op = {.name = "flip",
+                                .class = QN__VIEW,
+                                .params_size = sizeof(qn__flip_params),
+                                .vjp = vjp_flip,
+                                .jvp = jvp_flip};

@@ -129,6 +129,20 @@ static void check(qn_device *device, const problem *p)
     {                                                                                              \
         return qn_##name(s, x[0]);                                                                 \
     }
+UNARY(log1p)
+UNARY(expm1)
+UNARY(log2)
+UNARY(exp2)
+UNARY(log10)
+UNARY(tan)
+UNARY(asin)
+UNARY(acos)
+UNARY(atan)
+UNARY(sinh)
+UNARY(cosh)
+UNARY(erfinv)
+UNARY(reciprocal)
+UNARY(softplus)
 UNARY(negative)
 UNARY(abs)
 UNARY(sqrt)
@@ -259,6 +273,139 @@ static qn_array *f_slice_update(qn_scope *s, qn_array *const *x)
     return qn_slice_update(s, x[0], qn_square(s, x[1]), (const int64_t[]){1, 0});
 }
 
+static qn_array *f_atan2(qn_scope *s, qn_array *const *x)
+{
+    return qn_atan2(s, x[0], x[1]);
+}
+
+static qn_array *f_logaddexp(qn_scope *s, qn_array *const *x)
+{
+    return qn_logaddexp(s, x[0], x[1]);
+}
+
+/* Quotients around -2 to 2: both signs, away from the steps. */
+static qn_array *f_remainder(qn_scope *s, qn_array *const *x)
+{
+    return qn_remainder(s, qn_add(s, x[0], qn_scalar(s, QN_F64, 0.3)), x[1]);
+}
+
+static qn_array *f_clip(qn_scope *s, qn_array *const *x)
+{
+    return qn_clip(s, x[0], x[1], qn_scalar(s, QN_F64, 0.6));
+}
+
+static qn_array *f_flips(qn_scope *s, qn_array *const *x)
+{
+    qn_array *a = qn_flip(s, x[0], 0), *b = qn_slice(s, x[0], 1, INT64_MAX, INT64_MIN, -2);
+    return qn_matmul(s, a, qn_swap_axes(s, qn_concatenate(s, (qn_array *[]){b, b}, 2, 1), 0, 1));
+}
+
+static qn_array *f_as_strided(qn_scope *s, qn_array *const *x)
+{
+    const int64_t shape[] = {4, 3}, stride[] = {1, 2};
+    return qn_square(s, qn_as_strided(s, qn_transpose(s, x[0], NULL), 2, shape, stride, 3));
+}
+
+static qn_array *f_prod(qn_scope *s, qn_array *const *x)
+{
+    qn_array *zero = qn_multiply(s, x[0], qn_from(s, QN_F64, 1, (const int64_t[]){5}, (const double[]){1, 1, 0, 1, 1}));
+    return qn_concatenate(s, (qn_array *[]){qn_prod(s, x[0], 1, false), qn_prod(s, zero, 1, false), qn_prod(s, x[0], 0, false)}, 3, 0);
+}
+
+static qn_array *f_var(qn_scope *s, qn_array *const *x)
+{
+    return qn_var(s, x[0], 1, 1, false);
+}
+
+static qn_array *f_over_axes(qn_scope *s, qn_array *const *x)
+{
+    return qn_over_axes(s, qn_logsumexp, x[0], (const int[]){2, 0}, 2, true);
+}
+
+static qn_array *f_cumsum(qn_scope *s, qn_array *const *x)
+{
+    qn_array *parts[] = {qn_cumsum(s, x[0], 0, false, false), qn_cumsum(s, x[0], 1, true, false),
+                         qn_cumsum(s, x[0], 1, false, true)};
+    return qn_square(s, qn_concatenate(s, parts, 3, 0));
+}
+
+static qn_array *f_cumprod(qn_scope *s, qn_array *const *x)
+{
+    qn_array *parts[] = {qn_cumprod(s, x[0], 0, true, false), qn_cumprod(s, x[0], 1, false, true)};
+    return qn_concatenate(s, parts, 2, 0);
+}
+
+static qn_array *f_cumulate(qn_scope *s, qn_array *const *x)
+{
+    return qn_multiply(s, qn_cummax(s, x[0], 1, false), qn_cummin(s, x[0], 0, true));
+}
+
+static qn_array *f_sort(qn_scope *s, qn_array *const *x)
+{
+    qn_array *top;
+    qn_topk(s, x[0], 2, 0, &top, NULL);
+    return qn_concatenate(s, (qn_array *[]){qn_sort(s, x[0], 0, true), top, qn_sort(s, x[0], 1, false)}, 3, 0);
+}
+
+static qn_array *along(qn_scope *s)
+{
+    const int32_t ids[] = {2, 0, 1, 1, 0, 2, 0, 7};
+    return qn_from(s, QN_I32, 2, (const int64_t[]){2, 4}, ids);
+}
+
+static qn_array *f_take_along(qn_scope *s, qn_array *const *x)
+{
+    return qn_square(s, qn_take_along(s, x[0], along(s), 0));
+}
+
+static qn_array *put(qn_scope *s, qn_array *const *x, qn_scatter_mode mode)
+{
+    return qn_square(s, qn_put_along(s, x[0], along(s), x[1], 0, mode));
+}
+
+static qn_array *f_put_set(qn_scope *s, qn_array *const *x)
+{
+    return put(s, x, QN_SCATTER_SET);
+}
+
+static qn_array *f_put_add(qn_scope *s, qn_array *const *x)
+{
+    return put(s, x, QN_SCATTER_ADD);
+}
+
+static qn_array *f_put_max(qn_scope *s, qn_array *const *x)
+{
+    return put(s, x, QN_SCATTER_MAX);
+}
+
+static qn_array *f_scatter_rows(qn_scope *s, qn_array *const *x)
+{
+    const int32_t ids[] = {2, 0, 2};
+    qn_array *at = qn_from_i32(s, ids, 3);
+    return qn_add(s, qn_scatter(s, x[0], at, x[1], 1, QN_SCATTER_MIN), qn_square(s, qn_scatter(s, x[0], at, x[1], 1, QN_SCATTER_SET)));
+}
+
+static qn_array *f_scatter_nd(qn_scope *s, qn_array *const *x)
+{
+    const int32_t ids[] = {0, 1, 2, 0, 0, 1};
+    qn_array *at = qn_from(s, QN_I32, 2, (const int64_t[]){3, 2}, ids);
+    return qn_multiply(s, qn_scatter_nd(s, x[0], at, x[1], QN_SCATTER_ADD), qn_sum(s, qn_gather_nd(s, x[0], at), QN_ALL_AXES, false));
+}
+
+static qn_array *f_slice_at(qn_scope *s, qn_array *const *x)
+{
+    qn_array *start = qn_from_i32(s, (const int32_t[]){1, 9}, 2);
+    qn_array *y = qn_slice_update_at(s, x[0], qn_square(s, x[1]), start);
+    return qn_matmul(s, y, qn_swap_axes(s, qn_slice_at(s, x[0], start, (const int64_t[]){2, 6}), 0, 1));
+}
+
+static qn_array *f_shapes(qn_scope *s, qn_array *const *x)
+{
+    qn_array *y = qn_pad(s, qn_tril(s, x[0], 1), (const int64_t[]){1, 0}, (const int64_t[]){0, 2}, 1);
+    y = qn_roll(s, qn_tile(s, qn_repeat(s, y, 0, 2), 1, 2), 3, 1);
+    return qn_concatenate(s, (qn_array *[]){qn_flatten(s, y), qn_diagonal(s, x[0], 1), qn_flatten(s, qn_diag(s, qn_diagonal(s, x[0], 0), -1))}, 3, 0);
+}
+
 static qn_array *f_second_order(qn_scope *s, qn_array *const *x)
 {
     qn_array *g;
@@ -313,6 +460,41 @@ static void test_operations(void **state)
         {"take along axis 1", f_take_axis, {A(3, 4)}, 0},
         {"cross_entropy", f_cross_entropy, {A(3, 5)}, 0},
         {"slice_update", f_slice_update, {A(4, 3), A(2, 3)}, 0},
+        {"log1p", f_log1p, {A(5)}, 0},
+        {"expm1", f_expm1, {A(5)}, 0},
+        {"exp2", f_exp2, {A(5)}, 0},
+        {"tan", f_tan, {A(5)}, 0},
+        {"asin", f_asin, {A(5)}, 0},
+        {"acos", f_acos, {A(5)}, 0},
+        {"atan", f_atan, {A(5)}, 0},
+        {"sinh", f_sinh, {A(5)}, 0},
+        {"cosh", f_cosh, {A(5)}, 0},
+        {"erfinv", f_erfinv, {A(5)}, 0},
+        {"softplus", f_softplus, {A(5)}, 0},
+        {"log2", f_log2, {A(5)}, 2},
+        {"log10", f_log10, {A(5)}, 2},
+        {"reciprocal", f_reciprocal, {A(5)}, 2},
+        {"atan2", f_atan2, {A(2, 3), A(3)}, 0},
+        {"logaddexp", f_logaddexp, {A(2, 3), A(3)}, 0},
+        {"remainder", f_remainder, {A(2, 3), A(3)}, 0},
+        {"clip", f_clip, {A(2, 3), A(3)}, 0},
+        {"flips", f_flips, {A(3, 4)}, 0},
+        {"as_strided", f_as_strided, {A(3, 5)}, 0},
+        {"prod", f_prod, {A(5, 5)}, 0},
+        {"var", f_var, {A(3, 4)}, 0},
+        {"over_axes", f_over_axes, {A(2, 3, 4)}, 0},
+        {"cumsum", f_cumsum, {A(3, 5)}, 0},
+        {"cumprod", f_cumprod, {A(3, 5)}, 0},
+        {"cummax, cummin", f_cumulate, {A(3, 7)}, 0},
+        {"sort, topk", f_sort, {A(4, 4)}, 0},
+        {"take_along", f_take_along, {A(3, 4)}, 0},
+        {"put_along set", f_put_set, {A(3, 4), A(2, 4)}, 0},
+        {"put_along add", f_put_add, {A(3, 4), A(2, 4)}, 0},
+        {"put_along max", f_put_max, {A(3, 4), A(2, 4)}, 0},
+        {"scatter", f_scatter_rows, {A(2, 4), A(2, 3)}, 0},
+        {"scatter_nd", f_scatter_nd, {A(3, 2, 2), A(3, 2)}, 0},
+        {"slice_at", f_slice_at, {A(4, 6), A(2, 3)}, 0},
+        {"shapes", f_shapes, {A(3, 3)}, 0},
         {"second order", f_second_order, {A(6)}, 0},
     };
     qn_device *device = open_cpu(state);

@@ -53,7 +53,7 @@ static void check_pair(const rig *r, qn_dtype ta, qn_dtype tb)
     char what[80];
     snprintf(what, sizeof what, "%s with %s", qn_dtype_name(ta), qn_dtype_name(tb));
     host x = small_values(ta, 3), y = small_values(tb, 8);
-    qn_dtype t = (qn_dtype)promoted[ta][tb], sum = t == QN_BOOL ? QN_I32 : t;
+    qn_dtype t = (qn_dtype)promoted[ta][tb], sum = t;
     qn_dtype quotient = is_float(t) ? t : QN_F32;
     double want[4][40];
     for (int i = 0; i < 40; i++) {
