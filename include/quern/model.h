@@ -37,9 +37,9 @@ typedef struct qn_model_options {
     bool no_tokenizer; /* do not open tokenizer.json: qn_model_tokenizer is then NULL */
 } qn_model_options;
 
-/* Loads a Hugging Face model directory (config.json, safetensors, tokenizer.json) onto the device.
- * options may be NULL. Families: gemma2, gemma3, gemma3_text, llama, mistral, qwen2,
- * qwen3, smollm3. */
+/* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors, PyTorch's .bin
+ * or npz: see quern/io.h) onto the device. options may be NULL. Families: gemma2, gemma3, gemma3_text,
+ * llama, mistral, qwen2, qwen3, smollm3. */
 QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                                const qn_model_options *options, qn_error *err);
 

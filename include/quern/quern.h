@@ -7,6 +7,8 @@
 
 #include "quern/array.h"
 #include "quern/base.h"
+#include "quern/extend.h"
+#include "quern/io.h"
 #include "quern/model.h"
 #include "quern/ops.h"
 #include "quern/text.h"

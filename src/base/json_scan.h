@@ -25,6 +25,7 @@
 #include "base/error.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #define QN__JSON_MAX_DEPTH  64
 #define QN__JSON_MAX_NUMBER 63
@@ -45,6 +46,11 @@ typedef struct qn__json_text {
     const char *data;
     size_t size;
 } qn__json_text;
+
+static inline bool qn__json_text_is(const qn__json_text *text, const char *word)
+{
+    return text->size == strlen(word) && memcmp(text->data, word, text->size) == 0;
+}
 
 /* One open object or array. */
 typedef struct qn__json_level {

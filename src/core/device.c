@@ -18,6 +18,7 @@ void qn__device_begin(qn_device *device, const qn__device_ops *ops, const char *
     atomic_init(&device->refs, 1);
     qn__pool_begin(&device->pool);
     qn__plan_cache_begin(&device->plans);
+    qn__primitives_begin(&device->primitives);
     if (options) {
         device->pool.limit = options->memory_limit;
         device->log = options->log;
@@ -28,6 +29,7 @@ void qn__device_begin(qn_device *device, const qn__device_ops *ops, const char *
 void qn__device_end(qn_device *device)
 {
     qn__plan_cache_end(&device->plans);
+    qn__primitives_end(&device->primitives);
     qn__pool_end(device);
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/array.h"
 #include "core/plan.h"
+#include "core/primitive.h"
 
 typedef struct qn__device_ops {
     const char *kind; /* "cpu", "cuda" */
@@ -49,6 +50,7 @@ struct qn_device {
     char name[32];
     qn__pool pool;
     qn__plan_cache plans;
+    qn__primitives primitives;
     qn_log_fn log;
     void *log_user;
     atomic_int refs; /* the opener's, buffers' and scopes' */

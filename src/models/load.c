@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "core/device.h"
 #include "core/dtype.h"
-#include "io/safetensors.h"
+#include "quern/io.h"
 #include "models/family.h"
 
 #include <stdio.h>
@@ -45,16 +45,16 @@ static const qn__decoder_place places[] = {{"model.", ""},
                                            {"language_model.", "language_model."},
                                            {"", ""}};
 
-static const qn__tensor_info *find_behind(const qn__safetensors *file, const char *prefix,
+static const qn_tensor_info *find_behind(const qn_tensors *file, const char *prefix,
                                           const char *name)
 {
     char full[120];
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    return qn__safetensors_find(file, full);
+    return qn_tensors_find(file, full);
 }
 
 /* The place where the embedding is; the first, whose absence will be reported, where it is nowhere. */
-static const qn__decoder_place *find_place(const qn__safetensors *file)
+static const qn__decoder_place *find_place(const qn_tensors *file)
 {
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (find_behind(file, places[i].prefix, "embed_tokens.weight"))
@@ -63,7 +63,7 @@ static const qn__decoder_place *find_place(const qn__safetensors *file)
 }
 
 /* model_type where config.json has none: some converters of Qwens leave it out. NULL: nothing tells. */
-static const char *type_of_weights(const qn__safetensors *file)
+static const char *type_of_weights(const qn_tensors *file)
 {
     const char *prefix = find_place(file)->prefix;
     if (find_behind(file, prefix, "layers.0.self_attn.q_norm.weight"))
@@ -73,7 +73,7 @@ static const char *type_of_weights(const qn__safetensors *file)
     return biased ? "qwen2" : NULL;
 }
 
-static qn_status read_family(const qn__json_at *config, const qn__safetensors *weights,
+static qn_status read_family(const qn__json_at *config, const qn_tensors *weights,
                              qn__decoder_config *out, qn_error *err)
 {
     qn__json_at at;
@@ -91,7 +91,7 @@ static qn_status read_family(const qn__json_at *config, const qn__safetensors *w
 }
 
 /* Reads config.json and opens the weights; these first where they have to tell the family. */
-static qn_status open_files(const char *directory, qn__decoder_config *out, qn__safetensors **file,
+static qn_status open_files(const char *directory, qn__decoder_config *out, qn_tensors **file,
                             qn_error *err)
 {
     char *path = qn__path_join(directory, "config.json");
@@ -102,11 +102,11 @@ static qn_status open_files(const char *directory, qn__decoder_config *out, qn__
     qn__json_at config = qn__json_root(path, root), type;
     bool untold = status == QN_OK && !qn__json_find(&config, "model_type", &type);
     if (untold)
-        status = qn__safetensors_open(file, directory, err);
+        status = qn_tensors_open(file, directory, err);
     if (status == QN_OK)
         status = read_family(&config, *file, out, err);
     if (status == QN_OK && !untold)
-        status = qn__safetensors_open(file, directory, err);
+        status = qn_tensors_open(file, directory, err);
     cJSON_Delete(root);
     free(path);
     return status;
@@ -116,7 +116,7 @@ static qn_status open_files(const char *directory, qn__decoder_config *out, qn__
 
 typedef struct loader {
     qn_device *device;
-    const qn__safetensors *file;
+    const qn_tensors *file;
     char *piece; /* PIECE bytes, or one row where that is more */
     size_t piece_size;
     qn__load_progress *progress;
@@ -126,13 +126,13 @@ typedef struct loader {
 } loader;
 
 static qn_status check_tensor(const loader *l, const qn__decoder *m, const qn__parameter *p,
-                              const qn__tensor_info *t)
+                              const qn_tensor_info *t)
 {
     if (!t)
         return qn__fail(l->err, QN_FORMAT, "%s: tensor %s is missing (a %s of %lld layers needs it)",
-                        qn__safetensors_path(l->file, 0), p->name, m->config.family,
+                        qn_tensors_path(l->file, 0), p->name, m->config.family,
                         (long long)m->config.n_layers);
-    const char *path = qn__safetensors_path(l->file, t->file);
+    const char *path = qn_tensors_path(l->file, t->file);
     bool fits = t->ndim == p->ndim && t->shape[0] == p->shape[0] &&
                 (p->ndim == 1 || t->shape[1] == p->shape[1]);
     if (!fits)
@@ -157,12 +157,12 @@ static qn_status report(loader *l, uint64_t bytes)
 }
 
 /* A vector, as f32. */
-static qn_status load_vector(loader *l, const qn__parameter *p, const qn__tensor_info *t)
+static qn_status load_vector(loader *l, const qn__parameter *p, const qn_tensor_info *t)
 {
     if (t->size > l->piece_size)
         return qn__fail(l->err, QN_LIMIT, "tensor %s of %llu bytes is too long for a vector",
                         p->name, (unsigned long long)t->size);
-    if (qn__safetensors_read(l->file, t, 0, t->size, l->piece, l->err) != QN_OK)
+    if (qn_tensors_read_bytes(l->file, t, 0, t->size, l->piece, l->err) != QN_OK)
         return l->err->code;
     qn_scope *s = qn_scope_begin(l->device);
     qn_array *a = qn_cast(s, qn_from(s, t->dtype, 1, t->shape, l->piece), QN_F32);
@@ -177,7 +177,7 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn__tensor
 }
 
 /* A matrix, a piece of whole rows at a time. */
-static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__tensor_info *t)
+static qn_status load_matrix(loader *l, const qn__parameter *p, const qn_tensor_info *t)
 {
     size_t row = (size_t)t->shape[1] * qn__dtype_size(t->dtype);
     int64_t rows_a_piece = (int64_t)(l->piece_size / row);
@@ -186,7 +186,7 @@ static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__tensor
     *p->slot = w;
     for (int64_t r = 0; w && r < t->shape[0]; r += rows_a_piece) {
         int64_t n = t->shape[0] - r < rows_a_piece ? t->shape[0] - r : rows_a_piece;
-        if (qn__safetensors_read(l->file, t, (uint64_t)r * row, (size_t)n * row, l->piece,
+        if (qn_tensors_read_bytes(l->file, t, (uint64_t)r * row, (size_t)n * row, l->piece,
                                  l->err) != QN_OK ||
             qn__packed_write(s, w, t->dtype, l->piece, r, n) != QN_OK ||
             report(l, (uint64_t)n * row) != QN_OK)
@@ -212,8 +212,8 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
 {
     size_t n = 0;
     const char *first = NULL;
-    for (size_t i = 0; i < qn__safetensors_count(l->file); i++) {
-        const char *name = qn__safetensors_tensor(l->file, i)->name;
+    for (size_t i = 0; i < qn_tensors_count(l->file); i++) {
+        const char *name = qn_tensors_get(l->file, i)->name;
         if (find_parameter(m, name) || strstr(name, "rotary_emb.inv_freq") ||
             (m->config.tied && strstr(name, "lm_head.weight")))
             continue;
@@ -222,7 +222,7 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
     if (n)
         qn__log(l->device, QN_LOG_WARN, "%s: %zu tensors are not part of a %s as config.json "
                 "describes it and were not read; the first is %s",
-                qn__safetensors_path(l->file, 0), n, m->config.family, first);
+                qn_tensors_path(l->file, 0), n, m->config.family, first);
 }
 
 static qn_status load_weights(loader *l, qn__decoder *m)
@@ -231,7 +231,7 @@ static qn_status load_weights(loader *l, qn__decoder *m)
     size_t longest_row = 0;
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
-        const qn__tensor_info *t = qn__safetensors_find(l->file, p->name);
+        const qn_tensor_info *t = qn_tensors_find(l->file, p->name);
         if (check_tensor(l, m, p, t) != QN_OK)
             return l->err->code;
         size_t row = (size_t)p->shape[p->ndim - 1] * 4;
@@ -244,7 +244,7 @@ static qn_status load_weights(loader *l, qn__decoder *m)
         return qn__fail_memory(l->err, "a weight's buffer");
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
-        const qn__tensor_info *t = qn__safetensors_find(l->file, p->name);
+        const qn_tensor_info *t = qn_tensors_find(l->file, p->name);
         if ((p->ndim == 2 ? load_matrix : load_vector)(l, p, t) != QN_OK)
             return l->err->code;
     }
@@ -280,9 +280,9 @@ static qn_status make_frequencies(qn__decoder *m, qn_device *device, qn_error *e
 }
 
 /* The type of the embedding, for a configuration that names none. */
-static qn_dtype dtype_of_weights(const qn__safetensors *file)
+static qn_dtype dtype_of_weights(const qn_tensors *file)
 {
-    const qn__tensor_info *t = find_behind(file, find_place(file)->prefix, "embed_tokens.weight");
+    const qn_tensor_info *t = find_behind(file, find_place(file)->prefix, "embed_tokens.weight");
     return t && (t->dtype == QN_BF16 || t->dtype == QN_F16) ? t->dtype : QN_F32;
 }
 
@@ -291,7 +291,7 @@ qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *direct
 {
     *m = (qn__decoder){0};
     qn__decoder_config config;
-    qn__safetensors *file = NULL;
+    qn_tensors *file = NULL;
     loader l = {.device = device, .progress = progress, .user = user, .err = err};
     if (open_files(directory, &config, &file, err) != QN_OK)
         goto fail;
@@ -303,11 +303,11 @@ qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *direct
     if (load_weights(&l, m) != QN_OK || make_frequencies(m, device, err) != QN_OK)
         goto fail;
     free(l.piece);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
     return QN_OK;
 fail:
     free(l.piece);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
     qn__decoder_end(m);
     return err->code;
 }

@@ -7,6 +7,7 @@
 #define QN_OPS_PARAMS_H
 
 #include "core/op.h"
+#include "core/primitive.h"
 #include "quern/ops.h"
 
 enum {
@@ -99,5 +100,12 @@ typedef struct qn__attention_params {
     int32_t causal, has_mask;
 } qn__attention_params;
 QN__NO_PADDING(qn__attention_params, 24);
+
+/* The one pointer in any parameters: a primitive stays where it is as long as its device lives. */
+typedef struct qn__custom_params {
+    const qn_primitive *primitive;
+    unsigned char params[QN_MAX_CUSTOM_PARAMS]; /* the rest is zero */
+} qn__custom_params;
+QN__NO_PADDING(qn__custom_params, sizeof(void *) + QN_MAX_CUSTOM_PARAMS);
 
 #endif

@@ -8,32 +8,32 @@
  */
 #include "generate/model_test.h"
 
-#include "io/safetensors.h"
+#include "quern/io.h"
 
 #include <math.h>
 
 enum { ROWS = 8, LENGTH = 250, VOCAB = 512 };
 
-static void *golden(const qn__safetensors *file, const char *name, size_t *bytes)
+static void *golden(const qn_tensors *file, const char *name, size_t *bytes)
 {
-    const qn__tensor_info *t = qn__safetensors_find(file, name);
+    const qn_tensor_info *t = qn_tensors_find(file, name);
     qn_error err = {0};
     if (!t)
         fail_msg("golden tensor %s is missing", name);
     void *data = malloc(t->size);
-    if (qn__safetensors_read(file, t, 0, t->size, data, &err) != QN_OK)
+    if (qn_tensors_read_bytes(file, t, 0, t->size, data, &err) != QN_OK)
         fail_msg("%s", err.message);
     *bytes = t->size;
     return data;
 }
 
-static qn__safetensors *open_golden(void)
+static qn_tensors *open_golden(void)
 {
     char path[600];
-    qn__safetensors *file;
+    qn_tensors *file;
     qn_error err = {0};
     snprintf(path, sizeof path, "%s/tests/golden/kl/golden.safetensors", getenv("QUERN_SOURCE"));
-    if (qn__safetensors_open(&file, path, &err) != QN_OK)
+    if (qn_tensors_open(&file, path, &err) != QN_OK)
         fail_msg("%s", err.message);
     return file;
 }
@@ -81,7 +81,7 @@ static void test_divergence(void **state)
     (void)state;
     static const char *const tiers[] = {"ref", "avx2", "avx512", "neon"};
     size_t bytes;
-    qn__safetensors *file = open_golden();
+    qn_tensors *file = open_golden();
     int32_t *tokens = golden(file, "tokens", &bytes), *at = golden(file, "logit_positions", &bytes);
     size_t n = bytes / sizeof *at;
     float *want = golden(file, "logits", &bytes);
@@ -102,13 +102,13 @@ static void test_divergence(void **state)
     free(at);
     free(want);
     free(bound);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
 }
 
 static int dump(const char *path)
 {
     size_t bytes;
-    qn__safetensors *file = open_golden();
+    qn_tensors *file = open_golden();
     int32_t *tokens = golden(file, "tokens", &bytes);
     float *logits = run_all(NULL, tokens);
     char header[200];
@@ -123,7 +123,7 @@ static int dump(const char *path)
     ok = out && fclose(out) == 0 && ok;
     free(tokens);
     free(logits);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
     return ok ? 0 : 1;
 }
 

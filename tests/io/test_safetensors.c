@@ -43,9 +43,9 @@ static const char *make_file(const char *name, const char *header, size_t header
 
 static void assert_open_fails(const char *path, qn_status code, const char *part)
 {
-    qn__safetensors *reader = (qn__safetensors *)1;
+    qn_tensors *reader = (qn_tensors *)1;
     qn_error err = {0};
-    qn_status status = qn__safetensors_open(&reader, path, &err);
+    qn_status status = qn_tensors_open(&reader, path, &err);
     assert_null(reader);
     assert_int_equal(status, err.code);
     assert_one_line(&err, code, part);
@@ -186,17 +186,17 @@ static void test_depth_and_many_tensors(void **state)
     text[n++] = '}';
     const char *path = make_file("many.safetensors", text, n, 0);
     free(text);
-    qn__safetensors *reader;
+    qn_tensors *reader;
     qn_error err = {0};
     clock_t start = clock();
-    assert_int_equal(qn__safetensors_open(&reader, path, &err), QN_OK);
+    assert_int_equal(qn_tensors_open(&reader, path, &err), QN_OK);
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     print_message("a million tensors: %.2f s\n", seconds);
     assert_true(seconds < 10);
-    assert_int_equal(qn__safetensors_count(reader), MANY);
-    assert_string_equal(qn__safetensors_tensor(reader, MANY - 1)->name, "t0999999");
-    assert_non_null(qn__safetensors_find(reader, "t0500000"));
-    qn__safetensors_close(reader);
+    assert_int_equal(qn_tensors_count(reader), MANY);
+    assert_string_equal(qn_tensors_get(reader, MANY - 1)->name, "t0999999");
+    assert_non_null(qn_tensors_find(reader, "t0500000"));
+    qn_tensors_close(reader);
     unlink(path);
 }
 
@@ -209,36 +209,36 @@ static void test_read(void **state)
         "\"__metadata__\":{\"z\":\"1\",\"format\":\"p\\u0074\"},"
         "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}   ";
     const char *path = make_file("ok.safetensors", header, sizeof header - 1, 16);
-    qn__safetensors *reader;
+    qn_tensors *reader;
     qn_error err = {0};
-    if (qn__safetensors_open(&reader, path, &err) != QN_OK)
+    if (qn_tensors_open(&reader, path, &err) != QN_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(qn__safetensors_count(reader), 3);
-    assert_string_equal(qn__safetensors_tensor(reader, 0)->name, "a");
-    assert_string_equal(qn__safetensors_tensor(reader, 1)->name, "b");
-    assert_string_equal(qn__safetensors_metadata(reader, "format"), "pt");
-    assert_null(qn__safetensors_metadata(reader, "none"));
-    assert_null(qn__safetensors_find(reader, "ab"));
-    const qn__tensor_info *b = qn__safetensors_find(reader, "b");
+    assert_int_equal(qn_tensors_count(reader), 3);
+    assert_string_equal(qn_tensors_get(reader, 0)->name, "a");
+    assert_string_equal(qn_tensors_get(reader, 1)->name, "b");
+    assert_string_equal(qn_tensors_metadata(reader, "format"), "pt");
+    assert_null(qn_tensors_metadata(reader, "none"));
+    assert_null(qn_tensors_find(reader, "ab"));
+    const qn_tensor_info *b = qn_tensors_find(reader, "b");
     assert_int_equal(b->dtype, QN_I16);
     assert_int_equal(b->ndim, 2);
     assert_int_equal(b->shape[1], 3);
     assert_int_equal(b->offset, 8 + sizeof header - 1 + 4);
     assert_int_equal(b->size, 12);
     unsigned char buffer[12];
-    assert_int_equal(qn__safetensors_read(reader, b, 2, 10, buffer, NULL), QN_OK);
+    assert_int_equal(qn_tensors_read_bytes(reader, b, 2, 10, buffer, NULL), QN_OK);
     for (int i = 0; i < 10; i++)
         assert_int_equal(buffer[i], 6 + i);
-    assert_int_equal(qn__safetensors_read(reader, b, 12, 0, buffer, NULL), QN_OK);
-    assert_int_equal(qn__safetensors_read(reader, b, 3, 10, buffer, &err), QN_INVALID);
+    assert_int_equal(qn_tensors_read_bytes(reader, b, 12, 0, buffer, NULL), QN_OK);
+    assert_int_equal(qn_tensors_read_bytes(reader, b, 3, 10, buffer, &err), QN_INVALID);
     assert_one_line(&err, QN_INVALID, "b: bytes 3 + 10 are outside its 12 bytes");
-    assert_int_equal(qn__safetensors_read(reader, b, UINT64_MAX, 2, buffer, NULL), QN_INVALID);
+    assert_int_equal(qn_tensors_read_bytes(reader, b, UINT64_MAX, 2, buffer, NULL), QN_INVALID);
     /* Cut behind our back: an error, not a signal. */
     assert_int_equal(truncate(path, (off_t)b->offset + 5), 0);
     err = (qn_error){0};
-    assert_int_equal(qn__safetensors_read(reader, b, 0, 12, buffer, &err), QN_IO);
+    assert_int_equal(qn_tensors_read_bytes(reader, b, 0, 12, buffer, &err), QN_IO);
     assert_one_line(&err, QN_IO, "ok.safetensors: the file ends at byte");
-    qn__safetensors_close(reader);
+    qn_tensors_close(reader);
 }
 
 /* ---- shards --------------------------------------------------------------------------------- */
@@ -270,18 +270,18 @@ static void test_shards(void **state)
 {
     (void)state;
     const char *dir = write_model(MAP("\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\""));
-    qn__safetensors *reader;
+    qn_tensors *reader;
     qn_error err = {0};
-    if (qn__safetensors_open(&reader, dir, &err) != QN_OK)
+    if (qn_tensors_open(&reader, dir, &err) != QN_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(qn__safetensors_count(reader), 2);
-    const qn__tensor_info *b = qn__safetensors_find(reader, "b");
+    assert_int_equal(qn_tensors_count(reader), 2);
+    const qn_tensor_info *b = qn_tensors_find(reader, "b");
     assert_int_equal(b->file, 1);
-    assert_non_null(strstr(qn__safetensors_path(reader, b->file), "/s2.safetensors"));
+    assert_non_null(strstr(qn_tensors_path(reader, b->file), "/s2.safetensors"));
     unsigned char v[4];
-    assert_int_equal(qn__safetensors_read(reader, b, 0, 4, v, NULL), QN_OK);
+    assert_int_equal(qn_tensors_read_bytes(reader, b, 0, 4, v, NULL), QN_OK);
     assert_int_equal(v[3], 3);
-    qn__safetensors_close(reader);
+    qn_tensors_close(reader);
 
     static const struct {
         const char *index;
@@ -333,31 +333,31 @@ static void test_foreign_files(void **state)
     int n = 0;
     static const char *const larger[] = {"mlx-lm_adapters", "torchtune_gemma_hf_checkpoint"};
     for (size_t i = 0; i < 2; i++) {
-        qn__safetensors *reader;
+        qn_tensors *reader;
         qn_error err = {0};
         snprintf(path, sizeof path, "%s/models/%s.safetensors", data, larger[i]);
-        if (qn__safetensors_open(&reader, path, &err) != QN_OK)
+        if (qn_tensors_open(&reader, path, &err) != QN_OK)
             fail_msg("%s", err.message);
-        assert_true(qn__safetensors_count(reader) > 1);
-        qn__safetensors_close(reader);
+        assert_true(qn_tensors_count(reader) > 1);
+        qn_tensors_close(reader);
     }
     for (struct dirent *e; (e = readdir(dir));) {
         if (!strstr(e->d_name, ".safetensors"))
             continue;
         snprintf(path, sizeof path, "%s/models/safetensors_small/%.200s", data, e->d_name);
-        qn__safetensors *reader;
+        qn_tensors *reader;
         qn_error err = {0};
-        if (qn__safetensors_open(&reader, path, &err) != QN_OK)
+        if (qn_tensors_open(&reader, path, &err) != QN_OK)
             fail_msg("%s", err.message);
-        for (size_t i = 0; i < qn__safetensors_count(reader); i++) {
-            const qn__tensor_info *t = qn__safetensors_tensor(reader, i);
+        for (size_t i = 0; i < qn_tensors_count(reader); i++) {
+            const qn_tensor_info *t = qn_tensors_get(reader, i);
             void *bytes = malloc((size_t)t->size + 1);
-            assert_int_equal(qn__safetensors_read(reader, t, 0, (size_t)t->size, bytes, NULL),
+            assert_int_equal(qn_tensors_read_bytes(reader, t, 0, (size_t)t->size, bytes, NULL),
                              QN_OK);
             free(bytes);
         }
-        assert_true(qn__safetensors_count(reader) > 0);
-        qn__safetensors_close(reader);
+        assert_true(qn_tensors_count(reader) > 0);
+        qn_tensors_close(reader);
         n++;
     }
     closedir(dir);
@@ -385,26 +385,26 @@ static void test_write(void **state)
     qn_error err = {0};
     if (qn__safetensors_write(path, written, 4, written_metadata, 2, &err) != QN_OK)
         fail_msg("%s", err.message);
-    qn__safetensors *reader;
-    if (qn__safetensors_open(&reader, path, &err) != QN_OK)
+    qn_tensors *reader;
+    if (qn_tensors_open(&reader, path, &err) != QN_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(qn__safetensors_count(reader), 4);
+    assert_int_equal(qn_tensors_count(reader), 4);
     for (size_t i = 0; i < 4; i++) {
         const qn__tensor_data *w = &written[i];
-        const qn__tensor_info *t = qn__safetensors_find(reader, w->name);
+        const qn_tensor_info *t = qn_tensors_find(reader, w->name);
         assert_non_null(t);
         assert_int_equal(t->dtype, w->dtype);
         assert_int_equal(t->ndim, w->ndim);
         assert_memory_equal(t->shape, w->shape, (size_t)w->ndim * sizeof *w->shape);
         unsigned char bytes[24];
-        assert_int_equal(qn__safetensors_read(reader, t, 0, (size_t)t->size, bytes, NULL), QN_OK);
+        assert_int_equal(qn_tensors_read_bytes(reader, t, 0, (size_t)t->size, bytes, NULL), QN_OK);
         if (t->size > 0)
             assert_memory_equal(bytes, w->data, (size_t)t->size);
         if (w->dtype == QN_F64 || w->dtype == QN_F32)
             assert_int_equal(t->offset % (w->dtype == QN_F64 ? 8 : 4), 0);
     }
-    assert_string_equal(qn__safetensors_metadata(reader, "q"), "\"\\");
-    qn__safetensors_close(reader);
+    assert_string_equal(qn_tensors_metadata(reader, "q"), "\"\\");
+    qn_tensors_close(reader);
 
     const qn__tensor_data twice[] = {written[0], written[0]};
     err = (qn_error){0};
@@ -416,8 +416,8 @@ static void test_write(void **state)
                                    {"x", QN_F64, 2, {1 << 30, 1 << 30}, bytes3}};
     for (size_t i = 0; i < 4; i++)
         assert_int_equal(qn__safetensors_write(path, &bad[i], 1, NULL, 0, NULL), QN_INVALID);
-    assert_int_equal(qn__safetensors_open(&reader, path, NULL), QN_OK); /* untouched */
-    qn__safetensors_close(reader);
+    assert_int_equal(qn_tensors_open(&reader, path, NULL), QN_OK); /* untouched */
+    qn_tensors_close(reader);
 }
 
 static void test_failed_allocations(void **state)
@@ -426,14 +426,14 @@ static void test_failed_allocations(void **state)
     const char *dir = write_model(MAP("\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\""));
     bool more = true;
     for (long n = 0; more; n++) {
-        qn__safetensors *reader = NULL;
+        qn_tensors *reader = NULL;
         qn_error err = {0};
         fail_allocation_begin(n);
-        qn_status status = qn__safetensors_open(&reader, dir, &err);
+        qn_status status = qn_tensors_open(&reader, dir, &err);
         more = fail_allocation_end();
         assert_int_equal(status, more ? QN_MEMORY : QN_OK);
         assert_true(more == (reader == NULL));
-        qn__safetensors_close(reader);
+        qn_tensors_close(reader);
     }
     more = true;
     for (long n = 0; more; n++) {

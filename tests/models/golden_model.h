@@ -141,33 +141,33 @@ static inline void golden_directory(char *path, size_t room, const char *name)
 }
 
 /* golden.safetensors of a model. */
-static inline qn__safetensors *golden_open(const char *name)
+static inline qn_tensors *golden_open(const char *name)
 {
     char path[600];
-    qn__safetensors *file;
+    qn_tensors *file;
     qn_error err = {0};
     golden_path(path, sizeof path, name, "golden.safetensors");
-    if (qn__safetensors_open(&file, path, &err) != QN_OK)
+    if (qn_tensors_open(&file, path, &err) != QN_OK)
         fail_msg("%s", err.message);
     return file;
 }
 
 /* A tensor's values, malloced; *n receives their number. */
-static inline void *golden_tensor(const qn__safetensors *file, const char *name, size_t *n)
+static inline void *golden_tensor(const qn_tensors *file, const char *name, size_t *n)
 {
-    const qn__tensor_info *t = qn__safetensors_find(file, name);
+    const qn_tensor_info *t = qn_tensors_find(file, name);
     if (!t)
         fail_msg("golden tensor %s is missing", name);
     void *data = malloc(t->size + 1);
     qn_error err = {0};
-    if (qn__safetensors_read(file, t, 0, t->size, data, &err) != QN_OK)
+    if (qn_tensors_read_bytes(file, t, 0, t->size, data, &err) != QN_OK)
         fail_msg("%s", err.message);
     *n = t->size / 4;
     return data;
 }
 
 /* NMSE of the rows that the golden file kept, [256, width] given. */
-static inline double golden_rows(const qn__safetensors *file, const char *values,
+static inline double golden_rows(const qn_tensors *file, const char *values,
                                  const char *positions, const float *ours, size_t width)
 {
     size_t n, n_positions;

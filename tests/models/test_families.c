@@ -119,7 +119,7 @@ static void check_model(qn_device *device, const char *name, bool cached)
 {
     qn__decoder m;
     load(&m, device, name);
-    qn__safetensors *file = golden_open(name);
+    qn_tensors *file = golden_open(name);
     size_t n;
     int32_t *tokens = golden_tensor(file, "tokens", &n);
     assert_int_equal(n, N_TOKENS);
@@ -139,7 +139,7 @@ static void check_model(qn_device *device, const char *name, bool cached)
     assert_true(worst <= 1e-9);
     free_run(&r);
     free(tokens);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
     qn__decoder_end(&m);
 }
 
@@ -327,14 +327,14 @@ static double error_without(qn_device *device, const qn__decoder *m, const char 
                (features[f].off != no_query_scale ||
                 fabs(m->config.query_scale * sqrt((double)m->config.head_dim) - 1) > 1e-3);
     if (had) {
-        qn__safetensors *file = golden_open(name);
+        qn_tensors *file = golden_open(name);
         size_t n;
         int32_t *tokens = golden_tensor(file, "tokens", &n);
         run r = run_model(device, &p.m, tokens, true);
         e = golden_rows(file, "logits", "logit_positions", r.logits, (size_t)m->config.vocab);
         free_run(&r);
         free(tokens);
-        qn__safetensors_close(file);
+        qn_tensors_close(file);
     }
     for (int i = 0; i < p.n_made; i++)
         qn_release(p.made[i]);
@@ -375,7 +375,7 @@ static void check_greedy(qn_device *device, const char *name, int64_t chunk)
     qn_model *model;
     qn_session *session;
     qn_generation *g;
-    qn__safetensors *file = golden_open(name);
+    qn_tensors *file = golden_open(name);
     size_t n, n_greedy;
     int32_t *tokens = golden_tensor(file, "tokens", &n);
     int32_t *greedy = golden_tensor(file, "greedy", &n_greedy);
@@ -402,7 +402,7 @@ static void check_greedy(qn_device *device, const char *name, int64_t chunk)
     free(tokens);
     free(greedy);
     free(n_prompt);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
 }
 
 static void test_greedy(void **state)
@@ -426,7 +426,7 @@ static void check_bf16_embedding(qn_device *device, const char *name, const char
     if (qn__decoder_load(&m, device, path, NULL, NULL, &err) != QN_OK)
         fail_msg("%s", err.message);
     assert_int_equal(m.config.dtype, QN_BF16);
-    qn__safetensors *file = golden_open(name);
+    qn_tensors *file = golden_open(name);
     size_t n, n_positions, n_half;
     int32_t *tokens = golden_tensor(file, "tokens", &n);
     int32_t *at = golden_tensor(file, "positions", &n_positions);
@@ -441,7 +441,7 @@ static void check_bf16_embedding(qn_device *device, const char *name, const char
     free(tokens);
     free(at);
     free(half);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
     qn__decoder_end(&m);
 }
 

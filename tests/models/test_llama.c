@@ -79,9 +79,9 @@ static void check_model(qn_device *device, const char *name, bool cached)
     golden_path(path, sizeof path, name, NULL);
     if (qn__decoder_load(&m, device, path, NULL, NULL, &err) != QN_OK)
         fail_msg("%s", err.message);
-    qn__safetensors *file;
+    qn_tensors *file;
     golden_path(path, sizeof path, name, "golden.safetensors");
-    assert_int_equal(qn__safetensors_open(&file, path, &err), QN_OK);
+    assert_int_equal(qn_tensors_open(&file, path, &err), QN_OK);
     size_t n;
     int32_t *tokens = golden_tensor(file, "tokens", &n);
     assert_int_equal(n, N_TOKENS);
@@ -99,7 +99,7 @@ static void check_model(qn_device *device, const char *name, bool cached)
     assert_true(worst <= 1e-9);
     free_run(&r);
     free(tokens);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
     qn__decoder_end(&m);
 }
 
@@ -167,9 +167,9 @@ static void check_absence(qn_device *device, const char *name, feature f, const 
     qn__decoder m;
     golden_path(path, sizeof path, name, NULL);
     assert_int_equal(qn__decoder_load(&m, device, path, NULL, NULL, &err), QN_OK);
-    qn__safetensors *file;
+    qn_tensors *file;
     golden_path(path, sizeof path, name, "golden.safetensors");
-    assert_int_equal(qn__safetensors_open(&file, path, &err), QN_OK);
+    assert_int_equal(qn_tensors_open(&file, path, &err), QN_OK);
     size_t n;
     int32_t *tokens = golden_tensor(file, "tokens", &n);
     switch_off(device, &m, f);
@@ -179,7 +179,7 @@ static void check_absence(qn_device *device, const char *name, feature f, const 
     assert_true(e > 1e-4);
     free_run(&r);
     free(tokens);
-    qn__safetensors_close(file);
+    qn_tensors_close(file);
     qn__decoder_end(&m);
 }
 
@@ -206,9 +206,9 @@ static void test_greedy(void **state)
     for (int i = 0; i < N_MODELS; i++) {
         char path[500];
         qn_error err = {0};
-        qn__safetensors *file;
+        qn_tensors *file;
         golden_path(path, sizeof path, models[i], "golden.safetensors");
-        assert_int_equal(qn__safetensors_open(&file, path, &err), QN_OK);
+        assert_int_equal(qn_tensors_open(&file, path, &err), QN_OK);
         size_t n, n_greedy;
         int32_t *tokens = golden_tensor(file, "tokens", &n), *greedy = golden_tensor(file, "greedy", &n_greedy);
         int32_t *n_prompt = golden_tensor(file, "greedy_prompt_len", &n);
@@ -242,7 +242,7 @@ static void test_greedy(void **state)
         free(tokens);
         free(greedy);
         free(n_prompt);
-        qn__safetensors_close(file);
+        qn_tensors_close(file);
     }
     qn_device_close(device);
 }
