@@ -404,7 +404,7 @@ static bool build(machine *m)
 static const char *take_bytes(machine *m, size_t n)
 {
     if ((size_t)(m->end - m->at) < n) {
-        pickle_fail(m, QN_FORMAT, "the pickle ends inside an instruction");
+        report(m, QN_FORMAT, "the pickle ends inside an instruction");
         return NULL;
     }
     m->at += n;
@@ -441,7 +441,7 @@ static const char *take_line(machine *m, size_t *n)
 {
     const char *line = m->at, *end = memchr(line, '\n', (size_t)(m->end - line));
     if (!end) {
-        pickle_fail(m, QN_FORMAT, "the pickle ends inside a name");
+        report(m, QN_FORMAT, "the pickle ends inside a name");
         return NULL;
     }
     *n = (size_t)(end - line);
