@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Times a model: prefill of 512 tokens, decoding of 64 behind them, and the read bandwidth of the machine
+ * Times a model: prefill of a prompt (512 tokens), decoding of 64 behind it, and the read bandwidth of the machine
  * before and after, in one process. Prints one JSON object.
  *
- *     bench-model DIR [threads [repeats]]
+ *     bench-model DIR [threads [repeats [prompt]]]
  */
 #include "quern/quern.h"
 
@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-enum { PROMPT = 512, DECODE = 64, MOST_REPEATS = 15 };
+enum { DECODE = 64, MOST_REPEATS = 15, MOST_PROMPT = 1 << 17 };
 
 static double now(void)
 {
@@ -105,7 +105,7 @@ static double read_limit(const uint64_t *data, size_t bytes)
 
 /* Each repeat decodes and then reads, so that a drift of the machine hits both. The first is not counted;
  * after it the memory in use is noted and the buffer for reading is made. */
-static int time_model(qn_model *model, int repeats, double *prefill, double *decode, double *read,
+static int time_model(qn_model *model, int repeats, int prompt, double *prefill, double *decode, double *read,
                       long long *peak)
 {
     size_t bytes = (size_t)1 << 30;
@@ -113,15 +113,15 @@ static int time_model(qn_model *model, int repeats, double *prefill, double *dec
     qn_error err = {0};
     qn_model_info info;
     qn_model_get_info(model, &info);
-    int32_t ids[PROMPT], next;
-    for (int i = 0; i < PROMPT; i++)
+    int32_t *ids = calloc((size_t)prompt, sizeof *ids), next;
+    for (int i = 0; ids && i < prompt; i++)
         ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)info.vocab_size);
     for (int r = -1; r < repeats; r++) {
         qn_session *session;
-        if (qn_session_open(&session, model, NULL, &err) != QN_OK)
+        if (!ids || qn_session_open(&session, model, NULL, &err) != QN_OK)
             return fail(&err);
         double t0 = now();
-        if (qn_session_append(session, ids, PROMPT, &err) != QN_OK)
+        if (qn_session_append(session, ids, (size_t)prompt, &err) != QN_OK)
             return fail(&err);
         double t1 = now();
         if (qn_session_step_greedy(session, 1, &next, &err) != QN_OK)
@@ -140,23 +140,25 @@ static int time_model(qn_model *model, int repeats, double *prefill, double *dec
             madvise(data, bytes, MADV_HUGEPAGE);
             memset(data, 1, bytes);
         } else {
-            prefill[r] = PROMPT / (t1 - t0);
+            prefill[r] = prompt / (t1 - t0);
             decode[r] = DECODE / (t3 - t2);
             read[r] = read_limit(data, bytes);
         }
         qn_session_close(session);
     }
     free(data);
+    free(ids);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 2)
-        return fprintf(stderr, "usage: bench-model DIR [threads [repeats]]\n"), 2;
+        return fprintf(stderr, "usage: bench-model DIR [threads [repeats [prompt]]]\n"), 2;
     int threads = argc > 2 ? atoi(argv[2]) : 0, repeats = argc > 3 ? atoi(argv[3]) : 3;
-    if (repeats < 1 || repeats > MOST_REPEATS || threads < 0 || threads > 64)
-        return fprintf(stderr, "bench-model: 1 to 15 repeats, at most 64 threads\n"), 2;
+    int prompt = argc > 4 ? atoi(argv[4]) : 512;
+    if (prompt < 1 || prompt > MOST_PROMPT || repeats < 1 || repeats > MOST_REPEATS || threads < 0 || threads > 64)
+        return fprintf(stderr, "bench-model: 1 to 15 repeats, at most 64 threads, a prompt of 1 to 131072\n"), 2;
     qn_error err = {0};
     qn_device *device;
     qn_model *model;
@@ -171,7 +173,7 @@ int main(int argc, char **argv)
     long long peak = 0;
     qn_model_info info;
     qn_model_get_info(model, &info);
-    if (time_model(model, repeats, prefill, decode, read, &peak))
+    if (time_model(model, repeats, prompt, prefill, decode, read, &peak))
         return 1;
     for (int i = 0; i < repeats; i++)
         share[i] = decode[i] * (double)info.weight_bytes / 1e9 / read[i];
@@ -179,7 +181,7 @@ int main(int argc, char **argv)
     char tier[128];
     qn_device_describe(device, tier, sizeof tier);
     double d = median(decode, repeats);
-    printf("{\"tier\":\"%s\",\"load_seconds\":%.2f,\"prefill_512\":%.1f,\"decode_64\":%.2f,"
+    printf("{\"tier\":\"%s\",\"load_seconds\":%.2f,\"prefill\":%.1f,\"decode\":%.2f,"
            "\"weight_bytes\":%llu,\"decode_gb_s\":%.2f,\"read_1_thread_gb_s\":%.2f,"
            "\"decode_of_read\":%.3f,\"peak_rss_bytes\":%lld,\"plan_ns_a_node\":%.1f,\"hit_rate\":%.4f}\n",
            tier, load, median(prefill, repeats), d, (unsigned long long)info.weight_bytes,
