@@ -30,7 +30,7 @@ demo: $(BUILD)/build.ninja listed ## build the command, and let the built-in mod
 
 test: setup-tests all sanitized ## every test, also under AddressSanitizer and UBSan
 	@scripts/check-includes
-	@scripts/run-tests $(BUILD) $(SANITIZED)
+	@QUERN_FUZZ_SECONDS=$${QUERN_FUZZ_SECONDS:-15} scripts/run-tests $(BUILD) $(SANITIZED)
 
 check: all ## the quick tests
 	@scripts/check-includes
@@ -42,6 +42,13 @@ check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBeh
 check-tsan: setup $(THREADED)/build.ninja listed ## the tests under ThreadSanitizer
 	$(call build,$(THREADED))
 	@scripts/run-tests --quick $(THREADED)
+
+fuzz: setup sanitized ## the parsers on changed files, under the sanitizers: FUZZ_SECONDS each (300)
+	@for test in io_test_fuzz text_test_fuzz text_test_template; do \
+	    QUERN_SOURCE=$(CURDIR) QUERN_FUZZ_SECONDS=$${FUZZ_SECONDS:-300} QUERN_FUZZ_SEED=$$(date +%s) \
+	        ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1 \
+	        $(SANITIZED)/tests/test-$$test || exit 1; \
+	done
 
 faults: setup all ## plant each fault of tests/faults.txt and see a test catch it
 	@scripts/plant-faults
@@ -86,4 +93,4 @@ clean: ## remove the build folders
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 
-.PHONY: all setup demo test check check-asan check-tsan faults bench fmt new-op new-model install sanitized clean help listed
+.PHONY: all setup setup-tests demo test check check-asan check-tsan faults fuzz bench fmt new-op new-model install sanitized clean help listed
