@@ -35,6 +35,8 @@ typedef struct qn_model_options {
     bool (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
     void *progress_user;
     bool no_tokenizer; /* do not open tokenizer.json: qn_model_tokenizer is then NULL */
+    bool no_weights;   /* read config.json and the weights' headers alone, for qn_model_get_info and
+                          qn_model_cache_bytes: sessions cannot be opened, parameters are NULL */
 } qn_model_options;
 
 /* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors, PyTorch's .bin
@@ -52,10 +54,16 @@ typedef struct qn_model_info {
     int64_t vocab_size, max_positions;
     uint64_t parameters;   /* their number */
     uint64_t weight_bytes; /* on the device */
+    uint64_t file_bytes;   /* of these weights in their files */
+    qn_dtype dtype;        /* of the checkpoint */
 } qn_model_info;
 
 QN_API void qn_model_get_info(const qn_model *model, qn_model_info *info);
 QN_API const qn_tokenizer *qn_model_tokenizer(const qn_model *model);
+
+/* Bytes of the keys and values of a session that holds `positions` (0: as many as the model allows);
+ * 0 when memory is out. */
+QN_API uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions);
 
 /* Weights by name, sorted. The array is borrowed; packed ones are read by qn_linear and qn_take alone. */
 QN_API int qn_model_n_parameters(const qn_model *model);
@@ -72,6 +80,10 @@ typedef struct qn_session_options {
     int64_t prefill_chunk; /* tokens evaluated at once; 0: 512. Does not change a bit of the result. */
     int batch;             /* sequences in lockstep; 0: 1 */
     const atomic_bool *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */
+    /* Called while qn_session_append runs more tokens than one chunk: before each, and at the end
+     * (done = total, also when it failed). */
+    void (*progress)(void *user, int64_t done, int64_t total);
+    void *progress_user;
     bool rotate; /* take tokens beyond `context`: each sees the newest `context` ones, its own included */
 } qn_session_options;
 
@@ -136,6 +148,8 @@ typedef struct qn_generation_options {
     bool ignore_stop;    /* go on behind stop tokens */
     const int32_t *stop; /* further stop tokens, borrowed */
     size_t n_stop;
+    const int32_t *before; /* the tokens in the session, for sampling: borrowed until begin returns */
+    size_t n_before;
 } qn_generation_options;
 
 /* Begins generating behind ids, which are run by the first qn_generation_next. options may be NULL. */

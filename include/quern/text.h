@@ -197,6 +197,10 @@ QN_API bool qn_chat_has_template(const qn_chat *chat);
 QN_API qn_status qn_chat_render_ids(const qn_chat *chat, const char *json, size_t n, unsigned flags,
                                     qn_tokens *out, qn_error *err);
 
+/* Appends the text of such a chat, as the template gives it; `data` as in qn_template_render. */
+QN_API qn_status qn_chat_render(const qn_chat *chat, const char *json, size_t n, qn_text *out,
+                                qn_spans *data, qn_error *err);
+
 /* Stores up to `capacity` ids that end a reply, eos among them; returns how many there are. */
 QN_API size_t qn_chat_stop_tokens(const qn_tokenizer *tokenizer, int32_t *ids, size_t capacity);
 

@@ -3,33 +3,69 @@
  * The quern command: picks the subcommand.
  */
 #include "cli/commands.h"
-#include "cli/options.h"
 #include "quern/quern.h"
 
-#include <stdio.h>
 #include <string.h>
 
-static const struct {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-} commands[] = {
-    {"generate", "write text behind a prompt", command_generate},
+const command commands[] = {
+    {{"generate", OF_GENERATE, NULL}, "write text behind a prompt",
+     "Writes text behind a prompt. The text goes to standard output, the rest to standard error.",
+     "A chat model answers the prompt, through its own chat template where it has one; --raw continues "
+     "it. Ctrl-C stops, also in the middle of a long prompt.",
+     command_generate},
+    {{"chat", OF_CHAT, NULL}, "talk with a model",
+     "A conversation: a message a line, and the model's replies. /help lists the commands.",
+     "A line that ends in a backslash goes on in the next one; \"\"\" at the beginning of a line begins a "
+     "message of several lines, which \"\"\" at the end of one ends. A line that begins with / is a "
+     "command. Ctrl-C stops a reply; at the prompt it drops the line, and a second one, or Ctrl-D, ends "
+     "the chat. Where standard input is no terminal there are no prompts: messages and commands are "
+     "read line by line, and replies alone go to standard output.",
+     command_chat},
+    {{"tokenize", OF_TOKENIZE, "FILE"}, "show a text's tokens, or the text of tokens",
+     "Prints the token ids of a text, each with its piece as the tokenizer's file spells it.",
+     "Text comes from -p, from FILE, or from standard input; all of its bytes count. With --decode it "
+     "is ids, apart by spaces or commas.",
+     command_tokenize},
+    {{"template", OF_TEMPLATE, "FILE"}, "show what a chat becomes for the model",
+     "Renders a conversation, from a JSON FILE of messages or -p, with the model's chat template.",
+     "FILE holds an array of messages, or an object with \"messages\" and maybe \"tools\"; - is standard "
+     "input.",
+     command_template},
+    {{"info", OF_INFO, NULL}, "describe a model, without loading it",
+     "Prints what a model is and what memory it needs; reads its headers, not its weights.",
+     "Memory is that of the weights and of a cache of --context positions; a run needs some more for "
+     "intermediate values.",
+     command_info},
 };
 
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
+const size_t n_commands = sizeof commands / sizeof *commands;
 
-static void usage(FILE *to)
+enum { MOST_COMMANDS = sizeof commands / sizeof *commands };
+
+static int run_command(const command *c, int argc, char **argv)
 {
-    fprintf(to, "Usage: quern COMMAND [options]\n\nCommands:\n");
-    for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
-    fprintf(to, "\nquern COMMAND --help describes a command, quern --version the version.\n");
+    arguments a = options_defaults();
+    bool help;
+    if (!options_parse(&c->user, argc, argv, &a, &help))
+        return 2;
+    if (!help)
+        return c->run(&a);
+    help_command(c);
+    return 0;
+}
+
+static int print_page(const char *name)
+{
+    if (name && help_page(name))
+        return 0;
+    fprintf(stderr, "quern: --man: there is no page \"%s\"\n", name ? name : "");
+    return 2;
 }
 
 static int dispatch(int argc, char **argv)
 {
     if (argc < 2) {
-        usage(stderr);
+        help_overview(stderr);
         return 2;
     }
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
@@ -37,16 +73,18 @@ static int dispatch(int argc, char **argv)
         return 0;
     }
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-        usage(stdout);
+        help_overview(stdout);
         return 0;
     }
-    const char *names[N_COMMANDS];
-    for (int i = 0; i < N_COMMANDS; i++) {
-        names[i] = commands[i].name;
+    if (!strcmp(argv[1], "--man"))
+        return print_page(argv[2]);
+    const char *names[MOST_COMMANDS];
+    for (size_t i = 0; i < n_commands; i++) {
+        names[i] = commands[i].user.name;
         if (!strcmp(argv[1], names[i]))
-            return commands[i].run(argc - 1, argv + 1);
+            return run_command(&commands[i], argc - 1, argv + 1);
     }
-    const char *nearest = options_nearest(argv[1], names, N_COMMANDS);
+    const char *nearest = options_nearest(argv[1], names, n_commands);
     fprintf(stderr, "quern: unknown command \"%s\"%s%s%s\n", argv[1],
             nearest ? "; did you mean " : "; see quern --help", nearest ? nearest : "",
             nearest ? "?" : "");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parsing and describing options.
+ * The table of options, and parsing by it.
  */
 #include "cli/options.h"
 
@@ -9,6 +9,86 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define AT(field) offsetof(arguments, field)
+#define OF_MODEL (OF_GENERATE | OF_CHAT)
+#define OF_ALL (OF_MODEL | OF_TOKENIZE | OF_TEMPLATE | OF_INFO)
+
+static const option table[] = {
+    {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
+     "a Hugging Face model directory, or org/name in its cache; without it the built-in model"},
+    {"prompt", 'p', OPTION_STRING, OF_GENERATE, AT(prompt), 0, 0, "TEXT",
+     "what to answer or continue; - reads standard input"},
+    {"prompt", 'p', OPTION_STRING, OF_TOKENIZE, AT(prompt), 0, 0, "TEXT",
+     "the text; without it FILE or standard input"},
+    {"prompt", 'p', OPTION_STRING, OF_TEMPLATE, AT(prompt), 0, 0, "TEXT",
+     "a user's message, in the place of FILE"},
+    {"system", 0, OPTION_STRING, OF_MODEL | OF_TEMPLATE, AT(system), 0, 0, "TEXT",
+     "the system message"},
+    {"max-tokens", 'n', OPTION_INTEGER, OF_MODEL | OF_SET, AT(max_tokens), 1, 1e9, "N",
+     "stop after this many tokens (default: when the model ends)"},
+    {"context", 'c', OPTION_INTEGER, OF_MODEL | OF_INFO, AT(context), 1, 1 << 30, "N",
+     "positions at most (default: the model's)"},
+    {"threads", 't', OPTION_INTEGER, OF_MODEL | OF_INFO, AT(threads), 1, 1024, "N",
+     "CPU threads (default: the CPUs it may use)"},
+    {"temp", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(temperature), 0, 1e6, "X",
+     "temperature; 0 always takes the most probable token"},
+    {"top-k", 0, OPTION_INTEGER, OF_MODEL | OF_SET, AT(top_k), 0, INT32_MAX, "N",
+     "sample from the N most probable tokens; 0: all"},
+    {"top-p", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(top_p), 0, 1, "X",
+     "sample from the most probable tokens that sum to X; 1: all"},
+    {"min-p", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(min_p), 0, 1, "X",
+     "leave out tokens less probable than X times the most probable"},
+    {"repeat-penalty", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(repeat_penalty), 1e-3, 1e3, "X",
+     "make the last 64 tokens less probable; 1: off"},
+    {"seed", 0, OPTION_INTEGER, OF_MODEL | OF_SET, AT(seed), 0, 9007199254740991, "N",
+     "of the random numbers; the same seed gives the same text"},
+    {"raw", 0, OPTION_FLAG, OF_GENERATE, AT(raw), 0, 0, NULL,
+     "continue the prompt without a chat format"},
+    {"template-var", 0, OPTION_VARIABLE, OF_MODEL | OF_TEMPLATE, AT(template_vars), 0, 0, "NAME=VALUE",
+     "a variable for the model's chat template, JSON or text; may be repeated"},
+    {"tools", 0, OPTION_STRING, OF_TEMPLATE, AT(tools), 0, 0, "FILE",
+     "a JSON array of tools for the template"},
+    {"no-prompt", 0, OPTION_FLAG, OF_TEMPLATE, AT(no_prompt), 0, 0, NULL,
+     "end behind the last message, without the beginning of a reply"},
+    {"tokens", 0, OPTION_FLAG, OF_TEMPLATE, AT(tokens), 0, 0, NULL, "print token ids, not text"},
+    {"no-special", 0, OPTION_FLAG, OF_TOKENIZE, AT(no_special), 0, 0, NULL,
+     "without the tokens that the model wants around a text; with --decode, leave special ones out"},
+    {"parse-special", 0, OPTION_FLAG, OF_TOKENIZE, AT(parse_special), 0, 0, NULL,
+     "special tokens that are written out in the text become those"},
+    {"ids", 0, OPTION_FLAG, OF_TOKENIZE, AT(ids), 0, 0, NULL, "print the ids alone, on one line"},
+    {"decode", 0, OPTION_FLAG, OF_TOKENIZE, AT(decode), 0, 0, NULL,
+     "the input is ids, the output their text"},
+    {"device", 0, OPTION_STRING, OF_MODEL | OF_INFO, AT(device), 0, 0, "NAME",
+     "cpu (default), cuda:0 ..."},
+    {"no-history", 0, OPTION_FLAG, OF_CHAT, AT(no_history), 0, 0, NULL,
+     "neither read nor write the file of lines typed before"},
+    {"json", 0, OPTION_FLAG, OF_GENERATE, AT(json), 0, 0, NULL,
+     "one JSON object with text and figures"},
+    {"json", 0, OPTION_FLAG, OF_TOKENIZE | OF_TEMPLATE | OF_INFO, AT(json), 0, 0, NULL,
+     "one JSON object"},
+    {"verbose", 0, OPTION_FLAG, OF_GENERATE, AT(verbose), 0, 0, NULL,
+     "speed, plans and memory afterwards"},
+    {"verbose", 0, OPTION_FLAG, OF_CHAT, AT(verbose), 0, 0, NULL,
+     "tokens and speed after each reply, as /set stats on"},
+};
+
+enum { N_OPTIONS = sizeof table / sizeof *table };
+
+const option *options_next(unsigned of, size_t *at)
+{
+    while (*at < N_OPTIONS)
+        if (table[(*at)++].of & of)
+            return &table[*at - 1];
+    return NULL;
+}
+
+arguments options_defaults(void)
+{
+    return (arguments){.device = "cpu", .max_tokens = -1, .context = -1, .threads = -1, .top_k = -1,
+                       .seed = -1, .temperature = NAN, .top_p = NAN, .min_p = NAN,
+                       .repeat_penalty = NAN};
+}
 
 enum { LONGEST_WORD = 63 };
 
@@ -46,122 +126,184 @@ const char *options_nearest(const char *word, const char *const *names, size_t n
     return nearest;
 }
 
-static const option *find(const option *options, size_t n, const char *name, size_t length)
+static const option *find_option(unsigned of, const char *name, size_t length)
 {
-    for (size_t i = 0; i < n; i++)
-        if (strlen(options[i].long_name) == length &&
-            !strncmp(options[i].long_name, name, length))
-            return &options[i];
+    size_t at = 0;
+    for (const option *o; (o = options_next(of, &at));)
+        if (strlen(o->name) == length && !strncmp(o->name, name, length))
+            return o;
     return NULL;
 }
 
-static const option *find_short(const option *options, size_t n, char c)
+static const option *find_letter(unsigned of, char c)
 {
-    for (size_t i = 0; i < n; i++)
-        if (options[i].short_name && options[i].short_name == c)
-            return &options[i];
+    size_t at = 0;
+    for (const option *o; (o = options_next(of, &at));)
+        if (o->letter && o->letter == c)
+            return o;
     return NULL;
 }
 
-static bool unknown(const char *command, const option *options, size_t n, const char *word)
+static bool unknown(const option_user *user, const char *word)
 {
-    const char *names[64];
-    for (size_t i = 0; i < n && i < 64; i++)
-        names[i] = options[i].long_name;
-    const char *bare = word + strspn(word, "-");
-    const char *nearest = options_nearest(bare, names, n < 64 ? n : 64);
-    fprintf(stderr, "quern %s: unknown option %s%s%s%s\n", command, word,
-            nearest ? "; did you mean --" : "; see quern ", nearest ? nearest : command,
+    const char *names[N_OPTIONS + 1];
+    size_t at = 0, n = 0;
+    for (const option *o; (o = options_next(user->of, &at));)
+        names[n++] = o->name;
+    names[n++] = "help";
+    char bare[64];
+    snprintf(bare, sizeof bare, "%s", word + strspn(word, "-"));
+    bare[strcspn(bare, "=")] = 0;
+    const char *nearest = options_nearest(bare, names, n);
+    fprintf(stderr, "quern %s: unknown option %s%s%s%s\n", user->name, word,
+            nearest ? "; did you mean --" : "; see quern ", nearest ? nearest : user->name,
             nearest ? "?" : " --help");
     return false;
 }
 
-static bool bad_value(const char *command, const option *o, const char *text)
+static bool bad_value(const option_user *user, const option *o, const char *text)
 {
-    fprintf(stderr, "quern %s: --%s: \"%s\" is not %s from %.16g to %.16g\n", command,
-            o->long_name, text, o->type == OPTION_INTEGER ? "a whole number" : "a number",
-            o->least, o->most);
+    fprintf(stderr, "quern %s: --%s: \"%s\" is not %s from %.16g to %.16g\n", user->name, o->name,
+            text, o->type == OPTION_INTEGER ? "a whole number" : "a number", o->least, o->most);
     return false;
 }
 
-static bool store(const char *command, const option *o, const char *text)
+/* NAME=VALUE, where NAME is one that a template can say. */
+static bool store_variable(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
+    static const char *const ours[] = {"messages", "tools"};
+    size_t n = strspn(text, letters), length = strcspn(text, "=");
+    n = n ? n + strspn(text + n, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789") : 0;
+    bool fits = n && text[n] == '=';
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        fits = fits && !(strlen(ours[i]) == n && !strncmp(text, ours[i], n));
+    for (size_t i = 0; fits && i < a->n_template_vars; i++)
+        if (!strncmp(a->template_vars[i], text, n + 1)) { /* the last one counts */
+            a->template_vars[i] = text;
+            return true;
+        }
+    if (fits && a->n_template_vars == MOST_TEMPLATE_VARS)
+        fprintf(stderr, "quern %s: --%s: more than %d of them\n", user->name, o->name,
+                MOST_TEMPLATE_VARS);
+    else if (!fits)
+        fprintf(stderr, "quern %s: --%s: \"%.*s\" is not NAME=VALUE with a variable's NAME\n",
+                user->name, o->name, (int)(length < 40 ? strlen(text) < 60 ? strlen(text) : 60 : 40),
+                text);
+    else
+        a->template_vars[a->n_template_vars++] = text;
+    return fits && a->template_vars[a->n_template_vars - 1] == text;
+}
+
+static bool store(const option_user *user, const option *o, const char *text, arguments *a)
 {
     char *end;
+    void *place = (char *)a + o->offset;
     errno = 0;
+    if (o->type == OPTION_VARIABLE)
+        return store_variable(user, o, text, a);
     if (o->type == OPTION_STRING) {
-        *(const char **)o->value = text;
+        *(const char **)place = text;
         return true;
     }
     if (o->type == OPTION_INTEGER) {
         long long v = strtoll(text, &end, 10);
         if (end == text || *end || errno || (double)v < o->least || (double)v > o->most)
-            return bad_value(command, o, text);
-        *(int64_t *)o->value = v;
+            return bad_value(user, o, text);
+        *(int64_t *)place = v;
         return true;
     }
     double v = strtod(text, &end);
     if (end == text || *end || !isfinite(v) || v < o->least || v > o->most)
-        return bad_value(command, o, text);
-    *(double *)o->value = v;
+        return bad_value(user, o, text);
+    *(double *)place = v;
     return true;
 }
 
-bool options_parse(const char *command, const option *options, size_t n, int argc, char **argv,
-                   bool *help)
+static bool take_operand(const option_user *user, const char *word, arguments *a)
+{
+    if (user->operand && !a->file) {
+        a->file = word;
+        return true;
+    }
+    if (user->operand)
+        fprintf(stderr, "quern %s: \"%s\" is a second %s\n", user->name, word, user->operand);
+    else
+        fprintf(stderr, "quern %s: \"%s\" is no option%s\n", user->name, word,
+                user->of & OF_GENERATE ? "; the prompt goes behind -p" : "");
+    return false;
+}
+
+/* argv[*i], and where it has a value of its own, also the next one. */
+static bool parse_option(const option_user *user, int argc, char **argv, int *i, arguments *a)
+{
+    const char *word = argv[*i], *text = NULL;
+    const option *o;
+    if (word[1] == '-') {
+        const char *equals = strchr(word, '=');
+        size_t length = equals ? (size_t)(equals - word) - 2 : strlen(word) - 2;
+        o = find_option(user->of, word + 2, length);
+        text = equals ? equals + 1 : NULL;
+    } else { /* -n 5 or -n5 */
+        o = find_letter(user->of, word[1]);
+        text = word[2] ? word + 2 : NULL;
+    }
+    if (!o)
+        return unknown(user, word);
+    if (o->type == OPTION_FLAG) {
+        if (text)
+            fprintf(stderr, "quern %s: --%s takes no value, unlike %s\n", user->name, o->name, word);
+        else
+            *(bool *)((char *)a + o->offset) = true;
+        return !text;
+    }
+    if (!text && ++*i == argc) {
+        fprintf(stderr, "quern %s: --%s needs a value\n", user->name, o->name);
+        return false;
+    }
+    return store(user, o, text ? text : argv[*i], a);
+}
+
+bool options_parse(const option_user *user, int argc, char **argv, arguments *a, bool *help)
 {
     *help = false;
     for (int i = 1; i < argc; i++) {
-        const char *word = argv[i], *text = NULL;
+        const char *word = argv[i];
         if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
             *help = true;
             return true;
         }
-        if (word[0] != '-' || !word[1]) {
-            fprintf(stderr, "quern %s: \"%s\" is no option; the prompt goes behind -p\n", command,
-                    word);
-            return false;
-        }
-        const option *o;
-        if (word[1] == '-') {
-            const char *equals = strchr(word, '=');
-            size_t length = equals ? (size_t)(equals - word) - 2 : strlen(word) - 2;
-            o = find(options, n, word + 2, length);
-            text = equals ? equals + 1 : NULL;
-        } else { /* -n 5 or -n5 */
-            o = find_short(options, n, word[1]);
-            text = word[2] ? word + 2 : NULL;
-        }
-        if (!o)
-            return unknown(command, options, n, word);
-        if (o->given)
-            *o->given = true;
-        if (o->type == OPTION_FLAG) {
-            if (text)
-                return unknown(command, options, n, word);
-            *(bool *)o->value = true;
-            continue;
-        }
-        if (!text && ++i == argc) {
-            fprintf(stderr, "quern %s: --%s needs a value\n", command, o->long_name);
-            return false;
-        }
-        if (!store(command, o, text ? text : argv[i]))
+        bool is_option = word[0] == '-' && word[1];
+        if (!(is_option ? parse_option(user, argc, argv, &i, a) : take_operand(user, word, a)))
             return false;
     }
     return true;
 }
 
-void options_help(const char *command, const char *summary, const option *options, size_t n)
+bool options_set(const option_user *user, const char *name, const char *value, arguments *a)
 {
-    printf("Usage: quern %s [options]\n\n%s\n\nOptions:\n", command, summary);
-    for (size_t i = 0; i < n; i++) {
-        char left[64];
-        snprintf(left, sizeof left, "%c%c%s--%s%s%s", options[i].short_name ? '-' : ' ',
-                 options[i].short_name ? options[i].short_name : ' ',
-                 options[i].short_name ? ", " : "  ", options[i].long_name,
-                 options[i].argument ? " " : "",
-                 options[i].argument ? options[i].argument : "");
-        printf("  %-28s %s\n", left, options[i].help);
-    }
-    printf("  %-28s %s\n", "-h, --help", "show this help");
+    const option *o = find_option(user->of, name, strlen(name));
+    if (o)
+        return store(user, o, value, a);
+    const char *names[N_OPTIONS + 1];
+    size_t at = 0, n = 0;
+    for (const option *each; (each = options_next(user->of, &at));)
+        names[n++] = each->name;
+    names[n++] = "stats";
+    const char *nearest = options_nearest(name, names, n);
+    fprintf(stderr, "quern %s: there is no \"%s\" to set; %s%s%s\n", user->name, name,
+            nearest ? "did you mean " : "/set lists the names", nearest ? nearest : "",
+            nearest ? "?" : "");
+    return false;
+}
+
+const char *options_value(const option *o, const arguments *a, char *text, size_t room)
+{
+    const void *place = (const char *)a + o->offset;
+    snprintf(text, room, "default");
+    if (o->type == OPTION_INTEGER && *(const int64_t *)place >= 0)
+        snprintf(text, room, "%lld", (long long)*(const int64_t *)place);
+    else if (o->type == OPTION_NUMBER && !isnan(*(const double *)place))
+        snprintf(text, room, "%g", *(const double *)place);
+    return text;
 }

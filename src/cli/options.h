@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Command-line options: one table per command, from which parsing, --help and (later) man pages come.
+ * Command-line options: one table for all commands, from which parsing, --help, /set and man pages come.
  */
 #ifndef QN_CLI_OPTIONS_H
 #define QN_CLI_OPTIONS_H
@@ -9,31 +9,69 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { MOST_TEMPLATE_VARS = 64 };
+
+/* What the options of all commands say. Absent: NULL, false, -1 for integers, NaN for numbers. */
+typedef struct arguments {
+    const char *model, *prompt, *system, *device, *tools;
+    const char *file; /* the word that is no option, of the commands that take one */
+    int64_t max_tokens, context, threads, top_k, seed;
+    double temperature, top_p, min_p, repeat_penalty;
+    bool raw, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt, no_history;
+    const char *template_vars[MOST_TEMPLATE_VARS];
+    size_t n_template_vars;
+} arguments;
+
+/* Whose an option is. */
+enum {
+    OF_GENERATE = 1,
+    OF_CHAT = 2,
+    OF_TOKENIZE = 4,
+    OF_TEMPLATE = 8,
+    OF_INFO = 16,
+    OF_SET = 32 /* chat's /set takes it, too */
+};
+
 typedef enum option_type {
-    OPTION_FLAG,   /* bool */
-    OPTION_STRING, /* const char * */
+    OPTION_FLAG,    /* bool */
+    OPTION_STRING,  /* const char * */
     OPTION_INTEGER, /* int64_t, within least..most */
-    OPTION_NUMBER  /* double, within least..most */
+    OPTION_NUMBER,  /* double, within least..most */
+    OPTION_VARIABLE /* NAME=VALUE, once more each time */
 } option_type;
 
 typedef struct option {
-    const char *long_name;  /* without dashes */
-    char short_name;        /* 0: none */
+    const char *name; /* without dashes */
+    char letter;      /* 0: none */
     option_type type;
-    void *value;            /* keeps its default where the option is absent */
-    double least, most;     /* of numbers */
-    const char *argument;   /* "N", "TEXT": for help; NULL for flags */
-    const char *help;       /* one line */
-    bool *given;            /* set when present; may be NULL */
+    unsigned of;
+    size_t offset; /* in arguments */
+    double least, most;
+    const char *argument; /* "N", "TEXT"; NULL for flags */
+    const char *help;     /* one line */
 } option;
 
-/* Parses argv[1..]. On failure prints one line to standard error (with the nearest name where an option is
- * unknown) and returns false. Arguments that are no options are an error. *help: --help was there. */
-bool options_parse(const char *command, const option *options, size_t n, int argc, char **argv,
-                   bool *help);
+/* What of a command its options need. */
+typedef struct option_user {
+    const char *name;
+    unsigned of;
+    const char *operand; /* "FILE" where one word may be no option; NULL: none */
+} option_user;
 
-/* The usage text from the table, to standard output. */
-void options_help(const char *command, const char *summary, const option *options, size_t n);
+/* The options of one command, one by one: NULL at the end. Begin with *at = 0. */
+const option *options_next(unsigned of, size_t *at);
+
+arguments options_defaults(void);
+
+/* Parses argv[1..]. On failure prints one line to standard error (with the nearest name where an option is
+ * unknown) and returns false. *help: --help was there. */
+bool options_parse(const option_user *user, int argc, char **argv, arguments *a, bool *help);
+
+/* Sets one option as `--name value` would, for /set. Prints one line and returns false on failure. */
+bool options_set(const option_user *user, const char *name, const char *value, arguments *a);
+
+/* The value of an option as text; "default" where it is absent. Returns text. */
+const char *options_value(const option *o, const arguments *a, char *text, size_t room);
 
 /* The nearest of the names to a misspelt word, or NULL when none is near. */
 const char *options_nearest(const char *word, const char *const *names, size_t n);

@@ -17,8 +17,8 @@ struct qn_generation {
     int64_t max_tokens;
     int32_t *stop;
     size_t n_stop;
-    int32_t *history; /* prompt and generated */
-    size_t n_history, n_prompt, room;
+    int32_t *history; /* what the session has, prompt and generated */
+    size_t n_history, n_prompt, n_before, room; /* n_prompt: with the n_before ones in the session */
     qn_metrics metrics;
 };
 
@@ -71,12 +71,15 @@ qn_status qn_generation_begin(qn_generation **out, qn_session *session, const in
     g->session = session;
     g->sampling = o->sampling;
     g->max_tokens = o->max_tokens ? o->max_tokens : INT64_MAX;
-    if (!take_stops(g, o) || !reserve_history(g, n)) {
+    if (!take_stops(g, o) || !reserve_history(g, o->n_before + n)) {
         qn_generation_end(g);
         return qn__fail_memory(err, "a generation");
     }
-    memcpy(g->history, ids, n * sizeof *ids);
-    g->n_history = g->n_prompt = n;
+    if (o->n_before)
+        memcpy(g->history, o->before, o->n_before * sizeof *ids);
+    memcpy(g->history + o->n_before, ids, n * sizeof *ids);
+    g->n_before = o->n_before;
+    g->n_history = g->n_prompt = o->n_before + n;
     g->metrics.prompt_tokens = n;
     *out = g;
     return QN_OK;
@@ -100,7 +103,8 @@ static qn_status sample_logits(qn_generation *g, int32_t *id, qn_error *err)
 static qn_status choose(qn_generation *g, int32_t *id, qn_error *err)
 {
     if (g->n_history == g->n_prompt) {
-        qn_status status = qn_session_append(g->session, g->history, g->n_prompt, err);
+        qn_status status = qn_session_append(g->session, g->history + g->n_before,
+                                             g->n_prompt - g->n_before, err);
         return status == QN_OK ? sample_logits(g, id, err) : status;
     }
     int32_t last = g->history[g->n_history - 1];

@@ -98,6 +98,14 @@ static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
     return QN_OK;
 }
 
+static qn_status load_decoder(qn_model *m, const char *path, const qn_model_options *o, qn_error *err)
+{
+    if (o && o->no_weights)
+        return qn__decoder_describe(&m->decoder, m->device, path, err);
+    return qn__decoder_load(&m->decoder, m->device, path, o ? o->progress : NULL,
+                            o ? o->progress_user : NULL, err);
+}
+
 qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                         const qn_model_options *options, qn_error *err)
 {
@@ -117,8 +125,7 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     m->device = device;
     atomic_fetch_add(&device->refs, 1);
     m->sampling.size = sizeof m->sampling;
-    if (qn__decoder_load(&m->decoder, device, path, options ? options->progress : NULL,
-                         options ? options->progress_user : NULL, err) != QN_OK ||
+    if (load_decoder(m, path, options, err) != QN_OK ||
         read_defaults(m, path, "generation_config.json", false, err) != QN_OK ||
         (m->n_stop == 0 && read_defaults(m, path, "config.json", true, err) != QN_OK) ||
         (!(options && options->no_tokenizer) && open_tokenizer(m, path, err) != QN_OK)) {
@@ -149,13 +156,12 @@ void qn_model_get_info(const qn_model *m, qn_model_info *info)
                             .n_kv_heads = c->n_kv_heads,
                             .head_dim = c->head_dim,
                             .vocab_size = c->vocab,
-                            .max_positions = c->max_positions};
+                            .max_positions = c->max_positions,
+                            .parameters = m->decoder.sizes.parameters,
+                            .weight_bytes = m->decoder.sizes.device_bytes,
+                            .file_bytes = m->decoder.sizes.file_bytes,
+                            .dtype = c->dtype};
     memcpy(info->family, c->family, sizeof info->family);
-    for (int i = 0; i < m->decoder.n_parameters; i++) {
-        const qn_array *a = *m->decoder.parameters[i].slot;
-        info->parameters += (uint64_t)qn__elements(a);
-        info->weight_bytes += a->buffer->size;
-    }
 }
 
 const qn_tokenizer *qn_model_tokenizer(const qn_model *m)

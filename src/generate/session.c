@@ -25,6 +25,8 @@ struct qn_session {
     int32_t *ids;          /* [batch, room], where it remembers */
     int64_t room;
     const atomic_bool *cancel;
+    void (*progress)(void *user, int64_t done, int64_t total);
+    void *progress_user;
     float *logits;      /* [batch, vocab] */
     bool has_logits;
     qn_array *token;    /* i32 [1, 1], retained: the greedy choice, on the device */
@@ -75,6 +77,8 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
     *out = NULL;
     if (check_options(o, err) != QN_OK)
         return err->code;
+    if (!model->decoder.embedding)
+        return qn__fail(err, QN_STATE, "the model was opened without its weights");
     qn_session *session = calloc(1, sizeof *session);
     if (!session)
         return qn__fail_memory(err, "a session");
@@ -84,6 +88,8 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
     session->chunk = session->chunk < limit ? session->chunk : limit;
     session->context = o->rotate ? MOST_POSITIONS : limit;
     session->cancel = o->cancel;
+    session->progress = o->progress;
+    session->progress_user = o->progress_user;
     session->logits = malloc((size_t)(session->batch * c->vocab) * sizeof(float));
     if (!session->logits || begin_cache(session, c, o->rotate ? limit : 0, err) != QN_OK) {
         free(session->logits);
@@ -237,6 +243,12 @@ static qn_status conclude(qn_session *session, size_t n, qn_status status)
     return status;
 }
 
+static void tell_progress(const qn_session *session, size_t done, size_t total)
+{
+    if (session->progress && total > (size_t)session->chunk)
+        session->progress(session->progress_user, (int64_t)done, (int64_t)total);
+}
+
 static qn_status run_chunks(qn_session *session, const int32_t *ids, size_t n, float *out,
                             qn_error *err)
 {
@@ -247,10 +259,12 @@ static qn_status run_chunks(qn_session *session, const int32_t *ids, size_t n, f
     for (size_t i = 0; status == QN_OK && i < n; i += (size_t)session->chunk) {
         size_t left = n - i, take = left < (size_t)session->chunk ? left : (size_t)session->chunk;
         bool last = !out && take == left;
+        tell_progress(session, i, n);
         status = run_tokens(session, ids + i, n, (int64_t)take, last, out ? out + i * vocab : NULL,
                             n * vocab, err);
     }
     session->has_logits = status == QN_OK && n > 0 && !out;
+    tell_progress(session, n, n); /* also when it failed: the end */
     return conclude(session, n, status);
 }
 
@@ -333,6 +347,20 @@ void qn_session_rewind(qn_session *session, int64_t length)
         return;
     session->length = length;
     qn__cache_rewind(&session->cache, length);
+}
+
+uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions)
+{
+    const qn__decoder_config *c = &model->decoder.config;
+    int64_t n = positions > 0 && positions <= MOST_POSITIONS ? positions : c->max_positions;
+    qn_session session = {.batch = 1, .context = n, .chunk = n < PREFILL_CHUNK ? n : PREFILL_CHUNK};
+    qn_error err = {0};
+    if (begin_cache(&session, c, 0, &err) != QN_OK)
+        return 0;
+    session.cache.capacity = (n + QN__CACHE_CHUNK - 1) / QN__CACHE_CHUNK * QN__CACHE_CHUNK;
+    uint64_t bytes = qn__cache_bytes(&session.cache);
+    qn__cache_end(&session.cache);
+    return bytes;
 }
 
 size_t qn_session_cache_bytes(const qn_session *session)

@@ -51,6 +51,11 @@ typedef struct qn__decoder_layer {
     qn__linear gate, up, down;
 } qn__decoder_layer;
 
+/* The weights in all: their number, their bytes in the files and on the device. */
+typedef struct qn__decoder_sizes {
+    uint64_t parameters, file_bytes, device_bytes;
+} qn__decoder_sizes;
+
 /* The weights are retained arrays; `parameters` lists every one of them by its name in the file. Norms
  * that multiply by 1 + weight hold that sum. */
 typedef struct qn__decoder {
@@ -60,6 +65,7 @@ typedef struct qn__decoder {
     qn__decoder_layer *layers;
     struct qn__parameter *parameters;
     int n_parameters;
+    qn__decoder_sizes sizes;
 } qn__decoder;
 
 /* One weight: where it is kept, what the file calls it, what shape it must have. */

@@ -225,19 +225,40 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
                 qn_tensors_path(l->file, 0), n, m->config.family, first);
 }
 
-static qn_status load_weights(loader *l, qn__decoder *m)
+static void count_parameter(const loader *l, const qn__parameter *p, const qn_tensor_info *t,
+                            qn__decoder_sizes *sizes)
 {
-    warn_of_unread(l, m);
-    size_t longest_row = 0;
+    uint64_t n = t->size / qn__dtype_size(t->dtype);
+    sizes->parameters += n;
+    sizes->file_bytes += t->size;
+    sizes->device_bytes += p->ndim == 2 ? qn__packed_bytes(l->device, qn__packed_type(t->dtype),
+                                                              t->shape[0], t->shape[1])
+                                           : n * sizeof(float);
+}
+
+/* Checks that each parameter is there as the family needs it, and adds up what they take. */
+static qn_status check_weights(loader *l, qn__decoder *m)
+{
+    m->sizes = (qn__decoder_sizes){0};
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
         const qn_tensor_info *t = qn_tensors_find(l->file, p->name);
         if (check_tensor(l, m, p, t) != QN_OK)
             return l->err->code;
+        count_parameter(l, p, t, &m->sizes);
+    }
+    return QN_OK;
+}
+
+static qn_status load_weights(loader *l, qn__decoder *m)
+{
+    size_t longest_row = 0;
+    for (int i = 0; i < m->n_parameters; i++) {
+        const qn__parameter *p = &m->parameters[i];
         size_t row = (size_t)p->shape[p->ndim - 1] * 4;
         longest_row = row > longest_row ? row : longest_row;
-        l->total += t->size;
     }
+    l->total = m->sizes.file_bytes;
     l->piece_size = longest_row > PIECE ? longest_row : PIECE;
     l->piece = malloc(l->piece_size);
     if (!l->piece)
@@ -286,28 +307,45 @@ static qn_dtype dtype_of_weights(const qn_tensors *file)
     return t && (t->dtype == QN_BF16 || t->dtype == QN_F16) ? t->dtype : QN_F32;
 }
 
+/* Opens the files, lists the decoder's parameters and checks them against the files. */
+static qn_status open_decoder(loader *l, qn__decoder *m, const char *directory, qn_tensors **file)
+{
+    qn__decoder_config config;
+    if (open_files(directory, &config, file, l->err) != QN_OK)
+        return l->err->code;
+    if (!config.dtype_given)
+        config.dtype = dtype_of_weights(*file);
+    if (qn__decoder_begin(m, &config, find_place(*file), l->err) != QN_OK)
+        return l->err->code;
+    l->file = *file;
+    warn_of_unread(l, m);
+    return check_weights(l, m);
+}
+
 qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *directory,
                            qn__load_progress *progress, void *user, qn_error *err)
 {
     *m = (qn__decoder){0};
-    qn__decoder_config config;
     qn_tensors *file = NULL;
     loader l = {.device = device, .progress = progress, .user = user, .err = err};
-    if (open_files(directory, &config, &file, err) != QN_OK)
-        goto fail;
-    if (!config.dtype_given)
-        config.dtype = dtype_of_weights(file);
-    if (qn__decoder_begin(m, &config, find_place(file), err) != QN_OK)
-        goto fail;
-    l.file = file;
-    if (load_weights(&l, m) != QN_OK || make_frequencies(m, device, err) != QN_OK)
-        goto fail;
+    if (open_decoder(&l, m, directory, &file) == QN_OK && load_weights(&l, m) == QN_OK)
+        make_frequencies(m, device, err);
     free(l.piece);
     qn_tensors_close(file);
-    return QN_OK;
-fail:
-    free(l.piece);
-    qn_tensors_close(file);
-    qn__decoder_end(m);
+    if (err->code != QN_OK)
+        qn__decoder_end(m);
     return err->code;
+}
+
+qn_status qn__decoder_describe(qn__decoder *m, qn_device *device, const char *directory,
+                               qn_error *err)
+{
+    *m = (qn__decoder){0};
+    qn_tensors *file = NULL;
+    loader l = {.device = device, .err = err};
+    qn_status status = open_decoder(&l, m, directory, &file);
+    qn_tensors_close(file);
+    if (status != QN_OK)
+        qn__decoder_end(m);
+    return status;
 }

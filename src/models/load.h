@@ -15,4 +15,8 @@ typedef bool qn__load_progress(void *user, uint64_t done, uint64_t total);
 qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *directory,
                            qn__load_progress *progress, void *user, qn_error *err);
 
+/* The same as far as headers go: checks every tensor, reads none. */
+qn_status qn__decoder_describe(qn__decoder *m, qn_device *device, const char *directory,
+                               qn_error *err);
+
 #endif

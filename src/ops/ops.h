@@ -43,6 +43,9 @@ qn_array *qn__round_to(qn_scope *s, qn_array *x, qn_dtype dtype);
 /* The type a weight of a file's type is kept in: bf16 as it is, f16 and f32 as f32. */
 qn_dtype qn__packed_type(qn_dtype dtype);
 
+/* The bytes that a weight [rows, columns] of such a type takes on the device. */
+size_t qn__packed_bytes(const qn_device *device, qn_dtype dtype, int64_t rows, int64_t columns);
+
 /* A retained, unfilled weight [rows, columns] in the device's layout; NULL with the scope's error. */
 qn_array *qn__packed_new(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t columns);
 

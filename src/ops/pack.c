@@ -8,13 +8,19 @@
 
 #include <stdlib.h>
 
+size_t qn__packed_bytes(const qn_device *device, qn_dtype dtype, int64_t rows, int64_t columns)
+{
+    uint8_t format = device->ops->weight_format((qn_device *)device, dtype);
+    return format ? qn__format_bytes(format, rows, columns)
+                  : (size_t)(rows * columns) * qn__dtype_size(dtype);
+}
+
 qn_array *qn__packed_new(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t columns)
 {
     if (!s || s->error.code != QN_OK)
         return NULL;
     uint8_t format = s->device->ops->weight_format(s->device, dtype);
-    size_t bytes = format ? qn__format_bytes(format, rows, columns)
-                          : (size_t)(rows * columns) * qn__dtype_size(dtype);
+    size_t bytes = qn__packed_bytes(s->device, dtype, rows, columns);
     qn_array *w = calloc(1, sizeof *w);
     qn__buffer *buffer = w ? qn__buffer_new(s->device, bytes ? bytes : 1, &s->error) : NULL;
     if (!buffer) {

@@ -188,8 +188,8 @@ static qn_status has_tools(const char *json, size_t n, bool *tools, qn_error *er
     return qn__json_scan_end(&scan);
 }
 
-qn_status qn_chat_render_ids(const qn_chat *chat, const char *json, size_t n, unsigned flags,
-                             qn_tokens *out, qn_error *err)
+qn_status qn_chat_render(const qn_chat *chat, const char *json, size_t n, qn_text *out,
+                         qn_spans *data, qn_error *err)
 {
     bool tools = false;
     qn_status status = has_tools(json, n, &tools, err);
@@ -199,9 +199,15 @@ qn_status qn_chat_render_ids(const qn_chat *chat, const char *json, size_t n, un
     if (!t)
         return qn__fail(err, QN_UNSUPPORTED, "the model has no chat template for this chat");
     qn_template_options options = {.size = sizeof options, .trusted = chat->trusted};
+    return qn_template_render(t, json, n, &options, out, data, err);
+}
+
+qn_status qn_chat_render_ids(const qn_chat *chat, const char *json, size_t n, unsigned flags,
+                             qn_tokens *out, qn_error *err)
+{
     qn_text text = {0};
     qn_spans data = {0};
-    status = qn_template_render(t, json, n, &options, &text, &data, err);
+    qn_status status = qn_chat_render(chat, json, n, &text, &data, err);
     if (status == QN_OK) {
         qn__added_data guard = {data.spans, data.n, chat->control};
         bool everywhere = (flags & QN_PARSE_SPECIAL) != 0;

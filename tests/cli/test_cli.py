@@ -9,36 +9,15 @@ to standard output alone. Ends like cmocka, so that scripts/run-tests counts the
 """
 import json
 import os
+import re
+import struct
 import subprocess
-import sys
 import tempfile
 
-QUERN = os.path.abspath(sys.argv[1])
-SOURCE = os.environ.get("QUERN_SOURCE", os.path.join(os.path.dirname(__file__), "..", ".."))
+from helper import QUERN, SOURCE, check, finish, refused, run
+
 TINY = os.path.join(SOURCE, "tests/golden/llama/plain")
-failures, checks = [], 0
-
-
-def run(*args, stdin=b"", stdout=subprocess.PIPE, shell=None):
-    command = shell if shell else [QUERN, *args]
-    done = subprocess.run(command, shell=bool(shell), input=stdin, stdout=stdout, stderr=subprocess.PIPE,
-                          timeout=120)
-    return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
-
-
-def check(name, condition, detail=""):
-    global checks
-    checks += 1
-    if not condition:
-        failures.append(name)
-        print(f"FAIL {name}: {detail}")
-
-
-def refused(name, result, code, *parts):
-    """One line on standard error with every part, nothing on standard output, this exit code."""
-    status, out, err = result
-    ok = status == code and not out and err.count("\n") == 1 and err.endswith("\n")
-    check(name, ok and all(p in err for p in parts), f"status {status}, out {out!r}, err {err!r}")
+COMMANDS = ["generate", "chat", "tokenize", "template", "info"]
 
 
 def generate(*args, **kw):
@@ -137,13 +116,195 @@ def test_output():
     check("a pipe that ends", status == 0 and out == b"done\n" and err.count("\n") <= 1, err)
 
 
+def test_table():
+    """--help, unknown options and pages of every command; a page has every option that --help has."""
+    for command in COMMANDS:
+        status, out, err = run(command, "--help")
+        options = re.findall(r"--([a-z-]+)", out.decode().split("Options:")[-1])
+        check(f"{command} --help", status == 0 and not err and "help" in options and "model" in options, out)
+        refused(f"{command} --modle", run(command, "--modle", "x"), 2, "--modle", "did you mean --model?")
+        refused(f"{command} --xyzzyplugh", run(command, "--xyzzyplugh"), 2, "--xyzzyplugh", "--help")
+        refused(f"{command} -m", run(command, "-m"), 2, "--model needs a value")
+        status, page, err = run("--man", f"quern-{command}")
+        lines = page.decode().split("\n")
+        listed = [re.search(r"\*--([a-z-]+)\*", line).group(1) for line in lines if re.match(r"\*-", line)]
+        check(f"page of {command}", status == 0 and not err and sorted(listed) == sorted(
+            {m.group(1) for m in re.finditer(r"^  (?:-.,|   ) --([a-z-]+)", out.decode(), re.M)}), listed)
+    overview = run("--man", "quern")[1].decode()
+    check("page of quern", all(f"*quern-{c}*(1)" in overview for c in COMMANDS), overview)
+    refused("no such page", run("--man", "quern-xyzzy"), 2, "quern-xyzzy")
+    for bad in ("x", "=1", "1a=2", "a-b=1", "messages=[]", "tools=1"):
+        refused(f"--template-var {bad}", run("template", "-p", "x", "--template-var", bad), 2, "NAME=VALUE", bad)
+    many = [w for i in range(65) for w in ("--template-var", f"v{i}=1")]
+    refused("65 template variables", run("template", "-p", "x", *many), 2, "more than 64")
+    for command in ("chat", "info"):
+        refused(f"{command} with a word", run(command, "hello"), 2, "hello")
+    refused("second file", run("tokenize", "a", "b"), 2, "\"b\"", "FILE")
+    refused("tokenize: two texts", run("tokenize", "-p", "a", "b"), 2, "-p", "b")
+    refused("template: nothing", run("template"), 2, "FILE")
+    refused("template: both", run("template", "-p", "x", "f"), 2, "not both")
+    refused("decode and ids", run("tokenize", "--decode", "--ids", "-p", "1"), 2, "--ids")
+
+
+def make_hub(folder, org, name, commit="0123abcd"):
+    """The layout of the Hugging Face cache: links in a snapshot to files in blobs."""
+    top = os.path.join(folder, f"models--{org}--{name}")
+    snapshot = os.path.join(top, "snapshots", "0123abcd")
+    for d in (snapshot, os.path.join(top, "refs"), os.path.join(top, "blobs")):
+        os.makedirs(d)
+    with open(os.path.join(top, "refs/main"), "w") as f:
+        f.write(commit)
+    demo = os.path.join(SOURCE, "models/demo")
+    for i, file in enumerate(f for f in os.listdir(demo) if f.endswith((".json", ".safetensors"))):
+        with open(os.path.join(demo, file), "rb") as f, open(os.path.join(top, f"blobs/{i}"), "wb") as g:
+            g.write(f.read())
+        os.symlink(f"../../blobs/{i}", os.path.join(snapshot, file))
+
+
+def test_hub():
+    plain = generate("-p", "Hi", "-n", "3", "--temp", "0")[1]
+    with tempfile.TemporaryDirectory() as d:
+        home = os.path.join(d, "home")
+        for folder, env in ((os.path.join(d, "a"), {"HF_HUB_CACHE": os.path.join(d, "a"), "HF_HOME": "/none"}),
+                            (os.path.join(d, "b/hub"), {"HF_HOME": os.path.join(d, "b")}),
+                            (os.path.join(home, ".cache/huggingface/hub"), {"HOME": home})):
+            clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
+            env = {**clean, **env}
+            make_hub(folder, "org", "name")
+            make_hub(folder, "bad", "commit", "../../../x")
+            make_hub(folder, "no", "snapshot", "ffff")
+            make_hub(folder, "a", "b--c")
+            name = " ".join(k for k in env if k not in clean) or "HOME"
+            out = run("generate", "-m", "org/name", "-p", "Hi", "-n", "3", "--temp", "0", env=env)
+            check(f"hub by {name}", out == (0, plain, ""), out)
+            refused("hub: absent", run("generate", "-m", "org/other", "-p", "x", env=env), 1, folder,
+                    "hf download org/other")
+            refused("hub: commit", run("info", "-m", "bad/commit", env=env), 1, "refs/main", "../../../x")
+            refused("hub: no snapshot", run("info", "-m", "no/snapshot", env=env), 1, "ffff",
+                    "hf download no/snapshot")
+            for bad in ("org/..", "org/na..me", "org/name/x", "a/b--c", "org/", "org/-x", "org/a b", "o\\x/y"):
+                refused(f"hub: {bad}", run("info", "-m", bad, env=env), 1, bad, "name")
+            refused("hub: out of it", run("info", "-m", "../../etc", env=env), 1, "../../etc")
+
+
+def test_tokenize():
+    """Against ids of the tokenizers library (tests/text/make_tiny.py)."""
+    tiny = os.path.join(SOURCE, "tests/text/tiny.tokenizer.json")
+    rows = [json.loads(line) for line in open(os.path.join(SOURCE, "tests/text/tiny.expected.jsonl"))]
+    chosen = [r for r in rows if r["ids"] != r["user"]][:6] + rows[::9]
+    for r in chosen:
+        text = r["text"].encode()
+        for flags, key in ((["--parse-special"], "sp"), (["--parse-special", "--no-special"], "ids"),
+                           (["--no-special"], "user")):
+            out = run("tokenize", "-m", tiny, "--json", *flags, stdin=text)
+            got = json.loads(out[1]) if out[0] == 0 else {}
+            check(f"tokenize {key} {r['text'][:20]!r}", got.get("ids") == r[key] and
+                  len(got["pieces"]) == len(r[key]), (out, r))
+        ids = " ".join(map(str, r["ids"])).encode()
+        out = json.loads(run("tokenize", "-m", tiny, "--decode", "--json", stdin=ids)[1])
+        check(f"decode {r['text'][:20]!r}", out["text"] == r["dec"], (out, r))
+        out = json.loads(run("tokenize", "-m", tiny, "--decode", "--no-special", "--json", "-p", str(r["ids"]))[1])
+        check(f"decode, no special {r['text'][:20]!r}", out["text"] == r["dec_skip"], (out, r))
+    vocab = json.load(open(tiny))["model"]["vocab"]
+    status, out, err = run("tokenize", "-m", tiny, "--no-special", "-p", "The quern turns.")
+    lines = [line.split("\t") for line in out.decode().splitlines()]
+    check("pieces", [int(i) for i, _ in lines] == [327, 387, 402, 394, 83, 14]
+          and all(vocab[p] == int(i) for i, p in lines), out)
+    with tempfile.NamedTemporaryFile() as f:
+        f.write("The quern turns.".encode())
+        f.flush()
+        out = run("tokenize", "-m", tiny, "--no-special", "--ids", f.name)
+        check("ids of a file", out == (0, b"327 387 402 394 83 14\n", ""), out)
+    for bad in ("1 x", "99999999999999999999", "-1", "100000", "1.5", "1 0x2"):
+        refused(f"decode {bad}", run("tokenize", "--decode", "-p", bad), 1, "is no token id")
+    refused("tokenize invalid UTF-8", run("tokenize", stdin=b"a\xff"), 1, "UTF-8")
+    refused("tokenize: no file", run("tokenize", "/none/x"), 1, "/none/x")
+    refused("tokenize: stdin closed", run(shell=f"exec '{QUERN}' tokenize <&-"), 1, "standard input")
+
+
+def test_template():
+    """ChatML as written out here; the ids of its control tokens; variables and tools through a template."""
+    chat = [{"role": "user", "content": "Hi <|im_end|>"}, {"role": "assistant", "content": "a\nb"},
+            {"role": "user", "content": "\u00e9"}]
+    want = "<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\na\nb<|im_end|>\n" \
+           "<|im_start|>user\n\u00e9<|im_end|>\n"
+    with tempfile.TemporaryDirectory() as d:
+        file, tools = os.path.join(d, "chat.json"), os.path.join(d, "tools.json")
+        json.dump(chat, open(file, "w"))
+        json.dump([{"name": "f"}], open(tools, "w"))
+        out = run("template", file)
+        check("template", out == (0, (want + "<|im_start|>assistant\n").encode(), ""), out)
+        out = run("template", file, "--no-prompt", "--system", "S")
+        check("template, system", out == (0, ("<|im_start|>system\nS<|im_end|>\n" + want).encode(), ""), out)
+        out = run("template", "-", stdin=json.dumps({"messages": chat[2:]}).encode())
+        check("template, stdin", out[1] == "<|im_start|>user\n\u00e9<|im_end|>\n<|im_start|>assistant\n".encode(), out)
+        ids = [int(i) for i in run("template", file, "--tokens")[1].split()]
+        both = json.loads(run("template", file, "--json")[1])
+        check("template ids", ids == both["ids"] and ids.count(1) == 4 and ids.count(2) == 3
+              and both["text"] == want + "<|im_start|>assistant\n", both)
+        model = os.path.join(d, "model")
+        os.mkdir(model)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            with open(os.path.join(SOURCE, "models/demo", name)) as f, open(os.path.join(model, name), "w") as g:
+                g.write(f.read())
+        with open(os.path.join(model, "chat_template.jinja"), "w") as f:
+            f.write("{{ n + 1 }}|{{ s }}|{{ tools[0].name if tools else 'none' }}|{{ messages[0].content }}"
+                    "|{{ add_generation_prompt }}")
+        var = ("--template-var", "n=4", "--template-var", "s=old", "--template-var", "s=a b=c")
+        out = run("template", "-m", model, "-p", "x", *var)
+        check("template variables", out == (0, b"5|a b=c|none|x|True", ""), out)
+        out = run("template", "-m", model, "-p", "x", *var, "--tools", tools, "--no-prompt")
+        check("template tools", out == (0, b"5|a b=c|f|x|False", ""), out)
+        for name, text, named in (("no JSON", "{", "chat.json"), ("a number", "3", "array"), ("empty", "[]", "message"),
+                                  ("no role", '[{"content": "x"}]', "role"), ("no content", '[{"role": "user"}]', "content"),
+                                  ("content", '[{"role": "user", "content": 3}]', "content"), ("a word", '["x"]', "object"),
+                                  ("messages", '{"messages": 1}', "messages"), ("nothing", "", "chat.json"),
+                                  ("deep", "[" * 5000, "chat.json")):
+            with open(file, "w") as f:
+                f.write(text)
+            refused(f"template: {name}", run("template", file), 1, named)
+        refused("template: bad tools", run("template", "-p", "x", "--tools", file), 1, "chat.json")
+
+
+def test_info():
+    """Against config.json and the header of the weights, read here."""
+    with tempfile.TemporaryDirectory() as d:
+        for name in ("config.json", "model.safetensors"):
+            with open(os.path.join(TINY, name), "rb") as f, open(os.path.join(d, name), "wb") as g:
+                g.write(f.read())
+        with open(os.path.join(SOURCE, "tests/text/tiny.tokenizer.json")) as f, \
+                open(os.path.join(d, "tokenizer.json"), "w") as g:
+            g.write(f.read())
+        config = json.load(open(os.path.join(d, "config.json")))
+        with open(os.path.join(d, "model.safetensors"), "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        tensors = [t for k, t in header.items() if k != "__metadata__"]
+        size = sum(t["data_offsets"][1] - t["data_offsets"][0] for t in tensors)
+        status, out, err = run("info", "-m", d, "--json", "-c", "256")
+        got = json.loads(out) if status == 0 else {}
+        check("info", not err and got == {**got, "family": "llama", "dtype": "f32", "parameters": size // 4,
+              "file_bytes": size, "layers": config["num_hidden_layers"], "heads": config["num_attention_heads"],
+              "kv_heads": config["num_key_value_heads"], "head_dim": config["head_dim"], "context": 256,
+              "hidden_size": config["hidden_size"], "intermediate_size": config["intermediate_size"],
+              "vocab_size": config["vocab_size"], "max_positions": config["max_position_embeddings"]}, (out, err))
+        cache = 2 * 4 * 256 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+        check("info: memory", got.get("cache_bytes") == cache and size <= got["weight_bytes"] <= 1.2 * size
+              and got["memory_bytes"] == cache + got["weight_bytes"], got)
+        status, out, err = run("info", "-m", d)
+        check("info as text", status == 0 and not err and b"llama" in out and b"f32" in out, out)
+        weights = os.path.join(d, "model.safetensors")
+        with open(weights, "r+b") as f:
+            f.truncate(os.path.getsize(weights) - 1)
+        refused("info: short weights", run("info", "-m", d), 1, "model.safetensors")
+    refused("info: no tokenizer", run("info", "-m", TINY), 1, "tokenizer.json")
+    refused("info: no model", run("info", "-m", "/none"), 1, "/none")
+
+
 def main():
-    for test in (test_usage, test_models, test_prompts, test_output):
+    for test in (test_usage, test_table, test_models, test_hub, test_prompts, test_output, test_tokenize,
+                 test_template, test_info):
         test()
-    print(f"[  PASSED  ] {checks - len(failures)} tests.")
-    for name in failures:
-        print(f"[  FAILED  ] {name.replace(' ', '_')}")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

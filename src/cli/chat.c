@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * quern chat: a conversation, on a terminal or through a pipe.
+ *
+ * Each turn renders the whole conversation with the model's template, which may drop the reasoning of earlier
+ * replies, and compares the ids with those in the session: what both begin with stays in the KV cache, the
+ * session is rewound to its end, and only the rest runs.
+ */
+#include "cli/chat.h"
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/reply.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+void chat_failed(chat *s, const qn_error *err)
+{
+    int status = failed(err);
+    if (!s->terminal)
+        s->status = status;
+}
+
+/* ---- replies ----------------------------------------------------------------------------------------------- */
+
+/* How many of the ids the session has already, short of the last: that one must run to give logits. */
+static size_t common_prefix(const qn_tokens *held, const qn_tokens *ids)
+{
+    size_t n = 0;
+    while (n < held->n && n + 1 < ids->n && held->ids[n] == ids->ids[n])
+        n++;
+    return n;
+}
+
+/* Afterwards `held` is ids and then the reply's, as far as the session ran them. */
+static void hold(chat *s, qn_tokens *ids, const reply *r)
+{
+    size_t length = (size_t)qn_session_length(s->session), n = ids->n + r->ids.n;
+    int32_t *all = realloc(ids->ids, (n + 1) * sizeof *all);
+    if (!all) { /* then nothing is known of the session */
+        qn_session_rewind(s->session, 0);
+        s->held.n = 0;
+        return;
+    }
+    if (r->ids.n)
+        memcpy(all + ids->n, r->ids.ids, r->ids.n * sizeof *all);
+    qn_tokens_free(&s->held);
+    s->held = (qn_tokens){all, length < n ? length : n, n + 1};
+    *ids = (qn_tokens){0};
+}
+
+static qn_status run_reply(chat *s, qn_tokens *ids, reply *r, size_t *kept, qn_error *err)
+{
+    int64_t context = qn_session_context(s->session);
+    if (ids->n > (size_t)context)
+        return qn__fail(err, QN_LIMIT,
+                        "the conversation takes %zu tokens, the context holds %lld; it stays as it was "
+                        "(/reset begins anew, -c gives more room)",
+                        ids->n, (long long)context);
+    *kept = common_prefix(&s->held, ids);
+    qn_session_rewind(s->session, (int64_t)*kept);
+    qn_sampling sampling = sampling_of(s->arguments, s->model.model);
+    sampling.seed = (s->arguments->seed >= 0 ? (uint64_t)s->arguments->seed : s->seed) + s->replies;
+    qn_status status = reply_run(r, s->session, s->form.tokenizer, ids, *kept, &sampling,
+                                 s->arguments->max_tokens, true, err);
+    hold(s, ids, r);
+    return status;
+}
+
+/* What is said behind a reply on a terminal. */
+static void note_end(const chat *s, const reply *r, qn_status status)
+{
+    if (status == QN_CANCELLED)
+        fprintf(stderr, "(stopped)\n");
+    else if (r->metrics.finish == QN_FINISH_LENGTH &&
+             qn_session_length(s->session) >= qn_session_context(s->session))
+        fprintf(stderr, "(the context of %lld tokens is full)\n",
+                (long long)qn_session_context(s->session));
+}
+
+bool chat_answer(chat *s)
+{
+    qn_error err = {0};
+    qn_tokens ids = {0};
+    reply r = {0};
+    size_t kept = 0;
+    qn_status status = conversation_ids(&s->conversation, &s->form, &ids, &err);
+    if (status == QN_OK)
+        status = run_reply(s, &ids, &r, &kept, &err);
+    bool said = status == QN_OK || (r.text.n && !r.write_failed);
+    if (said) {
+        putchar('\n');
+        fflush(stdout);
+        s->replies++;
+        qn_error late = {0};
+        said = conversation_add(&s->conversation, "assistant", r.text.data ? r.text.data : "", r.text.n,
+                                &late) == QN_OK;
+        if (!said)
+            chat_failed(s, &late);
+    }
+    if (s->terminal && (status == QN_OK || status == QN_CANCELLED))
+        note_end(s, &r, status);
+    else if (status != QN_OK)
+        chat_failed(s, &err);
+    if (s->stats && r.metrics.prompt_tokens)
+        reply_print_speed(&r.metrics, kept);
+    s->done = s->done || r.write_failed || (status == QN_CANCELLED && !s->terminal);
+    if (r.write_failed)
+        s->status = 1;
+    atomic_store(&interrupted, false);
+    reply_free(&r);
+    qn_tokens_free(&ids);
+    return said;
+}
+
+static void say(chat *s, const qn_text *text)
+{
+    qn_error err = {0};
+    qn_text whole = {0};
+    size_t before = s->conversation.n;
+    bool ok = text_append(&whole, s->attached.data, s->attached.n) &&
+              text_append(&whole, text->data, text->n);
+    if (!ok)
+        qn__fail_memory(&err, "a message");
+    else
+        conversation_add(&s->conversation, "user", whole.data, whole.n, &err);
+    qn_text_free(&whole);
+    if (err.code != QN_OK)
+        chat_failed(s, &err);
+    else if (chat_answer(s))
+        s->attached.n = 0;
+    else
+        conversation_cut(&s->conversation, before);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------- */
+
+static bool ends_with(const qn_text *text, const char *end)
+{
+    size_t n = strlen(end);
+    return text->n >= n && !memcmp(text->data + text->n - n, end, n);
+}
+
+/* Further lines of a message: until `end` stands at the end of one, or, with a backslash, while it does. */
+static line_result read_more(chat *s, qn_text *message, bool quoted)
+{
+    qn_text line = {0};
+    line_result result = LINE_READ;
+    while (quoted ? !ends_with(message, "\"\"\"") : ends_with(message, "\\")) {
+        if (!quoted)
+            message->n--;
+        result = line_read(s->lines, s->terminal ? ". " : "", &line);
+        if (result != LINE_READ)
+            break;
+        line_remember(s->lines, line.data);
+        if (message->n + line.n >= LARGEST_INPUT || !text_append(message, "\n", 1) ||
+            !text_append(message, line.data, line.n)) {
+            fprintf(stderr, "quern: a message exceeds %d bytes\n", LARGEST_INPUT);
+            result = LINE_FAILED;
+            break;
+        }
+    }
+    qn_text_free(&line);
+    if (quoted && result == LINE_READ)
+        message->n -= 3;
+    message->data[message->n] = 0;
+    return result == LINE_END ? LINE_READ : result; /* what has come is the message */
+}
+
+/* The next message; *quoted: it stood between """ and is no command. */
+static line_result read_message(chat *s, qn_text *message, bool *quoted)
+{
+    line_result result = line_read(s->lines, s->terminal ? "> " : "", message);
+    if (result != LINE_READ)
+        return result;
+    if (message->n && message->data[message->n - 1] == '\r')
+        message->data[--message->n] = 0;
+    line_remember(s->lines, message->data);
+    *quoted = message->n >= 3 && !memcmp(message->data, "\"\"\"", 3);
+    if (*quoted) {
+        memmove(message->data, message->data + 3, message->n - 2);
+        message->n -= 3;
+    }
+    return read_more(s, message, *quoted);
+}
+
+/* At the prompt: the first Ctrl-C drops the line, the second ends. */
+static void prompt_interrupted(chat *s, int times)
+{
+    atomic_store(&interrupted, false);
+    if (!s->terminal)
+        s->status = 130;
+    else
+        fprintf(stderr, times > 1 ? "\n" : "\n(Ctrl-C again, or Ctrl-D, ends the chat)\n");
+    s->done = !s->terminal || times > 1;
+}
+
+static void converse(chat *s)
+{
+    qn_text message = {0};
+    int interrupts = 0;
+    while (!s->done) {
+        bool quoted = false;
+        line_result result = read_message(s, &message, &quoted);
+        interrupts = result == LINE_INTERRUPTED ? interrupts + 1 : 0;
+        if (result == LINE_INTERRUPTED)
+            prompt_interrupted(s, interrupts);
+        else if (result == LINE_FAILED)
+            s->status = s->done = 1;
+        else if (result == LINE_END)
+            break;
+        else if (!quoted && message.n && message.data[0] == '/')
+            chat_command_run(s, message.data);
+        else if (message.n)
+            say(s, &message);
+    }
+    if (s->terminal && !s->done)
+        putchar('\n'); /* behind the prompt at which Ctrl-D came */
+    qn_text_free(&message);
+}
+
+/* ---- the run ----------------------------------------------------------------------------------------------- */
+
+static qn_status open_chat(chat *s, qn_chat **form, qn_error *err)
+{
+    const arguments *a = s->arguments;
+    const qn_tokenizer *t = qn_model_tokenizer(s->model.model);
+    qn_session_options options = {.size = sizeof options, .context = a->context > 0 ? a->context : 0,
+                                  .cancel = &interrupted,
+                                  .progress = isatty(STDERR_FILENO) ? show_prefill : NULL};
+    if (qn_chat_open(form, t, s->model.path, err) != QN_OK)
+        return err->code;
+    s->form = (chat_form){.tokenizer = t, .chat = *form, .arguments = a};
+    if (!chat_form_exists(&s->form))
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "%s: the model has no chat template, nor the tokens of a known chat format; quern "
+                        "generate --raw continues text",
+                        s->model.path);
+    if (a->system && conversation_system(&s->conversation, a->system, strlen(a->system), err) != QN_OK)
+        return err->code;
+    return qn_session_open(&s->session, s->model.model, &options, err);
+}
+
+int command_chat(arguments *a)
+{
+    chat s = {.arguments = a, .stats = a->verbose,
+              .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO),
+              .seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20};
+    qn_chat *form = NULL;
+    qn_error err = {0};
+    catch_interrupts(false);
+    s.status = open_loaded(&s.model, a, false);
+    if (!s.status && open_chat(&s, &form, &err) != QN_OK)
+        s.status = failed(&err);
+    if (!s.status && !(s.lines = line_open(s.terminal, !a->no_history))) {
+        fprintf(stderr, "quern: the terminal cannot be used: out of memory\n");
+        s.status = 1;
+    }
+    if (s.lines) {
+        if (s.terminal)
+            fprintf(stderr, "%s; /help lists the commands\n", a->model ? a->model : "the built-in model");
+        converse(&s);
+    }
+    line_close(s.lines);
+    qn_session_close(s.session);
+    conversation_free(&s.conversation);
+    qn_tokens_free(&s.held);
+    qn_text_free(&s.attached);
+    qn_chat_close(form);
+    close_loaded(&s.model);
+    return s.status;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Generating and writing one reply.
+ */
+#include "cli/reply.h"
+#include "base/error.h"
+#include "cli/shared.h"
+
+#include <stdlib.h>
+
+void reply_free(reply *r)
+{
+    qn_text_free(&r->text);
+    qn_tokens_free(&r->ids);
+}
+
+static bool keep_id(qn_tokens *ids, int32_t id)
+{
+    if (ids->n == ids->capacity) {
+        size_t room = ids->capacity * 2 + 256;
+        int32_t *more = realloc(ids->ids, room * sizeof *more);
+        if (!more)
+            return false;
+        ids->ids = more;
+        ids->capacity = room;
+    }
+    ids->ids[ids->n++] = id;
+    return true;
+}
+
+/* Hands on what has been decoded. */
+static qn_status emit(reply *r, qn_text *piece, bool print, qn_error *err)
+{
+    bool kept = text_append(&r->text, piece->data, piece->n);
+    if (kept && print && piece->n &&
+        (fwrite(piece->data, 1, piece->n, stdout) != piece->n || fflush(stdout) != 0)) {
+        r->write_failed = true;
+        return qn__fail(err, QN_IO, "standard output cannot be written");
+    }
+    piece->n = 0;
+    return kept ? QN_OK : qn__fail_memory(err, "a reply");
+}
+
+qn_status reply_run(reply *r, qn_session *session, const qn_tokenizer *t, const qn_tokens *ids,
+                    size_t kept, const qn_sampling *sampling, int64_t max_tokens, bool print,
+                    qn_error *err)
+{
+    qn_generation_options options = {.size = sizeof options, .sampling = *sampling,
+                                     .max_tokens = max_tokens > 0 ? max_tokens : 0,
+                                     .before = ids->ids, .n_before = kept};
+    qn_generation *g = NULL;
+    qn_text piece = {0};
+    qn_decoder *decoder = qn_decoder_new(t, QN_SKIP_SPECIAL);
+    qn_status status = decoder ? QN_OK : qn__fail_memory(err, "a reply");
+    if (status == QN_OK)
+        status = qn_generation_begin(&g, session, ids->ids + kept, ids->n - kept, &options, err);
+    int32_t id = 0;
+    while (status == QN_OK && (status = qn_generation_next(g, &id, err)) == QN_OK && id >= 0) {
+        if (!keep_id(&r->ids, id))
+            status = qn__fail_memory(err, "a reply");
+        else if ((status = qn_decoder_push(decoder, id, &piece, err)) == QN_OK)
+            status = emit(r, &piece, print, err);
+    }
+    /* An unfinished character at the end, also where the run was cancelled. */
+    if (decoder && !r->write_failed && qn_decoder_flush(decoder, &piece, NULL) == QN_OK) {
+        qn_error late = {0};
+        if (emit(r, &piece, print, &late) != QN_OK && status == QN_OK)
+            status = qn__fail(err, late.code, "%s", late.message);
+    }
+    if (g)
+        qn_generation_get_metrics(g, &r->metrics);
+    qn_generation_end(g);
+    qn_decoder_free(decoder);
+    qn_text_free(&piece);
+    return status;
+}
+
+void reply_print_speed(const qn_metrics *m, size_t kept)
+{
+    double decoded = m->generated_tokens > 1 ? (double)(m->generated_tokens - 1) : 0;
+    char before[48] = "";
+    if (kept)
+        snprintf(before, sizeof before, " behind %zu", kept);
+    fprintf(stderr, "prompt %llu tokens%s, %.1f tok/s; generated %llu tokens, %.1f tok/s\n",
+            (unsigned long long)m->prompt_tokens, before,
+            m->prefill_seconds > 0 ? (double)m->prompt_tokens / m->prefill_seconds : 0,
+            (unsigned long long)m->generated_tokens,
+            m->decode_seconds > 0 ? decoded / m->decode_seconds : 0);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One reply: generation behind a prompt of which the session may have a part already, written as it comes.
+ */
+#ifndef QN_CLI_REPLY_H
+#define QN_CLI_REPLY_H
+
+#include "quern/quern.h"
+
+#include <stdbool.h>
+
+typedef struct reply {
+    qn_text text;       /* all of it */
+    qn_metrics metrics; /* prompt_tokens: those that were run */
+    qn_tokens ids;      /* of the reply */
+    bool write_failed;
+} reply;
+
+void reply_free(reply *r);
+
+/* Runs ids[kept..n), n > kept, behind the `kept` ones in the session and generates; `print` writes to standard
+ * output, too. *r must be zero. After a failure, also a cancelled run, r has what came before. */
+qn_status reply_run(reply *r, qn_session *session, const qn_tokenizer *t, const qn_tokens *ids,
+                    size_t kept, const qn_sampling *sampling, int64_t max_tokens, bool print,
+                    qn_error *err);
+
+/* "prompt 12 tokens, 80.1 tok/s; generated ..." on standard error; `kept` are mentioned unless 0. */
+void reply_print_speed(const qn_metrics *m, size_t kept);
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What several commands need.
+ */
+#include "cli/shared.h"
+#include "base/error.h"
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+int failed(const qn_error *err)
+{
+    fprintf(stderr, "quern: %s\n", err->message);
+    return err->code == QN_CANCELLED ? 130 : 1;
+}
+
+double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- Ctrl-C ------------------------------------------------------------------------------------------------ */
+
+/* The one signal that is ours: Ctrl-C asks the evaluation to stop. */
+atomic_bool interrupted;
+
+/* Wakes wait_for_input, whichever thread got the signal and however short before the wait. */
+static int wake[2] = {-1, -1};
+
+void wake_input(void)
+{
+    int saved = errno;
+    if (write(wake[1], "", 1) < 0)
+        errno = saved; /* full: it will wake anyway */
+}
+
+bool wait_for_input(void)
+{
+    struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
+    char woken[64];
+    while (!atomic_load(&interrupted)) {
+        fds[0].revents = fds[1].revents = 0;
+        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+            return true; /* the read will say what is wrong */
+        if (fds[1].revents && read(wake[0], woken, sizeof woken) > 0)
+            return false;
+        if (fds[0].revents)
+            return true;
+    }
+    return false;
+}
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    atomic_store(&interrupted, true);
+    wake_input();
+}
+
+static void on_interrupt_insist(int number)
+{
+    if (atomic_exchange(&interrupted, true)) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+void catch_interrupts(bool insist)
+{
+    struct sigaction action = {.sa_handler = insist ? on_interrupt_insist : on_interrupt};
+    sigemptyset(&action.sa_mask); /* no SA_RESTART: reading a prompt ends */
+    /* Where standard input is closed the pipe would take its place. */
+    if (!insist && wake[0] < 0 && fcntl(STDIN_FILENO, F_GETFD) >= 0 &&
+        pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
+        wake[0] = wake[1] = -1; /* then a signal may be seen only with the next key */
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* ---- models ------------------------------------------------------------------------------------------------ */
+
+static bool show_load(void *user, uint64_t done, uint64_t total)
+{
+    int *shown = user;
+    int percent = total ? (int)(100 * done / total) : 100;
+    if (percent != *shown && total > (200u << 20) && isatty(STDERR_FILENO))
+        fprintf(stderr, "\rloading %3d %%%s", *shown = percent, percent == 100 ? "\r\033[K" : "");
+    return !atomic_load(&interrupted);
+}
+
+static void log_line(void *user, qn_log_level level, const char *line)
+{
+    (void)user, (void)level;
+    fprintf(stderr, "%s\n", line);
+}
+
+int open_loaded(loaded *l, const arguments *a, bool no_weights)
+{
+    qn_error err = {0};
+    l->device = NULL;
+    l->model = NULL;
+    qn_device_options device_options = {.size = sizeof device_options,
+                                        .threads = a->threads > 0 ? (int)a->threads : 0,
+                                        .log = a->verbose ? log_line : NULL};
+    int shown = -1;
+    qn_model_options options = {.size = sizeof options, .progress = show_load,
+                                .progress_user = &shown, .no_weights = no_weights};
+    double begun = seconds();
+    if (locate_model(a->model, l->path, &err) != QN_OK ||
+        qn_device_open(&l->device, a->device, &device_options, &err) != QN_OK ||
+        qn_model_open(&l->model, l->device, l->path, &options, &err) != QN_OK)
+        return failed(&err);
+    l->seconds = seconds() - begun;
+    return 0;
+}
+
+void close_loaded(loaded *l)
+{
+    qn_model_close(l->model);
+    qn_device_close(l->device);
+}
+
+qn_sampling sampling_of(const arguments *a, const qn_model *model)
+{
+    qn_sampling p;
+    qn_model_defaults(model, &p, NULL, 0, NULL);
+    p.size = sizeof p;
+    if (!isnan(a->temperature))
+        p.temperature = (float)a->temperature;
+    if (a->top_k >= 0)
+        p.top_k = (int32_t)a->top_k;
+    if (!isnan(a->top_p))
+        p.top_p = (float)a->top_p;
+    p.min_p = isnan(a->min_p) ? 0 : (float)a->min_p;
+    if (!isnan(a->repeat_penalty))
+        p.repeat_penalty = (float)a->repeat_penalty;
+    p.seed = a->seed >= 0 ? (uint64_t)a->seed : (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20;
+    return p;
+}
+
+/* ---- input and output -------------------------------------------------------------------------------------- */
+
+bool text_append(qn_text *text, const char *data, size_t n)
+{
+    if (text->n + n + 1 > text->capacity) {
+        size_t room = (text->n + n + 1) * 2;
+        char *more = realloc(text->data, room);
+        if (!more)
+            return false;
+        text->data = more;
+        text->capacity = room;
+    }
+    if (n)
+        memcpy(text->data + text->n, data, n);
+    text->n += n;
+    text->data[text->n] = 0;
+    return true;
+}
+
+static qn_status read_standard_input(char **out, size_t *size, qn_error *err)
+{
+    qn_text text = {0};
+    char piece[1 << 16];
+    ssize_t n;
+    bool ok = text_append(&text, "", 0);
+    while (ok && (n = read(STDIN_FILENO, piece, sizeof piece)) != 0) {
+        if (n < 0) {
+            qn__fail(err, errno == EINTR ? QN_CANCELLED : QN_IO, "standard input cannot be read: %s",
+                     strerror(errno));
+            break;
+        }
+        if (text.n + (size_t)n > LARGEST_INPUT) {
+            qn__fail(err, QN_LIMIT, "standard input exceeds %d bytes", LARGEST_INPUT);
+            break;
+        }
+        ok = text_append(&text, piece, (size_t)n);
+    }
+    if (!ok)
+        qn__fail_memory(err, "standard input");
+    if (err->code != QN_OK) {
+        free(text.data);
+        return err->code;
+    }
+    *out = text.data;
+    *size = text.n;
+    return QN_OK;
+}
+
+qn_status read_input(const char *path, char **text, size_t *size, qn_error *err)
+{
+    *text = NULL;
+    return strcmp(path, "-") ? qn__file_read(path, LARGEST_INPUT, text, size, err)
+                             : read_standard_input(text, size, err);
+}
+
+void print_json_string(FILE *out, const char *text, size_t n)
+{
+    fputc('"', out);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == '"' || c == '\\')
+            fprintf(out, "\\%c", c);
+        else if (c == '\n')
+            fprintf(out, "\\n");
+        else if (c < 0x20)
+            fprintf(out, "\\u%04x", c);
+        else
+            fputc(c, out);
+    }
+    fputc('"', out);
+}
+
+void show_prefill(void *user, int64_t done, int64_t total)
+{
+    enum { WIDTH = 30 };
+    (void)user;
+    char bar[WIDTH + 1] = "";
+    memset(bar, '#', (size_t)(WIDTH * done / total));
+    if (done < total)
+        fprintf(stderr, "\rprompt [%-30s] %lld of %lld tokens ", bar, (long long)done, (long long)total);
+    else
+        fprintf(stderr, "\r\033[K");
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What several commands need: finding and opening a model, Ctrl-C, reading a whole input, JSON strings,
+ * progress on a terminal. Messages go to standard error, one line each.
+ */
+#ifndef QN_CLI_SHARED_H
+#define QN_CLI_SHARED_H
+
+#include "cli/options.h"
+#include "quern/quern.h"
+
+#include <stdio.h>
+
+enum { LARGEST_INPUT = 64 << 20 };
+
+/* Prints "quern: MESSAGE"; returns the exit status, 130 for what was cancelled and else 1. */
+int failed(const qn_error *err);
+
+double seconds(void);
+
+/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
+
+/* Set by SIGINT, which also ends a read; sessions poll it. */
+extern atomic_bool interrupted;
+
+/* From now on SIGINT sets `interrupted`, and with `insist` a second one before it is reset ends the program
+ * at once. A pipe that nobody reads is an error of the write. */
+void catch_interrupts(bool insist);
+
+/* Waits until standard input has something, or its end; false when Ctrl-C or wake_input came before. Not with
+ * `insist`. */
+bool wait_for_input(void);
+void wake_input(void); /* for signal handlers */
+
+/* ---- models: locate.c ------------------------------------------------------------------------ */
+
+enum { PATH_ROOM = 4200 };
+
+/* Where the model that -m names is: NULL is the built-in model, a path stays as it is, org/name is looked
+ * up in the Hugging Face cache. */
+qn_status locate_model(const char *name, char path[PATH_ROOM], qn_error *err);
+
+typedef struct loaded {
+    char path[PATH_ROOM];
+    qn_device *device;
+    qn_model *model;
+    double seconds;
+} loaded;
+
+/* Opens the device and the model of the arguments, with its progress on a terminal. close_loaded also after a
+ * failure, of which a line has been printed. Returns the exit status. */
+int open_loaded(loaded *l, const arguments *a, bool no_weights);
+void close_loaded(loaded *l);
+
+/* What of sampling the model asks for, and what the arguments say instead. */
+qn_sampling sampling_of(const arguments *a, const qn_model *model);
+
+/* ---- input and output ------------------------------------------------------------------------ */
+
+/* All of a file, or of standard input for "-"; malloc, terminated. */
+qn_status read_input(const char *path, char **text, size_t *size, qn_error *err);
+
+/* Appends n bytes, terminated; false when memory is out. */
+bool text_append(qn_text *text, const char *data, size_t n);
+
+void print_json_string(FILE *out, const char *text, size_t n);
+
+/* For qn_session_options: a line on standard error that comes and goes. */
+void show_prefill(void *user, int64_t done, int64_t total);
+
+#endif

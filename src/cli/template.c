@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * quern template: what a conversation becomes for the model, as text or ids. Needs no weights.
+ */
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/conversation.h"
+#include "cli/shared.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* From the file or -p, with --system in front and --tools. */
+static qn_status gather(conversation *c, const arguments *a, qn_error *err)
+{
+    char *text = NULL;
+    size_t size;
+    if (a->prompt)
+        conversation_add(c, "user", a->prompt, strlen(a->prompt), err);
+    else if (read_input(a->file, &text, &size, err) == QN_OK)
+        conversation_parse(c, strcmp(a->file, "-") ? a->file : "standard input", text, size, err);
+    free(text);
+    if (err->code == QN_OK && a->system)
+        conversation_system(c, a->system, strlen(a->system), err);
+    if (err->code == QN_OK && a->tools)
+        conversation_read_tools(c, a->tools, err);
+    return err->code;
+}
+
+static qn_status print_rendered(const conversation *c, const chat_form *form, const arguments *a,
+                                qn_error *err)
+{
+    qn_text text = {0};
+    qn_tokens ids = {0};
+    qn_status status = QN_OK;
+    if (!a->tokens || a->json)
+        status = conversation_text(c, form, &text, err);
+    if (status == QN_OK && (a->tokens || a->json))
+        status = conversation_ids(c, form, &ids, err);
+    if (status == QN_OK && a->json) {
+        printf("{\"text\":");
+        print_json_string(stdout, text.data ? text.data : "", text.n);
+        printf(",\"ids\":[");
+    } else if (status == QN_OK && !a->tokens) {
+        fwrite(text.data, 1, text.n, stdout);
+    }
+    for (size_t i = 0; status == QN_OK && i < ids.n; i++)
+        printf("%s%d", !i ? "" : a->json ? "," : " ", ids.ids[i]);
+    if (status == QN_OK && (a->json || a->tokens))
+        printf(a->json ? "]}\n" : "\n");
+    qn_text_free(&text);
+    qn_tokens_free(&ids);
+    return status;
+}
+
+int command_template(arguments *a)
+{
+    if (!a->prompt == !a->file) {
+        fprintf(stderr, "quern template: give a FILE of messages or a message behind -p%s\n",
+                a->prompt ? ", not both" : "");
+        return 2;
+    }
+    qn_error err = {0};
+    char path[PATH_ROOM];
+    qn_tokenizer *t = NULL;
+    qn_chat *chat = NULL;
+    conversation c = {0};
+    if (locate_model(a->model, path, &err) == QN_OK && qn_tokenizer_open(&t, path, &err) == QN_OK &&
+        qn_chat_open(&chat, t, path, &err) == QN_OK && gather(&c, a, &err) == QN_OK) {
+        chat_form form = {.tokenizer = t, .chat = chat, .arguments = a, .no_prompt = a->no_prompt};
+        print_rendered(&c, &form, a, &err);
+    }
+    conversation_free(&c);
+    qn_chat_close(chat);
+    qn_tokenizer_close(t);
+    return err.code == QN_OK ? 0 : failed(&err);
+}
