@@ -27,6 +27,7 @@ typedef struct qn__cpu_step {
     size_t scratch; /* bytes a thread */
     size_t shared;  /* bytes for all threads, from phase to phase */
     bool serial;    /* too small to be worth cutting */
+    bool long_work; /* so long that it is worth cutting finely */
 } qn__cpu_step;
 
 /* One thread's part of a phase. at: one pointer an operand, the output last. */

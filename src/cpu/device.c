@@ -100,7 +100,7 @@ static void run_copy(const qn__cpu_step *step, const qn__cpu_part *part)
 
 static const qn__cpu_op copy_op = {.prepare = prepare_copy, .run = run_copy};
 
-enum { SERIAL_WORK = 16384 };
+enum { SERIAL_WORK = 16384, LONG_WORK = 1 << 28 };
 
 static bool bind_step(qn__cpu *cpu, const qn__call *call, qn__cpu_step *step)
 {
@@ -111,7 +111,9 @@ static bool bind_step(qn__cpu *cpu, const qn__call *call, qn__cpu_step *step)
         return (step->tape = qn__cpu_tape_new(step)) != NULL;
     }
     step->op = call->copy ? &copy_op : call->kernel;
-    step->serial = step->op->prepare(step) < SERIAL_WORK;
+    int64_t work = step->op->prepare(step);
+    step->serial = work < SERIAL_WORK;
+    step->long_work = work > LONG_WORK;
     return true;
 }
 
@@ -129,8 +131,8 @@ static void cpu_drop(qn_device *device, qn__binding *binding)
 }
 
 /* Chunks a thread: enough that one that comes late leaves work to the others, few enough that taking them
- * costs nothing. */
-enum { CHUNKS_A_THREAD = 4 };
+ * costs nothing. Steps of many milliseconds have more: on a busy machine the last chunk is what is waited for. */
+enum { CHUNKS_A_THREAD = 4, CHUNKS_OF_LONG = 16 };
 
 /* Cuts the steps into tasks; room for them is there. */
 static void make_tasks(qn__cpu_binding *part, int n_threads)
@@ -145,7 +147,8 @@ static void make_tasks(qn__cpu_binding *part, int n_threads)
         bool shares = last && !step->serial && step[-1].op == step->op && !step[-1].serial &&
                       step->op->shares && step->op->shares(step, step - 1);
         for (int phase = shares; phase < (step->serial ? 1 : step->n_phases); phase++) {
-            int64_t most = (int64_t)CHUNKS_A_THREAD * n_threads, units = step->units[phase];
+            int64_t most = (int64_t)(step->long_work ? CHUNKS_OF_LONG : CHUNKS_A_THREAD) * n_threads,
+                    units = step->units[phase];
             part->tasks[part->n_tasks++] = (qn__cpu_task){
                 .step = i, .n_steps = 1, .phase = step->serial ? -1 : phase, .beside = shares,
                 .n_chunks = step->serial ? 1 : (uint32_t)(units < most ? units : most)};
