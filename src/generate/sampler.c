@@ -7,7 +7,8 @@
  * logit (equal ones by id), so together they keep the shortest: all above one logit, and of those equal
  * to it the first few. That cut is found by selection among the tokens near the top: which those are
  * follows from block maxima (top_k) and from the weight that the rest may have at most (top_p). Passes over
- * all logits are in lanes. A draw walks the kept tokens by id.
+ * all logits are in lanes, with an exp of their own: this layer does not see the CPU device's kernels. A draw
+ * walks the kept tokens by id.
  */
 #include "base/error.h"
 #include "base/random.h"
@@ -149,7 +150,7 @@ static void penalise(float *logits, size_t vocab, const qn_sampling *p, const in
     memset(seen, 0, vocab);
     for (size_t i = n > window ? n - window : 0; i < n; i++) {
         int32_t id = history[i];
-        if (id < 0 || (size_t)id >= vocab || seen[id]++)
+        if (id < 0 || (size_t)id >= vocab || seen[id])
             continue;
         seen[id] = 1;
         logits[id] = logits[id] > 0 ? logits[id] / p->repeat_penalty

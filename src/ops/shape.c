@@ -68,50 +68,39 @@ qn_array *qn_pad(qn_scope *s, qn_array *x, const int64_t *before, const int64_t 
     return qn_slice_update(s, qn_full(s, (qn_dtype)x->dtype, x->ndim, shape, value), x, before);
 }
 
-/* x [n] -> [1, n] -> [times, n] -> [times n], an axis after the other */
-qn_array *qn_tile(qn_scope *s, qn_array *x, int axis, int64_t times)
+/* x with `axis` repeated: each element `times` times (inner), [n] -> [n, 1] -> [n, times] -> [n times], or all
+ * of them one after the other, [n] -> [1, n] -> [times, n] -> [times n]. */
+static qn_array *repeat_axis(qn_scope *s, const char *name, qn_array *x, int axis, int64_t times,
+                             bool inner)
 {
-    x = qn__input(s, x, "tile");
-    axis = x ? qn__axis(s, "tile", x, axis) : -1;
+    x = qn__input(s, x, name);
+    axis = x ? qn__axis(s, name, x, axis) : -1;
     if (axis < 0)
         return qn__poison(s);
     if (times < 0)
-        return qn__op_fail(s, "tile", x, NULL, "a negative number of times");
+        return qn__op_fail(s, name, x, NULL, "a negative number of times");
     if (x->ndim == QN_MAX_NDIM) { /* no room for an axis more */
         qn_array *at = qn_arange(s, QN_I32, x->shape[axis]);
-        return qn_take(s, x, qn_tile(s, at, 0, times), axis);
+        return qn_take(s, x, repeat_axis(s, name, at, 0, times, inner), axis);
     }
     int64_t wide[QN_MAX_NDIM], shape[QN_MAX_NDIM];
     memcpy(shape, x->shape, sizeof shape);
     if (__builtin_mul_overflow(shape[axis], times, &shape[axis]))
-        return qn__op_fail(s, "tile", x, NULL, "too many times");
-    qn_array *y = qn_expand_dims(s, x, axis);
+        return qn__op_fail(s, name, x, NULL, "too many times");
+    qn_array *y = qn_expand_dims(s, x, axis + inner);
     memcpy(wide, y->shape, sizeof wide);
-    wide[axis] = times;
+    wide[axis + inner] = times;
     return qn_reshape(s, qn_broadcast_to(s, y, x->ndim + 1, wide), x->ndim, shape);
 }
 
-/* x [n] -> [n, 1] -> [n, times] -> [n times] */
+qn_array *qn_tile(qn_scope *s, qn_array *x, int axis, int64_t times)
+{
+    return repeat_axis(s, "tile", x, axis, times, false);
+}
+
 qn_array *qn_repeat(qn_scope *s, qn_array *x, int axis, int64_t times)
 {
-    x = qn__input(s, x, "repeat");
-    axis = x ? qn__axis(s, "repeat", x, axis) : -1;
-    if (axis < 0)
-        return qn__poison(s);
-    if (times < 0)
-        return qn__op_fail(s, "repeat", x, NULL, "a negative number of times");
-    if (x->ndim == QN_MAX_NDIM) {
-        qn_array *at = qn_arange(s, QN_I32, x->shape[axis]);
-        return qn_take(s, x, qn_repeat(s, at, 0, times), axis);
-    }
-    int64_t wide[QN_MAX_NDIM], shape[QN_MAX_NDIM];
-    memcpy(shape, x->shape, sizeof shape);
-    if (__builtin_mul_overflow(shape[axis], times, &shape[axis]))
-        return qn__op_fail(s, "repeat", x, NULL, "too many times");
-    qn_array *y = qn_expand_dims(s, x, axis + 1);
-    memcpy(wide, y->shape, sizeof wide);
-    wide[axis + 1] = times;
-    return qn_reshape(s, qn_broadcast_to(s, y, x->ndim + 1, wide), x->ndim, shape);
+    return repeat_axis(s, "repeat", x, axis, times, true);
 }
 
 qn_array *qn_roll(qn_scope *s, qn_array *x, int64_t by, int axis)

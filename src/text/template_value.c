@@ -14,30 +14,33 @@
 
 /* ---- failing, allocating, spending ---------------------------------------------------------- */
 
-qn__value qn__run_fail(qn__run *r, const char *format, ...)
+/* The first failure counts. */
+static qn__value run_stop(qn__run *r, qn_status code, const char *format, va_list args)
 {
     char message[400];
-    va_list args;
-    va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
-    va_end(args);
     if (!r->failed)
-        qn__template_fail(r->err, QN_FORMAT, r->source->name, r->line, "%s", message);
+        qn__template_fail(r->err, code, r->source->name, r->line, "%s", message);
     r->failed = true;
     return qn__failed();
 }
 
-qn__value qn__run_limit(qn__run *r, const char *format, ...)
+qn__value qn__run_fail(qn__run *r, const char *format, ...)
 {
-    char message[400];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    qn__value failed = run_stop(r, QN_FORMAT, format, args);
     va_end(args);
-    if (!r->failed)
-        qn__template_fail(r->err, QN_LIMIT, r->source->name, r->line, "%s", message);
-    r->failed = true;
-    return qn__failed();
+    return failed;
+}
+
+qn__value qn__run_limit(qn__run *r, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    qn__value failed = run_stop(r, QN_LIMIT, format, args);
+    va_end(args);
+    return failed;
 }
 
 void *qn__run_alloc(qn__run *r, size_t size)
