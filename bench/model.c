@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-enum { DECODE = 64, MOST_REPEATS = 15, MOST_PROMPT = 1 << 17 };
+enum { WARM = 512, DECODE = 64, MOST_REPEATS = 15, MOST_PROMPT = 1 << 17 };
 
 static double now(void)
 {
@@ -103,8 +103,8 @@ static double read_limit(const uint64_t *data, size_t bytes)
     return best;
 }
 
-/* Each repeat decodes and then reads, so that a drift of the machine hits both. The first is not counted;
- * after it the memory in use is noted and the buffer for reading is made. */
+/* Each repeat decodes and then reads, so that a drift of the machine hits both. The first, of at most WARM tokens,
+ * is not counted; after it the memory in use is noted and the buffer for reading is made. */
 static int time_model(qn_model *model, int repeats, int prompt, double *prefill, double *decode, double *read,
                       long long *peak)
 {
@@ -120,8 +120,9 @@ static int time_model(qn_model *model, int repeats, int prompt, double *prefill,
         qn_session *session;
         if (!ids || qn_session_open(&session, model, NULL, &err) != QN_OK)
             return fail(&err);
+        int n = r < 0 && prompt > WARM ? WARM : prompt;
         double t0 = now();
-        if (qn_session_append(session, ids, (size_t)prompt, &err) != QN_OK)
+        if (qn_session_append(session, ids, (size_t)n, &err) != QN_OK)
             return fail(&err);
         double t1 = now();
         if (qn_session_step_greedy(session, 1, &next, &err) != QN_OK)

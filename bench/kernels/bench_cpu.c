@@ -210,6 +210,7 @@ static void matmul_job(const bench *b, void *data, int id)
     for (size_t w = 0; w < d->matrices; w++) {
         qn__cpu_matmul a = {d->type, b->big + w * qn__cpu_packed_bytes(d->type, d->n, d->k),
                             d->n,    d->k,
+                            d->m,    0,
                             d->m,    d->xp,
                             d->y,    d->n};
         b->t.matmul(&a, panels * i / threads, panels * (i + 1) / threads);
@@ -245,7 +246,7 @@ static void bench_matmul(const bench *b, qn__cpu_type type, size_t m, size_t n, 
                       new_floats(m * most),
                       new_floats(m * most),
                       NULL};
-    d.xp = new_bytes(qn__cpu_prepared_bytes(type, m, k));
+    d.xp = new_bytes(qn__cpu_prepared_bytes(m, k));
     random_fill(d.x, m * most);
     b->t.prepare(type, d.xp, d.x, k, m, k, 0, m);
     snprintf(name, sizeof name, "matmul %s M%zu K%zu N%zu", kind, m, k, n);

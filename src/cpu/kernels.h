@@ -79,19 +79,22 @@ static inline size_t qn__cpu_packed_bytes(qn__cpu_type type, size_t n, size_t k)
     return qn__cpu_panels(n) * qn__cpu_panel_bytes(type, k);
 }
 
-/* Bytes of prepared x[m, k] for weights of this type (see prepare). */
-static inline size_t qn__cpu_prepared_bytes(qn__cpu_type type, size_t m, size_t k)
+/* Bytes of prepared x[m, k], in any tier (see prepare). */
+static inline size_t qn__cpu_prepared_bytes(size_t m, size_t k)
 {
-    return type == QN__CPU_BF16 ? m * ((k + 1) / 2) * 4 : m * k * 4;
+    return m * ((k + 1) / 2) * 8;
 }
+
+/* Rows of every tier's blocks of prepared x fill this many. */
+#define QN__CPU_BLOCK_ROWS 24
 
 /* y[M, N] = x[M, K] W[N, K]^T on packed weights. */
 typedef struct qn__cpu_matmul {
     qn__cpu_type type; /* of w: F32 or BF16 */
     const void *w;     /* packed, 64-byte aligned */
     size_t n, k, m;
-    const void *x; /* prepared rows, from prepare with the same m, k and type, or from row r of more rows on:
-                    * r a multiple of 8, at prepared_bytes(type, r, k) */
+    size_t m0, m1; /* the rows wanted; m0 a multiple of QN__CPU_BLOCK_ROWS, m1, too, or m */
+    const void *x; /* prepared rows, from prepare with the same m, k and type */
     float *y;      /* [M][ldy] */
     size_t ldy;
 } qn__cpu_matmul;
@@ -224,13 +227,13 @@ typedef struct qn__cpu_kernels {
 
     /*
      * Lays out rows m0 .. m1 - 1 of x[m, k] (row stride ldx, x points to row 0) for matmul into
-     * dst, rounding to bf16 for bf16 weights. Rows are independent; cuts at multiples of 8 avoid
-     * sharing cache lines. With few rows each thread may prepare its own copy; with many, prepare
+     * dst, rounding to bf16 for bf16 weights. Rows are independent; cuts at multiples of
+     * QN__CPU_BLOCK_ROWS avoid sharing cache lines. With few rows each thread may prepare its own copy; with many, prepare
      * in one phase and multiply in the next.
      */
     void (*prepare)(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m, size_t k,
                     size_t m0, size_t m1);
-    /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of all m rows. Fast from
+    /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of rows m0 .. m1 - 1. Fast from
      * about 4 panels a call. */
     void (*matmul)(const qn__cpu_matmul *a, size_t p0, size_t p1);
     /* Output columns k0 .. k1 - 1 of all m rows; k0 even. Fast from about 32 columns a call, k0 a

@@ -205,8 +205,8 @@ static void matmul_avx512(const qn__cpu_matmul *a, size_t p0, size_t p1)
         matmul_few(a, p0, p1, units);
         return;
     }
-    for (size_t m0 = 0; m0 < a->m; m0 += BAND_ROWS) {
-        size_t m1 = a->m - m0 < BAND_ROWS ? a->m : m0 + BAND_ROWS;
+    for (size_t m0 = a->m0; m0 < a->m1; m0 += BAND_ROWS) {
+        size_t m1 = a->m1 - m0 < BAND_ROWS ? a->m1 : m0 + BAND_ROWS;
         for (size_t p = p0; p < p1; p += 3)
             matmul_band(a, p, p1 - p < 3 ? p1 - p : 3, m0, m1, units);
     }

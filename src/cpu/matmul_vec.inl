@@ -3,56 +3,86 @@
  * Packed matmul both ways, preparing, and the plain strided matmul in f32, over vec_*.h: for tiers
  * without a dot product of bf16 pairs.
  *
- * Approach as in the AVX-512 files: bf16 weights are widened to f32 in registers (the pair's low
- * half is the even k), x is rounded to bf16 when it is prepared and widened as W is, and every
- * product is an f32 fma. Tiles of 4 rows x one panel of 16 lanes: one fma chain an output in order
- * of k, which alone fixes the bits.
+ * Approach as in the AVX-512 files, but every product is an f32 fma: x is rounded to bf16 and
+ * widened again when it is prepared, bf16 weights are widened in registers (a pair's low half is
+ * the even k). Tiles of 6 rows x one panel of 16 lanes: twelve chains in the sixteen registers of
+ * AVX2, one fma chain an output in order of k, which alone fixes the bits.
+ *
+ * Beyond what vec_ref.h lists, vec_*.h gives here v_fma_into (v_fma whose result takes the place
+ * of c), v_load_even and v_load_odd (the even and odd ones of 16 pairs of bf16, in f32).
  */
 
 #define ALWAYS static inline __attribute__((always_inline))
 
-enum { CHUNK_UNITS = 256, BACK_PANELS = 128, DENSE_K = 128 };
+enum {
+    TILE_ROWS = 6,
+    CHUNK_UNITS = 256, /* 16 KB of a panel, in the first cache */
+    BAND_ROWS = 96,    /* 192 KB of x, in the second, for each of */
+    GROUP_PANELS = 3,
+    BACK_PANELS = 128,
+    DENSE_K = 128
+};
 
-/* --- prepare: [unit][rows] in blocks of 4 rows, the last block m % 4 rows --- */
+/* --- prepare: f32 [chunk][block][k][rows], in the order in which matmul reads it. A block is
+ * TILE_ROWS rows, the last what is left; k is padded to even for bf16 --- */
+
+static size_t even_k(qn__cpu_type type, size_t k)
+{
+    return type == QN__CPU_BF16 ? (k + 1) / 2 * 2 : k;
+}
+
+static size_t chunk_k(qn__cpu_type type)
+{
+    return CHUNK_UNITS * (type == QN__CPU_BF16 ? 2 : 1);
+}
+
+static size_t rows_of_block(size_t first, size_t m)
+{
+    return m - first < TILE_ROWS ? m - first : TILE_ROWS;
+}
+
+/* Where column i of the block that begins with row `first` stands in prepared x[m, padded], in
+ * floats. */
+static size_t place_in_x(qn__cpu_type type, size_t first, size_t m, size_t i, size_t padded)
+{
+    size_t chunk = chunk_k(type), begin = i / chunk * chunk,
+           length = padded - begin < chunk ? padded - begin : chunk;
+    return begin * m + first * length + (i - begin) * rows_of_block(first, m);
+}
+
+/* n elements of a row, and zeros up to padded. */
+ALWAYS void prepare_lanes(qn__cpu_type type, float *to, size_t rows, const float *in, size_t n,
+                          size_t padded)
+{
+    vf v = n == 16 ? v_load(in) : v_load_n(in, n, 0.0f);
+    if (type == QN__CPU_BF16) {
+        uint16_t narrow[16];
+        v_store_bf16(narrow, v);
+        v = v_load_bf16(narrow);
+    }
+    float lanes[16];
+    v_store(lanes, v);
+    for (size_t j = 0; j < padded; j++)
+        to[j * rows] = lanes[j];
+}
 
 static void prepare_vec(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m,
                         size_t k, size_t m0, size_t m1)
 {
-    size_t units = type == QN__CPU_BF16 ? (k + 1) / 2 : k;
-    for (size_t r = m0; r < m1; r++) {
-        size_t block = r / 4 * 4, rows = m - block < 4 ? m - block : 4;
-        const float *in = x + r * ldx;
-        uint32_t *to = (uint32_t *)dst + block * units + (r - block);
-        if (type == QN__CPU_F32) {
-            for (size_t u = 0; u < units; u++)
-                to[u * rows] = qn__cpu_bits(in[u]);
-            continue;
-        }
-        size_t u = 0;
-        for (; 2 * u + 16 <= k; u += 8) {
-            uint32_t pairs[8];
-            v_store_bf16((uint16_t *)pairs, v_load(in + 2 * u));
-            for (size_t i = 0; i < 8; i++)
-                to[(u + i) * rows] = pairs[i];
-        }
-        for (; u < units; u++) {
-            uint32_t high = 2 * u + 1 < k ? qn__cpu_bf16_of_f32(in[2 * u + 1]) : 0;
-            to[u * rows] = qn__cpu_bf16_of_f32(in[2 * u]) | high << 16;
+    size_t padded = even_k(type, k);
+    for (size_t r = m0, end; r < m1; r = end) {
+        size_t first = r / TILE_ROWS * TILE_ROWS, rows = rows_of_block(first, m);
+        end = first + rows < m1 ? first + rows : m1;
+        for (size_t i = 0; i < padded; i += 16) {
+            float *to = (float *)dst + place_in_x(type, first, m, i, padded);
+            for (size_t row = r; row < end; row++)
+                prepare_lanes(type, to + (row - first), rows, x + row * ldx + i,
+                              k - i < 16 ? k - i : 16, padded - i < 16 ? padded - i : 16);
         }
     }
 }
 
 /* --- matmul --- */
-
-ALWAYS vf pair_even(vf pair)
-{
-    return v_float(vi_shl(v_bits(pair), 16));
-}
-
-ALWAYS vf pair_odd(vf pair)
-{
-    return v_float(vi_and(v_bits(pair), vi_set(0xffff0000u)));
-}
 
 typedef struct tile_args {
     const float *w; /* panel, at the first unit */
@@ -61,7 +91,7 @@ typedef struct tile_args {
     float *sums; /* [rows][16] */
 } tile_args;
 
-#define EACH_ROW(F) F(0) F(1) F(2) F(3)
+#define EACH_ROW(F) F(0) F(1) F(2) F(3) F(4) F(5)
 
 /* rows x one panel, sums in and out; constants at every call. */
 ALWAYS void vec_tile(int f32, int rows, const tile_args *a)
@@ -73,24 +103,20 @@ ALWAYS void vec_tile(int f32, int rows, const tile_args *a)
         c##r = v_load(a->sums + 16 * r);
     EACH_ROW(DECLARE)
 #undef DECLARE
-    for (size_t u = 0; u < a->units; u++) {
-        vf even = v_load(w), odd = even;
+    for (size_t u = 0; u < a->units; u++, w += 16) {
         if (rows == 1)
             __builtin_prefetch((const char *)w + 4096);
-        if (!f32) {
-            odd = pair_odd(even);
-            even = pair_even(even);
-        }
+        vf lanes = f32 ? v_load(w) : v_load_even(w);
 #define STEP(r)                                                                                    \
-    if (rows > r) {                                                                                \
-        vf pair = v_set(x[r]);                                                                     \
-        c##r = v_fma(f32 ? pair : pair_even(pair), even, c##r);                                    \
-        if (!f32)                                                                                  \
-            c##r = v_fma(pair_odd(pair), odd, c##r);                                               \
-    }
+    if (rows > r)                                                                                  \
+        c##r = v_fma_into(c##r, v_set(x[r]), lanes);
+        EACH_ROW(STEP)
+        x += rows;
+        if (f32)
+            continue;
+        lanes = v_load_odd(w);
         EACH_ROW(STEP)
 #undef STEP
-        w += 16;
         x += rows;
     }
 #define SAVE(r)                                                                                    \
@@ -102,28 +128,28 @@ ALWAYS void vec_tile(int f32, int rows, const tile_args *a)
 
 static void vec_tile_of(qn__cpu_type type, size_t rows, const tile_args *a)
 {
-    switch (rows + (type == QN__CPU_F32 ? 4 : 0)) {
+    switch (rows + (type == QN__CPU_F32 ? TILE_ROWS : 0)) {
 #define SHAPE(r)                                                                                   \
     case r + 1: vec_tile(0, r + 1, a); break;                                                      \
-    case r + 5: vec_tile(1, r + 1, a); break;
+    case TILE_ROWS + r + 1: vec_tile(1, r + 1, a); break;
         EACH_ROW(SHAPE)
 #undef SHAPE
     default: break;
     }
 }
 
-/* One panel and a chunk of units for all rows; the sums of earlier chunks come from y. */
-static void vec_panel_chunk(const qn__cpu_matmul *a, size_t p, size_t u, size_t count, size_t units)
+/* One panel and a chunk of units for rows m0 .. m1 - 1; the sums of earlier chunks come from y. */
+static void vec_panel_chunk(const qn__cpu_matmul *a, size_t p, size_t u, size_t count, size_t units,
+                            size_t m0, size_t m1)
 {
-    size_t lanes = a->n - p * 16 < 16 ? a->n - p * 16 : 16;
+    size_t lanes = a->n - p * 16 < 16 ? a->n - p * 16 : 16, k = even_k(a->type, a->k);
     tile_args t = {(const float *)a->w + (p * units + u) * 16, NULL, count, NULL};
-    for (size_t r = 0; r < a->m; r += 4) {
-        size_t rows = a->m - r < 4 ? a->m - r : 4;
-        float sums[64];
-        float *y = a->y + r * a->ldy + p * 16;
+    for (size_t r = m0; r < m1; r += TILE_ROWS) {
+        size_t rows = rows_of_block(r, a->m);
+        float sums[TILE_ROWS * 16], *y = a->y + r * a->ldy + p * 16;
         for (size_t i = 0; i < rows; i++)
             v_store(sums + 16 * i, u ? v_load_n(y + i * a->ldy, lanes, 0.0f) : v_set(0.0f));
-        t.x = (const float *)a->x + r * units + u * rows;
+        t.x = (const float *)a->x + place_in_x(a->type, r, a->m, u * k / units, k);
         t.sums = sums;
         vec_tile_of(a->type, rows, &t);
         for (size_t i = 0; i < rows; i++)
@@ -131,13 +157,31 @@ static void vec_panel_chunk(const qn__cpu_matmul *a, size_t p, size_t u, size_t 
     }
 }
 
+/* Up to a block of rows: each panel straight through. */
+static void vec_few(const qn__cpu_matmul *a, size_t p0, size_t p1, size_t units)
+{
+    for (size_t p = p0; p < p1; p++)
+        vec_panel_chunk(a, p, 0, units, units, 0, a->m);
+}
+
+/* Each chunk of a few panels meets all rows before the next: it comes from memory once. */
 static void matmul_vec(const qn__cpu_matmul *a, size_t p0, size_t p1)
 {
-    size_t units = a->type == QN__CPU_BF16 ? (a->k + 1) / 2 : a->k,
-           chunk = a->m <= 4 ? units : CHUNK_UNITS;
-    for (size_t p = p0; p < p1; p++)
-        for (size_t u = 0; u < units; u += chunk)
-            vec_panel_chunk(a, p, u, units - u < chunk ? units - u : chunk, units);
+    size_t units = a->type == QN__CPU_BF16 ? (a->k + 1) / 2 : a->k;
+    if (a->m <= TILE_ROWS) {
+        vec_few(a, p0, p1, units);
+        return;
+    }
+    for (size_t p = p0; p < p1; p += GROUP_PANELS) {
+        size_t last = p1 - p < GROUP_PANELS ? p1 : p + GROUP_PANELS;
+        for (size_t u = 0; u < units; u += CHUNK_UNITS) {
+            size_t count = units - u < CHUNK_UNITS ? units - u : CHUNK_UNITS;
+            for (size_t m0 = a->m0; m0 < a->m1; m0 += BAND_ROWS)
+                for (size_t q = p; q < last; q++)
+                    vec_panel_chunk(a, q, u, count, units, m0,
+                                    a->m1 - m0 < BAND_ROWS ? a->m1 : m0 + BAND_ROWS);
+        }
+    }
 }
 
 /* --- the transposed product: as back_avx512.c, one row x 4 columns of a gathered chunk --- */
@@ -150,10 +194,9 @@ static void vec_back_gather(const qn__cpu_matmul_back *a, size_t c, size_t p0, s
         for (size_t j = 0; j < 4; j++, to += 16) {
             vf v = v_set(0.0f);
             if (c + j < a->k) {
-                v = v_load(
-                    (const float *)(panel + (a->type == QN__CPU_F32 ? c + j : (c + j) / 2) * 64));
-                if (a->type == QN__CPU_BF16)
-                    v = j % 2 ? pair_odd(v) : pair_even(v);
+                const float *at =
+                    (const float *)(panel + (a->type == QN__CPU_F32 ? c + j : (c + j) / 2) * 64);
+                v = a->type == QN__CPU_F32 ? v_load(at) : j % 2 ? v_load_odd(at) : v_load_even(at);
             }
             v_store(to, v);
         }
@@ -191,7 +234,7 @@ static void matmul_back_vec(const qn__cpu_matmul_back *a, size_t k0, size_t k1)
     }
 }
 
-/* --- plain strided matmul: as dense_avx512.c, tiles of 4 rows x 16 columns --- */
+/* --- plain strided matmul: as dense_avx512.c, tiles of TILE_ROWS x 16 columns --- */
 
 static void vec_dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n0, size_t nn,
                            float *to)
@@ -215,7 +258,7 @@ ALWAYS void vec_dense_tile(int rows, const qn__cpu_dense *d, const float *a, con
         vf column = v_load(b);
 #define STEP(r)                                                                                    \
     if (rows > r)                                                                                  \
-        c##r = v_fma(v_set(a[r * d->ras]), column, c##r);
+        c##r = v_fma_into(c##r, v_set(a[r * d->ras]), column);
         EACH_ROW(STEP)
 #undef STEP
     }
@@ -230,20 +273,19 @@ static void vec_dense_chunk(const qn__cpu_dense *d, size_t m0, size_t m1, size_t
                             size_t n, const float *copy)
 {
     size_t nn = d->n - n < 16 ? d->n - n : 16;
-    for (size_t m = m0; m < m1; m += 4) {
-        size_t rows = m1 - m < 4 ? m1 - m : 4;
+    for (size_t m = m0; m < m1; m += TILE_ROWS) {
+        size_t rows = m1 - m < TILE_ROWS ? m1 - m : TILE_ROWS;
         const float *a = d->a + (ptrdiff_t)m * d->ras + (ptrdiff_t)k * d->cas;
-        float *c = d->c + (ptrdiff_t)m * d->ldc + (ptrdiff_t)n, sums[64];
+        float *c = d->c + (ptrdiff_t)m * d->ldc + (ptrdiff_t)n, sums[TILE_ROWS * 16];
         for (size_t i = 0; i < rows; i++)
             v_store(sums + 16 * i, k ? v_load_n(c + (ptrdiff_t)i * d->ldc, nn, 0.0f) : v_set(0.0f));
-        if (rows == 4)
-            vec_dense_tile(4, d, a, copy, nk, sums);
-        else if (rows == 3)
-            vec_dense_tile(3, d, a, copy, nk, sums);
-        else if (rows == 2)
-            vec_dense_tile(2, d, a, copy, nk, sums);
-        else
-            vec_dense_tile(1, d, a, copy, nk, sums);
+        switch (rows) {
+#define SHAPE(r)                                                                                   \
+    case r + 1: vec_dense_tile(r + 1, d, a, copy, nk, sums); break;
+            EACH_ROW(SHAPE)
+#undef SHAPE
+        default: break;
+        }
         for (size_t i = 0; i < rows; i++)
             v_store_n(c + (ptrdiff_t)i * d->ldc, nn, v_load(sums + 16 * i));
     }

@@ -72,7 +72,7 @@ static qn__cpu_type weight_type(const qn__operand *w)
 enum {
     FEW_ROWS = 8,    /* up to here each thread prepares x for itself: cheaper than a phase */
     TILE_PANELS = 3, /* of the kernels' tiles for many rows: a cut inside one costs half a tile */
-    BAND_ROWS = 128  /* a multiple of every tier's block of rows */
+    BAND_ROWS = 4 * QN__CPU_BLOCK_ROWS
 };
 
 static int64_t bands_of(int64_t m)
@@ -88,14 +88,14 @@ static int64_t prepare_linear(qn__cpu_step *step)
     const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1];
     int64_t m = qn__cpu_rows(x), k = w->shape[1];
     int64_t panels = (int64_t)qn__cpu_panels((size_t)w->shape[0]);
-    size_t bytes = qn__cpu_prepared_bytes(weight_type(w), (size_t)m, (size_t)k) + 64;
+    size_t bytes = qn__cpu_prepared_bytes((size_t)m, (size_t)k) + 64;
     if (m <= FEW_ROWS) {
         step->n_phases = 1;
         step->units[0] = panels;
         step->scratch = bytes;
     } else {
         step->n_phases = 2;
-        step->units[0] = (m + 7) / 8;
+        step->units[0] = (m + QN__CPU_BLOCK_ROWS - 1) / QN__CPU_BLOCK_ROWS;
         step->units[1] = (panels + TILE_PANELS - 1) / TILE_PANELS * bands_of(m);
         step->shared = bytes;
     }
@@ -110,19 +110,15 @@ static char *aligned64(void *p)
 /* Units are bands of a tile, then those of the next; neighbouring bands go in one call. */
 static void multiply_bands(const qn__cpu_step *step, const qn__cpu_part *part, qn__cpu_matmul *a)
 {
-    size_t m = a->m, panels = qn__cpu_panels(a->n);
-    const char *x = a->x;
-    float *y = a->y;
-    int64_t bands = bands_of((int64_t)m), next;
+    size_t panels = qn__cpu_panels(a->n);
+    int64_t bands = bands_of((int64_t)a->m), next;
     for (int64_t unit = part->begin; unit < part->end; unit = next) {
         next = (unit / bands + 1) * bands;
         next = next < part->end ? next : part->end;
-        size_t tile = (size_t)(unit / bands) * TILE_PANELS,
-               first = (size_t)(unit % bands) * BAND_ROWS,
-               last = first + (size_t)(next - unit) * BAND_ROWS;
-        a->m = (last < m ? last : m) - first;
-        a->x = x + qn__cpu_prepared_bytes(a->type, first, a->k);
-        a->y = y + first * a->ldy;
+        size_t tile = (size_t)(unit / bands) * TILE_PANELS;
+        a->m0 = (size_t)(unit % bands) * BAND_ROWS;
+        a->m1 = a->m0 + (size_t)(next - unit) * BAND_ROWS;
+        a->m1 = a->m1 < a->m ? a->m1 : a->m;
         step->table->matmul(a, tile, tile + TILE_PANELS < panels ? tile + TILE_PANELS : panels);
     }
 }
@@ -137,12 +133,12 @@ static void run_linear(const qn__cpu_step *step, const qn__cpu_part *part)
     if (step->n_phases == 1) {
         step->table->prepare(type, prepared, rows, k, m, k, 0, m);
     } else if (part->phase == 0) {
-        size_t end = (size_t)part->end * 8;
-        step->table->prepare(type, prepared, rows, k, m, k, (size_t)part->begin * 8,
+        size_t end = (size_t)part->end * QN__CPU_BLOCK_ROWS;
+        step->table->prepare(type, prepared, rows, k, m, k, (size_t)part->begin * QN__CPU_BLOCK_ROWS,
                              end < m ? end : m);
         return;
     }
-    qn__cpu_matmul a = {.type = type, .w = part->at[1], .n = n, .k = k, .m = m,
+    qn__cpu_matmul a = {.type = type, .w = part->at[1], .n = n, .k = k, .m = m, .m1 = m,
                         .x = prepared, .y = (float *)part->at[2], .ldy = n};
     if (step->n_phases == 1)
         step->table->matmul(&a, (size_t)part->begin, (size_t)part->end);

@@ -105,7 +105,7 @@ static void ref_prepare(qn__cpu_type type, void *dst, const float *x, size_t ldx
 static void ref_matmul(const qn__cpu_matmul *a, size_t p0, size_t p1)
 {
     size_t n1 = p1 * QN__CPU_PANEL < a->n ? p1 * QN__CPU_PANEL : a->n;
-    for (size_t r = 0; r < a->m; r++) {
+    for (size_t r = a->m0; r < a->m1; r++) {
         for (size_t j = p0 * QN__CPU_PANEL; j < n1; j++) {
             float sum = 0.0f;
             for (size_t i = 0; i < a->k; i++) {

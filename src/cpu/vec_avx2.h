@@ -96,6 +96,14 @@ static inline vf v_fma(vf a, vf b, vf c)
     return (vf){_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)};
 }
 
+/* In assembly: of the intrinsic's three forms gcc 12 picks ones that spill accumulators. */
+static inline vf v_fma_into(vf c, vf a, vf b)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c.a) : "x"(a.a), "x"(b.a));
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c.b) : "x"(a.b), "x"(b.b));
+    return c;
+}
+
 static inline vf v_fnma(vf a, vf b, vf c)
 {
     return (vf){_mm256_fnmadd_ps(a.a, b.a, c.a), _mm256_fnmadd_ps(a.b, b.b, c.b)};
@@ -178,20 +186,17 @@ static inline vi vi_xor(vi a, vi b)
 
 static inline vi vi_shl(vi a, int n)
 {
-    __m128i c = _mm_cvtsi32_si128(n);
-    return (vi){_mm256_sll_epi32(a.a, c), _mm256_sll_epi32(a.b, c)};
+    return (vi){_mm256_slli_epi32(a.a, n), _mm256_slli_epi32(a.b, n)};
 }
 
 static inline vi vi_shr(vi a, int n)
 {
-    __m128i c = _mm_cvtsi32_si128(n);
-    return (vi){_mm256_srl_epi32(a.a, c), _mm256_srl_epi32(a.b, c)};
+    return (vi){_mm256_srli_epi32(a.a, n), _mm256_srli_epi32(a.b, n)};
 }
 
 static inline vi vi_sar(vi a, int n)
 {
-    __m128i c = _mm_cvtsi32_si128(n);
-    return (vi){_mm256_sra_epi32(a.a, c), _mm256_sra_epi32(a.b, c)};
+    return (vi){_mm256_srai_epi32(a.a, n), _mm256_srai_epi32(a.b, n)};
 }
 
 static inline vm vi_eq(vi a, vi b)
@@ -230,6 +235,22 @@ static inline __m256 v_widen_bf16(const uint16_t *p)
 static inline vf v_load_bf16(const uint16_t *p)
 {
     return (vf){v_widen_bf16(p), v_widen_bf16(p + 8)};
+}
+
+static inline vf v_load_even(const float *pairs)
+{
+    return v_float(vi_shl(v_bits(v_load(pairs)), 16));
+}
+
+/* The mask stays in memory: matmul's accumulators need the register. */
+static inline vf v_load_odd(const float *pairs)
+{
+    static const uint32_t high[8] = {0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+                                     0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
+    vf v = v_load(pairs);
+    __asm__("vandps %1, %0, %0" : "+x"(v.a) : "m"(high));
+    __asm__("vandps %1, %0, %0" : "+x"(v.b) : "m"(high));
+    return v;
 }
 
 static inline vf v_load_f16(const uint16_t *p)

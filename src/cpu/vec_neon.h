@@ -95,6 +95,11 @@ static inline vf v_fma(vf a, vf b, vf c)
     FOUR(vf, vfmaq_f32(c.val[i], a.val[i], b.val[i]));
 }
 
+static inline vf v_fma_into(vf c, vf a, vf b)
+{
+    return v_fma(a, b, c);
+}
+
 static inline vf v_fnma(vf a, vf b, vf c)
 {
     FOUR(vf, vfmsq_f32(c.val[i], a.val[i], b.val[i]));
@@ -227,6 +232,16 @@ static inline float v_top(vf a)
 static inline vf v_load_bf16(const uint16_t *p)
 {
     FOUR(vf, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)));
+}
+
+static inline vf v_load_even(const float *pairs)
+{
+    return v_float(vi_shl(v_bits(v_load(pairs)), 16));
+}
+
+static inline vf v_load_odd(const float *pairs)
+{
+    return v_float(vi_and(v_bits(v_load(pairs)), vi_set(0xffff0000u)));
 }
 
 static inline vf v_load_f16(const uint16_t *p)

@@ -81,17 +81,21 @@ static void pack_case(const qn__cpu_kernels *t, qn__cpu_type type, qn__cpu_type 
 static float *multiply(const qn__cpu_kernels *t, qn__cpu_type type, const void *w, const float *x,
                        size_t ldx, size_t m, size_t n, size_t k, size_t ldy, int cuts)
 {
-    float *xp = new_bytes(qn__cpu_prepared_bytes(type, m, k)), *y = new_floats(m * ldy + 3);
+    float *xp = new_bytes(qn__cpu_prepared_bytes(m, k)), *y = new_floats(m * ldy + 3);
     for (size_t r = 0; r < m;) {
         size_t r1 = cuts ? r + 1 + random_below(m - r) : m;
         t->prepare(type, xp, x, ldx, m, k, r, r1);
         r = r1;
     }
-    qn__cpu_matmul a = {type, w, n, k, m, xp, y + 3 * (cuts > 0), ldy};
+    qn__cpu_matmul a = {type, w, n, k, m, 0, m, xp, y + 3 * (cuts > 0), ldy};
     size_t panels = qn__cpu_panels(n);
     for (size_t p = 0; p < panels;) {
         size_t p1 = cuts ? p + 1 + random_below(panels - p < 6 ? panels - p : 6) : panels;
-        t->matmul(&a, p, p1);
+        for (a.m0 = 0; a.m0 < m; a.m0 = a.m1) {
+            a.m1 = cuts ? a.m0 + QN__CPU_BLOCK_ROWS * (1 + random_below(3)) : m;
+            a.m1 = a.m1 < m ? a.m1 : m;
+            t->matmul(&a, p, p1);
+        }
         p = p1;
     }
     free(xp);
