@@ -32,6 +32,19 @@ static inline qn_device *open_cpu(void **state)
     return open_cpu_threads(1);
 }
 
+/* The device that QUERN_TEST_DEVICE names, such as "cuda:0"; else the CPU, one thread. */
+static inline qn_device *open_device(void **state)
+{
+    const char *name = getenv("QUERN_TEST_DEVICE");
+    qn_device *device = NULL;
+    qn_error err = {0};
+    if (!name)
+        return open_cpu(state);
+    if (qn_device_open(&device, name, NULL, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return device;
+}
+
 /* Numbers in (-1, 1) that are the same everywhere. */
 static inline double test_random(uint64_t *state)
 {

@@ -45,11 +45,19 @@ typedef struct qn__cuda_along_args {
     int64_t n, last, last_stride, size;
 } qn__cuda_along_args;
 
-/* y[ids[i], ...] += update[i, ...] in the order of i */
+/* y[ids[i], ...] = what `mode` makes of it and update[i, ...], in the order of i. Each column is shared by
+ * `parts` threads: row id belongs to part id % parts. */
 typedef struct qn__cuda_scatter_args {
     void *at[3]; /* ids, update, y */
-    int64_t n_ids, columns, y_rows, type;
+    int64_t n_ids, columns, parts, y_rows, type;
+    int64_t mode; /* qn_scatter_mode */
 } qn__cuda_scatter_args;
+
+/* y[row, rank of x[row, i]] = i */
+typedef struct qn__cuda_argsort_args {
+    void *at[2]; /* x, y: [rows, n] */
+    int64_t rows, n, type, descending;
+} qn__cuda_argsort_args;
 
 /* ---- rows.cu --------------------------------------------------------------------------------- */
 

@@ -236,14 +236,15 @@ static const qn__device_ops cuda_device_ops = {
 };
 
 /* The compiled kernels: an image for each .cu file, made by the build. */
-enum { IMAGE_move, IMAGE_rows, IMAGE_matmul, IMAGE_attend, IMAGE_COUNT };
-extern const unsigned long long qn__cuda_image_move[], qn__cuda_image_rows[],
-    qn__cuda_image_matmul[], qn__cuda_image_attend[];
+enum { IMAGE_move, IMAGE_order, IMAGE_rows, IMAGE_matmul, IMAGE_attend, IMAGE_COUNT };
+extern const unsigned long long qn__cuda_image_move[], qn__cuda_image_order[],
+    qn__cuda_image_rows[], qn__cuda_image_matmul[], qn__cuda_image_attend[];
 
 static int load_kernels(qn__cuda *cuda)
 {
     static const unsigned long long *const images[IMAGE_COUNT] = {
-        qn__cuda_image_move, qn__cuda_image_rows, qn__cuda_image_matmul, qn__cuda_image_attend};
+        qn__cuda_image_move, qn__cuda_image_order, qn__cuda_image_rows, qn__cuda_image_matmul,
+        qn__cuda_image_attend};
     static const struct {
         int image;
         const char *name;

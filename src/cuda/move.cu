@@ -60,26 +60,3 @@ extern "C" __global__ void take_along_last(qn__cuda_along_args a)
             move_element(a.at[2], i, a.at[0], offset_of(a.lead, i) + id * a.last_stride, a.size);
     }
 }
-
-/* A thread has a column and walks all rows: one order, no atomics. */
-extern "C" __global__ void scatter_add(qn__cuda_scatter_args a)
-{
-    const int32_t *ids = (const int32_t *)a.at[0];
-    FOR_EACH(c, a.columns)
-    {
-        for (int64_t i = 0; i < a.n_ids; i++) {
-            int64_t id = ids[i], from = i * a.columns + c, to = id * a.columns + c;
-            if (id < 0 || id >= a.y_rows)
-                continue;
-            if (a.type == QN_F64) {
-                ((double *)a.at[2])[to] += ((const double *)a.at[1])[from];
-            } else if (a.type == QN_F32) {
-                ((float *)a.at[2])[to] += ((const float *)a.at[1])[from];
-            } else {
-                uint16_t *sum = (uint16_t *)a.at[2] + to;
-                *sum =
-                    bf16_of_f32(f32_of_bf16(*sum) + f32_of_bf16(((const uint16_t *)a.at[1])[from]));
-            }
-        }
-    }
-}

@@ -106,24 +106,3 @@ static bool launch_take_along_last(qn__cuda_binder *b, const qn__call *call)
 
 const qn__cuda_op qn__cuda_take_along_last = {QN__OP_TAKE_ALONG_LAST, takes_all,
                                               launch_take_along_last};
-
-static bool takes_scatter_add(const qn_array *node)
-{
-    return node->dtype == QN_F32 || node->dtype == QN_F64 || node->dtype == QN_BF16;
-}
-
-/* A thread has a column, so that rows with one index are added in order. */
-static bool launch_scatter_add(qn__cuda_binder *b, const qn__call *call)
-{
-    const qn__operand *y = &call->operand[3];
-    qn__cuda_scatter_args args = {.n_ids = qn__cuda_elements(&call->operand[1]),
-                                  .columns = 1,
-                                  .y_rows = y->shape[0],
-                                  .type = y->dtype};
-    for (int i = 1; i < y->ndim; i++)
-        args.columns *= y->shape[i];
-    return QN__CUDA_ADD(b, scatter_add, args.columns, false, args, call, 1, 2, 3);
-}
-
-const qn__cuda_op qn__cuda_scatter_add = {QN__OP_SCATTER_ADD, takes_scatter_add,
-                                          launch_scatter_add};

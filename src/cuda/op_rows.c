@@ -17,9 +17,8 @@ static int64_t rows_of(const qn__operand *o)
 static bool takes_reduce(const qn_array *node)
 {
     const qn__reduce_params *p = node->params;
-    qn_dtype t = (qn_dtype)node->in[0]->dtype;
-    bool real = t == QN_F32 || t == QN_F64;
-    return real || (p->reduction != QN__LOGSUMEXP && (t == QN_I32 || t == QN_U32 || t == QN_I64));
+    return !node->in[0]->format &&
+           (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
 }
 
 static bool launch_reduce(qn__cuda_binder *b, const qn__call *call)

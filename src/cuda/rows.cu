@@ -31,32 +31,40 @@ template <> __device__ int64_t lowest<int64_t>()
     return INT64_MIN;
 }
 
-template <typename T> static __device__ T row_sum(const T *x, int64_t n, int64_t stride, T *room)
+template <> __device__ uint64_t lowest<uint64_t>()
+{
+    return 0;
+}
+
+/* E is an element as it is stored, T what it is computed in. */
+template <typename T, typename E>
+static __device__ T row_sum(const E *x, int64_t n, int64_t stride, T *room)
 {
     T sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += THREADS)
-        sum += x[i * stride];
+        sum += (T)x[i * stride];
     return block_sum(sum, room);
 }
 
-template <typename T> static __device__ T row_max(const T *x, int64_t n, int64_t stride, T *room)
+template <typename T, typename E>
+static __device__ T row_max(const E *x, int64_t n, int64_t stride, T *room)
 {
     T max = lowest<T>();
     for (int64_t i = threadIdx.x; i < n; i += THREADS)
-        max = larger(x[i * stride], max);
+        max = larger((T)x[i * stride], max);
     return block_max(max, room);
 }
 
 /* The first place of the largest: a thread's first, then the smallest of those that hold the
  * maximum. */
-template <typename T>
-static __device__ int32_t row_argmax(const T *x, int64_t n, int64_t stride, T *room,
+template <typename T, typename E>
+static __device__ int32_t row_argmax(const E *x, int64_t n, int64_t stride, T *room,
                                      int32_t *places)
 {
     T max = row_max(x, n, stride, room);
     int32_t at = INT32_MAX;
     for (int64_t i = threadIdx.x; i < n && at == INT32_MAX; i += THREADS) {
-        T v = x[i * stride];
+        T v = (T)x[i * stride];
         if (v == max || (max != max && v != v))
             at = (int32_t)i;
     }
@@ -108,13 +116,19 @@ static __device__ T row_logsumexp(const T *x, int64_t n, int64_t stride, T *room
         sum += exp_of(x[i * stride] - max);
     return max + log_of(block_sum(sum, room));
 }
+/* Of other types there is none: the operation casts. */
+template <typename T, typename E>
+static __device__ T row_logsumexp(const E *, int64_t, int64_t, T *)
+{
+    return 0;
+}
 
-template <typename T> static __device__ void reduce_rows(const qn__cuda_reduce_args &a)
+template <typename T, typename E> static __device__ void reduce_rows(const qn__cuda_reduce_args &a)
 {
     __shared__ T room[THREADS];
     __shared__ int32_t places[THREADS];
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        const T *x = (const T *)a.at[0] + offset_of(a.lead, r);
+        const E *x = (const E *)a.at[0] + offset_of(a.lead, r);
         if (a.reduction == ARGMAX) {
             int32_t at = row_argmax(x, a.n, a.stride, room, places);
             if (threadIdx.x == 0)
@@ -125,18 +139,48 @@ template <typename T> static __device__ void reduce_rows(const qn__cuda_reduce_a
                   : a.reduction == MAX ? row_max(x, a.n, a.stride, room)
                                        : row_logsumexp(x, a.n, a.stride, room);
         if (threadIdx.x == 0)
-            ((T *)a.at[1])[r] = value;
+            ((E *)a.at[1])[r] = (E)value;
     }
 }
+
+/* 16-bit floats are widened, and the result rounded once. */
+struct half16 {
+    __half h;
+    __device__ explicit half16(double v) : h(__double2half(v))
+    {
+    }
+    __device__ operator double() const
+    {
+        return (double)__half2float(h);
+    }
+};
+struct brain16 {
+    uint16_t h;
+    __device__ explicit brain16(double v) : h(bf16_of_f32((float)v))
+    {
+    }
+    __device__ operator double() const
+    {
+        return (double)f32_of_bf16(h);
+    }
+};
 
 extern "C" __global__ void reduce(qn__cuda_reduce_args a)
 {
     switch (a.type) {
-    case QN_F32: reduce_rows<float>(a); break;
-    case QN_F64: reduce_rows<double>(a); break;
-    case QN_I32: reduce_rows<int32_t>(a); break;
-    case QN_U32: reduce_rows<uint32_t>(a); break;
-    default: reduce_rows<int64_t>(a); break;
+    case QN_F16: reduce_rows<double, half16>(a); break;
+    case QN_BF16: reduce_rows<double, brain16>(a); break;
+    case QN_F32: reduce_rows<float, float>(a); break;
+    case QN_F64: reduce_rows<double, double>(a); break;
+    case QN_BOOL:
+    case QN_U8: reduce_rows<uint32_t, uint8_t>(a); break;
+    case QN_U16: reduce_rows<uint32_t, uint16_t>(a); break;
+    case QN_U32: reduce_rows<uint32_t, uint32_t>(a); break;
+    case QN_U64: reduce_rows<uint64_t, uint64_t>(a); break;
+    case QN_I8: reduce_rows<int32_t, int8_t>(a); break;
+    case QN_I16: reduce_rows<int32_t, int16_t>(a); break;
+    case QN_I32: reduce_rows<int32_t, int32_t>(a); break;
+    default: reduce_rows<int64_t, int64_t>(a); break;
     }
 }
 

@@ -497,7 +497,7 @@ static void test_operations(void **state)
         {"shapes", f_shapes, {A(3, 3)}, 0},
         {"second order", f_second_order, {A(6)}, 0},
     };
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         check(device, &problems[i]);
     qn_device_close(device);
@@ -557,7 +557,7 @@ static void nudge(qn_device *device, qn_array **slot, int64_t element, double by
 
 static void test_llama_loss(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn__decoder_config c = {.family = "llama", .n_layers = 2, .hidden = 8, .ffn = 12, .n_heads = 4,
                             .n_kv_heads = 2, .head_dim = 4, .vocab = 11, .max_positions = 64,
                             .norm_eps = 1e-5, .qkv_bias = true, .tied = true, .dtype = QN_F32,

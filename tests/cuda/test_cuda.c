@@ -566,6 +566,28 @@ static qn_array *op_exact_functions(qn_scope *s)
     return qn_concatenate(s, all, n, 0);
 }
 
+/* Sorting and scattering, a column alone and several. */
+static qn_array *op_order(qn_scope *s)
+{
+    static const qn_scatter_mode modes[] = {QN_SCATTER_SET, QN_SCATTER_ADD, QN_SCATTER_MAX,
+                                            QN_SCATTER_MIN};
+    qn_array *x = any_bits(s, case_type, 1000), *u = any_bits(s, case_type, 3000), *all[2 * 8 + 4];
+    qn_array *ids = indices(s, 1000, true, SHAPE(3000)), *few = indices(s, 40, true, SHAPE(120));
+    int n = 0;
+    for (int mode = 0; mode < 4; mode++) {
+        show_bits(s, qn_scatter(s, x, ids, u, 0, modes[mode]), all, &n);
+        qn_array *rows = qn_scatter(s, qn_reshape(s, x, SHAPE(40, 25)), few,
+                                    qn_reshape(s, u, SHAPE(120, 25)), 0, modes[mode]);
+        show_bits(s, qn_reshape(s, rows, SHAPE(1000)), all, &n);
+    }
+    for (int descending = 0; descending < 2; descending++) {
+        qn_array *rows = qn_argsort(s, qn_reshape(s, x, SHAPE(40, 25)), 1, descending);
+        all[n++] = qn_cast(s, qn_argsort(s, u, 0, descending), QN_F64);
+        all[n++] = qn_cast(s, qn_reshape(s, rows, SHAPE(1000)), QN_F64);
+    }
+    return qn_concatenate(s, all, n, 0);
+}
+
 typedef struct op_case {
     const char *name;
     qn_array *(*build)(qn_scope *s);
@@ -902,6 +924,8 @@ static void compare_cases(qn_device *cpu, qn_device *cuda)
         compare_case(&(op_case){name, op_cast_to_all, 0}, cpu, cuda);
         snprintf(name, sizeof name, "functions of %s", qn_dtype_name(case_type));
         compare_case(&(op_case){name, op_exact_functions, 0}, cpu, cuda);
+        snprintf(name, sizeof name, "order of %s", qn_dtype_name(case_type));
+        compare_case(&(op_case){name, op_order, 0}, cpu, cuda);
     }
 }
 

@@ -4,13 +4,11 @@
  * The directories of the models are the arguments; without any, those of the source tree. Exits
  * with 77 where there is no GPU.
  */
-#include "cuda/device.h"
-#include "quern/model.h"
+#include "models/golden_model.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "cuda/device.h"
+
+#include <glob.h>
 
 enum { TOKENS = 40, WARM = 3 };
 
@@ -106,10 +104,27 @@ static void compare(qn_device *cpu, qn_device *cuda, const char *path)
     free(got.logits);
 }
 
+/* Every tests/golden/FAMILY/MODEL. */
+static void compare_golden(qn_device *cpu, qn_device *cuda)
+{
+    char pattern[512], path[512];
+    glob_t found;
+    golden_path(pattern, sizeof pattern, "*/*", "config.json");
+    check(glob(pattern, 0, NULL, &found) == 0, pattern, "no models");
+    temp_begin(NULL);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char *name = strrchr(found.gl_pathv[i], '/');
+        for (*name = 0; strncmp(name, "/golden/", 8) != 0; name--)
+            continue;
+        golden_directory(path, sizeof path, name + 8);
+        compare(cpu, cuda, path);
+    }
+    temp_end(NULL);
+    globfree(&found);
+}
+
 int main(int argc, char **argv)
 {
-    static const char *const models[] = {"plain",       "biased",          "linear",
-                                         "llama3-tied", "llama3-head-dim", "sharded"};
     qn_device *cpu = NULL, *cuda = NULL;
     qn_error err = {0};
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -123,12 +138,8 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         compare(cpu, cuda, argv[i]);
-    const char *source = getenv("QUERN_SOURCE");
-    for (size_t i = 0; argc < 2 && i < sizeof models / sizeof *models; i++) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/tests/golden/llama/%s", source ? source : ".", models[i]);
-        compare(cpu, cuda, path);
-    }
+    if (argc < 2)
+        compare_golden(cpu, cuda);
     check(qn_device_memory(cuda).active == 0, "memory", "all are back");
     qn_device_close(cuda);
     qn_device_close(cpu);

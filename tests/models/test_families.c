@@ -145,7 +145,7 @@ static void check_model(qn_device *device, const char *name, bool cached)
 
 static void test_hidden_states_and_logits(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     for (int i = 0; i < N_MODELS; i++) {
         check_model(device, models[i], false);
         check_model(device, models[i], true);
@@ -343,7 +343,7 @@ static double error_without(qn_device *device, const qn__decoder *m, const char 
 
 static void test_absent_features_show(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     int had[N_FEATURES] = {0};
     for (int i = 0; i < N_MODELS; i++) {
         qn__decoder m;
@@ -407,7 +407,7 @@ static void check_greedy(qn_device *device, const char *name, int64_t chunk)
 
 static void test_greedy(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     for (int i = 0; i < N_MODELS; i++) {
         check_greedy(device, models[i], 0);
         check_greedy(device, models[i], 7);
@@ -485,7 +485,7 @@ static void check_bf16_info(qn_device *device, const char *name)
 
 static void test_bf16(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     for (int i = 0; i < N_MODELS; i++)
         check_bf16_info(device, models[i]);
     qn_device_close(device);

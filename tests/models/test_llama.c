@@ -105,7 +105,7 @@ static void check_model(qn_device *device, const char *name, bool cached)
 
 static void test_hidden_states_and_logits(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     for (int i = 0; i < N_MODELS; i++) {
         check_model(device, models[i], true);
         check_model(device, models[i], false);
@@ -185,7 +185,7 @@ static void check_absence(qn_device *device, const char *name, feature f, const 
 
 static void test_absent_features_show(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     check_absence(device, "llama/llama3-tied", ROPE_SCALING, "rope scaling");
     check_absence(device, "llama/llama3-head-dim", ROPE_SCALING, "rope scaling");
     check_absence(device, "llama/linear", ROPE_SCALING, "rope scaling");
@@ -202,7 +202,7 @@ static void test_absent_features_show(void **state)
  * that keeps token and position on the device. */
 static void test_greedy(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     for (int i = 0; i < N_MODELS; i++) {
         char path[500];
         qn_error err = {0};
