@@ -173,7 +173,8 @@ QN_API void qn_generation_get_metrics(const qn_generation *generation, qn_metric
 QN_API void qn_generation_end(qn_generation *generation);
 
 /* The sampling that the model's generation_config.json asks for, its stop tokens (at most `capacity`
- * stored; *n_stop all). Defaults where the file says nothing: greedy, the tokenizer's eos. */
+ * stored; *n_stop all). Defaults where the file says nothing: greedy, the eos of config.json. With a
+ * tokenizer also its eos and what ends a reply in its chat format or the model's chat templates. */
 QN_API void qn_model_defaults(const qn_model *model, qn_sampling *sampling, int32_t *stop,
                               size_t capacity, size_t *n_stop);
 

@@ -123,8 +123,9 @@ QN_API qn_status qn_decoder_flush(qn_decoder *decoder, qn_text *out, qn_error *e
 
 /* A chat template: Jinja as transformers runs it (trim_blocks, lstrip_blocks, the immutable
  * sandbox, loop controls, tojson, raise_exception, strftime_now, {% generation %}). Not there:
- * include, import, extends, block, autoescape, and filters that no known template uses. Integers
- * have 64 bits; letters beyond Latin, Greek, Cyrillic, Armenian and full-width forms have one case.
+ * include, import, extends, block, autoescape, the filters random, pprint, striptags and urlize, and
+ * lipsum. Integers have 64 bits; letters beyond Latin, Greek, Cyrillic, Armenian and full-width forms
+ * have one case. What a sandboxed template may not use is an error also where it is only printed.
  * Immutable once made: any number of threads may render at once. */
 typedef struct qn_template qn_template;
 
@@ -142,6 +143,8 @@ typedef struct qn_template_options {
     uint64_t steps;      /* at most this many steps (20 million) */
     size_t output;       /* bytes of any text it makes (64 MiB) */
     size_t memory;       /* bytes in all (512 MiB) */
+    bool drop_nulls;     /* leave out what is null in a message, as transformers' apply_chat_template
+                            does; qn_chat_render and qn_chat_render_ids always do */
 } qn_template_options;
 
 /* Renders with the variables of a JSON object json[0..n): messages, tools, documents,
@@ -180,15 +183,29 @@ QN_API const char *qn_chat_format_name(qn_chat_format format); /* "chatml", ...;
 QN_API qn_status qn_chat_encode(const qn_tokenizer *tokenizer, const qn_chat_message *messages,
                                 size_t n, bool add_prompt, qn_tokens *out, qn_error *err);
 
-/* A model's own chat templates: chat_template.jinja and chat_templates/tool_use.jinja, else
- * "chat_template" of tokenizer_config.json (a text, or a list of named ones: "default", "tool_use"). */
+/* A model's own chat templates: chat_template.jinja ("default") and additional_chat_templates/NAME.jinja
+ * (older: chat_templates/), else "chat_template" of tokenizer_config.json (a text, or a list of named
+ * ones), else of chat_template.json. */
 typedef struct qn_chat qn_chat;
 
-/* The tokenizer is borrowed and must outlive the chat. A directory without templates is no error. */
+/* The tokenizer is borrowed and must outlive the chat. A directory without templates is no error, nor
+ * is a template that does not parse before it is used. */
 QN_API qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char *directory,
                               qn_error *err);
 QN_API void qn_chat_close(qn_chat *chat); /* NULL is accepted */
 QN_API bool qn_chat_has_template(const qn_chat *chat);
+
+/* The name of template i, in the order of names; NULL behind the last. Lives as long as the chat. */
+QN_API const char *qn_chat_template_name(const qn_chat *chat, size_t i);
+
+/* Takes the template of that name from now on; NULL: as transformers does, "tool_use" for chats with
+ * tools where there is one, else "default". QN_NOT_FOUND, with the names there are. Not while another
+ * thread renders. */
+QN_API qn_status qn_chat_choose(qn_chat *chat, const char *name, qn_error *err);
+
+/* Stores up to `capacity` of the control tokens that the templates put behind a reply: they end it,
+ * also where the model's configuration names others. Returns how many there are. */
+QN_API size_t qn_chat_ends(const qn_chat *chat, int32_t *ids, size_t capacity);
 
 /* Appends the ids of a chat: a JSON object with messages, maybe tools, documents,
  * add_generation_prompt and the template's own variables. Control tokens (special ones, and added
@@ -201,7 +218,8 @@ QN_API qn_status qn_chat_render_ids(const qn_chat *chat, const char *json, size_
 QN_API qn_status qn_chat_render(const qn_chat *chat, const char *json, size_t n, qn_text *out,
                                 qn_spans *data, qn_error *err);
 
-/* Stores up to `capacity` ids that end a reply, eos among them; returns how many there are. */
+/* Stores up to `capacity` ids that end a reply in the built-in format that the vocabulary fits, eos among
+ * them; returns how many there are. */
 QN_API size_t qn_chat_stop_tokens(const qn_tokenizer *tokenizer, int32_t *ids, size_t capacity);
 
 #ifdef __cplusplus

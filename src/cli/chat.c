@@ -230,7 +230,7 @@ static qn_status open_chat(chat *s, qn_chat **form, qn_error *err)
     qn_session_options options = {.size = sizeof options, .context = a->context > 0 ? a->context : 0,
                                   .cancel = &interrupted,
                                   .progress = isatty(STDERR_FILENO) ? show_prefill : NULL};
-    if (qn_chat_open(form, t, s->model.path, err) != QN_OK)
+    if (chat_form_open(form, t, s->model.path, a, err) != QN_OK)
         return err->code;
     s->form = (chat_form){.tokenizer = t, .chat = *form, .arguments = a};
     if (!chat_form_exists(&s->form))

@@ -230,6 +230,14 @@ qn_status conversation_save(const conversation *c, const char *path, qn_error *e
 
 /* ---- to the model ------------------------------------------------------------------------------------------ */
 
+qn_status chat_form_open(qn_chat **chat, const qn_tokenizer *tokenizer, const char *path,
+                         const arguments *a, qn_error *err)
+{
+    if (qn_chat_open(chat, tokenizer, path, err) != QN_OK || !a->template_name)
+        return err->code;
+    return qn_chat_choose(*chat, a->template_name, err);
+}
+
 bool chat_form_exists(const chat_form *form)
 {
     return qn_chat_has_template(form->chat) || qn_chat_format_of(form->tokenizer) != QN_CHAT_NONE;

@@ -58,6 +58,10 @@ typedef struct chat_form {
     bool no_prompt;             /* without the header of a reply */
 } chat_form;
 
+/* Opens the model's templates and chooses --template-name. */
+qn_status chat_form_open(qn_chat **chat, const qn_tokenizer *tokenizer, const char *path,
+                         const arguments *a, qn_error *err);
+
 /* Whether there is any form. */
 bool chat_form_exists(const chat_form *form);
 

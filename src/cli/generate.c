@@ -18,8 +18,10 @@ static qn_status encode_prompt(const loaded *l, const arguments *a, const char *
 {
     qn_chat *chat = NULL;
     const qn_tokenizer *t = qn_model_tokenizer(l->model);
-    if (!a->raw && qn_chat_open(&chat, t, l->path, err) != QN_OK)
+    if (!a->raw && chat_form_open(&chat, t, l->path, a, err) != QN_OK) {
+        qn_chat_close(chat);
         return err->code;
+    }
     chat_form form = {.tokenizer = t, .chat = chat, .arguments = a};
     if (a->raw || !chat_form_exists(&form)) {
         qn_chat_close(chat);

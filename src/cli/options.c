@@ -47,6 +47,8 @@ static const option table[] = {
      "continue the prompt without a chat format"},
     {"template-var", 0, OPTION_VARIABLE, OF_MODEL | OF_TEMPLATE, AT(template_vars), 0, 0, "NAME=VALUE",
      "a variable for the model's chat template, JSON or text; may be repeated"},
+    {"template-name", 0, OPTION_STRING, OF_MODEL | OF_TEMPLATE, AT(template_name), 0, 0, "NAME",
+     "which of the model's chat templates (default: tool_use with tools, else default)"},
     {"tools", 0, OPTION_STRING, OF_TEMPLATE, AT(tools), 0, 0, "FILE",
      "a JSON array of tools for the template"},
     {"no-prompt", 0, OPTION_FLAG, OF_TEMPLATE, AT(no_prompt), 0, 0, NULL,

@@ -66,7 +66,7 @@ int command_template(arguments *a)
     qn_chat *chat = NULL;
     conversation c = {0};
     if (locate_model(a->model, path, &err) == QN_OK && qn_tokenizer_open(&t, path, &err) == QN_OK &&
-        qn_chat_open(&chat, t, path, &err) == QN_OK && gather(&c, a, &err) == QN_OK) {
+        chat_form_open(&chat, t, path, a, &err) == QN_OK && gather(&c, a, &err) == QN_OK) {
         chat_form form = {.tokenizer = t, .chat = chat, .arguments = a, .no_prompt = a->no_prompt};
         print_rendered(&c, &form, a, &err);
     }

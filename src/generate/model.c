@@ -60,7 +60,7 @@ static qn_status read_sampling(qn_model *m, const qn__json_at *c, qn_error *err)
     return QN_OK;
 }
 
-/* generation_config.json is optional; config.json may name stop tokens too. */
+/* generation_config.json is optional; config.json counts where it names no stop tokens. */
 static qn_status read_defaults(qn_model *m, const char *directory, const char *name, bool required,
                                qn_error *err)
 {
@@ -86,6 +86,22 @@ static qn_status read_defaults(qn_model *m, const char *directory, const char *n
     return status;
 }
 
+/* What the model's chat templates put behind a reply. Templates that cannot be read are an error only
+ * for who uses them. */
+static qn_status add_ends(qn_model *m, const char *path, qn_error *err)
+{
+    qn_chat *chat;
+    qn_error failure = {0};
+    if (qn_chat_open(&chat, m->tokenizer, path, &failure) != QN_OK)
+        return failure.code == QN_MEMORY ? qn__fail_memory(err, "a chat") : QN_OK;
+    int32_t ends[16];
+    size_t n = qn_chat_ends(chat, ends, 16);
+    for (size_t i = 0; i < n && i < 16; i++)
+        add_stop(m, ends[i]);
+    qn_chat_close(chat);
+    return QN_OK;
+}
+
 static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
 {
     qn_status status = qn_tokenizer_open(&m->tokenizer, path, err);
@@ -95,7 +111,7 @@ static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
     size_t n = qn_chat_stop_tokens(m->tokenizer, stops, 16);
     for (size_t i = 0; i < n && i < 16; i++)
         add_stop(m, stops[i]);
-    return QN_OK;
+    return add_ends(m, path, err);
 }
 
 static qn_status load_decoder(qn_model *m, const char *path, const qn_model_options *o, qn_error *err)

@@ -1,134 +1,122 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model's chat: its own templates (chat_template.jinja, else tokenizer_config.json's), where it
- * has any, and the way from a conversation to ids. The rendered text is tokenized in one piece;
- * control tokens match only where the template wrote them. As in transformers these are the
- * special tokens and the other added ones that the template's source mentions.
+ * A model's chat: its own templates, where it has any, and the way from a conversation to ids. The
+ * rendered text is tokenized in one piece; control tokens match only where the template wrote them.
+ * As in transformers these are the special tokens and the other added ones that a template's source
+ * mentions.
+ *
+ * What ends a reply is found by trying: a conversation with a reply of known text is rendered, and
+ * the control token that follows it is one. generation_config.json should name it, but is missing
+ * or wrong in many repacked models.
  */
+#include "text/chat_templates.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-#include "base/file.h"
-#include "base/json.h"
 #include "base/json_scan.h"
+#include "base/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-enum { LARGEST_CONFIG = 32 << 20 };
+enum { MOST_ENDS = 16 };
 
 struct qn_chat {
     const qn_tokenizer *tokenizer;
-    qn_template *normal, *with_tools; /* either may be NULL */
+    qn__template_set templates;
+    const qn__named_template *chosen; /* NULL: by the rules of transformers */
     bool *control;                    /* by id: matches nowhere in data */
-    char *trusted;                    /* JSON: bos_token and others */
+    int32_t ends[MOST_ENDS];          /* control tokens behind replies */
+    size_t n_ends;
 };
 
+/* ---- opening -------------------------------------------------------------------------------- */
+
 /* Marks the added tokens of a set that the template's source mentions. */
-static void mark_control(qn_chat *chat, const qn__added_set *set, const char *source, size_t n)
+static void mark_control(qn_chat *chat, const qn__added_set *set, const qn__named_template *item)
 {
     for (size_t i = 0; i < set->n; i++) {
         const qn__added_token *t = &set->tokens[i];
         bool space = t->text[strspn(t->text, " \t\r\n")] == 0;
-        if (!space && memmem(source, n, t->text, t->n))
+        if (!space && memmem(item->source, item->n, t->text, t->n))
             chat->control[t->id] = true;
     }
 }
 
-static qn_status add_template(qn_chat *chat, qn_template **place, const char *name,
-                              const char *source, size_t n, qn_error *err)
+/* The longest control token of a set at s[0..n): its id, and its length in *longest where it is
+ * longer than that. */
+static int32_t control_at(const qn_chat *chat, const qn__added_set *set, const char *s, size_t n,
+                          size_t *longest, int32_t id)
 {
-    if (*place)
-        return QN_OK;
-    mark_control(chat, &chat->tokenizer->raw, source, n);
-    mark_control(chat, &chat->tokenizer->normalized, source, n);
-    return qn_template_new(place, name, source, n, err);
-}
-
-static qn_status read_jinja(qn_chat *chat, const char *directory, const char *name,
-                            qn_template **place, qn_error *err)
-{
-    char *path, *source;
-    size_t n;
-    qn_error missing = {0};
-    qn_status status = qn__path_resolve(directory, name, strlen(name), &path, &missing);
-    if (status == QN_NOT_FOUND)
-        return QN_OK;
-    if (status != QN_OK)
-        return qn__fail(err, status, "%s", missing.message);
-    status = qn__file_read(path, QN__LARGEST_TEMPLATE, &source, &n, err);
-    if (status == QN_OK) {
-        status = add_template(chat, place, path, source, n, err);
-        free(source);
+    for (size_t i = 0; i < set->n; i++) {
+        const qn__added_token *t = &set->tokens[i];
+        bool control = (t->flags & QN__ADDED_SPECIAL) || chat->control[t->id];
+        if (control && t->n > *longest && t->n <= n && memcmp(s, t->text, t->n) == 0) {
+            *longest = t->n;
+            id = t->id;
+        }
     }
-    free(path);
-    return status;
+    return id;
 }
 
-/* "chat_template": a text, or a list of {"name", "template"}. */
-static qn_status read_listed(qn_chat *chat, const qn__json_at *at, qn_error *err)
-{
-    const char *name, *source;
-    qn__json_at item;
-    if (cJSON_IsString(at->node))
-        return add_template(chat, &chat->normal, at->file, at->node->valuestring,
-                            strlen(at->node->valuestring), err);
-    if (!qn__json_first(at, &item))
-        return QN_OK;
-    do {
-        if (qn__json_get_string(&item, "name", &name, err) != QN_OK ||
-            qn__json_get_string(&item, "template", &source, err) != QN_OK)
-            return err->code;
-        qn_template **place = strcmp(name, "default") == 0    ? &chat->normal
-                              : strcmp(name, "tool_use") == 0 ? &chat->with_tools
-                                                              : NULL;
-        if (place && add_template(chat, place, at->file, source, strlen(source), err) != QN_OK)
-            return err->code;
-    } while (qn__json_next(&item));
-    return QN_OK;
-}
+static const char probe_reply[] = "quernfindswhatendsthisreply";
 
-/* Keeps the named special tokens as JSON for the templates. */
-static qn_status keep_tokens(qn_chat *chat, const qn__json_at *config, qn_error *err)
+/* Renders one conversation and looks behind the reply. False: the template takes another kind of
+ * conversation, or nothing stands there. Memory that is out is *err. */
+static bool find_end(qn_chat *chat, const qn__named_template *item, const char *json, qn_error *err)
 {
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "pad_token",
-                                        "sep_token", "cls_token", "mask_token"};
-    cJSON *kept = cJSON_CreateObject();
-    bool ok = kept != NULL;
-    for (size_t i = 0; ok && i < sizeof names / sizeof *names; i++) {
-        const cJSON *v = cJSON_GetObjectItemCaseSensitive(config->node, names[i]);
-        if (cJSON_IsObject(v))
-            v = cJSON_GetObjectItemCaseSensitive(v, "content");
-        if (cJSON_IsString(v))
-            ok = cJSON_AddStringToObject(kept, names[i], v->valuestring) != NULL;
+    qn_text text = {0};
+    qn_error failure = {0};
+    qn_template_options options = {.size = sizeof options,
+                                   .trusted = chat->templates.variables,
+                                   .steps = 1000000,
+                                   .output = 1 << 20,
+                                   .memory = 64 << 20};
+    qn_template_render(item->t, json, strlen(json), &options, &text, NULL, &failure);
+    if (failure.code == QN_MEMORY)
+        qn__fail_memory(err, "a chat");
+    size_t size = sizeof probe_reply - 1, longest = 0;
+    const char *hit = NULL;
+    for (const char *at = text.data; failure.code == QN_OK && at; at = hit + size) {
+        const char *next = memmem(at, (size_t)(text.data + text.n - at), probe_reply, size);
+        if (!next)
+            break;
+        hit = next;
     }
-    chat->trusted = ok ? cJSON_PrintUnformatted(kept) : NULL;
-    cJSON_Delete(kept);
-    return chat->trusted ? QN_OK : qn__fail_memory(err, "a chat");
+    int32_t id = -1;
+    bool found = false;
+    if (hit) {
+        const char *s = hit + size + strspn(hit + size, " \t\r\n");
+        size_t n = (size_t)(text.data + text.n - s);
+        found = n > 0;
+        id = control_at(chat, &chat->tokenizer->raw, s, n, &longest, id);
+        id = control_at(chat, &chat->tokenizer->normalized, s, n, &longest, id);
+    }
+    for (size_t i = 0; i < chat->n_ends; i++)
+        id = chat->ends[i] == id ? -1 : id;
+    if (id >= 0 && chat->n_ends < MOST_ENDS)
+        chat->ends[chat->n_ends++] = id;
+    qn_text_free(&text);
+    return found;
 }
 
-static qn_status read_chat_config(qn_chat *chat, const char *directory, qn_error *err)
+/* Contents as text, else as parts; the reply as the last message, else with another behind it. */
+static void find_ends(qn_chat *chat, const qn__named_template *item, qn_error *err)
 {
-    static const char name[] = "tokenizer_config.json";
-    char *path;
-    cJSON *root = NULL;
-    qn_error missing = {0};
-    qn_status status = qn__path_resolve(directory, name, sizeof name - 1, &path, &missing);
-    if (status == QN_NOT_FOUND)
-        return QN_OK;
-    if (status != QN_OK)
-        return qn__fail(err, status, "%s", missing.message);
-    status = qn__json_read(&root, path, LARGEST_CONFIG, err);
-    if (status == QN_OK) {
-        qn__json_at config = qn__json_root(path, root), at;
-        status = keep_tokens(chat, &config, err);
-        /* Files of their own replace the templates of this one, as in transformers. */
-        if (status == QN_OK && !chat->normal && !chat->with_tools &&
-            qn__json_find(&config, "chat_template", &at))
-            status = read_listed(chat, &at, err);
-        cJSON_Delete(root);
+    static const char *const forms[2][2] = {{"\"", "\""},
+                                            {"[{\"type\":\"text\",\"text\":\"", "\"}]"}};
+    for (int i = 0; item->t && i < 4; i++) {
+        const char *before = forms[i / 2][0], *behind = forms[i / 2][1];
+        char json[600], more[200] = "";
+        if (i % 2)
+            snprintf(more, sizeof more, ",{\"role\":\"user\",\"content\":%sc%s}", before, behind);
+        snprintf(json, sizeof json,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":%sa%s},{\"role\":\"assistant\","
+                 "\"content\":%s%s%s}%s],\"add_generation_prompt\":false}",
+                 before, behind, before, probe_reply, behind, more);
+        if (find_end(chat, item, json, err) || err->code != QN_OK)
+            return;
     }
-    free(path);
-    return status;
 }
 
 qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char *directory,
@@ -144,10 +132,14 @@ qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char 
     }
     if (!chat || !chat->control)
         qn__fail_memory(err, "a chat");
-    else if (read_jinja(chat, directory, "chat_template.jinja", &chat->normal, err) == QN_OK &&
-             read_jinja(chat, directory, "chat_templates/tool_use.jinja", &chat->with_tools, err) ==
-                 QN_OK)
-        read_chat_config(chat, directory, err);
+    else
+        qn__template_set_read(&chat->templates, directory, err);
+    for (size_t i = 0; err->code == QN_OK && i < chat->templates.n; i++) {
+        mark_control(chat, &tokenizer->raw, &chat->templates.items[i]);
+        mark_control(chat, &tokenizer->normalized, &chat->templates.items[i]);
+    }
+    for (size_t i = 0; err->code == QN_OK && i < chat->templates.n; i++)
+        find_ends(chat, &chat->templates.items[i], err);
     if (err->code != QN_OK) {
         qn_chat_close(chat);
         return err->code;
@@ -160,16 +152,51 @@ void qn_chat_close(qn_chat *chat)
 {
     if (!chat)
         return;
-    qn_template_free(chat->normal);
-    qn_template_free(chat->with_tools);
+    qn__template_set_free(&chat->templates);
     free(chat->control);
-    cJSON_free(chat->trusted);
     free(chat);
 }
 
+/* ---- which template ------------------------------------------------------------------------- */
+
 bool qn_chat_has_template(const qn_chat *chat)
 {
-    return chat->normal || chat->with_tools;
+    return chat->templates.n > 0;
+}
+
+const char *qn_chat_template_name(const qn_chat *chat, size_t i)
+{
+    return i < chat->templates.n ? chat->templates.items[i].name : NULL;
+}
+
+/* "a", "b" ... of the templates there are, cut where it gets long. */
+static const char *list_names(const qn_chat *chat, char *out, size_t size)
+{
+    size_t n = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < chat->templates.n && n + 50 < size; i++) {
+        const char *name = chat->templates.items[i].name;
+        char quoted[40];
+        qn__utf8_quote(quoted, sizeof quoted, name, strlen(name));
+        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? ", " : "", quoted);
+    }
+    return out;
+}
+
+qn_status qn_chat_choose(qn_chat *chat, const char *name, qn_error *err)
+{
+    char names[400], quoted[80];
+    const qn__named_template *found = name ? qn__template_set_find(&chat->templates, name) : NULL;
+    if (name && !found) {
+        qn__utf8_quote(quoted, sizeof quoted, name, strlen(name));
+        if (chat->templates.n == 0)
+            return qn__fail(err, QN_NOT_FOUND, "no chat template \"%s\": the model has none",
+                            quoted);
+        return qn__fail(err, QN_NOT_FOUND, "no chat template \"%s\": the model has %s", quoted,
+                        list_names(chat, names, sizeof names));
+    }
+    chat->chosen = found;
+    return QN_OK;
 }
 
 /* Whether the request has tools; also checks that it is JSON. */
@@ -188,17 +215,45 @@ static qn_status has_tools(const char *json, size_t n, bool *tools, qn_error *er
     return qn__json_scan_end(&scan);
 }
 
+static qn_status template_for(const qn_chat *chat, bool tools, const qn_template **out,
+                              qn_error *err)
+{
+    char names[400];
+    const qn__named_template *item = chat->chosen;
+    if (!item && tools)
+        item = qn__template_set_find(&chat->templates, "tool_use");
+    if (!item)
+        item = qn__template_set_find(&chat->templates, "default");
+    if (!item && chat->templates.n > 0)
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "the model has no default chat template; choose one by its name: %s",
+                        list_names(chat, names, sizeof names));
+    if (!item)
+        return qn__fail(err, QN_UNSUPPORTED, "the model has no chat template");
+    *out = item->t;
+    return item->t ? QN_OK : qn__fail(err, item->error.code, "%s", item->error.message);
+}
+
+/* ---- rendering ------------------------------------------------------------------------------ */
+
+size_t qn_chat_ends(const qn_chat *chat, int32_t *ids, size_t capacity)
+{
+    for (size_t i = 0; i < chat->n_ends && i < capacity; i++)
+        ids[i] = chat->ends[i];
+    return chat->n_ends;
+}
+
 qn_status qn_chat_render(const qn_chat *chat, const char *json, size_t n, qn_text *out,
                          qn_spans *data, qn_error *err)
 {
     bool tools = false;
-    qn_status status = has_tools(json, n, &tools, err);
-    if (status != QN_OK)
-        return status;
-    const qn_template *t = tools && chat->with_tools ? chat->with_tools : chat->normal;
-    if (!t)
-        return qn__fail(err, QN_UNSUPPORTED, "the model has no chat template for this chat");
-    qn_template_options options = {.size = sizeof options, .trusted = chat->trusted};
+    const qn_template *t;
+    qn_error local = {0};
+    err = err ? err : &local;
+    if (has_tools(json, n, &tools, err) != QN_OK || template_for(chat, tools, &t, err) != QN_OK)
+        return err->code;
+    qn_template_options options = {
+        .size = sizeof options, .trusted = chat->templates.variables, .drop_nulls = true};
     return qn_template_render(t, json, n, &options, out, data, err);
 }
 

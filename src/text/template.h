@@ -81,6 +81,7 @@ typedef struct qn__undefined {
 typedef struct qn__seq {
     const qn__value *items;
     size_t n;
+    bool is_group; /* of groupby: its two items are also .grouper and .list */
 } qn__seq;
 
 typedef struct qn__entry qn__entry;
@@ -298,7 +299,7 @@ typedef struct qn__parser {
 
 qn__node *qn__parse_template(qn__parser *p);
 
-/* Between the parser's two files. A NULL node is a failure. */
+/* Between the parser's files. A NULL node is a failure. */
 qn__node *qn__parse_expression(qn__parser *p, bool with_condition);
 qn__node *qn__parse_tuple(qn__parser *p, bool with_condition, const char *end_name, bool closed);
 qn__node *qn__parse_primary(qn__parser *p);
@@ -306,12 +307,15 @@ qn__node *qn__parse_postfix(qn__parser *p, qn__node *node);
 qn__node *qn__parse_filters(qn__parser *p, qn__node *node, bool begin_here);
 qn__node *qn__node_new(qn__parser *p, qn__node_kind kind, qn__node *a, qn__node *b, qn__node *c);
 bool qn__node_add(qn__parser *p, qn__node *node, size_t *capacity, qn__node *item);
+bool qn__node_deepen(qn__parser *p, qn__node *node, const qn__node *child); /* false: too deep */
+bool qn__parser_descend(qn__parser *p); /* one deeper; leave with p->depth-- */
 bool qn__parser_advance(qn__parser *p);
 bool qn__parser_is(const qn__parser *p, int op);
 bool qn__parser_is_name(const qn__parser *p, const char *name);
 bool qn__parser_skip(qn__parser *p, int op);
 bool qn__parser_skip_name(qn__parser *p, const char *name);
 bool qn__parser_expect(qn__parser *p, int op);
+void *qn__parser_unexpected(qn__parser *p); /* fails: no expression begins here */
 void *qn__parser_fail(qn__parser *p, const char *format, ...) QN_PRINTF(2, 3);
 void *qn__parser_alloc(qn__parser *p, size_t size);
 const qn__str *qn__parser_str(qn__parser *p, const qn__token *token);
@@ -362,6 +366,8 @@ struct qn__run {
     int jump;              /* QN__N_BREAK or QN__N_CONTINUE on its way to the loop */
     uint64_t steps;        /* left */
     size_t memory, output; /* limits, in bytes */
+    size_t asked;          /* bytes of memory asked for so far */
+    bool drop_nulls;       /* of messages */
     int64_t now;           /* local time as if it were UTC, seconds since 1970 */
     uint64_t seed;
     qn__dict *context;
@@ -386,9 +392,13 @@ qn__value qn__loop_attribute(qn__run *r, qn__loop *loop, const qn__str *name);
 qn__value qn__scope_find(qn__run *r, const qn__str *name);
 bool qn__scope_set(qn__run *r, const qn__str *name, qn__value value);
 qn__value qn__attribute(qn__run *r, qn__value v, const qn__str *name);
+qn__value qn__own_attribute(qn__run *r, qn__value v, const qn__str *name); /* ABSENT: none */
+qn__value qn__cycler_attribute(qn__run *r, qn__value v, const qn__str *name);
 qn__value qn__item(qn__run *r, qn__value v, qn__value key);
 qn__value qn__binary(qn__run *r, int op, qn__value a, qn__value b);
 qn__value qn__power(qn__run *r, qn__value a, qn__value b);
+qn__value qn__sign(qn__run *r, qn__value v, bool minus);
+bool qn__compare(qn__run *r, int op, qn__value a, qn__value b); /* EQ to NOT_IN */
 
 /* ---- making values -------------------------------------------------------------------------- */
 
@@ -458,6 +468,7 @@ qn__value qn__str_value(const qn__str *s);
 qn__value qn__substring(qn__run *r, const qn__str *s, size_t from, size_t to);
 qn__value qn__seq_new(qn__run *r, qn__value_kind kind, const qn__value *items, size_t n);
 qn__value qn__pair(qn__run *r, qn__value a, qn__value b);
+qn__value qn__method_of(qn__run *r, const qn__named_function *function, qn__value self);
 qn__value qn__undefined_name(qn__run *r, const qn__str *name);
 qn__value qn__undefined_of(qn__run *r, qn__value owner, qn__value key);
 qn__value qn__undefined_message(qn__run *r, const char *message);
@@ -517,6 +528,9 @@ qn__value qn__format_braces(qn__run *r, const qn__str *format, const qn__call *c
 typedef enum qn__case { QN__TO_UPPER, QN__TO_LOWER, QN__TO_TITLE } qn__case;
 int qn__map_case(uint32_t c, qn__case to, uint32_t out[3]);
 qn__value qn__change_case(qn__run *r, const qn__str *s, qn__case first, qn__case rest, bool words);
+qn__value qn__is_case(qn__run *r, const qn__str *s, qn__case wanted); /* isupper, islower */
+size_t qn__line_end(const qn__str *s, size_t at, size_t *next); /* *next: behind the line break */
+qn__value qn__center(qn__run *r, const qn__str *s, int64_t width, const qn__str *fill);
 qn__value qn__strip(qn__run *r, const qn__str *s, const qn__str *chars, int sides);
 qn__value qn__replace(qn__run *r, const qn__str *s, const qn__str *was, const qn__str *is,
                       int64_t count);
@@ -525,10 +539,13 @@ qn__value qn__join(qn__run *r, qn__value items, const qn__str *separator, bool s
 /* ---- tables --------------------------------------------------------------------------------- */
 
 const qn__named_function *qn__filter_find(const qn__str *name);
-const qn__named_function *qn__filter_more(const qn__str *name); /* those over sequences */
+const qn__named_function *qn__sequence_filter_find(const qn__str *name);
+const qn__named_function *qn__layout_filter_find(const qn__str *name);
+const qn__named_function *qn__markup_filter_find(const qn__str *name);
 const qn__named_function *qn__test_find(const qn__str *name);
 const qn__named_function *qn__global_find(const qn__str *name);
 qn__value qn__method_find(qn__run *r, qn__value self, const qn__str *name); /* ABSENT: none */
+const qn__named_function *qn__str_method_find(const qn__str *name);
 const qn__named_function *qn__named_find(const qn__named_function *table, size_t n,
                                          const qn__str *name);
 

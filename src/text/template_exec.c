@@ -129,7 +129,7 @@ static bool chosen_items(qn__run *r, const qn__node *node, qn__scope *around, qn
             return false;
     }
     r->scope = around;
-    *items = (qn__seq){pile.items, pile.n};
+    *items = (qn__seq){.items = pile.items, .n = pile.n};
     return scope != NULL;
 }
 
@@ -236,11 +236,8 @@ qn__value qn__loop_attribute(qn__run *r, qn__loop *loop, const qn__str *name)
         return at + 1 < n ? loop->items.items[at + 1]
                           : qn__undefined_message(r, "there is no next item");
     const qn__named_function *function = qn__named_find(methods, 2, name);
-    qn__method *method = function ? qn__run_alloc(r, sizeof *method) : NULL;
-    if (!method)
-        return (qn__value){.kind = r->failed ? QN__V_FAILED : QN__V_ABSENT};
-    *method = (qn__method){function, {.kind = QN__V_LOOP, .loop = loop}};
-    return (qn__value){.kind = QN__V_METHOD, .method = method};
+    qn__value self = {.kind = QN__V_LOOP, .loop = loop};
+    return function ? qn__method_of(r, function, self) : (qn__value){.kind = QN__V_ABSENT};
 }
 
 /* ---- macros --------------------------------------------------------------------------------- */

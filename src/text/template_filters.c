@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Filters of chat templates over one value, and the tests. Jinja's, with transformers' tojson;
- * filters over sequences are in template_sequences.c.
+ * Filters of chat templates over one value: Jinja's, with transformers' tojson. Those over
+ * sequences are in template_sequences.c, those for lines and columns in template_layout.c, those
+ * for HTML and URLs in template_markup.c.
  */
 #include "text/template.h"
 
@@ -64,28 +65,6 @@ static qn__value filter_trim(qn__run *r, qn__value v, const qn__call *call)
 static qn__value filter_string(qn__run *r, qn__value v, const qn__call *call)
 {
     return qn__bind(r, call, NULL, 0, NULL) ? qn__to_str(r, v) : qn__failed();
-}
-
-static qn__value filter_safe(qn__run *r, qn__value v, const qn__call *call)
-{
-    qn__value s = filter_string(r, v, call);
-    qn__str *copy = s.kind == QN__V_STRING ? qn__run_alloc(r, sizeof *copy) : NULL;
-    if (!copy)
-        return qn__failed();
-    *copy = *s.s;
-    copy->safe = true;
-    return qn__str_value(copy);
-}
-
-static qn__value filter_escape(qn__run *r, qn__value v, const qn__call *call)
-{
-    qn__value s = filter_string(r, v, call);
-    qn__builder b;
-    if (s.kind != QN__V_STRING || s.s->safe)
-        return s;
-    qn__builder_begin(&b, r);
-    qn__build_escaped(&b, s.s);
-    return filter_safe(r, qn__builder_end(&b), call);
 }
 
 static qn__value filter_case(qn__run *r, qn__value v, qn__case first, qn__case rest)
@@ -152,35 +131,6 @@ static qn__value filter_replace(qn__run *r, qn__value v, const qn__call *call)
     return r->failed ? qn__failed() : qn__replace(r, s.s, a[0].s, a[1].s, count);
 }
 
-static qn__value filter_indent(qn__run *r, qn__value v, const qn__call *call)
-{
-    static const char *const names[] = {"width", "first", "blank"};
-    qn__value a[3], s = qn__to_str(r, v), unit = {.kind = QN__V_ABSENT};
-    int64_t width = 4;
-    if (!qn__bind(r, call, names, 3, a) || s.kind != QN__V_STRING)
-        return qn__failed();
-    if (a[0].kind == QN__V_STRING)
-        unit = a[0];
-    else if (a[0].kind != QN__V_ABSENT && !qn__as_int(a[0], &width))
-        return qn__run_fail(r, "indent: width must be an integer or a string");
-    if (unit.kind == QN__V_ABSENT)
-        unit = qn__binary(r, QN__OP_MULTIPLY, qn__text(r, " "), qn__int(width));
-    qn__builder b;
-    qn__builder_begin(&b, r);
-    bool first = qn__truth(a[1]), blank = qn__truth(a[2]);
-    for (size_t at = 0, line = 0; !r->failed; line++) {
-        const char *hit = s.s->n > at ? memchr(s.s->data + at, '\n', s.s->n - at) : NULL;
-        size_t end = hit ? (size_t)(hit - s.s->data) : s.s->n;
-        if (line == 0 ? first : (end > at || blank))
-            qn__build_str(&b, unit.s, 0, unit.s->n);
-        qn__build_str(&b, s.s, at, hit ? end + 1 : end);
-        if (!hit)
-            break;
-        at = end + 1;
-    }
-    return qn__builder_end(&b);
-}
-
 static qn__value filter_format(qn__run *r, qn__value v, const qn__call *call)
 {
     qn__value s = qn__to_str(r, v), args = qn__seq_new(r, QN__V_TUPLE, call->args, call->n);
@@ -191,42 +141,6 @@ static qn__value filter_format(qn__run *r, qn__value v, const qn__call *call)
         args = qn__dict_value(dict);
     }
     return r->failed ? qn__failed() : qn__format_percent(r, s.s, args);
-}
-
-static qn__value filter_center(qn__run *r, qn__value v, const qn__call *call)
-{
-    qn__value width, s = qn__to_str(r, v);
-    int64_t n = 80;
-    if (!bind1(r, call, "width", &width) || s.kind != QN__V_STRING)
-        return qn__failed();
-    if (width.kind != QN__V_ABSENT && !qn__as_int(width, &n))
-        return qn__run_fail(r, "center: width must be an integer");
-    int64_t pad = n - (int64_t)qn__length_of(s.s), left = pad / 2 + (pad & n & 1);
-    qn__builder b;
-    qn__builder_begin(&b, r);
-    for (int64_t i = 0; i < left && qn__build_text(&b, " "); i++)
-        ;
-    qn__build_str(&b, s.s, 0, s.s->n);
-    for (int64_t i = left; i < pad && qn__build_text(&b, " "); i++)
-        ;
-    return qn__builder_end(&b);
-}
-
-static qn__value filter_wordcount(qn__run *r, qn__value v, const qn__call *call)
-{
-    qn__value s = qn__to_str(r, v);
-    int64_t count = 0;
-    (void)call;
-    if (s.kind != QN__V_STRING)
-        return s;
-    for (size_t i = 0, inside = 0; i < s.s->n; i++) {
-        unsigned char c = (unsigned char)s.s->data[i];
-        bool letter = (c | 0x20) >= 'a' && (c | 0x20) <= 'z', digit = c >= '0' && c <= '9';
-        bool word = c >= 0x80 || c == '_' || letter || digit;
-        count += word && !inside;
-        inside = word;
-    }
-    return qn__int(count);
 }
 
 /* transformers' tojson: no HTML escapes, insertion order, ensure_ascii off. */
@@ -287,6 +201,35 @@ static bool number_text(qn__run *r, const qn__str *s, char out[80])
     return true;
 }
 
+/* An integer as int(text, base) reads it; *fits: in 64 bits. */
+static bool parse_integer(qn__run *r, const qn__str *s, int base, int64_t *i, bool *fits)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    char text[80], *end;
+    qn__value v = qn__strip(r, s, NULL, 3);
+    size_t n = 0, at = 0;
+    if (v.kind != QN__V_STRING || v.s->n > 78)
+        return false;
+    if (v.s->n > 0 && (v.s->data[0] == '-' || v.s->data[0] == '+'))
+        text[n++] = v.s->data[at++];
+    int prefix = base == 2 ? 'b' : base == 8 ? 'o' : base == 16 ? 'x' : 0;
+    if (prefix && v.s->n > at + 2 && v.s->data[at] == '0' && (v.s->data[at + 1] | 32) == prefix)
+        at += 2;
+    for (size_t first = at; at < v.s->n; at++) {
+        char c = v.s->data[at];
+        if (c == '_' && at > first && at + 1 < v.s->n && v.s->data[at - 1] != '_')
+            continue;
+        if (!c || !(strchr(letters, c) || (c >= '0' && c <= '9')))
+            return false;
+        text[n++] = c;
+    }
+    text[n] = 0;
+    errno = 0;
+    *i = strtoll(text, &end, base);
+    *fits = errno == 0;
+    return end == text + n && n > 0 && text[n - 1] != '-' && text[n - 1] != '+';
+}
+
 static bool parse_double(qn__run *r, qn__value v, double *f)
 {
     char text[80], *end;
@@ -302,8 +245,8 @@ static qn__value filter_int(qn__run *r, qn__value v, const qn__call *call)
 {
     static const char *const names[] = {"default", "base"};
     qn__value a[2];
-    char text[80], *end;
     int64_t i, base = 10;
+    bool fits;
     double f;
     if (!qn__bind(r, call, names, 2, a))
         return qn__failed();
@@ -311,14 +254,8 @@ static qn__value filter_int(qn__run *r, qn__value v, const qn__call *call)
         return qn__run_fail(r, "int: base must be 2..36");
     if (qn__as_int(v, &i))
         return qn__int(i);
-    if (v.kind == QN__V_STRING && number_text(r, v.s, text)) {
-        errno = 0;
-        i = strtoll(text, &end, (int)base);
-        if (*end == 0 && errno)
-            return qn__run_limit(r, "an integer does not fit 64 bits");
-        if (*end == 0)
-            return qn__int(i);
-    }
+    if (v.kind == QN__V_STRING && parse_integer(r, v.s, (int)base, &i, &fits))
+        return fits ? qn__int(i) : qn__run_limit(r, "an integer does not fit 64 bits");
     if (r->failed || v.kind == QN__V_UNDEFINED)
         return qn__refuse_undefined(r, v);
     if (parse_double(r, v, &f) && isfinite(f))
@@ -352,6 +289,50 @@ static qn__value filter_abs(qn__run *r, qn__value v, const qn__call *call)
                           : qn__int(i < 0 ? -i : i);
 }
 
+static qn__value filter_filesizeformat(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"};
+    qn__value binary;
+    double f, unit = 1;
+    char text[400];
+    if (!bind1(r, call, "binary", &binary) || v.kind == QN__V_UNDEFINED)
+        return qn__refuse_undefined(r, v);
+    if (!parse_double(r, v, &f) || !isfinite(f))
+        return qn__run_fail(r, "filesizeformat takes a finite number");
+    bool two = qn__truth(binary);
+    double base = two ? 1024 : 1000;
+    size_t i = 0;
+    for (; i < 8 && f >= unit * base; i++)
+        unit *= base;
+    if (i == 0)
+        snprintf(text, sizeof text, f == 1 ? "1 Byte" : "%.0f Bytes", trunc(f));
+    else
+        snprintf(text, sizeof text, "%.1f %c%s", f / unit, two && i == 1 ? 'K' : units[i][0],
+                 two ? "iB" : "B");
+    char *copy = qn__run_alloc(r, strlen(text) + 1);
+    return copy ? qn__text(r, strcpy(copy, text)) : qn__failed();
+}
+
+/* To a multiple of 10 ** -precision, halves to the even one. */
+static qn__value round_to_tens(qn__run *r, qn__value v, int64_t precision)
+{
+    int64_t i, tens = 1;
+    double f = 0;
+    for (; precision < 0; precision++)
+        tens *= 10;
+    if (qn__as_int(v, &i)) {
+        int64_t rest = i % tens, base = i - rest, half = rest < 0 ? -rest : rest;
+        bool up = half * 2 > tens || (half * 2 == tens && base / tens % 2);
+        bool over = up && __builtin_add_overflow(base, rest < 0 ? -tens : tens, &base);
+        return over ? qn__run_limit(r, "an integer does not fit 64 bits") : qn__int(base);
+    }
+    qn__as_double(v, &f);
+    double rest = fmod(f, (double)tens), base = f - rest, half = fabs(rest) * 2;
+    if (half > (double)tens || (half == (double)tens && fmod(base / (double)tens, 2) != 0))
+        base += rest < 0 ? -(double)tens : (double)tens;
+    return qn__float(base);
+}
+
 static qn__value filter_round(qn__run *r, qn__value v, const qn__call *call)
 {
     static const char *const names[] = {"precision", "method"};
@@ -362,8 +343,8 @@ static qn__value filter_round(qn__run *r, qn__value v, const qn__call *call)
     if (!qn__bind(r, call, names, 2, a))
         return qn__failed();
     if (!qn__as_double(v, &f) || (a[0].kind != QN__V_ABSENT && !qn__as_int(a[0], &precision)) ||
-        precision < 0 || precision > 20)
-        return qn__run_fail(r, "round takes a number and a precision of 0..20");
+        precision < -15 || precision > 20)
+        return qn__run_fail(r, "round takes a number and a precision of -15..20");
     if (a[1].kind == QN__V_STRING && !qn__str_is(a[1].s, "common")) {
         double scale = pow(10, (double)precision);
         bool up = qn__str_is(a[1].s, "ceil");
@@ -371,6 +352,8 @@ static qn__value filter_round(qn__run *r, qn__value v, const qn__call *call)
             return qn__run_fail(r, "round: method must be common, ceil or floor");
         return qn__float((up ? ceil(f * scale) : floor(f * scale)) / scale);
     }
+    if (precision < 0 && isfinite(f))
+        return round_to_tens(r, v, precision);
     if (v.kind == QN__V_INT || v.kind == QN__V_BOOL)
         return qn__int((int64_t)(v.kind == QN__V_INT ? v.i : v.truth));
     snprintf(text, sizeof text, "%.*f", (int)precision, f); /* rounds as Python: to even */
@@ -389,221 +372,45 @@ static qn__value filter_default(qn__run *r, qn__value v, const qn__call *call)
     return a[0].kind == QN__V_ABSENT ? qn__text(r, "") : a[0];
 }
 
+/* An attribute or method, but no item. */
+static qn__value filter_attr(qn__run *r, qn__value v, const qn__call *call)
+{
+    qn__value name;
+    if (!bind1(r, call, "name", &name))
+        return qn__failed();
+    if (name.kind != QN__V_STRING)
+        return qn__run_fail(r, "attr takes the name of an attribute");
+    if (v.kind == QN__V_UNDEFINED)
+        return qn__refuse_undefined(r, v);
+    qn__value found = qn__own_attribute(r, v, name.s);
+    return found.kind == QN__V_ABSENT ? qn__undefined_of(r, v, name) : found;
+}
+
 static const qn__named_function filters[] = {
     {"abs", filter_abs},
+    {"attr", filter_attr},
     {"capitalize", filter_capitalize},
-    {"center", filter_center},
     {"d", filter_default},
     {"default", filter_default},
-    {"e", filter_escape},
-    {"escape", filter_escape},
+    {"filesizeformat", filter_filesizeformat},
     {"float", filter_float},
     {"format", filter_format},
-    {"indent", filter_indent},
     {"int", filter_int},
     {"lower", filter_lower},
     {"replace", filter_replace},
     {"round", filter_round},
-    {"safe", filter_safe},
     {"string", filter_string},
     {"title", filter_title},
     {"tojson", filter_tojson},
     {"trim", filter_trim},
     {"upper", filter_upper},
-    {"wordcount", filter_wordcount},
 };
 
 const qn__named_function *qn__filter_find(const qn__str *name)
 {
     const qn__named_function *found =
         qn__named_find(filters, sizeof filters / sizeof *filters, name);
-    return found ? found : qn__filter_more(name);
-}
-
-/* ---- tests ---------------------------------------------------------------------------------- */
-
-/* Tests of the kind alone: name, and the kinds it holds for. */
-static const struct kind_test {
-    const char *name;
-    uint32_t kinds;
-} kind_tests[] = {
-    {"defined", ~(1u << QN__V_UNDEFINED)},
-    {"undefined", 1u << QN__V_UNDEFINED},
-    {"none", 1u << QN__V_NONE},
-    {"boolean", 1u << QN__V_BOOL},
-    {"integer", 1u << QN__V_INT},
-    {"float", 1u << QN__V_FLOAT},
-    {"number", 1u << QN__V_BOOL | 1u << QN__V_INT | 1u << QN__V_FLOAT},
-    {"string", 1u << QN__V_STRING},
-    {"mapping", 1u << QN__V_DICT},
-    {"sequence", 1u << QN__V_STRING | 1u << QN__V_LIST | 1u << QN__V_TUPLE | 1u << QN__V_RANGE |
-                     1u << QN__V_DICT | 1u << QN__V_UNDEFINED},
-    {"iterable", 1u << QN__V_STRING | 1u << QN__V_LIST | 1u << QN__V_TUPLE | 1u << QN__V_RANGE |
-                     1u << QN__V_KEYS | 1u << QN__V_VALUES | 1u << QN__V_ITEMS |
-                     1u << QN__V_GENERATOR | 1u << QN__V_DICT | 1u << QN__V_UNDEFINED |
-                     1u << QN__V_LOOP},
-    {"callable", 1u << QN__V_MACRO | 1u << QN__V_FUNCTION | 1u << QN__V_METHOD |
-                     1u << QN__V_CYCLER | 1u << QN__V_JOINER | 1u << QN__V_LOOP |
-                     1u << QN__V_UNDEFINED},
-};
-
-static qn__value test_kind(qn__run *r, qn__value v, const qn__call *call)
-{
-    if (!qn__bind(r, call, NULL, 0, NULL))
-        return qn__failed();
-    for (size_t i = 0; i < sizeof kind_tests / sizeof *kind_tests; i++)
-        if (strcmp(kind_tests[i].name, call->name) == 0)
-            return qn__bool(kind_tests[i].kinds >> v.kind & 1);
-    return qn__run_fail(r, "No test named '%s' found.", call->name);
-}
-
-static qn__value test_true(qn__run *r, qn__value v, const qn__call *call)
-{
-    (void)r, (void)call;
-    return qn__bool(v.kind == QN__V_BOOL && v.truth);
-}
-
-static qn__value test_false(qn__run *r, qn__value v, const qn__call *call)
-{
-    (void)r, (void)call;
-    return qn__bool(v.kind == QN__V_BOOL && !v.truth);
-}
-
-static qn__value parity(qn__run *r, qn__value v, int64_t divisor, int64_t rest)
-{
-    qn__value modulo = qn__binary(r, QN__OP_MODULO, v, qn__int(divisor));
-    return r->failed ? modulo : qn__bool(qn__equal(r, modulo, qn__int(rest)));
-}
-
-static qn__value test_odd(qn__run *r, qn__value v, const qn__call *call)
-{
-    (void)call;
-    return parity(r, v, 2, 1);
-}
-
-static qn__value test_even(qn__run *r, qn__value v, const qn__call *call)
-{
-    (void)call;
-    return parity(r, v, 2, 0);
-}
-
-static qn__value test_divisible(qn__run *r, qn__value v, const qn__call *call)
-{
-    int64_t i = 0;
-    if (call->n != 1 || !qn__as_int(call->args[0], &i))
-        return qn__run_fail(r, "divisibleby takes an integer");
-    return parity(r, v, i, 0);
-}
-
-static qn__value test_case(qn__run *r, qn__value v, qn__case wanted)
-{
-    qn__value s = qn__to_str(r, v), cased = filter_case(r, s, wanted, wanted);
-    qn__value other = filter_case(r, s, wanted == QN__TO_UPPER ? QN__TO_LOWER : QN__TO_UPPER,
-                                  wanted == QN__TO_UPPER ? QN__TO_LOWER : QN__TO_UPPER);
-    return r->failed ? qn__failed()
-                     : qn__bool(qn__str_same(s.s, cased.s) && !qn__str_same(s.s, other.s));
-}
-
-static qn__value test_upper(qn__run *r, qn__value v, const qn__call *call)
-{
-    (void)call;
-    return test_case(r, v, QN__TO_UPPER);
-}
-
-static qn__value test_lower(qn__run *r, qn__value v, const qn__call *call)
-{
-    (void)call;
-    return test_case(r, v, QN__TO_LOWER);
-}
-
-static qn__value test_in(qn__run *r, qn__value v, const qn__call *call)
-{
-    if (call->n != 1)
-        return qn__run_fail(r, "the test in takes one argument");
-    bool in = qn__contains(r, call->args[0], v);
-    return r->failed ? qn__failed() : qn__bool(in);
-}
-
-static qn__value test_sameas(qn__run *r, qn__value v, const qn__call *call)
-{
-    if (call->n != 1)
-        return qn__run_fail(r, "the test sameas takes one argument");
-    return qn__bool(v.kind == call->args[0].kind && qn__equal(r, v, call->args[0]));
-}
-
-static qn__value test_filter(qn__run *r, qn__value v, const qn__call *call)
-{
-    (void)r, (void)call;
-    return qn__bool(v.kind == QN__V_STRING && qn__filter_find(v.s) != NULL);
-}
-
-static qn__value test_compare(qn__run *r, qn__value v, const qn__call *call)
-{
-    static const char *const names[] = {"lt", "lessthan", "<",  "gt", "greaterthan",
-                                        ">",  "le",       "<=", "ge", ">="};
-    size_t k = 0;
-    if (call->n != 1)
-        return qn__run_fail(r, "the test %s takes one argument", call->name);
-    while (k < 9 && strcmp(names[k], call->name) != 0)
-        k++;
-    int order = qn__order(r, v, call->args[0], call->name);
-    bool less = order == -1, more = order == 1, same = order == 0;
-    return r->failed ? qn__failed()
-                     : qn__bool(k < 3   ? less
-                                : k < 6 ? more
-                                : k < 8 ? less || same
-                                        : more || same);
-}
-
-static qn__value test_eq(qn__run *r, qn__value v, const qn__call *call)
-{
-    if (call->n != 1)
-        return qn__run_fail(r, "the test %s takes one argument", call->name);
-    bool same = qn__equal(r, v, call->args[0]);
-    return qn__bool(same != (strcmp(call->name, "ne") == 0 || strcmp(call->name, "!=") == 0));
-}
-
-static const qn__named_function tests[] = {
-    {"defined", test_kind},
-    {"undefined", test_kind},
-    {"none", test_kind},
-    {"boolean", test_kind},
-    {"integer", test_kind},
-    {"float", test_kind},
-    {"number", test_kind},
-    {"string", test_kind},
-    {"mapping", test_kind},
-    {"sequence", test_kind},
-    {"iterable", test_kind},
-    {"callable", test_kind},
-    {"true", test_true},
-    {"false", test_false},
-    {"odd", test_odd},
-    {"even", test_even},
-    {"divisibleby", test_divisible},
-    {"upper", test_upper},
-    {"lower", test_lower},
-    {"in", test_in},
-    {"sameas", test_sameas},
-    {"filter", test_filter},
-    {"eq", test_eq},
-    {"equalto", test_eq},
-    {"==", test_eq},
-    {"ne", test_eq},
-    {"!=", test_eq},
-    {"lt", test_compare},
-    {"lessthan", test_compare},
-    {"<", test_compare},
-    {"gt", test_compare},
-    {"greaterthan", test_compare},
-    {">", test_compare},
-    {"le", test_compare},
-    {"<=", test_compare},
-    {"ge", test_compare},
-    {">=", test_compare},
-};
-
-const qn__named_function *qn__test_find(const qn__str *name)
-{
-    return qn__named_find(tests, sizeof tests / sizeof *tests, name);
+    found = found ? found : qn__sequence_filter_find(name);
+    found = found ? found : qn__layout_filter_find(name);
+    return found ? found : qn__markup_filter_find(name);
 }

@@ -135,6 +135,40 @@ static qn__value global_joiner(qn__run *r, qn__value self, const qn__call *call)
     return make_cycler(r, QN__V_JOINER, separator, 1);
 }
 
+static qn__value cycler_next(qn__run *r, qn__value self, const qn__call *call)
+{
+    (void)r, (void)call;
+    qn__value v = self.cycler->values.items[self.cycler->at];
+    self.cycler->at = (self.cycler->at + 1) % self.cycler->values.n;
+    return v;
+}
+
+static qn__value cycler_reset(qn__run *r, qn__value self, const qn__call *call)
+{
+    (void)r, (void)call;
+    self.cycler->at = 0;
+    return qn__none();
+}
+
+qn__value qn__cycler_attribute(qn__run *r, qn__value v, const qn__str *name)
+{
+    static const qn__named_function methods[] = {{"next", cycler_next}, {"reset", cycler_reset}};
+    const qn__cycler *c = v.cycler;
+    bool joins = v.kind == QN__V_JOINER;
+    if (joins && qn__str_is(name, "sep"))
+        return c->values.items[0];
+    if (joins && qn__str_is(name, "used"))
+        return qn__bool(c->at > 0);
+    if (!joins && qn__str_is(name, "current"))
+        return c->values.items[c->at];
+    if (!joins && qn__str_is(name, "items"))
+        return qn__seq_new(r, QN__V_TUPLE, c->values.items, c->values.n);
+    if (!joins && qn__str_is(name, "pos"))
+        return qn__int((int64_t)c->at);
+    const qn__named_function *found = joins ? NULL : qn__named_find(methods, 2, name);
+    return found ? qn__method_of(r, found, v) : (qn__value){.kind = QN__V_ABSENT};
+}
+
 static const qn__named_function globals[] = {
     {"range", global_range},           {"dict", global_dict},     {"namespace", global_namespace},
     {"raise_exception", global_raise}, {"cycler", global_cycler}, {"strftime_now", global_strftime},
@@ -337,7 +371,10 @@ static qn__value read_object(qn__run *r, qn__json_scan *scan, bool data, context
         context_place inner = place == AT_ROOT && qn__str_is(name.s, "messages")  ? AT_MESSAGES
                               : place == AT_MESSAGE && qn__str_is(name.s, "role") ? AT_ROLE
                                                                                   : ELSEWHERE;
-        if (!qn__dict_set(r, dict, name, read_value(r, scan, data, inner)))
+        qn__value value = read_value(r, scan, data, inner);
+        if (place == AT_MESSAGE && r->drop_nulls && value.kind == QN__V_NONE)
+            continue;
+        if (!qn__dict_set(r, dict, name, value))
             return qn__failed();
     }
     return qn__dict_value(dict);

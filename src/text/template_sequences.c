@@ -14,7 +14,7 @@ static qn__value filter_length(qn__run *r, qn__value v, const qn__call *call)
     if (!qn__bind(r, call, NULL, 0, NULL))
         return qn__failed();
     if (v.kind == QN__V_STRING)
-        return qn__int((int64_t)qn__length_of(v.s));
+        return qn__run_spend(r, v.s->n >> 6) ? qn__int((int64_t)qn__length_of(v.s)) : qn__failed();
     if (v.kind == QN__V_DICT)
         return qn__int((int64_t)v.dict->n);
     if (v.kind == QN__V_UNDEFINED)
@@ -157,6 +157,20 @@ static bool comes_first(qn__run *r, const order_key *a, const order_key *b, bool
     return (reverse ? qn__order(r, a->key, b->key, "<") : qn__order(r, b->key, a->key, "<")) != -1;
 }
 
+/* The values of "a,b.c" as a list, strings folded. */
+static qn__value multiple_key(qn__run *r, qn__value v, qn__value attribute, bool case_sensitive)
+{
+    qn__pile pile = {0};
+    const qn__str *s = attribute.s;
+    for (size_t at = 0, end; at <= s->n && !r->failed; at = end + 1) {
+        const char *comma = s->n > at ? memchr(s->data + at, ',', s->n - at) : NULL;
+        end = comma ? (size_t)(comma - s->data) : s->n;
+        qn__value key = get_path(r, v, qn__substring(r, s, at, end));
+        qn__pile_push(r, &pile, r->failed ? key : fold_case(r, key, case_sensitive));
+    }
+    return qn__seq_new(r, QN__V_LIST, pile.items, pile.n);
+}
+
 /* Merge sort: stable, and it may stop in the middle. The result is in *keys. */
 static bool sort_keys(qn__run *r, order_key **keys, size_t n, bool reverse)
 {
@@ -185,7 +199,9 @@ static qn__value sorted_list(qn__run *r, qn__seq items, qn__value attribute, boo
     qn__value *out = qn__run_alloc(r, (items.n + 1) * sizeof *out);
     for (size_t i = 0; out && i < items.n && !r->failed; i++) {
         qn__value key = items.items[i];
-        if (attribute.kind > QN__V_NONE)
+        if (attribute.kind == QN__V_STRING)
+            key = multiple_key(r, key, attribute, case_sensitive);
+        else if (attribute.kind > QN__V_NONE)
             key = get_path(r, key, attribute);
         keys[i] = (order_key){fold_case(r, key, case_sensitive), items.items[i]};
     }
@@ -216,11 +232,14 @@ static qn__value filter_dictsort(qn__run *r, qn__value v, const qn__call *call)
     if (v.kind != QN__V_DICT)
         return qn__run_fail(r, "'%s' object has no attribute 'items'", qn__type_name(v));
     bool by_value = a[1].kind == QN__V_STRING && qn__str_is(a[1].s, "value");
+    if (!by_value && a[1].kind != QN__V_ABSENT &&
+        !(a[1].kind == QN__V_STRING && qn__str_is(a[1].s, "key")))
+        return qn__run_fail(r, "You can only sort by either \"key\" or \"value\"");
     for (size_t i = 0; i < v.dict->n; i++)
         if (!qn__pile_push(r, &pile, qn__pair(r, v.dict->entries[i].key, v.dict->entries[i].value)))
             return qn__failed();
-    return sorted_list(r, (qn__seq){pile.items, pile.n}, qn__int(by_value), qn__truth(a[0]),
-                       qn__truth(a[2]));
+    return sorted_list(r, (qn__seq){.items = pile.items, .n = pile.n}, qn__int(by_value),
+                       qn__truth(a[0]), qn__truth(a[2]));
 }
 
 static qn__value extreme(qn__run *r, qn__value v, const qn__call *call, int wanted)
@@ -337,6 +356,8 @@ static qn__value filter_map(qn__run *r, qn__value v, const qn__call *call)
     bool by_attribute = call->n == 0 && attribute.kind != QN__V_ABSENT;
     if (!by_attribute && call->n == 0)
         return qn__run_fail(r, "map requires a filter argument");
+    if (by_attribute && call->n_named > 1u + (otherwise.kind != QN__V_ABSENT))
+        return qn__run_fail(r, "map takes attribute and default alone");
     if (!by_attribute && !(function = named_function(r, call, 0, false, name)))
         return qn__failed();
     if (!some_items(r, v, &items))
@@ -421,30 +442,82 @@ static qn__value filter_batch(qn__run *r, qn__value v, const qn__call *call)
     return qn__seq_new(r, QN__V_GENERATOR, pile.items, pile.n);
 }
 
+static qn__value filter_slice(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const names[] = {"slices", "fill_with"};
+    qn__value a[2];
+    int64_t count = 0;
+    qn__seq items;
+    qn__pile pile = {0};
+    if (!qn__bind(r, call, names, 2, a) || !qn__items_of(r, v, &items))
+        return qn__failed();
+    if (!qn__as_int(a[0], &count) || count < 1)
+        return qn__run_fail(r, "slice takes a count of at least 1");
+    size_t at = 0, each = items.n / (size_t)count, longer = items.n % (size_t)count;
+    for (size_t i = 0; i < (size_t)count; i++) {
+        qn__pile row = {0};
+        for (size_t k = 0; k < each + (i < longer) && !r->failed; k++)
+            qn__pile_push(r, &row, items.items[at++]);
+        if (a[1].kind > QN__V_NONE && i >= longer)
+            qn__pile_push(r, &row, a[1]);
+        if (!qn__pile_push(r, &pile, qn__seq_new(r, QN__V_LIST, row.items, row.n)))
+            return qn__failed();
+    }
+    return qn__seq_new(r, QN__V_GENERATOR, pile.items, pile.n);
+}
+
+/* A pair of a group's key and its items, which also have names. */
+static qn__value make_group(qn__run *r, qn__value key, const order_key *members, size_t n)
+{
+    qn__pile pile = {0};
+    for (size_t i = 0; i < n; i++)
+        qn__pile_push(r, &pile, members[i].value);
+    qn__value group = qn__pair(r, key, qn__seq_new(r, QN__V_LIST, pile.items, pile.n));
+    if (r->failed)
+        return qn__failed();
+    group.seq->is_group = true;
+    return group;
+}
+
+static qn__value filter_groupby(qn__run *r, qn__value v, const qn__call *call)
+{
+    static const char *const names[] = {"attribute", "default", "case_sensitive"};
+    qn__value a[3];
+    qn__seq items;
+    qn__pile pile = {0};
+    if (!qn__bind(r, call, names, 3, a) || !qn__items_of(r, v, &items))
+        return qn__failed();
+    if (a[0].kind == QN__V_ABSENT)
+        return qn__run_fail(r, "groupby takes an attribute");
+    order_key *keys = qn__run_alloc(r, (items.n + 1) * sizeof *keys);
+    for (size_t i = 0; keys && i < items.n && !r->failed; i++) {
+        qn__value key = get_path_or(r, items.items[i], a[0], a[1]);
+        keys[i] = (order_key){fold_case(r, key, qn__truth(a[2])), items.items[i]};
+    }
+    if (!keys || r->failed || !sort_keys(r, &keys, items.n, false))
+        return qn__failed();
+    for (size_t i = 0, end; i < items.n; i = end) {
+        for (end = i + 1; end < items.n && qn__equal(r, keys[i].key, keys[end].key);)
+            end++;
+        qn__value key = get_path_or(r, keys[i].value, a[0], a[1]);
+        if (r->failed || !qn__pile_push(r, &pile, make_group(r, key, &keys[i], end - i)))
+            return qn__failed();
+    }
+    return qn__seq_new(r, QN__V_LIST, pile.items, pile.n);
+}
+
 static const qn__named_function sequence_filters[] = {
-    {"batch", filter_batch},
-    {"count", filter_length},
-    {"dictsort", filter_dictsort},
-    {"first", filter_first},
-    {"items", filter_items},
-    {"join", filter_join},
-    {"last", filter_last},
-    {"length", filter_length},
-    {"list", filter_list},
-    {"map", filter_map},
-    {"max", filter_max},
-    {"min", filter_min},
-    {"reject", filter_reject},
-    {"rejectattr", filter_rejectattr},
-    {"reverse", filter_reverse},
-    {"select", filter_select},
-    {"selectattr", filter_selectattr},
-    {"sort", filter_sort},
-    {"sum", filter_sum},
+    {"batch", filter_batch},     {"count", filter_length},    {"dictsort", filter_dictsort},
+    {"first", filter_first},     {"groupby", filter_groupby}, {"items", filter_items},
+    {"join", filter_join},       {"last", filter_last},       {"length", filter_length},
+    {"list", filter_list},       {"map", filter_map},         {"max", filter_max},
+    {"min", filter_min},         {"reject", filter_reject},   {"rejectattr", filter_rejectattr},
+    {"reverse", filter_reverse}, {"select", filter_select},   {"selectattr", filter_selectattr},
+    {"slice", filter_slice},     {"sort", filter_sort},       {"sum", filter_sum},
     {"unique", filter_unique},
 };
 
-const qn__named_function *qn__filter_more(const qn__str *name)
+const qn__named_function *qn__sequence_filter_find(const qn__str *name)
 {
     return qn__named_find(sequence_filters, sizeof sequence_filters / sizeof *sequence_filters,
                           name);

@@ -93,6 +93,48 @@ qn__value qn__change_case(qn__run *r, const qn__str *s, qn__case first, qn__case
     return qn__builder_end(&b);
 }
 
+qn__value qn__is_case(qn__run *r, const qn__str *s, qn__case wanted)
+{
+    qn__case other = wanted == QN__TO_UPPER ? QN__TO_LOWER : QN__TO_UPPER;
+    qn__value a = qn__change_case(r, s, wanted, wanted, false),
+              b = qn__change_case(r, s, other, other, false);
+    return r->failed ? qn__failed() : qn__bool(qn__str_same(s, a.s) && !qn__str_same(s, b.s));
+}
+
+/* ---- lines, columns ------------------------------------------------------------------------- */
+
+size_t qn__line_end(const qn__str *s, size_t at, size_t *next)
+{
+    for (size_t k; at < s->n; at += k) {
+        uint32_t c = (unsigned char)s->data[at];
+        k = 1;
+        if (c >= 0x80 && !(k = qn__utf8_decode(s->data + at, s->n - at, &c)))
+            k = 1;
+        if ((c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 ||
+            c == 0x2029) {
+            *next = at + k + (c == '\r' && at + 1 < s->n && s->data[at + 1] == '\n');
+            return at;
+        }
+    }
+    *next = s->n;
+    return s->n;
+}
+
+qn__value qn__center(qn__run *r, const qn__str *s, int64_t width, const qn__str *fill)
+{
+    int64_t n = (int64_t)qn__length_of(s), pad = width > n ? width - n : 0;
+    int64_t left = pad / 2 + (pad & width & 1);
+    qn__builder b;
+    qn__builder_begin(&b, r);
+    qn__run_spend(r, s->n >> 6);
+    for (int64_t i = 0; i < left && qn__build_str(&b, fill, 0, fill->n); i++)
+        ;
+    qn__build_str(&b, s, 0, s->n);
+    for (int64_t i = left; i < pad && qn__build_str(&b, fill, 0, fill->n); i++)
+        ;
+    return qn__builder_end(&b);
+}
+
 /* ---- strip, replace, join ------------------------------------------------------------------- */
 
 /* Whether the character at s[at..at + k) is to be stripped; chars NULL: white space. */
@@ -113,13 +155,15 @@ static bool strips(const qn__str *s, size_t at, size_t *k, const qn__str *chars)
 qn__value qn__strip(qn__run *r, const qn__str *s, const qn__str *chars, int sides)
 {
     size_t from = 0, to = s->n, k;
+    uint64_t each = chars ? chars->n >> 5 : 0; /* steps for a character beyond those of s */
     if (!qn__run_spend(r, s->n >> 6))
         return qn__failed();
-    while ((sides & 1) && from < to && strips(s, from, &k, chars))
+    while ((sides & 1) && from < to && qn__run_spend(r, each) && strips(s, from, &k, chars))
         from += k;
-    while ((sides & 2) && to > from && strips(s, qn__char_before(s->data, to), &k, chars))
+    while ((sides & 2) && to > from && qn__run_spend(r, each) &&
+           strips(s, qn__char_before(s->data, to), &k, chars))
         to = qn__char_before(s->data, to);
-    return qn__substring(r, s, from, to);
+    return r->failed ? qn__failed() : qn__substring(r, s, from, to);
 }
 
 qn__value qn__replace(qn__run *r, const qn__str *s, const qn__str *was, const qn__str *is,

@@ -38,6 +38,7 @@ static bool builder_grow(qn__builder *b, size_t n)
     size_t more = wanted - b->capacity;
     if (is_newest(b) && (size_t)(r->arena.end - r->arena.next) >= more) {
         r->arena.next += more;
+        r->asked += more;
     } else {
         char *grown = qn__run_alloc(r, wanted);
         if (!grown)
@@ -107,8 +108,11 @@ qn__value qn__builder_end(qn__builder *b)
     qn__run *r = b->run;
     if (r->failed)
         return qn__failed();
-    if (is_newest(b)) /* what was not used goes back */
-        r->arena.next = b->data + ((b->n + 15) & ~(size_t)15);
+    if (is_newest(b)) { /* what was not used goes back */
+        size_t used = (b->n + 15) & ~(size_t)15;
+        r->arena.next = b->data + used;
+        r->asked -= b->capacity - used;
+    }
     qn__str *s = qn__run_alloc(r, sizeof *s);
     if (!s)
         return qn__failed();
@@ -282,7 +286,10 @@ static bool build_range_repr(qn__builder *b, const qn__seq *s)
 static bool build_object(qn__builder *b, qn__value v)
 {
     char text[80];
-    snprintf(text, sizeof text, "<%s object>", qn__type_name(v));
+    if (v.kind == QN__V_LOOP)
+        snprintf(text, sizeof text, "<LoopContext %zu/%zu>", v.loop->at + 1, v.loop->items.n);
+    else
+        snprintf(text, sizeof text, "<%s object>", qn__type_name(v));
     return qn__build_text(b, text);
 }
 
@@ -311,7 +318,10 @@ bool qn__build_repr(qn__builder *b, qn__value v)
     case QN__V_BOOL: ok = ok && qn__build_text(b, v.truth ? "True" : "False"); break;
     case QN__V_INT:
     case QN__V_FLOAT: ok = ok && build_number(b, v); break;
-    case QN__V_STRING: ok = ok && build_str_repr(b, v.s); break;
+    case QN__V_STRING:
+        ok = ok && (!v.s->safe || qn__build_text(b, "Markup(")) && build_str_repr(b, v.s) &&
+             (!v.s->safe || qn__build_text(b, ")"));
+        break;
     case QN__V_RANGE: ok = ok && build_range_repr(b, v.seq); break;
     case QN__V_LIST:
     case QN__V_TUPLE:

@@ -5,7 +5,6 @@
  */
 #include "text/template.h"
 
-#include "base/hash.h"
 #include "base/utf8.h"
 
 #include <math.h>
@@ -47,10 +46,11 @@ void *qn__run_alloc(qn__run *r, size_t size)
 {
     if (r->failed)
         return NULL;
-    if (size > r->memory || r->arena.total > r->memory - size) {
+    if (size > r->memory || r->asked > r->memory - size) {
         qn__run_limit(r, "needs more than %zu MiB of memory", r->memory >> 20);
         return NULL;
     }
+    r->asked += (size + 15) & ~(size_t)15;
     void *memory = qn__arena_alloc(&r->arena, size);
     if (!memory) {
         qn__fail_memory(r->err, "a chat");
@@ -125,7 +125,7 @@ qn__value qn__seq_new(qn__run *r, qn__value_kind kind, const qn__value *items, s
     qn__seq *seq = qn__run_alloc(r, sizeof *seq);
     if (!seq)
         return qn__failed();
-    *seq = (qn__seq){items, n};
+    *seq = (qn__seq){.items = items, .n = n};
     return (qn__value){.kind = kind, .seq = seq};
 }
 
@@ -137,6 +137,15 @@ qn__value qn__pair(qn__run *r, qn__value a, qn__value b)
     items[0] = a;
     items[1] = b;
     return qn__seq_new(r, QN__V_TUPLE, items, 2);
+}
+
+qn__value qn__method_of(qn__run *r, const qn__named_function *function, qn__value self)
+{
+    qn__method *method = qn__run_alloc(r, sizeof *method);
+    if (!method)
+        return qn__failed();
+    *method = (qn__method){function, self};
+    return (qn__value){.kind = QN__V_METHOD, .method = method};
 }
 
 bool qn__pile_push(qn__run *r, qn__pile *pile, qn__value v)
@@ -279,17 +288,9 @@ const char *qn__type_name(qn__value v)
     return names[v.kind] ? names[v.kind] : "object";
 }
 
-static bool deeper(qn__run *r)
-{
-    if (++r->depth <= QN__RUN_DEPTH)
-        return qn__run_spend(r, 1);
-    qn__run_limit(r, "values are nested deeper than %d", QN__RUN_DEPTH);
-    return false;
-}
-
 static bool same_items(qn__run *r, const qn__seq *a, const qn__seq *b)
 {
-    bool same = a->n == b->n && deeper(r);
+    bool same = a->n == b->n && qn__run_enter(r);
     for (size_t i = 0; same && i < a->n; i++)
         same = qn__equal(r, a->items[i], b->items[i]);
     return same;
@@ -297,7 +298,7 @@ static bool same_items(qn__run *r, const qn__seq *a, const qn__seq *b)
 
 static bool same_dicts(qn__run *r, const qn__dict *a, const qn__dict *b)
 {
-    bool same = a->n == b->n && deeper(r);
+    bool same = a->n == b->n && qn__run_enter(r);
     for (size_t i = 0; same && i < a->n; i++) {
         const qn__entry *other = qn__dict_find(r, b, a->entries[i].key);
         same = other && qn__equal(r, a->entries[i].value, other->value);
@@ -355,7 +356,7 @@ int qn__order(qn__run *r, qn__value a, qn__value b, const char *op)
     if (a.kind == b.kind && (a.kind == QN__V_LIST || a.kind == QN__V_TUPLE)) {
         int depth = r->depth, order = 0;
         size_t n = a.seq->n < b.seq->n ? a.seq->n : b.seq->n, k = 0;
-        if (!deeper(r))
+        if (!qn__run_enter(r))
             return 2;
         while (k < n && qn__equal(r, a.seq->items[k], b.seq->items[k]))
             k++;
@@ -437,7 +438,7 @@ static bool characters(qn__run *r, const qn__str *s, qn__seq *items)
             return false;
         at = end;
     }
-    *items = (qn__seq){all, n};
+    *items = (qn__seq){.items = all, .n = n};
     return true;
 }
 
@@ -458,7 +459,8 @@ bool qn__items_of(qn__run *r, qn__value v, qn__seq *items)
         return !r->failed;
     }
     if (v.kind == QN__V_LOOP) {
-        *items = (qn__seq){v.loop->items.items + v.loop->at + 1, v.loop->items.n - v.loop->at - 1};
+        *items = (qn__seq){.items = v.loop->items.items + v.loop->at + 1,
+                           .n = v.loop->items.n - v.loop->at - 1};
         return true;
     }
     if (v.kind == QN__V_DICT) {
@@ -467,151 +469,10 @@ bool qn__items_of(qn__run *r, qn__value v, qn__seq *items)
             return false;
         for (size_t i = 0; i < v.dict->n; i++)
             keys[i] = v.dict->entries[i].key;
-        *items = (qn__seq){keys, v.dict->n};
+        *items = (qn__seq){.items = keys, .n = v.dict->n};
         return true;
     }
     if (!r->failed)
         qn__run_fail(r, "'%s' object is not iterable", qn__type_name(v));
     return false;
-}
-
-/* ---- dictionaries --------------------------------------------------------------------------- */
-
-static bool hash_key(qn__run *r, qn__value key, uint64_t *hash)
-{
-    double f;
-    switch (key.kind) {
-    case QN__V_STRING: *hash = qn__hash_bytes(key.s->data, key.s->n, r->seed); return true;
-    case QN__V_BOOL:
-    case QN__V_INT:
-    case QN__V_FLOAT:
-        qn__as_double(key, &f);
-        f = f == 0 ? 0 : f;
-        *hash = qn__hash_bytes(&f, sizeof f, r->seed);
-        return true;
-    case QN__V_NONE: *hash = r->seed; return true;
-    case QN__V_TUPLE: {
-        int depth = r->depth;
-        bool ok = deeper(r);
-        *hash = r->seed ^ key.seq->n;
-        for (size_t i = 0; ok && i < key.seq->n; i++) {
-            uint64_t one;
-            ok = hash_key(r, key.seq->items[i], &one);
-            *hash = ok ? qn__hash_mix(*hash ^ 0x9e3779b97f4a7c15u, one) : 0;
-        }
-        r->depth = depth;
-        return ok;
-    }
-    case QN__V_LIST:
-    case QN__V_DICT: qn__run_fail(r, "unhashable type: '%s'", qn__type_name(key)); return false;
-    default:
-        qn__refuse_undefined(r, key);
-        *hash = (uint64_t)(uintptr_t)key.seq;
-        return !r->failed;
-    }
-}
-
-qn__dict *qn__dict_new(qn__run *r, size_t capacity)
-{
-    qn__dict *dict = qn__run_alloc(r, sizeof *dict);
-    if (!dict)
-        return NULL;
-    *dict = (qn__dict){.capacity = capacity};
-    if (capacity && !(dict->entries = qn__run_alloc(r, capacity * sizeof *dict->entries)))
-        return NULL;
-    return dict;
-}
-
-qn__value qn__dict_value(qn__dict *dict)
-{
-    return dict ? (qn__value){.kind = QN__V_DICT, .dict = dict} : qn__failed();
-}
-
-enum { UNHASHED = 8 };
-
-/* The entry with `key`, else NULL and in *slot where it would go (when there is a table). */
-static qn__entry *dict_probe(qn__run *r, const qn__dict *dict, qn__value key, size_t *slot)
-{
-    uint64_t hash;
-    if (!hash_key(r, key, &hash))
-        return NULL;
-    if (!dict->slots) {
-        for (size_t i = 0; i < dict->n; i++)
-            if (qn__equal(r, dict->entries[i].key, key))
-                return &dict->entries[i];
-        return NULL;
-    }
-    size_t i = hash & (dict->n_slots - 1);
-    for (; dict->slots[i]; i = (i + 1) & (dict->n_slots - 1))
-        if (qn__equal(r, dict->entries[dict->slots[i] - 1].key, key))
-            return &dict->entries[dict->slots[i] - 1];
-    *slot = i;
-    return NULL;
-}
-
-qn__entry *qn__dict_find(qn__run *r, const qn__dict *dict, qn__value key)
-{
-    size_t slot;
-    return dict_probe(r, dict, key, &slot);
-}
-
-qn__entry *qn__dict_find_str(qn__run *r, const qn__dict *dict, const qn__str *key)
-{
-    return qn__dict_find(r, dict, qn__str_value(key));
-}
-
-static bool dict_grow(qn__run *r, qn__dict *dict)
-{
-    size_t wanted = dict->capacity ? dict->capacity * 2 : UNHASHED;
-    qn__entry *entries = qn__run_alloc(r, wanted * sizeof *entries);
-    if (!entries || wanted > UINT32_MAX / 4)
-        return false;
-    if (dict->n)
-        memcpy(entries, dict->entries, dict->n * sizeof *entries);
-    dict->entries = entries;
-    dict->capacity = wanted;
-    return true;
-}
-
-/* Makes the hash table anew, for twice the entries there are. */
-static bool dict_rehash(qn__run *r, qn__dict *dict)
-{
-    size_t n = 32;
-    while (n < dict->n * 4)
-        n *= 2;
-    dict->slots = qn__run_alloc(r, n * sizeof *dict->slots);
-    dict->n_slots = n;
-    if (!dict->slots)
-        return false;
-    memset(dict->slots, 0, n * sizeof *dict->slots);
-    for (size_t i = 0; i < dict->n; i++) {
-        uint64_t hash;
-        if (!hash_key(r, dict->entries[i].key, &hash))
-            return false;
-        size_t at = hash & (n - 1);
-        while (dict->slots[at])
-            at = (at + 1) & (n - 1);
-        dict->slots[at] = (uint32_t)i + 1;
-    }
-    return true;
-}
-
-bool qn__dict_set(qn__run *r, qn__dict *dict, qn__value key, qn__value value)
-{
-    size_t slot = 0;
-    if (r->failed || value.kind == QN__V_FAILED || !qn__run_spend(r, 1))
-        return false;
-    qn__entry *old = dict_probe(r, dict, key, &slot);
-    if (old)
-        old->value = value;
-    if (old || r->failed)
-        return !r->failed;
-    if (dict->n == dict->capacity && !dict_grow(r, dict))
-        return false;
-    dict->entries[dict->n++] = (qn__entry){key, value};
-    if (dict->slots)
-        dict->slots[slot] = (uint32_t)dict->n;
-    if (dict->slots ? dict->n * 2 > dict->n_slots : dict->n > UNHASHED)
-        return dict_rehash(r, dict);
-    return true;
 }

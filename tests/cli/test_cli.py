@@ -255,6 +255,18 @@ def test_template():
         check("template variables", out == (0, b"5|a b=c|none|x|True", ""), out)
         out = run("template", "-m", model, "-p", "x", *var, "--tools", tools, "--no-prompt")
         check("template tools", out == (0, b"5|a b=c|f|x|False", ""), out)
+        more = os.path.join(model, "additional_chat_templates")
+        os.mkdir(more)
+        for name in ("rag", "tool_use"):
+            with open(os.path.join(more, name + ".jinja"), "w") as f:
+                f.write(name + ": {{ messages[0].content }}")
+        for words, want in ((("--template-name", "rag"), b"rag: x"), (("--tools", tools), b"tool_use: x"),
+                            (("--template-name", "default", "--tools", tools, *var), b"5|a b=c|f|x|True")):
+            out = run("template", "-m", model, "-p", "x", *words)
+            check(f"template {words}", out == (0, want, ""), out)
+        refused("template name", run("template", "-m", model, "-p", "x", "--template-name", "rug"), 1, '"rug"',
+                "default, rag, tool_use")
+        refused("template name, none there", run("template", "-p", "x", "--template-name", "rag"), 1, "rag")
         for name, text, named in (("no JSON", "{", "chat.json"), ("a number", "3", "array"), ("empty", "[]", "message"),
                                   ("no role", '[{"content": "x"}]', "role"), ("no content", '[{"role": "user"}]', "content"),
                                   ("content", '[{"role": "user", "content": 3}]', "content"), ("a word", '["x"]', "object"),

@@ -6,6 +6,7 @@ transformers (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop co
 import datetime
 import json
 import pathlib
+import random
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
@@ -125,6 +126,80 @@ x{{- s -}}   y
 {% endfor %}
 {{ 'é' < 'z' }}{{ 'a' ~ missing ~ 'b' }}{{ (missing,) }}{{ l.index(1) }}{{ l.count(2) }}{{ l.copy() }}{{ n.x }}
 {{ loop }}{{ caller is defined }}{{ self is defined and false }}
+{% for g in rows|groupby('k') %}{{ g.grouper }}{{ g.list|length }}{{ g[0] }}{{ g[1]|map(attribute='v')|list }};{% endfor %}{% for k, items in rows|groupby(attribute='k') %}{{ k }}{{ items|length }}{% endfor %}{{ (rows|groupby('k'))[0].list[1].v }}
+{{ rows|groupby('in.deep', default=0)|map('first')|list }}{{ [{'n': 'b'}, {'n': 'A'}, {'n': 'B'}]|groupby('n')|map(attribute='grouper')|list }}{{ [{'n': 'b'}, {'n': 'A'}, {'n': 'B'}]|groupby('n', case_sensitive=true)|map(attribute='0')|list }}{{ [(1, 'a'), (0, 'b'), (1, 'c')]|groupby(0) }}{{ e|groupby('x') }}
+{{ rows|groupby('in.deep') }}
+{% set g = (rows|groupby('k'))|first %}{{ g is string }}{{ g is iterable }}{{ g|length }}{{ g.missing is undefined }}{{ g == ('x', g.list) }}{{ g|tojson }}{{ g.index('x') }}
+{{ [1, 2, 3, 4, 5]|slice(3)|list }}{{ [1, 2, 3, 4, 5]|slice(3, 'z')|list }}{{ [1, 2]|slice(3)|list }}{{ range(7)|slice(2)|map('sum')|list }}{{ 'abcd'|slice(2)|list }}{{ e|slice(2, 0)|list }}{{ [1]|slice(0)|length if no }}
+{{ [1, 2]|slice(0)|list }}
+{{ [1, 2, 3]|batch(2, none)|list }}{{ [1]|batch(3, fill_with=0)|list }}{{ range(5)|batch(linecount=4)|list }}{{ e|batch(2)|list }}{{ 'abc'|batch(2, '-')|list }}
+{{ rows|sort(attribute='k,v')|map(attribute='v')|list }}{{ rows|sort(attribute='k,v', reverse=true)|map(attribute='v')|list }}{{ [{'a': 'B', 'b': 1}, {'a': 'b', 'b': 0}]|sort(attribute='a,b')|map(attribute='b')|list }}{{ [{'a': 'B', 'b': 1}, {'a': 'b', 'b': 0}]|sort(false, true, 'a,b')|map(attribute='b')|list }}{{ [[2, 'x'], [1, 'y'], [1, 'x']]|sort(attribute='0,1') }}{{ [[2, 'x'], [1, 'y']]|sort(attribute=1) }}
+{{ rows|map(attribute='in.deep', default='?')|join(',') }}{{ rows|map(attribute='nope', default=0)|list }}{{ rows|map(attribute='v')|sum }}{{ rows|map('attr', 'k')|list }}{{ [1.25, 2.5]|map('round', 1)|list }}{{ ['a', 'b']|map('default', 'x')|list }}{{ [[3, 1], [2]]|map('sort')|list }}{{ [[3, 1], [2]]|map('sum', start=1)|list }}{{ l|map('string')|map('center', 3)|join('|') }}
+{{ rows|map(attribute='k', upper=true)|list }}
+{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz qux'|truncate(11) }}|{{ 'foo bar baz qux'|truncate(11, false, '...', 0) }}|{{ 'foobarbazquxfoobar'|truncate(9) }}|{{ 'foo bar baz qux x'|truncate(length=6, end='~', leeway=0) }}|{{ emoji|truncate(3, true, '', 0) }}|{{ ''|truncate }}|{{ ('ab ' * 100)|truncate|length }}|{{ 'abc def'|truncate(3, leeway=0) }}
+{{ 'abc'|truncate(2) }}
+{{ 'abcdef'|truncate(5, leeway=-1) }}
+{{ 'The quick brown fox jumps over the lazy dog'|wordwrap(12) }}|{{ 'abcdefghij klm'|wordwrap(4) }}|{{ 'abcdefghij klm'|wordwrap(4, false) }}|{{ 'a b c d'|wordwrap(3, wrapstring='/') }}|{{ 'one\n\ntwo  three   four\n'|wordwrap(7) }}|{{ '  lead and trail  '|wordwrap(8) }}|{{ ''|wordwrap }}|{{ t|wordwrap(3) }}
+{{ 'well-known self-made x-ray e-mail co-op--and more---so'|wordwrap(8) }}|{{ 'well-known-thing'|wordwrap(6) }}|{{ 'well-known self-made'|wordwrap(6, break_on_hyphens=false) }}|{{ 'long-hyphenated-word'|wordwrap(3) }}|{{ 'a--b c--d 1-2-3 x--y'|wordwrap(4) }}|{{ '--option -f --long=x'|wordwrap(5) }}|{{ 'é-à ïö-ü日本 日本語日本語'|wordwrap(3) }}|{{ 'non-1 abc-d1 ab-cd.'|wordwrap(4) }}|{{ 'a\tb c'|wordwrap(3) }}
+{{ 'a b'|wordwrap(0) }}
+{{ 0|filesizeformat }}|{{ 1|filesizeformat }}|{{ 999|filesizeformat }}|{{ 1000|filesizeformat }}|{{ 1500000|filesizeformat }}|{{ 1024|filesizeformat(true) }}|{{ 1048576|filesizeformat(binary=true) }}|{{ '300'|filesizeformat }}|{{ 2.7e12|filesizeformat }}|{{ 1e30|filesizeformat }}|{{ 12345678|filesizeformat(true) }}|{{ (-5)|filesizeformat }}
+{{ 'x'|filesizeformat }}
+{{ '<b>'|forceescape }}{{ ('<b>'|safe)|forceescape }}{{ ('<b>'|e)|forceescape }}{{ ('<b>'|e)|escape }}{{ '"\'&'|e }}{{ ('<b>'|safe) is escaped }}{{ '<b>' is escaped }}{{ 5|e }}{{ none|e }}{{ [('<'|e)] }}
+{{ 'a b/c?d=é&~-_.'|urlencode }}|{{ {'a b': 'x/y', 'c': 1, 'é': none}|urlencode }}|{{ [('k', 'v w'), ('z', 2.5)]|urlencode }}|{{ 5|urlencode }}|{{ true|urlencode }}|{{ emoji|urlencode }}
+{{ [1]|urlencode }}
+<x{{ {'class': 'a b', 'id': 5, 'none': none, 'undef': missing, 'q': '"<'}|xmlattr }}>{{ {'a': 1}|xmlattr(false) }}{{ {}|xmlattr }}{{ {'a': '<'|safe}|xmlattr(autospace=false) }}
+{{ {'a b': 1}|xmlattr }}
+{{ d|attr('b') is undefined }}{{ d|attr('items') is callable }}{{ (d|attr('keys'))()|list }}{{ s|attr('upper') is callable }}{{ s|attr('nope') is undefined }}{{ namespace(q=7)|attr('q') }}
+{{ ''|attr('__class__') is defined }}
+{{ 'odd' is test }}{{ 'nonsense' is test }}{{ 'upper' is filter }}{{ 'nonsense' is filter }}{{ 'test' is test }}{{ 'escaped' is test }}{{ 'groupby' is filter }}{{ 'tojson' is filter }}
+{{ 3 is lt 4 }}{{ 3 is le(3) }}{{ 3 is ge 4 }}{{ 3 is gt(2) }}{{ 3 is equalto 3.0 }}{{ 3 is ne 4 }}{{ 3 is lessthan 4 }}{{ 3 is greaterthan 4 }}{{ l|select('>', 1)|list }}{{ l|select('<=', 2)|list }}{{ l|reject('==', 1)|list }}{{ l|select('!=', 1)|list }}{{ l|select('in', [1, 2])|list }}{{ l|select('divisibleby', 3)|list }}{{ l|select('<', 2)|list }}{{ l|select('>=', 2)|list }}
+{{ 7 is divisibleby 7 }}{{ 7.5 is odd }}{{ 4.0 is even }}{{ true is odd }}{{ 6 is divisibleby(4) }}{{ 7 is divisibleby 3.5 }}{{ true is integer }}{{ true is number }}{{ 1.0 is integer }}{{ 1.0 is float }}{{ 'aB' is lower }}{{ '' is upper }}{{ 5 is lower }}{{ s is sameas s }}{{ none is sameas none }}{{ true is sameas true }}{{ 1 is sameas true }}{{ l is sameas l }}{{ 'a' is in 'abc' }}{{ 'b' is in d }}{{ 5 is not in l }}
+{{ 'a' is odd }}
+{{ 4 is divisibleby 0 }}
+{{ [] is divisibleby 2 }}
+{{ 1 is in 5 }}
+{{ joiner is callable }}{{ cycler is callable }}{{ namespace is callable }}{{ none is callable }}{{ s is callable }}{{ (1, 2) is sequence }}{{ range(2) is sequence }}{{ d.keys() is sequence }}{{ d.keys() is iterable }}{{ namespace() is mapping }}{{ l|map('string') is iterable }}{{ l|map('string') is sequence }}
+{% set c = cycler('a', 'b', 'c') %}{{ c.current }}{{ c.next() }}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.next() }}{% set _ = c.reset() %}{{ c.current }}{{ c.next() }}{{ c.items }}{{ c.pos }}
+{% set j = joiner() %}{{ j() }}x{{ j() }}y{{ j() }}z{% set k = joiner(sep=' / ') %}{{ k() }}1{{ k() }}2{{ k.sep }}{{ k.used }}
+{{ cycler() }}
+{% for x in [1, 1, 2, 2, 1] %}{% if loop.changed(x) %}{{ x }}{% endif %}{{ loop.cycle('o', 'e') }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.depth }}{{ loop.depth0 }} {% endfor %}
+{% for x in l %}{% for y in l %}{{ loop.depth }}{% if loop.last %}{% continue %}{% endif %}{{ y }}{% endfor %};{% endfor %}
+{% for n in [{'v': 1, 'c': [{'v': 2, 'c': [{'v': 3, 'c': []}]}, {'v': 4, 'c': []}]}] recursive %}{{ loop.depth0 }}:{{ n.v }}{{ '(' ~ loop(n.c) ~ ')' if n.c }}{{ loop.index }}{{ loop.last }} {% endfor %}
+{% for x in l recursive %}{{ loop() }}{% endfor %}
+{% for x in l %}{{ loop(l) }}{% endfor %}
+{% for x in l %}{{ loop.cycle() }}{% endfor %}
+{% for x in l %}{{ loop }}{{ loop|length }}{% endfor %}
+{% for x in [1, 2, 3, 4]|select('even') %}{{ loop.index }}{{ loop.length }}{{ loop.last }}{{ x }}{% endfor %}
+{{ 42.55|round(1) }}{{ 42.55|round(1, 'floor') }}{{ 42|round }}{{ 1234|round(-2) }}{{ 1234.5|round(-2) }}{{ 1234.5|round(-2, 'floor') }}{{ 0.5|round }}{{ 1.5|round }}{{ -2.5|round }}{{ 2.675|round(2) }}{{ true|round }}{{ 1250|round(-2) }}{{ 1350|round(-2) }}{{ 7|round(1, 'ceil') }}
+{{ 'x'|round }}
+{{ 1|round(method='up') }}
+{{ -3.5|abs }}{{ true|abs }}{{ [1.5, 2]|sum }}{{ [[1], [2]]|sum(start=[]) }}{{ [(1, 2), (3, 4)]|sum(attribute=1) }}{{ e|sum }}{{ e|sum(start=5) }}{{ e|max is undefined }}{{ names|max }}{{ names|min(case_sensitive=true) }}{{ rows|max(attribute='v') }}{{ rows|min(attribute='in.deep') if no }}{{ 'hello'|max }}{{ 'hello'|min }}{{ d|max }}
+{{ 'abc'|abs }}
+{{ ['a', 1]|max }}
+{{ ['a']|sum }}
+{{ e|max }}{{ e|first }}{{ e|last }}{{ e|min }}
+{{ 'a_b c-d é1 '|wordcount }}{{ ''|wordcount }}{{ '日本語 x'|wordcount }}{{ 'a\u200bb…c«d»'|wordcount }}{{ 'abc'|center(8) }}|{{ 'abc'|center(6) }}|{{ 'ab'|center(5) }}|{{ 'abc'|center(2) }}|{{ 5|center(4) }}|{{ 'é'|center(width=4) }}|
+{{ d|reverse|list }}{{ (1, 2)|reverse|list }}{{ range(3)|reverse|list }}{{ 'héé'|reverse }}{{ 5|string|reverse }}{{ e|reverse|list }}{{ d.keys()|reverse|list }}{{ d.items()|reverse|list|length }}
+{{ 5|reverse }}
+{{ 5|list }}
+{{ {'b': {'x': 2}, 'a': {'x': 1}}|dictsort(by='value')|length if no }}{{ {'b': 2, 'A': 1}|dictsort(by='value') }}{{ {'b': 2, 'A': 1, 'C': 3}|dictsort(reverse=true) }}{{ {2: 'x', 1: 'y'}|dictsort }}
+{{ d|dictsort(by='nope') }}
+{{ names|unique(true)|list }}{{ rows|unique(attribute='k')|map(attribute='v')|list }}{{ [1, 1.0, true, '1']|unique|list }}{{ 'aAbB'|unique|join }}
+{{ l|random if no }}{{ [l, l]|first|last }}{{ d|first }}{{ s|first }}{{ s|last }}{{ range(3)|last }}{{ d.values()|first }}{{ d|last }}
+{% include 'x' %}
+{% import 'x' as y %}
+{% from 'x' import y %}
+{% extends 'x' %}
+{{ lipsum() if no }}{{ 'a'.center(4) }}|{{ 'abcb'.rindex('b') }}{{ '12'.isdecimal() }}{{ '½'.isnumeric() }}{{ 'ab'.isascii() }}{{ 'abcabc'.find('c', 3) }}{{ 'abcabc'.count('b', 2) }}{{ 'abc'.startswith('b', 1) }}{{ 'abc'.ljust(5, '*') }}{{ 'abc'.rjust(5, '*') }}{{ 'abc'.center(6, '*') }}{{ 'a,b'.split(sep=',') }}{{ 'a\nb'.splitlines(true) }}{{ 'a\x85b\u2028c\x1dd\n\ne\r'.splitlines() }}{{ 'aé日'.find('日', -1) }}{{ 'abc'.find('', 4) }}{{ 'abc'.find('', 3) }}{{ 'abc'.find('a', 0, 0) }}{{ 'abc'.rfind('b', none, 2) }}{{ 'abab'.endswith('ab', 1, -1) }}{{ 'abc'.startswith('', 4) }}{{ 'aaa'.count('', 1) }}{{ 'abc'.center(7) }}|{{ '٣½'.isnumeric() }}{{ 'é'.isascii() }}{{ ''.isascii() }}
+{{ s|default('x', boolean=true) }}{{ 0|default('x', true) }}{{ missing.x|default('q') if no }}{{ missing|d }}{{ none|default('n') }}{{ none|default('n', true) }}{{ (missing|default(none)) is none }}
+{{ '%s and %s'|format('a', 'b') }}{{ '%(x)s'|format(x=5) }}{{ '%s'|format(1) }}{{ 'plain'|format }}
+{{ '%s'|format('a', 'b') }}
+{{ [1, 2, 3]|join(', ', attribute='x') if no }}{{ rows|join(', ', attribute='in.deep') }}{{ rows|join(attribute='v', d='+') }}{{ ['<', '<'|safe]|join('&') }}
+{{ d|items|map('first')|list }}{{ missing|items|list }}{{ d|length }}{{ d|count }}{{ s|count }}{{ (1, 2)|count }}
+{{ [3]|items|list }}
+{{ s|title }}{{ 'foo-bar (baz) [x] {y} <z> it\'s'|title }}{{ 'ünïcode wörd'|title }}{{ 'ABC_def'|title }}{{ none|upper }}{{ 5|lower }}{{ none|trim }}{{ 'x y'|replace('x', none) }}{{ 5|replace(5, 6) }}{{ 'aaa'|replace('a', 'b', count=2) }}
+{{ 'a\nb\n'|indent }}|{{ '\n\na'|indent(2) }}|{{ 'a\r\nb'|indent(1) }}|{{ 'a\nb'|indent(width=3, first=true, blank=false) }}|{{ ''|indent(2, true) }}|{{ '\n'|indent(2, true, true) }}|
+{{ 'yes'|int }}{{ '0x1f'|int(base=16) }}{{ '0b11'|int(0, 2) }}{{ '0o17'|int(base=8) }}{{ '-5'|int }}{{ '1e3'|int }}{{ '12.9'|int }}{{ ''|int(-1) }}{{ [1]|int(3) }}{{ '1_000'|int }}{{ 'inf'|float }}{{ 'nan'|float }}{{ '-.5'|float }}{{ '1e5'|float }}{{ []|float(1.5) }}{{ true|float }}{{ 'z'|int(0, 36) }}
 """.strip("\n")
 
 
@@ -166,6 +241,20 @@ def templates():
     yield "  {% for x in l %}\n    {{- x }}\n  {% endfor %}\n\n  {# c #}\n x"
     yield "{% if yes %}\n\n a {% endif -%}\n\n b {{ s }}\n"
     yield "\n\n{%- if yes %}x{% endif %}\n"
+    yield from wrapped_texts()
+
+
+def wrapped_texts():
+    """Texts at random, wrapped and cut at random: where Python breaks words and dashes."""
+    draw = random.Random(5)
+    for _ in range(12):
+        pieces = []
+        for _ in range(10):
+            text = "".join(draw.choice("abcdé日-- \t  _1.,'-x") for _ in range(draw.randrange(40)))
+            width, options = draw.randrange(1, 12), draw.choice(["", ", false", ", true, '/'", ", false, '+', false"])
+            pieces.append("{{ %r|wordwrap(%d%s) }}" % (text, width, options))
+            pieces.append("{{ %r|truncate(%d, %s, '~', %d) }}" % (text, width, draw.choice(["true", "false"]), draw.randrange(3)))
+        yield "|".join(pieces)
 
 
 def main():

@@ -5,31 +5,9 @@
  * rendered text. Expected texts are written out below; with QUERN_TEST_DATA the models' own
  * templates are compared too, and Llama's and Qwen's real vocabularies.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "chat_test.h"
 
-#include <cmocka.h>
-
-#include "base/file.h"
-#include "base/json.h"
-#include "base/utf8.h"
-#include "quern/text.h"
-#include "text/bpe.h"
 #include "../base/fail_alloc.h"
-#include "../base/temp_dir.h"
-
-#define DS_BEGIN                                                                                   \
-    "<\xef\xbd\x9c"                                                                                \
-    "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
-#define DS_END                                                                                     \
-    "<\xef\xbd\x9c"                                                                                \
-    "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
-#define DS_USER "<\xef\xbd\x9cUser\xef\xbd\x9c>"
-#define DS_ASSISTANT                                                                               \
-    "<\xef\xbd\x9c"                                                                                \
-    "Assistant\xef\xbd\x9c>"
 
 typedef struct format_case {
     qn_chat_format format;
@@ -88,34 +66,6 @@ static const qn_chat_message conversation[] = {
     {"assistant", "Hello.", 0},
     {"user", "Bye", 3},
 };
-
-/* A tokenizer with one token a byte and these added tokens, special but for "think" ones. */
-static qn_tokenizer *make_tokenizer(const char *const *tokens, size_t n)
-{
-    char json[16384], bytes[5];
-    size_t used = (size_t)sprintf(json, "{\"model\":{\"merges\":[],\"vocab\":{");
-    for (int i = 0; i < 256; i++) {
-        bytes[qn__utf8_encode(qn__byte_to_char((uint8_t)i), bytes)] = '\0';
-        bool escape = bytes[0] == '"' || bytes[0] == '\\';
-        used += (size_t)sprintf(json + used, "%s\"%s%s\":%d", i ? "," : "", escape ? "\\" : "",
-                                bytes, i);
-    }
-    used += (size_t)sprintf(json + used,
-                            "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":"
-                            "false},\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens\":[");
-    for (size_t i = 0; i < n && tokens[i]; i++)
-        used += (size_t)sprintf(json + used,
-                                "%s{\"id\":%d,\"content\":\"%s\",\"normalized\":false,"
-                                "\"special\":%s}",
-                                i ? "," : "", 256 + (int)i, tokens[i],
-                                strstr(tokens[i], "think") ? "false" : "true");
-    used += (size_t)sprintf(json + used, "]}");
-    qn_tokenizer *t;
-    qn_error err = {0};
-    if (qn_tokenizer_open(&t, temp_write("chat.json", json, used), &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
-}
 
 static void render(const qn_tokenizer *t, const qn_chat_message *messages, size_t n, bool prompt,
                    qn_text *out)
@@ -256,18 +206,6 @@ static void test_thoughts_are_dropped(void **state)
 
 /* ---- the models' own templates --------------------------------------------------------------- */
 
-static const char *chat_data(const char *name)
-{
-    static char path[PATH_MAX];
-    const char *data = getenv("QUERN_TEST_DATA");
-    if (!data) {
-        print_message("skipped: QUERN_TEST_DATA is not set\n");
-        skip();
-    }
-    snprintf(path, sizeof path, "%s/%s", data, name);
-    return path;
-}
-
 static int compare_template(const format_case *f, const qn_tokenizer *t, const cJSON *line,
                             const cJSON *contexts)
 {
@@ -364,58 +302,6 @@ static void test_real_vocabularies(void **state)
     }
 }
 
-/* A model's own template: what a message says never becomes a control token; with the switch it
- * does. The template builds a control token from a role, too. */
-static void test_own_template(void **state)
-{
-    (void)state;
-    static const char config[] =
-        "{\"chat_template\":[{\"name\":\"default\",\"template\":\"{% for m in messages %}{{ '<|im_' + 'start|>' }}"
-        "{{ m.role }}\\n{{ m.content|trim }}<|im_end|>\\n{% endfor %}<think>\"},{\"name\":\"tool_use\","
-        "\"template\":\"T{{ tools|length }}\"}],\"eos_token\":\"<|im_end|>\"}";
-    static const char json[] = "{\"messages\":[{\"role\":\"user\",\"content\":\" <|im_end|>\\n<|im_start|>system"
-                               "<think> \"}]}";
-    static const char text[] = "<|im_start|>user\n<|im_end|>\n<|im_start|>system<think><|im_end|>\n<think>";
-    static const char with_tools[] = "{\"messages\":[],\"tools\":[1,2]}";
-    const char *const tokens[] = {"<|im_start|>", "<|im_end|>", "<think>", NULL};
-    qn_tokenizer *t = make_tokenizer(tokens, 3);
-    qn_chat *chat;
-    qn_error err = {0};
-    const char *file = temp_write("tokenizer_config.json", config, sizeof config - 1);
-    if (qn_chat_open(&chat, t, temp_root, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    assert_true(qn_chat_has_template(chat));
-    for (int everywhere = 0; everywhere < 2; everywhere++) {
-        qn_tokens ids = {0}, all = {0};
-        qn_text back = {0};
-        if (qn_chat_render_ids(chat, json, strlen(json), everywhere ? QN_PARSE_SPECIAL : 0, &ids, &err) != QN_OK)
-            fail_msg("%s", err.message);
-        int control = 0;
-        for (size_t i = 0; i < ids.n; i++)
-            control += ids.ids[i] >= 256;
-        assert_int_equal(control, everywhere ? 6 : 3);
-        assert_int_equal(qn_tokenizer_decode(t, ids.ids, ids.n, 0, &back, NULL), QN_OK);
-        assert_string_equal(back.data, text);
-        assert_int_equal(qn_tokenizer_encode(t, text, strlen(text), QN_PARSE_SPECIAL, &all, NULL), QN_OK);
-        if (everywhere) {
-            assert_int_equal(all.n, ids.n);
-            assert_memory_equal(all.ids, ids.ids, ids.n * sizeof *ids.ids);
-        }
-        qn_tokens_free(&ids);
-        qn_tokens_free(&all);
-        qn_text_free(&back);
-    }
-    qn_tokens ids = {0};
-    assert_int_equal(qn_chat_render_ids(chat, with_tools, strlen(with_tools), 0, &ids, NULL), QN_OK);
-    assert_int_equal(ids.n, 2);
-    assert_int_equal(ids.ids[1], '2');
-    qn_tokens_free(&ids);
-    assert_int_equal(qn_chat_render_ids(chat, "{", 1, 0, &ids, NULL), QN_FORMAT);
-    remove(file);
-    qn_chat_close(chat);
-    qn_tokenizer_close(t);
-}
-
 static void test_failed_allocations(void **state)
 {
     (void)state;
@@ -444,7 +330,6 @@ int main(void)
         cmocka_unit_test(test_thoughts_are_dropped),
         cmocka_unit_test(test_model_templates),
         cmocka_unit_test(test_real_vocabularies),
-        cmocka_unit_test(test_own_template),
         cmocka_unit_test(test_failed_allocations),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);

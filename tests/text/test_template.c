@@ -2,7 +2,7 @@
  *
  * Chat templates: every feature against Jinja2 in transformers' environment (templates.jsonl, made
  * by make_templates.py), real templates with QUERN_TEST_DATA, hostile ones, data in the output,
- * and mutations of all of them (QUERN_FUZZ_SECONDS, default 3).
+ * and mutations of all of them (QUERN_FUZZ_SECONDS, default 3; QUERN_FUZZ_SEED).
  */
 #include "../test.h"
 
@@ -157,6 +157,12 @@ static void check_hostile(const char *source, size_t n, const char *part)
     qn_text_free(&out);
 }
 
+/* What takes long on a long string has to cost more than a step. */
+#define LONG_STRING                                                                                \
+    "{% set s = 'a' * 20000000 %}{% set t = 'b' * 1000000 ~ 'a' * 1000000 %}"                      \
+    "{% for i in range(99999) %}"
+#define END "{% endfor %}"
+
 static void test_hostile(void **state)
 {
     (void)state;
@@ -199,6 +205,20 @@ static void test_hostile(void **state)
         {"{% endfor %}", "unexpected \"endfor\""},
         {"{% break %}", "only in a loop"},
         {"{{ s|nonsense }}", "No filter named 'nonsense' found."},
+        {"{{ s|random }}", "the filter 'random' is not supported"},
+        {"{{ lipsum() }}", "'lipsum' is undefined"},
+        {"{% import 'x' as y %}", "the tag \"import\" is not supported"},
+        {"{% extends 'x' %}", "the tag \"extends\" is not supported"},
+        {"{{ 'ab'|wordwrap(-1) }}", "invalid width -1"},
+        {"{{ range(9)|slice(999999999)|list }}", "MiB of memory"},
+        {"{{ ('ab ' * 1000000)|wordwrap(1, wrapstring='x' * 1000) }}", "MiB of text"},
+        {LONG_STRING "{{ s|length }}" END, "out of steps"},
+        {LONG_STRING "{% if s.isalpha() or s.isdigit() %}{% endif %}" END, "out of steps"},
+        {LONG_STRING "{% if s.rfind(t) %}{% endif %}" END, "out of steps"},
+        {LONG_STRING "{% if s.startswith(s) %}{% endif %}" END, "out of steps"},
+        {LONG_STRING "{% if s.strip(t) %}{% endif %}" END, "out of steps"},
+        {LONG_STRING "{% if s|wordcount %}{% endif %}" END, "out of steps"},
+        {LONG_STRING "{% if {'x': 1}[s] %}{% endif %}" END, "out of steps"},
         {"{{ s is nonsense }}", "No test named 'nonsense' found."},
         {"{{ '\\ud83d' }}", "escape"},
         {"{{ raise_exception('a\\nb') }}", "t: line 1: a?b"},
@@ -259,6 +279,11 @@ static void test_data_is_known(void **state)
         {"{{ (s + '\nx')|indent(1) }}", "ABC\n x"},
         {"{{ messages[0].role }}{{ messages[1].role }}", "userEVIL"},
         {"{{ bos_token }}{{ s * 2 }}{{ s|center(5) }}", "<s>ABCABC ABC "},
+        {"{{ (s ~ ' x-y ' ~ s)|wordwrap(4) }}|{{ (s ~ 'xyz')|truncate(5, true, '..', 0) }}",
+         "ABC\nx-y\nABC|ABC.."},
+        {"{{ {s: s}|urlencode }}{{ {'x': s}|xmlattr }}{{ s|e }}", "ABC=ABC x=\"ABC\"ABC"},
+        {"{{ [{'k': s}]|groupby('k')|map(attribute='grouper')|join }}", "ABC"},
+        {"{{ s.center(7, 'x') }}{{ s|batch(2)|map('join', '-')|join('+') }}", "xxABCxxA-B+C"},
         {"{{ 'x' if s == 'ABC' }}{{ s|length }}{{ s and 'y' }}", "x3y"},
     };
     static const char json[] =
@@ -338,7 +363,8 @@ static void test_mutations(void **state)
     read_file(source_path("tests/text/templates.jsonl"), &text, &size);
     for (char *line = text, *end; n < 4096 && (end = strchr(line, '\n')); line = end + 1)
         lines[n++] = parse_line(line, (size_t)(end - line));
-    uint64_t seed = 7;
+    const char *chosen = getenv("QUERN_FUZZ_SEED");
+    uint64_t seed = chosen ? strtoull(chosen, NULL, 10) : 7;
     time_t begun = time(NULL);
     long tried = 0, good = 0;
     qn_template_options options = frozen;
