@@ -44,7 +44,7 @@ check-tsan: setup $(THREADED)/build.ninja listed ## the tests under ThreadSaniti
 	@scripts/run-tests --quick $(THREADED)
 
 fuzz: setup sanitized ## the parsers on changed files, under the sanitizers: FUZZ_SECONDS each (300)
-	@for test in io_test_fuzz text_test_fuzz text_test_template; do \
+	@for test in io_test_fuzz text_test_fuzz models_test_fuzz text_test_template; do \
 	    QUERN_SOURCE=$(CURDIR) QUERN_FUZZ_SECONDS=$${FUZZ_SECONDS:-300} QUERN_FUZZ_SEED=$$(date +%s) \
 	        ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1 \
 	        $(SANITIZED)/tests/test-$$test || exit 1; \

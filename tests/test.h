@@ -16,6 +16,21 @@
 
 #include "quern/quern.h"
 
+/* Whether the library reads archives (npz, PyTorch). */
+#ifdef QN_LIBZIP
+enum { WITH_LIBZIP = 1 };
+#else
+enum { WITH_LIBZIP = 0 };
+#endif
+
+static inline void skip_without_libzip(void)
+{
+    if (!WITH_LIBZIP) {
+        print_message("skipped: configured with -Dlibzip=disabled\n");
+        skip();
+    }
+}
+
 static inline qn_device *open_cpu_threads(int threads)
 {
     qn_device *device = NULL;

@@ -292,8 +292,8 @@ qn_status qn__archive_open(qn__archive **out, const qn__file *file, qn_error *er
 {
     *out = NULL;
     return qn__fail(err, QN_UNSUPPORTED,
-                    "%s: a zip archive (npz, PyTorch); this build is without "
-                    "libzip",
+                    "%s: a zip archive (npz or a PyTorch checkpoint), which this build does not read: "
+                    "it was configured with -Dlibzip=disabled",
                     file->path);
 }
 
@@ -330,7 +330,7 @@ qn_status qn__archive_read(qn__archive *a, uint32_t i, uint64_t offset, size_t n
                            qn_error *err)
 {
     (void)a, (void)i, (void)offset, (void)n, (void)dst;
-    return qn__fail(err, QN_UNSUPPORTED, "this build is without libzip");
+    return qn__fail(err, QN_UNSUPPORTED, "archives are not read: configured with -Dlibzip=disabled");
 }
 
 #endif

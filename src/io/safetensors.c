@@ -189,45 +189,72 @@ static bool parse_header(qn_tensors *reader, qn__json_scan *scan, uint32_t file)
     return scan->status == QN_OK;
 }
 
-static int compare_offsets(const void *a, const void *b)
+/* Where a tensor's data lie, to be sorted in the place of a million long entries. */
+typedef struct data_span {
+    uint64_t offset, size;
+    size_t index;
+} data_span;
+
+static int compare_spans(const void *a, const void *b)
 {
-    const qn_tensor_info *x = a, *y = b;
+    const data_span *x = a, *y = b;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
     if (x->size != y->size)
         return x->size < y->size ? -1 : 1;
-    return strcmp(x->name, y->name);
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* The spans of n tensors, in the order of their offsets; NULL: no memory. */
+static data_span *sorted_spans(const qn_tensor_info *tensors, size_t n)
+{
+    data_span *spans = malloc((n + 1) * sizeof *spans);
+    for (size_t i = 0; spans && i < n; i++)
+        spans[i] = (data_span){tensors[i].offset, tensors[i].size, i};
+    if (spans)
+        qsort(spans, n, sizeof *spans, compare_spans);
+    return spans;
+}
+
+static qn_status fail_span(const char *path, const char *name, const data_span *s, uint64_t at,
+                           uint64_t data_size, qn_error *err)
+{
+    char quoted[100];
+    qn__utf8_quote(quoted, sizeof quoted, name, strlen(name));
+    if (s->offset != at)
+        return qn__fail(err, QN_FORMAT, "%s: %s: data_offsets begin at %llu, expected %llu (%s)",
+                        path, quoted, (unsigned long long)s->offset, (unsigned long long)at,
+                        s->offset < at ? "tensors overlap" : "a hole");
+    return qn__fail(err, QN_FORMAT,
+                    "%s: %s: data_offsets end at %llu, but the file has %llu bytes of data", path,
+                    quoted, (unsigned long long)(s->offset + s->size),
+                    (unsigned long long)data_size);
 }
 
 /* The tensors of one file must tile data_size bytes; makes their offsets absolute. */
 static qn_status check_tiling(const char *path, qn_tensor_info *tensors, size_t n,
                               uint64_t data_start, uint64_t data_size, qn_error *err)
 {
-    char quoted[100];
+    data_span *spans = sorted_spans(tensors, n);
+    if (!spans)
+        return qn__fail_memory(err, "a tensor table");
     uint64_t at = 0;
-    if (n > 0)
-        qsort(tensors, n, sizeof *tensors, compare_offsets);
-    for (size_t i = 0; i < n; i++) {
-        qn_tensor_info *t = &tensors[i];
-        const char *name = qn__utf8_quote(quoted, sizeof quoted, t->name, strlen(t->name));
-        if (t->offset != at)
-            return qn__fail(err, QN_FORMAT,
-                            "%s: %s: data_offsets begin at %llu, expected %llu (%s)", path, name,
-                            (unsigned long long)t->offset, (unsigned long long)at,
-                            t->offset < at ? "tensors overlap" : "a hole");
-        if (t->size > data_size - at)
-            return qn__fail(err, QN_FORMAT,
-                            "%s: %s: data_offsets end at %llu, but the file has %llu bytes of data",
-                            path, name, (unsigned long long)(t->offset + t->size),
-                            (unsigned long long)data_size);
-        at += t->size;
-        t->offset += data_start;
-    }
-    if (at != data_size)
-        return qn__fail(err, QN_FORMAT, "%s: %llu bytes of data, but the tensors cover only %llu",
-                        path, (unsigned long long)data_size, (unsigned long long)at);
-    return QN_OK;
+    size_t i = 0;
+    for (; i < n && spans[i].offset == at && spans[i].size <= data_size - at; i++)
+        at += spans[i].size;
+    qn_status status = QN_OK;
+    if (i < n)
+        status = fail_span(path, tensors[spans[i].index].name, &spans[i], at, data_size, err);
+    else if (at != data_size)
+        status =
+            qn__fail(err, QN_FORMAT, "%s: %llu bytes of data, but the tensors cover only %llu",
+                     path, (unsigned long long)data_size, (unsigned long long)at);
+    free(spans);
+    for (i = 0; i < n; i++)
+        tensors[i].offset += data_start;
+    return status;
 }
+
 static qn_status load_safetensors(qn_tensors *reader, uint32_t file, qn_error *err)
 {
     const qn__file *f = &reader->files[file].file;

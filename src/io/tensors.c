@@ -50,31 +50,100 @@ bool qn__tensor_bytes(qn_dtype dtype, int ndim, const int64_t *shape, uint64_t *
     return true;
 }
 
+/* What stands for a tensor while names are sorted: sixteen bytes of its name, behind what all names
+ * have in common, mostly decide. */
+typedef struct name_key {
+    uint64_t head[2];
+    const char *name;
+    uint32_t file, index;
+} name_key;
+
+static int compare_key_names(const name_key *x, const name_key *y)
+{
+    for (int i = 0; i < 2; i++)
+        if (x->head[i] != y->head[i])
+            return x->head[i] < y->head[i] ? -1 : 1;
+    return x->head[1] & 0xff ? strcmp(x->name, y->name) : 0; /* zeros: the heads are all */
+}
+
 static int compare_names(const void *a, const void *b)
 {
-    const qn_tensor_info *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
+    const name_key *x = a, *y = b;
+    int order = compare_key_names(x, y);
     return order ? order : x->file < y->file ? -1 : x->file > y->file;
+}
+
+static name_key key_of(const qn_tensor_info *t, size_t prefix, size_t index)
+{
+    name_key key = {{0, 0}, t->name, t->file, (uint32_t)index};
+    const char *s = t->name + prefix;
+    for (int i = 0; i < 16; i++) {
+        key.head[i / 8] = key.head[i / 8] << 8 | (unsigned char)*s;
+        s += *s != '\0';
+    }
+    return key;
+}
+
+static size_t shared_prefix(const qn_tensor_info *t, size_t n)
+{
+    size_t shared = strlen(t[0].name);
+    for (size_t i = 1; i < n && shared > 0; i++) {
+        size_t same = 0;
+        while (same < shared && t[i].name[same] == t[0].name[same])
+            same++;
+        shared = same;
+    }
+    return shared;
+}
+
+/* Moves each entry to the place of its key; indexes are used up. */
+static void reorder(qn_tensor_info *t, name_key *keys, size_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        qn_tensor_info first = t[i];
+        uint32_t to = i;
+        for (uint32_t from; (from = keys[to].index) != i; to = from) {
+            t[to] = t[from];
+            keys[to].index = to;
+        }
+        t[to] = first;
+        keys[to].index = to;
+    }
+}
+
+static qn_status fail_twice(const qn_tensors *reader, const name_key *a, const name_key *b,
+                            qn_error *err)
+{
+    char name[100];
+    const char *path = qn_tensors_path(reader, b->file);
+    qn__utf8_quote(name, sizeof name, b->name, strlen(b->name));
+    if (a->file == b->file)
+        return qn__fail(err, QN_FORMAT, "%s: tensor %s stands twice", path, name);
+    return qn__fail(err, QN_FORMAT, "%s: tensor %s stands also in %s", path, name,
+                    qn_tensors_path(reader, a->file));
 }
 
 qn_status qn__tensors_sort(qn_tensors *reader, qn_error *err)
 {
     qn_tensor_info *t = reader->tensors;
-    char quoted[100];
-    if (reader->n_tensors > 0)
-        qsort(t, reader->n_tensors, sizeof *t, compare_names);
-    for (size_t i = 1; i < reader->n_tensors; i++) {
-        if (strcmp(t[i - 1].name, t[i].name) != 0)
-            continue;
-        const char *name = qn__utf8_quote(quoted, sizeof quoted, t[i].name, strlen(t[i].name));
-        const char *path = qn_tensors_path(reader, t[i].file);
-        if (t[i - 1].file == t[i].file)
-            return qn__fail(err, QN_FORMAT, "%s: tensor %s stands twice", path, name);
-        return qn__fail(err, QN_FORMAT, "%s: tensor %s stands also in %s", path, name,
-                        qn_tensors_path(reader, t[i - 1].file));
-    }
-    return QN_OK;
+    size_t n = reader->n_tensors, bytes, prefix = n > 0 ? shared_prefix(t, n) : 0;
+    bool fits = n < UINT32_MAX && qn__mul_size(n + 1, sizeof(name_key), &bytes);
+    name_key *keys = fits ? malloc(bytes) : NULL;
+    if (!keys)
+        return qn__fail_memory(err, "a tensor table");
+    for (size_t i = 0; i < n; i++)
+        keys[i] = key_of(&t[i], prefix, i);
+    qsort(keys, n, sizeof *keys, compare_names);
+    qn_status status = QN_OK;
+    for (size_t i = 1; i < n && status == QN_OK; i++)
+        if (compare_key_names(&keys[i - 1], &keys[i]) == 0)
+            status = fail_twice(reader, &keys[i - 1], &keys[i], err);
+    if (status == QN_OK)
+        reorder(t, keys, n);
+    free(keys);
+    return status;
 }
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* PyTorch's files before the zip format: a pickled number that says so, after a protocol byte. */

@@ -1,127 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hostile files of tensors: valid ones (files/) are changed at random, and whatever comes out has
- * to be refused in one line, or to be readable. Archives hide most of what they hold behind
- * checksums, so the pickle of a checkpoint is changed by itself, too. The seed is fixed;
- * QUERN_FUZZ_SECONDS sets another time than eight seconds, and QUERN_FUZZ_SEED another seed.
+ * Hostile files of tensors: valid and broken ones (files/), changed at random (fuzz.h), have to be
+ * refused in one line, or to be readable. Archives hide most of what they hold behind checksums, so
+ * the pickle of a checkpoint is changed by itself, too.
  */
-#include "../test.h"
+#include "fuzz.h"
 
 #include "base/file.h"
 #include "io/archive.h"
 #include "io/pickle.h"
-#include "../base/temp_dir.h"
 
-#include <time.h>
+enum { LARGEST_READ = 1 << 24 };
 
-enum { MAX_SAMPLES = 80, MAX_SAMPLE = 1 << 16, LARGEST_READ = 1 << 24 };
-
-typedef struct sample {
-    char *data;
-    size_t n;
-    enum { A_FILE, A_PICKLE, AN_INDEX } kind;
-} sample;
-
-static sample samples[MAX_SAMPLES];
-static size_t n_samples;
-static uint64_t fuzz_state;
-
-static uint32_t draw(uint32_t below)
-{
-    fuzz_state += 0x9e3779b97f4a7c15u;
-    uint64_t z = fuzz_state;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (uint32_t)((z ^ z >> 31) % below);
-}
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void add_sample(char *data, size_t n, int kind)
-{
-    assert_true(n_samples < MAX_SAMPLES && n > 0 && n <= MAX_SAMPLE);
-    samples[n_samples++] = (sample){data, n, kind};
-}
-
-/* The pickle inside a checkpoint, where there is one. */
-static void add_pickle(const char *path)
-{
-    qn__file file;
-    qn__archive *archive = NULL;
-    qn_error err = {0};
-    assert_int_equal(qn__file_open(&file, path, &err), QN_OK);
-    if (qn__archive_open(&archive, &file, &err) == QN_OK && qn__torch_find(archive) >= 0) {
-        uint32_t i = (uint32_t)qn__torch_find(archive);
-        size_t n = (size_t)qn__archive_size(archive, i);
-        char *data = malloc(n);
-        assert_int_equal(qn__archive_read(archive, i, 0, n, data, &err), QN_OK);
-        add_sample(data, n, A_PICKLE);
-    }
-    qn__archive_close(archive);
-    qn__file_close(&file);
-}
-
-static void read_samples(void)
+static char *read_file_of(const char *name, size_t *n)
 {
     char path[PATH_MAX], *data;
-    size_t n;
+    const char *root = getenv("QUERN_SOURCE");
+    snprintf(path, sizeof path, "%s/tests/io/files/%.200s", root ? root : ".", name);
+    assert_int_equal(qn__file_read(path, FUZZ_LARGEST, &data, n, NULL), QN_OK);
+    return data;
+}
+
+/* The files whose names end so. */
+static void add_files(const char *suffix)
+{
+    char path[PATH_MAX];
     const char *root = getenv("QUERN_SOURCE");
     snprintf(path, sizeof path, "%s/tests/io/files", root ? root : ".");
     DIR *dir = opendir(path);
     assert_non_null(dir);
     for (struct dirent *e; (e = readdir(dir));) {
-        snprintf(path, sizeof path, "%s/tests/io/files/%.200s", root ? root : ".", e->d_name);
-        if (e->d_name[0] == '.' || strstr(e->d_name, ".txt"))
+        size_t n, length = strlen(e->d_name), m = strlen(suffix);
+        if (length < m || strcmp(e->d_name + length - m, suffix) != 0)
             continue;
-        assert_int_equal(qn__file_read(path, MAX_SAMPLE, &data, &n, NULL), QN_OK);
-        add_sample(data, n, A_FILE);
-        if (strstr(e->d_name, ".pth") && !strstr(e->d_name, "safetensors"))
-            add_pickle(path);
-    }
-    closedir(dir);
-    static const char index[] =
-        "{\"metadata\":{\"total_size\":8},\"weight_map\":{\"v1\":\"v1.npy\","
-        "\"a.w\":\"n.pth\",\"a.3\":\"n.pth\"}}";
-    add_sample(strdup(index), sizeof index - 1, AN_INDEX);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/tests/io/files/%s", root ? root : ".",
-                 i ? "nested.pth" : "v1.npy");
-        assert_int_equal(qn__file_read(path, MAX_SAMPLE, &data, &n, NULL), QN_OK);
-        temp_write(i ? "n.pth" : "v1.npy", data, n);
+        char *data = read_file_of(e->d_name, &n);
+        fuzz_add(data, n);
         free(data);
     }
+    closedir(dir);
 }
 
-/* One change: a byte, a number, a piece gone, doubled, or taken from another sample. */
-static size_t change(char *data, size_t n, size_t capacity)
+static void begin_safetensors(void)
 {
-    static const unsigned char interesting[] = "\0\1\2\x7f\x80\xff(){}[]'\",:.0129tR}Qqhjs";
-    size_t at = draw((uint32_t)n), m = 1 + draw(draw(4) ? 8 : 200);
-    const sample *other = &samples[draw((uint32_t)n_samples)];
-    m = m < n - at ? m : n - at;
-    switch (draw(7)) {
-    case 0: data[at] = (char)draw(256); break;
-    case 1: data[at] = (char)interesting[draw(sizeof interesting - 1)]; break;
-    case 2: data[at] ^= (char)(1u << draw(8)); break;
-    case 3: memmove(data + at, data + at + m, n - at - m); return n - m > 0 ? n - m : 1;
-    case 4: /* twice */
-        if (n + m > capacity)
-            break;
-        memmove(data + at + m, data + at, n - at);
-        return n + m;
-    case 5: memset(data + at, draw(2) ? 0xff : 0, m < 8 ? m : 8); break;
-    case 6: {
-        size_t from = draw((uint32_t)other->n);
-        m = m < other->n - from ? m : other->n - from;
-        memcpy(data + at, other->data + from, m);
+    static const char sharing[] =
+        "\xa0\0\0\0\0\0\0\0{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\","
+        "\"shape\":[2,1],"
+        "\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[8,10]}}";
+    char padded[8 + 160 + 10];
+    memset(padded, ' ', sizeof padded);
+    memcpy(padded, sharing, sizeof sharing - 1);
+    add_files(".safetensors");
+    fuzz_add(padded, sizeof padded);
+}
+
+static void begin_npy(void)
+{
+    add_files(".npy");
+}
+
+static void begin_npz(void)
+{
+    add_files(".npz");
+}
+
+static void begin_torch(void)
+{
+    add_files(".pth");
+}
+
+static void begin_index(void)
+{
+    static const char index[] =
+        "{\"metadata\":{\"total_size\":8},\"weight_map\":{\"v1\":\"v1.npy\","
+        "\"a.w\":\"n.safetensors\",\"a.3\":\"n.safetensors\"}}";
+    static const char *const from[] = {"v1.npy", "nested.pth.expected.safetensors"},
+                             *const to[] = {"v1.npy", "n.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        size_t n;
+        char *data = read_file_of(from[i], &n);
+        temp_write(to[i], data, n);
+        free(data);
     }
+    fuzz_add(index, sizeof index - 1);
+}
+
+/* The pickles inside checkpoints. */
+static void begin_pickle(void)
+{
+    static const char *const names[] = {"state.pth",  "nested.pth", "protocol4.pth", "wrapped.pth",
+                                        "module.pth", "list.pth",   "evil.pth"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n;
+        qn__file file;
+        qn__archive *archive;
+        char *data = read_file_of(names[i], &n);
+        assert_int_equal(qn__file_open(&file, temp_write("p", data, n), NULL), QN_OK);
+        free(data);
+        qn_error err = {0};
+        assert_int_equal(qn__archive_open(&archive, &file, &err), QN_OK);
+        uint32_t member = (uint32_t)qn__torch_find(archive);
+        n = (size_t)qn__archive_size(archive, member);
+        data = malloc(n);
+        assert_int_equal(qn__archive_read(archive, member, 0, n, data, &err), QN_OK);
+        fuzz_add(data, n);
+        free(data);
+        qn__archive_close(archive);
+        qn__file_close(&file);
     }
-    return n;
 }
 
 static void assert_refused(const qn_error *err, qn_status status)
@@ -130,36 +115,12 @@ static void assert_refused(const qn_error *err, qn_status status)
     assert_null(strchr(err->message, '\n'));
 }
 
-static qn_status check_tensor(void *user, const char *name, const qn__pickled_tensor *t,
-                              qn_error *err)
-{
-    int64_t last = t->offset, n = 1;
-    (void)user, (void)err;
-    assert_true(strlen(name) < 2000 && t->offset >= 0);
-    for (int i = 0; i < t->ndim; i++) {
-        n *= t->shape[i];
-        last += t->shape[i] ? (t->shape[i] - 1) * t->stride[i] : 0;
-    }
-    assert_true(n == 0 || (last >= t->offset && last < t->n_stored));
-    return QN_OK;
-}
-
 /* Opens it; if that works, its tensors read, or fail with a line. */
-static bool try_sample(const char *data, size_t n, int kind)
+static bool opens(const char *path)
 {
-    qn_error err = {0};
-    if (kind == A_PICKLE) {
-        char *exact = malloc(n); /* so that a read behind its end is seen */
-        memcpy(exact, data, n);
-        qn_status status = qn__pickle_read("fuzzed", exact, n, check_tensor, NULL, &err);
-        free(exact);
-        if (status != QN_OK)
-            assert_refused(&err, status);
-        return status == QN_OK;
-    }
     qn_tensors *t;
-    const char *name = kind == AN_INDEX ? "fuzzed.index.json" : "fuzzed";
-    qn_status status = qn_tensors_open(&t, temp_write(name, data, n), &err);
+    qn_error err = {0};
+    qn_status status = qn_tensors_open(&t, path, &err);
     if (status != QN_OK) {
         assert_refused(&err, status);
         return false;
@@ -178,34 +139,80 @@ static bool try_sample(const char *data, size_t n, int kind)
     return true;
 }
 
+static bool opens_file(const char *data, size_t n)
+{
+    return opens(temp_write("fuzzed", data, n));
+}
+
+static bool opens_index(const char *data, size_t n)
+{
+    return opens(temp_write("fuzzed.index.json", data, n));
+}
+
+static qn_status check_tensor(void *user, const char *name, const qn__pickled_tensor *t,
+                              qn_error *err)
+{
+    int64_t last = t->offset, n = 1;
+    (void)user, (void)err;
+    assert_true(strlen(name) < 2000 && t->offset >= 0);
+    for (int i = 0; i < t->ndim; i++) {
+        n *= t->shape[i];
+        last += t->shape[i] ? (t->shape[i] - 1) * t->stride[i] : 0;
+    }
+    assert_true(n == 0 || (last >= t->offset && last < t->n_stored));
+    return QN_OK;
+}
+
+static bool reads_pickle(const char *data, size_t n)
+{
+    qn_error err = {0};
+    qn_status status = qn__pickle_read("fuzzed", data, n, check_tensor, NULL, &err);
+    if (status != QN_OK)
+        assert_refused(&err, status);
+    return status == QN_OK;
+}
+
+static const char *const index_words[] = {
+    "v1.npy", "n.safetensors", "../", "/", "\"v1\":", "null", "{", "}", ",", "\\u0000", "1", NULL};
+static const char *const npy_words[] = {"'descr'",
+                                        "'<f4'",
+                                        "'|O'",
+                                        "True",
+                                        "(3,",
+                                        "-1",
+                                        ")",
+                                        "'shape': ",
+                                        "18446744073709551616",
+                                        "4294967296, 4294967296",
+                                        NULL};
+static const char *const pickle_words[] = {"ctorch._utils\n_rebuild_tensor_v2\n",
+                                           "ccollections\nOrderedDict\n",
+                                           "cos\nsystem\n",
+                                           "\x8a\x08",
+                                           "J\xff\xff\xff\x7f",
+                                           "r\xff\xff\xff\xff",
+                                           "X\xff\xff\xff\xff",
+                                           "h\x01",
+                                           "(",
+                                           "tR",
+                                           "\x86",
+                                           "Q",
+                                           "}",
+                                           "s",
+                                           NULL};
+
 static void test_changed_files(void **state)
 {
     (void)state;
-    const char *seconds = getenv("QUERN_FUZZ_SECONDS"), *seed = getenv("QUERN_FUZZ_SEED");
-    fuzz_state = seed ? strtoull(seed, NULL, 10) : 1;
-    read_samples();
-    double end = seconds_now() + (seconds ? atof(seconds) : 8);
-    char *data = malloc(2 * MAX_SAMPLE);
-    long files = 0, opened[3] = {0};
-    for (size_t i = 0; i < n_samples; i++)
-        try_sample(samples[i].data, samples[i].n, samples[i].kind);
-    for (; seconds_now() < end; files++) {
-        const sample *s = &samples[draw((uint32_t)n_samples)];
-        size_t n = s->n;
-        memcpy(data, s->data, n);
-        for (uint32_t i = 1 + draw(4); i > 0; i--)
-            n = change(data, n, 2 * MAX_SAMPLE);
-        double begun = seconds_now();
-        opened[s->kind] += try_sample(data, n, s->kind);
-        if (seconds_now() - begun > 20)
-            fail_msg("file %ld took %.0f s", files, seconds_now() - begun);
-    }
-    print_message("%ld changed files; opened: %ld files, %ld pickles, %ld indexes\n", files,
-                  opened[0], opened[1], opened[2]);
-    assert_true(files > 100 && opened[0] > 0 && opened[1] > 0);
-    for (size_t i = 0; i < n_samples; i++)
-        free(samples[i].data);
-    free(data);
+    static const fuzz_parser parsers[] = {
+        {"safetensors", begin_safetensors, opens_file, fuzz_json_words},
+        {"index.json", begin_index, opens_index, index_words},
+        {"npy", begin_npy, opens_file, npy_words},
+        {"npz", begin_npz, opens_file, fuzz_binary_words},
+        {"torch", begin_torch, opens_file, fuzz_binary_words},
+        {"pickle", begin_pickle, reads_pickle, pickle_words},
+    };
+    fuzz_parsers(parsers, WITH_LIBZIP ? 6 : 3);
 }
 
 int main(void)

@@ -29,6 +29,7 @@ static void run_model(qn_device *device, const char *kind, float *logits)
 static void test_every_kind(void **state)
 {
     (void)state;
+    skip_without_libzip();
     static const char *const kinds[] = {"bin", "sharded", "npz"};
     float want[VOCAB], got[VOCAB];
     qn_device *device = open_cpu(NULL);

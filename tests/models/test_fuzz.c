@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hostile configurations: those of the golden models and of a few others, changed at random
+ * (fuzz.h), have to be refused in one line, or to describe a decoder that the code behind can rely
+ * on.
+ */
+#include "fuzz.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "models/family.h"
+
+#include <math.h>
+
+static qn_device *device;
+
+static char *golden_file(const char *name, size_t *n)
+{
+    char path[PATH_MAX], *data;
+    const char *root = getenv("QUERN_SOURCE");
+    snprintf(path, sizeof path, "%s/tests/golden/%.300s", root ? root : ".", name);
+    assert_int_equal(qn__file_read(path, 1 << 24, &data, n, NULL), QN_OK);
+    return data;
+}
+
+static void add_golden(const char *name)
+{
+    size_t n;
+    char *data = golden_file(name, &n);
+    fuzz_add(data, n);
+    free(data);
+}
+
+static void assert_said(const qn_error *err, qn_status status)
+{
+    assert_true(status != QN_OK && err->code == status && err->message[0] != '\0');
+    assert_null(strchr(err->message, '\n'));
+}
+
+/* ---- config.json: what a family makes of it
+ * ----------------------------------------------------------- */
+
+static void begin_families(void)
+{
+    static const char *const names[] = {
+        "gemma2/defaults",       "gemma2/layer-types", "gemma2/uncapped", "gemma3/images",
+        "gemma3/images-new",     "gemma3/layer-types", "gemma3/text",     "llama/biased",
+        "llama/linear",          "llama/plain",        "mistral/window",  "mistral/parameters",
+        "llama/llama3-head-dim", "qwen2/untold",       "qwen2/window",    "qwen2/layer-types",
+        "qwen3/window",          "qwen3/biased",       "smollm3/list",    "smollm3/plain",
+    };
+    char name[80];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(name, sizeof name, "%s/config.json", names[i]);
+        add_golden(name);
+    }
+}
+
+static bool fits(int64_t value, int64_t most)
+{
+    return value >= 1 && value <= most;
+}
+
+static void assert_sound(const qn__decoder_config *c)
+{
+    assert_true(fits(c->n_layers, QN__MOST_LAYERS) && fits(c->hidden, 1 << 20) &&
+                fits(c->ffn, 1 << 20));
+    assert_true(fits(c->vocab, 1 << 24) && fits(c->max_positions, 1 << 30));
+    assert_true(fits(c->n_heads, 1 << 14) && fits(c->n_kv_heads, c->n_heads) &&
+                c->n_heads % c->n_kv_heads == 0);
+    assert_true(fits(c->head_dim, 1 << 20) && c->head_dim % 2 == 0 &&
+                c->n_heads * c->head_dim <= 1 << 20);
+    assert_true(c->window >= 0 && c->window <= 1 << 30);
+    assert_true(c->norm_eps >= 0 && isfinite(c->query_scale) && isfinite(c->score_cap) &&
+                isfinite(c->logit_cap));
+    assert_true(c->rope.theta >= 1 && c->rope.factor > 0 && isfinite(c->rope.theta));
+    for (int64_t i = 0; i < c->n_layers; i++)
+        assert_true(!c->layer[i].sliding || c->window > 0);
+}
+
+static bool configures(const char *data, size_t n)
+{
+    qn_error err = {0};
+    cJSON *root;
+    qn_status status = qn__json_parse(&root, "fuzzed", data, n, &err);
+    if (status != QN_OK) {
+        assert_said(&err, status);
+        return false;
+    }
+    bool any = false;
+    qn__json_at config = qn__json_root("fuzzed", root), type;
+    bool told = qn__json_find(&config, "model_type", &type) && cJSON_IsString(type.node);
+    for (int i = 0; qn__families[i]; i++) {
+        static qn__decoder_config c;
+        if (told && strcmp(type.node->valuestring, qn__families[i]->model_type) != 0)
+            continue;
+        err = (qn_error){0};
+        memset(&c, 0, sizeof c);
+        status = qn__families[i]->configure(&config, &c, &err);
+        if (status == QN_OK)
+            assert_sound(&c);
+        else
+            assert_said(&err, status);
+        any |= status == QN_OK;
+    }
+    cJSON_Delete(root);
+    return any;
+}
+
+/* ---- the files of a model directory
+ * ------------------------------------------------------------------- */
+
+static void begin_directory(void)
+{
+    static const char *const names[] = {"config.json", "model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        char name[80];
+        size_t n;
+        snprintf(name, sizeof name, "llama/plain/%s", names[i]);
+        char *data = golden_file(name, &n);
+        temp_write(names[i], data, n);
+        free(data);
+    }
+    device = open_cpu(NULL);
+}
+
+static void begin_config(void)
+{
+    begin_directory();
+    add_golden("llama/plain/config.json");
+    add_golden("llama/linear/config.json");
+    add_golden("llama/llama3-head-dim/config.json");
+}
+
+static void begin_generation(void)
+{
+    static const char *const files[] = {
+        "{\"bos_token_id\":1,\"eos_token_id\":[2,3],\"do_sample\":true,\"temperature\":0.6,\"top_"
+        "p\":0.9,\"top_k\":50,"
+        "\"repetition_penalty\":1.1,\"transformers_version\":\"4.45.0\"}",
+        "{\"eos_token_id\":2,\"max_length\":4096,\"pad_token_id\":null}", "{}"};
+    begin_directory();
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        fuzz_add(files[i], strlen(files[i]));
+}
+
+static bool opens_with(const char *name, const char *data, size_t n)
+{
+    qn_model *model;
+    qn_error err = {0};
+    qn_model_options o = {.size = sizeof o, .no_tokenizer = true, .no_weights = true};
+    temp_write(name, data, n);
+    qn_status status = qn_model_open(&model, device, temp_root, &o, &err);
+    if (status != QN_OK) {
+        assert_said(&err, status);
+        assert_null(model);
+        return false;
+    }
+    qn_sampling s = {.size = sizeof s};
+    size_t n_stop;
+    int32_t stop[4];
+    qn_model_defaults(model, &s, stop, 4, &n_stop);
+    assert_true(s.temperature >= 0 && s.temperature <= 100 && s.top_p >= 0 && s.top_p <= 1 &&
+                s.top_k >= 0);
+    qn_model_close(model);
+    return true;
+}
+
+static bool opens_config(const char *data, size_t n)
+{
+    return opens_with("config.json", data, n);
+}
+
+static bool opens_generation(const char *data, size_t n)
+{
+    return opens_with("generation_config.json", data, n);
+}
+
+static void test_changed_files(void **state)
+{
+    (void)state;
+    static const fuzz_parser parsers[] = {
+        {"config.json", begin_families, configures, fuzz_json_words},
+        {"model", begin_config, opens_config, fuzz_json_words},
+        {"generation_config.json", begin_generation, opens_generation, fuzz_json_words},
+    };
+    fuzz_parsers(parsers, sizeof parsers / sizeof *parsers);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_changed_files)};
+    return cmocka_run_group_tests(tests, temp_begin, temp_end);
+}
