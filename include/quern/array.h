@@ -89,6 +89,11 @@ QN_API const char *qn_device_name(const qn_device *device);
 /* One line about the device, such as "AVX-512, 2 threads". Writes at most `room` bytes. */
 QN_API void qn_device_describe(qn_device *device, char *text, size_t room);
 
+/* Which kernels the device chose for the work that matters: the i-th purpose, such as "matmul", and the tier
+ * whose kernel serves it, such as "avx512". False behind the last; a device without tiers has none. */
+QN_API bool qn_device_kernel(const qn_device *device, int i, const char **purpose,
+                             const char **tier);
+
 typedef struct qn_memory_stats {
     size_t active;    /* bytes in arrays that something refers to */
     size_t workspace; /* bytes for the intermediate values of a run, kept between runs */

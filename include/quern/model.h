@@ -84,7 +84,9 @@ typedef struct qn_session_options {
      * (done = total, also when it failed). */
     void (*progress)(void *user, int64_t done, int64_t total);
     void *progress_user;
-    bool rotate; /* take tokens beyond `context`: each sees the newest `context` ones, its own included */
+    bool rotate;  /* take tokens beyond `context`: each sees the newest `context` ones, its own included */
+    int64_t keep; /* rotating: of these `context` ones this many are the first ones, 64 at most; positions stay
+                     what they were. Layers with a narrower window of their own keep none. CPU alone. */
 } qn_session_options;
 
 QN_API qn_status qn_session_open(qn_session **out, qn_model *model,

@@ -57,7 +57,7 @@ static qn_status run_reply(chat *s, qn_tokens *ids, reply *r, size_t *kept, qn_e
     if (ids->n > (size_t)context)
         return qn__fail(err, QN_LIMIT,
                         "the conversation takes %zu tokens, the context holds %lld; it stays as it was "
-                        "(/reset begins anew, -c gives more room)",
+                        "(/reset begins anew, -c gives more room, --rotate forgets the oldest)",
                         ids->n, (long long)context);
     *kept = common_prefix(&s->held, ids);
     qn_session_rewind(s->session, (int64_t)*kept);
@@ -211,7 +211,7 @@ static void converse(chat *s)
             s->status = s->done = 1;
         else if (result == LINE_END)
             break;
-        else if (!quoted && message.n && message.data[0] == '/')
+        else if (!quoted && message.n && message.data[0] == '/' && !strchr(message.data, '\n'))
             chat_command_run(s, message.data);
         else if (message.n)
             say(s, &message);
@@ -227,9 +227,6 @@ static qn_status open_chat(chat *s, qn_chat **form, qn_error *err)
 {
     const arguments *a = s->arguments;
     const qn_tokenizer *t = qn_model_tokenizer(s->model.model);
-    qn_session_options options = {.size = sizeof options, .context = a->context > 0 ? a->context : 0,
-                                  .cancel = &interrupted,
-                                  .progress = isatty(STDERR_FILENO) ? show_prefill : NULL};
     if (chat_form_open(form, t, s->model.path, a, err) != QN_OK)
         return err->code;
     s->form = (chat_form){.tokenizer = t, .chat = *form, .arguments = a};
@@ -240,7 +237,7 @@ static qn_status open_chat(chat *s, qn_chat **form, qn_error *err)
                         s->model.path);
     if (a->system && conversation_system(&s->conversation, a->system, strlen(a->system), err) != QN_OK)
         return err->code;
-    return qn_session_open(&s->session, s->model.model, &options, err);
+    return open_session(&s->session, a, s->model.model, err);
 }
 
 int command_chat(arguments *a)

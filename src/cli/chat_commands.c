@@ -23,13 +23,15 @@ static void usage_error(chat *s, const char *format, const char *what)
 
 static void run_help(chat *s, const char *argument)
 {
-    (void)s, (void)argument;
+    (void)argument;
     size_t n;
     const chat_command_help *help = chat_commands_help(&n);
     for (size_t i = 0; i < n; i++)
         fprintf(stderr, "  %-18s %s\n", help[i].form, help[i].help);
     fprintf(stderr, "  %-18s %s\n", "LINE\\", "the message goes on in the next line");
     fprintf(stderr, "  %-18s %s\n", "\"\"\"LINES\"\"\"", "a message of several lines");
+    if (s->terminal)
+        fprintf(stderr, "  %-18s %s\n", "pasted text", "may have several lines; Enter sends it");
 }
 
 static void run_system(chat *s, const char *text)

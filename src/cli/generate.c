@@ -101,13 +101,9 @@ static int run_loaded(const arguments *a, const loaded *l, const char *prompt, s
     qn_error err = {0};
     qn_session *session = NULL;
     qn_tokens ids = {0};
-    qn_session_options options = {.size = sizeof options,
-                                  .context = a->context > 0 ? a->context : 0,
-                                  .cancel = &interrupted,
-                                  .progress = isatty(STDERR_FILENO) ? show_prefill : NULL};
     int code;
     if (encode_prompt(l, a, prompt, size, &ids, &err) != QN_OK ||
-        qn_session_open(&session, l->model, &options, &err) != QN_OK)
+        open_session(&session, a, l->model, &err) != QN_OK)
         code = failed(&err);
     else
         code = answer(a, l, session, &ids);

@@ -3,6 +3,9 @@
  * Lines. Ctrl-C must end a read at the prompt, so every read waits first for input or a signal, and libedit gets
  * its characters from a function of ours that does. The same function sees SIGCONT: after Ctrl-Z and fg the
  * terminal is put back into the editor's mode.
+ *
+ * Terminals put marks around what is pasted, so that the line ends in it need not end the line. The editor
+ * shows and keeps them, also in the history, as SHOWN_NEWLINE; a line that is handed out has newlines again.
  */
 #include "cli/line.h"
 #include "cli/history.h"
@@ -134,6 +137,66 @@ static int next_character(EditLine *editor, wchar_t *out)
     }
 }
 
+#define SHOWN_NEWLINE "\xe2\x90\x8a" /* U+240A, the symbol for newline */
+#define PASTE_BEGINS "\x1b[200~"
+#define PASTE_ENDS "\x1b[201~"
+
+/* Appends text with each `from` in it as `to`. */
+static bool append_exchanged(qn_text *out, const char *text, const char *from, const char *to)
+{
+    for (const char *at; (at = strstr(text, from)); text = at + strlen(from))
+        if (!text_append(out, text, (size_t)(at - text)) || !text_append(out, to, strlen(to)))
+            return false;
+    return text_append(out, text, strlen(text));
+}
+
+/* All that is pasted, up to the mark behind it. */
+static bool read_paste(EditLine *editor, qn_text *out)
+{
+    const size_t mark = strlen(PASTE_ENDS);
+    char byte;
+    while (out->n < mark || memcmp(out->data + out->n - mark, PASTE_ENDS, mark) != 0)
+        if (out->n >= LARGEST_INPUT || next_byte(editor, &byte) != 1 || !text_append(out, &byte, 1))
+            return false;
+    out->data[out->n -= mark] = 0;
+    return true;
+}
+
+/* As the editor takes it: line ends as SHOWN_NEWLINE but for those at the very end, tabs, and no other control
+ * characters. */
+static bool clean_paste(const qn_text *paste, qn_text *out)
+{
+    size_t n = paste->n;
+    while (n && (paste->data[n - 1] == '\r' || paste->data[n - 1] == '\n'))
+        n--;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)paste->data[i];
+        bool ends = c == '\r' || c == '\n', kept = (c >= 0x20 && c != 0x7f) || c == '\t';
+        if (ends ? !text_append(out, SHOWN_NEWLINE, strlen(SHOWN_NEWLINE))
+                 : kept && !text_append(out, (const char *)&c, 1))
+            return false;
+    }
+    return true;
+}
+
+static unsigned char take_paste(EditLine *editor, int key)
+{
+    (void)key;
+    qn_text paste = {0}, text = {0};
+    bool ok = read_paste(editor, &paste) && clean_paste(&paste, &text) &&
+              (!text.n || el_insertstr(editor, text.data) == 0);
+    qn_text_free(&paste);
+    qn_text_free(&text);
+    return ok ? CC_REFRESH : CC_ERROR;
+}
+
+/* Asks the terminal for the marks, or for none. */
+static void mark_pastes(bool on)
+{
+    fputs(on ? "\x1b[?2004h" : "\x1b[?2004l", stdout);
+    fflush(stdout);
+}
+
 static void add_to_history(void *user, const char *line)
 {
     HistEvent event;
@@ -159,10 +222,14 @@ static bool open_editor(line_reader *r)
     el_set(r->editor, EL_EDITOR, "emacs");
     el_set(r->editor, EL_HIST, history, r->lines);
     el_set(r->editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    /* wide: of the other kind libedit makes copies that it never frees */
+    el_wset(r->editor, EL_ADDFN, L"quern-paste", L"Insert pasted text", take_paste);
+    el_set(r->editor, EL_BIND, PASTE_BEGINS, "quern-paste", NULL);
     el_source(r->editor, NULL); /* the user's ~/.editrc, if any */
     el_wset(r->editor, EL_GETCFN, next_character);
     if (r->history)
         history_read(add_to_history, r->lines);
+    mark_pastes(true);
     return true;
 }
 
@@ -178,12 +245,12 @@ static line_result read_edited(line_reader *r, qn_text *line)
     }
     if (!text || n <= 0)
         return LINE_END;
-    size_t length = strlen(text);
-    length -= length && text[length - 1] == '\n';
-    if (!text_append(line, text, length)) {
+    if (!append_exchanged(line, text, SHOWN_NEWLINE, "\n")) {
         fprintf(stderr, "quern: out of memory for a line\n");
         return LINE_FAILED;
     }
+    if (line->n && line->data[line->n - 1] == '\n') /* of the key that ended the line */
+        line->data[--line->n] = 0;
     return LINE_READ;
 }
 
@@ -214,8 +281,10 @@ void line_close(line_reader *r)
 #ifdef QN_LIBEDIT
     if (r->lines)
         history_end(r->lines);
-    if (r->editor)
+    if (r->editor) {
+        mark_pastes(false);
         el_end(r->editor);
+    }
 #endif
     free(r);
 }
@@ -240,9 +309,15 @@ void line_remember(line_reader *r, const char *line)
     if (!*line || !r->prompts)
         return;
 #ifdef QN_LIBEDIT
-    if (r->lines)
-        add_to_history(r->lines, line);
-#endif
+    qn_text shown = {0};
+    if (r->lines && append_exchanged(&shown, line, "\n", SHOWN_NEWLINE)) {
+        add_to_history(r->lines, shown.data);
+        if (r->history)
+            history_append(shown.data);
+    }
+    qn_text_free(&shown);
+#else
     if (r->history)
         history_append(line);
+#endif
 }

@@ -23,7 +23,7 @@ typedef enum line_result {
 line_reader *line_open(bool prompts, bool history);
 void line_close(line_reader *r); /* NULL is accepted */
 
-/* The next line without its end, in place of what *line held. */
+/* The next line without its end, in place of what *line held; with newlines inside where it was pasted. */
 line_result line_read(line_reader *r, const char *prompt, qn_text *line);
 
 /* Keeps a line in the history and its file. */

@@ -3,15 +3,17 @@
  * Where a model is: the built-in one beside the binary, a path, or org/name in the Hugging Face cache, whose
  * layout https://huggingface.co/docs/hub/local-cache describes:
  *
- *     models--org--name/refs/main             the commit, as text
+ *     models--org--name/refs/main             the commit, as text; other branches and tags beside it
  *     models--org--name/snapshots/COMMIT/     the files, as links
  *
- * Names and commits become parts of paths, so only what the hub itself allows in them passes.
+ * org/name@REVISION takes a branch, a tag or a commit other than main. Names, revisions and commits become parts
+ * of paths, so only what the hub itself allows in them passes.
  */
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/shared.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,11 +21,22 @@
 
 #define NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
+static bool has_file(const char *directory, const char *name)
+{
+    char path[PATH_ROOM + 20];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return access(path, F_OK) == 0;
+}
+
 static bool has_config(const char *directory)
 {
-    char path[PATH_ROOM + 16];
-    snprintf(path, sizeof path, "%s/config.json", directory);
-    return access(path, R_OK) == 0;
+    return has_file(directory, "config.json");
+}
+
+/* A tokenizer alone is enough for quern tokenize. */
+static bool has_tokenizer(const char *directory)
+{
+    return has_file(directory, "tokenizer.json") || has_file(directory, "tokenizer.model");
 }
 
 /* Beside the binary (a build tree's or an installation's), else where it was built or installed. */
@@ -57,15 +70,25 @@ static bool is_part(const char *s, size_t n)
            s[n - 1] != '.' && !memmem(s, n, "..", 2);
 }
 
-/* name or org/name. */
-static bool is_hub_name(const char *name)
+/* What -m names in the hub's terms, taken apart. */
+typedef struct hub_name {
+    char repository[200]; /* name or org/name */
+    char revision[100];
+} hub_name;
+
+/* name or org/name, with @REVISION or without. */
+static bool parse_hub_name(const char *text, hub_name *out)
 {
-    const char *slash = strchr(name, '/');
-    size_t n = strlen(name);
-    if (!slash)
-        return is_part(name, n) && !strstr(name, "--");
-    size_t org = (size_t)(slash - name);
-    return is_part(name, org) && is_part(slash + 1, n - org - 1) && !strstr(name, "--");
+    size_t n = strcspn(text, "@");
+    const char *slash = memchr(text, '/', n), *revision = text[n] ? text + n + 1 : "main";
+    size_t org = slash ? (size_t)(slash - text) : 0;
+    if (n >= sizeof out->repository || !is_part(revision, strlen(revision)))
+        return false;
+    snprintf(out->repository, sizeof out->repository, "%.*s", (int)n, text);
+    snprintf(out->revision, sizeof out->revision, "%s", revision);
+    if (strstr(out->repository, "--"))
+        return false;
+    return slash ? is_part(text, org) && is_part(slash + 1, n - org - 1) : is_part(text, n);
 }
 
 static bool hub_folder(char *path, size_t room)
@@ -84,12 +107,18 @@ static bool hub_folder(char *path, size_t room)
     return n >= 0 && (size_t)n < room;
 }
 
-/* The commit that refs/main names. */
-static qn_status read_commit(const char *folder, char commit[100], qn_error *err)
+/* The commit that a branch or a tag names; without such a one the revision is a commit itself. */
+static qn_status read_commit(const char *folder, const char *revision, char commit[100], qn_error *err)
 {
     char path[PATH_ROOM], *text;
     size_t n;
-    snprintf(path, sizeof path, "%s/refs/main", folder);
+    bool is_directory;
+    snprintf(path, sizeof path, "%s/snapshots/%s", folder, revision);
+    if (qn__path_is_directory(path, &is_directory, NULL) == QN_OK && is_directory) {
+        snprintf(commit, 100, "%s", revision);
+        return QN_OK;
+    }
+    snprintf(path, sizeof path, "%s/refs/%s", folder, revision);
     qn_status status = qn__file_read(path, 4096, &text, &n, err);
     if (status != QN_OK)
         return status;
@@ -102,35 +131,51 @@ static qn_status read_commit(const char *folder, char commit[100], qn_error *err
     return status;
 }
 
-static qn_status locate_in_hub(const char *name, char path[PATH_ROOM], qn_error *err)
+static qn_status locate_in_hub(const hub_name *name, char path[PATH_ROOM], qn_error *err)
 {
-    char hub[3000], folder[3500], commit[100];
-    bool is_directory;
+    char hub[3000], folder[3500], commit[100], fetch[400];
+    bool is_directory, is_main = !strcmp(name->revision, "main");
     qn_error missing = {0};
-    const char *slash = strchr(name, '/');
+    const char *slash = strchr(name->repository, '/');
     if (!hub_folder(hub, sizeof hub))
         return qn__fail(err, QN_LIMIT, "the path of the Hugging Face cache is too long");
+    snprintf(fetch, sizeof fetch, "hf download %s%s%s", name->repository, is_main ? "" : " --revision ",
+             is_main ? "" : name->revision);
     snprintf(folder, sizeof folder, "%s/models--%.*s%s%s", hub,
-             slash ? (int)(slash - name) : (int)strlen(name), name, slash ? "--" : "",
+             (int)strcspn(name->repository, "/"), name->repository, slash ? "--" : "",
              slash ? slash + 1 : "");
     if (qn__path_is_directory(folder, &is_directory, &missing) != QN_OK || !is_directory)
         return qn__fail(err, QN_NOT_FOUND,
-                        "%s: no such directory, nor is it in the Hugging Face cache %s; to fetch it: hf "
-                        "download %s",
-                        name, hub, name);
-    if (read_commit(folder, commit, &missing) != QN_OK)
-        return qn__fail(err, missing.code, "%s; to fetch %s again: hf download %s", missing.message, name,
-                        name);
+                        "%s: no such directory, nor is it in the Hugging Face cache %s; to fetch it: %s",
+                        name->repository, hub, fetch);
+    if (read_commit(folder, name->revision, commit, &missing) != QN_OK)
+        return qn__fail(err, missing.code, "%s; to fetch it: %s", missing.message, fetch);
     snprintf(path, PATH_ROOM, "%s/snapshots/%s", folder, commit);
     if (!has_config(path))
-        return qn__fail(err, QN_NOT_FOUND, "%s: %s has no config.json; to fetch the model: hf download %s",
-                        name, path, name);
+        return qn__fail(err, QN_NOT_FOUND, "%s: %s has no config.json; to fetch the model: %s",
+                        name->repository, path, fetch);
+    return QN_OK;
+}
+
+#define WHAT_M_TAKES "-m takes a model's directory, or org/name of the Hugging Face cache"
+
+/* A path that is given: what more it lacks, loading says. */
+static qn_status check_path(const char *path, qn_error *err)
+{
+    struct stat info;
+    if (!*path)
+        return qn__fail(err, QN_INVALID, "the model's path is empty; " WHAT_M_TAKES);
+    if (stat(path, &info) != 0)
+        return qn__fail(err, QN_NOT_FOUND, "%s: %s; " WHAT_M_TAKES, path, strerror(errno));
+    if (S_ISDIR(info.st_mode) && !has_config(path) && !has_tokenizer(path))
+        return qn__fail(err, QN_NOT_FOUND, "%s/config.json: no such file; " WHAT_M_TAKES, path);
     return QN_OK;
 }
 
 qn_status locate_model(const char *name, char path[PATH_ROOM], qn_error *err)
 {
     struct stat info;
+    hub_name hub;
     if (!name && locate_built_in(path))
         return QN_OK;
     if (!name)
@@ -140,11 +185,11 @@ qn_status locate_model(const char *name, char path[PATH_ROOM], qn_error *err)
                         strlen(name), PATH_ROOM - 1);
     snprintf(path, PATH_ROOM, "%s", name);
     if (lstat(name, &info) == 0 || !*name || strchr("/.~", name[0]))
-        return QN_OK; /* a path; what it lacks, loading says */
-    if (!is_hub_name(name))
+        return check_path(name, err);
+    if (!parse_hub_name(name, &hub))
         return qn__fail(err, QN_NOT_FOUND,
                         "%.100s: no such directory, nor a model's name (org/name of letters, digits, and "
                         "single - _ . in between)",
                         name);
-    return locate_in_hub(name, path, err);
+    return locate_in_hub(&hub, path, err);
 }

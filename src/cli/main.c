@@ -11,13 +11,14 @@ const command commands[] = {
     {{"generate", OF_GENERATE, NULL}, "write text behind a prompt",
      "Writes text behind a prompt. The text goes to standard output, the rest to standard error.",
      "A chat model answers the prompt, through its own chat template where it has one; --raw continues "
-     "it. Ctrl-C stops, also in the middle of a long prompt.",
+     "it. Ctrl-C stops, also in the middle of a long prompt. With --rotate text goes on beyond the "
+     "context: each token then sees the first 4 and the newest ones, as many in all as the context holds.",
      command_generate},
     {{"chat", OF_CHAT, NULL}, "talk with a model",
      "A conversation: a message a line, and the model's replies. /help lists the commands.",
      "A line that ends in a backslash goes on in the next one; \"\"\" at the beginning of a line begins a "
-     "message of several lines, which \"\"\" at the end of one ends. A line that begins with / is a "
-     "command. Ctrl-C stops a reply; at the prompt it drops the line, and a second one, or Ctrl-D, ends "
+     "message of several lines, which \"\"\" at the end of one ends. Pasted text may have several lines, too; "
+     "Enter sends it. A line that begins with / is a command. Ctrl-C stops a reply; at the prompt it drops the line, and a second one, or Ctrl-D, ends "
      "the chat. Where standard input is no terminal there are no prompts: messages and commands are "
      "read line by line, and replies alone go to standard output.",
      command_chat},
@@ -32,7 +33,7 @@ const command commands[] = {
      "input.",
      command_template},
     {{"info", OF_INFO, NULL}, "describe a model, without loading it",
-     "Prints what a model is and what memory it needs; reads its headers, not its weights.",
+     "Prints what a model is, what memory it needs and which kernels serve it; reads its headers, not its weights.",
      "Memory is that of the weights and of a cache of --context positions; a run needs some more for "
      "intermediate values.",
      command_info},
@@ -62,6 +63,34 @@ static int print_page(const char *name)
     return 2;
 }
 
+static const command *find_command(const char *name)
+{
+    const char *names[MOST_COMMANDS];
+    for (size_t i = 0; i < n_commands; i++) {
+        names[i] = commands[i].user.name;
+        if (!strcmp(name, names[i]))
+            return &commands[i];
+    }
+    const char *nearest = options_nearest(name, names, n_commands);
+    fprintf(stderr, "quern: unknown command \"%s\"%s%s%s\n", name,
+            nearest ? "; did you mean " : "; see quern --help", nearest ? nearest : "",
+            nearest ? "?" : "");
+    return NULL;
+}
+
+/* `quern help`, with or without a command. */
+static int print_help(const char *name)
+{
+    if (!name) {
+        help_overview(stdout);
+        return 0;
+    }
+    const command *c = find_command(name);
+    if (c)
+        help_command(c);
+    return c ? 0 : 2;
+}
+
 static int dispatch(int argc, char **argv)
 {
     if (argc < 2) {
@@ -72,23 +101,12 @@ static int dispatch(int argc, char **argv)
         printf("quern %s\n", qn_version());
         return 0;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-        help_overview(stdout);
-        return 0;
-    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+        return print_help(argv[2]);
     if (!strcmp(argv[1], "--man"))
         return print_page(argv[2]);
-    const char *names[MOST_COMMANDS];
-    for (size_t i = 0; i < n_commands; i++) {
-        names[i] = commands[i].user.name;
-        if (!strcmp(argv[1], names[i]))
-            return run_command(&commands[i], argc - 1, argv + 1);
-    }
-    const char *nearest = options_nearest(argv[1], names, n_commands);
-    fprintf(stderr, "quern: unknown command \"%s\"%s%s%s\n", argv[1],
-            nearest ? "; did you mean " : "; see quern --help", nearest ? nearest : "",
-            nearest ? "?" : "");
-    return 2;
+    const command *c = find_command(argv[1]);
+    return c ? run_command(c, argc - 1, argv + 1) : 2;
 }
 
 /* What was printed must have arrived: a full disk is a failure, whatever the command thought. */

@@ -16,7 +16,7 @@
 
 static const option table[] = {
     {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
-     "a Hugging Face model directory, or org/name in its cache; without it the built-in model"},
+     "a Hugging Face model directory, or org/name[@REVISION] in its cache; else the built-in model"},
     {"prompt", 'p', OPTION_STRING, OF_GENERATE, AT(prompt), 0, 0, "TEXT",
      "what to answer or continue; - reads standard input"},
     {"prompt", 'p', OPTION_STRING, OF_TOKENIZE, AT(prompt), 0, 0, "TEXT",
@@ -29,6 +29,8 @@ static const option table[] = {
      "stop after this many tokens (default: when the model ends)"},
     {"context", 'c', OPTION_INTEGER, OF_MODEL | OF_INFO, AT(context), 1, 1 << 30, "N",
      "positions at most (default: the model's)"},
+    {"rotate", 0, OPTION_FLAG, OF_MODEL, AT(rotate), 0, 0, NULL,
+     "go on beyond the context: forget the oldest tokens but the first 4"},
     {"threads", 't', OPTION_INTEGER, OF_MODEL | OF_INFO, AT(threads), 1, 1024, "N",
      "CPU threads (default: the CPUs it may use)"},
     {"temp", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(temperature), 0, 1e6, "X",

@@ -17,7 +17,7 @@ typedef struct arguments {
     const char *file; /* the word that is no option, of the commands that take one */
     int64_t max_tokens, context, threads, top_k, seed;
     double temperature, top_p, min_p, repeat_penalty;
-    bool raw, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt, no_history;
+    bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt, no_history;
     const char *template_vars[MOST_TEMPLATE_VARS];
     size_t n_template_vars;
 } arguments;

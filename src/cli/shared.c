@@ -104,7 +104,7 @@ static void log_line(void *user, qn_log_level level, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
-int open_loaded(loaded *l, const arguments *a, bool no_weights)
+int open_loaded(loaded *l, const arguments *a, bool describe)
 {
     qn_error err = {0};
     l->device = NULL;
@@ -114,7 +114,8 @@ int open_loaded(loaded *l, const arguments *a, bool no_weights)
                                         .log = a->verbose ? log_line : NULL};
     int shown = -1;
     qn_model_options options = {.size = sizeof options, .progress = show_load,
-                                .progress_user = &shown, .no_weights = no_weights};
+                                .progress_user = &shown, .no_weights = describe,
+                                .no_tokenizer = describe};
     double begun = seconds();
     if (locate_model(a->model, l->path, &err) != QN_OK ||
         qn_device_open(&l->device, a->device, &device_options, &err) != QN_OK ||
@@ -128,6 +129,21 @@ void close_loaded(loaded *l)
 {
     qn_model_close(l->model);
     qn_device_close(l->device);
+}
+
+enum { KEPT_TOKENS = 4 }; /* models lean on the first ones (arXiv:2309.17453); mlx-lm keeps as many */
+
+qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err)
+{
+    qn_model_info info;
+    qn_model_get_info(model, &info);
+    int64_t context = a->context > 0 ? a->context : info.max_positions;
+    qn_session_options options = {.size = sizeof options, .context = context, .cancel = &interrupted,
+                                  .progress = isatty(STDERR_FILENO) ? show_prefill : NULL,
+                                  .rotate = a->rotate};
+    if (a->rotate)
+        options.keep = context > KEPT_TOKENS ? KEPT_TOKENS : context - 1;
+    return qn_session_open(out, model, &options, err);
 }
 
 qn_sampling sampling_of(const arguments *a, const qn_model *model)

@@ -36,8 +36,8 @@ void wake_input(void); /* for signal handlers */
 
 enum { PATH_ROOM = 4200 };
 
-/* Where the model that -m names is: NULL is the built-in model, a path stays as it is, org/name is looked
- * up in the Hugging Face cache. */
+/* Where the model that -m names is: NULL is the built-in model, a path stays as it is, org/name, maybe
+ * with @REVISION, is looked up in the Hugging Face cache. */
 qn_status locate_model(const char *name, char path[PATH_ROOM], qn_error *err);
 
 typedef struct loaded {
@@ -48,9 +48,13 @@ typedef struct loaded {
 } loaded;
 
 /* Opens the device and the model of the arguments, with its progress on a terminal. close_loaded also after a
- * failure, of which a line has been printed. Returns the exit status. */
-int open_loaded(loaded *l, const arguments *a, bool no_weights);
+ * failure, of which a line has been printed. Returns the exit status. `describe`: to be described only, without
+ * its weights and its tokenizer. */
+int open_loaded(loaded *l, const arguments *a, bool describe);
 void close_loaded(loaded *l);
+
+/* A session as the arguments ask for it, which Ctrl-C stops. */
+qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err);
 
 /* What of sampling the model asks for, and what the arguments say instead. */
 qn_sampling sampling_of(const arguments *a, const qn_model *model);

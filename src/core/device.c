@@ -49,6 +49,11 @@ void qn_device_describe(qn_device *device, char *text, size_t room)
     device->ops->describe(device, text, room);
 }
 
+bool qn_device_kernel(const qn_device *device, int i, const char **purpose, const char **tier)
+{
+    return i >= 0 && device->ops->chosen && device->ops->chosen(device, i, purpose, tier);
+}
+
 void qn__log(qn_device *device, qn_log_level level, const char *format, ...)
 {
     if (!device->log)

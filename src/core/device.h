@@ -42,6 +42,9 @@ typedef struct qn__device_ops {
 
     /* One line for people: "AVX-512, 2 threads". */
     void (*describe)(qn_device *device, char *text, size_t room);
+
+    /* qn_device_kernel; NULL: there is no choice of kernels. */
+    bool (*chosen)(const qn_device *device, int i, const char **purpose, const char **tier);
 } qn__device_ops;
 
 struct qn_device {

@@ -42,6 +42,11 @@ static int attend_part(const qn__cpu_attend *a, size_t t, size_t b, size_t *s0, 
 {
     size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0,
            end = a->end[t] > 0 ? (size_t)a->end[t] : 0;
+    if (a->keep && b == 0) {
+        *s0 = 0;
+        *s1 = a->keep;
+        return begin < end;
+    }
     size_t low = b * ATTEND_BLOCK, high = low + ATTEND_BLOCK;
     begin = begin > low ? begin : low;
     end = end < high ? end : high;
@@ -268,7 +273,7 @@ static void attend_rows(const qn__cpu_attend *a, void *scratch)
         size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0;
         if (a->end[t] <= 0 || begin >= (size_t)a->end[t])
             continue;
-        low = begin < low ? begin : low;
+        low = a->keep ? 0 : begin < low ? begin : low;
         high = (size_t)a->end[t] > high ? (size_t)a->end[t] : high;
     }
     for (size_t r = 0; r < rows; r++) {

@@ -9,6 +9,7 @@
 #include "cpu/cpu.h"
 #include "quant/format.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -190,6 +191,50 @@ static void cpu_describe(qn_device *device, char *text, size_t room)
     snprintf(text, room, "%s, %d thread%s", cpu->table.tier, n, n == 1 ? "" : "s");
 }
 
+/* The interpreter of fused chains of each tier. */
+static const struct {
+    const char *tier;
+    void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
+} interpreters[] = {
+    {"ref", qn__cpu_run_tape_ref},
+#if defined(__x86_64__)
+    {"avx2", qn__cpu_run_tape_avx2},
+    {"avx512", qn__cpu_run_tape_avx512},
+#elif defined(__aarch64__)
+    {"neon", qn__cpu_run_tape_neon},
+#endif
+};
+
+/* What of the table a model's speed hangs on; fused chains have kernels beside it. */
+static const struct {
+    const char *purpose;
+    size_t entry;
+} purposes[] = {
+    {"matmul", offsetof(qn__cpu_kernels, matmul)},
+    {"attention", offsetof(qn__cpu_kernels, attend)},
+    {"cache", offsetof(qn__cpu_kernels, cache_write)},
+    {"norm", offsetof(qn__cpu_kernels, rms_norm)},
+    {"rope", offsetof(qn__cpu_kernels, rope)},
+    {"argmax", offsetof(qn__cpu_kernels, argmax)},
+    {"packing", offsetof(qn__cpu_kernels, pack_rows)},
+};
+enum { N_PURPOSES = sizeof purposes / sizeof *purposes };
+
+static bool cpu_chosen(const qn_device *device, int i, const char **purpose, const char **tier)
+{
+    const qn__cpu *cpu = device->state;
+    if (i < N_PURPOSES) {
+        *purpose = purposes[i].purpose;
+        *tier = qn__cpu_kernel_tier(&cpu->table, purposes[i].entry);
+        return true;
+    }
+    *purpose = "elementwise";
+    for (size_t k = 0; k < sizeof interpreters / sizeof *interpreters; k++)
+        if (cpu->tape_op.run == interpreters[k].run)
+            *tier = interpreters[k].tier;
+    return i == N_PURPOSES;
+}
+
 static void cpu_close(qn_device *device)
 {
     qn__cpu *cpu = device->state;
@@ -215,20 +260,7 @@ static const qn__device_ops cpu_ops = {
     .submit = qn__cpu_submit,
     .wait = qn__cpu_wait,
     .describe = cpu_describe,
-};
-
-/* The interpreter of fused chains of each tier. */
-static const struct {
-    const char *tier;
-    void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
-} interpreters[] = {
-    {"ref", qn__cpu_run_tape_ref},
-#if defined(__x86_64__)
-    {"avx2", qn__cpu_run_tape_avx2},
-    {"avx512", qn__cpu_run_tape_avx512},
-#elif defined(__aarch64__)
-    {"neon", qn__cpu_run_tape_neon},
-#endif
+    .chosen = cpu_chosen,
 };
 
 static qn_status choose_tier(qn__cpu *cpu, const qn_device_options *options, qn_error *err)

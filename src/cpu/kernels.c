@@ -99,6 +99,29 @@ const char *qn__cpu_tier_name(int i)
     return i >= 0 && i < QN_CPU_TIERS ? tiers[i] : NULL;
 }
 
+/* The reference and the tiers up to this one. */
+static void fill_up_to(qn__cpu_kernels *t, int tier)
+{
+    memset(t, 0, sizeof *t);
+    t->tier = tiers[tier];
+    qn__cpu_fill_ref_matmul(t);
+    qn__cpu_fill_ref_rows(t);
+    qn__cpu_fill_ref_f64(t);
+    qn__cpu_fill_ref_attend(t);
+    fill_tier(t, tier);
+}
+
+const char *qn__cpu_kernel_tier(const qn__cpu_kernels *t, size_t offset)
+{
+    qn__cpu_kernels lower;
+    for (int tier = 0; tiers[tier] != t->tier; tier++) {
+        fill_up_to(&lower, tier);
+        if (!memcmp((const char *)&lower + offset, (const char *)t + offset, sizeof t->matmul))
+            return tiers[tier];
+    }
+    return t->tier;
+}
+
 int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier)
 {
     int best = best_tier(), tier = best, status = 0;
@@ -110,12 +133,6 @@ int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier)
             status = -1;
         }
     }
-    memset(t, 0, sizeof *t);
-    t->tier = tiers[tier];
-    qn__cpu_fill_ref_matmul(t);
-    qn__cpu_fill_ref_rows(t);
-    qn__cpu_fill_ref_f64(t);
-    qn__cpu_fill_ref_attend(t);
-    fill_tier(t, tier);
+    fill_up_to(t, tier);
     return status;
 }

@@ -174,7 +174,8 @@ typedef struct qn__cpu_rope_f64 {
  * exist for them.
  * Token t sees keys begin[t] .. end[t] - 1. score = scale * (q . k), then
  * softcap * tanh(score / softcap) when softcap > 0. sink[h], when given, joins the softmax's
- * denominator as one more logit. A token without keys gives zeros.
+ * denominator as one more logit. A token without keys gives zeros. With keep > 0 (64 at most) every token
+ * sees keys 0 .. keep - 1, too, and begin[t] is 64 at least.
  */
 /* clang-format on */
 typedef struct qn__cpu_attend {
@@ -191,6 +192,7 @@ typedef struct qn__cpu_attend {
     const int32_t *begin, *end; /* [tokens] */
     const float *sink;          /* [heads] or NULL */
     float scale, softcap;
+    size_t keep;
 } qn__cpu_attend;
 
 /* Writes keys and values of one KV head at positions pos .. pos + n - 1 (f32 rows, rounded to the
@@ -303,6 +305,9 @@ typedef struct qn__cpu_kernels {
  * reference).
  */
 int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier);
+
+/* Which tier filled the entry at `offset` of t: the lowest whose table has it, too. */
+const char *qn__cpu_kernel_tier(const qn__cpu_kernels *t, size_t offset);
 
 /* The tiers of this architecture, lowest first; NULL behind the last. */
 const char *qn__cpu_tier_name(int i);

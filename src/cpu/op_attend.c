@@ -129,20 +129,23 @@ static void write_rows(const qn__cpu_step *step, const qn__cpu_part *part, int64
 }
 
 /* Position p goes to slot p mod capacity: a cache that grows is never at its end, one that does not is a
- * ring. */
+ * ring. Pinned slots are the first positions', and the ring lies behind them. */
 static void run_write(const qn__cpu_step *step, const qn__cpu_part *part)
 {
     const qn__operand *rows = &step->call->operand[1], *y = &step->call->operand[3];
     int64_t heads = rows->shape[1], n = rows->shape[2];
     int64_t capacity = step->call->op == QN__OP_WRITE_KEYS ? y->shape[2] * 16 : y->shape[2];
+    int64_t pinned = ((const qn__write_params *)step->call->params)->pinned, ring = capacity - pinned;
     for (int64_t i = part->begin; i < part->end; i++) {
         int64_t b = i / heads, h = i % heads, at = offset_of(&step->call->operand[2], part->at[2], b);
-        if (at < 0 || !n || n > capacity)
+        if (at < 0 || ring <= 0 || n > capacity)
             continue; /* the session checks positions; never write outside */
-        int64_t slot = at % capacity, room = capacity - slot, first = n < room ? n : room;
-        write_rows(step, part, b, h, 0, slot, first);
-        if (first < n)
-            write_rows(step, part, b, h, first, 0, n - first);
+        for (int64_t row = 0, take; row < n; row += take) {
+            int64_t p = at + row, slot = p < pinned ? p : pinned + (p - pinned) % ring;
+            int64_t room = (p < pinned ? pinned : capacity) - slot;
+            take = n - row < room ? n - row : room;
+            write_rows(step, part, b, h, row, slot, take);
+        }
     }
 }
 
@@ -153,8 +156,15 @@ const qn__cpu_op qn__cpu_write_values = {
 
 /* ---- attending: a unit is one KV head of one batch by a tile of positions ------------------------------------------ */
 
+enum { BLOCK = 64 }; /* keys that the kernel visits at once, and a page of its page table */
+
 static bool accepts_attend(const qn_array *node)
 {
+    const qn__attention_params *p = node->params;
+    int64_t capacity = node->in[2]->shape[2];
+    if (p->keep && (p->keep < 0 || p->keep > QN__PINNED || p->window <= 0 || capacity % BLOCK ||
+                    capacity <= QN__PINNED))
+        return false;
     return cache_type(node->in[1]) && node->in[1]->dtype == node->in[2]->dtype &&
            node->in[0]->stride[3] == 1;
 }
@@ -172,35 +182,47 @@ static int64_t tiles_of_call(const qn__call *call)
     return (call->operand[0].shape[2] + tile - 1) / tile;
 }
 
-enum { BLOCK = 64 }; /* keys that the kernel visits at once, and a page of its page table */
+static int64_t pinned_slots(const qn__attention_params *p)
+{
+    return p->keep ? QN__PINNED : 0;
+}
 
 /* Whether the cache is a ring: only what a window sees is in it. */
 static bool is_ring(const qn__call *call)
 {
     const qn__attention_params *p = call->params;
-    int64_t capacity = call->operand[2].shape[2];
-    return p->window > 0 && p->window <= capacity && capacity % BLOCK == 0;
+    int64_t ring = call->operand[2].shape[2] - pinned_slots(p);
+    return p->window > 0 && p->window <= ring && ring % BLOCK == 0;
 }
 
 /* Pages that the queries of a tile see at most. */
 static int64_t most_pages(const qn__call *call)
 {
     const qn__attention_params *p = call->params;
-    return is_ring(call) ? (p->window + tile_of_call(call)) / BLOCK + 2 : 0;
+    return is_ring(call) || p->keep ? (p->window + tile_of_call(call)) / BLOCK + 3 : 0;
 }
 
-/* A ring's blocks from the first one seen on become blocks 0, 1 ... of a page table; the kernel's order
- * is anchored at blocks, so no bit depends on where they are counted from. */
-static void find_pages(qn__cpu_attend *a, uint32_t *pages, int32_t *begin, int32_t *end,
-                       int64_t capacity)
+/* Where block b of a ring's keys is. */
+static uint32_t page_of(int64_t b, int64_t pinned, int64_t capacity)
 {
-    int32_t first = begin[0] / BLOCK, n = (int32_t)(capacity / BLOCK);
+    pinned /= BLOCK;
+    return (uint32_t)(b < pinned ? b : pinned + (b - pinned) % (capacity / BLOCK - pinned));
+}
+
+/* A ring's blocks from the first one seen on become blocks 0, 1 ... of a page table, behind one for the keys
+ * that are kept; the kernel's order is anchored at blocks, so no bit depends on where they are counted from. */
+static void find_pages(qn__cpu_attend *a, uint32_t *pages, int32_t *begin, int32_t *end,
+                       int64_t pinned, int64_t capacity)
+{
+    int32_t first = begin[0] / BLOCK, kept = a->keep > 0;
     int32_t used = (end[a->tokens - 1] + BLOCK - 1) / BLOCK - first;
+    if (kept)
+        pages[0] = 0;
     for (int32_t i = 0; i < used; i++)
-        pages[i] = (uint32_t)((first + i) % n);
+        pages[kept + i] = page_of(first + i, pinned, capacity);
     for (size_t i = 0; i < a->tokens; i++) {
-        begin[i] -= first * BLOCK;
-        end[i] -= first * BLOCK;
+        begin[i] += (kept - first) * BLOCK;
+        end[i] += (kept - first) * BLOCK;
     }
     a->pages = pages;
 }
@@ -225,6 +247,16 @@ static int64_t balanced_tile(int64_t i, int64_t n)
     return i % 2 ? n - 1 - i / 2 : i / 2;
 }
 
+/* Tokens whose window has left the first keys behind, those of them that are kept aside: they begin at token n,
+ * and the ones before see all keys. */
+static int64_t first_apart(const int32_t *begin, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && begin[i] == 0)
+        i++;
+    return i;
+}
+
 static void attend_tile(const qn__cpu_step *step, const qn__cpu_part *part, int64_t b, int64_t g,
                         int64_t tile)
 {
@@ -245,7 +277,7 @@ static void attend_tile(const qn__cpu_step *step, const qn__cpu_part *part, int6
         int64_t last = offset + first + i + 1;
         last = last < 0 ? 0 : last > capacity && !ring ? capacity : last;
         end[i] = (int32_t)last;
-        begin[i] = p->window && last > p->window ? (int32_t)(last - p->window) : 0;
+        begin[i] = p->window && last > p->window + p->keep ? (int32_t)(last - p->window) : 0;
     }
     size_t bytes = qn__dtype_size((qn_dtype)k->dtype);
     qn__cpu_attend a = {
@@ -262,8 +294,21 @@ static void attend_tile(const qn__cpu_step *step, const qn__cpu_part *part, int6
              first * y->stride[2],
         .o_token = (size_t)y->stride[2], .o_head = (size_t)y->stride[1],
         .begin = begin, .end = end, .scale = p->scale, .softcap = p->softcap};
-    if (ring && end[n - 1] > capacity)
-        find_pages(&a, pages, begin, end, capacity);
+    int64_t together = p->keep ? first_apart(begin, n) : 0;
+    if (together) {
+        a.tokens = (size_t)together;
+        step->table->attend(&a, scratch);
+        a.tokens = (size_t)(n - together);
+        a.q += (size_t)together * a.q_token;
+        a.o += (size_t)together * a.o_token;
+        a.begin = begin += together;
+        a.end = end += together;
+    }
+    if (!a.tokens)
+        return;
+    a.keep = (size_t)p->keep;
+    if (a.keep || (ring && end[a.tokens - 1] > capacity))
+        find_pages(&a, pages, begin, end, pinned_slots(p), capacity);
     step->table->attend(&a, scratch);
 }
 

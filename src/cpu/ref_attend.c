@@ -6,6 +6,7 @@
  * merged left to right, plain sums in key order. Only keys inside the row's range are read.
  * Invariant: a row's bits depend on its q, its range and the keys and values inside it.
  */
+#include <stdbool.h>
 #include <math.h>
 
 #include "half.h"
@@ -53,8 +54,10 @@ static void ref_attend_row(const qn__cpu_attend *a, const float *q, float *o, si
     float max = -INFINITY, total = 0.0f;
     for (size_t i = 0; i < a->dv; i++)
         o[i] = 0.0f;
-    for (size_t s0 = begin; s0 < end;) {
-        size_t s1 = (s0 / REF_BLOCK + 1) * REF_BLOCK < end ? (s0 / REF_BLOCK + 1) * REF_BLOCK : end;
+    for (size_t s0 = a->keep ? 0 : begin; begin < end && s0 < end;) {
+        bool kept = s0 < a->keep;
+        size_t last = kept ? a->keep : end, block = (s0 / REF_BLOCK + 1) * REF_BLOCK;
+        size_t s1 = block < last ? block : last;
         float p[REF_BLOCK], top = max;
         for (size_t s = s0; s < s1; s++) {
             p[s - s0] = ref_score(a, q, s);
@@ -74,7 +77,7 @@ static void ref_attend_row(const qn__cpu_attend *a, const float *q, float *o, si
                 o[i] += p[s - s0] * ref_element(a->type, a->v, slot * a->ldv + i);
         }
         max = top;
-        s0 = s1;
+        s0 = kept ? begin : s1;
     }
     float fade = 1.0f;
     if (sink && begin < end) {

@@ -26,8 +26,14 @@ static bool launch_write(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, write_cache, qn__cuda_elements(rows), false, args, call, 1, 2, 3);
 }
 
-const qn__cuda_op qn__cuda_write_keys = {QN__OP_WRITE_KEYS, is_cache, launch_write};
-const qn__cuda_op qn__cuda_write_values = {QN__OP_WRITE_VALUES, is_cache, launch_write};
+/* Kept first keys are the CPU's alone. */
+static bool takes_write(const qn_array *node)
+{
+    return is_cache(node) && !((const qn__write_params *)node->params)->pinned;
+}
+
+const qn__cuda_op qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write};
+const qn__cuda_op qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write};
 
 enum { LONGEST = 2048 }; /* elements of a head: what the kernel's shared memory holds */
 

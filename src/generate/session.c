@@ -42,22 +42,24 @@ static qn_status check_options(const qn_session_options *o, qn_error *err)
     return QN_OK;
 }
 
-/* The windows of sliding layers; with `limit`, every layer sees that many positions at most. */
-static void set_windows(qn_session *session, const qn__decoder_config *c, int64_t limit)
+/* The windows of sliding layers; with `limit`, every layer sees that many positions at most, of which those
+ * that do not slide keep the first `keep`. */
+static void set_windows(qn_session *session, const qn__decoder_config *c, int64_t limit, int64_t keep)
 {
     for (int i = 0; i < c->n_layers; i++) {
         int64_t window = c->layer[i].sliding ? c->window : 0;
-        if (limit && (!window || limit < window))
+        bool limited = limit && (!window || limit < window);
+        if (limited)
             window = limit;
         if (!window || window >= session->context)
             continue;
-        qn__cache_set_window(&session->cache, i, window, session->chunk);
+        qn__cache_set_window(&session->cache, i, window, limited ? keep : 0, session->chunk);
         session->remembers = true;
     }
 }
 
 static qn_status begin_cache(qn_session *session, const qn__decoder_config *c, int64_t limit,
-                             qn_error *err)
+                             int64_t keep, qn_error *err)
 {
     qn__cache_shape shape = {.n_layers = (int)c->n_layers, .batch = session->batch,
                              .heads = c->n_kv_heads, .key_dim = c->head_dim,
@@ -65,7 +67,7 @@ static qn_status begin_cache(qn_session *session, const qn__decoder_config *c, i
                              .dtype = c->dtype == QN_BF16 ? QN_BF16 : QN_F32};
     if (qn__cache_begin(&session->cache, &shape, err) != QN_OK)
         return err->code;
-    set_windows(session, c, limit);
+    set_windows(session, c, limit, keep);
     return QN_OK;
 }
 
@@ -79,10 +81,15 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
         return err->code;
     if (!model->decoder.embedding)
         return qn__fail(err, QN_STATE, "the model was opened without its weights");
+    int64_t limit = o->context ? o->context : c->max_positions;
+    if (o->keep < 0 || o->keep > QN__PINNED || (o->keep && (!o->rotate || o->keep >= limit)))
+        return qn__fail(err, QN_INVALID,
+                        "session: keep %lld; a rotating session keeps 0 to %d first tokens, fewer than its "
+                        "context of %lld",
+                        (long long)o->keep, QN__PINNED, (long long)limit);
     qn_session *session = calloc(1, sizeof *session);
     if (!session)
         return qn__fail_memory(err, "a session");
-    int64_t limit = o->context ? o->context : c->max_positions;
     session->batch = o->batch ? o->batch : 1;
     session->chunk = o->prefill_chunk ? o->prefill_chunk : PREFILL_CHUNK;
     session->chunk = session->chunk < limit ? session->chunk : limit;
@@ -91,7 +98,7 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
     session->progress = o->progress;
     session->progress_user = o->progress_user;
     session->logits = malloc((size_t)(session->batch * c->vocab) * sizeof(float));
-    if (!session->logits || begin_cache(session, c, o->rotate ? limit : 0, err) != QN_OK) {
+    if (!session->logits || begin_cache(session, c, o->rotate ? limit : 0, o->keep, err) != QN_OK) {
         free(session->logits);
         free(session);
         return qn__fail_memory(err, "a session");
@@ -355,7 +362,7 @@ uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions)
     int64_t n = positions > 0 && positions <= MOST_POSITIONS ? positions : c->max_positions;
     qn_session session = {.batch = 1, .context = n, .chunk = n < PREFILL_CHUNK ? n : PREFILL_CHUNK};
     qn_error err = {0};
-    if (begin_cache(&session, c, 0, &err) != QN_OK)
+    if (begin_cache(&session, c, 0, 0, &err) != QN_OK)
         return 0;
     session.cache.capacity = (n + QN__CACHE_CHUNK - 1) / QN__CACHE_CHUNK * QN__CACHE_CHUNK;
     uint64_t bytes = qn__cache_bytes(&session.cache);

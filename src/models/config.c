@@ -95,7 +95,40 @@ static qn_status read_llama3(const qn__json_at *r, qn__rope_config *rope, qn_err
     return QN_OK;
 }
 
-qn_status qn__config_rope_object(const qn__json_at *r, qn__rope_config *rope, qn_error *err)
+/* original_max_position_embeddings is max_position_embeddings where absent; a null factor is what lies between
+ * the two. */
+static qn_status read_yarn(const qn__json_at *r, int64_t positions, qn__rope_config *rope, qn_error *err)
+{
+    double mscale = 0, mscale_all = 0;
+    bool truncate = true;
+    rope->kind = QN__ROPE_YARN;
+    rope->original_positions = (double)positions;
+    if (qn__json_opt_number(r, "original_max_position_embeddings", 1, 1e9, &rope->original_positions,
+                            err) != QN_OK)
+        return err->code;
+    rope->factor = (double)positions / rope->original_positions;
+    if (!cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(r->node, "factor")) &&
+        qn__json_get_number(r, "factor", 1e-6, 1e6, &rope->factor, err) != QN_OK)
+        return err->code;
+    if (qn__json_opt_number(r, "beta_fast", 0, 1e9, &rope->fast, err) != QN_OK ||
+        qn__json_opt_number(r, "beta_slow", 0, 1e9, &rope->slow, err) != QN_OK ||
+        qn__json_opt_number(r, "attention_factor", 1e-3, 1e3, &rope->attention, err) != QN_OK ||
+        qn__json_opt_number(r, "mscale", 0, 1e3, &mscale, err) != QN_OK ||
+        qn__json_opt_number(r, "mscale_all_dim", 0, 1e3, &mscale_all, err) != QN_OK ||
+        qn__json_opt_bool(r, "truncate", &truncate, err) != QN_OK)
+        return err->code;
+    if (rope->theta == 1)
+        return qn__json_fail(r, QN_FORMAT, err, "yarn needs a rope_theta above 1");
+    rope->fast = rope->fast != 0 ? rope->fast : 32;
+    rope->slow = rope->slow != 0 ? rope->slow : 1;
+    rope->fractional = !truncate;
+    if (rope->attention == 0)
+        rope->attention = qn__rope_yarn_attention(rope->factor, mscale, mscale_all);
+    return QN_OK;
+}
+
+qn_status qn__config_rope_object(const qn__json_at *r, int64_t positions, qn__rope_config *rope,
+                                 qn_error *err)
 {
     if (!cJSON_IsObject(r->node))
         return qn__json_fail(r, QN_FORMAT, err, "is not an object");
@@ -110,17 +143,19 @@ qn_status qn__config_rope_object(const qn__json_at *r, qn__rope_config *rope, qn
         return qn__json_fail(r, QN_UNSUPPORTED, err, "partial_rotary_factor %g; supported is 1", part);
     if (!strcmp(type, "default"))
         return QN_OK;
+    if (!strcmp(type, "yarn"))
+        return read_yarn(r, positions, rope, err);
     if (strcmp(type, "linear") && strcmp(type, "llama3"))
         return qn__json_fail(r, QN_UNSUPPORTED, err,
-                             "rope type \"%s\"; supported are default, linear and llama3", type);
+                             "rope type \"%s\"; supported are default, linear, llama3 and yarn", type);
     if (qn__json_get_number(r, "factor", 1e-6, 1e6, &rope->factor, err) != QN_OK)
         return err->code;
     rope->kind = QN__ROPE_LINEAR;
     return strcmp(type, "llama3") ? QN_OK : read_llama3(r, rope, err);
 }
 
-qn_status qn__config_rope(const qn__json_at *c, double default_theta, qn__rope_config *rope,
-                          qn_error *err)
+qn_status qn__config_rope(const qn__json_at *c, double default_theta, int64_t positions,
+                          qn__rope_config *rope, qn_error *err)
 {
     *rope = (qn__rope_config){.theta = default_theta, .factor = 1};
     double part = 1;
@@ -132,7 +167,7 @@ qn_status qn__config_rope(const qn__json_at *c, double default_theta, qn__rope_c
     qn__json_at r;
     if (!qn__json_find(c, "rope_parameters", &r) && !qn__json_find(c, "rope_scaling", &r))
         return QN_OK;
-    return qn__config_rope_object(&r, rope, err);
+    return qn__config_rope_object(&r, positions, rope, err);
 }
 
 qn_status qn__config_nullable(const qn__json_at *c, const char *key, double least, double most,

@@ -42,6 +42,18 @@ static qn_array *rotate(qn_scope *s, const qn__decoder *m, int layer, qn_array *
     return qn_rope(s, x, offset, own ? m->sliding_frequency : m->frequency, false);
 }
 
+/* The scale of a layer's scores, 0 for 1 / sqrt(D). Where turning makes queries and keys longer, what that does
+ * to their products is in it. */
+static double score_scale(const qn__decoder_config *c, int layer)
+{
+    const qn__layer_kind *kind = &c->layer[layer];
+    bool own = kind->sliding && c->sliding_rope.theta > 0;
+    double longer = own ? c->sliding_rope.attention : c->rope.attention;
+    if (kind->no_rope || longer == 0)
+        return c->query_scale;
+    return (c->query_scale != 0 ? c->query_scale : 1 / sqrt((double)c->head_dim)) * longer * longer;
+}
+
 /* cap tanh(x / cap); x where there is no cap */
 static qn_array *capped(qn_scope *s, qn_array *x, double cap)
 {
@@ -64,7 +76,7 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
     k = rotate(s, m, layer, k, offset);
     qn_attention_options options = {.size = sizeof options,
                                     .causal = true,
-                                    .scale = (float)c->query_scale,
+                                    .scale = (float)score_scale(c, layer),
                                     .softcap = (float)c->score_cap,
                                     .window = c->layer[layer].sliding ? c->window : 0};
     qn_array *o = cache ? qn__cache_attend(s, cache, layer, q, k, v, &options)

@@ -25,12 +25,13 @@ qn_status qn__config_common(const qn__json_at *config, qn__decoder_config *out, 
 /* Reads the checkpoint's type where config names one; qn__config_common does. */
 void qn__config_dtype(const qn__json_at *config, qn__decoder_config *out);
 
-/* Reads rope_theta with rope_scaling, or rope_parameters, into *rope. */
-qn_status qn__config_rope(const qn__json_at *config, double default_theta, qn__rope_config *rope,
-                          qn_error *err);
+/* Reads rope_theta with rope_scaling, or rope_parameters, into *rope; `positions` is max_position_embeddings. */
+qn_status qn__config_rope(const qn__json_at *config, double default_theta, int64_t positions,
+                          qn__rope_config *rope, qn_error *err);
 
 /* Reads one such object: rope_theta and the scaling. *rope holds the defaults. */
-qn_status qn__config_rope_object(const qn__json_at *object, qn__rope_config *rope, qn_error *err);
+qn_status qn__config_rope_object(const qn__json_at *object, int64_t positions, qn__rope_config *rope,
+                                 qn_error *err);
 
 /* A number that null switches off: *out keeps what it holds where `key` is absent, null makes it 0. */
 qn_status qn__config_nullable(const qn__json_at *config, const char *key, double least, double most,

@@ -39,7 +39,7 @@ static qn_status configure(const qn__json_at *config, qn__decoder_config *out, q
     out->score_cap = 50;
     out->logit_cap = 30;
     if (qn__config_gemma(config, out, err) != QN_OK ||
-        qn__config_rope(config, 10000, &out->rope, err) != QN_OK ||
+        qn__config_rope(config, 10000, out->max_positions, &out->rope, err) != QN_OK ||
         qn__config_nullable(config, "attn_logit_softcapping", 1e-3, 1e6, &out->score_cap, err) !=
             QN_OK ||
         qn__config_nullable(config, "final_logit_softcapping", 1e-3, 1e6, &out->logit_cap, err) !=

@@ -16,14 +16,14 @@ static qn_status read_rope(const qn__json_at *config, qn__decoder_config *out, q
         if (qn__json_opt_number(config, "rope_local_base_freq", 1, 1e12, &out->sliding_rope.theta,
                                 err) != QN_OK)
             return err->code;
-        return qn__config_rope(config, 1e6, &out->rope, err);
+        return qn__config_rope(config, 1e6, out->max_positions, &out->rope, err);
     }
     out->rope = (qn__rope_config){.theta = 1e6, .factor = 1};
     if (qn__json_find(&ropes, "full_attention", &full) &&
-        qn__config_rope_object(&full, &out->rope, err) != QN_OK)
+        qn__config_rope_object(&full, out->max_positions, &out->rope, err) != QN_OK)
         return err->code;
     if (qn__json_find(&ropes, "sliding_attention", &sliding))
-        return qn__config_rope_object(&sliding, &out->sliding_rope, err);
+        return qn__config_rope_object(&sliding, out->max_positions, &out->sliding_rope, err);
     return QN_OK;
 }
 

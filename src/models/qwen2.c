@@ -10,7 +10,7 @@ static qn_status configure(const qn__json_at *config, qn__decoder_config *out, q
     out->qkv_bias = true;
     out->max_positions = 32768;
     if (qn__config_common(config, out, err) != QN_OK ||
-        qn__config_rope(config, 10000, &out->rope, err) != QN_OK ||
+        qn__config_rope(config, 10000, out->max_positions, &out->rope, err) != QN_OK ||
         qn__config_one_of(config, "hidden_act", qn__names_of_silu, err) != QN_OK)
         return err->code;
     return qn__config_qwen_sliding(config, out, err);

@@ -12,7 +12,7 @@ static qn_status configure(const qn__json_at *config, qn__decoder_config *out, q
     out->head_dim = 128;
     out->max_positions = 32768;
     if (qn__config_common(config, out, err) != QN_OK ||
-        qn__config_rope(config, 10000, &out->rope, err) != QN_OK ||
+        qn__config_rope(config, 10000, out->max_positions, &out->rope, err) != QN_OK ||
         qn__config_one_of(config, "hidden_act", qn__names_of_silu, err) != QN_OK ||
         qn__json_opt_bool(config, "attention_bias", &bias, err) != QN_OK)
         return err->code;

@@ -47,7 +47,7 @@ static qn_status configure(const qn__json_at *config, qn__decoder_config *out, q
     out->n_kv_heads = 4;
     out->max_positions = 32768;
     if (qn__config_common(config, out, err) != QN_OK ||
-        qn__config_rope(config, 2e6, &out->rope, err) != QN_OK ||
+        qn__config_rope(config, 2e6, out->max_positions, &out->rope, err) != QN_OK ||
         qn__config_one_of(config, "hidden_act", qn__names_of_silu, err) != QN_OK ||
         qn__json_opt_bool(config, "attention_bias", &bias, err) != QN_OK ||
         qn__json_opt_bool(config, "mlp_bias", &out->mlp_bias, err) != QN_OK ||

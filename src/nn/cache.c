@@ -16,12 +16,13 @@ qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape, qn_err
     size_t layers = (size_t)shape->n_layers, n = 2 * layers + 1;
     cache->kept = calloc(n, sizeof *cache->kept);
     cache->current = calloc(n, sizeof *cache->current);
-    cache->window = calloc(2 * layers, sizeof *cache->window);
+    cache->window = calloc(3 * layers, sizeof *cache->window);
     if (!cache->kept || !cache->current || !cache->window) {
         qn__cache_end(cache);
         return qn__fail_memory(err, "a cache");
     }
     cache->ring = cache->window + layers;
+    cache->keep = cache->ring + layers;
     return QN_OK;
 }
 
@@ -35,10 +36,18 @@ void qn__cache_end(qn__cache *cache)
     *cache = (qn__cache){0};
 }
 
-void qn__cache_set_window(qn__cache *cache, int layer, int64_t window, int64_t most_new)
+/* Slots that are the first positions' for good. */
+static int64_t pinned_positions(const qn__cache *cache, int layer)
 {
-    cache->window[layer] = window;
-    cache->ring[layer] = (window - 1 + most_new + RING_BLOCK - 1) / RING_BLOCK * RING_BLOCK;
+    return cache->keep[layer] ? QN__PINNED : 0;
+}
+
+void qn__cache_set_window(qn__cache *cache, int layer, int64_t window, int64_t keep, int64_t most_new)
+{
+    cache->window[layer] = window - keep;
+    cache->keep[layer] = keep;
+    cache->ring[layer] = pinned_positions(cache, layer) +
+                         (window - keep - 1 + most_new + RING_BLOCK - 1) / RING_BLOCK * RING_BLOCK;
     cache->most_new = most_new;
 }
 
@@ -115,11 +124,11 @@ qn_array *qn__cache_attend(qn_scope *s, qn__cache *cache, int layer, qn_array *q
 {
     qn_array **keys = &cache->current[2 * layer], **values = keys + 1;
     qn_attention_options o = *options;
-    int64_t window = cache->window[layer];
+    int64_t window = cache->window[layer], keep = cache->keep[layer];
     o.window = window && (!o.window || window < o.window) ? window : o.window;
-    *keys = qn__write_keys(s, *keys, k, cache->offset);
-    *values = qn__write_values(s, *values, v, cache->offset);
-    return qn__attend(s, q, *keys, *values, cache->offset, &o);
+    *keys = qn__write_keys(s, *keys, k, cache->offset, keep > 0);
+    *values = qn__write_values(s, *values, v, cache->offset, keep > 0);
+    return qn__attend(s, q, *keys, *values, cache->offset, keep, &o);
 }
 
 qn_array *const *qn__cache_targets(qn_scope *s, qn__cache *cache, int *n)
@@ -159,8 +168,9 @@ void qn__cache_commit(qn_scope *s, qn__cache *cache)
 static bool holds(const qn__cache *cache, int64_t length)
 {
     for (int i = 0; i < cache->shape.n_layers; i++) {
-        int64_t first = length - cache->window[i] + 1;
-        if (cache->ring[i] && cache->written > cache->ring[i] + (first > 0 ? first : 0))
+        int64_t first = length - cache->window[i] + 1, pinned = pinned_positions(cache, i);
+        int64_t needed = first > pinned ? first : pinned; /* the first one of the ring */
+        if (cache->ring[i] && cache->written > cache->ring[i] - pinned + needed)
             return false;
     }
     return true;

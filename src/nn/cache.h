@@ -3,8 +3,9 @@
  * The KV cache: keys and values of every layer, growing by chunks of 256 positions, updated in place.
  *
  * A layer with a window keeps what the window and one step need: its buffers grow to that size and are
- * then a ring, in which position p lies in slot p mod size. Attention visits positions in their order in
- * either case, so a ring changes no bit.
+ * then a ring, in which position p lies in slot p mod size. Where queries see the first positions, too, the
+ * first QN__PINNED slots are theirs and the ring lies behind. Attention visits positions in their order in any
+ * case, so a ring changes no bit.
  *
  * A step records writes through qn__cache_attend, evaluates qn__cache_targets with its own results, and
  * commits; only then does the cache hold its positions. A step that fails leaves what was committed: it may
@@ -28,7 +29,8 @@ typedef struct qn__cache {
     int64_t length;     /* committed positions */
     int64_t capacity;   /* of the buffers of layers without a window */
     int64_t written;    /* positions below were written, though perhaps not committed */
-    int64_t *window;    /* [n_layers]: positions that a query sees; 0: all */
+    int64_t *window;    /* [n_layers]: newest positions that a query sees; 0: all */
+    int64_t *keep;      /* [n_layers]: first positions that it sees besides */
     int64_t *ring;      /* [n_layers]: positions that the buffers grow to; 0: no bound */
     int64_t most_new;   /* positions of a step at most, where a layer has a ring */
     qn_array **kept;    /* [2 * n_layers + 1]: keys, values, position; retained, NULL at first */
@@ -43,8 +45,9 @@ qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape, qn_err
 void qn__cache_end(qn__cache *cache);
 
 /* Before the first step: queries of the layer see `window` positions, their own included, so that it keeps
- * no more than that takes; no step will have more than most_new positions. */
-void qn__cache_set_window(qn__cache *cache, int layer, int64_t window, int64_t most_new);
+ * no more than that takes; no step will have more than most_new positions. `keep` of them are the first ones,
+ * fewer than window and at most QN__PINNED, the others the newest. */
+void qn__cache_set_window(qn__cache *cache, int layer, int64_t window, int64_t keep, int64_t most_new);
 
 /* Begins a step of n positions behind the committed ones: takes the buffers into the scope, larger ones
  * when they do not suffice. */

@@ -56,13 +56,15 @@ qn_status qn__packed_write(qn_scope *s, qn_array *w, qn_dtype dtype, const void 
 /* ---- attention over a cache (no gradients): used by nn/cache.c ---- */
 
 /* Writes rows [B, G, L, D] at positions offset[b].. into keys stored in blocks of 16,
- * [B, G, S/16, D, 16], or into values [B, G, S, D]; in place when the cache was donated. */
-qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset);
-qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset);
+ * [B, G, S/16, D, 16], or into values [B, G, S, D]; in place when the cache was donated. With `pin` the
+ * first QN__PINNED slots are those positions' for good. */
+qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset, bool pin);
+qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset, bool pin);
 
-/* Attention of q [B, H, L, D] over such a cache; query l of batch b sees keys 0 .. offset[b] + l.
- * The result is [B, H, L, E] stored as [B, L, H, E]. */
-qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values,
-                     qn_array *offset, const qn_attention_options *options);
+/* Attention of q [B, H, L, D] over such a cache; query l of batch b sees keys 0 .. offset[b] + l, of which a
+ * window takes the newest, and the first `keep` besides (the cache is then written with `pin`; at most
+ * QN__PINNED). The result is [B, H, L, E] stored as [B, L, H, E]. */
+qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values, qn_array *offset,
+                     int64_t keep, const qn_attention_options *options);
 
 #endif

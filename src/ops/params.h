@@ -94,12 +94,20 @@ typedef struct qn__rope_params {
     int32_t traditional;
 } qn__rope_params;
 
+/* keep: of attention over a cache alone: the first keys, at most QN__PINNED, seen besides the window. */
 typedef struct qn__attention_params {
-    int64_t window;
+    int64_t window, keep;
     float scale, softcap;
     int32_t causal, has_mask;
 } qn__attention_params;
-QN__NO_PADDING(qn__attention_params, 24);
+QN__NO_PADDING(qn__attention_params, 32);
+
+/* Writing a cache. pinned: 0, or QN__PINNED: the slots of the first positions, which a ring leaves alone. */
+enum { QN__PINNED = 64 };
+typedef struct qn__write_params {
+    int64_t pinned;
+} qn__write_params;
+QN__NO_PADDING(qn__write_params, 8);
 
 /* The one pointer in any parameters: a primitive stays where it is as long as its device lives. */
 typedef struct qn__custom_params {

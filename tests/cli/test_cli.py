@@ -49,6 +49,10 @@ def test_usage():
     for args in (["--help"], ["help"], ["generate", "--help"], ["generate", "-h"]):
         status, out, err = run(*args)
         check(" ".join(args), status == 0 and out.startswith(b"Usage: quern") and not err, err)
+    for command in COMMANDS:
+        check(f"help {command}", run("help", command) == run(command, "--help"))
+    refused("help for nothing", run("help", "xyzzyplugh"), 2, "xyzzyplugh")
+    refused("help for a misspelt command", run("help", "chta"), 2, "did you mean chat?")
     status, out, err = run("--version")
     check("--version", status == 0 and out.startswith(b"quern ") and not err, err)
 
@@ -61,10 +65,14 @@ def test_models():
         os.mkdir(bare)
         refused("model is empty", generate("-p", "x", "-m", empty), 1, empty)
         refused("model is a FIFO", generate("-p", "x", "-m", fifo), 1, fifo)
-        refused("model is a bare directory", generate("-p", "x", "-m", bare), 1, "bare/config.json")
-        refused("model is missing", generate("-p", "x", "-m", d + "/none"), 1, d + "/none")
+        refused("model is a bare directory", generate("-p", "x", "-m", bare), 1, "bare/config.json",
+                "-m takes a model's directory")
+        refused("model is missing", generate("-p", "x", "-m", d + "/none"), 1, d + "/none",
+                "-m takes a model's directory")
+        os.symlink(d + "/gone", d + "/link")
+        refused("model is a dead link", generate("-p", "x", "-m", d + "/link"), 1, d + "/link", "-m takes")
         refused("no tokenizer", generate("-p", "x", "-m", TINY), 1, "tokenizer.json")
-    refused("model is nothing", generate("-p", "x", "-m", ""), 1, "quern: ")
+    refused("model is nothing", generate("-p", "x", "-m", ""), 1, "path is empty", "-m takes")
     refused("device", generate("-p", "x", "--device", "abacus"), 1, "abacus", "cpu")
 
 
@@ -114,6 +122,17 @@ def test_output():
     status, out, err = run(shell=f"'{QUERN}' generate -p hi -n 200 --temp 0 | head -c 1 > /dev/null; "
                                  "echo done")
     check("a pipe that ends", status == 0 and out == b"done\n" and err.count("\n") <= 1, err)
+
+
+def test_rotate():
+    """Text goes on beyond the context, and is no other until then."""
+    args = ("-p", "Tell me a story about a fox.", "--temp", "0", "-c", "48")
+    short, long = generate(*args), generate(*args, "--rotate", "-n", "150", "--json")
+    text = json.loads(long[1])
+    check("--rotate", short[0] == long[0] == 0 and text["generated_tokens"] > 60
+          and text["text"].startswith(short[1].decode()[:-1]), (short, long))
+    out = generate("-p", "hi " * 50, "--temp", "0", "-c", "1", "--rotate", "-n", "4")
+    check("--rotate, a context of one", out[0] == 0 and out[1], out)
 
 
 def test_table():
@@ -177,12 +196,19 @@ def test_hub():
             name = " ".join(k for k in env if k not in clean) or "HOME"
             out = run("generate", "-m", "org/name", "-p", "Hi", "-n", "3", "--temp", "0", env=env)
             check(f"hub by {name}", out == (0, plain, ""), out)
+            with open(os.path.join(folder, "models--org--name/refs/v1"), "w") as f:
+                f.write("0123abcd\n")
+            for revision in ("main", "v1", "0123abcd"):
+                out = run("info", "-m", f"org/name@{revision}", "--json", env=env)
+                check(f"hub: @{revision}", out[0] == 0 and "snapshots/0123abcd" in json.loads(out[1])["path"], out)
+            refused("hub: other revision", run("info", "-m", "org/name@v2", env=env), 1, "refs/v2",
+                    "hf download org/name --revision v2")
             refused("hub: absent", run("generate", "-m", "org/other", "-p", "x", env=env), 1, folder,
                     "hf download org/other")
             refused("hub: commit", run("info", "-m", "bad/commit", env=env), 1, "refs/main", "../../../x")
             refused("hub: no snapshot", run("info", "-m", "no/snapshot", env=env), 1, "ffff",
                     "hf download no/snapshot")
-            for bad in ("org/..", "org/na..me", "org/name/x", "a/b--c", "org/", "org/-x", "org/a b", "o\\x/y"):
+            for bad in ("org/..", "org/na..me", "org/name/x", "a/b--c", "org/", "org/-x", "org/a b", "o\\x/y", "org/name@", "org/name@../x", "org/name@a/b", "org/name@-x"):
                 refused(f"hub: {bad}", run("info", "-m", bad, env=env), 1, bad, "name")
             refused("hub: out of it", run("info", "-m", "../../etc", env=env), 1, "../../etc")
 
@@ -308,13 +334,37 @@ def test_info():
         with open(weights, "r+b") as f:
             f.truncate(os.path.getsize(weights) - 1)
         refused("info: short weights", run("info", "-m", d), 1, "model.safetensors")
-    refused("info: no tokenizer", run("info", "-m", TINY), 1, "tokenizer.json")
+    status, out, err = run("info", "-m", TINY)
+    check("info: no tokenizer", status == 0 and not err and b"no tokenizer" in out and b"chat " not in out, (out, err))
+    got = json.loads(run("info", "-m", TINY, "--json")[1])
+    check("info: no tokenizer, JSON", got["tokenizer_size"] is None and got["chat_template"] is None
+          and got["vocab_size"] == 320, got)
     refused("info: no model", run("info", "-m", "/none"), 1, "/none")
 
 
+def test_kernels():
+    """Which tier serves what: not every tier has every kernel, and info must say which one is taken."""
+    wide = {"matmul", "attention", "norm", "rope", "argmax", "elementwise"}
+    tiers = {"ref": {}, "avx2": dict.fromkeys(wide, "avx2"), "neon": dict.fromkeys(wide, "neon"),
+             "avx512": dict.fromkeys(wide | {"packing"}, "avx512")}
+    seen = []
+    for tier, own in tiers.items():
+        env = dict(os.environ, QN_CPU=tier)
+        status, out, err = run("info", "--json", env=env)
+        if status:
+            continue
+        seen.append(tier)
+        want = {**dict.fromkeys(wide | {"packing", "cache"}, "ref"), **own}
+        check(f"kernels of {tier}", json.loads(out)["kernels"] == want, out)
+        text = run("info", env=env)[1].decode()
+        check(f"kernels of {tier} as text", all(f"{k} {v}" in text for k, v in want.items()), text)
+    check("there are tiers", "ref" in seen, seen)
+    refused("an unknown tier", run("info", env=dict(os.environ, QN_CPU="mmx")), 1, "mmx", "ref")
+
+
 def main():
-    for test in (test_usage, test_table, test_models, test_hub, test_prompts, test_output, test_tokenize,
-                 test_template, test_info):
+    for test in (test_usage, test_table, test_models, test_hub, test_prompts, test_rotate, test_output, test_tokenize,
+                 test_template, test_info, test_kernels):
         test()
     finish()
 

@@ -435,11 +435,11 @@ static qn_array *cached(qn_scope *s, qn_dtype type, int what, const qn_attention
     qn_array *at = qn_from_i32(s, first, 2), *then = qn_from_i32(s, next, 2);
     qn_array *k = qn_zeros(s, type, SHAPE(B, G, CAPACITY / 16, D, 16));
     qn_array *v = qn_zeros(s, type, SHAPE(B, G, CAPACITY, E));
-    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 37, D)), at);
-    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 37, E)), at);
-    k = qn__write_keys(s, k, qn_swap_axes(s, f32(s, SHAPE(B, 2, G, D)), 1, 2), then);
-    v = qn__write_values(s, v, qn_swap_axes(s, f32(s, SHAPE(B, 2, G, E)), 1, 2), then);
-    qn_array *y = qn__attend(s, qn_swap_axes(s, f32(s, SHAPE(B, 2, H, D)), 1, 2), k, v, then, o);
+    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 37, D)), at, false);
+    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 37, E)), at, false);
+    k = qn__write_keys(s, k, qn_swap_axes(s, f32(s, SHAPE(B, 2, G, D)), 1, 2), then, false);
+    v = qn__write_values(s, v, qn_swap_axes(s, f32(s, SHAPE(B, 2, G, E)), 1, 2), then, false);
+    qn_array *y = qn__attend(s, qn_swap_axes(s, f32(s, SHAPE(B, 2, H, D)), 1, 2), k, v, then, 0, o);
     return what == 0 ? k : what == 1 ? v : y;
 }
 static qn_array *op_keys(qn_scope *s)
@@ -476,12 +476,12 @@ static qn_array *op_attend_ring(qn_scope *s)
     qn_array *at = qn_from_i32(s, first, 2), *then = qn_from_i32(s, next, 2);
     qn_array *k = qn_zeros(s, QN_F32, SHAPE(B, G, CAPACITY / 16, D, 16));
     qn_array *v = qn_zeros(s, QN_F32, SHAPE(B, G, CAPACITY, E));
-    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 37, D)), at);
-    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 37, E)), at);
-    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 2, D)), then);
-    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 2, E)), then);
+    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 37, D)), at, false);
+    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 37, E)), at, false);
+    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 2, D)), then, false);
+    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 2, E)), then, false);
     qn_attention_options o = {.size = sizeof o, .window = 30};
-    return qn__attend(s, f32(s, SHAPE(B, H, 2, D)), k, v, then, &o);
+    return qn__attend(s, f32(s, SHAPE(B, H, 2, D)), k, v, then, 0, &o);
 }
 
 static qn_array *op_large(qn_scope *s) /* more than the stages hold */
@@ -821,9 +821,9 @@ static qn_array *attention_block(qn_scope *s, const model *m, layer *l, qn_array
     qn_array *k =
         qn_rope(s, heads(s, qn_linear(s, h, l->k, NULL), GROUPS), position, m->frequency, false);
     qn_array *v = heads(s, qn_linear(s, h, l->v, NULL), GROUPS);
-    l->keys = qn__write_keys(s, qn_donate(s, l->keys), k, position);
-    l->values = qn__write_values(s, qn_donate(s, l->values), v, position);
-    qn_array *y = qn__attend(s, q, l->keys, l->values, position, NULL);
+    l->keys = qn__write_keys(s, qn_donate(s, l->keys), k, position, false);
+    l->values = qn__write_values(s, qn_donate(s, l->values), v, position, false);
+    qn_array *y = qn__attend(s, q, l->keys, l->values, position, 0, NULL);
     y = qn_reshape(s, qn_swap_axes(s, y, 1, 2), SHAPE(1, 1, HEADS * HEAD));
     return qn_add(s, x, qn_linear(s, y, l->o, NULL));
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make tests/golden/<family>/<name>/: tiny random models and what transformers computes with them.
 
-    python3 tests/golden/make_families.py [FAMILY ...]
+    python3 tests/golden/make_families.py [FAMILY | FAMILY/NAME ...]
 
 The reference is transformers on the CPU in f32 with eager attention, loaded with from_pretrained from
 the very config.json that is committed. Weights are drawn by a counter-based generator that tests
@@ -69,6 +69,8 @@ QWEN2 = {
                                          "rope_theta": 10000.0}),
     "untold": spec("Qwen2ForCausalLM", model_type="qwen2", rope_theta=1000000.0,
                    num_key_value_heads=4, rms_norm_eps=1e-3),
+    "yarn": spec("Qwen2ForCausalLM", model_type="qwen2", rope_theta=10000.0, tie_word_embeddings=True,
+                 rope_scaling={"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}),
 }
 QWEN3 = {
     "plain": spec("Qwen3ForCausalLM", model_type="qwen3", rope_theta=1000000.0, head_dim=16,
@@ -80,6 +82,10 @@ QWEN3 = {
                    rope_parameters={"rope_type": "default", "rope_theta": 5000000.0}),
     "untold": spec("Qwen3ForCausalLM", model_type="qwen3", rope_theta=10000.0, head_dim=12,
                    rope_scaling=LLAMA3, rms_norm_eps=1e-3),
+    "yarn": spec("Qwen3ForCausalLM", model_type="qwen3", head_dim=20, tie_word_embeddings=True,
+                 rope_parameters={"rope_type": "yarn", "factor": None, "rope_theta": 5000.0, "beta_fast": 6.0,
+                                  "beta_slow": 0.5, "mscale": 2.0, "mscale_all_dim": 0.5, "truncate": False,
+                                  "original_max_position_embeddings": 128}),
 }
 GEMMA2 = {
     "plain": spec("Gemma2ForCausalLM", model_type="gemma2", head_dim=16, sliding_window=24,
@@ -120,6 +126,12 @@ GEMMA3 = {
                               "text_config": {**SMALL, "model_type": "gemma3_text", "head_dim": 8,
                                               "query_pre_attn_scalar": 8, "sliding_window": 48,
                                               "layer_types": [FULL, SLIDING, SLIDING, FULL]}}},
+    "yarn": spec("Gemma3ForCausalLM", model_type="gemma3_text", head_dim=16, sliding_window=24,
+                 query_pre_attn_scalar=24, tie_word_embeddings=False,
+                 layer_types=[SLIDING, FULL, FULL, SLIDING], rope_parameters={
+                     FULL: {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "attention_factor": 1.25,
+                            "beta_slow": 2.0, "original_max_position_embeddings": 128},
+                     SLIDING: {"rope_type": "default", "rope_theta": 10000.0}}),
 }
 SMOLLM3 = {
     "plain": spec("SmolLM3ForCausalLM", model_type="smollm3", num_hidden_layers=5,
@@ -252,8 +264,11 @@ def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    for family in sys.argv[1:] or FAMILIES:
+    for wanted in sys.argv[1:] or FAMILIES:
+        family, _, only = wanted.partition("/")
         for i, (name, spec) in enumerate(FAMILIES[family].items()):
+            if only and name != only:
+                continue
             for attempt in range(60):
                 margin = make(family, name, spec, 1000 * (i + 1) + attempt)
                 if margin:

@@ -18,7 +18,8 @@ static const char *const models[] = {
     "gemma2/plain",       "gemma2/defaults",   "gemma2/uncapped",
     "gemma2/layer-types", "gemma3/text",       "gemma3/layer-types",
     "gemma3/images",      "gemma3/images-new", "smollm3/plain",
-    "smollm3/list",
+    "smollm3/list",       "qwen2/yarn",        "qwen3/yarn",
+    "gemma3/yarn",
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 256, MOST_LAYERS = 8 };
 
@@ -97,7 +98,7 @@ static run run_model(qn_device *device, const qn__decoder *m, const int32_t *tok
     assert_int_equal(qn__cache_begin(&cache, &shape, &err), QN_OK);
     for (int i = 0; i < c->n_layers; i++)
         if (c->window && c->layer[i].sliding)
-            qn__cache_set_window(&cache, i, c->window, LONGEST_PIECE);
+            qn__cache_set_window(&cache, i, c->window, 0, LONGEST_PIECE);
     int at = 0;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; at += pieces[i++])
         run_piece(device, m, tokens, &cache, at, pieces[i], &r);
@@ -214,6 +215,14 @@ static bool no_rope_scaling(patch *p)
     return had;
 }
 
+static bool no_attention_factor(patch *p)
+{
+    qn__rope_config *rope = &p->m.config.rope;
+    bool had = rope->attention != 0 && rope->attention != 1;
+    rope->attention = 0;
+    return had;
+}
+
 static bool no_biases(patch *p)
 {
     for (int i = 0; i < p->m.config.n_layers; i++) {
@@ -297,7 +306,8 @@ static const struct {
     {wider_window, "exact window", 13},
     {other_layers_slide, "layer kinds", 10},
     {no_local_rope, "local rope", 4},
-    {no_rope_scaling, "rope scaling", 5},
+    {no_rope_scaling, "rope scaling", 8},
+    {no_attention_factor, "attention factor", 3},
     {no_biases, "biases", 7},
     {rope_everywhere, "layers without rope", 2},
     {no_qk_norm, "QK norm", 8},

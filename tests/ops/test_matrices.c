@@ -418,13 +418,13 @@ static float *cached(qn_device *device, const host *q, const host *k, const host
     for (int64_t at = 0; at < n; at += piece) {
         int64_t end = at + piece < n ? at + piece : n;
         qn_array *offset = qn_from_i32(s, (int32_t[]){(int32_t)at}, 1);
-        keys = qn__write_keys(s, keys, qn_slice(s, put(s, k, PLAIN), 2, at, end, 1), offset);
-        values = qn__write_values(s, values, qn_slice(s, put(s, v, PLAIN), 2, at, end, 1), offset);
+        keys = qn__write_keys(s, keys, qn_slice(s, put(s, k, PLAIN), 2, at, end, 1), offset, false);
+        values = qn__write_values(s, values, qn_slice(s, put(s, v, PLAIN), 2, at, end, 1), offset, false);
     }
     qn_attention_options o = {.size = sizeof o, .softcap = softcap, .window = window};
     qn_array *last = qn_slice(s, put(s, q, PLAIN), 2, n - l, n, 1);
     qn_array *y =
-        qn__attend(s, last, keys, values, qn_from_i32(s, (int32_t[]){(int32_t)(n - l)}, 1), &o);
+        qn__attend(s, last, keys, values, qn_from_i32(s, (int32_t[]){(int32_t)(n - l)}, 1), 0, &o);
     float *raw = get(s, y, QN_F32, 4, (const int64_t[]){b, q->shape[1], l, d}, "attend");
     qn_scope_end(s);
     return raw;
