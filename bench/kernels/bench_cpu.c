@@ -331,6 +331,7 @@ static void attend_job(const bench *b, void *data, int id)
                             d->end + t0,
                             NULL,
                             1.0f / sqrtf((float)d->d),
+                            0,
                             0};
         b->t.attend(&a, d->scratch[id]);
     }

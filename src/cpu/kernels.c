@@ -52,6 +52,7 @@ static void fill_tier(qn__cpu_kernels *t, int tier)
 {
     if (tier >= 1) {
         qn__cpu_fill_matmul_avx2(t);
+        qn__cpu_fill_pack_avx2(t);
         qn__cpu_fill_rows_avx2(t);
         qn__cpu_fill_attend_avx2(t);
     }
@@ -76,6 +77,7 @@ static void fill_tier(qn__cpu_kernels *t, int tier)
 {
     if (tier >= 1) {
         qn__cpu_fill_matmul_neon(t);
+        qn__cpu_fill_pack_neon(t);
         qn__cpu_fill_rows_neon(t);
         qn__cpu_fill_attend_neon(t);
     }

@@ -11,6 +11,7 @@ typedef struct attend_case {
     int window;                         /* 0: causal over everything */
     float softcap;
     int sink;
+    size_t keep; /* first keys that every token sees, too */
 } attend_case;
 
 typedef struct attend_data {
@@ -20,13 +21,17 @@ typedef struct attend_data {
 } attend_data;
 
 static const attend_case attend_cases[] = {
-    {QN__CPU_F32, 64, 64, 4, 40, 0, 0, 0, 0},     {QN__CPU_BF16, 64, 64, 4, 70, 130, 0, 0, 0},
-    {QN__CPU_BF16, 128, 128, 8, 9, 60, 0, 0, 1},  {QN__CPU_F32, 128, 128, 1, 66, 3, 20, 0, 0},
-    {QN__CPU_BF16, 64, 64, 1, 130, 0, 100, 0, 1}, {QN__CPU_BF16, 256, 256, 2, 12, 250, 0, 30.0f, 0},
-    {QN__CPU_F32, 80, 80, 3, 33, 31, 0, 0, 0},    {QN__CPU_BF16, 8, 8, 5, 20, 62, 17, 5.0f, 1},
-    {QN__CPU_F32, 7, 9, 2, 20, 55, 0, 0, 1},      {QN__CPU_BF16, 192, 128, 6, 10, 120, 0, 0, 0},
-    {QN__CPU_BF16, 40, 24, 7, 15, 190, 64, 0, 0}, {QN__CPU_F32, 96, 96, 16, 5, 500, 0, 0, 0},
-    {QN__CPU_BF16, 64, 64, 4, 3, 1000, 0, 0, 0},  {QN__CPU_BF16, 112, 112, 1, 1, 0, 0, 0, 0},
+    {QN__CPU_F32, 64, 64, 4, 40, 0, 0, 0, 0, 0},     {QN__CPU_BF16, 64, 64, 4, 70, 130, 0, 0, 0, 0},
+    {QN__CPU_BF16, 128, 128, 8, 9, 60, 0, 0, 1, 0},  {QN__CPU_F32, 128, 128, 1, 66, 3, 20, 0, 0, 0},
+    {QN__CPU_BF16, 64, 64, 1, 130, 0, 100, 0, 1, 0}, {QN__CPU_BF16, 256, 256, 2, 12, 250, 0, 30.0f, 0, 0},
+    {QN__CPU_F32, 80, 80, 3, 33, 31, 0, 0, 0, 0},    {QN__CPU_BF16, 8, 8, 5, 20, 62, 17, 5.0f, 1, 0},
+    {QN__CPU_F32, 7, 9, 2, 20, 55, 0, 0, 1, 0},      {QN__CPU_BF16, 192, 128, 6, 10, 120, 0, 0, 0, 0},
+    {QN__CPU_BF16, 40, 24, 7, 15, 190, 64, 0, 0, 0}, {QN__CPU_F32, 96, 96, 16, 5, 500, 0, 0, 0, 0},
+    {QN__CPU_BF16, 64, 64, 4, 3, 1000, 0, 0, 0, 0},  {QN__CPU_BF16, 112, 112, 1, 1, 0, 0, 0, 0, 0},
+    {QN__CPU_BF16, 64, 64, 4, 70, 200, 50, 0, 0, 4},
+    {QN__CPU_F32, 80, 80, 3, 33, 130, 20, 0, 0, 64},
+    {QN__CPU_BF16, 256, 256, 2, 12, 250, 130, 30.0f, 1, 17},
+    {QN__CPU_F32, 7, 9, 2, 20, 100, 5, 0, 1, 1},
 };
 
 static float stored(const qn__cpu_kernels *t, qn__cpu_type type, float f)
@@ -39,14 +44,23 @@ static float stored(const qn__cpu_kernels *t, qn__cpu_type type, float f)
     return f;
 }
 
+static int sees(const attend_case *c, const attend_data *d, size_t t, size_t key)
+{
+    int some = d->begin[t] < d->end[t];
+    return some && (key < c->keep || ((int32_t)key >= d->begin[t] && (int32_t)key < d->end[t]));
+}
+
 static void attend_plain(const attend_case *c, const attend_data *d, size_t t, size_t h, double *o)
 {
     double top = c->sink ? d->sink[h] : -INFINITY, total = 0,
            *p = new_bytes((c->first + c->tokens) * 8);
-    for (int32_t s = d->begin[t]; s < d->end[t]; s++) {
+    size_t all = c->first + c->tokens;
+    for (size_t s = 0; s < all; s++) {
         double dot = 0;
+        if (!sees(c, d, t, s))
+            continue;
         for (size_t i = 0; i < c->d; i++)
-            dot += (double)d->q[(t * c->heads + h) * c->d + i] * d->k[(size_t)s * c->d + i];
+            dot += (double)d->q[(t * c->heads + h) * c->d + i] * d->k[s * c->d + i];
         p[s] = dot * 0.3f;
         if (c->softcap > 0)
             p[s] = c->softcap * tanh(p[s] / c->softcap);
@@ -54,11 +68,13 @@ static void attend_plain(const attend_case *c, const attend_data *d, size_t t, s
     }
     for (size_t i = 0; i < c->dv; i++)
         o[i] = 0;
-    for (int32_t s = d->begin[t]; s < d->end[t]; s++) {
+    for (size_t s = 0; s < all; s++) {
+        if (!sees(c, d, t, s))
+            continue;
         p[s] = exp(p[s] - top);
         total += p[s];
         for (size_t i = 0; i < c->dv; i++)
-            o[i] += p[s] * d->v[(size_t)s * c->dv + i];
+            o[i] += p[s] * d->v[s * c->dv + i];
     }
     total += c->sink ? exp(d->sink[h] - top) : 0;
     for (size_t i = 0; i < c->dv; i++)
@@ -126,7 +142,8 @@ static void attend_range(const qn__cpu_kernels *t, const attend_case *c, const a
                         d->end + t0,
                         c->sink ? d->sink + h0 : NULL,
                         0.3f,
-                        c->softcap};
+                        c->softcap,
+                        c->keep};
     t->attend(&a, d->scratch);
 }
 
@@ -151,7 +168,7 @@ static int attend_same(const qn__cpu_kernels *t, const attend_case *c, const att
     int same = memcmp(z, d->o, n * 4) == 0;
     memset(z, 0xff, n * 4);
     for (size_t s = 0; s < c->tokens; s += 1 + c->tokens / 30) {
-        size_t high = (size_t)d->end[s], low = (size_t)d->begin[s], at = s * c->heads * c->dv;
+        size_t high = (size_t)d->end[s], low = c->keep ? 0 : (size_t)d->begin[s], at = s * c->heads * c->dv;
         b = cache_with(t, c, d, (high + 15) / 16 * 16, low < high ? low : high, high, 0);
         attend_range(t, c, d, b, z, s, s + 1, 0, c->heads);
         same &= memcmp(z + at, d->o + at, c->heads * c->dv * 4) == 0;
@@ -180,6 +197,8 @@ static void attend_one(const qn__cpu_kernels *t, const attend_case *c)
     for (size_t s = 0; s < c->tokens; s++) {
         d.end[s] = (int32_t)(c->first + s + 1);
         d.begin[s] = c->window && d.end[s] > c->window ? d.end[s] - c->window : 0;
+        if (c->keep && d.begin[s] < 64)
+            d.begin[s] = 64;
     }
     if (c->tokens > 10)
         d.end[5] = d.begin[5]; /* a token without keys */
@@ -195,8 +214,9 @@ static void attend_one(const qn__cpu_kernels *t, const attend_case *c)
     uint32_t past;
     memcpy(&past, d.o + n, 4);
     char name[64];
-    snprintf(name, sizeof name, "attend %s d%zu h%zu t%zu+%zu",
-             c->type == QN__CPU_F32 ? "f32" : "bf16", c->d, c->heads, c->first, c->tokens);
+    snprintf(name, sizeof name, "attend %s d%zu h%zu t%zu+%zu%s",
+             c->type == QN__CPU_F32 ? "f32" : "bf16", c->d, c->heads, c->first, c->tokens,
+             c->keep ? " keep" : "");
     check(name, t->tier, nmse_ok(&e, 1e-11) && past == 0xffffffffu);
     strcat(name, " bits");
     check(name, t->tier, attend_same(t, c, &d, z));
