@@ -293,9 +293,10 @@ static qn_status built_in_ids(const conversation *c, const chat_form *form, qn_t
     if (!messages)
         return qn__fail_memory(err, "a chat");
     qn_status status = QN_OK;
-    if (c->tools || form->arguments->n_template_vars)
+    if (c->tools || form->arguments->n_template_vars || form->arguments->parse_special)
         status = qn__fail(err, QN_UNSUPPORTED,
-                          "the model has no chat template, so tools and template variables cannot be given");
+                          "the model has no chat template, so tools, template variables and --parse-special "
+                          "cannot be given");
     for (size_t i = 0; status == QN_OK && i < c->n; i++) {
         const message *m = &c->messages[i];
         messages[i] = (qn_chat_message){m->role, m->content, m->content_size};
@@ -317,7 +318,8 @@ qn_status conversation_ids(const conversation *c, const chat_form *form, qn_toke
         return built_in_ids(c, form, out, err);
     qn_status status = request_json(c, form, &json, &n, err);
     if (status == QN_OK)
-        status = qn_chat_render_ids(form->chat, json, n, 0, out, err);
+        status = qn_chat_render_ids(form->chat, json, n,
+                                    form->arguments->parse_special ? QN_PARSE_SPECIAL : 0, out, err);
     free(json);
     return status;
 }
