@@ -84,13 +84,6 @@ static bool grow_merges(qn__bpe *bpe)
     return true;
 }
 
-static bool fail_merge(qn__json_scan *scan, const char *piece, size_t n)
-{
-    char quoted[80];
-    return qn__json_scan_fail(scan, QN_FORMAT, "\"%s\" is not in the vocabulary",
-                              qn__utf8_quote(quoted, sizeof quoted, piece, n));
-}
-
 /* The id of what a merge gives. Merges mostly stand in the order of their results, so the last
  * result and its neighbour are tried before the hash table. */
 static int32_t find_result(const qn__vocab *vocab, const char *piece, size_t n, int32_t last)
@@ -102,55 +95,31 @@ static int32_t find_result(const qn__vocab *vocab, const char *piece, size_t n, 
     return qn__vocab_find(vocab, piece, n);
 }
 
-qn__merge_added qn__bpe_add_merge(qn__bpe *bpe, const char *joined, size_t left, size_t n,
-                                  uint32_t rank, int32_t *last, const char **absent,
-                                  size_t *absent_n)
+/* Of equal pairs the last counts, as in the library that writes these files. */
+static qn__merge_added insert_merge(qn__bpe *bpe, int32_t a, int32_t b, uint32_t rank, int32_t id)
 {
-    *absent = joined;
-    *absent_n = left;
-    int32_t a = qn__vocab_find(&bpe->vocab, joined, left);
-    if (a < 0)
-        return QN__MERGE_ABSENT;
-    *absent = joined + left;
-    *absent_n = n - left;
-    int32_t b = qn__vocab_find(&bpe->vocab, joined + left, n - left);
-    if (b < 0)
-        return QN__MERGE_ABSENT;
-    *absent = joined;
-    *absent_n = n;
-    int32_t id = find_result(&bpe->vocab, joined, n, *last);
-    if (id < 0)
-        return QN__MERGE_ABSENT;
-    *last = id;
     if (3 * (bpe->n_merges + 1) > 2 * bpe->n_merge_slots && !grow_merges(bpe))
         return QN__MERGE_MEMORY;
-    /* Of equal pairs the last counts, as in the library that writes these files. */
     qn__merge *merge = &bpe->merges[qn__bpe_merge_slot(bpe, (uint32_t)a, (uint32_t)b)];
     bpe->n_merges += merge->a == UINT32_MAX;
     *merge = (qn__merge){(uint32_t)a, (uint32_t)b, rank, id};
     return QN__MERGE_OK;
 }
 
-static bool read_one_merge(qn__bpe *bpe, qn__json_scan *scan, const qn_text *joined, size_t left,
-                           uint32_t rank, int32_t *last)
+qn__merge_added qn__bpe_add_merge(qn__bpe *bpe, const char *joined, size_t left, size_t n,
+                                  uint32_t rank, int32_t id)
 {
-    const char *absent;
-    size_t n;
-    switch (qn__bpe_add_merge(bpe, joined->data, left, joined->n, rank, last, &absent, &n)) {
-    case QN__MERGE_OK: return true;
-    case QN__MERGE_ABSENT: return fail_merge(scan, absent, n);
-    case QN__MERGE_MEMORY: break;
-    }
-    scan->status = qn__fail_memory(scan->err, "a table of merges");
-    return false;
+    int32_t a = qn__vocab_find(&bpe->vocab, joined, left),
+            b = a < 0 ? -1 : qn__vocab_find(&bpe->vocab, joined + left, n - left);
+    return b < 0 ? QN__MERGE_ABSENT : insert_merge(bpe, a, b, rank, id);
 }
 
-/* "a b" or ["a", "b"], as joined text and the length of its left half. */
+/* "a b" or ["a", "b"], joined behind the text that is there, and the length of its left half. */
 static bool read_merge(qn__json_scan *scan, qn_text *joined, size_t *left)
 {
     qn__json_text text;
+    size_t begin = joined->n;
     bool ok = true;
-    joined->n = 0;
     if (qn__json_peek(scan) == QN__JSON_STRING) {
         if (!qn__json_read_string(scan, &text))
             return false;
@@ -170,9 +139,9 @@ static bool read_merge(qn__json_scan *scan, qn_text *joined, size_t *left)
                 return qn__json_scan_fail(scan, QN_FORMAT, "expected two pieces, got more");
             ok = qn__text_append(joined, text.data, text.size);
             if (n == 0)
-                *left = joined->n;
+                *left = joined->n - begin;
         }
-        if (ok && scan->status == QN_OK && (n != 2 || *left == 0 || *left == joined->n))
+        if (ok && scan->status == QN_OK && (n != 2 || *left == 0 || *left == joined->n - begin))
             return qn__json_scan_fail(scan, QN_FORMAT, "expected two pieces");
     }
     if (!ok)
@@ -180,18 +149,109 @@ static bool read_merge(qn__json_scan *scan, qn_text *joined, size_t *left)
     return scan->status == QN_OK;
 }
 
+/* ---- merges in batches: the look-ups miss the cache, so those of a batch go on side by side
+ * ------ */
+
+enum { BATCH = 32 };
+
+typedef struct pending_merge {
+    size_t begin, left, n; /* its text, in the batch's */
+    uint32_t tags[2];      /* of the halves */
+    int32_t ids[2];        /* theirs */
+    const char *at;        /* where the scanner stood behind it, for messages */
+    size_t count;          /* and the number of its item */
+} pending_merge;
+
+typedef struct merge_batch {
+    pending_merge items[BATCH];
+    size_t n;
+    qn_text text;
+    uint32_t rank; /* of the first */
+    int32_t last;  /* result */
+    int depth;     /* of the scanner in the array */
+} merge_batch;
+
+/* The scanner may have gone on since. */
+static bool fail_pending(qn__json_scan *scan, const merge_batch *batch, const pending_merge *m,
+                         const char *piece, size_t n)
+{
+    char quoted[80];
+    scan->at = m->at;
+    scan->depth = batch->depth;
+    scan->levels[scan->depth - 1].count = m->count;
+    return qn__json_scan_fail(scan, QN_FORMAT, "\"%s\" is not in the vocabulary",
+                              qn__utf8_quote(quoted, sizeof quoted, piece, n));
+}
+
+static bool find_halves(const qn__bpe *bpe, merge_batch *batch, qn__json_scan *scan, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        for (int half = 0; half < 2; half++)
+            qn__vocab_seek_piece(&bpe->vocab, batch->items[i].tags[half]);
+    for (size_t i = 0; i < n; i++) {
+        pending_merge *m = &batch->items[i];
+        const char *s = batch->text.data + m->begin;
+        for (int half = 0; half < 2; half++) {
+            const char *piece = half ? s + m->left : s;
+            size_t size = half ? m->n - m->left : m->left;
+            m->ids[half] = qn__vocab_find_tag(&bpe->vocab, m->tags[half], piece, size);
+            if (m->ids[half] < 0)
+                return fail_pending(scan, batch, m, piece, size);
+        }
+        if (bpe->n_merge_slots)
+            __builtin_prefetch(
+                &bpe->merges[qn__bpe_merge_home(bpe, (uint32_t)m->ids[0], (uint32_t)m->ids[1])], 1);
+    }
+    return true;
+}
+
+static bool add_batch(qn__bpe *bpe, merge_batch *batch, qn__json_scan *scan)
+{
+    bool ok = find_halves(bpe, batch, scan, batch->n);
+    for (size_t i = 0; ok && i < batch->n; i++) {
+        const pending_merge *m = &batch->items[i];
+        const char *s = batch->text.data + m->begin;
+        int32_t id = find_result(&bpe->vocab, s, m->n, batch->last);
+        if (id < 0)
+            return fail_pending(scan, batch, m, s, m->n);
+        if (insert_merge(bpe, m->ids[0], m->ids[1], batch->rank++, id) != QN__MERGE_OK) {
+            scan->status = qn__fail_memory(scan->err, "a table of merges");
+            return false;
+        }
+        batch->last = id;
+    }
+    batch->n = batch->text.n = 0;
+    return ok;
+}
+
+static bool add_pending(qn__bpe *bpe, merge_batch *batch, qn__json_scan *scan, size_t begin,
+                        size_t left)
+{
+    size_t n = batch->text.n - begin;
+    const char *s = batch->text.data + begin;
+    batch->items[batch->n++] =
+        (pending_merge){.begin = begin,
+                        .left = left,
+                        .n = n,
+                        .tags = {qn__vocab_seek(&bpe->vocab, s, left),
+                                 qn__vocab_seek(&bpe->vocab, s + left, n - left)},
+                        .at = scan->at,
+                        .count = scan->levels[scan->depth - 1].count};
+    return batch->n < BATCH || add_batch(bpe, batch, scan);
+}
+
 bool qn__bpe_read_merges(qn__bpe *bpe, qn__json_scan *scan)
 {
-    qn_text joined = {0};
-    uint32_t rank = 0;
-    int32_t last = -1;
+    merge_batch batch = {.last = -1};
     bool ok = qn__json_enter_array(scan);
+    batch.depth = scan->depth;
     while (ok && qn__json_next_item(scan)) {
-        size_t left = 0;
-        ok = read_merge(scan, &joined, &left) &&
-             read_one_merge(bpe, scan, &joined, left, rank++, &last);
+        size_t left = 0, begin = batch.text.n;
+        ok = read_merge(scan, &batch.text, &left) && add_pending(bpe, &batch, scan, begin, left);
     }
-    qn_text_free(&joined);
+    if (ok && scan->status == QN_OK)
+        add_batch(bpe, &batch, scan);
+    qn_text_free(&batch.text);
     return scan->status == QN_OK;
 }
 

@@ -42,6 +42,12 @@ enum {
 /* The id of a piece, or -1. */
 int32_t qn__vocab_find(const qn__vocab *vocab, const char *piece, size_t n);
 
+/* The same in steps, for many pieces at once whose places are fetched side by side: the piece's
+ * tag, where it would lie, its id. */
+uint32_t qn__vocab_seek(const qn__vocab *vocab, const char *piece, size_t n);
+void qn__vocab_seek_piece(const qn__vocab *vocab, uint32_t tag);
+int32_t qn__vocab_find_tag(const qn__vocab *vocab, uint32_t tag, const char *piece, size_t n);
+
 typedef enum qn__vocab_added {
     QN__VOCAB_OK,
     QN__VOCAB_MEMORY,
@@ -83,12 +89,17 @@ typedef struct qn__bpe {
     uint64_t *joins; /* a bit for each (hash of a) pair of characters that a merge joins */
 } qn__bpe;
 
+/* Where the search for a pair begins. There are slots. */
+static inline size_t qn__bpe_merge_home(const qn__bpe *bpe, uint32_t a, uint32_t b)
+{
+    uint64_t h = ((uint64_t)a << 32 | b) ^ bpe->vocab.seed;
+    return (size_t)qn__hash_mix(h, 0x9e3779b97f4a7c15u) & (bpe->n_merge_slots - 1);
+}
+
 /* The slot of a pair, or the free one where it would go. There are slots. */
 static inline size_t qn__bpe_merge_slot(const qn__bpe *bpe, uint32_t a, uint32_t b)
 {
-    uint64_t h = ((uint64_t)a << 32 | b) ^ bpe->vocab.seed;
-    h = qn__hash_mix(h, 0x9e3779b97f4a7c15u);
-    size_t i = (size_t)h & (bpe->n_merge_slots - 1);
+    size_t i = qn__bpe_merge_home(bpe, a, b);
     while (bpe->merges[i].a != UINT32_MAX && (bpe->merges[i].a != a || bpe->merges[i].b != b))
         i = (i + 1) & (bpe->n_merge_slots - 1);
     return i;
@@ -114,13 +125,12 @@ static inline bool qn__bpe_joins(const qn__bpe *bpe, uint32_t a, uint32_t b)
 bool qn__bpe_read_vocab(qn__bpe *bpe, qn__json_scan *scan);
 bool qn__bpe_read_merges(qn__bpe *bpe, qn__json_scan *scan);
 
-/* Adds the merge of the text joined[0..n), whose left half is `left` bytes long. A half or a
- * whole that's not in the vocabulary is QN__MERGE_ABSENT, and *absent and *absent_n say which. */
+/* Adds the merge of the text joined[0..n), the piece `id`, whose left half is `left` bytes long;
+ * QN__MERGE_ABSENT: a half is not in the vocabulary. */
 typedef enum qn__merge_added { QN__MERGE_OK, QN__MERGE_MEMORY, QN__MERGE_ABSENT } qn__merge_added;
 
 qn__merge_added qn__bpe_add_merge(qn__bpe *bpe, const char *joined, size_t left, size_t n,
-                                  uint32_t rank, int32_t *last, const char **absent,
-                                  size_t *absent_n);
+                                  uint32_t rank, int32_t id);
 
 /* After both, when the flags are set, before tokens are added: fills the rest. False when memory
  * is out. */

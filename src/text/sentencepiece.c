@@ -244,15 +244,12 @@ static qn_status add_merges(qn_tokenizer *t, spm_model *m, const uint8_t *types,
         if (piece->type != PIECE_NORMAL)
             continue;
         for (size_t left = 1; left < piece->n; left++) {
-            int32_t last = piece->id;
-            const char *absent;
-            size_t absent_n;
             if (((unsigned char)piece->text[left] & 0xc0) == 0x80 ||
                 !is_normal(types, &t->bpe.vocab, piece->text, left) ||
                 !is_normal(types, &t->bpe.vocab, piece->text + left, piece->n - left))
                 continue;
-            if (qn__bpe_add_merge(&t->bpe, piece->text, left, piece->n, rank, &last, &absent,
-                                  &absent_n) == QN__MERGE_MEMORY)
+            if (qn__bpe_add_merge(&t->bpe, piece->text, left, piece->n, rank, piece->id) ==
+                QN__MERGE_MEMORY)
                 return qn__fail_memory(err, "a table of merges");
         }
     }

@@ -21,11 +21,27 @@ typedef struct piece_head {
     uint32_t size;
 } piece_head;
 
-int32_t qn__vocab_find(const qn__vocab *vocab, const char *piece, size_t n)
+uint32_t qn__vocab_seek(const qn__vocab *vocab, const char *piece, size_t n)
+{
+    uint32_t tag = (uint32_t)qn__hash_bytes(piece, n, vocab->seed);
+    if (vocab->n_slots)
+        __builtin_prefetch(&vocab->slots[tag & (vocab->n_slots - 1)]);
+    return tag;
+}
+
+void qn__vocab_seek_piece(const qn__vocab *vocab, uint32_t tag)
+{
+    if (!vocab->n_slots)
+        return;
+    uint32_t offset = vocab->slots[tag & (vocab->n_slots - 1)].offset;
+    if (offset != UINT32_MAX)
+        __builtin_prefetch(vocab->blob.data + offset - sizeof(piece_head));
+}
+
+int32_t qn__vocab_find_tag(const qn__vocab *vocab, uint32_t tag, const char *piece, size_t n)
 {
     if (vocab->n_slots == 0)
         return -1;
-    uint32_t tag = (uint32_t)qn__hash_bytes(piece, n, vocab->seed);
     size_t i = tag & (vocab->n_slots - 1);
     for (; vocab->slots[i].offset != UINT32_MAX; i = (i + 1) & (vocab->n_slots - 1)) {
         if (vocab->slots[i].tag != tag)
@@ -37,6 +53,12 @@ int32_t qn__vocab_find(const qn__vocab *vocab, const char *piece, size_t n)
             return head.id;
     }
     return -1;
+}
+
+int32_t qn__vocab_find(const qn__vocab *vocab, const char *piece, size_t n)
+{
+    uint32_t tag = (uint32_t)qn__hash_bytes(piece, n, vocab->seed);
+    return qn__vocab_find_tag(vocab, tag, piece, n);
 }
 
 static bool grow_slots(qn__vocab *vocab)

@@ -878,6 +878,10 @@ typedef struct bad_tokenizer {
     const char *part;
 } bad_tokenizer;
 
+#define ABC        "\"a\":0,\"b\":1,\"c\":2,\"ab\":3"
+#define TEN_MERGES FIVE_MERGES "," FIVE_MERGES
+#define FIVE_MERGES "\"a b\",\"a b\",\"a b\",\"a b\",\"a b\""
+
 static const bad_tokenizer bad_tokenizers[] = {
     {"", QN_FORMAT, "JSON ends"},
     {"[]", QN_FORMAT, "expected an object"},
@@ -896,6 +900,10 @@ static const bad_tokenizer bad_tokenizers[] = {
      "model.merges[0]: \"b\" is not in the vocabulary"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":0,\"b\":1", "\"a b\"") "}", QN_FORMAT,
      "merges[0]: \"ab\" is not in"},
+    {"{" BYTE_LEVEL "," MODEL(ABC, TEN_MERGES "," TEN_MERGES ",\"c b\"," TEN_MERGES "," TEN_MERGES) "}",
+     QN_FORMAT, "merges[20]: \"cb\" is not in"},
+    {"{" BYTE_LEVEL "," MODEL(ABC, TEN_MERGES "," TEN_MERGES "," TEN_MERGES "," TEN_MERGES ",\"a d\"") "}",
+     QN_FORMAT, "merges[40]: \"d\" is not in"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":0", "\"a\"") "}", QN_FORMAT, "two pieces with one space"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":0", "\"a a a\"") "}", QN_FORMAT, "two pieces with one space"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":0", "[\"a\"]") "}", QN_FORMAT, "expected two pieces"},
