@@ -4,6 +4,7 @@
 BUILD ?= build
 SANITIZED = $(BUILD)-asan
 THREADED = $(BUILD)-tsan
+ARM = $(BUILD)-arm
 QUERN = $(BUILD)/src/cli/quern
 
 # On a terminal ninja shows its progress on one line; elsewhere only what compilers say.
@@ -42,6 +43,10 @@ check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBeh
 check-tsan: setup $(THREADED)/build.ninja listed ## the tests under ThreadSanitizer
 	$(call build,$(THREADED))
 	@scripts/run-tests --quick $(THREADED)
+
+check-arm: $(ARM)/build.ninja listed ## the quick tests as AArch64 programs, under qemu: some minutes
+	$(call build,$(ARM))
+	@scripts/run-tests --quick --under "qemu-aarch64 -L $(abspath $(ARM)-root)" $(ARM)
 
 fuzz: setup sanitized ## the parsers on changed files, under the sanitizers: FUZZ_SECONDS each (300)
 	@for test in io_test_fuzz text_test_fuzz models_test_fuzz text_test_template; do \
@@ -87,10 +92,17 @@ $(SANITIZED)/build.ninja: | setup
 $(THREADED)/build.ninja: | setup
 	$(call configure,$(THREADED) --buildtype=debugoptimized -Db_sanitize=thread)
 
+$(ARM)/build.ninja: | $(ARM)-root/root.ini
+	$(call configure,$(ARM) -Dman=disabled --cross-file $(ARM)-root/root.ini \
+	    --cross-file scripts/cross/aarch64-linux-gnu.ini)
+
+$(ARM)-root/root.ini: scripts/cross/make-root | setup-tests
+	@scripts/cross/make-root $(ARM)-root
+
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(SANITIZED) $(THREADED)
+	@rm -rf $(BUILD) $(SANITIZED) $(THREADED) $(ARM) $(ARM)-root
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 
-.PHONY: all setup setup-tests demo test check check-asan check-tsan faults fuzz bench fmt new-op new-model install sanitized clean help listed
+.PHONY: all setup setup-tests demo test check check-asan check-tsan check-arm faults fuzz bench fmt new-op new-model install sanitized clean help listed

@@ -23,6 +23,13 @@ enum { WITH_LIBZIP = 1 };
 enum { WITH_LIBZIP = 0 };
 #endif
 
+/* Times that tests allow are for real processors; under an emulator they are multiplied by this. */
+#ifdef QN_EMULATED
+enum { PATIENCE = 20 };
+#else
+enum { PATIENCE = 1 };
+#endif
+
 static inline void skip_without_libzip(void)
 {
     if (!WITH_LIBZIP) {

@@ -38,7 +38,7 @@ static inline void pause_cpu(void)
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    __asm__ volatile("yield");
+    __asm__ volatile("isb"); /* most processors take yield for a nop */
 #endif
 }
 

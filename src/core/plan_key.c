@@ -37,10 +37,11 @@ bool qn__may_overwrite(const qn_array *leaf)
     if (!(leaf->flags & QN__DONATED) || !leaf->buffer)
         return false;
     /* The leaf's own reference and, behind it, the retained array that nobody else holds but, where it
-     * was lent, the lender. Earlier submissions run first, so what they hold does not count. */
-    int expect = (leaf->origin ? 2 : 1) +
-                 atomic_load_explicit(&leaf->buffer->in_flight, memory_order_acquire);
-    return atomic_load_explicit(&leaf->buffer->refs, memory_order_acquire) == expect &&
+     * was lent, the lender. Earlier submissions run first, so what they hold does not count. One that ends
+     * meanwhile lowers in_flight, then refs: read in the other order, they cannot hide a reference. */
+    int refs = atomic_load_explicit(&leaf->buffer->refs, memory_order_acquire);
+    int in_flight = atomic_load_explicit(&leaf->buffer->in_flight, memory_order_acquire);
+    return refs == (leaf->origin ? 2 : 1) + in_flight &&
            (!leaf->origin ||
             atomic_load_explicit(&leaf->origin->refs, memory_order_acquire) ==
                 (leaf->flags & QN__LENT ? 2 : 1));

@@ -8,8 +8,9 @@
  * the even k). Tiles of 6 rows x one panel of 16 lanes: twelve chains in the sixteen registers of
  * AVX2, one fma chain an output in order of k, which alone fixes the bits.
  *
- * Beyond what vec_ref.h lists, vec_*.h gives here v_fma_into (v_fma whose result takes the place
- * of c), v_load_even and v_load_odd (the even and odd ones of 16 pairs of bf16, in f32).
+ * Beyond what vec_ref.h lists, vec_*.h gives here v_fma_into(c, s, b) (c + s * b with s in every
+ * lane, which takes the place of c), v_load_even and v_load_odd (the even and odd ones of 16 pairs
+ * of bf16, in f32).
  */
 
 #define ALWAYS static inline __attribute__((always_inline))
@@ -109,7 +110,7 @@ ALWAYS void vec_tile(int f32, int rows, const tile_args *a)
         vf lanes = f32 ? v_load(w) : v_load_even(w);
 #define STEP(r)                                                                                    \
     if (rows > r)                                                                                  \
-        c##r = v_fma_into(c##r, v_set(x[r]), lanes);
+        c##r = v_fma_into(c##r, x[r], lanes);
         EACH_ROW(STEP)
         x += rows;
         if (f32)
@@ -258,7 +259,7 @@ ALWAYS void vec_dense_tile(int rows, const qn__cpu_dense *d, const float *a, con
         vf column = v_load(b);
 #define STEP(r)                                                                                    \
     if (rows > r)                                                                                  \
-        c##r = v_fma_into(c##r, v_set(a[r * d->ras]), column);
+        c##r = v_fma_into(c##r, a[r * d->ras], column);
         EACH_ROW(STEP)
 #undef STEP
     }

@@ -97,8 +97,9 @@ static inline vf v_fma(vf a, vf b, vf c)
 }
 
 /* In assembly: of the intrinsic's three forms gcc 12 picks ones that spill accumulators. */
-static inline vf v_fma_into(vf c, vf a, vf b)
+static inline vf v_fma_into(vf c, float s, vf b)
 {
+    vf a = v_set(s);
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(c.a) : "x"(a.a), "x"(b.a));
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(c.b) : "x"(a.b), "x"(b.b));
     return c;

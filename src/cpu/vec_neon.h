@@ -9,9 +9,16 @@
 
 #include "half.h"
 
-typedef float32x4x4_t vf;
-typedef uint32x4x4_t vi;
-typedef uint32x4x4_t vm; /* all bits of a lane */
+typedef struct vf {
+    float32x4_t val[4];
+} vf;
+typedef struct vi {
+    uint32x4_t val[4];
+} vi;
+typedef vi vm; /* all bits of a lane */
+
+/* gcc 12 thinks four registers large, and calls what it may inline. */
+#define ALWAYS static inline __attribute__((always_inline))
 
 /* What is done to each of the four registers: `one` is an expression in i. */
 #define FOUR(type, one)                                                                            \
@@ -20,30 +27,30 @@ typedef uint32x4x4_t vm; /* all bits of a lane */
         r.val[i] = one;                                                                            \
     return r
 
-static inline vf v_load(const float *p)
+ALWAYS vf v_load(const float *p)
 {
     FOUR(vf, vld1q_f32(p + 4 * i));
 }
 
-static inline vf v_set(float f)
+ALWAYS vf v_set(float f)
 {
     FOUR(vf, vdupq_n_f32(f));
 }
 
 /* 0, 1, ... 15 */
-static inline vf v_lane_numbers(void)
+ALWAYS vf v_lane_numbers(void)
 {
     static const float first[] = {0, 1, 2, 3};
     FOUR(vf, vaddq_f32(vld1q_f32(first), vdupq_n_f32((float)(4 * i))));
 }
 
-static inline void v_store(float *p, vf a)
+ALWAYS void v_store(float *p, vf a)
 {
     for (int i = 0; i < 4; i++)
         vst1q_f32(p + 4 * i, a.val[i]);
 }
 
-static inline vf v_load_n(const float *p, size_t n, float fill)
+ALWAYS vf v_load_n(const float *p, size_t n, float fill)
 {
     if (n == 16)
         return v_load(p);
@@ -53,7 +60,7 @@ static inline vf v_load_n(const float *p, size_t n, float fill)
     return v_load(lanes);
 }
 
-static inline void v_store_n(float *p, size_t n, vf a)
+ALWAYS void v_store_n(float *p, size_t n, vf a)
 {
     if (n == 16) {
         v_store(p, a);
@@ -65,78 +72,81 @@ static inline void v_store_n(float *p, size_t n, vf a)
         p[i] = lanes[i];
 }
 
-static inline vf v_add(vf a, vf b)
+ALWAYS vf v_add(vf a, vf b)
 {
     FOUR(vf, vaddq_f32(a.val[i], b.val[i]));
 }
 
-static inline vf v_sub(vf a, vf b)
+ALWAYS vf v_sub(vf a, vf b)
 {
     FOUR(vf, vsubq_f32(a.val[i], b.val[i]));
 }
 
-static inline vf v_mul(vf a, vf b)
+ALWAYS vf v_mul(vf a, vf b)
 {
     FOUR(vf, vmulq_f32(a.val[i], b.val[i]));
 }
 
-static inline vf v_div(vf a, vf b)
+ALWAYS vf v_div(vf a, vf b)
 {
     FOUR(vf, vdivq_f32(a.val[i], b.val[i]));
 }
 
-static inline vf v_sqrt(vf a)
+ALWAYS vf v_sqrt(vf a)
 {
     FOUR(vf, vsqrtq_f32(a.val[i]));
 }
 
-static inline vf v_fma(vf a, vf b, vf c)
+ALWAYS vf v_fma(vf a, vf b, vf c)
 {
     FOUR(vf, vfmaq_f32(c.val[i], a.val[i], b.val[i]));
 }
 
-static inline vf v_fma_into(vf c, vf a, vf b)
+/* In assembly and in this order: free to move them, gcc 12 spills accumulators and clang 14 copies them. */
+ALWAYS vf v_fma_into(vf c, float s, vf b)
 {
-    return v_fma(a, b, c);
+    for (int i = 0; i < 4; i++)
+        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(c.val[i]) : "w"(b.val[i]), "w"(s));
+    return c;
 }
 
-static inline vf v_fnma(vf a, vf b, vf c)
+ALWAYS vf v_fnma(vf a, vf b, vf c)
 {
     FOUR(vf, vfmsq_f32(c.val[i], a.val[i], b.val[i]));
 }
 
-static inline vm v_lt(vf a, vf b)
+ALWAYS vm v_lt(vf a, vf b)
 {
     FOUR(vm, vcltq_f32(a.val[i], b.val[i]));
 }
 
-static inline vm v_eq(vf a, vf b)
+ALWAYS vm v_eq(vf a, vf b)
 {
     FOUR(vm, vceqq_f32(a.val[i], b.val[i]));
 }
 
-static inline vm v_is_nan(vf a)
+ALWAYS vm v_is_nan(vf a)
 {
     FOUR(vm, vmvnq_u32(vceqq_f32(a.val[i], a.val[i])));
 }
 
-static inline vf v_pick(vm m, vf a, vf b)
+ALWAYS vf v_pick(vm m, vf a, vf b)
 {
     FOUR(vf, vbslq_f32(m.val[i], a.val[i], b.val[i]));
 }
 
 /* Not vmaxq: with a NaN the second operand wins, and of two zeros, too. */
-static inline vf v_max(vf a, vf b)
+ALWAYS vf v_max(vf a, vf b)
 {
     return v_pick(v_lt(b, a), a, b);
 }
 
-static inline vf v_min(vf a, vf b)
+ALWAYS vf v_min(vf a, vf b)
 {
     return v_pick(v_lt(a, b), a, b);
 }
 
-static inline unsigned v_mask_bits(vm m)
+ALWAYS unsigned v_mask_bits(vm m)
 {
     static const uint32_t bit[] = {1, 2, 4, 8};
     unsigned bits = 0;
@@ -145,80 +155,80 @@ static inline unsigned v_mask_bits(vm m)
     return bits;
 }
 
-static inline vi v_bits(vf a)
+ALWAYS vi v_bits(vf a)
 {
     FOUR(vi, vreinterpretq_u32_f32(a.val[i]));
 }
 
-static inline vf v_float(vi a)
+ALWAYS vf v_float(vi a)
 {
     FOUR(vf, vreinterpretq_f32_u32(a.val[i]));
 }
 
-static inline vi vi_set(uint32_t u)
+ALWAYS vi vi_set(uint32_t u)
 {
     FOUR(vi, vdupq_n_u32(u));
 }
 
-static inline vi vi_add(vi a, vi b)
+ALWAYS vi vi_add(vi a, vi b)
 {
     FOUR(vi, vaddq_u32(a.val[i], b.val[i]));
 }
 
-static inline vi vi_sub(vi a, vi b)
+ALWAYS vi vi_sub(vi a, vi b)
 {
     FOUR(vi, vsubq_u32(a.val[i], b.val[i]));
 }
 
-static inline vi vi_and(vi a, vi b)
+ALWAYS vi vi_and(vi a, vi b)
 {
     FOUR(vi, vandq_u32(a.val[i], b.val[i]));
 }
 
-static inline vi vi_or(vi a, vi b)
+ALWAYS vi vi_or(vi a, vi b)
 {
     FOUR(vi, vorrq_u32(a.val[i], b.val[i]));
 }
 
-static inline vi vi_xor(vi a, vi b)
+ALWAYS vi vi_xor(vi a, vi b)
 {
     FOUR(vi, veorq_u32(a.val[i], b.val[i]));
 }
 
-static inline vi vi_shl(vi a, int n)
+ALWAYS vi vi_shl(vi a, int n)
 {
     FOUR(vi, vshlq_u32(a.val[i], vdupq_n_s32(n)));
 }
 
-static inline vi vi_shr(vi a, int n)
+ALWAYS vi vi_shr(vi a, int n)
 {
     FOUR(vi, vshlq_u32(a.val[i], vdupq_n_s32(-n)));
 }
 
-static inline vi vi_sar(vi a, int n)
+ALWAYS vi vi_sar(vi a, int n)
 {
     FOUR(vi, vreinterpretq_u32_s32(vshlq_s32(vreinterpretq_s32_u32(a.val[i]), vdupq_n_s32(-n))));
 }
 
-static inline vm vi_eq(vi a, vi b)
+ALWAYS vm vi_eq(vi a, vi b)
 {
     FOUR(vm, vceqq_u32(a.val[i], b.val[i]));
 }
 
-static inline vf v_of_int(vi a)
+ALWAYS vf v_of_int(vi a)
 {
     FOUR(vf, vcvtq_f32_s32(vreinterpretq_s32_u32(a.val[i])));
 }
 
 /* Lanes i and i + 8, then i + 4, i + 2, i + 1. */
-static inline float v_sum(vf a)
+ALWAYS float v_sum(vf a)
 {
     float32x4_t s = vaddq_f32(vaddq_f32(a.val[0], a.val[2]), vaddq_f32(a.val[1], a.val[3]));
     float32x2_t t = vadd_f32(vget_low_f32(s), vget_high_f32(s));
     return vget_lane_f32(t, 0) + vget_lane_f32(t, 1);
 }
 
-static inline float v_top(vf a)
+ALWAYS float v_top(vf a)
 {
     vf b = {{a.val[2], a.val[3], a.val[2], a.val[3]}};
     float m[16];
@@ -229,28 +239,28 @@ static inline float v_top(vf a)
     return m[0];
 }
 
-static inline vf v_load_bf16(const uint16_t *p)
+ALWAYS vf v_load_bf16(const uint16_t *p)
 {
     FOUR(vf, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)));
 }
 
-static inline vf v_load_even(const float *pairs)
+ALWAYS vf v_load_even(const float *pairs)
 {
     return v_float(vi_shl(v_bits(v_load(pairs)), 16));
 }
 
-static inline vf v_load_odd(const float *pairs)
+ALWAYS vf v_load_odd(const float *pairs)
 {
     return v_float(vi_and(v_bits(v_load(pairs)), vi_set(0xffff0000u)));
 }
 
-static inline vf v_load_f16(const uint16_t *p)
+ALWAYS vf v_load_f16(const uint16_t *p)
 {
     FOUR(vf, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
 }
 
 /* Rounded bf16 of four floats. */
-static inline uint16x4_t v_narrow_bf16(float32x4_t a)
+ALWAYS uint16x4_t v_narrow_bf16(float32x4_t a)
 {
     uint32x4_t u = vreinterpretq_u32_f32(a), top = vshrq_n_u32(u, 16);
     uint32x4_t r = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), vandq_u32(top, vdupq_n_u32(1)));
@@ -258,18 +268,19 @@ static inline uint16x4_t v_narrow_bf16(float32x4_t a)
                                vorrq_u32(top, vdupq_n_u32(0x40))));
 }
 
-static inline void v_store_bf16(uint16_t *p, vf a)
+ALWAYS void v_store_bf16(uint16_t *p, vf a)
 {
     for (int i = 0; i < 4; i++)
         vst1_u16(p + 4 * i, v_narrow_bf16(a.val[i]));
 }
 
-static inline void v_store_f16(uint16_t *p, vf a)
+ALWAYS void v_store_f16(uint16_t *p, vf a)
 {
     for (int i = 0; i < 4; i++)
         vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.val[i])));
 }
 
 #undef FOUR
+#undef ALWAYS
 
 #endif

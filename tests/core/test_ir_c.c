@@ -176,18 +176,21 @@ static void write_program(FILE *f, int k, const qn__ir *ir)
     fprintf(f, ");\n}\n");
 }
 
-/* Compiles DIR/t.c into a library; NULL with the reason printed when there is no compiler. */
+/* Compiles DIR/t.c into a library with the compiler that CC names; NULL with the reason printed when there
+ * is none. */
 static void *compile(const char *dir)
 {
-    char command[512];
-    if (system("cc --version >/dev/null 2>&1") != 0) {
-        print_message("skipped: there is no C compiler named cc\n");
+    char command[1024];
+    const char *cc = getenv("CC") ? getenv("CC") : "cc";
+    snprintf(command, sizeof command, "%s --version >/dev/null 2>&1", cc);
+    if (system(command) != 0) {
+        print_message("skipped: there is no C compiler named %s\n", cc);
         return NULL;
     }
     snprintf(command, sizeof command,
-             "cc -std=c11 -O1 -Wall -Werror -Wno-unused-function -Wno-unused-variable "
+             "%s -std=c11 -O1 -Wall -Werror -Wno-unused-function -Wno-unused-variable "
              "-ffp-contract=off -fPIC -shared -o %s/t.so %s/t.c -lm",
-             dir, dir);
+             cc, dir, dir);
     if (system(command) != 0)
         fail_msg("the rendered text does not compile: %s/t.c", dir);
     snprintf(command, sizeof command, "%s/t.so", dir);

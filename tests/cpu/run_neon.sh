@@ -19,6 +19,7 @@ sources=$(for tier in '' neon; do
 done)
 # shellcheck disable=SC2086
 aarch64-linux-gnu-gcc -static -std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -Wall -Wextra -Werror \
+    -Wno-missing-field-initializers \
     -Iinclude -Isrc $sources tests/cpu/test_kernels.c tests/cpu/check_*.c bench/kernels/bench_cpu.c \
     -o "$folder/test" -lm -lpthread
 qemu-aarch64 "$folder/test" --quiet --tier neon
