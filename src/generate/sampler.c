@@ -2,16 +2,22 @@
  *
  * The sampling chain: repeat penalty, top_p, min_p, top_k, temperature, draw.
  *
- * Problem: 128,000 logits a token, of which the filters mostly keep a few dozen, at times thousands.
- * Approach: nothing is sorted. The three filters each keep a prefix of the tokens in order of falling
- * logit (equal ones by id), so together they keep the shortest: all above one logit, and of those equal
- * to it the first few. That cut is found by selection among the tokens near the top: which those are
- * follows from block maxima (top_k) and from the weight that the rest may have at most (top_p). Passes over
- * all logits are in lanes, with an exp of their own: this layer does not see the CPU device's kernels. A draw
- * walks the kept tokens by id.
+ * Problem: 128,000 logits a token, of which the filters mostly keep a few dozen, at times most of
+ * them; 500 us at most. An exp of each takes 90 us in lanes of 8, other passes 20.
+ *
+ * Approach: nothing is sorted. The three filters each keep a prefix of the tokens in order of
+ * falling logit (equal ones by id), so together they keep the shortest: all above one logit, and of
+ * those equal to it the first few. That cut is selected exactly among few candidates. For top_k
+ * they are those that reach the k-th largest maximum of a block. For top_p they lie in a bracket
+ * around an estimate from a sample of the logits: one pass weighs all logits, and apart those above
+ * the bracket and those in it, which tells whether the cut is there. If not, the candidates are all
+ * above the bracket, or all from its upper end down: the same cut, found in more time. The draw
+ * weighs what reaches the cut, where it stands, by blocks. The passes over all logits are in
+ * passes.inl.
  */
 #include "base/error.h"
 #include "base/random.h"
+#include "generate/passes.h"
 #include "quern/model.h"
 
 #include <math.h>
@@ -33,113 +39,20 @@ static qn_status check(const qn_sampling *p, qn_error *err)
     return QN_OK;
 }
 
-/* ---- passes in lanes ---------------------------------------------------------------------------------------- */
+/* ---- the chain ------------------------------------------------------------------------ */
 
-enum { LANES = 4, BLOCK = 64 };
-
-typedef float lanes __attribute__((vector_size(4 * LANES)));
-typedef int32_t int_lanes __attribute__((vector_size(4 * LANES)));
-
-static lanes load_lanes(const float *p, size_t n, float fill)
-{
-    float x[LANES];
-    if (n < LANES) {
-        for (size_t i = 0; i < LANES; i++)
-            x[i] = i < n ? p[i] : fill;
-        p = x;
-    }
-    lanes v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static lanes all_lanes(float x)
-{
-    return (lanes){x, x, x, x};
-}
-
-static lanes pick_lanes(int_lanes yes, lanes a, lanes b)
-{
-    return (lanes)((yes & (int_lanes)a) | (~yes & (int_lanes)b));
-}
-
-/* exp of lanes at most 0, within 2e-7 of it; below -87 and for NaN 0. x = n ln 2 + r, |r| <= ln 2 / 2. */
-static lanes exp_lanes(lanes x)
-{
-    lanes low = all_lanes(-87.0f), magic = all_lanes(12582912.0f); /* 1.5 * 2^23 rounds to integers */
-    int_lanes in_range = x >= low;
-    x = pick_lanes(in_range, x, low);
-    lanes shifted = x * 1.44269504f + magic, n = shifted - magic;
-    lanes r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    lanes y = all_lanes(1.0f / 5040);
-    y = y * r + 1.0f / 720;
-    y = y * r + 1.0f / 120;
-    y = y * r + 1.0f / 24;
-    y = y * r + 1.0f / 6;
-    y = y * r + 0.5f;
-    y = y * r + 1.0f;
-    y = y * r + 1.0f;
-    int_lanes power = (((int_lanes)shifted) << 23) + 0x3f800000;
-    return (lanes)((int_lanes)(y * (lanes)power) & in_range);
-}
-
-/* The sum over a block of weights, exp((logit - max) * scale) or 0 for NaN; they go to weight[0..BLOCK), too,
- * unless that is NULL. Past the n-th they are 0. */
-static double weigh_block(const float *logits, size_t n, float max, float scale, float *weight)
-{
-    lanes sum = all_lanes(0);
-    for (size_t i = 0; i < BLOCK; i += LANES) {
-        lanes x = load_lanes(logits + i, n > i ? n - i : 0, -INFINITY);
-        lanes w = exp_lanes((x - max) * scale);
-        if (weight)
-            memcpy(weight + i, &w, sizeof w);
-        sum += w;
-    }
-    double block = 0;
-    for (int i = 0; i < LANES; i++)
-        block += (double)sum[i];
-    return block;
-}
-
-static double sum_weights(const float *logits, size_t n, float max)
-{
-    double total = 0;
-    for (size_t at = 0; at < n; at += BLOCK)
-        total += weigh_block(logits + at, n - at, max, 1, NULL);
-    return total;
-}
-
-/* The largest logit of each block, -inf for NaN; returns the largest of all. */
-static float block_tops(const float *logits, size_t n, float *tops)
-{
-    float best = -INFINITY;
-    for (size_t at = 0; at < n; at += BLOCK) {
-        lanes top = all_lanes(-INFINITY);
-        for (size_t i = at; i < at + BLOCK && i < n; i += LANES) {
-            lanes x = load_lanes(logits + i, n - i, -INFINITY);
-            top = pick_lanes(x > top, x, top);
-        }
-        float block = -INFINITY;
-        for (int i = 0; i < LANES; i++)
-            block = top[i] > block ? top[i] : block;
-        tops[at / BLOCK] = block;
-        best = block > best ? block : best;
-    }
-    return best;
-}
-
-/* ---- the chain ----------------------------------------------------------------------------------------------- */
+enum { BLOCK = QN__PASS_BLOCK };
 
 /* Room for one draw, for blocks of a vocabulary. */
 typedef struct sampler {
-    const float *logits;
+    const qn__passes *pass;
+    float *logits;
     size_t vocab, n_blocks;
     float max;
-    float *tops;     /* [n_blocks] */
-    double *sums;    /* [n_blocks] */
-    float *logit;    /* [vocab] of the tokens near the top */
-    int32_t *id;     /* [vocab] theirs */
-    float *selected; /* [vocab] what selection reorders */
+    double *sums;      /* [n_blocks] */
+    float *tops;       /* [n_blocks] the largest logit of each */
+    float *candidates; /* [vocab] logits among which a filter ends; selection reorders them */
+    uint8_t *seen;     /* [vocab] of the repeat penalty; the same memory */
 } sampler;
 
 /* Each repeated token is penalised once, however often it came. */
@@ -153,13 +66,13 @@ static void penalise(float *logits, size_t vocab, const qn_sampling *p, const in
         if (id < 0 || (size_t)id >= vocab || seen[id])
             continue;
         seen[id] = 1;
-        logits[id] = logits[id] > 0 ? logits[id] / p->repeat_penalty
-                                    : logits[id] * p->repeat_penalty;
+        logits[id] =
+            logits[id] > 0 ? logits[id] / p->repeat_penalty : logits[id] * p->repeat_penalty;
     }
 }
 
-/* Moves the larger ones of x[0..n) to the front: all in front of the returned index are at least `pivot`, all
- * behind are less; equal ones are in front. */
+/* Moves the larger ones of x[0..n) to the front: all in front of the returned index are at least
+ * `pivot`, all behind are less; equal ones are in front. */
 static size_t partition(float *x, size_t n, float pivot)
 {
     size_t front = 0;
@@ -178,20 +91,23 @@ static float middle_of_three(float a, float b, float c)
     return c < low ? low : c > high ? high : c;
 }
 
-/* Where a prefix in falling order ends: the last logit that it has, and how many equal to that one. */
+/* Where a prefix in falling order ends: the last logit that it has, how many equal to that one, and
+ * how many such there are. */
 typedef struct cut {
     float logit;
-    size_t equals;
+    size_t equals, of;
 } cut;
 
-/* The shortest prefix of x[0..n), n > 0, in falling order that has `count` members or the weight `weight`.
- * Reorders x. */
-static cut select_prefix(float *x, size_t n, float max, size_t count, double weight)
+/* The shortest prefix of the n > 0 candidates from x on in falling order that has `count` members
+ * or the weight `weight`; all when there is none. Reorders them. */
+static cut select_prefix(const sampler *s, float *x, size_t n, size_t count, double weight)
 {
     for (;;) {
         float pivot = middle_of_three(x[0], x[n / 2], x[n - 1]);
         size_t front = partition(x, n, pivot), equals = 0;
-        double sum = weight < INFINITY ? sum_weights(x, front, max) : 0;
+        double sum = 0;
+        if (weight < INFINITY)
+            sum = s->pass->weigh(x, front, NULL, s->max, 1, -INFINITY, NULL);
         for (size_t i = 0; i < front; i++)
             equals += x[i] == pivot;
         if (front < count && sum < weight && front < n) { /* it ends behind */
@@ -202,7 +118,7 @@ static cut select_prefix(float *x, size_t n, float max, size_t count, double wei
             continue;
         }
         size_t above = front - equals;
-        double each = exp((double)pivot - max), sum_above = sum - (double)equals * each;
+        double each = exp((double)pivot - s->max), sum_above = sum - (double)equals * each;
         if (above && (above >= count || sum_above >= weight)) { /* it ends before the pivot */
             for (size_t i = 0, kept = 0; i < front; i++)
                 if (x[i] != pivot)
@@ -214,25 +130,8 @@ static cut select_prefix(float *x, size_t n, float max, size_t count, double wei
         double by_weight = ceil((weight - sum_above) / each);
         if (by_weight < (double)most)
             most = by_weight < 1 ? 1 : (size_t)by_weight;
-        return (cut){pivot, most};
+        return (cut){pivot, most, equals};
     }
-}
-
-/* The tokens with a logit of at least `floor` to s->logit and s->id, by id; returns their number. */
-static size_t collect(const sampler *s, float floor)
-{
-    size_t n = 0;
-    for (size_t b = 0; b < s->n_blocks; b++) {
-        if (!(s->tops[b] >= floor))
-            continue;
-        size_t end = (b + 1) * BLOCK < s->vocab ? (b + 1) * BLOCK : s->vocab;
-        for (size_t i = b * BLOCK; i < end; i++) {
-            s->logit[n] = s->logits[i];
-            s->id[n] = (int32_t)i;
-            n += s->logits[i] >= floor;
-        }
-    }
-    return n;
 }
 
 /* A logit that at least k tokens reach: the k-th largest top of a block. */
@@ -240,55 +139,169 @@ static float reached_by(const sampler *s, size_t k)
 {
     if (k > s->n_blocks)
         return -INFINITY;
-    memcpy(s->selected, s->tops, s->n_blocks * sizeof *s->selected);
-    return select_prefix(s->selected, s->n_blocks, s->max, k, INFINITY).logit;
+    memcpy(s->candidates, s->tops, s->n_blocks * sizeof *s->candidates);
+    return select_prefix(s, s->candidates, s->n_blocks, k, INFINITY).logit;
 }
 
-/* The tokens that pass the filters, to s->logit and s->id; returns their number, or 0 when none is filtered. */
-static size_t filter(const sampler *s, const qn_sampling *p)
+/* ---- where top_p ends, from a sample -------------------------------------------------- */
+
+/* Logits below max are counted in steps; those further below than all steps weigh nothing here. Of
+ * each block the largest logit is counted once, and SAMPLED others stand for all others. */
+enum { STEPS_PER_LOGIT = 64, STEPS = 24 * STEPS_PER_LOGIT, SAMPLED = 8, EACH = BLOCK / SAMPLED };
+
+typedef struct histogram {
+    uint32_t tops[STEPS + 1], sampled[STEPS + 1]; /* the last: further below, or NaN */
+    double weight[STEPS];                         /* of the steps so far */
+    double squares[STEPS];                        /* of the sampled weights so far */
+} histogram;
+
+static size_t step_of(const sampler *s, float logit)
+{
+    float below = (s->max - logit) * STEPS_PER_LOGIT;
+    return below < STEPS ? (size_t)below : STEPS;
+}
+
+static void take_sample(const sampler *s, histogram *h)
+{
+    memset(h->tops, 0, sizeof h->tops);
+    memset(h->sampled, 0, sizeof h->sampled);
+    for (size_t b = 0; b < s->n_blocks; b++) {
+        /* neighbours, elsewhere in each block */
+        size_t at = b * BLOCK + b * 40503 / 64 % EACH * SAMPLED;
+        h->tops[step_of(s, s->tops[b])]++;
+        for (size_t i = at; i < at + SAMPLED && i < s->vocab; i++)
+            h->sampled[step_of(s, s->logits[i])] += s->logits[i] != s->tops[b];
+    }
+    double w = 1, ratio = exp(-1.0 / STEPS_PER_LOGIT), weight = 0, squares = 0;
+    for (size_t k = 0; k < STEPS; k++, w *= ratio) {
+        h->weight[k] = weight += w * (h->tops[k] + (double)EACH * h->sampled[k]);
+        h->squares[k] = squares += w * w * h->sampled[k];
+    }
+}
+
+/* The first step with which the steps so far have this weight; the last when all have less. */
+static size_t step_at(const histogram *h, double weight)
+{
+    size_t k = 0;
+    while (k + 1 < STEPS && h->weight[k] < weight)
+        k++;
+    return k;
+}
+
+typedef struct bracket {
+    float low, high;
+} bracket;
+
+/* Logits between which the prefix of weight p of all very probably ends: four standard errors of
+ * the sample to both sides of what it says. */
+static bracket estimate_cut(const sampler *s, double p)
+{
+    histogram h;
+    take_sample(s, &h);
+    double weight = p * h.weight[STEPS - 1], squares = h.squares[step_at(&h, weight)];
+    double dropped = h.squares[STEPS - 1] - squares;
+    double variance = EACH * (EACH - 1) * ((1 - p) * (1 - p) * squares + p * p * dropped);
+    size_t first = step_at(&h, weight - 4 * sqrt(variance));
+    size_t last = step_at(&h, weight + 4 * sqrt(variance));
+    bracket found = {-INFINITY, s->max - (float)first / STEPS_PER_LOGIT};
+    if (last + 1 < STEPS)
+        found.low = s->max - (float)(last + 1) / STEPS_PER_LOGIT;
+    return found;
+}
+
+/* ---- filters -------------------------------------------------------------------------- */
+
+/* Of the tokens equal to the last one that is kept the first ones stay; the others become -inf. */
+static void drop_equals(const sampler *s, cut end)
+{
+    size_t left = end.equals;
+    for (size_t at = 0; end.equals < end.of && at < s->vocab; at += BLOCK) {
+        size_t n = s->vocab - at < BLOCK ? s->vocab - at : BLOCK, here = 0;
+        if (s->tops[at / BLOCK] >= end.logit)
+            here = s->pass->count_equal(s->logits + at, n, end.logit);
+        if (here <= left) {
+            left -= here;
+            continue;
+        }
+        for (size_t i = at; i < at + n; i++)
+            if (s->logits[i] == end.logit) {
+                if (left)
+                    left--;
+                else
+                    s->logits[i] = -INFINITY;
+            }
+    }
+}
+
+/* Keeps the shortest prefix of the candidates in low..high that has `count` members or `weight`,
+ * and what is above `high`; returns the least logit that is kept. */
+static float keep_prefix(const sampler *s, float low, float high, size_t count, double weight)
+{
+    size_t n = s->pass->collect(s->logits, s->vocab, s->tops, low, high, s->candidates);
+    if (n == 0 || (n <= count && weight == INFINITY))
+        return low;
+    cut end = select_prefix(s, s->candidates, n, count, weight);
+    drop_equals(s, end);
+    return end.logit;
+}
+
+/* Were all logits below this one as large as it, they still could not make up what top_p leaves
+ * out. */
+static float least_near(const sampler *s, double p, double total)
+{
+    return s->max + (float)log((1 - p) * total / (double)s->vocab) - 1e-3f;
+}
+
+/* top_p among what reaches `floor`. */
+static float keep_top_p(const sampler *s, double p, float floor)
+{
+    bracket at = estimate_cut(s, p);
+    qn__split sum = s->pass->split(s->logits, s->vocab, s->max, at.low, at.high);
+    double weight = p * sum.total;
+    float low = fmaxf(floor, least_near(s, p, sum.total));
+    if (sum.above >= weight) { /* the estimate was too low */
+        at = (bracket){at.high, s->max};
+    } else {
+        weight -= sum.above;
+        if (sum.inside < weight) /* too high */
+            at.low = -INFINITY;
+    }
+    return keep_prefix(s, fmaxf(low, at.low), at.high, SIZE_MAX, weight);
+}
+
+/* The least logit that passes the filters; tokens equal to it that do not pass become -inf. */
+static float filter(const sampler *s, const qn_sampling *p)
 {
     float floor = p->min_p > 0 ? s->max + logf(p->min_p) : -INFINITY;
-    bool by_p = p->top_p > 0 && p->top_p < 1, by_k = p->top_k > 0 && (size_t)p->top_k < s->vocab;
-    if (!by_p && !by_k)
-        return p->min_p > 0 ? collect(s, floor) : 0;
-    double weight = INFINITY;
-    float near = floor;
+    bool by_p = p->top_p > 0 && p->top_p < 1;
+    bool by_k = p->top_k > 0 && (size_t)p->top_k < s->vocab;
+    if (by_k && (size_t)p->top_k <= s->n_blocks) { /* few are near */
+        float near = fmaxf(floor, reached_by(s, (size_t)p->top_k));
+        double weight = INFINITY;
+        if (by_p)
+            weight = (double)p->top_p *
+                     s->pass->weigh(s->logits, s->vocab, NULL, s->max, 1, -INFINITY, NULL);
+        return keep_prefix(s, near, s->max, (size_t)p->top_k, weight);
+    }
+    if (by_p)
+        floor = keep_top_p(s, (double)p->top_p, floor);
     if (by_k)
-        near = fmaxf(near, reached_by(s, (size_t)p->top_k));
-    if (by_p) {
-        double total = sum_weights(s->logits, s->vocab, s->max);
-        weight = (double)p->top_p * total;
-        /* were all others lighter than this, they still could not make up what top_p leaves out */
-        double least = (1 - (double)p->top_p) * total / (double)s->vocab;
-        near = fmaxf(near, s->max + (float)log(least) - 1e-3f);
-    }
-    size_t n = collect(s, near), kept = 0;
-    memcpy(s->selected, s->logit, n * sizeof *s->selected);
-    cut end = select_prefix(s->selected, n, s->max, by_k ? (size_t)p->top_k : SIZE_MAX, weight);
-    for (size_t i = 0; i < n; i++) {
-        bool equal = s->logit[i] == end.logit, keep = s->logit[i] > end.logit || (equal && end.equals);
-        end.equals -= equal && keep;
-        s->logit[kept] = s->logit[i];
-        s->id[kept] = s->id[i];
-        kept += keep;
-    }
-    return kept;
+        floor = keep_prefix(s, floor, s->max, (size_t)p->top_k, INFINITY);
+    return floor;
 }
 
-/* Inverse of the cumulative distribution at u, by id: of the n filtered tokens, or of all when n is 0. */
-static int32_t draw(const sampler *s, size_t n, float temperature, double u)
+/* Inverse of the cumulative distribution at u, by id, of the tokens that reach `floor`. */
+static int32_t draw(const sampler *s, float floor, float temperature, double u)
 {
-    const float *logit = n ? s->logit : s->logits;
-    size_t count = n ? n : s->vocab, block = 0, last = (count - 1) / BLOCK;
     float scale = fminf(1 / temperature, 1e38f), weight[BLOCK];
-    double left = 0;
-    for (size_t b = 0; b <= last; b++)
-        left += s->sums[b] = weigh_block(logit + b * BLOCK, count - b * BLOCK, s->max, scale, NULL);
-    left *= u;
+    double left = u * s->pass->weigh(s->logits, s->vocab, s->tops, s->max, scale, floor, s->sums);
+    size_t block = 0, last = 0;
+    for (size_t b = 0; b < s->n_blocks; b++)
+        last = s->sums[b] > 0 ? b : last; /* where rounding leaves a little at the end of all */
     while (block < last && left >= s->sums[block])
         left -= s->sums[block++];
     size_t at = block * BLOCK, chosen = at;
-    weigh_block(logit + at, count - at, s->max, scale, weight);
+    s->pass->weigh_block(s->logits + at, s->vocab - at, s->max, scale, floor, weight);
     for (size_t i = 0; i < BLOCK; i++) {
         if (weight[i] > 0)
             chosen = at + i; /* rounding may leave a little at the end of a block */
@@ -296,22 +309,21 @@ static int32_t draw(const sampler *s, size_t n, float temperature, double u)
         if (left < 0)
             break;
     }
-    return n ? s->id[chosen] : (int32_t)chosen;
+    return (int32_t)chosen;
 }
 
-static bool begin(sampler *s, const float *logits, size_t vocab, size_t room)
+static bool begin(sampler *s, float *logits, size_t vocab)
 {
-    size_t whole = s->n_blocks * BLOCK;
-    char *base = malloc(room);
-    if (!base)
-        return false;
+    s->pass = qn__passes_best();
     s->logits = logits;
     s->vocab = vocab;
-    s->sums = (double *)base;
+    s->n_blocks = (vocab + BLOCK - 1) / BLOCK;
+    s->sums = malloc(s->n_blocks * (sizeof(double) + sizeof(float)) + (vocab + 1) * sizeof(float));
+    if (!s->sums)
+        return false;
     s->tops = (float *)(s->sums + s->n_blocks);
-    s->logit = s->tops + s->n_blocks;
-    s->selected = s->logit + whole;
-    s->id = (int32_t *)(s->selected + whole);
+    s->candidates = s->tops + s->n_blocks;
+    s->seen = (uint8_t *)s->candidates;
     return true;
 }
 
@@ -328,14 +340,14 @@ int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *p, const int32
 {
     if (check(p, err) != QN_OK)
         return -1;
-    sampler s = {.n_blocks = (vocab + BLOCK - 1) / BLOCK};
-    if (!begin(&s, logits, vocab, s.n_blocks * (BLOCK * 12 + 12) + 16)) {
+    sampler s;
+    if (!begin(&s, logits, vocab)) {
         qn__fail_memory(err, "the candidates of a sample");
         return -1;
     }
     if (p->repeat_penalty != 0 && p->repeat_penalty != 1)
-        penalise(logits, vocab, p, history, n_history, (uint8_t *)s.logit);
-    s.max = block_tops(logits, vocab, s.tops);
+        penalise(logits, vocab, p, history, n_history, s.seen);
+    s.max = s.pass->tops(logits, vocab, s.tops);
     int32_t id = -1;
     if (s.max == INFINITY || s.max == -INFINITY)
         qn__fail(err, QN_INVALID, "the model's logits are not numbers: its weights may be damaged");

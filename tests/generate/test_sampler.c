@@ -6,11 +6,12 @@
 #include "test.h"
 
 #include "base/random.h"
+#include "generate/passes.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST = 5000 };
+enum { MOST = 128256, SOME = 5000 };
 
 typedef struct ranked {
     double logit;
@@ -88,13 +89,16 @@ static void random_logits(float *logits, size_t vocab, double spread, uint64_t s
             (float)(spread * (test_random(&seed) + test_random(&seed) + test_random(&seed)));
 }
 
-/* Each draw is of the reference's tokens, and the one that its random number points at. */
-static void check_chain(const float *logits, size_t vocab, const qn_sampling *p,
-                        const int32_t *history, size_t n_history)
+/* The first of 40 draws that is not the token that its random number points at, in words; NULL when
+ * there is none. */
+static const char *wrong_draw(const float *logits, size_t vocab, const qn_sampling *p,
+                              const qn_sampling *reference, const int32_t *history,
+                              size_t n_history)
 {
+    static char text[200];
     static int32_t ids[MOST];
     static double chance[MOST], by_id[MOST];
-    size_t n = distribution(logits, vocab, p, history, n_history, ids, chance);
+    size_t n = distribution(logits, vocab, reference, history, n_history, ids, chance);
     for (size_t i = 0; i < vocab; i++)
         by_id[i] = 0;
     for (size_t i = 0; i < n; i++)
@@ -107,17 +111,29 @@ static void check_chain(const float *logits, size_t vocab, const qn_sampling *p,
         size_t i = 0;
         while (i + 1 < vocab && (sum += by_id[i]) <= u)
             i++;
-        if (got != (int32_t)i && fabs(sum - u) > 1e-6)
-            fail_msg("top_k %d top_p %g min_p %g t %g seed %d: drew %d, should be %d of %zu",
-                     p->top_k, (double)p->top_p, (double)p->min_p, (double)p->temperature,
-                     (int)seed, got, (int)i, n);
+        if (got == (int32_t)i || fabs(sum - u) <= 1e-6 || fabs(sum - by_id[i] - u) <= 1e-6)
+            continue;
+        snprintf(text, sizeof text,
+                 "top_k %d top_p %.9g min_p %g t %g seed %d: drew %d, should be %d of %zu",
+                 p->top_k, (double)p->top_p, (double)p->min_p, (double)p->temperature, (int)seed,
+                 got, (int)i, n);
+        return text;
     }
+    return NULL;
+}
+
+static void check_chain(const float *logits, size_t vocab, const qn_sampling *p,
+                        const int32_t *history, size_t n_history)
+{
+    const char *wrong = wrong_draw(logits, vocab, p, p, history, n_history);
+    if (wrong)
+        fail_msg("%s", wrong);
 }
 
 static void test_chain(void **state)
 {
     (void)state;
-    static const size_t vocabs[] = {1, 2, 50, 1000, MOST};
+    static const size_t vocabs[] = {1, 2, 50, 1000, SOME};
     static float logits[MOST];
     int32_t history[200];
     uint64_t seed = 1;
@@ -141,9 +157,170 @@ static void test_chain(void **state)
         }
 }
 
-/* ---- how often
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- shapes of distributions ---------------------------------------------------------- */
+
+static float bf16_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= 0xffff0000;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+enum { FLAT, WIDE, TIES, EQUAL, ONE_HUGE, NOT_NUMBERS, SORTED, COLUMN, SHAPES };
+static const char *const shape_names[] = {"flat",     "wide",        "ties",   "equal",
+                                          "one huge", "not numbers", "sorted", "column"};
+
+static void fill_shape(float *logits, size_t vocab, int shape, uint64_t seed)
+{
+    random_logits(logits, vocab, shape == WIDE ? 4 : 1, seed);
+    for (size_t i = 0; i < vocab; i++)
+        if (shape == TIES)
+            logits[i] = bf16_of(logits[i]);
+        else if (shape == EQUAL)
+            logits[i] = -3.25f;
+        else if (shape == NOT_NUMBERS && i % 3)
+            logits[i] = i % 3 == 1 ? NAN : -INFINITY;
+        else if (shape == SORTED) /* weights without a mean: a sample of neighbours misleads */
+            logits[i] = -logf(1e-4f + fabsf(logits[i]) - truncf(fabsf(logits[i])));
+        else if (shape == COLUMN && i % 64 == 5)
+            logits[i] += 4;
+    if (shape == ONE_HUGE)
+        logits[vocab / 3] = 25;
+    if (shape == SORTED)
+        qsort(logits, vocab, sizeof *logits, by_size);
+}
+
+/* Nearly as hot as can be, so that each kept token counts, and as it is used. What single precision
+ * leaves open at the cut is open here. */
+static void check_shape(int shape, size_t vocab, const qn_sampling *p)
+{
+    static float logits[MOST];
+    fill_shape(logits, vocab, shape, vocab + (size_t)shape);
+    for (int hot = 0; hot < 2; hot++) {
+        qn_sampling s = *p;
+        s.temperature = hot ? 1e5f : 0.6f;
+        const char *wrong = NULL;
+        for (int k = 0; k < 3; k++) {
+            qn_sampling near = s;
+            near.top_p *= (float[]){1, 1 + 2.4e-7f, 1 - 2.4e-7f}[k];
+            if (!(wrong = wrong_draw(logits, vocab, &s, &near, NULL, 0)))
+                break;
+        }
+        if (wrong)
+            fail_msg("%s, vocabulary %zu: %s", shape_names[shape], vocab, wrong);
+    }
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    static const float top_p[] = {0.9f, 0.5f, 1e-6f, 0.999999f, 0.05f, 0.99f};
+    static const size_t vocabs[] = {3, 64, 65, 700, SOME};
+    for (int shape = 0; shape < SHAPES; shape++)
+        for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
+            for (size_t k = 0; k < sizeof top_p / sizeof *top_p; k++)
+                if (shape != WIDE || top_p[k] < 0.995f) /* where it ends is a matter of rounding */
+                    check_shape(shape, vocabs[v], &(qn_sampling){.top_p = top_p[k]});
+            check_shape(shape, vocabs[v], &(qn_sampling){.top_p = 0.8f, .min_p = 0.3f});
+            check_shape(shape, vocabs[v], &(qn_sampling){.top_p = 0.8f, .top_k = 300});
+            check_shape(shape, vocabs[v], &(qn_sampling){.top_k = 300, .min_p = 0.02f});
+        }
+    check_shape(FLAT, MOST, &(qn_sampling){.top_p = 0.9f});
+    check_shape(TIES, MOST, &(qn_sampling){.top_p = 0.9f});
+    check_shape(WIDE, MOST, &(qn_sampling){.top_p = 0.9f, .top_k = 50});
+}
+
+/* ---- the passes over all logits ------------------------------------------------------- */
+
+static void passes_into(const qn__passes *pass, const float *x, size_t n, float *to, size_t room)
+{
+    static float tops[MOST / 64 + 1], found[MOST];
+    static double sums[MOST / 64 + 1];
+    float weight[QN__PASS_BLOCK], *end = to + room;
+    size_t blocks = (n + QN__PASS_BLOCK - 1) / QN__PASS_BLOCK;
+    memset(to, 0, room * sizeof *to);
+    *to++ = pass->tops(x, n, tops);
+    memcpy(to, tops, blocks * sizeof *tops);
+    to += blocks;
+    double total = pass->weigh(x, n, tops, 4, 1.7f, 0.5f, sums);
+    memcpy(to, &total, sizeof total);
+    memcpy(to + 2, sums, blocks * sizeof *sums);
+    to += 2 + 2 * blocks;
+    pass->weigh_block(x, n, 4, 1.7f, 0.5f, weight);
+    memcpy(to, weight, sizeof weight);
+    to += QN__PASS_BLOCK;
+    qn__split split = pass->split(x, n, 4, -0.5f, 1);
+    memcpy(to, &split, sizeof split);
+    to += 6;
+    *to++ = (float)pass->count_equal(x, n < 64 ? n : 64, x[0]);
+    size_t kept = pass->collect(x, n, tops, -0.5f, 1, found);
+    assert_true(to + kept <= end);
+    memcpy(to, found, kept * sizeof *found);
+}
+
+/* What one after another gives: counts exactly, weights to single precision. */
+static void check_passes(const qn__passes *pass, const float *x, size_t n)
+{
+    static float tops[SOME], found[SOME];
+    float top = -INFINITY, weight[QN__PASS_BLOCK];
+    double all = 0, above = 0, inside = 0;
+    size_t kept = 0, equal = 0;
+    for (size_t i = 0; i < n; i++) {
+        double w = isnan(x[i]) ? 0 : exp((double)(x[i] - 4));
+        top = x[i] > top ? x[i] : top;
+        all += w;
+        above += x[i] > 1 ? w : 0;
+        inside += x[i] >= -0.5f && x[i] <= 1 ? w : 0;
+        kept += x[i] >= -0.5f && x[i] <= 1;
+        equal += i < 64 && x[i] == x[0];
+    }
+    assert_true(pass->tops(x, n, tops) == top);
+    qn__split split = pass->split(x, n, 4, -0.5f, 1);
+    assert_true(fabs(split.total - all) <= 3e-7 * all);
+    assert_true(fabs(split.above - above) <= 3e-7 * above);
+    assert_true(fabs(split.inside - inside) <= 3e-7 * inside);
+    assert_int_equal(pass->count_equal(x, n < 64 ? n : 64, x[0]), equal);
+    assert_int_equal(pass->collect(x, n, tops, -0.5f, 1, found), kept);
+    double sum = pass->weigh(x, n, NULL, 4, 1, -INFINITY, NULL);
+    assert_true(fabs(sum - all) <= 3e-7 * all);
+    pass->weigh_block(x, n, 4, 1, -INFINITY, weight);
+    for (size_t i = 0; i < QN__PASS_BLOCK; i++) {
+        double w = i >= n || isnan(x[i]) || x[i] < 4 - 87 ? 0 : exp((double)(x[i] - 4));
+        if (!(fabs((double)weight[i] - w) <= 2e-7 * w))
+            fail_msg("exp(%.9g) is %.9g, not %.9g", (double)(x[i] - 4), (double)weight[i], w);
+    }
+}
+
+/* Lanes of 8 give the bits of lanes of 4, and both what they should. */
+static void test_passes(void **state)
+{
+    (void)state;
+    static float x[SOME], plain[4 * SOME], best[4 * SOME];
+    for (size_t n = 1; n <= SOME; n += n < 200 ? 1 : 997)
+        for (int k = 0; k < 4; k++) {
+            random_logits(x, n, k == 1 ? 40 : 1.3, n + (size_t)k);
+            for (size_t i = 0; i < n; i++) {
+                x[i] = k == 2 ? bf16_of(x[i]) : fminf(x[i], 4);
+                if (k == 3 && i % 4 == 1)
+                    x[i] = i % 8 == 1 ? NAN : -INFINITY;
+            }
+            passes_into(&qn__passes_plain, x, n, plain, 4 * SOME);
+            passes_into(qn__passes_best(), x, n, best, 4 * SOME);
+            assert_memory_equal(plain, best, sizeof plain);
+            check_passes(&qn__passes_plain, x, n);
+            check_passes(qn__passes_best(), x, n);
+        }
+}
+
+/* ---- how often ------------------------------------------------------------------------ */
 
 /* Chi-square of n draws: over seeds, or over positions of one seed. */
 static void check_frequencies(const qn_sampling *p, bool over_seeds)
@@ -187,9 +364,7 @@ static void test_frequencies(void **state)
     }
 }
 
-/* ---- edges
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- edges ---------------------------------------------------------------------------- */
 
 static void test_edges(void **state)
 {
@@ -261,10 +436,9 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_frequencies),
-        cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_chain),  cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_passes), cmocka_unit_test(test_frequencies),
+        cmocka_unit_test(test_edges),  cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
