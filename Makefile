@@ -100,7 +100,7 @@ $(ARM)-root/root.ini: scripts/cross/make-root | setup-tests
 	@scripts/cross/make-root $(ARM)-root
 
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(SANITIZED) $(THREADED) $(ARM) $(ARM)-root
+	@rm -rf $(BUILD) $(SANITIZED) $(THREADED) $(ARM) $(ARM)-root build-faults build-faults-2
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile

@@ -92,8 +92,8 @@ static void give_results(const qn__submission *sub, const qn__live *live)
             }
 }
 
-/* A failed run may have half-written what it was to overwrite. Who lent a buffer answers for that. */
-static void invalidate_donated(const qn__submission *sub)
+/* Who lent a buffer answers for what a failed run has written. */
+void qn__submission_invalidate(const qn__submission *sub)
 {
     const qn__plan *plan = sub->binding->plan;
     for (uint32_t i = 0; i < plan->n_targets; i++) {
@@ -127,7 +127,7 @@ static qn_status finish(qn_scope *s)
         return s->error.code;
     s->pending = NULL;
     if (s->device->ops->wait(s->device, sub, &s->error) != QN_OK)
-        invalidate_donated(sub);
+        qn__submission_invalidate(sub);
     qn__submission_release(sub);
     return s->error.code;
 }
@@ -160,7 +160,7 @@ static qn_status start(qn_scope *s, qn_array *const *targets, int n, bool async)
     count(s->device, binding, now_ns() - begun, !made);
     s->pending = sub;
     if (s->device->ops->submit(s->device, sub, &s->error) != QN_OK) {
-        invalidate_donated(sub);
+        qn__submission_invalidate(sub);
         s->pending = NULL;
         qn__submission_release(sub);
         return s->error.code;

@@ -127,6 +127,10 @@ typedef struct qn__submission {
 
 void qn__submission_release(qn__submission *submission);
 
+/* Marks the results of a failed run, which may be half-written, so that nobody reads them. A device that
+ * runs asynchronously calls it before the run counts as done: its scope may have ended. */
+void qn__submission_invalidate(const qn__submission *submission);
+
 /* Live nodes of one evaluation, in recording order, and the key made of them. A scope keeps one and
  * reuses its room. */
 typedef struct qn__live {

@@ -46,7 +46,8 @@ void qn__cpu_queue_end(qn__cpu *cpu)
 static void run_exclusively(qn_device *device, qn__submission *sub)
 {
     qn__cpu *cpu = device->state;
-    qn__cpu_run(device, sub, &sub->error);
+    if (qn__cpu_run(device, sub, &sub->error) != QN_OK)
+        qn__submission_invalidate(sub);
     pthread_mutex_lock(&cpu->lock);
     sub->done = true;
     cpu->busy = false;

@@ -67,6 +67,7 @@ def test_turns():
     lines = reply("a\nb\\c\n\"d\"")
     out = chat(['"""a', "b\\c", '"d""""', "a\\", 'b\\c\\', '"d"'], *GREEDY)
     check("several lines", out[1].decode().split("\n")[0] == lines.split("\n")[0] and out[0] == 0, out)
+    check("the input ends in a message", chat([], *GREEDY, stdin=b'"""a\nb')[1].decode() == reply("a\nb") + "\n")
     check("a slash between quotes", chat(['"""/x"""'], *GREEDY)[1].decode() == reply("/x") + "\n")
     check("CRLF", chat([], *GREEDY, stdin=(FIRST + "\r\n").encode())[1].decode() == one + "\n")
     sampled = [chat([FIRST, "/regen"], "-n", "20", "--temp", "1", "--seed", "3")[1] for _ in range(2)]
@@ -95,8 +96,16 @@ def test_files():
         check("/load", out == (0, (two + "\n").encode(), ""), out)
         with open(text, "w") as f:
             f.write("A fact.")
-        out = chat([f"/read {text}", FIRST], *GREEDY)
-        check("/read", out == (0, (reply("A fact.\n" + FIRST) + "\n").encode(), ""), out)
+        fact = reply("A fact.\n" + FIRST)
+        out = chat([f"/read {text}", FIRST, SECOND], *GREEDY)
+        check("/read", out == (0, f"{fact}\n{reply('A fact.' + chr(10) + FIRST, fact, SECOND)}\n".encode(), ""), out)
+        chat([f"/save {file}"])
+        check("/save of nothing", json.load(open(file)) == [])
+        chat(["/system A", "/system B", f"/save {file}"])
+        check("/system twice", json.load(open(file)) == [{"role": "system", "content": "B"}])
+        lines = f"/system {'x' * 70000}\n/save {file}\n".encode() # more than is written at once
+        status, out, err = run(shell=f"trap '' XFSZ; ulimit -f 0; exec '{QUERN}' chat --no-history", stdin=lines)
+        check("/save to a full disk", status == 1 and file in err and err.count("\n") == 1, (status, err))
         check("nothing is left behind", sorted(os.listdir(d)) == ["c.json", "t.txt"], os.listdir(d))
         for name, bad in (("no JSON", b"["), ("no messages", b"{}"), ("no role", b'[{"content":"x"}]'),
                           ("number", b"[1]"), ("binary", b"\xff\xfe"), ("two roles", b'[{"role":"a","role":"b"}]')):
@@ -126,6 +135,7 @@ def test_limits():
     refused("a model that cannot chat", chat([FIRST], "-m", os.path.join(SOURCE, "tests/golden/llama/plain")), 1,
             "tokenizer.json")
     refused("a full disk", run(shell=f"echo hi | '{QUERN}' chat -n 4 > /dev/full"), 1, "output")
+    refused("a full disk ends it", run(shell=f"printf 'hi\\nho\\nhu\\n' | '{QUERN}' chat -n 4 > /dev/full"), 1, "output")
     refused("stdin closed", run(shell=f"exec '{QUERN}' chat <&-"), 1, "standard input")
     check("an empty input", chat([], stdin=b"") == (0, b"", ""))
     check("empty lines", chat(["", "", FIRST], *GREEDY)[1].decode() == reply(FIRST) + "\n")
@@ -344,7 +354,7 @@ def test_interrupt():
         check("Ctrl-C stops a reply", before is not None and t.expect("> ")[0] is not None, (before, seconds))
         file = os.path.join(folder, "saved.json")
         t.type(f"/save {file}\r")
-        t.expect("(2 messages")
+        check("once", "Ctrl-C again" not in (t.expect("(2 messages")[0] or "Ctrl-C again"))
         t.expect("> ")
         said = json.load(open(file))
         check("and keeps what was said", [m["role"] for m in said] == ["user", "assistant"]

@@ -283,6 +283,14 @@ def test_template():
         check("template variables", out == (0, b"5|a b=c|none|x|True", ""), out)
         out = run("template", "-m", model, "-p", "x", *var, "--tools", tools, "--no-prompt")
         check("template tools", out == (0, b"5|a b=c|f|x|False", ""), out)
+        out = run("template", "-m", model, "-p", "x", "--template-var", "add_generation_prompt=false", *var)
+        check("a variable of ours", out == (0, b"5|a b=c|none|x|False", ""), out)
+        call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+        out = run("template", "-m", model, "-", *var, stdin=json.dumps([call | {"content": "y"}, call]).encode())
+        check("a message of tool calls alone", out == (0, b"5|a b=c|none|y|True", ""), out)
+        with open(file, "w") as f:
+            f.write('{"name": "f"}')
+        refused("tools that are no list", run("template", "-m", model, "-p", "x", "--tools", file), 1, "array")
         more = os.path.join(model, "additional_chat_templates")
         os.mkdir(more)
         for name in ("rag", "tool_use"):

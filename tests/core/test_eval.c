@@ -150,6 +150,96 @@ static void test_donated_part(void **state)
     qn_device_close(dev);
 }
 
+/* An array that is evaluated and retained; its scope has ended. */
+static qn_array *kept_of(qn_device *dev, qn_array *(*make)(qn_scope *s))
+{
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *x = make(s);
+    assert_int_equal(qn_eval(s, x), QN_OK);
+    qn_array *kept = qn_retain(x);
+    assert_non_null(kept);
+    qn_scope_end(s);
+    return kept;
+}
+
+enum { SIDE = 40 };
+
+static qn_array *make_square(qn_scope *s)
+{
+    return qn_reshape(s, qn_arange(s, QN_F32, SIDE * SIDE), 2, (const int64_t[]){SIDE, SIDE});
+}
+
+static qn_array *make_turned(qn_scope *s)
+{
+    return qn_transpose(s, make_square(s), (const int[]){1, 0});
+}
+
+/* What a pass may not overwrite: a donated array that it also reads in another order, one of another type,
+ * one that is stored in another order than the result. */
+static void test_donated_in_vain(void **state)
+{
+    qn_device *dev = open_cpu(state);
+    for (int c = 0; c < 4; c++) {
+        qn_array *kept = kept_of(dev, c < 2 ? make_square : make_turned);
+        qn_scope *s = qn_scope_begin(dev);
+        qn_array *d = qn_donate(s, kept), *y;
+        if (c == 0)
+            y = qn_subtract(s, d, qn_transpose(s, d, (const int[]){1, 0}));
+        else if (c == 1)
+            y = qn_cast(s, d, QN_F64);
+        else if (c == 2)
+            y = qn_negative(s, d);
+        else
+            y = qn_slice_update(s, d, qn_zeros(s, QN_F32, 2, (const int64_t[]){1, 1}),
+                                (const int64_t[]){0, 0});
+        assert_int_equal(qn_eval(s, y), QN_OK);
+        float got[SIDE * SIDE];
+        assert_int_equal(qn_read_f32(s, qn_cast(s, y, QN_F32), got, SIDE * SIDE), QN_OK);
+        for (int i = 0; i < SIDE * SIDE; i++) {
+            float x = (float)i, turned = (float)(i % SIDE * SIDE + i / SIDE);
+            assert_float_equal(got[i], c == 0 ? x - turned : c == 1 ? x : c == 2 ? -turned : turned,
+                               0);
+        }
+        qn_scope_end(s);
+    }
+    qn_device_close(dev);
+}
+
+/* A value that is wanted itself is not updated in place. */
+static void test_updated_target(void **state)
+{
+    qn_device *dev = open_cpu(state);
+    qn_scope *s = qn_scope_begin(dev);
+    float v = 9, y[4];
+    qn_array *old = qn_exp(s, qn_zeros(s, QN_F32, 1, (const int64_t[]){4}));
+    qn_array *u = qn_slice_update(s, old, qn_from_f32(s, &v, 1), (const int64_t[]){1});
+    assert_int_equal(qn_eval_many(s, (qn_array *[]){old, u}, 2), QN_OK);
+    assert_int_equal(qn_read_f32(s, old, y, 4), QN_OK);
+    assert_float_equal(y[1], 1, 0);
+    assert_int_equal(qn_read_f32(s, u, y, 4), QN_OK);
+    assert_float_equal(y[1], 9, 0);
+    qn_scope_end(s);
+    qn_device_close(dev);
+}
+
+/* What one evaluation made the next one reads, in the same scope; nothing is left. */
+static void test_step_by_step(void **state)
+{
+    qn_device *dev = open_cpu(state);
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *x = qn_arange(s, QN_F32, 5);
+    float y[5];
+    for (int i = 0; i < 3; i++) {
+        x = qn_add(s, x, qn_scalar(s, QN_F32, 1));
+        assert_int_equal(qn_eval_many(s, (qn_array *[]){x, x}, 2), QN_OK);
+    }
+    assert_int_equal(qn_read_f32(s, x, y, 5), QN_OK);
+    assert_float_equal(y[4], 7, 0);
+    qn_scope_end(s);
+    assert_int_equal(qn_device_memory(dev).active, 0);
+    qn_device_close(dev);
+}
+
 /* A reader recorded after the update still sees the old value. */
 static void test_late_reader(void **state)
 {
@@ -211,7 +301,8 @@ int main(void)
         cmocka_unit_test(test_chain),        cmocka_unit_test(test_views),
         cmocka_unit_test(test_plan_is_found_again), cmocka_unit_test(test_buckets),
         cmocka_unit_test(test_donation),     cmocka_unit_test(test_late_reader),
-        cmocka_unit_test(test_donated_part),
+        cmocka_unit_test(test_donated_part), cmocka_unit_test(test_donated_in_vain),
+        cmocka_unit_test(test_updated_target), cmocka_unit_test(test_step_by_step),
         cmocka_unit_test(test_errors_stick), cmocka_unit_test(test_memory_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

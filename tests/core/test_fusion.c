@@ -7,6 +7,7 @@
 #include "test.h"
 
 #include "core/device.h"
+#include "core/scope.h"
 
 #include <math.h>
 #include <string.h>
@@ -298,6 +299,56 @@ static void test_async(void **state)
     }
 }
 
+/* A second run of a scope waits for the first, and reports what became of it. */
+static void test_async_twice(void **state)
+{
+    (void)state;
+    qn_device *device = open_cpu_threads(2);
+    for (int stop = 0; stop < 2; stop++) {
+        atomic_bool cancel = stop;
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *x = qn_exp(s, qn_arange(s, QN_F32, 1 << 16));
+        qn_array *y = qn_exp(s, qn_negative(s, qn_arange(s, QN_F32, 9)));
+        s->cancel = &cancel;
+        assert_int_equal(qn_eval_async(s, &x, 1), QN_OK);
+        s->cancel = NULL;
+        assert_int_equal(qn_eval_async(s, &y, 1), stop ? QN_CANCELLED : QN_OK);
+        assert_int_equal(qn_wait(s), stop ? QN_CANCELLED : QN_OK);
+        qn_scope_end(s);
+    }
+    for (int i = 0; i < 1000 && qn_device_memory(device).active > 0; i++)
+        usleep(1000);
+    assert_int_equal(qn_device_memory(device).active, 0);
+    qn_device_close(device);
+}
+
+/* What a failed run was to compute cannot be used, whether or not its scope waited. */
+static void test_failed_async(void **state)
+{
+    (void)state;
+    qn_device *device = open_cpu_threads(1);
+    for (int waits = 1; waits >= 0; waits--) {
+        atomic_bool cancel = true;
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *x = qn_exp(s, qn_arange(s, QN_F32, 100));
+        s->cancel = &cancel;
+        assert_int_equal(qn_eval_async(s, &x, 1), QN_OK);
+        qn_array *kept = qn_retain(x);
+        assert_non_null(kept);
+        if (waits)
+            assert_int_equal(qn_wait(s), QN_CANCELLED);
+        qn_scope_end(s);
+        s = qn_scope_begin(device);
+        float y[100];
+        assert_int_equal(qn_eval(s, qn_arange(s, QN_F32, 3)), QN_OK); /* runs behind the other */
+        assert_int_equal(qn_read_f32(s, kept, y, 100), QN_STATE);
+        assert_non_null(strstr(qn_scope_error(s), "a run that failed"));
+        qn_scope_end(s);
+        qn_release(kept);
+    }
+    qn_device_close(device);
+}
+
 /* ---- eviction
  * ------------------------------------------------------------------------------------------------------
  */
@@ -332,7 +383,8 @@ int main(void)
         cmocka_unit_test(test_short_chains),  cmocka_unit_test(test_long_chains),
         cmocka_unit_test(test_many_inputs),   cmocka_unit_test(test_dead_code),
         cmocka_unit_test(test_shared_values), cmocka_unit_test(test_plans_differ),
-        cmocka_unit_test(test_async),         cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_async),         cmocka_unit_test(test_async_twice),
+        cmocka_unit_test(test_failed_async),  cmocka_unit_test(test_eviction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,6 +198,9 @@ static void check_rewind(const fixture *f)
         qn_session_rewind(session, LENGTH - 2); /* the device's own position must follow */
         assert_int_equal(qn_session_step_greedy(session, f->ids[LENGTH - 2], &next, &err), QN_OK);
         assert_int_equal(next, largest(row(f, 0, LENGTH - 2), f->vocab));
+        append(session, f->ids, 1);
+        assert_int_equal(qn_session_step_greedy(session, f->ids[0], &next, &err), QN_OK);
+        assert_null(qn_session_logits(session)); /* not those of the token before */
         qn_session_rewind(session, LENGTH - 2);
         assert_int_equal(qn_session_step_greedy(session, f->ids[LENGTH - 2], &next, &err), QN_OK);
         assert_int_equal(next, largest(row(f, 0, LENGTH - 2), f->vocab));
@@ -303,6 +306,46 @@ static void check_ring_rewind(const fixture *f)
     }
 }
 
+/* Back by as much as a ring holds, and by one more or less; with `twice` back again from there, when the slots
+ * still have what the first way wrote. */
+static void check_ring_edge(const fixture *f, bool twice)
+{
+    for (int64_t back = 25; back < 60; back++) {
+        qn_session *session = open_session(f->model, 9, 1);
+        int64_t n = 280 - back;
+        append(session, f->ids, (size_t)n);
+        append(session, f->ids + LENGTH, (size_t)back);
+        qn_session_rewind(session, n);
+        if (twice) {
+            append(session, f->ids + n, 1);
+            n -= 15;
+            qn_session_rewind(session, n);
+        }
+        append(session, f->ids + n, 1);
+        same(f, qn_session_logits(session), row(f, 0, (size_t)n), 1, "at the edge of a ring");
+        qn_session_close(session);
+    }
+}
+
+/* A session whose ring gave up positions runs its own tokens again, for each sequence of a batch. */
+static void check_ring_batch(const fixture *f)
+{
+    int32_t ids[2 * LENGTH];
+    qn_session *session = open_session(f->model, 9, 2);
+    const size_t ends[] = {10, 290}; /* the room for 10 tokens does not hold 290 */
+    for (size_t k = 0, at = 0; k < 2; at = ends[k++]) {
+        size_t n = ends[k] - at;
+        for (int b = 0; b < 2; b++)
+            memcpy(ids + (size_t)b * n, f->ids + b * LENGTH + at, n * sizeof *ids);
+        append(session, ids, n);
+    }
+    qn_session_rewind(session, 40);
+    append(session, (int32_t[]){f->ids[40], f->ids[LENGTH + 40]}, 1);
+    for (int b = 0; b < 2; b++)
+        same(f, qn_session_logits(session) + (size_t)b * f->vocab, row(f, b, 40), 1, "a batch again");
+    qn_session_close(session);
+}
+
 /* Sliding layers do not grow with the sequence. */
 static void check_ring_bytes(const fixture *f, const char *name)
 {
@@ -360,6 +403,14 @@ static void test_rotating(void **state)
         assert_true(qn_session_cache_bytes(session) <= 128 * 4 * 2 * 2 * 20 * sizeof(float));
         qn_session_close(session);
     }
+    for (int k = 0; k < 2; k++) { /* the narrower of a layer's own window and the context counts */
+        qn_error err = {0};
+        qn_session_options o = {.size = sizeof o, .context = 20, .rotate = true};
+        assert_int_equal(qn_session_open(&session, k ? windowed : full, &o, &err), QN_OK);
+        score(session, ids, LENGTH, k ? got : want);
+        qn_session_close(session);
+    }
+    assert_memory_equal(got, want, LENGTH * vocab * sizeof *want);
     free(want);
     free(got);
     qn_model_close(full);
@@ -385,6 +436,11 @@ static void test_logits(void **state)
         n_cancelled += check_cancel_midway(&f);
         check_ring_rewind(&f);
         check_ring_bytes(&f, models[i]);
+        check_ring_batch(&f);
+        if (!strcmp(models[i], "mistral/window")) {
+            check_ring_edge(&f, false);
+            check_ring_edge(&f, true);
+        }
         end(&f);
     }
     printf("%d calls were cancelled midway\n", n_cancelled);

@@ -398,6 +398,24 @@ static void test_edges(void **state)
                      3);
 }
 
+/* A draw from the very end: what float sums lack there must not lead past the last token that has weight. The
+ * seeds are those below 4e8 whose first number comes nearest to 1. */
+static void test_last_draw(void **state)
+{
+    (void)state;
+    static const uint64_t seeds[] = {14790804, 58885769, 303736646, 370438388};
+    for (size_t k = 0; k < sizeof seeds / sizeof *seeds; k++)
+        for (size_t vocab = 1; vocab < 130; vocab++) {
+            float logits[130];
+            random_logits(logits, vocab, 0.5, vocab);
+            size_t last = vocab > 5 ? vocab - 4 : vocab;
+            for (size_t i = last; i < vocab; i++)
+                logits[i] = -INFINITY;
+            qn_sampling p = {.temperature = 1, .seed = seeds[k]};
+            assert_int_equal(sample(logits, vocab, &p, NULL, 0), last - 1);
+        }
+}
+
 static void refuse(qn_sampling p, const float *logits, size_t n, const char *part)
 {
     float copy[8];
@@ -438,7 +456,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chain),  cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_passes), cmocka_unit_test(test_frequencies),
-        cmocka_unit_test(test_edges),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_edges),  cmocka_unit_test(test_last_draw),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -408,7 +408,7 @@ static void test_attention(void **state)
 
 /* Writes `length` positions in pieces and attends with the last `l`; returns [B, H, l, D]. */
 static float *cached(qn_device *device, const host *q, const host *k, const host *v, qn_dtype type,
-                     int64_t piece, int64_t l, float softcap, int64_t window)
+                     int64_t piece, int64_t l, float softcap, int64_t window, layout how)
 {
     int64_t b = k->shape[0], g = k->shape[1], n = k->shape[2], d = k->shape[3],
             room = (n + 15) / 16 * 16;
@@ -418,11 +418,11 @@ static float *cached(qn_device *device, const host *q, const host *k, const host
     for (int64_t at = 0; at < n; at += piece) {
         int64_t end = at + piece < n ? at + piece : n;
         qn_array *offset = qn_from_i32(s, (int32_t[]){(int32_t)at}, 1);
-        keys = qn__write_keys(s, keys, qn_slice(s, put(s, k, PLAIN), 2, at, end, 1), offset, false);
-        values = qn__write_values(s, values, qn_slice(s, put(s, v, PLAIN), 2, at, end, 1), offset, false);
+        keys = qn__write_keys(s, keys, qn_slice(s, put(s, k, how), 2, at, end, 1), offset, false);
+        values = qn__write_values(s, values, qn_slice(s, put(s, v, how), 2, at, end, 1), offset, false);
     }
     qn_attention_options o = {.size = sizeof o, .softcap = softcap, .window = window};
-    qn_array *last = qn_slice(s, put(s, q, PLAIN), 2, n - l, n, 1);
+    qn_array *last = qn_slice(s, put(s, q, how), 2, n - l, n, 1);
     qn_array *y =
         qn__attend(s, last, keys, values, qn_from_i32(s, (int32_t[]){(int32_t)(n - l)}, 1), 0, &o);
     float *raw = get(s, y, QN_F32, 4, (const int64_t[]){b, q->shape[1], l, d}, "attend");
@@ -450,7 +450,7 @@ static void test_attend(void **state)
         double *want = malloc(q.n * sizeof *want);
         want_attention(&plain, &q, &k, &v, want);
         for (int r = 0; r < n_rigs; r++) {
-            float *all = cached(rigs[r].device, &q, &k, &v, type, n, n, softcap, window);
+            float *all = cached(rigs[r].device, &q, &k, &v, type, n, n, softcap, window, PLAIN);
             /* bf16 kernels round queries and probabilities to bf16 */
             check_values(all, QN_F32, want, q.n, 0, type == QN_BF16 ? 2e-2 : 3e-6, "attend");
             static float *one_thread;
@@ -461,7 +461,7 @@ static void test_attend(void **state)
             }
             assert_memory_equal(all, one_thread, q.n * sizeof *all);
             for (int64_t l = 1; l < 80; l = l * 3 + 1) {
-                float *some = cached(rigs[r].device, &q, &k, &v, type, l + 6, l, softcap, window);
+                float *some = cached(rigs[r].device, &q, &k, &v, type, l + 6, l, softcap, window, PLAIN);
                 for (int64_t row = 0; row < b * h; row++)
                     assert_memory_equal(some + row * l * d, all + (row * n + n - l) * d,
                                         (size_t)(l * d) * sizeof *all);
@@ -481,13 +481,85 @@ static void test_attend(void **state)
     close_rigs(rigs, n_rigs);
 }
 
+/* More query heads a key head than a tile has rows; rows and queries that are columns of wider ones. */
+static void test_attend_shapes(void **state)
+{
+    (void)state;
+    rig rigs[MOST_RIGS];
+    int n_rigs = open_rigs(rigs);
+    int64_t b = 1, h = 66, n = 20, d = 16;
+    uint64_t seed = 7;
+    host q = random_host(QN_F32, 4, (const int64_t[]){b, h, n, d}, 1, 0, &seed);
+    host k = random_host(QN_F32, 4, (const int64_t[]){b, 1, n, d}, 1, 0, &seed);
+    host v = random_host(QN_F32, 4, (const int64_t[]){b, 1, n, d}, 1, 0, &seed);
+    attention_case plain = {b, h, 1, n, n, d, d, true, 0, 0, 0, 0};
+    double *want = malloc(q.n * sizeof *want);
+    want_attention(&plain, &q, &k, &v, want);
+    for (int r = 0; r < n_rigs; r++)
+        for (int how = OFFSET; how <= PADDED; how++) {
+            float *y = cached(rigs[r].device, &q, &k, &v, QN_F32, 7, n, 0, 0, (layout)how);
+            check_values(y, QN_F32, want, q.n, 0, 3e-6, "attend with many heads");
+            free(y);
+        }
+    free(want);
+    free(q.v);
+    free(k.v);
+    free(v.v);
+    close_rigs(rigs, n_rigs);
+}
+
+/* The CPU's kernels read a head's elements side by side: other orders are refused, not misread. Positions
+ * outside of a cache are neither written nor seen. */
+static void test_attend_refusals(void **state)
+{
+    (void)state;
+    if (getenv("QUERN_TEST_DEVICE"))
+        skip();
+    qn_device *device = open_cpu_threads(1);
+    uint64_t seed = 7;
+    host x = random_host(QN_F32, 4, (const int64_t[]){1, 2, 16, 16}, 1, 0, &seed);
+    const int64_t row[] = {1, 2, 1, 16}, keys_shape[] = {1, 2, 1, 16, 16};
+    for (int c = 0; c < 3; c++) {
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *keys = qn_zeros(s, QN_F32, 5, keys_shape), *at = qn_from_i32(s, (int32_t[]){0}, 1);
+        qn_array *values = qn_zeros(s, QN_F32, 4, x.shape), *turned = put(s, &x, TRANSPOSED);
+        c == 0   ? qn__write_keys(s, keys, turned, at, false)
+        : c == 1 ? qn__write_values(s, values, turned, at, false)
+                 : qn__attend(s, turned, keys, values, at, 0, NULL);
+        assert_int_equal(qn_scope_status(s), QN_UNSUPPORTED);
+        qn_scope_end(s);
+    }
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *before = qn_from_i32(s, (int32_t[]){-1}, 1), *at = qn_from_i32(s, (int32_t[]){0}, 1);
+    qn_array *full = put(s, &x, PLAIN), *one = qn_slice(s, full, 2, 0, 1, 1);
+    float y[2][512];
+    qn_array *values = qn_zeros(s, QN_F32, 4, x.shape), *keys = qn_zeros(s, QN_F32, 5, keys_shape);
+    assert_int_equal(qn_read_f32(s, qn__write_values(s, values, one, before, false), y[0], 512), QN_OK);
+    assert_int_equal(qn_read_f32(s, qn__write_keys(s, keys, one, before, false), y[1], 512), QN_OK);
+    for (int i = 0; i < 512; i++)
+        assert_true(y[0][i] == 0 && y[1][i] == 0);
+    keys = qn__write_keys(s, keys, full, at, false);
+    values = qn__write_values(s, values, full, at, false);
+    for (int k = 0; k < 2; k++) {
+        qn_array *last = qn_from_i32(s, (int32_t[]){k ? 40 : 15}, 1);
+        float *seen = get(s, qn__attend(s, one, keys, values, last, 0, NULL), QN_F32, 4, row, "attend");
+        memcpy(y[k], seen, 32 * sizeof *seen);
+        free(seen);
+    }
+    assert_memory_equal(y[0], y[1], 32 * sizeof *y[0]);
+    qn_scope_end(s);
+    free(x.v);
+    qn_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul),      cmocka_unit_test(test_linear),
         cmocka_unit_test(test_linear_rows), cmocka_unit_test(test_linear_side_by_side),
         cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attend),
+        cmocka_unit_test(test_attend),      cmocka_unit_test(test_attend_shapes),
+        cmocka_unit_test(test_attend_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

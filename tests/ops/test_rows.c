@@ -144,6 +144,27 @@ static void test_reductions(void **state)
     close_rigs(rigs, n);
 }
 
+/* Unsigned numbers above those that have a sign. */
+static void test_large_unsigned(void **state)
+{
+    (void)state;
+    static const uint64_t v[] = {3, UINT64_MAX - 1, INT64_MAX, (uint64_t)INT64_MAX + 1};
+    rig rigs[MOST_RIGS];
+    int n = open_rigs(rigs);
+    for (int r = 0; r < n; r++) {
+        qn_scope *s = qn_scope_begin(rigs[r].device);
+        qn_array *x = qn_from(s, QN_U64, 1, (const int64_t[]){4}, v);
+        uint64_t most, least;
+        int32_t at;
+        assert_int_equal(qn_read(s, qn_max(s, x, 0, false), &most, sizeof most), QN_OK);
+        assert_int_equal(qn_read(s, qn_min(s, x, 0, false), &least, sizeof least), QN_OK);
+        assert_int_equal(qn_read(s, qn_argmax(s, x, 0, false), &at, sizeof at), QN_OK);
+        assert_true(most == v[1] && least == v[0] && at == 1);
+        qn_scope_end(s);
+    }
+    close_rigs(rigs, n);
+}
+
 /* ---- rows
  * --------------------------------------------------------------------------------------------------
  */
@@ -451,7 +472,7 @@ static void test_rope(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_reductions), cmocka_unit_test(test_large_unsigned),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_softmax_elsewhere),
         cmocka_unit_test(test_cross_entropy),
