@@ -44,7 +44,7 @@ check-tsan: setup $(THREADED)/build.ninja listed ## the tests under ThreadSaniti
 	$(call build,$(THREADED))
 	@scripts/run-tests --quick $(THREADED)
 
-check-arm: $(ARM)/build.ninja listed ## the quick tests as AArch64 programs, under qemu: some minutes
+check-arm: $(ARM)/build.ninja listed ## the quick tests as AArch64 programs, under qemu: half an hour or more
 	$(call build,$(ARM))
 	@scripts/run-tests --quick --under "qemu-aarch64 -L $(abspath $(ARM)-root)" $(ARM)
 
