@@ -68,5 +68,5 @@ qn_array *qn_jvp(qn_scope *s, qn_array *y, qn_array *const *wrt, qn_array *const
                                "a tangent must have its variable's shape");
     }
     qn_array *t = forward(s, 0, y, room, room + n, n);
-    return t ? t : qn_zeros(s, (qn_dtype)y->dtype, y->ndim, y->shape);
+    return t ? t : qn__zeros_like(s, y);
 }

@@ -42,6 +42,23 @@ qn_array *qn__scalar_like(qn_scope *s, const qn_array *x, double value)
     return qn_full(s, (qn_dtype)x->dtype, 0, NULL, value);
 }
 
+qn_array *qn__zeros_like(qn_scope *s, const qn_array *x)
+{
+    return qn_zeros(s, (qn_dtype)x->dtype, x->ndim, x->shape);
+}
+
+qn_dtype qn__sum_type(qn_dtype type)
+{
+    switch (type) {
+    case QN_BOOL:
+    case QN_I8:
+    case QN_I16: return QN_I32;
+    case QN_U8:
+    case QN_U16: return QN_U32;
+    default: return type;
+    }
+}
+
 int qn__axis(qn_scope *s, const char *operation, const qn_array *x, int axis)
 {
     int a = axis < 0 ? axis + x->ndim : axis;

@@ -9,16 +9,7 @@
 
 static qn_dtype result_type(qn__cumulation what, qn_dtype type)
 {
-    if (what != QN__CUMSUM && what != QN__CUMPROD)
-        return type;
-    switch (type) {
-    case QN_BOOL:
-    case QN_I8:
-    case QN_I16: return QN_I32;
-    case QN_U8:
-    case QN_U16: return QN_U32;
-    default: return type;
-    }
+    return what == QN__CUMSUM || what == QN__CUMPROD ? qn__sum_type(type) : type;
 }
 
 static qn_array *cumulate(qn_scope *s, qn__cumulation what, qn_array *x, int axis, bool reverse,

@@ -24,6 +24,12 @@ qn_array *qn__unbroadcast(qn_scope *s, qn_array *ct, const qn_array *like);
 /* One element of x's type. */
 qn_array *qn__scalar_like(qn_scope *s, const qn_array *x, double value);
 
+/* Zeros of x's type and shape. */
+qn_array *qn__zeros_like(qn_scope *s, const qn_array *x);
+
+/* What sums and products of a type are kept in: small integers wider, as NumPy does. */
+qn_dtype qn__sum_type(qn_dtype type);
+
 /* A non-negative axis, or -1 with the failure recorded. */
 int qn__axis(qn_scope *s, const char *operation, const qn_array *x, int axis);
 

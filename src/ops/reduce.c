@@ -5,23 +5,13 @@
  */
 #include "ops/ops.h"
 
-/* Sums of small integers are kept wider, as NumPy does. */
 static qn_dtype result_type(qn__reduction reduction, qn_dtype type)
 {
     if (reduction == QN__ARGMAX)
         return QN_I32;
     if (reduction == QN__LOGSUMEXP)
         return qn__is_float(type) ? qn__dtype_compute(type) : QN_F32;
-    if (reduction != QN__SUM)
-        return type;
-    switch (type) {
-    case QN_BOOL:
-    case QN_I8:
-    case QN_I16: return QN_I32;
-    case QN_U8:
-    case QN_U16: return QN_U32;
-    default: return type;
-    }
+    return reduction == QN__SUM ? qn__sum_type(type) : type;
 }
 
 /* Brings the axis to reduce to the end: as a view, or the whole array as one row, so that the order of a

@@ -100,8 +100,7 @@ static void vjp_scatter(qn_scope *s, const qn_array *node, qn_array *ct, const b
     const qn_array *u = node->in[2];
     if (p->mode == QN_SCATTER_SET) {
         if (want[0])
-            grads[0] = scatter_rows(s, ct, ids, qn_zeros(s, (qn_dtype)u->dtype, u->ndim, u->shape),
-                                    QN_SCATTER_SET);
+            grads[0] = scatter_rows(s, ct, ids, qn__zeros_like(s, u), QN_SCATTER_SET);
         if (want[2])
             grads[2] = qn_multiply(s, qn_take(s, ct, ids, 0), winners(s, node, ct));
         return;
@@ -121,9 +120,9 @@ static qn_array *jvp_scatter(qn_scope *s, const qn_array *node, qn_array *const 
     if (!tx && !tu)
         return NULL;
     if (!tx)
-        tx = qn_zeros(s, (qn_dtype)x->dtype, x->ndim, x->shape);
+        tx = qn__zeros_like(s, x);
     if (!tu)
-        tu = qn_zeros(s, (qn_dtype)u->dtype, u->ndim, u->shape);
+        tu = qn__zeros_like(s, u);
     if (p->mode == QN_SCATTER_SET)
         return scatter_rows(s, tx, node->in[1], tu, QN_SCATTER_SET);
     shares(s, node, tx, &of_x, &of_update);

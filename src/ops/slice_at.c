@@ -94,8 +94,7 @@ static void vjp_slice_at(qn_scope *s, const qn_array *node, qn_array *ct, const 
 {
     const qn_array *x = node->in[0];
     if (want[0])
-        grads[0] = qn_slice_update_at(s, qn_zeros(s, (qn_dtype)x->dtype, x->ndim, x->shape), ct,
-                                      node->in[1]);
+        grads[0] = qn_slice_update_at(s, qn__zeros_like(s, x), ct, node->in[1]);
 }
 
 static qn_array *jvp_slice_at(qn_scope *s, const qn_array *node, qn_array *const *tangents)
@@ -108,8 +107,7 @@ static void vjp_slice_update_at(qn_scope *s, const qn_array *node, qn_array *ct,
 {
     const qn_array *u = node->in[1];
     if (want[0])
-        grads[0] = qn_slice_update_at(s, ct, qn_zeros(s, (qn_dtype)u->dtype, u->ndim, u->shape),
-                                      node->in[2]);
+        grads[0] = qn_slice_update_at(s, ct, qn__zeros_like(s, u), node->in[2]);
     if (want[1])
         grads[1] = qn_slice_at(s, ct, node->in[2], u->shape);
 }
@@ -121,9 +119,9 @@ static qn_array *jvp_slice_update_at(qn_scope *s, const qn_array *node, qn_array
     const qn_array *u = node->in[1];
     qn_array *x = tangents[0], *t = tangents[1];
     if (!x)
-        x = qn_zeros(s, (qn_dtype)node->dtype, node->ndim, node->shape);
+        x = qn__zeros_like(s, node);
     if (!t)
-        t = qn_zeros(s, (qn_dtype)u->dtype, u->ndim, u->shape);
+        t = qn__zeros_like(s, u);
     return qn_slice_update_at(s, x, t, node->in[2]);
 }
 

@@ -30,8 +30,7 @@ static void vjp_slice_update(qn_scope *s, const qn_array *node, qn_array *ct, co
     const qn_array *u = node->in[1];
     const qn__slice_update_params *p = node->params;
     if (want[0])
-        grads[0] = qn_slice_update(s, ct, qn_zeros(s, (qn_dtype)u->dtype, u->ndim, u->shape),
-                                   p->start);
+        grads[0] = qn_slice_update(s, ct, qn__zeros_like(s, u), p->start);
     if (!want[1])
         return;
     grads[1] = ct;
@@ -46,9 +45,9 @@ static qn_array *jvp_slice_update(qn_scope *s, const qn_array *node, qn_array *c
     const qn_array *u = node->in[1];
     qn_array *x = tangents[0], *t = tangents[1];
     if (!x)
-        x = qn_zeros(s, (qn_dtype)node->dtype, node->ndim, node->shape);
+        x = qn__zeros_like(s, node);
     if (!t)
-        t = qn_zeros(s, (qn_dtype)u->dtype, u->ndim, u->shape);
+        t = qn__zeros_like(s, u);
     return qn_slice_update(s, x, t, ((const qn__slice_update_params *)node->params)->start);
 }
 

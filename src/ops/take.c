@@ -46,8 +46,7 @@ static void vjp_take(qn_scope *s, const qn_array *node, qn_array *ct, const bool
 {
     const qn_array *x = node->in[0];
     if (want[0])
-        grads[0] = qn_scatter_add(s, qn_zeros(s, (qn_dtype)x->dtype, x->ndim, x->shape),
-                                  node->in[1], ct);
+        grads[0] = qn_scatter_add(s, qn__zeros_like(s, x), node->in[1], ct);
 }
 
 static qn_array *jvp_take(qn_scope *s, const qn_array *node, qn_array *const *tangents)
@@ -94,7 +93,7 @@ static qn_array *jvp_scatter_add(qn_scope *s, const qn_array *node, qn_array *co
         return NULL;
     qn_array *x = tangents[0];
     if (!x)
-        x = qn_zeros(s, (qn_dtype)node->dtype, node->ndim, node->shape);
+        x = qn__zeros_like(s, node);
     return tangents[2] ? qn_scatter_add(s, x, node->in[1], tangents[2]) : x;
 }
 
