@@ -173,11 +173,12 @@ static qn_array *jvp_divide(qn_scope *s, const qn_array *node, qn_array *const *
                         t[1] ? divide_slope(s, node, t[1]) : NULL);
 }
 
-/* b a^(b-1) */
+/* b a^(b-1); zero where b is 0, also at a = 0 */
 static qn_array *power_base(qn_scope *s, const qn_array *node, qn_array *ct)
 {
-    qn_array *a = node->in[0], *b = node->in[1];
-    qn_array *less = qn_power(s, a, qn_subtract(s, b, qn__scalar_like(s, b, 1)));
+    qn_array *a = node->in[0], *b = node->in[1], *zero = qn__scalar_like(s, b, 0);
+    qn_array *flat = qn_equal(s, b, zero), *one = qn__scalar_like(s, b, 1);
+    qn_array *less = qn_power(s, a, qn_where(s, flat, zero, qn_subtract(s, b, one)));
     return qn_multiply(s, ct, qn_multiply(s, b, less));
 }
 
@@ -204,28 +205,30 @@ static qn_array *jvp_power(qn_scope *s, const qn_array *node, qn_array *const *t
                         t[1] ? power_exponent(s, node, t[1]) : NULL);
 }
 
-/* Which operand a maximum or minimum took; a tie goes to the first. */
-static qn_array *took_first(qn_scope *s, const qn_array *node)
+/* How much of a maximum or minimum is operand i's: all, nothing, or half of a tie. A NaN is a tie, as one is
+ * neither less nor greater. */
+static qn_array *share_of(qn_scope *s, const qn_array *node, int i)
 {
-    return node->op == QN__OP_MAXIMUM ? qn_greater_equal(s, node->in[0], node->in[1])
-                                      : qn_less_equal(s, node->in[0], node->in[1]);
+    qn_array *own = node->in[i], *other = node->in[1 - i];
+    bool largest = node->op == QN__OP_MAXIMUM;
+    qn_array *wins = largest ? qn_greater(s, own, other) : qn_less(s, own, other);
+    qn_array *loses = largest ? qn_less(s, own, other) : qn_greater(s, own, other);
+    qn_array *one = qn__scalar_like(s, node, 1), *half = qn__scalar_like(s, node, 0.5);
+    return qn_where(s, wins, one, qn_where(s, loses, qn__scalar_like(s, node, 0), half));
 }
 
 static void vjp_extreme(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
                         qn_array **grads)
 {
-    qn_array *first = took_first(s, node), *zero = qn__scalar_like(s, ct, 0);
-    if (want[0])
-        give(s, node, 0, want, grads, qn_where(s, first, ct, zero));
-    if (want[1])
-        give(s, node, 1, want, grads, qn_where(s, first, zero, ct));
+    for (int i = 0; i < 2; i++)
+        if (want[i])
+            give(s, node, i, want, grads, qn_multiply(s, ct, share_of(s, node, i)));
 }
 
 static qn_array *jvp_extreme(qn_scope *s, const qn_array *node, qn_array *const *t)
 {
-    qn_array *zero = qn__scalar_like(s, node, 0);
-    return sum_tangents(
-        s, node, qn_where(s, took_first(s, node), t[0] ? t[0] : zero, t[1] ? t[1] : zero), NULL);
+    return sum_tangents(s, node, t[0] ? qn_multiply(s, t[0], share_of(s, node, 0)) : NULL,
+                        t[1] ? qn_multiply(s, t[1], share_of(s, node, 1)) : NULL);
 }
 
 /* -floor(a / b), the slope of a - b floor(a / b) in b */

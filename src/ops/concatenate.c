@@ -34,7 +34,8 @@ qn_array *qn_concatenate(qn_scope *s, qn_array *const *arrays, int n, int axis)
             fits = d == axis || in[i]->shape[d] == in[0]->shape[d];
         if (!fits)
             return qn__op_fail(s, "concatenate", in[0], in[i], "shapes differ off the axis");
-        shape[axis] += in[i]->shape[axis];
+        if (__builtin_add_overflow(shape[axis], in[i]->shape[axis], &shape[axis]))
+            return qn__op_fail(s, "concatenate", in[0], in[i], "the sum of sizes is too large");
         in[i] = qn_cast(s, in[i], type);
     }
     if (s->error.code != QN_OK)

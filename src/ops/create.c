@@ -4,10 +4,9 @@
  */
 #include "ops/ops.h"
 
-static qn__ir_value emit_full(qn__ir *ir, const void *params, const qn__ir_value *in)
+static double full_number(const void *params)
 {
-    (void)in;
-    return qn__ir_real(ir, QN_F64, ((const qn__full_params *)params)->value);
+    return ((const qn__full_params *)params)->value;
 }
 
 static void vjp_none(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
@@ -26,7 +25,7 @@ const qn__op_def qn__full_op = {
     .name = "full",
     .class = QN__ELEMENTWISE,
     .params_size = sizeof(qn__full_params),
-    .emit = emit_full,
+    .number = full_number,
     .vjp = vjp_none,
     .jvp = jvp_none,
 };

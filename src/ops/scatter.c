@@ -157,7 +157,9 @@ static qn_array *axis_to_end(qn_scope *s, qn_array *x, int axis, const qn_array 
 /* Indices along the last of x [..., V] as indices into x as one row; -1 where outside. */
 static qn_array *flat_indices(qn_scope *s, const qn_array *x, qn_array *ids)
 {
-    int64_t v = x->shape[x->ndim - 1], rows = v ? qn__elements(x) / v : 0;
+    int64_t v = x->shape[x->ndim - 1], rows = 1;
+    for (int i = 0; i + 1 < x->ndim; i++)
+        rows *= x->shape[i];
     const int64_t wide[] = {rows, ids->shape[ids->ndim - 1]};
     qn_array *at = qn_reshape(s, qn__indices(s, ids), 2, wide);
     qn_array *row = qn_expand_dims(s, qn_arange(s, QN_I32, rows), 1);

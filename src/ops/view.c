@@ -278,8 +278,10 @@ qn_array *qn_slice(qn_scope *s, qn_array *x, int axis, int64_t start, int64_t st
     memcpy(shape, x->shape, sizeof shape);
     memcpy(stride, x->stride, sizeof stride);
     shape[axis] = stop > start ? (stop - start - 1) / step + 1 : 0;
-    if (shape[axis] < 2)
-        step = 1; /* a huge one must not meet a multiplication */
+    if (shape[axis] < 2) { /* a huge step must not meet a multiplication */
+        stop = start + shape[axis];
+        step = 1;
+    }
     if (shape[axis] == n)
         return x;
     stride[axis] *= step;
@@ -288,26 +290,20 @@ qn_array *qn_slice(qn_scope *s, qn_array *x, int axis, int64_t start, int64_t st
     return qn__record_view(s, QN__OP_SLICE, x, x->ndim, shape, stride, offset, &params);
 }
 
-/* Puts ct back among zeros. With a step, the zeros between are a reshaped padding:
- * [n] -> [n, 1] -> [n, step] -> [n * step]. */
+/* Puts ct back among zeros. */
 static qn_array *unslice(qn_scope *s, qn_array *ct, const qn_array *x, const qn__slice_params *p)
 {
     int axis = (int)p->axis;
-    int64_t shape[QN_MAX_NDIM], start[QN_MAX_NDIM] = {0};
-    memcpy(shape, x->shape, sizeof shape);
+    int64_t start[QN_MAX_NDIM] = {0};
+    qn_array *zeros = qn_zeros(s, (qn_dtype)ct->dtype, x->ndim, x->shape);
     if (p->step > 1) {
-        ct = qn_expand_dims(s, ct, axis + 1);
-        int64_t wide[QN_MAX_NDIM], zero[QN_MAX_NDIM] = {0};
-        memcpy(wide, ct->shape, sizeof wide);
-        wide[axis + 1] = p->step;
-        ct = qn_slice_update(s, qn_zeros(s, (qn_dtype)ct->dtype, ct->ndim, wide), ct, zero);
-        memcpy(wide, x->shape, sizeof wide);
-        wide[axis] = -1;
-        ct = qn_reshape(s, ct, x->ndim, wide);
-        ct = qn_slice(s, ct, axis, 0, x->shape[axis] - p->start, 1);
+        qn_array *at = qn_multiply(s, qn_arange(s, QN_I32, ct->shape[axis]),
+                                   qn_scalar(s, QN_I32, (double)p->step));
+        at = qn_add(s, at, qn_scalar(s, QN_I32, (double)p->start));
+        return qn_scatter(s, zeros, at, ct, axis, QN_SCATTER_SET);
     }
     start[axis] = p->start;
-    return qn_slice_update(s, qn_zeros(s, (qn_dtype)ct->dtype, x->ndim, shape), ct, start);
+    return qn_slice_update(s, zeros, ct, start);
 }
 
 static void vjp_slice(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
