@@ -97,7 +97,7 @@ QN_API bool qn_device_kernel(const qn_device *device, int i, const char **purpos
 typedef struct qn_memory_stats {
     size_t active;    /* bytes in arrays that something refers to */
     size_t workspace; /* bytes for the intermediate values of a run, kept between runs */
-    size_t cached;    /* bytes freed but kept for reuse */
+    size_t cached;    /* bytes freed but kept for reuse; with the others never more than was once in use */
     size_t peak;      /* the most that active and workspace ever came to */
     size_t limit;     /* 0: none */
 } qn_memory_stats;
@@ -144,21 +144,25 @@ QN_API qn_device *qn_scope_device(const qn_scope *s);
 QN_API qn_status qn_eval(qn_scope *s, qn_array *a);
 QN_API qn_status qn_eval_many(qn_scope *s, qn_array *const *arrays, int n);
 
-/* Starts computing and returns; qn_wait, a read or a dependent evaluation waits. */
+/* Starts computing and returns. Runs of a device are in the order in which they were started, whichever
+ * scope and thread started them. qn_wait waits for all of the scope's and gives the first failure; reading an
+ * array waits for the run that computes it. */
 QN_API qn_status qn_eval_async(qn_scope *s, qn_array *const *arrays, int n);
 QN_API qn_status qn_wait(qn_scope *s);
 
 /* ---- arrays --------------------------------------------------------------------------------- */
 
-/* A reference to an evaluated array that outlives its scope; release it with qn_release. NULL when
- * it has not been evaluated (recorded in the scope), or for a retained array when memory is out. */
+/* A reference to an evaluated array that outlives its scope; release it with qn_release. NULL, recorded in
+ * the scope, when it has not been evaluated, when an update in place has overwritten it, or when memory is
+ * out. */
 QN_API qn_array *qn_retain(qn_array *a);
 QN_API void qn_release(qn_array *a);
 
 /* Hands a retained array to the graph: its buffer may be overwritten in place, so that a cache or an
  * optimiser's state keeps its address. Takes over the caller's reference. If another reference to the
- * buffer exists the update works on a copy, which qn_plan_stats counts. A run that fails leaves the
- * buffer invalid: later reads of it fail. */
+ * buffer exists the update works on a copy, which qn_plan_stats counts. A run that is refused before it
+ * begins, by a memory limit, leaves it as it was (qn_retain gives it back); one that fails later, or an
+ * asynchronous one that fails at all, leaves the buffer invalid: reads of it fail. */
 QN_API qn_array *qn_donate(qn_scope *s, qn_array *a);
 
 QN_API qn_dtype qn_array_dtype(const qn_array *a);

@@ -48,16 +48,18 @@ const char *qn__describe(const qn_array *a, char *text)
 
 qn_dtype qn_array_dtype(const qn_array *a)
 {
-    return (qn_dtype)a->dtype;
+    return a ? (qn_dtype)a->dtype : QN_F32;
 }
 
 int qn_array_ndim(const qn_array *a)
 {
-    return a->ndim;
+    return a ? a->ndim : 0;
 }
 
 int64_t qn_array_dim(const qn_array *a, int axis)
 {
+    if (!a)
+        return -1;
     if (axis < 0)
         axis += a->ndim;
     return axis >= 0 && axis < a->ndim ? a->shape[axis] : -1;
@@ -65,5 +67,5 @@ int64_t qn_array_dim(const qn_array *a, int axis)
 
 int64_t qn_array_elements(const qn_array *a)
 {
-    return qn__elements(a);
+    return a ? qn__elements(a) : 0;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The buffer pool. Small blocks are rounded to powers of two, larger ones to an eighth of their size,
- * so that the lengths of a growing cache find each other's blocks again.
+ * so that the lengths of a growing cache find each other's blocks again. Released buffers stay in a list for
+ * each rounded size and in one by age; looking for a block looks at the newest of a few lists. What is in use
+ * and what is cached are together never more than what was once in use.
  */
 #include "core/buffer.h"
 
@@ -22,88 +24,148 @@ void qn__pool_end(qn_device *device)
     qn__pool_trim(device, 0);
     if (device->pool.workspace)
         device->ops->free(device, device->pool.workspace, device->pool.workspace_size);
-    free(device->pool.blocks);
     pthread_mutex_destroy(&device->pool.lock);
 }
 
+/* ---- sizes ---------------------------------------------------------------------------------- */
+
+enum { SMALLEST_LOG = 6, FINE_LOG = 12, EIGHTHS = 8 };
+
+/* Rounds up to a size class; false: too large. */
 static bool rounded(size_t size, size_t *out)
 {
-    if (size < 64)
-        size = 64;
-    size_t step = 64;
-    if (size <= 4096)
-        step = (size_t)1 << (64 - __builtin_clzl(size - 1));
-    else
-        step = (size_t)1 << (60 - __builtin_clzl(size - 1));
-    return qn__align_size(size, step, out);
+    if (size < (size_t)1 << SMALLEST_LOG)
+        size = (size_t)1 << SMALLEST_LOG;
+    int e = 63 - __builtin_clzl(size - 1); /* 2^e < size <= 2^(e + 1) */
+    return qn__align_size(size, (size_t)1 << (e < FINE_LOG ? e + 1 : e - 3), out);
 }
 
-/* Takes the newest block that fits and wastes at most a quarter; -1 when there is none. */
-static long find_block(qn__pool *pool, size_t capacity)
+/* The number of a rounded size: powers of two up to 4096, then eighths of the power below. */
+static size_t class_of(size_t capacity)
 {
-    for (size_t i = pool->n_blocks; i-- > 0;)
-        if (pool->blocks[i].capacity >= capacity &&
-            pool->blocks[i].capacity - capacity <= capacity / 4)
-            return (long)i;
-    return -1;
+    int e = 63 - __builtin_clzl(capacity - 1);
+    if (e < FINE_LOG)
+        return (size_t)(e + 1 - SMALLEST_LOG);
+    size_t step = (size_t)1 << (e - 3), above = (capacity - ((size_t)1 << e)) / step;
+    return (size_t)(FINE_LOG - SMALLEST_LOG) + (size_t)(e - FINE_LOG) * EIGHTHS + above;
 }
 
-static void *take_block(qn_device *device, size_t *capacity)
+/* ---- the cache ------------------------------------------------------------------------------ */
+
+static void take_out(qn__pool *pool, qn__buffer *b)
 {
-    qn__pool *pool = &device->pool;
-    long i = find_block(pool, *capacity);
-    if (i < 0)
-        return NULL;
-    void *data = pool->blocks[i].data;
-    *capacity = pool->blocks[i].capacity;
-    pool->blocks[i] = pool->blocks[--pool->n_blocks];
-    pool->cached -= *capacity;
-    return data;
+    *(b->older ? &b->older->newer : &pool->oldest) = b->newer;
+    *(b->newer ? &b->newer->older : &pool->newest) = b->older;
+    *(b->above ? &b->above->below : &pool->classes[class_of(b->capacity)]) = b->below;
+    if (b->below)
+        b->below->above = b->above;
+    pool->cached -= b->capacity;
+}
+
+static void put_in(qn__pool *pool, qn__buffer *b)
+{
+    qn__buffer **top = &pool->classes[class_of(b->capacity)];
+    b->above = NULL;
+    b->below = *top;
+    if (*top)
+        (*top)->above = b;
+    *top = b;
+    b->newer = NULL;
+    b->older = pool->newest;
+    *(pool->newest ? &pool->newest->newer : &pool->oldest) = b;
+    pool->newest = b;
+    pool->cached += b->capacity;
+}
+
+/* The newest cached buffer of `capacity` bytes, or of up to a quarter more; NULL when there is none. */
+static qn__buffer *take_cached(qn__pool *pool, size_t capacity)
+{
+    size_t at = class_of(capacity), wider = capacity > (size_t)1 << FINE_LOG ? 2 : 0;
+    for (size_t i = at; i <= at + wider && i < QN__POOL_CLASSES; i++) {
+        qn__buffer *b = pool->classes[i];
+        if (b && b->capacity - capacity <= capacity / 4) {
+            take_out(pool, b);
+            return b;
+        }
+    }
+    return NULL;
 }
 
 static void trim_locked(qn_device *device, size_t keep)
 {
     qn__pool *pool = &device->pool;
-    size_t first = 0; /* oldest first */
-    while (first < pool->n_blocks && pool->cached > keep) {
-        pool->cached -= pool->blocks[first].capacity;
-        device->ops->free(device, pool->blocks[first].data, pool->blocks[first].capacity);
-        first++;
+    while (pool->oldest && pool->cached > keep) {
+        qn__buffer *b = pool->oldest;
+        take_out(pool, b);
+        device->ops->free(device, b->data, b->capacity);
+        free(b);
     }
-    pool->n_blocks -= first;
-    memmove(pool->blocks, pool->blocks + first, pool->n_blocks * sizeof *pool->blocks);
 }
 
 void qn__pool_trim(qn_device *device, size_t keep)
 {
-    if (!device->pool.blocks)
-        return;
     pthread_mutex_lock(&device->pool.lock);
     trim_locked(device, keep);
     pthread_mutex_unlock(&device->pool.lock);
 }
 
+/* ---- what is in use, and the limit ---------------------------------------------------------- */
+
+static size_t workspace_counted(const qn__pool *pool)
+{
+    return pool->workspace_size > pool->workspace_wanted ? pool->workspace_size
+                                                         : pool->workspace_wanted;
+}
+
 static size_t in_use(const qn__pool *pool)
 {
-    return pool->active + pool->workspace_size;
+    return pool->active + workspace_counted(pool);
 }
 
 static void note_peak(qn__pool *pool)
 {
-    if (in_use(pool) > pool->peak)
-        pool->peak = in_use(pool);
+    size_t held = pool->active + pool->workspace_size;
+    if (held > pool->peak)
+        pool->peak = held;
+    if (held > pool->high)
+        pool->high = held;
 }
 
-static void *take_fresh(qn_device *device, size_t capacity)
+/* Gives the workspace back when no run has it or waits for it. */
+static void drop_workspace(qn_device *device)
 {
     qn__pool *pool = &device->pool;
-    size_t limit = pool->limit ? pool->limit : SIZE_MAX;
-    if (capacity > limit || in_use(pool) > limit - capacity)
-        return NULL;
-    if (in_use(pool) + pool->cached > limit - capacity)
-        trim_locked(device, limit - capacity - in_use(pool));
+    if (pool->n_waiting || !pool->workspace)
+        return;
+    device->ops->free(device, pool->workspace, pool->workspace_size);
+    pool->workspace = NULL;
+    pool->workspace_size = 0;
+}
+
+static size_t limit_of(const qn__pool *pool)
+{
+    return pool->limit ? pool->limit : SIZE_MAX;
+}
+
+/* Whether `more` bytes may come into use; an idle workspace makes room. */
+static bool may_use(qn_device *device, size_t more)
+{
+    qn__pool *pool = &device->pool;
+    size_t limit = limit_of(pool);
+    if (more <= limit && in_use(pool) <= limit - more)
+        return true;
+    drop_workspace(device);
+    return more <= limit && in_use(pool) <= limit - more;
+}
+
+/* Fresh memory, which the caller has found to be within the limit. */
+static void *take_fresh(qn_device *device, size_t capacity, size_t used)
+{
+    qn__pool *pool = &device->pool;
+    if (pool->cached > limit_of(pool) - capacity - used)
+        trim_locked(device, limit_of(pool) - capacity - used);
     void *data = device->ops->alloc(device, capacity);
-    if (!data && pool->n_blocks) {
+    if (!data) {
         trim_locked(device, 0);
         data = device->ops->alloc(device, capacity);
     }
@@ -122,6 +184,23 @@ static void fail_room(qn_device *device, size_t size, const char *what, qn_error
                  what, size, in_use(pool));
 }
 
+bool qn__pool_workspace_reserve(qn_device *device, size_t size, qn_error *err)
+{
+    qn__pool *pool = &device->pool;
+    pthread_mutex_lock(&pool->lock);
+    size_t counted = workspace_counted(pool);
+    bool ok = size <= counted || may_use(device, size - counted);
+    if (ok) {
+        pool->n_waiting++;
+        if (pool->workspace_wanted < size)
+            pool->workspace_wanted = size;
+    } else {
+        fail_room(device, size, "a workspace", err);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return ok;
+}
+
 void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err)
 {
     qn__pool *pool = &device->pool;
@@ -130,7 +209,10 @@ void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err)
         if (pool->workspace)
             device->ops->free(device, pool->workspace, pool->workspace_size);
         pool->workspace_size = 0;
-        pool->workspace = take_fresh(device, size ? size : 1);
+        pool->workspace = NULL;
+        bool fits = size <= limit_of(pool) && pool->active <= limit_of(pool) - size;
+        if (fits)
+            pool->workspace = take_fresh(device, size ? size : 1, pool->active);
         if (pool->workspace)
             pool->workspace_size = size;
         else
@@ -142,6 +224,34 @@ void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err)
     return workspace;
 }
 
+void qn__pool_workspace_done(qn_device *device)
+{
+    qn__pool *pool = &device->pool;
+    pthread_mutex_lock(&pool->lock);
+    if (--pool->n_waiting == 0) {
+        pool->workspace_wanted = 0;
+        if (in_use(pool) > limit_of(pool))
+            drop_workspace(device); /* the limit was lowered meanwhile */
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- buffers -------------------------------------------------------------------------------- */
+
+/* A buffer without data; NULL when memory is out. */
+static qn__buffer *fresh_buffer(qn_device *device, size_t capacity)
+{
+    qn__buffer *buffer = may_use(device, capacity) ? calloc(1, sizeof *buffer) : NULL;
+    if (!buffer)
+        return NULL;
+    buffer->data = take_fresh(device, capacity, in_use(&device->pool));
+    buffer->capacity = capacity;
+    if (buffer->data)
+        return buffer;
+    free(buffer);
+    return NULL;
+}
+
 qn__buffer *qn__buffer_new(qn_device *device, size_t size, qn_error *err)
 {
     qn__pool *pool = &device->pool;
@@ -150,31 +260,26 @@ qn__buffer *qn__buffer_new(qn_device *device, size_t size, qn_error *err)
         qn__fail(err, QN_MEMORY, "%s: a buffer of %zu bytes", device->name, size);
         return NULL;
     }
-    qn__buffer *buffer = calloc(1, sizeof *buffer);
-    if (!buffer) {
-        qn__fail_memory(err, "a buffer");
-        return NULL;
-    }
     pthread_mutex_lock(&pool->lock);
-    void *data = take_block(device, &capacity);
-    if (!data)
-        data = take_fresh(device, capacity);
-    if (data)
-        pool->active += capacity;
+    qn__buffer *buffer = take_cached(pool, capacity);
+    if (!buffer)
+        buffer = fresh_buffer(device, capacity);
+    if (buffer)
+        pool->active += buffer->capacity;
     else
         fail_room(device, size, "an array", err);
     note_peak(pool);
     pthread_mutex_unlock(&pool->lock);
-    if (!data) {
-        free(buffer);
+    if (!buffer)
         return NULL;
-    }
     buffer->device = device;
     atomic_fetch_add(&device->refs, 1);
-    buffer->data = data;
     buffer->size = size;
-    buffer->capacity = capacity;
     atomic_init(&buffer->refs, 1);
+    atomic_init(&buffer->in_flight, 0);
+    atomic_init(&buffer->invalid, false);
+    atomic_init(&buffer->lent, false);
+    atomic_init(&buffer->written_by, 0);
     return buffer;
 }
 
@@ -182,20 +287,6 @@ qn__buffer *qn__buffer_retain(qn__buffer *buffer)
 {
     atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
     return buffer;
-}
-
-/* Makes room for one more block; false when memory is out. */
-static bool reserve_block(qn__pool *pool)
-{
-    if (pool->n_blocks < pool->room)
-        return true;
-    size_t room = pool->room ? pool->room * 2 : 64;
-    void *blocks = realloc(pool->blocks, room * sizeof *pool->blocks);
-    if (!blocks)
-        return false;
-    pool->blocks = blocks;
-    pool->room = room;
-    return true;
 }
 
 void qn__buffer_release(qn__buffer *buffer)
@@ -206,17 +297,11 @@ void qn__buffer_release(qn__buffer *buffer)
     qn__pool *pool = &device->pool;
     pthread_mutex_lock(&pool->lock);
     pool->active -= buffer->capacity;
-    if (buffer->capacity <= pool->cache_limit && reserve_block(pool)) {
-        pool->blocks[pool->n_blocks++] =
-            (struct qn__pool_block){buffer->data, buffer->capacity};
-        pool->cached += buffer->capacity;
-        if (pool->cached > pool->cache_limit)
-            trim_locked(device, pool->cache_limit);
-    } else {
-        device->ops->free(device, buffer->data, buffer->capacity);
-    }
+    put_in(pool, buffer);
+    size_t held = pool->active + pool->workspace_size;
+    size_t room = pool->high > held ? pool->high - held : 0;
+    trim_locked(device, room < pool->cache_limit ? room : pool->cache_limit);
     pthread_mutex_unlock(&pool->lock);
-    free(buffer);
     qn_device_close(device);
 }
 
@@ -233,7 +318,8 @@ qn_memory_stats qn_device_memory(qn_device *device)
 void qn_device_reset_peak(qn_device *device)
 {
     pthread_mutex_lock(&device->pool.lock);
-    device->pool.peak = in_use(&device->pool);
+    device->pool.peak = 0;
+    note_peak(&device->pool);
     pthread_mutex_unlock(&device->pool.lock);
 }
 
@@ -243,8 +329,9 @@ size_t qn_device_set_memory_limit(qn_device *device, size_t bytes)
     pthread_mutex_lock(&pool->lock);
     size_t before = pool->limit;
     pool->limit = bytes;
-    if (bytes)
-        trim_locked(device, bytes > in_use(pool) ? bytes - in_use(pool) : 0);
+    if (in_use(pool) > limit_of(pool))
+        drop_workspace(device);
+    trim_locked(device, limit_of(pool) > in_use(pool) ? limit_of(pool) - in_use(pool) : 0);
     pthread_mutex_unlock(&pool->lock);
     return before;
 }

@@ -21,20 +21,25 @@ typedef struct qn__buffer {
     atomic_int in_flight; /* references among these that submissions hold */
     atomic_bool invalid; /* a failed run may have half-written it */
     atomic_bool lent;    /* ... and its lender knows which part of it counts */
+    _Atomic uint64_t written_by; /* the number of the newest submission that writes it; 0: none */
+    /* while cached: its neighbours by age, and in its size class */
+    struct qn__buffer *older, *newer, *below, *above;
 } qn__buffer;
 
-/* Freed blocks by size class, and the counters. One per device, under its lock. */
+enum { QN__POOL_CLASSES = 512 };
+
+/* Released buffers by size class, and the counters. One per device, under its lock. */
 typedef struct qn__pool {
     pthread_mutex_t lock;
-    struct qn__pool_block {
-        void *data;
-        size_t capacity;
-    } *blocks; /* free blocks, newest last */
-    size_t n_blocks, room;
+    qn__buffer *classes[QN__POOL_CLASSES]; /* of each the newest */
+    qn__buffer *oldest, *newest;
     size_t active, cached, peak;
+    size_t high;      /* the most that was ever in use: with the cache it is never more */
     size_t limit, cache_limit;
-    void *workspace; /* of the run under way */
+    void *workspace;  /* of the run under way */
     size_t workspace_size;
+    size_t workspace_wanted; /* by the submissions that have not run yet */
+    uint32_t n_waiting;      /* their number */
 } qn__pool;
 
 void qn__pool_begin(qn__pool *pool);
@@ -43,9 +48,16 @@ void qn__pool_end(qn_device *device);
 /* Frees cached blocks until at most `keep` bytes are cached. */
 void qn__pool_trim(qn_device *device, size_t keep);
 
-/* The device's one workspace, of at least `size` bytes; growing it gives another address. NULL and `err`
- * filled when the limit or the machine says no. Runs are in order, so only one asks at a time. */
+/* Before a submission: counts a workspace of `size` bytes against the limit, so that the run will not be refused
+ * when its turn comes. False and `err` filled when the limit says no. */
+bool qn__pool_workspace_reserve(qn_device *device, size_t size, qn_error *err);
+
+/* For a run: the device's one workspace, of at least `size` bytes; growing it gives another address. NULL and
+ * `err` filled when the limit or the machine says no. Runs are in order, so only one asks at a time. */
 void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err);
+
+/* After it, once for each that was reserved. */
+void qn__pool_workspace_done(qn_device *device);
 
 /* Room for `size` bytes, uninitialised, with one reference; NULL and `err` filled when the limit or
  * the machine says no (the cache is freed and one retry made first). */

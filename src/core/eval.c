@@ -2,9 +2,10 @@
  *
  * Evaluation: collect what the targets need, find its plan, give every slot a pointer, submit.
  *
- * A submission owns references to its binding and, when it is asynchronous, to every buffer it touches,
- * so that ending the scope does not disturb it. Results get their buffers at submission: a scope may
- * go on recording with them while they are computed.
+ * A submission owns references to its binding and to every buffer it touches, so that ending the scope does
+ * not disturb it. Results get their buffers at submission: a scope may go on recording with them while they
+ * are computed, and submit what reads them: a device runs in order. A run whose input is the result of one
+ * that failed fails, too.
  */
 #include "base/error.h"
 #include "core/device.h"
@@ -84,23 +85,54 @@ static void give_results(const qn__submission *sub, const qn__live *live)
         a->buffer = qn__buffer_retain(sub->held[plan->output_slots[i]]);
     }
     for (uint32_t i = 0; i < live->n; i++)
-        if (plan->storage[i].place == QN__ALIAS && live->node[i]->base == live->node[i])
-            for (uint32_t k = i; plan->storage[k].place == QN__ALIAS;) {
-                k = plan->storage[k].slot;
-                if (plan->storage[k].place == QN__SLOT_INPUT)
-                    live->node[k]->flags |= QN__SPENT;
-            }
+        if (plan->storage[i].place == QN__ALIAS && live->node[i]->base == live->node[i]) {
+            uint32_t owner = plan->storage[i].slot;
+            if (plan->storage[owner].place == QN__SLOT_INPUT)
+                live->node[owner]->flags |= QN__SPENT;
+        }
 }
 
-/* Who lent a buffer answers for what a failed run has written. */
-void qn__submission_invalidate(const qn__submission *sub)
+qn_status qn__submission_begin(qn__submission *sub, qn_error *err)
+{
+    const qn__binding *binding = sub->binding;
+    if (sub->cancel && atomic_load_explicit(sub->cancel, memory_order_relaxed))
+        return qn__fail(err, QN_CANCELLED, "cancelled");
+    for (uint32_t i = 0; i < binding->plan->n_inputs; i++)
+        if (atomic_load(&sub->held[i]->invalid))
+            return qn__fail(err, QN_STATE,
+                            "an input should have been computed or updated by a run that failed");
+    void **workspace = &sub->slots[sub->n_slots - 1];
+    *workspace = qn__pool_workspace(binding->plan->device, binding->workspace, err);
+    if (!*workspace)
+        return err && err->code != QN_OK ? err->code : QN_MEMORY;
+    sub->began = true;
+    return QN_OK;
+}
+
+/* Marks what a run that failed should have written. A donated input that it has not begun to overwrite is as it
+ * was, and its scope still has it as such unless the submission had returned before. Who lent a buffer answers
+ * for what has been written. */
+static void invalidate(const qn__submission *sub)
 {
     const qn__plan *plan = sub->binding->plan;
     for (uint32_t i = 0; i < plan->n_targets; i++) {
-        qn__buffer *buffer = sub->held[plan->output_slots[i]];
-        if (!atomic_load_explicit(&buffer->lent, memory_order_relaxed))
-            atomic_store(&buffer->invalid, true);
+        uint32_t slot = plan->output_slots[i];
+        bool unharmed = slot < plan->n_inputs && !sub->began && !sub->async;
+        if (!unharmed && !atomic_load_explicit(&sub->held[slot]->lent, memory_order_relaxed))
+            atomic_store(&sub->held[slot]->invalid, true);
     }
+}
+
+void qn__submission_end(qn__submission *sub, qn_status status)
+{
+    if (sub->ended)
+        return;
+    sub->ended = true;
+    sub->status = status;
+    if (status != QN_OK)
+        invalidate(sub);
+    qn__pool_workspace_done(sub->binding->plan->device);
+    atomic_store_explicit(&sub->done, true, memory_order_release);
 }
 
 static void count(qn_device *device, const qn__binding *binding, uint64_t ns, bool hit)
@@ -120,22 +152,52 @@ static void count(qn_device *device, const qn__binding *binding, uint64_t ns, bo
     pthread_mutex_unlock(&cache->lock);
 }
 
-static qn_status finish(qn_scope *s)
+/* Takes the oldest submission of the scope off its list once it has run; its failure is the scope's. */
+static void settle_oldest(qn_scope *s)
 {
     qn__submission *sub = s->pending;
-    if (!sub)
-        return s->error.code;
-    s->pending = NULL;
-    if (s->device->ops->wait(s->device, sub, &s->error) != QN_OK)
-        qn__submission_invalidate(sub);
+    s->pending = sub->later;
+    if (!s->pending)
+        s->newest_pending = NULL;
+    qn_error error = {0};
+    if (s->device->ops->wait(s->device, sub, &error) != QN_OK)
+        qn__scope_fail(s, error.code, "%s", error.message);
     qn__submission_release(sub);
+}
+
+static qn_status finish(qn_scope *s)
+{
+    while (s->pending)
+        settle_oldest(s);
     return s->error.code;
+}
+
+static void settle_done(qn_scope *s)
+{
+    while (s->pending && atomic_load_explicit(&s->pending->done, memory_order_acquire))
+        settle_oldest(s);
+}
+
+/* Hands the submission to the device; the scope keeps it until it is known how the run ended. */
+static qn_status submit(qn_scope *s, qn__submission *sub, const qn__live *live)
+{
+    qn_status status = s->device->ops->submit(s->device, sub, &s->error);
+    if (status != QN_OK) {
+        qn__submission_end(sub, status);
+        qn__submission_release(sub);
+        return status;
+    }
+    give_results(sub, live);
+    *(s->newest_pending ? &s->newest_pending->later : &s->pending) = sub;
+    s->newest_pending = sub;
+    return QN_OK;
 }
 
 /* Plans and submits targets that have no buffer yet. */
 static qn_status start(qn_scope *s, qn_array *const *targets, int n, bool async)
 {
-    if (s->pending && finish(s) != QN_OK)
+    settle_done(s);
+    if (s->error.code != QN_OK)
         return s->error.code;
     uint64_t begun = now_ns();
     qn__live *live = &s->live;
@@ -153,42 +215,49 @@ static qn_status start(qn_scope *s, qn_array *const *targets, int n, bool async)
     }
     sub->cancel = s->cancel;
     sub->async = async;
+    if (!qn__pool_workspace_reserve(s->device, binding->workspace, &s->error)) {
+        qn__submission_release(sub);
+        return s->error.code;
+    }
     if (!fill_slots(s, sub, live)) {
+        qn__pool_workspace_done(s->device);
         qn__submission_release(sub);
         return s->error.code;
     }
     count(s->device, binding, now_ns() - begun, !made);
-    s->pending = sub;
-    if (s->device->ops->submit(s->device, sub, &s->error) != QN_OK) {
-        qn__submission_invalidate(sub);
-        s->pending = NULL;
-        qn__submission_release(sub);
-        return s->error.code;
-    }
-    give_results(sub, live);
-    return QN_OK;
+    return submit(s, sub, live);
 }
 
 static qn_status evaluate(qn_scope *s, qn_array *const *arrays, int n, bool async)
 {
     if (!s)
         return QN_MEMORY;
-    qn_array *few[16], **targets = few;
-    if (n > 16 && !(targets = qn__scope_alloc(s, (size_t)n * sizeof *targets)))
+    qn_array *few[32], **targets = few;
+    if (n > 16 && !(targets = qn__scope_alloc(s, 2 * (size_t)n * sizeof *targets)))
         return s->error.code;
-    int n_targets = 0;
-    for (int i = 0; i < n; i++) {
+    qn_array **kept = targets + (n > 16 ? n : 16);
+    int n_targets = 0, n_kept = 0;
+    qn_status status = QN_OK;
+    for (int i = 0; status == QN_OK && i < n; i++) {
         qn_array *a = qn__input(s, arrays[i], "eval");
-        if (!a)
-            return s->error.code;
-        if (!a->base->buffer && !(a->base->flags & QN__TARGET)) {
-            a->base->flags |= QN__TARGET;
-            targets[n_targets++] = a->base;
+        if (!a) {
+            status = s->error.code;
+            break;
         }
+        if (a->base->flags & (QN__TARGET | QN__KEPT))
+            continue;
+        a->base->flags |= a->base->buffer ? QN__KEPT : QN__TARGET;
+        if (a->base->buffer)
+            kept[n_kept++] = a->base;
+        else
+            targets[n_targets++] = a->base;
     }
-    qn_status status = n_targets ? start(s, targets, n_targets, async) : s->error.code;
+    if (status == QN_OK)
+        status = n_targets ? start(s, targets, n_targets, async) : s->error.code;
     for (int i = 0; i < n_targets; i++)
         targets[i]->flags &= (uint8_t)~QN__TARGET;
+    for (int i = 0; i < n_kept; i++)
+        kept[i]->flags &= (uint8_t)~QN__KEPT;
     return status;
 }
 

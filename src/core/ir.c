@@ -19,7 +19,7 @@ int qn__ir_operands(qn__ir_op op)
 
 void qn__ir_begin(qn__ir *ir)
 {
-    ir->n = ir->n_inputs = 0;
+    ir->n = ir->n_inputs = ir->n_numbers = 0;
     ir->failed = false;
     ir->result = 0;
 }
@@ -88,16 +88,49 @@ qn__ir_value qn__ir_integer(qn__ir *ir, qn_dtype dtype, int64_t value)
     return append(ir, &i);
 }
 
-/* The constant as the cast would give it at run time: rounded once. */
-static qn__ir_value cast_constant(qn__ir *ir, const qn__ir_instruction *k, qn_dtype dtype)
+/* The value of `k` as a cast to the type of `to` would give it at run time: rounded once. */
+static void cast_value(const qn__ir_instruction *k, qn__ir_instruction *to)
 {
     char element[8] = {0};
+    qn_dtype dtype = (qn_dtype)to->dtype;
     if (qn__is_float((qn_dtype)k->dtype))
         qn__element_from_f64(element, dtype, k->value.real);
+    else if (k->dtype == QN_U64 && qn__is_float(dtype))
+        qn__element_from_f64(element, dtype, (double)(uint64_t)k->value.integer);
     else
         qn__element_from_i64(element, dtype, k->value.integer);
-    return qn__is_float(dtype) ? qn__ir_real(ir, dtype, qn__element_to_f64(element, dtype))
-                               : qn__ir_integer(ir, dtype, qn__element_to_i64(element, dtype));
+    if (qn__is_float(dtype))
+        to->value.real = qn__element_to_f64(element, dtype);
+    else
+        to->value.integer = qn__element_to_i64(element, dtype);
+}
+
+static qn__ir_value cast_constant(qn__ir *ir, const qn__ir_instruction *k, qn_dtype dtype)
+{
+    qn__ir_instruction to = {.dtype = (uint8_t)dtype};
+    cast_value(k, &to);
+    return qn__is_float(dtype) ? qn__ir_real(ir, dtype, to.value.real)
+                               : qn__ir_integer(ir, dtype, to.value.integer);
+}
+
+qn__ir_value qn__ir_number(qn__ir *ir, int number)
+{
+    if (ir->n_numbers <= number)
+        ir->n_numbers = number + 1;
+    return append_fields(ir, QN__IR_NUMBER, QN_F64, number, 0, 0);
+}
+
+void qn__ir_fill_numbers(const qn__ir *ir, const double *constants, qn__ir_instruction *code)
+{
+    for (int i = 0; i < ir->n; i++) {
+        const qn__ir_instruction *c = &ir->code[i];
+        if (c->op != QN__IR_NUMBER)
+            continue;
+        if (c->b)
+            cast_value(&code[c->b - 1], &code[i]);
+        else
+            code[i].value.real = constants[c->a];
+    }
 }
 
 qn__ir_value qn__ir_cast(qn__ir *ir, qn__ir_value a, qn_dtype dtype)
@@ -106,6 +139,8 @@ qn__ir_value qn__ir_cast(qn__ir *ir, qn__ir_value a, qn_dtype dtype)
         return ir->result = a;
     if (ir->code[a].op == QN__IR_CONST)
         return cast_constant(ir, &ir->code[a], dtype);
+    if (ir->code[a].op == QN__IR_NUMBER)
+        return append_fields(ir, QN__IR_NUMBER, dtype, ir->code[a].a, a + 1, 0);
     return append_fields(ir, QN__IR_CAST, dtype, a, 0, 0);
 }
 

@@ -22,6 +22,7 @@
 #define QN__IR_LIST(X)                                                                             \
     X(INPUT, 0)                                                                                    \
     X(CONST, 0)                                                                                    \
+    X(NUMBER, 0)                                                                                   \
     X(CAST, 1)                                                                                     \
     X(NEG, 1)                                                                                      \
     X(ABS, 1)                                                                                      \
@@ -85,7 +86,8 @@ typedef uint16_t qn__ir_value; /* the number of an instruction */
 typedef struct qn__ir_instruction {
     uint8_t op;    /* qn__ir_op */
     uint8_t dtype; /* of the result */
-    uint16_t a, b, c; /* operands; a of an input: its number */
+    uint16_t a, b, c; /* operands. INPUT: a is its number. NUMBER: a is its number among the constants, b is 1 +
+                       * the NUMBER that it is a cast of, or 0 */
     union {
         double real; /* CONST of a float type */
         int64_t integer;
@@ -95,6 +97,7 @@ typedef struct qn__ir_instruction {
 typedef struct qn__ir {
     int n;
     int n_inputs;
+    int n_numbers;
     bool failed; /* too large, or a type error */
     qn__ir_value result;
     qn__ir_instruction code[QN__IR_LARGEST]; /* last: a stored program ends after its n */
@@ -106,6 +109,8 @@ void qn__ir_begin(qn__ir *ir);
 qn__ir_value qn__ir_input(qn__ir *ir, int number, qn_dtype dtype);
 qn__ir_value qn__ir_real(qn__ir *ir, qn_dtype dtype, double value);
 qn__ir_value qn__ir_integer(qn__ir *ir, qn_dtype dtype, int64_t value);
+/* Constant `number` of the call: an f64 that is known when sizes are. What it is cast to is a NUMBER, too. */
+qn__ir_value qn__ir_number(qn__ir *ir, int number);
 qn__ir_value qn__ir_cast(qn__ir *ir, qn__ir_value a, qn_dtype dtype);
 qn__ir_value qn__ir_unary(qn__ir *ir, qn__ir_op op, qn__ir_value a);
 qn__ir_value qn__ir_binary(qn__ir *ir, qn__ir_op op, qn__ir_value a, qn__ir_value b);
@@ -118,6 +123,9 @@ static inline qn_dtype qn__ir_dtype(const qn__ir *ir, qn__ir_value v)
 }
 
 int qn__ir_operands(qn__ir_op op);
+
+/* Gives the instructions NUMBER of a program their values, for one call's constants: fills code[i].value. */
+void qn__ir_fill_numbers(const qn__ir *ir, const double *constants, qn__ir_instruction *code);
 
 /* ---- rendering (ir_c.c) ---- */
 

@@ -43,8 +43,11 @@ typedef struct qn__op_def {
     qn_array *(*decompose)(qn_scope *s, const qn_array *node);
     qn__vjp_fn *vjp; /* NULL: by the decomposition, or not differentiable */
     qn__jvp_fn *jvp;
-    /* The output takes over the storage of input 0, which holds the old values when the kernel runs. */
+    /* The output takes over the storage of input 0, which holds the old values when the kernel runs. No other
+     * input then shares that storage. */
     bool in_place;
+    /* Elementwise, without inputs and emit: every element is this number, which differs from call to call. */
+    double (*number)(const void *params);
 } qn__op_def;
 
 /* The value of an elementwise operation: by emit, or as its one instruction. */

@@ -6,12 +6,12 @@
  * IR is its program, one execution of it a pass over memory, and the CPU's form of a program a tape.
  *
  * A plan holds decisions only: which nodes run, which elementwise nodes run together, in which order,
- * where each value lives. They depend on the graph's structure and on its sizes rounded up to buckets
- * (four to an octave), so a plan serves every size in its buckets. The exact sizes of one call, turned
- * into kernel arguments, are a binding; a plan keeps its newest, and a step that repeats the sizes of
- * the one before (each decoded token) finds it with one comparison. Plans and bindings are immutable
- * once made and reference-counted; only pointers differ from run to run, and they travel in the
- * submission.
+ * whose storage each value has. They depend on the graph's structure and on its sizes rounded up to buckets
+ * (four to an octave), so a plan serves every size in its buckets. The exact sizes of one call and the
+ * values of its constants, turned into kernel arguments and places in the workspace, are a binding; a plan
+ * keeps its newest, and a step that repeats the sizes of the one before (each decoded token) finds it
+ * with one comparison. Plans and bindings are immutable once made and reference-counted; only pointers
+ * differ from run to run, and they travel in the submission.
  */
 #ifndef QN_CORE_PLAN_H
 #define QN_CORE_PLAN_H
@@ -29,8 +29,8 @@ typedef enum qn__place {
 
 typedef struct qn__storage {
     uint8_t place;   /* qn__place */
-    uint32_t slot;   /* INPUT, OUTPUT: the number of the slot; ALIAS: the number of the other live node */
-    size_t offset;   /* WORKSPACE: bytes from its start */
+    uint32_t slot;   /* INPUT, OUTPUT: the number of the slot; ALIAS: the live node whose storage it is,
+                      * no alias itself; WORKSPACE: the last step that reads or writes it */
 } qn__storage;
 
 /* One kernel launch. Operands are live nodes; the last is the output. */
@@ -40,6 +40,7 @@ typedef struct qn__step {
     uint32_t first_operand, n_operands;
     const void *params;    /* the plan's copy */
     const struct qn__ir *program; /* of a fused chain */
+    uint32_t first_constant;      /* ... the live nodes that give its program's numbers: plan->constants */
     bool copy;             /* copies operand 0 to the output, element by element */
 } qn__step;
 
@@ -56,6 +57,7 @@ typedef struct qn__call {
     const void *kernel;
     const void *params;
     const struct qn__ir *program;
+    const double *constants;    /* the values of the program's QN__IR_NUMBER */
     const qn__operand *operand; /* n_operands, the output last */
     uint32_t n_operands, first_operand;
     qn__op_id op;
@@ -65,12 +67,16 @@ typedef struct qn__call {
 typedef struct qn__binding {
     atomic_int refs;
     struct qn__plan *plan;
-    int64_t *sizes; /* the exact sizes it was made for */
+    int64_t *sizes; /* the exact sizes and constants it was made for */
     uint32_t n_sizes;
     qn__call *calls;
     qn__operand *operands;
+    double *constants;
     size_t *output_bytes;   /* per output slot */
     uint64_t chain_bytes;   /* read and written by elementwise passes */
+    size_t bytes;           /* of memory that the binding itself takes; the device adds its part */
+    size_t values;          /* bytes of the workspace that hold intermediate values */
+    size_t workspace;       /* bytes of workspace that a run asks for: values, and what the device adds */
     void *device_part;
 } qn__binding;
 
@@ -80,13 +86,13 @@ typedef struct qn__plan {
     uint64_t hash;
     uint64_t *key;
     uint32_t n_key;
-    uint32_t n_nodes, n_steps, n_inputs, n_outputs, n_targets, n_operands;
+    uint32_t n_nodes, n_steps, n_inputs, n_outputs, n_targets, n_operands, n_constants;
     qn__step *steps;
     qn__storage *storage; /* per live node */
     uint32_t *operands;   /* live nodes */
+    uint32_t *constants;  /* live nodes */
     uint32_t *outputs;    /* live node of each target */
     uint32_t *output_slots; /* its slot: an output's, or a donated input's where it is updated in place */
-    size_t workspace;     /* bytes */
     uint32_t n_fused;     /* elementwise nodes that run inside another's pass */
     uint32_t n_copies;    /* donations that could not be done in place */
     qn__arena arena;      /* all of the tables */
@@ -118,21 +124,30 @@ typedef struct qn__submission {
     uint32_t n_held;
     const atomic_bool *cancel;
     bool async;       /* submit may return before it has run */
-    bool done;        /* under the device's lock */
-    qn_status status; /* final once the device's wait has returned */
+    bool began;       /* the device has called qn__submission_begin: something may have been written */
+    bool ended;
+    atomic_bool done; /* it has run, or failed to; status and error are final */
+    qn_status status;
     qn_error error;
-    struct qn__submission *next; /* for the device's list */
+    struct qn__submission *next;  /* for the device's list */
+    struct qn__submission *later; /* the next of its scope */
+    uint64_t number;  /* the device's count of submissions */
     void *device_part;
 } qn__submission;
 
 void qn__submission_release(qn__submission *submission);
 
-/* Marks the results of a failed run, which may be half-written, so that nobody reads them. A device that
- * runs asynchronously calls it before the run counts as done: its scope may have ended. */
-void qn__submission_invalidate(const qn__submission *submission);
+/* A device calls this just before the first kernel of a run, when nothing but the kernels can fail any more.
+ * Fills the workspace's slot. Not OK: the memory limit says no, the run was cancelled, or an input is the
+ * result of a run that failed; then nothing is written. */
+qn_status qn__submission_begin(qn__submission *submission, qn_error *err);
 
-/* Live nodes of one evaluation, in recording order, and the key made of them. A scope keeps one and
- * reuses its room. */
+/* A device calls this once for each submission that it was given, before it counts as done, with the status of the
+ * run. After a failure the results are marked, so that nobody reads what may be half-written. */
+void qn__submission_end(qn__submission *submission, qn_status status);
+
+/* Live nodes of one evaluation and the key made of them: leaves and views of leaves first, then what is
+ * computed, in recording order. A scope keeps one and reuses its room. */
 typedef struct qn__live {
     qn_array **node;
     uint32_t n, node_room;
@@ -153,11 +168,20 @@ static inline bool qn__is_leaf(const qn_array *a)
     return a->base == a && a->buffer;
 }
 
-/* Whether a leaf's buffer may be overwritten: donated, and no one else refers to it. */
-bool qn__may_overwrite(const qn_array *leaf);
+/* Whether a view shows all elements of its base in their order, so that it can stand for it. */
+static inline bool qn__covers(const qn_array *view)
+{
+    const qn_array *base = view->base;
+    return view->flags & base->flags & QN__CONTIGUOUS && !view->offset && !base->offset &&
+           !base->format && qn__elements(view) == qn__elements(base);
+}
 
 /* plan_make.c: decides. NULL with the scope's error set on failure. */
 qn__plan *qn__plan_make(qn_scope *s, const qn__live *live);
+
+/* plan_layout.c: fills offsets[] with the place in the workspace of each live node that has one of its own.
+ * False: memory is out. */
+bool qn__plan_layout(const qn__plan *plan, const qn__live *live, size_t *offsets, size_t *total);
 
 /* plan_bind.c */
 qn__binding *qn__binding_make(qn_scope *s, qn__plan *plan, const qn__live *live);
@@ -167,7 +191,10 @@ void qn__binding_release(qn__binding *binding);
 qn__binding *qn__plan_lookup(qn_scope *s, const qn__live *live, bool *made);
 void qn__plan_release(qn__plan *plan);
 
-/* The largest size in the bucket of `size`: up to 8 each is its own, then four buckets to an octave. */
-int64_t qn__bucket_top(int64_t size);
+/* A graph's array that holds one number which is data, not structure: its value travels in the sizes. */
+static inline bool qn__is_number(const qn_array *a)
+{
+    return a->base == a && !a->buffer && qn__ops[a->op]->number;
+}
 
 #endif

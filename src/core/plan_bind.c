@@ -10,24 +10,21 @@
 #include <stdlib.h>
 
 /* Where a live node's bytes begin. */
-static void locate(const qn__plan *plan, uint32_t node, uint32_t *slot, size_t *offset)
+static void locate(const qn__plan *plan, const size_t *offsets, uint32_t node, uint32_t *slot,
+                   size_t *offset)
 {
-    const qn__storage *storage = &plan->storage[node];
-    while (storage->place == QN__ALIAS)
-        storage = &plan->storage[storage->slot];
-    *offset = 0;
-    if (storage->place == QN__WORKSPACE) {
-        *slot = plan->n_inputs + plan->n_outputs;
-        *offset = storage->offset;
-    } else {
-        *slot = storage->slot;
-    }
+    if (plan->storage[node].place == QN__ALIAS)
+        node = plan->storage[node].slot;
+    bool inside = plan->storage[node].place == QN__WORKSPACE;
+    *slot = inside ? plan->n_inputs + plan->n_outputs : plan->storage[node].slot;
+    *offset = inside ? offsets[node] : 0;
 }
 
-static void fill_operand(const qn__plan *plan, const qn_array *a, qn__operand *o)
+static void fill_operand(const qn__plan *plan, const size_t *offsets, const qn_array *a,
+                         qn__operand *o)
 {
     size_t start;
-    locate(plan, a->index, &o->slot, &start);
+    locate(plan, offsets, a->index, &o->slot, &start);
     o->dtype = a->dtype;
     o->ndim = a->ndim;
     o->format = a->format;
@@ -60,7 +57,8 @@ static uint64_t pass_bytes(const qn__call *call, const qn__live *live, const qn_
     return bytes;
 }
 
-static void fill_call(qn__binding *b, const qn__step *step, const qn__live *live, qn__call *call)
+static void fill_call(qn__binding *b, const qn__step *step, const size_t *offsets,
+                      const qn__live *live, qn__call *call)
 {
     const qn__plan *plan = b->plan;
     const qn_array *out = live->node[step->node];
@@ -68,13 +66,15 @@ static void fill_call(qn__binding *b, const qn__step *step, const qn__live *live
     call->kernel = step->kernel;
     call->params = step->params;
     call->program = step->program;
+    call->constants = b->constants + step->first_constant;
     call->operand = operands;
     call->n_operands = step->n_operands;
     call->first_operand = step->first_operand;
     call->op = out->op;
     call->copy = step->copy;
     for (uint32_t i = 0; i < step->n_operands; i++) {
-        fill_operand(plan, live->node[plan->operands[step->first_operand + i]], &operands[i]);
+        fill_operand(plan, offsets, live->node[plan->operands[step->first_operand + i]],
+                     &operands[i]);
         if (step->program)
             broadcast_operand(&operands[i], out);
     }
@@ -82,31 +82,60 @@ static void fill_call(qn__binding *b, const qn__step *step, const qn__live *live
         b->chain_bytes += pass_bytes(call, live, plan);
 }
 
-qn__binding *qn__binding_make(qn_scope *s, qn__plan *plan, const qn__live *live)
+/* A binding with its tables, still empty. */
+static qn__binding *new_binding(qn__plan *plan, const qn__live *live)
 {
     size_t bytes = sizeof(qn__binding) + live->n_sizes * sizeof(int64_t) +
                    plan->n_steps * sizeof(qn__call) + plan->n_operands * sizeof(qn__operand) +
-                   plan->n_outputs * sizeof(size_t);
+                   plan->n_constants * sizeof(double) + plan->n_outputs * sizeof(size_t);
     qn__binding *b = calloc(1, bytes);
-    if (!b) {
-        qn__scope_fail(s, QN_MEMORY, "out of memory while binding a plan");
+    if (!b)
         return NULL;
-    }
     atomic_init(&b->refs, 1);
     b->plan = plan;
     atomic_fetch_add(&plan->refs, 1);
+    b->bytes = bytes;
     b->sizes = (int64_t *)(b + 1);
     b->n_sizes = live->n_sizes;
     memcpy(b->sizes, live->sizes, live->n_sizes * sizeof *b->sizes);
     b->calls = (qn__call *)(b->sizes + b->n_sizes);
     b->operands = (qn__operand *)(b->calls + plan->n_steps);
-    b->output_bytes = (size_t *)(b->operands + plan->n_operands);
+    b->constants = (double *)(b->operands + plan->n_operands);
+    b->output_bytes = (size_t *)(b->constants + plan->n_constants);
+    return b;
+}
+
+static bool fill_binding(qn__binding *b, const qn__live *live)
+{
+    const qn__plan *plan = b->plan;
+    size_t *offsets = malloc(((size_t)live->n + 1) * sizeof *offsets);
+    if (!offsets || !qn__plan_layout(plan, live, offsets, &b->values)) {
+        free(offsets);
+        return false;
+    }
+    b->workspace = b->values;
+    for (uint32_t i = 0; i < plan->n_constants; i++) {
+        const qn_array *a = live->node[plan->constants[i]];
+        b->constants[i] = qn__def(a)->number(a->params);
+    }
     for (uint32_t i = 0; i < plan->n_steps; i++)
-        fill_call(b, &plan->steps[i], live, &b->calls[i]);
+        fill_call(b, &plan->steps[i], offsets, live, &b->calls[i]);
     for (uint32_t i = 0; i < plan->n_targets; i++)
         if (plan->output_slots[i] >= plan->n_inputs)
             b->output_bytes[plan->output_slots[i] - plan->n_inputs] =
                 qn__storage_bytes(live->node[plan->outputs[i]]);
+    free(offsets);
+    return true;
+}
+
+qn__binding *qn__binding_make(qn_scope *s, qn__plan *plan, const qn__live *live)
+{
+    qn__binding *b = new_binding(plan, live);
+    if (!b || !fill_binding(b, live)) {
+        qn__scope_fail(s, QN_MEMORY, "out of memory while binding a plan");
+        qn__binding_release(b);
+        return NULL;
+    }
     if (s->device->ops->bind(s->device, plan, b, &s->error) != QN_OK) {
         qn__binding_release(b);
         return NULL;

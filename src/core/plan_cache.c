@@ -15,6 +15,12 @@ void qn__plan_cache_begin(qn__plan_cache *cache)
     cache->limit = DEFAULT_LIMIT;
 }
 
+/* What a plan and the binding it keeps take. */
+static size_t bytes_of(const qn__plan *plan)
+{
+    return plan->arena.total + (plan->newest ? plan->newest->bytes : 0);
+}
+
 static void unlink_plan(qn__plan_cache *cache, qn__plan *plan)
 {
     qn__plan **p = &cache->table[plan->hash % QN__PLAN_BUCKETS];
@@ -23,7 +29,7 @@ static void unlink_plan(qn__plan_cache *cache, qn__plan *plan)
     *p = plan->next_in_bucket;
     *(plan->newer ? &plan->newer->older : &cache->newest) = plan->older;
     *(plan->older ? &plan->older->newer : &cache->oldest) = plan->newer;
-    cache->bytes -= plan->arena.total;
+    cache->bytes -= bytes_of(plan);
 }
 
 static void push_newest(qn__plan_cache *cache, qn__plan *plan)
@@ -81,17 +87,23 @@ static bool fits(const qn__binding *b, const qn__live *live)
            !memcmp(b->sizes, live->sizes, live->n_sizes * sizeof *live->sizes);
 }
 
+/* Counts more bytes of `plan`, the newest; others go when that is too much. */
+static void add_bytes(qn__plan_cache *cache, const qn__plan *plan, size_t bytes)
+{
+    cache->bytes += bytes;
+    while (cache->bytes > cache->limit && cache->oldest != plan) {
+        evict(cache, cache->oldest);
+        cache->stats.evictions++;
+    }
+}
+
 static void insert(qn__plan_cache *cache, qn__plan *plan)
 {
     qn__plan **bucket = &cache->table[plan->hash % QN__PLAN_BUCKETS];
     plan->next_in_bucket = *bucket;
     *bucket = plan;
     push_newest(cache, plan);
-    cache->bytes += plan->arena.total;
-    while (cache->bytes > cache->limit && cache->oldest != plan) {
-        evict(cache, cache->oldest);
-        cache->stats.evictions++;
-    }
+    add_bytes(cache, plan, bytes_of(plan));
 }
 
 /* The plan with a reference for the caller, made when there is none. */
@@ -143,8 +155,11 @@ qn__binding *qn__plan_lookup(qn_scope *s, const qn__live *live, bool *made)
         qn__binding *old = NULL;
         if (find(cache, live) == plan) {
             old = plan->newest;
+            cache->bytes -= old ? old->bytes : 0;
             plan->newest = binding;
             atomic_fetch_add(&binding->refs, 1);
+            make_newest(cache, plan);
+            add_bytes(cache, plan, binding->bytes);
         }
         pthread_mutex_unlock(&cache->lock);
         qn__binding_release(old);

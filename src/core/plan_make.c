@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Making a plan: group elementwise nodes into passes, decide which updates happen in place, lay out
- * the workspace, write the steps.
+ * Making a plan: group elementwise nodes into passes, decide which updates happen in place, write the
+ * steps.
  *
  * Every decision here may depend only on what the key holds (plan_key.c), since the plan will serve
- * other graphs with the same key. In particular sizes enter as bucket tops. Fusion never changes a
- * value: a fused node is rounded to its own type inside the chain.
+ * other graphs with the same key. Where intermediates lie in the workspace depends on exact sizes and is
+ * the binding's. Fusion never changes a value: a fused node is rounded to its own type inside the chain.
  */
 #include "core/device.h"
 #include "core/dtype.h"
@@ -14,15 +14,17 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { NONE = 0xffffffffu, MANY = 0xfffffffeu, LARGEST_GROUP = 12, ALIGNMENT = 64 };
+enum { NONE = 0xffffffffu, MANY = 0xfffffffeu, LARGEST_GROUP = 12 };
 
 /* What is known of a live node while planning. */
 typedef struct draft {
     uint32_t group;     /* elementwise: the node whose pass computes it */
     uint32_t wanted_by; /* elementwise: the one group of all consumers so far, NONE or MANY */
-    uint32_t group_size;
+    uint32_t next;      /* of the same group: the member recorded just after it, NONE after the root */
     uint32_t last_read; /* position (node index) of the last step that reads its storage */
-    size_t bytes;       /* of storage, at the bucket's top */
+    /* of a group, at its root */
+    uint32_t first;     /* the member recorded first */
+    uint16_t size, code, inputs; /* members; at most so many instructions and inputs of its program */
 } draft;
 
 typedef struct planner {
@@ -30,9 +32,8 @@ typedef struct planner {
     const qn__live *live;
     qn__plan *plan;
     draft *drafts;
-    uint32_t *operands; /* growing list */
-    uint32_t n_operands, operand_room;
-    uint32_t largest_group;
+    uint32_t *operands, *constants; /* growing lists */
+    uint32_t n_operands, operand_room, n_constants, constant_room;
     qn__ir *ir;
 } planner;
 
@@ -72,6 +73,53 @@ static void note_consumer(planner *p, const qn_array *in, const qn_array *reader
         d->wanted_by = group;
 }
 
+/* The instructions that a node's program has when it is fused with nothing: what it adds to a group at most. */
+static int code_of(const planner *p, const qn_array *a)
+{
+    qn__ir_value in[4];
+    assert(a->n_in <= 4);
+    qn__ir_begin(p->ir);
+    for (int k = 0; k < a->n_in; k++)
+        in[k] = qn__ir_cast(p->ir, qn__ir_input(p->ir, k, (qn_dtype)a->in[k]->dtype),
+                            qn__dtype_compute((qn_dtype)a->in[k]->dtype));
+    if (!qn__is_number(a))
+        qn__ir_cast(p->ir, qn__op_emit(qn__def(a), p->ir, a->params, in), (qn_dtype)a->dtype);
+    return p->ir->n + a->n_in + 1; /* what stands for a constant is a little more than an input */
+}
+
+/* Puts an elementwise node into the group of its consumers, or begins one. */
+static void join_group(planner *p, uint32_t i)
+{
+    const qn_array *a = node_at(p, i);
+    draft *d = &p->drafts[i];
+    uint32_t g = d->wanted_by;
+    bool target = a->flags & QN__TARGET;
+    if (is_constant(a) && !target && g == NONE) {
+        d->group = NONE; /* emitted wherever it is read */
+        p->plan->n_fused++;
+        return;
+    }
+    int code = code_of(p, a), inputs = a->n_in;
+    if (!target && g < MANY) {
+        draft *root = &p->drafts[g];
+        if (root->size < LARGEST_GROUP && root->code + code <= QN__IR_LARGEST &&
+            root->inputs + inputs - 1 <= QN__IR_INPUTS) {
+            d->group = g;
+            d->next = root->first;
+            root->first = i;
+            root->size++;
+            root->code = (uint16_t)(root->code + code);
+            root->inputs = (uint16_t)(root->inputs + inputs - 1);
+            p->plan->n_fused++;
+            return;
+        }
+    }
+    d->first = i;
+    d->size = 1;
+    d->code = (uint16_t)code;
+    d->inputs = (uint16_t)inputs;
+}
+
 /* Newest first: a node's consumers have all been seen when it is reached. */
 static void group_nodes(planner *p)
 {
@@ -85,20 +133,8 @@ static void group_nodes(planner *p)
             p->drafts[a->base->index].wanted_by = MANY;
             continue;
         }
-        if (is_elementwise(a)) {
-            uint32_t g = d->wanted_by;
-            if (is_constant(a) && !(a->flags & QN__TARGET) && g == NONE) {
-                d->group = NONE; /* emitted wherever it is read */
-                p->plan->n_fused++;
-            } else if (!(a->flags & QN__TARGET) && g < MANY &&
-                p->drafts[g].group_size < p->largest_group) {
-                d->group = g;
-                p->drafts[g].group_size++;
-                p->plan->n_fused++;
-            } else {
-                d->group_size = 1;
-            }
-        }
+        if (is_elementwise(a))
+            join_group(p, i);
         for (int k = 0; k < a->n_in; k++)
             note_consumer(p, a->in[k], a, d->group);
     }
@@ -122,18 +158,23 @@ static void note_reads(planner *p)
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
+static bool add_to(uint32_t **list, uint32_t *n, uint32_t *room, uint32_t node)
+{
+    if (*n == *room) {
+        uint32_t more = *room ? *room * 2 : 256;
+        uint32_t *grown = realloc(*list, more * sizeof **list);
+        if (!grown)
+            return false;
+        *list = grown;
+        *room = more;
+    }
+    (*list)[(*n)++] = node;
+    return true;
+}
+
 static bool add_operand(planner *p, uint32_t node)
 {
-    if (p->n_operands == p->operand_room) {
-        uint32_t room = p->operand_room ? p->operand_room * 2 : 256;
-        uint32_t *operands = realloc(p->operands, room * sizeof *operands);
-        if (!operands)
-            return false;
-        p->operands = operands;
-        p->operand_room = room;
-    }
-    p->operands[p->n_operands++] = node;
-    return true;
+    return add_to(&p->operands, &p->n_operands, &p->operand_room, node);
 }
 
 /* The number of `node` among the operands of the chain begun at `first`. */
@@ -145,29 +186,51 @@ static int chain_input(planner *p, uint32_t first, uint32_t node)
     return add_operand(p, node) ? (int)(p->n_operands - 1 - first) : -1;
 }
 
-/* Emits one node of a chain; values[] holds those emitted before, by node. */
-static bool emit_node(planner *p, const qn_array *a, uint32_t first, qn__ir_value *values)
+/* The value of a node without inputs, in a chain whose numbers begin at `first`; false: no memory. */
+static bool emit_constant(planner *p, const qn_array *a, uint32_t first, qn__ir_value *value)
 {
-    qn__ir_value in[4];
-    assert(a->n_in <= 4);
+    if (!qn__is_number(a)) {
+        *value = qn__op_emit(qn__def(a), p->ir, a->params, NULL);
+        return true;
+    }
+    uint32_t k = first;
+    while (k < p->n_constants && p->constants[k] != a->index)
+        k++;
+    if (k == p->n_constants &&
+        !add_to(&p->constants, &p->n_constants, &p->constant_room, a->index))
+        return false;
+    *value = qn__ir_number(p->ir, (int)(k - first));
+    return true;
+}
+
+/* Emits one node of a chain; values[] holds those emitted before, by node. */
+static bool emit_node(planner *p, const qn_array *a, const qn__step *chain, qn__ir_value *values)
+{
+    qn__ir_value in[4], v;
     uint32_t group = p->drafts[a->index].group;
     for (int k = 0; k < a->n_in; k++) {
         const qn_array *x = a->in[k];
         qn_dtype type = (qn_dtype)x->dtype;
-        qn__ir_value v;
         if (is_elementwise(x) && p->drafts[x->index].group == group) {
             v = values[x->index];
         } else if (is_constant(x)) {
-            v = qn__ir_cast(p->ir, qn__op_emit(qn__def(x), p->ir, x->params, NULL), type);
+            if (!emit_constant(p, x, chain->first_constant, &v))
+                return false;
+            v = qn__ir_cast(p->ir, v, type);
         } else {
-            int number = chain_input(p, first, x->index);
+            int number = chain_input(p, chain->first_operand, x->index);
             if (number < 0)
                 return false;
             v = qn__ir_input(p->ir, number, type);
         }
         in[k] = qn__ir_cast(p->ir, v, qn__dtype_compute(type));
     }
-    qn__ir_value v = qn__op_emit(qn__def(a), p->ir, a->params, in);
+    if (!a->n_in) {
+        if (!emit_constant(p, a, chain->first_constant, &v))
+            return false;
+    } else {
+        v = qn__op_emit(qn__def(a), p->ir, a->params, in);
+    }
     values[a->index] = qn__ir_cast(p->ir, v, (qn_dtype)a->dtype);
     return true;
 }
@@ -176,23 +239,21 @@ static bool emit_node(planner *p, const qn_array *a, uint32_t first, qn__ir_valu
 static bool add_chain(planner *p, uint32_t root, qn__step *step, qn__ir_value *values)
 {
     qn__ir_begin(p->ir);
-    uint32_t first = p->n_operands;
-    for (uint32_t i = 0; i <= root; i++) {
-        const qn_array *a = node_at(p, i);
-        if (is_elementwise(a) && p->drafts[i].group == root &&
-            !emit_node(p, a, first, values))
+    *step = (qn__step){.node = root, .first_operand = p->n_operands,
+                       .first_constant = p->n_constants};
+    for (uint32_t i = p->drafts[root].first; i != NONE; i = p->drafts[i].next)
+        if (!emit_node(p, node_at(p, i), step, values))
             return false;
-    }
     p->ir->result = values[root];
     if (!add_operand(p, root))
         return false;
+    step->n_operands = p->n_operands - step->first_operand;
     size_t used = offsetof(qn__ir, code) + (size_t)p->ir->n * sizeof *p->ir->code;
     qn__ir *program = qn__arena_alloc(&p->plan->arena, used);
     if (!program)
         return false;
     memcpy(program, p->ir, used);
-    *step = (qn__step){.node = root, .first_operand = first,
-                       .n_operands = p->n_operands - first, .program = program};
+    step->program = program;
     return true;
 }
 
@@ -231,30 +292,19 @@ static bool add_copy(planner *p, uint32_t from, uint32_t to, qn__step *step)
 
 /* ---- places --------------------------------------------------------------------------------- */
 
-static size_t top_bytes(const qn_array *a)
-{
-    if (a->format)
-        return qn__storage_bytes(a);
-    size_t n = qn__dtype_size((qn_dtype)a->dtype);
-    for (int i = 0; i < a->ndim; i++)
-        n *= (size_t)qn__bucket_top(a->shape[i]);
-    return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
-}
-
-/* Whether node `i`, computed at its position, is the last to read `in`, which has the form of its own
- * value: then both can live in one place. */
-static bool same_place_fits(const planner *p, uint32_t i, const qn_array *in)
+/* Whether node `i`, computed at its position, may be written where `in` lies: it is the last to read that
+ * storage, and `in` shows all of it in the order of its own value. */
+static bool fits_over(const planner *p, uint32_t i, const qn_array *in)
 {
     const qn_array *a = node_at(p, i);
-    return in->base == in && in->offset == 0 && in->dtype == a->dtype && same_shape(in, a) &&
-           !in->format &&
-           (in->flags & a->flags & QN__CONTIGUOUS) && p->drafts[in->index].last_read == i;
+    return in->dtype == a->dtype && same_shape(in, a) && a->flags & QN__CONTIGUOUS &&
+           qn__covers(in) && p->drafts[in->base->index].last_read == i;
 }
 
-/* A donated leaf that `i` may overwrite. */
+/* Whether an input of step `i` is a donated leaf's storage that it may overwrite. */
 static bool may_take_over(const planner *p, uint32_t i, const qn_array *in)
 {
-    return qn__is_leaf(in) && same_place_fits(p, i, in) && qn__may_overwrite(in);
+    return in->base->flags & QN__MAY_OVERWRITE && qn__is_leaf(in->base) && fits_over(p, i, in);
 }
 
 /* The input whose storage an elementwise pass overwrites: a donated one that the pass reads only at
@@ -273,18 +323,24 @@ static const qn_array *pass_overwrites(const planner *p, const qn__step *step)
         return NULL;
     for (uint32_t k = 0; k + 1 < step->n_operands; k++) {
         const qn_array *in = node_at(p, p->operands[step->first_operand + k]);
-        if (in != found && in->base == found)
+        if (in != found && in->base == found->base)
             return NULL; /* also read through a view */
     }
-    return found;
+    return found->base;
 }
 
-/* The storage node behind aliases. */
-static uint32_t owner_of(const qn__plan *plan, uint32_t node)
+/* The storage node behind aliases; shortens the way to it. */
+static uint32_t owner_of(qn__plan *plan, uint32_t node)
 {
-    while (plan->storage[node].place == QN__ALIAS)
-        node = plan->storage[node].slot;
-    return node;
+    uint32_t owner = node;
+    while (plan->storage[owner].place == QN__ALIAS)
+        owner = plan->storage[owner].slot;
+    while (node != owner && plan->storage[node].slot != owner) {
+        uint32_t next = plan->storage[node].slot;
+        plan->storage[node].slot = owner;
+        node = next;
+    }
+    return owner;
 }
 
 static void place_at_alias(planner *p, uint32_t node, uint32_t other)
@@ -292,65 +348,19 @@ static void place_at_alias(planner *p, uint32_t node, uint32_t other)
     p->plan->storage[node] = (qn__storage){.place = QN__ALIAS, .slot = other};
 }
 
-/* ---- the workspace -------------------------------------------------------------------------- */
-
-typedef struct interval {
-    size_t offset, bytes;
-    uint32_t last_step;
-} interval;
-
-/* First fit among the intervals alive at a step; they are kept sorted by offset. */
-static size_t first_fit(interval *alive, uint32_t *n, size_t bytes, uint32_t last_step)
-{
-    size_t offset = 0;
-    uint32_t at = 0;
-    while (at < *n && alive[at].offset - offset < bytes) {
-        offset = alive[at].offset + alive[at].bytes;
-        at++;
-    }
-    memmove(alive + at + 1, alive + at, (*n - at) * sizeof *alive);
-    alive[at] = (interval){offset, bytes, last_step};
-    (*n)++;
-    return offset;
-}
-
-static void drop_dead(interval *alive, uint32_t *n, uint32_t step)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < *n; i++)
-        if (alive[i].last_step >= step)
-            alive[kept++] = alive[i];
-    *n = kept;
-}
-
-static bool lay_out_workspace(planner *p)
+/* Notes for each value in the workspace the last step that touches it, and makes aliases direct. */
+static void note_lifetimes(planner *p)
 {
     qn__plan *plan = p->plan;
-    uint32_t n_nodes = p->live->n;
-    uint32_t *last_step = calloc(n_nodes + 1, sizeof *last_step);
-    interval *alive = malloc((n_nodes + 1) * sizeof *alive);
-    bool *placed = calloc(n_nodes + 1, sizeof *placed);
-    bool ok = last_step && alive && placed;
-    for (uint32_t i = 0; ok && i < plan->n_steps; i++)
-        for (uint32_t k = 0; k < plan->steps[i].n_operands; k++)
-            last_step[owner_of(plan, p->operands[plan->steps[i].first_operand + k])] = i;
-    uint32_t n_alive = 0;
-    for (uint32_t i = 0; ok && i < plan->n_steps; i++) {
-        drop_dead(alive, &n_alive, i);
-        uint32_t node = owner_of(plan, plan->steps[i].node);
-        qn__storage *storage = &plan->storage[node];
-        if (storage->place != QN__WORKSPACE || placed[node])
-            continue;
-        placed[node] = true;
-        size_t bytes = top_bytes(node_at(p, node));
-        storage->offset = first_fit(alive, &n_alive, bytes, last_step[node]);
-        if (plan->workspace < storage->offset + bytes)
-            plan->workspace = storage->offset + bytes;
-    }
-    free(last_step);
-    free(alive);
-    free(placed);
-    return ok;
+    for (uint32_t i = 0; i < plan->n_steps; i++)
+        for (uint32_t k = 0; k < plan->steps[i].n_operands; k++) {
+            uint32_t node = p->operands[plan->steps[i].first_operand + k];
+            qn__storage *storage = &plan->storage[owner_of(plan, node)];
+            if (storage->place == QN__WORKSPACE)
+                storage->slot = i;
+        }
+    for (uint32_t i = 0; i < p->live->n; i++)
+        owner_of(plan, i);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */
@@ -373,23 +383,27 @@ static void place_nodes(planner *p)
 }
 
 /* Lets an update in place and the value it updates share a place; false when the old value must be
- * copied first. */
+ * copied first: it is still needed, or the update reads it elsewhere, too. */
 static bool share_place(planner *p, uint32_t i)
 {
     qn__plan *plan = p->plan;
     const qn_array *a = node_at(p, i), *old = a->in[0];
-    if (qn__is_leaf(old)) {
-        if (may_take_over(p, i, old))
-            place_at_alias(p, i, old->index);
-        return plan->storage[i].place == QN__ALIAS;
+    for (int k = 1; k < a->n_in; k++)
+        if (a->in[k]->base == old->base)
+            return false;
+    if (qn__is_leaf(old->base)) {
+        if (!may_take_over(p, i, old))
+            return false;
+        place_at_alias(p, i, old->base->index);
+        return true;
     }
-    if (!same_place_fits(p, i, old) || old->flags & QN__TARGET)
+    if (!fits_over(p, i, old) || old->base->flags & QN__TARGET)
         return false;
-    uint32_t owner = owner_of(plan, old->index);
+    uint32_t owner = owner_of(plan, old->base->index);
     if (plan->storage[owner].place == QN__WORKSPACE && a->flags & QN__TARGET)
         place_at_alias(p, owner, i); /* the old value is computed where the result will be */
     else
-        place_at_alias(p, i, old->index);
+        place_at_alias(p, i, owner);
     return true;
 }
 
@@ -466,13 +480,13 @@ static qn__plan *new_plan(const planner *p)
     return plan;
 }
 
-/* Fills p->plan. False when memory is out, or p->ir failed: a chain did not fit a program. */
+/* Fills p->plan. False when memory is out, or p->ir failed: an operation does not fit a program. */
 static bool fill_plan(planner *p)
 {
     qn__plan *plan = p->plan;
     uint32_t n = p->live->n;
     for (uint32_t i = 0; i < n; i++)
-        p->drafts[i] = (draft){.wanted_by = NONE, .last_read = NONE};
+        p->drafts[i] = (draft){.wanted_by = NONE, .next = NONE, .last_read = NONE};
     group_nodes(p);
     note_reads(p);
     place_nodes(p);
@@ -492,20 +506,14 @@ static bool fill_plan(planner *p)
     if (!plan->operands)
         return false;
     memcpy(plan->operands, p->operands, p->n_operands * sizeof *p->operands);
-    return lay_out_workspace(p);
-}
-
-static qn__plan *try_plan(planner *p, uint32_t largest_group)
-{
-    p->largest_group = largest_group;
-    p->n_operands = 0;
-    p->ir->failed = false;
-    p->plan = new_plan(p);
-    if (p->plan && !fill_plan(p)) {
-        qn__plan_release(p->plan);
-        p->plan = NULL;
-    }
-    return p->plan;
+    plan->n_constants = p->n_constants;
+    plan->constants = table(plan, p->n_constants, sizeof *plan->constants);
+    if (!plan->constants)
+        return false;
+    if (p->n_constants)
+        memcpy(plan->constants, p->constants, p->n_constants * sizeof *p->constants);
+    note_lifetimes(p);
+    return true;
 }
 
 qn__plan *qn__plan_make(qn_scope *s, const qn__live *live)
@@ -515,18 +523,17 @@ qn__plan *qn__plan_make(qn_scope *s, const qn__live *live)
     p.ir = malloc(sizeof *p.ir);
     if (p.ir)
         p.ir->failed = false;
-    qn__plan *plan = NULL;
-    if (p.drafts && p.ir) {
-        plan = try_plan(&p, LARGEST_GROUP);
-        if (!plan && p.ir->failed)
-            plan = try_plan(&p, 1); /* a chain too large for one program */
+    if (p.drafts && p.ir && (p.plan = new_plan(&p)) && !fill_plan(&p)) {
+        qn__plan_release(p.plan);
+        p.plan = NULL;
     }
-    if (!plan)
+    if (!p.plan)
         qn__scope_fail(s, p.ir && p.ir->failed ? QN_LIMIT : QN_MEMORY,
                        p.ir && p.ir->failed ? "an operation's program does not fit the kernel IR"
                                             : "out of memory while planning");
     free(p.drafts);
     free(p.ir);
     free(p.operands);
-    return plan;
+    free(p.constants);
+    return p.plan;
 }

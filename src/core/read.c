@@ -15,10 +15,14 @@ qn_array *qn_from(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape, c
     if ((unsigned)dtype >= QN_DTYPE_COUNT || ndim < 0 || ndim > QN_MAX_NDIM)
         return qn__scope_fail(s, QN_INVALID, "from: %d axes, the limit is %d", ndim, QN_MAX_NDIM);
     int64_t n = (int64_t)qn__dtype_size(dtype);
+    if (ndim && !shape)
+        return qn__scope_fail(s, QN_INVALID, "from: no shape");
     for (int i = 0; i < ndim; i++)
         if (shape[i] < 0 || __builtin_mul_overflow(n, shape[i], &n))
             return qn__scope_fail(s, QN_INVALID, "from: axis %d has size %lld", i,
                                   (long long)shape[i]);
+    if (n && !values)
+        return qn__scope_fail(s, QN_INVALID, "from: no values");
     qn_array *a = qn__leaf_new(s, dtype, ndim, ndim ? shape : (const int64_t[]){0});
     if (qn__is_poison(s, a) || !n)
         return a;
@@ -100,9 +104,12 @@ static char *fetch(qn_scope *s, const qn_array *a, int64_t *first)
         qn__scope_fail(s, QN_MEMORY, "out of memory while reading %zu bytes", bytes);
         return NULL;
     }
-    char *from = (char *)a->base->buffer->data + *first * (int64_t)size;
-    if (s->device->ops->read(s->device, host, from, bytes, &s->error) == QN_OK)
-        return host;
+    const qn__buffer *from = a->base->buffer;
+    if (s->device->ops->read(s->device, host, from, (size_t)*first * size, bytes, &s->error) == QN_OK) {
+        if (!atomic_load(&from->invalid))
+            return host;
+        qn__scope_fail(s, QN_STATE, "read: the array is the result of a run that failed");
+    }
     free(host);
     return NULL;
 }

@@ -47,8 +47,10 @@ void qn_scope_end(qn_scope *s)
 {
     if (!s)
         return;
-    if (s->pending)
-        qn__submission_release(s->pending);
+    for (qn__submission *sub = s->pending, *later; sub; sub = later) {
+        later = sub->later;
+        qn__submission_release(sub);
+    }
     for (qn_array *a = s->last; a; a = a->previous)
         release_node(a);
     qn_device *device = s->device;
@@ -97,10 +99,33 @@ void *qn__scope_alloc(qn_scope *s, size_t size)
     return p;
 }
 
-/* A zeroed node, linked as the newest; NULL when memory is out. */
+/* The most elements that an array has, broadcast or not: work and bytes computed from it stay inside 63 bits. */
+enum { MOST_ELEMENTS_LOG = 48 };
+
+static bool sizes_fit(int ndim, const int64_t *shape)
+{
+    int64_t room = (int64_t)1 << MOST_ELEMENTS_LOG;
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0)
+            return false;
+        room /= shape[i] ? shape[i] : 1;
+    }
+    return room > 0;
+}
+
+/* A zeroed node, linked as the newest; NULL when memory is out or the shape is none. Every array's sizes pass
+ * through here. */
 static qn_array *new_node(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim,
                           const int64_t *shape)
 {
+    if (!sizes_fit(ndim, shape)) {
+        char text[128];
+        qn_array wanted = {.dtype = (uint8_t)dtype, .ndim = (uint8_t)ndim};
+        memcpy(wanted.shape, shape, (size_t)ndim * sizeof *shape);
+        qn__scope_fail(s, QN_LIMIT, "%s: a result of %s: sizes are not negative and give at most 2^%d elements",
+                       qn__ops[op]->name, qn__describe(&wanted, text), MOST_ELEMENTS_LOG);
+        return NULL;
+    }
     qn_array *a = qn__scope_alloc(s, sizeof *a);
     if (!a)
         return NULL;
@@ -181,6 +206,11 @@ qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation)
     if (a->scope) {
         qn__scope_fail(s, QN_INVALID,
                        "%s: an argument belongs to another scope: qn_eval and qn_retain it there",
+                       operation);
+        return NULL;
+    }
+    if (a == &no_scope_poison) {
+        qn__scope_fail(s, QN_INVALID, "%s: an argument is the result of a failed operation",
                        operation);
         return NULL;
     }
@@ -322,15 +352,16 @@ qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, con
 
 qn_array *qn_retain(qn_array *a)
 {
-    if (!a)
+    if (!a || a == &no_scope_poison)
         return NULL;
     if (!a->scope) {
         atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
         return a;
     }
     qn_scope *s = a->scope;
-    if (!a->base->buffer || s->error.code != QN_OK) {
-        qn__scope_fail(s, QN_STATE, "retain: the array has not been evaluated");
+    if (!a->base->buffer || a->base->flags & QN__SPENT) {
+        qn__scope_fail(s, QN_STATE, "retain: the array %s",
+                       a->base->buffer ? "was overwritten in place" : "has not been evaluated");
         return NULL;
     }
     qn_array *kept = malloc(sizeof *kept);
@@ -356,7 +387,7 @@ qn_array *qn_retain(qn_array *a)
 
 void qn_release(qn_array *a)
 {
-    if (!a || a->scope)
+    if (!a || a->scope || a == &no_scope_poison)
         return;
     if (atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) == 1) {
         qn__buffer_release(a->buffer);

@@ -21,7 +21,7 @@ struct qn_scope {
     qn_error error;     /* the first failure */
     qn__live live;      /* room for evaluations */
     const atomic_bool *cancel; /* polled by evaluations; NULL: they cannot be cancelled */
-    qn__submission *pending; /* newest asynchronous evaluation, or NULL */
+    qn__submission *pending, *newest_pending; /* submissions not yet waited for, oldest first; or NULL */
 };
 
 /* Records a failure (the first stays) and returns the poison array. */

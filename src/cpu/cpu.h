@@ -22,6 +22,7 @@ typedef struct qn__cpu_step {
     const struct qn__cpu_op *op;
     const qn__cpu_kernels *table;
     const struct qn__cpu_tape *tape; /* of a fused chain */
+    int n_threads; /* the team's: decides where scratch lies, never what is computed */
     int n_phases;
     int64_t units[QN__CPU_PHASES];
     size_t scratch; /* bytes a thread */
@@ -70,11 +71,11 @@ typedef struct qn__cpu {
     qn__team *team;
     qn__cpu_kernels table;
     qn__cpu_op tape_op; /* runs fused chains, in this tier */
-    /* Submissions run one at a time, in order. Asynchronous ones wait in a list for the runner. */
+    /* Submissions run one at a time, in the order of their numbers: first is the one whose turn it is. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     qn__submission *first, *last;
-    bool busy; /* a run is under way */
+    uint64_t n_submitted, n_run;
     bool quit;
     bool has_runner;
     pthread_t runner;
@@ -85,10 +86,13 @@ typedef struct qn__cpu {
 /* Runs a submission on the team; the caller sees to it that it is the only one. */
 qn_status qn__cpu_run(qn_device *device, qn__submission *sub, qn_error *err);
 
+/* Fills binding->workspace: behind the values, what a run needs itself. */
+void qn__cpu_divide_workspace(qn__binding *binding, int n_threads);
+
 void qn__cpu_queue_begin(qn__cpu *cpu);
 void qn__cpu_queue_end(qn__cpu *cpu);
-/* Returns once everything submitted so far has run. */
-void qn__cpu_queue_drain(qn__cpu *cpu);
+/* Returns once submission `number` has run. */
+void qn__cpu_queue_wait(qn__cpu *cpu, uint64_t number);
 qn_status qn__cpu_submit(qn_device *device, qn__submission *sub, qn_error *err);
 qn_status qn__cpu_wait(qn_device *device, qn__submission *sub, qn_error *err);
 
@@ -134,9 +138,9 @@ void qn__cpu_copy(const qn__operand *from, const char *a, const qn__operand *to,
 
 typedef struct qn__cpu_tape qn__cpu_tape;
 
-/* The program of a call made ready for its sizes: registers assigned, axes merged. NULL: no memory.
- * Freed with free. Fills the step. */
-qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step);
+/* The program of a call made ready for its sizes and constants: registers assigned, axes merged. NULL: no
+ * memory. Freed with free. Fills the step; adds the tape's size to *bytes. */
+qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step, size_t *bytes);
 
 void qn__cpu_run_tape_ref(const qn__cpu_step *step, const qn__cpu_part *part);
 void qn__cpu_run_tape_avx2(const qn__cpu_step *step, const qn__cpu_part *part);

@@ -36,12 +36,20 @@ static void cpu_free(qn_device *device, void *data, size_t size)
     free(data);
 }
 
-/* Ordered after what was submitted before. */
-static qn_status cpu_copy(qn_device *device, void *to, const void *from, size_t n, qn_error *err)
+/* The buffer is new: nothing that runs knows it. */
+static qn_status cpu_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err)
+{
+    (void)device, (void)err;
+    memcpy(to, host, n);
+    return QN_OK;
+}
+
+static qn_status cpu_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
+                          size_t n, qn_error *err)
 {
     (void)err;
-    qn__cpu_queue_drain(device->state);
-    memcpy(to, from, n);
+    qn__cpu_queue_wait(device->state, atomic_load(&from->written_by));
+    memcpy(host, (const char *)from->data + offset, n);
     return QN_OK;
 }
 
@@ -103,13 +111,14 @@ static const qn__cpu_op copy_op = {.prepare = prepare_copy, .run = run_copy};
 
 enum { SERIAL_WORK = 16384, LONG_WORK = 1 << 28 };
 
-static bool bind_step(qn__cpu *cpu, const qn__call *call, qn__cpu_step *step)
+static bool bind_step(qn__cpu *cpu, const qn__call *call, qn__cpu_step *step, size_t *bytes)
 {
     step->call = call;
     step->table = &cpu->table;
+    step->n_threads = qn__team_size(cpu->team);
     if (call->program) {
         step->op = &cpu->tape_op;
-        return (step->tape = qn__cpu_tape_new(step)) != NULL;
+        return (step->tape = qn__cpu_tape_new(step, bytes)) != NULL;
     }
     step->op = call->copy ? &copy_op : call->kernel;
     int64_t work = step->op->prepare(step);
@@ -135,9 +144,36 @@ static void cpu_drop(qn_device *device, qn__binding *binding)
  * costs nothing. Steps of many milliseconds have more: on a busy machine the last chunk is what is waited for. */
 enum { CHUNKS_A_THREAD = 4, CHUNKS_OF_LONG = 16 };
 
+/* Whether two operands may share bytes: buffers do not, places in the workspace can. */
+static bool overlap(const qn__operand *a, size_t a_bytes, const qn__operand *b, size_t b_bytes)
+{
+    return a->slot == b->slot && a->offset < b->offset + b_bytes && b->offset < a->offset + a_bytes;
+}
+
+static size_t dense_bytes(const qn__operand *o)
+{
+    if (o->format)
+        return qn__format_bytes(o->format, o->shape[0], o->shape[1]);
+    return (size_t)qn__cpu_elements(o) * qn__dtype_size((qn_dtype)o->dtype);
+}
+
+/* Whether the output of a step lies where one of the steps first..step - 1, which may still run, reads or writes. */
+static bool writes_over(const qn__cpu_step *first, const qn__cpu_step *step)
+{
+    const qn__operand *y = &step->call->operand[step->call->n_operands - 1];
+    for (; first < step; first++)
+        for (uint32_t k = 0; k < first->call->n_operands; k++) {
+            const qn__operand *o = &first->call->operand[k];
+            if (overlap(y, dense_bytes(y), o, dense_bytes(o)))
+                return true;
+        }
+    return false;
+}
+
 /* Cuts the steps into tasks; room for them is there. */
 static void make_tasks(qn__cpu_binding *part, int n_threads)
 {
+    const qn__cpu_step *first = part->steps; /* of those that run side by side */
     for (uint32_t i = 0; i < part->n_steps; i++) {
         const qn__cpu_step *step = &part->steps[i];
         qn__cpu_task *last = part->n_tasks ? &part->tasks[part->n_tasks - 1] : NULL;
@@ -146,7 +182,10 @@ static void make_tasks(qn__cpu_binding *part, int n_threads)
             continue;
         }
         bool shares = last && !step->serial && step[-1].op == step->op && !step[-1].serial &&
-                      step->op->shares && step->op->shares(step, step - 1);
+                      step->op->shares && step->op->shares(step, step - 1) &&
+                      !writes_over(first, step);
+        if (!shares)
+            first = step;
         for (int phase = shares; phase < (step->serial ? 1 : step->n_phases); phase++) {
             int64_t most = (int64_t)(step->long_work ? CHUNKS_OF_LONG : CHUNKS_A_THREAD) * n_threads,
                     units = step->units[phase];
@@ -171,14 +210,18 @@ static qn_status cpu_bind(qn_device *device, const qn__plan *plan, qn__binding *
         return qn__fail_memory(err, "a binding");
     for (; part->n_steps < plan->n_steps; part->n_steps++) {
         qn__cpu_step *step = &part->steps[part->n_steps];
-        if (!bind_step(cpu, &binding->calls[part->n_steps], step))
+        if (!bind_step(cpu, &binding->calls[part->n_steps], step, &binding->bytes))
             return qn__fail_memory(err, "a binding");
         part->scratch = step->scratch > part->scratch ? step->scratch : part->scratch;
         part->shared = step->shared > part->shared ? step->shared : part->shared;
     }
-    make_tasks(part, qn__team_size(cpu->team));
+    int n_threads = qn__team_size(cpu->team);
+    make_tasks(part, n_threads);
     part->scratch = (part->scratch + 127) & ~(size_t)63; /* no line shared between threads */
     part->shared = (part->shared + 127) & ~(size_t)63;
+    qn__cpu_divide_workspace(binding, n_threads);
+    binding->bytes += sizeof *part + plan->n_steps * sizeof *part->steps +
+                      (size_t)plan->n_steps * QN__CPU_PHASES * sizeof *part->tasks;
     return QN_OK;
 }
 
@@ -250,8 +293,8 @@ static const qn__device_ops cpu_ops = {
     .close = cpu_close,
     .alloc = qn__cpu_alloc,
     .free = cpu_free,
-    .write = cpu_copy,
-    .read = cpu_copy,
+    .write = cpu_write,
+    .read = cpu_read,
     .kernel = cpu_kernel,
     .weight_format = cpu_weight_format,
     .pack_rows = cpu_pack_rows,

@@ -21,26 +21,46 @@ static int64_t row_length(const qn__operand *x)
     return x->ndim ? x->shape[x->ndim - 1] : 1;
 }
 
+static bool rows_are_adjacent(const qn__operand *x)
+{
+    int last = x->ndim - 1;
+    return last < 0 || x->stride[last] == 1 || x->shape[last] <= 1;
+}
+
+/* Rows whose elements are not adjacent are gathered: each thread its own, or, where there are fewer rows than
+ * threads, all of them in a phase before. Either way there are no more bytes than x has. */
 static int64_t prepare_reduce(qn__cpu_step *step)
 {
     const qn__operand *x = &step->call->operand[0];
+    int64_t rows = x->ndim ? qn__cpu_rows(x) : 1;
+    size_t row_bytes = (size_t)row_length(x) * qn__dtype_size((qn_dtype)x->dtype);
     step->n_phases = 1;
-    step->units[0] = x->ndim ? qn__cpu_rows(x) : 1;
-    step->scratch = (size_t)row_length(x) * 8 + 64;
+    step->units[0] = step->units[1] = rows;
+    if (!rows_are_adjacent(x)) {
+        if (rows < step->n_threads) {
+            step->n_phases = 2;
+            step->shared = (size_t)rows * row_bytes;
+        } else {
+            step->scratch = row_bytes;
+        }
+    }
     return qn__cpu_elements(x);
 }
 
-/* Row `r` as adjacent elements: in place, or gathered. */
-static const char *row_at(const qn__operand *x, const char *base, int64_t r, char *scratch)
+static const char *row_start(const qn__operand *x, const char *base, int64_t r)
+{
+    int64_t size = (int64_t)qn__dtype_size((qn_dtype)x->dtype);
+    return base + (x->ndim > 1 ? qn__cpu_offset(x, x->ndim - 1, r) : 0) * size;
+}
+
+static const char *gather_row(const qn__operand *x, const char *base, int64_t r, char *to)
 {
     size_t size = qn__dtype_size((qn_dtype)x->dtype);
     int last = x->ndim - 1;
-    const char *from = base + (last > 0 ? qn__cpu_offset(x, last, r) : 0) * (int64_t)size;
-    if (last < 0 || x->stride[last] == 1 || x->shape[last] <= 1)
-        return from;
+    const char *from = row_start(x, base, r);
     for (int64_t i = 0; i < x->shape[last]; i++)
-        memcpy(scratch + (size_t)i * size, from + i * x->stride[last] * (int64_t)size, size);
-    return scratch;
+        memcpy(to + (size_t)i * size, from + i * x->stride[last] * (int64_t)size, size);
+    return to;
 }
 
 static void reduce_f32(const qn__cpu_kernels *k, int reduction, const float *x, size_t n, void *y)
@@ -115,8 +135,17 @@ static void run_reduce(const qn__cpu_step *step, const qn__cpu_part *part)
     int reduction = ((const qn__reduce_params *)step->call->params)->reduction;
     int64_t n = row_length(x);
     size_t out = qn__dtype_size((qn_dtype)y->dtype);
+    size_t row_bytes = (size_t)n * qn__dtype_size((qn_dtype)x->dtype);
+    bool adjacent = rows_are_adjacent(x), gathers = step->n_phases == 2 && part->phase == 0;
     for (int64_t r = part->begin; r < part->end; r++) {
-        const char *row = row_at(x, part->at[0], r, part->scratch);
+        char *shared = (char *)part->shared + (size_t)r * row_bytes;
+        if (gathers) {
+            gather_row(x, part->at[0], r, shared);
+            continue;
+        }
+        const char *row = adjacent             ? row_start(x, part->at[0], r)
+                          : step->n_phases == 2 ? shared
+                                                : gather_row(x, part->at[0], r, part->scratch);
         char *to = part->at[1] + (size_t)r * out;
         if (x->dtype == QN_F32)
             reduce_f32(step->table, reduction, (const float *)row, (size_t)n, to);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of runs. A synchronous submission runs on its caller's thread as soon as nothing is before
- * it; an asynchronous one is put into a list for a runner thread, which the first of them starts.
+ * The order of runs: submissions are numbered and stand in one line. A synchronous one runs on its caller's
+ * thread when it has come to the front; asynchronous ones are run by a thread that the first of them starts. What
+ * they leave is known by the number of the submission that wrote it.
  */
 #include "base/error.h"
 #include "cpu/cpu.h"
@@ -12,17 +13,11 @@ void qn__cpu_queue_begin(qn__cpu *cpu)
     pthread_cond_init(&cpu->changed, NULL);
 }
 
-/* Under the lock: nothing runs and nothing waits. */
-static void wait_until_idle(qn__cpu *cpu)
-{
-    while (cpu->busy || cpu->first)
-        pthread_cond_wait(&cpu->changed, &cpu->lock);
-}
-
-void qn__cpu_queue_drain(qn__cpu *cpu)
+void qn__cpu_queue_wait(qn__cpu *cpu, uint64_t number)
 {
     pthread_mutex_lock(&cpu->lock);
-    wait_until_idle(cpu);
+    while (cpu->n_run < number)
+        pthread_cond_wait(&cpu->changed, &cpu->lock);
     pthread_mutex_unlock(&cpu->lock);
 }
 
@@ -42,15 +37,16 @@ void qn__cpu_queue_end(qn__cpu *cpu)
     pthread_mutex_destroy(&cpu->lock);
 }
 
-/* Runs with busy set, the lock not held. */
-static void run_exclusively(qn_device *device, qn__submission *sub)
+/* Runs the submission at the front of the line; the lock is not held. */
+static void run_front(qn_device *device, qn__submission *sub)
 {
     qn__cpu *cpu = device->state;
-    if (qn__cpu_run(device, sub, &sub->error) != QN_OK)
-        qn__submission_invalidate(sub);
+    qn__submission_end(sub, qn__cpu_run(device, sub, &sub->error));
     pthread_mutex_lock(&cpu->lock);
-    sub->done = true;
-    cpu->busy = false;
+    cpu->first = sub->next;
+    if (!cpu->first)
+        cpu->last = NULL;
+    cpu->n_run = sub->number;
     pthread_cond_broadcast(&cpu->changed);
     pthread_mutex_unlock(&cpu->lock);
 }
@@ -61,17 +57,13 @@ static void *run_queue(void *argument)
     qn__cpu *cpu = device->state;
     pthread_mutex_lock(&cpu->lock);
     for (;;) {
-        while (!cpu->quit && (cpu->busy || !cpu->first))
+        while (!cpu->quit && !(cpu->first && cpu->first->async))
             pthread_cond_wait(&cpu->changed, &cpu->lock);
         if (cpu->quit)
             break;
         qn__submission *sub = cpu->first;
-        cpu->first = sub->next;
-        if (!cpu->first)
-            cpu->last = NULL;
-        cpu->busy = true;
         pthread_mutex_unlock(&cpu->lock);
-        run_exclusively(device, sub);
+        run_front(device, sub);
         atomic_fetch_add(&device->refs, 1);
         qn__submission_release(sub);
         if (atomic_fetch_sub(&device->refs, 1) == 1) { /* it held the device's last references */
@@ -84,6 +76,19 @@ static void *run_queue(void *argument)
     return NULL;
 }
 
+/* Under the lock: numbers a submission, and with it what it writes, and puts it last. */
+static void join_line(qn__cpu *cpu, qn__submission *sub)
+{
+    sub->number = ++cpu->n_submitted;
+    sub->next = NULL;
+    *(cpu->last ? &cpu->last->next : &cpu->first) = sub;
+    cpu->last = sub;
+    const qn__plan *plan = sub->binding->plan;
+    for (uint32_t i = 0; i < plan->n_targets; i++)
+        atomic_store(&sub->held[plan->output_slots[i]]->written_by, sub->number);
+    pthread_cond_broadcast(&cpu->changed);
+}
+
 static qn_status enqueue(qn_device *device, qn__submission *sub, qn_error *err)
 {
     qn__cpu *cpu = device->state;
@@ -94,10 +99,7 @@ static qn_status enqueue(qn_device *device, qn__submission *sub, qn_error *err)
         status = qn__fail(err, QN_MEMORY, "cpu: the thread for asynchronous runs was refused");
     if (status == QN_OK) {
         atomic_fetch_add(&sub->refs, 1);
-        sub->next = NULL;
-        *(cpu->last ? &cpu->last->next : &cpu->first) = sub;
-        cpu->last = sub;
-        pthread_cond_broadcast(&cpu->changed);
+        join_line(cpu, sub);
     }
     pthread_mutex_unlock(&cpu->lock);
     return status;
@@ -109,19 +111,16 @@ qn_status qn__cpu_submit(qn_device *device, qn__submission *sub, qn_error *err)
         return enqueue(device, sub, err);
     qn__cpu *cpu = device->state;
     pthread_mutex_lock(&cpu->lock);
-    wait_until_idle(cpu);
-    cpu->busy = true;
+    join_line(cpu, sub);
+    while (cpu->first != sub)
+        pthread_cond_wait(&cpu->changed, &cpu->lock);
     pthread_mutex_unlock(&cpu->lock);
-    run_exclusively(device, sub);
+    run_front(device, sub);
     return sub->status == QN_OK ? QN_OK : qn__fail(err, sub->status, "%s", sub->error.message);
 }
 
 qn_status qn__cpu_wait(qn_device *device, qn__submission *sub, qn_error *err)
 {
-    qn__cpu *cpu = device->state;
-    pthread_mutex_lock(&cpu->lock);
-    while (!sub->done)
-        pthread_cond_wait(&cpu->changed, &cpu->lock);
-    pthread_mutex_unlock(&cpu->lock);
+    qn__cpu_queue_wait(device->state, sub->number);
     return sub->status == QN_OK ? QN_OK : qn__fail(err, sub->status, "%s", sub->error.message);
 }

@@ -111,31 +111,47 @@ static void run_thread(void *context, int thread, int n)
     wait_for(run, done, n_tasks);
 }
 
+/* The parts of a run's workspace, each a whole number of cache lines. */
+typedef struct parts {
+    size_t pointers, progress, shared, scratch, end; /* offsets, behind the values */
+} parts;
+
+static parts divide(const qn__binding *binding, int n_threads)
+{
+    const qn__cpu_binding *part = binding->device_part;
+    parts p = {.pointers = (binding->values + 63) & ~(size_t)63};
+    p.progress =
+        p.pointers + (((binding->plan->n_operands + 1) * sizeof(char *) + 63) & ~(size_t)63);
+    p.shared = p.progress + part->n_tasks * sizeof(progress);
+    p.scratch = p.shared + part->shared;
+    p.end = p.scratch + part->scratch * (size_t)n_threads;
+    return p;
+}
+
+void qn__cpu_divide_workspace(qn__binding *binding, int n_threads)
+{
+    binding->workspace = divide(binding, n_threads).end;
+}
+
 qn_status qn__cpu_run(qn_device *device, qn__submission *sub, qn_error *err)
 {
     qn__cpu *cpu = device->state;
     const qn__binding *binding = sub->binding;
     const qn__plan *plan = binding->plan;
     const qn__cpu_binding *part = binding->device_part;
-    int n = qn__team_size(cpu->team);
-    size_t values = (plan->workspace + 63) & ~(size_t)63;
-    size_t pointers = ((plan->n_operands + 1) * sizeof(char *) + 63) & ~(size_t)63;
-    size_t tasks = part->n_tasks * sizeof(progress);
-    char *base = qn__pool_workspace(
-        device, values + pointers + tasks + part->shared + part->scratch * (size_t)n, err);
-    if (!base)
-        return sub->status = err->code;
-    sub->slots[sub->n_slots - 1] = base;
+    qn_status status = qn__submission_begin(sub, err);
+    if (status != QN_OK)
+        return status;
+    parts p = divide(binding, qn__team_size(cpu->team));
+    char *base = sub->slots[sub->n_slots - 1];
     run_context run = {.part = part, .cancel = sub->cancel};
-    run.pointers = (char **)(base + values);
-    run.progress = memset(base + values + pointers, 0, tasks);
-    run.shared = base + values + pointers + tasks;
-    run.scratch = run.shared + part->shared;
+    run.pointers = (char **)(base + p.pointers);
+    run.progress = memset(base + p.progress, 0, p.shared - p.progress);
+    run.shared = base + p.shared;
+    run.scratch = base + p.scratch;
     for (uint32_t i = 0; i < plan->n_operands; i++)
         run.pointers[i] =
             (char *)sub->slots[binding->operands[i].slot] + binding->operands[i].offset;
     qn__team_run(cpu->team, run_thread, &run);
-    if (cancelled(&run))
-        return sub->status = qn__fail(err, QN_CANCELLED, "cancelled");
-    return sub->status = QN_OK;
+    return cancelled(&run) ? qn__fail(err, QN_CANCELLED, "cancelled") : QN_OK;
 }

@@ -45,25 +45,42 @@ static uint8_t access_of(const qn__tape_input *in, const qn__cpu_tape *tape)
     return stride == in->size ? QN__DIRECT : QN__GATHER;
 }
 
-/* Registers are reused after the last reader. Inputs read in place have one too: it holds a splat or
- * a gathered tile where the sizes ask for it. */
-static void assign_registers(qn__cpu_tape *tape, const qn__ir *ir)
+/* Operands that are other instructions: none of INPUT and NUMBER, whose fields are numbers. */
+static int n_operands(const qn__ir_instruction *c)
 {
-    uint16_t last[QN__IR_LARGEST] = {0}, reg_of[QN__IR_LARGEST], free_regs[QN__IR_LARGEST];
-    int n_free = 0, n_regs = 0;
-    for (int i = 0; i < ir->n; i++) {
-        const qn__ir_instruction *c = &ir->code[i];
-        int n = c->op == QN__IR_INPUT ? 0 : qn__ir_operands((qn__ir_op)c->op);
-        const uint16_t operand[] = {c->a, c->b, c->c};
-        for (int k = 0; k < n; k++)
-            last[operand[k]] = (uint16_t)i;
-    }
+    return qn__ir_operands((qn__ir_op)c->op);
+}
+
+/* The last instruction that reads each value; 0: none does, and it is left out. The result is read at the end. */
+static void note_last_reads(const qn__ir *ir, uint16_t *last)
+{
+    memset(last, 0, (size_t)ir->n * sizeof *last);
     last[ir->result] = QN__IR_LARGEST;
-    for (int i = 0; i < ir->n; i++) {
+    for (int i = ir->n - 1; i >= 0; i--) {
         const qn__ir_instruction *c = &ir->code[i];
-        qn__tape_instruction *t = &tape->code[i];
+        const uint16_t operand[] = {c->a, c->b, c->c};
+        for (int k = 0; last[i] && k < n_operands(c); k++)
+            if (!last[operand[k]])
+                last[operand[k]] = (uint16_t)i;
+    }
+}
+
+/* Fills the tape's code. Registers are reused after the last reader. Inputs read in place have one too: it
+ * holds a splat or a gathered tile where the sizes ask for it. Numbers become constants. */
+static void assign_registers(qn__cpu_tape *tape, const qn__ir *ir, const qn__ir_instruction *code)
+{
+    uint16_t last[QN__IR_LARGEST], reg_of[QN__IR_LARGEST], free_regs[QN__IR_LARGEST];
+    int n_free = 0, n_regs = 0;
+    note_last_reads(ir, last);
+    for (int i = 0; i < ir->n; i++) {
+        if (!last[i])
+            continue;
+        const qn__ir_instruction *c = &code[i];
+        qn__tape_instruction *t = &tape->code[tape->n_code++];
         t->code = *c;
-        int n = c->op == QN__IR_INPUT ? 0 : qn__ir_operands((qn__ir_op)c->op);
+        if (c->op == QN__IR_NUMBER)
+            t->code.op = QN__IR_CONST;
+        int n = n_operands(c);
         reg_of[i] = (uint16_t)(n_free ? free_regs[--n_free] : n_regs++);
         t->reg = reg_of[i];
         const uint16_t operand[] = {c->a, c->b, c->c};
@@ -77,24 +94,23 @@ static void assign_registers(qn__cpu_tape *tape, const qn__ir *ir)
                 free_regs[n_free++] = reg_of[operand[k]];
         }
         if (n)
-            t->from = ir->code[c->a].dtype;
-        if (last[i] == 0 && i != ir->result)
-            free_regs[n_free++] = reg_of[i]; /* nobody reads it */
+            t->from = code[c->a].dtype;
     }
     tape->n_registers = n_regs;
     tape->result = reg_of[ir->result];
 }
 
-qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step)
+qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step, size_t *bytes)
 {
     const qn__call *call = step->call;
     const qn__ir *ir = call->program;
-    qn__cpu_tape *tape = calloc(1, sizeof *tape + (size_t)ir->n * sizeof *tape->code);
+    size_t size = sizeof(qn__cpu_tape) + (size_t)ir->n * sizeof(qn__tape_instruction);
+    qn__cpu_tape *tape = calloc(1, size);
     if (!tape)
         return NULL;
+    *bytes += size;
     const qn__operand *out = &call->operand[call->n_operands - 1];
     tape->n_inputs = (int)call->n_operands - 1;
-    tape->n_code = ir->n;
     tape->out_size = (uint8_t)qn__dtype_size((qn_dtype)out->dtype);
     for (int k = 0; k < tape->n_inputs; k++)
         tape->input[k].size =
@@ -102,7 +118,10 @@ qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step)
     merge_axes(tape, call);
     for (int k = 0; k < tape->n_inputs; k++)
         tape->input[k].access = access_of(&tape->input[k], tape);
-    assign_registers(tape, ir);
+    qn__ir_instruction code[QN__IR_LARGEST];
+    memcpy(code, ir->code, (size_t)ir->n * sizeof *code);
+    qn__ir_fill_numbers(ir, call->constants, code);
+    assign_registers(tape, ir, code);
     int64_t rows = 1;
     for (int i = 0; i + 1 < tape->n_axes; i++)
         rows *= tape->shape[i];

@@ -105,12 +105,13 @@ static qn_status cuda_write(qn_device *device, void *to, const void *host, size_
     return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "writing to the device");
 }
 
-static qn_status cuda_read(qn_device *device, void *host, const void *from, size_t n, qn_error *err)
+static qn_status cuda_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
+                           size_t n, qn_error *err)
 {
     qn__cuda *cuda = device->state;
     if (!qn__cuda_enter(cuda))
         return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
-    int result = cuda->cu.copy_out(host, (uintptr_t)from, n, cuda->stream);
+    int result = cuda->cu.copy_out(host, (uintptr_t)from->data + offset, n, cuda->stream);
     if (result == 0)
         result = cuda->cu.stream_synchronize(cuda->stream);
     qn__cuda_leave(cuda);

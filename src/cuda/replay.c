@@ -200,18 +200,14 @@ static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *part, const qn__su
 /* ---- running --------------------------------------------------------------------------------- */
 
 /* Under the lock, in the context. */
-static qn_status launch_graph(qn__cuda *cuda, qn_device *device, qn__submission *sub, qn_error *err)
+static qn_status launch_graph(qn__cuda *cuda, qn__submission *sub, qn_error *err)
 {
     qn__cuda_binding *part = sub->binding->device_part;
     if (cuda->failure)
         return qn__cuda_fail(cuda, err, cuda->failure, "running an earlier plan");
-    if (sub->cancel && atomic_load(sub->cancel))
-        return qn__fail(err, QN_CANCELLED, "cancelled");
-    void **workspace = &sub->slots[sub->n_slots - 1];
-    *workspace = qn__pool_workspace(device, sub->binding->plan->workspace, err);
-    if (!*workspace)
-        return err ? err->code : QN_MEMORY;
-    qn_status status = make_ready(cuda, part, sub, err);
+    qn_status status = qn__submission_begin(sub, err);
+    if (status == QN_OK)
+        status = make_ready(cuda, part, sub, err);
     if (status != QN_OK)
         return status;
     int result = cuda->cu.graph_launch(part->exec, cuda->stream);
@@ -228,15 +224,21 @@ qn_status qn__cuda_submit(qn_device *device, qn__submission *sub, qn_error *err)
 {
     qn__cuda *cuda = device->state;
     const qn__cuda_binding *part = sub->binding->device_part;
-    if (!part->n_launches)
-        return sub->status = QN_OK;
-    if (!qn__cuda_enter(cuda))
-        return sub->status = qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    qn_status status = QN_OK;
+    if (!part->n_launches) {
+        qn__submission_end(sub, QN_OK);
+        return QN_OK;
+    }
+    if (!qn__cuda_enter(cuda)) {
+        qn__submission_end(sub, QN_DEVICE);
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    }
     pthread_mutex_lock(&cuda->lock);
-    sub->status = launch_graph(cuda, device, sub, err);
+    status = launch_graph(cuda, sub, err);
     pthread_mutex_unlock(&cuda->lock);
     qn__cuda_leave(cuda);
-    return sub->status;
+    qn__submission_end(sub, status);
+    return status;
 }
 
 /* Waits for the event behind the submission; where the ring has come round, for a later one. */

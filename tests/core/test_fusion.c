@@ -299,7 +299,7 @@ static void test_async(void **state)
     }
 }
 
-/* A second run of a scope waits for the first, and reports what became of it. */
+/* A second run of a scope does not wait for the first; waiting reports what became of both. */
 static void test_async_twice(void **state)
 {
     (void)state;
@@ -312,7 +312,8 @@ static void test_async_twice(void **state)
         s->cancel = &cancel;
         assert_int_equal(qn_eval_async(s, &x, 1), QN_OK);
         s->cancel = NULL;
-        assert_int_equal(qn_eval_async(s, &y, 1), stop ? QN_CANCELLED : QN_OK);
+        qn_status second = qn_eval_async(s, &y, 1); /* the first may have failed by now */
+        assert_true(second == QN_OK || (stop && second == QN_CANCELLED));
         assert_int_equal(qn_wait(s), stop ? QN_CANCELLED : QN_OK);
         qn_scope_end(s);
     }

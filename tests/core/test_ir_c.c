@@ -143,7 +143,8 @@ static void interpret(const qn__cpu_kernels *table, const qn__ir *ir, const qn_d
     }
     qn__call call = {.program = ir, .operand = operands, .n_operands = (uint32_t)ir->n_inputs + 1};
     qn__cpu_step step = {.call = &call, .table = table};
-    qn__cpu_tape *tape = qn__cpu_tape_new(&step);
+    size_t bytes = 0;
+    qn__cpu_tape *tape = qn__cpu_tape_new(&step, &bytes);
     assert_non_null(tape);
     step.tape = tape;
     void *scratch = malloc(step.scratch);
