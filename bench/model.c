@@ -111,7 +111,7 @@ static int time_model(qn_model *model, int repeats, int prompt, double *prefill,
     size_t bytes = (size_t)1 << 30;
     uint64_t *data = NULL;
     qn_error err = {0};
-    qn_model_info info;
+    qn_model_info info = QN_INIT(qn_model_info);
     qn_model_get_info(model, &info);
     int32_t *ids = calloc((size_t)prompt, sizeof *ids), next;
     for (int i = 0; ids && i < prompt; i++)
@@ -172,13 +172,14 @@ int main(int argc, char **argv)
     double load = now() - t0, prefill[MOST_REPEATS], decode[MOST_REPEATS], read[MOST_REPEATS];
     double share[MOST_REPEATS];
     long long peak = 0;
-    qn_model_info info;
+    qn_model_info info = QN_INIT(qn_model_info);
     qn_model_get_info(model, &info);
     if (time_model(model, repeats, prompt, prefill, decode, read, &peak))
         return 1;
     for (int i = 0; i < repeats; i++)
         share[i] = decode[i] * (double)info.weight_bytes / 1e9 / read[i];
-    qn_plan_stats plans = qn_device_plan_stats(device);
+    qn_plan_stats plans = QN_INIT(qn_plan_stats);
+    qn_device_plan_stats(device, &plans);
     char tier[128];
     qn_device_describe(device, tier, sizeof tier);
     double d = median(decode, repeats);

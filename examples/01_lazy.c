@@ -8,17 +8,24 @@
 
 #include <stdio.h>
 
+static qn_plan_stats plans(qn_device *device)
+{
+    qn_plan_stats stats = QN_INIT(qn_plan_stats); /* says of which size the struct is */
+    qn_device_plan_stats(device, &stats);
+    return stats;
+}
+
 /* y = sigmoid(2 x + 1): three operations and two constants, one pass over memory. */
 static void fusion(qn_device *device)
 {
     qn_scope *s = qn_scope_begin(device);
     qn_array *x = qn_arange(s, QN_F32, 1000);
     qn_eval(s, x);
-    qn_plan_stats before = qn_device_plan_stats(device);
+    qn_plan_stats before = plans(device);
     qn_array *two = qn_scalar(s, QN_F32, 2), *one = qn_scalar(s, QN_F32, 1);
     qn_array *y = qn_sigmoid(s, qn_add(s, qn_multiply(s, two, x), one));
     qn_eval(s, y);
-    qn_plan_stats after = qn_device_plan_stats(device);
+    qn_plan_stats after = plans(device);
     printf("sigmoid(2 x + 1); kernels: %llu, nodes fused: %llu, bytes moved: %llu\n",
            (unsigned long long)(after.steps - before.steps),
            (unsigned long long)(after.fused - before.fused),
@@ -36,7 +43,7 @@ static void steps(qn_device *device, bool keep_another)
     qn_array *state = qn_retain(first); /* evaluated: it may outlive the scope */
     qn_scope_end(s);
 
-    qn_plan_stats before = qn_device_plan_stats(device);
+    qn_plan_stats before = plans(device);
     for (int i = 0; i < 5; i++) {
         qn_array *other = keep_another ? qn_retain(state) : NULL;
         s = qn_scope_begin(device);
@@ -47,7 +54,7 @@ static void steps(qn_device *device, bool keep_another)
         qn_scope_end(s);
         qn_release(other);
     }
-    qn_plan_stats after = qn_device_plan_stats(device);
+    qn_plan_stats after = plans(device);
 
     float values[8] = {0};
     s = qn_scope_begin(device);
@@ -69,7 +76,9 @@ int main(void)
     fusion(device);
     steps(device, false);
     steps(device, true);
-    printf("bytes still held: %zu\n", qn_device_memory(device).active);
+    qn_memory_stats memory = QN_INIT(qn_memory_stats);
+    qn_device_memory(device, &memory);
+    printf("bytes still held: %zu\n", memory.active);
     qn_device_close(device);
     return 0;
 }

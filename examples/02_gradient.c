@@ -75,7 +75,9 @@ int main(void)
     }
     for (int i = 0; i < PARAMETERS; i++)
         qn_release(parameter[i]);
-    printf("plans made: %llu\n", (unsigned long long)qn_device_plan_stats(device).misses);
+    qn_plan_stats plans = QN_INIT(qn_plan_stats);
+    qn_device_plan_stats(device, &plans);
+    printf("plans made: %llu\n", (unsigned long long)plans.misses);
     qn_device_close(device);
     return 0;
 }

@@ -67,6 +67,20 @@ static inline qn_device *open_device(void **state)
     return device;
 }
 
+static inline qn_memory_stats memory_of(qn_device *device)
+{
+    qn_memory_stats stats = QN_INIT(qn_memory_stats);
+    qn_device_memory(device, &stats);
+    return stats;
+}
+
+static inline qn_plan_stats plans_of(qn_device *device)
+{
+    qn_plan_stats stats = QN_INIT(qn_plan_stats);
+    qn_device_plan_stats(device, &stats);
+    return stats;
+}
+
 /* Numbers in (-1, 1) that are the same everywhere. */
 static inline double test_random(uint64_t *state)
 {

@@ -95,6 +95,7 @@ QN_API bool qn_device_kernel(const qn_device *device, int i, const char **purpos
                              const char **tier);
 
 typedef struct qn_memory_stats {
+    size_t size;      /* sizeof(qn_memory_stats) */
     size_t active;    /* bytes in arrays that something refers to */
     size_t workspace; /* bytes for the intermediate values of a run, kept between runs */
     size_t cached;    /* bytes freed but kept for reuse; with the others never more than was once in use */
@@ -102,7 +103,8 @@ typedef struct qn_memory_stats {
     size_t limit;     /* 0: none */
 } qn_memory_stats;
 
-QN_API qn_memory_stats qn_device_memory(qn_device *device);
+/* QN_INVALID, also of qn_device_plan_stats: size was not set. */
+QN_API qn_status qn_device_memory(qn_device *device, qn_memory_stats *stats);
 QN_API void qn_device_reset_peak(qn_device *device);
 /* Both limits in bytes. Returns the limit before. 0 for the memory limit: none. */
 QN_API size_t qn_device_set_memory_limit(qn_device *device, size_t bytes);
@@ -111,6 +113,7 @@ QN_API size_t qn_device_set_cache_limit(qn_device *device, size_t bytes);
 QN_API void qn_device_clear_cache(qn_device *device);
 
 typedef struct qn_plan_stats {
+    size_t size; /* sizeof(qn_plan_stats) */
     uint64_t evaluations;
     uint64_t hits;        /* found a plan */
     uint64_t rebinds;     /* of these, with sizes other than the plan's newest */
@@ -125,7 +128,7 @@ typedef struct qn_plan_stats {
     size_t bytes;         /* held by cached plans */
 } qn_plan_stats;
 
-QN_API qn_plan_stats qn_device_plan_stats(qn_device *device);
+QN_API qn_status qn_device_plan_stats(qn_device *device, qn_plan_stats *stats);
 
 /* ---- scopes --------------------------------------------------------------------------------- */
 

@@ -7,6 +7,11 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+#include <atomic>
+#else
+#include <stdatomic.h>
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -58,6 +63,34 @@ typedef struct qn_error {
     qn_status code;
     char message[500];
 } qn_error;
+
+/* Structs of options and results begin with their size, so that later versions can add fields: zero means default,
+ * and what an older program does not have is zero. Set it as `.size = sizeof(type)`, or with this:
+ *
+ *     qn_session_options options = QN_INIT(qn_session_options);
+ *     options.context = 4096;
+ *
+ * A size of 0 is refused, as is a field that is set and that the library, an older one, does not know. */
+#ifdef __cplusplus
+} /* extern "C" */
+template <typename T> inline T qn_init()
+{
+    T made = T();
+    made.size = sizeof(T);
+    return made;
+}
+extern "C" {
+#define QN_INIT(type) qn_init<type>()
+#else
+#define QN_INIT(type) ((type){.size = sizeof(type)})
+#endif
+
+/* A flag that one thread or a signal handler sets and others poll. */
+#ifdef __cplusplus
+typedef std::atomic<bool> qn_flag;
+#else
+typedef atomic_bool qn_flag;
+#endif
 
 typedef enum qn_log_level { QN_LOG_DEBUG, QN_LOG_INFO, QN_LOG_WARN, QN_LOG_ERROR } qn_log_level;
 

@@ -28,14 +28,14 @@ extern "C" {
 
 typedef struct qn_tensors qn_tensors;
 
-/* Fields up to `size` are for everyone; the others belong to the reader. Lives as long as the file
- * is open. */
+/* Made by the library alone, which hands out pointers to its own: so it may grow at its end. Fields up to `bytes`
+ * are for everyone; the others belong to the reader. Lives as long as the file is open. */
 typedef struct qn_tensor_info {
     const char *name; /* UTF-8 */
     qn_dtype dtype;
     int ndim;
     int64_t shape[QN_MAX_NDIM];
-    uint64_t size;      /* bytes: the product of the shape times the dtype's size */
+    uint64_t bytes;     /* the product of the shape times the dtype's size */
     uint32_t file;      /* for qn_tensors_path */
     uint32_t member;    /* of an archive */
     uint64_t offset;    /* of the first byte, from the beginning of the file or member */

@@ -19,8 +19,6 @@
 #include "quern/array.h"
 #include "quern/text.h"
 
-#include <stdatomic.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -49,6 +47,7 @@ QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *pa
 QN_API void qn_model_close(qn_model *model);
 
 typedef struct qn_model_info {
+    size_t size; /* sizeof(qn_model_info) */
     char family[32];
     int64_t n_layers, hidden_size, intermediate_size, n_heads, n_kv_heads, head_dim;
     int64_t vocab_size, max_positions;
@@ -58,7 +57,8 @@ typedef struct qn_model_info {
     qn_dtype dtype;        /* of the checkpoint */
 } qn_model_info;
 
-QN_API void qn_model_get_info(const qn_model *model, qn_model_info *info);
+/* QN_INVALID: info->size was not set. */
+QN_API qn_status qn_model_get_info(const qn_model *model, qn_model_info *info);
 QN_API const qn_tokenizer *qn_model_tokenizer(const qn_model *model);
 
 /* Bytes of the keys and values of a session that holds `positions` (0: as many as the model allows);
@@ -75,11 +75,11 @@ QN_API qn_array *qn_model_parameter(const qn_model *model, const char *name); /*
 typedef struct qn_session qn_session;
 
 typedef struct qn_session_options {
-    size_t size;
+    size_t size;           /* sizeof(qn_session_options) */
     int64_t context;       /* positions at most; 0: the model's */
     int64_t prefill_chunk; /* tokens evaluated at once; 0: 512. Does not change a bit of the result. */
     int batch;             /* sequences in lockstep; 0: 1 */
-    const atomic_bool *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */
+    const qn_flag *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */
     /* Called while qn_session_append runs more tokens than one chunk: before each, and at the end
      * (done = total, also when it failed). */
     void (*progress)(void *user, int64_t done, int64_t total);
@@ -121,9 +121,9 @@ QN_API size_t qn_session_cache_bytes(const qn_session *session);
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-/* Zero: greedy, no filter. The chain: repeat penalty, top_p, min_p, top_k, temperature, draw. */
+/* Zero but for size: greedy, no filter. The chain: repeat penalty, top_p, min_p, top_k, temperature, draw. */
 typedef struct qn_sampling {
-    size_t size;
+    size_t size;          /* sizeof(qn_sampling) */
     float temperature;    /* 0: the most probable token */
     int32_t top_k;        /* 0: all */
     float top_p;          /* 0 or 1: all */
@@ -144,8 +144,8 @@ QN_API int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *samplin
 typedef struct qn_generation qn_generation;
 
 typedef struct qn_generation_options {
-    size_t size;
-    qn_sampling sampling;
+    size_t size; /* sizeof(qn_generation_options) */
+    const qn_sampling *sampling; /* borrowed until begin returns; NULL: greedy */
     int64_t max_tokens;  /* 0: as many as the context holds */
     bool ignore_stop;    /* go on behind stop tokens */
     const int32_t *stop; /* further stop tokens, borrowed */
@@ -165,19 +165,22 @@ QN_API qn_status qn_generation_next(qn_generation *generation, int32_t *id, qn_e
 typedef enum qn_finish { QN_FINISH_NONE, QN_FINISH_STOP, QN_FINISH_LENGTH } qn_finish;
 
 typedef struct qn_metrics {
+    size_t size; /* sizeof(qn_metrics) */
     uint64_t prompt_tokens, generated_tokens;
     double prefill_seconds, decode_seconds; /* decode: from the second token on */
     size_t peak_bytes;                      /* of the device's memory */
     qn_finish finish;
 } qn_metrics;
 
-QN_API void qn_generation_get_metrics(const qn_generation *generation, qn_metrics *metrics);
+/* QN_INVALID: metrics->size was not set. */
+QN_API qn_status qn_generation_get_metrics(const qn_generation *generation, qn_metrics *metrics);
 QN_API void qn_generation_end(qn_generation *generation);
 
 /* The sampling that the model's generation_config.json asks for, its stop tokens (at most `capacity`
  * stored; *n_stop all). Defaults where the file says nothing: greedy, the eos of config.json. With a
- * tokenizer also its eos and what ends a reply in its chat format or the model's chat templates. */
-QN_API void qn_model_defaults(const qn_model *model, qn_sampling *sampling, int32_t *stop,
+ * tokenizer also its eos and what ends a reply in its chat format or the model's chat templates. Any of the
+ * pointers may be NULL. QN_INVALID: sampling->size was not set. */
+QN_API qn_status qn_model_defaults(const qn_model *model, qn_sampling *sampling, int32_t *stop,
                               size_t capacity, size_t *n_stop);
 
 #ifdef __cplusplus

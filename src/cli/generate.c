@@ -54,8 +54,10 @@ static void print_json(const reply *r, double load)
 
 static void print_counters(qn_device *device, const qn_session *session)
 {
-    qn_plan_stats p = qn_device_plan_stats(device);
-    qn_memory_stats m = qn_device_memory(device);
+    qn_plan_stats p = QN_INIT(qn_plan_stats);
+    qn_memory_stats m = QN_INIT(qn_memory_stats);
+    qn_device_plan_stats(device, &p);
+    qn_device_memory(device, &m);
     char text[128];
     qn_device_describe(device, text, sizeof text);
     fprintf(stderr, "device %s: %s\n", qn_device_name(device), text);

@@ -120,7 +120,7 @@ static qn_status describe_text(card *c, const char *path, qn_tokenizer **tokeniz
 
 static int describe(const loaded *l, const arguments *a)
 {
-    card c = {.device = l->device};
+    card c = {.info = QN_INIT(qn_model_info), .device = l->device};
     qn_tokenizer *tokenizer = NULL;
     qn_error err = {0};
     int code = 0;

@@ -45,7 +45,7 @@ qn_status reply_run(reply *r, qn_session *session, const qn_tokenizer *t, const 
                     size_t kept, const qn_sampling *sampling, int64_t max_tokens, bool print,
                     qn_error *err)
 {
-    qn_generation_options options = {.size = sizeof options, .sampling = *sampling,
+    qn_generation_options options = {.size = sizeof options, .sampling = sampling,
                                      .max_tokens = max_tokens > 0 ? max_tokens : 0,
                                      .before = ids->ids, .n_before = kept};
     qn_generation *g = NULL;
@@ -67,6 +67,7 @@ qn_status reply_run(reply *r, qn_session *session, const qn_tokenizer *t, const 
         if (emit(r, &piece, print, &late) != QN_OK && status == QN_OK)
             status = qn__fail(err, late.code, "%s", late.message);
     }
+    r->metrics.size = sizeof r->metrics;
     if (g)
         qn_generation_get_metrics(g, &r->metrics);
     qn_generation_end(g);

@@ -135,7 +135,7 @@ enum { KEPT_TOKENS = 4 }; /* models lean on the first ones (arXiv:2309.17453); m
 
 qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err)
 {
-    qn_model_info info;
+    qn_model_info info = QN_INIT(qn_model_info);
     qn_model_get_info(model, &info);
     int64_t context = a->context > 0 ? a->context : info.max_positions;
     qn_session_options options = {.size = sizeof options, .context = context, .cancel = &interrupted,
@@ -148,9 +148,8 @@ qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn
 
 qn_sampling sampling_of(const arguments *a, const qn_model *model)
 {
-    qn_sampling p;
+    qn_sampling p = QN_INIT(qn_sampling);
     qn_model_defaults(model, &p, NULL, 0, NULL);
-    p.size = sizeof p;
     if (!isnan(a->temperature))
         p.temperature = (float)a->temperature;
     if (a->top_k >= 0)

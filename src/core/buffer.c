@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/sized.h"
 #include "core/device.h"
 
 #include <stdlib.h>
@@ -305,14 +306,14 @@ void qn__buffer_release(qn__buffer *buffer)
     qn_device_close(device);
 }
 
-qn_memory_stats qn_device_memory(qn_device *device)
+qn_status qn_device_memory(qn_device *device, qn_memory_stats *out)
 {
     qn__pool *pool = &device->pool;
     pthread_mutex_lock(&pool->lock);
     qn_memory_stats stats = {.active = pool->active, .workspace = pool->workspace_size,
                              .cached = pool->cached, .peak = pool->peak, .limit = pool->limit};
     pthread_mutex_unlock(&pool->lock);
-    return stats;
+    return qn__sized_out(out, &stats, sizeof stats);
 }
 
 void qn_device_reset_peak(qn_device *device)

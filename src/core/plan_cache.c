@@ -2,6 +2,7 @@
  *
  * The plans of a device, found by key; the least recently used go when their bytes pass the limit.
  */
+#include "base/sized.h"
 #include "core/device.h"
 #include "core/scope.h"
 
@@ -168,12 +169,12 @@ qn__binding *qn__plan_lookup(qn_scope *s, const qn__live *live, bool *made)
     return binding;
 }
 
-qn_plan_stats qn_device_plan_stats(qn_device *device)
+qn_status qn_device_plan_stats(qn_device *device, qn_plan_stats *out)
 {
     qn__plan_cache *cache = &device->plans;
     pthread_mutex_lock(&cache->lock);
     qn_plan_stats stats = cache->stats;
     stats.bytes = cache->bytes;
     pthread_mutex_unlock(&cache->lock);
-    return stats;
+    return qn__sized_out(out, &stats, sizeof stats);
 }

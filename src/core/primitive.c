@@ -6,6 +6,7 @@
 #include "core/primitive.h"
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "core/device.h"
 
 #include <dlfcn.h>
@@ -64,8 +65,7 @@ static qn_status check_def(const char *library, const qn_primitive_def *def, qn_
         return qn__fail(err, QN_INVALID,
                         "a primitive's library and name are 1 to 64 letters, digits, "
                         "and . _ -");
-    const char *bad = def->size != sizeof *def ? "size is not sizeof(qn_primitive_def)"
-                      : def->version < 1       ? "version is below 1"
+    const char *bad = def->version < 1       ? "version is below 1"
                       : def->n_inputs < 1 || def->n_inputs > QN_MAX_CUSTOM_INPUTS
                           ? "n_inputs is not 1 to 8"
                       : def->params_size > QN_MAX_CUSTOM_PARAMS ? "params_size is above 240"
@@ -88,13 +88,15 @@ static qn_primitive *find_locked(qn__primitives *list, const char *library, cons
     return found;
 }
 
-qn_status qn_primitive_register(qn_device *device, const char *library, const qn_primitive_def *def,
+qn_status qn_primitive_register(qn_device *device, const char *library, const qn_primitive_def *given,
                                 qn_error *err)
 {
     qn_error own = {0};
+    qn_primitive_def copy, *def = &copy;
     qn__primitives *list = &device->primitives;
     err = err ? err : &own;
-    if (check_def(library, def, err) != QN_OK)
+    if (qn__sized_in(&copy, sizeof copy, given, "qn_primitive_def", err) != QN_OK ||
+        check_def(library, def, err) != QN_OK)
         return err->code;
     qn_primitive *p = calloc(1, sizeof *p);
     if (p) {
@@ -149,14 +151,19 @@ const qn_primitive *qn_primitive_find(qn_device *device, const char *library, co
 /* ---- shared objects
  * ------------------------------------------------------------------------------ */
 
-static qn_status register_library(qn_device *device, const qn_library *library, const char *path,
+static qn_status register_library(qn_device *device, const qn_library *given, const char *path,
                                   qn_error *err)
 {
-    if (library->size != sizeof *library || library->n < 0 || (library->n && !library->primitives))
-        return qn__fail(err, QN_INVALID, "%s: made for another version of quern/extend.h", path);
-    for (int i = 0; i < library->n; i++)
-        if (qn_primitive_register(device, library->name, &library->primitives[i], err) != QN_OK)
+    qn_library library;
+    if (qn__sized_in(&library, sizeof library, given, "qn_library", err) != QN_OK)
+        return err->code;
+    if (library.n < 0 || (library.n && !library.primitives))
+        return qn__fail(err, QN_INVALID, "%s: a library without primitives", path);
+    for (int i = 0; i < library.n; i++) { /* they are as far apart as its compiler's struct is large */
+        const char *at = (const char *)library.primitives + (size_t)i * library.primitives->size;
+        if (qn_primitive_register(device, library.name, (const qn_primitive_def *)at, err) != QN_OK)
             return err->code;
+    }
     return QN_OK;
 }
 

@@ -4,6 +4,7 @@
  * only the token is read; everything else samples from logits.
  */
 #include "base/error.h"
+#include "base/sized.h"
 #include "generate/model.h"
 #include "generate/session.h"
 
@@ -61,15 +62,21 @@ static bool take_stops(qn_generation *g, const qn_generation_options *o)
 qn_status qn_generation_begin(qn_generation **out, qn_session *session, const int32_t *ids,
                               size_t n, const qn_generation_options *options, qn_error *err)
 {
-    const qn_generation_options none = {0}, *o = options ? options : &none;
+    qn_generation_options given, *o = &given;
+    qn_sampling sampling;
     *out = NULL;
+    qn_status status = qn__sized_in(&given, sizeof given, options, "qn_generation_options", err);
+    if (status == QN_OK)
+        status = qn__sized_in(&sampling, sizeof sampling, given.sampling, "qn_sampling", err);
+    if (status != QN_OK)
+        return status;
     if (!n)
         return qn__fail(err, QN_INVALID, "there is no prompt: generation needs at least one token");
     qn_generation *g = calloc(1, sizeof *g);
     if (!g)
         return qn__fail_memory(err, "a generation");
     g->session = session;
-    g->sampling = o->sampling;
+    g->sampling = sampling;
     g->max_tokens = o->max_tokens ? o->max_tokens : INT64_MAX;
     if (!take_stops(g, o) || !reserve_history(g, o->n_before + n)) {
         qn_generation_end(g);
@@ -151,10 +158,13 @@ qn_status qn_generation_next(qn_generation *g, int32_t *id, qn_error *err)
     return QN_OK;
 }
 
-void qn_generation_get_metrics(const qn_generation *g, qn_metrics *metrics)
+qn_status qn_generation_get_metrics(const qn_generation *g, qn_metrics *out)
 {
-    *metrics = g->metrics;
-    metrics->peak_bytes = qn_device_memory(qn__session_model(g->session)->device).peak;
+    qn_metrics metrics = g->metrics;
+    qn_memory_stats memory = QN_INIT(qn_memory_stats);
+    qn_device_memory(qn__session_model(g->session)->device, &memory);
+    metrics.peak_bytes = memory.peak;
+    return qn__sized_out(out, &metrics, sizeof metrics);
 }
 
 void qn_generation_end(qn_generation *g)

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/sized.h"
 #include "core/array.h"
 #include "core/device.h"
 #include "models/load.h"
@@ -116,18 +117,20 @@ static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
 
 static qn_status load_decoder(qn_model *m, const char *path, const qn_model_options *o, qn_error *err)
 {
-    if (o && o->no_weights)
+    if (o->no_weights)
         return qn__decoder_describe(&m->decoder, m->device, path, err);
-    return qn__decoder_load(&m->decoder, m->device, path, o ? o->progress : NULL,
-                            o ? o->progress_user : NULL, err);
+    return qn__decoder_load(&m->decoder, m->device, path, o->progress, o->progress_user, err);
 }
 
 qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
-                        const qn_model_options *options, qn_error *err)
+                        const qn_model_options *given, qn_error *err)
 {
     qn_error local = {0};
+    qn_model_options options;
     err = err ? err : &local;
     *out = NULL;
+    if (qn__sized_in(&options, sizeof options, given, "qn_model_options", err) != QN_OK)
+        return err->code;
     bool is_directory;
     if (qn__path_is_directory(path, &is_directory, err) != QN_OK)
         return err->code;
@@ -141,10 +144,10 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     m->device = device;
     atomic_fetch_add(&device->refs, 1);
     m->sampling.size = sizeof m->sampling;
-    if (load_decoder(m, path, options, err) != QN_OK ||
+    if (load_decoder(m, path, &options, err) != QN_OK ||
         read_defaults(m, path, "generation_config.json", false, err) != QN_OK ||
         (m->n_stop == 0 && read_defaults(m, path, "config.json", true, err) != QN_OK) ||
-        (!(options && options->no_tokenizer) && open_tokenizer(m, path, err) != QN_OK)) {
+        (!options.no_tokenizer && open_tokenizer(m, path, err) != QN_OK)) {
         qn_model_close(m);
         return err->code;
     }
@@ -162,10 +165,10 @@ void qn_model_close(qn_model *m)
     free(m);
 }
 
-void qn_model_get_info(const qn_model *m, qn_model_info *info)
+qn_status qn_model_get_info(const qn_model *m, qn_model_info *out)
 {
     const qn__decoder_config *c = &m->decoder.config;
-    *info = (qn_model_info){.n_layers = c->n_layers,
+    qn_model_info info = {.n_layers = c->n_layers,
                             .hidden_size = c->hidden,
                             .intermediate_size = c->ffn,
                             .n_heads = c->n_heads,
@@ -177,7 +180,8 @@ void qn_model_get_info(const qn_model *m, qn_model_info *info)
                             .weight_bytes = m->decoder.sizes.device_bytes,
                             .file_bytes = m->decoder.sizes.file_bytes,
                             .dtype = c->dtype};
-    memcpy(info->family, c->family, sizeof info->family);
+    memcpy(info.family, c->family, sizeof info.family);
+    return qn__sized_out(out, &info, sizeof info);
 }
 
 const qn_tokenizer *qn_model_tokenizer(const qn_model *m)
@@ -203,13 +207,12 @@ qn_array *qn_model_parameter(const qn_model *m, const char *name)
     return NULL;
 }
 
-void qn_model_defaults(const qn_model *m, qn_sampling *sampling, int32_t *stop, size_t capacity,
+qn_status qn_model_defaults(const qn_model *m, qn_sampling *sampling, int32_t *stop, size_t capacity,
                        size_t *n_stop)
 {
-    if (sampling)
-        *sampling = m->sampling;
     for (size_t i = 0; stop && i < m->n_stop && i < capacity; i++)
         stop[i] = m->stop[i];
     if (n_stop)
         *n_stop = m->n_stop;
+    return sampling ? qn__sized_out(sampling, &m->sampling, sizeof m->sampling) : QN_OK;
 }

@@ -17,6 +17,7 @@
  */
 #include "base/error.h"
 #include "base/random.h"
+#include "base/sized.h"
 #include "generate/passes.h"
 #include "quern/model.h"
 
@@ -335,10 +336,12 @@ static int32_t best_of(const sampler *s)
     return -1;
 }
 
-int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *p, const int32_t *history,
+int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *sampling, const int32_t *history,
                   size_t n_history, qn_error *err)
 {
-    if (check(p, err) != QN_OK)
+    qn_sampling given, *p = &given;
+    if (qn__sized_in(&given, sizeof given, sampling, "qn_sampling", err) != QN_OK ||
+        check(p, err) != QN_OK)
         return -1;
     sampler s;
     if (!begin(&s, logits, vocab)) {

@@ -8,6 +8,7 @@
  * tokens again, which is why such sessions remember them.
  */
 #include "base/error.h"
+#include "base/sized.h"
 #include "core/scope.h"
 #include "generate/session.h"
 
@@ -24,7 +25,7 @@ struct qn_session {
     bool remembers;        /* some layer's cache is a ring */
     int32_t *ids;          /* [batch, room], where it remembers */
     int64_t room;
-    const atomic_bool *cancel;
+    const qn_flag *cancel;
     void (*progress)(void *user, int64_t done, int64_t total);
     void *progress_user;
     float *logits;      /* [batch, vocab] */
@@ -74,11 +75,14 @@ static qn_status begin_cache(qn_session *session, const qn__decoder_config *c, i
 qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_options *options,
                           qn_error *err)
 {
-    const qn_session_options none = {0}, *o = options ? options : &none;
+    qn_session_options given, *o = &given;
     const qn__decoder_config *c = &model->decoder.config;
     *out = NULL;
-    if (check_options(o, err) != QN_OK)
-        return err->code;
+    qn_status status = qn__sized_in(&given, sizeof given, options, "qn_session_options", err);
+    if (status == QN_OK)
+        status = check_options(o, err);
+    if (status != QN_OK)
+        return status;
     if (!model->decoder.embedding)
         return qn__fail(err, QN_STATE, "the model was opened without its weights");
     int64_t limit = o->context ? o->context : c->max_positions;

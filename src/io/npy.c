@@ -183,7 +183,7 @@ static bool take_dictionary(literal *l, qn_tensor_info *info, bool *fortran)
 /* Fortran order: the first axis is the fastest. Told apart only where it differs. */
 static qn_status set_fortran(qn_tensors *t, qn_tensor_info *info, qn_error *err)
 {
-    if (info->ndim < 2 || info->size == 0)
+    if (info->ndim < 2 || info->bytes == 0)
         return QN_OK;
     qn__layout *layout = qn__arena_zalloc(&t->names, sizeof *layout);
     if (!layout)
@@ -193,7 +193,7 @@ static qn_status set_fortran(qn_tensors *t, qn_tensor_info *info, qn_error *err)
         layout->stride[i] = stride;
         stride *= info->shape[i];
     }
-    layout->span = info->size;
+    layout->span = info->bytes;
     info->layout = layout;
     return QN_OK;
 }
@@ -239,12 +239,12 @@ qn_status qn__npy_parse(qn_tensors *t, qn_tensor_info *info, const char *where, 
     free(text);
     if (status != QN_OK)
         return status;
-    if (!qn__tensor_bytes(info->dtype, info->ndim, info->shape, &info->size))
+    if (!qn__tensor_bytes(info->dtype, info->ndim, info->shape, &info->bytes))
         return qn__fail(err, QN_FORMAT, "%s: the shape's product overflows 64 bits", where);
     info->offset = prefix + n;
-    if (info->size != size - info->offset)
+    if (info->bytes != size - info->offset)
         return qn__fail(err, QN_FORMAT, "%s: the shape needs %llu bytes, %llu are there", where,
-                        (unsigned long long)info->size, (unsigned long long)(size - info->offset));
+                        (unsigned long long)info->bytes, (unsigned long long)(size - info->offset));
     return fortran ? set_fortran(t, info, err) : QN_OK;
 }
 

@@ -72,7 +72,7 @@ static bool parse_offsets(qn__json_scan *scan, qn_tensor_info *info)
         return qn__json_scan_fail(scan, QN_FORMAT, "offsets are reversed: %lld > %lld",
                                   (long long)value[0], (long long)value[1]);
     info->offset = (uint64_t)value[0];
-    info->size = (uint64_t)(value[1] - value[0]);
+    info->bytes = (uint64_t)(value[1] - value[0]);
     return true;
 }
 
@@ -106,10 +106,10 @@ static bool parse_tensor(qn__json_scan *scan, qn_tensor_info *info)
     uint64_t bytes;
     if (!qn__tensor_bytes(info->dtype, info->ndim, info->shape, &bytes))
         return qn__json_scan_fail(scan, QN_FORMAT, "the shape's product overflows 64 bits");
-    if (bytes != info->size)
+    if (bytes != info->bytes)
         return qn__json_scan_fail(scan, QN_FORMAT,
                                   "the shape needs %llu bytes, the offsets give %llu",
-                                  (unsigned long long)bytes, (unsigned long long)info->size);
+                                  (unsigned long long)bytes, (unsigned long long)info->bytes);
     return true;
 }
 
@@ -210,7 +210,7 @@ static data_span *sorted_spans(const qn_tensor_info *tensors, size_t n)
 {
     data_span *spans = malloc((n + 1) * sizeof *spans);
     for (size_t i = 0; spans && i < n; i++)
-        spans[i] = (data_span){tensors[i].offset, tensors[i].size, i};
+        spans[i] = (data_span){tensors[i].offset, tensors[i].bytes, i};
     if (spans)
         qsort(spans, n, sizeof *spans, compare_spans);
     return spans;

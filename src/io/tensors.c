@@ -332,7 +332,7 @@ static void gather(const qn_tensor_info *tensor, const char *from, char *to)
     const qn__layout *layout = tensor->layout;
     size_t size = (size_t)qn__safetensors_dtype_size(tensor->dtype);
     int64_t index[QN_MAX_NDIM] = {0}, at = 0;
-    for (uint64_t i = 0; i < tensor->size; i += size) {
+    for (uint64_t i = 0; i < tensor->bytes; i += size) {
         memcpy(to + i, from + at * (int64_t)size, size);
         for (int d = tensor->ndim - 1; d >= 0; d--) {
             at += layout->stride[d];
@@ -350,7 +350,7 @@ static qn_status gather_tensor(qn_tensors *t, const qn_tensor_info *tensor, qn_e
     size_t span = (size_t)((const qn__layout *)tensor->layout)->span;
     free(t->gathered_data);
     t->gathered = NULL;
-    t->gathered_data = malloc((size_t)tensor->size + 1);
+    t->gathered_data = malloc((size_t)tensor->bytes + 1);
     char *stored = t->gathered_data ? malloc(span + 1) : NULL;
     if (!stored)
         return qn__fail_memory(err, "a tensor that is not in row-major order");
@@ -368,10 +368,10 @@ qn_status qn_tensors_read_bytes(const qn_tensors *t, const qn_tensor_info *tenso
 {
     qn_error own = {0};
     err = err ? err : &own;
-    if (byte_offset > tensor->size || n > tensor->size - byte_offset)
+    if (byte_offset > tensor->bytes || n > tensor->bytes - byte_offset)
         return qn__fail(err, QN_INVALID, "%s: %s: bytes %llu + %zu are outside its %llu bytes",
                         qn_tensors_path(t, tensor->file), tensor->name,
-                        (unsigned long long)byte_offset, n, (unsigned long long)tensor->size);
+                        (unsigned long long)byte_offset, n, (unsigned long long)tensor->bytes);
     if (!tensor->layout || n == 0)
         return n ? read_stored(t, tensor, byte_offset, n, dst, err) : QN_OK;
     qn_tensors *own_table = (qn_tensors *)t; /* what the lock guards is a cache */

@@ -42,7 +42,7 @@ static qn_status set_layout(torch_file *f, qn_tensor_info *info, const qn__pickl
         dense *= p->shape[i];
         last += (p->shape[i] - 1) * p->stride[i];
     }
-    if (plain || info->size == 0)
+    if (plain || info->bytes == 0)
         return QN_OK;
     qn__layout *layout = qn__arena_zalloc(&f->t->names, sizeof *layout);
     if (!layout)
@@ -81,7 +81,7 @@ static qn_status add_tensor(void *user, const char *name, const qn__pickled_tens
     info->dtype = p->dtype;
     info->ndim = p->ndim;
     memcpy(info->shape, p->shape, (size_t)p->ndim * sizeof *p->shape);
-    qn__tensor_bytes(p->dtype, p->ndim, p->shape, &info->size); /* lies in the storage */
+    qn__tensor_bytes(p->dtype, p->ndim, p->shape, &info->bytes); /* lies in the storage */
     info->offset = (uint64_t)p->offset * qn__safetensors_dtype_size(p->dtype);
     if (set_layout(f, info, p, err) != QN_OK)
         return err->code;

@@ -159,10 +159,10 @@ static qn_status report(loader *l, uint64_t bytes)
 /* A vector, as f32. */
 static qn_status load_vector(loader *l, const qn__parameter *p, const qn_tensor_info *t)
 {
-    if (t->size > l->piece_size)
+    if (t->bytes > l->piece_size)
         return qn__fail(l->err, QN_LIMIT, "tensor %s of %llu bytes is too long for a vector",
-                        p->name, (unsigned long long)t->size);
-    if (qn_tensors_read_bytes(l->file, t, 0, t->size, l->piece, l->err) != QN_OK)
+                        p->name, (unsigned long long)t->bytes);
+    if (qn_tensors_read_bytes(l->file, t, 0, t->bytes, l->piece, l->err) != QN_OK)
         return l->err->code;
     qn_scope *s = qn_scope_begin(l->device);
     qn_array *a = qn_cast(s, qn_from(s, t->dtype, 1, t->shape, l->piece), QN_F32);
@@ -173,7 +173,7 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn_tensor_
     if (!*p->slot)
         qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
     qn_scope_end(s);
-    return *p->slot ? report(l, t->size) : l->err->code;
+    return *p->slot ? report(l, t->bytes) : l->err->code;
 }
 
 /* A matrix, a piece of whole rows at a time. */
@@ -228,9 +228,9 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
 static void count_parameter(const loader *l, const qn__parameter *p, const qn_tensor_info *t,
                             qn__decoder_sizes *sizes)
 {
-    uint64_t n = t->size / qn__dtype_size(t->dtype);
+    uint64_t n = t->bytes / qn__dtype_size(t->dtype);
     sizes->parameters += n;
-    sizes->file_bytes += t->size;
+    sizes->file_bytes += t->bytes;
     sizes->device_bytes += p->ndim == 2 ? qn__packed_bytes(l->device, qn__packed_type(t->dtype),
                                                               t->shape[0], t->shape[1])
                                            : n * sizeof(float);

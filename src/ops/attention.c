@@ -4,6 +4,8 @@
  */
 #include "ops/ops.h"
 
+#include "base/sized.h"
+
 #include <math.h>
 
 static bool shapes_fit(const qn_array *q, const qn_array *k, const qn_array *v)
@@ -31,21 +33,24 @@ static qn__attention_params attention_params(const qn_attention_options *o, int6
 }
 
 qn_array *qn_attention(qn_scope *s, qn_array *q, qn_array *k, qn_array *v,
-                       const qn_attention_options *options)
+                       const qn_attention_options *given)
 {
+    qn_attention_options options;
     q = qn__input(s, q, "attention");
     k = q ? qn__input(s, k, "attention") : NULL;
     v = k ? qn__input(s, v, "attention") : NULL;
     if (!v)
         return qn__poison(s);
+    if (qn__sized_in(&options, sizeof options, given, "qn_attention_options", &s->error) != QN_OK)
+        return qn__poison(s);
     if (!shapes_fit(q, k, v))
         return qn__op_fail(s, "attention", q, k,
                            "q must be [B, H, L, D], k and v [B, G, S, D], H a multiple of G");
     qn_dtype type = (qn_dtype)q->dtype, compute = qn__dtype_compute(type);
-    qn__attention_params params = attention_params(options, q->shape[3]);
+    qn__attention_params params = attention_params(&options, q->shape[3]);
     qn_array *in[4] = {qn_cast(s, q, compute), qn_cast(s, k, compute), qn_cast(s, v, compute)};
     if (params.has_mask)
-        in[3] = qn__input(s, options->mask, "attention");
+        in[3] = qn__input(s, options.mask, "attention");
     if (s->error.code != QN_OK)
         return qn__poison(s);
     int64_t shape[] = {q->shape[0], q->shape[1], q->shape[2], v->shape[3]};

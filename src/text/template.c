@@ -5,6 +5,7 @@
 #include "text/template.h"
 
 #include "base/hash.h"
+#include "base/sized.h"
 #include "base/utf8.h"
 #include "text/buffers.h"
 
@@ -100,11 +101,14 @@ static bool give_out(qn__run *r, const qn__builder *b, qn_text *out, qn_spans *d
 }
 
 qn_status qn_template_render(const qn_template *t, const char *json, size_t n,
-                             const qn_template_options *o, qn_text *out, qn_spans *data,
+                             const qn_template_options *options, qn_text *out, qn_spans *data,
                              qn_error *err)
 {
     qn_error local = {0};
+    qn_template_options given, *o = &given;
     err = err ? err : &local;
+    if (qn__sized_in(&given, sizeof given, options, "qn_template_options", err) != QN_OK)
+        return err->code;
     qn__run r = {
         .source = t,
         .err = err,

@@ -16,7 +16,7 @@ static void test_chain(void **state)
     assert_int_equal(qn_read_f32(s, r, y, 6), QN_OK);
     for (int i = 0; i < 6; i++)
         assert_float_equal(y[i], a[i] * b[i % 3] + 0.5f, 0);
-    qn_plan_stats stats = qn_device_plan_stats(dev);
+    qn_plan_stats stats = plans_of(dev);
     assert_int_equal(stats.steps, 1);
     assert_int_equal(stats.fused, 2); /* multiply and the constant run inside the add's pass */
     assert_int_equal(stats.chain_bytes, 6 * 4 + 3 * 4 + 6 * 4);
@@ -59,10 +59,10 @@ static void test_plan_is_found_again(void **state)
         qn_scope_end(s);
     }
     qn_release(kept);
-    qn_plan_stats stats = qn_device_plan_stats(dev);
+    qn_plan_stats stats = plans_of(dev);
     assert_int_equal(stats.misses, 1);
     assert_int_equal(stats.hits, 4);
-    assert_int_equal(qn_device_memory(dev).active, 0);
+    assert_int_equal(memory_of(dev).active, 0);
     qn_device_close(dev);
 }
 
@@ -79,7 +79,7 @@ static void test_buckets(void **state)
         assert_float_equal(y[n - 1], (float)(n * (n - 1) / 2 + n - 1), 0);
         qn_scope_end(s);
     }
-    qn_plan_stats stats = qn_device_plan_stats(dev);
+    qn_plan_stats stats = plans_of(dev);
     assert_int_equal(stats.misses, 2); /* 33..40, 41..48 */
     assert_int_equal(stats.rebinds, 7);
     qn_device_close(dev);
@@ -112,7 +112,7 @@ static void test_donation(void **state)
         }
         qn_scope_end(s);
     }
-    assert_int_equal(qn_device_plan_stats(dev).donation_copies, 0);
+    assert_int_equal(plans_of(dev).donation_copies, 0);
     s = qn_scope_begin(dev); /* another reference exists: a copy, counted */
     qn_array *keep = qn_retain(cache);
     float v = 9, y[8];
@@ -123,7 +123,7 @@ static void test_donation(void **state)
     assert_float_equal(y[2], 2, 0);
     assert_int_equal(qn_read_f32(s, keep, y, 8), QN_OK);
     assert_float_equal(y[0], 1, 0);
-    assert_int_equal(qn_device_plan_stats(dev).donation_copies, 1);
+    assert_int_equal(plans_of(dev).donation_copies, 1);
     qn_release(keep);
     qn_scope_end(s);
     qn_device_close(dev);
@@ -236,7 +236,7 @@ static void test_step_by_step(void **state)
     assert_int_equal(qn_read_f32(s, x, y, 5), QN_OK);
     assert_float_equal(y[4], 7, 0);
     qn_scope_end(s);
-    assert_int_equal(qn_device_memory(dev).active, 0);
+    assert_int_equal(memory_of(dev).active, 0);
     qn_device_close(dev);
 }
 
@@ -257,7 +257,7 @@ static void test_late_reader(void **state)
     assert_int_equal(qn_eval_many(s, (qn_array *[]){u, late}, 2), QN_OK);
     assert_int_equal(qn_read_f32(s, late, &sum, 1), QN_OK);
     assert_float_equal(sum, 4, 0);
-    assert_int_equal(qn_device_plan_stats(dev).donation_copies, 1);
+    assert_int_equal(plans_of(dev).donation_copies, 1);
     qn_scope_end(s);
     qn_device_close(dev);
 }

@@ -95,10 +95,10 @@ static void *run(qn_device *device, const recipe *r, bool stepwise, qn_plan_stat
     qn_array *x[MOST_INPUTS];
     make_inputs(s, r, x);
     qn_array *y = chain(s, r, x, stepwise);
-    qn_plan_stats before = qn_device_plan_stats(device);
+    qn_plan_stats before = plans_of(device);
     if (qn_eval(s, y) != QN_OK)
         fail_msg("%s", qn_scope_error(s));
-    qn_plan_stats after = qn_device_plan_stats(device);
+    qn_plan_stats after = plans_of(device);
     used->steps = after.steps - before.steps;
     used->chain_bytes = after.chain_bytes - before.chain_bytes;
     *bytes = (size_t)qn_array_elements(y) * qn_dtype_size(r->type);
@@ -195,11 +195,11 @@ static void test_dead_code(void **state)
         qn_sum(s, qn_exp(s, x), 0, false); /* nobody asks for these */
     qn_array *y = qn_add(s, x, x);
     assert_int_equal(qn_eval(s, y), QN_OK);
-    qn_plan_stats stats = qn_device_plan_stats(device);
+    qn_plan_stats stats = plans_of(device);
     assert_int_equal(stats.steps, 1);
     assert_int_equal(stats.nodes, 2);       /* x and y */
     assert_int_equal(qn_eval(s, y), QN_OK); /* again: there is nothing to do */
-    assert_int_equal(qn_device_plan_stats(device).evaluations, 1);
+    assert_int_equal(plans_of(device).evaluations, 1);
     qn_scope_end(s);
     qn_device_close(device);
 }
@@ -213,7 +213,7 @@ static void test_shared_values(void **state)
     qn_array *shared = qn_exp(s, x);
     qn_array *both[] = {qn_add(s, shared, x), qn_sum(s, shared, 0, false)};
     assert_int_equal(qn_eval_many(s, both, 2), QN_OK);
-    assert_int_equal(qn_device_plan_stats(device).steps, 3); /* exp, add, sum */
+    assert_int_equal(plans_of(device).steps, 3); /* exp, add, sum */
     float y[3], sum;
     assert_int_equal(qn_read_f32(s, both[0], y, 3), QN_OK);
     assert_int_equal(qn_read_f32(s, both[1], &sum, 1), QN_OK);
@@ -257,7 +257,7 @@ static void test_plans_differ(void **state)
         }
         qn_scope_end(s);
     }
-    assert_true(qn_device_plan_stats(device).hits >= 11); /* the second round made nothing */
+    assert_true(plans_of(device).hits >= 11); /* the second round made nothing */
     qn_device_close(device);
 }
 
@@ -291,10 +291,10 @@ static void test_async(void **state)
         qn_scope_end(s);
         for (int k = 0; k < 8; k++)
             qn_release(kept[k]);
-        for (int i = 0; i < 1000 && qn_device_memory(device).active > device->pool.workspace_size;
+        for (int i = 0; i < 1000 && memory_of(device).active > device->pool.workspace_size;
              i++)
             usleep(1000); /* the last run's buffers are released behind its end */
-        assert_int_equal(qn_device_memory(device).active, 0);
+        assert_int_equal(memory_of(device).active, 0);
         qn_device_close(device);
     }
 }
@@ -317,9 +317,9 @@ static void test_async_twice(void **state)
         assert_int_equal(qn_wait(s), stop ? QN_CANCELLED : QN_OK);
         qn_scope_end(s);
     }
-    for (int i = 0; i < 1000 && qn_device_memory(device).active > 0; i++)
+    for (int i = 0; i < 1000 && memory_of(device).active > 0; i++)
         usleep(1000);
-    assert_int_equal(qn_device_memory(device).active, 0);
+    assert_int_equal(memory_of(device).active, 0);
     qn_device_close(device);
 }
 
@@ -371,10 +371,10 @@ static void test_eviction(void **state)
                 want += sum;
             assert_float_equal(y[0] / want, 1, 1e-5);
             qn_scope_end(s);
-            qn_plan_stats stats = qn_device_plan_stats(device);
+            qn_plan_stats stats = plans_of(device);
             assert_true(stats.bytes <= (100 << 10) || n > 20); /* the newest may exceed it alone */
         }
-    assert_true(qn_device_plan_stats(device).evictions > 30);
+    assert_true(plans_of(device).evictions > 30);
     qn_device_close(device);
 }
 

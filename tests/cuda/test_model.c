@@ -65,7 +65,7 @@ static bool run_model(qn_device *dev, const char *path, bool cuda, run *r)
     qn_model_options options = {.size = sizeof options, .no_tokenizer = true};
     bool ok = qn_model_open(&model, dev, path, &options, &err) == QN_OK;
     if (ok) {
-        qn_model_info info;
+        qn_model_info info = QN_INIT(qn_model_info);
         qn_model_get_info(model, &info);
         r->vocab = info.vocab_size;
         ok = qn_session_open(&session, model, NULL, &err) == QN_OK &&
@@ -140,7 +140,7 @@ int main(int argc, char **argv)
         compare(cpu, cuda, argv[i]);
     if (argc < 2)
         compare_golden(cpu, cuda);
-    check(qn_device_memory(cuda).active == 0, "memory", "all are back");
+    check(memory_of(cuda).active == 0, "memory", "all are back");
     qn_device_close(cuda);
     qn_device_close(cpu);
     printf("%d failed\n", n_failed);

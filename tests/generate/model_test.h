@@ -30,7 +30,7 @@ static inline qn_model *open_model(qn_device *device, const char *name, bool wit
 
 static inline size_t vocab_of(const qn_model *model)
 {
-    qn_model_info info;
+    qn_model_info info = QN_INIT(qn_model_info);
     qn_model_get_info(model, &info);
     return (size_t)info.vocab_size;
 }

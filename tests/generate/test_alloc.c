@@ -29,7 +29,7 @@ static qn_status generate(job *j, qn_model *model, float temperature, int32_t *o
     qn_session_options so = {.size = sizeof so, .context = 64, .prefill_chunk = 4};
     qn_generation_options go = {.size = sizeof go, .max_tokens = n, .ignore_stop = true};
     qn_generation *g = NULL;
-    go.sampling = (qn_sampling){.temperature = temperature,
+    go.sampling = &(qn_sampling){.size = sizeof(qn_sampling), .temperature = temperature,
                                 .top_p = temperature > 0 ? 0.9f : 0,
                                 .repeat_penalty = temperature > 0 ? 1.1f : 0,
                                 .seed = 3};
@@ -203,7 +203,7 @@ static void test_memory_limits(void **state)
         }
         qn_model_close(model);
         assert_true(status == QN_OK || status == QN_LIMIT);
-        assert_true(qn_device_memory(device).peak <= limit);
+        assert_true(memory_of(device).peak <= limit);
         refused += status != QN_OK;
         qn_device_close(device);
         if (status == QN_OK)

@@ -151,7 +151,7 @@ static void check_token_by_token(const fixture *f)
         assert_int_equal(qn_session_step_greedy(greedy, f->ids[i], &next, &err), QN_OK);
         assert_int_equal(next, largest(row(f, 0, i), f->vocab));
     }
-    assert_int_equal(qn_device_plan_stats(f->device).donation_copies, 0); /* caches stay in place */
+    assert_int_equal(plans_of(f->device).donation_copies, 0); /* caches stay in place */
     qn_session_close(session);
     qn_session_close(greedy);
 }
@@ -459,7 +459,7 @@ static void sample_tokens(int threads, int64_t chunk, uint64_t seed, const int32
     qn_error err = {0};
     qn_generation *g;
     qn_generation_options o = {.size = sizeof o, .max_tokens = (int64_t)n_out, .ignore_stop = true};
-    o.sampling = (qn_sampling){.size = sizeof o.sampling,
+    o.sampling = &(qn_sampling){.size = sizeof(qn_sampling),
                                .temperature = 1.1f,
                                .top_p = 0.95f,
                                .repeat_penalty = 1.2f,
@@ -471,7 +471,7 @@ static void sample_tokens(int threads, int64_t chunk, uint64_t seed, const int32
     int32_t last;
     assert_int_equal(qn_generation_next(g, &last, &err), QN_OK);
     assert_int_equal(last, -1);
-    qn_metrics m;
+    qn_metrics m = QN_INIT(qn_metrics);
     qn_generation_get_metrics(g, &m);
     assert_int_equal(m.finish, QN_FINISH_LENGTH);
     assert_int_equal(m.generated_tokens, n_out);

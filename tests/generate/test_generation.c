@@ -15,7 +15,7 @@ static void generate(qn_model *model, const int32_t *prompt, size_t held, bool n
     qn_session *session = open_session(model, 0, 1);
     qn_generation *g;
     qn_error err = {0};
-    qn_metrics m;
+    qn_metrics m = QN_INIT(qn_metrics);
     int32_t *before = malloc(PROMPT * sizeof *before);
     memcpy(before, prompt, PROMPT * sizeof *before);
     qn_generation_options o = {.size = sizeof o,
@@ -23,7 +23,7 @@ static void generate(qn_model *model, const int32_t *prompt, size_t held, bool n
                                .ignore_stop = true,
                                .before = named ? before : NULL,
                                .n_before = named ? held : 0};
-    o.sampling = (qn_sampling){.size = sizeof o.sampling,
+    o.sampling = &(qn_sampling){.size = sizeof(qn_sampling),
                                .temperature = temperature,
                                .repeat_penalty = 1.5f,
                                .repeat_last = -1,

@@ -20,10 +20,10 @@ static void *golden(const qn_tensors *file, const char *name, size_t *bytes)
     qn_error err = {0};
     if (!t)
         fail_msg("golden tensor %s is missing", name);
-    void *data = malloc(t->size);
-    if (qn_tensors_read_bytes(file, t, 0, t->size, data, &err) != QN_OK)
+    void *data = malloc(t->bytes);
+    if (qn_tensors_read_bytes(file, t, 0, t->bytes, data, &err) != QN_OK)
         fail_msg("%s", err.message);
-    *bytes = t->size;
+    *bytes = t->bytes;
     return data;
 }
 

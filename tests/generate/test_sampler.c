@@ -228,14 +228,14 @@ static void test_shapes(void **state)
         for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
             for (size_t k = 0; k < sizeof top_p / sizeof *top_p; k++)
                 if (shape != WIDE || top_p[k] < 0.995f) /* where it ends is a matter of rounding */
-                    check_shape(shape, vocabs[v], &(qn_sampling){.top_p = top_p[k]});
-            check_shape(shape, vocabs[v], &(qn_sampling){.top_p = 0.8f, .min_p = 0.3f});
-            check_shape(shape, vocabs[v], &(qn_sampling){.top_p = 0.8f, .top_k = 300});
-            check_shape(shape, vocabs[v], &(qn_sampling){.top_k = 300, .min_p = 0.02f});
+                    check_shape(shape, vocabs[v], &(qn_sampling){.size = sizeof(qn_sampling), .top_p = top_p[k]});
+            check_shape(shape, vocabs[v], &(qn_sampling){.size = sizeof(qn_sampling), .top_p = 0.8f, .min_p = 0.3f});
+            check_shape(shape, vocabs[v], &(qn_sampling){.size = sizeof(qn_sampling), .top_p = 0.8f, .top_k = 300});
+            check_shape(shape, vocabs[v], &(qn_sampling){.size = sizeof(qn_sampling), .top_k = 300, .min_p = 0.02f});
         }
-    check_shape(FLAT, MOST, &(qn_sampling){.top_p = 0.9f});
-    check_shape(TIES, MOST, &(qn_sampling){.top_p = 0.9f});
-    check_shape(WIDE, MOST, &(qn_sampling){.top_p = 0.9f, .top_k = 50});
+    check_shape(FLAT, MOST, &(qn_sampling){.size = sizeof(qn_sampling), .top_p = 0.9f});
+    check_shape(TIES, MOST, &(qn_sampling){.size = sizeof(qn_sampling), .top_p = 0.9f});
+    check_shape(WIDE, MOST, &(qn_sampling){.size = sizeof(qn_sampling), .top_p = 0.9f, .top_k = 50});
 }
 
 /* ---- the passes over all logits ------------------------------------------------------- */
@@ -357,10 +357,10 @@ static void test_frequencies(void **state)
 {
     (void)state;
     for (int seeds = 0; seeds < 2; seeds++) {
-        check_frequencies(&(qn_sampling){.temperature = 1}, seeds);
-        check_frequencies(&(qn_sampling){.temperature = 0.5f, .top_k = 12}, seeds);
-        check_frequencies(&(qn_sampling){.temperature = 1.7f, .top_p = 0.8f}, seeds);
-        check_frequencies(&(qn_sampling){.temperature = 1, .min_p = 0.1f}, seeds);
+        check_frequencies(&(qn_sampling){.size = sizeof(qn_sampling), .temperature = 1}, seeds);
+        check_frequencies(&(qn_sampling){.size = sizeof(qn_sampling), .temperature = 0.5f, .top_k = 12}, seeds);
+        check_frequencies(&(qn_sampling){.size = sizeof(qn_sampling), .temperature = 1.7f, .top_p = 0.8f}, seeds);
+        check_frequencies(&(qn_sampling){.size = sizeof(qn_sampling), .temperature = 1, .min_p = 0.1f}, seeds);
     }
 }
 
@@ -373,27 +373,27 @@ static void test_edges(void **state)
     enum { N = sizeof logits / sizeof *logits };
     bool seen[N] = {false};
     for (uint64_t seed = 0; seed < 300; seed++) {
-        qn_sampling one = {.temperature = 9, .top_k = 1, .seed = seed};
+        qn_sampling one = {.size = sizeof one, .temperature = 9, .top_k = 1, .seed = seed};
         assert_int_equal(sample(logits, N, &one, NULL, 0), 1); /* the first of the largest */
-        qn_sampling tiny = {.temperature = 9, .top_p = 1e-30f, .seed = seed};
+        qn_sampling tiny = {.size = sizeof tiny, .temperature = 9, .top_p = 1e-30f, .seed = seed};
         assert_int_equal(sample(logits, N, &tiny, NULL, 0), 1);
-        qn_sampling equals = {.temperature = 9, .min_p = 1, .seed = seed};
+        qn_sampling equals = {.size = sizeof equals, .temperature = 9, .min_p = 1, .seed = seed};
         int32_t id = sample(logits, N, &equals, NULL, 0);
         assert_true(id == 1 || id == 3);
-        qn_sampling hot = {.temperature = 1e6f, .seed = seed};
+        qn_sampling hot = {.size = sizeof hot, .temperature = 1e6f, .seed = seed};
         seen[sample(logits, N, &hot, NULL, 0)] = true;
-        qn_sampling cold = {.temperature = 1e-30f, .seed = seed};
+        qn_sampling cold = {.size = sizeof cold, .temperature = 1e-30f, .seed = seed};
         id = sample(logits, N, &cold, NULL, 0);
         assert_true(id == 1 || id == 3);
-        qn_sampling all = {.temperature = 9, .top_k = INT32_MAX, .top_p = 1, .seed = seed};
+        qn_sampling all = {.size = sizeof all, .temperature = 9, .top_k = INT32_MAX, .top_p = 1, .seed = seed};
         id = sample(logits, N, &all, NULL, 0);
         assert_true(id < 5);
     }
     assert_true(seen[0] && seen[1] && seen[2] && seen[3] && seen[4] && !seen[5] && !seen[6]);
-    qn_sampling greedy = {.repeat_penalty = 2};
+    qn_sampling greedy = {.size = sizeof greedy, .repeat_penalty = 2};
     assert_int_equal(sample(logits, N, &greedy, (int32_t[]){1, 1, 1}, 3), 3);
     assert_int_equal(sample(logits, N, &greedy, (int32_t[]){1, 3, 1}, 3), 4);
-    assert_int_equal(sample(logits, N, &(qn_sampling){.repeat_penalty = 2, .repeat_last = 1},
+    assert_int_equal(sample(logits, N, &(qn_sampling){.size = sizeof(qn_sampling), .repeat_penalty = 2, .repeat_last = 1},
                             (int32_t[]){3, 1}, 2),
                      3);
 }
@@ -411,7 +411,7 @@ static void test_last_draw(void **state)
             size_t last = vocab > 5 ? vocab - 4 : vocab;
             for (size_t i = last; i < vocab; i++)
                 logits[i] = -INFINITY;
-            qn_sampling p = {.temperature = 1, .seed = seeds[k]};
+            qn_sampling p = {.size = sizeof p, .temperature = 1, .seed = seeds[k]};
             assert_int_equal(sample(logits, vocab, &p, NULL, 0), last - 1);
         }
 }
@@ -433,17 +433,17 @@ static void test_refusals(void **state)
 {
     (void)state;
     float fine[] = {1, 2, 3}, nan[] = {NAN, NAN}, low[] = {-INFINITY, NAN}, high[] = {1, INFINITY};
-    refuse((qn_sampling){.temperature = -1}, fine, 3, "temperature -1");
-    refuse((qn_sampling){.temperature = NAN}, fine, 3, "temperature nan");
-    refuse((qn_sampling){.temperature = INFINITY}, fine, 3, "temperature inf");
-    refuse((qn_sampling){.top_p = 1.5f}, fine, 3, "top_p 1.5");
-    refuse((qn_sampling){.top_p = NAN}, fine, 3, "top_p nan");
-    refuse((qn_sampling){.min_p = -0.25f}, fine, 3, "min_p -0.25");
-    refuse((qn_sampling){.top_k = -5}, fine, 3, "top_k -5");
-    refuse((qn_sampling){.repeat_penalty = -2}, fine, 3, "repeat_penalty -2");
-    refuse((qn_sampling){.repeat_penalty = NAN}, fine, 3, "repeat_penalty nan");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .temperature = -1}, fine, 3, "temperature -1");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .temperature = NAN}, fine, 3, "temperature nan");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .temperature = INFINITY}, fine, 3, "temperature inf");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .top_p = 1.5f}, fine, 3, "top_p 1.5");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .top_p = NAN}, fine, 3, "top_p nan");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .min_p = -0.25f}, fine, 3, "min_p -0.25");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .top_k = -5}, fine, 3, "top_k -5");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .repeat_penalty = -2}, fine, 3, "repeat_penalty -2");
+    refuse((qn_sampling){.size = sizeof(qn_sampling), .repeat_penalty = NAN}, fine, 3, "repeat_penalty nan");
     for (int t = 0; t < 2; t++) {
-        qn_sampling p = {.temperature = (float)t, .top_p = 0.5f};
+        qn_sampling p = {.size = sizeof p, .temperature = (float)t, .top_p = 0.5f};
         refuse(p, nan, 2, "not numbers");
         refuse(p, low, 2, "not numbers");
         refuse(p, high, 2, "not numbers");

@@ -127,7 +127,7 @@ static bool opens(const char *path)
     }
     for (size_t i = 0; i < qn_tensors_count(t); i++) {
         const qn_tensor_info *info = qn_tensors_get(t, i);
-        size_t bytes = info->size < LARGEST_READ ? (size_t)info->size : LARGEST_READ;
+        size_t bytes = info->bytes < LARGEST_READ ? (size_t)info->bytes : LARGEST_READ;
         char *out = malloc(bytes + 1);
         err = (qn_error){0};
         status = qn_tensors_read_bytes(t, info, 0, bytes, out, &err);

@@ -226,7 +226,7 @@ static void test_read(void **state)
     assert_int_equal(b->ndim, 2);
     assert_int_equal(b->shape[1], 3);
     assert_int_equal(b->offset, 8 + sizeof header - 1 + 4);
-    assert_int_equal(b->size, 12);
+    assert_int_equal(b->bytes, 12);
     unsigned char buffer[12];
     assert_int_equal(qn_tensors_read_bytes(reader, b, 2, 10, buffer, NULL), QN_OK);
     for (int i = 0; i < 10; i++)
@@ -387,8 +387,8 @@ static void test_foreign_files(void **state)
             fail_msg("%s", err.message);
         for (size_t i = 0; i < qn_tensors_count(reader); i++) {
             const qn_tensor_info *t = qn_tensors_get(reader, i);
-            void *bytes = malloc((size_t)t->size + 1);
-            assert_int_equal(qn_tensors_read_bytes(reader, t, 0, (size_t)t->size, bytes, NULL),
+            void *bytes = malloc((size_t)t->bytes + 1);
+            assert_int_equal(qn_tensors_read_bytes(reader, t, 0, (size_t)t->bytes, bytes, NULL),
                              QN_OK);
             free(bytes);
         }
@@ -433,9 +433,9 @@ static void test_write(void **state)
         assert_int_equal(t->ndim, w->ndim);
         assert_memory_equal(t->shape, w->shape, (size_t)w->ndim * sizeof *w->shape);
         unsigned char bytes[24];
-        assert_int_equal(qn_tensors_read_bytes(reader, t, 0, (size_t)t->size, bytes, NULL), QN_OK);
-        if (t->size > 0)
-            assert_memory_equal(bytes, w->data, (size_t)t->size);
+        assert_int_equal(qn_tensors_read_bytes(reader, t, 0, (size_t)t->bytes, bytes, NULL), QN_OK);
+        if (t->bytes > 0)
+            assert_memory_equal(bytes, w->data, (size_t)t->bytes);
         if (w->dtype == QN_F64 || w->dtype == QN_F32)
             assert_int_equal(t->offset % (w->dtype == QN_F64 ? 8 : 4), 0);
     }

@@ -33,8 +33,8 @@ static qn_tensors *open_tensors(const char *path)
 static char *read_tensor(const qn_tensors *file, const qn_tensor_info *t)
 {
     qn_error err = {0};
-    char *data = malloc((size_t)t->size + 1);
-    if (qn_tensors_read_bytes(file, t, 0, (size_t)t->size, data, &err) != QN_OK)
+    char *data = malloc((size_t)t->bytes + 1);
+    if (qn_tensors_read_bytes(file, t, 0, (size_t)t->bytes, data, &err) != QN_OK)
         fail_msg("%s", err.message);
     return data;
 }
@@ -45,23 +45,23 @@ static void assert_same(const qn_tensors *a, const qn_tensors *b)
     for (size_t i = 0; i < qn_tensors_count(a); i++) {
         const qn_tensor_info *x = qn_tensors_get(a, i), *y = qn_tensors_get(b, i);
         assert_string_equal(x->name, y->name);
-        if (x->dtype != y->dtype || x->ndim != y->ndim || x->size != y->size)
+        if (x->dtype != y->dtype || x->ndim != y->ndim || x->bytes != y->bytes)
             fail_msg("%s: %s, %d axes, %llu bytes", x->name, qn_dtype_name(x->dtype), x->ndim,
-                     (unsigned long long)x->size);
+                     (unsigned long long)x->bytes);
         assert_memory_equal(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape);
         char *p = read_tensor(a, x), *q = read_tensor(b, y);
-        if (memcmp(p, q, (size_t)x->size) != 0)
+        if (memcmp(p, q, (size_t)x->bytes) != 0)
             fail_msg("%s: values differ", x->name);
         /* in pieces, and backwards */
-        for (uint64_t at = 0; at < x->size; at += 5) {
-            size_t n = x->size - at < 5 ? (size_t)(x->size - at) : 5;
-            assert_int_equal(qn_tensors_read_bytes(a, x, x->size - at - n, n, p, NULL), QN_OK);
-            assert_memory_equal(p, q + x->size - at - n, n);
-            if (x->size > 4096)
+        for (uint64_t at = 0; at < x->bytes; at += 5) {
+            size_t n = x->bytes - at < 5 ? (size_t)(x->bytes - at) : 5;
+            assert_int_equal(qn_tensors_read_bytes(a, x, x->bytes - at - n, n, p, NULL), QN_OK);
+            assert_memory_equal(p, q + x->bytes - at - n, n);
+            if (x->bytes > 4096)
                 break; /* each step back inflates anew */
         }
-        for (uint64_t at = 0; at < x->size; at += 7) {
-            size_t n = x->size - at < 7 ? (size_t)(x->size - at) : 7;
+        for (uint64_t at = 0; at < x->bytes; at += 7) {
+            size_t n = x->bytes - at < 7 ? (size_t)(x->bytes - at) : 7;
             assert_int_equal(qn_tensors_read_bytes(a, x, at, n, p, NULL), QN_OK);
             assert_memory_equal(p, q + at, n);
         }
@@ -145,8 +145,8 @@ static void test_bad_files(void **state)
         qn_status status = qn_tensors_open(&t, file_path(line), &err);
         if (!strncmp(line, "read-", 5) && status == QN_OK) {
             const qn_tensor_info *info = qn_tensors_get(t, 0);
-            char *data = malloc((size_t)info->size);
-            status = qn_tensors_read_bytes(t, info, 0, (size_t)info->size, data, &err);
+            char *data = malloc((size_t)info->bytes);
+            status = qn_tensors_read_bytes(t, info, 0, (size_t)info->bytes, data, &err);
             free(data);
         } else {
             assert_null(t);
@@ -379,7 +379,7 @@ static void test_failed_allocations(void **state)
             qn_status status = qn_tensors_open(&t, file_path(names[i]), &err);
             for (size_t k = 0; status == QN_OK && k < qn_tensors_count(t); k++) {
                 const qn_tensor_info *info = qn_tensors_get(t, k);
-                status = qn_tensors_read_bytes(t, info, 0, (size_t)info->size, data, &err);
+                status = qn_tensors_read_bytes(t, info, 0, (size_t)info->bytes, data, &err);
             }
             more = fail_allocation_end();
             assert_int_equal(status, more ? QN_MEMORY : QN_OK);

@@ -158,11 +158,11 @@ static inline void *golden_tensor(const qn_tensors *file, const char *name, size
     const qn_tensor_info *t = qn_tensors_find(file, name);
     if (!t)
         fail_msg("golden tensor %s is missing", name);
-    void *data = malloc(t->size + 1);
+    void *data = malloc(t->bytes + 1);
     qn_error err = {0};
-    if (qn_tensors_read_bytes(file, t, 0, t->size, data, &err) != QN_OK)
+    if (qn_tensors_read_bytes(file, t, 0, t->bytes, data, &err) != QN_OK)
         fail_msg("%s", err.message);
-    *n = t->size / 4;
+    *n = t->bytes / 4;
     return data;
 }
 

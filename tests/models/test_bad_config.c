@@ -83,7 +83,7 @@ static void refused(const char *path, qn_status code, const char *parts, const c
     for (char *save, *part = strtok_r(copy, "|", &save); part; part = strtok_r(NULL, "|", &save))
         if (!strstr(err.message, part))
             fail_msg("%s: \"%s\" lacks \"%s\"", what, err.message, part);
-    assert_int_equal(qn_device_memory(device).active, 0);
+    assert_int_equal(memory_of(device).active, 0);
 }
 
 /* The value of a field replaced; NULL: the field renamed, so that it is missing. */

@@ -473,7 +473,7 @@ static void check_bf16_info(qn_device *device, const char *name)
     char path[600];
     qn_error err = {0};
     qn_model *wide, *half;
-    qn_model_info a, b;
+    qn_model_info a = QN_INIT(qn_model_info), b = a;
     qn_model_options o = {.size = sizeof o, .no_tokenizer = true};
     golden_directory(path, sizeof path, name);
     assert_int_equal(qn_model_open(&wide, device, path, &o, &err), QN_OK);

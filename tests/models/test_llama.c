@@ -223,10 +223,9 @@ static void test_greedy(void **state)
             qn_generation *g;
             qn_generation_options o = {.size = sizeof o, .max_tokens = (int64_t)n_greedy,
                                        .ignore_stop = true};
-            if (sampled) { /* a filter that leaves one token: samples from logits on the host */
-                o.sampling.temperature = 1;
-                o.sampling.top_k = 1;
-            }
+            qn_sampling best = {.size = sizeof best, .temperature = 1, .top_k = 1};
+            if (sampled) /* a filter that leaves one token: samples from logits on the host */
+                o.sampling = &best;
             assert_int_equal(
                 qn_generation_begin(&g, session, tokens, (size_t)*n_prompt, &o, &err), QN_OK);
             for (size_t k = 0; k < n_greedy; k++) {

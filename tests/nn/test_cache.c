@@ -104,7 +104,7 @@ static void test_failed_commit(void **state)
         assert_int_equal(cache.length, 2 * PIECE);
         assert_memory_equal(y, want, sizeof y);
         qn__cache_end(&cache);
-        assert_int_equal(qn_device_memory(device).active, 0); /* nothing is left */
+        assert_int_equal(memory_of(device).active, 0); /* nothing is left */
     }
     qn_device_close(device);
 }

@@ -50,7 +50,7 @@ static inline int open_rigs(rig *rigs)
 static inline void close_rigs(rig *rigs, int n)
 {
     for (int i = 0; i < n; i++) {
-        assert_int_equal(qn_device_memory(rigs[i].device).active, 0); /* nothing is left */
+        assert_int_equal(memory_of(rigs[i].device).active, 0); /* nothing is left */
         qn_device_close(rigs[i].device);
     }
 }

@@ -104,9 +104,9 @@ static void test_moving_place(void **state)
         cache = qn_retain(y);
         qn_scope_end(s);
         if (i == 0)
-            first = qn_device_plan_stats(rigs[0].device);
+            first = plans_of(rigs[0].device);
     }
-    qn_plan_stats last = qn_device_plan_stats(rigs[0].device);
+    qn_plan_stats last = plans_of(rigs[0].device);
     assert_int_equal(last.misses, first.misses);
     assert_int_equal(last.rebinds, first.rebinds);
     assert_int_equal(last.hits, first.hits + ROWS - 1);

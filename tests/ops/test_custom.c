@@ -290,7 +290,7 @@ static void test_plans(void **state)
         read_custom(device, b, y);
         assert_true(y[0] == 2 && y[1] == 4 && y[2] == 6);
     }
-    assert_int_equal(qn_device_plan_stats(device).misses, 2);
+    assert_int_equal(plans_of(device).misses, 2);
     for (int i = 0; i < 6; i++) {
         const bent_params params = {i % 2 ? 2 : 3, 1, 1};
         qn_scope *s = qn_scope_begin(device);
@@ -300,7 +300,7 @@ static void test_plans(void **state)
         assert_true(y[0] == (float)params.scale);
         qn_scope_end(s);
     }
-    assert_int_equal(qn_device_plan_stats(device).misses, 4);
+    assert_int_equal(plans_of(device).misses, 4);
     qn_device_close(device);
 }
 
@@ -334,7 +334,7 @@ static void test_names(void **state)
         qn_primitive_def def;
         const char *part;
     } bad[] = {
-        {{.size = 8, .name = "x"}, "size is not"},
+        {{.size = 0, .name = "x"}, "qn_primitive_def.size"},
         {{.size = sizeof bent, .name = "a b"}, "letters, digits"},
         {{.size = sizeof bent, .name = "x"}, "version is below 1"},
         {{.size = sizeof bent, .name = "x", .version = 1, .n_inputs = 9}, "n_inputs is not 1 to 8"},
