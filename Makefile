@@ -70,8 +70,10 @@ new-op: ## NAME=...: a new operation with its test (KIND=elementwise or kernel)
 new-model: ## NAME=...: a new model family with its golden test
 	@scripts/new-model "$(NAME)"
 
-install: all ## install into PREFIX (Meson's default: /usr/local)
-	@meson install -C $(BUILD)
+install: $(BUILD)/build.ninja listed ## install into PREFIX (Meson's default: /usr/local), below DESTDIR where that is set
+	@[ -z "$(PREFIX)" ] || meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))
+	$(call build,$(BUILD))
+	@meson install -C $(BUILD) --no-rebuild --quiet
 
 sanitized: $(SANITIZED)/build.ninja listed
 	$(call build,$(SANITIZED))
@@ -93,7 +95,7 @@ $(THREADED)/build.ninja: | setup
 	$(call configure,$(THREADED) --buildtype=debugoptimized -Db_sanitize=thread)
 
 $(ARM)/build.ninja: | $(ARM)-root/root.ini
-	$(call configure,$(ARM) -Dman=disabled --cross-file $(ARM)-root/root.ini \
+	$(call configure,$(ARM) --cross-file $(ARM)-root/root.ini \
 	    --cross-file scripts/cross/aarch64-linux-gnu.ini)
 
 $(ARM)-root/root.ini: scripts/cross/make-root | setup-tests

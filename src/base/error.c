@@ -7,12 +7,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define TEXT(x) #x
-#define VERSION_TEXT(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
-
 const char *qn_version(void)
 {
-    return VERSION_TEXT(QN_VERSION_MAJOR, QN_VERSION_MINOR, QN_VERSION_PATCH);
+    return QN_VERSION; /* of meson.build */
 }
 
 const char *qn_status_text(qn_status status)

@@ -31,8 +31,11 @@ int command_info(arguments *a);
 void help_overview(FILE *to);
 void help_command(const command *c);
 
-/* The source of a manual page for scdoc: "quern" or "quern-chat" ...; false where there is no such page. */
+/* pages.c: a manual page in mdoc(7), "quern" or "quern-chat" ...; false where there is no such page. */
 bool help_page(const char *name);
+
+/* completions.c: what "bash", "zsh" or "fish" reads to complete a line; false for another shell. */
+bool help_completions(const char *shell);
 
 /* chat_commands.c: the commands inside a chat, one a line: its form, two spaces at least, what it does. */
 typedef struct chat_command_help {

@@ -39,10 +39,10 @@ static bool has_tokenizer(const char *directory)
     return has_file(directory, "tokenizer.json") || has_file(directory, "tokenizer.model");
 }
 
-/* Beside the binary (a build tree's or an installation's), else where it was built or installed. */
+/* As it lies to the binary (of an installation, of a build tree), else where it was installed. */
 static bool locate_built_in(char path[PATH_ROOM])
 {
-    static const char *const beside[] = {"../share/quern/models/demo", "../../../models/demo"};
+    static const char *const beside[] = {"../share/quern/models/demo", "../../models/demo"};
     char self[4000];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n > 0) {
@@ -54,13 +54,8 @@ static bool locate_built_in(char path[PATH_ROOM])
                 return true;
         }
     }
-    static const char *const built[] = {QN_DEMO_INSTALLED, QN_DEMO_SOURCE};
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, PATH_ROOM, "%s", built[i]);
-        if (has_config(path))
-            return true;
-    }
-    return false;
+    snprintf(path, PATH_ROOM, "%s", QN_DEMO_INSTALLED);
+    return has_config(path);
 }
 
 /* One part of a path that can lead nowhere else. */

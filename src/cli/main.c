@@ -63,6 +63,14 @@ static int print_page(const char *name)
     return 2;
 }
 
+static int print_completions(const char *shell)
+{
+    if (shell && help_completions(shell))
+        return 0;
+    fprintf(stderr, "quern: --completions: it is bash, zsh or fish, not \"%s\"\n", shell ? shell : "");
+    return 2;
+}
+
 static const command *find_command(const char *name)
 {
     const char *names[MOST_COMMANDS];
@@ -105,6 +113,8 @@ static int dispatch(int argc, char **argv)
         return print_help(argv[2]);
     if (!strcmp(argv[1], "--man"))
         return print_page(argv[2]);
+    if (!strcmp(argv[1], "--completions"))
+        return print_completions(argv[2]);
     const command *c = find_command(argv[1]);
     return c ? run_command(c, argc - 1, argv + 1) : 2;
 }
