@@ -5,6 +5,7 @@ BUILD ?= build
 SANITIZED = $(BUILD)-asan
 THREADED = $(BUILD)-tsan
 ARM = $(BUILD)-arm
+CLANG = $(BUILD)-clang
 QUERN = $(BUILD)/src/cli/quern
 
 # On a terminal ninja shows its progress on one line; elsewhere only what compilers say.
@@ -43,6 +44,10 @@ check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBeh
 check-tsan: setup $(THREADED)/build.ninja listed ## the tests under ThreadSanitizer
 	$(call build,$(THREADED))
 	@scripts/run-tests --quick $(THREADED)
+
+check-clang: $(CLANG)/build.ninja listed ## the quick tests as Clang builds them, without a warning
+	$(call build,$(CLANG))
+	@scripts/run-tests --quick $(CLANG)
 
 check-arm: $(ARM)/build.ninja listed ## the quick tests as AArch64 programs, under qemu: half an hour or more
 	$(call build,$(ARM))
@@ -94,6 +99,10 @@ $(SANITIZED)/build.ninja: | setup
 $(THREADED)/build.ninja: | setup
 	$(call configure,$(THREADED) --buildtype=debugoptimized -Db_sanitize=thread)
 
+$(CLANG)/build.ninja: export CC = clang
+$(CLANG)/build.ninja: | setup-tests
+	$(call configure,$(CLANG) -Dwerror_own=true)
+
 $(ARM)/build.ninja: | $(ARM)-root/root.ini
 	$(call configure,$(ARM) --cross-file $(ARM)-root/root.ini \
 	    --cross-file scripts/cross/aarch64-linux-gnu.ini)
@@ -102,9 +111,9 @@ $(ARM)-root/root.ini: scripts/cross/make-root | setup-tests
 	@scripts/cross/make-root $(ARM)-root
 
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(SANITIZED) $(THREADED) $(ARM) $(ARM)-root build-faults build-faults-2
+	@rm -rf $(BUILD) $(SANITIZED) $(THREADED) $(CLANG) $(ARM) $(ARM)-root build-faults build-faults-2
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 
-.PHONY: all setup setup-tests demo test check check-asan check-tsan check-arm faults fuzz bench fmt new-op new-model install sanitized clean help listed
+.PHONY: all setup setup-tests demo test check check-asan check-tsan check-clang check-arm faults fuzz bench fmt new-op new-model install sanitized clean help listed

@@ -5,6 +5,7 @@
  */
 #include "cli/chat.h"
 #include "cli/commands.h"
+#include "cli/foreign.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
@@ -214,6 +215,12 @@ void chat_command_run(chat *s, const char *line)
         else if (text_append(&argument, line, length))
             actions[i].run(s, argument.data);
         qn_text_free(&argument);
+        return;
+    }
+    const char *ours;
+    if (foreign_chat_command(word, &ours)) {
+        usage_error(s, "quern chat: there is no command %s; ", word);
+        foreign_advise(ours);
         return;
     }
     const char *nearest = options_nearest(word, name_of, N_CHAT_COMMANDS);

@@ -3,6 +3,7 @@
  * quern generate: a prompt in, text out. The text alone goes to standard output; progress (on a terminal),
  * speed and errors go to standard error. Without -m the built-in model answers.
  */
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/reply.h"
@@ -39,7 +40,8 @@ static qn_status encode_prompt(const loaded *l, const arguments *a, const char *
 
 /* ---- output ------------------------------------------------------------------------------------------------ */
 
-static void print_json(const reply *r, double load)
+/* `cancelled`: by Ctrl-C; what came before is there. */
+static void print_json(const reply *r, double load, bool cancelled)
 {
     const qn_metrics *m = &r->metrics;
     printf("{\"text\":");
@@ -47,7 +49,7 @@ static void print_json(const reply *r, double load)
     printf(",\"finish\":\"%s\",\"prompt_tokens\":%llu,\"generated_tokens\":%llu,"
            "\"load_seconds\":%.6f,\"prefill_seconds\":%.6f,\"decode_seconds\":%.6f,"
            "\"peak_bytes\":%zu}\n",
-           m->finish == QN_FINISH_STOP ? "stop" : "length", (unsigned long long)m->prompt_tokens,
+           m->finish == QN_FINISH_STOP ? "stop" : cancelled ? "cancelled" : "length", (unsigned long long)m->prompt_tokens,
            (unsigned long long)m->generated_tokens, load, m->prefill_seconds, m->decode_seconds,
            m->peak_bytes);
 }
@@ -88,8 +90,8 @@ static int answer(const arguments *a, const loaded *l, qn_session *session, cons
     if (!a->json && !r.write_failed && (r.text.n || status == QN_OK))
         putchar('\n');
     int code = status == QN_OK ? 0 : failed(&err);
-    if (a->json && status == QN_OK)
-        print_json(&r, l->seconds);
+    if (a->json && (status == QN_OK || status == QN_CANCELLED))
+        print_json(&r, l->seconds, status == QN_CANCELLED);
     if ((isatty(STDERR_FILENO) || a->verbose) && code != 1)
         reply_print_speed(&r.metrics, 0);
     if (a->verbose)
@@ -114,28 +116,77 @@ static int run_loaded(const arguments *a, const loaded *l, const char *prompt, s
     return code;
 }
 
-int command_generate(arguments *a)
+/* ---- the prompt -------------------------------------------------------------------------------------------- */
+
+static int wrong_usage(const char *what)
 {
-    if (!a->prompt) {
-        fprintf(stderr, "quern generate: there is no prompt; give one with -p TEXT, or -p - for "
-                        "standard input\n");
-        return 2;
-    }
-    catch_interrupts(true);
-    qn_error err = {0};
+    fprintf(stderr, "quern generate: %s\n", what);
+    return 2;
+}
+
+/* Appends a whole input, without the newlines at its end. */
+static qn_status append_input(qn_text *prompt, const char *path, qn_error *err)
+{
     char *input = NULL;
-    size_t size = strlen(a->prompt);
-    if (!strcmp(a->prompt, "-")) {
-        if (read_input("-", &input, &size, &err) != QN_OK)
-            return failed(&err);
+    size_t size;
+    if (read_input(path, &input, &size, err) == QN_OK) {
         while (size && (input[size - 1] == '\n' || input[size - 1] == '\r'))
             size--;
+        if (!text_append(prompt, input, size))
+            qn__fail_memory(err, "a prompt");
+    }
+    free(input);
+    return err->code;
+}
+
+/* -p, -f or standard input; and behind a -p or -f what is piped in, as in `cat notes | quern generate -p "Sum this
+ * up:"`. A standard input that is no pipe and no file is not read, so that nothing waits for a terminal. */
+static qn_status gather_prompt(const arguments *a, qn_text *prompt, qn_error *err)
+{
+    if (a->prompt && !strcmp(a->prompt, "-"))
+        return append_input(prompt, "-", err);
+    if (a->prompt_file)
+        append_input(prompt, a->prompt_file, err);
+    else if (!text_append(prompt, a->prompt, strlen(a->prompt)))
+        qn__fail_memory(err, "a prompt");
+    bool from_stdin = a->prompt_file && !strcmp(a->prompt_file, "-");
+    if (err->code != QN_OK || from_stdin || !input_is_piped())
+        return err->code;
+    size_t before = prompt->n;
+    if (before && !text_append(prompt, "\n", 1))
+        return qn__fail_memory(err, "a prompt");
+    size_t joined = prompt->n;
+    if (append_input(prompt, "-", err) == QN_OK && prompt->n == joined)
+        prompt->data[prompt->n = before] = 0; /* nothing was piped in */
+    return err->code;
+}
+
+#define NO_PROMPT "there is no prompt; give one with -p TEXT or -f FILE, or pipe it in"
+
+int command_generate(arguments *a)
+{
+    if (a->prompt && a->prompt_file)
+        return wrong_usage("the prompt comes from -p or from -f, not both");
+    if (a->raw && a->system)
+        return wrong_usage("--system belongs to a chat; with --raw, write it into the prompt");
+    bool piped = !a->prompt && !a->prompt_file && input_is_piped();
+    if (!a->prompt && !a->prompt_file && !piped)
+        return wrong_usage(NO_PROMPT);
+    if (piped)
+        a->prompt = "-";
+    catch_interrupts(true);
+    qn_error err = {0};
+    qn_text prompt = {0};
+    gather_prompt(a, &prompt, &err);
+    if (err.code != QN_OK || (piped && !prompt.n)) {
+        qn_text_free(&prompt);
+        return err.code != QN_OK ? failed(&err) : wrong_usage(NO_PROMPT);
     }
     loaded l;
     int code = open_loaded(&l, a, false);
     if (!code)
-        code = run_loaded(a, &l, input ? input : a->prompt, size);
+        code = run_loaded(a, &l, prompt.data ? prompt.data : "", prompt.n);
     close_loaded(&l);
-    free(input);
+    qn_text_free(&prompt);
     return code;
 }

@@ -3,8 +3,10 @@
  * The quern command: picks the subcommand.
  */
 #include "cli/commands.h"
+#include "cli/foreign.h"
 #include "quern/quern.h"
 
+#include <signal.h>
 #include <string.h>
 
 const command commands[] = {
@@ -79,6 +81,12 @@ static const command *find_command(const char *name)
         if (!strcmp(name, names[i]))
             return &commands[i];
     }
+    const char *ours;
+    if (foreign_command(name, &ours)) {
+        fprintf(stderr, "quern: unknown command \"%s\"; ", name);
+        foreign_advise(ours);
+        return NULL;
+    }
     const char *nearest = options_nearest(name, names, n_commands);
     fprintf(stderr, "quern: unknown command \"%s\"%s%s%s\n", name,
             nearest ? "; did you mean " : "; see quern --help", nearest ? nearest : "",
@@ -122,6 +130,7 @@ static int dispatch(int argc, char **argv)
 /* What was printed must have arrived: a full disk is a failure, whatever the command thought. */
 int main(int argc, char **argv)
 {
+    signal(SIGPIPE, SIG_DFL); /* where nobody reads any more, this ends, too, and quietly */
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
         fprintf(stderr, "quern: standard output cannot be written\n");

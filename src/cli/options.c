@@ -3,6 +3,8 @@
  * The table of options, and parsing by it.
  */
 #include "cli/options.h"
+#include "cli/commands.h"
+#include "cli/foreign.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,7 +20,9 @@ static const option table[] = {
     {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
      "a Hugging Face model directory, or org/name[@REVISION] in its cache; else the built-in model"},
     {"prompt", 'p', OPTION_STRING, OF_GENERATE, AT(prompt), 0, 0, "TEXT",
-     "what to answer or continue; - reads standard input"},
+     "what to answer or continue; what is piped in follows it; - is standard input alone"},
+    {"file", 'f', OPTION_STRING, OF_GENERATE, AT(prompt_file), 0, 0, "FILE",
+     "the prompt is the text of FILE"},
     {"prompt", 'p', OPTION_STRING, OF_TOKENIZE, AT(prompt), 0, 0, "TEXT",
      "the text; without it FILE or standard input"},
     {"prompt", 'p', OPTION_STRING, OF_TEMPLATE, AT(prompt), 0, 0, "TEXT",
@@ -148,8 +152,28 @@ static const option *find_letter(unsigned of, char c)
     return NULL;
 }
 
+/* Which other command has the option; NULL: none. */
+static const char *other_user(const char *word)
+{
+    size_t n = word[1] == '-' ? strcspn(word + 2, "=") : 0;
+    for (size_t i = 0; i < n_commands; i++)
+        if (n ? find_option(commands[i].user.of, word + 2, n) : find_letter(commands[i].user.of, word[1]))
+            return commands[i].user.name;
+    return NULL;
+}
+
 static bool unknown(const option_user *user, const char *word)
 {
+    const char *ours, *other = other_user(word);
+    if (foreign_option(word, &ours)) {
+        fprintf(stderr, "quern %s: unknown option %s; ", user->name, word);
+        foreign_advise(ours);
+        return false;
+    }
+    if (other) {
+        fprintf(stderr, "quern %s: %s is an option of quern %s\n", user->name, word, other);
+        return false;
+    }
     const char *names[N_OPTIONS + 1];
     size_t at = 0, n = 0;
     for (const option *o; (o = options_next(user->of, &at));)
@@ -241,8 +265,10 @@ static bool take_operand(const option_user *user, const char *word, arguments *a
 /* argv[*i], and where it has a value of its own, also the next one. */
 static bool parse_option(const option_user *user, int argc, char **argv, int *i, arguments *a)
 {
-    const char *word = argv[*i], *text = NULL;
+    const char *word = argv[*i], *text = NULL, *ours;
     const option *o;
+    if (word[1] != '-' && word[2] && foreign_option(word, &ours)) /* -ngl is not -n gl */
+        return unknown(user, word);
     if (word[1] == '-') {
         const char *equals = strchr(word, '=');
         size_t length = equals ? (size_t)(equals - word) - 2 : strlen(word) - 2;

@@ -14,7 +14,8 @@ enum { MOST_TEMPLATE_VARS = 64 };
 /* What the options of all commands say. Absent: NULL, false, -1 for integers, NaN for numbers. */
 typedef struct arguments {
     const char *model, *prompt, *system, *device, *tools, *template_name;
-    const char *file; /* the word that is no option, of the commands that take one */
+    const char *file;        /* the word that is no option, of the commands that take one */
+    const char *prompt_file; /* -f */
     int64_t max_tokens, context, threads, top_k, seed;
     double temperature, top_p, min_p, repeat_penalty;
     bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt, no_history;

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -84,7 +85,6 @@ void catch_interrupts(bool insist)
         pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
         wake[0] = wake[1] = -1; /* then a signal may be seen only with the next key */
     sigaction(SIGINT, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
 }
 
 /* ---- models ------------------------------------------------------------------------------------------------ */
@@ -133,6 +133,20 @@ void close_loaded(loaded *l)
 
 enum { KEPT_TOKENS = 4 }; /* models lean on the first ones (arXiv:2309.17453); mlx-lm keeps as many */
 
+/* The cache grows as tokens come: what a model could hold by default need not fit, but what is asked for must. */
+static qn_status check_cache(const qn_model *model, int64_t context, qn_error *err)
+{
+    uint64_t bytes = qn_model_cache_bytes(model, context), there = available_memory();
+    if (bytes <= there)
+        return QN_OK;
+    int64_t fits = (int64_t)((double)context * ((double)there / (double)bytes));
+    const double gib = 1 << 30;
+    return qn__fail(err, QN_LIMIT,
+                    "--context %lld: its keys and values need %.1f GiB, and %.1f GiB of memory are there; about "
+                    "%lld positions fit",
+                    (long long)context, (double)bytes / gib, (double)there / gib, (long long)fits);
+}
+
 qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err)
 {
     qn_model_info info = QN_INIT(qn_model_info);
@@ -141,6 +155,8 @@ qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn
     qn_session_options options = {.size = sizeof options, .context = context, .cancel = &interrupted,
                                   .progress = isatty(STDERR_FILENO) ? show_prefill : NULL,
                                   .rotate = a->rotate};
+    if (a->context > 0 && check_cache(model, context, err) != QN_OK)
+        return err->code;
     if (a->rotate)
         options.keep = context > KEPT_TOKENS ? KEPT_TOKENS : context - 1;
     return qn_session_open(out, model, &options, err);
@@ -182,12 +198,27 @@ bool text_append(qn_text *text, const char *data, size_t n)
     return true;
 }
 
+bool input_is_piped(void)
+{
+    struct stat info;
+    return fstat(STDIN_FILENO, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISREG(info.st_mode));
+}
+
+/* Says what it waits for where nothing comes and someone is there to read it. */
+static void note_waiting(void)
+{
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (isatty(STDERR_FILENO) && input_is_piped() && poll(&in, 1, 2000) == 0)
+        fprintf(stderr, "reading standard input up to its end ... (</dev/null gives none)\n");
+}
+
 static qn_status read_standard_input(char **out, size_t *size, qn_error *err)
 {
     qn_text text = {0};
     char piece[1 << 16];
     ssize_t n;
     bool ok = text_append(&text, "", 0);
+    note_waiting();
     while (ok && (n = read(STDIN_FILENO, piece, sizeof piece)) != 0) {
         if (n < 0) {
             qn__fail(err, errno == EINTR ? QN_CANCELLED : QN_IO, "standard input cannot be read: %s",

@@ -24,7 +24,7 @@ double seconds(void);
 extern atomic_bool interrupted;
 
 /* From now on SIGINT sets `interrupted`, and with `insist` a second one before it is reset ends the program
- * at once. A pipe that nobody reads is an error of the write. */
+ * at once. */
 void catch_interrupts(bool insist);
 
 /* Waits until standard input has something, or its end; false when Ctrl-C or wake_input came before. Not with
@@ -53,13 +53,20 @@ typedef struct loaded {
 int open_loaded(loaded *l, const arguments *a, bool describe);
 void close_loaded(loaded *l);
 
-/* A session as the arguments ask for it, which Ctrl-C stops. */
+/* memory.c: bytes that could be had now. */
+uint64_t available_memory(void);
+
+/* A session as the arguments ask for it, which Ctrl-C stops. A --context whose keys and values would not fit into
+ * memory is refused. */
 qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err);
 
 /* What of sampling the model asks for, and what the arguments say instead. */
 qn_sampling sampling_of(const arguments *a, const qn_model *model);
 
 /* ---- input and output ------------------------------------------------------------------------ */
+
+/* Whether standard input is a pipe or a file, which someone put there to be read. */
+bool input_is_piped(void);
 
 /* All of a file, or of standard input for "-"; malloc, terminated. */
 qn_status read_input(const char *path, char **text, size_t *size, qn_error *err);

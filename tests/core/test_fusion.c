@@ -64,9 +64,6 @@ static void make_inputs(qn_scope *s, const recipe *r, qn_array **x)
         for (int e = 0; e < 7 * N; e++)
             values[e] = r->type == QN_I32 ? (double)(int)(3000 * test_random(&state))
                                           : 2 * test_random(&state);
-        int64_t n = 1;
-        for (int d = 0; d < ndims[k]; d++)
-            n *= shapes[k][d];
         qn_array *wide = qn_from(s, QN_F64, ndims[k], shapes[k], values);
         x[i] = qn_cast(s, wide, r->type);
         assert_int_equal(qn_eval(s, x[i]), QN_OK);

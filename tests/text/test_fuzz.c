@@ -136,6 +136,9 @@ static bool parses_model(const char *data, size_t n)
 
 static void begin_config(void)
 {
+    static const char no_limit[] =
+        "{\"added_tokens_decoder\":{\"0\":{\"content\":\"<unk>\",\"special\":true}},"
+        "\"model_max_length\":1e30}";
     static const char *const configs[] = {
         "{\"chat_template\":[{\"name\":\"default\",\"template\":\"{% for m in messages %}{{ "
         "'<|im_' + "
@@ -148,8 +151,7 @@ static void begin_config(void)
         "bos_token }}"
         "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] | tojson }}{{ eos_token }}{% "
         "endfor %}\"}",
-        "{\"added_tokens_decoder\":{\"0\":{\"content\":\"<unk>\",\"special\":true}},\"model_max_"
-        "length\":1e30}"};
+        no_limit};
     size_t n;
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
         fuzz_add(configs[i], strlen(configs[i]));
