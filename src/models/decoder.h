@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One transformer decoder, driven by a description. A family file (llama.c ...) fills the description
+ * One transformer decoder, driven by a description. A family file (families/llama.c ...) fills the description
  * from config.json and says how its weights are named; everything else is here.
  */
 #ifndef QN_MODELS_DECODER_H
