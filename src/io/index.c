@@ -88,6 +88,8 @@ static qn_status parse_index(qn_tensors *reader, const char *path, map_entry **m
     free(text);
     if (status == QN_OK && !found)
         status = qn__fail(err, QN_FORMAT, "%s: weight_map is missing", path);
+    if (status == QN_OK && *n == 0) /* then there is no file at all */
+        status = qn__fail(err, QN_FORMAT, "%s: weight_map is empty: it names no tensor", path);
     return status;
 }
 

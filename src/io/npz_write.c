@@ -130,6 +130,10 @@ static qn_status write_central(qn__writer *w, const entry *e, qn_error *err)
 static qn_status write_end(qn__writer *w, uint64_t n, uint64_t at, uint64_t size, qn_error *err)
 {
     unsigned char bytes[END64 + END] = {0};
+    if (n == 0) { /* readers know an empty archive by its one record, the old one */
+        put_number(bytes, 0x06054b50, 4);
+        return qn__writer_write(w, bytes, END, err);
+    }
     unsigned char *p = put_number(bytes, 0x06064b50, 4);
     p = put_number(p, 44, 8);
     p = put_number(p, VERSION, 2);

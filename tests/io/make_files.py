@@ -44,6 +44,8 @@ def numpy_files():
     np.savez_compressed(HERE / "packed.npz", **arrays, zeros=np.zeros((40, 100), "f4"))
     safetensors.numpy.save_file(plain | {"zeros": np.zeros((40, 100), "f4")},
                                 HERE / "packed.npz.expected.safetensors")
+    np.savez(HERE / "none.npz")
+    np.savez(HERE / "one.npz", a=np.float32([1.5]))
     for name, array, version in [("v1.npy", arrays["t.f4"], (1, 0)), ("v2.npy", arrays["t.i8"], (2, 0)),
                                  ("v3.npy", arrays["fortran2"], (3, 0))]:
         with open(HERE / name, "wb") as f:
@@ -78,6 +80,9 @@ def torch_files():
                                 HERE / "wrapped.pth.expected.safetensors")
     torch.save({"a": {"w": base, 3: torch.ones(1)}, "b": 1}, HERE / "nested.pth")
     safetensors.torch.save_file({"a.w": base, "a.3": torch.ones(1)}, HERE / "nested.pth.expected.safetensors")
+
+    torch.save({}, HERE / "none.pth")
+    torch.save({"a": torch.tensor([1.5])}, HERE / "one.pth")
 
     torch.save(state, HERE / "legacy.pth", _use_new_zipfile_serialization=False)
     bad("legacy.pth", None, "UNSUPPORTED", "PyTorch's pickle format from before version 1.6; load it")

@@ -146,7 +146,8 @@ static void test_fields(void **state)
         {"hidden_size", NULL, QN_FORMAT, "config.json|hidden_size", NULL, NULL},
         {"intermediate_size", NULL, QN_FORMAT, "config.json|intermediate_size|missing", NULL, NULL},
         {"num_hidden_layers", NULL, QN_FORMAT, "config.json|num_hidden_layers|missing", NULL, NULL},
-        {"num_attention_heads", NULL, QN_FORMAT, "config.json|num_attention_heads|missing", NULL, NULL},
+        {"num_attention_heads", NULL, QN_FORMAT, "config.json|num_attention_heads|missing", NULL,
+         NULL},
         {"intermediate_size", "\"80\"", QN_FORMAT, "config.json|intermediate_size", NULL, NULL},
         {"num_hidden_layers", "99999999999", QN_FORMAT, "config.json|num_hidden_layers|99999999999",
          NULL, NULL},
@@ -172,7 +173,8 @@ static void test_fields(void **state)
         {"model_type", NULL, QN_FORMAT, "config.json|model_type", NULL, NULL},
         {"rope_theta", "\"\", \"partial_rotary_factor\": 0.5", QN_FORMAT, "config.json|rope_theta",
          NULL, NULL},
-        {"rope_scaling", "{\"rope_type\": \"linear\", \"factor\": 2, \"partial_rotary_factor\": 0.5}",
+        {"rope_scaling",
+         "{\"rope_type\": \"linear\", \"factor\": 2, \"partial_rotary_factor\": 0.5}",
          QN_UNSUPPORTED, "config.json|rope_scaling|partial_rotary_factor 0.5|1", NULL, NULL},
         {"use_cache", "0, \"partial_rotary_factor\": 0.25", QN_UNSUPPORTED,
          "config.json|partial_rotary_factor 0.25", NULL, NULL},
@@ -343,6 +345,28 @@ static void test_files(void **state)
     }
 }
 
+/* Indexes and headers with no entry and with one. */
+static void test_empty_tables(void **state)
+{
+    (void)state;
+    static const char *const indexes[] = {"m/model.safetensors.index.json",
+                                          "m/pytorch_model.bin.index.json"};
+    static const char none[] = "{\"weight_map\":{}}",
+                      one[] = "{\"weight_map\":{\"a\":\"s.safetensors\"}}";
+    static const char header[] = "\2\0\0\0\0\0\0\0{}";
+    restore();
+    remove(temp_path("m/model.safetensors"));
+    for (int i = 0; i < 2; i++) {
+        temp_write(indexes[i], none, sizeof none - 1);
+        refused(temp_path("m"), QN_FORMAT, "index.json|weight_map is empty", indexes[i]);
+        temp_write(indexes[i], one, sizeof one - 1);
+        refused(temp_path("m"), QN_NOT_FOUND, "s.safetensors", indexes[i]);
+        remove(temp_path(indexes[i]));
+    }
+    temp_write("m/model.safetensors", header, sizeof header - 1);
+    refused(temp_path("m"), QN_FORMAT, "model.safetensors||missing", "no tensor");
+}
+
 static void write_config(const char *text, size_t n, qn_status code, const char *parts,
                          const char *what)
 {
@@ -397,9 +421,10 @@ static void test_generation_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields),  cmocka_unit_test(test_disagreements),
-        cmocka_unit_test(test_weights), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_json),    cmocka_unit_test(test_generation_config),
+        cmocka_unit_test(test_fields),       cmocka_unit_test(test_disagreements),
+        cmocka_unit_test(test_weights),      cmocka_unit_test(test_files),
+        cmocka_unit_test(test_json),         cmocka_unit_test(test_generation_config),
+        cmocka_unit_test(test_empty_tables),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
