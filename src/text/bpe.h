@@ -142,7 +142,9 @@ void qn__bpe_clear(qn__bpe *bpe);
 typedef struct qn__bpe_work {
     int32_t *ids, *next, *previous;
     uint64_t *heap;
-    size_t capacity, heap_capacity;
+    size_t capacity, links_capacity, heap_capacity; /* of ids, of next and previous, of heap */
+    size_t limit;                                   /* bytes that one long word may take here */
+    bool over;                                      /* one wanted more */
     qn_text mapped;
     struct qn__cached_word *cache;
 } qn__bpe_work;
@@ -155,7 +157,7 @@ void qn__bpe_work_free(qn__bpe_work *work);
 void qn__bpe_work_trim(qn__bpe_work *work);
 
 /* Appends the ids of one word, n > 0. With no_special no character, no merge and no whole word
- * gives a special token. False when memory is out. */
+ * gives a special token. False when memory is out, or work->over. */
 bool qn__bpe_encode(const qn__bpe *bpe, qn__bpe_work *work, const char *word, size_t n,
                     bool no_special, qn_tokens *out);
 

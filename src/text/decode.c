@@ -31,8 +31,19 @@ typedef struct stage {
 struct qn_decoder {
     const qn_tokenizer *tokenizer;
     unsigned flags;
+    size_t taken, given; /* bytes: of tokens, and of the text they became */
+    bool over;           /* the text would have been too long */
     stage stages[QN__MAX_DECODE_STEPS];
 };
+
+/* Whether n more bytes of text, or n bytes on their way between steps, are not too many for the
+ * tokens that came: rules that multiply a text run into it. */
+static bool is_too_much(qn_decoder *d, size_t n)
+{
+    size_t limit = d->taken < SIZE_MAX / 128 ? 64 * d->taken + (64 << 10) : SIZE_MAX / 2;
+    d->over = d->over || n > limit || d->given > limit - n;
+    return d->over;
+}
 
 static bool pass_token(qn_decoder *d, int i, const char *s, size_t n, qn_text *out);
 
@@ -126,13 +137,15 @@ static bool run_fallback(qn_decoder *d, int i, const char *s, size_t n, qn_text 
 /* ---- text ----------------------------------------------------------------------------------- */
 
 /* Appends s[0..n) with every `find` replaced; returns how many bytes at the end are left, because
- * they may begin a `find` (with all, none are). SIZE_MAX: memory is out. */
-static size_t append_replaced(qn_text *to, const char *s, size_t n, const qn_text *find,
-                              const char *put, size_t put_n, bool all)
+ * they may begin a `find` (with all, none are). SIZE_MAX: memory is out, or it is too much for d
+ * (which may be NULL). */
+static size_t append_replaced(qn_decoder *d, qn_text *to, const char *s, size_t n,
+                              const qn_text *find, const char *put, size_t put_n, bool all)
 {
     size_t at = 0, left = 0;
     for (const char *hit; (hit = memmem(s + at, n - at, find->data, find->n));) {
-        if (!qn__text_append(to, s + at, (size_t)(hit - s) - at) ||
+        if ((d && is_too_much(d, to->n + put_n)) ||
+            !qn__text_append(to, s + at, (size_t)(hit - s) - at) ||
             !qn__text_append(to, put, put_n))
             return SIZE_MAX;
         at = (size_t)(hit - s) + find->n;
@@ -151,12 +164,12 @@ static bool run_replace(qn_decoder *d, int i, const qn__decode_step *step, const
     stage *g = &d->stages[i];
     g->made.n = 0;
     if (!step->fused)
-        return append_replaced(&g->made, s, n, &step->find, step->put.data, step->put.n, true) !=
+        return append_replaced(d, &g->made, s, n, &step->find, step->put.data, step->put.n, true) !=
                    SIZE_MAX &&
                pass_token(d, i + 1, g->made.data, g->made.n, out);
     if (!qn__text_append(&g->kept, s, n))
         return false;
-    size_t left = append_replaced(&g->made, g->kept.data, g->kept.n, &step->find, step->put.data,
+    size_t left = append_replaced(d, &g->made, g->kept.data, g->kept.n, &step->find, step->put.data,
                                   step->put.n, false);
     if (left == SIZE_MAX)
         return false;
@@ -219,7 +232,7 @@ static bool run_metaspace(qn_decoder *d, int i, const qn__decode_step *step, con
     bool first = !g->begun && step->strip_first;
     g->begun = true;
     g->made.n = 0;
-    return append_replaced(&g->made, s, n, &step->find, " ", first ? 0 : 1, true) != SIZE_MAX &&
+    return append_replaced(d, &g->made, s, n, &step->find, " ", first ? 0 : 1, true) != SIZE_MAX &&
            pass_token(d, i + 1, g->made.data, g->made.n, out);
 }
 
@@ -254,7 +267,7 @@ static bool run_spm(qn_decoder *d, int i, const qn__decode_step *step, const cha
     }
     g->made.n = 0;
     g->begun = g->begun || n > 0;
-    return append_replaced(&g->made, s, n, &step->find, " ", 1, true) != SIZE_MAX &&
+    return append_replaced(d, &g->made, s, n, &step->find, " ", 1, true) != SIZE_MAX &&
            pass_token(d, i + 1, g->made.data, g->made.n, out);
 }
 
@@ -264,8 +277,12 @@ static bool run_spm(qn_decoder *d, int i, const qn__decode_step *step, const cha
 static bool pass_token(qn_decoder *d, int i, const char *s, size_t n, qn_text *out)
 {
     const qn__decode_chain *chain = &d->tokenizer->decoder;
-    if (i == chain->n)
+    if (i == chain->n) {
+        if (is_too_much(d, n))
+            return false;
+        d->given += n;
         return qn__text_append(out, s, n);
+    }
     const qn__decode_step *step = &chain->steps[i];
     switch (step->kind) {
     case QN__DECODE_BYTE_LEVEL:
@@ -303,6 +320,8 @@ static bool finish_tokens(qn_decoder *d, qn_text *out)
 /* Ready for another text; buffers stay. */
 static void reset_stages(qn_decoder *d)
 {
+    d->taken = d->given = 0;
+    d->over = false;
     for (int i = 0; i < QN__MAX_DECODE_STEPS; i++) {
         stage *g = &d->stages[i];
         qn_text kept = g->kept, made = g->made;
@@ -361,10 +380,10 @@ qn_status qn_tokenizer_token_bytes(const qn_tokenizer *tokenizer, int32_t id, qn
     else if (tokenizer->bpe.byte_level)
         ok = append_bytes(piece, n, out);
     else if (step && step->kind == QN__DECODE_REPLACE)
-        ok = append_replaced(out, piece, n, &step->find, step->put.data, step->put.n, true) !=
+        ok = append_replaced(NULL, out, piece, n, &step->find, step->put.data, step->put.n, true) !=
              SIZE_MAX;
     else if (step && (step->kind == QN__DECODE_METASPACE || step->kind == QN__DECODE_SPM))
-        ok = append_replaced(out, piece, n, &step->find, " ", 1, true) != SIZE_MAX;
+        ok = append_replaced(NULL, out, piece, n, &step->find, " ", 1, true) != SIZE_MAX;
     else
         ok = qn__text_append(out, piece, n);
     return ok ? QN_OK : qn__fail_memory(err, "a token's text");
@@ -388,6 +407,13 @@ void qn_decoder_free(qn_decoder *decoder)
     free(decoder);
 }
 
+static qn_status fail_decoding(const qn_decoder *decoder, qn_error *err)
+{
+    return decoder->over ? qn__fail(err, QN_LIMIT,
+                                    "the decoder makes more than 64 times the tokens' size of them")
+                         : qn__fail_memory(err, "a token's text");
+}
+
 qn_status qn_decoder_push(qn_decoder *decoder, int32_t id, qn_text *out, qn_error *err)
 {
     const qn__vocab *vocab = &decoder->tokenizer->bpe.vocab;
@@ -396,19 +422,21 @@ qn_status qn_decoder_push(qn_decoder *decoder, int32_t id, qn_text *out, qn_erro
     if (ok && has_token(vocab, id, decoder->flags)) {
         size_t n;
         const char *text = token_text(decoder->tokenizer, id, &n);
+        decoder->taken += n;
         ok = pass_token(decoder, 0, text, n, out);
     }
     if (ok)
         return QN_OK;
     out->n = before;
-    return qn__fail_memory(err, "a token's text");
+    return fail_decoding(decoder, err);
 }
 
 qn_status qn_decoder_flush(qn_decoder *decoder, qn_text *out, qn_error *err)
 {
     bool ok = qn__text_append(out, "", 0) && finish_tokens(decoder, out);
+    qn_status status = ok ? QN_OK : fail_decoding(decoder, err);
     reset_stages(decoder);
-    return ok ? QN_OK : qn__fail_memory(err, "a token's text");
+    return status;
 }
 
 qn_status qn_tokenizer_decode(const qn_tokenizer *tokenizer, const int32_t *ids, size_t n,

@@ -44,7 +44,7 @@ void qn__bpe_work_free(qn__bpe_work *work)
 void qn__bpe_work_trim(qn__bpe_work *work)
 {
     enum { KEPT = 4096 };
-    if (work->capacity <= KEPT && work->heap_capacity <= KEPT)
+    if (work->capacity <= KEPT && work->links_capacity <= KEPT && work->heap_capacity <= KEPT)
         return;
     struct qn__cached_word *cache = work->cache;
     work->cache = NULL;
@@ -102,7 +102,7 @@ static size_t merge_short(const qn__bpe *bpe, int32_t *ids, size_t n, bool no_sp
 static bool heap_push(qn__bpe_work *work, size_t *n, uint64_t key)
 {
     if (*n == work->heap_capacity) {
-        size_t capacity = work->heap_capacity ? work->heap_capacity * 2 : 256;
+        size_t capacity = work->heap_capacity + work->heap_capacity / 2 + 256;
         uint64_t *grown = realloc(work->heap, capacity * sizeof *grown);
         if (!grown)
             return false;
@@ -176,21 +176,40 @@ static bool merge_long(const qn__bpe *bpe, qn__bpe_work *work, size_t *n, bool n
     return true;
 }
 
-static bool grow_work(qn__bpe_work *work, size_t n)
+static bool grow_table(int32_t **table, size_t n)
 {
-    if (n <= work->capacity)
-        return true;
-    if (n > INT32_MAX)
+    int32_t *grown = realloc(*table, n * sizeof *grown);
+    if (grown)
+        *table = grown;
+    return grown != NULL;
+}
+
+/* Whether a long word of n bytes, or of n symbols once it is spelled, may go on: a symbol takes two
+ * links, its id in the result, and up to two places of a heap that grows by half. */
+static bool within_limit(qn__bpe_work *work, size_t bytes, size_t symbols)
+{
+    size_t id = sizeof *work->ids, each = 3 * id + 3 * sizeof *work->heap;
+    work->over = bytes > INT32_MAX || bytes * id + symbols * each > work->limit;
+    return !work->over;
+}
+
+static bool grow_ids_for(qn__bpe_work *work, size_t bytes)
+{
+    if (!within_limit(work, bytes, 0))
         return false;
-    size_t capacity = n < SIZE_MAX / 32 ? n + n / 2 : n;
-    int32_t **tables[] = {&work->ids, &work->next, &work->previous};
-    for (int i = 0; i < 3; i++) {
-        int32_t *grown = realloc(*tables[i], capacity * sizeof *grown);
-        if (!grown)
-            return false;
-        *tables[i] = grown;
-    }
-    work->capacity = capacity;
+    if (bytes > work->capacity && !grow_table(&work->ids, bytes))
+        return false;
+    work->capacity = bytes > work->capacity ? bytes : work->capacity;
+    return true;
+}
+
+static bool grow_links(qn__bpe_work *work, size_t symbols)
+{
+    if (symbols <= work->links_capacity)
+        return true;
+    if (!grow_table(&work->next, symbols) || !grow_table(&work->previous, symbols))
+        return false;
+    work->links_capacity = symbols;
     return true;
 }
 
@@ -293,10 +312,11 @@ static bool encode_new_word(const qn__bpe *bpe, qn__bpe_work *work, const char *
         out->n += merge_short(bpe, ids, count, no_special);
         return true;
     }
-    if (!grow_work(work, n))
+    if (!grow_ids_for(work, n))
         return false;
     size_t count = spell_word(bpe, word, n, no_special, work->ids);
-    if (!merge_long(bpe, work, &count, no_special) || !qn__tokens_reserve(out, count))
+    if (!within_limit(work, n, count) || !grow_links(work, count) ||
+        !merge_long(bpe, work, &count, no_special) || !qn__tokens_reserve(out, count))
         return false;
     if (count > 0)
         memcpy(out->ids + out->n, work->ids, count * sizeof *work->ids);

@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Expansion is bounded: a hostile Replace could make a long text of every character. */
-enum { MAX_NORMALIZED = 1 << 30, MAX_CONTENT = 4096 };
+enum { MAX_CONTENT = 4096 };
 
 static const char *const normalizer_names[QN__NORMALIZE_COUNT] = {
     [QN__NORMALIZE_NFC] = "NFC",
@@ -67,8 +66,16 @@ void qn__normalizer_clear(qn__normalizer *normalizer)
     *normalizer = (qn__normalizer){0};
 }
 
+static qn_status fail_limit(size_t limit, qn_error *err)
+{
+    return qn__fail(err, QN_LIMIT,
+                    "the normalizer makes more than %zu bytes of the text (the limit: 16 times its "
+                    "size and 4096)",
+                    limit);
+}
+
 static qn_status replace_all(const qn__normalize_step *step, qn__match *match, qn_text *out,
-                             const char *s, size_t n, qn_error *err)
+                             const char *s, size_t n, size_t limit, qn_error *err)
 {
     size_t done = 0, at = 0;
     bool ok = qn__text_reserve(out, n);
@@ -79,9 +86,8 @@ static qn_status replace_all(const qn__normalize_step *step, qn__match *match, q
             return status;
         if (start > n)
             break;
-        if (out->n > MAX_NORMALIZED)
-            return qn__fail(err, QN_LIMIT, "the normalized text has more than %d bytes",
-                            MAX_NORMALIZED);
+        if (out->n + (start - done) + step->text.n > limit)
+            return fail_limit(limit, err);
         ok = qn__text_append(out, s + done, start - done) &&
              qn__text_append(out, step->text.data, step->text.n);
         done = end;
@@ -92,7 +98,8 @@ static qn_status replace_all(const qn__normalize_step *step, qn__match *match, q
 }
 
 static qn_status run_step(const qn__normalizer *normalizer, const qn__normalize_step *step,
-                          qn__match *match, qn_text *out, const char *s, size_t n, qn_error *err)
+                          qn__match *match, qn_text *out, const char *s, size_t n, size_t limit,
+                          qn_error *err)
 {
     bool ok = true;
     switch (step->kind) {
@@ -101,18 +108,22 @@ static qn_status run_step(const qn__normalizer *normalizer, const qn__normalize_
         ok = (n == 0 || qn__text_append(out, step->text.data, step->text.n)) &&
              qn__text_append(out, s, n);
         break;
-    case QN__NORMALIZE_REPLACE: return replace_all(step, match, out, s, n, err);
-    case QN__NORMALIZE_SPM: ok = qn__spm_normalize(&normalizer->spm, out, s, n); break;
+    case QN__NORMALIZE_REPLACE: return replace_all(step, match, out, s, n, limit, err);
+    case QN__NORMALIZE_SPM: ok = qn__spm_normalize(&normalizer->spm, out, s, n, limit); break;
     }
+    if (out->n > limit)
+        return fail_limit(limit, err);
     return ok ? QN_OK : qn__fail_memory(err, "a normalized text");
 }
 
 qn_status qn__normalize(const qn__normalizer *normalizer, qn__match *match, qn_text *buffer,
                         const char **s, size_t *n, qn_error *err)
 {
+    size_t limit = qn__normalized_limit(*n);
     for (int i = 0; i < normalizer->n; i++) {
         qn_text result = {0};
-        qn_status status = run_step(normalizer, &normalizer->steps[i], match, &result, *s, *n, err);
+        qn_status status =
+            run_step(normalizer, &normalizer->steps[i], match, &result, *s, *n, limit, err);
         if (status != QN_OK) {
             qn_text_free(&result);
             return status;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Normalizers: a list of steps over a whole text. Adding a kind: a value of qn__normalizer_kind, a
- * name and a parser, and a case of `run_step`.
+ * name and a parser, and a case of `run_step`. Whatever the rules say, no step makes more of a text
+ * than qn__normalized_limit allows.
  */
 #ifndef QN_TEXT_NORMALIZE_H
 #define QN_TEXT_NORMALIZE_H
@@ -12,6 +13,13 @@
 #include "text/spm_normalize.h"
 
 #define QN__MAX_NORMALIZERS 8
+
+/* The most bytes that n may become: no honest rule makes more than 11 of one (NFKC of U+FDFA), and
+ * a short text may have something put before it. */
+static inline size_t qn__normalized_limit(size_t n)
+{
+    return n < SIZE_MAX / 32 ? 16 * n + 4096 : SIZE_MAX / 2;
+}
 
 typedef enum qn__normalizer_kind {
     QN__NORMALIZE_NFC,

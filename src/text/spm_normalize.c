@@ -129,7 +129,8 @@ static bool append_escaped(qn_text *out, const char *s, size_t n, bool escape)
     return ok && qn__text_append(out, s, n);
 }
 
-bool qn__spm_normalize(const qn__spm_normalizer *normalizer, qn_text *out, const char *s, size_t n)
+bool qn__spm_normalize(const qn__spm_normalizer *normalizer, qn_text *out, const char *s, size_t n,
+                       size_t limit)
 {
     bool remove = normalizer->remove_extra_spaces, escape = normalizer->escape_spaces, ok = true;
     size_t at = 0, k, before = out->n, to_n;
@@ -151,7 +152,7 @@ bool qn__spm_normalize(const qn__spm_normalizer *normalizer, qn_text *out, const
         }
         if (to_n == 0)
             continue;
-        ok = append_escaped(out, to, to_n, escape);
+        ok = append_escaped(out, to, to_n, escape) && out->n <= limit;
         after_space = remove && to[to_n - 1] == ' ';
     }
     size_t size = escape ? 3 : 1;

@@ -24,7 +24,9 @@ qn_status qn__spm_charsmap(qn__spm_normalizer *normalizer, const char *file, con
                            size_t n, qn_error *err);
 void qn__spm_normalizer_clear(qn__spm_normalizer *normalizer);
 
-/* Appends s[0..n), valid UTF-8, normalized. False when memory is out. */
-bool qn__spm_normalize(const qn__spm_normalizer *normalizer, qn_text *out, const char *s, size_t n);
+/* Appends s[0..n), valid UTF-8, normalized. False when memory is out, or as soon as there are more
+ * than `limit` bytes. */
+bool qn__spm_normalize(const qn__spm_normalizer *normalizer, qn_text *out, const char *s, size_t n,
+                       size_t limit);
 
 #endif

@@ -234,22 +234,51 @@ int32_t qn_tokenizer_eos(const qn_tokenizer *tokenizer)
 typedef struct encoding {
     const qn_tokenizer *tokenizer;
     bool parse_special;
-    const char *text;           /* all of it */
+    const char *text; /* all of it */
     size_t text_size;
     const qn__added_data *data; /* bytes of it where control tokens do not match; may be NULL */
     qn_tokens *out;
     qn_error *err;
+    size_t before; /* tokens that were there */
     qn__bpe_work *bpe;
     qn__pretokenize_work pretokenize;
     qn_text normalized;
 } encoding;
 
+/* The bytes that encoding a text may hold: rules that multiply the text run into it. */
+static size_t memory_limit(const encoding *e)
+{
+    return e->text_size < SIZE_MAX / 128 ? 64 * e->text_size + (1 << 20) : SIZE_MAX / 2;
+}
+
+/* What of that is left for a word: the normalized text and its copies are there, and tokens. */
+static size_t memory_left(const encoding *e)
+{
+    size_t held = 2 * e->normalized.n + 2 * (e->out->n - e->before) * sizeof *e->out->ids;
+    for (int i = 0; i < e->tokenizer->pretokenizer.n; i++)
+        held += e->pretokenize.copies[i].n;
+    size_t limit = memory_limit(e);
+    return held < limit ? limit - held : 0;
+}
+
+static qn_status fail_limit(const encoding *e, qn_error *err)
+{
+    return qn__fail(err, QN_LIMIT,
+                    "encoding %zu bytes of text takes more than %zu bytes of memory (the limit: 64 "
+                    "times the text and a mebibyte)",
+                    e->text_size, memory_limit(e));
+}
+
 static qn_status encode_word(void *user, const char *word, size_t n, qn_error *err)
 {
     encoding *e = user;
-    if (!qn__bpe_encode(&e->tokenizer->bpe, e->bpe, word, n, !e->parse_special || e->data, e->out))
-        return qn__fail_memory(err, "tokens");
-    return QN_OK;
+    e->bpe->over = false;
+    e->bpe->limit = memory_left(e);
+    if (e->bpe->limit == 0)
+        return fail_limit(e, err);
+    if (qn__bpe_encode(&e->tokenizer->bpe, e->bpe, word, n, !e->parse_special || e->data, e->out))
+        return QN_OK;
+    return e->bpe->over ? fail_limit(e, err) : qn__fail_memory(err, "tokens");
 }
 
 static qn_status encode_plain(encoding *e, const char *s, size_t n, bool first)
@@ -325,6 +354,7 @@ qn_status qn__tokenizer_encode_data(const qn_tokenizer *tokenizer, const char *t
         .data = data,
         .out = out,
         .err = err,
+        .before = before,
         .pretokenize.match.text_size = n,
     };
     bool around = (flags & QN_ADD_SPECIAL) != 0;

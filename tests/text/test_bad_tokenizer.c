@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #define BYTE_LEVEL "\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"ByteLevel\"}"
@@ -133,12 +134,95 @@ static void test_one_character(void **state)
     qn_tokenizer_close(t);
 }
 
+/* Rules that multiply a text: `from` becomes n times itself, as often as `times` says. */
+static qn_tokenizer *open_multiplier(const char *part, const char *list, int times, size_t n)
+{
+    char json[65536], many[4097];
+    memset(many, 'a', n);
+    many[n] = '\0';
+    size_t used = (size_t)sprintf(json, "{\"%s\":{\"type\":\"Sequence\",\"%s\":[", part, list);
+    for (int i = 0; i < times; i++)
+        used += (size_t)sprintf(json + used,
+                                "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+                                "\"content\":\"%s\"}",
+                                i ? "," : "", many);
+    sprintf(json + used, "]},\"model\":{\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[\"a a\"]}}");
+    qn_tokenizer *t;
+    qn_error err = {0};
+    if (qn_tokenizer_open(&t, temp_write("many.json", json, strlen(json)), &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return t;
+}
+
+static size_t peak_memory(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (size_t)usage.ru_maxrss << 10;
+}
+
+static void encode_multiplied(int times, size_t each, size_t n, qn_status expected)
+{
+    qn_tokenizer *t = open_multiplier("normalizer", "normalizers", times, each);
+    qn_error err = {0};
+    qn_tokens ids = {0};
+    char *text = malloc(n);
+    memset(text, 'a', n);
+    size_t before = peak_memory();
+    qn_status status = qn_tokenizer_encode(t, text, n, 0, &ids, &err);
+#ifndef __SANITIZE_ADDRESS__
+    assert_true(peak_memory() - before <= 64 * n + (4 << 20)); /* and the cache of words */
+#endif
+    if (status != expected || (status == QN_LIMIT && !strstr(err.message, "the limit: ")))
+        fail_msg("%d times %zu: %s (%d)", times, each, err.message, (int)status);
+    if (status == QN_OK)
+        assert_int_equal(ids.n, n * each / 2);
+    free(text);
+    qn_tokens_free(&ids);
+    qn_tokenizer_close(t);
+}
+
+/* Memory grows with the text, not with what the rules make of it. */
+static void test_rules_that_multiply(void **state)
+{
+    (void)state;
+    encode_multiplied(8, 1, 100000, QN_OK);
+    encode_multiplied(1, 8, 500, QN_OK);
+    encode_multiplied(1, 8, 200000, QN_LIMIT);  /* one word of it takes too much */
+    encode_multiplied(1, 32, 200000, QN_LIMIT); /* the text alone does */
+    encode_multiplied(4, 4096, 20, QN_LIMIT);
+    encode_multiplied(4, 4096, 1000000, QN_LIMIT);
+}
+
+static void test_decoders_that_multiply(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {0, 0, 1, 0};
+    for (int times = 1; times <= 4; times++) {
+        qn_tokenizer *t = open_multiplier("decoder", "decoders", times, 1000);
+        qn_error err = {0};
+        qn_text back = {0};
+        qn_status status = qn_tokenizer_decode(t, ids, 4, 0, &back, &err);
+        if (times == 1) {
+            assert_int_equal(status, QN_OK);
+            assert_int_equal(back.n, 5000);
+        } else {
+            assert_int_equal(status, QN_LIMIT);
+            assert_non_null(strstr(err.message, "64 times"));
+            assert_int_equal(back.n, 0);
+            assert_true(back.capacity < 1 << 20);
+        }
+        qn_text_free(&back);
+        qn_tokenizer_close(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_long_and_deep),
-        cmocka_unit_test(test_large_but_valid),
-        cmocka_unit_test(test_one_character),
+        cmocka_unit_test(test_rules_that_multiply), /* first: it looks at the peak of memory */
+        cmocka_unit_test(test_decoders_that_multiply), cmocka_unit_test(test_long_and_deep),
+        cmocka_unit_test(test_large_but_valid),        cmocka_unit_test(test_one_character),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
