@@ -84,7 +84,7 @@ static void test_large_chain_beside(void **state)
     qn_device *device = open_cpu(state);
     uint64_t steps[2];
     for (int with = 0; with < 2; with++) {
-        qn_plan_stats before = qn_device_plan_stats(device);
+        qn_plan_stats before = plans_of(device);
         qn_scope *s = qn_scope_begin(device);
         qn_array *y = small(s), *z = small(s), *targets[2];
         for (int i = 0; i < 44; i++)
@@ -97,7 +97,7 @@ static void test_large_chain_beside(void **state)
         targets[1] = z;
         assert_int_equal(qn_eval_many(s, targets, 2), QN_OK);
         qn_scope_end(s);
-        steps[with] = qn_device_plan_stats(device).steps - before.steps;
+        steps[with] = plans_of(device).steps - before.steps;
     }
     assert_int_equal(steps[0], 8); /* 88 nodes in groups of 12 */
     assert_in_range(steps[1], 10, 8 + 12);
@@ -123,9 +123,9 @@ static void test_numbers_are_data(void **state)
                 assert_float_equal(v[1], .2f * 0.0999755859375f + 0.0999755859375f, 0); /* rounded to f16 */
             qn_scope_end(s);
             if (step == 0)
-                before = qn_device_plan_stats(device);
+                before = plans_of(device);
         }
-        qn_plan_stats after = qn_device_plan_stats(device);
+        qn_plan_stats after = plans_of(device);
         assert_int_equal(after.misses, before.misses);
         assert_int_equal(after.hits - before.hits, 5);
     }
@@ -164,11 +164,11 @@ static void test_workspace(void **state)
         qn_array *x = qn_exp(s, qn_full(s, QN_F32, 4, shape, 1));
         x = qn_sum(s, qn_flip(s, x, 0), QN_ALL_AXES, false); /* the value and its turned copy */
         assert_int_equal(qn_eval(s, x), QN_OK);
-        assert_in_range(qn_device_memory(device).workspace, 2 * bytes, 2 * bytes + ((size_t)threads << 17));
+        assert_in_range(memory_of(device).workspace, 2 * bytes, 2 * bytes + ((size_t)threads << 17));
         x = qn_sum(s, qn_flip(s, qn_exp(s, qn_full(s, QN_F32, 1, strided, 1)), 0), 0, false); /* gathered once */
         qn_scope_end(s);
         qn_device_set_memory_limit(device, bytes);
-        assert_int_equal(qn_device_memory(device).workspace, 0);
+        assert_int_equal(memory_of(device).workspace, 0);
         s = qn_scope_begin(device);
         assert_int_equal(qn_eval(s, qn_exp(s, small(s))), QN_OK);
         qn_scope_end(s);
@@ -189,7 +189,7 @@ static void test_reduction_scratch(void **state)
     float sum;
     assert_int_equal(qn_read_f32(s, y, &sum, 1), QN_OK);
     assert_float_equal(sum / (0.5 * (double)n * (double)(n + 1)), 1, 1e-5);
-    assert_in_range(qn_device_memory(device).workspace, 0, (size_t)n * 4 + (4 << 20));
+    assert_in_range(memory_of(device).workspace, 0, (size_t)n * 4 + (4 << 20));
     qn_scope_end(s);
     qn_device_close(device);
 }
@@ -206,7 +206,7 @@ static void test_cache_is_bounded(void **state)
             arrays[i] = qn_add(s, qn_full(s, QN_U8, 1, &n, i), qn_scalar(s, QN_U8, 1));
         assert_int_equal(qn_eval_many(s, arrays, 6), QN_OK);
         qn_scope_end(s);
-        qn_memory_stats m = qn_device_memory(device);
+        qn_memory_stats m = memory_of(device);
         assert_true(m.active + m.workspace + m.cached <= m.peak);
     }
     qn_device_close(device);
@@ -226,7 +226,7 @@ static void test_plan_bytes(void **state)
         qn_scope_end(s);
     }
     struct mallinfo2 after = mallinfo2();
-    size_t grown = after.uordblks - before.uordblks, counted = qn_device_plan_stats(device).bytes;
+    size_t grown = after.uordblks - before.uordblks, counted = plans_of(device).bytes;
     if (after.uordblks) /* zero where a sanitizer has its own allocator */
         assert_in_range(grown, counted / 2, counted + counted / 2 + 100000);
     qn_device_close(device);

@@ -125,7 +125,7 @@ static void test_update_through_view(void **state)
         expect(s, y, (const float[]){0, 1, 2, 3, f, f, f, f}, 8);
         qn_scope_end(s);
     }
-    assert_int_equal(qn_device_plan_stats(device).donation_copies, 0);
+    assert_int_equal(plans_of(device).donation_copies, 0);
     qn_release(kept);
     qn_device_close(device);
 }

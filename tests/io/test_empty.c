@@ -41,7 +41,7 @@ static void holds(const char *path, size_t n, const char *name)
         assert_ptr_equal(info, qn_tensors_get(t, 0));
         qn_array *a = qn_tensors_read(s, t, name);
         assert_int_equal(qn_eval(s, a), QN_OK);
-        assert_int_equal(qn_array_elements(a), info->size / 4);
+        assert_int_equal(qn_array_elements(a), (int64_t)info->bytes / 4);
     }
     qn_tensors_read(s, t, "absent");
     assert_int_equal(qn_scope_status(s), QN_NOT_FOUND);
