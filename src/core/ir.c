@@ -113,6 +113,16 @@ static qn__ir_value cast_constant(qn__ir *ir, const qn__ir_instruction *k, qn_dt
                                : qn__ir_integer(ir, dtype, to.value.integer);
 }
 
+uint64_t qn__ir_bits(const qn__ir_instruction *constant)
+{
+    uint64_t bits = 0;
+    if (qn__is_float((qn_dtype)constant->dtype))
+        qn__element_from_f64(&bits, (qn_dtype)constant->dtype, constant->value.real);
+    else
+        qn__element_from_i64(&bits, (qn_dtype)constant->dtype, constant->value.integer);
+    return bits;
+}
+
 qn__ir_value qn__ir_number(qn__ir *ir, int number)
 {
     if (ir->n_numbers <= number)

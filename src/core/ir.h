@@ -127,6 +127,9 @@ int qn__ir_operands(qn__ir_op op);
 /* Gives the instructions NUMBER of a program their values, for one call's constants: fills code[i].value. */
 void qn__ir_fill_numbers(const qn__ir *ir, const double *constants, qn__ir_instruction *code);
 
+/* The value of a constant as it lies in memory, in the low bytes. */
+uint64_t qn__ir_bits(const qn__ir_instruction *constant);
+
 /* ---- rendering (ir_c.c) ---- */
 
 /* What rendered functions stand on, to be put once before the first: short type names (u8 to u64, i8
@@ -138,8 +141,9 @@ const char *qn__ir_prelude_c(bool cuda);
  * is u8 (0 or 1). */
 const char *qn__ir_type_c(qn_dtype dtype);
 
-/* The program as one C (or CUDA C) function of one element behind the prelude:
- *     FN f32 name(f32 in0, u16 in1)
+/* The program as one C (or CUDA C) function of one element behind the prelude; its NUMBERs, if it has any, come
+ * in order as their bits:
+ *     FN f32 name(f32 in0, u16 in1, const u64 *numbers)
  *     {
  *         const f32 v1 = ...;
  *         return v1;

@@ -172,15 +172,21 @@ static const char *wide_type(qn_dtype t)
 static void put_constant(page *p, const qn__ir_instruction *c)
 {
     qn_dtype t = (qn_dtype)c->dtype;
-    uint64_t bits = 0;
-    if (qn__is_float(t))
-        qn__element_from_f64(&bits, t, c->value.real);
-    else
-        qn__element_from_i64(&bits, t, c->value.integer);
+    uint64_t bits = qn__ir_bits(c);
     if (t == QN_F32 || t == QN_F64)
         put(p, "%s_of_bits(0x%" PRIx64 "ull)", qn__ir_type_c(t), bits);
     else
         put(p, "(%s)0x%" PRIx64 "ull", qn__ir_type_c(t), bits);
+}
+
+/* The k-th number, from its bits. */
+static void put_number(page *p, const qn__ir_instruction *c, int k)
+{
+    qn_dtype t = (qn_dtype)c->dtype;
+    if (t == QN_F32 || t == QN_F64)
+        put(p, "%s_of_bits((%s)numbers[%d])", qn__ir_type_c(t), t == QN_F32 ? "u32" : "u64", k);
+    else
+        put(p, "(%s)numbers[%d]", qn__ir_type_c(t), k);
 }
 
 /* As the interpreter converts: 64-bit integers become floats through f64, floats become integers
@@ -346,17 +352,23 @@ static void put_signature(page *p, const qn__ir *ir, const char *name)
     put(p, "FN %s %s(", qn__ir_type_c(qn__ir_dtype(ir, ir->result)), name);
     for (int i = 0; i < ir->n_inputs; i++)
         put(p, "%s%s in%d", i ? ", " : "", types[i], i);
-    put(p, "%s)\n{\n", ir->n_inputs ? "" : "void");
+    if (ir->n_numbers)
+        put(p, "%sconst u64 *numbers", ir->n_inputs ? ", " : "");
+    put(p, "%s)\n{\n", ir->n_inputs || ir->n_numbers ? "" : "void");
 }
 
 size_t qn__ir_render_c(const qn__ir *ir, const char *name, char *text, size_t room)
 {
     page p = {text, room, 0};
     put_signature(&p, ir, name);
+    int n_numbers = 0;
     for (int i = 0; i < ir->n; i++) {
         const qn__ir_instruction *c = &ir->code[i];
         put(&p, "    const %s v%d = ", qn__ir_type_c((qn_dtype)c->dtype), i);
-        put_value(&p, ir, c);
+        if (c->op == QN__IR_NUMBER)
+            put_number(&p, c, n_numbers++);
+        else
+            put_value(&p, ir, c);
         put(&p, ";\n");
     }
     put(&p, "    return v%d;\n}\n", ir->result);

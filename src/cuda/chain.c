@@ -45,15 +45,19 @@ static void print_to(page *p, const char *format, ...)
  * below. */
 static void print_kernel(page *p, const qn__ir *ir)
 {
-    int n = ir->n_inputs;
+    int n = ir->n_inputs, n_numbers = 0;
     const char *types[QN__IR_INPUTS];
     for (int i = 0; i < n; i++)
         types[i] = "u8";
-    for (int i = 0; i < ir->n; i++)
+    for (int i = 0; i < ir->n; i++) {
         if (ir->code[i].op == QN__IR_INPUT)
             types[ir->code[i].a] = qn__ir_type_c((qn_dtype)ir->code[i].dtype);
-    print_to(p, "struct chain_args { void *at[%d]; i64 n, n_axes, shape[%d], stride[%d][%d]; };\n",
-             n + 1, QN_MAX_NDIM, n ? n : 1, QN_MAX_NDIM);
+        n_numbers += ir->code[i].op == QN__IR_NUMBER;
+    }
+    print_to(p,
+             "struct chain_args { void *at[%d]; i64 n, n_axes, shape[%d], stride[%d][%d]; u64 "
+             "numbers[%d]; };\n",
+             n + 1, QN_MAX_NDIM, n ? n : 1, QN_MAX_NDIM, n_numbers ? n_numbers : 1);
     print_to(
         p, "extern \"C\" __global__ void chain(chain_args a)\n{\n"
            "    i64 step = (i64)gridDim.x * blockDim.x;\n"
@@ -70,6 +74,8 @@ static void print_kernel(page *p, const qn__ir *ir)
              qn__ir_type_c(qn__ir_dtype(ir, ir->result)), n);
     for (int k = 0; k < n; k++)
         print_to(p, "%s((const %s *)a.at[%d])[o%d]", k ? ", " : "", types[k], k, k);
+    if (n_numbers)
+        print_to(p, "%sa.numbers", n ? ", " : "");
     print_to(p, ");\n    }\n}\n");
 }
 
@@ -199,7 +205,8 @@ static qn__cu_function program_function(qn__cuda_binder *b, const qn__ir *ir)
 
 /* ---- a launch -------------------------------------------------------------------------------- */
 
-/* As the kernel's chain_args, for n inputs, without the addresses: stride has n rows. */
+/* As the kernel's chain_args, for n inputs, without the addresses: stride has n rows, behind which the bits of the
+ * program's numbers follow. */
 typedef struct chain_args {
     int64_t n, n_axes, shape[QN_MAX_NDIM];
     int64_t stride[][QN_MAX_NDIM];
@@ -234,12 +241,27 @@ static void join_axes(const qn__call *call, chain_args *args)
     args->n_axes = n;
 }
 
+/* The bits of a call's numbers, in the order of the program; returns how many. */
+static int put_numbers(const qn__call *call, uint64_t *bits)
+{
+    const qn__ir *ir = call->program;
+    qn__ir_instruction code[QN__IR_LARGEST];
+    int n = 0;
+    memcpy(code, ir->code, (size_t)ir->n * sizeof *code);
+    qn__ir_fill_numbers(ir, call->constants, code);
+    for (int i = 0; i < ir->n; i++)
+        if (code[i].op == QN__IR_NUMBER)
+            bits[n++] = qn__ir_bits(&code[i]);
+    return n;
+}
+
 bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
 {
     int n = (int)call->n_operands - 1; /* inputs */
     union {
         char bytes[(QN__IR_INPUTS + 1) * sizeof(void *) + sizeof(chain_args) +
-                   QN__IR_INPUTS * QN_MAX_NDIM * sizeof(int64_t)];
+                   QN__IR_INPUTS * QN_MAX_NDIM * sizeof(int64_t) +
+                   QN__IR_LARGEST * sizeof(uint64_t)];
         int64_t aligned;
     } packed = {{0}};
     uint8_t operand[QN__IR_INPUTS + 1];
@@ -251,8 +273,9 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
         return true;
     join_axes(call, args);
     qn__cu_function function = program_function(b, call->program);
-    size_t size = ((size_t)n + 1) * sizeof(void *) + sizeof *args +
-                  (size_t)(n ? n : 1) * sizeof *args->stride;
+    uint64_t *numbers = (uint64_t *)args->stride[n ? n : 1];
+    int n_numbers = put_numbers(call, numbers);
+    size_t size = (size_t)((char *)(numbers + (n_numbers ? n_numbers : 1)) - packed.bytes);
     return function &&
            qn__cuda_add(b, function, args->n, false, packed.bytes, size, call, n + 1, operand);
 }

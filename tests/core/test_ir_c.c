@@ -43,9 +43,14 @@ static qn_dtype random_type(uint64_t *state, bool floats)
     return floats ? compute[8 + below(state, 3)] : compute[below(state, 11)];
 }
 
+static const double reals[] = {0.0, -0.0, 1.0, -1.5, 0.1, 1e30, -1e-40, INFINITY, 3.0e9};
+
+/* Of a type that the program is made for, or a number that its call brings. */
 static qn__ir_value random_constant(qn__ir *ir, uint64_t *state)
 {
-    static const double reals[] = {0.0, -0.0, 1.0, -1.5, 0.1, 1e30, -1e-40, INFINITY, 3.0e9};
+    if (below(state, 3) == 0)
+        return qn__ir_cast(ir, qn__ir_number(ir, below(state, 9)),
+                           (qn_dtype)below(state, QN_DTYPE_COUNT));
     if (below(state, 2))
         return qn__ir_integer(ir, random_type(state, false), (int64_t)random_bits(state) >> 40);
     return qn__ir_real(ir, random_type(state, true), reals[below(state, 9)]);
@@ -141,7 +146,7 @@ static void interpret(const qn__cpu_kernels *table, const qn__ir *ir, const qn_d
         operands[i].stride[0] = 1;
         operands[i].dtype = (uint8_t)(i < ir->n_inputs ? types[i] : qn__ir_dtype(ir, ir->result));
     }
-    qn__call call = {.program = ir, .operand = operands, .n_operands = (uint32_t)ir->n_inputs + 1};
+    qn__call call = {.program = ir, .constants = reals, .operand = operands, .n_operands = (uint32_t)ir->n_inputs + 1};
     qn__cpu_step step = {.call = &call, .table = table};
     size_t bytes = 0;
     qn__cpu_tape *tape = qn__cpu_tape_new(&step, &bytes);
@@ -164,7 +169,14 @@ static void write_program(FILE *f, int k, const qn__ir *ir)
     size_t n = qn__ir_render_c(ir, name, text, sizeof text);
     assert_true(n > 0 && n < sizeof text);
     assert_int_equal(qn__ir_render_c(ir, name, NULL, 0), n);
-    fprintf(f, "%svoid loop%d(const void *const *in, void *out, int n)\n{\n", text, k);
+    fprintf(f, "%sstatic const u64 numbers%d[] = {", text, k);
+    qn__ir_instruction code[QN__IR_LARGEST];
+    memcpy(code, ir->code, (size_t)ir->n * sizeof *code);
+    qn__ir_fill_numbers(ir, reals, code);
+    for (int i = 0; i < ir->n; i++)
+        if (code[i].op == QN__IR_NUMBER)
+            fprintf(f, "0x%llxull, ", (unsigned long long)qn__ir_bits(&code[i]));
+    fprintf(f, "0};\nvoid loop%d(const void *const *in, void *out, int n)\n{\n", k);
     fprintf(f, "    for (int i = 0; i < n; i++)\n        ((%s *)out)[i] = %s(",
             qn__ir_type_c(qn__ir_dtype(ir, ir->result)), name);
     for (int i = 0; i < ir->n_inputs; i++) {
@@ -174,6 +186,8 @@ static void write_program(FILE *f, int k, const qn__ir *ir)
                 type = qn__ir_type_c((qn_dtype)ir->code[c].dtype);
         fprintf(f, "%s((const %s *)in[%d])[i]", i ? ", " : "", type, i);
     }
+    if (ir->n_numbers)
+        fprintf(f, "%snumbers%d", ir->n_inputs ? ", " : "", k);
     fprintf(f, ");\n}\n");
 }
 

@@ -4,6 +4,8 @@
  */
 #include "test.h"
 
+#include "core/scope.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -144,6 +146,14 @@ static void test_refused_step(void **state)
     assert_int_equal(qn_eval(s, qn_subtract(s, x, sorted)), QN_LIMIT);
     qn_array *kept = qn_retain(x);
     assert_non_null(kept);
+    qn_scope_end(s);
+    s = qn_scope_begin(device);
+    expect(s, kept, eight, 8);
+    x = qn_donate(s, kept);
+    qn_flag cancel = true; /* found at its turn, before the first kernel */
+    s->cancel = &cancel;
+    assert_int_equal(qn_eval(s, qn_add(s, x, x)), QN_CANCELLED);
+    kept = qn_retain(x);
     qn_scope_end(s);
     s = qn_scope_begin(device);
     expect(s, kept, eight, 8);
