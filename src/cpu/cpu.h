@@ -12,7 +12,7 @@
 
 #include "base/team.h"
 #include "core/device.h"
-#include "cpu/kernels.h"
+#include "cpu/kernels/kernels.h"
 #include "ops/params.h"
 
 enum { QN__CPU_PHASES = 2 };

@@ -6,7 +6,7 @@
  * recorded whole and evaluated in one or two parts, arrays are donated and updated in place, perhaps through
  * views of themselves and beside references that stay, runs are asynchronous, on one to three threads.
  *
- * QUERN_FUZZ_SECONDS is the time (default 1), QUERN_FUZZ_SEED the first program (default 1); with
+ * QUERN_TEST_DEVICE names another device than the CPU, QUERN_FUZZ_SECONDS is the time (default 1), QUERN_FUZZ_SEED the first program (default 1); with
  * QUERN_FUZZ_TRACE set its operations are printed.
  */
 #include "test.h"
@@ -543,9 +543,11 @@ static void test_graphs(void **state)
     const char *seconds = getenv("QUERN_FUZZ_SECONDS"), *first = getenv("QUERN_FUZZ_SEED");
     double limit = (seconds ? atof(seconds) : 1) * CLOCKS_PER_SEC;
     uint64_t seed = first ? strtoull(first, NULL, 10) : 1;
-    machine apart = {.device = open_cpu_threads(1)}, whole[3] = {{0}};
+    bool elsewhere = getenv("QUERN_TEST_DEVICE") != NULL;
+    machine apart = {.device = open_device(NULL)}, whole[3] = {{0}};
     for (int i = 0; i < 3; i++)
-        whole[i] = (machine){.device = open_cpu_threads(i + 1), .whole = true,
+        whole[i] = (machine){.device = elsewhere ? open_device(NULL) : open_cpu_threads(i + 1),
+                             .whole = true,
                              .trace = getenv("QUERN_FUZZ_TRACE") != NULL};
     long n = 0, bytes = 0;
     for (clock_t begun = clock(); (double)(clock() - begun) < limit; n++, seed++) {

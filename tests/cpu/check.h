@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../src/cpu/kernels.h"
+#include "../../src/cpu/kernels/kernels.h"
 
 extern int check_count, check_failures;
 extern int check_quiet;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Minimax fits behind src/cpu/vec_math.inl: a plain Remez exchange (needs mpmath).
+"""Minimax fits behind src/cpu/kernels/vec_math.inl: a plain Remez exchange (needs mpmath).
 
 Prints, for each fit, the largest weighted error and the coefficients from the constant up. The
 weights make the error relative to the function that the polynomial is a part of.

@@ -15,7 +15,7 @@ done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 sources=$(for tier in '' neon; do
-    scripts/list-sources src/cpu $tier | grep -E '/(kernels|ref_.*|[a-z]*_neon)\.c$' | grep -v /interpret_
+    scripts/list-sources src/cpu/kernels $tier
 done)
 # shellcheck disable=SC2086
 aarch64-linux-gnu-gcc -static -std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -Wall -Wextra -Werror \
