@@ -52,22 +52,6 @@ char *qn__arena_strndup(qn__arena *arena, const char *s, size_t n)
     return copy;
 }
 
-void qn__arena_reset(qn__arena *arena)
-{
-    qn__arena_block *keep = arena->block;
-    if (!keep)
-        return;
-    for (qn__arena_block *b = keep->previous; b;) {
-        qn__arena_block *previous = b->previous;
-        free(b);
-        b = previous;
-    }
-    keep->previous = NULL;
-    arena->total = keep->size;
-    arena->next = block_bytes(keep);
-    arena->end = block_bytes(keep) + keep->size;
-}
-
 void qn__arena_free(qn__arena *arena)
 {
     for (qn__arena_block *b = arena->block; b;) {

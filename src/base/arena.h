@@ -44,9 +44,6 @@ static inline void *qn__arena_zalloc(qn__arena *arena, size_t size)
 /* A copy of `n` bytes with a NUL behind them. */
 char *qn__arena_strndup(qn__arena *arena, const char *s, size_t n);
 
-/* Frees all but the largest block and starts again, for reuse without malloc. */
-void qn__arena_reset(qn__arena *arena);
-
 void qn__arena_free(qn__arena *arena);
 
 #endif

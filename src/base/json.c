@@ -286,13 +286,6 @@ qn_status qn__json_get_number(const qn__json_at *object, const char *key, double
     return qn__json_as_number(&at, min, max, out, err);
 }
 
-qn_status qn__json_get_bool(const qn__json_at *object, const char *key, bool *out, qn_error *err)
-{
-    qn__json_at at;
-    qn__json_find(object, key, &at);
-    return qn__json_as_bool(&at, out, err);
-}
-
 qn_status qn__json_get_string(const qn__json_at *object, const char *key, const char **out,
                               qn_error *err)
 {

@@ -71,7 +71,6 @@ qn_status qn__json_get_int(const qn__json_at *object, const char *key, int64_t m
                            int64_t *out, qn_error *err);
 qn_status qn__json_get_number(const qn__json_at *object, const char *key, double min, double max,
                               double *out, qn_error *err);
-qn_status qn__json_get_bool(const qn__json_at *object, const char *key, bool *out, qn_error *err);
 qn_status qn__json_get_string(const qn__json_at *object, const char *key, const char **out,
                               qn_error *err);
 qn_status qn__json_get_object(const qn__json_at *object, const char *key, qn__json_at *child,

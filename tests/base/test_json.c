@@ -160,7 +160,9 @@ static void test_getters(void **state)
     assert_int_equal(n, 32);
     assert_int_equal(qn__json_get_number(&config, "eps", 0, 1, &d, NULL), QN_OK);
     assert_true(d == 1e-6);
-    assert_int_equal(qn__json_get_bool(&config, "tie", &b, NULL), QN_OK);
+    qn__json_at tie;
+    assert_true(qn__json_find(&config, "tie", &tie));
+    assert_int_equal(qn__json_as_bool(&tie, &b, NULL), QN_OK);
     assert_true(b);
     assert_int_equal(qn__json_get_string(&config, "name", &s, NULL), QN_OK);
     assert_string_equal(s, "llama");

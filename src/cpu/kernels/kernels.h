@@ -33,16 +33,12 @@ typedef enum qn__cpu_type {
     QN__CPU_F16 /* source rows and conversions only */
 } qn__cpu_type;
 
-/* Elementwise functions. All take and return f32 (or f64); NaN in, NaN out. gelu is the erf form.
- */
+/* Elementwise functions. All take and return f32 (or f64); NaN in, NaN out. */
 typedef enum qn__cpu_map {
     QN__CPU_EXP,
     QN__CPU_LOG,
     QN__CPU_TANH,
     QN__CPU_SIGMOID,
-    QN__CPU_SILU,
-    QN__CPU_GELU,
-    QN__CPU_GELU_TANH,
     QN__CPU_SIN,
     QN__CPU_COS,
     QN__CPU_ERF,
@@ -221,10 +217,7 @@ typedef struct qn__cpu_kernels {
      */
     void (*pack_rows)(qn__cpu_type type, void *w, size_t n, size_t k, qn__cpu_type src_type,
                       const void *src, size_t ld, size_t n0, size_t n1);
-    /* Reads row `row` of packed W[n, k] into dst[k] as f32 (exact). */
-    void (*unpack_row)(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row,
-                       float *dst);
-    /* The stored elements themselves: dst is uint16_t[k] for bf16, float[k] for f32. */
+    /* Row `row` of packed W[n, k] as it is stored: dst is uint16_t[k] for bf16, float[k] for f32. */
     void (*unpack_raw)(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row, void *dst);
 
     /*
@@ -256,7 +249,6 @@ typedef struct qn__cpu_kernels {
     /* one result a row, at out[r]. Empty rows: sum 0, max -inf, argmax 0, logsumexp -inf. */
     void (*logsumexp)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*sum)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
-    void (*sum_squares)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*max)(float *out, const float *x, size_t ldx, size_t n, size_t r0,
                 size_t r1); /* NaN wins */
     /* the first index of the largest; the first NaN, if any */
@@ -268,8 +260,6 @@ typedef struct qn__cpu_kernels {
                         size_t r1);
     void (*logsumexp_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*sum_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
-    void (*sum_squares_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0,
-                            size_t r1);
     void (*max_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*argmax_f64)(int64_t *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
 

@@ -68,13 +68,6 @@ static void f64_sum(double *out, const double *x, size_t ldx, size_t n, size_t r
     }
 }
 
-static void f64_sum_squares(double *out, const double *x, size_t ldx, size_t n, size_t r0,
-                            size_t r1)
-{
-    for (size_t r = r0; r < r1; r++)
-        out[r] = f64_row_sum_squares(x + r * ldx, n);
-}
-
 static void f64_max(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r++)
@@ -115,21 +108,6 @@ static void f64_rope(const qn__cpu_rope_f64 *a, size_t r0, size_t r1)
 static double f64_sigmoid(double x)
 {
     return x < 0 ? exp(x) / (1.0 + exp(x)) : 1.0 / (1.0 + exp(-x));
-}
-
-static double f64_silu(double x)
-{
-    return x < -800.0 ? -0.0 : x * f64_sigmoid(x);
-}
-
-static double f64_gelu(double x)
-{
-    return x < -40.0 ? -0.0 : 0.5 * x * erfc(-x * 0.70710678118654752440);
-}
-
-static double f64_gelu_tanh(double x)
-{
-    return x < -40.0 ? -0.0 : x * f64_sigmoid(1.59576912160573071176 * (x + 0.044715 * x * x * x));
 }
 
 static double f64_rsqrt(double x)
@@ -184,21 +162,6 @@ static void f64_map_sigmoid(double *y, const double *x, size_t n)
     f64_map_with(f64_sigmoid, y, x, n);
 }
 
-static void f64_map_silu(double *y, const double *x, size_t n)
-{
-    f64_map_with(f64_silu, y, x, n);
-}
-
-static void f64_map_gelu(double *y, const double *x, size_t n)
-{
-    f64_map_with(f64_gelu, y, x, n);
-}
-
-static void f64_map_gelu_tanh(double *y, const double *x, size_t n)
-{
-    f64_map_with(f64_gelu_tanh, y, x, n);
-}
-
 static void f64_map_rsqrt(double *y, const double *x, size_t n)
 {
     f64_map_with(f64_rsqrt, y, x, n);
@@ -216,7 +179,6 @@ void qn__cpu_fill_ref_f64(qn__cpu_kernels *t)
     t->softmax_f64 = f64_softmax;
     t->logsumexp_f64 = f64_logsumexp;
     t->sum_f64 = f64_sum;
-    t->sum_squares_f64 = f64_sum_squares;
     t->max_f64 = f64_max;
     t->argmax_f64 = f64_argmax;
     t->rope_f64 = f64_rope;
@@ -224,9 +186,6 @@ void qn__cpu_fill_ref_f64(qn__cpu_kernels *t)
     t->map_f64[QN__CPU_LOG] = f64_map_log;
     t->map_f64[QN__CPU_TANH] = f64_map_tanh;
     t->map_f64[QN__CPU_SIGMOID] = f64_map_sigmoid;
-    t->map_f64[QN__CPU_SILU] = f64_map_silu;
-    t->map_f64[QN__CPU_GELU] = f64_map_gelu;
-    t->map_f64[QN__CPU_GELU_TANH] = f64_map_gelu_tanh;
     t->map_f64[QN__CPU_SIN] = f64_map_sin;
     t->map_f64[QN__CPU_COS] = f64_map_cos;
     t->map_f64[QN__CPU_ERF] = f64_map_erf;

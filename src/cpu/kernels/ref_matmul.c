@@ -61,26 +61,17 @@ static void ref_pack_rows(qn__cpu_type type, void *w, size_t n, size_t k, qn__cp
             ref_pack_one(type, w, k, row, src_type, src, 0, 1);
 }
 
-static void ref_unpack_row(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row,
-                           float *dst)
+static void ref_unpack_raw(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row,
+                           void *dst)
 {
     (void)n;
     for (size_t i = 0; i < k; i++) {
         size_t place = ref_place(type, k, row, i);
-        dst[i] = type == QN__CPU_F32 ? ((const float *)w)[place]
-                                     : qn__cpu_f32_of_bf16(((const uint16_t *)w)[place]);
+        if (type == QN__CPU_F32)
+            ((float *)dst)[i] = ((const float *)w)[place];
+        else
+            ((uint16_t *)dst)[i] = ((const uint16_t *)w)[place];
     }
-}
-
-static void ref_unpack_raw(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row,
-                           void *dst)
-{
-    if (type == QN__CPU_F32) {
-        ref_unpack_row(type, w, n, k, row, dst);
-        return;
-    }
-    for (size_t i = 0; i < k; i++)
-        ((uint16_t *)dst)[i] = ((const uint16_t *)w)[ref_place(type, k, row, i)];
 }
 
 /* Prepared x: plain rows, [m][k] f32 or [m][k rounded up to even] bf16. */
@@ -168,7 +159,6 @@ static void ref_dense_f64(const qn__cpu_dense_f64 *a, size_t m0, size_t m1)
 void qn__cpu_fill_ref_matmul(qn__cpu_kernels *t)
 {
     t->pack_rows = ref_pack_rows;
-    t->unpack_row = ref_unpack_row;
     t->unpack_raw = ref_unpack_raw;
     t->prepare = ref_prepare;
     t->matmul = ref_matmul;

@@ -104,36 +104,14 @@ static inline vf v_tanh(vf x)
     return v_pick(v_is_nan(x), v_add(x, x), y);
 }
 
-/* n / (1 + exp(-x)), for any numerator: with e = exp(-|x|), (x >= 0 ? n : n e) / (1 + e) */
-static inline vf v_over_sigmoid(vf n, vf x)
-{
-    vf scale, p = v_exp_parts(v_float(vi_or(v_bits(x), vi_set(0x80000000u))), &scale);
-    vf up = v_pick(v_lt(x, v_set(0.0f)), v_mul(v_mul(n, p), scale), n);
-    vf y = v_div(up, v_fma(p, scale, v_set(1.0f)));
-    return v_pick(v_is_nan(x), v_add(x, x), y);
-}
-
+/* 1 / (1 + exp(-x)): with e = exp(-|x|), (x >= 0 ? 1 : e) / (1 + e) */
 static inline vf v_sigmoid(vf x)
 {
-    return v_over_sigmoid(v_set(1.0f), x);
-}
-
-/* Below -200 every result is -0, the limit at -inf. */
-static inline vf v_silu(vf x)
-{
-    vf c = v_pick(v_lt(x, v_set(-200.0f)), v_set(-200.0f), x);
-    return v_over_sigmoid(c, c);
-}
-
-/* x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): equal to the tanh form, without its
- * cancellation */
-static inline vf v_gelu_tanh(vf x)
-{
-    vf c = v_pick(v_lt(x, v_set(-200.0f)), v_set(-200.0f), x);
-    vf t = v_pick(v_lt(v_set(200.0f), c), v_set(200.0f), c);
-    vf u = v_mul(v_mul(t, t), v_set(0.07135481282553f)); /* 2 sqrt(2 / pi) 0.044715 */
-    u = v_mul(t, v_add(u, v_set(1.5957691216057f)));
-    return v_over_sigmoid(c, u);
+    vf one = v_set(1.0f), scale;
+    vf p = v_exp_parts(v_float(vi_or(v_bits(x), vi_set(0x80000000u))), &scale);
+    vf up = v_pick(v_lt(x, v_set(0.0f)), v_mul(p, scale), one);
+    vf y = v_div(up, v_fma(p, scale, one));
+    return v_pick(v_is_nan(x), v_add(x, x), y);
 }
 
 /* Odd polynomial below 0.92, else 1 - exp(polynomial that fits log erfc), constant from 4 up. */
@@ -160,15 +138,6 @@ static inline vf v_erf(vf x)
     vf far = v_sub(v_set(1.0f), v_exp(g));
     vf y = v_pick(v_lt(a, v_set(0.92f)), near, v_with_sign(far, x));
     return v_pick(v_is_nan(x), v_add(x, x), y);
-}
-
-/* Below -15 every result is -0; the error is absolute, of the size of x's rounding, as in the plain
- * formula. */
-static inline vf v_gelu(vf x)
-{
-    vf c = v_pick(v_lt(x, v_set(-15.0f)), v_set(-15.0f), x);
-    vf y = v_add(v_set(1.0f), v_erf(v_mul(c, v_set(0.70710678118655f))));
-    return v_mul(v_mul(c, v_set(0.5f)), y);
 }
 
 /*

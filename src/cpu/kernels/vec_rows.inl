@@ -152,12 +152,6 @@ static void sum_rows(float *out, const float *x, size_t ldx, size_t n, size_t r0
         out[r] = row_sum(x + r * ldx, n);
 }
 
-static void sum_squares_rows(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1)
-{
-    for (size_t r = r0; r < r1; r++)
-        out[r] = row_sum_squares(x + r * ldx, n);
-}
-
 static void max_rows(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r++)
@@ -255,21 +249,6 @@ static void map_sigmoid(float *y, const float *x, size_t n)
     map_with(v_sigmoid, y, x, n);
 }
 
-static void map_silu(float *y, const float *x, size_t n)
-{
-    map_with(v_silu, y, x, n);
-}
-
-static void map_gelu(float *y, const float *x, size_t n)
-{
-    map_with(v_gelu, y, x, n);
-}
-
-static void map_gelu_tanh(float *y, const float *x, size_t n)
-{
-    map_with(v_gelu_tanh, y, x, n);
-}
-
 static void map_sin(float *y, const float *x, size_t n)
 {
     map_with(v_sin, y, x, n);
@@ -339,7 +318,6 @@ static void fill_vec_rows(qn__cpu_kernels *t)
     t->softmax = softmax_rows;
     t->logsumexp = logsumexp_rows;
     t->sum = sum_rows;
-    t->sum_squares = sum_squares_rows;
     t->max = max_rows;
     t->argmax = argmax_rows;
     t->rope = rope_rows;
@@ -347,9 +325,6 @@ static void fill_vec_rows(qn__cpu_kernels *t)
     t->map[QN__CPU_LOG] = map_log;
     t->map[QN__CPU_TANH] = map_tanh;
     t->map[QN__CPU_SIGMOID] = map_sigmoid;
-    t->map[QN__CPU_SILU] = map_silu;
-    t->map[QN__CPU_GELU] = map_gelu;
-    t->map[QN__CPU_GELU_TANH] = map_gelu_tanh;
     t->map[QN__CPU_SIN] = map_sin;
     t->map[QN__CPU_COS] = map_cos;
     t->map[QN__CPU_ERF] = map_erf;
