@@ -194,51 +194,51 @@ static void bench_case(const bench *b, const char *name, yard y, double work, be
     fflush(stdout);
 }
 
-/* --- matmul --- */
+/* --- linear --- */
 
-typedef struct matmul_bench {
+typedef struct linear_bench {
     qn__cpu_type type;
     size_t m, n, k, matrices;
     float *x, *y;
     void *xp;
-} matmul_bench;
+} linear_bench;
 
-static void matmul_job(const bench *b, void *data, int id)
+static void linear_job(const bench *b, void *data, int id)
 {
-    const matmul_bench *d = data;
+    const linear_bench *d = data;
     size_t panels = qn__cpu_panels(d->n), threads = (size_t)b->threads, i = (size_t)id;
     for (size_t w = 0; w < d->matrices; w++) {
-        qn__cpu_matmul a = {d->type, b->big + w * qn__cpu_packed_bytes(d->type, d->n, d->k),
+        qn__cpu_linear a = {d->type, b->big + w * qn__cpu_packed_bytes(d->type, d->n, d->k),
                             d->n,    d->k,
                             d->m,    0,
                             d->m,    d->xp,
                             d->y,    d->n};
-        b->t.matmul(&a, panels * i / threads, panels * (i + 1) / threads);
+        b->t.linear(&a, panels * i / threads, panels * (i + 1) / threads);
     }
 }
 
 static void back_job(const bench *b, void *data, int id)
 {
-    const matmul_bench *d = data;
+    const linear_bench *d = data;
     size_t threads = (size_t)b->threads, i = (size_t)id;
-    qn__cpu_matmul_back a = {d->type, b->big, d->n, d->k, d->m, d->x, d->n, d->y, d->k};
-    b->t.matmul_back(&a, d->k * i / threads / 32 * 32, d->k * (i + 1) / threads / 32 * 32);
+    qn__cpu_linear_back a = {d->type, b->big, d->n, d->k, d->m, d->x, d->n, d->y, d->k};
+    b->t.linear_back(&a, d->k * i / threads / 32 * 32, d->k * (i + 1) / threads / 32 * 32);
 }
 
 static void prepare_job(const bench *b, void *data, int id)
 {
-    const matmul_bench *d = data;
+    const linear_bench *d = data;
     size_t threads = (size_t)b->threads, i = (size_t)id;
     b->t.prepare(d->type, d->xp, d->x, d->k, d->m, d->k, d->m * i / threads / 8 * 8,
                  d->m * (i + 1) / threads / 8 * 8);
 }
 
-static void bench_matmul(const bench *b, qn__cpu_type type, size_t m, size_t n, size_t k)
+static void bench_linear(const bench *b, qn__cpu_type type, size_t m, size_t n, size_t k)
 {
     size_t bytes = qn__cpu_packed_bytes(type, n, k), most = n > k ? n : k;
     char name[64];
     const char *kind = type == QN__CPU_F32 ? "f32" : "bf16";
-    matmul_bench d = {type,
+    linear_bench d = {type,
                       m,
                       n,
                       k,
@@ -249,14 +249,14 @@ static void bench_matmul(const bench *b, qn__cpu_type type, size_t m, size_t n, 
     d.xp = new_bytes(qn__cpu_prepared_bytes(m, k));
     random_fill(d.x, m * most);
     b->t.prepare(type, d.xp, d.x, k, m, k, 0, m);
-    snprintf(name, sizeof name, "matmul %s M%zu K%zu N%zu", kind, m, k, n);
+    snprintf(name, sizeof name, "linear %s M%zu K%zu N%zu", kind, m, k, n);
     if (m <= 16)
-        bench_case(b, name, YARD_READ, (double)(bytes * d.matrices), matmul_job, &d);
+        bench_case(b, name, YARD_READ, (double)(bytes * d.matrices), linear_job, &d);
     else
         bench_case(b, name, type == QN__CPU_F32 ? YARD_F32 : YARD_BF16, 2.0 * (double)(m * n * k),
-                   matmul_job, &d);
+                   linear_job, &d);
     if (m > 16) {
-        snprintf(name, sizeof name, "matmul_back %s M%zu K%zu N%zu", kind, m, k, n);
+        snprintf(name, sizeof name, "linear_back %s M%zu K%zu N%zu", kind, m, k, n);
         bench_case(b, name, YARD_F32, 2.0 * (double)(m * n * k), back_job, &d);
         snprintf(name, sizeof name, "prepare %s M%zu K%zu (bytes in)", kind, m, k);
         bench_case(b, name, YARD_READ, 4.0 * (double)(m * k), prepare_job, &d);
@@ -404,9 +404,9 @@ static void map_job(const bench *b, void *data, int id)
 
 static void bench_maps(const bench *b)
 {
-    static const char *const names[] = {
-        "argmax", "bf16_from_f32", "softmax",   "rms_norm", "exp", "log", "tanh", "sigmoid",
-        "sin",      "cos", "erf", "rsqrt", "sqrt"};
+    static const char *const names[] = {"argmax", "bf16_from_f32", "softmax", "rms_norm", "exp",
+                                        "log",    "tanh",          "sigmoid", "sin",      "cos",
+                                        "erf",    "rsqrt",         "sqrt"};
     map_bench d = {new_floats(MAP_N), new_floats(MAP_N * MOST_THREADS), 0};
     random_fill(d.x, MAP_N);
     for (d.map = -4; d.map < QN__CPU_MAP_COUNT; d.map++) {
@@ -435,10 +435,10 @@ int bench_cpu(int json, const char *only)
         for (int f32 = 0; f32 < 2; f32++) {
             qn__cpu_type type = f32 ? QN__CPU_F32 : QN__CPU_BF16;
             for (size_t m = 1; m <= 8; m *= 2)
-                bench_matmul(&b, type, m, 8192, 2048);
-            bench_matmul(&b, type, 1, 2048, 8192);
-            bench_matmul(&b, type, 512, 8192, 2048);
-            bench_matmul(&b, type, 512, 2048, 8192);
+                bench_linear(&b, type, m, 8192, 2048);
+            bench_linear(&b, type, 1, 2048, 8192);
+            bench_linear(&b, type, 512, 8192, 2048);
+            bench_linear(&b, type, 512, 2048, 8192);
             bench_attend(&b, type, 64, 1, 4095);
             bench_attend(&b, type, 128, 1, 4095);
             bench_attend(&b, type, 64, 512, 0);

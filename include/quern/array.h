@@ -89,8 +89,9 @@ QN_API const char *qn_device_name(const qn_device *device);
 /* One line about the device, such as "AVX-512, 2 threads". Writes at most `room` bytes. */
 QN_API void qn_device_describe(qn_device *device, char *text, size_t room);
 
-/* Which kernels the device chose for the work that matters: the i-th purpose, such as "matmul", and the tier
- * whose kernel serves it, such as "avx512". False behind the last; a device without tiers has none. */
+/* Which kernels the device chose for the work that matters: the i-th purpose, such as "linear", and
+ * the tier whose kernel serves it, such as "avx512". False behind the last; a device without tiers
+ * has none. */
 QN_API bool qn_device_kernel(const qn_device *device, int i, const char **purpose,
                              const char **tier);
 
@@ -98,7 +99,8 @@ typedef struct qn_memory_stats {
     size_t size;      /* sizeof(qn_memory_stats) */
     size_t active;    /* bytes in arrays that something refers to */
     size_t workspace; /* bytes for the intermediate values of a run, kept between runs */
-    size_t cached;    /* bytes freed but kept for reuse; with the others never more than was once in use */
+    size_t cached;    /* bytes freed but kept for reuse; with the others never more than was once in
+                         use */
     size_t peak;      /* the most that active and workspace ever came to */
     size_t limit;     /* 0: none */
 } qn_memory_stats;
@@ -115,17 +117,17 @@ QN_API void qn_device_clear_cache(qn_device *device);
 typedef struct qn_plan_stats {
     size_t size; /* sizeof(qn_plan_stats) */
     uint64_t evaluations;
-    uint64_t hits;        /* found a plan */
-    uint64_t rebinds;     /* of these, with sizes other than the plan's newest */
-    uint64_t misses;      /* made a plan */
+    uint64_t hits;    /* found a plan */
+    uint64_t rebinds; /* of these, with sizes other than the plan's newest */
+    uint64_t misses;  /* made a plan */
     uint64_t evictions;
-    uint64_t nodes;       /* nodes evaluated */
-    uint64_t steps;       /* kernel launches */
-    uint64_t fused;       /* elementwise nodes that ran inside another's pass */
-    uint64_t chain_bytes; /* read and written by elementwise passes */
+    uint64_t nodes;           /* nodes evaluated */
+    uint64_t steps;           /* kernel launches */
+    uint64_t fused;           /* elementwise nodes that ran inside another's pass */
+    uint64_t chain_bytes;     /* read and written by elementwise passes */
     uint64_t donation_copies; /* donated buffers that had to be copied */
-    uint64_t hit_ns;      /* time from evaluation to submission, of hits */
-    size_t bytes;         /* held by cached plans */
+    uint64_t hit_ns;          /* time from evaluation to submission, of hits */
+    size_t bytes;             /* held by cached plans */
 } qn_plan_stats;
 
 QN_API qn_status qn_device_plan_stats(qn_device *device, qn_plan_stats *stats);
@@ -147,25 +149,26 @@ QN_API qn_device *qn_scope_device(const qn_scope *s);
 QN_API qn_status qn_eval(qn_scope *s, qn_array *a);
 QN_API qn_status qn_eval_many(qn_scope *s, qn_array *const *arrays, int n);
 
-/* Starts computing and returns. Runs of a device are in the order in which they were started, whichever
- * scope and thread started them. qn_wait waits for all of the scope's and gives the first failure; reading an
- * array waits for the run that computes it. */
+/* Starts computing and returns. Runs of a device are in the order in which they were started,
+ * whichever scope and thread started them. qn_wait waits for all of the scope's and gives the first
+ * failure; reading an array waits for the run that computes it. */
 QN_API qn_status qn_eval_async(qn_scope *s, qn_array *const *arrays, int n);
 QN_API qn_status qn_wait(qn_scope *s);
 
 /* ---- arrays --------------------------------------------------------------------------------- */
 
-/* A reference to an evaluated array that outlives its scope; release it with qn_release. NULL, recorded in
- * the scope, when it has not been evaluated, when an update in place has overwritten it, or when memory is
- * out. */
+/* A reference to an evaluated array that outlives its scope; release it with qn_release. NULL,
+ * recorded in the scope, when it has not been evaluated, when an update in place has overwritten
+ * it, or when memory is out. */
 QN_API qn_array *qn_retain(qn_array *a);
 QN_API void qn_release(qn_array *a);
 
-/* Hands a retained array to the graph: its buffer may be overwritten in place, so that a cache or an
- * optimiser's state keeps its address. Takes over the caller's reference. If another reference to the
- * buffer exists the update works on a copy, which qn_plan_stats counts. A run that is refused before it
- * begins, by a memory limit, leaves it as it was (qn_retain gives it back); one that fails later, or an
- * asynchronous one that fails at all, leaves the buffer invalid: reads of it fail. */
+/* Hands a retained array to the graph: its buffer may be overwritten in place, so that a cache or
+ * an optimiser's state keeps its address. Takes over the caller's reference. If another reference
+ * to the buffer exists the update works on a copy, which qn_plan_stats counts. A run that is
+ * refused before it begins, by a memory limit, leaves it as it was (qn_retain gives it back); one
+ * that fails later, or an asynchronous one that fails at all, leaves the buffer invalid: reads of
+ * it fail. */
 QN_API qn_array *qn_donate(qn_scope *s, qn_array *a);
 
 QN_API qn_dtype qn_array_dtype(const qn_array *a);
@@ -189,8 +192,9 @@ QN_API qn_status qn_read_as(qn_scope *s, qn_array *a, qn_dtype dtype, void *out,
  *         printf("[%lld] %g\n", (long long)qn_cursor_index(c)[0], qn_cursor_f64(c));
  *     qn_cursor_close(c);
  *
- * Opening evaluates the array and copies what it spans from the device, so that the cursor may outlive the
- * scope; NULL with the scope's error set on failure, which _next and _close accept. Index, value (the element as it is stored) and conversions need a _next that gave true. */
+ * Opening evaluates the array and copies what it spans from the device, so that the cursor may
+ * outlive the scope; NULL with the scope's error set on failure, which _next and _close accept.
+ * Index, value (the element as it is stored) and conversions need a _next that gave true. */
 typedef struct qn_cursor qn_cursor;
 QN_API qn_cursor *qn_cursor_open(qn_scope *s, qn_array *a);
 QN_API bool qn_cursor_next(qn_cursor *c);

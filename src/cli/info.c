@@ -18,7 +18,7 @@ typedef struct card {
     const qn_tokenizer *tokenizer; /* NULL: there is none */
 } card;
 
-/* "matmul avx512, attention avx512 ...", or the members of a JSON object. */
+/* "linear avx512, attention avx512 ...", or the members of a JSON object. */
 static void print_kernels(const card *c, const char *form, const char *between)
 {
     const char *purpose, *tier;
@@ -41,12 +41,13 @@ static void print_json(const card *c, const char *path)
            (long long)m->n_kv_heads, (long long)m->head_dim, (long long)m->max_positions,
            (long long)m->vocab_size, qn_dtype_name(m->dtype));
     if (c->tokenizer)
-        printf("\"tokenizer_size\":%d,\"chat_template\":\"%s\",", qn_tokenizer_vocab_size(c->tokenizer),
-               c->template);
+        printf("\"tokenizer_size\":%d,\"chat_template\":\"%s\",",
+               qn_tokenizer_vocab_size(c->tokenizer), c->template);
     else
         printf("\"tokenizer_size\":null,\"chat_template\":null,");
     printf("\"file_bytes\":%llu,\"weight_bytes\":%llu,\"context\":%lld,"
-           "\"cache_bytes\":%llu,\"memory_bytes\":%llu,\"device\":\"%s\",\"device_text\":\"%s\",\"kernels\":{",
+           "\"cache_bytes\":%llu,\"memory_bytes\":%llu,\"device\":\"%s\",\"device_text\":\"%s\","
+           "\"kernels\":{",
            (unsigned long long)m->file_bytes, (unsigned long long)m->weight_bytes,
            (long long)c->context, (unsigned long long)c->cache_bytes,
            (unsigned long long)(m->weight_bytes + c->cache_bytes), qn_device_name(c->device),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device interface: one const struct of functions that a device fills, and the object the rest of
- * core keeps per device (pool of buffers, cache of plans).
+ * The device interface: one const struct of functions that a device fills, and the object the rest
+ * of core keeps per device (pool of buffers, cache of plans).
  */
 #ifndef QN_CORE_DEVICE_H
 #define QN_CORE_DEVICE_H
@@ -14,17 +14,19 @@ typedef struct qn__device_ops {
     const char *kind; /* "cpu", "cuda" */
     void (*close)(qn_device *device);
 
-    /* Memory. alloc returns NULL when there is none. write fills a buffer that no submission knows; read waits
-     * for the submission that computes the buffer, from whose data + offset it copies. */
+    /* Memory. alloc returns NULL when there is none. write fills a buffer that no submission knows;
+     * read waits for the submission that computes the buffer, from whose data + offset it copies.
+     */
     void *(*alloc)(qn_device *device, size_t size);
     void (*free)(qn_device *device, void *data, size_t size);
     qn_status (*write)(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
-    qn_status (*read)(qn_device *device, void *host, const qn__buffer *from, size_t offset, size_t n,
-                      qn_error *err);
+    qn_status (*read)(qn_device *device, void *host, const qn__buffer *from, size_t offset,
+                      size_t n, qn_error *err);
 
-    /* The kernel for a node as it is recorded (operation, types, formats, strides pattern); NULL when
-     * this device has none. Not asked for elementwise nodes: a step with a program is a fused chain. */
-    const void *(*kernel)(qn_device *device, const qn_array *node);
+    /* The device's routine (its glue around kernels) for a node as it is recorded (operation,
+     * types, formats, strides pattern); NULL when this device has none. Not asked for elementwise
+     * nodes: a step with a program is a fused chain. */
+    const void *(*routine)(qn_device *device, const qn_array *node);
 
     /* The storage format in which linear layers want a weight of this type. */
     uint8_t (*weight_format)(qn_device *device, qn_dtype dtype);
@@ -38,8 +40,9 @@ typedef struct qn__device_ops {
     qn_status (*bind)(qn_device *device, const qn__plan *plan, qn__binding *binding, qn_error *err);
     void (*drop)(qn_device *device, qn__binding *binding);
 
-    /* Runs or enqueues a submission whose slots, but for the workspace, are filled, in the order of calls; see
-     * qn__submission_begin and _end. Not OK: it has ended, or has never begun. `wait` returns its status. */
+    /* Runs or enqueues a submission whose slots, but for the workspace, are filled, in the order of
+     * calls; see qn__submission_begin and _end. Not OK: it has ended, or has never begun. `wait`
+     * returns its status. */
     qn_status (*submit)(qn_device *device, qn__submission *submission, qn_error *err);
     qn_status (*wait)(qn_device *device, qn__submission *submission, qn_error *err);
 

@@ -2,8 +2,8 @@
  *
  * What an operation is: the definition that every file in src/ops ends in.
  *
- * An operation checks its arguments, promotes types, infers the shape and records one node. Beside it
- * stands what the rest of the engine needs to know: how to emit it into the kernel IR when it is
+ * An operation checks its arguments, promotes types, infers the shape and records one node. Beside
+ * it stands what the rest of the engine needs to know: how to emit it into the kernel IR when it is
  * elementwise, a decomposition into simpler operations for devices without a kernel, and its
  * derivatives, written with the same public operations.
  */
@@ -21,11 +21,11 @@ typedef enum qn__op_class {
     QN__LEAF,        /* has storage: a retained or host value */
     QN__VIEW,        /* shares its input's storage */
     QN__ELEMENTWISE, /* emits IR; fused with its neighbours */
-    QN__KERNEL       /* runs a kernel of the device */
+    QN__KERNEL       /* a routine of the device computes it, with kernels */
 } qn__op_class;
 
-/* Derivatives of one node. `ct` is the cotangent of the node's value, of its shape. Fills grads[i] for
- * each input i with want[i]; leaving NULL means zero. */
+/* Derivatives of one node. `ct` is the cotangent of the node's value, of its shape. Fills grads[i]
+ * for each input i with want[i]; leaving NULL means zero. */
 typedef void qn__vjp_fn(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
                         qn_array **grads);
 
@@ -43,10 +43,11 @@ typedef struct qn__op_def {
     qn_array *(*decompose)(qn_scope *s, const qn_array *node);
     qn__vjp_fn *vjp; /* NULL: by the decomposition, or not differentiable */
     qn__jvp_fn *jvp;
-    /* The output takes over the storage of input 0, which holds the old values when the kernel runs. No other
-     * input then shares that storage. */
+    /* The output takes over the storage of input 0, which holds the old values when the kernel
+     * runs. No other input then shares that storage. */
     bool in_place;
-    /* Elementwise, without inputs and emit: every element is this number, which differs from call to call. */
+    /* Elementwise, without inputs and emit: every element is this number, which differs from call
+     * to call. */
     double (*number)(const void *params);
 } qn__op_def;
 

@@ -2,16 +2,18 @@
  *
  * Plans: what evaluating a graph of one structure takes, decided once.
  *
- * Words: elementwise nodes that run together are a group while planning and a chain in the plan; the chain's
- * IR is its program, one execution of it a pass over memory, and the CPU's form of a program a tape.
+ * Words: elementwise nodes that run together are a group while planning and a chain in the plan;
+ * the chain's IR is its program, one execution of it a pass over memory, and the CPU's form of a
+ * program a tape.
  *
- * A plan holds decisions only: which nodes run, which elementwise nodes run together, in which order,
- * whose storage each value has. They depend on the graph's structure and on its sizes rounded up to buckets
- * (four to an octave), so a plan serves every size in its buckets. The exact sizes of one call and the
- * values of its constants, turned into kernel arguments and places in the workspace, are a binding; a plan
- * keeps its newest, and a step that repeats the sizes of the one before (each decoded token) finds it
- * with one comparison. Plans and bindings are immutable once made and reference-counted; only pointers
- * differ from run to run, and they travel in the submission.
+ * A plan holds decisions only: which nodes run, which elementwise nodes run together, in which
+ * order, whose storage each value has. They depend on the graph's structure and on its sizes
+ * rounded up to buckets (four to an octave), so a plan serves every size in its buckets. The exact
+ * sizes of one call and the values of its constants, turned into kernel arguments and places in the
+ * workspace, are a binding; a plan keeps its newest, and a step that repeats the sizes of the one
+ * before (each decoded token) finds it with one comparison. Plans and bindings are immutable once
+ * made and reference-counted; only pointers differ from run to run, and they travel in the
+ * submission.
  */
 #ifndef QN_CORE_PLAN_H
 #define QN_CORE_PLAN_H
@@ -20,28 +22,29 @@
 
 /* Where a live node's value lives. */
 typedef enum qn__place {
-    QN__NOWHERE,   /* inside a fused chain */
+    QN__NOWHERE, /* inside a fused chain */
     QN__SLOT_INPUT,
     QN__SLOT_OUTPUT,
     QN__WORKSPACE,
-    QN__ALIAS      /* the storage of another live node: a view, or an update in place */
+    QN__ALIAS /* the storage of another live node: a view, or an update in place */
 } qn__place;
 
 typedef struct qn__storage {
-    uint8_t place;   /* qn__place */
-    uint32_t slot;   /* INPUT, OUTPUT: the number of the slot; ALIAS: the live node whose storage it is,
-                      * no alias itself; WORKSPACE: the last step that reads or writes it */
+    uint8_t place; /* qn__place */
+    uint32_t slot; /* INPUT, OUTPUT: the number of the slot; ALIAS: the live node whose storage it
+                    * is, no alias itself; WORKSPACE: the last step that reads or writes it */
 } qn__storage;
 
 /* One kernel launch. Operands are live nodes; the last is the output. */
 typedef struct qn__step {
-    const void *kernel;    /* the device's; NULL for a fused chain or a copy */
-    uint32_t node;         /* the live node it computes */
+    const void *routine; /* the device's; NULL for a fused chain or a copy */
+    uint32_t node;       /* the live node it computes */
     uint32_t first_operand, n_operands;
-    const void *params;    /* the plan's copy */
+    const void *params;           /* the plan's copy */
     const struct qn__ir *program; /* of a fused chain */
-    uint32_t first_constant;      /* ... the live nodes that give its program's numbers: plan->constants */
-    bool copy;             /* copies operand 0 to the output, element by element */
+    uint32_t
+        first_constant; /* ... the live nodes that give its program's numbers: plan->constants */
+    bool copy;          /* copies operand 0 to the output, element by element */
 } qn__step;
 
 typedef struct qn__operand {
@@ -54,7 +57,7 @@ typedef struct qn__operand {
 
 /* One step with its sizes: what a kernel sees beside its pointers. */
 typedef struct qn__call {
-    const void *kernel;
+    const void *routine;
     const void *params;
     const struct qn__ir *program;
     const double *constants;    /* the values of the program's QN__IR_NUMBER */
@@ -72,11 +75,11 @@ typedef struct qn__binding {
     qn__call *calls;
     qn__operand *operands;
     double *constants;
-    size_t *output_bytes;   /* per output slot */
-    uint64_t chain_bytes;   /* read and written by elementwise passes */
-    size_t bytes;           /* of memory that the binding itself takes; the device adds its part */
-    size_t values;          /* bytes of the workspace that hold intermediate values */
-    size_t workspace;       /* bytes of workspace that a run asks for: values, and what the device adds */
+    size_t *output_bytes; /* per output slot */
+    uint64_t chain_bytes; /* read and written by elementwise passes */
+    size_t bytes;         /* of memory that the binding itself takes; the device adds its part */
+    size_t values;        /* bytes of the workspace that hold intermediate values */
+    size_t workspace; /* bytes of workspace that a run asks for: values, and what the device adds */
     void *device_part;
 } qn__binding;
 
@@ -92,10 +95,11 @@ typedef struct qn__plan {
     uint32_t *operands;   /* live nodes */
     uint32_t *constants;  /* live nodes */
     uint32_t *outputs;    /* live node of each target */
-    uint32_t *output_slots; /* its slot: an output's, or a donated input's where it is updated in place */
-    uint32_t n_fused;     /* elementwise nodes that run inside another's pass */
-    uint32_t n_copies;    /* donations that could not be done in place */
-    qn__arena arena;      /* all of the tables */
+    uint32_t *
+        output_slots; /* its slot: an output's, or a donated input's where it is updated in place */
+    uint32_t n_fused; /* elementwise nodes that run inside another's pass */
+    uint32_t n_copies; /* donations that could not be done in place */
+    qn__arena arena;   /* all of the tables */
     qn__binding *newest;
     struct qn__plan *next_in_bucket;
     struct qn__plan *older, *newer;
@@ -114,7 +118,8 @@ typedef struct qn__plan_cache {
 void qn__plan_cache_begin(qn__plan_cache *cache);
 void qn__plan_cache_end(qn__plan_cache *cache);
 
-/* One run of a binding. slots: inputs, then outputs, then the workspace last (the device fills it). */
+/* One run of a binding. slots: inputs, then outputs, then the workspace last (the device fills it).
+ */
 typedef struct qn__submission {
     atomic_int refs;
     qn__binding *binding;
@@ -123,31 +128,32 @@ typedef struct qn__submission {
     qn__buffer **held; /* the buffers it owns references to */
     uint32_t n_held;
     const atomic_bool *cancel;
-    bool async;       /* submit may return before it has run */
-    bool began;       /* the device has called qn__submission_begin: something may have been written */
+    bool async; /* submit may return before it has run */
+    bool began; /* the device has called qn__submission_begin: something may have been written */
     bool ended;
     atomic_bool done; /* it has run, or failed to; status and error are final */
     qn_status status;
     qn_error error;
     struct qn__submission *next;  /* for the device's list */
     struct qn__submission *later; /* the next of its scope */
-    uint64_t number;  /* the device's count of submissions */
+    uint64_t number;              /* the device's count of submissions */
     void *device_part;
 } qn__submission;
 
 void qn__submission_release(qn__submission *submission);
 
-/* A device calls this just before the first kernel of a run, when nothing but the kernels can fail any more.
- * Fills the workspace's slot. Not OK: the memory limit says no, the run was cancelled, or an input is the
- * result of a run that failed; then nothing is written. */
+/* A device calls this just before the first kernel of a run, when nothing but the kernels can fail
+ * any more. Fills the workspace's slot. Not OK: the memory limit says no, the run was cancelled, or
+ * an input is the result of a run that failed; then nothing is written. */
 qn_status qn__submission_begin(qn__submission *submission, qn_error *err);
 
-/* A device calls this once for each submission that it was given, before it counts as done, with the status of the
- * run. After a failure the results are marked, so that nobody reads what may be half-written. */
+/* A device calls this once for each submission that it was given, before it counts as done, with
+ * the status of the run. After a failure the results are marked, so that nobody reads what may be
+ * half-written. */
 void qn__submission_end(qn__submission *submission, qn_status status);
 
-/* Live nodes of one evaluation and the key made of them: leaves and views of leaves first, then what is
- * computed, in recording order. A scope keeps one and reuses its room. */
+/* Live nodes of one evaluation and the key made of them: leaves and views of leaves first, then
+ * what is computed, in recording order. A scope keeps one and reuses its room. */
 typedef struct qn__live {
     qn_array **node;
     uint32_t n, node_room;
@@ -179,8 +185,8 @@ static inline bool qn__covers(const qn_array *view)
 /* plan_make.c: decides. NULL with the scope's error set on failure. */
 qn__plan *qn__plan_make(qn_scope *s, const qn__live *live);
 
-/* plan_layout.c: fills offsets[] with the place in the workspace of each live node that has one of its own.
- * False: memory is out. */
+/* plan_layout.c: fills offsets[] with the place in the workspace of each live node that has one of
+ * its own. False: memory is out. */
 bool qn__plan_layout(const qn__plan *plan, const qn__live *live, size_t *offsets, size_t *total);
 
 /* plan_bind.c */
@@ -191,7 +197,8 @@ void qn__binding_release(qn__binding *binding);
 qn__binding *qn__plan_lookup(qn_scope *s, const qn__live *live, bool *made);
 void qn__plan_release(qn__plan *plan);
 
-/* A graph's array that holds one number which is data, not structure: its value travels in the sizes. */
+/* A graph's array that holds one number which is data, not structure: its value travels in the
+ * sizes. */
 static inline bool qn__is_number(const qn_array *a)
 {
     return a->base == a && !a->buffer && qn__ops[a->op]->number;

@@ -63,7 +63,7 @@ static void fill_call(qn__binding *b, const qn__step *step, const size_t *offset
     const qn__plan *plan = b->plan;
     const qn_array *out = live->node[step->node];
     qn__operand *operands = b->operands + step->first_operand;
-    call->kernel = step->kernel;
+    call->routine = step->routine;
     call->params = step->params;
     call->program = step->program;
     call->constants = b->constants + step->first_constant;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Making a plan: group elementwise nodes into passes, decide which updates happen in place, write the
- * steps.
+ * Making a plan: group elementwise nodes into passes, decide which updates happen in place, write
+ * the steps.
  *
  * Every decision here may depend only on what the key holds (plan_key.c), since the plan will serve
- * other graphs with the same key. Where intermediates lie in the workspace depends on exact sizes and is
- * the binding's. Fusion never changes a value: a fused node is rounded to its own type inside the chain.
+ * other graphs with the same key. Where intermediates lie in the workspace depends on exact sizes
+ * and is the binding's. Fusion never changes a value: a fused node is rounded to its own type
+ * inside the chain.
  */
 #include "core/device.h"
 #include "core/dtype.h"
@@ -20,11 +21,12 @@ enum { NONE = 0xffffffffu, MANY = 0xfffffffeu, LARGEST_GROUP = 12 };
 typedef struct draft {
     uint32_t group;     /* elementwise: the node whose pass computes it */
     uint32_t wanted_by; /* elementwise: the one group of all consumers so far, NONE or MANY */
-    uint32_t next;      /* of the same group: the member recorded just after it, NONE after the root */
+    uint32_t next; /* of the same group: the member recorded just after it, NONE after the root */
     uint32_t last_read; /* position (node index) of the last step that reads its storage */
     /* of a group, at its root */
-    uint32_t first;     /* the member recorded first */
-    uint16_t size, code, inputs; /* members; at most so many instructions and inputs of its program */
+    uint32_t first; /* the member recorded first */
+    uint16_t size, code,
+        inputs; /* members; at most so many instructions and inputs of its program */
 } draft;
 
 typedef struct planner {
@@ -73,7 +75,8 @@ static void note_consumer(planner *p, const qn_array *in, const qn_array *reader
         d->wanted_by = group;
 }
 
-/* The instructions that a node's program has when it is fused with nothing: what it adds to a group at most. */
+/* The instructions that a node's program has when it is fused with nothing: what it adds to a group
+ * at most. */
 static int code_of(const planner *p, const qn_array *a)
 {
     qn__ir_value in[4];
@@ -186,7 +189,8 @@ static int chain_input(planner *p, uint32_t first, uint32_t node)
     return add_operand(p, node) ? (int)(p->n_operands - 1 - first) : -1;
 }
 
-/* The value of a node without inputs, in a chain whose numbers begin at `first`; false: no memory. */
+/* The value of a node without inputs, in a chain whose numbers begin at `first`; false: no memory.
+ */
 static bool emit_constant(planner *p, const qn_array *a, uint32_t first, qn__ir_value *value)
 {
     if (!qn__is_number(a)) {
@@ -196,8 +200,7 @@ static bool emit_constant(planner *p, const qn_array *a, uint32_t first, qn__ir_
     uint32_t k = first;
     while (k < p->n_constants && p->constants[k] != a->index)
         k++;
-    if (k == p->n_constants &&
-        !add_to(&p->constants, &p->n_constants, &p->constant_room, a->index))
+    if (k == p->n_constants && !add_to(&p->constants, &p->n_constants, &p->constant_room, a->index))
         return false;
     *value = qn__ir_number(p->ir, (int)(k - first));
     return true;
@@ -239,8 +242,8 @@ static bool emit_node(planner *p, const qn_array *a, const qn__step *chain, qn__
 static bool add_chain(planner *p, uint32_t root, qn__step *step, qn__ir_value *values)
 {
     qn__ir_begin(p->ir);
-    *step = (qn__step){.node = root, .first_operand = p->n_operands,
-                       .first_constant = p->n_constants};
+    *step =
+        (qn__step){.node = root, .first_operand = p->n_operands, .first_constant = p->n_constants};
     for (uint32_t i = p->drafts[root].first; i != NONE; i = p->drafts[i].next)
         if (!emit_node(p, node_at(p, i), step, values))
             return false;
@@ -273,7 +276,7 @@ static bool add_kernel(planner *p, uint32_t node, qn__step *step)
             return false;
         memcpy(params, a->params, a->params_size);
     }
-    *step = (qn__step){.kernel = p->s->device->ops->kernel(p->s->device, a),
+    *step = (qn__step){.routine = p->s->device->ops->routine(p->s->device, a),
                        .node = node,
                        .first_operand = first,
                        .n_operands = p->n_operands - first,
@@ -292,8 +295,8 @@ static bool add_copy(planner *p, uint32_t from, uint32_t to, qn__step *step)
 
 /* ---- places --------------------------------------------------------------------------------- */
 
-/* Whether node `i`, computed at its position, may be written where `in` lies: it is the last to read that
- * storage, and `in` shows all of it in the order of its own value. */
+/* Whether node `i`, computed at its position, may be written where `in` lies: it is the last to
+ * read that storage, and `in` shows all of it in the order of its own value. */
 static bool fits_over(const planner *p, uint32_t i, const qn_array *in)
 {
     const qn_array *a = node_at(p, i);
@@ -440,8 +443,8 @@ static void place_targets(planner *p)
         if (!(node_at(p, i)->flags & QN__TARGET))
             continue;
         if (plan->storage[i].place == QN__WORKSPACE)
-            plan->storage[i] = (qn__storage){.place = QN__SLOT_OUTPUT,
-                                             .slot = plan->n_inputs + plan->n_outputs++};
+            plan->storage[i] =
+                (qn__storage){.place = QN__SLOT_OUTPUT, .slot = plan->n_inputs + plan->n_outputs++};
         uint32_t owner = owner_of(plan, i);
         plan->outputs[plan->n_targets] = i;
         plan->output_slots[plan->n_targets++] = plan->storage[owner].slot;

@@ -99,7 +99,8 @@ void *qn__scope_alloc(qn_scope *s, size_t size)
     return p;
 }
 
-/* The most elements that an array has, broadcast or not: work and bytes computed from it stay inside 63 bits. */
+/* The most elements that an array has, broadcast or not: work and bytes computed from it stay
+ * inside 63 bits. */
 enum { MOST_ELEMENTS_LOG = 48 };
 
 static bool sizes_fit(int ndim, const int64_t *shape)
@@ -113,16 +114,16 @@ static bool sizes_fit(int ndim, const int64_t *shape)
     return room > 0;
 }
 
-/* A zeroed node, linked as the newest; NULL when memory is out or the shape is none. Every array's sizes pass
- * through here. */
-static qn_array *new_node(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim,
-                          const int64_t *shape)
+/* A zeroed node, linked as the newest; NULL when memory is out or the shape is none. Every array's
+ * sizes pass through here. */
+static qn_array *new_node(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim, const int64_t *shape)
 {
     if (!sizes_fit(ndim, shape)) {
         char text[128];
         qn_array wanted = {.dtype = (uint8_t)dtype, .ndim = (uint8_t)ndim};
         memcpy(wanted.shape, shape, (size_t)ndim * sizeof *shape);
-        qn__scope_fail(s, QN_LIMIT, "%s: a result of %s: sizes are not negative and give at most 2^%d elements",
+        qn__scope_fail(s, QN_LIMIT,
+                       "%s: a result of %s: sizes are not negative and give at most 2^%d elements",
                        qn__ops[op]->name, qn__describe(&wanted, text), MOST_ELEMENTS_LOG);
         return NULL;
     }
@@ -178,8 +179,7 @@ static qn_array *leaf_of(qn_scope *s, qn_array *origin)
     size_t slot = leaf_slot(s, origin);
     if (s->leaves[slot])
         return s->leaves[slot];
-    qn_array *leaf =
-        new_node(s, QN__LEAF_OP, (qn_dtype)origin->dtype, origin->ndim, origin->shape);
+    qn_array *leaf = new_node(s, QN__LEAF_OP, (qn_dtype)origin->dtype, origin->ndim, origin->shape);
     if (!leaf)
         return qn__poison(s);
     memcpy(leaf->stride, origin->stride, sizeof leaf->stride);
@@ -215,8 +215,8 @@ qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation)
         return NULL;
     }
     if (!a->buffer || a->buffer->device != s->device) {
-        qn__scope_fail(s, QN_INVALID, "%s: an argument is on device %s, the scope on %s",
-                       operation, a->buffer ? a->buffer->device->name : "none", s->device->name);
+        qn__scope_fail(s, QN_INVALID, "%s: an argument is on device %s, the scope on %s", operation,
+                       a->buffer ? a->buffer->device->name : "none", s->device->name);
         return NULL;
     }
     if (atomic_load_explicit(&a->buffer->invalid, memory_order_relaxed)) {
@@ -291,8 +291,10 @@ static bool spent_input(qn_scope *s, const qn__op_def *def, int n_in, qn_array *
 {
     for (int i = 0; i < n_in; i++)
         if (in[i]->base->flags & QN__SPENT) {
-            qn__scope_fail(s, QN_STATE, "%s: an argument was overwritten in place by an earlier "
-                           "evaluation; use the array that replaced it", def->name);
+            qn__scope_fail(s, QN_STATE,
+                           "%s: an argument was overwritten in place by an earlier "
+                           "evaluation; use the array that replaced it",
+                           def->name);
             return true;
         }
     return false;
@@ -311,7 +313,7 @@ qn_array *qn__record_strided(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim
     memcpy(a->stride, stride, (size_t)ndim * sizeof *stride);
     if (qn__is_contiguous(ndim, shape, stride))
         a->flags |= QN__CONTIGUOUS;
-    if (def->class != QN__KERNEL || s->device->ops->kernel(s->device, a))
+    if (def->class != QN__KERNEL || s->device->ops->routine(s->device, a))
         return a;
     if (def->decompose) {
         s->last = a->previous; /* the node is not needed */

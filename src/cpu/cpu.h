@@ -2,10 +2,10 @@
  *
  * The CPU device inside: how an operation's kernel is attached, and what a run passes to it.
  *
- * Each operation has one qn__cpu_op in the list cpu.def. `prepare` looks at one call's sizes and says
- * into how many independent units each phase of the work can be cut and what scratch it needs; `run`
- * does a range of units. The thread team takes chunks of a phase as they come and begins the next when all
- * are done; which thread does which range can never change a bit.
+ * Each operation has one qn__cpu_routine in the list cpu.def. `prepare` looks at one call's sizes
+ * and says into how many independent units each phase of the work can be cut and what scratch it
+ * needs; `run` does a range of units. The thread team takes chunks of a phase as they come and
+ * begins the next when all are done; which thread does which range can never change a bit.
  */
 #ifndef QN_CPU_CPU_H
 #define QN_CPU_CPU_H
@@ -17,9 +17,10 @@
 
 enum { QN__CPU_PHASES = 2 };
 
-typedef struct qn__cpu_step {
+/* One call made ready for the CPU: how its work is cut. */
+typedef struct qn__cpu_job {
     const qn__call *call;
-    const struct qn__cpu_op *op;
+    const struct qn__cpu_routine *op;
     const qn__cpu_kernels *table;
     const struct qn__cpu_tape *tape; /* of a fused chain */
     int n_threads; /* the team's: decides where scratch lies, never what is computed */
@@ -29,7 +30,7 @@ typedef struct qn__cpu_step {
     size_t shared;  /* bytes for all threads, from phase to phase */
     bool serial;    /* too small to be worth cutting */
     bool long_work; /* so long that it is worth cutting finely */
-} qn__cpu_step;
+} qn__cpu_job;
 
 /* One thread's part of a phase. at: one pointer an operand, the output last. */
 typedef struct qn__cpu_part {
@@ -39,39 +40,41 @@ typedef struct qn__cpu_part {
     void *scratch, *shared;
 } qn__cpu_part;
 
-typedef struct qn__cpu_op {
+typedef struct qn__cpu_routine {
     qn__op_id op;
     /* Whether it can compute this node; NULL: f32 and f64 in and out. */
     bool (*accepts)(const qn_array *node);
     /* Fills n_phases, units, scratch, shared; `work` in elements decides whether it is serial. */
-    int64_t (*prepare)(qn__cpu_step *step);
-    void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
-    /* Whether phase 0 of `before`, the step just before this one and of the same operation, leaves in `shared`
-     * what this one's phase 0 would. It is then left out, and both run side by side. NULL: never. */
-    bool (*shares)(const qn__cpu_step *step, const qn__cpu_step *before);
-} qn__cpu_op;
+    int64_t (*prepare)(qn__cpu_job *job);
+    void (*run)(const qn__cpu_job *job, const qn__cpu_part *part);
+    /* Whether phase 0 of `before`, the job just before this one and of the same operation, leaves
+     * in `shared` what this one's phase 0 would. It is then left out, and both run side by side.
+     * NULL: never. */
+    bool (*shares)(const qn__cpu_job *job, const qn__cpu_job *before);
+} qn__cpu_routine;
 
-/* What threads take chunks of: one phase of a step, or a run of small steps as a single chunk. */
+/* What threads take chunks of: one phase of a job, or a run of small jobs as a single chunk. */
 typedef struct qn__cpu_task {
-    uint32_t step, n_steps;
-    int phase; /* -1: all phases of n_steps steps, in one chunk */
+    uint32_t job, n_jobs;
+    int phase; /* -1: all phases of n_jobs jobs, in one chunk */
     uint32_t n_chunks;
     bool beside; /* needs nothing of the task before: begins without waiting for it */
 } qn__cpu_task;
 
 typedef struct qn__cpu_binding {
-    qn__cpu_step *steps;
-    uint32_t n_steps;
+    qn__cpu_job *jobs;
+    uint32_t n_jobs;
     qn__cpu_task *tasks;
     uint32_t n_tasks;
-    size_t scratch, shared; /* the most that a step needs */
+    size_t scratch, shared; /* the most that a job needs */
 } qn__cpu_binding;
 
 typedef struct qn__cpu {
     qn__team *team;
     qn__cpu_kernels table;
-    qn__cpu_op tape_op; /* runs fused chains, in this tier */
-    /* Submissions run one at a time, in the order of their numbers: first is the one whose turn it is. */
+    qn__cpu_routine tape_routine; /* runs fused chains, in this tier */
+    /* Submissions run one at a time, in the order of their numbers: first is the one whose turn it
+     * is. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     qn__submission *first, *last;
@@ -99,7 +102,7 @@ qn_status qn__cpu_wait(qn_device *device, qn__submission *sub, qn_error *err);
 void *qn__cpu_alloc(qn_device *device, size_t size);
 
 /* The operations of cpu.def by id; NULL where there is none. */
-extern const qn__cpu_op *const qn__cpu_ops[QN__OP_COUNT];
+extern const qn__cpu_routine *const qn__cpu_routines[QN__OP_COUNT];
 
 /* Rows of the last axis: all other axes multiplied. */
 static inline int64_t qn__cpu_rows(const qn__operand *o)
@@ -138,13 +141,13 @@ void qn__cpu_copy(const qn__operand *from, const char *a, const qn__operand *to,
 
 typedef struct qn__cpu_tape qn__cpu_tape;
 
-/* The program of a call made ready for its sizes and constants: registers assigned, axes merged. NULL: no
- * memory. Freed with free. Fills the step; adds the tape's size to *bytes. */
-qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step, size_t *bytes);
+/* The program of a call made ready for its sizes and constants: registers assigned, axes merged.
+ * NULL: no memory. Freed with free. Fills the job; adds the tape's size to *bytes. */
+qn__cpu_tape *qn__cpu_tape_new(qn__cpu_job *job, size_t *bytes);
 
-void qn__cpu_run_tape_ref(const qn__cpu_step *step, const qn__cpu_part *part);
-void qn__cpu_run_tape_avx2(const qn__cpu_step *step, const qn__cpu_part *part);
-void qn__cpu_run_tape_neon(const qn__cpu_step *step, const qn__cpu_part *part);
-void qn__cpu_run_tape_avx512(const qn__cpu_step *step, const qn__cpu_part *part);
+void qn__cpu_run_tape_ref(const qn__cpu_job *job, const qn__cpu_part *part);
+void qn__cpu_run_tape_avx2(const qn__cpu_job *job, const qn__cpu_part *part);
+void qn__cpu_run_tape_neon(const qn__cpu_job *job, const qn__cpu_part *part);
+void qn__cpu_run_tape_avx512(const qn__cpu_job *job, const qn__cpu_part *part);
 
 #endif

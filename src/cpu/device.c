@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* ---- memory ------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ------------------------------------------------------------------------------------------- */
 
 enum { HUGE_PAGE = 2 << 20 };
 
@@ -53,7 +54,8 @@ static qn_status cpu_read(qn_device *device, void *host, const qn__buffer *from,
     return QN_OK;
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------ */
+/* ---- kernels
+ * ------------------------------------------------------------------------------------------ */
 
 static bool accepts_floats(const qn_array *node)
 {
@@ -63,10 +65,10 @@ static bool accepts_floats(const qn_array *node)
     return node->dtype == QN_F32 || node->dtype == QN_F64;
 }
 
-static const void *cpu_kernel(qn_device *device, const qn_array *node)
+static const void *cpu_routine(qn_device *device, const qn_array *node)
 {
     (void)device;
-    const qn__cpu_op *op = qn__cpu_ops[node->op];
+    const qn__cpu_routine *op = qn__cpu_routines[node->op];
     return op && (op->accepts ? op->accepts : accepts_floats)(node) ? op : NULL;
 }
 
@@ -92,56 +94,58 @@ static qn_status cpu_pack_rows(qn_device *device, qn_array *w, qn_dtype dtype, c
     return QN_OK;
 }
 
-/* ---- binding -------------------------------------------------------------------------------------------- */
+/* ---- binding
+ * -------------------------------------------------------------------------------------------- */
 
 /* A copy of a value before an update that could not be in place: a unit is one element. */
-static int64_t prepare_copy(qn__cpu_step *step)
+static int64_t prepare_copy(qn__cpu_job *job)
 {
-    step->n_phases = 1;
-    return step->units[0] = qn__cpu_elements(&step->call->operand[1]);
+    job->n_phases = 1;
+    return job->units[0] = qn__cpu_elements(&job->call->operand[1]);
 }
 
-static void run_copy(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_copy(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    qn__cpu_copy(&step->call->operand[0], part->at[0], &step->call->operand[1], part->at[1],
+    qn__cpu_copy(&job->call->operand[0], part->at[0], &job->call->operand[1], part->at[1],
                  part->begin, part->end);
 }
 
-static const qn__cpu_op copy_op = {.prepare = prepare_copy, .run = run_copy};
+static const qn__cpu_routine copy_routine = {.prepare = prepare_copy, .run = run_copy};
 
 enum { SERIAL_WORK = 16384, LONG_WORK = 1 << 28 };
 
-static bool bind_step(qn__cpu *cpu, const qn__call *call, qn__cpu_step *step, size_t *bytes)
+static bool bind_job(qn__cpu *cpu, const qn__call *call, qn__cpu_job *job, size_t *bytes)
 {
-    step->call = call;
-    step->table = &cpu->table;
-    step->n_threads = qn__team_size(cpu->team);
+    job->call = call;
+    job->table = &cpu->table;
+    job->n_threads = qn__team_size(cpu->team);
     if (call->program) {
-        step->op = &cpu->tape_op;
-        return (step->tape = qn__cpu_tape_new(step, bytes)) != NULL;
+        job->op = &cpu->tape_routine;
+        return (job->tape = qn__cpu_tape_new(job, bytes)) != NULL;
     }
-    step->op = call->copy ? &copy_op : call->kernel;
-    int64_t work = step->op->prepare(step);
-    step->serial = work < SERIAL_WORK;
-    step->long_work = work > LONG_WORK;
+    job->op = call->copy ? &copy_routine : call->routine;
+    int64_t work = job->op->prepare(job);
+    job->serial = work < SERIAL_WORK;
+    job->long_work = work > LONG_WORK;
     return true;
 }
 
 static void cpu_drop(qn_device *device, qn__binding *binding)
 {
     (void)device;
-    qn__cpu_binding *part = binding->device_part;
-    if (!part)
+    qn__cpu_binding *bound = binding->device_part;
+    if (!bound)
         return;
-    for (uint32_t i = 0; i < part->n_steps; i++)
-        free((void *)part->steps[i].tape);
-    free(part->steps);
-    free(part->tasks);
-    free(part);
+    for (uint32_t i = 0; i < bound->n_jobs; i++)
+        free((void *)bound->jobs[i].tape);
+    free(bound->jobs);
+    free(bound->tasks);
+    free(bound);
 }
 
-/* Chunks a thread: enough that one that comes late leaves work to the others, few enough that taking them
- * costs nothing. Steps of many milliseconds have more: on a busy machine the last chunk is what is waited for. */
+/* Chunks a thread: enough that one that comes late leaves work to the others, few enough that
+ * taking them costs nothing. Steps of many milliseconds have more: on a busy machine the last chunk
+ * is what is waited for. */
 enum { CHUNKS_A_THREAD = 4, CHUNKS_OF_LONG = 16 };
 
 /* Whether two operands may share bytes: buffers do not, places in the workspace can. */
@@ -157,11 +161,12 @@ static size_t dense_bytes(const qn__operand *o)
     return (size_t)qn__cpu_elements(o) * qn__dtype_size((qn_dtype)o->dtype);
 }
 
-/* Whether the output of a step lies where one of the steps first..step - 1, which may still run, reads or writes. */
-static bool writes_over(const qn__cpu_step *first, const qn__cpu_step *step)
+/* Whether the output of a job lies where one of the steps first..job - 1, which may still run,
+ * reads or writes. */
+static bool writes_over(const qn__cpu_job *first, const qn__cpu_job *job)
 {
-    const qn__operand *y = &step->call->operand[step->call->n_operands - 1];
-    for (; first < step; first++)
+    const qn__operand *y = &job->call->operand[job->call->n_operands - 1];
+    for (; first < job; first++)
         for (uint32_t k = 0; k < first->call->n_operands; k++) {
             const qn__operand *o = &first->call->operand[k];
             if (overlap(y, dense_bytes(y), o, dense_bytes(o)))
@@ -171,27 +176,29 @@ static bool writes_over(const qn__cpu_step *first, const qn__cpu_step *step)
 }
 
 /* Cuts the steps into tasks; room for them is there. */
-static void make_tasks(qn__cpu_binding *part, int n_threads)
+static void make_tasks(qn__cpu_binding *bound, int n_threads)
 {
-    const qn__cpu_step *first = part->steps; /* of those that run side by side */
-    for (uint32_t i = 0; i < part->n_steps; i++) {
-        const qn__cpu_step *step = &part->steps[i];
-        qn__cpu_task *last = part->n_tasks ? &part->tasks[part->n_tasks - 1] : NULL;
-        if (step->serial && last && last->n_chunks == 1 && last->phase < 0) {
-            last->n_steps++;
+    const qn__cpu_job *first = bound->jobs; /* of those that run side by side */
+    for (uint32_t i = 0; i < bound->n_jobs; i++) {
+        const qn__cpu_job *job = &bound->jobs[i];
+        qn__cpu_task *last = bound->n_tasks ? &bound->tasks[bound->n_tasks - 1] : NULL;
+        if (job->serial && last && last->n_chunks == 1 && last->phase < 0) {
+            last->n_jobs++;
             continue;
         }
-        bool shares = last && !step->serial && step[-1].op == step->op && !step[-1].serial &&
-                      step->op->shares && step->op->shares(step, step - 1) &&
-                      !writes_over(first, step);
+        bool shares = last && !job->serial && job[-1].op == job->op && !job[-1].serial &&
+                      job->op->shares && job->op->shares(job, job - 1) && !writes_over(first, job);
         if (!shares)
-            first = step;
-        for (int phase = shares; phase < (step->serial ? 1 : step->n_phases); phase++) {
-            int64_t most = (int64_t)(step->long_work ? CHUNKS_OF_LONG : CHUNKS_A_THREAD) * n_threads,
-                    units = step->units[phase];
-            part->tasks[part->n_tasks++] = (qn__cpu_task){
-                .step = i, .n_steps = 1, .phase = step->serial ? -1 : phase, .beside = shares,
-                .n_chunks = step->serial ? 1 : (uint32_t)(units < most ? units : most)};
+            first = job;
+        for (int phase = shares; phase < (job->serial ? 1 : job->n_phases); phase++) {
+            int64_t most = (int64_t)(job->long_work ? CHUNKS_OF_LONG : CHUNKS_A_THREAD) * n_threads,
+                    units = job->units[phase];
+            bound->tasks[bound->n_tasks++] = (qn__cpu_task){
+                .job = i,
+                .n_jobs = 1,
+                .phase = job->serial ? -1 : phase,
+                .beside = shares,
+                .n_chunks = job->serial ? 1 : (uint32_t)(units < most ? units : most)};
         }
     }
 }
@@ -200,32 +207,33 @@ static qn_status cpu_bind(qn_device *device, const qn__plan *plan, qn__binding *
                           qn_error *err)
 {
     qn__cpu *cpu = device->state;
-    qn__cpu_binding *part = calloc(1, sizeof *part);
-    if (!part)
+    qn__cpu_binding *bound = calloc(1, sizeof *bound);
+    if (!bound)
         return qn__fail_memory(err, "a binding");
-    binding->device_part = part;
-    part->steps = calloc(plan->n_steps + 1, sizeof *part->steps);
-    part->tasks = calloc((size_t)plan->n_steps * QN__CPU_PHASES + 1, sizeof *part->tasks);
-    if (!part->steps || !part->tasks)
+    binding->device_part = bound;
+    bound->jobs = calloc(plan->n_steps + 1, sizeof *bound->jobs);
+    bound->tasks = calloc((size_t)plan->n_steps * QN__CPU_PHASES + 1, sizeof *bound->tasks);
+    if (!bound->jobs || !bound->tasks)
         return qn__fail_memory(err, "a binding");
-    for (; part->n_steps < plan->n_steps; part->n_steps++) {
-        qn__cpu_step *step = &part->steps[part->n_steps];
-        if (!bind_step(cpu, &binding->calls[part->n_steps], step, &binding->bytes))
+    for (; bound->n_jobs < plan->n_steps; bound->n_jobs++) {
+        qn__cpu_job *job = &bound->jobs[bound->n_jobs];
+        if (!bind_job(cpu, &binding->calls[bound->n_jobs], job, &binding->bytes))
             return qn__fail_memory(err, "a binding");
-        part->scratch = step->scratch > part->scratch ? step->scratch : part->scratch;
-        part->shared = step->shared > part->shared ? step->shared : part->shared;
+        bound->scratch = job->scratch > bound->scratch ? job->scratch : bound->scratch;
+        bound->shared = job->shared > bound->shared ? job->shared : bound->shared;
     }
     int n_threads = qn__team_size(cpu->team);
-    make_tasks(part, n_threads);
-    part->scratch = (part->scratch + 127) & ~(size_t)63; /* no line shared between threads */
-    part->shared = (part->shared + 127) & ~(size_t)63;
+    make_tasks(bound, n_threads);
+    bound->scratch = (bound->scratch + 127) & ~(size_t)63; /* no line shared between threads */
+    bound->shared = (bound->shared + 127) & ~(size_t)63;
     qn__cpu_divide_workspace(binding, n_threads);
-    binding->bytes += sizeof *part + plan->n_steps * sizeof *part->steps +
-                      (size_t)plan->n_steps * QN__CPU_PHASES * sizeof *part->tasks;
+    binding->bytes += sizeof *bound + plan->n_steps * sizeof *bound->jobs +
+                      (size_t)plan->n_steps * QN__CPU_PHASES * sizeof *bound->tasks;
     return QN_OK;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * -------------------------------------------------------------------------------------------- */
 
 static void cpu_describe(qn_device *device, char *text, size_t room)
 {
@@ -237,7 +245,7 @@ static void cpu_describe(qn_device *device, char *text, size_t room)
 /* The interpreter of fused chains of each tier. */
 static const struct {
     const char *tier;
-    void (*run)(const qn__cpu_step *step, const qn__cpu_part *part);
+    void (*run)(const qn__cpu_job *job, const qn__cpu_part *part);
 } interpreters[] = {
     {"ref", qn__cpu_run_tape_ref},
 #if defined(__x86_64__)
@@ -253,7 +261,7 @@ static const struct {
     const char *purpose;
     size_t entry;
 } purposes[] = {
-    {"matmul", offsetof(qn__cpu_kernels, matmul)},
+    {"linear", offsetof(qn__cpu_kernels, linear)},
     {"attention", offsetof(qn__cpu_kernels, attend)},
     {"cache", offsetof(qn__cpu_kernels, cache_write)},
     {"norm", offsetof(qn__cpu_kernels, rms_norm)},
@@ -273,7 +281,7 @@ static bool cpu_chosen(const qn_device *device, int i, const char **purpose, con
     }
     *purpose = "elementwise";
     for (size_t k = 0; k < sizeof interpreters / sizeof *interpreters; k++)
-        if (cpu->tape_op.run == interpreters[k].run)
+        if (cpu->tape_routine.run == interpreters[k].run)
             *tier = interpreters[k].tier;
     return i == N_PURPOSES;
 }
@@ -295,7 +303,7 @@ static const qn__device_ops cpu_ops = {
     .free = cpu_free,
     .write = cpu_write,
     .read = cpu_read,
-    .kernel = cpu_kernel,
+    .routine = cpu_routine,
     .weight_format = cpu_weight_format,
     .pack_rows = cpu_pack_rows,
     .bind = cpu_bind,
@@ -318,12 +326,12 @@ static qn_status choose_tier(qn__cpu *cpu, const qn_device_options *options, qn_
             snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", qn__cpu_tier_name(i));
         }
         return qn__fail(err, QN_UNSUPPORTED,
-                        "cpu: tier \"%s\" is unknown or this processor lacks it; there are %s", tier,
-                        known);
+                        "cpu: tier \"%s\" is unknown or this processor lacks it; there are %s",
+                        tier, known);
     }
     for (size_t i = 0; i < sizeof interpreters / sizeof *interpreters; i++)
         if (!strcmp(interpreters[i].tier, cpu->table.tier))
-            cpu->tape_op.run = interpreters[i].run;
+            cpu->tape_routine.run = interpreters[i].run;
     return QN_OK;
 }
 

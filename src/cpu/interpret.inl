@@ -3,8 +3,9 @@
  * The interpreter of fused chains: one instruction over one tile at a time, so that the cost of
  * dispatch is spread over 256 elements and the tile's registers stay in the first cache.
  *
- * Included once per tier with RUN_TAPE and the names below defined; the loops are plain C, vectorised by
- * the compiler for the tier. IEEE arithmetic without contraction gives the same bits in every tier.
+ * Included once per tier with RUN_TAPE and the names below defined; the loops are plain C,
+ * vectorised by the compiler for the tier. IEEE arithmetic without contraction gives the same bits
+ * in every tier.
  */
 #include "core/dtype.h"
 #include "cpu/tape.h"
@@ -27,18 +28,54 @@ typedef struct frame {
         uint8_t *flag = (uint8_t *)to;                                                             \
         size_t n = f->n;                                                                           \
         switch (t->code.op) {                                                                      \
-        case QN__IR_NEG: for (size_t i = 0; i < n; i++) y[i] = (T)(-(WIDE)a[i]); break;            \
-        case QN__IR_ABS: for (size_t i = 0; i < n; i++) y[i] = a[i] <= 0 ? (T)(0 - (WIDE)a[i]) : a[i]; break; \
-        case QN__IR_SIGN: for (size_t i = 0; i < n; i++) y[i] = a[i] != a[i] ? a[i] : (T)((a[i] > 0) - !(a[i] >= 0)); break; \
-        case QN__IR_ADD: for (size_t i = 0; i < n; i++) y[i] = (T)((WIDE)a[i] + (WIDE)b[i]); break; \
-        case QN__IR_SUB: for (size_t i = 0; i < n; i++) y[i] = (T)((WIDE)a[i] - (WIDE)b[i]); break; \
-        case QN__IR_MUL: for (size_t i = 0; i < n; i++) y[i] = (T)((WIDE)a[i] * (WIDE)b[i]); break; \
-        case QN__IR_MAX: for (size_t i = 0; i < n; i++) y[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i]; break; \
-        case QN__IR_MIN: for (size_t i = 0; i < n; i++) y[i] = a[i] < b[i] || a[i] != a[i] ? a[i] : b[i]; break; \
-        case QN__IR_EQ: for (size_t i = 0; i < n; i++) flag[i] = a[i] == b[i]; break;              \
-        case QN__IR_NE: for (size_t i = 0; i < n; i++) flag[i] = a[i] != b[i]; break;              \
-        case QN__IR_LT: for (size_t i = 0; i < n; i++) flag[i] = a[i] < b[i]; break;               \
-        case QN__IR_LE: for (size_t i = 0; i < n; i++) flag[i] = a[i] <= b[i]; break;              \
+        case QN__IR_NEG:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)(-(WIDE)a[i]);                                                           \
+            break;                                                                                 \
+        case QN__IR_ABS:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = a[i] <= 0 ? (T)(0 - (WIDE)a[i]) : a[i];                                     \
+            break;                                                                                 \
+        case QN__IR_SIGN:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = a[i] != a[i] ? a[i] : (T)((a[i] > 0) - !(a[i] >= 0));                       \
+            break;                                                                                 \
+        case QN__IR_ADD:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)((WIDE)a[i] + (WIDE)b[i]);                                               \
+            break;                                                                                 \
+        case QN__IR_SUB:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)((WIDE)a[i] - (WIDE)b[i]);                                               \
+            break;                                                                                 \
+        case QN__IR_MUL:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)((WIDE)a[i] * (WIDE)b[i]);                                               \
+            break;                                                                                 \
+        case QN__IR_MAX:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i];                                  \
+            break;                                                                                 \
+        case QN__IR_MIN:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = a[i] < b[i] || a[i] != a[i] ? a[i] : b[i];                                  \
+            break;                                                                                 \
+        case QN__IR_EQ:                                                                            \
+            for (size_t i = 0; i < n; i++)                                                         \
+                flag[i] = a[i] == b[i];                                                            \
+            break;                                                                                 \
+        case QN__IR_NE:                                                                            \
+            for (size_t i = 0; i < n; i++)                                                         \
+                flag[i] = a[i] != b[i];                                                            \
+            break;                                                                                 \
+        case QN__IR_LT:                                                                            \
+            for (size_t i = 0; i < n; i++)                                                         \
+                flag[i] = a[i] < b[i];                                                             \
+            break;                                                                                 \
+        case QN__IR_LE:                                                                            \
+            for (size_t i = 0; i < n; i++)                                                         \
+                flag[i] = a[i] <= b[i];                                                            \
+            break;                                                                                 \
         default: break;                                                                            \
         }                                                                                          \
     }
@@ -64,24 +101,78 @@ ARITHMETIC(arithmetic_f64, double, double)
         T *y = (T *)to;                                                                            \
         size_t n = f->n;                                                                           \
         switch (t->code.op) {                                                                      \
-        case QN__IR_DIV: for (size_t i = 0; i < n; i++) y[i] = a[i] / b[i]; break;                 \
-        case QN__IR_REM: for (size_t i = 0; i < n; i++) y[i] = fmod##SUFFIX(a[i], b[i]); break;    \
-        case QN__IR_FLOOR: for (size_t i = 0; i < n; i++) y[i] = floor##SUFFIX(a[i]); break;       \
-        case QN__IR_CEIL: for (size_t i = 0; i < n; i++) y[i] = ceil##SUFFIX(a[i]); break;         \
-        case QN__IR_ROUND: for (size_t i = 0; i < n; i++) y[i] = rint##SUFFIX(a[i]); break;        \
-        case QN__IR_FMA: for (size_t i = 0; i < n; i++) y[i] = fma##SUFFIX(a[i], b[i], c[i]); break; \
-        case QN__IR_LOG1P: for (size_t i = 0; i < n; i++) y[i] = (T)log1p((double)a[i]); break;    \
-        case QN__IR_EXPM1: for (size_t i = 0; i < n; i++) y[i] = (T)expm1((double)a[i]); break;    \
-        case QN__IR_LOG2: for (size_t i = 0; i < n; i++) y[i] = (T)log2((double)a[i]); break;      \
-        case QN__IR_EXP2: for (size_t i = 0; i < n; i++) y[i] = (T)exp2((double)a[i]); break;      \
-        case QN__IR_LOG10: for (size_t i = 0; i < n; i++) y[i] = (T)log10((double)a[i]); break;    \
-        case QN__IR_TAN: for (size_t i = 0; i < n; i++) y[i] = (T)tan((double)a[i]); break;        \
-        case QN__IR_ASIN: for (size_t i = 0; i < n; i++) y[i] = (T)asin((double)a[i]); break;      \
-        case QN__IR_ACOS: for (size_t i = 0; i < n; i++) y[i] = (T)acos((double)a[i]); break;      \
-        case QN__IR_ATAN: for (size_t i = 0; i < n; i++) y[i] = (T)atan((double)a[i]); break;      \
-        case QN__IR_SINH: for (size_t i = 0; i < n; i++) y[i] = (T)sinh((double)a[i]); break;      \
-        case QN__IR_COSH: for (size_t i = 0; i < n; i++) y[i] = (T)cosh((double)a[i]); break;      \
-        case QN__IR_ATAN2: for (size_t i = 0; i < n; i++) y[i] = (T)atan2((double)a[i], (double)b[i]); break; \
+        case QN__IR_DIV:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = a[i] / b[i];                                                                \
+            break;                                                                                 \
+        case QN__IR_REM:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = fmod##SUFFIX(a[i], b[i]);                                                   \
+            break;                                                                                 \
+        case QN__IR_FLOOR:                                                                         \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = floor##SUFFIX(a[i]);                                                        \
+            break;                                                                                 \
+        case QN__IR_CEIL:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = ceil##SUFFIX(a[i]);                                                         \
+            break;                                                                                 \
+        case QN__IR_ROUND:                                                                         \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = rint##SUFFIX(a[i]);                                                         \
+            break;                                                                                 \
+        case QN__IR_FMA:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = fma##SUFFIX(a[i], b[i], c[i]);                                              \
+            break;                                                                                 \
+        case QN__IR_LOG1P:                                                                         \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)log1p((double)a[i]);                                                     \
+            break;                                                                                 \
+        case QN__IR_EXPM1:                                                                         \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)expm1((double)a[i]);                                                     \
+            break;                                                                                 \
+        case QN__IR_LOG2:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)log2((double)a[i]);                                                      \
+            break;                                                                                 \
+        case QN__IR_EXP2:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)exp2((double)a[i]);                                                      \
+            break;                                                                                 \
+        case QN__IR_LOG10:                                                                         \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)log10((double)a[i]);                                                     \
+            break;                                                                                 \
+        case QN__IR_TAN:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)tan((double)a[i]);                                                       \
+            break;                                                                                 \
+        case QN__IR_ASIN:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)asin((double)a[i]);                                                      \
+            break;                                                                                 \
+        case QN__IR_ACOS:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)acos((double)a[i]);                                                      \
+            break;                                                                                 \
+        case QN__IR_ATAN:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)atan((double)a[i]);                                                      \
+            break;                                                                                 \
+        case QN__IR_SINH:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)sinh((double)a[i]);                                                      \
+            break;                                                                                 \
+        case QN__IR_COSH:                                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)cosh((double)a[i]);                                                      \
+            break;                                                                                 \
+        case QN__IR_ATAN2:                                                                         \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = (T)atan2((double)a[i], (double)b[i]);                                       \
+            break;                                                                                 \
         default: break;                                                                            \
         }                                                                                          \
     }
@@ -113,11 +204,33 @@ static void floating(const qn__tape_instruction *t, const frame *f, char *to)
         T *y = (T *)to;                                                                            \
         size_t n = f->n;                                                                           \
         switch (t->code.op) {                                                                      \
-        case QN__IR_DIV: for (size_t i = 0; i < n; i++) y[i] = b[i] == 0 ? 0 : SIGNED && b[i] == (T)-1 ? (T)(0 - (WIDE)a[i]) : (T)(a[i] / b[i]); break; \
-        case QN__IR_REM: for (size_t i = 0; i < n; i++) y[i] = b[i] == 0 || (SIGNED && b[i] == (T)-1) ? 0 : (T)(a[i] % b[i]); break; \
-        case QN__IR_POW: for (size_t i = 0; i < n; i++) y[i] = NAME##_power(a[i], b[i]); break;    \
-        case QN__IR_SHL: for (size_t i = 0; i < n; i++) { T v = (T)((WIDE)a[i] << ((WIDE)b[i] & (BITS - 1))); y[i] = (WIDE)b[i] < BITS ? v : 0; } break; \
-        case QN__IR_SHR: for (size_t i = 0; i < n; i++) { T v = (T)(a[i] >> ((WIDE)b[i] & (BITS - 1))), none = (T)(SIGNED && a[i] < 0 ? -1 : 0); y[i] = (WIDE)b[i] < BITS ? v : none; } break; \
+        case QN__IR_DIV:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = b[i] == 0                 ? 0                                               \
+                       : SIGNED && b[i] == (T)-1 ? (T)(0 - (WIDE)a[i])                             \
+                                                 : (T)(a[i] / b[i]);                               \
+            break;                                                                                 \
+        case QN__IR_REM:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = b[i] == 0 || (SIGNED && b[i] == (T)-1) ? 0 : (T)(a[i] % b[i]);              \
+            break;                                                                                 \
+        case QN__IR_POW:                                                                           \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] = NAME##_power(a[i], b[i]);                                                   \
+            break;                                                                                 \
+        case QN__IR_SHL:                                                                           \
+            for (size_t i = 0; i < n; i++) {                                                       \
+                T v = (T)((WIDE)a[i] << ((WIDE)b[i] & (BITS - 1)));                                \
+                y[i] = (WIDE)b[i] < BITS ? v : 0;                                                  \
+            }                                                                                      \
+            break;                                                                                 \
+        case QN__IR_SHR:                                                                           \
+            for (size_t i = 0; i < n; i++) {                                                       \
+                T v = (T)(a[i] >> ((WIDE)b[i] & (BITS - 1))),                                      \
+                  none = (T)(SIGNED && a[i] < 0 ? -1 : 0);                                         \
+                y[i] = (WIDE)b[i] < BITS ? v : none;                                               \
+            }                                                                                      \
+            break;                                                                                 \
         default: break;                                                                            \
         }                                                                                          \
     }
@@ -194,8 +307,8 @@ static void power(const qn__tape_instruction *t, const frame *f, char *to)
     if (t->code.dtype == QN_F32)
         f->table->pow((float *)to, (const float *)f->reg[t->a], (const float *)f->reg[t->b], f->n);
     else
-        f->table->pow_f64((double *)to, (const double *)f->reg[t->a],
-                          (const double *)f->reg[t->b], f->n);
+        f->table->pow_f64((double *)to, (const double *)f->reg[t->a], (const double *)f->reg[t->b],
+                          f->n);
 }
 
 static void select_tile(const qn__tape_instruction *t, const frame *f, char *to)
@@ -398,10 +511,10 @@ static void load_input(const qn__cpu_tape *tape, const qn__tape_instruction *t, 
         gather(own, from, in->stride[tape->n_axes - 1], in->size, f->n);
 }
 
-void RUN_TAPE(const qn__cpu_step *step, const qn__cpu_part *part)
+void RUN_TAPE(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__cpu_tape *tape = step->tape;
-    frame f = {.table = step->table};
+    const qn__cpu_tape *tape = job->tape;
+    frame f = {.table = job->table};
     f.scratch = (char *)(((uintptr_t)part->scratch + 63) & ~(uintptr_t)63);
     int last = tape->n_axes - 1;
     for (int64_t unit = part->begin; unit < part->end; unit++) {

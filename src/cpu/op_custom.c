@@ -11,26 +11,26 @@ static bool accepts_custom(const qn_array *node)
     return true;
 }
 
-static int64_t prepare_custom(qn__cpu_step *step)
+static int64_t prepare_custom(qn__cpu_job *job)
 {
-    const qn__custom_params *c = step->call->params;
+    const qn__custom_params *c = job->call->params;
     const qn_primitive_def *def = &c->primitive->def;
-    const qn__operand *y = &step->call->operand[step->call->n_operands - 1];
+    const qn__operand *y = &job->call->operand[job->call->n_operands - 1];
     int64_t n = qn__cpu_elements(y), work = n;
-    for (uint32_t i = 0; i + 1 < step->call->n_operands; i++)
-        work += qn__cpu_elements(&step->call->operand[i]);
-    step->n_phases = 1;
-    step->units[0] = def->unit == QN_UNIT_ELEMENT ? n
-                     : def->unit == QN_UNIT_WHOLE ? 1
-                     : n                          ? qn__cpu_rows(y)
-                                                  : 0;
-    step->scratch = def->scratch ? def->scratch + 64 : 0;
+    for (uint32_t i = 0; i + 1 < job->call->n_operands; i++)
+        work += qn__cpu_elements(&job->call->operand[i]);
+    job->n_phases = 1;
+    job->units[0] = def->unit == QN_UNIT_ELEMENT ? n
+                    : def->unit == QN_UNIT_WHOLE ? 1
+                    : n                          ? qn__cpu_rows(y)
+                                                 : 0;
+    job->scratch = def->scratch ? def->scratch + 64 : 0;
     return work;
 }
 
-static void run_custom(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_custom(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__call *call = step->call;
+    const qn__call *call = job->call;
     const qn__custom_params *c = call->params;
     qn_view view[QN_MAX_CUSTOM_INPUTS + 1];
     for (uint32_t i = 0; i < call->n_operands; i++) {
@@ -44,5 +44,5 @@ static void run_custom(const qn__cpu_step *step, const qn__cpu_part *part)
                           scratch);
 }
 
-const qn__cpu_op qn__cpu_custom = {QN__OP_CUSTOM, .accepts = accepts_custom,
-                                   .prepare = prepare_custom, .run = run_custom};
+const qn__cpu_routine qn__cpu_custom_routine = {QN__OP_CUSTOM, .accepts = accepts_custom,
+                                                .prepare = prepare_custom, .run = run_custom};

@@ -6,21 +6,23 @@
 #include "cpu/cpu.h"
 #include "quant/format.h"
 
-/* ---- plain ---------------------------------------------------------------------------------------------------- */
+/* ---- plain
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 /* A unit is one row of one batch. */
-static int64_t prepare_matmul(qn__cpu_step *step)
+static int64_t prepare_matmul(qn__cpu_job *job)
 {
-    const qn__operand *a = &step->call->operand[0], *y = &step->call->operand[2];
-    step->n_phases = 1;
-    step->units[0] = qn__cpu_rows(y);
+    const qn__operand *a = &job->call->operand[0], *y = &job->call->operand[2];
+    job->n_phases = 1;
+    job->units[0] = qn__cpu_rows(y);
     return qn__cpu_elements(y) * a->shape[a->ndim - 1];
 }
 
-static void run_matmul(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_matmul(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *a = &step->call->operand[0], *b = &step->call->operand[1],
-                      *y = &step->call->operand[2];
+    const qn__operand *a = &job->call->operand[0], *b = &job->call->operand[1],
+                      *y = &job->call->operand[2];
     int m_axis = a->ndim - 2;
     int64_t m = y->shape[m_axis], n = y->shape[m_axis + 1], k = a->shape[m_axis + 1];
     if (!n)
@@ -31,32 +33,39 @@ static void run_matmul(const qn__cpu_step *step, const qn__cpu_part *part)
             m1 = part->end - batch * m;
         int64_t oa = qn__cpu_offset(a, m_axis, batch), ob = qn__cpu_offset(b, m_axis, batch);
         if (y->dtype == QN_F32) {
-            qn__cpu_dense d = {
-                .n = (size_t)n, .k = (size_t)k,
-                .a = (const float *)part->at[0] + oa,
-                .ras = a->stride[m_axis], .cas = a->stride[m_axis + 1],
-                .b = (const float *)part->at[1] + ob,
-                .rbs = b->stride[m_axis], .cbs = b->stride[m_axis + 1],
-                .c = (float *)part->at[2] + batch * m * n, .ldc = n};
-            step->table->dense(&d, (size_t)m0, (size_t)m1);
+            qn__cpu_dense d = {.n = (size_t)n,
+                               .k = (size_t)k,
+                               .a = (const float *)part->at[0] + oa,
+                               .ras = a->stride[m_axis],
+                               .cas = a->stride[m_axis + 1],
+                               .b = (const float *)part->at[1] + ob,
+                               .rbs = b->stride[m_axis],
+                               .cbs = b->stride[m_axis + 1],
+                               .c = (float *)part->at[2] + batch * m * n,
+                               .ldc = n};
+            job->table->dense(&d, (size_t)m0, (size_t)m1);
         } else {
-            qn__cpu_dense_f64 d = {
-                .n = (size_t)n, .k = (size_t)k,
-                .a = (const double *)part->at[0] + oa,
-                .ras = a->stride[m_axis], .cas = a->stride[m_axis + 1],
-                .b = (const double *)part->at[1] + ob,
-                .rbs = b->stride[m_axis], .cbs = b->stride[m_axis + 1],
-                .c = (double *)part->at[2] + batch * m * n, .ldc = n};
-            step->table->dense_f64(&d, (size_t)m0, (size_t)m1);
+            qn__cpu_dense_f64 d = {.n = (size_t)n,
+                                   .k = (size_t)k,
+                                   .a = (const double *)part->at[0] + oa,
+                                   .ras = a->stride[m_axis],
+                                   .cas = a->stride[m_axis + 1],
+                                   .b = (const double *)part->at[1] + ob,
+                                   .rbs = b->stride[m_axis],
+                                   .cbs = b->stride[m_axis + 1],
+                                   .c = (double *)part->at[2] + batch * m * n,
+                                   .ldc = n};
+            job->table->dense_f64(&d, (size_t)m0, (size_t)m1);
         }
         r += m1 - m0;
     }
 }
 
-const qn__cpu_op qn__cpu_matmul_op = {
-    QN__OP_MATMUL, .prepare = prepare_matmul, .run = run_matmul};
+const qn__cpu_routine qn__cpu_matmul_routine = {QN__OP_MATMUL, .prepare = prepare_matmul,
+                                                .run = run_matmul};
 
-/* ---- packed weights --------------------------------------------------------------------------------------------- */
+/* ---- packed weights
+ * --------------------------------------------------------------------------------------------- */
 
 static bool accepts_packed(const qn_array *node)
 {
@@ -81,23 +90,23 @@ static int64_t bands_of(int64_t m)
 }
 
 /* Phase 0 lays x out for the kernel (with many rows), phase 1 multiplies; a unit is a panel of 16
- * columns, or, where there are many rows, a band of rows by a tile's panels: whole tiles alone leave a
- * thread idle for up to a tile at the end. */
-static int64_t prepare_linear(qn__cpu_step *step)
+ * columns, or, where there are many rows, a band of rows by a tile's panels: whole tiles alone
+ * leave a thread idle for up to a tile at the end. */
+static int64_t prepare_linear(qn__cpu_job *job)
 {
-    const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1];
+    const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1];
     int64_t m = qn__cpu_rows(x), k = w->shape[1];
     int64_t panels = (int64_t)qn__cpu_panels((size_t)w->shape[0]);
     size_t bytes = qn__cpu_prepared_bytes((size_t)m, (size_t)k) + 64;
     if (m <= FEW_ROWS) {
-        step->n_phases = 1;
-        step->units[0] = panels;
-        step->scratch = bytes;
+        job->n_phases = 1;
+        job->units[0] = panels;
+        job->scratch = bytes;
     } else {
-        step->n_phases = 2;
-        step->units[0] = (m + QN__CPU_BLOCK_ROWS - 1) / QN__CPU_BLOCK_ROWS;
-        step->units[1] = (panels + TILE_PANELS - 1) / TILE_PANELS * bands_of(m);
-        step->shared = bytes;
+        job->n_phases = 2;
+        job->units[0] = (m + QN__CPU_BLOCK_ROWS - 1) / QN__CPU_BLOCK_ROWS;
+        job->units[1] = (panels + TILE_PANELS - 1) / TILE_PANELS * bands_of(m);
+        job->shared = bytes;
     }
     return m * k * w->shape[0];
 }
@@ -108,7 +117,7 @@ static char *aligned64(void *p)
 }
 
 /* Units are bands of a tile, then those of the next; neighbouring bands go in one call. */
-static void multiply_bands(const qn__cpu_step *step, const qn__cpu_part *part, qn__cpu_matmul *a)
+static void multiply_bands(const qn__cpu_job *job, const qn__cpu_part *part, qn__cpu_linear *a)
 {
     size_t panels = qn__cpu_panels(a->n);
     int64_t bands = bands_of((int64_t)a->m), next;
@@ -119,67 +128,79 @@ static void multiply_bands(const qn__cpu_step *step, const qn__cpu_part *part, q
         a->m0 = (size_t)(unit % bands) * BAND_ROWS;
         a->m1 = a->m0 + (size_t)(next - unit) * BAND_ROWS;
         a->m1 = a->m1 < a->m ? a->m1 : a->m;
-        step->table->matmul(a, tile, tile + TILE_PANELS < panels ? tile + TILE_PANELS : panels);
+        job->table->linear(a, tile, tile + TILE_PANELS < panels ? tile + TILE_PANELS : panels);
     }
 }
 
-static void run_linear(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_linear(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1];
+    const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1];
     size_t m = (size_t)qn__cpu_rows(x), k = (size_t)w->shape[1], n = (size_t)w->shape[0];
     qn__cpu_type type = weight_type(w);
     const float *rows = (const float *)part->at[0];
-    char *prepared = aligned64(step->n_phases == 1 ? part->scratch : part->shared);
-    if (step->n_phases == 1) {
-        step->table->prepare(type, prepared, rows, k, m, k, 0, m);
+    char *prepared = aligned64(job->n_phases == 1 ? part->scratch : part->shared);
+    if (job->n_phases == 1) {
+        job->table->prepare(type, prepared, rows, k, m, k, 0, m);
     } else if (part->phase == 0) {
         size_t end = (size_t)part->end * QN__CPU_BLOCK_ROWS;
-        step->table->prepare(type, prepared, rows, k, m, k, (size_t)part->begin * QN__CPU_BLOCK_ROWS,
-                             end < m ? end : m);
+        job->table->prepare(type, prepared, rows, k, m, k, (size_t)part->begin * QN__CPU_BLOCK_ROWS,
+                            end < m ? end : m);
         return;
     }
-    qn__cpu_matmul a = {.type = type, .w = part->at[1], .n = n, .k = k, .m = m, .m1 = m,
-                        .x = prepared, .y = (float *)part->at[2], .ldy = n};
-    if (step->n_phases == 1)
-        step->table->matmul(&a, (size_t)part->begin, (size_t)part->end);
+    qn__cpu_linear a = {.type = type,
+                        .w = part->at[1],
+                        .n = n,
+                        .k = k,
+                        .m = m,
+                        .m1 = m,
+                        .x = prepared,
+                        .y = (float *)part->at[2],
+                        .ldy = n};
+    if (job->n_phases == 1)
+        job->table->linear(&a, (size_t)part->begin, (size_t)part->end);
     else
-        multiply_bands(step, part, &a);
+        multiply_bands(job, part, &a);
 }
 
 /* The same x for weights of the same kind. */
-static bool shares_linear(const qn__cpu_step *step, const qn__cpu_step *before)
+static bool shares_linear(const qn__cpu_job *job, const qn__cpu_job *before)
 {
-    const qn__operand *x = &step->call->operand[0], *w = &step->call->operand[1],
+    const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1],
                       *x0 = &before->call->operand[0], *w0 = &before->call->operand[1];
-    return step->n_phases == 2 && before->n_phases == 2 && x->slot == x0->slot &&
+    return job->n_phases == 2 && before->n_phases == 2 && x->slot == x0->slot &&
            x->offset == x0->offset && qn__cpu_rows(x) == qn__cpu_rows(x0) &&
            w->format == w0->format && w->shape[1] == w0->shape[1];
 }
 
-const qn__cpu_op qn__cpu_linear = {
-    QN__OP_LINEAR,           .accepts = accepts_packed, .prepare = prepare_linear,
-    .run = run_linear, .shares = shares_linear};
+const qn__cpu_routine qn__cpu_linear_routine = {QN__OP_LINEAR, .accepts = accepts_packed,
+                                                .prepare = prepare_linear, .run = run_linear,
+                                                .shares = shares_linear};
 
 /* A unit is 32 columns of the result. */
-static int64_t prepare_linear_back(qn__cpu_step *step)
+static int64_t prepare_linear_back(qn__cpu_job *job)
 {
-    const qn__operand *y = &step->call->operand[2], *w = &step->call->operand[1];
-    step->n_phases = 1;
-    step->units[0] = (w->shape[1] + 31) / 32;
+    const qn__operand *y = &job->call->operand[2], *w = &job->call->operand[1];
+    job->n_phases = 1;
+    job->units[0] = (w->shape[1] + 31) / 32;
     return qn__cpu_elements(y) * w->shape[0];
 }
 
-static void run_linear_back(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_linear_back(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *g = &step->call->operand[0], *w = &step->call->operand[1];
+    const qn__operand *g = &job->call->operand[0], *w = &job->call->operand[1];
     size_t n = (size_t)w->shape[0], k = (size_t)w->shape[1], end = (size_t)part->end * 32;
-    qn__cpu_matmul_back a = {.type = weight_type(w), .w = part->at[1], .n = n, .k = k,
-                             .m = (size_t)qn__cpu_rows(g), .g = (const float *)part->at[0],
-                             .ldg = n, .y = (float *)part->at[2], .ldy = k};
-    step->table->matmul_back(&a, (size_t)part->begin * 32, end < k ? end : k);
+    qn__cpu_linear_back a = {.type = weight_type(w),
+                             .w = part->at[1],
+                             .n = n,
+                             .k = k,
+                             .m = (size_t)qn__cpu_rows(g),
+                             .g = (const float *)part->at[0],
+                             .ldg = n,
+                             .y = (float *)part->at[2],
+                             .ldy = k};
+    job->table->linear_back(&a, (size_t)part->begin * 32, end < k ? end : k);
 }
 
-const qn__cpu_op qn__cpu_linear_back = {QN__OP_LINEAR_BACK,
-                                        .accepts = accepts_packed,
-                                        .prepare = prepare_linear_back,
-                                        .run = run_linear_back};
+const qn__cpu_routine qn__cpu_linear_back_routine = {QN__OP_LINEAR_BACK, .accepts = accepts_packed,
+                                                     .prepare = prepare_linear_back,
+                                                     .run = run_linear_back};

@@ -15,7 +15,7 @@ static bool accepts_plain(const qn_array *node)
 }
 
 void qn__cpu_copy(const qn__operand *from, const char *a, const qn__operand *to, char *y,
-                       int64_t begin, int64_t end)
+                  int64_t begin, int64_t end)
 {
     size_t size = qn__dtype_size((qn_dtype)from->dtype);
     int last = from->ndim - 1;
@@ -35,37 +35,39 @@ void qn__cpu_copy(const qn__operand *from, const char *a, const qn__operand *to,
     }
 }
 
-/* ---- arange ---------------------------------------------------------------------------------------------- */
+/* ---- arange
+ * ---------------------------------------------------------------------------------------------- */
 
-static int64_t prepare_elements(qn__cpu_step *step)
+static int64_t prepare_elements(qn__cpu_job *job)
 {
-    step->n_phases = 1;
-    return step->units[0] = qn__cpu_elements(&step->call->operand[step->call->n_operands - 1]);
+    job->n_phases = 1;
+    return job->units[0] = qn__cpu_elements(&job->call->operand[job->call->n_operands - 1]);
 }
 
-static void run_arange(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_arange(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *y = &step->call->operand[0];
+    const qn__operand *y = &job->call->operand[0];
     size_t size = qn__dtype_size((qn_dtype)y->dtype);
     for (int64_t i = part->begin; i < part->end; i++)
         qn__element_from_i64(part->at[0] + (size_t)i * size, (qn_dtype)y->dtype, i);
 }
 
-const qn__cpu_op qn__cpu_arange = {
-    QN__OP_ARANGE, .accepts = accepts_plain, .prepare = prepare_elements, .run = run_arange};
+const qn__cpu_routine qn__cpu_arange_routine = {QN__OP_ARANGE, .accepts = accepts_plain,
+                                                .prepare = prepare_elements, .run = run_arange};
 
-/* ---- concatenate: a unit is one input ---------------------------------------------------------------------- */
+/* ---- concatenate: a unit is one input
+ * ---------------------------------------------------------------------- */
 
-static int64_t prepare_concatenate(qn__cpu_step *step)
+static int64_t prepare_concatenate(qn__cpu_job *job)
 {
-    step->n_phases = 1;
-    step->units[0] = step->call->n_operands - 1;
-    return qn__cpu_elements(&step->call->operand[step->call->n_operands - 1]);
+    job->n_phases = 1;
+    job->units[0] = job->call->n_operands - 1;
+    return qn__cpu_elements(&job->call->operand[job->call->n_operands - 1]);
 }
 
-static void run_concatenate(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_concatenate(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__call *call = step->call;
+    const qn__call *call = job->call;
     const qn__operand *y = &call->operand[call->n_operands - 1];
     int axis = (int)((const qn__concatenate_params *)call->params)->axis;
     size_t size = qn__dtype_size((qn_dtype)y->dtype);
@@ -76,19 +78,19 @@ static void run_concatenate(const qn__cpu_step *step, const qn__cpu_part *part)
             qn__operand block = *y;
             memcpy(block.shape, in->shape, sizeof block.shape);
             qn__cpu_copy(in, part->at[k], &block,
-                       part->at[call->n_operands - 1] + at * y->stride[axis] * (int64_t)size, 0,
-                       qn__cpu_elements(in));
+                         part->at[call->n_operands - 1] + at * y->stride[axis] * (int64_t)size, 0,
+                         qn__cpu_elements(in));
         }
         at += in->shape[axis];
     }
 }
 
-const qn__cpu_op qn__cpu_concatenate = {QN__OP_CONCATENATE,
-                                        .accepts = accepts_plain,
-                                        .prepare = prepare_concatenate,
-                                        .run = run_concatenate};
+const qn__cpu_routine qn__cpu_concatenate_routine = {QN__OP_CONCATENATE, .accepts = accepts_plain,
+                                                     .prepare = prepare_concatenate,
+                                                     .run = run_concatenate};
 
-/* ---- take: a unit is one row of the result ------------------------------------------------------------------ */
+/* ---- take: a unit is one row of the result
+ * ------------------------------------------------------------------ */
 
 static bool accepts_take(const qn_array *node)
 {
@@ -96,16 +98,16 @@ static bool accepts_take(const qn_array *node)
     return format == QN__PLAIN || format == QN__PANEL_BF16 || format == QN__PANEL_F32;
 }
 
-static int64_t prepare_take(qn__cpu_step *step)
+static int64_t prepare_take(qn__cpu_job *job)
 {
-    step->n_phases = 1;
-    step->units[0] = qn__cpu_elements(&step->call->operand[1]);
-    return qn__cpu_elements(&step->call->operand[2]);
+    job->n_phases = 1;
+    job->units[0] = qn__cpu_elements(&job->call->operand[1]);
+    return qn__cpu_elements(&job->call->operand[2]);
 }
 
-static void run_take(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_take(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[2];
+    const qn__operand *x = &job->call->operand[0], *y = &job->call->operand[2];
     qn__operand row = *x; /* x without its first axis */
     row.ndim--;
     memmove(row.shape, x->shape + 1, row.ndim * sizeof *row.shape);
@@ -123,20 +125,20 @@ static void run_take(const qn__cpu_step *step, const qn__cpu_part *part)
         if (id < 0 || id >= x->shape[0])
             memset(out, 0, (size_t)n * size);
         else if (x->format)
-            step->table->unpack_raw(x->format == QN__PANEL_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
-                                    part->at[0], (size_t)x->shape[0], (size_t)x->shape[1],
-                                    (size_t)id, out);
+            job->table->unpack_raw(x->format == QN__PANEL_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
+                                   part->at[0], (size_t)x->shape[0], (size_t)x->shape[1],
+                                   (size_t)id, out);
         else
             qn__cpu_copy(&row, part->at[0] + id * x->stride[0] * (int64_t)size, &to, out, 0, n);
     }
 }
 
-const qn__cpu_op qn__cpu_take = {
-    QN__OP_TAKE, .accepts = accepts_take, .prepare = prepare_take, .run = run_take};
+const qn__cpu_routine qn__cpu_take_routine = {QN__OP_TAKE, .accepts = accepts_take,
+                                              .prepare = prepare_take, .run = run_take};
 
-static void run_take_along_last(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_take_along_last(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *x = &step->call->operand[0];
+    const qn__operand *x = &job->call->operand[0];
     size_t size = qn__dtype_size((qn_dtype)x->dtype);
     int last = x->ndim - 1;
     for (int64_t i = part->begin; i < part->end; i++) {
@@ -150,39 +152,39 @@ static void run_take_along_last(const qn__cpu_step *step, const qn__cpu_part *pa
     }
 }
 
-const qn__cpu_op qn__cpu_take_along_last = {QN__OP_TAKE_ALONG_LAST,
-                                            .accepts = accepts_plain,
-                                            .prepare = prepare_elements,
-                                            .run = run_take_along_last};
+const qn__cpu_routine qn__cpu_take_along_last_routine = {
+    QN__OP_TAKE_ALONG_LAST, .accepts = accepts_plain, .prepare = prepare_elements,
+    .run = run_take_along_last};
 
-/* ---- updates in place: the output holds the old values already ------------------------------------------------ */
+/* ---- updates in place: the output holds the old values already
+ * ------------------------------------------------ */
 
-static int64_t prepare_slice_update(qn__cpu_step *step)
+static int64_t prepare_slice_update(qn__cpu_job *job)
 {
-    step->n_phases = 1;
-    return step->units[0] = qn__cpu_elements(&step->call->operand[1]);
+    job->n_phases = 1;
+    return job->units[0] = qn__cpu_elements(&job->call->operand[1]);
 }
 
-static void run_slice_update(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_slice_update(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__slice_update_params *p = step->call->params;
-    const qn__operand *u = &step->call->operand[1], *y = &step->call->operand[2];
+    const qn__slice_update_params *p = job->call->params;
+    const qn__operand *u = &job->call->operand[1], *y = &job->call->operand[2];
     qn__operand block = *y;
     memcpy(block.shape, u->shape, sizeof block.shape);
     int64_t at = 0;
     for (int i = 0; i < y->ndim; i++)
         at += p->start[i] * y->stride[i];
     qn__cpu_copy(u, part->at[1], &block,
-               part->at[2] + at * (int64_t)qn__dtype_size((qn_dtype)y->dtype), part->begin,
-               part->end);
+                 part->at[2] + at * (int64_t)qn__dtype_size((qn_dtype)y->dtype), part->begin,
+                 part->end);
 }
 
-const qn__cpu_op qn__cpu_slice_update = {QN__OP_SLICE_UPDATE,
-                                         .accepts = accepts_plain,
-                                         .prepare = prepare_slice_update,
-                                         .run = run_slice_update};
+const qn__cpu_routine qn__cpu_slice_update_routine = {QN__OP_SLICE_UPDATE, .accepts = accepts_plain,
+                                                      .prepare = prepare_slice_update,
+                                                      .run = run_slice_update};
 
-/* ---- blocks at a place that is data --------------------------------------------------------------------------- */
+/* ---- blocks at a place that is data
+ * --------------------------------------------------------------------------- */
 
 /* The element offset of a block of `shape` in o at start, clamped so that it lies inside. */
 static int64_t block_offset(const qn__operand *o, const int64_t *shape, const int32_t *start)
@@ -195,9 +197,9 @@ static int64_t block_offset(const qn__operand *o, const int64_t *shape, const in
     return at;
 }
 
-static void run_slice_at(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_slice_at(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[2];
+    const qn__operand *x = &job->call->operand[0], *y = &job->call->operand[2];
     qn__operand block = *x;
     memcpy(block.shape, y->shape, sizeof block.shape);
     int64_t at = block_offset(x, y->shape, (const int32_t *)part->at[1]);
@@ -205,14 +207,12 @@ static void run_slice_at(const qn__cpu_step *step, const qn__cpu_part *part)
                  part->at[2], part->begin, part->end);
 }
 
-const qn__cpu_op qn__cpu_slice_at = {QN__OP_SLICE_AT,
-                                     .accepts = accepts_plain,
-                                     .prepare = prepare_elements,
-                                     .run = run_slice_at};
+const qn__cpu_routine qn__cpu_slice_at_routine = {QN__OP_SLICE_AT, .accepts = accepts_plain,
+                                                  .prepare = prepare_elements, .run = run_slice_at};
 
-static void run_slice_update_at(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_slice_update_at(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *u = &step->call->operand[1], *y = &step->call->operand[3];
+    const qn__operand *u = &job->call->operand[1], *y = &job->call->operand[3];
     qn__operand block = *y;
     memcpy(block.shape, u->shape, sizeof block.shape);
     int64_t at = block_offset(y, u->shape, (const int32_t *)part->at[2]);
@@ -221,7 +221,6 @@ static void run_slice_update_at(const qn__cpu_step *step, const qn__cpu_part *pa
                  part->end);
 }
 
-const qn__cpu_op qn__cpu_slice_update_at = {QN__OP_SLICE_UPDATE_AT,
-                                            .accepts = accepts_plain,
-                                            .prepare = prepare_slice_update,
-                                            .run = run_slice_update_at};
+const qn__cpu_routine qn__cpu_slice_update_at_routine = {
+    QN__OP_SLICE_UPDATE_AT, .accepts = accepts_plain, .prepare = prepare_slice_update,
+    .run = run_slice_update_at};

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations over the last axis: reductions, softmax, rms_norm. A unit is one row. Rows that are not
- * adjacent elements are gathered into scratch first, so that strides never change a sum's order.
+ * Operations over the last axis: reductions, softmax, rms_norm. A unit is one row. Rows that are
+ * not adjacent elements are gathered into scratch first, so that strides never change a sum's
+ * order.
  */
 #include "core/dtype.h"
 #include "cpu/cpu.h"
 
-
-/* ---- reductions -------------------------------------------------------------------------------------------- */
+/* ---- reductions
+ * -------------------------------------------------------------------------------------------- */
 
 static bool accepts_reduce(const qn_array *node)
 {
@@ -27,21 +28,22 @@ static bool rows_are_adjacent(const qn__operand *x)
     return last < 0 || x->stride[last] == 1 || x->shape[last] <= 1;
 }
 
-/* Rows whose elements are not adjacent are gathered: each thread its own, or, where there are fewer rows than
- * threads, all of them in a phase before. Either way there are no more bytes than x has. */
-static int64_t prepare_reduce(qn__cpu_step *step)
+/* Rows whose elements are not adjacent are gathered: each thread its own, or, where there are fewer
+ * rows than threads, all of them in a phase before. Either way there are no more bytes than x has.
+ */
+static int64_t prepare_reduce(qn__cpu_job *job)
 {
-    const qn__operand *x = &step->call->operand[0];
+    const qn__operand *x = &job->call->operand[0];
     int64_t rows = x->ndim ? qn__cpu_rows(x) : 1;
     size_t row_bytes = (size_t)row_length(x) * qn__dtype_size((qn_dtype)x->dtype);
-    step->n_phases = 1;
-    step->units[0] = step->units[1] = rows;
+    job->n_phases = 1;
+    job->units[0] = job->units[1] = rows;
     if (!rows_are_adjacent(x)) {
-        if (rows < step->n_threads) {
-            step->n_phases = 2;
-            step->shared = (size_t)rows * row_bytes;
+        if (rows < job->n_threads) {
+            job->n_phases = 2;
+            job->shared = (size_t)rows * row_bytes;
         } else {
-            step->scratch = row_bytes;
+            job->scratch = row_bytes;
         }
     }
     return qn__cpu_elements(x);
@@ -70,9 +72,7 @@ static void reduce_f32(const qn__cpu_kernels *k, int reduction, const float *x, 
     case QN__SUM: k->sum(y, x, n, n, 0, 1); break;
     case QN__MAX: k->max(y, x, n, n, 0, 1); break;
     case QN__LOGSUMEXP: k->logsumexp(y, x, n, n, 0, 1); break;
-    default:
-        k->argmax(&at, x, n, n, 0, 1);
-        *(int32_t *)y = (int32_t)at;
+    default: k->argmax(&at, x, n, n, 0, 1); *(int32_t *)y = (int32_t)at;
     }
 }
 
@@ -83,9 +83,7 @@ static void reduce_f64(const qn__cpu_kernels *k, int reduction, const double *x,
     case QN__SUM: k->sum_f64(y, x, n, n, 0, 1); break;
     case QN__MAX: k->max_f64(y, x, n, n, 0, 1); break;
     case QN__LOGSUMEXP: k->logsumexp_f64(y, x, n, n, 0, 1); break;
-    default:
-        k->argmax_f64(&at, x, n, n, 0, 1);
-        *(int32_t *)y = (int32_t)at;
+    default: k->argmax_f64(&at, x, n, n, 0, 1); *(int32_t *)y = (int32_t)at;
     }
 }
 
@@ -129,14 +127,14 @@ static void reduce_slowly(const qn__cpu_kernels *k, int reduction, const qn__ope
                                                  : best);
 }
 
-static void run_reduce(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_reduce(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[1];
-    int reduction = ((const qn__reduce_params *)step->call->params)->reduction;
+    const qn__operand *x = &job->call->operand[0], *y = &job->call->operand[1];
+    int reduction = ((const qn__reduce_params *)job->call->params)->reduction;
     int64_t n = row_length(x);
     size_t out = qn__dtype_size((qn_dtype)y->dtype);
     size_t row_bytes = (size_t)n * qn__dtype_size((qn_dtype)x->dtype);
-    bool adjacent = rows_are_adjacent(x), gathers = step->n_phases == 2 && part->phase == 0;
+    bool adjacent = rows_are_adjacent(x), gathers = job->n_phases == 2 && part->phase == 0;
     for (int64_t r = part->begin; r < part->end; r++) {
         char *shared = (char *)part->shared + (size_t)r * row_bytes;
         if (gathers) {
@@ -144,56 +142,58 @@ static void run_reduce(const qn__cpu_step *step, const qn__cpu_part *part)
             continue;
         }
         const char *row = adjacent             ? row_start(x, part->at[0], r)
-                          : step->n_phases == 2 ? shared
-                                                : gather_row(x, part->at[0], r, part->scratch);
+                          : job->n_phases == 2 ? shared
+                                               : gather_row(x, part->at[0], r, part->scratch);
         char *to = part->at[1] + (size_t)r * out;
         if (x->dtype == QN_F32)
-            reduce_f32(step->table, reduction, (const float *)row, (size_t)n, to);
+            reduce_f32(job->table, reduction, (const float *)row, (size_t)n, to);
         else if (x->dtype == QN_F64)
-            reduce_f64(step->table, reduction, (const double *)row, (size_t)n, to);
+            reduce_f64(job->table, reduction, (const double *)row, (size_t)n, to);
         else
-            reduce_slowly(step->table, reduction, x, row, n, (qn_dtype)y->dtype, to);
+            reduce_slowly(job->table, reduction, x, row, n, (qn_dtype)y->dtype, to);
     }
 }
 
-const qn__cpu_op qn__cpu_reduce = {
-    QN__OP_REDUCE, .accepts = accepts_reduce, .prepare = prepare_reduce, .run = run_reduce};
+const qn__cpu_routine qn__cpu_reduce_routine = {QN__OP_REDUCE, .accepts = accepts_reduce,
+                                                .prepare = prepare_reduce, .run = run_reduce};
 
-/* ---- softmax, rms_norm: contiguous rows ---------------------------------------------------------------------- */
+/* ---- softmax, rms_norm: contiguous rows
+ * ---------------------------------------------------------------------- */
 
-static int64_t prepare_rows(qn__cpu_step *step)
+static int64_t prepare_rows(qn__cpu_job *job)
 {
-    const qn__operand *x = &step->call->operand[0];
-    step->n_phases = 1;
-    step->units[0] = qn__cpu_rows(x);
+    const qn__operand *x = &job->call->operand[0];
+    job->n_phases = 1;
+    job->units[0] = qn__cpu_rows(x);
     return qn__cpu_elements(x) * 4;
 }
 
-static void run_softmax(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_softmax(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *x = &step->call->operand[0];
+    const qn__operand *x = &job->call->operand[0];
     size_t n = (size_t)row_length(x), r0 = (size_t)part->begin, r1 = (size_t)part->end;
     if (x->dtype == QN_F32)
-        step->table->softmax((float *)part->at[1], n, (const float *)part->at[0], n, n, r0, r1);
+        job->table->softmax((float *)part->at[1], n, (const float *)part->at[0], n, n, r0, r1);
     else
-        step->table->softmax_f64((double *)part->at[1], n, (const double *)part->at[0], n, n, r0,
-                                 r1);
+        job->table->softmax_f64((double *)part->at[1], n, (const double *)part->at[0], n, n, r0,
+                                r1);
 }
 
-const qn__cpu_op qn__cpu_softmax = {QN__OP_SOFTMAX, .prepare = prepare_rows, .run = run_softmax};
+const qn__cpu_routine qn__cpu_softmax_routine = {QN__OP_SOFTMAX, .prepare = prepare_rows,
+                                                 .run = run_softmax};
 
-static void run_rms_norm(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_rms_norm(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__norm_params *p = step->call->params;
-    const qn__operand *x = &step->call->operand[0];
+    const qn__norm_params *p = job->call->params;
+    const qn__operand *x = &job->call->operand[0];
     const void *w = p->has_weight ? part->at[1] : NULL;
-    void *y = part->at[step->call->n_operands - 1];
+    void *y = part->at[job->call->n_operands - 1];
     size_t n = (size_t)row_length(x), r0 = (size_t)part->begin, r1 = (size_t)part->end;
     if (x->dtype == QN_F32)
-        step->table->rms_norm(y, n, (const float *)part->at[0], n, w, p->eps, n, r0, r1);
+        job->table->rms_norm(y, n, (const float *)part->at[0], n, w, p->eps, n, r0, r1);
     else
-        step->table->rms_norm_f64(y, n, (const double *)part->at[0], n, w, (double)p->eps, n, r0,
-                                  r1);
+        job->table->rms_norm_f64(y, n, (const double *)part->at[0], n, w, (double)p->eps, n, r0,
+                                 r1);
 }
 
 static bool accepts_rms_norm(const qn_array *node)
@@ -202,5 +202,5 @@ static bool accepts_rms_norm(const qn_array *node)
            !((const qn__norm_params *)node->params)->has_bias;
 }
 
-const qn__cpu_op qn__cpu_rms_norm = {
-    QN__OP_RMS_NORM, .accepts = accepts_rms_norm, .prepare = prepare_rows, .run = run_rms_norm};
+const qn__cpu_routine qn__cpu_rms_norm_routine = {QN__OP_RMS_NORM, .accepts = accepts_rms_norm,
+                                                  .prepare = prepare_rows, .run = run_rms_norm};

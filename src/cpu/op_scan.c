@@ -14,11 +14,11 @@ static bool accepts_plain(const qn_array *node)
 /* ---- cumulate
  * -------------------------------------------------------------------------------------------- */
 
-static int64_t prepare_cumulate(qn__cpu_step *step)
+static int64_t prepare_cumulate(qn__cpu_job *job)
 {
-    const qn__operand *y = &step->call->operand[1];
-    step->n_phases = 1;
-    step->units[0] = qn__cpu_rows(y);
+    const qn__operand *y = &job->call->operand[1];
+    job->n_phases = 1;
+    job->units[0] = qn__cpu_rows(y);
     return qn__cpu_elements(y);
 }
 
@@ -68,20 +68,20 @@ static void cumulate_row(const qn__cumulate_params *p, qn_dtype type, const char
     }
 }
 
-static void run_cumulate(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_cumulate(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *y = &step->call->operand[1];
+    const qn__operand *y = &job->call->operand[1];
     int64_t n = y->shape[y->ndim - 1];
     size_t row = (size_t)n * qn__dtype_size((qn_dtype)y->dtype);
     for (int64_t r = part->begin; r < part->end; r++)
-        cumulate_row(step->call->params, (qn_dtype)y->dtype, part->at[0] + (size_t)r * row,
+        cumulate_row(job->call->params, (qn_dtype)y->dtype, part->at[0] + (size_t)r * row,
                      part->at[1] + (size_t)r * row, n);
 }
 
-const qn__cpu_op qn__cpu_cumsum = {QN__OP_CUMSUM, .accepts = accepts_plain,
-                                   .prepare = prepare_cumulate, .run = run_cumulate};
-const qn__cpu_op qn__cpu_cumulate = {QN__OP_CUMULATE, .accepts = accepts_plain,
-                                     .prepare = prepare_cumulate, .run = run_cumulate};
+const qn__cpu_routine qn__cpu_cumsum_routine = {QN__OP_CUMSUM, .accepts = accepts_plain,
+                                                .prepare = prepare_cumulate, .run = run_cumulate};
+const qn__cpu_routine qn__cpu_cumulate_routine = {QN__OP_CUMULATE, .accepts = accepts_plain,
+                                                  .prepare = prepare_cumulate, .run = run_cumulate};
 
 /* ---- argsort: keys that order as unsigned numbers do, then a radix sort by bytes, which is stable
  * ------ */
@@ -143,22 +143,22 @@ static void sort_by_byte(sorter *t, int64_t n, int byte)
     *t = swapped;
 }
 
-static int64_t prepare_argsort(qn__cpu_step *step)
+static int64_t prepare_argsort(qn__cpu_job *job)
 {
-    const qn__operand *y = &step->call->operand[1];
-    step->n_phases = 1;
-    step->units[0] = qn__cpu_rows(y);
-    step->scratch = (size_t)y->shape[y->ndim - 1] * 24 + 64;
+    const qn__operand *y = &job->call->operand[1];
+    job->n_phases = 1;
+    job->units[0] = qn__cpu_rows(y);
+    job->scratch = (size_t)y->shape[y->ndim - 1] * 24 + 64;
     return 16 * qn__cpu_elements(y);
 }
 
-static void run_argsort(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_argsort(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *x = &step->call->operand[0], *y = &step->call->operand[1];
+    const qn__operand *x = &job->call->operand[0], *y = &job->call->operand[1];
     qn_dtype type = (qn_dtype)x->dtype;
     int size = (int)qn__dtype_size(type);
     int64_t n = y->shape[y->ndim - 1];
-    uint64_t flip = ((const qn__argsort_params *)step->call->params)->descending ? UINT64_MAX : 0;
+    uint64_t flip = ((const qn__argsort_params *)job->call->params)->descending ? UINT64_MAX : 0;
     if (size < 8)
         flip &= ((uint64_t)1 << 8 * size) - 1;
     for (int64_t r = part->begin; r < part->end && n; r++) {
@@ -177,5 +177,5 @@ static void run_argsort(const qn__cpu_step *step, const qn__cpu_part *part)
     }
 }
 
-const qn__cpu_op qn__cpu_argsort = {QN__OP_ARGSORT, .accepts = accepts_plain,
-                                    .prepare = prepare_argsort, .run = run_argsort};
+const qn__cpu_routine qn__cpu_argsort_routine = {QN__OP_ARGSORT, .accepts = accepts_plain,
+                                                 .prepare = prepare_argsort, .run = run_argsort};

@@ -11,21 +11,21 @@ static bool accepts_plain(const qn_array *node)
     return !node->in[0]->format && !node->in[2]->format;
 }
 
-static int64_t prepare_scatter(qn__cpu_step *step)
+static int64_t prepare_scatter(qn__cpu_job *job)
 {
-    const qn__operand *y = &step->call->operand[3];
-    step->n_phases = 1;
-    step->units[0] = y->shape[0] ? qn__cpu_elements(y) / y->shape[0] : 0;
-    return qn__cpu_elements(&step->call->operand[2]);
+    const qn__operand *y = &job->call->operand[3];
+    job->n_phases = 1;
+    job->units[0] = y->shape[0] ? qn__cpu_elements(y) / y->shape[0] : 0;
+    return qn__cpu_elements(&job->call->operand[2]);
 }
 
 typedef void apply_fn(char *y, const char *u, int64_t n, qn_dtype type);
 
 /* Columns begin .. end - 1 of every row. */
-static void scatter(const qn__cpu_step *step, const qn__cpu_part *part, apply_fn *apply)
+static void scatter(const qn__cpu_job *job, const qn__cpu_part *part, apply_fn *apply)
 {
-    const qn__operand *y = &step->call->operand[3];
-    int64_t rows = qn__cpu_elements(&step->call->operand[1]), n = step->units[0];
+    const qn__operand *y = &job->call->operand[3];
+    int64_t rows = qn__cpu_elements(&job->call->operand[1]), n = job->units[0];
     size_t size = qn__dtype_size((qn_dtype)y->dtype);
     for (int64_t i = 0; i < rows; i++) {
         int64_t id = ((const int32_t *)part->at[1])[i];
@@ -91,19 +91,20 @@ static void smallest(char *y, const char *u, int64_t n, qn_dtype type)
             memcpy(y, u, size); /* only NaN exceeds itself */
 }
 
-static void run_scatter_add(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_scatter_add(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    scatter(step, part, add);
+    scatter(job, part, add);
 }
 
-static void run_scatter(const qn__cpu_step *step, const qn__cpu_part *part)
+static void run_scatter(const qn__cpu_job *job, const qn__cpu_part *part)
 {
     static apply_fn *const apply[] = {
         [QN_SCATTER_SET] = set, [QN_SCATTER_MAX] = largest, [QN_SCATTER_MIN] = smallest};
-    scatter(step, part, apply[((const qn__scatter_params *)step->call->params)->mode]);
+    scatter(job, part, apply[((const qn__scatter_params *)job->call->params)->mode]);
 }
 
-const qn__cpu_op qn__cpu_scatter_add = {QN__OP_SCATTER_ADD, .accepts = accepts_plain,
-                                        .prepare = prepare_scatter, .run = run_scatter_add};
-const qn__cpu_op qn__cpu_scatter = {QN__OP_SCATTER, .accepts = accepts_plain,
-                                    .prepare = prepare_scatter, .run = run_scatter};
+const qn__cpu_routine qn__cpu_scatter_add_routine = {QN__OP_SCATTER_ADD, .accepts = accepts_plain,
+                                                     .prepare = prepare_scatter,
+                                                     .run = run_scatter_add};
+const qn__cpu_routine qn__cpu_scatter_routine = {QN__OP_SCATTER, .accepts = accepts_plain,
+                                                 .prepare = prepare_scatter, .run = run_scatter};

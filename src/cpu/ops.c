@@ -4,12 +4,12 @@
  */
 #include "cpu/cpu.h"
 
-#define CPU_OP(id, symbol) extern const qn__cpu_op symbol;
+#define CPU_ROUTINE(id, symbol) extern const qn__cpu_routine symbol;
 #include "cpu/cpu.def"
-#undef CPU_OP
+#undef CPU_ROUTINE
 
-const qn__cpu_op *const qn__cpu_ops[QN__OP_COUNT] = {
-#define CPU_OP(id, symbol) [QN__OP_##id] = &symbol,
+const qn__cpu_routine *const qn__cpu_routines[QN__OP_COUNT] = {
+#define CPU_ROUTINE(id, symbol) [QN__OP_##id] = &symbol,
 #include "cpu/cpu.def"
-#undef CPU_OP
+#undef CPU_ROUTINE
 };

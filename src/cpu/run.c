@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Running a binding: the team walks its tasks in order. A task is cut into chunks that threads take as
- * they come, and the next begins when all chunks are done, unless it needs none of them; so a thread that is not running, on a busy
- * machine, holds up nobody. Pointers are resolved once before; between two tasks there is neither an
- * allocation nor a lock.
+ * Running a binding: the team walks its tasks in order. A task is cut into chunks that threads take
+ * as they come, and the next begins when all chunks are done, unless it needs none of them; so a
+ * thread that is not running, on a busy machine, holds up nobody. Pointers are resolved once
+ * before; between two tasks there is neither an allocation nor a lock.
  */
 #include "base/error.h"
 #include "cpu/cpu.h"
@@ -18,40 +18,40 @@ typedef struct progress {
 } progress;
 
 typedef struct run_context {
-    const qn__cpu_binding *part;
-    char **pointers; /* resolved, an operand each */
+    const qn__cpu_binding *bound;
+    char **pointers;    /* resolved, an operand each */
     progress *progress; /* a task each */
     char *scratch, *shared;
     const atomic_bool *cancel;
 } run_context;
 
-static void run_units(const run_context *run, const qn__cpu_step *step, int phase, int thread,
+static void run_units(const run_context *run, const qn__cpu_job *job, int phase, int thread,
                       int64_t begin, int64_t end)
 {
     qn__cpu_part part = {
-        .at = run->pointers + step->call->first_operand,
+        .at = run->pointers + job->call->first_operand,
         .phase = phase,
         .begin = begin,
         .end = end,
-        .scratch = run->scratch + (size_t)thread * run->part->scratch,
+        .scratch = run->scratch + (size_t)thread * run->bound->scratch,
         .shared = run->shared,
     };
     if (begin < end)
-        step->op->run(step, &part);
+        job->op->run(job, &part);
 }
 
 static void run_chunk(const run_context *run, const qn__cpu_task *task, int64_t chunk, int thread)
 {
-    const qn__cpu_step *step = &run->part->steps[task->step];
+    const qn__cpu_job *job = &run->bound->jobs[task->job];
     if (task->phase >= 0) {
-        int64_t units = step->units[task->phase];
-        run_units(run, step, task->phase, thread, units * chunk / task->n_chunks,
+        int64_t units = job->units[task->phase];
+        run_units(run, job, task->phase, thread, units * chunk / task->n_chunks,
                   units * (chunk + 1) / task->n_chunks);
         return;
     }
-    for (uint32_t i = 0; i < task->n_steps; i++, step++)
-        for (int phase = 0; phase < step->n_phases; phase++)
-            run_units(run, step, phase, thread, 0, step->units[phase]);
+    for (uint32_t i = 0; i < task->n_jobs; i++, job++)
+        for (int phase = 0; phase < job->n_phases; phase++)
+            run_units(run, job, phase, thread, 0, job->units[phase]);
 }
 
 static bool cancelled(const run_context *run)
@@ -64,16 +64,16 @@ static void wait_for(const run_context *run, uint32_t begin, uint32_t end)
 {
     for (uint32_t t = begin; t < end; t++)
         for (unsigned i = 0; atomic_load_explicit(&run->progress[t].done, memory_order_acquire) <
-                             run->part->tasks[t].n_chunks;
+                             run->bound->tasks[t].n_chunks;
              i++)
             qn__team_pause(i);
 }
 
-/* Takes chunks of a task until none is left. A cancelled run still counts its chunks, so that every thread
- * gets through. */
+/* Takes chunks of a task until none is left. A cancelled run still counts its chunks, so that every
+ * thread gets through. */
 static void work_on(const run_context *run, uint32_t t, int thread)
 {
-    const qn__cpu_task *task = &run->part->tasks[t];
+    const qn__cpu_task *task = &run->bound->tasks[t];
     progress *p = &run->progress[t];
     for (;;) {
         uint32_t chunk = atomic_fetch_add_explicit(&p->taken, 1, memory_order_relaxed);
@@ -87,10 +87,10 @@ static void work_on(const run_context *run, uint32_t t, int thread)
 
 static void run_alone(const run_context *run)
 {
-    for (uint32_t t = 0; t < run->part->n_tasks; t++)
-        for (uint32_t chunk = 0; chunk < run->part->tasks[t].n_chunks; chunk++)
+    for (uint32_t t = 0; t < run->bound->n_tasks; t++)
+        for (uint32_t chunk = 0; chunk < run->bound->tasks[t].n_chunks; chunk++)
             if (!cancelled(run))
-                run_chunk(run, &run->part->tasks[t], chunk, 0);
+                run_chunk(run, &run->bound->tasks[t], chunk, 0);
 }
 
 static void run_thread(void *context, int thread, int n)
@@ -100,9 +100,9 @@ static void run_thread(void *context, int thread, int n)
         run_alone(run);
         return;
     }
-    uint32_t done = 0, n_tasks = run->part->n_tasks; /* tasks before `done` are known to be done */
+    uint32_t done = 0, n_tasks = run->bound->n_tasks; /* tasks before `done` are known to be done */
     for (uint32_t t = 0; t < n_tasks; t++) {
-        if (!run->part->tasks[t].beside) {
+        if (!run->bound->tasks[t].beside) {
             wait_for(run, done, t);
             done = t;
         }
@@ -118,13 +118,13 @@ typedef struct parts {
 
 static parts divide(const qn__binding *binding, int n_threads)
 {
-    const qn__cpu_binding *part = binding->device_part;
+    const qn__cpu_binding *bound = binding->device_part;
     parts p = {.pointers = (binding->values + 63) & ~(size_t)63};
     p.progress =
         p.pointers + (((binding->plan->n_operands + 1) * sizeof(char *) + 63) & ~(size_t)63);
-    p.shared = p.progress + part->n_tasks * sizeof(progress);
-    p.scratch = p.shared + part->shared;
-    p.end = p.scratch + part->scratch * (size_t)n_threads;
+    p.shared = p.progress + bound->n_tasks * sizeof(progress);
+    p.scratch = p.shared + bound->shared;
+    p.end = p.scratch + bound->scratch * (size_t)n_threads;
     return p;
 }
 
@@ -138,13 +138,13 @@ qn_status qn__cpu_run(qn_device *device, qn__submission *sub, qn_error *err)
     qn__cpu *cpu = device->state;
     const qn__binding *binding = sub->binding;
     const qn__plan *plan = binding->plan;
-    const qn__cpu_binding *part = binding->device_part;
+    const qn__cpu_binding *bound = binding->device_part;
     qn_status status = qn__submission_begin(sub, err);
     if (status != QN_OK)
         return status;
     parts p = divide(binding, qn__team_size(cpu->team));
     char *base = sub->slots[sub->n_slots - 1];
-    run_context run = {.part = part, .cancel = sub->cancel};
+    run_context run = {.bound = bound, .cancel = sub->cancel};
     run.pointers = (char **)(base + p.pointers);
     run.progress = memset(base + p.progress, 0, p.shared - p.progress);
     run.shared = base + p.shared;

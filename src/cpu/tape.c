@@ -51,7 +51,8 @@ static int n_operands(const qn__ir_instruction *c)
     return qn__ir_operands((qn__ir_op)c->op);
 }
 
-/* The last instruction that reads each value; 0: none does, and it is left out. The result is read at the end. */
+/* The last instruction that reads each value; 0: none does, and it is left out. The result is read
+ * at the end. */
 static void note_last_reads(const qn__ir *ir, uint16_t *last)
 {
     memset(last, 0, (size_t)ir->n * sizeof *last);
@@ -65,8 +66,8 @@ static void note_last_reads(const qn__ir *ir, uint16_t *last)
     }
 }
 
-/* Fills the tape's code. Registers are reused after the last reader. Inputs read in place have one too: it
- * holds a splat or a gathered tile where the sizes ask for it. Numbers become constants. */
+/* Fills the tape's code. Registers are reused after the last reader. Inputs read in place have one
+ * too: it holds a splat or a gathered tile where the sizes ask for it. Numbers become constants. */
 static void assign_registers(qn__cpu_tape *tape, const qn__ir *ir, const qn__ir_instruction *code)
 {
     uint16_t last[QN__IR_LARGEST], reg_of[QN__IR_LARGEST], free_regs[QN__IR_LARGEST];
@@ -100,9 +101,9 @@ static void assign_registers(qn__cpu_tape *tape, const qn__ir *ir, const qn__ir_
     tape->result = reg_of[ir->result];
 }
 
-qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step, size_t *bytes)
+qn__cpu_tape *qn__cpu_tape_new(qn__cpu_job *job, size_t *bytes)
 {
-    const qn__call *call = step->call;
+    const qn__call *call = job->call;
     const qn__ir *ir = call->program;
     size_t size = sizeof(qn__cpu_tape) + (size_t)ir->n * sizeof(qn__tape_instruction);
     qn__cpu_tape *tape = calloc(1, size);
@@ -113,8 +114,7 @@ qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step, size_t *bytes)
     tape->n_inputs = (int)call->n_operands - 1;
     tape->out_size = (uint8_t)qn__dtype_size((qn_dtype)out->dtype);
     for (int k = 0; k < tape->n_inputs; k++)
-        tape->input[k].size =
-            (uint8_t)qn__dtype_size((qn_dtype)call->operand[k].dtype);
+        tape->input[k].size = (uint8_t)qn__dtype_size((qn_dtype)call->operand[k].dtype);
     merge_axes(tape, call);
     for (int k = 0; k < tape->n_inputs; k++)
         tape->input[k].access = access_of(&tape->input[k], tape);
@@ -126,9 +126,9 @@ qn__cpu_tape *qn__cpu_tape_new(qn__cpu_step *step, size_t *bytes)
     for (int i = 0; i + 1 < tape->n_axes; i++)
         rows *= tape->shape[i];
     tape->inner_tiles = (tape->shape[tape->n_axes - 1] + QN__TILE - 1) / QN__TILE;
-    step->n_phases = 1;
-    step->units[0] = rows * tape->inner_tiles;
-    step->scratch = (size_t)tape->n_registers * QN__TILE_BYTES + 64;
-    step->serial = qn__cpu_elements(out) * tape->n_code < 1 << 16;
+    job->n_phases = 1;
+    job->units[0] = rows * tape->inner_tiles;
+    job->scratch = (size_t)tape->n_registers * QN__TILE_BYTES + 64;
+    job->serial = qn__cpu_elements(out) * tape->n_code < 1 << 16;
     return tape;
 }

@@ -2,7 +2,7 @@
  *
  * The CUDA device inside.
  *
- * Each operation has one qn__cuda_op in the list cuda.def: `prepare` turns one call, with its
+ * Each operation has one qn__cuda_routine in the list cuda.def: `prepare` turns one call, with its
  * sizes, into launches of compiled kernels (kernels.def) and packs their arguments. A binding's
  * launches are captured once into a graph; a run whose pointers are those of the capture is one
  * graph launch.
@@ -84,7 +84,7 @@ typedef struct qn__cuda_binding {
 
 typedef struct qn__cuda_binder {
     qn__cuda *cuda;
-    qn__cuda_binding *part;
+    qn__cuda_binding *bound;
     qn_error *err;
 } qn__cuda_binder;
 
@@ -102,15 +102,15 @@ bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bo
                  sizeof(args), call, (int)(sizeof(args).at / sizeof *(args).at),                   \
                  (const uint8_t[]){__VA_ARGS__})
 
-typedef struct qn__cuda_op {
+typedef struct qn__cuda_routine {
     qn__op_id op;
     /* Whether it can compute this node, whose inputs are plain; NULL: f32 and f64. */
     bool (*accepts)(const qn_array *node);
     bool (*prepare)(qn__cuda_binder *b, const qn__call *call);
-} qn__cuda_op;
+} qn__cuda_routine;
 
 /* The operations of cuda.def by id; NULL where there is none. */
-extern const qn__cuda_op *const qn__cuda_ops[QN__OP_COUNT];
+extern const qn__cuda_routine *const qn__cuda_routines[QN__OP_COUNT];
 
 /* Copies operand 0 to the last, element by element. */
 bool qn__cuda_prepare_copy(qn__cuda_binder *b, const qn__call *call);

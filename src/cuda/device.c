@@ -144,10 +144,10 @@ static qn_status cuda_pack_rows(qn_device *device, qn_array *w, qn_dtype dtype, 
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-static const void *cuda_kernel(qn_device *device, const qn_array *node)
+static const void *cuda_routine(qn_device *device, const qn_array *node)
 {
     (void)device;
-    const qn__cuda_op *op = qn__cuda_ops[node->op];
+    const qn__cuda_routine *op = qn__cuda_routines[node->op];
     if (!op || (!op->accepts && node->dtype != QN_F32 && node->dtype != QN_F64))
         return NULL;
     for (int i = 0; i < node->n_in; i++)
@@ -226,7 +226,7 @@ static const qn__device_ops cuda_device_ops = {
     .free = cuda_free,
     .write = cuda_write,
     .read = cuda_read,
-    .kernel = cuda_kernel,
+    .routine = cuda_routine,
     .weight_format = cuda_weight_format,
     .pack_rows = cuda_pack_rows,
     .bind = qn__cuda_bind,

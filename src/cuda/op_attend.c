@@ -32,8 +32,8 @@ static bool takes_write(const qn_array *node)
     return is_cache(node) && !((const qn__write_params *)node->params)->pinned;
 }
 
-const qn__cuda_op qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write};
-const qn__cuda_op qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write};
+const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write};
+const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write};
 
 enum { LONGEST = 2048 }; /* elements of a head: what the kernel's shared memory holds */
 
@@ -72,4 +72,4 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                         3, 4);
 }
 
-const qn__cuda_op qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend};
+const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend};

@@ -23,7 +23,7 @@ static bool launch_arange(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, arange, args.n, false, args, call, 0);
 }
 
-const qn__cuda_op qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arange};
+const qn__cuda_routine qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arange};
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
@@ -59,7 +59,7 @@ static bool launch_concatenate(qn__cuda_binder *b, const qn__call *call)
     return true;
 }
 
-const qn__cuda_op qn__cuda_concatenate = {QN__OP_CONCATENATE, takes_all, launch_concatenate};
+const qn__cuda_routine qn__cuda_concatenate = {QN__OP_CONCATENATE, takes_all, launch_concatenate};
 
 /* The output holds the old values already. */
 static bool launch_slice_update(qn__cuda_binder *b, const qn__call *call)
@@ -72,7 +72,8 @@ static bool launch_slice_update(qn__cuda_binder *b, const qn__call *call)
     return add_block_copy(b, call, 1, 2, at);
 }
 
-const qn__cuda_op qn__cuda_slice_update = {QN__OP_SLICE_UPDATE, takes_all, launch_slice_update};
+const qn__cuda_routine qn__cuda_slice_update = {QN__OP_SLICE_UPDATE, takes_all,
+                                                launch_slice_update};
 
 /* ---- by index -------------------------------------------------------------------------------- */
 
@@ -90,7 +91,7 @@ static bool launch_take(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, take, args.n_ids * args.columns, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_op qn__cuda_take = {QN__OP_TAKE, takes_all, launch_take};
+const qn__cuda_routine qn__cuda_take = {QN__OP_TAKE, takes_all, launch_take};
 
 static bool launch_take_along_last(qn__cuda_binder *b, const qn__call *call)
 {
@@ -104,5 +105,5 @@ static bool launch_take_along_last(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, take_along_last, args.n, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_op qn__cuda_take_along_last = {QN__OP_TAKE_ALONG_LAST, takes_all,
-                                              launch_take_along_last};
+const qn__cuda_routine qn__cuda_take_along_last = {QN__OP_TAKE_ALONG_LAST, takes_all,
+                                                   launch_take_along_last};

@@ -13,7 +13,8 @@ static bool takes_plain(const qn_array *node)
     return true;
 }
 
-/* ---- scatter ------------------------------------------------------------------------------------ */
+/* ---- scatter ------------------------------------------------------------------------------------
+ */
 
 enum { SCATTER_THREADS = 4096 }; /* where there are few columns, so many threads share them */
 
@@ -44,21 +45,22 @@ static bool launch_scatter(qn__cuda_binder *b, const qn__call *call)
     return launch_scatter_mode(b, call, (qn_scatter_mode)p->mode);
 }
 
-const qn__cuda_op qn__cuda_scatter_add = {QN__OP_SCATTER_ADD, takes_plain, launch_scatter_add};
-const qn__cuda_op qn__cuda_scatter = {QN__OP_SCATTER, takes_plain, launch_scatter};
+const qn__cuda_routine qn__cuda_scatter_add = {QN__OP_SCATTER_ADD, takes_plain, launch_scatter_add};
+const qn__cuda_routine qn__cuda_scatter = {QN__OP_SCATTER, takes_plain, launch_scatter};
 
-/* ---- argsort ------------------------------------------------------------------------------------ */
+/* ---- argsort ------------------------------------------------------------------------------------
+ */
 
 static bool launch_argsort(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
     int64_t total = qn__cuda_elements(x), n = x->shape[x->ndim - 1];
-    qn__cuda_argsort_args args = {
-        .rows = n ? total / n : 0,
-        .n = n,
-        .type = x->dtype,
-        .descending = ((const qn__argsort_params *)call->params)->descending};
+    qn__cuda_argsort_args args = {.rows = n ? total / n : 0,
+                                  .n = n,
+                                  .type = x->dtype,
+                                  .descending =
+                                      ((const qn__argsort_params *)call->params)->descending};
     return QN__CUDA_ADD(b, argsort, total, false, args, call, 0, 1);
 }
 
-const qn__cuda_op qn__cuda_argsort = {QN__OP_ARGSORT, takes_plain, launch_argsort};
+const qn__cuda_routine qn__cuda_argsort = {QN__OP_ARGSORT, takes_plain, launch_argsort};

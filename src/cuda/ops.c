@@ -4,14 +4,14 @@
  */
 #include "cuda/cuda.h"
 
-#define CUDA_OP(id, symbol) extern const qn__cuda_op symbol;
+#define CUDA_ROUTINE(id, symbol) extern const qn__cuda_routine symbol;
 #include "cuda/cuda.def"
-#undef CUDA_OP
+#undef CUDA_ROUTINE
 
-const qn__cuda_op *const qn__cuda_ops[QN__OP_COUNT] = {
-#define CUDA_OP(id, symbol) [QN__OP_##id] = &symbol,
+const qn__cuda_routine *const qn__cuda_routines[QN__OP_COUNT] = {
+#define CUDA_ROUTINE(id, symbol) [QN__OP_##id] = &symbol,
 #include "cuda/cuda.def"
-#undef CUDA_OP
+#undef CUDA_ROUTINE
 };
 
 _Static_assert((int)QN__CUDA_AXES == (int)QN_MAX_NDIM, "args.h has room for every axis");

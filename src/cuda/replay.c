@@ -32,19 +32,19 @@ static bool grow_list(void *list, void **grown, size_t n, size_t more, size_t *r
     return true;
 }
 
-static bool reserve_launch(qn__cuda_binding *part, size_t args, size_t n_at)
+static bool reserve_launch(qn__cuda_binding *bound, size_t args, size_t n_at)
 {
     void *launches, *at, *bytes;
-    size_t launch_room = part->launch_room, at_room = part->at_room;
-    bool ok = grow_list(part->launches, &launches, part->n_launches, 1, &launch_room,
-                        sizeof *part->launches);
-    part->launches = launches;
-    part->launch_room = (uint32_t)launch_room;
-    ok = grow_list(part->at, &at, part->n_at, n_at, &at_room, sizeof *part->at) && ok;
-    part->at = at;
-    part->at_room = (uint32_t)at_room;
-    ok = grow_list(part->args, &bytes, part->n_args, args, &part->args_room, 1) && ok;
-    part->args = bytes;
+    size_t launch_room = bound->launch_room, at_room = bound->at_room;
+    bool ok = grow_list(bound->launches, &launches, bound->n_launches, 1, &launch_room,
+                        sizeof *bound->launches);
+    bound->launches = launches;
+    bound->launch_room = (uint32_t)launch_room;
+    ok = grow_list(bound->at, &at, bound->n_at, n_at, &at_room, sizeof *bound->at) && ok;
+    bound->at = at;
+    bound->at_room = (uint32_t)at_room;
+    ok = grow_list(bound->args, &bytes, bound->n_args, args, &bound->args_room, 1) && ok;
+    bound->args = bytes;
     return ok;
 }
 
@@ -54,23 +54,23 @@ bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bo
 {
     if (work <= 0)
         return true;
-    qn__cuda_binding *part = b->part;
+    qn__cuda_binding *bound = b->bound;
     size_t room = (size + 15) & ~(size_t)15;
-    if (!reserve_launch(part, room, (size_t)n_at)) {
+    if (!reserve_launch(bound, room, (size_t)n_at)) {
         qn__fail_memory(b->err, "a binding");
         return false;
     }
     int64_t blocks = by_block ? work : (work + QN__CUDA_THREADS - 1) / QN__CUDA_THREADS;
-    part->launches[part->n_launches++] =
+    bound->launches[bound->n_launches++] =
         (qn__cuda_launch){.function = function,
                           .blocks = (unsigned)(blocks < QN__CUDA_BLOCKS ? blocks : QN__CUDA_BLOCKS),
-                          .first_at = part->n_at,
+                          .first_at = bound->n_at,
                           .n_at = (uint32_t)n_at,
-                          .args = part->n_args};
-    memcpy(part->args + part->n_args, args, size);
-    part->n_args += room;
+                          .args = bound->n_args};
+    memcpy(bound->args + bound->n_args, args, size);
+    bound->n_args += room;
     for (int i = 0; i < n_at; i++)
-        part->at[part->n_at++] = call->first_operand + operand[i];
+        bound->at[bound->n_at++] = call->first_operand + operand[i];
     return true;
 }
 
@@ -80,17 +80,17 @@ static bool bind_call(qn__cuda_binder *b, const qn__call *call)
         return qn__cuda_prepare_chain(b, call);
     if (call->copy)
         return qn__cuda_prepare_copy(b, call);
-    return ((const qn__cuda_op *)call->kernel)->prepare(b, call);
+    return ((const qn__cuda_routine *)call->routine)->prepare(b, call);
 }
 
 qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *binding,
                         qn_error *err)
 {
-    qn__cuda_binding *part = calloc(1, sizeof *part);
-    if (!part)
+    qn__cuda_binding *bound = calloc(1, sizeof *bound);
+    if (!bound)
         return qn__fail_memory(err, "a binding");
-    binding->device_part = part;
-    qn__cuda_binder b = {device->state, part, err};
+    binding->device_part = bound;
+    qn__cuda_binder b = {device->state, bound, err};
     for (uint32_t i = 0; i < plan->n_steps; i++)
         if (!bind_call(&b, &binding->calls[i]))
             return err && err->code ? err->code : QN_DEVICE;
@@ -101,99 +101,99 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
 void qn__cuda_drop(qn_device *device, qn__binding *binding)
 {
     qn__cuda *cuda = device->state;
-    qn__cuda_binding *part = binding->device_part;
-    if (!part)
+    qn__cuda_binding *bound = binding->device_part;
+    if (!bound)
         return;
-    if (part->exec && qn__cuda_enter(cuda)) {
-        cuda->cu.exec_destroy(part->exec);
+    if (bound->exec && qn__cuda_enter(cuda)) {
+        cuda->cu.exec_destroy(bound->exec);
         qn__cuda_leave(cuda);
     }
-    free(part->launches);
-    free(part->at);
-    free(part->args);
-    free(part->slots);
-    free(part);
+    free(bound->launches);
+    free(bound->at);
+    free(bound->args);
+    free(bound->slots);
+    free(bound);
 }
 
 /* ---- capturing ------------------------------------------------------------------------------- */
 
 /* Writes the addresses of this run into the launches' arguments. */
-static void fill_addresses(qn__cuda_binding *part, const qn__submission *sub)
+static void fill_addresses(qn__cuda_binding *bound, const qn__submission *sub)
 {
     const qn__operand *operands = sub->binding->operands;
-    for (uint32_t i = 0; i < part->n_launches; i++) {
-        const qn__cuda_launch *launch = &part->launches[i];
-        void **at = (void **)(part->args + launch->args);
+    for (uint32_t i = 0; i < bound->n_launches; i++) {
+        const qn__cuda_launch *launch = &bound->launches[i];
+        void **at = (void **)(bound->args + launch->args);
         for (uint32_t k = 0; k < launch->n_at; k++) {
-            const qn__operand *o = &operands[part->at[launch->first_at + k]];
+            const qn__operand *o = &operands[bound->at[launch->first_at + k]];
             at[k] = (char *)sub->slots[o->slot] + o->offset;
         }
     }
 }
 
-static int launch_all(qn__cuda *cuda, qn__cuda_binding *part)
+static int launch_all(qn__cuda *cuda, qn__cuda_binding *bound)
 {
     int result = 0;
-    for (uint32_t i = 0; i < part->n_launches && result == 0; i++) {
-        const qn__cuda_launch *launch = &part->launches[i];
-        void *params[] = {part->args + launch->args};
+    for (uint32_t i = 0; i < bound->n_launches && result == 0; i++) {
+        const qn__cuda_launch *launch = &bound->launches[i];
+        void *params[] = {bound->args + launch->args};
         result = cuda->cu.launch(launch->function, launch->blocks, 1, 1, QN__CUDA_THREADS, 1, 1, 0,
                                  cuda->capture, params, NULL);
     }
     return result;
 }
 
-static int capture(qn__cuda *cuda, qn__cuda_binding *part, qn__cu_graph *graph)
+static int capture(qn__cuda *cuda, qn__cuda_binding *bound, qn__cu_graph *graph)
 {
     *graph = NULL;
     int result = cuda->cu.capture_begin(cuda->capture, QN__CU_CAPTURE_THREAD_LOCAL);
     if (result != 0)
         return result;
-    result = launch_all(cuda, part);
+    result = launch_all(cuda, bound);
     int ended = cuda->cu.capture_end(cuda->capture, graph); /* always, or the stream stays in it */
     cuda->stats.captures++;
     return result ? result : ended;
 }
 
 /* Puts the graph into the executable one, or makes that anew. */
-static int instantiate(qn__cuda *cuda, qn__cuda_binding *part, qn__cu_graph graph)
+static int instantiate(qn__cuda *cuda, qn__cuda_binding *bound, qn__cu_graph graph)
 {
     qn__cu_update_info info = {0};
-    if (part->exec && cuda->cu.graph_update(part->exec, graph, &info) == 0) {
+    if (bound->exec && cuda->cu.graph_update(bound->exec, graph, &info) == 0) {
         cuda->stats.updates++;
         return 0;
     }
-    if (part->exec)
-        cuda->cu.exec_destroy(part->exec);
-    part->exec = NULL;
+    if (bound->exec)
+        cuda->cu.exec_destroy(bound->exec);
+    bound->exec = NULL;
     cuda->stats.instantiations++;
-    return cuda->cu.graph_instantiate(&part->exec, graph, 0);
+    return cuda->cu.graph_instantiate(&bound->exec, graph, 0);
 }
 
-/* Makes part->exec ready for the slots of a submission. */
-static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *part, const qn__submission *sub,
+/* Makes bound->exec ready for the slots of a submission. */
+static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *bound, const qn__submission *sub,
                             qn_error *err)
 {
     size_t bytes = sub->n_slots * sizeof *sub->slots;
-    if (part->slots && part->exec && !memcmp(part->slots, sub->slots, bytes))
+    if (bound->slots && bound->exec && !memcmp(bound->slots, sub->slots, bytes))
         return QN_OK;
-    if (!part->slots)
-        part->slots = malloc(bytes);
-    if (!part->slots)
+    if (!bound->slots)
+        bound->slots = malloc(bytes);
+    if (!bound->slots)
         return qn__fail_memory(err, "a graph");
-    fill_addresses(part, sub);
+    fill_addresses(bound, sub);
     qn__cu_graph graph;
-    int result = capture(cuda, part, &graph);
+    int result = capture(cuda, bound, &graph);
     if (result == 0)
-        result = instantiate(cuda, part, graph);
+        result = instantiate(cuda, bound, graph);
     if (graph)
         cuda->cu.graph_destroy(graph);
     if (result != 0) {
-        free(part->slots);
-        part->slots = NULL;
+        free(bound->slots);
+        bound->slots = NULL;
         return qn__cuda_fail(cuda, err, result, "capturing a plan");
     }
-    memcpy(part->slots, sub->slots, bytes);
+    memcpy(bound->slots, sub->slots, bytes);
     return QN_OK;
 }
 
@@ -202,15 +202,15 @@ static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *part, const qn__su
 /* Under the lock, in the context. */
 static qn_status launch_graph(qn__cuda *cuda, qn__submission *sub, qn_error *err)
 {
-    qn__cuda_binding *part = sub->binding->device_part;
+    qn__cuda_binding *bound = sub->binding->device_part;
     if (cuda->failure)
         return qn__cuda_fail(cuda, err, cuda->failure, "running an earlier plan");
     qn_status status = qn__submission_begin(sub, err);
     if (status == QN_OK)
-        status = make_ready(cuda, part, sub, err);
+        status = make_ready(cuda, bound, sub, err);
     if (status != QN_OK)
         return status;
-    int result = cuda->cu.graph_launch(part->exec, cuda->stream);
+    int result = cuda->cu.graph_launch(bound->exec, cuda->stream);
     if (result == 0)
         result = cuda->cu.event_record(cuda->done[cuda->submitted % QN__CUDA_EVENTS], cuda->stream);
     if (result != 0)
@@ -223,9 +223,9 @@ static qn_status launch_graph(qn__cuda *cuda, qn__submission *sub, qn_error *err
 qn_status qn__cuda_submit(qn_device *device, qn__submission *sub, qn_error *err)
 {
     qn__cuda *cuda = device->state;
-    const qn__cuda_binding *part = sub->binding->device_part;
+    const qn__cuda_binding *bound = sub->binding->device_part;
     qn_status status = QN_OK;
-    if (!part->n_launches) {
+    if (!bound->n_launches) {
         qn__submission_end(sub, QN_OK);
         return QN_OK;
     }

@@ -402,7 +402,7 @@ def test_info():
 
 def test_kernels():
     """Which tier serves what: not every tier has every kernel, and info must say which one is taken."""
-    wide = {"matmul", "attention", "norm", "rope", "argmax", "elementwise", "packing"}
+    wide = {"linear", "attention", "norm", "rope", "argmax", "elementwise", "packing"}
     tiers = {"ref": {}, **{tier: dict.fromkeys(wide, tier) for tier in ("avx2", "avx512", "neon")}}
     seen = []
     for tier, own in tiers.items():

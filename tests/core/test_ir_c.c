@@ -146,16 +146,18 @@ static void interpret(const qn__cpu_kernels *table, const qn__ir *ir, const qn_d
         operands[i].stride[0] = 1;
         operands[i].dtype = (uint8_t)(i < ir->n_inputs ? types[i] : qn__ir_dtype(ir, ir->result));
     }
-    qn__call call = {.program = ir, .constants = reals, .operand = operands, .n_operands = (uint32_t)ir->n_inputs + 1};
-    qn__cpu_step step = {.call = &call, .table = table};
+    qn__call call = {.program = ir,
+                     .constants = reals,
+                     .operand = operands,
+                     .n_operands = (uint32_t)ir->n_inputs + 1};
+    qn__cpu_job job = {.call = &call, .table = table};
     size_t bytes = 0;
-    qn__cpu_tape *tape = qn__cpu_tape_new(&step, &bytes);
+    qn__cpu_tape *tape = qn__cpu_tape_new(&job, &bytes);
     assert_non_null(tape);
-    step.tape = tape;
-    void *scratch = malloc(step.scratch);
+    job.tape = tape;
+    void *scratch = malloc(job.scratch);
     assert_non_null(scratch);
-    qn__cpu_run_tape_ref(&step,
-                         &(qn__cpu_part){.at = at, .end = step.units[0], .scratch = scratch});
+    qn__cpu_run_tape_ref(&job, &(qn__cpu_part){.at = at, .end = job.units[0], .scratch = scratch});
     free(scratch);
     free(tape);
 }
@@ -191,8 +193,8 @@ static void write_program(FILE *f, int k, const qn__ir *ir)
     fprintf(f, ");\n}\n");
 }
 
-/* Compiles DIR/t.c into a library with the compiler that CC names; NULL with the reason printed when there
- * is none. */
+/* Compiles DIR/t.c into a library with the compiler that CC names; NULL with the reason printed
+ * when there is none. */
 static void *compile(const char *dir)
 {
     char command[1024];
@@ -363,11 +365,10 @@ static void test_exact(void **unused)
     remove_dir(dir);
 }
 
-static const qn__ir_op functions[] = {QN__IR_EXP,  QN__IR_LOG, QN__IR_SIN,     QN__IR_COS,
-                                      QN__IR_TANH, QN__IR_ERF, QN__IR_SIGMOID, QN__IR_POW,
-                                      QN__IR_LOG1P, QN__IR_EXPM1, QN__IR_LOG2, QN__IR_EXP2,
-                                      QN__IR_LOG10, QN__IR_TAN, QN__IR_ASIN, QN__IR_ACOS,
-                                      QN__IR_ATAN, QN__IR_SINH, QN__IR_COSH, QN__IR_ATAN2};
+static const qn__ir_op functions[] = {
+    QN__IR_EXP,  QN__IR_LOG,   QN__IR_SIN,   QN__IR_COS,  QN__IR_TANH, QN__IR_ERF,   QN__IR_SIGMOID,
+    QN__IR_POW,  QN__IR_LOG1P, QN__IR_EXPM1, QN__IR_LOG2, QN__IR_EXP2, QN__IR_LOG10, QN__IR_TAN,
+    QN__IR_ASIN, QN__IR_ACOS,  QN__IR_ATAN,  QN__IR_SINH, QN__IR_COSH, QN__IR_ATAN2};
 enum { N_FUNCTIONS = sizeof functions / sizeof *functions };
 
 static void test_functions(void **unused)

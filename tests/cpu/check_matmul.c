@@ -85,14 +85,14 @@ static float *multiply(const qn__cpu_kernels *t, qn__cpu_type type, const void *
         t->prepare(type, xp, x, ldx, m, k, r, r1);
         r = r1;
     }
-    qn__cpu_matmul a = {type, w, n, k, m, 0, m, xp, y + 3 * (cuts > 0), ldy};
+    qn__cpu_linear a = {type, w, n, k, m, 0, m, xp, y + 3 * (cuts > 0), ldy};
     size_t panels = qn__cpu_panels(n);
     for (size_t p = 0; p < panels;) {
         size_t p1 = cuts ? p + 1 + random_below(panels - p < 6 ? panels - p : 6) : panels;
         for (a.m0 = 0; a.m0 < m; a.m0 = a.m1) {
             a.m1 = cuts ? a.m0 + QN__CPU_BLOCK_ROWS * (1 + random_below(3)) : m;
             a.m1 = a.m1 < m ? a.m1 : m;
-            t->matmul(&a, p, p1);
+            t->linear(&a, p, p1);
         }
         p = p1;
     }
@@ -102,7 +102,7 @@ static float *multiply(const qn__cpu_kernels *t, qn__cpu_type type, const void *
     return y;
 }
 
-static void matmul_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, size_t n, size_t k)
+static void linear_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, size_t n, size_t k)
 {
     size_t ldx = k + 1, ldy = n + 2;
     float *w = new_floats(n * k), *x = new_floats(m * ldx + 1) + 1;
@@ -139,10 +139,10 @@ static void matmul_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, s
         free(z);
     }
     char name[64];
-    snprintf(name, sizeof name, "matmul %s %zux%zux%zu", type == QN__CPU_F32 ? "f32" : "bf16", m, n,
+    snprintf(name, sizeof name, "linear %s %zux%zux%zu", type == QN__CPU_F32 ? "f32" : "bf16", m, n,
              k);
     check(name, t->tier, ok);
-    snprintf(name, sizeof name, "matmul %s %zux%zux%zu bits", type == QN__CPU_F32 ? "f32" : "bf16",
+    snprintf(name, sizeof name, "linear %s %zux%zux%zu bits", type == QN__CPU_F32 ? "f32" : "bf16",
              m, n, k);
     check(name, t->tier, same);
     free(w), free(x - 1), free(p), free(y);
@@ -158,8 +158,8 @@ static void back_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, siz
     for (size_t r = 0; r < m; r++)
         random_fill(g + r * ldg, n);
     void *p = packed(t, type, type, w, n, k);
-    qn__cpu_matmul_back a = {type, p, n, k, m, g, ldg, y, ldy};
-    t->matmul_back(&a, 0, k);
+    qn__cpu_linear_back a = {type, p, n, k, m, g, ldg, y, ldy};
+    t->linear_back(&a, 0, k);
     nmse e = {0, 0};
     for (size_t r = 0; r < m; r++)
         for (size_t i = 0; i < k; i++) {
@@ -171,15 +171,15 @@ static void back_case(const qn__cpu_kernels *t, qn__cpu_type type, size_t m, siz
     int ok = nmse_ok(&e, 1e-12);
     for (size_t r = 0; r < m;) {
         size_t rows = 1 + random_below(m - r);
-        qn__cpu_matmul_back b = {type, p, n, k, rows, g + r * ldg, ldg, z + r * ldy, ldy};
+        qn__cpu_linear_back b = {type, p, n, k, rows, g + r * ldg, ldg, z + r * ldy, ldy};
         for (size_t c = 0; c < k;) {
             size_t c1 = c + 2 * (1 + random_below(30));
-            t->matmul_back(&b, c, c1 < k ? c1 : k);
+            t->linear_back(&b, c, c1 < k ? c1 : k);
             c = c1;
         }
         r += rows;
     }
-    check(type == QN__CPU_F32 ? "matmul_back f32" : "matmul_back bf16", t->tier,
+    check(type == QN__CPU_F32 ? "linear_back f32" : "linear_back bf16", t->tier,
           ok && memcmp(y, z, m * ldy * 4) == 0);
     free(w), free(g), free(y), free(z), free(p);
 }
@@ -238,13 +238,13 @@ void check_matmul(const qn__cpu_kernels *t)
             for (size_t i = 0; i < 7; i++)
                 pack_case(t, (qn__cpu_type)type, (qn__cpu_type)src, sizes[i][0], sizes[i][1]);
         for (size_t i = 0; i < 8; i++) {
-            matmul_case(t, (qn__cpu_type)type, 1 + random_below(40), sizes[i][0], sizes[i][1]);
+            linear_case(t, (qn__cpu_type)type, 1 + random_below(40), sizes[i][0], sizes[i][1]);
             back_case(t, (qn__cpu_type)type, 1 + random_below(12), sizes[i][0], sizes[i][1]);
         }
         for (size_t m = 2; m <= 40; m += slow ? 7 : 1)
-            matmul_case(t, (qn__cpu_type)type, m, 112, 300);
-        matmul_case(t, (qn__cpu_type)type, slow ? 50 : 512, 160, 2050);
-        matmul_case(t, (qn__cpu_type)type, slow ? 3 : 70, 330, 8192);
+            linear_case(t, (qn__cpu_type)type, m, 112, 300);
+        linear_case(t, (qn__cpu_type)type, slow ? 50 : 512, 160, 2050);
+        linear_case(t, (qn__cpu_type)type, slow ? 3 : 70, 330, 8192);
         back_case(t, (qn__cpu_type)type, 40, 330, 200);
     }
     static const size_t dense[][3] = {{1, 1, 1},     {3, 5, 7},     {8, 48, 64},   {9, 49, 65},

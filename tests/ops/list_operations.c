@@ -14,7 +14,7 @@
 enum { INPUTS = 4 };
 
 /* As the CPU device asks: an operation without `accepts` takes f32 and f64. */
-static bool takes(const qn__cpu_op *op, const qn__op_def *def, qn__op_id id, qn_dtype t)
+static bool takes(const qn__cpu_routine *op, const qn__op_def *def, qn__op_id id, qn_dtype t)
 {
     static const int64_t zeros[64];
     qn_array in[INPUTS], node, *inputs[INPUTS];
@@ -55,7 +55,7 @@ int main(void)
     static const char *const classes[] = {"leaf", "view", "elementwise", "kernel"};
     for (int i = 0; i < qn__n_ops; i++) {
         const qn__op_def *def = qn__ops[i];
-        const qn__cpu_op *op = qn__cpu_ops[i];
+        const qn__cpu_routine *op = qn__cpu_routines[i];
         printf("%s %s %s %s %s %s ", def->name, ids[i], classes[def->class],
                def->decompose ? "decomposes" : "-", derivative(def, def->vjp != NULL),
                derivative(def, def->jvp != NULL));

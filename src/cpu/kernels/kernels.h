@@ -85,7 +85,7 @@ static inline size_t qn__cpu_prepared_bytes(size_t m, size_t k)
 #define QN__CPU_BLOCK_ROWS 24
 
 /* y[M, N] = x[M, K] W[N, K]^T on packed weights. */
-typedef struct qn__cpu_matmul {
+typedef struct qn__cpu_linear {
     qn__cpu_type type; /* of w: F32 or BF16 */
     const void *w;     /* packed, 64-byte aligned */
     size_t n, k, m;
@@ -93,10 +93,10 @@ typedef struct qn__cpu_matmul {
     const void *x; /* prepared rows, from prepare with the same m, k and type */
     float *y;      /* [M][ldy] */
     size_t ldy;
-} qn__cpu_matmul;
+} qn__cpu_linear;
 
 /* y[M, K] = g[M, N] W[N, K] on the same packed weights; g and y are f32 rows, g is not rounded. */
-typedef struct qn__cpu_matmul_back {
+typedef struct qn__cpu_linear_back {
     qn__cpu_type type;
     const void *w;
     size_t n, k, m;
@@ -104,7 +104,7 @@ typedef struct qn__cpu_matmul_back {
     size_t ldg;
     float *y;
     size_t ldy;
-} qn__cpu_matmul_back;
+} qn__cpu_linear_back;
 
 /*
  * C[m, n] = sum over k of A[m, k] B[k, n], plain arrays, any strides (also zero or negative) for A
@@ -207,7 +207,7 @@ typedef struct qn__cpu_cache_write {
 typedef struct qn__cpu_kernels {
     const char *tier; /* "ref", "avx2", "avx512" */
 
-    /* --- packed matmul --- */
+    /* --- linear: packed weights --- */
 
     /*
      * Packs rows n0 .. n1 - 1 of W[n, k] from src (row n0 first, ld elements between rows,
@@ -217,23 +217,24 @@ typedef struct qn__cpu_kernels {
      */
     void (*pack_rows)(qn__cpu_type type, void *w, size_t n, size_t k, qn__cpu_type src_type,
                       const void *src, size_t ld, size_t n0, size_t n1);
-    /* Row `row` of packed W[n, k] as it is stored: dst is uint16_t[k] for bf16, float[k] for f32. */
+    /* Row `row` of packed W[n, k] as it is stored: dst is uint16_t[k] for bf16, float[k] for f32.
+     */
     void (*unpack_raw)(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row, void *dst);
 
     /*
-     * Lays out rows m0 .. m1 - 1 of x[m, k] (row stride ldx, x points to row 0) for matmul into
+     * Lays out rows m0 .. m1 - 1 of x[m, k] (row stride ldx, x points to row 0) for linear into
      * dst, rounding to bf16 for bf16 weights. Rows are independent; cuts at multiples of
-     * QN__CPU_BLOCK_ROWS avoid sharing cache lines. With few rows each thread may prepare its own copy; with many, prepare
-     * in one phase and multiply in the next.
+     * QN__CPU_BLOCK_ROWS avoid sharing cache lines. With few rows each thread may prepare its own
+     * copy; with many, prepare in one phase and multiply in the next.
      */
     void (*prepare)(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m, size_t k,
                     size_t m0, size_t m1);
-    /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of rows m0 .. m1 - 1. Fast from
-     * about 4 panels a call. */
-    void (*matmul)(const qn__cpu_matmul *a, size_t p0, size_t p1);
+    /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of rows m0 .. m1 - 1. Fast
+     * from about 4 panels a call. */
+    void (*linear)(const qn__cpu_linear *a, size_t p0, size_t p1);
     /* Output columns k0 .. k1 - 1 of all m rows; k0 even. Fast from about 32 columns a call, k0 a
      * multiple of 16. */
-    void (*matmul_back)(const qn__cpu_matmul_back *a, size_t k0, size_t k1);
+    void (*linear_back)(const qn__cpu_linear_back *a, size_t k0, size_t k1);
 
     /* --- plain strided matmul: rows m0 .. m1 - 1 --- */
     void (*dense)(const qn__cpu_dense *a, size_t m0, size_t m1);
@@ -291,7 +292,8 @@ typedef struct qn__cpu_kernels {
 } qn__cpu_kernels;
 
 /*
- * Fills t with the best tier that the machine has, or with force_tier ("ref", "avx2" ...; NULL: best). Returns 0, or -1 when the tier is unknown or the machine lacks it (t is then the
+ * Fills t with the best tier that the machine has, or with force_tier ("ref", "avx2" ...; NULL:
+ * best). Returns 0, or -1 when the tier is unknown or the machine lacks it (t is then the
  * reference).
  */
 int qn__cpu_kernels_fill(qn__cpu_kernels *t, const char *force_tier);
@@ -303,19 +305,19 @@ const char *qn__cpu_kernel_tier(const qn__cpu_kernels *t, size_t offset);
 const char *qn__cpu_tier_name(int i);
 
 /* The tiers' parts, for kernels.c alone: each overrides what it has. */
-void qn__cpu_fill_ref_matmul(qn__cpu_kernels *t);
+void qn__cpu_fill_ref_products(qn__cpu_kernels *t);
 void qn__cpu_fill_ref_rows(qn__cpu_kernels *t);
 void qn__cpu_fill_ref_f64(qn__cpu_kernels *t);
 void qn__cpu_fill_ref_attend(qn__cpu_kernels *t);
-void qn__cpu_fill_matmul_avx2(qn__cpu_kernels *t);
+void qn__cpu_fill_products_avx2(qn__cpu_kernels *t);
 void qn__cpu_fill_pack_avx2(qn__cpu_kernels *t);
 void qn__cpu_fill_rows_avx2(qn__cpu_kernels *t);
 void qn__cpu_fill_attend_avx2(qn__cpu_kernels *t);
-void qn__cpu_fill_matmul_neon(qn__cpu_kernels *t);
+void qn__cpu_fill_products_neon(qn__cpu_kernels *t);
 void qn__cpu_fill_pack_neon(qn__cpu_kernels *t);
 void qn__cpu_fill_rows_neon(qn__cpu_kernels *t);
 void qn__cpu_fill_attend_neon(qn__cpu_kernels *t);
-void qn__cpu_fill_matmul_avx512(qn__cpu_kernels *t);
+void qn__cpu_fill_linear_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_pack_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_back_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_dense_avx512(qn__cpu_kernels *t);

@@ -243,7 +243,7 @@ static inline vf v_load_even(const float *pairs)
     return v_float(vi_shl(v_bits(v_load(pairs)), 16));
 }
 
-/* The mask stays in memory: matmul's accumulators need the register. */
+/* The mask stays in memory: linear's accumulators need the register. */
 static inline vf v_load_odd(const float *pairs)
 {
     static const uint32_t high[8] = {0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,

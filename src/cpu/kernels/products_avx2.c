@@ -3,9 +3,9 @@
 #include "kernels.h"
 #include "vec_avx2.h"
 
-#include "matmul_vec.inl"
+#include "products_vec.inl"
 
-void qn__cpu_fill_matmul_avx2(qn__cpu_kernels *t)
+void qn__cpu_fill_products_avx2(qn__cpu_kernels *t)
 {
-    fill_vec_matmul(t);
+    fill_vec_products(t);
 }

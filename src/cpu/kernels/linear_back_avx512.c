@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AVX-512: the transposed packed matmul, y[M, K] = g[M, N] W[N, K], for gradients.
+ * AVX-512: linear back, the transposed product on packed weights, y[M, K] = g[M, N] W[N, K], for
+ * gradients.
  *
  * A panel holds 16 values of n side by side, so the sum over n runs across lanes: a tile of 4 rows
  * x 6 columns keeps 24 accumulators, steps over panels, and folds lanes by v_sum's tree at the end
@@ -26,7 +27,7 @@ typedef struct back_tile_args {
 } back_tile_args;
 
 /* Columns c .. c + 5 of panels p0 .. p1 - 1 as f32, zeros past column k. */
-static void back_gather(const qn__cpu_matmul_back *a, size_t c, size_t p0, size_t p1, float *to)
+static void back_gather(const qn__cpu_linear_back *a, size_t c, size_t p0, size_t p1, float *to)
 {
     size_t panel_bytes = qn__cpu_panel_bytes(a->type, a->k);
     for (size_t p = p0; p < p1; p++, to += BACK_COLUMNS * 16) {
@@ -90,7 +91,7 @@ ALWAYS void back_tile(int rows, const back_tile_args *a)
 #undef SAVE
 }
 
-static void matmul_back_avx512(const qn__cpu_matmul_back *a, size_t k0, size_t k1)
+static void linear_back_avx512(const qn__cpu_linear_back *a, size_t k0, size_t k1)
 {
     _Alignas(64) float w[BACK_PANELS * BACK_COLUMNS * 16];
     size_t panels = qn__cpu_panels(a->n), tail = a->n % 16;
@@ -124,5 +125,5 @@ static void matmul_back_avx512(const qn__cpu_matmul_back *a, size_t k0, size_t k
 
 void qn__cpu_fill_back_avx512(qn__cpu_kernels *t)
 {
-    t->matmul_back = matmul_back_avx512;
+    t->linear_back = linear_back_avx512;
 }

@@ -3,9 +3,9 @@
 #include "kernels.h"
 #include "vec_neon.h"
 
-#include "matmul_vec.inl"
+#include "products_vec.inl"
 
-void qn__cpu_fill_matmul_neon(qn__cpu_kernels *t)
+void qn__cpu_fill_products_neon(qn__cpu_kernels *t)
 {
-    fill_vec_matmul(t);
+    fill_vec_products(t);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AVX-512: packed matmul, y[M, N] = x[M, K] W[N, K]^T, bf16 by vdpbf16ps and f32 by fma.
+ * AVX-512: linear on packed weights, y[M, N] = x[M, K] W[N, K]^T, bf16 by vdpbf16ps and f32 by fma.
  *
  * Both types are streams of 32-bit units (a bf16 pair or one f32): a panel is [unit][16 outputs], x
  * is [unit][rows] in blocks of 8 rows (pack_avx512.c). One accumulator lane an output, one step a
@@ -161,7 +161,7 @@ static __mmask16 lanes_of_panel(size_t n, size_t panel)
 }
 
 /* Up to 8 rows: each group of panels once, straight through. */
-static void matmul_few(const qn__cpu_matmul *a, size_t p0, size_t p1, size_t units)
+static void linear_few(const qn__cpu_linear *a, size_t p0, size_t p1, size_t units)
 {
     size_t panel_bytes = units * 64, group = a->m <= 4 ? 1 : 2;
     for (size_t p = p0; p < p1; p += group) {
@@ -179,7 +179,7 @@ static void matmul_few(const qn__cpu_matmul *a, size_t p0, size_t p1, size_t uni
     }
 }
 
-static void matmul_band(const qn__cpu_matmul *a, size_t p, size_t panels, size_t m0, size_t m1,
+static void linear_band(const qn__cpu_linear *a, size_t p, size_t panels, size_t m0, size_t m1,
                         size_t units)
 {
     size_t panel_bytes = units * 64;
@@ -198,21 +198,21 @@ static void matmul_band(const qn__cpu_matmul *a, size_t p, size_t panels, size_t
     }
 }
 
-static void matmul_avx512(const qn__cpu_matmul *a, size_t p0, size_t p1)
+static void linear_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     size_t units = a->type == QN__CPU_BF16 ? (a->k + 1) / 2 : a->k;
     if (a->m <= 8) {
-        matmul_few(a, p0, p1, units);
+        linear_few(a, p0, p1, units);
         return;
     }
     for (size_t m0 = a->m0; m0 < a->m1; m0 += BAND_ROWS) {
         size_t m1 = a->m1 - m0 < BAND_ROWS ? a->m1 : m0 + BAND_ROWS;
         for (size_t p = p0; p < p1; p += 3)
-            matmul_band(a, p, p1 - p < 3 ? p1 - p : 3, m0, m1, units);
+            linear_band(a, p, p1 - p < 3 ? p1 - p : 3, m0, m1, units);
     }
 }
 
-void qn__cpu_fill_matmul_avx512(qn__cpu_kernels *t)
+void qn__cpu_fill_linear_avx512(qn__cpu_kernels *t)
 {
-    t->matmul = matmul_avx512;
+    t->linear = linear_avx512;
 }

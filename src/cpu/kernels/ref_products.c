@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reference: packed weights (pack, unpack, matmul both ways) and the plain strided matmul in f32
+ * Reference: packed weights (pack, unpack, linear both ways) and the plain strided matmul in f32
  * and f64.
  *
  * Approach: the layouts of kernels.h read with plain loops, one accumulator an output, in order of
@@ -93,7 +93,7 @@ static void ref_prepare(qn__cpu_type type, void *dst, const float *x, size_t ldx
     }
 }
 
-static void ref_matmul(const qn__cpu_matmul *a, size_t p0, size_t p1)
+static void ref_linear(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     size_t n1 = p1 * QN__CPU_PANEL < a->n ? p1 * QN__CPU_PANEL : a->n;
     for (size_t r = a->m0; r < a->m1; r++) {
@@ -113,7 +113,7 @@ static void ref_matmul(const qn__cpu_matmul *a, size_t p0, size_t p1)
     }
 }
 
-static void ref_matmul_back(const qn__cpu_matmul_back *a, size_t k0, size_t k1)
+static void ref_linear_back(const qn__cpu_linear_back *a, size_t k0, size_t k1)
 {
     for (size_t r = 0; r < a->m; r++) {
         for (size_t i = k0; i < k1; i++) {
@@ -156,13 +156,13 @@ static void ref_dense_f64(const qn__cpu_dense_f64 *a, size_t m0, size_t m1)
     }
 }
 
-void qn__cpu_fill_ref_matmul(qn__cpu_kernels *t)
+void qn__cpu_fill_ref_products(qn__cpu_kernels *t)
 {
     t->pack_rows = ref_pack_rows;
     t->unpack_raw = ref_unpack_raw;
     t->prepare = ref_prepare;
-    t->matmul = ref_matmul;
-    t->matmul_back = ref_matmul_back;
+    t->linear = ref_linear;
+    t->linear_back = ref_linear_back;
     t->dense = ref_dense;
     t->dense_f64 = ref_dense_f64;
 }

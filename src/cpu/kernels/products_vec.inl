@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packed matmul both ways, preparing, and the plain strided matmul in f32, over vec_*.h: for tiers
- * without a dot product of bf16 pairs.
+ * Linear both ways on packed weights, preparing, and the plain strided matmul in f32, over vec_*.h:
+ * for tiers without a dot product of bf16 pairs.
  *
  * Approach as in the AVX-512 files, but every product is an f32 fma: x is rounded to bf16 and
  * widened again when it is prepared, bf16 weights are widened in registers (a pair's low half is
@@ -24,7 +24,7 @@ enum {
     DENSE_K = 128
 };
 
-/* --- prepare: f32 [chunk][block][k][rows], in the order in which matmul reads it. A block is
+/* --- prepare: f32 [chunk][block][k][rows], in the order in which linear reads it. A block is
  * TILE_ROWS rows, the last what is left; k is padded to even for bf16 --- */
 
 static size_t even_k(qn__cpu_type type, size_t k)
@@ -83,7 +83,7 @@ static void prepare_vec(qn__cpu_type type, void *dst, const float *x, size_t ldx
     }
 }
 
-/* --- matmul --- */
+/* --- linear --- */
 
 typedef struct tile_args {
     const float *w; /* panel, at the first unit */
@@ -140,7 +140,7 @@ static void vec_tile_of(qn__cpu_type type, size_t rows, const tile_args *a)
 }
 
 /* One panel and a chunk of units for rows m0 .. m1 - 1; the sums of earlier chunks come from y. */
-static void vec_panel_chunk(const qn__cpu_matmul *a, size_t p, size_t u, size_t count, size_t units,
+static void vec_panel_chunk(const qn__cpu_linear *a, size_t p, size_t u, size_t count, size_t units,
                             size_t m0, size_t m1)
 {
     size_t lanes = a->n - p * 16 < 16 ? a->n - p * 16 : 16, k = even_k(a->type, a->k);
@@ -159,14 +159,14 @@ static void vec_panel_chunk(const qn__cpu_matmul *a, size_t p, size_t u, size_t 
 }
 
 /* Up to a block of rows: each panel straight through. */
-static void vec_few(const qn__cpu_matmul *a, size_t p0, size_t p1, size_t units)
+static void vec_few(const qn__cpu_linear *a, size_t p0, size_t p1, size_t units)
 {
     for (size_t p = p0; p < p1; p++)
         vec_panel_chunk(a, p, 0, units, units, 0, a->m);
 }
 
 /* Each chunk of a few panels meets all rows before the next: it comes from memory once. */
-static void matmul_vec(const qn__cpu_matmul *a, size_t p0, size_t p1)
+static void linear_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     size_t units = a->type == QN__CPU_BF16 ? (a->k + 1) / 2 : a->k;
     if (a->m <= TILE_ROWS) {
@@ -187,7 +187,7 @@ static void matmul_vec(const qn__cpu_matmul *a, size_t p0, size_t p1)
 
 /* --- the transposed product: as back_avx512.c, one row x 4 columns of a gathered chunk --- */
 
-static void vec_back_gather(const qn__cpu_matmul_back *a, size_t c, size_t p0, size_t p1, float *to)
+static void vec_back_gather(const qn__cpu_linear_back *a, size_t c, size_t p0, size_t p1, float *to)
 {
     size_t panel_bytes = qn__cpu_panel_bytes(a->type, a->k);
     for (size_t p = p0; p < p1; p++) {
@@ -217,7 +217,7 @@ static void vec_back_row(const float *w, const float *g, size_t panels, size_t l
     s[0] = v_sum(c0), s[1] = v_sum(c1), s[2] = v_sum(c2), s[3] = v_sum(c3);
 }
 
-static void matmul_back_vec(const qn__cpu_matmul_back *a, size_t k0, size_t k1)
+static void linear_back_vec(const qn__cpu_linear_back *a, size_t k0, size_t k1)
 {
     _Alignas(64) float w[BACK_PANELS * 4 * 16];
     size_t panels = qn__cpu_panels(a->n), tail = a->n % 16 ? a->n % 16 : 16;
@@ -304,10 +304,10 @@ static void dense_vec(const qn__cpu_dense *d, size_t m0, size_t m1)
     }
 }
 
-static void fill_vec_matmul(qn__cpu_kernels *t)
+static void fill_vec_products(qn__cpu_kernels *t)
 {
     t->prepare = prepare_vec;
-    t->matmul = matmul_vec;
-    t->matmul_back = matmul_back_vec;
+    t->linear = linear_vec;
+    t->linear_back = linear_back_vec;
     t->dense = dense_vec;
 }
