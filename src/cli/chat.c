@@ -2,13 +2,14 @@
  *
  * quern chat: a conversation, on a terminal or through a pipe.
  *
- * Each turn renders the whole conversation with the model's template, which may drop the reasoning of earlier
- * replies, and compares the ids with those in the session: what both begin with stays in the KV cache, the
- * session is rewound to its end, and only the rest runs.
+ * Each turn renders the whole conversation with the model's template, which may drop the reasoning
+ * of earlier replies, and compares the ids with those in the session: what both begin with stays in
+ * the KV cache, the session is rewound to its end, and only the rest runs.
  */
 #include "cli/chat.h"
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/complete.h"
 #include "cli/reply.h"
 
 #include <stdlib.h>
@@ -23,9 +24,12 @@ void chat_failed(chat *s, const qn_error *err)
         s->status = status;
 }
 
-/* ---- replies ----------------------------------------------------------------------------------------------- */
+/* ---- replies
+ * -----------------------------------------------------------------------------------------------
+ */
 
-/* How many of the ids the session has already, short of the last: that one must run to give logits. */
+/* How many of the ids the session has already, short of the last: that one must run to give logits.
+ */
 static size_t common_prefix(const qn_tokens *held, const qn_tokens *ids)
 {
     size_t n = 0;
@@ -55,10 +59,11 @@ static qn_status run_reply(chat *s, qn_tokens *ids, reply *r, size_t *kept, qn_e
 {
     int64_t context = qn_session_context(s->session);
     if (ids->n > (size_t)context)
-        return qn__fail(err, QN_LIMIT,
-                        "the conversation takes %zu tokens, the context holds %lld; it stays as it was "
-                        "(/reset begins anew, -c gives more room, --rotate forgets the oldest)",
-                        ids->n, (long long)context);
+        return qn__fail(
+            err, QN_LIMIT,
+            "the conversation takes %zu tokens, the context holds %lld; it stays as it was "
+            "(/reset begins anew, -c gives more room, --rotate forgets the oldest)",
+            ids->n, (long long)context);
     *kept = common_prefix(&s->held, ids);
     qn_session_rewind(s->session, (int64_t)*kept);
     qn_sampling sampling = sampling_of(s->arguments, s->model.model);
@@ -73,18 +78,18 @@ static qn_status run_reply(chat *s, qn_tokens *ids, reply *r, size_t *kept, qn_e
 static void note_end(const chat *s, const reply *r, qn_status status)
 {
     if (status == QN_CANCELLED)
-        fprintf(stderr, "(stopped)\n");
+        note("stopped");
     else if (r->metrics.finish == QN_FINISH_LENGTH &&
              qn_session_length(s->session) >= qn_session_context(s->session))
-        fprintf(stderr, "(the context of %lld tokens is full)\n",
-                (long long)qn_session_context(s->session));
+        note("the context of %lld tokens is full", (long long)qn_session_context(s->session));
 }
 
 bool chat_answer(chat *s)
 {
     qn_error err = {0};
     qn_tokens ids = {0};
-    reply r = {0};
+    wrapper wrap = {.width = s->terminal ? terminal_width() : 0};
+    reply r = {.wrap = wrap.width ? &wrap : NULL};
     size_t kept = 0;
     qn_status status = conversation_ids(&s->conversation, &s->form, &ids, &err);
     if (status == QN_OK)
@@ -95,8 +100,8 @@ bool chat_answer(chat *s)
         fflush(stdout);
         s->replies++;
         qn_error late = {0};
-        said = conversation_add(&s->conversation, "assistant", r.text.data ? r.text.data : "", r.text.n,
-                                &late) == QN_OK;
+        said = conversation_add(&s->conversation, "assistant", r.text.data ? r.text.data : "",
+                                r.text.n, &late) == QN_OK;
         if (!said)
             chat_failed(s, &late);
     }
@@ -135,7 +140,8 @@ static void say(chat *s, const qn_text *text)
         conversation_cut(&s->conversation, before);
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------------- */
+/* ---- messages
+ * ---------------------------------------------------------------------------------------------- */
 
 static bool ends_with(const qn_text *text, const char *end)
 {
@@ -143,18 +149,18 @@ static bool ends_with(const qn_text *text, const char *end)
     return text->n >= n && !memcmp(text->data + text->n - n, end, n);
 }
 
-/* Further lines of a message: until `end` stands at the end of one, or, with a backslash, while it does. */
+/* Further lines of a message: until `end` stands at the end of one, or, with a backslash, while it
+ * does. */
 static line_result read_more(chat *s, qn_text *message, bool quoted)
 {
     qn_text line = {0};
     line_result result = LINE_READ;
-    while (quoted ? !ends_with(message, "\"\"\"") : ends_with(message, "\\")) {
+    while (quoted ? message->n < 6 || !ends_with(message, "\"\"\"") : ends_with(message, "\\")) {
         if (!quoted)
             message->n--;
         result = line_read(s->lines, s->terminal ? ". " : "", &line);
         if (result != LINE_READ)
             break;
-        line_remember(s->lines, line.data);
         if (message->n + line.n >= LARGEST_INPUT || !text_append(message, "\n", 1) ||
             !text_append(message, line.data, line.n)) {
             fprintf(stderr, "quern: a message exceeds %d bytes\n", LARGEST_INPUT);
@@ -163,10 +169,18 @@ static line_result read_more(chat *s, qn_text *message, bool quoted)
         }
     }
     qn_text_free(&line);
-    if (quoted && result == LINE_READ)
-        message->n -= 3;
     message->data[message->n] = 0;
     return result == LINE_END ? LINE_READ : result; /* what has come is the message */
+}
+
+/* """text""" without its quotes; the ones at the end are missing where the input ended. */
+static void strip_quotes(qn_text *message)
+{
+    if (message->n >= 6 && ends_with(message, "\"\"\""))
+        message->n -= 3;
+    message->data[message->n] = 0;
+    memmove(message->data, message->data + 3, message->n - 2);
+    message->n -= 3;
 }
 
 /* The next message; *quoted: it stood between """ and is no command. */
@@ -177,13 +191,14 @@ static line_result read_message(chat *s, qn_text *message, bool *quoted)
         return result;
     if (message->n && message->data[message->n - 1] == '\r')
         message->data[--message->n] = 0;
-    line_remember(s->lines, message->data);
     *quoted = message->n >= 3 && !memcmp(message->data, "\"\"\"", 3);
-    if (*quoted) {
-        memmove(message->data, message->data + 3, message->n - 2);
-        message->n -= 3;
-    }
-    return read_more(s, message, *quoted);
+    result = read_more(s, message, *quoted);
+    if (result != LINE_READ)
+        return result;
+    line_remember(s->lines, message->data); /* all of its lines are one of the history */
+    if (*quoted)
+        strip_quotes(message);
+    return LINE_READ;
 }
 
 /* At the prompt: the first Ctrl-C drops the line, the second ends. */
@@ -193,7 +208,9 @@ static void prompt_interrupted(chat *s, int times)
     if (!s->terminal)
         s->status = 130;
     else
-        fprintf(stderr, times > 1 ? "\n" : "\n(Ctrl-C again, or Ctrl-D, ends the chat)\n");
+        fprintf(stderr, "\n");
+    if (s->terminal && times == 1)
+        note("Ctrl-C again, or Ctrl-D, ends the chat");
     s->done = !s->terminal || times > 1;
 }
 
@@ -221,7 +238,9 @@ static void converse(chat *s)
     qn_text_free(&message);
 }
 
-/* ---- the run ----------------------------------------------------------------------------------------------- */
+/* ---- the run
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static qn_status open_chat(chat *s, qn_chat **form, qn_error *err)
 {
@@ -231,18 +250,21 @@ static qn_status open_chat(chat *s, qn_chat **form, qn_error *err)
         return err->code;
     s->form = (chat_form){.tokenizer = t, .chat = *form, .arguments = a};
     if (!chat_form_exists(&s->form))
-        return qn__fail(err, QN_UNSUPPORTED,
-                        "%s: the model has no chat template, nor the tokens of a known chat format; quern "
-                        "generate --raw continues text",
-                        s->model.path);
-    if (a->system && conversation_system(&s->conversation, a->system, strlen(a->system), err) != QN_OK)
+        return qn__fail(
+            err, QN_UNSUPPORTED,
+            "%s: the model has no chat template, nor the tokens of a known chat format; quern "
+            "generate --raw continues text",
+            s->model.path);
+    if (a->system &&
+        conversation_system(&s->conversation, a->system, strlen(a->system), err) != QN_OK)
         return err->code;
     return open_session(&s->session, a, s->model.model, err);
 }
 
 int command_chat(arguments *a)
 {
-    chat s = {.arguments = a, .stats = a->verbose,
+    chat s = {.arguments = a,
+              .stats = a->verbose,
               .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO),
               .seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20};
     qn_chat *form = NULL;
@@ -251,13 +273,14 @@ int command_chat(arguments *a)
     s.status = open_loaded(&s.model, a, false);
     if (!s.status && open_chat(&s, &form, &err) != QN_OK)
         s.status = failed(&err);
-    if (!s.status && !(s.lines = line_open(s.terminal, !a->no_history))) {
+    if (!s.status && !(s.lines = line_open(s.terminal, !a->no_history, complete_line))) {
         fprintf(stderr, "quern: the terminal cannot be used: out of memory\n");
         s.status = 1;
     }
     if (s.lines) {
         if (s.terminal)
-            fprintf(stderr, "%s; /help lists the commands\n", a->model ? a->model : "the built-in model");
+            fprintf(stderr, "%s%s%s; /help lists the commands\n", colour_code(stderr, COLOUR_BOLD),
+                    a->model ? a->model : "the built-in model", colour_code(stderr, COLOUR_NONE));
         converse(&s);
     }
     line_close(s.lines);

@@ -16,19 +16,20 @@ typedef struct chat {
     qn_session *session;
     qn_tokens held; /* the tokens in the session */
     conversation conversation;
-    qn_text attached;   /* files that stand before the next message */
+    qn_text attached; /* files that stand before the next message */
     line_reader *lines;
-    bool terminal;      /* someone is there: prompts, notes */
+    bool terminal; /* someone is there: prompts, notes */
     bool stats, done;
-    int status;         /* 0, or 1 once something failed, 130 once interrupted */
+    int status; /* 0, or 1 once something failed, 130 once interrupted */
     uint64_t seed, replies;
 } chat;
 
-/* Prints the error and keeps the exit status; a terminal's user has seen it, so there it does not count. */
+/* Prints the error and keeps the exit status; a terminal's user has seen it, so there it does not
+ * count. */
 void chat_failed(chat *s, const qn_error *err);
 
-/* Lets the model reply to the conversation and appends the reply, which Ctrl-C may have cut short. False where
- * there is none; the conversation is then as it was. */
+/* Lets the model reply to the conversation and appends the reply, which Ctrl-C may have cut short.
+ * False where there is none; the conversation is then as it was. */
 bool chat_answer(chat *s);
 
 /* Runs a line that begins with "/". */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commands inside a chat: one table, from which /help and the manual page come, too. What they have to say
- * goes to standard error, so that standard output has replies alone.
+ * The commands inside a chat: one table, from which /help and the manual page come, too. What they
+ * have to say goes to standard error, so that standard output has replies alone.
  */
 #include "cli/chat.h"
 #include "cli/commands.h"
@@ -33,6 +33,8 @@ static void run_help(chat *s, const char *argument)
     fprintf(stderr, "  %-18s %s\n", "\"\"\"LINES\"\"\"", "a message of several lines");
     if (s->terminal)
         fprintf(stderr, "  %-18s %s\n", "pasted text", "may have several lines; Enter sends it");
+    if (s->terminal)
+        fprintf(stderr, "  %-18s %s\n", "Tab", "completes commands and names of files");
 }
 
 static void run_system(chat *s, const char *text)
@@ -41,7 +43,7 @@ static void run_system(chat *s, const char *text)
     if (conversation_system(&s->conversation, text, strlen(text), &err) != QN_OK)
         chat_failed(s, &err);
     else if (s->terminal)
-        fprintf(stderr, *text ? "(system message set)\n" : "(no system message)\n");
+        note("%s", *text ? "system message set" : "no system message");
 }
 
 /* The session keeps its tokens: what a new conversation begins with may be among them. */
@@ -52,7 +54,7 @@ static void run_reset(chat *s, const char *argument)
     conversation_cut(&s->conversation, c->n && !strcmp(c->messages[0].role, "system"));
     s->attached.n = 0;
     if (s->terminal)
-        fprintf(stderr, "(a new conversation)\n");
+        note("a new conversation");
 }
 
 static void run_regen(chat *s, const char *argument)
@@ -73,22 +75,35 @@ static void run_regen(chat *s, const char *argument)
         conversation_push(c, old);
 }
 
-static void run_save(chat *s, const char *path)
+/* A file that the user names, where ~ is at home. */
+static qn_status find_file(const char *name, char path[PATH_ROOM], qn_error *err)
 {
-    qn_error err = {0};
-    if (conversation_save(&s->conversation, path, &err) != QN_OK)
-        chat_failed(s, &err);
-    else if (s->terminal)
-        fprintf(stderr, "(%zu messages in %s)\n", s->conversation.n, path);
+    return expand_home(name, path)
+               ? QN_OK
+               : qn__fail(err, QN_LIMIT, "the file's path has %zu bytes, at most %d are possible",
+                          strlen(name), PATH_ROOM - 1);
 }
 
-static void run_load(chat *s, const char *path)
+static void run_save(chat *s, const char *name)
 {
     qn_error err = {0};
+    char path[PATH_ROOM];
+    if (find_file(name, path, &err) != QN_OK ||
+        conversation_save(&s->conversation, path, &err) != QN_OK)
+        chat_failed(s, &err);
+    else if (s->terminal)
+        note("%zu messages in %s", s->conversation.n, path);
+}
+
+static void run_load(chat *s, const char *name)
+{
+    qn_error err = {0};
+    char path[PATH_ROOM];
     conversation c = {0};
     char *text = NULL;
     size_t n;
-    if (qn__file_read(path, LARGEST_INPUT, &text, &n, &err) != QN_OK ||
+    if (find_file(name, path, &err) != QN_OK ||
+        qn__file_read(path, LARGEST_INPUT, &text, &n, &err) != QN_OK ||
         conversation_parse(&c, path, text, n, &err) != QN_OK) {
         chat_failed(s, &err);
         conversation_free(&c);
@@ -96,7 +111,7 @@ static void run_load(chat *s, const char *path)
         conversation_free(&s->conversation);
         s->conversation = c;
         if (s->terminal)
-            fprintf(stderr, "(%zu messages from %s)\n", c.n, path);
+            note("%zu messages from %s", c.n, path);
     }
     free(text);
 }
@@ -106,9 +121,10 @@ static void list_settings(const chat *s)
     size_t at = 0;
     char value[40];
     for (const option *o; (o = options_next(OF_SET, &at));)
-        fprintf(stderr, "  %-15s %-10s %s\n", o->name, options_value(o, s->arguments, value, sizeof value),
-                o->help);
-    fprintf(stderr, "  %-15s %-10s tokens and speed after each reply\n", "stats", s->stats ? "on" : "off");
+        fprintf(stderr, "  %-15s %-10s %s\n", o->name,
+                options_value(o, s->arguments, value, sizeof value), o->help);
+    fprintf(stderr, "  %-15s %-10s tokens and speed after each reply\n", "stats",
+            s->stats ? "on" : "off");
 }
 
 static void run_set(chat *s, const char *text)
@@ -130,12 +146,14 @@ static void run_set(chat *s, const char *text)
         s->status = 1;
 }
 
-static void run_read(chat *s, const char *path)
+static void run_read(chat *s, const char *name)
 {
     qn_error err = {0};
+    char path[PATH_ROOM];
     char *text = NULL;
     size_t n = 0, valid;
-    if (qn__file_read(path, LARGEST_INPUT, &text, &n, &err) == QN_OK &&
+    if (find_file(name, path, &err) == QN_OK &&
+        qn__file_read(path, LARGEST_INPUT, &text, &n, &err) == QN_OK &&
         (valid = qn__utf8_check(text, n)) != n)
         qn__fail(&err, QN_FORMAT, "%s: not UTF-8 text at byte %zu", path, valid);
     else if (err.code == QN_OK && s->attached.n + n > LARGEST_INPUT)
@@ -147,7 +165,7 @@ static void run_read(chat *s, const char *path)
     if (err.code != QN_OK)
         chat_failed(s, &err);
     else if (s->terminal)
-        fprintf(stderr, "(%zu bytes of %s go before the next message)\n", n, path);
+        note("%zu bytes of %s go before the next message", n, path);
 }
 
 static void run_exit(chat *s, const char *argument)
@@ -156,7 +174,8 @@ static void run_exit(chat *s, const char *argument)
     s->done = true;
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------- */
+/* ---- the table
+ * --------------------------------------------------------------------------------------------- */
 
 enum { NO_ARGUMENT, MAYBE_ARGUMENT, ONE_ARGUMENT };
 
@@ -225,7 +244,8 @@ void chat_command_run(chat *s, const char *line)
     }
     const char *nearest = options_nearest(word, name_of, N_CHAT_COMMANDS);
     fprintf(stderr, "quern chat: there is no command %s; %s%s%s\n", word,
-            nearest ? "did you mean " : "/help lists them", nearest ? nearest : "", nearest ? "?" : "");
+            nearest ? "did you mean " : "/help lists them", nearest ? nearest : "",
+            nearest ? "?" : "");
     if (!s->terminal)
         s->status = 1;
 }

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines. Ctrl-C must end a read at the prompt, so every read waits first for input or a signal, and libedit gets
- * its characters from a function of ours that does. The same function sees SIGCONT: after Ctrl-Z and fg the
- * terminal is put back into the editor's mode.
+ * Lines. Ctrl-C must end a read at the prompt, so every read waits first for input or a signal, and
+ * libedit gets its characters from a function of ours that does. The same function sees SIGCONT:
+ * after Ctrl-Z and fg the terminal is put back into the editor's mode.
  *
- * Terminals put marks around what is pasted, so that the line ends in it need not end the line. The editor
- * shows and keeps them, also in the history, as SHOWN_NEWLINE; a line that is handed out has newlines again.
+ * Terminals put marks around what is pasted, so that the line ends in it need not end the line. The
+ * editor shows and keeps them, also in the history, as SHOWN_NEWLINE; a line that is handed out has
+ * newlines again.
  */
 #include "cli/line.h"
 #include "cli/history.h"
 #include "cli/shared.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #ifdef QN_LIBEDIT
 #include <histedit.h>
-#include <locale.h>
 #include <signal.h>
 #include <wchar.h>
 #endif
@@ -26,6 +27,8 @@
 struct line_reader {
     bool prompts, history, ended;
     const char *prompt;
+    line_completer complete;
+    char shown[48];       /* the prompt with its colour */
     char buffer[1 << 16]; /* read ahead, begin..end */
     size_t begin, end;
 #ifdef QN_LIBEDIT
@@ -34,7 +37,9 @@ struct line_reader {
 #endif
 };
 
-/* ---- plain ------------------------------------------------------------------------------------------------- */
+/* ---- plain
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static line_result fill_buffer(line_reader *r)
 {
@@ -57,7 +62,9 @@ static line_result read_plain(line_reader *r, qn_text *line)
 {
     bool any = false;
     if (r->prompts) {
-        fputs(r->prompt, stdout);
+        int n = (int)strcspn(r->prompt, " ");
+        printf("%s%.*s%s%s", colour_code(stdout, COLOUR_GREEN), n, r->prompt,
+               colour_code(stdout, COLOUR_NONE), r->prompt + n);
         fflush(stdout);
     }
     for (;;) {
@@ -81,7 +88,20 @@ static line_result read_plain(line_reader *r, qn_text *line)
     }
 }
 
-/* ---- edited ------------------------------------------------------------------------------------------------ */
+#define SHOWN_NEWLINE "\xe2\x90\x8a" /* U+240A, the symbol for newline */
+
+/* Appends text with each `from` in it as `to`. */
+static bool append_exchanged(qn_text *out, const char *text, const char *from, const char *to)
+{
+    for (const char *at; (at = strstr(text, from)); text = at + strlen(from))
+        if (!text_append(out, text, (size_t)(at - text)) || !text_append(out, to, strlen(to)))
+            return false;
+    return text_append(out, text, strlen(text));
+}
+
+/* ---- edited
+ * ------------------------------------------------------------------------------------------------
+ */
 
 #ifdef QN_LIBEDIT
 
@@ -94,11 +114,21 @@ static void on_continue(int number)
     wake_input();
 }
 
+enum { UNSEEN = 1 }; /* stands around what takes no room in the prompt */
+
 static char *show_prompt(EditLine *editor)
 {
     line_reader *r;
     el_get(editor, EL_CLIENTDATA, &r);
-    return (char *)r->prompt;
+    const char *on = colour_code(stdout, COLOUR_GREEN), *off = colour_code(stdout, COLOUR_NONE);
+    if (!*on)
+        return (char *)r->prompt;
+    int n = (int)strcspn(
+        r->prompt,
+        " "); /* libedit writes what is behind the last character only with the next one */
+    snprintf(r->shown, sizeof r->shown, "%c%s%c%.*s%c%s%c%s", UNSEEN, on, UNSEEN, n, r->prompt,
+             UNSEEN, off, UNSEEN, r->prompt + n);
+    return r->shown;
 }
 
 /* The next byte: 1, or 0 at the end, or -1 when Ctrl-C or an error ended the read. */
@@ -137,18 +167,8 @@ static int next_character(EditLine *editor, wchar_t *out)
     }
 }
 
-#define SHOWN_NEWLINE "\xe2\x90\x8a" /* U+240A, the symbol for newline */
 #define PASTE_BEGINS "\x1b[200~"
-#define PASTE_ENDS "\x1b[201~"
-
-/* Appends text with each `from` in it as `to`. */
-static bool append_exchanged(qn_text *out, const char *text, const char *from, const char *to)
-{
-    for (const char *at; (at = strstr(text, from)); text = at + strlen(from))
-        if (!text_append(out, text, (size_t)(at - text)) || !text_append(out, to, strlen(to)))
-            return false;
-    return text_append(out, text, strlen(text));
-}
+#define PASTE_ENDS   "\x1b[201~"
 
 /* All that is pasted, up to the mark behind it. */
 static bool read_paste(EditLine *editor, qn_text *out)
@@ -162,8 +182,8 @@ static bool read_paste(EditLine *editor, qn_text *out)
     return true;
 }
 
-/* As the editor takes it: line ends as SHOWN_NEWLINE but for those at the very end, tabs, and no other control
- * characters. */
+/* As the editor takes it: line ends as SHOWN_NEWLINE but for those at the very end, tabs, and no
+ * other control characters. */
 static bool clean_paste(const qn_text *paste, qn_text *out)
 {
     size_t n = paste->n;
@@ -190,6 +210,39 @@ static unsigned char take_paste(EditLine *editor, int key)
     return ok ? CC_REFRESH : CC_ERROR;
 }
 
+/* All that fits, below the line. */
+static void list_completions(const completions *c)
+{
+    putchar('\n');
+    for (size_t i = 0; i < c->n; i++)
+        printf("%s%s", c->names[i], i + 1 < c->n ? "  " : "\n");
+    fflush(stdout);
+}
+
+static unsigned char complete(EditLine *editor, int key)
+{
+    (void)key;
+    line_reader *r;
+    completions c = {0};
+    qn_text line = {0};
+    const LineInfo *info = el_line(editor);
+    unsigned char result = CC_ERROR;
+    el_get(editor, EL_CLIENTDATA, &r);
+    if (text_append(&line, info->buffer, (size_t)(info->cursor - info->buffer)))
+        r->complete(line.data, &c);
+    size_t common = completions_common(&c);
+    if (common > c.typed) {
+        c.names[0][common] = 0;
+        result = el_insertstr(editor, c.names[0] + c.typed) == 0 ? CC_REFRESH : CC_ERROR;
+    } else if (c.n > 1) {
+        list_completions(&c);
+        result = CC_REDISPLAY;
+    }
+    completions_free(&c);
+    qn_text_free(&line);
+    return result;
+}
+
 /* Asks the terminal for the marks, or for none. */
 static void mark_pastes(bool on)
 {
@@ -206,8 +259,6 @@ static void add_to_history(void *user, const char *line)
 static bool open_editor(line_reader *r)
 {
     HistEvent event;
-    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
-        setlocale(LC_CTYPE, "C.UTF-8");
     r->editor = el_init("quern", stdin, stdout, stderr);
     r->lines = r->editor ? history_init() : NULL;
     if (!r->lines)
@@ -218,13 +269,15 @@ static bool open_editor(line_reader *r)
     history(r->lines, &event, H_SETSIZE, MOST_HISTORY_LINES);
     history(r->lines, &event, H_SETUNIQUE, 1);
     el_set(r->editor, EL_CLIENTDATA, r);
-    el_set(r->editor, EL_PROMPT, show_prompt);
+    el_set(r->editor, EL_PROMPT_ESC, show_prompt, UNSEEN);
     el_set(r->editor, EL_EDITOR, "emacs");
     el_set(r->editor, EL_HIST, history, r->lines);
     el_set(r->editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
     /* wide: of the other kind libedit makes copies that it never frees */
     el_wset(r->editor, EL_ADDFN, L"quern-paste", L"Insert pasted text", take_paste);
     el_set(r->editor, EL_BIND, PASTE_BEGINS, "quern-paste", NULL);
+    el_wset(r->editor, EL_ADDFN, L"quern-complete", L"Complete a command or a file", complete);
+    el_set(r->editor, EL_BIND, "^I", "quern-complete", NULL);
     el_source(r->editor, NULL); /* the user's ~/.editrc, if any */
     el_wset(r->editor, EL_GETCFN, next_character);
     if (r->history)
@@ -237,7 +290,8 @@ static line_result read_edited(line_reader *r, qn_text *line)
 {
     int n = 0;
     el_resize(r->editor);
-    el_set(r->editor, EL_PREP_TERM, 1); /* before the prompt: a Ctrl-D right behind it must not be lost */
+    el_set(r->editor, EL_PREP_TERM,
+           1); /* before the prompt: a Ctrl-D right behind it must not be lost */
     const char *text = el_gets(r->editor, &n);
     if (atomic_load(&interrupted)) {
         el_reset(r->editor);
@@ -256,13 +310,17 @@ static line_result read_edited(line_reader *r, qn_text *line)
 
 #endif
 
-/* ------------------------------------------------------------------------------------------------------------ */
+/* ------------------------------------------------------------------------------------------------------------
+ */
 
-line_reader *line_open(bool prompts, bool history)
+line_reader *line_open(bool prompts, bool history, line_completer complete)
 {
     line_reader *r = calloc(1, sizeof *r);
     if (!r)
         return NULL;
+    if (prompts && (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1))
+        setlocale(LC_CTYPE, "C.UTF-8");
+    r->complete = complete;
     r->prompts = prompts;
     r->history = prompts && history;
 #ifdef QN_LIBEDIT
@@ -306,18 +364,16 @@ line_result line_read(line_reader *r, const char *prompt, qn_text *line)
 
 void line_remember(line_reader *r, const char *line)
 {
+    qn_text shown = {0};
     if (!*line || !r->prompts)
         return;
+    if (append_exchanged(&shown, line, "\n", SHOWN_NEWLINE)) {
 #ifdef QN_LIBEDIT
-    qn_text shown = {0};
-    if (r->lines && append_exchanged(&shown, line, "\n", SHOWN_NEWLINE)) {
-        add_to_history(r->lines, shown.data);
+        if (r->lines)
+            add_to_history(r->lines, shown.data);
+#endif
         if (r->history)
             history_append(shown.data);
     }
     qn_text_free(&shown);
-#else
-    if (r->history)
-        history_append(line);
-#endif
 }

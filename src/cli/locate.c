@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a model is: the built-in one beside the binary, a path, or org/name in the Hugging Face cache, whose
- * layout https://huggingface.co/docs/hub/local-cache describes:
+ * Where a model is: the built-in one beside the binary, a path, or org/name in the Hugging Face
+ * cache, whose layout https://huggingface.co/docs/hub/local-cache describes:
  *
- *     models--org--name/refs/main             the commit, as text; other branches and tags beside it
- *     models--org--name/snapshots/COMMIT/     the files, as links
+ *     models--org--name/refs/main             the commit, as text; other branches and tags beside
+ * it models--org--name/snapshots/COMMIT/     the files, as links
  *
- * org/name@REVISION takes a branch, a tag or a commit other than main. Names, revisions and commits become parts
- * of paths, so only what the hub itself allows in them passes.
+ * org/name@REVISION takes a branch, a tag or a commit other than main. Names, revisions and commits
+ * become parts of paths, so only what the hub itself allows in them passes.
  */
 #include "base/error.h"
 #include "base/file.h"
@@ -103,7 +103,8 @@ static bool hub_folder(char *path, size_t room)
 }
 
 /* The commit that a branch or a tag names; without such a one the revision is a commit itself. */
-static qn_status read_commit(const char *folder, const char *revision, char commit[100], qn_error *err)
+static qn_status read_commit(const char *folder, const char *revision, char commit[100],
+                             qn_error *err)
 {
     char path[PATH_ROOM], *text;
     size_t n;
@@ -119,7 +120,8 @@ static qn_status read_commit(const char *folder, const char *revision, char comm
         return status;
     n = strcspn(text, "\r\n");
     if (!is_part(text, n))
-        status = qn__fail(err, QN_FORMAT, "%s: the commit is \"%.40s\", which is no commit", path, text);
+        status =
+            qn__fail(err, QN_FORMAT, "%s: the commit is \"%.40s\", which is no commit", path, text);
     else
         snprintf(commit, 100, "%.*s", (int)n, text);
     free(text);
@@ -134,15 +136,15 @@ static qn_status locate_in_hub(const hub_name *name, char path[PATH_ROOM], qn_er
     const char *slash = strchr(name->repository, '/');
     if (!hub_folder(hub, sizeof hub))
         return qn__fail(err, QN_LIMIT, "the path of the Hugging Face cache is too long");
-    snprintf(fetch, sizeof fetch, "hf download %s%s%s", name->repository, is_main ? "" : " --revision ",
-             is_main ? "" : name->revision);
-    snprintf(folder, sizeof folder, "%s/models--%.*s%s%s", hub,
-             (int)strcspn(name->repository, "/"), name->repository, slash ? "--" : "",
-             slash ? slash + 1 : "");
+    snprintf(fetch, sizeof fetch, "hf download %s%s%s", name->repository,
+             is_main ? "" : " --revision ", is_main ? "" : name->revision);
+    snprintf(folder, sizeof folder, "%s/models--%.*s%s%s", hub, (int)strcspn(name->repository, "/"),
+             name->repository, slash ? "--" : "", slash ? slash + 1 : "");
     if (qn__path_is_directory(folder, &is_directory, &missing) != QN_OK || !is_directory)
-        return qn__fail(err, QN_NOT_FOUND,
-                        "%s: no such directory, nor is it in the Hugging Face cache %s; to fetch it: %s",
-                        name->repository, hub, fetch);
+        return qn__fail(
+            err, QN_NOT_FOUND,
+            "%s: no such directory, nor is it in the Hugging Face cache %s; to fetch it: %s",
+            name->repository, hub, fetch);
     if (read_commit(folder, name->revision, commit, &missing) != QN_OK)
         return qn__fail(err, missing.code, "%s; to fetch it: %s", missing.message, fetch);
     snprintf(path, PATH_ROOM, "%s/snapshots/%s", folder, commit);
@@ -167,6 +169,14 @@ static qn_status check_path(const char *path, qn_error *err)
     return QN_OK;
 }
 
+bool expand_home(const char *path, char out[PATH_ROOM])
+{
+    const char *home = getenv("HOME");
+    bool at_home = path[0] == '~' && (path[1] == '/' || !path[1]) && home;
+    int n = snprintf(out, PATH_ROOM, "%s%s", at_home ? home : "", at_home ? path + 1 : path);
+    return n >= 0 && n < PATH_ROOM;
+}
+
 qn_status locate_model(const char *name, char path[PATH_ROOM], qn_error *err)
 {
     struct stat info;
@@ -174,17 +184,18 @@ qn_status locate_model(const char *name, char path[PATH_ROOM], qn_error *err)
     if (!name && locate_built_in(path))
         return QN_OK;
     if (!name)
-        return qn__fail(err, QN_NOT_FOUND, "the built-in model is not installed; give one with -m MODEL");
-    if (strlen(name) >= PATH_ROOM)
+        return qn__fail(err, QN_NOT_FOUND,
+                        "the built-in model is not installed; give one with -m MODEL");
+    if (!expand_home(name, path))
         return qn__fail(err, QN_LIMIT, "the model's path has %zu bytes, at most %d are possible",
                         strlen(name), PATH_ROOM - 1);
-    snprintf(path, PATH_ROOM, "%s", name);
-    if (lstat(name, &info) == 0 || !*name || strchr("/.~", name[0]))
-        return check_path(name, err);
+    if (lstat(path, &info) == 0 || !*path || strchr("/.~", path[0]))
+        return check_path(path, err);
     if (!parse_hub_name(name, &hub))
-        return qn__fail(err, QN_NOT_FOUND,
-                        "%.100s: no such directory, nor a model's name (org/name of letters, digits, and "
-                        "single - _ . in between)",
-                        name);
+        return qn__fail(
+            err, QN_NOT_FOUND,
+            "%.100s: no such directory, nor a model's name (org/name of letters, digits, and "
+            "single - _ . in between)",
+            name);
     return locate_in_hub(&hub, path, err);
 }

@@ -31,12 +31,19 @@ static bool keep_id(qn_tokens *ids, int32_t id)
 /* Hands on what has been decoded. */
 static qn_status emit(reply *r, qn_text *piece, bool print, qn_error *err)
 {
+    qn_text wrapped = {0};
     bool kept = text_append(&r->text, piece->data, piece->n);
-    if (kept && print && piece->n &&
-        (fwrite(piece->data, 1, piece->n, stdout) != piece->n || fflush(stdout) != 0)) {
+    if (kept && print && r->wrap)
+        kept = wrap_text(r->wrap, piece->data, piece->n, &wrapped);
+    const qn_text *shown = r->wrap ? &wrapped : piece;
+    if (kept && print && shown->n &&
+        (fwrite(shown->data, 1, shown->n, stdout) != shown->n || fflush(stdout) != 0)) {
         r->write_failed = true;
-        return qn__fail(err, QN_IO, "standard output cannot be written");
+        qn__fail(err, QN_IO, "standard output cannot be written");
     }
+    qn_text_free(&wrapped);
+    if (r->write_failed)
+        return QN_IO;
     piece->n = 0;
     return kept ? QN_OK : qn__fail_memory(err, "a reply");
 }
@@ -45,9 +52,11 @@ qn_status reply_run(reply *r, qn_session *session, const qn_tokenizer *t, const 
                     size_t kept, const qn_sampling *sampling, int64_t max_tokens, bool print,
                     qn_error *err)
 {
-    qn_generation_options options = {.size = sizeof options, .sampling = sampling,
+    qn_generation_options options = {.size = sizeof options,
+                                     .sampling = sampling,
                                      .max_tokens = max_tokens > 0 ? max_tokens : 0,
-                                     .before = ids->ids, .n_before = kept};
+                                     .before = ids->ids,
+                                     .n_before = kept};
     qn_generation *g = NULL;
     qn_text piece = {0};
     qn_decoder *decoder = qn_decoder_new(t, QN_SKIP_SPECIAL);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One reply: generation behind a prompt of which the session may have a part already, written as it comes.
+ * One reply: generation behind a prompt of which the session may have a part already, written as it
+ * comes.
  */
 #ifndef QN_CLI_REPLY_H
 #define QN_CLI_REPLY_H
 
+#include "cli/wrap.h"
 #include "quern/quern.h"
 
 #include <stdbool.h>
@@ -14,17 +16,20 @@ typedef struct reply {
     qn_metrics metrics; /* prompt_tokens: those that were run */
     qn_tokens ids;      /* of the reply */
     bool write_failed;
+    wrapper *wrap; /* set before: how lines are broken on a terminal; NULL: not at all */
 } reply;
 
 void reply_free(reply *r);
 
-/* Runs ids[kept..n), n > kept, behind the `kept` ones in the session and generates; `print` writes to standard
- * output, too. *r must be zero. After a failure, also a cancelled run, r has what came before. */
+/* Runs ids[kept..n), n > kept, behind the `kept` ones in the session and generates; `print` writes
+ * to standard output, too. *r must be zero but for wrap. After a failure, also a cancelled run, r
+ * has what came before. */
 qn_status reply_run(reply *r, qn_session *session, const qn_tokenizer *t, const qn_tokens *ids,
                     size_t kept, const qn_sampling *sampling, int64_t max_tokens, bool print,
                     qn_error *err);
 
-/* "prompt 12 tokens, 80.1 tok/s; generated ..." on standard error; `kept` are mentioned unless 0. */
+/* "prompt 12 tokens, 80.1 tok/s; generated ..." on standard error; `kept` are mentioned unless 0.
+ */
 void reply_print_speed(const qn_metrics *m, size_t kept);
 
 #endif

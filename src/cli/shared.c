@@ -11,6 +11,7 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,7 +20,8 @@
 
 int failed(const qn_error *err)
 {
-    fprintf(stderr, "quern: %s\n", err->message);
+    fprintf(stderr, "%squern:%s %s\n", colour_code(stderr, COLOUR_RED), colour_code(stderr, COLOUR_NONE),
+            err->message);
     return err->code == QN_CANCELLED ? 130 : 1;
 }
 
@@ -28,6 +30,32 @@ double seconds(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- colour ------------------------------------------------------------------------------------------------ */
+
+static bool has_colours(FILE *to)
+{
+    const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
+    return !(none && *none) && term && *term && strcmp(term, "dumb") && isatty(fileno(to));
+}
+
+const char *colour_code(FILE *to, colour c)
+{
+    static const char *const codes[] = {[COLOUR_NONE] = "\x1b[0m", [COLOUR_BOLD] = "\x1b[1m",
+                                        [COLOUR_DIM] = "\x1b[2m", [COLOUR_RED] = "\x1b[31m",
+                                        [COLOUR_GREEN] = "\x1b[32m"};
+    return has_colours(to) ? codes[c] : "";
+}
+
+void note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "%s(", colour_code(stderr, COLOUR_DIM));
+    vfprintf(stderr, format, args);
+    fprintf(stderr, ")%s\n", colour_code(stderr, COLOUR_NONE));
+    va_end(args);
 }
 
 /* ---- Ctrl-C ------------------------------------------------------------------------------------------------ */

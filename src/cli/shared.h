@@ -18,6 +18,17 @@ int failed(const qn_error *err);
 
 double seconds(void);
 
+/* ---- colour ---------------------------------------------------------------------------------- */
+
+typedef enum colour { COLOUR_NONE, COLOUR_BOLD, COLOUR_DIM, COLOUR_RED, COLOUR_GREEN } colour;
+
+/* What puts a colour on where `to` is a terminal that has colours and NO_COLOR (https://no-color.org) does not forbid
+ * them, else "". COLOUR_NONE ends it. */
+const char *colour_code(FILE *to, colour c);
+
+/* "(TEXT)" and a newline on standard error, for someone at a terminal. */
+void note(const char *format, ...) QN_PRINTF(1, 2);
+
 /* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
 /* Set by SIGINT, which also ends a read; sessions poll it. */
@@ -39,6 +50,9 @@ enum { PATH_ROOM = 4200 };
 /* Where the model that -m names is: NULL is the built-in model, a path stays as it is, org/name, maybe
  * with @REVISION, is looked up in the Hugging Face cache. */
 qn_status locate_model(const char *name, char path[PATH_ROOM], qn_error *err);
+
+/* A path in which "~/" at the beginning is the user's home; false when it is too long. */
+bool expand_home(const char *path, char out[PATH_ROOM]);
 
 typedef struct loaded {
     char path[PATH_ROOM];

@@ -8,6 +8,7 @@ A reply must be what `quern generate` gives for the same conversation, written o
 that is kept between turns may change nothing. For Ctrl-C a model with random weights is made, large enough that a
 long prompt takes seconds.
 """
+import fcntl
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import termios
 import time
 
 from helper import QUERN, SOURCE, check, finish, refused, run
@@ -144,11 +146,13 @@ def test_limits():
 # ---- on a terminal ----------------------------------------------------------------------------------------------
 
 class Terminal:
-    def __init__(self, state, *args):
+    def __init__(self, state, *args, columns=0, **env):
         self.seen = ""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ.update(XDG_STATE_HOME=state, TERM="xterm", HOME=state)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            os.environ.update({"XDG_STATE_HOME": state, "TERM": "xterm", "HOME": state, "NO_COLOR": "1", **env})
+            os.chdir(state)
             os.execv(QUERN, [QUERN, "chat", *args])
 
     def read(self, seconds):
@@ -212,7 +216,7 @@ def test_terminal(edited):
         t.type("/set stats on\r")
         t.expect("\n> ")
         if edited:
-            t.type("\x1b[A\x1b[A\x1b[A\x1b[A\r") # four lines up: /regen
+            t.type("\x1b[A\x1b[A\x1b[A\r") # three lines up: /regen
             check("a line of the history", "generated" in (t.expect("\n> ")[0] or ""))
             paste = "\x1b[200~/one\rtwo \u00e9 \U0001f98a\x1b[1m\r\r\tthree\r\x1b[201~"
             t.type("/reset\r")
@@ -240,7 +244,7 @@ def test_terminal(edited):
         file = os.path.join(state, "quern/history")
         lines = open(file).read().split("\n")
         check("the history file", os.stat(file).st_mode & 0o777 == 0o600 and os.listdir(state + "/quern") == ["history"]
-              and lines[:3] == [FIRST, "/regen", '"""a'] and "half a line" not in lines, lines)
+              and lines[:3] == [FIRST, "/regen", '"""a\u240ab"""'] and "half a line" not in lines, lines)
         with open(file, "a") as f:
             f.write("\x1b]0;evil\x07\nab\x00c\n" + "".join(f"line {i}\n" for i in range(1200)) + "/help")
         t = Terminal(state, *GREEDY)
@@ -262,6 +266,95 @@ def test_terminal(edited):
         t.expect("\n> ")
         t.type("/exit\r")
         check("--no-history", t.end() == 0 and "secret" not in open(file).read())
+
+
+def on_screen(text, columns):
+    """What a terminal shows of it: lines, as cursor movements and clearing leave them."""
+    lines, row, column = [""], 0, 0
+    for back, place, clear, char in re.findall(r"\x1b\[(\d+)D|\x1b\[(\d+)G|(\x1b\[K)|(.|\n)", text.replace("\r\n", "\n"), re.S):
+        if back:
+            column = max(0, column - int(back))
+        elif place:
+            column = int(place) - 1
+        elif char in "\b\r" and char:
+            column = max(0, column - 1) if char == "\b" else 0
+        elif clear:
+            lines[row] = lines[row][:column]
+        elif char == "\n":
+            lines.append("")
+            row, column = row + 1, 0
+        else:
+            if column == columns:
+                lines.append("")
+                row, column = row + 1, 0
+            lines[row] = lines[row][:column].ljust(column) + char + lines[row][column + 1:]
+            column += 1
+    return lines
+
+
+def test_wrapping():
+    """The words are the reply's, each line is as full as it can be, and what was no break stays none."""
+    long = reply(FIRST, n="120")
+    for columns in (17, 40, 300):
+        with tempfile.TemporaryDirectory() as state:
+            t = Terminal(state, "--temp", "0", "-n", "120", columns=columns)
+            t.expect("> ")
+            t.type(FIRST + "\r")
+            t.expect("\n")
+            got = t.expect("\n> ")[0] or ""
+            shown = on_screen(got.removesuffix("\r"), columns)
+            t.type("\x04")
+            t.end()
+        lines = []
+        for line in long.split("\n"):
+            now = ""
+            for word in line.split(" "):
+                fits = len(now) + bool(now) + len(word) < columns
+                now, done = (f"{now} {word}" if now else word, None) if fits or not now else (word, now)
+                lines += [done] if done is not None else []
+            lines.append(now)
+        check(f"lines of {columns} columns", [x.rstrip() for x in shown] == [x.rstrip() for x in lines], (shown, lines))
+
+
+def test_completion():
+    with tempfile.TemporaryDirectory() as state:
+        os.mkdir(os.path.join(state, "folder"))
+        for name in ("notes one.txt", "notes two.txt", "folder/inside.txt", ".hidden"):
+            with open(os.path.join(state, name), "w") as f:
+                f.write("A fact.")
+        t = Terminal(state, *GREEDY)
+        t.expect("> ")
+        t.seen = "> "
+        for typed, tail in (("/sy\t", "/system "), ("/read ~/fo\t", "/read ~/folder/"), ("/read fold\ti\t", "/read folder/inside.txt"),
+                            ("/read not\t", "/read notes "), ("/set top\tk\t", "/set top-k "), ("/read .\t", "/read .hidden")):
+            t.type(typed)
+            begun = time.monotonic()
+            while on_screen(t.seen, 200)[-1].rstrip() != ("> " + tail).rstrip() and time.monotonic() - begun < 20:
+                t.read(0.05)
+            check(f"Tab behind {typed!r}", on_screen(t.seen, 200)[-1].rstrip() == ("> " + tail).rstrip(), t.seen)
+            t.type("\x15") # Ctrl-U: the line away
+            while on_screen(t.seen, 200)[-1].rstrip() != ">" and time.monotonic() - begun < 20:
+                t.read(0.05)
+            t.seen = "> "
+        t.type("/re\t")
+        check("Tab lists what fits", t.expect("/read   /regen  /reset")[0] is not None, t.seen)
+        t.type("\x15hello\tthere\x15/read ~/notes one.txt\r")
+        check("~ is at home", t.expect("bytes of")[0] is not None and t.expect("\n> ")[0] is not None, t.seen)
+        t.type("\x04")
+        check("the end of it", t.end() == 0)
+    with tempfile.TemporaryDirectory() as state:
+        t = Terminal(state, *GREEDY, NO_COLOR="", TERM="xterm-256color")
+        check("a coloured prompt", t.expect("\x1b[32m>\x1b[0m")[0] is not None, t.seen)
+        t.type("/reset\r")
+        check("a dim note", t.expect("\x1b[2m(a new conversation)\x1b[0m")[0] is not None, t.seen)
+        t.type("/load nothing\r")
+        check("a red error", t.expect("\x1b[31mquern:\x1b[0m nothing")[0] is not None, t.seen)
+        t.type("\x04")
+        t.end()
+        t = Terminal(state, *GREEDY, NO_COLOR="", TERM="dumb")
+        check("no colour on a dumb terminal", "\x1b[32m" not in (t.expect("> ")[0] or "\x1b[32m"))
+        t.type("\x04")
+        t.end()
 
 
 # ---- Ctrl-C -----------------------------------------------------------------------------------------------------
@@ -338,6 +431,17 @@ def test_interrupt():
     with tempfile.TemporaryDirectory() as folder:
         make_model(folder)
         check_prompt("deep", folder, long)
+        for wait in (1, 2, 4, 8, 16): # until a token has come, on a busy machine, too
+            with subprocess.Popen([QUERN, "generate", "-m", folder, "-p", "hi", "--temp", "0", "--json"],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+                time.sleep(wait)
+                p.send_signal(signal.SIGINT)
+                out, err = p.communicate(timeout=60)
+            if p.returncode == 130 and out and json.loads(out)["generated_tokens"]:
+                break
+        got = json.loads(out or b"{}")
+        check("Ctrl-C under --json prints what there is", p.returncode == 130 and got.get("finish") == "cancelled"
+              and got["generated_tokens"] > 0 and got["text"] and err == b"quern: cancelled\n", (out, err))
         running, status, err, seconds = stop_after(0.8, "chat", "-m", folder, "--temp", "0",
                                                    stdin=(long + "\nho\n").encode())
         check("Ctrl-C in a pipe", running and status == 130, (running, status, err))
@@ -377,6 +481,9 @@ def main():
     test_turns()
     test_files()
     test_limits()
+    test_wrapping()
+    if os.environ.get("QUERN_LIBEDIT", "true") == "true":
+        test_completion()
     test_terminal(os.environ.get("QUERN_LIBEDIT", "true") == "true")
     test_interrupt()
     finish()
