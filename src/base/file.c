@@ -23,6 +23,8 @@ static qn_status fail_errno(qn_error *err, const char *path, const char *what)
         return qn__fail(err, QN_NOT_FOUND, "%s: no such file", path);
     if (code == ENOMEM)
         return qn__fail_memory(err, path);
+    if (code == EACCES)
+        return qn__fail(err, QN_IO, "%s: %s: this user has no permission to read it", path, what);
     return qn__fail(err, QN_IO, "%s: %s: %s", path, what, strerror(code));
 }
 

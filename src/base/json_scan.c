@@ -6,6 +6,7 @@
  */
 #include "base/json_scan.h"
 
+#include "base/recognize.h"
 #include "base/utf8.h"
 
 #include <stdarg.h>
@@ -74,6 +75,9 @@ static bool fail_syntax(qn__json_scan *scan, const char *expected)
         return false;
     if (scan->at == scan->end)
         return qn__json_scan_fail(scan, QN_FORMAT, "JSON ends where %s was expected", expected);
+    const char *is = qn__recognize_bytes(scan->begin, (size_t)(scan->end - scan->begin));
+    if (is)
+        return qn__json_scan_fail(scan, QN_UNSUPPORTED, "%s", is);
     char got[24];
     size_t n = (size_t)(scan->end - scan->at);
     qn__utf8_quote(got, sizeof got, scan->at, n < 16 ? n : 16);

@@ -11,6 +11,7 @@
  */
 #include "base/error.h"
 #include "base/file.h"
+#include "base/recognize.h"
 #include "cli/shared.h"
 
 #include <errno.h>
@@ -148,9 +149,12 @@ static qn_status locate_in_hub(const hub_name *name, char path[PATH_ROOM], qn_er
     if (read_commit(folder, name->revision, commit, &missing) != QN_OK)
         return qn__fail(err, missing.code, "%s; to fetch it: %s", missing.message, fetch);
     snprintf(path, PATH_ROOM, "%s/snapshots/%s", folder, commit);
-    if (!has_config(path))
-        return qn__fail(err, QN_NOT_FOUND, "%s: %s has no config.json; to fetch the model: %s",
-                        name->repository, path, fetch);
+    if (!has_config(path)) {
+        char found[240];
+        qn__recognize_directory(path, found, sizeof found);
+        return qn__fail(err, QN_NOT_FOUND, "%s: %s has no config.json%s%s; to fetch the model: %s",
+                        name->repository, path, found[0] ? "; " : "", found, fetch);
+    }
     return QN_OK;
 }
 
@@ -160,12 +164,20 @@ static qn_status locate_in_hub(const hub_name *name, char path[PATH_ROOM], qn_er
 static qn_status check_path(const char *path, qn_error *err)
 {
     struct stat info;
+    char found[240];
     if (!*path)
         return qn__fail(err, QN_INVALID, "the model's path is empty; " WHAT_M_TAKES);
     if (stat(path, &info) != 0)
         return qn__fail(err, QN_NOT_FOUND, "%s: %s; " WHAT_M_TAKES, path, strerror(errno));
-    if (S_ISDIR(info.st_mode) && !has_config(path) && !has_tokenizer(path))
-        return qn__fail(err, QN_NOT_FOUND, "%s/config.json: no such file; " WHAT_M_TAKES, path);
+    if (S_ISDIR(info.st_mode) && access(path, R_OK | X_OK) != 0 && errno == EACCES)
+        return qn__fail(err, QN_IO, "%s: this user has no permission to read the directory", path);
+    if (S_ISDIR(info.st_mode) && !has_config(path) && !has_tokenizer(path)) {
+        qn__recognize_directory(path, found, sizeof found);
+        return found[0]
+                   ? qn__fail(err, QN_NOT_FOUND, "%s/config.json: no such file; %s", path, found)
+                   : qn__fail(err, QN_NOT_FOUND, "%s/config.json: no such file; " WHAT_M_TAKES,
+                              path);
+    }
     return QN_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/recognize.h"
 #include "base/sized.h"
 #include "core/array.h"
 #include "core/device.h"
@@ -122,6 +123,21 @@ static qn_status load_decoder(qn_model *m, const char *path, const qn_model_opti
     return qn__decoder_load(&m->decoder, m->device, path, o->progress, o->progress_user, err);
 }
 
+/* A model is a directory; a file that is something else is called that. */
+static qn_status refuse_file(const char *path, qn_error *err)
+{
+    char first[QN__RECOGNIZE_BYTES];
+    qn__file file;
+    if (qn__file_open(&file, path, err) != QN_OK)
+        return err->code;
+    size_t n = file.size < sizeof first ? (size_t)file.size : sizeof first;
+    const char *is = qn__file_pread(&file, 0, first, n, NULL) == QN_OK ? qn__recognize_bytes(first, n) : NULL;
+    qn__file_close(&file);
+    return is ? qn__fail(err, QN_UNSUPPORTED, "%s: %s", path, is)
+              : qn__fail(err, QN_UNSUPPORTED, "%s is a file; give the model's directory (with config.json in it)",
+                         path);
+}
+
 qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                         const qn_model_options *given, qn_error *err)
 {
@@ -135,8 +151,7 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     if (qn__path_is_directory(path, &is_directory, err) != QN_OK)
         return err->code;
     if (!is_directory)
-        return qn__fail(err, QN_UNSUPPORTED,
-                        "%s is a file; give the model's directory (with config.json in it)", path);
+        return refuse_file(path, err);
     qn_model *m = calloc(1, sizeof *m);
     if (!m)
         return qn__fail_memory(err, "a model");

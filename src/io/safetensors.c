@@ -226,8 +226,8 @@ static qn_status fail_span(const char *path, const char *name, const data_span *
                         path, quoted, (unsigned long long)s->offset, (unsigned long long)at,
                         s->offset < at ? "tensors overlap" : "a hole");
     return qn__fail(err, QN_FORMAT,
-                    "%s: %s: data_offsets end at %llu, but the file has %llu bytes of data", path,
-                    quoted, (unsigned long long)(s->offset + s->size),
+                    "%s: %s: data_offsets end at %llu, but the file has %llu bytes of data (an "
+                    "interrupted download?)", path, quoted, (unsigned long long)(s->offset + s->size),
                     (unsigned long long)data_size);
 }
 
@@ -273,7 +273,7 @@ static qn_status load_safetensors(qn_tensors *reader, uint32_t file, qn_error *e
         return qn__fail(err, QN_FORMAT, "%s: header length %llu, expected 1..%u", path,
                         (unsigned long long)n, QN__SAFETENSORS_MAX_HEADER);
     if (n > f->size - 8)
-        return qn__fail(err, QN_FORMAT, "%s: header length %llu, but the file has %llu bytes", path,
+        return qn__fail(err, QN_FORMAT, "%s: header length %llu, but the file has %llu bytes (an interrupted download?)", path,
                         (unsigned long long)n, (unsigned long long)f->size);
     char *header = malloc((size_t)n);
     if (!header)

@@ -9,6 +9,7 @@
 #include "io/tensors.h"
 
 #include "base/checked.h"
+#include "base/recognize.h"
 #include "base/utf8.h"
 #include "io/safetensors.h"
 #include "io/safetensors_dtype.h"
@@ -173,6 +174,11 @@ static const qn__file_kind *find_kind(const qn__file *file, qn_error *err)
                  file->path, tar ? "tar" : "pickle");
         return NULL;
     }
+    const char *is = qn__recognize_bytes(magic, n < QN__RECOGNIZE_BYTES ? n : QN__RECOGNIZE_BYTES);
+    if (is) {
+        qn__fail(err, QN_UNSUPPORTED, "%s: %s", file->path, is);
+        return NULL;
+    }
     return &qn__safetensors_kind;
 }
 
@@ -230,6 +236,10 @@ static qn_status load_directory(qn_tensors *t, const char *directory, qn_error *
         free(real);
         return status;
     }
+    char found[240];
+    qn__recognize_directory(directory, found, sizeof found);
+    if (found[0])
+        return qn__fail(err, QN_NOT_FOUND, "%s: there are no weights; %s", directory, found);
     return qn__fail(err, QN_NOT_FOUND, "%s: neither %s nor %s, %s, %s, %s or %s is there",
                     directory, names[0], names[1], names[2], names[3], names[4], names[5]);
 }

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/recognize.h"
 #include "base/utf8.h"
 #include "text/template.h"
 
@@ -111,7 +112,11 @@ static qn_status read_jinja(qn__template_set *set, const char *directory, const 
     char *source, *path = optional_file(directory, file, err);
     size_t n;
     if (path && qn__file_read(path, QN__LARGEST_TEMPLATE, &source, &n, err) == QN_OK) {
-        add_template(set, path, name, source, n, err);
+        const char *is = qn__recognize_bytes(source, n);
+        if (is)
+            qn__fail(err, QN_UNSUPPORTED, "%s: %s", path, is);
+        else
+            add_template(set, path, name, source, n, err);
         free(source);
     }
     free(path);

@@ -7,6 +7,7 @@
 #include "text/tokenizer.h"
 
 #include "base/file.h"
+#include "base/recognize.h"
 #include "base/utf8.h"
 
 #include <stdatomic.h>
@@ -107,8 +108,10 @@ static qn_status read_tokenizer(qn_tokenizer *tokenizer, const char *directory, 
     if (status != QN_OK)
         return status;
     bool spm = is_spm_name(path);
-    status = spm ? qn__spm_parse(tokenizer, path, text, size, err)
-                 : qn__tokenizer_parse(tokenizer, path, text, size, err);
+    const char *is = qn__recognize_bytes(text, size);
+    status = is    ? qn__fail(err, QN_UNSUPPORTED, "%s: %s", path, is)
+             : spm ? qn__spm_parse(tokenizer, path, text, size, err)
+                   : qn__tokenizer_parse(tokenizer, path, text, size, err);
     free(text);
     if (status == QN_OK && spm && tokenizer->bos >= 0)
         tokenizer->prefix[tokenizer->n_prefix++] = tokenizer->bos;

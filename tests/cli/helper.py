@@ -9,10 +9,10 @@ SOURCE = os.environ.get("QUERN_SOURCE", os.path.join(os.path.dirname(__file__), 
 failures, count = [], [0]
 
 
-def run(*args, stdin=b"", stdout=subprocess.PIPE, shell=None, env=None):
+def run(*args, stdin=b"", stdout=subprocess.PIPE, shell=None, env=None, user=None):
     command = shell if shell else [QUERN, *args]
     done = subprocess.run(command, shell=bool(shell), input=stdin, stdout=stdout, stderr=subprocess.PIPE,
-                          timeout=120, env=env)
+                          timeout=120, env=env, user=user)
     return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
 
 

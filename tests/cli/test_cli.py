@@ -10,6 +10,7 @@ to standard output alone. Ends like cmocka, so that scripts/run-tests counts the
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -102,6 +103,76 @@ def test_models():
         refused("no tokenizer", generate("-p", "x", "-m", TINY), 1, "tokenizer.json")
     refused("model is nothing", generate("-p", "x", "-m", ""), 1, "path is empty", "-m takes")
     refused("device", generate("-p", "x", "--device", "abacus"), 1, "abacus", "cpu")
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 5\n"
+
+
+def test_what_files_are():
+    """A file of another kind in the place of a model's is named as what it is, with what to do."""
+    kinds = {"Git LFS pointer": (LFS, "git lfs pull"), "GGUF file": (b"GGUF\3\0\0\0" + bytes(80), "safetensors"),
+             "GGML file": (b"tjgg" + bytes(80), "safetensors"), "web page": (b"<!DOCTYPE html><html>", "login"),
+             "message of the Hugging Face hub": (b"Entry not found", "hf auth login"),
+             "compressed by gzip": (b"\x1f\x8b\x08" + bytes(80), "unpack"), "HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(80), "safetensors"),
+             "a download that was interrupted": (bytes(4096), "fetch it again")}
+    with tempfile.TemporaryDirectory() as d:
+        model = os.path.join(d, "model")
+        shutil.copytree(os.path.join(SOURCE, "models/demo"), model)
+        for what, (text, advice) in kinds.items():
+            for name in ("config.json", "model.safetensors", "tokenizer.json", "generation_config.json"):
+                path = os.path.join(model, name)
+                with open(path, "rb") as f:
+                    kept = f.read()
+                with open(path, "wb") as f:
+                    f.write(text)
+                refused(f"{name} is {what}", generate("-p", "x", "-m", model), 1, path, what, advice)
+                with open(path, "wb") as f:
+                    f.write(kept)
+            lone = os.path.join(d, "lone")
+            with open(lone, "wb") as f:
+                f.write(text)
+            refused(f"-m of {what}", generate("-p", "x", "-m", lone), 1, lone, what, advice)
+            refused(f"tokenize -m of {what}", run("tokenize", "-p", "x", "-m", lone), 1, lone, what, advice)
+        with open(os.path.join(model, "chat_template.jinja"), "wb") as f:
+            f.write(LFS)
+        refused("a template is a pointer", generate("-p", "x", "-m", model), 1, "chat_template.jinja", "Git LFS pointer")
+        os.remove(os.path.join(model, "chat_template.jinja"))
+        weights = os.path.join(model, "model.safetensors")
+        for size in (os.path.getsize(weights) - 1, 200000, 1000):
+            os.truncate(weights, size)
+            refused(f"weights of {size} bytes", generate("-p", "x", "-m", model), 1, weights, "interrupted download?")
+        os.remove(weights)
+        for name, what in (("model.Q4_K_M.gguf", "GGUF"), ("model.safetensors.part", "interrupted"), ("model.onnx", "not supported"),
+                           (".cache/huggingface/download/model.safetensors.ab.incomplete", "interrupted")):
+            path = os.path.join(model, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            open(path, "w").close()
+            refused(f"only {name}", generate("-p", "x", "-m", model), 1, model, os.path.basename(name), what)
+            os.remove(path)
+        folder = os.path.join(d, "gguf")
+        os.mkdir(folder)
+        open(os.path.join(folder, "m.gguf"), "w").close()
+        refused("a folder of GGUF", run("info", "-m", folder), 1, "config.json", "m.gguf is a GGUF file")
+
+
+def test_permissions():
+    """Files that are there and that this user may not read; as root another user is tried."""
+    nobody = 65534 if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory() as d:
+        quern, model = os.path.join(d, "quern"), os.path.join(d, "model")
+        shutil.copy(QUERN, quern)
+        shutil.copytree(os.path.join(SOURCE, "models/demo"), model)
+        os.chmod(d, 0o755)
+        os.chmod(model, 0o755)
+        ask = lambda: run(shell=f"exec '{quern}' generate -p x -m '{model}' -n 1 </dev/null", user=nobody)
+        check("another user runs it", ask()[0] == 0, ask())
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            os.chmod(os.path.join(model, name), 0o000)
+            refused(f"{name} is unreadable", ask(), 1, os.path.join(model, name), "no permission")
+            os.chmod(os.path.join(model, name), 0o644)
+        os.chmod(model, 0o600)
+        refused("the folder is unreadable", ask(), 1, model, "no permission")
+        os.chmod(model, 0o755)
 
 
 def test_prompts():
@@ -420,7 +491,7 @@ def test_kernels():
 
 
 def main():
-    for test in (test_usage, test_words_of_others, test_table, test_models, test_hub, test_prompts, test_rotate, test_output, test_tokenize,
+    for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_permissions, test_hub, test_prompts, test_rotate, test_output, test_tokenize,
                  test_template, test_info, test_kernels):
         test()
     finish()
