@@ -207,6 +207,12 @@ QN_API qn_status qn_chat_choose(qn_chat *chat, const char *name, qn_error *err);
  * also where the model's configuration names others. Returns how many there are. */
 QN_API size_t qn_chat_ends(const qn_chat *chat, int32_t *ids, size_t capacity);
 
+/* Appends the conversation as ids: by the model's own template, or where it has none by the built-in format that
+ * its vocabulary fits (qn_chat_encode). With add_prompt the header of the assistant's turn follows. Messages are
+ * data: no text of theirs becomes a control token. What else a template may be given needs qn_chat_render_ids. */
+QN_API qn_status qn_chat_apply(const qn_chat *chat, const qn_chat_message *messages, size_t n,
+                               bool add_prompt, qn_tokens *out, qn_error *err);
+
 /* Appends the ids of a chat: a JSON object with messages, maybe tools, documents,
  * add_generation_prompt and the template's own variables. Control tokens (special ones, and added
  * ones that the template's source mentions) match only in what the template wrote, never in the

@@ -9,6 +9,7 @@
  * the control token that follows it is one. generation_config.json should name it, but is missing
  * or wrong in many repacked models.
  */
+#include "text/chat_messages.h"
 #include "text/chat_templates.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
@@ -271,5 +272,18 @@ qn_status qn_chat_render_ids(const qn_chat *chat, const char *json, size_t n, un
     }
     qn_text_free(&text);
     qn_spans_free(&data);
+    return status;
+}
+
+qn_status qn_chat_apply(const qn_chat *chat, const qn_chat_message *messages, size_t n,
+                        bool add_prompt, qn_tokens *out, qn_error *err)
+{
+    qn_text json = {0};
+    if (!qn_chat_has_template(chat))
+        return qn_chat_encode(chat->tokenizer, messages, n, add_prompt, out, err);
+    qn_status status = qn__chat_messages_json(messages, n, add_prompt, &json, err);
+    if (status == QN_OK)
+        status = qn_chat_render_ids(chat, json.data, json.n, 0, out, err);
+    qn_text_free(&json);
     return status;
 }
