@@ -32,10 +32,12 @@ demo: $(BUILD)/build.ninja listed ## build the command, and let the built-in mod
 
 test: setup-tests all sanitized ## every test, also under AddressSanitizer and UBSan
 	@scripts/check-includes
+	@scripts/check-names
 	@QUERN_FUZZ_SECONDS=$${QUERN_FUZZ_SECONDS:-15} scripts/run-tests $(BUILD) $(SANITIZED)
 
 check: all ## the quick tests
 	@scripts/check-includes
+	@scripts/check-names
 	@scripts/run-tests --quick $(BUILD)
 
 check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -67,7 +69,10 @@ bench: setup all ## speeds against the machine's limits and llama.cpp (installs 
 	@bench/run
 
 fmt: ## format the C sources
-	@git ls-files '*.c' '*.h' '*.inl' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.inl' | xargs clang-format-14 -i
+
+check-format: ## whether they are formatted
+	@scripts/check-format
 
 new-op: ## NAME=...: a new operation with its test (KIND=elementwise or kernel)
 	@scripts/new-op "$(NAME)" $(KIND)
@@ -114,6 +119,6 @@ clean: ## remove the build folders
 	@rm -rf $(BUILD) $(SANITIZED) $(THREADED) $(CLANG) $(ARM) $(ARM)-root build-faults build-faults-2
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 
-.PHONY: all setup setup-tests demo test check check-asan check-tsan check-clang check-arm faults fuzz bench fmt new-op new-model install sanitized clean help listed
+.PHONY: all setup setup-tests demo test check check-asan check-tsan check-clang check-arm faults fuzz bench fmt check-format new-op new-model install sanitized clean help listed

@@ -41,7 +41,7 @@ static qn_status encode_prompt(const loaded *l, const arguments *a, const char *
 /* ---- output ------------------------------------------------------------------------------------------------ */
 
 /* `cancelled`: by Ctrl-C; what came before is there. */
-static void print_json(const reply *r, double load, bool cancelled)
+static void print_result(const reply *r, double load, bool cancelled)
 {
     const qn_metrics *m = &r->metrics;
     printf("{\"text\":");
@@ -91,7 +91,7 @@ static int answer(const arguments *a, const loaded *l, qn_session *session, cons
         putchar('\n');
     int code = status == QN_OK ? 0 : failed(&err);
     if (a->json && (status == QN_OK || status == QN_CANCELLED))
-        print_json(&r, l->seconds, status == QN_CANCELLED);
+        print_result(&r, l->seconds, status == QN_CANCELLED);
     if ((isatty(STDERR_FILENO) || a->verbose) && code != 1)
         reply_print_speed(&r.metrics, 0);
     if (a->verbose)

@@ -26,7 +26,7 @@ static void print_word(const char *word, size_t n, bool first)
 }
 
 /* Text from the tables, filled; without blank lines. */
-static void print_text(const char *text)
+static void print_filled(const char *text)
 {
     size_t column = 0;
     while (*(text += strspn(text, " \n"))) {
@@ -60,7 +60,7 @@ static void print_option(const option *o)
     if (o->argument)
         printf(" Ar %s", o->argument);
     putchar('\n');
-    print_text(o->help);
+    print_filled(o->help);
 }
 
 static void print_options(const command *c)
@@ -83,7 +83,7 @@ static void print_chat_commands(void)
         if (h[i].form[name])
             printf(" Ar %s", h[i].form + name + 1);
         putchar('\n');
-        print_text(h[i].help);
+        print_filled(h[i].help);
     }
     printf(".El\n");
 }
@@ -91,20 +91,20 @@ static void print_chat_commands(void)
 static void print_environment(void)
 {
     printf(".Sh ENVIRONMENT\n.Bl -tag -width Ds\n.It Ev HF_HUB_CACHE , Ev HF_HOME\n");
-    print_text(
+    print_filled(
         "Where models named org/name are looked for: the first, else hub in the second, else "
         "~/.cache/huggingface/hub. Nothing is ever fetched.");
     printf(".It Ev QN_CPU\n");
-    print_text("The instruction set tier to use: ref, avx2 or avx512.");
+    print_filled("The instruction set tier to use: ref, avx2 or avx512.");
     printf(".It Ev NO_COLOR\n");
-    print_text("If it is set and not empty, nothing is coloured.");
+    print_filled("If it is set and not empty, nothing is coloured.");
     printf(".El\n");
 }
 
 static void print_history_file(void)
 {
     printf(".Sh FILES\n.Bl -tag -width Ds\n.It Pa $XDG_STATE_HOME/quern/history\n");
-    print_text("Lines typed before, at most 1000, readable by their owner alone; without "
+    print_filled("Lines typed before, at most 1000, readable by their owner alone; without "
                "XDG_STATE_HOME it lies "
                "in ~/.local/state.");
     printf(".El\n");
@@ -125,7 +125,7 @@ static void print_head(const char *name, const char *summary)
 static void print_exit_status(void)
 {
     printf(".Sh EXIT STATUS\n");
-    print_text("0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.");
+    print_filled("0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.");
 }
 
 static void print_command_page(const command *c)
@@ -137,10 +137,10 @@ static void print_command_page(const command *c)
     if (c->user.operand)
         printf(".Op Ar %s\n", c->user.operand);
     printf(".Sh DESCRIPTION\n");
-    print_text(c->description);
+    print_filled(c->description);
     if (c->more) {
         printf(".Pp\n");
-        print_text(c->more);
+        print_filled(c->more);
     }
     print_options(c);
     if (c->user.of & OF_CHAT)
@@ -156,13 +156,13 @@ static void print_overview_page(void)
 {
     print_head("quern", "run language models");
     printf(".Sh SYNOPSIS\n.Nm\n.Ar command\n.Op Ar options\n.Nm\n.Fl -version\n.Sh DESCRIPTION\n");
-    print_text("Loads a model from a Hugging Face model directory and runs it on this machine. "
+    print_filled("Loads a model from a Hugging Face model directory and runs it on this machine. "
                "Without one a "
                "small built-in model answers.");
     printf(".Sh COMMANDS\n.Bl -tag -width Ds\n");
     for (size_t i = 0; i < n_commands; i++) {
         printf(".It Xr quern-%s 1\n", commands[i].user.name);
-        print_text(commands[i].summary);
+        print_filled(commands[i].summary);
     }
     printf(".El\n");
     print_environment();
