@@ -22,10 +22,10 @@ bool qn__is_contiguous(int ndim, const int64_t *shape, const int64_t *stride)
 
 void qn__row_major(int ndim, const int64_t *shape, int64_t *stride)
 {
-    int64_t n = 1;
+    uint64_t n = 1; /* wraps for sizes that no array has, which are found when a node is made of them */
     for (int i = ndim - 1; i >= 0; i--) {
-        stride[i] = n;
-        n *= shape[i];
+        stride[i] = (int64_t)n;
+        n *= (uint64_t)shape[i];
     }
 }
 
