@@ -76,7 +76,7 @@ typedef struct qn_session qn_session;
 
 typedef struct qn_session_options {
     size_t size;           /* sizeof(qn_session_options) */
-    int64_t context;       /* positions at most; 0: the model's */
+    int64_t context;       /* positions at most; 0: the model's, more: the log warns */
     int64_t prefill_chunk; /* tokens evaluated at once; 0: 512. Does not change a bit of the result. */
     int batch;             /* sequences in lockstep; 0: 1 */
     const qn_flag *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */

@@ -126,10 +126,14 @@ static bool show_load(void *user, uint64_t done, uint64_t total)
     return !atomic_load(&interrupted);
 }
 
+/* Warnings always, the rest with --verbose. */
 static void log_line(void *user, qn_log_level level, const char *line)
 {
-    (void)user, (void)level;
-    fprintf(stderr, "%s\n", line);
+    const arguments *a = user;
+    if (level >= QN_LOG_WARN)
+        fprintf(stderr, "quern: warning: %s\n", line);
+    else if (a->verbose)
+        fprintf(stderr, "%s\n", line);
 }
 
 int open_loaded(loaded *l, const arguments *a, bool describe)
@@ -139,7 +143,7 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
     l->model = NULL;
     qn_device_options device_options = {.size = sizeof device_options,
                                         .threads = a->threads > 0 ? (int)a->threads : 0,
-                                        .log = a->verbose ? log_line : NULL};
+                                        .log = log_line, .log_user = (void *)a};
     int shown = -1;
     qn_model_options options = {.size = sizeof options, .progress = show_load,
                                 .progress_user = &shown, .no_weights = describe,

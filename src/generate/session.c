@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions: a model with a KV cache. One scope a step; the graph of a step is recorded anew each time
- * and finds its plan again, so there is no second way of running a model.
+ * Sessions: a model with a KV cache. One scope a step; the graph of a step is recorded anew each
+ * time and finds its plan again, so there is no second way of running a model.
  *
- * A call that fails leaves the session's tokens as they were: the cache still has their keys and values,
- * or, where sliding layers had to give some up (a rewind, too, can ask for those), the next call runs the
- * tokens again, which is why such sessions remember them.
+ * A call that fails leaves the session's tokens as they were: the cache still has their keys and
+ * values, or, where sliding layers had to give some up (a rewind, too, can ask for those), the next
+ * call runs the tokens again, which is why such sessions remember them.
  */
 #include "base/error.h"
 #include "base/sized.h"
+#include "core/device.h"
 #include "core/scope.h"
 #include "generate/session.h"
 
@@ -19,18 +20,18 @@ enum { PREFILL_CHUNK = 512, MOST_POSITIONS = 1 << 30 };
 struct qn_session {
     qn_model *model;
     qn__cache cache;
-    int64_t length;        /* tokens taken; the cache has so many positions, or fewer: see catch_up */
-    int64_t context;       /* tokens that it takes */
+    int64_t length;  /* tokens taken; the cache has so many positions, or fewer: see catch_up */
+    int64_t context; /* tokens that it takes */
     int64_t chunk, batch;
-    bool remembers;        /* some layer's cache is a ring */
-    int32_t *ids;          /* [batch, room], where it remembers */
+    bool remembers; /* some layer's cache is a ring */
+    int32_t *ids;   /* [batch, room], where it remembers */
     int64_t room;
     const qn_flag *cancel;
     void (*progress)(void *user, int64_t done, int64_t total);
     void *progress_user;
-    float *logits;      /* [batch, vocab] */
+    float *logits; /* [batch, vocab] */
     bool has_logits;
-    qn_array *token;    /* i32 [1, 1], retained: the greedy choice, on the device */
+    qn_array *token; /* i32 [1, 1], retained: the greedy choice, on the device */
     int32_t token_value;
 };
 
@@ -38,14 +39,17 @@ static qn_status check_options(const qn_session_options *o, qn_error *err)
 {
     if (o->context < 0 || o->context > MOST_POSITIONS || o->prefill_chunk < 0 || o->batch < 0 ||
         o->batch > 1024)
-        return qn__fail(err, QN_INVALID, "session: context %lld, chunk %lld or batch %d is out of "
-                        "range", (long long)o->context, (long long)o->prefill_chunk, o->batch);
+        return qn__fail(err, QN_INVALID,
+                        "session: context %lld, chunk %lld or batch %d is out of "
+                        "range",
+                        (long long)o->context, (long long)o->prefill_chunk, o->batch);
     return QN_OK;
 }
 
-/* The windows of sliding layers; with `limit`, every layer sees that many positions at most, of which those
- * that do not slide keep the first `keep`. */
-static void set_windows(qn_session *session, const qn__decoder_config *c, int64_t limit, int64_t keep)
+/* The windows of sliding layers; with `limit`, every layer sees that many positions at most, of
+ * which those that do not slide keep the first `keep`. */
+static void set_windows(qn_session *session, const qn__decoder_config *c, int64_t limit,
+                        int64_t keep)
 {
     for (int i = 0; i < c->n_layers; i++) {
         int64_t window = c->layer[i].sliding ? c->window : 0;
@@ -62,8 +66,10 @@ static void set_windows(qn_session *session, const qn__decoder_config *c, int64_
 static qn_status begin_cache(qn_session *session, const qn__decoder_config *c, int64_t limit,
                              int64_t keep, qn_error *err)
 {
-    qn__cache_shape shape = {.n_layers = (int)c->n_layers, .batch = session->batch,
-                             .heads = c->n_kv_heads, .key_dim = c->head_dim,
+    qn__cache_shape shape = {.n_layers = (int)c->n_layers,
+                             .batch = session->batch,
+                             .heads = c->n_kv_heads,
+                             .key_dim = c->head_dim,
                              .value_dim = c->head_dim,
                              .dtype = c->dtype == QN_BF16 ? QN_BF16 : QN_F32};
     if (qn__cache_begin(&session->cache, &shape, err) != QN_OK)
@@ -77,6 +83,8 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
 {
     qn_session_options given, *o = &given;
     const qn__decoder_config *c = &model->decoder.config;
+    qn_error local = {0};
+    err = err ? err : &local;
     *out = NULL;
     qn_status status = qn__sized_in(&given, sizeof given, options, "qn_session_options", err);
     if (status == QN_OK)
@@ -87,10 +95,16 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
         return qn__fail(err, QN_STATE, "the model was opened without its weights");
     int64_t limit = o->context ? o->context : c->max_positions;
     if (o->keep < 0 || o->keep > QN__PINNED || (o->keep && (!o->rotate || o->keep >= limit)))
-        return qn__fail(err, QN_INVALID,
-                        "session: keep %lld; a rotating session keeps 0 to %d first tokens, fewer than its "
-                        "context of %lld",
-                        (long long)o->keep, QN__PINNED, (long long)limit);
+        return qn__fail(
+            err, QN_INVALID,
+            "session: keep %lld; a rotating session keeps 0 to %d first tokens, fewer than its "
+            "context of %lld",
+            (long long)o->keep, QN__PINNED, (long long)limit);
+    if (limit > c->max_positions)
+        qn__log(model->device, QN_LOG_WARN,
+                "a context of %lld positions is longer than the %lld that the model was "
+                "trained for; text beyond those may be poor",
+                (long long)limit, (long long)c->max_positions);
     qn_session *session = calloc(1, sizeof *session);
     if (!session)
         return qn__fail_memory(err, "a session");
@@ -125,7 +139,8 @@ void qn_session_close(qn_session *session)
     free(session);
 }
 
-/* ---- one step -------------------------------------------------------------------------------------------- */
+/* ---- one step
+ * -------------------------------------------------------------------------------------------- */
 
 /* Evaluates the cache's targets and `result` (which may be NULL) and commits. */
 static qn_status run_step(qn_session *session, qn_scope *s, qn_array *result)
@@ -150,8 +165,8 @@ static qn_array *last_position(qn_scope *s, qn_array *hidden)
     return qn_slice(s, hidden, 1, -1, INT64_MAX, 1);
 }
 
-/* Tokens ids[b * stride + 0 .. n) of each sequence. What of the logits is wanted: none, those of the
- * last token (into session->logits), or all ([batch, n, vocab] rows `row` apart, into out). */
+/* Tokens ids[b * stride + 0 .. n) of each sequence. What of the logits is wanted: none, those of
+ * the last token (into session->logits), or all ([batch, n, vocab] rows `row` apart, into out). */
 static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stride, int64_t n,
                             bool last, float *out, size_t out_stride, qn_error *err)
 {
@@ -198,7 +213,8 @@ static qn_status check_tokens(const qn_session *session, const int32_t *ids, siz
     return QN_OK;
 }
 
-/* Keeps n tokens of each sequence behind those that count; they count when session->length says so. */
+/* Keeps n tokens of each sequence behind those that count; they count when session->length says so.
+ */
 static qn_status remember(qn_session *session, const int32_t *ids, int64_t n, qn_error *err)
 {
     int64_t want = session->length + n;
@@ -290,7 +306,8 @@ qn_status qn_session_score(qn_session *session, const int32_t *ids, size_t n, fl
     return run_chunks(session, ids, n, out, err);
 }
 
-/* ---- greedy, on the device --------------------------------------------------------------------------------- */
+/* ---- greedy, on the device
+ * --------------------------------------------------------------------------------- */
 
 /* The token array: what the last step left on the device, or a new one. */
 static qn_array *take_token(qn_scope *s, qn_session *session, int32_t token)
@@ -334,7 +351,9 @@ qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *ne
     return conclude(session, 1, status);
 }
 
-/* ---- queries ----------------------------------------------------------------------------------------------- */
+/* ---- queries
+ * -----------------------------------------------------------------------------------------------
+ */
 
 const float *qn_session_logits(const qn_session *session)
 {

@@ -70,7 +70,8 @@ qn_status qn__config_common(const qn__json_at *c, qn__decoder_config *o, qn_erro
                              "%lld",
                              (long long)o->n_heads, (long long)o->n_kv_heads);
     if (o->head_dim % 2)
-        return qn__json_fail(c, QN_FORMAT, err, "head_dim %lld is odd, rotary embedding needs pairs",
+        return qn__json_fail(c, QN_FORMAT, err,
+                             "head_dim %lld is odd, rotary embedding needs pairs",
                              (long long)o->head_dim);
     if (o->n_heads * o->head_dim > MOST_WIDTH)
         return qn__json_fail(c, QN_LIMIT, err, "%lld heads of %lld exceed the limit of %d in all",
@@ -81,30 +82,43 @@ qn_status qn__config_common(const qn__json_at *c, qn__decoder_config *o, qn_erro
     return status == QN_OK ? qn__json_opt_bool(c, "tie_word_embeddings", &o->tied, err) : status;
 }
 
-static qn_status read_llama3(const qn__json_at *r, qn__rope_config *rope, qn_error *err)
+/* original_max_position_embeddings: what *rope has already, from beside the object, counts before
+ * the object's own; `positions`, max_position_embeddings, where there is neither. */
+static qn_status read_original(const qn__json_at *r, int64_t positions, qn__rope_config *rope,
+                               qn_error *err)
 {
-    rope->kind = QN__ROPE_LLAMA3;
-    if (qn__json_get_number(r, "low_freq_factor", 1e-6, 1e6, &rope->low, err) != QN_OK ||
-        qn__json_get_number(r, "high_freq_factor", 1e-6, 1e6, &rope->high, err) != QN_OK ||
-        qn__json_get_number(r, "original_max_position_embeddings", 1, 1e9,
-                            &rope->original_positions, err) != QN_OK)
+    double own = (double)positions;
+    if (qn__json_opt_number(r, "original_max_position_embeddings", 1, 1e9, &own, err) != QN_OK)
         return err->code;
-    if (rope->high <= rope->low)
-        return qn__json_fail(r, QN_FORMAT, err, "high_freq_factor %g must exceed low_freq_factor %g",
-                             rope->high, rope->low);
+    if (rope->original_positions == 0)
+        rope->original_positions = own;
     return QN_OK;
 }
 
-/* original_max_position_embeddings is max_position_embeddings where absent; a null factor is what lies between
- * the two. */
-static qn_status read_yarn(const qn__json_at *r, int64_t positions, qn__rope_config *rope, qn_error *err)
+static qn_status read_llama3(const qn__json_at *r, int64_t positions, qn__rope_config *rope,
+                             qn_error *err)
+{
+    if (qn__json_get_number(r, "low_freq_factor", 1e-6, 1e6, &rope->low, err) != QN_OK ||
+        qn__json_get_number(r, "high_freq_factor", 1e-6, 1e6, &rope->high, err) != QN_OK ||
+        read_original(r, positions, rope, err) != QN_OK)
+        return err->code;
+    if (rope->high <= rope->low)
+        return qn__json_fail(r, QN_FORMAT, err,
+                             "high_freq_factor %g must exceed low_freq_factor %g", rope->high,
+                             rope->low);
+    return QN_OK;
+}
+
+/* A null factor is what lies between max_position_embeddings and the original ones. transformers
+ * does not read attn_factor, which DeepSeek's R1-0528-Qwen3-8B has: nor is it read here, and the
+ * log says so. */
+static qn_status read_yarn(const qn__json_at *r, int64_t positions, qn__rope_config *rope,
+                           qn_error *err)
 {
     double mscale = 0, mscale_all = 0;
     bool truncate = true;
-    rope->kind = QN__ROPE_YARN;
-    rope->original_positions = (double)positions;
-    if (qn__json_opt_number(r, "original_max_position_embeddings", 1, 1e9, &rope->original_positions,
-                            err) != QN_OK)
+    rope->unread_factor = cJSON_HasObjectItem(r->node, "attn_factor");
+    if (read_original(r, positions, rope, err) != QN_OK)
         return err->code;
     rope->factor = (double)positions / rope->original_positions;
     if (!cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(r->node, "factor")) &&
@@ -127,12 +141,33 @@ static qn_status read_yarn(const qn__json_at *r, int64_t positions, qn__rope_con
     return QN_OK;
 }
 
+static qn_status kind_named(const qn__json_at *r, const char *type, qn__rope_config *rope,
+                            qn_error *err)
+{
+    static const char *const types[] = {[QN__ROPE_DEFAULT] = "default",
+                                        [QN__ROPE_LINEAR] = "linear",
+                                        [QN__ROPE_LLAMA3] = "llama3",
+                                        [QN__ROPE_YARN] = "yarn"};
+    for (int kind = 0; kind <= QN__ROPE_YARN; kind++)
+        if (!strcmp(type, types[kind])) {
+            rope->kind = (qn__rope_kind)kind;
+            return QN_OK;
+        }
+    return qn__json_fail(r, QN_UNSUPPORTED, err,
+                         "rope type \"%s\"; supported are default, linear, llama3 and yarn", type);
+}
+
 qn_status qn__config_rope_object(const qn__json_at *r, int64_t positions, qn__rope_config *rope,
                                  qn_error *err)
 {
     if (!cJSON_IsObject(r->node))
         return qn__json_fail(r, QN_FORMAT, err, "is not an object");
-    const char *type = "default";
+    if (cJSON_HasObjectItem(r->node, "full_attention") ||
+        cJSON_HasObjectItem(r->node, "sliding_attention"))
+        return qn__json_fail(r, QN_UNSUPPORTED, err,
+                             "an object for each kind of layer; this family has one "
+                             "for all of them");
+    const char *type = NULL;
     double part = 1;
     if (qn__json_opt_number(r, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK ||
         qn__json_opt_number(r, "partial_rotary_factor", 0, 1, &part, err) != QN_OK ||
@@ -140,32 +175,42 @@ qn_status qn__config_rope_object(const qn__json_at *r, int64_t positions, qn__ro
         qn__json_opt_string(r, "rope_type", &type, err) != QN_OK)
         return err->code;
     if (part != 1)
-        return qn__json_fail(r, QN_UNSUPPORTED, err, "partial_rotary_factor %g; supported is 1", part);
-    if (!strcmp(type, "default"))
+        return qn__json_fail(r, QN_UNSUPPORTED, err, "partial_rotary_factor %g; supported is 1",
+                             part);
+    if (type && kind_named(r, type, rope, err) != QN_OK)
+        return err->code;
+    if (rope->kind == QN__ROPE_DEFAULT)
         return QN_OK;
-    if (!strcmp(type, "yarn"))
+    if (rope->kind == QN__ROPE_YARN)
         return read_yarn(r, positions, rope, err);
-    if (strcmp(type, "linear") && strcmp(type, "llama3"))
-        return qn__json_fail(r, QN_UNSUPPORTED, err,
-                             "rope type \"%s\"; supported are default, linear, llama3 and yarn", type);
     if (qn__json_get_number(r, "factor", 1e-6, 1e6, &rope->factor, err) != QN_OK)
         return err->code;
-    rope->kind = QN__ROPE_LINEAR;
-    return strcmp(type, "llama3") ? QN_OK : read_llama3(r, rope, err);
+    return rope->kind == QN__ROPE_LLAMA3 ? read_llama3(r, positions, rope, err) : QN_OK;
 }
 
+/* Whether `key` is there and says anything: an empty object does not. */
+static bool find_filled(const qn__json_at *c, const char *key, qn__json_at *at)
+{
+    return qn__json_find(c, key, at) && !(cJSON_IsObject(at->node) && !at->node->child);
+}
+
+/* Where there are both, rope_scaling counts and all of rope_parameters is left out, as in
+ * transformers. */
 qn_status qn__config_rope(const qn__json_at *c, double default_theta, int64_t positions,
                           qn__rope_config *rope, qn_error *err)
 {
     *rope = (qn__rope_config){.theta = default_theta, .factor = 1};
     double part = 1;
     if (qn__json_opt_number(c, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK ||
-        qn__json_opt_number(c, "partial_rotary_factor", 0, 1, &part, err) != QN_OK)
+        qn__json_opt_number(c, "partial_rotary_factor", 0, 1, &part, err) != QN_OK ||
+        qn__json_opt_number(c, "original_max_position_embeddings", 1, 1e9,
+                            &rope->original_positions, err) != QN_OK)
         return err->code;
     if (part != 1)
-        return qn__json_fail(c, QN_UNSUPPORTED, err, "partial_rotary_factor %g; supported is 1", part);
+        return qn__json_fail(c, QN_UNSUPPORTED, err, "partial_rotary_factor %g; supported is 1",
+                             part);
     qn__json_at r;
-    if (!qn__json_find(c, "rope_parameters", &r) && !qn__json_find(c, "rope_scaling", &r))
+    if (!find_filled(c, "rope_scaling", &r) && !find_filled(c, "rope_parameters", &r))
         return QN_OK;
     return qn__config_rope_object(&r, positions, rope, err);
 }
@@ -178,7 +223,8 @@ qn_status qn__config_nullable(const qn__json_at *c, const char *key, double leas
     return qn__json_opt_number(c, key, least, most, out, err);
 }
 
-/* ---- sliding layers ---------------------------------------------------------------------------------------- */
+/* ---- sliding layers
+ * ---------------------------------------------------------------------------------------- */
 
 static qn_status read_layer_type(const qn__json_at *at, qn__decoder_config *o, qn_error *err)
 {
@@ -210,9 +256,10 @@ static qn_status read_layer_types(const qn__json_at *list, qn__decoder_config *o
                 return err->code;
             n++;
         } while (qn__json_next(&at));
-    return n == o->n_layers ? QN_OK
-                            : qn__json_fail(list, QN_FORMAT, err, "has %lld entries for %lld layers",
-                                            (long long)n, (long long)o->n_layers);
+    return n == o->n_layers
+               ? QN_OK
+               : qn__json_fail(list, QN_FORMAT, err, "has %lld entries for %lld layers",
+                               (long long)n, (long long)o->n_layers);
 }
 
 qn_status qn__config_sliding(const qn__json_at *c, int64_t absent, qn__decoder_config *o,
@@ -243,7 +290,8 @@ qn_status qn__config_qwen_sliding(const qn__json_at *c, qn__decoder_config *o, q
     return qn__json_find(c, "layer_types", &types) ? read_layer_types(&types, o, err) : QN_OK;
 }
 
-/* ---- what is not supported ------------------------------------------------------------------------------- */
+/* ---- what is not supported
+ * ------------------------------------------------------------------------------- */
 
 const char *const qn__names_of_silu[] = {"silu", "swish", NULL};
 

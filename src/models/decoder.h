@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One transformer decoder, driven by a description. A family file (families/llama.c ...) fills the description
- * from config.json and says how its weights are named; everything else is here.
+ * One transformer decoder, driven by a description. A family file (families/llama.c ...) fills the
+ * description from config.json and says how its weights are named; everything else is here.
  */
 #ifndef QN_MODELS_DECODER_H
 #define QN_MODELS_DECODER_H
@@ -23,7 +23,7 @@ typedef struct qn__decoder_config {
     int64_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_positions;
     double norm_eps;
     qn__rope_config rope, sliding_rope; /* sliding_rope.theta 0: as rope */
-    int64_t window;                     /* of the sliding layers, the query's own position included */
+    int64_t window; /* of the sliding layers, the query's own position included */
     qn__layer_kind layer[QN__MOST_LAYERS];
     bool qkv_bias, output_bias, mlp_bias;
     bool qk_norm;          /* queries and keys are normalised, head by head, before they turn */
@@ -34,7 +34,8 @@ typedef struct qn__decoder_config {
     bool scaled_embedding; /* times sqrt(hidden), rounded to dtype */
     double query_scale;    /* of the scores; 0: 1 / sqrt(head_dim) */
     double score_cap, logit_cap; /* c tanh(x / c) of the scores and of the logits; 0: none */
-    qn_dtype dtype; /* of the checkpoint, as config.json or, where it is silent, the embedding says */
+    qn_dtype
+        dtype; /* of the checkpoint, as config.json or, where it is silent, the embedding says */
     bool dtype_given;
 } qn__decoder_config;
 
@@ -56,8 +57,8 @@ typedef struct qn__decoder_sizes {
     uint64_t parameters, file_bytes, device_bytes;
 } qn__decoder_sizes;
 
-/* The weights are retained arrays; `parameters` lists every one of them by its name in the file. Norms
- * that multiply by 1 + weight hold that sum. */
+/* The weights are retained arrays; `parameters` lists every one of them by its name in the file.
+ * Norms that multiply by 1 + weight hold that sum. */
 typedef struct qn__decoder {
     qn__decoder_config config;
     qn_array *embedding, *final_norm, *head;
@@ -82,15 +83,16 @@ typedef struct qn__decoder_place {
     const char *prefix, *head_prefix;
 } qn__decoder_place;
 
-/* Allocates layers and lists the parameters that the description asks for, by Llama's names behind the
- * place's prefixes, sorted by name. */
+/* Allocates layers and lists the parameters that the description asks for, by Llama's names behind
+ * the place's prefixes, sorted by name. */
 qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
                             const qn__decoder_place *place, qn_error *err);
 void qn__decoder_end(qn__decoder *m);
 
-/* The residual stream after the last layer's norm, [B, L, hidden], of tokens i32 [B, L]. With a cache
- * (whose step has begun) the tokens continue it; without, attention is causal over these tokens alone.
- * layers_out, when given, receives the stream after the embedding and after each layer (n_layers + 1). */
+/* The residual stream after the last layer's norm, [B, L, hidden], of tokens i32 [B, L]. With a
+ * cache (whose step has begun) the tokens continue it; without, attention is causal over these
+ * tokens alone. layers_out, when given, receives the stream after the embedding and after each
+ * layer (n_layers + 1). */
 qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__cache *cache,
                              qn_array **layers_out);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loading: config.json picks the family, the family's description lists the weights it needs, and each
- * is read in pieces straight into the layout the device wants, so a weight is in memory once.
+ * Loading: config.json picks the family, the family's description lists the weights it needs, and
+ * each is read in pieces straight into the layout the device wants, so a weight is in memory once.
  */
 #include "models/load.h"
 
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PIECE = 4 << 20, LARGEST_CONFIG = 4 << 20 };
+enum { PIECE = 4 << 20, LARGEST_CONFIG = 4 << 20, DESCRIBED = 1 << 20 };
 
 static qn_status unknown_family(const qn__json_at *config, const char *type, qn_error *err)
 {
@@ -24,8 +24,10 @@ static qn_status unknown_family(const qn__json_at *config, const char *type, qn_
     for (int i = 0; qn__families[i] && n < sizeof names - 40; i++)
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
                               qn__families[i]->model_type);
-    return qn__json_fail(config, QN_UNSUPPORTED, err, "model_type \"%s\" is not supported; there %s "
-                         "%s", type, qn__families[1] ? "are" : "is", names);
+    return qn__json_fail(config, QN_UNSUPPORTED, err,
+                         "model_type \"%s\" is not supported; there %s "
+                         "%s",
+                         type, qn__families[1] ? "are" : "is", names);
 }
 
 static const qn__family *family_named(const char *type)
@@ -36,7 +38,8 @@ static const qn__family *family_named(const char *type)
     return NULL;
 }
 
-/* ---- where the file keeps it ------------------------------------------------------------------------------ */
+/* ---- where the file keeps it
+ * ------------------------------------------------------------------------------ */
 
 /* Alone; inside a checkpoint that reads images, by three conventions; without any prefix. */
 static const qn__decoder_place places[] = {{"model.", ""},
@@ -46,14 +49,15 @@ static const qn__decoder_place places[] = {{"model.", ""},
                                            {"", ""}};
 
 static const qn_tensor_info *find_behind(const qn_tensors *file, const char *prefix,
-                                          const char *name)
+                                         const char *name)
 {
     char full[120];
     snprintf(full, sizeof full, "%s%s", prefix, name);
     return qn_tensors_find(file, full);
 }
 
-/* The place where the embedding is; the first, whose absence will be reported, where it is nowhere. */
+/* The place where the embedding is; the first, whose absence will be reported, where it is nowhere.
+ */
 static const qn__decoder_place *find_place(const qn_tensors *file)
 {
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
@@ -62,15 +66,40 @@ static const qn__decoder_place *find_place(const qn_tensors *file)
     return &places[0];
 }
 
-/* model_type where config.json has none: some converters of Qwens leave it out. NULL: nothing tells. */
+/* model_type where config.json has none: some converters of Qwens leave it out. NULL: nothing
+ * tells. */
 static const char *type_of_weights(const qn_tensors *file)
 {
     const char *prefix = find_place(file)->prefix;
     if (find_behind(file, prefix, "layers.0.self_attn.q_norm.weight"))
-        return find_behind(file, prefix, "layers.0.pre_feedforward_layernorm.weight") ? NULL : "qwen3";
+        return find_behind(file, prefix, "layers.0.pre_feedforward_layernorm.weight") ? NULL
+                                                                                      : "qwen3";
     bool biased = find_behind(file, prefix, "layers.0.self_attn.q_proj.bias") &&
                   !find_behind(file, prefix, "layers.0.self_attn.o_proj.bias");
     return biased ? "qwen2" : NULL;
+}
+
+/* Weights that some method has packed, by its name: transformers' quantization_config, MLX's
+ * quantization. */
+static qn_status refuse_quantised(const qn__json_at *config, qn_error *err)
+{
+    static const char *const keys[] = {"quantization_config", "quantization", "compression_config"};
+    qn__json_at at, text;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (!qn__json_find(config, keys[i], &at))
+            continue;
+        const cJSON *method = cJSON_GetObjectItemCaseSensitive(at.node, "quant_method");
+        bool bits = cJSON_HasObjectItem(at.node, "load_in_4bit") ||
+                    cJSON_HasObjectItem(at.node, "load_in_8bit");
+        return qn__json_fail(
+            &at, QN_UNSUPPORTED, err,
+            "weights quantised by %.60s; supported are weights in f32, f16 and bf16",
+            cJSON_IsString(method)             ? method->valuestring
+            : bits                             ? "bitsandbytes"
+            : !strcmp(keys[i], "quantization") ? "MLX"
+                                               : "a method without a name");
+    }
+    return qn__json_find(config, "text_config", &text) ? refuse_quantised(&text, err) : QN_OK;
 }
 
 static qn_status read_family(const qn__json_at *config, const qn_tensors *weights,
@@ -85,6 +114,8 @@ static qn_status read_family(const qn__json_at *config, const qn_tensors *weight
     const qn__family *family = family_named(type);
     if (!family)
         return unknown_family(config, type, err);
+    if (refuse_quantised(config, err) != QN_OK)
+        return err->code;
     memset(out, 0, sizeof *out);
     snprintf(out->family, sizeof out->family, "%s", type);
     return family->configure(config, out, err);
@@ -112,7 +143,9 @@ static qn_status open_files(const char *directory, qn__decoder_config *out, qn_t
     return status;
 }
 
-/* ---- weights ----------------------------------------------------------------------------------------------- */
+/* ---- weights
+ * -----------------------------------------------------------------------------------------------
+ */
 
 typedef struct loader {
     qn_device *device;
@@ -121,6 +154,7 @@ typedef struct loader {
     size_t piece_size;
     qn__load_progress *progress;
     void *user;
+    bool describe; /* headers are read, of values DESCRIBED bytes at most */
     uint64_t done, total;
     qn_error *err;
 } loader;
@@ -129,18 +163,19 @@ static qn_status check_tensor(const loader *l, const qn__decoder *m, const qn__p
                               const qn_tensor_info *t)
 {
     if (!t)
-        return qn__fail(l->err, QN_FORMAT, "%s: tensor %s is missing (a %s of %lld layers needs it)",
-                        qn_tensors_path(l->file, 0), p->name, m->config.family,
-                        (long long)m->config.n_layers);
+        return qn__fail(
+            l->err, QN_FORMAT, "%s: tensor %s is missing (a %s of %lld layers needs it)",
+            qn_tensors_path(l->file, 0), p->name, m->config.family, (long long)m->config.n_layers);
     const char *path = qn_tensors_path(l->file, t->file);
     bool fits = t->ndim == p->ndim && t->shape[0] == p->shape[0] &&
                 (p->ndim == 1 || t->shape[1] == p->shape[1]);
     if (!fits)
-        return qn__fail(l->err, QN_FORMAT,
-                        "%s: tensor %s has shape [%lld%s%.0lld], config.json asks for [%lld%s%.0lld]",
-                        path, p->name, (long long)t->shape[0], t->ndim > 1 ? ", " : "",
-                        (long long)(t->ndim > 1 ? t->shape[1] : 0), (long long)p->shape[0],
-                        p->ndim > 1 ? ", " : "", (long long)(p->ndim > 1 ? p->shape[1] : 0));
+        return qn__fail(
+            l->err, QN_FORMAT,
+            "%s: tensor %s has shape [%lld%s%.0lld], config.json asks for [%lld%s%.0lld]", path,
+            p->name, (long long)t->shape[0], t->ndim > 1 ? ", " : "",
+            (long long)(t->ndim > 1 ? t->shape[1] : 0), (long long)p->shape[0],
+            p->ndim > 1 ? ", " : "", (long long)(p->ndim > 1 ? p->shape[1] : 0));
     if (t->dtype != QN_F32 && t->dtype != QN_BF16 && t->dtype != QN_F16)
         return qn__fail(l->err, QN_UNSUPPORTED,
                         "%s: tensor %s is %s; weights may be f32, bf16 or f16", path, p->name,
@@ -187,7 +222,7 @@ static qn_status load_matrix(loader *l, const qn__parameter *p, const qn_tensor_
     for (int64_t r = 0; w && r < t->shape[0]; r += rows_a_piece) {
         int64_t n = t->shape[0] - r < rows_a_piece ? t->shape[0] - r : rows_a_piece;
         if (qn_tensors_read_bytes(l->file, t, (uint64_t)r * row, (size_t)n * row, l->piece,
-                                 l->err) != QN_OK ||
+                                  l->err) != QN_OK ||
             qn__packed_write(s, w, t->dtype, l->piece, r, n) != QN_OK ||
             report(l, (uint64_t)n * row) != QN_OK)
             break;
@@ -206,23 +241,27 @@ static const qn__parameter *find_parameter(const qn__decoder *m, const char *nam
     return NULL;
 }
 
-/* Tensors that the family does not know are not read; a line in the log says so, since they may mean that
- * config.json leaves something out. Rotary tables in old files are the harmless case. */
+/* Tensors that the family does not know are not read; a line in the log says so, since they may
+ * mean that config.json leaves something out. Rotary tables in old files are the harmless case. */
 static void warn_of_unread(const loader *l, const qn__decoder *m)
 {
-    size_t n = 0;
-    const char *first = NULL;
+    size_t n = 0, length = 0;
+    char names[300] = "";
     for (size_t i = 0; i < qn_tensors_count(l->file); i++) {
         const char *name = qn_tensors_get(l->file, i)->name;
         if (find_parameter(m, name) || strstr(name, "rotary_emb.inv_freq") ||
             (m->config.tied && strstr(name, "lm_head.weight")))
             continue;
-        first = n++ ? first : name;
+        if (n++ < 3)
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%.80s",
+                                       length ? ", " : "", name);
     }
     if (n)
-        qn__log(l->device, QN_LOG_WARN, "%s: %zu tensors are not part of a %s as config.json "
-                "describes it and were not read; the first is %s",
-                qn_tensors_path(l->file, 0), n, m->config.family, first);
+        qn__log(l->device, QN_LOG_WARN,
+                "%s: %zu tensor%s not part of a %s as config.json describes it and %s not "
+                "read: %s%s",
+                qn_tensors_path(l->file, 0), n, n > 1 ? "s are" : " is", m->config.family,
+                n > 1 ? "were" : "was", names, n > 3 ? " ..." : "");
 }
 
 static void count_parameter(const loader *l, const qn__parameter *p, const qn_tensor_info *t,
@@ -232,8 +271,8 @@ static void count_parameter(const loader *l, const qn__parameter *p, const qn_te
     sizes->parameters += n;
     sizes->file_bytes += t->bytes;
     sizes->device_bytes += p->ndim == 2 ? qn__packed_bytes(l->device, qn__packed_type(t->dtype),
-                                                              t->shape[0], t->shape[1])
-                                           : n * sizeof(float);
+                                                           t->shape[0], t->shape[1])
+                                        : n * sizeof(float);
 }
 
 /* Checks that each parameter is there as the family needs it, and adds up what they take. */
@@ -307,17 +346,68 @@ static qn_dtype dtype_of_weights(const qn_tensors *file)
     return t && (t->dtype == QN_BF16 || t->dtype == QN_F16) ? t->dtype : QN_F32;
 }
 
+/* ---- the head
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Whether two tensors are the same, to the byte, in their first `most` bytes; false also where they
+ * cannot be read. Where they lie in one place, as PyTorch's tied weights do, nothing is. */
+static bool same_values(const qn_tensors *file, const qn_tensor_info *a, const qn_tensor_info *b,
+                        uint64_t most)
+{
+    if (a->dtype != b->dtype || a->ndim != b->ndim ||
+        memcmp(a->shape, b->shape, sizeof a->shape) != 0)
+        return false;
+    if (a->file == b->file && a->member == b->member && a->offset == b->offset && !a->layout &&
+        !b->layout)
+        return true;
+    most = most < a->bytes ? most : a->bytes;
+    char *both = malloc(2 * PIECE);
+    bool same = both != NULL;
+    for (uint64_t at = 0; same && at < most; at += PIECE) {
+        size_t n = most - at < PIECE ? (size_t)(most - at) : PIECE;
+        same = qn_tensors_read_bytes(file, a, at, n, both, NULL) == QN_OK &&
+               qn_tensors_read_bytes(file, b, at, n, both + PIECE, NULL) == QN_OK &&
+               memcmp(both, both + PIECE, n) == 0;
+    }
+    free(both);
+    return same;
+}
+
+/* A file may have a head of its own although config.json says that it is the embedding: then it
+ * counts, as in transformers 5 (4 dropped it). */
+static void take_own_head(const loader *l, const qn__decoder_place *place,
+                          qn__decoder_config *config)
+{
+    const qn_tensor_info *head = find_behind(l->file, place->head_prefix, "lm_head.weight");
+    const qn_tensor_info *embedding = find_behind(l->file, place->prefix, "embed_tokens.weight");
+    uint64_t most = l->describe ? DESCRIBED : UINT64_MAX;
+    if (!config->tied || !head || !embedding || same_values(l->file, head, embedding, most))
+        return;
+    config->tied = false;
+    qn__log(l->device, QN_LOG_WARN,
+            "%s: %s differs from the embedding and is used, although config.json ties them "
+            "(tie_word_embeddings)",
+            qn_tensors_path(l->file, head->file), head->name);
+}
+
 /* Opens the files, lists the decoder's parameters and checks them against the files. */
 static qn_status open_decoder(loader *l, qn__decoder *m, const char *directory, qn_tensors **file)
 {
     qn__decoder_config config;
     if (open_files(directory, &config, file, l->err) != QN_OK)
         return l->err->code;
+    const qn__decoder_place *place = find_place(*file);
+    l->file = *file;
     if (!config.dtype_given)
         config.dtype = dtype_of_weights(*file);
-    if (qn__decoder_begin(m, &config, find_place(*file), l->err) != QN_OK)
+    take_own_head(l, place, &config);
+    if (config.rope.unread_factor)
+        qn__log(l->device, QN_LOG_WARN,
+                "%s/config.json: attn_factor is not applied, as in transformers; vLLM and "
+                "llama.cpp multiply queries and keys by it",
+                directory);
+    if (qn__decoder_begin(m, &config, place, l->err) != QN_OK)
         return l->err->code;
-    l->file = *file;
     warn_of_unread(l, m);
     return check_weights(l, m);
 }
@@ -342,7 +432,7 @@ qn_status qn__decoder_describe(qn__decoder *m, qn_device *device, const char *di
 {
     *m = (qn__decoder){0};
     qn_tensors *file = NULL;
-    loader l = {.device = device, .err = err};
+    loader l = {.device = device, .describe = true, .err = err};
     qn_status status = open_decoder(&l, m, directory, &file);
     qn_tensors_close(file);
     if (status != QN_OK)

@@ -10,8 +10,8 @@
 /* Called as weights arrive, with bytes done and in all; returning false cancels the load. */
 typedef bool qn__load_progress(void *user, uint64_t done, uint64_t total);
 
-/* Reads config.json and all weights onto the device. A configuration that lacks model_type is told from
- * the weights' names. progress may be NULL. */
+/* Reads config.json and all weights onto the device. A configuration that lacks model_type is told
+ * from the weights' names. progress may be NULL. */
 qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *directory,
                            qn__load_progress *progress, void *user, qn_error *err);
 

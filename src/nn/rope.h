@@ -24,14 +24,16 @@ typedef struct qn__rope_config {
     double original_positions; /* LLAMA3, YARN: original_max_position_embeddings */
     double fast, slow;         /* YARN: beta_fast, beta_slow, in turns over original_positions */
     bool fractional;           /* YARN: the bounds of the ramp are not rounded to pairs */
+    bool unread_factor;        /* YARN: the file has an attn_factor besides, which does not count */
     double attention;          /* YARN: turned queries and keys are longer by this factor; 0: 1 */
 } qn__rope_config;
 
-/* YaRN's factor on queries and keys where the checkpoint names none. mscale, mscale_all: 0 where absent. */
+/* YaRN's factor on queries and keys where the checkpoint names none. mscale, mscale_all: 0 where
+ * absent. */
 double qn__rope_yarn_attention(double factor, double mscale, double mscale_all);
 
-/* The frequencies, radians a position, of pairs 0 .. n - 1 of a head of 2n elements. Steps are rounded
- * to f32 where transformers rounds them. */
+/* The frequencies, radians a position, of pairs 0 .. n - 1 of a head of 2n elements. Steps are
+ * rounded to f32 where transformers rounds them. */
 void qn__rope_frequencies(const qn__rope_config *config, int n, float *frequency);
 
 #endif

@@ -55,6 +55,9 @@ MISTRAL = {
                             tie_word_embeddings=True),
     "parameters": spec("MistralForCausalLM", model_type="mistral", sliding_window=16, head_dim=None,
                        rope_parameters={"rope_type": "default", "rope_theta": 30000.0}),
+    "original": spec("MistralForCausalLM", model_type="mistral", sliding_window=None,
+                     original_max_position_embeddings=64,
+                     rope_parameters={**LLAMA3, "rope_theta": 10000.0, "original_max_position_embeddings": 16}),
 }
 QWEN2 = {
     "plain": spec("Qwen2ForCausalLM", model_type="qwen2", rope_theta=1000000.0,
@@ -71,6 +74,12 @@ QWEN2 = {
                    num_key_value_heads=4, rms_norm_eps=1e-3),
     "yarn": spec("Qwen2ForCausalLM", model_type="qwen2", rope_theta=10000.0, tie_word_embeddings=True,
                  rope_scaling={"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}),
+    "two-ropes": spec("Qwen2ForCausalLM", model_type="qwen2", rope_theta=10000.0, tie_word_embeddings=True,
+                      rope_parameters={"rope_type": "default", "rope_theta": 300000.0},
+                      rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "no-scaling": spec("Qwen2ForCausalLM", model_type="qwen2", rope_scaling={},
+                       rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 20000.0}),
+    "own-head": {**spec("Qwen2ForCausalLM", model_type="qwen2", tie_word_embeddings=True), "head": True},
 }
 QWEN3 = {
     "plain": spec("Qwen3ForCausalLM", model_type="qwen3", rope_theta=1000000.0, head_dim=16,
@@ -86,6 +95,12 @@ QWEN3 = {
                  rope_parameters={"rope_type": "yarn", "factor": None, "rope_theta": 5000.0, "beta_fast": 6.0,
                                   "beta_slow": 0.5, "mscale": 2.0, "mscale_all_dim": 0.5, "truncate": False,
                                   "original_max_position_embeddings": 128}),
+    "original": spec("Qwen3ForCausalLM", model_type="qwen3", head_dim=16, rope_theta=10000.0,
+                     original_max_position_embeddings=64,
+                     rope_scaling={"rope_type": "yarn", "factor": 8.0, "attn_factor": 0.8,
+                                   "original_max_position_embeddings": 256}),
+    "no-original": spec("Qwen3ForCausalLM", model_type="qwen3", head_dim=12, rope_theta=20000.0,
+                        rope_scaling={k: v for k, v in LLAMA3.items() if not k.startswith("original")}),
 }
 GEMMA2 = {
     "plain": spec("Gemma2ForCausalLM", model_type="gemma2", head_dim=16, sliding_window=24,
@@ -132,12 +147,21 @@ GEMMA3 = {
                      FULL: {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "attention_factor": 1.25,
                             "beta_slow": 2.0, "original_max_position_embeddings": 128},
                      SLIDING: {"rope_type": "default", "rope_theta": 10000.0}}),
+    "two-ropes": spec("Gemma3ForCausalLM", model_type="gemma3_text", head_dim=16, sliding_window=24,
+                      query_pre_attn_scalar=24, tie_word_embeddings=False, layer_types=[SLIDING, FULL, FULL, SLIDING],
+                      rope_theta=80000.0, rope_local_base_freq=3000.0,
+                      rope_parameters={FULL: {"rope_type": "linear", "factor": 2.0}},
+                      rope_scaling={"factor": 8.0}),
 }
 SMOLLM3 = {
     "plain": spec("SmolLM3ForCausalLM", model_type="smollm3", num_hidden_layers=5,
                   use_sliding_window=False, pad_token_id=0),
     "list": spec("SmolLM3ForCausalLM", model_type="smollm3", rope_theta=50000.0, mlp_bias=True,
                  no_rope_layers=[0, 1, 1, 0], pad_token_id=0, tie_word_embeddings=False, attention_bias=False),
+    "sliding": spec("SmolLM3ForCausalLM", model_type="smollm3", pad_token_id=0, sliding_window=24,
+                    layer_types=[FULL, SLIDING, SLIDING, FULL], tie_word_embeddings=False),
+    "window": spec("SmolLM3ForCausalLM", model_type="smollm3", pad_token_id=0, sliding_window=33,
+                   use_sliding_window=True, no_rope_layer_interval=2),
 }
 FAMILIES = {"smollm3": SMOLLM3, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3, "gemma2": GEMMA2, "gemma3": GEMMA3}
 
@@ -163,7 +187,7 @@ def list_weights(spec, seed):
     model_config = transformers.AutoConfig.for_model(
         **{k: v for k, v in json.loads(json.dumps(config)).items()})
     model = getattr(transformers, text)(model_config)
-    gemma, tied = "gemma" in config["model_type"], model_config.tie_word_embeddings
+    gemma, tied = "gemma" in config["model_type"], model_config.tie_word_embeddings and not spec.get("head")
     out = []
     for name, p in model.named_parameters():
         offset, std = 0, 0.8 / p.shape[-1] ** 0.5
@@ -182,6 +206,8 @@ def list_weights(spec, seed):
         prefix = spec.get("prefix", "")
         name = name.replace("model.", "model.language_model.", 1) if prefix == "new" else prefix + name
         out.append((name, seed, offset, round(std / 73.6 * 65536), list(p.shape)))
+    if spec.get("head"):  # another one than the embedding, whatever config.json says
+        out.append(("lm_head.weight", seed, 0, round(0.25 / 73.6 * 65536), list(out[0][4])))
     return out
 
 

@@ -19,7 +19,10 @@ static const char *const models[] = {
     "gemma2/layer-types", "gemma3/text",       "gemma3/layer-types",
     "gemma3/images",      "gemma3/images-new", "smollm3/plain",
     "smollm3/list",       "qwen2/yarn",        "qwen3/yarn",
-    "gemma3/yarn",
+    "gemma3/yarn",        "mistral/original",  "qwen2/two-ropes",
+    "qwen2/no-scaling",   "qwen2/own-head",    "qwen3/original",
+    "qwen3/no-original",  "gemma3/two-ropes",  "smollm3/sliding",
+    "smollm3/window",
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 256, MOST_LAYERS = 8 };
 
@@ -302,20 +305,20 @@ static const struct {
     const char *name;
     int least; /* models that have it */
 } features[] = {
-    {no_window, "window", 13},
-    {wider_window, "exact window", 13},
-    {other_layers_slide, "layer kinds", 10},
-    {no_local_rope, "local rope", 4},
-    {no_rope_scaling, "rope scaling", 8},
-    {no_attention_factor, "attention factor", 3},
-    {no_biases, "biases", 7},
-    {rope_everywhere, "layers without rope", 2},
-    {no_qk_norm, "QK norm", 8},
-    {no_post_norms, "post norms", 8},
-    {no_plus_one, "1 + weight", 8},
-    {no_gelu, "GELU", 8},
-    {no_embedding_scale, "embedding scale", 8},
-    {no_query_scale, "query scale", 4},
+    {no_window, "window", 18},
+    {wider_window, "exact window", 18},
+    {other_layers_slide, "layer kinds", 15},
+    {no_local_rope, "local rope", 6},
+    {no_rope_scaling, "rope scaling", 14},
+    {no_attention_factor, "attention factor", 4},
+    {no_biases, "biases", 11},
+    {rope_everywhere, "layers without rope", 4},
+    {no_qk_norm, "QK norm", 13},
+    {no_post_norms, "post norms", 10},
+    {no_plus_one, "1 + weight", 10},
+    {no_gelu, "GELU", 10},
+    {no_embedding_scale, "embedding scale", 10},
+    {no_query_scale, "query scale", 6},
     {no_score_cap, "score cap", 2},
     {no_logit_cap, "logit cap", 3},
 };

@@ -7,24 +7,29 @@
  */
 #include "models/family.h"
 
-/* rope_parameters has an object for each kind of layer; the older spelling has fields for each. */
+/* rope_parameters has an object for each kind of layer; the older spelling has fields for each,
+ * which count where the newer one is silent, and rope_scaling, which counts before it. */
 static qn_status read_rope(const qn__json_at *config, qn__decoder_config *out, qn_error *err)
 {
-    qn__json_at ropes, full, sliding;
-    out->sliding_rope = (qn__rope_config){.theta = 10000, .factor = 1};
-    if (!qn__json_find(config, "rope_parameters", &ropes)) {
-        if (qn__json_opt_number(config, "rope_local_base_freq", 1, 1e12, &out->sliding_rope.theta,
-                                err) != QN_OK)
-            return err->code;
-        return qn__config_rope(config, 1e6, out->max_positions, &out->rope, err);
-    }
-    out->rope = (qn__rope_config){.theta = 1e6, .factor = 1};
-    if (qn__json_find(&ropes, "full_attention", &full) &&
-        qn__config_rope_object(&full, out->max_positions, &out->rope, err) != QN_OK)
+    qn__json_at ropes, object;
+    qn__rope_config *rope = &out->rope, *sliding = &out->sliding_rope;
+    int64_t positions = out->max_positions;
+    *rope = (qn__rope_config){.theta = 1e6, .factor = 1};
+    *sliding = (qn__rope_config){.theta = 10000, .factor = 1};
+    if (qn__config_absent(config, "partial_rotary_factor", err) != QN_OK ||
+        qn__json_opt_number(config, "rope_theta", 1, 1e12, &rope->theta, err) != QN_OK ||
+        qn__json_opt_number(config, "rope_local_base_freq", 1, 1e12, &sliding->theta, err) != QN_OK)
         return err->code;
-    if (qn__json_find(&ropes, "sliding_attention", &sliding))
-        return qn__config_rope_object(&sliding, out->max_positions, &out->sliding_rope, err);
-    return QN_OK;
+    qn__json_find(config, "rope_parameters", &ropes);
+    if (qn__json_find(&ropes, "full_attention", &object) &&
+        qn__config_rope_object(&object, positions, rope, err) != QN_OK)
+        return err->code;
+    if (qn__json_find(&ropes, "sliding_attention", &object) &&
+        qn__config_rope_object(&object, positions, sliding, err) != QN_OK)
+        return err->code;
+    return qn__json_find(config, "rope_scaling", &object)
+               ? qn__config_rope_object(&object, positions, rope, err)
+               : QN_OK;
 }
 
 static qn_status read_sliding(const qn__json_at *config, qn__decoder_config *out, qn_error *err)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SmolLM 3: a Llama in which every fourth layer does not turn its queries and keys.
+ * SmolLM 3: a Llama in which every fourth layer does not turn its queries and keys; with
+ * use_sliding_window these see a window. layer_types, where it is there, says which layers see one,
+ * whatever use_sliding_window says: transformers' masks follow it alone.
  * Reference: transformers' SmolLM3Config.
  */
 #include "models/family.h"
@@ -40,6 +42,16 @@ static qn_status read_no_rope(const qn__json_at *config, qn__decoder_config *out
     return QN_OK;
 }
 
+static qn_status read_sliding(const qn__json_at *config, qn__decoder_config *out, qn_error *err)
+{
+    bool use = false;
+    if (qn__json_opt_bool(config, "use_sliding_window", &use, err) != QN_OK)
+        return err->code;
+    for (int64_t i = 0; i < out->n_layers; i++)
+        out->layer[i].sliding = use && out->layer[i].no_rope;
+    return qn__config_sliding(config, 0, out, err);
+}
+
 static qn_status configure(const qn__json_at *config, qn__decoder_config *out, qn_error *err)
 {
     bool bias = false;
@@ -51,10 +63,10 @@ static qn_status configure(const qn__json_at *config, qn__decoder_config *out, q
         qn__config_one_of(config, "hidden_act", qn__names_of_silu, err) != QN_OK ||
         qn__json_opt_bool(config, "attention_bias", &bias, err) != QN_OK ||
         qn__json_opt_bool(config, "mlp_bias", &out->mlp_bias, err) != QN_OK ||
-        qn__config_absent(config, "use_sliding_window", err) != QN_OK)
+        read_no_rope(config, out, err) != QN_OK)
         return err->code;
     out->qkv_bias = out->output_bias = bias;
-    return read_no_rope(config, out, err);
+    return read_sliding(config, out, err);
 }
 
 const qn__family qn__family_smollm3 = {.model_type = "smollm3", .configure = configure};

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a model says about itself in the log: tensors that are not read, a head beside a tie, a
+ * factor that does not count, a context beyond the trained one. And what it does not say.
+ */
+#include "models/golden_model.h"
+
+static char lines[4000];
+
+static void keep_line(void *user, qn_log_level level, const char *line)
+{
+    (void)user;
+    assert_int_equal(level, QN_LOG_WARN);
+    assert_null(strchr(line, '\n'));
+    size_t n = strlen(lines);
+    snprintf(lines + n, sizeof lines - n, "%s\n", line);
+}
+
+static qn_device *open_logged(void)
+{
+    qn_device *device;
+    qn_error err = {0};
+    qn_device_options options = {.size = sizeof options, .threads = 1, .log = keep_line};
+    lines[0] = 0;
+    if (qn_device_open(&device, "cpu", &options, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return device;
+}
+
+/* Opens the model in `path`, headers alone or all of it, and a session of `context` positions; the
+ * lines must have every part (separated by |) or, where there is none, be empty. */
+static void says(const char *path, int64_t context, const char *parts)
+{
+    for (int described = context ? 0 : 1; described >= 0; described--) {
+        qn_device *device = open_logged();
+        qn_model *model;
+        qn_error err = {0};
+        qn_model_options o = {.size = sizeof o, .no_tokenizer = true, .no_weights = described};
+        if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
+            fail_msg("%s", err.message);
+        qn_session *session = NULL;
+        qn_session_options so = {.size = sizeof so, .context = context};
+        if (!described)
+            assert_int_equal(qn_session_open(&session, model, &so, &err), QN_OK);
+        char copy[400];
+        snprintf(copy, sizeof copy, "%s", parts);
+        for (char *save, *part = strtok_r(copy, "|", &save); part;
+             part = strtok_r(NULL, "|", &save))
+            if (!strstr(lines, part))
+                fail_msg("%s: \"%s\" lacks \"%s\"", path, lines, part);
+        if (!*parts && *lines)
+            fail_msg("%s: %s", path, lines);
+        qn_session_close(session);
+        qn_model_close(model);
+        qn_device_close(device);
+    }
+}
+
+/* The weights of tests/golden/qwen2/plain (tied), and n tensors more under these names: copies of
+ * the embedding, which is [160, 48], one value changed where `other`. */
+static const char *write_model(const char *const *names, size_t n, bool other)
+{
+    enum { SIZE = 160 * 48 };
+    static qn__tensor_data all[GOLDEN_TENSORS];
+    static char own[GOLDEN_TENSORS][120];
+    char path[700];
+    size_t at = 0;
+    golden_path(path, sizeof path, "qwen2/plain", "weights.txt");
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (golden_line(f, own[at], &all[at]))
+        at++;
+    fclose(f);
+    const float *embedding = NULL;
+    for (size_t i = 0; i < at; i++)
+        if (!strcmp(all[i].name, "model.embed_tokens.weight"))
+            embedding = all[i].data;
+    for (size_t i = 0; i < n; i++) {
+        float *copy = malloc(SIZE * sizeof *copy);
+        memcpy(copy, embedding, SIZE * sizeof *copy);
+        copy[SIZE - 1] += (float)other;
+        all[at++] = (qn__tensor_data){
+            .name = names[i], .dtype = QN_F32, .ndim = 2, .shape = {160, 48}, .data = copy};
+    }
+    qn_error err = {0};
+    if (qn__safetensors_write(temp_path("m/model.safetensors"), all, at, NULL, 0, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    for (size_t i = 0; i < at; i++)
+        free((void *)(uintptr_t)all[i].data);
+    golden_path(path, sizeof path, "qwen2/plain", "config.json");
+    golden_config(path, temp_path("m/config.json"), false);
+    return temp_path("m");
+}
+
+static int set_up(void **state)
+{
+    int code = temp_begin(state);
+    if (!code)
+        temp_mkdir("m");
+    return code;
+}
+
+static void test_unread_tensors(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a.weight", "b.weight", "c.weight", "d.weight"};
+    static const char *const harmless[] = {"model.layers.0.self_attn.rotary_emb.inv_freq"};
+    says(write_model(NULL, 0, false), 0, "");
+    says(write_model(harmless, 1, false), 0, "");
+    says(write_model(names, 1, false), 0,
+         "model.safetensors: 1 tensor is not part of a qwen2|read: a.weight\n");
+    says(write_model(names, 4, false), 0,
+         ": 4 tensors are not part|a.weight, b.weight, c.weight ...\n");
+}
+
+static void test_heads(void **state)
+{
+    (void)state;
+    static const char *const head[] = {"lm_head.weight"};
+    char path[600];
+    says(write_model(head, 1, false), 0, "");
+    says(write_model(head, 1, true), 0,
+         "lm_head.weight differs from the embedding and is used|tie_word_embeddings");
+    golden_directory(path, sizeof path, "qwen2/own-head");
+    says(path, 0, "lm_head.weight differs from the embedding");
+}
+
+static void test_factor_and_context(void **state)
+{
+    (void)state;
+    char path[600];
+    golden_directory(path, sizeof path, "qwen3/original");
+    says(path, 0, "config.json: attn_factor is not applied, as in transformers");
+    golden_directory(path, sizeof path, "qwen3/plain");
+    says(path, 512, "");
+    says(path, 513, "a context of 513 positions|the 512 that the model was trained for");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unread_tensors),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_factor_and_context),
+    };
+    return cmocka_run_group_tests(tests, set_up, temp_end);
+}
