@@ -18,8 +18,8 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define QN_API __attribute__((visibility("default")))
-#define QN_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define QN_API __attribute__((__visibility__("default")))
+#define QN_PRINTF(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
 #else
 #define QN_API
 #define QN_PRINTF(fmt, args)

@@ -88,8 +88,8 @@ static qn_status read_defaults(qn_model *m, const char *directory, const char *n
     return status;
 }
 
-/* What the model's chat templates put behind a reply. Templates that cannot be read are an error only
- * for who uses them. */
+/* What the model's chat templates put behind a reply. Templates that cannot be read are an error
+ * only for who uses them. */
 static qn_status add_ends(qn_model *m, const char *path, qn_error *err)
 {
     qn_chat *chat;
@@ -116,7 +116,8 @@ static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
     return add_ends(m, path, err);
 }
 
-static qn_status load_decoder(qn_model *m, const char *path, const qn_model_options *o, qn_error *err)
+static qn_status load_decoder(qn_model *m, const char *path, const qn_model_options *o,
+                              qn_error *err)
 {
     if (o->no_weights)
         return qn__decoder_describe(&m->decoder, m->device, path, err);
@@ -128,14 +129,16 @@ static qn_status refuse_file(const char *path, qn_error *err)
 {
     char first[QN__RECOGNIZE_BYTES];
     qn__file file;
-    if (qn__file_open(&file, path, err) != QN_OK)
-        return err->code;
-    size_t n = file.size < sizeof first ? (size_t)file.size : sizeof first;
-    const char *is = qn__file_pread(&file, 0, first, n, NULL) == QN_OK ? qn__recognize_bytes(first, n) : NULL;
+    const char *is = NULL;
+    if (qn__file_open(&file, path, NULL) == QN_OK) {
+        size_t n = file.size < sizeof first ? (size_t)file.size : sizeof first;
+        if (qn__file_pread(&file, 0, first, n, NULL) == QN_OK)
+            is = qn__recognize_bytes(first, n);
+    }
     qn__file_close(&file);
     return is ? qn__fail(err, QN_UNSUPPORTED, "%s: %s", path, is)
-              : qn__fail(err, QN_UNSUPPORTED, "%s is a file; give the model's directory (with config.json in it)",
-                         path);
+              : qn__fail(err, QN_UNSUPPORTED,
+                         "%s is a file; give the model's directory (with config.json in it)", path);
 }
 
 qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
@@ -184,17 +187,17 @@ qn_status qn_model_get_info(const qn_model *m, qn_model_info *out)
 {
     const qn__decoder_config *c = &m->decoder.config;
     qn_model_info info = {.n_layers = c->n_layers,
-                            .hidden_size = c->hidden,
-                            .intermediate_size = c->ffn,
-                            .n_heads = c->n_heads,
-                            .n_kv_heads = c->n_kv_heads,
-                            .head_dim = c->head_dim,
-                            .vocab_size = c->vocab,
-                            .max_positions = c->max_positions,
-                            .parameters = m->decoder.sizes.parameters,
-                            .weight_bytes = m->decoder.sizes.device_bytes,
-                            .file_bytes = m->decoder.sizes.file_bytes,
-                            .dtype = c->dtype};
+                          .hidden_size = c->hidden,
+                          .intermediate_size = c->ffn,
+                          .n_heads = c->n_heads,
+                          .n_kv_heads = c->n_kv_heads,
+                          .head_dim = c->head_dim,
+                          .vocab_size = c->vocab,
+                          .max_positions = c->max_positions,
+                          .parameters = m->decoder.sizes.parameters,
+                          .weight_bytes = m->decoder.sizes.device_bytes,
+                          .file_bytes = m->decoder.sizes.file_bytes,
+                          .dtype = c->dtype};
     memcpy(info.family, c->family, sizeof info.family);
     return qn__sized_out(out, &info, sizeof info);
 }
@@ -222,8 +225,8 @@ qn_array *qn_model_parameter(const qn_model *m, const char *name)
     return NULL;
 }
 
-qn_status qn_model_defaults(const qn_model *m, qn_sampling *sampling, int32_t *stop, size_t capacity,
-                       size_t *n_stop)
+qn_status qn_model_defaults(const qn_model *m, qn_sampling *sampling, int32_t *stop,
+                            size_t capacity, size_t *n_stop)
 {
     for (size_t i = 0; stop && i < m->n_stop && i < capacity; i++)
         stop[i] = m->stop[i];
