@@ -123,8 +123,7 @@ static void find_ends(qn_chat *chat, const qn__named_template *item, qn_error *e
 qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char *directory,
                        qn_error *err)
 {
-    qn_error local = {0};
-    err = err ? err : &local;
+    qn_error own = {0}; /* the caller's may hold an older failure */
     *out = NULL;
     qn_chat *chat = calloc(1, sizeof *chat);
     if (chat) {
@@ -132,18 +131,18 @@ qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char 
         chat->control = calloc((size_t)qn_tokenizer_vocab_size(tokenizer) + 1, sizeof(bool));
     }
     if (!chat || !chat->control)
-        qn__fail_memory(err, "a chat");
+        qn__fail_memory(&own, "a chat");
     else
-        qn__template_set_read(&chat->templates, directory, err);
-    for (size_t i = 0; err->code == QN_OK && i < chat->templates.n; i++) {
+        qn__template_set_read(&chat->templates, directory, &own);
+    for (size_t i = 0; own.code == QN_OK && i < chat->templates.n; i++) {
         mark_control(chat, &tokenizer->raw, &chat->templates.items[i]);
         mark_control(chat, &tokenizer->normalized, &chat->templates.items[i]);
     }
-    for (size_t i = 0; err->code == QN_OK && i < chat->templates.n; i++)
-        find_ends(chat, &chat->templates.items[i], err);
-    if (err->code != QN_OK) {
+    for (size_t i = 0; own.code == QN_OK && i < chat->templates.n; i++)
+        find_ends(chat, &chat->templates.items[i], &own);
+    if (own.code != QN_OK) {
         qn_chat_close(chat);
-        return err->code;
+        return qn__fail(err, own.code, "%s", own.message);
     }
     *out = chat;
     return QN_OK;
@@ -249,10 +248,11 @@ qn_status qn_chat_render(const qn_chat *chat, const char *json, size_t n, qn_tex
 {
     bool tools = false;
     const qn_template *t;
-    qn_error local = {0};
-    err = err ? err : &local;
-    if (has_tools(json, n, &tools, err) != QN_OK || template_for(chat, tools, &t, err) != QN_OK)
-        return err->code;
+    qn_status status = has_tools(json, n, &tools, err);
+    if (status == QN_OK)
+        status = template_for(chat, tools, &t, err);
+    if (status != QN_OK)
+        return status;
     qn_template_options options = {
         .size = sizeof options, .trusted = chat->templates.variables, .drop_nulls = true};
     return qn_template_render(t, json, n, &options, out, data, err);

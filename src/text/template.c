@@ -14,12 +14,15 @@
 
 enum { DEFAULT_STEPS = 20000000, DEFAULT_OUTPUT = 64 << 20, DEFAULT_MEMORY = 512 << 20 };
 
-qn_status qn_template_new(qn_template **out, const char *name, const char *source, size_t n,
-                          qn_error *err)
+/* The caller's error may hold an older failure, and it may be NULL: what counts here is `own`. */
+static qn_status pass_on(const qn_error *own, qn_error *err)
 {
-    qn_error local = {0};
-    err = err ? err : &local;
-    *out = NULL;
+    return own->code == QN_OK ? QN_OK : qn__fail(err, own->code, "%s", own->message);
+}
+
+static qn_status open_template(qn_template **out, const char *name, const char *source, size_t n,
+                               qn_error *err)
+{
     if (n > QN__LARGEST_TEMPLATE)
         return qn__fail(err, QN_LIMIT, "%s: the template has %zu bytes, more than the limit of %d",
                         name, n, QN__LARGEST_TEMPLATE);
@@ -42,6 +45,15 @@ qn_status qn_template_new(qn_template **out, const char *name, const char *sourc
     }
     *out = t;
     return QN_OK;
+}
+
+qn_status qn_template_new(qn_template **out, const char *name, const char *source, size_t n,
+                          qn_error *err)
+{
+    qn_error own = {0};
+    *out = NULL;
+    open_template(out, name, source, n, &own);
+    return pass_on(&own, err);
 }
 
 void qn_template_free(qn_template *t)
@@ -104,14 +116,13 @@ qn_status qn_template_render(const qn_template *t, const char *json, size_t n,
                              const qn_template_options *options, qn_text *out, qn_spans *data,
                              qn_error *err)
 {
-    qn_error local = {0};
+    qn_error own = {0};
     qn_template_options given, *o = &given;
-    err = err ? err : &local;
-    if (qn__sized_in(&given, sizeof given, options, "qn_template_options", err) != QN_OK)
-        return err->code;
+    if (qn__sized_in(&given, sizeof given, options, "qn_template_options", &own) != QN_OK)
+        return pass_on(&own, err);
     qn__run r = {
         .source = t,
-        .err = err,
+        .err = &own,
         .line = 1,
         .steps = o && o->steps ? o->steps : DEFAULT_STEPS,
         .memory = o && o->memory ? o->memory : DEFAULT_MEMORY,
@@ -128,10 +139,10 @@ qn_status qn_template_render(const qn_template *t, const char *json, size_t n,
     r.scope = &scope;
     if (read_context(&r, json, n, o) && qn__exec(&r, t->root))
         give_out(&r, &text, out, data);
-    else if (err->code == QN_OK)
-        qn__fail_memory(err, "a chat");
+    else
+        qn__fail_memory(&own, "a chat"); /* keeps an earlier failure */
     qn__arena_free(&r.arena);
-    return err->code;
+    return pass_on(&own, err);
 }
 
 void qn_spans_free(qn_spans *spans)

@@ -250,6 +250,26 @@ static void test_hostile(void **state)
     }
 }
 
+/* An error that holds an older failure neither stops a rendering nor hides its own status. */
+static void test_older_failure(void **state)
+{
+    (void)state;
+    qn_error old = {.code = QN_IO, .message = "older"};
+    qn_template *t = NULL;
+    qn_text out = {0};
+    assert_int_equal(qn_template_new(&t, "t", "a{{ x }}", 8, &old), QN_OK);
+    assert_int_equal(qn_template_render(t, "{\"x\":1}", 7, &frozen, &out, NULL, &old), QN_OK);
+    assert_string_equal(out.data, "a1");
+    assert_int_equal(qn_template_render(t, "[]", 2, &frozen, &out, NULL, &old), QN_FORMAT);
+    assert_int_equal(qn_template_render(t, "[]", 2, &frozen, &out, NULL, NULL), QN_FORMAT);
+    qn_template_free(t);
+    assert_int_equal(qn_template_new(&t, "t", "{{", 2, &old), QN_FORMAT);
+    assert_null(t);
+    assert_string_equal(old.message, "older");
+    assert_int_equal(old.code, QN_IO);
+    qn_text_free(&out);
+}
+
 /* ---- which bytes are data ------------------------------------------------------------------- */
 
 static void test_data_is_known(void **state)
@@ -402,7 +422,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_features),  cmocka_unit_test(test_real_templates),
         cmocka_unit_test(test_hostile),   cmocka_unit_test(test_data_is_known),
-        cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_mutations), cmocka_unit_test(test_older_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
