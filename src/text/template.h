@@ -19,6 +19,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "quern/text.h"
+#include "text/unicode.h"
 
 #include <string.h>
 
@@ -331,16 +332,10 @@ typedef struct qn__builder {
     size_t n_spans, spans_capacity;
 } qn__builder;
 
-typedef struct qn__variable {
-    const qn__str *name;
-    qn__value value;
-} qn__variable;
-
-/* What a block has set; outer blocks behind it. */
+/* What a block has set, by name; outer blocks behind it. */
 typedef struct qn__scope {
     struct qn__scope *parent;
-    qn__variable *variables;
-    size_t n, capacity;
+    qn__dict variables;
 } qn__scope;
 
 struct qn__macro {
@@ -379,7 +374,7 @@ struct qn__run {
 qn__value qn__run_fail(qn__run *r, const char *format, ...) QN_PRINTF(2, 3);
 qn__value qn__run_limit(qn__run *r, const char *format, ...) QN_PRINTF(2, 3);
 void *qn__run_alloc(qn__run *r, size_t size);
-bool qn__run_spend(qn__run *r, uint64_t steps);
+bool qn__run_spend(qn__run *r, uint64_t steps); /* a step is some 10 to 100 ns of work */
 bool qn__run_enter(qn__run *r); /* one deeper; leave with r->depth-- also when it failed */
 
 qn__value qn__eval(qn__run *r, const qn__node *node);
@@ -487,6 +482,10 @@ qn__value qn__dict_value(qn__dict *dict);
 bool qn__dict_set(qn__run *r, qn__dict *dict, qn__value key, qn__value value);
 qn__entry *qn__dict_find(qn__run *r, const qn__dict *dict, qn__value key); /* NULL: not there */
 qn__entry *qn__dict_find_str(qn__run *r, const qn__dict *dict, const qn__str *key);
+/* The same in dictionaries whose keys are all strings, for one hash in many of them. */
+uint64_t qn__dict_hash(const qn__run *r, const qn__str *key);
+qn__entry *qn__dict_find_hashed(const qn__dict *dict, const qn__str *key, uint64_t hash);
+void qn__dict_empty(qn__dict *dict);
 qn__value qn__json_value(qn__run *r, const char *file, const char *json, size_t n, bool data);
 
 /* ---- asking values -------------------------------------------------------------------------- */
@@ -513,6 +512,7 @@ bool qn__build_repr(qn__builder *b, qn__value v);
 qn__value qn__builder_end(qn__builder *b);
 qn__value qn__to_str(qn__run *r, qn__value v);
 bool qn__str_from_data(const qn__str *s, size_t at);
+size_t qn__str_span(const qn__str *s, size_t at); /* the first span that ends behind `at` */
 
 typedef struct qn__json_style {
     bool ascii, sort, pretty;
@@ -524,11 +524,12 @@ bool qn__build_time(qn__builder *b, const qn__str *format, int64_t seconds);
 qn__value qn__format_percent(qn__run *r, const qn__str *format, qn__value args);
 qn__value qn__format_braces(qn__run *r, const qn__str *format, const qn__call *call);
 
-/* Case of a character: at most three characters into out; returns how many. */
-typedef enum qn__case { QN__TO_UPPER, QN__TO_LOWER, QN__TO_TITLE } qn__case;
-int qn__map_case(uint32_t c, qn__case to, uint32_t out[3]);
+/* The first character (of each word, with `words`) gets one case, the others the other. */
 qn__value qn__change_case(qn__run *r, const qn__str *s, qn__case first, qn__case rest, bool words);
 qn__value qn__is_case(qn__run *r, const qn__str *s, qn__case wanted); /* isupper, islower */
+qn__value qn__is_title(qn__run *r, const qn__str *s);
+/* All characters are of one of the classes or have one of the bits, and there is one at least. */
+qn__value qn__has_text_bits(qn__run *r, const qn__str *s, unsigned classes, unsigned bits);
 size_t qn__line_end(const qn__str *s, size_t at, size_t *next); /* *next: behind the line break */
 qn__value qn__center(qn__run *r, const qn__str *s, int64_t width, const qn__str *fill);
 qn__value qn__strip(qn__run *r, const qn__str *s, const qn__str *chars, int sides);

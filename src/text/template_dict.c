@@ -26,6 +26,7 @@ static bool hash_key(qn__run *r, qn__value key, uint64_t *hash)
         int depth = r->depth;
         bool ok = qn__run_enter(r);
         *hash = r->seed ^ key.seq->n;
+        ok = ok && qn__run_spend(r, key.seq->n);
         for (size_t i = 0; ok && i < key.seq->n; i++) {
             uint64_t one;
             ok = hash_key(r, key.seq->items[i], &one);
@@ -90,6 +91,32 @@ qn__entry *qn__dict_find(qn__run *r, const qn__dict *dict, qn__value key)
 qn__entry *qn__dict_find_str(qn__run *r, const qn__dict *dict, const qn__str *key)
 {
     return qn__dict_find(r, dict, qn__str_value(key));
+}
+
+uint64_t qn__dict_hash(const qn__run *r, const qn__str *key)
+{
+    return qn__hash_bytes(key->data, key->n, r->seed);
+}
+
+qn__entry *qn__dict_find_hashed(const qn__dict *dict, const qn__str *key, uint64_t hash)
+{
+    if (!dict->slots) {
+        for (size_t i = 0; i < dict->n; i++)
+            if (qn__str_same(dict->entries[i].key.s, key))
+                return &dict->entries[i];
+        return NULL;
+    }
+    for (size_t i = hash & (dict->n_slots - 1); dict->slots[i]; i = (i + 1) & (dict->n_slots - 1))
+        if (qn__str_same(dict->entries[dict->slots[i] - 1].key.s, key))
+            return &dict->entries[dict->slots[i] - 1];
+    return NULL;
+}
+
+void qn__dict_empty(qn__dict *dict)
+{
+    if (dict->slots)
+        memset(dict->slots, 0, dict->n_slots * sizeof *dict->slots);
+    dict->n = 0;
 }
 
 static bool dict_grow(qn__run *r, qn__dict *dict)

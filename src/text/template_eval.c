@@ -56,7 +56,7 @@ static qn__value string_item(qn__run *r, const qn__str *s, int64_t i, bool *foun
 {
     int64_t n = (int64_t)qn__length_of(s);
     i = i < 0 ? i + n : i;
-    *found = i >= 0 && i < n && qn__run_spend(r, s->n >> 6);
+    *found = qn__run_spend(r, s->n >> 5) && i >= 0 && i < n;
     if (!*found)
         return qn__none();
     size_t at = qn__str_offset(s, 0, (size_t)i);
@@ -117,7 +117,7 @@ static int64_t clamp(int64_t i, int64_t n, int64_t low, int64_t high)
 static qn__value slice_string(qn__run *r, const qn__str *s, int64_t from, int64_t to, int64_t step,
                               int64_t n)
 {
-    if (!qn__run_spend(r, s->n >> 6))
+    if (!qn__run_spend(r, s->n >> 5))
         return qn__failed();
     if (step == 1) {
         size_t a = qn__str_offset(s, 0, (size_t)from);
@@ -164,7 +164,7 @@ static qn__value eval_slice(qn__run *r, qn__value v, const qn__node *slice)
         if (!slice_part(r, nodes[i], &part[i], &given[i]))
             return qn__failed();
     if (v.kind == QN__V_STRING)
-        n = (int64_t)qn__length_of(v.s);
+        n = qn__run_spend(r, v.s->n >> 5) ? (int64_t)qn__length_of(v.s) : 0;
     else if (v.kind >= QN__V_LIST && v.kind <= QN__V_RANGE)
         n = (int64_t)v.seq->n;
     else
@@ -406,9 +406,7 @@ static qn__value eval_node(qn__run *r, const qn__node *node)
     case QN__N_AND:
     case QN__N_NOT: return eval_logic(r, node);
     case QN__N_NEGATE:
-    case QN__N_PLUS:
-        v = qn__eval(r, node->a);
-        return qn__sign(r, v, node->kind == QN__N_NEGATE);
+    case QN__N_PLUS: v = qn__eval(r, node->a); return qn__sign(r, v, node->kind == QN__N_NEGATE);
     case QN__N_COMPARE: return eval_compare(r, node);
     case QN__N_BINARY: return eval_binary(r, node);
     case QN__N_CONCAT: return eval_concat(r, node);

@@ -12,11 +12,16 @@
 
 qn__value qn__scope_find(qn__run *r, const qn__str *name)
 {
-    for (const qn__scope *s = r->scope; s; s = s->parent)
-        for (size_t i = 0; i < s->n; i++)
-            if (qn__str_same(s->variables[i].name, name))
-                return s->variables[i].value;
-    const qn__entry *entry = qn__dict_find_str(r, r->context, name);
+    enum { SCOPES_A_STEP = 8 };
+    uint64_t hash = qn__dict_hash(r, name), level = 0;
+    for (const qn__scope *s = r->scope; s; s = s->parent, level++) {
+        const qn__entry *found = qn__dict_find_hashed(&s->variables, name, hash);
+        if (found)
+            return found->value;
+    }
+    if (!qn__run_spend(r, level / SCOPES_A_STEP + (name->n >> 6)))
+        return qn__failed();
+    const qn__entry *entry = qn__dict_find_hashed(r->context, name, hash);
     if (entry)
         return entry->value;
     const qn__named_function *global = r->failed ? NULL : qn__global_find(name);
@@ -27,26 +32,14 @@ qn__value qn__scope_find(qn__run *r, const qn__str *name)
 
 bool qn__scope_set(qn__run *r, const qn__str *name, qn__value value)
 {
-    qn__scope *s = r->scope;
-    if (r->failed || value.kind == QN__V_FAILED)
-        return false;
-    for (size_t i = 0; i < s->n; i++)
-        if (qn__str_same(s->variables[i].name, name)) {
-            s->variables[i].value = value;
-            return true;
-        }
-    if (s->n == s->capacity) {
-        size_t wanted = s->capacity ? s->capacity * 2 : 4;
-        qn__variable *grown = qn__run_alloc(r, wanted * sizeof *grown);
-        if (!grown)
-            return false;
-        if (s->n)
-            memcpy(grown, s->variables, s->n * sizeof *grown);
-        s->variables = grown;
-        s->capacity = wanted;
-    }
-    s->variables[s->n++] = (qn__variable){name, value};
-    return true;
+    return qn__dict_set(r, &r->scope->variables, qn__str_value(name), value);
+}
+
+/* For another turn of a loop. */
+static bool empty_scope(qn__run *r, qn__scope *s)
+{
+    qn__dict_empty(&s->variables);
+    return qn__run_spend(r, s->variables.n_slots >> 6);
 }
 
 static qn__scope *push_scope(qn__run *r, qn__scope *parent)
@@ -119,8 +112,7 @@ static bool chosen_items(qn__run *r, const qn__node *node, qn__scope *around, qn
     qn__pile pile = {0};
     qn__scope *scope = push_scope(r, around);
     for (size_t i = 0; scope && i < items->n; i++) {
-        scope->n = 0;
-        if (!assign(r, node->a, items->items[i]))
+        if (!empty_scope(r, scope) || !assign(r, node->a, items->items[i]))
             return false;
         qn__value holds = qn__eval(r, node->c);
         if (qn__truth(holds))
@@ -147,9 +139,9 @@ static bool run_loop(qn__run *r, const qn__node *node, qn__scope *around, qn__se
                        .scope = around,
                        .changed = {.kind = QN__V_ABSENT}};
     for (loop->at = 0; loop->at < items.n && qn__run_spend(r, 1); loop->at++) {
-        scope->n = 0;
         r->scope = scope;
-        if (!qn__scope_set(r, &loop_name, (qn__value){.kind = QN__V_LOOP, .loop = loop}) ||
+        if (!empty_scope(r, scope) ||
+            !qn__scope_set(r, &loop_name, (qn__value){.kind = QN__V_LOOP, .loop = loop}) ||
             !assign(r, node->a, items.items[loop->at]))
             return false;
         if (!qn__exec(r, node->d)) {
@@ -162,9 +154,8 @@ static bool run_loop(qn__run *r, const qn__node *node, qn__scope *around, qn__se
         }
     }
     if (items.n == 0 && node->e) {
-        scope->n = 0;
         r->scope = scope;
-        return qn__exec(r, node->e);
+        return empty_scope(r, scope) && qn__exec(r, node->e);
     }
     return !r->failed;
 }
@@ -255,6 +246,8 @@ static bool bind_named(qn__run *r, const qn__node *node, const qn__call *call, q
         size_t k = 0;
         while (k < node->n && !qn__str_same(node->items[k]->name, call->names[i]))
             k++;
+        if (!qn__run_spend(r, k / 8))
+            return false;
         qn__utf8_quote(name, sizeof name, call->names[i]->data, call->names[i]->n);
         if (k < node->n && places[k].kind != QN__V_ABSENT) {
             qn__run_fail(r, "macro got two values for argument '%s'", name);

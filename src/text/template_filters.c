@@ -91,25 +91,44 @@ static qn__value filter_capitalize(qn__run *r, qn__value v, const qn__call *call
     return filter_case(r, v, QN__TO_TITLE, QN__TO_LOWER);
 }
 
-/* Words begin behind white space and -([{< here, unlike str.title(). */
+/* The first character in upper case, and the others apart in lower case. */
+static qn__value capitalized(qn__run *r, const qn__str *s)
+{
+    size_t first = s->n ? qn__str_offset(s, 0, 1) : 0;
+    qn__value head = qn__substring(r, s, 0, first), tail = qn__substring(r, s, first, s->n);
+    if (!r->failed)
+        head = qn__change_case(r, head.s, QN__TO_UPPER, QN__TO_UPPER, false);
+    if (!r->failed)
+        tail = qn__change_case(r, tail.s, QN__TO_LOWER, QN__TO_LOWER, false);
+    return r->failed ? qn__failed() : qn__binary(r, QN__OP_ADD, head, tail);
+}
+
+static bool begins_word(const qn__str *s, size_t at, size_t *k)
+{
+    unsigned char c = (unsigned char)s->data[at];
+    bool white = (qn__class_at(s->data, s->n, at, k) & QN__SPACE) || (c >= 0x1c && c <= 0x1f);
+    return white || (c && strchr("-([{<", c));
+}
+
+/* Words begin behind white space and -([{< here, and with a capital, unlike str.title(). */
 static qn__value filter_title(qn__run *r, qn__value v, const qn__call *call)
 {
     qn__value s = qn__to_str(r, v);
     qn__builder b;
     (void)call;
-    if (s.kind != QN__V_STRING)
-        return s;
+    if (s.kind != QN__V_STRING || !qn__run_spend(r, s.s->n >> 3))
+        return qn__failed();
     qn__builder_begin(&b, r);
     for (size_t i = 0; i < s.s->n && !r->failed;) {
-        size_t end = i;
-        while (end < s.s->n && !strchr("-([{< \t\n\r\v\f", s.s->data[end]))
-            end++;
+        size_t end = i, k = 0;
+        for (; end < s.s->n && !begins_word(s.s, end, &k); end += k)
+            ;
         qn__value word = qn__substring(r, s.s, i, end);
         if (word.kind == QN__V_STRING)
-            word = qn__change_case(r, word.s, QN__TO_TITLE, QN__TO_LOWER, false);
+            word = capitalized(r, word.s);
         if (word.kind == QN__V_STRING)
             qn__build_str(&b, word.s, 0, word.s->n);
-        i = end < s.s->n ? end + 1 : end;
+        i = end < s.s->n ? end + k : end;
         qn__build_str(&b, s.s, end, i);
     }
     return qn__builder_end(&b);
@@ -134,6 +153,8 @@ static qn__value filter_replace(qn__run *r, qn__value v, const qn__call *call)
 static qn__value filter_format(qn__run *r, qn__value v, const qn__call *call)
 {
     qn__value s = qn__to_str(r, v), args = qn__seq_new(r, QN__V_TUPLE, call->args, call->n);
+    if (call->n && call->n_named)
+        return qn__run_fail(r, "can't handle positional and keyword arguments at the same time");
     if (call->n_named) {
         qn__dict *dict = qn__dict_new(r, call->n_named);
         for (size_t i = 0; dict && i < call->n_named; i++)
@@ -356,6 +377,8 @@ static qn__value filter_round(qn__run *r, qn__value v, const qn__call *call)
         return round_to_tens(r, v, precision);
     if (v.kind == QN__V_INT || v.kind == QN__V_BOOL)
         return qn__int((int64_t)(v.kind == QN__V_INT ? v.i : v.truth));
+    if (!qn__run_spend(r, 16))
+        return qn__failed();
     snprintf(text, sizeof text, "%.*f", (int)precision, f); /* rounds as Python: to even */
     return qn__float(strtod(text, NULL));
 }

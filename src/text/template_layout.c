@@ -23,6 +23,7 @@ static qn__value filter_indent(qn__run *r, qn__value v, const qn__call *call)
     qn__builder b;
     qn__builder_begin(&b, r);
     bool first = qn__truth(a[1]), blank = qn__truth(a[2]);
+    qn__run_spend(r, s.s->n >> 3);
     for (size_t at = 0, line = 0, next; !r->failed; at = next, line++) {
         size_t end = qn__line_end(s.s, at, &next);
         if (line == 0 ? first : (end > at || blank))
@@ -61,7 +62,7 @@ static qn__value filter_truncate(qn__run *r, qn__value v, const qn__call *call)
         (a[3].kind > QN__V_NONE && !qn__as_int(a[3], &leeway)))
         return qn__run_fail(r, "truncate takes a string, a length, a boolean, a string, a leeway");
     int64_t n = (int64_t)qn__length_of(s), n_end = (int64_t)qn__length_of(end);
-    if (!qn__run_spend(r, (s->n + end->n) >> 6))
+    if (!qn__run_spend(r, (s->n + end->n) >> 4))
         return qn__failed();
     if (length < n_end || leeway < 0)
         return qn__run_fail(r, "truncate: the length has to be at least %lld, the leeway 0",
@@ -92,7 +93,7 @@ static qn__value filter_wordcount(qn__run *r, qn__value v, const qn__call *call)
     int64_t count = 0;
     bool inside = false;
     if (s.kind != QN__V_STRING || !qn__bind(r, call, NULL, 0, NULL) ||
-        !qn__run_spend(r, s.s->n >> 5))
+        !qn__run_spend(r, s.s->n >> 3))
         return qn__failed();
     for (size_t i = 0; i < s.s->n; i = qn__char_behind(s.s->data, s.s->n, i)) {
         bool word = is_word_at(s.s->data, s.s->n, i);
@@ -227,7 +228,7 @@ static bool wrap_paragraph(qn__builder *b, const qn__str *s, const wrapping *w,
     bool lines = false;
 #define MEASURE() ((int64_t)qn__length_of(&(qn__str){.data = w->s + at, .n = end - at}))
     length = MEASURE();
-    while (at < w->end && qn__run_spend(b->run, 1 + ((end - at) >> 6))) {
+    while (at < w->end && qn__run_spend(b->run, 1 + ((end - at) >> 3))) {
         if (lines && is_blank(w, at, end)) {
             at = end;
             end = chunk_end(w, at);
@@ -285,6 +286,7 @@ static qn__value filter_wordwrap(qn__run *r, qn__value v, const qn__call *call)
     qn__builder b;
     qn__builder_begin(&b, r);
     w.s = v.s->data;
+    qn__run_spend(r, v.s->n >> 2);
     for (size_t at = 0, next; at < v.s->n && !r->failed; at = next) {
         w.begin = at;
         w.end = qn__line_end(v.s, at, &next);

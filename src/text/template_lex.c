@@ -272,13 +272,14 @@ static bool lex_number(qn__lexer *x, qn__token *token)
         return lex_radix(x, token);
     char digits[400];
     size_t n = 0, room = 300, at = lex_digits(x, x->at, digits, &n, room), k = n;
-    bool is_float = false;
-    if (at + 1 < x->n && x->s[at] == '.' && x->s[at + 1] >= '0' && x->s[at + 1] <= '9') {
+    bool is_float = false, behind_dot = x->at > 0 && x->s[x->at - 1] == '.'; /* x.0.1: two items */
+    if (!behind_dot && at + 1 < x->n && x->s[at] == '.' && x->s[at + 1] >= '0' &&
+        x->s[at + 1] <= '9') {
         digits[n++] = '.';
         at = lex_digits(x, at + 1, digits, &n, room + 40);
         is_float = true;
     }
-    if (at < x->n && (x->s[at] == 'e' || x->s[at] == 'E')) {
+    if (!behind_dot && at < x->n && (x->s[at] == 'e' || x->s[at] == 'E')) {
         bool sign = at + 1 < x->n && (x->s[at + 1] == '+' || x->s[at + 1] == '-');
         size_t e = at + 1 + sign;
         if (e < x->n && x->s[e] >= '0' && x->s[e] <= '9') {
@@ -290,6 +291,8 @@ static bool lex_number(qn__lexer *x, qn__token *token)
         }
     }
     digits[n] = 0;
+    if (!is_float && digits[0] == '0' && strspn(digits, "0") < n)
+        return lex_fail(x, "a number begins with 0");
     errno = 0;
     token->kind = is_float ? QN__T_FLOAT : QN__T_INT;
     if (is_float)

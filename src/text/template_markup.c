@@ -112,6 +112,8 @@ static qn__value filter_xmlattr(qn__run *r, qn__value v, const qn__call *call)
         if (entry->key.kind != QN__V_STRING)
             return qn__run_fail(r, "xmlattr: the name of an attribute must be a string");
         const qn__str *key = entry->key.s;
+        if (!qn__run_spend(r, key->n >> 3))
+            return qn__failed();
         for (size_t k = 0; k < key->n; k++)
             if (key->data[k] && strchr(" \t\n\v\f\r/>=", key->data[k]))
                 return qn__run_fail(r, "xmlattr: invalid character in the name of an attribute");

@@ -23,13 +23,19 @@ static qn__node *parse_string(qn__parser *p)
         return NULL;
     *s = p->token.text;
     qn__node *node = constant(p, (qn__value){.kind = QN__V_STRING, .s = s});
+    char *joined = NULL;
+    size_t room = 0;
     while (node && qn__parser_advance(p) && p->token.kind == QN__T_STRING) {
-        char *joined = qn__parser_alloc(p, s->n + p->token.text.n + 1);
-        if (!joined)
-            return NULL;
-        memcpy(joined, s->data, s->n);
-        memcpy(joined + s->n, p->token.text.data, p->token.text.n);
-        *s = (qn__str){.data = joined, .n = s->n + p->token.text.n};
+        const qn__str *more = &p->token.text;
+        if (s->n + more->n > room) {
+            room = 2 * (s->n + more->n);
+            if (!(joined = qn__parser_alloc(p, room)))
+                return NULL;
+            memcpy(joined, s->data, s->n);
+        }
+        if (more->n > 0)
+            memcpy(joined + s->n, more->data, more->n);
+        *s = (qn__str){.data = joined ? joined : s->data, .n = s->n + more->n};
     }
     return p->failed ? NULL : node;
 }
@@ -214,7 +220,8 @@ static qn__node *deepen_by_arguments(qn__parser *p, qn__node *node)
         ok = qn__node_deepen(p, node, call->args[i]);
     for (size_t i = 0; ok && call && i < call->n_named; i++)
         ok = qn__node_deepen(p, node, call->named[i]);
-    ok = ok && (!call || (qn__node_deepen(p, node, call->star) && qn__node_deepen(p, node, call->star_star)));
+    ok = ok && (!call || (qn__node_deepen(p, node, call->star) &&
+                          qn__node_deepen(p, node, call->star_star)));
     return ok ? node : NULL;
 }
 

@@ -99,7 +99,7 @@ static qn__value get_path_or(qn__run *r, qn__value v, qn__value path, qn__value 
         v = qn__item(r, v, path);
         return replace && v.kind == QN__V_UNDEFINED ? otherwise : v;
     }
-    for (size_t at = 0; at <= path.s->n && !r->failed;) {
+    for (size_t at = 0; at <= path.s->n && qn__run_spend(r, 1);) {
         const char *dot = path.s->n > at ? memchr(path.s->data + at, '.', path.s->n - at) : NULL;
         size_t end = dot ? (size_t)(dot - path.s->data) : path.s->n, i = at;
         int64_t index = 0;
@@ -152,6 +152,7 @@ static qn__value fold_case(qn__run *r, qn__value v, bool case_sensitive)
     return qn__change_case(r, v.s, QN__TO_LOWER, QN__TO_LOWER, false);
 }
 
+/* Keys in lists order as lists do: equal ones need no order, so that [none, none] has one. */
 static bool comes_first(qn__run *r, const order_key *a, const order_key *b, bool reverse)
 {
     return (reverse ? qn__order(r, a->key, b->key, "<") : qn__order(r, b->key, a->key, "<")) != -1;
@@ -169,6 +170,15 @@ static qn__value multiple_key(qn__run *r, qn__value v, qn__value attribute, bool
         qn__pile_push(r, &pile, r->failed ? key : fold_case(r, key, case_sensitive));
     }
     return qn__seq_new(r, QN__V_LIST, pile.items, pile.n);
+}
+
+static qn__value list_of_one(qn__run *r, qn__value v)
+{
+    qn__value *one = qn__run_alloc(r, sizeof *one);
+    if (!one)
+        return qn__failed();
+    *one = v;
+    return qn__seq_new(r, QN__V_LIST, one, 1);
 }
 
 /* Merge sort: stable, and it may stop in the middle. The result is in *keys. */
@@ -192,8 +202,9 @@ static bool sort_keys(qn__run *r, order_key **keys, size_t n, bool reverse)
     return !r->failed;
 }
 
+/* in_lists: the keys are compared as lists of them. */
 static qn__value sorted_list(qn__run *r, qn__seq items, qn__value attribute, bool case_sensitive,
-                             bool reverse)
+                             bool reverse, bool in_lists)
 {
     order_key *keys = qn__run_alloc(r, (items.n + 1) * sizeof *keys);
     qn__value *out = qn__run_alloc(r, (items.n + 1) * sizeof *out);
@@ -204,6 +215,8 @@ static qn__value sorted_list(qn__run *r, qn__seq items, qn__value attribute, boo
         else if (attribute.kind > QN__V_NONE)
             key = get_path(r, key, attribute);
         keys[i] = (order_key){fold_case(r, key, case_sensitive), items.items[i]};
+        if (in_lists && attribute.kind != QN__V_STRING)
+            keys[i].key = list_of_one(r, keys[i].key);
     }
     if (!out || r->failed || !sort_keys(r, &keys, items.n, reverse))
         return qn__failed();
@@ -219,7 +232,7 @@ static qn__value filter_sort(qn__run *r, qn__value v, const qn__call *call)
     qn__seq items;
     if (!qn__bind(r, call, names, 3, a) || !qn__items_of(r, v, &items))
         return qn__failed();
-    return sorted_list(r, items, a[2], qn__truth(a[1]), qn__truth(a[0]));
+    return sorted_list(r, items, a[2], qn__truth(a[1]), qn__truth(a[0]), true);
 }
 
 static qn__value filter_dictsort(qn__run *r, qn__value v, const qn__call *call)
@@ -239,7 +252,7 @@ static qn__value filter_dictsort(qn__run *r, qn__value v, const qn__call *call)
         if (!qn__pile_push(r, &pile, qn__pair(r, v.dict->entries[i].key, v.dict->entries[i].value)))
             return qn__failed();
     return sorted_list(r, (qn__seq){.items = pile.items, .n = pile.n}, qn__int(by_value),
-                       qn__truth(a[0]), qn__truth(a[2]));
+                       qn__truth(a[0]), qn__truth(a[2]), false);
 }
 
 static qn__value extreme(qn__run *r, qn__value v, const qn__call *call, int wanted)

@@ -95,9 +95,17 @@ static bool split_words_from_end(qn__run *r, const qn__str *s, int64_t most, qn_
 /* The last place of t in s[0..end), as memmem finds the first; not in linear time, so it costs. */
 static const char *find_last(qn__run *r, const char *s, size_t end, const qn__str *t)
 {
-    for (size_t i = end >= t->n ? end - t->n + 1 : 0; i > 0 && qn__run_spend(r, t->n >> 5); i--)
-        if (memcmp(s + i - 1, t->data, t->n) == 0)
-            return s + i - 1;
+    if (end < t->n || t->n == 0)
+        return t->n == 0 ? s + end : NULL;
+    for (size_t room = end - t->n + 1; room > 0;) {
+        const char *hit = memrchr(s, t->data[0], room);
+        size_t place = hit ? (size_t)(hit - s) : 0;
+        if (!qn__run_spend(r, 1 + ((room - place) >> 5) + (t->n >> 5)) || !hit)
+            return NULL;
+        if (memcmp(hit, t->data, t->n) == 0)
+            return hit;
+        room = place;
+    }
     return NULL;
 }
 
@@ -138,7 +146,7 @@ static qn__value split(qn__run *r, qn__value self, const qn__call *call, bool fr
     int64_t most = -1;
     qn__pile pile = {0};
     if (!qn__bind(r, call, names, 2, a) || !is_str_or_none(r, call, a[0]) ||
-        !qn__run_spend(r, self.s->n >> 5))
+        !qn__run_spend(r, self.s->n >> 3))
         return qn__failed();
     if (a[1].kind != QN__V_ABSENT && !qn__as_int(a[1], &most))
         return qn__run_fail(r, "%s: maxsplit must be an integer", call->name);
@@ -173,7 +181,7 @@ static qn__value str_splitlines(qn__run *r, qn__value self, const qn__call *call
     qn__value keep;
     const qn__str *s = self.s;
     qn__pile pile = {0};
-    if (!qn__bind(r, call, names, 1, &keep))
+    if (!qn__bind(r, call, names, 1, &keep) || !qn__run_spend(r, s->n >> 3))
         return qn__failed();
     for (size_t at = 0; at < s->n && !r->failed;) {
         size_t next, end = qn__line_end(s, at, &next);
@@ -219,7 +227,7 @@ static qn__value str_rpartition(qn__run *r, qn__value self, const qn__call *call
 static bool ranged(qn__run *r, const qn__str *s, const qn__call *call, qn_span *range)
 {
     int64_t n = (int64_t)qn__length_of(s), part[2] = {0, n};
-    if (call->n > 3 || call->n_named || !qn__run_spend(r, s->n >> 5))
+    if (call->n > 3 || call->n_named || !qn__run_spend(r, s->n >> 4))
         return qn__run_fail(r, "%s takes one to three arguments", call->name), false;
     for (size_t i = 1; i < call->n; i++) {
         if (call->args[i].kind != QN__V_NONE && !qn__as_int(call->args[i], &part[i - 1]))
@@ -279,6 +287,8 @@ static qn__value remove_affix(qn__run *r, qn__value self, const qn__call *call, 
     if (call->n != 1 || call->args[0].kind != QN__V_STRING)
         return qn__run_fail(r, "%s takes a string", call->name);
     const qn__str *s = self.s, *t = call->args[0].s;
+    if (!qn__run_spend(r, t->n >> 6))
+        return qn__failed();
     if (!has_affix(s, t, at_end))
         return self;
     return at_end ? qn__substring(r, s, 0, s->n - t->n) : qn__substring(r, s, t->n, s->n);
@@ -353,27 +363,21 @@ static qn__value str_count(qn__run *r, qn__value self, const qn__call *call)
     return qn__int(count);
 }
 
-/* All characters are of one of the classes, and there is one at least. */
-static qn__value all_of(qn__run *r, const qn__str *s, unsigned classes)
-{
-    bool all = s->n > 0 && qn__run_spend(r, s->n >> 6);
-    for (size_t i = 0, k; all && i < s->n; i += k)
-        all = qn__class_at(s->data, s->n, i, &k) & classes;
-    return qn__bool(all);
-}
-
 static qn__value str_isdigit(qn__run *r, qn__value self, const qn__call *call)
 {
-    bool all = self.s->n > 0 && qn__run_spend(r, self.s->n >> 6);
     (void)call;
-    for (size_t i = 0; all && i < self.s->n; i++)
-        all = self.s->data[i] >= '0' && self.s->data[i] <= '9';
-    return qn__bool(all);
+    return qn__has_text_bits(r, self.s, 0, QN__TEXT_DIGIT);
+}
+
+static qn__value str_isdecimal(qn__run *r, qn__value self, const qn__call *call)
+{
+    (void)call;
+    return qn__has_text_bits(r, self.s, 0, QN__TEXT_DECIMAL);
 }
 
 static qn__value str_isascii(qn__run *r, qn__value self, const qn__call *call)
 {
-    bool all = qn__run_spend(r, self.s->n >> 6);
+    bool all = qn__run_spend(r, self.s->n >> 4);
     (void)call;
     for (size_t i = 0; all && i < self.s->n; i++)
         all = (unsigned char)self.s->data[i] < 0x80;
@@ -383,25 +387,31 @@ static qn__value str_isascii(qn__run *r, qn__value self, const qn__call *call)
 static qn__value str_isnumeric(qn__run *r, qn__value self, const qn__call *call)
 {
     (void)call;
-    return all_of(r, self.s, QN__NUMBER);
+    return qn__has_text_bits(r, self.s, 0, QN__TEXT_NUMERIC);
 }
 
 static qn__value str_isalpha(qn__run *r, qn__value self, const qn__call *call)
 {
     (void)call;
-    return all_of(r, self.s, QN__LETTER);
+    return qn__has_text_bits(r, self.s, QN__LETTER, 0);
 }
 
 static qn__value str_isalnum(qn__run *r, qn__value self, const qn__call *call)
 {
     (void)call;
-    return all_of(r, self.s, QN__LETTER | QN__NUMBER);
+    return qn__has_text_bits(r, self.s, QN__LETTER, QN__TEXT_NUMERIC);
 }
 
 static qn__value str_isspace(qn__run *r, qn__value self, const qn__call *call)
 {
     (void)call;
-    return all_of(r, self.s, QN__SPACE);
+    return qn__has_text_bits(r, self.s, QN__SPACE, 0);
+}
+
+static qn__value str_istitle(qn__run *r, qn__value self, const qn__call *call)
+{
+    (void)call;
+    return qn__is_title(r, self.s);
 }
 
 static qn__value str_isupper(qn__run *r, qn__value self, const qn__call *call)
@@ -501,7 +511,7 @@ static qn__value justify(qn__run *r, qn__value self, const qn__call *call, bool 
     int64_t width = 0, n = (int64_t)qn__length_of(self.s);
     qn__str fill;
     qn__builder b;
-    if (!read_padding(r, call, &width, &fill, zeros))
+    if (!read_padding(r, call, &width, &fill, zeros) || !qn__run_spend(r, self.s->n >> 6))
         return qn__failed();
     bool sign = zeros && self.s->n && (self.s->data[0] == '+' || self.s->data[0] == '-');
     qn__builder_begin(&b, r);
@@ -540,11 +550,12 @@ static const qn__named_function str_methods[] = {
     {"isalnum", str_isalnum},
     {"isalpha", str_isalpha},
     {"isascii", str_isascii},
-    {"isdecimal", str_isdigit},
+    {"isdecimal", str_isdecimal},
     {"isdigit", str_isdigit},
     {"islower", str_islower},
     {"isnumeric", str_isnumeric},
     {"isspace", str_isspace},
+    {"istitle", str_istitle},
     {"isupper", str_isupper},
     {"join", str_join},
     {"ljust", str_ljust},

@@ -75,8 +75,7 @@ static bool add_span(qn__builder *b, size_t begin, size_t end)
 
 bool qn__build(qn__builder *b, const char *data, size_t n, bool is_data)
 {
-    if (b->run->failed || (n > b->capacity - b->n && !builder_grow(b, n)) ||
-        (n >= 64 && !qn__run_spend(b->run, n >> 6)))
+    if (!qn__run_spend(b->run, 1 + (n >> 6)) || (n > b->capacity - b->n && !builder_grow(b, n)))
         return false;
     if (n > 0)
         memcpy(b->data + b->n, data, n);
@@ -94,7 +93,7 @@ bool qn__build_str(qn__builder *b, const qn__str *s, size_t from, size_t to)
     size_t at = b->n;
     if (!qn__build(b, s->data + from, to - from, false))
         return false;
-    for (size_t i = 0; i < s->n_spans && s->spans[i].begin < to; i++) {
+    for (size_t i = qn__str_span(s, from); i < s->n_spans && s->spans[i].begin < to; i++) {
         size_t begin = s->spans[i].begin > from ? s->spans[i].begin : from;
         size_t end = s->spans[i].end < to ? s->spans[i].end : to;
         if (begin < end && !add_span(b, at + begin - from, at + end - from))
@@ -121,7 +120,7 @@ qn__value qn__builder_end(qn__builder *b)
     return qn__str_value(s);
 }
 
-bool qn__str_from_data(const qn__str *s, size_t at)
+size_t qn__str_span(const qn__str *s, size_t at)
 {
     size_t low = 0, high = s->n_spans;
     while (low < high) {
@@ -131,7 +130,13 @@ bool qn__str_from_data(const qn__str *s, size_t at)
         else
             high = middle;
     }
-    return low < s->n_spans && s->spans[low].begin <= at;
+    return low;
+}
+
+bool qn__str_from_data(const qn__str *s, size_t at)
+{
+    size_t i = qn__str_span(s, at);
+    return i < s->n_spans && s->spans[i].begin <= at;
 }
 
 bool qn__build_escaped(qn__builder *b, const qn__str *s)
@@ -139,6 +144,8 @@ bool qn__build_escaped(qn__builder *b, const qn__str *s)
     static const char from[] = "&<>'\"";
     static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
     size_t start = 0;
+    if (!qn__run_spend(b->run, s->n >> 3))
+        return false;
     for (size_t i = 0; i < s->n; i++) {
         const char *hit = s->data[i] ? strchr(from, s->data[i]) : NULL;
         if (!hit)
@@ -159,7 +166,7 @@ size_t qn__double_repr(double f, char out[40])
     char text[40], digits[24];
     if (!isfinite(f))
         return (size_t)snprintf(out, 40, "%s", isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
-    for (int precision = 0; precision <= 16; precision++) {
+    for (int precision = 14; precision <= 16; precision++) { /* fewer digits are 15 with zeros */
         snprintf(text, sizeof text, "%.*e", precision, f);
         if (strtod(text, NULL) == f)
             break;
@@ -169,6 +176,8 @@ size_t qn__double_repr(double f, char out[40])
     for (const char *c = text; c < e; c++)
         if (*c >= '0' && *c <= '9')
             digits[n++] = *c;
+    while (n > 1 && digits[n - 1] == '0')
+        n--;
     int exponent = atoi(e + 1);
     if (text[0] == '-')
         out[used++] = '-';
@@ -202,8 +211,11 @@ size_t qn__double_repr(double f, char out[40])
 
 static bool build_number(qn__builder *b, qn__value v)
 {
+    enum { FLOAT_STEPS = 32 };
     char text[40];
     size_t n;
+    if (v.kind == QN__V_FLOAT && !qn__run_spend(b->run, FLOAT_STEPS))
+        return false;
     if (v.kind == QN__V_FLOAT)
         n = qn__double_repr(v.f, text);
     else
@@ -227,14 +239,17 @@ static bool build_code(qn__builder *b, uint32_t c, bool is_data)
 
 static bool build_str_repr(qn__builder *b, const qn__str *s)
 {
+    const unsigned printable = QN__LETTER | QN__NUMBER | QN__MARK | QN__PUNCTUATION | QN__SYMBOL;
     bool single = s->n && memchr(s->data, '\'', s->n), twice = s->n && memchr(s->data, '"', s->n);
     char quote = single && !twice ? '"' : '\'';
     size_t start = 0, k;
+    if (!qn__run_spend(b->run, s->n >> 3))
+        return false;
     qn__build(b, &quote, 1, false);
     for (size_t i = 0; i < s->n; i += k) {
         unsigned class = qn__class_at(s->data, s->n, i, &k);
         char c = s->data[i];
-        bool plain = (class & (unsigned)~QN__SPACE & 0xff) || c == ' ';
+        bool plain = (class & printable) || c == ' ';
         if (plain && c != '\\' && c != quote)
             continue;
         bool is_data = qn__str_from_data(s, i);
@@ -378,7 +393,7 @@ static bool build_json_code(qn__builder *b, uint32_t c, bool is_data)
 static bool build_json_string(qn__builder *b, const qn__str *s, bool ascii)
 {
     size_t start = 0, k = 1;
-    bool ok = qn__build_text(b, "\"");
+    bool ok = qn__run_spend(b->run, s->n >> 4) && qn__build_text(b, "\"");
     for (size_t i = 0; ok && i < s->n; i += k) {
         unsigned char c = (unsigned char)s->data[i];
         k = 1;

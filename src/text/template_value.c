@@ -103,12 +103,12 @@ qn__value qn__substring(qn__run *r, const qn__str *s, size_t from, size_t to)
 {
     if (from == 0 && to == s->n)
         return qn__str_value(s);
-    size_t first = 0, last;
-    while (first < s->n_spans && s->spans[first].end <= from)
-        first++;
+    size_t first = qn__str_span(s, from), last;
     for (last = first; last < s->n_spans && s->spans[last].begin < to; last++)
         ;
     qn_span *spans = NULL;
+    if (!qn__run_spend(r, (last - first) >> 4))
+        return qn__failed();
     if (last > first && !(spans = qn__run_alloc(r, (last - first) * sizeof *spans)))
         return qn__failed();
     for (size_t i = first; i < last; i++)
@@ -288,6 +288,8 @@ const char *qn__type_name(qn__value v)
     return names[v.kind] ? names[v.kind] : "object";
 }
 
+enum { COMPARISON_STEPS = 1 };
+
 static bool same_items(qn__run *r, const qn__seq *a, const qn__seq *b)
 {
     bool same = a->n == b->n && qn__run_enter(r);
@@ -310,6 +312,8 @@ bool qn__equal(qn__run *r, qn__value a, qn__value b)
 {
     int64_t i, j;
     double f, g;
+    if (!qn__run_spend(r, COMPARISON_STEPS))
+        return false;
     if (qn__as_int(a, &i) && qn__as_int(b, &j))
         return i == j;
     if (qn__as_double(a, &f) && qn__as_double(b, &g))
@@ -343,6 +347,8 @@ int qn__order(qn__run *r, qn__value a, qn__value b, const char *op)
 {
     int64_t i, j;
     double f, g;
+    if (!qn__run_spend(r, COMPARISON_STEPS))
+        return 2;
     if (qn__as_int(a, &i) && qn__as_int(b, &j))
         return (i > j) - (i < j);
     if (qn__as_double(a, &f) && qn__as_double(b, &g))

@@ -38,6 +38,43 @@ typedef struct qn__unicode_new {
     char category[2];
 } qn__unicode_new;
 
+/* Bits of qn__unicode_text: what Python's str methods ask. IGNORABLE is passed over in looking for a
+ * cased character beside a capital sigma, which is cased itself or not. */
+enum {
+    QN__TEXT_UPPER = 1,
+    QN__TEXT_LOWER = 2,
+    QN__TEXT_TITLE = 4,
+    QN__TEXT_CASED = 7,
+    QN__TEXT_IGNORABLE = 8,
+    QN__TEXT_DECIMAL = 16,
+    QN__TEXT_DIGIT = 32,
+    QN__TEXT_NUMERIC = 64
+};
+
+/* Characters first, first + step ... last that become one `distance` away. */
+typedef struct qn__unicode_case_run {
+    uint32_t first, last, step;
+    int32_t distance;
+} qn__unicode_case_run;
+
+/* One that becomes several; zeros behind them. */
+typedef struct qn__unicode_case_many {
+    uint32_t c, to[3];
+} qn__unicode_case_many;
+
+/* A mapping: both tables sorted. That of title case leaves out what is as in upper case. */
+typedef struct qn__unicode_case {
+    const qn__unicode_case_run *runs;
+    size_t n_runs;
+    const qn__unicode_case_many *many;
+    size_t n_many;
+} qn__unicode_case;
+
+typedef enum qn__case { QN__TO_UPPER, QN__TO_LOWER, QN__TO_TITLE } qn__case;
+extern const qn__unicode_case qn__unicode_cases[3]; /* by qn__case */
+extern const qn__unicode_run qn__unicode_text[];
+extern const size_t qn__unicode_n_text;
+
 extern const uint16_t qn__unicode_index[17408];
 extern const uint16_t qn__unicode_leaves[];
 extern const qn__unicode_run qn__unicode_ccc[]; /* canonical combining classes, sorted */

@@ -105,6 +105,32 @@ x{{- s -}}   y
 {{ '42'|int }}{{ 'x'|int }}{{ 'x'|int(5) }}{{ '4.7'|int }}{{ 4.7|int }}{{ 'ff'|int(0, 16) }}{{ '2.5'|float }}{{ 'x'|float }}{{ ' 7 '|int }}{{ none|int }}{{ true|int }}
 {{ 2.5|round }}{{ 3.14159|round(2) }}{{ 2.1|round(0, 'ceil') }}{{ 2.9|round(method='floor') }}{{ -3|abs }}{{ 5|round }}{{ 1.5|string }}{{ 'a b c'|wordcount }}{{ 'ab'|center(6) }}|
 {{ 'a\nb\n\nc'|indent }}|{{ 'a\nb'|indent(2, true) }}|{{ 'a\n\nb'|indent(1, blank=true) }}|{{ 'a\nb'|indent('>>') }}
+{{ rows.0.v }}{{ [[1, [2, 3]]].0.1.0 }}{{ d.a.1 }}{{ 1.5 }}{{ 0.5e1 }}{{ 00 }}{{ 1_0.2_5 }}
+{{ 01 }}
+{{ d.a.0e1 }}
+{{ lipsum is defined }}{{ lipsum is callable }}{{ cycler is defined }}{{ nothere is defined }}
+{{ [none, none]|sort }}{{ [{}, {}]|sort }}{{ [[2, none], [1, none]]|sort }}{{ rows|sort(attribute='k')|map(attribute='v')|list }}
+{{ [none, 1]|sort }}
+{{ [none, none]|min }}
+{{ {'a': none, 'b': none}|dictsort(by='value') }}
+{{ 'straße ŉ ﬁnﬂ İI ıi ǅ'.upper() }} {{ 'STRASSE ẞ İ ΑΣ ΣΑΣ. ΑΣ’Α Σ'.lower() }} {{ 'ßa ǆb ﬁc ΑΣ ʼnO\'n'.title() }} {{ 'ǆABΣ'.capitalize() }} {{ 'ßx-ﬁ y z ǆ(ΑΣ'|title }} {{ 'ﬁX'|capitalize }}
+{{ 'Ⓐⓐ'.upper() }}{{ 'ꭰᏸ'.upper() }}{{ 'Ა'.lower() }}{{ 'ა'.title() }}{{ '𐐨ᾈᾳ'.upper() }}{{ 'ΐ'.upper()|length }} {{ 'ǅ'.isupper() }}{{ 'ªB'.isupper() }}{{ 'ª'.islower() }}{{ 'Ab Cd'.istitle() }}{{ 'AB'.istitle() }}{{ '1'.istitle() }}
+{{ '²'.isdigit() }}{{ '²'.isdecimal() }}{{ '½'.isdigit() }}{{ '½'.isnumeric() }}{{ '一'.isnumeric() }}{{ '٣'.isdecimal() }}{{ ''.isspace() }}{{ 'a²'.isalnum() }}
+{{ '%.3d|%5.1f|%-6s|%+d|% d|%#x|%#o|%05d|%-05d|%5.2s|%c|%c|%i|%u|%e|%G|%g' % (7, 2.25, 'ab', 3, 4, 255, 8, -42, 42, 'xyz', 'q', 233, 2.9, true, 12345.678, 1e-10, 100000.0) }}
+{{ '%*d|%.*f|%-*s|%(a)s|%%' % (5, 42, 2, 3.14159, 4, 'x') if no else '%*d|%.*f|%-*s|' % (5, 42, 2, 3.14159, 4, 'x') }}{{ '%(a)s-%(b)05.1f' % {'a': [1], 'b': 2} }}{{ '%a %r %ld' % ('é', 'é', 5) }}{{ '%s' % [1, 2] }}{{ 'x' % [1] }}
+{{ '%d' % 'a' }}
+{{ '%x' % 1.5 }}
+{{ '%y' % 1 }}
+{{ '{:,} {:_} {:010,} {:+} {: } {:#x} {:#b} {:b} {:o} {:c} {:>8} {:<8}| {:^8}| {:*^9} {:=+8} {:08.2f} {:.3} {:e} {:%} {:.1%} {:g} {:n}'.format(1234567, 1234567, 1234, 5, 5, 255, 5, 5, 8, 233, 'a', 'b', 'c', 'd', 42, -3.14159, 2.71828, 12345.678, 0.25, 0.125, 1e20, 42) }}
+{{ '{0.v}{0[k]}{a[1]}{b!r:>6}{b!s}{c!a}{d:{e}}{d:>{w}.{p}f}{{}}'.format(rows[0], a=[1, 2], b='x', c='é', d=2.5, e='6.1f', w=8, p=2) }}{{ '{:5}|{:.2}|{}|{:d}'.format('abc', 'abc', none, true) }}{{ '{:.0f}{:.10g}{:5.1e}'.format(2.5, 1/3, 0.00012) }}
+{{ '{} {0}'.format(1, 2) }}
+{{ '{:d}'.format('a') }}
+{{ '{:5}'.format(none) }}
+{{ '{:,s}'.format('a') }}
+{{ '{:.2d}'.format(3) }}
+{{ '{0.x.y}'.format({'x': 1}) }}
+{{ '%s %d'|format('a', 2) }}{{ '%(x)s'|format(x=5) }}{{ '%.2f'|format(2.005) }}
+{{ '%s'|format('a', x=2) }}
 {{ '<b>'|e }}{{ '<b>'|safe }}{{ ('<b>'|safe) + '<i>' }}{{ '<b>'|safe ~ '<i>' }}{{ ('<b>'|e)|e }}{{ '<a>' + ('x'|safe) }}
 {{ s is string }}{{ n is number }}{{ n is integer }}{{ f is float }}{{ yes is boolean }}{{ yes is number }}{{ d is mapping }}{{ l is sequence }}{{ d is sequence }}{{ s is iterable }}{{ n is iterable }}{{ nothing is none }}{{ yes is true }}{{ 1 is true }}{{ no is false }}{{ missing is undefined }}{{ range is callable }}{{ 3 is odd }}{{ 4 is even }}{{ 9 is divisibleby 3 }}{{ 1 is in l }}{{ 1 is eq 1 }}{{ 1 is ne(2) }}{{ 2 is gt 1 }}{{ 'a' is lower }}{{ 'A' is upper }}{{ n is not none }}{{ not s is string }}{{ n is sameas n }}{{ 'upper' is filter }}{{ missing is sequence }}{{ missing is iterable }}
 {{ range(3)|list }}{{ range(1, 7, 2)|list }}{{ range(5, 0, -2)|list }}{{ range(3) }}{{ range(4)[1] }}{{ dict(a=1, b=2) }}{{ dict([('a', 1)], b=3) }}
