@@ -77,7 +77,7 @@ static qn_status fail_limit(size_t limit, qn_error *err)
 static qn_status replace_all(const qn__normalize_step *step, qn__match *match, qn_text *out,
                              const char *s, size_t n, size_t limit, qn_error *err)
 {
-    size_t done = 0, at = 0;
+    size_t done = 0, at = 0, last_end = SIZE_MAX;
     bool ok = qn__text_reserve(out, n);
     while (ok && at <= n) {
         size_t start, end;
@@ -86,12 +86,15 @@ static qn_status replace_all(const qn__normalize_step *step, qn__match *match, q
             return status;
         if (start > n)
             break;
+        if (qn__pattern_skips(start, end, last_end)) {
+            at = qn__char_behind(s, n, at);
+            continue;
+        }
         if (out->n + (start - done) + step->text.n > limit)
             return fail_limit(limit, err);
         ok = qn__text_append(out, s + done, start - done) &&
              qn__text_append(out, step->text.data, step->text.n);
-        done = end;
-        at = end > start ? end : qn__char_behind(s, n, end);
+        done = at = last_end = end;
     }
     ok = ok && qn__text_append(out, s + done, n - done);
     return ok ? QN_OK : qn__fail_memory(err, "a normalized text");

@@ -192,20 +192,21 @@ static qn_status run_split(const run *r, int i, const char *s, size_t n, bool fi
     const qn__step *step = &r->pretokenizer->steps[i];
     placement p = {.r = r, .next = i + 1, .s = s, .first = first, .behavior = step->behavior};
     qn_status status = QN_OK;
-    size_t done = 0, at = 0;
+    size_t done = 0, at = 0, last_end = SIZE_MAX;
     while (status == QN_OK && at <= n) {
         size_t start, end;
         status = qn__pattern_next(step->pattern, &r->work->match, s, n, at, &start, &end, r->err);
         if (status != QN_OK || start > n)
             break;
+        if (qn__pattern_skips(start, end, last_end)) {
+            at = qn__char_behind(s, n, at);
+            continue;
+        }
         if (start > done)
             status = place_piece(&p, done, start, step->invert);
         if (status == QN_OK)
             status = place_piece(&p, start, end, !step->invert);
-        done = end;
-        at = end;
-        if (end == start) /* an empty match: look on behind the next character */
-            at = qn__char_behind(s, n, end);
+        done = at = last_end = end;
     }
     if (status == QN_OK && done < n)
         status = place_piece(&p, done, n, step->invert);

@@ -32,12 +32,6 @@ typedef struct qn__unicode_pair {
     uint32_t a, b, c;
 } qn__unicode_pair;
 
-/* Code points that got their general category ("Lo") after Unicode 14, for older PCRE2. */
-typedef struct qn__unicode_new {
-    uint32_t first, last;
-    char category[2];
-} qn__unicode_new;
-
 /* Bits of qn__unicode_text: what Python's str methods ask. IGNORABLE is passed over in looking for a
  * cased character beside a capital sigma, which is cased itself or not. */
 enum {
@@ -83,8 +77,6 @@ extern const qn__unicode_pair qn__unicode_decompositions[]; /* a gives b (c); so
 extern const size_t qn__unicode_n_decompositions;
 extern const qn__unicode_pair qn__unicode_compositions[]; /* a b gives c; sorted by a, b */
 extern const size_t qn__unicode_n_compositions;
-extern const qn__unicode_new qn__unicode_news[];
-extern const size_t qn__unicode_n_news;
 
 static inline unsigned qn__unicode_class(uint32_t c)
 {

@@ -120,7 +120,7 @@ def variants(tokenizer):
     yield sequence(split(LLAMA), byte_level()), {}
     yield sequence(split(O200K), byte_level()), {}
     yield sequence(*[split(p) for p in DEEPSEEK], byte_level()), {}
-    yield sequence(split(O200K + "|"), byte_level()), {}  # the same in PCRE2
+    yield sequence(split(O200K + "|"), byte_level()), {}  # the same without a scanner of its own
     yield sequence(split(r"a*"), byte_level()), {}
     yield sequence({"type": "Punctuation", "behavior": "Contiguous"}, byte_level(True, True)), {}
     for behavior in ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
