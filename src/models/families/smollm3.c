@@ -42,7 +42,7 @@ static qn_status read_no_rope(const qn__json_at *config, qn__decoder_config *out
     return QN_OK;
 }
 
-static qn_status read_sliding(const qn__json_at *config, qn__decoder_config *out, qn_error *err)
+static qn_status read_full_layers(const qn__json_at *config, qn__decoder_config *out, qn_error *err)
 {
     bool use = false;
     if (qn__json_opt_bool(config, "use_sliding_window", &use, err) != QN_OK)
@@ -66,7 +66,7 @@ static qn_status configure(const qn__json_at *config, qn__decoder_config *out, q
         read_no_rope(config, out, err) != QN_OK)
         return err->code;
     out->qkv_bias = out->output_bias = bias;
-    return read_sliding(config, out, err);
+    return read_full_layers(config, out, err);
 }
 
 const qn__family qn__family_smollm3 = {.model_type = "smollm3", .configure = configure};
