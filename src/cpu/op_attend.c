@@ -5,6 +5,8 @@
 #include "core/dtype.h"
 #include "cpu/cpu.h"
 
+_Static_assert(QN__KEY_GROUP == QN__CPU_KEY_GROUP, "keys lie as the kernels read them");
+
 #include <math.h>
 
 /* An offset array holds one element, or one for each batch. */
@@ -144,7 +146,7 @@ static void run_write(const qn__cpu_job *job, const qn__cpu_part *part)
 {
     const qn__operand *rows = &job->call->operand[1], *y = &job->call->operand[3];
     int64_t heads = rows->shape[1], n = rows->shape[2];
-    int64_t capacity = job->call->op == QN__OP_WRITE_KEYS ? y->shape[2] * 16 : y->shape[2];
+    int64_t capacity = job->call->op == QN__OP_WRITE_KEYS ? y->shape[2] * QN__KEY_GROUP : y->shape[2];
     int64_t pinned = ((const qn__write_params *)job->call->params)->pinned,
             ring = capacity - pinned;
     for (int64_t i = part->begin; i < part->end; i++) {
@@ -251,7 +253,7 @@ static int64_t prepare_attend(qn__cpu_job *job)
     job->scratch = job->table->attend_scratch((size_t)tile, (size_t)(q->shape[1] / k->shape[1]),
                                               (size_t)q->shape[3], (size_t)v->shape[3]) +
                    (size_t)(tile * 2 + most_pages(job->call)) * sizeof(int32_t) + 192;
-    return qn__cpu_elements(q) * 16 * k->shape[2];
+    return qn__cpu_elements(q) * QN__KEY_GROUP * k->shape[2];
 }
 
 /* The last tiles see the most keys, so a thread's range takes tiles from both ends: 0, n-1, 1, n-2

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { QN__CUDA_AXES = 6 };
+enum { QN__CUDA_AXES = 6, QN__CUDA_KEY_GROUP = 16 };
 
 typedef struct qn__cuda_view {
     int64_t ndim;

@@ -6,6 +6,13 @@
  */
 #include "cuda/common.cuh"
 
+/* Where dimension k of key s lies. */
+static __device__ int64_t key_place(int64_t d, int64_t s, int64_t k)
+{
+    const int64_t group = QN__CUDA_KEY_GROUP;
+    return s / group * group * d + k * group + s % group;
+}
+
 enum { LONGEST = 2048 }; /* elements of a head */
 
 /* ---- writing: a thread an element of the rows ------------------------------------------------ */
@@ -22,7 +29,7 @@ extern "C" __global__ void write_cache(qn__cuda_write_args a)
             continue; /* the session checks positions; never write outside */
         int64_t s = (at + l) % a.capacity; /* a ring; a cache that grows is never at its end */
         int64_t to = b * a.batch_stride + h * a.head_stride +
-                     (a.keys ? s / 16 * 16 * d + k * 16 + s % 16 : s * d + k);
+                     (a.keys ? key_place(d, s, k) : s * d + k);
         float x =
             ((const float *)
                  a.at[0])[b * a.stride[0] + h * a.stride[1] + l * a.stride[2] + k * a.stride[3]];
@@ -54,10 +61,10 @@ template <typename C>
 static __device__ float score_of(const qn__cuda_attend_args &a, const row_state &row, const C *keys,
                                  int64_t s)
 {
-    const C *k = keys + s / 16 * 16 * a.d + s % 16;
+    const C *k = keys + key_place(a.d, s, 0);
     float sum = 0;
     for (int64_t i = 0; i < a.d; i++)
-        sum = fmaf(row.q[i], value_of(k[i * 16]), sum);
+        sum = fmaf(row.q[i], value_of(k[i * QN__CUDA_KEY_GROUP]), sum);
     sum *= a.scale;
     return a.softcap > 0 ? a.softcap * tanhf(sum / a.softcap) : sum;
 }

@@ -6,6 +6,8 @@
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
+_Static_assert((int)QN__KEY_GROUP == (int)QN__CUDA_KEY_GROUP, "keys lie as the kernels read them");
+
 static bool is_cache(const qn_array *cache)
 {
     return cache->dtype == QN_F32 || cache->dtype == QN_BF16;
@@ -17,7 +19,7 @@ static bool launch_write(qn__cuda_binder *b, const qn__call *call)
     bool keys = call->op == QN__OP_WRITE_KEYS;
     qn__cuda_write_args args = {.batch_stride = y->stride[0],
                                 .head_stride = y->stride[1],
-                                .capacity = keys ? y->shape[2] * 16 : y->shape[2],
+                                .capacity = keys ? y->shape[2] * QN__KEY_GROUP : y->shape[2],
                                 .keys = keys,
                                 .half = y->dtype == QN_BF16,
                                 .n_offsets = qn__cuda_elements(&call->operand[2])};

@@ -64,9 +64,9 @@ static int buffer_shape(const qn__cache *cache, bool keys, int64_t capacity, int
     const qn__cache_shape *c = &cache->shape;
     shape[0] = c->batch;
     shape[1] = c->heads;
-    shape[2] = keys ? capacity / 16 : capacity;
+    shape[2] = keys ? capacity / QN__KEY_GROUP : capacity;
     shape[3] = keys ? c->key_dim : c->value_dim;
-    shape[4] = 16;
+    shape[4] = QN__KEY_GROUP;
     return keys ? 5 : 4;
 }
 

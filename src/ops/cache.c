@@ -59,7 +59,7 @@ qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values,
         return qn__poison(s);
     if (q->ndim != 4 || keys->ndim != 5 || values->ndim != 4 || q->shape[3] != keys->shape[3] ||
         keys->shape[1] != values->shape[1] || q->shape[1] % keys->shape[1] ||
-        keys->shape[2] * 16 != values->shape[2] || !offset_fits(offset, q->shape[0]))
+        keys->shape[2] * QN__KEY_GROUP != values->shape[2] || !offset_fits(offset, q->shape[0]))
         return qn__op_fail(s, "attend", q, keys, "the query does not fit the cache");
     qn__attention_params params = {.keep = keep};
     params.scale = options && options->scale != 0 ? options->scale

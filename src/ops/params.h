@@ -94,6 +94,9 @@ typedef struct qn__rope_params {
     int32_t traditional;
 } qn__rope_params;
 
+/* Keys of a cache lie transposed in groups of so many positions: [S / 16, D, 16]. */
+enum { QN__KEY_GROUP = 16 };
+
 /* keep: of attention over a cache alone: the first keys, at most QN__PINNED, seen besides the window. */
 typedef struct qn__attention_params {
     int64_t window, keep;

@@ -158,11 +158,19 @@ typedef struct qn__cpu_rope_f64 {
     size_t cs_row;
 } qn__cpu_rope_f64;
 
+#define QN__CPU_KEY_GROUP 16
+
+static inline size_t qn__cpu_key_place(size_t d, size_t s, size_t i)
+{
+    return s / QN__CPU_KEY_GROUP * QN__CPU_KEY_GROUP * d + i * QN__CPU_KEY_GROUP +
+           s % QN__CPU_KEY_GROUP;
+}
+
 /* clang-format off */
 /*
  * Attention of one KV head: tokens x the query heads that share it. Keys are visited in blocks of
  * 64 anchored at key 0.
- *   K: blocks of 16 keys, transposed: key s, dimension i at k[(s / 16) * d * 16 + i * 16 + s % 16]
+ *   K: groups of 16 keys, transposed: key s, dimension i at qn__cpu_key_place(d, s, i)
  *   V: v[s * ldv + i]
  * Memory must exist for whole blocks of 16 keys of K; what lies outside a token's range is never
  * used (it may be NaN). pages, when given, maps a logical block of 64 keys to a physical one (paged

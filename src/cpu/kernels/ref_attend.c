@@ -33,17 +33,12 @@ static void ref_store(qn__cpu_type type, void *p, size_t i, float f)
         ((uint16_t *)p)[i] = qn__cpu_bf16_of_f32(f);
 }
 
-static size_t ref_k_place(size_t d, size_t slot, size_t i)
-{
-    return slot / 16 * 16 * d + i * 16 + slot % 16;
-}
-
 static float ref_score(const qn__cpu_attend *a, const float *q, size_t s)
 {
     size_t slot = ref_key_slot(a->pages, s);
     float sum = 0.0f;
     for (size_t i = 0; i < a->d; i++)
-        sum += q[i] * ref_element(a->type, a->k, ref_k_place(a->d, slot, i));
+        sum += q[i] * ref_element(a->type, a->k, qn__cpu_key_place(a->d, slot, i));
     sum *= a->scale;
     return a->softcap > 0.0f ? a->softcap * tanhf(sum / a->softcap) : sum;
 }
@@ -115,7 +110,7 @@ static void ref_cache_write(const qn__cpu_cache_write *a)
     for (size_t j = 0; j < a->n; j++) {
         size_t slot = ref_key_slot(a->pages, a->pos + j);
         for (size_t i = 0; i < a->d; i++)
-            ref_store(a->type, a->k, ref_k_place(a->d, slot, i), a->k_rows[j * a->ldk_rows + i]);
+            ref_store(a->type, a->k, qn__cpu_key_place(a->d, slot, i), a->k_rows[j * a->ldk_rows + i]);
         for (size_t i = 0; i < a->dv; i++)
             ref_store(a->type, a->v, slot * a->ldv + i, a->v_rows[j * a->ldv_rows + i]);
     }
