@@ -55,6 +55,9 @@ check-arm: $(ARM)/build.ninja listed ## the quick tests as AArch64 programs, und
 	$(call build,$(ARM))
 	@scripts/run-tests --quick --under "qemu-aarch64 -L $(abspath $(ARM)-root)" $(ARM)
 
+check-abi: setup-tests ## whether programs linked with the newest tag's library run with this one, by abidiff
+	@scripts/check-abi || [ $$? = 77 ]
+
 fuzz: setup sanitized ## the parsers on changed files, under the sanitizers: FUZZ_SECONDS each (300)
 	@for test in io_test_fuzz text_test_fuzz models_test_fuzz text_test_template; do \
 	    QUERN_SOURCE=$(CURDIR) QUERN_FUZZ_SECONDS=$${FUZZ_SECONDS:-300} QUERN_FUZZ_SEED=$$(date +%s) \
@@ -116,9 +119,9 @@ $(ARM)-root/root.ini: scripts/cross/make-root | setup-tests
 	@scripts/cross/make-root $(ARM)-root
 
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(SANITIZED) $(THREADED) $(CLANG) $(ARM) $(ARM)-root build-faults build-faults-2
+	@rm -rf $(BUILD) $(SANITIZED) $(THREADED) $(CLANG) $(ARM) $(ARM)-root build-faults build-faults-2 build-abi
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 
-.PHONY: all setup setup-tests demo test check check-asan check-tsan check-clang check-arm faults fuzz bench fmt check-format new-op new-model install sanitized clean help listed
+.PHONY: all setup setup-tests demo test check check-asan check-tsan check-clang check-arm check-abi faults fuzz bench fmt check-format new-op new-model install sanitized clean help listed
