@@ -14,48 +14,42 @@ const command commands[] = {
      "write text behind a prompt",
      "Writes text behind a prompt. The text goes to standard output, the rest to standard error.",
      "A chat model answers the prompt, through its own chat template where it has one; --raw "
-     "continues "
-     "it. Ctrl-C stops, also in the middle of a long prompt. With --rotate text goes on beyond the "
-     "context: each token then sees the first 4 and the newest ones, as many in all as the context "
-     "holds.",
+     "continues it. What is piped in, or redirected from a file, follows the prompt of -p or -f, "
+     "or is the prompt; where standard input belongs to something else, as in a shell's loop, "
+     "</dev/null keeps it. Ctrl-C stops, also in the middle of a long prompt. With --rotate text "
+     "goes on beyond the context: each token then sees the first 4 and the newest ones, as many "
+     "in all as the context holds.",
      command_generate},
     {{"chat", OF_CHAT, NULL},
      "talk with a model",
      "A conversation: a message a line, and the model's replies. /help lists the commands.",
      "A line that ends in a backslash goes on in the next one; \"\"\" at the beginning of a line "
-     "begins a "
-     "message of several lines, which \"\"\" at the end of one ends. Pasted text may have several "
-     "lines, too; "
-     "Enter sends it. A line that begins with / is a command; Tab completes it, and the names of "
-     "files, in which ~ is "
-     "at home. On a terminal replies are broken between words, but for what stands between ``` "
-     "lines. Ctrl-C stops a reply; at the prompt it drops the line, and a second one, or Ctrl-D, "
-     "ends "
-     "the chat. Where standard input is no terminal there are no prompts: messages and commands "
-     "are "
-     "read line by line, and replies alone go to standard output.",
+     "begins a message of several lines, which \"\"\" at the end of one ends. Pasted text may "
+     "have several lines, too; Enter sends it. A line that begins with / is a command; Tab "
+     "completes it, and the names of files, in which ~ is at home. On a terminal replies are "
+     "broken between words, but for what stands between ``` lines. Ctrl-C stops a reply; at the "
+     "prompt it drops the line, and a second one, or Ctrl-D, ends the chat. Where standard input "
+     "is no terminal there are no prompts: messages and commands are read line by line, and "
+     "replies alone go to standard output.",
      command_chat},
     {{"tokenize", OF_TOKENIZE, "FILE"},
      "show a text's tokens, or the text of tokens",
      "Prints the token ids of a text, each with its piece as the tokenizer's file spells it.",
-     "Text comes from -p, from FILE, or from standard input; all of its bytes count. With --decode "
-     "it "
-     "is ids, apart by spaces or commas.",
+     "Text comes from -p, from FILE, or from standard input; all of its bytes count. With "
+     "--decode it is ids, apart by spaces or commas.",
      command_tokenize},
     {{"template", OF_TEMPLATE, "FILE"},
      "show what a chat becomes for the model",
      "Renders a conversation, from a JSON FILE of messages or -p, with the model's chat template.",
      "FILE holds an array of messages, or an object with \"messages\" and maybe \"tools\"; - is "
-     "standard "
-     "input.",
+     "standard input.",
      command_template},
     {{"info", OF_INFO, NULL},
      "describe a model, without loading it",
-     "Prints what a model is, what memory it needs and which kernels serve it; reads its headers, "
-     "not its weights.",
+     "Prints what a model is, what memory it needs and which kernels serve it; reads its "
+     "headers, not its weights.",
      "Memory is that of the weights and of a cache of --context positions; a run needs some more "
-     "for "
-     "intermediate values.",
+     "for intermediate values.",
      command_info},
 };
 
