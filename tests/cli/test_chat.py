@@ -122,7 +122,8 @@ def test_files():
                             (f"/save {d}", d), (f"/save {d}/no/x", "no/x"), ("/save", "/save FILE"), ("/read", "FILE"),
                             ("/regen", "no message"), ("/set temp hot", "hot"), ("/set tmep 1", "did you mean temp?"),
                             ("/set seed", "--seed"), ("/set stats 3", "on or off"), ("/rgen", "did you mean /regen?"),
-                            ("/xyzzyplugh", "/help"), ("/exit now", "/exit"), ("\\ab\xff", "")):
+                            ("/xyzzyplugh", "/help"), ("/clear", "use /reset"), ("/bye", "use /exit"), ("/?", "use /help"),
+                             ("/exit now", "/exit"), ("\\ab\xff", "")):
             if line.startswith("/"):
                 refused(f"chat {line[:12]}", chat([line]), 1, named)
         refused("invalid UTF-8", chat([], stdin=b"a\xffb\n"), 1, "UTF-8")

@@ -191,8 +191,10 @@ def test_prompts():
     status, out, err = generate("-p", "-", "-n", "4", stdin=b"a\0b")
     check("a zero byte", status in (0, 1) and err.count("\n") <= 1, err)
     refused("stdin closed", run(shell=f"exec '{QUERN}' generate -p - <&-"), 1, "standard input")
-    few = ("-n", "4", "--temp", "0")
+    few = ("-n", "12", "--temp", "0", "--raw")
     joined = generate("-p", "Tell me:\nof a fox", *few)
+    check("another prompt, another reply", len({generate("-p", p, *few)[1] for p in ("Tell me:", "of a fox")}
+                                               | {joined[1]}) == 3)
     with tempfile.TemporaryDirectory() as d:
         file = os.path.join(d, "prompt")
         for text in ("Tell me:\nof a fox", "Tell me:\nof a fox\n\n"):
