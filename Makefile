@@ -43,9 +43,9 @@ check: all ## the quick tests
 check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/run-tests $(SANITIZED)
 
-check-tsan: setup $(THREADED)/build.ninja listed ## the tests under ThreadSanitizer
+check-tsan: setup $(THREADED)/build.ninja listed ## the quick tests of what has threads, under ThreadSanitizer
 	$(call build,$(THREADED))
-	@scripts/run-tests --quick $(THREADED)
+	@scripts/run-tests --quick --suites core,cpu,ops,models,generate $(THREADED)
 
 check-clang: $(CLANG)/build.ninja listed ## the quick tests as Clang builds them, without a warning
 	$(call build,$(CLANG))
