@@ -25,6 +25,8 @@ typedef enum qn__normalizer_kind {
     QN__NORMALIZE_NFC,
     QN__NORMALIZE_PREPEND,
     QN__NORMALIZE_REPLACE,
+    QN__NORMALIZE_PRECOMPILED, /* by the table of `spm` */
+    QN__NORMALIZE_STRIP,
     QN__NORMALIZE_COUNT,
     QN__NORMALIZE_SPM = QN__NORMALIZE_COUNT /* of a tokenizer.model; no name in a tokenizer.json */
 } qn__normalizer_kind;
@@ -33,6 +35,7 @@ typedef struct qn__normalize_step {
     qn__normalizer_kind kind;
     qn__pattern *pattern; /* Replace */
     qn_text text;         /* what Prepend puts before, and Replace in the place of a match */
+    bool left, right;     /* Strip: white space at that end goes */
 } qn__normalize_step;
 
 typedef struct qn__normalizer {
@@ -45,8 +48,9 @@ typedef struct qn__normalizer {
 qn_status qn__normalizer_parse(qn__normalizer *out, const qn__json_at *at, qn_error *err);
 void qn__normalizer_clear(qn__normalizer *normalizer);
 
-/* The normalized text in `buffer`, or the text itself where nothing is to be done. */
+/* The normalized text in `buffer`, or the text itself where nothing is to be done. first: s begins
+ * the whole text. */
 qn_status qn__normalize(const qn__normalizer *normalizer, qn__match *match, qn_text *buffer,
-                        const char **s, size_t *n, qn_error *err);
+                        bool *first, const char **s, size_t *n, qn_error *err);
 
 #endif

@@ -6,6 +6,7 @@
  */
 #include "text/pretokenize.h"
 
+#include "text/bpe.h"
 #include "text/steps.h"
 #include "text/unicode.h"
 
@@ -81,12 +82,20 @@ static qn_status parse_byte_level(qn__step *step, const qn__json_at *at, qn_erro
     return status == QN_OK ? qn__json_opt_bool(at, "use_regex", &step->use_regex, err) : status;
 }
 
+static qn_status parse_nothing(qn__step *step, const qn__json_at *at, qn_error *err)
+{
+    (void)step, (void)at, (void)err;
+    return QN_OK;
+}
+
 static const char *const step_names[QN__STEP_COUNT] = {
     [QN__STEP_SPLIT] = "Split",
     [QN__STEP_DIGITS] = "Digits",
     [QN__STEP_PUNCTUATION] = "Punctuation",
     [QN__STEP_METASPACE] = "Metaspace",
     [QN__STEP_BYTE_LEVEL] = "ByteLevel",
+    [QN__STEP_WHITESPACE] = "Whitespace",
+    [QN__STEP_WHITESPACE_SPLIT] = "WhitespaceSplit",
 };
 
 static qn_status (*const step_parsers[QN__STEP_COUNT])(qn__step *, const qn__json_at *,
@@ -96,18 +105,22 @@ static qn_status (*const step_parsers[QN__STEP_COUNT])(qn__step *, const qn__jso
     [QN__STEP_PUNCTUATION] = parse_punctuation,
     [QN__STEP_METASPACE] = parse_metaspace_step,
     [QN__STEP_BYTE_LEVEL] = parse_byte_level,
+    [QN__STEP_WHITESPACE] = parse_nothing,
+    [QN__STEP_WHITESPACE_SPLIT] = parse_nothing,
 };
 
 static qn_status add_step(void *user, int kind, const qn__json_at *at, qn_error *err)
 {
     qn__pretokenizer *out = user;
-    if (out->byte_level)
-        return qn__json_fail(at, QN_UNSUPPORTED, err, "a step behind ByteLevel is not supported");
+    if (out->byte_level && (kind == QN__STEP_BYTE_LEVEL || kind == QN__STEP_METASPACE))
+        return qn__json_fail(at, QN_UNSUPPORTED, err, "%s behind ByteLevel is not supported",
+                             step_names[kind]);
     if (out->n == QN__MAX_STEPS)
         return qn__json_fail(at, QN_LIMIT, err, "more than %d steps", QN__MAX_STEPS);
     qn__step *step = &out->steps[out->n++];
     *step = (qn__step){.kind = (qn__step_kind)kind};
-    out->byte_level = kind == QN__STEP_BYTE_LEVEL;
+    out->mapped = out->byte_level;
+    out->byte_level = out->byte_level || kind == QN__STEP_BYTE_LEVEL;
     return step_parsers[kind](step, at, err);
 }
 
@@ -129,6 +142,8 @@ void qn__pretokenize_work_free(qn__pretokenize_work *work)
     qn__match_free(&work->match);
     for (int i = 0; i < QN__MAX_STEPS; i++)
         qn_text_free(&work->copies[i]);
+    qn_text_free(&work->mapped);
+    qn_text_free(&work->word);
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
@@ -277,7 +292,42 @@ static qn_status run_metaspace_step(const run *r, int i, const char *s, size_t n
     return status;
 }
 
-/* The bytes become characters in the model's tables, not here. */
+static qn_status run_whitespace_split(const run *r, int i, const char *s, size_t n, bool first)
+{
+    return run_class(r, i, s, n, first, QN__SPACE, QN__SPLIT_REMOVED);
+}
+
+/* Runs of word characters, and runs of others that are not white space. */
+static qn_status run_whitespace(const run *r, int i, const char *s, size_t n, bool first)
+{
+    qn_status status = QN_OK;
+    size_t k;
+    for (size_t at = 0, end; status == QN_OK && at < n; at = end) {
+        unsigned kind = qn__class_at(s, n, at, &k) & (QN__WORD | QN__SPACE);
+        for (end = at + k; end < n; end += k)
+            if ((qn__class_at(s, n, end, &k) & (QN__WORD | QN__SPACE)) != kind)
+                break;
+        if (!(kind & QN__SPACE))
+            status = run_steps(r, i + 1, s + at, end - at, first && at == 0);
+    }
+    return status;
+}
+
+/* A piece goes on as the characters that stand for its bytes, where steps follow; else they are in
+ * the model's tables. */
+static qn_status pass_bytes(const run *r, int i, const char *s, size_t n, bool first)
+{
+    qn_text *mapped = &r->work->mapped;
+    if (!r->pretokenizer->mapped)
+        return run_steps(r, i + 1, s, n, first);
+    mapped->n = 0;
+    if (!qn__text_reserve(mapped, 2 * n))
+        return qn__fail_memory(r->err, "a text");
+    for (size_t at = 0; at < n; at++)
+        mapped->n += qn__utf8_encode(qn__byte_to_char((uint8_t)s[at]), mapped->data + mapped->n);
+    return run_steps(r, i + 1, mapped->data, mapped->n, first);
+}
+
 static qn_status run_byte_level(const run *r, int i, const char *s, size_t n, bool first)
 {
     const qn__step *step = &r->pretokenizer->steps[i];
@@ -290,11 +340,11 @@ static qn_status run_byte_level(const run *r, int i, const char *s, size_t n, bo
         n = copy->n;
     }
     if (!step->use_regex)
-        return run_steps(r, i + 1, s, n, first);
+        return pass_bytes(r, i, s, n, first);
     qn_status status = QN_OK;
     for (size_t at = 0; status == QN_OK && at < n;) {
         size_t end = qn__scan_gpt2(s, n, at);
-        status = run_steps(r, i + 1, s + at, end - at, first && at == 0);
+        status = pass_bytes(r, i, s + at, end - at, first && at == 0);
         at = end;
     }
     return status;
@@ -307,12 +357,29 @@ static qn_status (*const step_runners[QN__STEP_COUNT])(const run *, int, const c
     [QN__STEP_PUNCTUATION] = run_punctuation,
     [QN__STEP_METASPACE] = run_metaspace_step,
     [QN__STEP_BYTE_LEVEL] = run_byte_level,
+    [QN__STEP_WHITESPACE] = run_whitespace,
+    [QN__STEP_WHITESPACE_SPLIT] = run_whitespace_split,
 };
+
+/* A word of characters that stand for bytes, as bytes. */
+static qn_status pass_mapped_word(const run *r, const char *s, size_t n)
+{
+    qn_text *word = &r->work->word;
+    uint32_t c = 0;
+    word->n = 0;
+    if (!qn__text_reserve(word, n))
+        return qn__fail_memory(r->err, "a text");
+    for (size_t at = 0; at < n; at += qn__utf8_decode(s + at, n - at, &c), word->n++) {
+        qn__utf8_decode(s + at, n - at, &c);
+        word->data[word->n] = (char)qn__char_to_byte(c);
+    }
+    return r->word(r->user, word->data, word->n, r->err);
+}
 
 static qn_status run_steps(const run *r, int i, const char *s, size_t n, bool first)
 {
     if (i == r->pretokenizer->n)
-        return r->word(r->user, s, n, r->err);
+        return r->pretokenizer->mapped ? pass_mapped_word(r, s, n) : r->word(r->user, s, n, r->err);
     return step_runners[r->pretokenizer->steps[i].kind](r, i, s, n, first);
 }
 

@@ -20,6 +20,8 @@ typedef enum qn__step_kind {
     QN__STEP_PUNCTUATION,
     QN__STEP_METASPACE,
     QN__STEP_BYTE_LEVEL,
+    QN__STEP_WHITESPACE,       /* words and other characters in a row, without what is between */
+    QN__STEP_WHITESPACE_SPLIT, /* what is between white space */
     QN__STEP_COUNT
 } qn__step_kind;
 
@@ -48,7 +50,8 @@ typedef struct qn__step {
 typedef struct qn__pretokenizer {
     qn__step steps[QN__MAX_STEPS];
     int n;
-    bool byte_level; /* the last step is ByteLevel */
+    bool byte_level; /* there is a ByteLevel: words are bytes */
+    bool mapped;     /* and steps behind it, which see the bytes as characters */
 } qn__pretokenizer;
 
 /* Parses the "pre_tokenizer" of a tokenizer.json. */
@@ -62,6 +65,7 @@ typedef qn_status (*qn__word_fn)(void *user, const char *word, size_t n, qn_erro
 typedef struct qn__pretokenize_work {
     qn__match match;
     qn_text copies[QN__MAX_STEPS]; /* of the piece that a step changes */
+    qn_text mapped, word;          /* a piece as characters that stand for bytes; a word's bytes */
 } qn__pretokenize_work;
 
 void qn__pretokenize_work_free(qn__pretokenize_work *work);

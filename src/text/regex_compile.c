@@ -20,7 +20,7 @@ typedef struct compiler {
 /* ---- steps ---------------------------------------------------------------------------------- */
 
 /* The new step's place, or -1. */
-static int32_t add_code(compiler *c, qn__regex_step step)
+static int32_t emit_step(compiler *c, qn__regex_step step)
 {
     qn__regex *r = c->regex;
     if (r->n == MOST_STEPS) {
@@ -43,7 +43,7 @@ static int32_t add_code(compiler *c, qn__regex_step step)
 
 static bool add_op(compiler *c, qn__regex_op op, int32_t a, int32_t b)
 {
-    return add_code(c, (qn__regex_step){.op = (uint8_t)op, .a = a, .b = b}) >= 0;
+    return emit_step(c, (qn__regex_step){.op = (uint8_t)op, .a = a, .b = b}) >= 0;
 }
 
 static int32_t here(const compiler *c)
@@ -83,7 +83,7 @@ static bool add_letter(compiler *c, uint32_t letter, bool fold)
         return false;
     if (set->n == 1 && set->ranges[0].first == set->ranges[0].last)
         return add_op(c, QN__RX_OP_CHAR, (int32_t)letter, 0);
-    return add_code(c, (qn__regex_step){.op = QN__RX_OP_SET, .set = set}) >= 0;
+    return emit_step(c, (qn__regex_step){.op = QN__RX_OP_SET, .set = set}) >= 0;
 }
 
 /* How many letters of a row the character `many` stands for; 0: it does not begin there. */
@@ -120,7 +120,7 @@ static bool add_folded(compiler *c, const uint32_t *row, size_t n)
             size_t k = stands_for(&qn__regex_manys[m], row + i, n - i);
             if (k == 0 || n_jumps == room)
                 continue;
-            int32_t split = add_code(c, (qn__regex_step){.op = QN__RX_OP_SPLIT});
+            int32_t split = emit_step(c, (qn__regex_step){.op = QN__RX_OP_SPLIT});
             if (split < 0 || !add_letter(c, qn__regex_manys[m].c, false) ||
                 !add_op(c, QN__RX_OP_JUMP, 0, 0))
                 return false;
@@ -163,7 +163,7 @@ static bool add_alternatives(compiler *c, const qn__regex_node *node)
 {
     int32_t last = -1; /* jumps to the end, each to the one before it */
     for (size_t i = 0; i + 1 < node->n; i++) {
-        int32_t split = add_code(c, (qn__regex_step){.op = QN__RX_OP_SPLIT});
+        int32_t split = emit_step(c, (qn__regex_step){.op = QN__RX_OP_SPLIT});
         if (split < 0 || !add_node(c, node->items[i]) || !add_op(c, QN__RX_OP_JUMP, last, 0))
             return false;
         last = here(c) - 1;
@@ -204,7 +204,7 @@ static bool add_loop(compiler *c, const qn__regex_node *node, qn__regex_mode mod
     int max = node->max < 0 ? QN__RX_UNBOUNDED : node->max;
     if (!add_op(c, QN__RX_OP_BEGIN, r, 0))
         return false;
-    int32_t loop = add_code(
+    int32_t loop = emit_step(
         c, (qn__regex_step){
                .op = QN__RX_OP_LOOP, .a = r, .min = node->min, .max = max, .mode = (uint8_t)mode});
     if (loop < 0 || !add_op(c, QN__RX_OP_TURN, r, 0) || !add_node(c, node->items[0]) ||
@@ -219,11 +219,11 @@ static bool add_repeat(compiler *c, const qn__regex_node *node)
     const qn__charset *set = as_set(c, node->items[0]);
     int max = node->max < 0 ? QN__RX_UNBOUNDED : node->max;
     if (set)
-        return add_code(c, (qn__regex_step){.op = QN__RX_OP_STAR,
-                                            .set = set,
-                                            .min = node->min,
-                                            .max = max,
-                                            .mode = (uint8_t)node->mode}) >= 0;
+        return emit_step(c, (qn__regex_step){.op = QN__RX_OP_STAR,
+                                             .set = set,
+                                             .min = node->min,
+                                             .max = max,
+                                             .mode = (uint8_t)node->mode}) >= 0;
     if (node->mode != QN__RX_POSSESSIVE)
         return add_loop(c, node, node->mode);
     int32_t mark = new_registers(c, 1);
@@ -284,14 +284,14 @@ static bool add_look(compiler *c, const qn__regex_node *node)
     int32_t mark = new_registers(c, 2); /* and where the text ended before */
     int least, most;
     int32_t begin =
-        add_code(c, (qn__regex_step){.op = QN__RX_OP_MARK, .a = mark, .b = 1 + node->negated});
+        emit_step(c, (qn__regex_step){.op = QN__RX_OP_MARK, .a = mark, .b = 1 + node->negated});
     if (begin < 0)
         return false;
     if (node->behind) {
         width_of(node->items[0], &least, &most);
         if (has_folded(node->items[0]))
             least = least / 3, most = limited((int64_t)most * 3);
-        if (add_code(
+        if (emit_step(
                 c, (qn__regex_step){.op = QN__RX_OP_BACK, .a = least, .b = most, .min = mark}) < 0)
             return false;
     }
@@ -313,7 +313,7 @@ static bool add_node(compiler *c, qn__regex_node *node)
             return add_row(c, (qn__regex_node *[]){node}, 1, &taken);
         return add_letter(c, node->c, false);
     case QN__RX_SET:
-        return add_code(c, (qn__regex_step){.op = QN__RX_OP_SET, .set = node->set}) >= 0;
+        return emit_step(c, (qn__regex_step){.op = QN__RX_OP_SET, .set = node->set}) >= 0;
     case QN__RX_CAT:
         for (size_t i = 0, k = 1; i < node->n; i += k, k = 1) {
             bool row = node->items[i]->kind == QN__RX_CHAR && node->items[i]->fold;

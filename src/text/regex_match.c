@@ -236,7 +236,7 @@ static bool run_star(matcher *m, int32_t step, int64_t *at)
 }
 
 /* Whether another turn follows: the next step, or -1 after a failure. */
-static int32_t run_repeat(matcher *m, int32_t step, int64_t at)
+static int32_t turn_loop(matcher *m, int32_t step, int64_t at)
 {
     const qn__regex_step *s = &m->regex->steps[step];
     int64_t count = m->work->registers[s->a], place = m->work->registers[s->a + 1];
@@ -313,7 +313,7 @@ static int64_t match_at(matcher *m, int64_t at)
         case QN__RX_OP_JUMP: next = s->a; break;
         case QN__RX_OP_SAVE: ok = set_register(m, s->a, at); break;
         case QN__RX_OP_BEGIN: ok = set_turn(m, s->a, 0, -1); break;
-        case QN__RX_OP_LOOP: next = run_repeat(m, here, at); break;
+        case QN__RX_OP_LOOP: next = turn_loop(m, here, at); break;
         case QN__RX_OP_TURN: ok = set_turn(m, s->a, w->registers[s->a] + 1, at); break;
         case QN__RX_OP_MARK:
             w->registers[s->a] = (int64_t)w->n_frames;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a SentencePiece model of the BPE type (tokenizer.model), a Protocol Buffers message
- * whose fields https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
- * lists. Such a model has no merges: two neighbours join when what they spell is a piece, the piece
- * of the best score first. So a merge is made of every way to cut a piece in two pieces, with the
- * rank of its score; pieces of equal score share a rank, and the leftmost pair goes first.
+ * Reading a SentencePiece model of the BPE or Unigram type (tokenizer.model), a Protocol Buffers
+ * message whose fields
+ * https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto lists. The
+ * scores of a Unigram model are used as they are (unigram.h). A BPE model has no merges: two
+ * neighbours join when what they spell is a piece, the piece of the best score first. So a merge is
+ * made of every way to cut a piece in two pieces, with the rank of its score; pieces of equal score
+ * share a rank, and the leftmost pair goes first.
  *
  * Control symbols are special tokens: as in a tokenizer.json, text becomes one only if the caller
  * asks for that. User-defined symbols are matched in the text, before anything else, and are never
@@ -14,6 +16,7 @@
 #include "text/protobuf.h"
 #include "text/tokenizer.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,14 +179,13 @@ static qn_status read_spm(spm_model *m, const char *data, size_t size, qn_error 
         status = fail_broken(m, "the model", &p, data, err);
     if (status == QN_OK && m->n == 0)
         status = qn__fail(err, QN_FORMAT, "%s: no pieces: not a SentencePiece model", m->file);
-    if (status == QN_OK && m->type != MODEL_BPE)
-        status =
-            qn__fail(err, QN_UNSUPPORTED,
-                     "%s: trainer_spec.model_type: %s is not supported (supported: BPE)", m->file,
-                     m->type == MODEL_UNIGRAM ? "UNIGRAM"
-                     : m->type == MODEL_WORD  ? "WORD"
-                     : m->type == MODEL_CHAR  ? "CHAR"
-                                              : "a number that means nothing");
+    if (status == QN_OK && m->type != MODEL_BPE && m->type != MODEL_UNIGRAM)
+        status = qn__fail(
+            err, QN_UNSUPPORTED,
+            "%s: trainer_spec.model_type: %s is not supported (supported: BPE, UNIGRAM)", m->file,
+            m->type == MODEL_WORD   ? "WORD"
+            : m->type == MODEL_CHAR ? "CHAR"
+                                    : "a number that means nothing");
     return status;
 }
 
@@ -204,7 +206,8 @@ static qn_status add_piece(qn_tokenizer *t, const spm_model *m, const spm_piece 
         t->bpe.vocab.flags[piece->id] |= QN__TOKEN_SPECIAL | QN__TOKEN_OUTSIDE;
         ok = qn__added_add(&t->raw, piece->text, piece->n, piece->id, QN__ADDED_SPECIAL);
     } else if (piece->type == PIECE_USER) {
-        ok = qn__added_add(&t->normalized, piece->text, piece->n, piece->id, 0);
+        qn__added_set *set = m->type == MODEL_UNIGRAM ? &t->unigram.user : &t->normalized;
+        ok = qn__added_add(set, piece->text, piece->n, piece->id, 0);
     }
     if (piece->type == PIECE_UNKNOWN && t->bpe.unk_id >= 0)
         return qn__fail(err, QN_FORMAT, "%s: pieces %d and %d are both UNKNOWN", m->file,
@@ -256,6 +259,30 @@ static qn_status add_merges(qn_tokenizer *t, spm_model *m, const uint8_t *types,
     return QN_OK;
 }
 
+/* The scores of a Unigram model. A user's symbol has one by its length, so that it is nearly always
+ * chosen; what is unknown is below all pieces. */
+static qn_status add_scores(qn_tokenizer *t, const spm_model *m, qn_error *err)
+{
+    enum { UNK_PENALTY = 10 };
+    float least = FLT_MAX, most = FLT_MIN;
+    for (size_t i = 0; i < m->n; i++)
+        if (m->pieces[i].type == PIECE_NORMAL) {
+            least = m->pieces[i].score < least ? m->pieces[i].score : least;
+            most = m->pieces[i].score > most ? m->pieces[i].score : most;
+        }
+    t->unigram.single = true;
+    t->unigram.unk_score = (double)(least - UNK_PENALTY);
+    for (size_t i = 0; i < m->n; i++) {
+        const spm_piece *piece = &m->pieces[i];
+        bool user = piece->type == PIECE_USER;
+        double score = user ? (double)((float)piece->n * most) - 0.1 : (double)piece->score;
+        if (!qn__unigram_add(&t->unigram, piece->text, piece->n, score,
+                             user || piece->type == PIECE_NORMAL))
+            return qn__fail_memory(err, "a vocabulary");
+    }
+    return QN_OK;
+}
+
 static int32_t control_id(const uint8_t *types, size_t n, int64_t id)
 {
     return id >= 0 && (uint64_t)id < n && types[id] == PIECE_CONTROL ? (int32_t)id : -1;
@@ -280,7 +307,7 @@ static qn_status make_tables(qn_tokenizer *t, spm_model *m, qn_error *err)
     if (status == QN_OK) {
         t->bos = control_id(types, m->n, m->bos);
         t->eos = control_id(types, m->n, m->eos);
-        status = add_merges(t, m, types, err);
+        status = m->type == MODEL_UNIGRAM ? add_scores(t, m, err) : add_merges(t, m, types, err);
     }
     free(types);
     if (status == QN_OK && !qn__bpe_finish(&t->bpe))
@@ -291,6 +318,7 @@ static qn_status make_tables(qn_tokenizer *t, spm_model *m, qn_error *err)
                               m->file, (unsigned)i);
     qn__added_finish(&t->raw);
     qn__added_finish(&t->normalized);
+    qn__added_finish(&t->unigram.user);
     return status;
 }
 
@@ -303,7 +331,7 @@ static qn_status make_steps(qn_tokenizer *t, const spm_model *m, qn_error *err)
         .remove_extra_spaces = m->remove_extra_spaces,
         .escape_spaces = m->escape_spaces,
         .space_is_suffix = m->space_is_suffix,
-        .user = &t->normalized,
+        .user = m->type == MODEL_UNIGRAM ? &t->unigram.user : &t->normalized,
     };
     qn__decode_step *step = &t->decoder.steps[t->decoder.n++];
     *step = (qn__decode_step){

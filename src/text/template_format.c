@@ -27,11 +27,11 @@ static const qn__str one_space = {.data = " ", .n = 1}, one_zero = {.data = "0",
 
 /* A number as text in pieces: sign, prefix, body[0..n), of which the first n_digits can be grouped.
  */
-typedef struct formatted_number {
+typedef struct number_parts {
     char sign[2], prefix[3];
     char *body;
     size_t n, n_digits;
-} formatted_number;
+} number_parts;
 
 /* ---- padding -------------------------------------------------------------------------------- */
 
@@ -69,7 +69,7 @@ static char *group_digits(const char *digits, size_t n, char separator, size_t e
     return to;
 }
 
-static bool build_number_text(qn__builder *b, const formatted_number *t, const format_spec *spec)
+static bool build_number_text(qn__builder *b, const number_parts *t, const format_spec *spec)
 {
     size_t fixed = strlen(t->sign) + strlen(t->prefix), width = (size_t)spec->width;
     char align = spec->align ? spec->align : '>';
@@ -102,7 +102,7 @@ static bool build_number_text(qn__builder *b, const formatted_number *t, const f
 
 /* An integer in the base of its type; at least `least` digits. */
 static bool integer_text(qn__run *r, int64_t i, const format_spec *spec, size_t least,
-                         formatted_number *t)
+                         number_parts *t)
 {
     uint64_t rest = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
     unsigned base = spec->type == 'b'                        ? 2
@@ -167,7 +167,7 @@ static void plain_text(double f, const format_spec *spec, char *body, size_t roo
         strip_fraction(body, true);
 }
 
-static bool float_text(qn__run *r, double f, const format_spec *spec, formatted_number *t)
+static bool float_text(qn__run *r, double f, const format_spec *spec, number_parts *t)
 {
     char form[8], type = spec->type == '%' ? 'f' : spec->type == 'n' ? 'g' : spec->type;
     double size = fabs(spec->type == '%' ? f * 100 : f);
@@ -306,7 +306,7 @@ static size_t read_key(qn__run *r, const qn__str *s, size_t i, percent_args *a, 
 static bool build_percent_number(qn__builder *b, qn__value v, format_spec *spec)
 {
     qn__run *r = b->run;
-    formatted_number t = {.n = 0};
+    number_parts t = {.n = 0};
     int64_t i;
     double f;
     bool is_int = strchr("diuxXo", spec->type) != NULL;
@@ -477,7 +477,7 @@ static bool unknown_code(qn__run *r, const format_spec *spec, qn__value v)
 static bool build_integer_spec(qn__builder *b, qn__value v, int64_t i, format_spec *spec)
 {
     qn__run *r = b->run;
-    formatted_number t = {.n = 0};
+    number_parts t = {.n = 0};
     char bytes[4];
     spec->type = spec->type ? spec->type : 'd';
     if (!strchr("bcdoxXn", spec->type) || spec->precision >= 0 || spec->positive)
@@ -497,7 +497,7 @@ static bool build_integer_spec(qn__builder *b, qn__value v, int64_t i, format_sp
 
 static bool build_number_spec(qn__builder *b, qn__value v, format_spec *spec)
 {
-    formatted_number t = {.n = 0};
+    number_parts t = {.n = 0};
     int64_t i;
     double f = 0;
     qn__as_double(v, &f);

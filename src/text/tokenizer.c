@@ -41,11 +41,26 @@ static qn_status read_named_token(const qn_tokenizer *tokenizer, const qn__json_
     return status;
 }
 
-/* A tokenizer.model does not say what goes around a text: bos, unless its configuration differs. */
+/* A tokenizer.model does not say what goes around a text: bos, unless its configuration differs
+ * (T5's have eos); nor that newer models put the space before a text only, not also behind each
+ * control token in it ("legacy": false). */
 static qn_status read_around(qn_tokenizer *tokenizer, const qn__json_at *config, qn_error *err)
 {
-    bool bos = true, eos = false;
-    qn_status status = qn__json_opt_bool(config, "add_bos_token", &bos, err);
+    const char *class = "";
+    bool legacy = true, space = true;
+    qn_status status = qn__json_opt_string(config, "tokenizer_class", &class, err);
+    bool eos = strncmp(class, "T5", 2) == 0, bos = !eos;
+    if (status == QN_OK)
+        status = qn__json_opt_bool(config, "legacy", &legacy, err);
+    if (status == QN_OK)
+        status = qn__json_opt_bool(config, "add_prefix_space", &space, err);
+    tokenizer->normalizer.spm.prefix_first = !legacy;
+    if (!legacy && !space) {
+        tokenizer->normalizer.spm.dummy_prefix = false;
+        tokenizer->decoder.steps[0].strip_first = tokenizer->decoder.steps[0].strip_more;
+    }
+    if (status == QN_OK)
+        status = qn__json_opt_bool(config, "add_bos_token", &bos, err);
     if (status == QN_OK)
         status = qn__json_opt_bool(config, "add_eos_token", &eos, err);
     tokenizer->n_prefix = tokenizer->n_suffix = 0;
@@ -81,22 +96,30 @@ static qn_status read_config(qn_tokenizer *tokenizer, const char *directory, con
     return status;
 }
 
+/* x.model, or x.model.v3 as Mistral names newer ones: SentencePiece models. */
 static bool is_spm_name(const char *path)
 {
-    size_t n = strlen(path);
-    return n >= 6 && strcmp(path + n - 6, ".model") == 0;
+    const char *name = strrchr(path, '/'), *end = NULL;
+    name = name ? name : path;
+    for (const char *hit = name; (hit = strstr(hit, ".model")); hit++)
+        end = hit + 6;
+    return end && (!*end || (end[0] == '.' && end[1] == 'v' && end[2] && !strchr(end + 1, '.')));
 }
 
 /* tokenizer.json in a directory, or tokenizer.model where that is all there is. */
 static qn_status find_file(const char *directory, char **file, qn_error *err)
 {
-    static const char json[] = "tokenizer.json", model[] = "tokenizer.model";
+    static const char *const names[] = {"tokenizer.json",     "tokenizer.model",
+                                        "tokenizer.model.v3", "tokenizer.model.v2",
+                                        "tokenizer.model.v1", "tekken.json"};
     qn_error missing = {0};
-    qn_status status = qn__path_resolve(directory, json, sizeof json - 1, file, &missing);
-    if (status == QN_NOT_FOUND &&
-        qn__path_resolve(directory, model, sizeof model - 1, file, NULL) == QN_OK)
+    qn_status status = QN_NOT_FOUND;
+    for (size_t i = 0; status == QN_NOT_FOUND && i < sizeof names / sizeof *names; i++)
+        status =
+            qn__path_resolve(directory, names[i], strlen(names[i]), file, i == 0 ? &missing : NULL);
+    if (status == QN_OK)
         return QN_OK;
-    return status == QN_OK ? QN_OK : qn__fail(err, status, "%s", missing.message);
+    return qn__fail(err, missing.code ? missing.code : status, "%s", missing.message);
 }
 
 static qn_status read_tokenizer(qn_tokenizer *tokenizer, const char *directory, const char *path,
@@ -185,6 +208,7 @@ void qn_tokenizer_close(qn_tokenizer *tokenizer)
     if (!tokenizer)
         return;
     qn__bpe_clear(&tokenizer->bpe);
+    qn__unigram_clear(&tokenizer->unigram);
     qn__added_clear(&tokenizer->raw);
     qn__added_clear(&tokenizer->normalized);
     qn__normalizer_clear(&tokenizer->normalizer);
@@ -257,7 +281,8 @@ static size_t memory_limit(const encoding *e)
 /* What of that is left for a word: the normalized text and its copies are there, and tokens. */
 static size_t memory_left(const encoding *e)
 {
-    size_t held = 2 * e->normalized.n + 2 * (e->out->n - e->before) * sizeof *e->out->ids;
+    size_t held = e->pretokenize.mapped.n + e->pretokenize.word.n + 2 * e->normalized.n +
+                  2 * (e->out->n - e->before) * sizeof *e->out->ids;
     for (int i = 0; i < e->tokenizer->pretokenizer.n; i++)
         held += e->pretokenize.copies[i].n;
     size_t limit = memory_limit(e);
@@ -279,7 +304,11 @@ static qn_status encode_word(void *user, const char *word, size_t n, qn_error *e
     e->bpe->limit = memory_left(e);
     if (e->bpe->limit == 0)
         return fail_limit(e, err);
-    if (qn__bpe_encode(&e->tokenizer->bpe, e->bpe, word, n, !e->parse_special || e->data, e->out))
+    const qn_tokenizer *t = e->tokenizer;
+    bool no_special = !e->parse_special || e->data;
+    if (t->unigram.scores
+            ? qn__unigram_encode(&t->unigram, &t->bpe, e->bpe, word, n, no_special, e->out)
+            : qn__bpe_encode(&t->bpe, e->bpe, word, n, no_special, e->out))
         return QN_OK;
     return e->bpe->over ? fail_limit(e, err) : qn__fail_memory(err, "tokens");
 }
@@ -322,7 +351,7 @@ static qn_status encode_around(encoding *e, const qn__added_set *set, const char
 static qn_status encode_raw_gap(encoding *e, const char *s, size_t n, bool first)
 {
     qn_status status = qn__normalize(&e->tokenizer->normalizer, &e->pretokenize.match,
-                                     &e->normalized, &s, &n, e->err);
+                                     &e->normalized, &first, &s, &n, e->err);
     if (status != QN_OK)
         return status;
     return encode_around(e, &e->tokenizer->normalized, s, n, first, encode_plain);

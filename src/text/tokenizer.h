@@ -12,12 +12,14 @@
 #include "text/decode.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
+#include "text/unigram.h"
 
 /* What the post-processor puts around a text: at most this many ids on each side. */
 #define QN__MAX_AROUND 16
 
 struct qn_tokenizer {
-    qn__bpe bpe;
+    qn__bpe bpe;              /* the model, or only its vocabulary and bytes */
+    qn__unigram unigram;      /* the model, where it has scores */
     qn__added_set raw;        /* added tokens matched before normalizing */
     qn__added_set normalized; /* and after */
     qn__normalizer normalizer;

@@ -10,13 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SUPPORTED_MODELS "(supported: BPE)"
+#define SUPPORTED_MODELS "(supported: BPE, Unigram)"
 
 /* The small parts, as written; data == NULL: absent. */
 typedef struct parts {
     qn__json_text added_tokens, normalizer, pre_tokenizer, post_processor, decoder;
     qn__json_text merges; /* when they stand before the vocabulary */
-    bool has_model, has_vocab, has_merges;
+    bool has_model, has_vocab, has_merges, is_unigram, is_bpe;
+    bool top_vocab; /* tekken.json has its vocabulary outside of a model */
 } parts;
 
 static bool key_is(const qn__json_text *key, const char *word)
@@ -56,7 +57,7 @@ static bool read_vocab(qn_tokenizer *t, qn__json_scan *scan, parts *p)
         return qn__json_scan_fail(scan, QN_FORMAT, "the key stands twice");
     p->has_vocab = true;
     if (qn__json_peek(scan) == QN__JSON_ARRAY)
-        return refuse_model(scan, "a vocabulary with scores (Unigram)");
+        return qn__unigram_read_vocab(&t->unigram, &t->bpe, scan);
     return qn__bpe_read_vocab(&t->bpe, scan);
 }
 
@@ -68,18 +69,33 @@ static bool read_merges(qn_tokenizer *t, qn__json_scan *scan, parts *p)
     return p->has_vocab ? qn__bpe_read_merges(&t->bpe, scan) : qn__json_skip(scan, &p->merges);
 }
 
-static bool read_model_field(qn_tokenizer *t, qn__json_scan *scan, const qn__json_text *key,
-                             qn_text *unk, qn_text *text)
+/* The id of what is unknown, or null. */
+static bool read_unk_id(qn_tokenizer *t, qn__json_scan *scan)
+{
+    int64_t id = -1;
+    bool ok = qn__json_peek(scan) == QN__JSON_NULL
+                  ? qn__json_skip(scan, NULL)
+                  : qn__json_read_int(scan, 0, QN__MAX_TOKEN_ID - 1, &id);
+    t->bpe.unk_id = (int32_t)id;
+    return ok;
+}
+
+static bool read_model_field(qn_tokenizer *t, qn__json_scan *scan, parts *p,
+                             const qn__json_text *key, qn_text *unk, qn_text *text)
 {
     if (key_is(key, "type")) {
         if (!read_optional_string(scan, text))
             return false;
-        if (text->n > 0 && strcmp(text->data, "BPE") != 0) {
+        p->is_unigram = text->n > 0 && strcmp(text->data, "Unigram") == 0;
+        p->is_bpe = text->n > 0 && strcmp(text->data, "BPE") == 0;
+        if (text->n > 0 && !p->is_unigram && !p->is_bpe) {
             char what[64];
             return refuse_model(scan, qn__utf8_quote(what, sizeof what, text->data, text->n));
         }
         return true;
     }
+    if (key_is(key, "unk_id"))
+        return read_unk_id(t, scan);
     if (key_is(key, "unk_token"))
         return read_optional_string(scan, unk);
     if (key_is(key, "continuing_subword_prefix") || key_is(key, "end_of_word_suffix"))
@@ -108,12 +124,23 @@ static bool read_model(qn_tokenizer *t, qn__json_scan *scan, parts *p)
         else if (key_is(&key, "merges"))
             ok = read_merges(t, scan, p);
         else
-            ok = read_model_field(t, scan, &key, &unk, &text);
+            ok = read_model_field(t, scan, p, &key, &unk, &text);
     }
-    t->bpe.unk_id = unk.n > 0 ? qn__vocab_find(&t->bpe.vocab, unk.data, unk.n) : -1;
+    bool unigram = p->is_unigram || t->unigram.scores;
+    if (!unigram)
+        t->bpe.unk_id = unk.n > 0 ? qn__vocab_find(&t->bpe.vocab, unk.data, unk.n) : -1;
     if (ok && scan->status == QN_OK) {
         if (!p->has_vocab)
             qn__json_scan_fail(scan, QN_FORMAT, "vocab is missing");
+        else if (unigram && (!t->unigram.scores || p->has_merges || p->is_bpe))
+            qn__json_scan_fail(scan, QN_FORMAT, "a Unigram model has scores, and no merges");
+        else if (unigram && t->bpe.unk_id >= (int32_t)t->unigram.n_scores)
+            qn__json_scan_fail(scan, QN_FORMAT, "unk_id is not in the vocabulary");
+        else if (unigram && t->bpe.unk_id < 0)
+            qn__json_scan_fail(scan, QN_UNSUPPORTED,
+                               "a Unigram model without an unk_id is not supported");
+        else if (unigram)
+            t->bpe.fuse_unk = true;
         else if (!p->has_merges)
             qn__json_scan_fail(scan, QN_UNSUPPORTED,
                                "merges are missing: not a BPE model " SUPPORTED_MODELS);
@@ -147,6 +174,7 @@ static qn_status scan_file(qn_tokenizer *t, const char *file, const char *text, 
         for (size_t i = 0; i < sizeof small / sizeof *small; i++)
             if (key_is(&key, small[i].name))
                 span = small[i].span;
+        p->top_vocab |= key_is(&key, "vocab");
         if (key_is(&key, "model"))
             ok = read_model(t, &scan, p);
         else if (span && span->data)
@@ -155,6 +183,11 @@ static qn_status scan_file(qn_tokenizer *t, const char *file, const char *text, 
             ok = qn__json_skip(&scan, span);
     }
     qn_status status = qn__json_scan_end(&scan);
+    if (status == QN_OK && !p->has_model && p->top_vocab)
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "%s: a tekken tokenizer (Mistral's) is not supported (supported: "
+                        "tokenizer.json with a model, tokenizer.model)",
+                        file);
     if (status == QN_OK && !p->has_model)
         return qn__fail(err, QN_FORMAT, "%s: model is missing", file);
     if (status == QN_OK && p->merges.data) {
@@ -216,7 +249,7 @@ static qn_status parse_added_token(qn_tokenizer *t, const qn__json_at *at, qn_er
     qn_text buffer = {0};
     const char *s = content;
     qn__match match = {.text_size = n};
-    status = qn__normalize(&t->normalizer, &match, &buffer, &s, &n, err);
+    status = qn__normalize(&t->normalizer, &match, &buffer, &(bool){true}, &s, &n, err);
     qn__match_free(&match);
     if (status == QN_OK && (n != strlen(content) || memcmp(s, content, n) != 0))
         vocab->flags[known] |= QN__TOKEN_RENAMED;
@@ -281,6 +314,11 @@ static qn_status parse_part(qn_tokenizer *t, const char *file, const char *key,
 static qn_status finish_model(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
 {
     t->bpe.byte_level = t->pretokenizer.byte_level;
+    if (t->bpe.byte_level && t->unigram.scores)
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "%s: pre_tokenizer: ByteLevel is not supported with a "
+                        "Unigram model",
+                        at->file);
     if (!qn__bpe_finish(&t->bpe))
         return qn__fail_memory(err, "a vocabulary");
     for (int i = 0; i < 256; i++)
@@ -296,7 +334,7 @@ qn_status qn__tokenizer_parse(qn_tokenizer *t, const char *file, const char *tex
                               qn_error *err)
 {
     parts p = {0};
-    t->bpe.unk_id = -1;
+    t->bpe.unk_id = -1; /* unless the file says another */
     qn_status status = scan_file(t, file, text, size, &p, err);
     if (status != QN_OK)
         return status;

@@ -128,6 +128,12 @@ def variants(tokenizer):
             yield sequence(split(r"\s", behavior, invert), byte_level()), {}
             yield sequence(split("a", behavior, invert, "String"), byte_level()), {}
     yield sequence(split(GPT2), byte_level()), {"ignore_merges": True}
+    # Steps behind ByteLevel see the characters that stand for bytes.
+    yield sequence({"type": "Punctuation", "behavior": "Contiguous"}, byte_level(False, True), digits(False), split("[0-9][0-9][0-9]")), {}
+    yield sequence(byte_level(True, False), digits(True), {"type": "Whitespace"}), {}
+    yield sequence(byte_level(False, True), {"type": "Punctuation", "behavior": "MergedWithNext"}, split("Ġ[a-z]|\\p{N}", "Removed")), {}
+    yield sequence({"type": "Whitespace"}, byte_level()), {}
+    yield sequence({"type": "WhitespaceSplit"}, byte_level(True, False)), {}
     # Bytes without a token: dropped, or unk, or one unk for each run of them.
     poor = {(f"<gone {i}>" if set(k) & set("qeÃĠéÅ") else k): i for k, i in tokenizer["model"]["vocab"].items()}
     poor["<|endoftext|>"] = poor.pop("<gone 0>", 0)

@@ -7,6 +7,7 @@
 #include "test.h"
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/json_scan.h"
 #include "quern/text.h"
 #include "text/nfc.h"
@@ -253,6 +254,7 @@ static const char *const golden_names[][2] = {
     {"tokenizers/minimind", "tokenizers_minimind"},
     {"tokenizers/torchtune_a", "tokenizers_torchtune_a"},
     {"tokenizers/torchtune_tiny_bpe", "tokenizers_torchtune_tiny_bpe"},
+    {"tokenizers/ortx_t5-small", "tokenizers_ortx_t5_small"},
 };
 
 static const char *data_path(const char *name)
@@ -291,7 +293,6 @@ static void test_other_kinds_are_refused(void **state)
 {
     (void)state;
     static const char *const kinds[][2] = {
-        {"tokenizers/ortx_t5-small", "Unigram"},
         {"tokenizers/gte", "WordPiece"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -634,6 +635,13 @@ static void test_char_variants(void **state)
     assert_true(check_variants("tests/text/chars.jsonl") >= 14);
 }
 
+/* Unigram models: scores, the table of characters, white space, bytes. */
+static void test_unigram_variants(void **state)
+{
+    (void)state;
+    assert_int_equal(check_variants("tests/text/unigram.jsonl"), 4);
+}
+
 static size_t decode_base64(const qn__json_text *text, uint8_t *out)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -669,6 +677,28 @@ static const char *write_spm(const char *line, size_t size, const char *name)
     }
     assert_int_equal(qn__json_scan_end(&scan), QN_OK);
     return path;
+}
+
+/* Ids of a text with a control token in it, with "legacy" on or off: key is "old" or "new". */
+static void check_apart(const char *line, size_t size, const char *which, const char *config)
+{
+    cJSON *root = cJSON_ParseWithLength(line, size);
+    const cJSON *apart = cJSON_GetObjectItem(root, "apart"),
+                *want = cJSON_GetObjectItem(apart, which);
+    const char *text = cJSON_GetObjectItem(apart, "text")->valuestring;
+    char path[PATH_MAX];
+    temp_write("spm/tokenizer_config.json", config, strlen(config));
+    snprintf(path, sizeof path, "%s", temp_path("spm"));
+    qn_tokenizer *t = open_or_fail(path);
+    qn_tokens ids = {0};
+    assert_int_equal(qn_tokenizer_encode(t, text, strlen(text), QN_PARSE_SPECIAL, &ids, NULL),
+                     QN_OK);
+    assert_int_equal(ids.n, cJSON_GetArraySize(want));
+    for (size_t i = 0; i < ids.n; i++)
+        assert_int_equal(ids.ids[i], cJSON_GetArrayItem(want, (int)i)->valueint);
+    qn_tokens_free(&ids);
+    qn_tokenizer_close(t);
+    cJSON_Delete(root);
 }
 
 static int check_spm_case(const qn_tokenizer *t, const qn__json_text *span)
@@ -720,7 +750,7 @@ static void test_sentencepiece(void **state)
     }
     free(data);
     assert_int_equal(different, 0);
-    assert_true(models >= 9 && cases > 400);
+    assert_true(models >= 12 && cases > 500);
 }
 
 /* What goes around a text, and where special tokens come from. */
@@ -732,8 +762,16 @@ static void test_sentencepiece_around(void **state)
     assert_int_equal(
         qn__file_read(source_path("tests/text/spm.jsonl"), 1 << 24, &data, &size, NULL), QN_OK);
     const char *directory = temp_mkdir("spm");
+    int models = 0;
+    for (char *line = data, *end; (end = strchr(line, '\n')); line = end + 1, models++) {
+        write_spm(line, (size_t)(end - line), "spm/tokenizer.model");
+        check_apart(line, (size_t)(end - line), "old", "{}");
+        check_apart(line, (size_t)(end - line), "old", "{\"legacy\":true}");
+        check_apart(line, (size_t)(end - line), "new", "{\"legacy\":false}");
+    }
     write_spm(data, (size_t)(strchr(data, '\n') - data), "spm/tokenizer.model");
     free(data);
+    temp_write("spm/tokenizer_config.json", "{}", 2);
     qn_tokenizer *t = open_or_fail(directory);
     qn_tokens ids = {0};
     assert_int_equal(
@@ -873,8 +911,8 @@ typedef struct bad_tokenizer {
     const char *part;
 } bad_tokenizer;
 
-#define ABC        "\"a\":0,\"b\":1,\"c\":2,\"ab\":3"
-#define TEN_MERGES FIVE_MERGES "," FIVE_MERGES
+#define ABC         "\"a\":0,\"b\":1,\"c\":2,\"ab\":3"
+#define TEN_MERGES  FIVE_MERGES "," FIVE_MERGES
 #define FIVE_MERGES "\"a b\",\"a b\",\"a b\",\"a b\",\"a b\""
 
 static const bad_tokenizer bad_tokenizers[] = {
@@ -884,7 +922,22 @@ static const bad_tokenizer bad_tokenizers[] = {
     {"{\"model\":{}}", QN_FORMAT, "vocab is missing"},
     {"{" BYTE_LEVEL ",\"model\":{\"vocab\":{}}}", QN_UNSUPPORTED, "merges are missing"},
     {"{" MODEL("", "") ",\"model\":{}}", QN_FORMAT, "model: the key stands twice"},
-    {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", QN_UNSUPPORTED, "Unigram is not supported"},
+    {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", QN_UNSUPPORTED,
+     "WordPiece is not supported (supported: BPE, Unigram)"},
+    {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[]}}", QN_FORMAT, "empty"},
+    {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":{\"a\":0}}}", QN_FORMAT,
+     "has scores"},
+    {"{\"model\":{\"type\":\"BPE\",\"vocab\":[[\"a\",0]]}}", QN_FORMAT, "has scores"},
+    {"{\"model\":{\"unk_id\":1,\"vocab\":[[\"a\",0]]}}", QN_FORMAT, "unk_id is not"},
+    {"{\"model\":{\"vocab\":[[\"a\",0]]}}", QN_UNSUPPORTED, "without an unk_id"},
+    {"{\"model\":{\"unk_id\":0,\"vocab\":[[\"a\"]]}}", QN_FORMAT, "a piece and its score"},
+    {"{\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",\"b\"]]}}", QN_FORMAT, "score"},
+    {"{\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",1e999]]}}", QN_FORMAT, "not finite"},
+    {"{\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",0],[\"a\",0]]}}", QN_FORMAT, "stands twice"},
+    {"{\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",0]]},\"normalizer\":{\"type\":\"Precompiled\","
+     "\"precompiled_charsmap\":\"AAA*\"}}",
+     QN_FORMAT, "base 64"},
+    {"{\"config\":{},\"vocab\":[]}", QN_UNSUPPORTED, "tekken"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":2147483648", "") "}", QN_FORMAT,
      "model.vocab.a: expected an integer in 0..4194303, got 2147483648"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":-1", "") "}", QN_FORMAT, "got -1"},
@@ -895,9 +948,11 @@ static const bad_tokenizer bad_tokenizers[] = {
      "model.merges[0]: \"b\" is not in the vocabulary"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":0,\"b\":1", "\"a b\"") "}", QN_FORMAT,
      "merges[0]: \"ab\" is not in"},
-    {"{" BYTE_LEVEL "," MODEL(ABC, TEN_MERGES "," TEN_MERGES ",\"c b\"," TEN_MERGES "," TEN_MERGES) "}",
+    {"{" BYTE_LEVEL
+     "," MODEL(ABC, TEN_MERGES "," TEN_MERGES ",\"c b\"," TEN_MERGES "," TEN_MERGES) "}",
      QN_FORMAT, "merges[20]: \"cb\" is not in"},
-    {"{" BYTE_LEVEL "," MODEL(ABC, TEN_MERGES "," TEN_MERGES "," TEN_MERGES "," TEN_MERGES ",\"a d\"") "}",
+    {"{" BYTE_LEVEL
+     "," MODEL(ABC, TEN_MERGES "," TEN_MERGES "," TEN_MERGES "," TEN_MERGES ",\"a d\"") "}",
      QN_FORMAT, "merges[40]: \"d\" is not in"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":0", "\"a\"") "}", QN_FORMAT, "two pieces with one space"},
     {"{" BYTE_LEVEL "," MODEL("\"a\":0", "\"a a a\"") "}", QN_FORMAT, "two pieces with one space"},
@@ -907,9 +962,10 @@ static const bad_tokenizer bad_tokenizers[] = {
     {"{" BYTE_LEVEL "," MODEL("\"a\":0", "7") "}", QN_FORMAT, "expected an array"},
     {"{\"normalizer\":{\"type\":\"Lowercase\"}," BYTE_LEVEL "," MODEL("\"a\":0", "") "}",
      QN_UNSUPPORTED, "normalizer: type \"Lowercase\""},
-    {"{\"pre_tokenizer\":{\"type\":\"Whitespace\"}," MODEL("\"a\":0", "") "}", QN_UNSUPPORTED,
-     "\"Whitespace\" is not supported (supported: Sequence, Split, Digits, Punctuation, Metaspace, "
-     "ByteLevel)"},
+    {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL("\"a\":0", "") "}", QN_UNSUPPORTED,
+     "\"BertPreTokenizer\" is not supported (supported: Sequence, Split, Digits, Punctuation, "
+     "Metaspace, "
+     "ByteLevel, Whitespace, WhitespaceSplit)"},
     {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"}," MODEL("\"a\":0", "") "}", QN_FORMAT,
      "pre_tokenizer.replacement: missing"},
     {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," MODEL("\"a\":0", "") "}",
@@ -993,7 +1049,6 @@ static void test_bad_models(void **state)
 #define MODEL_CASE(data, code, part) {data, sizeof data - 1, code, part}
         MODEL_CASE("", QN_FORMAT, "no pieces"),
         MODEL_CASE("\x12\x02\x18\x02", QN_FORMAT, "no pieces"),
-        MODEL_CASE(UNK, QN_UNSUPPORTED, "model_type: UNIGRAM is not supported (supported: BPE)"),
         MODEL_CASE(UNK "\x12\x02\x18\x03", QN_UNSUPPORTED, "model_type: WORD"),
         MODEL_CASE(PIECE("a", "\x01") BPE, QN_FORMAT, "none is UNKNOWN"),
         MODEL_CASE(UNK UNK BPE, QN_FORMAT, "pieces[1].piece stands twice"),
@@ -1067,8 +1122,8 @@ static void test_patterns(void **state)
     free(many);
     qn_tokens_free(&ids);
     qn_tokenizer_close(t);
-    /* Other patterns are regular expressions. White space is what the library takes for it: with U+0085,
-     * without U+180E. Letters are those of Unicode 16, such as U+1C89. */
+    /* Other patterns are regular expressions. White space is what the library takes for it: with
+     * U+0085, without U+180E. Letters are those of Unicode 16, such as U+1C89. */
     static const char other[] =
         "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
         "\"pattern\":{\"Regex\":\"\\\\s|[\\\\p{Lu}]\"},\"behavior\":\"Removed\"},"
@@ -1189,6 +1244,7 @@ int main(void)
         cmocka_unit_test(test_tiny),
         cmocka_unit_test(test_variants),
         cmocka_unit_test(test_char_variants),
+        cmocka_unit_test(test_unigram_variants),
         cmocka_unit_test(test_sentencepiece),
         cmocka_unit_test(test_sentencepiece_around),
         cmocka_unit_test(test_questions),
