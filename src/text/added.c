@@ -137,7 +137,7 @@ static size_t span_behind(const qn__added_data *data, size_t at)
     return low;
 }
 
-static bool is_control(const qn__added_data *data, const qn__added_token *t)
+static bool is_control_token(const qn__added_data *data, const qn__added_token *t)
 {
     return (t->flags & QN__ADDED_SPECIAL) || (data->control && data->control[t->id]);
 }
@@ -149,7 +149,7 @@ static const qn__added_token *outside_data(const qn__added_walk *walk, const qn_
 {
     const qn__added_data *data = walk->data;
     size_t place = walk->data_at + at, i = span_behind(data, place);
-    if (i == data->n || data->spans[i].begin >= place + t->n || !is_control(data, t))
+    if (i == data->n || data->spans[i].begin >= place + t->n || !is_control_token(data, t))
         return t;
     if (data->spans[i].begin > place) {
         *next = at + 1;
