@@ -1,100 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elementwise operations on two arrays, and where. Operands are promoted to one type and broadcast.
+ * Elementwise operations on two arrays, and where (elementwise.c records them): what they mean,
+ * their derivatives.
  */
 #include "ops/ops.h"
 
-/* What an operation makes of the promoted type. ARITHMETIC of bools stays bool where it means something:
- * a sum is "or", a product "and". NUMBERS makes bools i32. */
-typedef enum operand_rule { ARITHMETIC, NUMBERS, FLOATS, COMPARES, BOOLS, BITS, WHOLE } operand_rule;
-
-/* The operation on two bools that stands for one of numbers. */
-static qn__op_id of_bools(qn__op_id op)
-{
-    return op == QN__OP_ADD || op == QN__OP_MAXIMUM ? QN__OP_LOGICAL_OR : QN__OP_LOGICAL_AND;
-}
-
-static qn_array *binary(qn_scope *s, qn__op_id op, qn_array *a, qn_array *b, operand_rule rule)
-{
-    const char *name = qn__ops[op]->name;
-    a = qn__input(s, a, name);
-    b = a ? qn__input(s, b, name) : NULL;
-    if (!b)
-        return qn__poison(s);
-    qn_dtype type = qn__dtype_promote((qn_dtype)a->dtype, (qn_dtype)b->dtype);
-    if ((rule == BITS || rule == WHOLE) && qn__is_float(type))
-        return qn__op_fail(s, name, a, b, "only bool and integers have bits");
-    if (rule == BOOLS)
-        type = QN_BOOL;
-    if (rule == FLOATS && !qn__is_float(type))
-        type = QN_F32;
-    if (type == QN_BOOL && rule == ARITHMETIC && op == QN__OP_SUBTRACT)
-        return qn__op_fail(s, name, a, b, "bools have no difference: use not_equal, or cast");
-    if (type == QN_BOOL && rule == ARITHMETIC)
-        op = of_bools(op);
-    if (type == QN_BOOL && (rule == NUMBERS || rule == WHOLE))
-        type = QN_I32;
-    qn_array *in[] = {qn_cast(s, a, type), qn_cast(s, b, type)};
-    if (s->error.code != QN_OK)
-        return qn__poison(s);
-    return qn__elementwise(s, op, rule == COMPARES ? QN_BOOL : type, 2, in);
-}
-
-#define CONSTRUCTORS(X)                                                                            \
-    X(add, ADD, ARITHMETIC)                                                                          \
-    X(subtract, SUBTRACT, ARITHMETIC)                                                                \
-    X(multiply, MULTIPLY, ARITHMETIC)                                                                \
-    X(divide, DIVIDE, FLOATS)                                                                      \
-    X(power, POWER, NUMBERS)                                                                       \
-    X(maximum, MAXIMUM, ARITHMETIC)                                                                  \
-    X(minimum, MINIMUM, ARITHMETIC)                                                                  \
-    X(equal, EQUAL, COMPARES)                                                                      \
-    X(not_equal, NOT_EQUAL, COMPARES)                                                              \
-    X(less, LESS, COMPARES)                                                                        \
-    X(less_equal, LESS_EQUAL, COMPARES)                                                            \
-    X(logical_and, LOGICAL_AND, BOOLS)                                                             \
-    X(logical_or, LOGICAL_OR, BOOLS)                                                               \
-    X(floor_divide, FLOOR_DIVIDE, NUMBERS)                                                         \
-    X(remainder, REMAINDER, NUMBERS)                                                               \
-    X(atan2, ATAN2, FLOATS)                                                                        \
-    X(logaddexp, LOGADDEXP, FLOATS)                                                                \
-    X(bitwise_and, BITWISE_AND, BITS)                                                              \
-    X(bitwise_or, BITWISE_OR, BITS)                                                                \
-    X(bitwise_xor, BITWISE_XOR, BITS)                                                              \
-    X(left_shift, LEFT_SHIFT, WHOLE)                                                               \
-    X(right_shift, RIGHT_SHIFT, WHOLE)
-#define CONSTRUCTOR(name, id, rule)                                                                \
-    qn_array *qn_##name(qn_scope *s, qn_array *a, qn_array *b)                                     \
-    {                                                                                              \
-        return binary(s, QN__OP_##id, a, b, rule);                                                 \
-    }
-CONSTRUCTORS(CONSTRUCTOR)
-
-qn_array *qn_greater(qn_scope *s, qn_array *a, qn_array *b)
-{
-    return qn_less(s, b, a);
-}
-
-qn_array *qn_greater_equal(qn_scope *s, qn_array *a, qn_array *b)
-{
-    return qn_less_equal(s, b, a);
-}
-
-qn_array *qn_where(qn_scope *s, qn_array *condition, qn_array *a, qn_array *b)
-{
-    condition = qn_cast(s, condition, QN_BOOL);
-    a = qn__input(s, a, "where");
-    b = a ? qn__input(s, b, "where") : NULL;
-    if (!b)
-        return qn__poison(s);
-    qn_dtype type = qn__dtype_promote((qn_dtype)a->dtype, (qn_dtype)b->dtype);
-    qn_array *in[] = {condition, qn_cast(s, a, type), qn_cast(s, b, type)};
-    if (s->error.code != QN_OK)
-        return qn__poison(s);
-    return qn__elementwise(s, QN__OP_WHERE, type, 3, in);
-}
-
-/* ---- derivatives ------------------------------------------------------------------------------------ */
+/* ---- derivatives
+ * ------------------------------------------------------------------------------------ */
 
 /* Stores the cotangent of input i, brought to its shape. */
 static void give(qn_scope *s, const qn_array *node, int i, const bool *want, qn_array **grads,
@@ -205,8 +117,8 @@ static qn_array *jvp_power(qn_scope *s, const qn_array *node, qn_array *const *t
                         t[1] ? power_exponent(s, node, t[1]) : NULL);
 }
 
-/* How much of a maximum or minimum is operand i's: all, nothing, or half of a tie. A NaN is a tie, as one is
- * neither less nor greater. */
+/* How much of a maximum or minimum is operand i's: all, nothing, or half of a tie. A NaN is a tie,
+ * as one is neither less nor greater. */
 static qn_array *share_of(qn_scope *s, const qn_array *node, int i)
 {
     qn_array *own = node->in[i], *other = node->in[1 - i];
@@ -315,7 +227,8 @@ static qn_array *jvp_compare(qn_scope *s, const qn_array *node, qn_array *const 
     return NULL;
 }
 
-/* ---- emit functions of those that take several instructions -------------------------------------- */
+/* ---- emit functions of those that take several instructions
+ * -------------------------------------- */
 
 /* The remainder of a division towards zero, and whether its sign differs from the divisor's. */
 static qn__ir_value emit_rest(qn__ir *ir, const qn__ir_value *in, qn__ir_value *differs)
@@ -338,8 +251,8 @@ static qn__ir_value emit_remainder(qn__ir *ir, const void *params, const qn__ir_
                           rest);
 }
 
-/* Integers: the quotient towards zero, less one where the signs differ. Floats: (a - rest) / b, nearly
- * whole, rounded; a / b where b is 0. */
+/* Integers: the quotient towards zero, less one where the signs differ. Floats: (a - rest) / b,
+ * nearly whole, rounded; a / b where b is 0. */
 static qn__ir_value emit_floor_divide(qn__ir *ir, const void *params, const qn__ir_value *in)
 {
     (void)params;
@@ -351,10 +264,8 @@ static qn__ir_value emit_floor_divide(qn__ir *ir, const void *params, const qn__
     q = qn__ir_ternary(ir, QN__IR_SELECT, differs, qn__ir_binary(ir, QN__IR_SUB, q, one), q);
     if (!real)
         return q;
-    qn__ir_value by_zero =
-        qn__ir_binary(ir, QN__IR_EQ, in[1], qn__ir_integer(ir, type, 0));
-    return qn__ir_ternary(ir, QN__IR_SELECT, by_zero,
-                          qn__ir_binary(ir, QN__IR_DIV, in[0], in[1]),
+    qn__ir_value by_zero = qn__ir_binary(ir, QN__IR_EQ, in[1], qn__ir_integer(ir, type, 0));
+    return qn__ir_ternary(ir, QN__IR_SELECT, by_zero, qn__ir_binary(ir, QN__IR_DIV, in[0], in[1]),
                           qn__ir_unary(ir, QN__IR_ROUND, q));
 }
 

@@ -1,27 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elementwise operations on one array. Each is a constructor, its one IR instruction (or an emit
- * function where it takes several) and its derivative. The tangent of an elementwise function is its
- * cotangent times the same factor, so jvp goes through vjp's code: scale(ct) = ct * f'(x).
+ * Elementwise operations on one array (elementwise.c records them): each has one IR instruction, or
+ * an emit function where it takes several, and its derivative. The tangent of an elementwise
+ * function is its cotangent times the same factor, so jvp goes through vjp's code: scale(ct) = ct *
+ * f'(x).
  */
 #include "ops/ops.h"
 
-static qn_array *unary(qn_scope *s, qn__op_id op, qn_array *x, bool needs_float)
-{
-    x = qn__input(s, x, qn__ops[op]->name);
-    if (!x)
-        return qn__poison(s);
-    if (x->dtype == QN_BOOL && op != QN__OP_LOGICAL_NOT && op != QN__OP_COPY &&
-        op != QN__OP_STOP_GRADIENT)
-        x = qn_cast(s, x, QN_I32);
-    if (needs_float && !qn__is_float((qn_dtype)x->dtype))
-        x = qn_cast(s, x, QN_F32);
-    if (qn__is_poison(s, x))
-        return qn__poison(s);
-    return qn__elementwise(s, op, (qn_dtype)x->dtype, 1, &x);
-}
-
-/* ---- derivatives: each `scale_` function gives ct * f'(x) --------------------------------------- */
+/* ---- derivatives: each `scale_` function gives ct * f'(x) ---------------------------------------
+ */
 
 typedef qn_array *scale_fn(qn_scope *s, const qn_array *node, qn_array *ct);
 
@@ -38,8 +25,7 @@ static qn_array *scale_abs(qn_scope *s, const qn_array *node, qn_array *ct)
 
 static qn_array *scale_sqrt(qn_scope *s, const qn_array *node, qn_array *ct)
 {
-    return qn_divide(s, qn_multiply(s, ct, qn__scalar_like(s, ct, 0.5)),
-                     qn_sqrt(s, node->in[0]));
+    return qn_divide(s, qn_multiply(s, ct, qn__scalar_like(s, ct, 0.5)), qn_sqrt(s, node->in[0]));
 }
 
 static qn_array *scale_rsqrt(qn_scope *s, const qn_array *node, qn_array *ct)
@@ -133,8 +119,7 @@ static qn_array *scale_gelu_tanh(qn_scope *s, const qn_array *node, qn_array *ct
     qn_array *a_x = qn_multiply(s, x, qn__scalar_like(s, ct, GELU_A));
     qn_array *t = qn_tanh(s, qn_multiply(s, a_x, qn_add(s, one, b_x2)));
     qn_array *slope = qn_add(s, one, qn_multiply(s, b_x2, qn__scalar_like(s, ct, 3)));
-    qn_array *d = qn_multiply(s, qn_multiply(s, a_x, slope),
-                              qn_subtract(s, one, qn_square(s, t)));
+    qn_array *d = qn_multiply(s, qn_multiply(s, a_x, slope), qn_subtract(s, one, qn_square(s, t)));
     return qn_multiply(s, ct, qn_multiply(s, half, qn_add(s, qn_add(s, one, t), d)));
 }
 
@@ -217,7 +202,8 @@ static qn_array *jvp_cast(qn_scope *s, const qn_array *node, qn_array *const *ta
                                                : NULL;
 }
 
-/* Rounding to a 16-bit type counts as the identity, as for the operands of a linear layer's kernel. */
+/* Rounding to a 16-bit type counts as the identity, as for the operands of a linear layer's kernel.
+ */
 static void vjp_round_to(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
                          qn_array **grads)
 {
@@ -243,7 +229,8 @@ static qn_array *jvp_zero(qn_scope *s, const qn_array *node, qn_array *const *ta
     return NULL;
 }
 
-/* ---- emit functions of those that take several instructions -------------------------------------- */
+/* ---- emit functions of those that take several instructions
+ * -------------------------------------- */
 
 static qn__ir_value emit_identity(qn__ir *ir, const void *params, const qn__ir_value *in)
 {
@@ -302,7 +289,8 @@ static qn__ir_value emit_gelu_tanh(qn__ir *ir, const void *params, const qn__ir_
     return qn__ir_binary(ir, QN__IR_MUL, scaled(ir, in[0], 0.5), plus_one(ir, t));
 }
 
-/* ---- the definitions ------------------------------------------------------------------------------ */
+/* ---- the definitions
+ * ------------------------------------------------------------------------------ */
 
 /* lower-case name, enum, needs a float */
 #define DIFFERENTIABLE(X)                                                                          \
@@ -340,88 +328,6 @@ static qn__ir_value emit_gelu_tanh(qn__ir *ir, const void *params, const qn__ir_
     X(round, ROUND, true)                                                                          \
     X(logical_not, LOGICAL_NOT, false)
 
-#define CONSTRUCTOR(name, id, needs_float)                                                         \
-    qn_array *qn_##name(qn_scope *s, qn_array *x)                                                  \
-    {                                                                                              \
-        return unary(s, QN__OP_##id, x, needs_float);                                              \
-    }
-DIFFERENTIABLE(CONSTRUCTOR)
-qn_array *qn_sign(qn_scope *s, qn_array *x)
-{
-    return unary(s, QN__OP_SIGN, x, false);
-}
-
-/* Integers are whole already. */
-static qn_array *round_with(qn_scope *s, qn__op_id op, qn_array *x)
-{
-    x = qn__input(s, x, qn__ops[op]->name);
-    if (!x || !qn__is_float((qn_dtype)x->dtype))
-        return x ? x : qn__poison(s);
-    return unary(s, op, x, false);
-}
-
-qn_array *qn_floor(qn_scope *s, qn_array *x)
-{
-    return round_with(s, QN__OP_FLOOR, x);
-}
-
-qn_array *qn_ceil(qn_scope *s, qn_array *x)
-{
-    return round_with(s, QN__OP_CEIL, x);
-}
-
-qn_array *qn_round(qn_scope *s, qn_array *x)
-{
-    return round_with(s, QN__OP_ROUND, x);
-}
-
-qn_array *qn_logical_not(qn_scope *s, qn_array *x)
-{
-    return unary(s, QN__OP_LOGICAL_NOT, qn_cast(s, x, QN_BOOL), false);
-}
-
-qn_array *qn_bitwise_not(qn_scope *s, qn_array *x)
-{
-    x = qn__input(s, x, "bitwise_not");
-    if (!x)
-        return qn__poison(s);
-    if (qn__is_float((qn_dtype)x->dtype))
-        return qn__op_fail(s, "bitwise_not", x, NULL, "only bool and integers have bits to invert");
-    return qn__elementwise(s, QN__OP_BITWISE_NOT, (qn_dtype)x->dtype, 1, &x);
-}
-
-qn_array *qn_cast(qn_scope *s, qn_array *x, qn_dtype dtype)
-{
-    x = qn__input(s, x, "cast");
-    if (!x)
-        return qn__poison(s);
-    if ((unsigned)dtype >= QN_DTYPE_COUNT)
-        return qn__op_fail(s, "cast", x, NULL, "not a type");
-    return x->dtype == dtype ? x : qn__elementwise(s, QN__OP_CAST, dtype, 1, &x);
-}
-
-qn_array *qn__round_to(qn_scope *s, qn_array *x, qn_dtype dtype)
-{
-    x = qn__input(s, x, "round_to");
-    if (!x)
-        return qn__poison(s);
-    qn__round_to_params params = {dtype};
-    return qn__record(s, QN__OP_ROUND_TO, (qn_dtype)x->dtype, x->ndim, x->shape, 1, &x, &params);
-}
-
-qn_array *qn_stop_gradient(qn_scope *s, qn_array *x)
-{
-    return unary(s, QN__OP_STOP_GRADIENT, x, false);
-}
-
-qn_array *qn_contiguous(qn_scope *s, qn_array *x)
-{
-    x = qn__input(s, x, "contiguous");
-    if (!x || x->flags & QN__CONTIGUOUS)
-        return x ? x : qn__poison(s);
-    return unary(s, QN__OP_COPY, x, false);
-}
-
 /* vjp and jvp of a function with a scale_ function, written out so that a search finds them */
 #define DERIVATIVES(name, id, needs_float)                                                         \
     static void vjp_##name(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,      \
@@ -436,18 +342,18 @@ qn_array *qn_contiguous(qn_scope *s, qn_array *x)
     }
 DIFFERENTIABLE(DERIVATIVES)
 
-#define BY_INSTRUCTION(fn, id)                                                                   \
-    const qn__op_def qn__##fn##_op = {.name = #fn,                                             \
-                                        .class = QN__ELEMENTWISE,                                  \
-                                        .ir_op = QN__IR_##id,                                      \
-                                        .vjp = vjp_##fn,                                         \
-                                        .jvp = jvp_##fn}
-#define BY_EMIT(fn)                                                                              \
-    const qn__op_def qn__##fn##_op = {.name = #fn,                                             \
-                                        .class = QN__ELEMENTWISE,                                  \
-                                        .emit = emit_##fn,                                       \
-                                        .vjp = vjp_##fn,                                         \
-                                        .jvp = jvp_##fn}
+#define BY_INSTRUCTION(fn, id)                                                                     \
+    const qn__op_def qn__##fn##_op = {.name = #fn,                                                 \
+                                      .class = QN__ELEMENTWISE,                                    \
+                                      .ir_op = QN__IR_##id,                                        \
+                                      .vjp = vjp_##fn,                                             \
+                                      .jvp = jvp_##fn}
+#define BY_EMIT(fn)                                                                                \
+    const qn__op_def qn__##fn##_op = {.name = #fn,                                                 \
+                                      .class = QN__ELEMENTWISE,                                    \
+                                      .emit = emit_##fn,                                           \
+                                      .vjp = vjp_##fn,                                             \
+                                      .jvp = jvp_##fn}
 BY_INSTRUCTION(abs, ABS);
 BY_INSTRUCTION(sqrt, SQRT);
 BY_INSTRUCTION(rsqrt, RSQRT);
@@ -476,12 +382,12 @@ BY_EMIT(relu);
 BY_EMIT(gelu);
 BY_EMIT(gelu_tanh);
 
-#define STEP_FUNCTION(fn, id, needs_float)                                                       \
-    const qn__op_def qn__##fn##_op = {.name = #fn,                                             \
-                                        .class = QN__ELEMENTWISE,                                  \
-                                        .ir_op = QN__IR_##id,                                      \
-                                        .vjp = vjp_zero,                                           \
-                                        .jvp = jvp_zero};
+#define STEP_FUNCTION(fn, id, needs_float)                                                         \
+    const qn__op_def qn__##fn##_op = {.name = #fn,                                                 \
+                                      .class = QN__ELEMENTWISE,                                    \
+                                      .ir_op = QN__IR_##id,                                        \
+                                      .vjp = vjp_zero,                                             \
+                                      .jvp = jvp_zero};
 #define QN__IR_LOGICAL_NOT QN__IR_NOT
 #define QN__IR_BITWISE_NOT QN__IR_NOT
 CONSTANT_SLOPE(STEP_FUNCTION)
