@@ -91,7 +91,7 @@ typedef struct qn_session_options {
 
 QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
                                  const qn_session_options *options, qn_error *err);
-QN_API void qn_session_close(qn_session *session);
+QN_API void qn_session_close(qn_session *session); /* NULL is accepted */
 
 /* Runs n tokens behind those already in the session (of each sequence: ids is [batch, n]). More than the
  * context holds: QN_LIMIT, with both counts; a token outside the vocabulary: QN_INVALID. A call that
@@ -121,46 +121,112 @@ QN_API size_t qn_session_cache_bytes(const qn_session *session);
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-/* Zero but for size: greedy, no filter. The chain: repeat penalty, top_p, min_p, top_k, temperature, draw. */
+/* The steps of a chain, and their names, which are llama.cpp's. */
+#define QN_SAMPLER_LIST(X)                                                                         \
+    X(PENALTIES, "penalties")                                                                      \
+    X(TOP_K, "top_k")                                                                              \
+    X(TOP_P, "top_p")                                                                              \
+    X(MIN_P, "min_p")                                                                              \
+    X(TEMPERATURE, "temperature")
+
+typedef enum qn_sampler {
+    QN_SAMPLER_END, /* closes a chain */
+#define QN_SAMPLER_ENUM(name, text) QN_SAMPLER_##name,
+    QN_SAMPLER_LIST(QN_SAMPLER_ENUM)
+#undef QN_SAMPLER_ENUM
+        QN_SAMPLER_COUNT
+} qn_sampler;
+
+/* Added to the logit of a token; -INFINITY: it is never drawn. */
+typedef struct qn_token_bias {
+    int32_t id;
+    float bias;
+} qn_token_bias;
+
+/* At most this many steps. */
+#define QN_MAX_SAMPLERS 15
+
+/* How one sequence is sampled. Zero but for size: greedy, no filter. Biases come first, then the steps of `chain`, each on
+ * what the one before left, and the draw. */
 typedef struct qn_sampling {
-    size_t size;          /* sizeof(qn_sampling) */
-    float temperature;    /* 0: the most probable token */
-    int32_t top_k;        /* 0: all */
-    float top_p;          /* 0 or 1: all */
-    float min_p;          /* keeps tokens at least this fraction as probable as the most probable */
-    float repeat_penalty; /* 0 or 1: none; divides positive, multiplies negative logits of repeats */
-    int32_t repeat_last;  /* how many newest tokens count as repeats; 0: 64, -1: all */
+    size_t size;             /* sizeof(qn_sampling) */
+    float temperature;       /* 0: the most probable token */
+    int32_t top_k;           /* 0: all */
+    float top_p;             /* of what is left, 0 or 1: all */
+    float min_p;             /* keeps tokens at least this fraction as probable as the most probable */
+    float repeat_penalty;    /* 0 or 1: none; divides positive, multiplies negative logits of repeats */
+    int32_t repeat_last;     /* how many newest tokens count as repeats, the prompt's too; 0: 64, -1: all */
+    float presence_penalty;  /* taken off the logit of each token that has been generated */
+    float frequency_penalty; /* ... times how often. The prompt counts for neither, as in vLLM. */
     uint64_t seed;
+    qn_sampler chain[QN_MAX_SAMPLERS + 1]; /* in this order up to QN_SAMPLER_END, each once: what is not in it does
+                                              not count. Zero: penalties, top_p, min_p, top_k, temperature. */
+    const qn_token_bias *bias;             /* borrowed; generations copy them */
+    size_t n_bias;
 } qn_sampling;
 
-/* Draws from logits[0..vocab). history holds the n_history tokens so far; the draw's random number
- * depends on seed and n_history alone. logits are overwritten. Returns the id; -1 with err filled when
- * the parameters are out of range or no logit is a number. */
+/* Fills sampling->chain, in a struct whose size is set, from names, "top_k;temperature" (also spelled top-k, nucleus, temp ...). Unknown ones,
+ * and one that stands twice, are QN_INVALID, with the known ones named; the chain is then as it was. */
+QN_API qn_status qn_sampling_set_chain(qn_sampling *sampling, const char *names, qn_error *err);
+
+/* Draws from logits[0..vocab). history holds the n_history tokens so far, of which the newest n_generated are
+ * no prompt; the draw's random number depends on seed and n_history alone. logits are overwritten. Returns the
+ * id; -1 with err filled when the parameters are out of range or no logit is a number. */
 QN_API int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *sampling,
-                         const int32_t *history, size_t n_history, qn_error *err);
+                         const int32_t *history, size_t n_history, size_t n_generated,
+                         qn_error *err);
+
+/* The natural logarithm of a token's probability. */
+typedef struct qn_logprob {
+    int32_t id; /* -1: there are no more tokens */
+    float logprob;
+} qn_logprob;
+
+/* Those of token `id` and of the n most probable ones, best first, into out[0..n]. Of the logits as they are:
+ * no bias, no chain. n is at most 1000. */
+QN_API qn_status qn_logprobs(const float *logits, size_t vocab, int32_t id, size_t n,
+                             qn_logprob *out, qn_error *err);
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
 typedef struct qn_generation qn_generation;
 
 typedef struct qn_generation_options {
-    size_t size; /* sizeof(qn_generation_options) */
+    size_t size;             /* sizeof(qn_generation_options) */
     const qn_sampling *sampling; /* borrowed until begin returns; NULL: greedy */
-    int64_t max_tokens;  /* 0: as many as the context holds */
-    bool ignore_stop;    /* go on behind stop tokens */
-    const int32_t *stop; /* further stop tokens, borrowed */
+    int64_t max_tokens;      /* 0: the model's own limit, else as many as the context holds */
+    bool ignore_stop;        /* go on behind stop tokens and stop strings */
+    bool ban_stop;           /* stop tokens are never drawn */
+    const int32_t *stop;     /* further stop tokens, borrowed */
     size_t n_stop;
-    const int32_t *before; /* the tokens in the session, for sampling: borrowed until begin returns */
+    const int32_t *before;   /* the tokens in the session, for sampling: borrowed until begin returns */
     size_t n_before;
+    const char *const *stop_strings; /* further texts that end the generation: copied; they need the model's
+                                        tokenizer. The name of a special token means that token, too. */
+    size_t n_stop_strings;
+    bool logprobs;           /* keep them for qn_generation_logprobs */
+    int32_t top_logprobs;    /* and those of so many of the most probable tokens, 1000 at most */
 } qn_generation_options;
 
-/* Begins generating behind ids, which are run by the first qn_generation_next. options may be NULL. */
+/* Begins generating behind ids, which are run by the first qn_generation_next. options may be NULL. Sessions of
+ * several sequences are QN_UNSUPPORTED. */
 QN_API qn_status qn_generation_begin(qn_generation **out, qn_session *session, const int32_t *ids,
                                      size_t n, const qn_generation_options *options,
                                      qn_error *err);
 
-/* The next token; -1 at the end (a stop token, max_tokens, or the context is full). */
+/* The next token; -1 at the end (a stop token or string, max_tokens, or the context is full). The token that
+ * completes a stop string is still given. */
 QN_API qn_status qn_generation_next(qn_generation *generation, int32_t *id, qn_error *err);
+
+/* Appends the text that is certain by now and was not given before: whole characters, no special tokens, and
+ * nothing that may yet become a stop string, of which no byte is ever given. After the end, and with `all`, for
+ * a generation that is given up, also what was held back. QN_STATE without a tokenizer. */
+QN_API qn_status qn_generation_text(qn_generation *generation, bool all, qn_text *out,
+                                    qn_error *err);
+
+/* Of the newest token, then of the most probable ones: 1 + top_logprobs, in *n. Of the model's own distribution,
+ * before biases, penalties and temperature. NULL where they are not kept; valid until the next call. */
+QN_API const qn_logprob *qn_generation_logprobs(const qn_generation *generation, size_t *n);
 
 typedef enum qn_finish { QN_FINISH_NONE, QN_FINISH_STOP, QN_FINISH_LENGTH } qn_finish;
 
@@ -174,14 +240,24 @@ typedef struct qn_metrics {
 
 /* QN_INVALID: metrics->size was not set. */
 QN_API qn_status qn_generation_get_metrics(const qn_generation *generation, qn_metrics *metrics);
-QN_API void qn_generation_end(qn_generation *generation);
+QN_API void qn_generation_end(qn_generation *generation); /* NULL is accepted */
 
-/* The sampling that the model's generation_config.json asks for, its stop tokens (at most `capacity`
- * stored; *n_stop all). Defaults where the file says nothing: greedy, the eos of config.json. With a
- * tokenizer also its eos and what ends a reply in its chat format or the model's chat templates. Any of the
- * pointers may be NULL. QN_INVALID: sampling->size was not set. */
-QN_API qn_status qn_model_defaults(const qn_model *model, qn_sampling *sampling, int32_t *stop,
-                              size_t capacity, size_t *n_stop);
+/* What a model's files say about generating. */
+typedef struct qn_generation_defaults {
+    size_t size;                 /* sizeof(qn_generation_defaults) */
+    const qn_sampling *sampling; /* of generation_config.json; greedy where it says nothing */
+    int64_t max_tokens;          /* its max_new_tokens; 0: none */
+    const int32_t *stop;  /* its eos_token_id, else config.json's; with a tokenizer also its eos and what ends a
+                             reply in its chat format or the model's chat templates */
+    size_t n_stop;
+    const char *const *stop_strings;
+    size_t n_stop_strings;
+} qn_generation_defaults;
+
+/* Stop tokens, stop strings and max_tokens count in every generation; the sampling is for the caller to take.
+ * All of it lives as long as the model. Values of generation_config.json that make no sense are left out, with a
+ * warning in the log. QN_INVALID: out->size was not set. */
+QN_API qn_status qn_model_get_defaults(const qn_model *model, qn_generation_defaults *out);
 
 #ifdef __cplusplus
 }

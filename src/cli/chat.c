@@ -66,10 +66,10 @@ static qn_status run_reply(chat *s, qn_tokens *ids, reply *r, size_t *kept, qn_e
             ids->n, (long long)context);
     *kept = common_prefix(&s->held, ids);
     qn_session_rewind(s->session, (int64_t)*kept);
-    qn_sampling sampling = sampling_of(s->arguments, s->model.model);
+    qn_sampling sampling;
+    qn_generation_options options = generation_of(s->arguments, s->model.model, &sampling);
     sampling.seed = (s->arguments->seed >= 0 ? (uint64_t)s->arguments->seed : s->seed) + s->replies;
-    qn_status status = reply_run(r, s->session, s->form.tokenizer, ids, *kept, &sampling,
-                                 s->arguments->max_tokens, true, err);
+    qn_status status = reply_run(r, s->session, ids, *kept, &options, true, err);
     hold(s, ids, r);
     return status;
 }

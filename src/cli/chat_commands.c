@@ -119,11 +119,11 @@ static void run_load(chat *s, const char *name)
 static void list_settings(const chat *s)
 {
     size_t at = 0;
-    char value[40];
+    char value[60];
     for (const option *o; (o = options_next(OF_SET, &at));)
-        fprintf(stderr, "  %-15s %-10s %s\n", o->name,
+        fprintf(stderr, "  %-18s %-10s %s\n", o->name,
                 options_value(o, s->arguments, value, sizeof value), o->help);
-    fprintf(stderr, "  %-15s %-10s tokens and speed after each reply\n", "stats",
+    fprintf(stderr, "  %-18s %-10s tokens and speed after each reply\n", "stats",
             s->stats ? "on" : "off");
 }
 

@@ -4,6 +4,7 @@
  * speed and errors go to standard error. Without -m the built-in model answers.
  */
 #include "base/error.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/reply.h"
@@ -40,18 +41,55 @@ static qn_status encode_prompt(const loaded *l, const arguments *a, const char *
 
 /* ---- output ------------------------------------------------------------------------------------------------ */
 
+/* "token":"...","bytes":[...],"logprob":x: a token may be a part of a character. */
+static void print_logprob(const qn_tokenizer *t, const qn_logprob *p)
+{
+    qn_text bytes = {0};
+    qn_tokenizer_token_bytes(t, p->id, &bytes, NULL);
+    printf("\"id\":%d,\"token\":", p->id);
+    size_t whole = bytes.data ? qn__utf8_check(bytes.data, bytes.n) : 0;
+    print_json_string(stdout, whole == bytes.n && whole ? bytes.data : "", whole == bytes.n ? whole : 0);
+    printf(",\"bytes\":[");
+    for (size_t i = 0; i < bytes.n; i++)
+        printf("%s%d", i ? "," : "", (unsigned char)bytes.data[i]);
+    printf("],\"logprob\":%.7g", p->logprob > -9999 ? (double)p->logprob : -9999.0);
+    qn_text_free(&bytes);
+}
+
+/* One object a token, in OpenAI's words. */
+static void print_logprobs(const reply *r, const qn_tokenizer *t)
+{
+    printf(",\"logprobs\":[");
+    for (size_t i = 0; i < r->ids.n; i++) {
+        const qn_logprob *p = r->logprobs + i * r->n_logprobs;
+        printf(i ? ",{" : "{");
+        print_logprob(t, p);
+        printf(",\"top_logprobs\":[");
+        for (size_t k = 1; k < r->n_logprobs && p[k].id >= 0; k++) {
+            printf(k > 1 ? ",{" : "{");
+            print_logprob(t, &p[k]);
+            printf("}");
+        }
+        printf("]}");
+    }
+    printf("]");
+}
+
 /* `cancelled`: by Ctrl-C; what came before is there. */
-static void print_result(const reply *r, double load, bool cancelled)
+static void print_result(const reply *r, const arguments *a, const loaded *l, bool cancelled)
 {
     const qn_metrics *m = &r->metrics;
     printf("{\"text\":");
     print_json_string(stdout, r->text.data ? r->text.data : "", r->text.n);
     printf(",\"finish\":\"%s\",\"prompt_tokens\":%llu,\"generated_tokens\":%llu,"
            "\"load_seconds\":%.6f,\"prefill_seconds\":%.6f,\"decode_seconds\":%.6f,"
-           "\"peak_bytes\":%zu}\n",
+           "\"peak_bytes\":%zu",
            m->finish == QN_FINISH_STOP ? "stop" : cancelled ? "cancelled" : "length", (unsigned long long)m->prompt_tokens,
-           (unsigned long long)m->generated_tokens, load, m->prefill_seconds, m->decode_seconds,
+           (unsigned long long)m->generated_tokens, l->seconds, m->prefill_seconds, m->decode_seconds,
            m->peak_bytes);
+    if (a->logprobs >= 0)
+        print_logprobs(r, qn_model_tokenizer(l->model));
+    printf("}\n");
 }
 
 static void print_counters(qn_device *device, const qn_session *session)
@@ -84,14 +122,14 @@ static int answer(const arguments *a, const loaded *l, qn_session *session, cons
 {
     qn_error err = {0};
     reply r = {0};
-    qn_sampling sampling = sampling_of(a, l->model);
-    qn_status status = reply_run(&r, session, qn_model_tokenizer(l->model), ids, 0, &sampling,
-                                 a->max_tokens, !a->json, &err);
+    qn_sampling sampling;
+    qn_generation_options options = generation_of(a, l->model, &sampling);
+    qn_status status = reply_run(&r, session, ids, 0, &options, !a->json, &err);
     if (!a->json && !r.write_failed && (r.text.n || status == QN_OK))
         putchar('\n');
     int code = status == QN_OK ? 0 : failed(&err);
     if (a->json && (status == QN_OK || status == QN_CANCELLED))
-        print_result(&r, l->seconds, status == QN_CANCELLED);
+        print_result(&r, a, l, status == QN_CANCELLED);
     if ((isatty(STDERR_FILENO) || a->verbose) && code != 1)
         reply_print_speed(&r.metrics, 0);
     if (a->verbose)
@@ -169,6 +207,8 @@ int command_generate(arguments *a)
         return wrong_usage("the prompt comes from -p or from -f, not both");
     if (a->raw && a->system)
         return wrong_usage("--system belongs to a chat; with --raw, write it into the prompt");
+    if (a->logprobs >= 0 && !a->json)
+        return wrong_usage("--logprobs is shown with --json alone");
     bool piped = !a->prompt && !a->prompt_file && input_is_piped();
     if (!a->prompt && !a->prompt_file && !piped)
         return wrong_usage(NO_PROMPT);

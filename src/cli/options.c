@@ -30,7 +30,7 @@ static const option table[] = {
     {"system", 0, OPTION_STRING, OF_MODEL | OF_TEMPLATE, AT(system), 0, 0, "TEXT",
      "the system message"},
     {"max-tokens", 'n', OPTION_INTEGER, OF_MODEL | OF_SET, AT(max_tokens), 1, 1e9, "N",
-     "stop after this many tokens (default: when the model ends)"},
+     "stop after this many tokens (default: the model's limit, or when it ends)"},
     {"context", 'c', OPTION_INTEGER, OF_MODEL | OF_INFO, AT(context), 1, 1 << 30, "N",
      "positions at most (default: the model's)"},
     {"rotate", 0, OPTION_FLAG, OF_MODEL, AT(rotate), 0, 0, NULL,
@@ -47,8 +47,22 @@ static const option table[] = {
      "leave out tokens less probable than X times the most probable"},
     {"repeat-penalty", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(repeat_penalty), 1e-3, 1e3, "X",
      "make the last 64 tokens less probable; 1: off"},
+    {"presence-penalty", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(presence_penalty), -1e3, 1e3, "X",
+     "take X off the logit of each token of the reply so far; 0: off"},
+    {"frequency-penalty", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(frequency_penalty), -1e3, 1e3, "X",
+     "take X off for each time that a token came in the reply; 0: off"},
+    {"samplers", 0, OPTION_SAMPLERS, OF_MODEL | OF_SET, AT(samplers), 0, 0, "NAMES",
+     "steps in their order (default: penalties;top_p;min_p;top_k;temperature)"},
+    {"logit-bias", 0, OPTION_BIAS, OF_MODEL, AT(biases), 0, 0, "ID(+/-)X",
+     "add X to the logit of token ID, or -inf to forbid it; may be repeated"},
+    {"stop", 'r', OPTION_STOP, OF_MODEL, AT(stop_strings), 0, 0, "TEXT",
+     "end before TEXT, in which \\n is a newline and \\\\ a backslash; may be repeated"},
+    {"ignore-eos", 0, OPTION_FLAG, OF_MODEL, AT(ignore_eos), 0, 0, NULL,
+     "never draw the tokens that end a reply"},
     {"seed", 0, OPTION_INTEGER, OF_MODEL | OF_SET, AT(seed), 0, 9007199254740991, "N",
      "of the random numbers; the same seed gives the same text"},
+    {"logprobs", 0, OPTION_INTEGER, OF_GENERATE, AT(logprobs), 0, 1000, "N",
+     "with --json: log probabilities of each token and of the N most probable ones"},
     {"raw", 0, OPTION_FLAG, OF_GENERATE, AT(raw), 0, 0, NULL,
      "continue the prompt without a chat format"},
     {"template-var", 0, OPTION_VARIABLE, OF_MODEL | OF_TEMPLATE, AT(template_vars), 0, 0, "NAME=VALUE",
@@ -94,8 +108,8 @@ const option *options_next(unsigned of, size_t *at)
 arguments options_defaults(void)
 {
     return (arguments){.device = "cpu", .max_tokens = -1, .context = -1, .threads = -1, .top_k = -1,
-                       .seed = -1, .temperature = NAN, .top_p = NAN, .min_p = NAN,
-                       .repeat_penalty = NAN};
+                       .seed = -1, .logprobs = -1, .samplers = QN_INIT(qn_sampling), .temperature = NAN, .top_p = NAN, .min_p = NAN,
+                       .repeat_penalty = NAN, .presence_penalty = NAN, .frequency_penalty = NAN};
 }
 
 enum { LONGEST_WORD = 63 };
@@ -223,6 +237,66 @@ static bool store_variable(const option_user *user, const option *o, const char 
     return fits && a->template_vars[a->n_template_vars - 1] == text;
 }
 
+static bool too_many(const option_user *user, const option *o, size_t most)
+{
+    fprintf(stderr, "quern %s: --%s: more than %zu of them\n", user->name, o->name, most);
+    return false;
+}
+
+static bool store_samplers(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    qn_error err = {0};
+    if (qn_sampling_set_chain(&a->samplers, text, &err) == QN_OK)
+        return true;
+    fprintf(stderr, "quern %s: --%s: %s\n", user->name, o->name, err.message);
+    return false;
+}
+
+/* \n, \t, \r and \\ become what they stand for, in place. */
+static void unescape(char *text)
+{
+    static const char letters[] = "ntr\\", meant[] = "\n\t\r\\";
+    char *to = text;
+    for (; *text; text++) {
+        const char *at = *text == '\\' && text[1] ? strchr(letters, text[1]) : NULL;
+        *to++ = at ? meant[at - letters] : *text;
+        text += at != NULL;
+    }
+    *to = 0;
+}
+
+/* The text is the program's own, which may be written to. */
+static bool store_stop(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    if (a->n_stop_strings == MOST_STOP_STRINGS)
+        return too_many(user, o, MOST_STOP_STRINGS);
+    if (!*text) {
+        fprintf(stderr, "quern %s: --%s: the text is empty\n", user->name, o->name);
+        return false;
+    }
+    unescape((char *)text);
+    a->stop_strings[a->n_stop_strings++] = text;
+    return true;
+}
+
+/* 15043+1, 15043-0.5, 2-inf */
+static bool store_bias(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    char *sign, *end;
+    if (a->n_biases == MOST_BIASES)
+        return too_many(user, o, MOST_BIASES);
+    long long id = strtoll(text, &sign, 10);
+    bool fits = sign > text && *text != '-' && *text != '+' && id <= INT32_MAX && (*sign == '+' || *sign == '-');
+    double bias = fits ? strtod(sign, &end) : NAN;
+    if (!fits || end == sign || *end || !(bias <= 1e6)) {
+        fprintf(stderr, "quern %s: --%s: \"%.60s\" is not a token's number and what to add, as in 15043+1 or "
+                "2-inf\n", user->name, o->name, text);
+        return false;
+    }
+    a->biases[a->n_biases++] = (qn_token_bias){(int32_t)id, (float)bias};
+    return true;
+}
+
 static bool store(const option_user *user, const option *o, const char *text, arguments *a)
 {
     char *end;
@@ -230,6 +304,12 @@ static bool store(const option_user *user, const option *o, const char *text, ar
     errno = 0;
     if (o->type == OPTION_VARIABLE)
         return store_variable(user, o, text, a);
+    if (o->type == OPTION_SAMPLERS)
+        return store_samplers(user, o, text, a);
+    if (o->type == OPTION_STOP)
+        return store_stop(user, o, text, a);
+    if (o->type == OPTION_BIAS)
+        return store_bias(user, o, text, a);
     if (o->type == OPTION_STRING) {
         *(const char **)place = text;
         return true;
@@ -327,10 +407,24 @@ bool options_set(const option_user *user, const char *name, const char *value, a
     return false;
 }
 
+static void print_chain(const qn_sampler *chain, char *text, size_t room)
+{
+    static const char *const names[] = {"",
+#define SAMPLER_TEXT(name, text) text,
+                                        QN_SAMPLER_LIST(SAMPLER_TEXT)
+#undef SAMPLER_TEXT
+    };
+    size_t n = 0;
+    for (int i = 0; chain[i] != QN_SAMPLER_END && n < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%s%s", i ? ";" : "", names[chain[i]]);
+}
+
 const char *options_value(const option *o, const arguments *a, char *text, size_t room)
 {
     const void *place = (const char *)a + o->offset;
     snprintf(text, room, "default");
+    if (o->type == OPTION_SAMPLERS && a->samplers.chain[0] != QN_SAMPLER_END)
+        print_chain(a->samplers.chain, text, room);
     if (o->type == OPTION_INTEGER && *(const int64_t *)place >= 0)
         snprintf(text, room, "%lld", (long long)*(const int64_t *)place);
     else if (o->type == OPTION_NUMBER && !isnan(*(const double *)place))

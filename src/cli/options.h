@@ -9,16 +9,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MOST_TEMPLATE_VARS = 64 };
+#include "quern/model.h"
+
+enum { MOST_TEMPLATE_VARS = 64, MOST_STOP_STRINGS = 64, MOST_BIASES = 1024 };
 
 /* What the options of all commands say. Absent: NULL, false, -1 for integers, NaN for numbers. */
 typedef struct arguments {
     const char *model, *prompt, *system, *device, *tools, *template_name;
     const char *file;        /* the word that is no option, of the commands that take one */
     const char *prompt_file; /* -f */
-    int64_t max_tokens, context, threads, top_k, seed;
-    double temperature, top_p, min_p, repeat_penalty;
+    int64_t max_tokens, context, threads, top_k, seed, logprobs;
+    double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt, no_history;
+    bool ignore_eos;
+    qn_sampling samplers; /* its chain alone; all zero: the usual one */
+    const char *stop_strings[MOST_STOP_STRINGS];
+    size_t n_stop_strings;
+    qn_token_bias biases[MOST_BIASES];
+    size_t n_biases;
     const char *template_vars[MOST_TEMPLATE_VARS];
     size_t n_template_vars;
 } arguments;
@@ -38,7 +46,10 @@ typedef enum option_type {
     OPTION_STRING,  /* const char * */
     OPTION_INTEGER, /* int64_t, within least..most */
     OPTION_NUMBER,  /* double, within least..most */
-    OPTION_VARIABLE /* NAME=VALUE, once more each time */
+    OPTION_VARIABLE, /* NAME=VALUE, once more each time */
+    OPTION_SAMPLERS, /* names of a chain */
+    OPTION_STOP,     /* text, once more each time */
+    OPTION_BIAS      /* ID+BIAS or ID-BIAS, once more each time */
 } option_type;
 
 typedef struct option {

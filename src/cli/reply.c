@@ -7,11 +7,13 @@
 #include "cli/shared.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void reply_free(reply *r)
 {
     qn_text_free(&r->text);
     qn_tokens_free(&r->ids);
+    free(r->logprobs);
 }
 
 static bool keep_id(qn_tokens *ids, int32_t id)
@@ -48,30 +50,44 @@ static qn_status emit(reply *r, qn_text *piece, bool print, qn_error *err)
     return kept ? QN_OK : qn__fail_memory(err, "a reply");
 }
 
-qn_status reply_run(reply *r, qn_session *session, const qn_tokenizer *t, const qn_tokens *ids,
-                    size_t kept, const qn_sampling *sampling, int64_t max_tokens, bool print,
-                    qn_error *err)
+/* Keeps what there is of log probabilities for the newest id. */
+static bool keep_logprobs(reply *r, const qn_generation *g)
 {
-    qn_generation_options options = {.size = sizeof options,
-                                     .sampling = sampling,
-                                     .max_tokens = max_tokens > 0 ? max_tokens : 0,
-                                     .before = ids->ids,
-                                     .n_before = kept};
+    size_t n;
+    const qn_logprob *newest = qn_generation_logprobs(g, &n);
+    if (!newest)
+        return true;
+    if (r->ids.n * n > r->logprobs_room) {
+        size_t room = r->ids.n * n * 2;
+        qn_logprob *more = realloc(r->logprobs, room * sizeof *more);
+        if (!more)
+            return false;
+        r->logprobs = more;
+        r->logprobs_room = room;
+    }
+    r->n_logprobs = n;
+    memcpy(r->logprobs + (r->ids.n - 1) * n, newest, n * sizeof *newest);
+    return true;
+}
+
+qn_status reply_run(reply *r, qn_session *session, const qn_tokens *ids, size_t kept,
+                    const qn_generation_options *options, bool print, qn_error *err)
+{
+    qn_generation_options o = *options;
+    o.before = ids->ids;
+    o.n_before = kept;
     qn_generation *g = NULL;
     qn_text piece = {0};
-    qn_decoder *decoder = qn_decoder_new(t, QN_SKIP_SPECIAL);
-    qn_status status = decoder ? QN_OK : qn__fail_memory(err, "a reply");
-    if (status == QN_OK)
-        status = qn_generation_begin(&g, session, ids->ids + kept, ids->n - kept, &options, err);
+    qn_status status = qn_generation_begin(&g, session, ids->ids + kept, ids->n - kept, &o, err);
     int32_t id = 0;
     while (status == QN_OK && (status = qn_generation_next(g, &id, err)) == QN_OK && id >= 0) {
-        if (!keep_id(&r->ids, id))
+        if (!keep_id(&r->ids, id) || !keep_logprobs(r, g))
             status = qn__fail_memory(err, "a reply");
-        else if ((status = qn_decoder_push(decoder, id, &piece, err)) == QN_OK)
+        else if ((status = qn_generation_text(g, false, &piece, err)) == QN_OK)
             status = emit(r, &piece, print, err);
     }
-    /* An unfinished character at the end, also where the run was cancelled. */
-    if (decoder && !r->write_failed && qn_decoder_flush(decoder, &piece, NULL) == QN_OK) {
+    /* What was held back, an unfinished character at the end, also where the run was cancelled. */
+    if (g && !r->write_failed && qn_generation_text(g, true, &piece, NULL) == QN_OK) {
         qn_error late = {0};
         if (emit(r, &piece, print, &late) != QN_OK && status == QN_OK)
             status = qn__fail(err, late.code, "%s", late.message);
@@ -80,7 +96,6 @@ qn_status reply_run(reply *r, qn_session *session, const qn_tokenizer *t, const 
     if (g)
         qn_generation_get_metrics(g, &r->metrics);
     qn_generation_end(g);
-    qn_decoder_free(decoder);
     qn_text_free(&piece);
     return status;
 }

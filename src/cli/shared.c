@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <float.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -194,21 +195,43 @@ qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn
     return qn_session_open(out, model, &options, err);
 }
 
-qn_sampling sampling_of(const arguments *a, const qn_model *model)
+static qn_sampling sampling_of(const arguments *a, const qn_model *model)
 {
-    qn_sampling p = QN_INIT(qn_sampling);
-    qn_model_defaults(model, &p, NULL, 0, NULL);
+    qn_generation_defaults defaults = QN_INIT(qn_generation_defaults);
+    qn_model_get_defaults(model, &defaults);
+    qn_sampling p = *defaults.sampling;
     if (!isnan(a->temperature))
         p.temperature = (float)a->temperature;
     if (a->top_k >= 0)
         p.top_k = (int32_t)a->top_k;
     if (!isnan(a->top_p))
-        p.top_p = (float)a->top_p;
-    p.min_p = isnan(a->min_p) ? 0 : (float)a->min_p;
-    if (!isnan(a->repeat_penalty))
+        p.top_p = a->top_p > 0 ? (float)a->top_p : FLT_MIN; /* 0 leaves one token */
+    if (!isnan(a->min_p))
+        p.min_p = (float)a->min_p;
+    if (!isnan(a->repeat_penalty)) {
         p.repeat_penalty = (float)a->repeat_penalty;
+        p.repeat_last = 0;
+    }
+    p.presence_penalty = isnan(a->presence_penalty) ? 0 : (float)a->presence_penalty;
+    p.frequency_penalty = isnan(a->frequency_penalty) ? 0 : (float)a->frequency_penalty;
     p.seed = a->seed >= 0 ? (uint64_t)a->seed : (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20;
+    memcpy(p.chain, a->samplers.chain, sizeof p.chain);
+    p.bias = a->biases;
+    p.n_bias = a->n_biases;
     return p;
+}
+
+qn_generation_options generation_of(const arguments *a, const qn_model *model, qn_sampling *sampling)
+{
+    *sampling = sampling_of(a, model);
+    return (qn_generation_options){.size = sizeof(qn_generation_options),
+                                   .sampling = sampling,
+                                   .max_tokens = a->max_tokens > 0 ? a->max_tokens : 0,
+                                   .ban_stop = a->ignore_eos,
+                                   .stop_strings = a->stop_strings,
+                                   .n_stop_strings = a->n_stop_strings,
+                                   .logprobs = a->logprobs >= 0,
+                                   .top_logprobs = a->logprobs >= 0 ? (int32_t)a->logprobs : 0};
 }
 
 /* ---- input and output -------------------------------------------------------------------------------------- */

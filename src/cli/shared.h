@@ -74,8 +74,9 @@ uint64_t available_memory(void);
  * memory is refused. */
 qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err);
 
-/* What of sampling the model asks for, and what the arguments say instead. */
-qn_sampling sampling_of(const arguments *a, const qn_model *model);
+/* How to generate: what the model asks for, and what the arguments say instead. They lend the lists; *sampling is
+ * filled, and the options point at it. */
+qn_generation_options generation_of(const arguments *a, const qn_model *model, qn_sampling *sampling);
 
 /* ---- input and output ------------------------------------------------------------------------ */
 

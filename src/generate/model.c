@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a model directory: weights, tokenizer, generation defaults.
+ * Opening a model directory: weights, tokenizer, what ends a reply.
  */
 #include "generate/model.h"
 
@@ -15,79 +15,6 @@
 
 #include <stdlib.h>
 
-enum { LARGEST_GENERATION_CONFIG = 1 << 20 };
-
-static void add_stop(qn_model *m, int64_t id)
-{
-    for (size_t i = 0; i < m->n_stop; i++)
-        if (m->stop[i] == id)
-            return;
-    if (m->n_stop < QN__MOST_STOPS)
-        m->stop[m->n_stop++] = (int32_t)id;
-}
-
-static qn_status read_stops(qn_model *m, const qn__json_at *at, qn_error *err)
-{
-    int64_t id;
-    if (!cJSON_IsArray(at->node)) {
-        if (qn__json_as_int(at, 0, INT32_MAX, &id, err) == QN_OK)
-            add_stop(m, id);
-        return err->code;
-    }
-    qn__json_at item;
-    if (qn__json_first(at, &item))
-        do {
-            if (qn__json_as_int(&item, 0, INT32_MAX, &id, err) != QN_OK)
-                return err->code;
-            add_stop(m, id);
-        } while (qn__json_next(&item));
-    return QN_OK;
-}
-
-static qn_status read_sampling(qn_model *m, const qn__json_at *c, qn_error *err)
-{
-    bool sample = false;
-    double temperature = 1, top_p = 1, penalty = 1;
-    int64_t top_k = 0;
-    if (qn__json_opt_bool(c, "do_sample", &sample, err) != QN_OK ||
-        qn__json_opt_number(c, "temperature", 0, 100, &temperature, err) != QN_OK ||
-        qn__json_opt_number(c, "top_p", 0, 1, &top_p, err) != QN_OK ||
-        qn__json_opt_int(c, "top_k", 0, INT32_MAX, &top_k, err) != QN_OK ||
-        qn__json_opt_number(c, "repetition_penalty", 1e-3, 1e3, &penalty, err) != QN_OK)
-        return err->code;
-    m->sampling.temperature = sample ? (float)temperature : 0;
-    m->sampling.top_p = (float)top_p;
-    m->sampling.top_k = (int32_t)top_k;
-    m->sampling.repeat_penalty = (float)penalty;
-    return QN_OK;
-}
-
-/* generation_config.json is optional; config.json counts where it names no stop tokens. */
-static qn_status read_defaults(qn_model *m, const char *directory, const char *name, bool required,
-                               qn_error *err)
-{
-    char *path = qn__path_join(directory, name);
-    if (!path)
-        return qn__fail_memory(err, "a path");
-    cJSON *root = NULL;
-    qn_error missing = {0};
-    qn_status status = qn__json_read(&root, path, LARGEST_GENERATION_CONFIG, &missing);
-    if (status == QN_NOT_FOUND && !required)
-        status = QN_OK;
-    else if (status != QN_OK)
-        *err = missing;
-    if (root) {
-        qn__json_at c = qn__json_root(path, root), eos;
-        if (!required)
-            status = read_sampling(m, &c, err);
-        if (status == QN_OK && qn__json_find(&c, "eos_token_id", &eos))
-            status = read_stops(m, &eos, err);
-        cJSON_Delete(root);
-    }
-    free(path);
-    return status;
-}
-
 /* What the model's chat templates put behind a reply. Templates that cannot be read are an error
  * only for who uses them. */
 static qn_status add_ends(qn_model *m, const char *path, qn_error *err)
@@ -99,7 +26,7 @@ static qn_status add_ends(qn_model *m, const char *path, qn_error *err)
     int32_t ends[16];
     size_t n = qn_chat_ends(chat, ends, 16);
     for (size_t i = 0; i < n && i < 16; i++)
-        add_stop(m, ends[i]);
+        qn__model_add_stop(m, ends[i]);
     qn_chat_close(chat);
     return QN_OK;
 }
@@ -112,7 +39,7 @@ static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
     int32_t stops[16];
     size_t n = qn_chat_stop_tokens(m->tokenizer, stops, 16);
     for (size_t i = 0; i < n && i < 16; i++)
-        add_stop(m, stops[i]);
+        qn__model_add_stop(m, stops[i]);
     return add_ends(m, path, err);
 }
 
@@ -163,8 +90,8 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     atomic_fetch_add(&device->refs, 1);
     m->sampling.size = sizeof m->sampling;
     if (load_decoder(m, path, &options, err) != QN_OK ||
-        read_defaults(m, path, "generation_config.json", false, err) != QN_OK ||
-        (m->n_stop == 0 && read_defaults(m, path, "config.json", true, err) != QN_OK) ||
+        qn__model_read_defaults(m, path, err) != QN_OK ||
+        (m->n_stop == 0 && qn__model_read_config_stops(m, path, err) != QN_OK) ||
         (!options.no_tokenizer && open_tokenizer(m, path, err) != QN_OK)) {
         qn_model_close(m);
         return err->code;
@@ -180,6 +107,8 @@ void qn_model_close(qn_model *m)
     qn__decoder_end(&m->decoder);
     qn_tokenizer_close(m->tokenizer);
     qn_device_close(m->device);
+    for (size_t i = 0; i < m->n_stop_strings; i++)
+        free(m->stop_strings[i]);
     free(m);
 }
 
@@ -225,12 +154,13 @@ qn_array *qn_model_parameter(const qn_model *m, const char *name)
     return NULL;
 }
 
-qn_status qn_model_defaults(const qn_model *m, qn_sampling *sampling, int32_t *stop,
-                            size_t capacity, size_t *n_stop)
+qn_status qn_model_get_defaults(const qn_model *m, qn_generation_defaults *out)
 {
-    for (size_t i = 0; stop && i < m->n_stop && i < capacity; i++)
-        stop[i] = m->stop[i];
-    if (n_stop)
-        *n_stop = m->n_stop;
-    return sampling ? qn__sized_out(sampling, &m->sampling, sizeof m->sampling) : QN_OK;
+    qn_generation_defaults all = {.sampling = &m->sampling,
+                                  .max_tokens = m->max_tokens,
+                                  .stop = m->stop,
+                                  .n_stop = m->n_stop,
+                                  .stop_strings = (const char *const *)m->stop_strings,
+                                  .n_stop_strings = m->n_stop_strings};
+    return qn__sized_out(out, &all, sizeof all);
 }

@@ -18,6 +18,18 @@ struct qn_model {
     qn_sampling sampling;
     int32_t stop[QN__MOST_STOPS];
     size_t n_stop;
+    char *stop_strings[QN__MOST_STOPS];
+    size_t n_stop_strings;
+    int64_t max_tokens; /* of a generation; 0: no limit of the model's */
 };
+
+/* Reads generation_config.json, which may be absent and may hold anything: what makes no sense is
+ * left out, with a line in the log. Fails only when memory is out. */
+qn_status qn__model_read_defaults(qn_model *m, const char *directory, qn_error *err);
+
+/* The stop tokens of config.json, where generation_config.json has none. */
+qn_status qn__model_read_config_stops(qn_model *m, const char *directory, qn_error *err);
+
+void qn__model_add_stop(qn_model *m, int64_t id);
 
 #endif

@@ -32,8 +32,7 @@ typedef struct qn__passes {
     void (*weigh_block)(const float *x, size_t n, float max, float scale, float floor,
                         float weight[QN__PASS_BLOCK]);
 
-    /* At scale 1. */
-    qn__split (*split)(const float *x, size_t n, float max, float low, float high);
+    qn__split (*split)(const float *x, size_t n, float max, float scale, float low, float high);
 
     /* Copies the logits in low..high, in some order; returns their number. out: [n] */
     size_t (*collect)(const float *x, size_t n, const float *tops, float low, float high,

@@ -140,7 +140,7 @@ PASS void pass_weigh_block(const float *x, size_t n, float max, float scale, flo
     }
 }
 
-PASS qn__split pass_split(const float *x, size_t n, float max, float low, float high)
+PASS qn__split pass_split(const float *x, size_t n, float max, float scale, float low, float high)
 {
     qn__split split = {0};
     float room[BLOCK], total[COLUMNS], above[COLUMNS], inside[COLUMNS];
@@ -149,7 +149,7 @@ PASS qn__split pass_split(const float *x, size_t n, float max, float low, float 
         for (size_t c = 0; c < COLUMNS; c += LANES) {
             lanes all = {0}, over = {0}, within = {0};
             for (size_t i = c; i < BLOCK; i += COLUMNS) {
-                lanes v = load_lanes(block + i), w = exp_lanes(v - max);
+                lanes v = load_lanes(block + i), w = exp_lanes((v - max) * scale);
                 int_lanes higher = v > high;
                 all += w;
                 over += keep_lanes(higher, w);

@@ -1,74 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sampling chain: repeat penalty, top_p, min_p, top_k, temperature, draw.
+ * The sampling chain: biases, the steps in the order asked for, the draw.
  *
  * Problem: 128,000 logits a token, of which the filters mostly keep a few dozen, at times most of
  * them; 500 us at most. An exp of each takes 90 us in lanes of 8, other passes 20.
  *
- * Approach: nothing is sorted. The three filters each keep a prefix of the tokens in order of
- * falling logit (equal ones by id), so together they keep the shortest: all above one logit, and of
- * those equal to it the first few. That cut is selected exactly among few candidates. For top_k
- * they are those that reach the k-th largest maximum of a block. For top_p they lie in a bracket
- * around an estimate from a sample of the logits: one pass weighs all logits, and apart those above
- * the bracket and those in it, which tells whether the cut is there. If not, the candidates are all
- * above the bracket, or all from its upper end down: the same cut, found in more time. The draw
- * weighs what reaches the cut, where it stands, by blocks. The passes over all logits are in
- * passes.inl.
+ * Approach: nothing is sorted. Each filter keeps a prefix of the tokens in order of falling logit
+ * (equal ones by id): all above one logit, and of those equal to it the first few. So what is left
+ * after any steps is what reaches one logit, `floor`; the temperatures so far are one factor,
+ * `scale`, and logits stay as they are. A cut is selected exactly among few candidates. For top_k
+ * they are those that reach the k-th largest maximum of a block; where top_k comes later, the steps
+ * before need to look at no others. For top_p they lie in a bracket around an estimate from a
+ * sample of the logits: one pass weighs all logits, and apart those above the bracket and those in
+ * it, which tells whether the cut is there. If not, the candidates are all above the bracket, or
+ * all from its upper end down: the same cut, found in more time. The draw weighs what reaches the
+ * floor, where it stands, by blocks. The passes over all logits are in passes.inl.
  */
 #include "base/error.h"
 #include "base/random.h"
 #include "base/sized.h"
 #include "generate/passes.h"
-#include "quern/model.h"
+#include "generate/sampling.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static qn_status check(const qn_sampling *p, qn_error *err)
-{
-    if (!(p->temperature >= 0 && p->temperature <= 1e6f))
-        return qn__fail(err, QN_INVALID, "temperature %g; give 0 or more", (double)p->temperature);
-    if (!(p->top_p >= 0 && p->top_p <= 1) || !(p->min_p >= 0 && p->min_p <= 1))
-        return qn__fail(err, QN_INVALID, "top_p %g and min_p %g must lie in 0..1", (double)p->top_p,
-                        (double)p->min_p);
-    if (p->top_k < 0)
-        return qn__fail(err, QN_INVALID, "top_k %d; give 0 (all) or more", p->top_k);
-    if (!(p->repeat_penalty >= 0 && p->repeat_penalty <= 1e6f))
-        return qn__fail(err, QN_INVALID, "repeat_penalty %g; give 1 (none) or more",
-                        (double)p->repeat_penalty);
-    return QN_OK;
-}
-
-/* ---- the chain ------------------------------------------------------------------------ */
-
 enum { BLOCK = QN__PASS_BLOCK };
 
-/* Room for one draw, for blocks of a vocabulary. */
+/* Room for one draw, for blocks of a vocabulary, and where its chain stands. */
 typedef struct sampler {
     const qn__passes *pass;
+    const qn_sampling *settings;
+    const int32_t *history;
+    size_t n_history, n_generated;
     float *logits;
     size_t vocab, n_blocks;
-    float max;
     double *sums;      /* [n_blocks] */
     float *tops;       /* [n_blocks] the largest logit of each */
     float *candidates; /* [vocab] logits among which a filter ends; selection reorders them */
-    uint8_t *seen;     /* [vocab] of the repeat penalty; the same memory */
+    uint32_t *count;   /* [vocab] of the penalties; the same memory */
+    float max;
+    float floor;    /* what is less is out; some that equal it are -inf */
+    float near;     /* what is less will be out in the end */
+    float scale;    /* of the logits' distances, by the temperatures so far */
+    int32_t chosen; /* by temperature 0; -1: the draw decides */
 } sampler;
 
-/* Each repeated token is penalised once, however often it came. */
-static void penalise(float *logits, size_t vocab, const qn_sampling *p, const int32_t *history,
-                     size_t n, uint8_t *seen)
+static void add_biases(sampler *s)
 {
+    const qn_sampling *p = s->settings;
+    for (size_t i = 0; i < p->n_bias; i++)
+        s->logits[p->bias[i].id] += p->bias[i].bias;
+}
+
+/* Each repeated token is penalised once, however often it came. */
+static void penalise_repeats(sampler *s)
+{
+    const qn_sampling *p = s->settings;
+    size_t n = s->n_history;
     size_t window = p->repeat_last == 0 ? 64 : p->repeat_last < 0 ? n : (size_t)p->repeat_last;
-    memset(seen, 0, vocab);
+    memset(s->count, 0, s->vocab * sizeof *s->count);
     for (size_t i = n > window ? n - window : 0; i < n; i++) {
-        int32_t id = history[i];
-        if (id < 0 || (size_t)id >= vocab || seen[id])
+        int32_t id = s->history[i];
+        if (id < 0 || (size_t)id >= s->vocab || s->count[id])
             continue;
-        seen[id] = 1;
-        logits[id] =
-            logits[id] > 0 ? logits[id] / p->repeat_penalty : logits[id] * p->repeat_penalty;
+        s->count[id] = 1;
+        float *logit = &s->logits[id];
+        *logit = *logit > 0 ? *logit / p->repeat_penalty : *logit * p->repeat_penalty;
+    }
+}
+
+/* What has been generated costs by presence and by how often. */
+static void penalise_generated(sampler *s)
+{
+    const qn_sampling *p = s->settings;
+    const int32_t *ids = s->history + (s->n_history - s->n_generated);
+    memset(s->count, 0, s->vocab * sizeof *s->count);
+    for (size_t i = 0; i < s->n_generated; i++)
+        if (ids[i] >= 0 && (size_t)ids[i] < s->vocab)
+            s->count[ids[i]]++;
+    for (size_t i = 0; i < s->n_generated; i++) {
+        if (ids[i] < 0 || (size_t)ids[i] >= s->vocab || !s->count[ids[i]])
+            continue;
+        float cost = p->presence_penalty + (float)s->count[ids[i]] * p->frequency_penalty;
+        s->logits[ids[i]] -= cost / s->scale;
+        s->count[ids[i]] = 0;
     }
 }
 
@@ -108,7 +125,7 @@ static cut select_prefix(const sampler *s, float *x, size_t n, size_t count, dou
         size_t front = partition(x, n, pivot), equals = 0;
         double sum = 0;
         if (weight < INFINITY)
-            sum = s->pass->weigh(x, front, NULL, s->max, 1, -INFINITY, NULL);
+            sum = s->pass->weigh(x, front, NULL, s->max, s->scale, -INFINITY, NULL);
         for (size_t i = 0; i < front; i++)
             equals += x[i] == pivot;
         if (front < count && sum < weight && front < n) { /* it ends behind */
@@ -119,7 +136,8 @@ static cut select_prefix(const sampler *s, float *x, size_t n, size_t count, dou
             continue;
         }
         size_t above = front - equals;
-        double each = exp((double)pivot - s->max), sum_above = sum - (double)equals * each;
+        double each = exp(((double)pivot - s->max) * s->scale),
+               sum_above = sum - (double)equals * each;
         if (above && (above >= count || sum_above >= weight)) { /* it ends before the pivot */
             for (size_t i = 0, kept = 0; i < front; i++)
                 if (x[i] != pivot)
@@ -146,8 +164,9 @@ static float reached_by(const sampler *s, size_t k)
 
 /* ---- where top_p ends, from a sample -------------------------------------------------- */
 
-/* Logits below max are counted in steps; those further below than all steps weigh nothing here. Of
- * each block the largest logit is counted once, and SAMPLED others stand for all others. */
+/* Scaled logits below max are counted in steps; those further below than all steps weigh nothing
+ * here. Of each block the largest logit is counted once, and SAMPLED others stand for all others.
+ */
 enum { STEPS_PER_LOGIT = 64, STEPS = 24 * STEPS_PER_LOGIT, SAMPLED = 8, EACH = BLOCK / SAMPLED };
 
 typedef struct histogram {
@@ -158,7 +177,7 @@ typedef struct histogram {
 
 static size_t step_of(const sampler *s, float logit)
 {
-    float below = (s->max - logit) * STEPS_PER_LOGIT;
+    float below = (s->max - logit) * s->scale * STEPS_PER_LOGIT;
     return below < STEPS ? (size_t)below : STEPS;
 }
 
@@ -204,9 +223,9 @@ static bracket estimate_cut(const sampler *s, double p)
     double variance = EACH * (EACH - 1) * ((1 - p) * (1 - p) * squares + p * p * dropped);
     size_t first = step_at(&h, weight - 4 * sqrt(variance));
     size_t last = step_at(&h, weight + 4 * sqrt(variance));
-    bracket found = {-INFINITY, s->max - (float)first / STEPS_PER_LOGIT};
+    bracket found = {-INFINITY, s->max - (float)first / STEPS_PER_LOGIT / s->scale};
     if (last + 1 < STEPS)
-        found.low = s->max - (float)(last + 1) / STEPS_PER_LOGIT;
+        found.low = s->max - (float)(last + 1) / STEPS_PER_LOGIT / s->scale;
     return found;
 }
 
@@ -250,16 +269,16 @@ static float keep_prefix(const sampler *s, float low, float high, size_t count, 
  * out. */
 static float least_near(const sampler *s, double p, double total)
 {
-    return s->max + (float)log((1 - p) * total / (double)s->vocab) - 1e-3f;
+    return s->max + ((float)log((1 - p) * total / (double)s->vocab) - 1e-3f) / s->scale;
 }
 
-/* top_p among what reaches `floor`. */
-static float keep_top_p(const sampler *s, double p, float floor)
+/* top_p among all logits. */
+static float keep_top_p(const sampler *s, double p)
 {
     bracket at = estimate_cut(s, p);
-    qn__split sum = s->pass->split(s->logits, s->vocab, s->max, at.low, at.high);
+    qn__split sum = s->pass->split(s->logits, s->vocab, s->max, s->scale, at.low, at.high);
     double weight = p * sum.total;
-    float low = fmaxf(floor, least_near(s, p, sum.total));
+    float low = least_near(s, p, sum.total);
     if (sum.above >= weight) { /* the estimate was too low */
         at = (bracket){at.high, s->max};
     } else {
@@ -270,62 +289,70 @@ static float keep_top_p(const sampler *s, double p, float floor)
     return keep_prefix(s, fmaxf(low, at.low), at.high, SIZE_MAX, weight);
 }
 
-/* The least logit that passes the filters; tokens equal to it that do not pass become -inf. */
-static float filter(const sampler *s, const qn_sampling *p)
+/* ---- the steps ------------------------------------------------------------------------ */
+
+/* What top_k, where it comes before the logits change again, will leave nothing below of. */
+static float look_ahead(const sampler *s, const qn_sampler *rest)
 {
-    float floor = p->min_p > 0 ? s->max + logf(p->min_p) : -INFINITY;
-    bool by_p = p->top_p > 0 && p->top_p < 1;
-    bool by_k = p->top_k > 0 && (size_t)p->top_k < s->vocab;
-    if (by_k && (size_t)p->top_k <= s->n_blocks) { /* few are near */
-        float near = fmaxf(floor, reached_by(s, (size_t)p->top_k));
-        double weight = INFINITY;
-        if (by_p)
-            weight = (double)p->top_p *
-                     s->pass->weigh(s->logits, s->vocab, NULL, s->max, 1, -INFINITY, NULL);
-        return keep_prefix(s, near, s->max, (size_t)p->top_k, weight);
-    }
-    if (by_p)
-        floor = keep_top_p(s, (double)p->top_p, floor);
-    if (by_k)
-        floor = keep_prefix(s, floor, s->max, (size_t)p->top_k, INFINITY);
-    return floor;
+    bool changes = qn__sampling_penalises(s->settings);
+    size_t k = s->settings->top_k > 0 ? (size_t)s->settings->top_k : s->n_blocks + 1;
+    for (; *rest != QN_SAMPLER_END && !(changes && *rest == QN_SAMPLER_PENALTIES); rest++)
+        if (*rest == QN_SAMPLER_TOP_K && k <= s->n_blocks)
+            return reached_by(s, k);
+    return -INFINITY;
 }
 
-/* Inverse of the cumulative distribution at u, by id, of the tokens that reach `floor`. */
-static int32_t draw(const sampler *s, float floor, float temperature, double u)
+/* When the logits have changed. */
+static void measure(sampler *s, const qn_sampler *rest)
 {
-    float scale = fminf(1 / temperature, 1e38f), weight[BLOCK];
-    double left = u * s->pass->weigh(s->logits, s->vocab, s->tops, s->max, scale, floor, s->sums);
-    size_t block = 0, last = 0;
-    for (size_t b = 0; b < s->n_blocks; b++)
-        last = s->sums[b] > 0 ? b : last; /* where rounding leaves a little at the end of all */
-    while (block < last && left >= s->sums[block])
-        left -= s->sums[block++];
-    size_t at = block * BLOCK, chosen = at;
-    s->pass->weigh_block(s->logits + at, s->vocab - at, s->max, scale, floor, weight);
-    for (size_t i = 0; i < BLOCK; i++) {
-        if (weight[i] > 0)
-            chosen = at + i; /* rounding may leave a little at the end of a block */
-        left -= (double)weight[i];
-        if (left < 0)
-            break;
-    }
-    return (int32_t)chosen;
+    s->max = s->pass->tops(s->logits, s->vocab, s->tops);
+    s->floor = -INFINITY;
+    s->near = look_ahead(s, rest);
 }
 
-static bool begin(sampler *s, float *logits, size_t vocab)
+static void step_penalties(sampler *s, const qn_sampler *rest)
 {
-    s->pass = qn__passes_best();
-    s->logits = logits;
-    s->vocab = vocab;
-    s->n_blocks = (vocab + BLOCK - 1) / BLOCK;
-    s->sums = malloc(s->n_blocks * (sizeof(double) + sizeof(float)) + (vocab + 1) * sizeof(float));
-    if (!s->sums)
-        return false;
-    s->tops = (float *)(s->sums + s->n_blocks);
-    s->candidates = s->tops + s->n_blocks;
-    s->seen = (uint8_t *)s->candidates;
-    return true;
+    const qn_sampling *p = s->settings;
+    if (!qn__sampling_penalises(p))
+        return;
+    for (size_t i = 0; s->floor > -INFINITY && i < s->vocab; i++) /* what is out stays out */
+        if (!(s->logits[i] >= s->floor))
+            s->logits[i] = -INFINITY;
+    if (p->repeat_penalty != 0 && p->repeat_penalty != 1)
+        penalise_repeats(s);
+    if (p->presence_penalty != 0 || p->frequency_penalty != 0)
+        penalise_generated(s);
+    measure(s, rest);
+}
+
+static void step_top_k(sampler *s, const qn_sampler *rest)
+{
+    (void)rest;
+    size_t k = s->settings->top_k > 0 ? (size_t)s->settings->top_k : s->vocab;
+    if (k < s->vocab)
+        s->floor = keep_prefix(s, fmaxf(s->floor, s->near), s->max, k, INFINITY);
+}
+
+/* Of what is left, once more. */
+static void step_top_p(sampler *s, const qn_sampler *rest)
+{
+    (void)rest;
+    double p = (double)s->settings->top_p;
+    if (p <= 0 || p >= 1)
+        return;
+    if (s->floor == -INFINITY && s->near == -INFINITY) {
+        s->floor = keep_top_p(s, p);
+        return;
+    }
+    double all = s->pass->weigh(s->logits, s->vocab, s->tops, s->max, s->scale, s->floor, NULL);
+    s->floor = keep_prefix(s, fmaxf(s->floor, s->near), s->max, SIZE_MAX, p * all);
+}
+
+static void step_min_p(sampler *s, const qn_sampler *rest)
+{
+    (void)rest;
+    if (s->settings->min_p > 0)
+        s->floor = fmaxf(s->floor, s->max + logf(s->settings->min_p) / s->scale);
 }
 
 static int32_t best_of(const sampler *s)
@@ -336,28 +363,95 @@ static int32_t best_of(const sampler *s)
     return -1;
 }
 
+static void step_temperature(sampler *s, const qn_sampler *rest)
+{
+    (void)rest;
+    if (s->settings->temperature == 0)
+        s->chosen = best_of(s);
+    else
+        s->scale = fminf(s->scale / s->settings->temperature, 1e38f);
+}
+
+/* Runs the chain. Where no logit is a number (any more) max is infinite in the end. */
+static void run_chain(sampler *s)
+{
+    static void (*const steps[])(sampler *, const qn_sampler *) = {
+        [QN_SAMPLER_PENALTIES] = step_penalties,
+        [QN_SAMPLER_TOP_K] = step_top_k,
+        [QN_SAMPLER_TOP_P] = step_top_p,
+        [QN_SAMPLER_MIN_P] = step_min_p,
+        [QN_SAMPLER_TEMPERATURE] = step_temperature};
+    const qn_sampler *step = qn__sampling_chain(s->settings);
+    measure(s, step);
+    for (; *step != QN_SAMPLER_END && s->chosen < 0 && isfinite(s->max); step++)
+        steps[*step](s, step + 1);
+}
+
+/* Inverse of the cumulative distribution at u, by id, of the tokens that are left. */
+static int32_t draw(const sampler *s, double u)
+{
+    float weight[BLOCK];
+    double left =
+        u * s->pass->weigh(s->logits, s->vocab, s->tops, s->max, s->scale, s->floor, s->sums);
+    size_t block = 0, last = 0;
+    for (size_t b = 0; b < s->n_blocks; b++)
+        last = s->sums[b] > 0 ? b : last; /* where rounding leaves a little at the end of all */
+    while (block < last && left >= s->sums[block])
+        left -= s->sums[block++];
+    size_t at = block * BLOCK, chosen = at;
+    s->pass->weigh_block(s->logits + at, s->vocab - at, s->max, s->scale, s->floor, weight);
+    for (size_t i = 0; i < BLOCK; i++) {
+        if (weight[i] > 0)
+            chosen = at + i; /* rounding may leave a little at the end of a block */
+        left -= (double)weight[i];
+        if (left < 0)
+            break;
+    }
+    return (int32_t)chosen;
+}
+
+static bool begin(sampler *s)
+{
+    size_t n = s->n_blocks = (s->vocab + BLOCK - 1) / BLOCK;
+    s->pass = qn__passes_best();
+    s->scale = 1;
+    s->chosen = -1;
+    s->sums = malloc(n * (sizeof(double) + sizeof(float)) + (s->vocab + 1) * sizeof(float));
+    if (!s->sums)
+        return false;
+    s->tops = (float *)(s->sums + n);
+    s->candidates = s->tops + n;
+    s->count = (uint32_t *)s->candidates;
+    return true;
+}
+
 int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *sampling, const int32_t *history,
-                  size_t n_history, qn_error *err)
+                  size_t n_history, size_t n_generated, qn_error *err)
 {
     qn_sampling given, *p = &given;
     if (qn__sized_in(&given, sizeof given, sampling, "qn_sampling", err) != QN_OK ||
-        check(p, err) != QN_OK)
+        qn__sampling_check(p, vocab, err) != QN_OK)
         return -1;
-    sampler s;
-    if (!begin(&s, logits, vocab)) {
+    sampler s = {.settings = p,
+                 .history = history,
+                 .n_history = n_history,
+                 .n_generated = n_generated < n_history ? n_generated : n_history,
+                 .logits = logits,
+                 .vocab = vocab};
+    if (!begin(&s)) {
         qn__fail_memory(err, "the candidates of a sample");
         return -1;
     }
-    if (p->repeat_penalty != 0 && p->repeat_penalty != 1)
-        penalise(logits, vocab, p, history, n_history, s.seen);
-    s.max = s.pass->tops(logits, vocab, s.tops);
+    add_biases(&s);
+    run_chain(&s);
     int32_t id = -1;
-    if (s.max == INFINITY || s.max == -INFINITY)
-        qn__fail(err, QN_INVALID, "the model's logits are not numbers: its weights may be damaged");
-    else if (p->temperature == 0)
-        id = best_of(&s);
+    if (!isfinite(s.max))
+        qn__fail(err, QN_INVALID, "%s",
+                 p->n_bias ? "no token is left to draw: biases forbid all, or the model's logits "
+                             "are not numbers"
+                           : "the model's logits are not numbers: its weights may be damaged");
     else
-        id = draw(&s, filter(&s, p), p->temperature, qn__random_uniform(p->seed, n_history));
+        id = s.chosen >= 0 ? s.chosen : draw(&s, qn__random_uniform(p->seed, n_history));
     free(s.sums);
     return id;
 }

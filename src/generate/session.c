@@ -402,3 +402,8 @@ qn_model *qn__session_model(const qn_session *session)
 {
     return session->model;
 }
+
+int64_t qn__session_batch(const qn_session *session)
+{
+    return session->batch;
+}

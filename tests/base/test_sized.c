@@ -119,9 +119,10 @@ static void test_public_structs(void **state)
     qn_generation_options unsized = {.size = sizeof unsized,
                                      .sampling = &(qn_sampling){.temperature = 1}};
     REFUSED(qn_generation_begin(&g, session, &id, 1, &unsized, &err), "qn_sampling");
-    REFUSED(qn_sample(logits, 4, &(qn_sampling){.top_k = 1}, NULL, 0, &err) == -1 ? err.code
-                                                                                  : QN_OK,
+    REFUSED(qn_sample(logits, 4, &(qn_sampling){.top_k = 1}, NULL, 0, 0, &err) == -1 ? err.code
+                                                                                     : QN_OK,
             "qn_sampling");
+    REFUSED(qn_sampling_set_chain(&(qn_sampling){.top_k = 1}, "top_k", &err), "qn_sampling");
     REFUSED(qn_template_render(t, "{}", 2, &(qn_template_options){.steps = 9}, &text, NULL, &err),
             "qn_template_options");
     REFUSED(qn_primitive_register(device, "l", &(qn_primitive_def){.name = "n"}, &err),
@@ -136,12 +137,12 @@ static void test_public_structs(void **state)
     assert_int_equal(qn_generation_begin(&g, session, &id, 1, NULL, NULL), QN_OK);
     qn_metrics metrics = {0};
     qn_model_info info = {0};
-    qn_sampling sampling = {0};
+    qn_generation_defaults defaults = {0};
     qn_memory_stats memory = {0};
     qn_plan_stats plans = {0};
     assert_int_equal(qn_generation_get_metrics(g, &metrics), QN_INVALID);
     assert_int_equal(qn_model_get_info(model, &info), QN_INVALID);
-    assert_int_equal(qn_model_defaults(model, &sampling, NULL, 0, NULL), QN_INVALID);
+    assert_int_equal(qn_model_get_defaults(model, &defaults), QN_INVALID);
     assert_int_equal(qn_device_memory(device, &memory), QN_INVALID);
     assert_int_equal(qn_device_plan_stats(device, &plans), QN_INVALID);
     info.size = sizeof info;

@@ -79,6 +79,12 @@ def test_turns():
     check("/set", out == (0, (one + "\n").encode(), ""), out)
     status, text, err = chat(["/set max-tokens 3", "/set stats on", FIRST, "/set stats off", FIRST])
     check("/set stats", status == 0 and err.count("generated 3 tokens") == 1, err)
+    cut = one[:40]
+    out = chat([FIRST, SECOND], *GREEDY, "--stop", one[40:47])
+    then = reply(FIRST, cut, SECOND).split(one[40:47])[0]
+    check("--stop", out == (0, f"{cut}\n{then}\n".encode(), ""), out)
+    out = chat(["/set samplers temp;top-k", "/set", "/set temp 9", "/set top-k 1", FIRST], *GREEDY)
+    check("/set samplers", out[:2] == (0, (one + "\n").encode()) and "temperature;top_k" in out[2], out)
     listed = chat(["/set", "/help"])
     check("/set and /help list", listed[0] == 0 and not listed[1] and all(
         w in listed[2] for w in ("top-p", "repeat-penalty", "stats", "/regen", "/load FILE")), listed)

@@ -245,6 +245,54 @@ def test_output():
         check(f"a pipe that nobody reads: {args[:20]}", not out and err == "141\n", err)
 
 
+def test_sampling():
+    """Stop strings, penalties, biases, chains, log probabilities: what they do is tested in C."""
+    story = ("-p", "Tell me a story about a fox.", "--temp", "0", "-n", "60")
+    text = generate(*story)[1].decode()[:-1]
+    some = text[40:49]
+    for streamed, args in (("text", ()), ("JSON", ("--json",))):
+        status, out, err = generate(*story, "--stop", "not there", "-r", some, *args)
+        out = json.loads(out)["text"] if args else out.decode()[:-1]
+        check(f"--stop, {streamed}", status == 0 and out == text[:text.index(some)] and not err, (out, err))
+    result = json.loads(generate(*story, "--stop", some, "--json")[1])
+    check("--stop: finish", result["finish"] == "stop", result)
+    for bare in ("\\\\", "\\q", "a\\"):
+        check("--stop: escapes", generate(*story, "--stop", bare)[1].decode()[:-1] == text)
+    ids = [str(t["id"]) for t in json.loads(generate(*story, "--json", "--logprobs", "0")[1])["logprobs"]]
+    check("--logprobs 0", len(ids) == 60)
+    result = json.loads(generate(*story, "--json", "--logprobs", "5")[1])["logprobs"]
+    tops = [t["top_logprobs"] for t in result]
+    check("--logprobs 5", all(len(t) == 5 and t[0]["id"] == r["id"] and t[0]["logprob"] == r["logprob"]
+                              and sorted((k["logprob"] for k in t), reverse=True) == [k["logprob"] for k in t]
+                              for r, t in zip(result, tops)), result[:1])
+    check("--logprobs: bytes", b"".join(bytes(t["bytes"]) for t in result).decode().strip() == text.strip(), result[:2])
+    biased = generate(*story, "--logit-bias", ids[0] + "-inf", "--json", "--logprobs", "0")[1]
+    check("--logit-bias", ids[0] not in [str(t["id"]) for t in json.loads(biased)["logprobs"]], biased)
+    sure = json.loads(generate(*story, "--logit-bias", "300+100", "-n", "4", "--json", "--logprobs", "0")[1])
+    check("--logit-bias +", [t["id"] for t in sure["logprobs"]] == [300] * 4, sure)
+    for name in ("--frequency-penalty", "--presence-penalty"):
+        apart = generate(*story, "--logit-bias", "300+100", "--logit-bias", "301+100", "-n", "2", name, "5", "--json",
+                         "--logprobs", "0")[1]
+        check(name, sorted(t["id"] for t in json.loads(apart)["logprobs"]) == [300, 301], apart)
+    hot = ("-p", "Hi", "-n", "20", "--temp", "1e5", "--top-k", "1", "--seed", "3")
+    check("--samplers", generate(*hot, "--samplers", "temperature;top_k")[1] == generate(*hot, "--temp", "0")[1]
+          != generate(*hot, "--samplers", "temp")[1])
+    long = json.loads(generate("-p", "Hi", "--temp", "0", "-n", "300", "--ignore-eos", "--json")[1])
+    check("--ignore-eos", long["generated_tokens"] == 300 and long["finish"] == "length", long)
+    check("--top-p 0", generate("-p", "Hi", "-n", "20", "--temp", "9", "--top-p", "0")[1]
+          == generate("-p", "Hi", "-n", "20", "--temp", "0")[1])
+    refused("--samplers dry", generate("-p", "x", "--samplers", "top_k;dry"), 2, "dry", "top_k, top_p, min_p")
+    refused("--samplers twice", generate("-p", "x", "--samplers", "top_k;top_k"), 2, "twice")
+    refused("--stop, empty", generate("-p", "x", "--stop", ""), 2, "--stop", "empty")
+    for bad in ("5", "x+1", "-5+1", "5+", "5*2", "5+nan", "5+inf", "99999999999+1"):
+        refused(f"--logit-bias {bad}", generate("-p", "x", "--logit-bias", bad), 2, "--logit-bias", bad, "15043+1")
+    refused("a bias beyond", generate("-p", "x", "--logit-bias", "2048+1"), 1, "2048")
+    refused("--logprobs alone", generate("-p", "x", "--logprobs", "1"), 2, "--json")
+    refused("65 stop strings", generate("-p", "x", *["--stop", "y"] * 65), 2, "more than 64")
+    status, out, err = generate("-p", "Hi", "-n", "2", "--temp", "0", "-c", "2000")
+    check("-c beyond", status == 0 and out and err.count("\n") == 1 and "2000" in err and "1024" in err, err)
+
+
 def test_rotate():
     """Text goes on beyond the context, and is no other until then."""
     args = ("-p", "Tell me a story about a fox.", "--temp", "0", "-c", "48")
@@ -493,8 +541,9 @@ def test_kernels():
 
 
 def main():
-    for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_permissions, test_hub, test_prompts, test_rotate, test_output, test_tokenize,
-                 test_template, test_info, test_kernels):
+    for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_permissions, test_hub,
+                 test_prompts, test_rotate, test_output, test_sampling, test_tokenize, test_template, test_info,
+                 test_kernels):
         test()
     finish()
 

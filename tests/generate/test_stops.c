@@ -59,13 +59,13 @@ static void test_stop_tokens(void **state)
         write_or_remove("chat_template.jinja", cases[i].template);
         if (qn_model_open(&model, device, temp_root, &o, &err) != QN_OK)
             fail_msg("case %zu: %s", i, err.message);
-        int32_t stops[16];
-        size_t n, want = 0;
-        qn_model_defaults(model, NULL, stops, 16, &n);
+        qn_generation_defaults d = {.size = sizeof d};
+        size_t want = 0;
+        qn_model_get_defaults(model, &d);
         while (want < 6 && cases[i].stops[want] >= 0)
             want++;
-        if (n != want || memcmp(stops, cases[i].stops, n * sizeof *stops) != 0)
-            fail_msg("case %zu: %zu stop tokens, the first %d", i, n, stops[0]);
+        if (d.n_stop != want || memcmp(d.stop, cases[i].stops, want * sizeof *d.stop) != 0)
+            fail_msg("case %zu: %zu stop tokens, the first %d", i, d.n_stop, d.stop[0]);
         qn_model_close(model);
     }
     qn_device_close(device);

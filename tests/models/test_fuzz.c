@@ -156,12 +156,12 @@ static bool opens_with(const char *name, const char *data, size_t n)
         assert_null(model);
         return false;
     }
-    qn_sampling s = {.size = sizeof s};
-    size_t n_stop;
-    int32_t stop[4];
-    qn_model_defaults(model, &s, stop, 4, &n_stop);
-    assert_true(s.temperature >= 0 && s.temperature <= 100 && s.top_p >= 0 && s.top_p <= 1 &&
-                s.top_k >= 0);
+    qn_generation_defaults d = {.size = sizeof d};
+    qn_model_get_defaults(model, &d);
+    float logits[] = {1, 3, 2};
+    if (qn_sample(logits, 3, d.sampling, NULL, 0, 0, &err) < 0)
+        fail_msg("%s", err.message);
+    assert_true(d.max_tokens >= 0 && d.n_stop <= 64 && d.n_stop_strings <= 64);
     qn_model_close(model);
     return true;
 }
@@ -173,7 +173,9 @@ static bool opens_config(const char *data, size_t n)
 
 static bool opens_generation(const char *data, size_t n)
 {
-    return opens_with("generation_config.json", data, n);
+    bool opens = opens_with("generation_config.json", data, n);
+    assert_true(opens); /* whatever is in it */
+    return opens;
 }
 
 static void test_changed_files(void **state)
