@@ -108,7 +108,8 @@ const option *options_next(unsigned of, size_t *at)
 arguments options_defaults(void)
 {
     return (arguments){.device = "cpu", .max_tokens = -1, .context = -1, .threads = -1, .top_k = -1,
-                       .seed = -1, .logprobs = -1, .samplers = QN_INIT(qn_sampling), .temperature = NAN, .top_p = NAN, .min_p = NAN,
+                       .seed = -1, .logprobs = -1, .samplers = QN_INIT(qn_sampling),
+                       .temperature = NAN, .top_p = NAN, .min_p = NAN,
                        .repeat_penalty = NAN, .presence_penalty = NAN, .frequency_penalty = NAN};
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sampling chain against one that sorts everything and computes in double; edge cases; and
- * whether tokens come as often as they should.
+ * The sampling chain against one that sorts everything and computes in double, and against
+ * transformers; edge cases; and whether tokens come as often as they should.
  */
-#include "test.h"
+#include "models/golden_model.h"
 
 #include "base/random.h"
 #include "generate/passes.h"
@@ -228,6 +228,46 @@ static void test_orders(void **state)
         check_chain(logits, vocab, &p, history, 150);
     }
     n_generated = 0;
+}
+
+/* Chains of transformers' processors (tests/golden/make_sampling.py): each random number leads to
+ * the token that their distribution has there. */
+static void test_golden_chains(void **state)
+{
+    (void)state;
+    enum { V = 200, H = 40 };
+    char path[600], names[80];
+    size_t n_logits, n_history, n_probs, n = 0;
+    qn_tensors *file = golden_open("sampling");
+    float *logits = golden_tensor(file, "logits", &n_logits),
+          *probs = golden_tensor(file, "probs", &n_probs);
+    int32_t *history = golden_tensor(file, "history", &n_history);
+    golden_path(path, sizeof path, "sampling", "cases.txt");
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    qn_sampling p = {.size = sizeof p, .repeat_last = -1};
+    while (fscanf(f, "%79s %f %d %f %f %f %f %f %zu", names, &p.temperature, &p.top_k, &p.top_p,
+                  &p.min_p, &p.repeat_penalty, &p.presence_penalty, &p.frequency_penalty,
+                  &n_generated) == 9) {
+        assert_int_equal(qn_sampling_set_chain(&p, names, NULL), QN_OK);
+        for (p.seed = 0; p.seed < 60; p.seed++) {
+            int32_t got = sample(logits + n * V, V, &p, history + n * H, H);
+            double u = qn__random_uniform(p.seed, H), below = 0;
+            for (int32_t i = 0; i < got; i++)
+                below += (double)probs[n * V + (size_t)i];
+            double here = (double)probs[n * V + (size_t)got];
+            if (!(here > 0 && u >= below - 1e-5 && u <= below + here + 1e-5))
+                fail_msg("%s: %g drew %d, which has %g..%g", names, u, got, below, below + here);
+        }
+        n++;
+    }
+    assert_true(n * V == n_logits && n * V == n_probs && n * H == n_history && n > 40);
+    n_generated = 0;
+    fclose(f);
+    free(logits);
+    free(probs);
+    free(history);
+    qn_tensors_close(file);
 }
 
 static void test_names(void **state)
@@ -646,11 +686,12 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain),       cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_orders),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_logprobs),    cmocka_unit_test(test_passes),
-        cmocka_unit_test(test_frequencies), cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_last_draw),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_chain),    cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_orders),   cmocka_unit_test(test_golden_chains),
+        cmocka_unit_test(test_names),    cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_passes),   cmocka_unit_test(test_frequencies),
+        cmocka_unit_test(test_edges),    cmocka_unit_test(test_last_draw),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
