@@ -4,6 +4,7 @@
  */
 #include "base/error.h"
 #include "base/sized.h"
+#include "core/device.h"
 #include "cpu/device.h"
 #ifdef QN_CUDA
 #include "cuda/device.h"
@@ -25,20 +26,15 @@ static int device_index(const char *name, const char *kind)
     return i >= 0 && i < 1024 && !*end ? (int)i : -1;
 }
 
-qn_status qn_device_open(qn_device **out, const char *name, const qn_device_options *given,
-                         qn_error *err)
+static qn_status open_named(qn_device **out, const char *name, const qn_device_options *options,
+                            qn_error *err)
 {
-    qn_device_options options;
-    *out = NULL;
-    qn_status status = qn__sized_in(&options, sizeof options, given, "qn_device_options", err);
-    if (status != QN_OK)
-        return status;
     if (!name || !strcmp(name, "cpu"))
-        return qn__cpu_open(out, &options, err);
+        return qn__cpu_open(out, options, err);
     int cuda = device_index(name, "cuda");
 #ifdef QN_CUDA
     if (cuda >= 0)
-        return qn__cuda_open(out, cuda, &options, err);
+        return qn__cuda_open(out, cuda, options, err);
     return qn__fail(err, QN_UNSUPPORTED, "no device \"%s\"; this build has cpu and cuda:N", name);
 #else
     return qn__fail(err, QN_UNSUPPORTED,
@@ -46,6 +42,19 @@ qn_status qn_device_open(qn_device **out, const char *name, const qn_device_opti
                               : "no device \"%s\"; this build has cpu",
                     name);
 #endif
+}
+
+qn_status qn_device_open(qn_device **out, const char *name, const qn_device_options *given,
+                         qn_error *err)
+{
+    qn_device_options options;
+    *out = NULL;
+    qn_status status = qn__sized_in(&options, sizeof options, given, "qn_device_options", err);
+    if (status == QN_OK)
+        status = open_named(out, name, &options, err);
+    if (status == QN_OK)
+        qn__cpu_host_passes(&(*out)->passes, &options);
+    return status;
 }
 
 bool qn_device_available(const char *name)

@@ -169,12 +169,13 @@ typedef struct qn_sampling {
  * and one that stands twice, are QN_INVALID, with the known ones named; the chain is then as it was. */
 QN_API qn_status qn_sampling_set_chain(qn_sampling *sampling, const char *names, qn_error *err);
 
-/* Draws from logits[0..vocab). history holds the n_history tokens so far, of which the newest n_generated are
- * no prompt; the draw's random number depends on seed and n_history alone. logits are overwritten. Returns the
- * id; -1 with err filled when the parameters are out of range or no logit is a number. */
-QN_API int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *sampling,
-                         const int32_t *history, size_t n_history, size_t n_generated,
-                         qn_error *err);
+/* Draws from logits[0..vocab), which are on the host, with the kernels of the device's tier (each draws alike).
+ * history holds the n_history tokens so far, of which the newest n_generated are no prompt; the draw's random
+ * number depends on seed and n_history alone. logits are overwritten. Returns the id; -1 with err filled when the
+ * parameters are out of range or no logit is a number. */
+QN_API int32_t qn_sample(const qn_device *device, float *logits, size_t vocab,
+                         const qn_sampling *sampling, const int32_t *history, size_t n_history,
+                         size_t n_generated, qn_error *err);
 
 /* The natural logarithm of a token's probability. */
 typedef struct qn_logprob {
@@ -184,8 +185,8 @@ typedef struct qn_logprob {
 
 /* Those of token `id` and of the n most probable ones, best first, into out[0..n]. Of the logits as they are:
  * no bias, no chain. n is at most 1000. */
-QN_API qn_status qn_logprobs(const float *logits, size_t vocab, int32_t id, size_t n,
-                             qn_logprob *out, qn_error *err);
+QN_API qn_status qn_logprobs(const qn_device *device, const float *logits, size_t vocab, int32_t id,
+                             size_t n, qn_logprob *out, qn_error *err);
 
 /* ---- generation ------------------------------------------------------------------------------ */
 

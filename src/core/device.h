@@ -7,6 +7,7 @@
 #define QN_CORE_DEVICE_H
 
 #include "core/array.h"
+#include "core/passes.h"
 #include "core/plan.h"
 #include "core/primitive.h"
 
@@ -56,6 +57,7 @@ typedef struct qn__device_ops {
 struct qn_device {
     const qn__device_ops *ops;
     void *state; /* the device's own */
+    qn__passes passes; /* for logits on the host, filled when the device is opened */
     char name[32];
     qn__pool pool;
     qn__plan_cache plans;

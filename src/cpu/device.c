@@ -314,11 +314,23 @@ static const qn__device_ops cpu_ops = {
     .chosen = cpu_chosen,
 };
 
-static qn_status choose_tier(qn__cpu *cpu, const qn_device_options *options, qn_error *err)
+/* The tier that is asked for; NULL: the best. */
+static const char *wanted_tier(const qn_device_options *options)
 {
     const char *tier = options && options->tier ? options->tier : getenv("QN_CPU");
-    if (tier && !*tier)
-        tier = NULL;
+    return tier && *tier ? tier : NULL;
+}
+
+void qn__cpu_host_passes(qn__passes *out, const qn_device_options *options)
+{
+    qn__cpu_kernels t;
+    qn__cpu_kernels_fill(&t, wanted_tier(options));
+    *out = (qn__passes){t.block_tops, t.weigh, t.weigh_block, t.split, t.collect};
+}
+
+static qn_status choose_tier(qn__cpu *cpu, const qn_device_options *options, qn_error *err)
+{
+    const char *tier = wanted_tier(options);
     if (qn__cpu_kernels_fill(&cpu->table, tier) != 0) {
         char known[64] = "";
         for (int i = 0; qn__cpu_tier_name(i); i++) {

@@ -223,11 +223,12 @@ static qn_status sample_logits(qn_generation *g, int32_t *id, qn_error *err)
 {
     const float *logits = qn_session_logits(g->session);
     memcpy(g->logits, logits, vocab_size(g) * sizeof *logits);
-    *id = qn_sample(g->logits, vocab_size(g), &g->sampling, g->history, g->n_history,
+    qn_device *device = qn__session_model(g->session)->device;
+    *id = qn_sample(device, g->logits, vocab_size(g), &g->sampling, g->history, g->n_history,
                     g->n_history - g->n_prompt, err);
     if (*id < 0)
         return err->code;
-    return g->logprobs ? qn_logprobs(logits, vocab_size(g), *id, g->n_top, g->logprobs, err)
+    return g->logprobs ? qn_logprobs(device, logits, vocab_size(g), *id, g->n_top, g->logprobs, err)
                        : QN_OK;
 }
 

@@ -4,7 +4,7 @@
  * short sorted list, which nearly no logit gets into.
  */
 #include "base/error.h"
-#include "generate/passes.h"
+#include "core/device.h"
 #include "quern/model.h"
 
 #include <math.h>
@@ -28,8 +28,8 @@ static void find_largest(const float *logits, size_t vocab, size_t n, qn_logprob
         out[kept] = (qn_logprob){-1, -INFINITY};
 }
 
-qn_status qn_logprobs(const float *logits, size_t vocab, int32_t id, size_t n, qn_logprob *out,
-                      qn_error *err)
+qn_status qn_logprobs(const qn_device *device, const float *logits, size_t vocab, int32_t id,
+                      size_t n, qn_logprob *out, qn_error *err)
 {
     if (id < 0 || (size_t)id >= vocab || n > MOST_LOGPROBS)
         return qn__fail(
@@ -43,7 +43,7 @@ qn_status qn_logprobs(const float *logits, size_t vocab, int32_t id, size_t n, q
         return qn__fail(err, QN_INVALID,
                         "the model's logits are not numbers: its weights may be damaged");
     double all =
-        (double)max + log(qn__passes_best()->weigh(logits, vocab, NULL, max, 1, -INFINITY, NULL));
+        (double)max + log(device->passes.weigh(logits, vocab, NULL, max, 1, -INFINITY, NULL));
     out[0] = (qn_logprob){id, logits[id]};
     if (n)
         find_largest(logits, vocab, n, out + 1);

@@ -14,12 +14,12 @@
  * sample of the logits: one pass weighs all logits, and apart those above the bracket and those in
  * it, which tells whether the cut is there. If not, the candidates are all above the bracket, or
  * all from its upper end down: the same cut, found in more time. The draw weighs what reaches the
- * floor, where it stands, by blocks. The passes over all logits are in passes.inl.
+ * floor, where it stands, by blocks. The passes over all logits are the CPU tiers'.
  */
 #include "base/error.h"
 #include "base/random.h"
 #include "base/sized.h"
-#include "generate/passes.h"
+#include "core/device.h"
 #include "generate/sampling.h"
 
 #include <math.h>
@@ -231,6 +231,14 @@ static bracket estimate_cut(const sampler *s, double p)
 
 /* ---- filters -------------------------------------------------------------------------- */
 
+static size_t count_equal(const float *x, size_t n, float value)
+{
+    size_t equal = 0;
+    for (size_t i = 0; i < n; i++)
+        equal += x[i] == value;
+    return equal;
+}
+
 /* Of the tokens equal to the last one that is kept the first ones stay; the others become -inf. */
 static void drop_equals(const sampler *s, cut end)
 {
@@ -238,7 +246,7 @@ static void drop_equals(const sampler *s, cut end)
     for (size_t at = 0; end.equals < end.of && at < s->vocab; at += BLOCK) {
         size_t n = s->vocab - at < BLOCK ? s->vocab - at : BLOCK, here = 0;
         if (s->tops[at / BLOCK] >= end.logit)
-            here = s->pass->count_equal(s->logits + at, n, end.logit);
+            here = count_equal(s->logits + at, n, end.logit);
         if (here <= left) {
             left -= here;
             continue;
@@ -276,14 +284,15 @@ static float least_near(const sampler *s, double p, double total)
 static float keep_top_p(const sampler *s, double p)
 {
     bracket at = estimate_cut(s, p);
-    qn__split sum = s->pass->split(s->logits, s->vocab, s->max, s->scale, at.low, at.high);
-    double weight = p * sum.total;
-    float low = least_near(s, p, sum.total);
-    if (sum.above >= weight) { /* the estimate was too low */
+    double sums[3]; /* all, above the bracket, inside */
+    s->pass->split(s->logits, s->vocab, s->max, s->scale, at.low, at.high, sums);
+    double weight = p * sums[0];
+    float low = least_near(s, p, sums[0]);
+    if (sums[1] >= weight) { /* the estimate was too low */
         at = (bracket){at.high, s->max};
     } else {
-        weight -= sum.above;
-        if (sum.inside < weight) /* too high */
+        weight -= sums[1];
+        if (sums[2] < weight) /* too high */
             at.low = -INFINITY;
     }
     return keep_prefix(s, fmaxf(low, at.low), at.high, SIZE_MAX, weight);
@@ -413,7 +422,6 @@ static int32_t draw(const sampler *s, double u)
 static bool begin(sampler *s)
 {
     size_t n = s->n_blocks = (s->vocab + BLOCK - 1) / BLOCK;
-    s->pass = qn__passes_best();
     s->scale = 1;
     s->chosen = -1;
     s->sums = malloc(n * (sizeof(double) + sizeof(float)) + (s->vocab + 1) * sizeof(float));
@@ -425,14 +433,15 @@ static bool begin(sampler *s)
     return true;
 }
 
-int32_t qn_sample(float *logits, size_t vocab, const qn_sampling *sampling, const int32_t *history,
-                  size_t n_history, size_t n_generated, qn_error *err)
+int32_t qn_sample(const qn_device *device, float *logits, size_t vocab, const qn_sampling *sampling,
+                  const int32_t *history, size_t n_history, size_t n_generated, qn_error *err)
 {
     qn_sampling given, *p = &given;
     if (qn__sized_in(&given, sizeof given, sampling, "qn_sampling", err) != QN_OK ||
         qn__sampling_check(p, vocab, err) != QN_OK)
         return -1;
-    sampler s = {.settings = p,
+    sampler s = {.pass = &device->passes,
+                 .settings = p,
                  .history = history,
                  .n_history = n_history,
                  .n_generated = n_generated < n_history ? n_generated : n_history,

@@ -294,7 +294,8 @@ static void test_logits_stay(void **state)
         assert_int_equal(qn_generation_next(g, &id, &err), QN_OK);
         assert_memory_equal(qn_session_logits(session), qn_session_logits(plain),
                             vocab * sizeof(float));
-        assert_int_equal(qn_logprobs(qn_session_logits(plain), vocab, id, 4, want, &err), QN_OK);
+        assert_int_equal(qn_logprobs(device, qn_session_logits(plain), vocab, id, 4, want, &err),
+                         QN_OK);
         const qn_logprob *got = qn_generation_logprobs(g, &n);
         assert_int_equal(n, 5);
         assert_memory_equal(got, want, sizeof want);

@@ -112,14 +112,15 @@ static void test_models(void **state)
 
 static void test_sampling(void **state)
 {
-    (void)state;
+    qn_device *device = open_cpu(state);
     float logits[] = {NAN, NAN};
     qn_sampling p = {.size = sizeof p, .top_k = -1};
     qn_logprob out;
     assert_int_equal(qn_sampling_set_chain(&p, "x", NULL), QN_INVALID);
-    assert_int_equal(qn_sample(logits, 2, &p, NULL, 0, 0, NULL), -1);
-    assert_int_equal(qn_sample(logits, 2, &QN_INIT(qn_sampling), NULL, 0, 0, NULL), -1);
-    assert_int_equal(qn_logprobs(logits, 2, 0, 0, &out, NULL), QN_INVALID);
+    assert_int_equal(qn_sample(device, logits, 2, &p, NULL, 0, 0, NULL), -1);
+    assert_int_equal(qn_sample(device, logits, 2, &QN_INIT(qn_sampling), NULL, 0, 0, NULL), -1);
+    assert_int_equal(qn_logprobs(device, logits, 2, 0, 0, &out, NULL), QN_INVALID);
+    qn_device_close(device);
 }
 
 static void check_tokenizer(const qn_tokenizer *t)

@@ -6,12 +6,36 @@
 #include "models/golden_model.h"
 
 #include "base/random.h"
-#include "generate/passes.h"
+#include "core/device.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST = 128256, SOME = 5000 };
+enum { MOST = 128256, SOME = 5000, BLOCK = QN__PASS_BLOCK, MOST_TIERS = 4 };
+
+/* A device of each tier that this machine has, the reference first; `device` is the best. */
+static qn_device *tiers[MOST_TIERS], *device;
+static int n_tiers;
+
+static int set_up(void **state)
+{
+    static const char *const names[] = {"ref", "avx2", "avx512", "neon"};
+    (void)state;
+    for (int i = 0; i < MOST_TIERS; i++) {
+        qn_device_options o = {.size = sizeof o, .tier = names[i], .threads = 1};
+        n_tiers += qn_device_open(&tiers[n_tiers], "cpu", &o, NULL) == QN_OK;
+    }
+    device = n_tiers ? tiers[n_tiers - 1] : NULL;
+    return n_tiers ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    while (n_tiers)
+        qn_device_close(tiers[--n_tiers]);
+    return 0;
+}
 
 typedef struct ranked {
     double logit;
@@ -111,7 +135,7 @@ static int32_t sample(const float *logits, size_t vocab, const qn_sampling *p,
     static float copy[MOST];
     qn_error err = {0};
     memcpy(copy, logits, vocab * sizeof *copy);
-    int32_t id = qn_sample(copy, vocab, p, history, n, n_generated, &err);
+    int32_t id = qn_sample(device, copy, vocab, p, history, n, n_generated, &err);
     if (id < 0)
         fail_msg("%s", err.message);
     return id;
@@ -309,7 +333,7 @@ static void check_logprobs(const float *logits, size_t vocab, size_t n)
     for (size_t i = 0; i < finite; i++)
         sum += exp(order[i].logit - order[0].logit);
     int32_t id = order[finite / 2].id;
-    assert_int_equal(qn_logprobs(logits, vocab, id, n, got, NULL), QN_OK);
+    assert_int_equal(qn_logprobs(device, logits, vocab, id, n, got, NULL), QN_OK);
     assert_int_equal(got[0].id, id);
     for (size_t i = 0; i <= n; i++) {
         const ranked *r = i ? &order[i - 1] : &order[finite / 2];
@@ -340,10 +364,10 @@ static void test_logprobs(void **state)
         }
     qn_logprob got[3];
     float nan[] = {NAN, -INFINITY}, fine[] = {1, 2};
-    assert_int_equal(qn_logprobs(nan, 2, 0, 1, got, NULL), QN_INVALID);
-    assert_int_equal(qn_logprobs(fine, 2, 2, 1, got, NULL), QN_INVALID);
-    assert_int_equal(qn_logprobs(fine, 2, -1, 1, got, NULL), QN_INVALID);
-    assert_int_equal(qn_logprobs(fine, 2, 0, 1001, got, NULL), QN_INVALID);
+    assert_int_equal(qn_logprobs(device, nan, 2, 0, 1, got, NULL), QN_INVALID);
+    assert_int_equal(qn_logprobs(device, fine, 2, 2, 1, got, NULL), QN_INVALID);
+    assert_int_equal(qn_logprobs(device, fine, 2, -1, 1, got, NULL), QN_INVALID);
+    assert_int_equal(qn_logprobs(device, fine, 2, 0, 1001, got, NULL), QN_INVALID);
 }
 
 /* ---- shapes of distributions ---------------------------------------------------------- */
@@ -438,8 +462,8 @@ static void passes_into(const qn__passes *pass, const float *x, size_t n, float 
 {
     static float tops[MOST / 64 + 1], found[MOST];
     static double sums[MOST / 64 + 1];
-    float weight[QN__PASS_BLOCK], *end = to + room;
-    size_t blocks = (n + QN__PASS_BLOCK - 1) / QN__PASS_BLOCK;
+    float weight[BLOCK], *end = to + room;
+    size_t blocks = (n + BLOCK - 1) / BLOCK;
     memset(to, 0, room * sizeof *to);
     *to++ = pass->tops(x, n, tops);
     memcpy(to, tops, blocks * sizeof *tops);
@@ -448,13 +472,13 @@ static void passes_into(const qn__passes *pass, const float *x, size_t n, float 
     memcpy(to, &total, sizeof total);
     memcpy(to + 2, sums, blocks * sizeof *sums);
     to += 2 + 2 * blocks;
-    pass->weigh_block(x, n, 4, 1.7f, 0.5f, weight);
+    pass->weigh_block(x, n < BLOCK ? n : BLOCK, 4, 1.7f, 0.5f, weight);
     memcpy(to, weight, sizeof weight);
-    to += QN__PASS_BLOCK;
-    qn__split split = pass->split(x, n, 4, 1, -0.5f, 1);
-    memcpy(to, &split, sizeof split);
+    to += BLOCK;
+    double split[3];
+    pass->split(x, n, 4, 1.3f, -0.5f, 1, split);
+    memcpy(to, split, sizeof split);
     to += 6;
-    *to++ = (float)pass->count_equal(x, n < 64 ? n : 64, x[0]);
     size_t kept = pass->collect(x, n, tops, -0.5f, 1, found);
     assert_true(to + kept <= end);
     memcpy(to, found, kept * sizeof *found);
@@ -463,41 +487,42 @@ static void passes_into(const qn__passes *pass, const float *x, size_t n, float 
 /* What one after another gives: counts exactly, weights to single precision. */
 static void check_passes(const qn__passes *pass, const float *x, size_t n)
 {
-    static float tops[SOME], found[SOME];
-    float top = -INFINITY, weight[QN__PASS_BLOCK];
+    static float tops[SOME], found[SOME], want[SOME];
+    float top = -INFINITY, weight[BLOCK];
     double all = 0, above = 0, inside = 0;
-    size_t kept = 0, equal = 0;
+    size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
         double w = isnan(x[i]) ? 0 : exp((double)(x[i] - 4));
         top = x[i] > top ? x[i] : top;
         all += w;
         above += x[i] > 1 ? w : 0;
         inside += x[i] >= -0.5f && x[i] <= 1 ? w : 0;
-        kept += x[i] >= -0.5f && x[i] <= 1;
-        equal += i < 64 && x[i] == x[0];
+        if (x[i] >= -0.5f && x[i] <= 1)
+            want[kept++] = x[i];
     }
     assert_true(pass->tops(x, n, tops) == top);
-    qn__split split = pass->split(x, n, 4, 1, -0.5f, 1);
-    assert_true(fabs(split.total - all) <= 3e-7 * all);
-    assert_true(fabs(split.above - above) <= 3e-7 * above);
-    assert_true(fabs(split.inside - inside) <= 3e-7 * inside);
-    assert_int_equal(pass->count_equal(x, n < 64 ? n : 64, x[0]), equal);
+    double split[3];
+    pass->split(x, n, 4, 1, -0.5f, 1, split);
+    assert_true(fabs(split[0] - all) <= 3e-7 * all);
+    assert_true(fabs(split[1] - above) <= 3e-7 * above);
+    assert_true(fabs(split[2] - inside) <= 3e-7 * inside);
     assert_int_equal(pass->collect(x, n, tops, -0.5f, 1, found), kept);
+    assert_memory_equal(found, want, kept * sizeof *want);
     double sum = pass->weigh(x, n, NULL, 4, 1, -INFINITY, NULL);
     assert_true(fabs(sum - all) <= 3e-7 * all);
-    pass->weigh_block(x, n, 4, 1, -INFINITY, weight);
-    for (size_t i = 0; i < QN__PASS_BLOCK; i++) {
-        double w = i >= n || isnan(x[i]) || x[i] < 4 - 87 ? 0 : exp((double)(x[i] - 4));
-        if (!(fabs((double)weight[i] - w) <= 2e-7 * w))
+    pass->weigh_block(x, n < BLOCK ? n : BLOCK, 4, 1, -INFINITY, weight);
+    for (size_t i = 0; i < BLOCK; i++) {
+        double w = i >= n || isnan(x[i]) ? 0 : exp((double)(x[i] - 4));
+        if (!(fabs((double)weight[i] - w) <= 2e-7 * w + 2e-45))
             fail_msg("exp(%.9g) is %.9g, not %.9g", (double)(x[i] - 4), (double)weight[i], w);
     }
 }
 
-/* Lanes of 8 give the bits of lanes of 4, and both what they should. */
+/* Every tier gives the bits of the reference, and they are what they should be. */
 static void test_passes(void **state)
 {
     (void)state;
-    static float x[SOME], plain[4 * SOME], best[4 * SOME];
+    static float x[SOME], plain[4 * SOME], other[4 * SOME];
     for (size_t n = 1; n <= SOME; n += n < 200 ? 1 : 997)
         for (int k = 0; k < 4; k++) {
             random_logits(x, n, k == 1 ? 40 : 1.3, n + (size_t)k);
@@ -506,11 +531,12 @@ static void test_passes(void **state)
                 if (k == 3 && i % 4 == 1)
                     x[i] = i % 8 == 1 ? NAN : -INFINITY;
             }
-            passes_into(&qn__passes_plain, x, n, plain, 4 * SOME);
-            passes_into(qn__passes_best(), x, n, best, 4 * SOME);
-            assert_memory_equal(plain, best, sizeof plain);
-            check_passes(&qn__passes_plain, x, n);
-            check_passes(qn__passes_best(), x, n);
+            for (int tier = 0; tier < n_tiers; tier++) {
+                passes_into(&tiers[tier]->passes, x, n, tier ? other : plain, 4 * SOME);
+                if (tier)
+                    assert_memory_equal(plain, other, sizeof plain);
+                check_passes(&tiers[tier]->passes, x, n);
+            }
         }
 }
 
@@ -621,7 +647,7 @@ static void refuse(qn_sampling p, const float *logits, size_t n, const char *par
     float copy[8];
     qn_error err = {0};
     memcpy(copy, logits, n * sizeof *copy);
-    assert_int_equal(qn_sample(copy, n, &p, NULL, 0, 0, &err), -1);
+    assert_int_equal(qn_sample(device, copy, n, &p, NULL, 0, 0, &err), -1);
     assert_int_equal(err.code, QN_INVALID);
     char parts[200];
     snprintf(parts, sizeof parts, "%s", part);
@@ -629,7 +655,7 @@ static void refuse(qn_sampling p, const float *logits, size_t n, const char *par
         if (!strstr(err.message, one))
             fail_msg("\"%s\" does not say \"%s\"", err.message, one);
     memcpy(copy, logits, n * sizeof *copy);
-    assert_int_equal(qn_sample(copy, n, &p, NULL, 0, 0, NULL), -1);
+    assert_int_equal(qn_sample(device, copy, n, &p, NULL, 0, 0, NULL), -1);
 }
 
 static void test_refusals(void **state)
@@ -693,5 +719,5 @@ int main(void)
         cmocka_unit_test(test_edges),    cmocka_unit_test(test_last_draw),
         cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

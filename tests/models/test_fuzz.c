@@ -159,7 +159,7 @@ static bool opens_with(const char *name, const char *data, size_t n)
     qn_generation_defaults d = {.size = sizeof d};
     qn_model_get_defaults(model, &d);
     float logits[] = {1, 3, 2};
-    if (qn_sample(logits, 3, d.sampling, NULL, 0, 0, &err) < 0)
+    if (qn_sample(device, logits, 3, d.sampling, NULL, 0, 0, &err) < 0)
         fail_msg("%s", err.message);
     assert_true(d.max_tokens >= 0 && d.n_stop <= 64 && d.n_stop_strings <= 64);
     qn_model_close(model);

@@ -138,7 +138,7 @@ static void test_factor_and_context(void **state)
 }
 
 /* What the model asks for, in words; what is off is not mentioned. */
-static const char *defaults_text(const qn_model *model)
+static const char *defaults_text(qn_device *device, const qn_model *model)
 {
     static char text[300];
     qn_generation_defaults d = {.size = sizeof d};
@@ -161,7 +161,7 @@ static const char *defaults_text(const qn_model *model)
     for (size_t i = 0; i < d.n_stop_strings; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, " \"%s\"", d.stop_strings[i]);
     float logits[] = {1, 2}; /* whatever it says can be sampled with */
-    assert_true(qn_sample(logits, 2, p, NULL, 0, 0, NULL) >= 0);
+    assert_true(qn_sample(device, logits, 2, p, NULL, 0, 0, NULL) >= 0);
     return text;
 }
 
@@ -175,8 +175,8 @@ static void check_defaults(const char *file, const char *want, const char *parts
     qn_model *model;
     qn_model_options o = {.size = sizeof o, .no_tokenizer = true, .no_weights = true};
     assert_int_equal(qn_model_open(&model, device, temp_path("m"), &o, NULL), QN_OK);
-    if (strcmp(defaults_text(model), want) != 0)
-        fail_msg("%s: %s, expected %s", file, defaults_text(model), want);
+    if (strcmp(defaults_text(device, model), want) != 0)
+        fail_msg("%s: %s, expected %s", file, defaults_text(device, model), want);
     qn_model_close(model);
     qn_device_close(device);
 }

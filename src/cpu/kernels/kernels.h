@@ -288,6 +288,27 @@ typedef struct qn__cpu_kernels {
     void (*f16_from_f32)(uint16_t *y, const float *x,
                          size_t n); /* nearest even, overflow to infinity */
 
+    /*
+     * --- sampling: the n logits x of one token, in blocks of 64 ---
+     * The weight of a logit is exp((logit - max) * scale), that of NaN is 0. `tops`, one a block, lets
+     * passes leave blocks out.
+     */
+    /* The largest of each block, -inf for NaN; returns the largest of all. */
+    float (*block_tops)(const float *x, size_t n, float *tops);
+    /* Sums of the weights of what reaches `floor`, a block each; returns the sum of all. `tops` and
+     * `sums` may be NULL. */
+    double (*weigh)(const float *x, size_t n, const float *tops, float max, float scale,
+                    float floor, double *sums);
+    /* The weights of one block, 0 for what does not reach `floor` and past the n-th. */
+    void (*weigh_block)(const float *x, size_t n, float max, float scale, float floor,
+                        float weight[64]);
+    /* The weight of all, of what is above high, and of what lies in low..high. */
+    void (*split)(const float *x, size_t n, float max, float scale, float low, float high,
+                  double sums[3]);
+    /* Copies what lies in low..high, in its order; returns how many. */
+    size_t (*collect)(const float *x, size_t n, const float *tops, float low, float high,
+                      float *out);
+
     /* --- attention --- */
     void (*cache_write)(const qn__cpu_cache_write *a);
     /* Scratch for one call of attend, for any tier. */

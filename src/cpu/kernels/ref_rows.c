@@ -10,6 +10,8 @@
 
 #include "vec_rows.inl"
 
+#include "vec_sample.inl"
+
 static void ref_pow(float *y, const float *x, const float *e, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -19,5 +21,6 @@ static void ref_pow(float *y, const float *x, const float *e, size_t n)
 void qn__cpu_fill_ref_rows(qn__cpu_kernels *t)
 {
     fill_vec_rows(t);
+    fill_vec_sample(t);
     t->pow = ref_pow;
 }

@@ -7,7 +7,10 @@
 
 #include "vec_rows.inl"
 
+#include "vec_sample.inl"
+
 void qn__cpu_fill_rows_neon(qn__cpu_kernels *t)
 {
     fill_vec_rows(t);
+    fill_vec_sample(t);
 }
