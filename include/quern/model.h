@@ -11,7 +11,8 @@
  *     while (qn_generation_next(g, &id, &err) == QN_OK && id >= 0)
  *         ...
  *
- * A model is immutable and may be shared by threads; a session, and generations on it, belong to one.
+ * A model is immutable and may be shared by threads; a session, and generations on it, belong to
+ * one.
  */
 #ifndef QUERN_MODEL_H
 #define QUERN_MODEL_H
@@ -37,9 +38,9 @@ typedef struct qn_model_options {
                           qn_model_cache_bytes: sessions cannot be opened, parameters are NULL */
 } qn_model_options;
 
-/* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors, PyTorch's .bin
- * or npz: see quern/io.h) onto the device. options may be NULL. Families: gemma2, gemma3, gemma3_text,
- * llama, mistral, qwen2, qwen3, smollm3. */
+/* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors,
+ * PyTorch's .bin or npz: see quern/io.h) onto the device. options may be NULL. Families: gemma2,
+ * gemma3, gemma3_text, llama, mistral, qwen2, qwen3, smollm3. */
 QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                                const qn_model_options *options, qn_error *err);
 
@@ -61,11 +62,12 @@ typedef struct qn_model_info {
 QN_API qn_status qn_model_get_info(const qn_model *model, qn_model_info *info);
 QN_API const qn_tokenizer *qn_model_tokenizer(const qn_model *model);
 
-/* Bytes of the keys and values of a session that holds `positions` (0: as many as the model allows);
- * 0 when memory is out. */
+/* Bytes of the keys and values of a session that holds `positions` (0: as many as the model
+ * allows); 0 when memory is out. */
 QN_API uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions);
 
-/* Weights by name, sorted. The array is borrowed; packed ones are read by qn_linear and qn_take alone. */
+/* Weights by name, sorted. The array is borrowed; packed ones are read by qn_linear and qn_take
+ * alone. */
 QN_API int qn_model_n_parameters(const qn_model *model);
 QN_API const char *qn_model_parameter_name(const qn_model *model, int i);
 QN_API qn_array *qn_model_parameter(const qn_model *model, const char *name); /* NULL: none */
@@ -75,32 +77,35 @@ QN_API qn_array *qn_model_parameter(const qn_model *model, const char *name); /*
 typedef struct qn_session qn_session;
 
 typedef struct qn_session_options {
-    size_t size;           /* sizeof(qn_session_options) */
-    int64_t context;       /* positions at most; 0: the model's, more: the log warns */
-    int64_t prefill_chunk; /* tokens evaluated at once; 0: 512. Does not change a bit of the result. */
-    int batch;             /* sequences in lockstep; 0: 1 */
+    size_t size;     /* sizeof(qn_session_options) */
+    int64_t context; /* positions at most; 0: the model's, more: the log warns */
+    int64_t
+        prefill_chunk; /* tokens evaluated at once; 0: 512. Does not change a bit of the result. */
+    int batch;         /* sequences in lockstep; 0: 1 */
     const qn_flag *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */
     /* Called while qn_session_append runs more tokens than one chunk: before each, and at the end
      * (done = total, also when it failed). */
     void (*progress)(void *user, int64_t done, int64_t total);
     void *progress_user;
-    bool rotate;  /* take tokens beyond `context`: each sees the newest `context` ones, its own included */
-    int64_t keep; /* rotating: of these `context` ones this many are the first ones, 64 at most; positions stay
-                     what they were. Layers with a narrower window of their own keep none. CPU alone. */
+    bool rotate;  /* take tokens beyond `context`: each sees the newest `context` ones, its own
+                     included */
+    int64_t keep; /* rotating: of these `context` ones this many are the first ones, 64 at most;
+                     positions stay what they were. Layers with a narrower window of their own keep
+                     none. CPU alone. */
 } qn_session_options;
 
 QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
                                  const qn_session_options *options, qn_error *err);
 QN_API void qn_session_close(qn_session *session); /* NULL is accepted */
 
-/* Runs n tokens behind those already in the session (of each sequence: ids is [batch, n]). More than the
- * context holds: QN_LIMIT, with both counts; a token outside the vocabulary: QN_INVALID. A call that
- * fails, also one that is cancelled, leaves the session with the tokens that it had. */
+/* Runs n tokens behind those already in the session (of each sequence: ids is [batch, n]). More
+ * than the context holds: QN_LIMIT, with both counts; a token outside the vocabulary: QN_INVALID. A
+ * call that fails, also one that is cancelled, leaves the session with the tokens that it had. */
 QN_API qn_status qn_session_append(qn_session *session, const int32_t *ids, size_t n,
                                    qn_error *err);
 
-/* Logits of the last appended token, [batch, vocab_size]; NULL when there are none. Valid until the next
- * call on the session. */
+/* Logits of the last appended token, [batch, vocab_size]; NULL when there are none. Valid until the
+ * next call on the session. */
 QN_API const float *qn_session_logits(const qn_session *session);
 
 /* Logits of every one of n tokens, [batch, n, vocab_size], into out: for scoring. */
@@ -114,8 +119,9 @@ QN_API qn_status qn_session_step_greedy(qn_session *session, int32_t token, int3
 
 QN_API int64_t qn_session_length(const qn_session *session);
 QN_API int64_t qn_session_context(const qn_session *session); /* tokens at most; rotating: 2^30 */
-/* Forgets all tokens from `length` on. Layers with a sliding window keep only what the window needs: when
- * going back further than that the next call runs the tokens that are left once more. */
+/* Forgets all tokens from `length` on. Layers with a sliding window keep only what the window
+ * needs: when going back further than that the next call runs the tokens that are left once more.
+ */
 QN_API void qn_session_rewind(qn_session *session, int64_t length);
 QN_API size_t qn_session_cache_bytes(const qn_session *session);
 
@@ -146,33 +152,38 @@ typedef struct qn_token_bias {
 /* At most this many steps. */
 #define QN_MAX_SAMPLERS 15
 
-/* How one sequence is sampled. Zero but for size: greedy, no filter. Biases come first, then the steps of `chain`, each on
- * what the one before left, and the draw. */
+/* How one sequence is sampled. Zero but for size: greedy, no filter. Biases come first, then the
+ * steps of `chain`, each on what the one before left, and the draw. */
 typedef struct qn_sampling {
-    size_t size;             /* sizeof(qn_sampling) */
-    float temperature;       /* 0: the most probable token */
-    int32_t top_k;           /* 0: all */
-    float top_p;             /* of what is left, 0 or 1: all */
-    float min_p;             /* keeps tokens at least this fraction as probable as the most probable */
-    float repeat_penalty;    /* 0 or 1: none; divides positive, multiplies negative logits of repeats */
-    int32_t repeat_last;     /* how many newest tokens count as repeats, the prompt's too; 0: 64, -1: all */
+    size_t size;       /* sizeof(qn_sampling) */
+    float temperature; /* 0: the most probable token */
+    int32_t top_k;     /* 0: all */
+    float top_p;       /* of what is left, 0 or 1: all */
+    float min_p;       /* keeps tokens at least this fraction as probable as the most probable */
+    float
+        repeat_penalty; /* 0 or 1: none; divides positive, multiplies negative logits of repeats */
+    int32_t
+        repeat_last; /* how many newest tokens count as repeats, the prompt's too; 0: 64, -1: all */
     float presence_penalty;  /* taken off the logit of each token that has been generated */
     float frequency_penalty; /* ... times how often. The prompt counts for neither, as in vLLM. */
     uint64_t seed;
-    qn_sampler chain[QN_MAX_SAMPLERS + 1]; /* in this order up to QN_SAMPLER_END, each once: what is not in it does
-                                              not count. Zero: penalties, top_p, min_p, top_k, temperature. */
-    const qn_token_bias *bias;             /* borrowed; generations copy them */
+    qn_sampler chain[QN_MAX_SAMPLERS +
+                     1]; /* in this order up to QN_SAMPLER_END, each once: what is not in it does
+                            not count. Zero: penalties, top_p, min_p, top_k, temperature. */
+    const qn_token_bias *bias; /* borrowed; generations copy them */
     size_t n_bias;
 } qn_sampling;
 
-/* Fills sampling->chain, in a struct whose size is set, from names, "top_k;temperature" (also spelled top-k, nucleus, temp ...). Unknown ones,
- * and one that stands twice, are QN_INVALID, with the known ones named; the chain is then as it was. */
+/* Fills sampling->chain, in a struct whose size is set, from names, "top_k;temperature" (also
+ * spelled top-k, nucleus, temp ...). Unknown ones, and one that stands twice, are QN_INVALID, with
+ * the known ones named; the chain is then as it was. */
 QN_API qn_status qn_sampling_set_chain(qn_sampling *sampling, const char *names, qn_error *err);
 
-/* Draws from logits[0..vocab), which are on the host, with the kernels of the device's tier (each draws alike).
- * history holds the n_history tokens so far, of which the newest n_generated are no prompt; the draw's random
- * number depends on seed and n_history alone. logits are overwritten. Returns the id; -1 with err filled when the
- * parameters are out of range or no logit is a number. */
+/* Draws from logits[0..vocab), which are on the host, with the kernels of the device's tier (each
+ * draws alike). history holds the n_history tokens so far, of which the newest n_generated are no
+ * prompt; the draw's random number depends on seed and n_history alone. logits are overwritten.
+ * Returns the id; -1 with err filled when the parameters are out of range or no logit is a number.
+ */
 QN_API int32_t qn_sample(const qn_device *device, float *logits, size_t vocab,
                          const qn_sampling *sampling, const int32_t *history, size_t n_history,
                          size_t n_generated, qn_error *err);
@@ -183,8 +194,8 @@ typedef struct qn_logprob {
     float logprob;
 } qn_logprob;
 
-/* Those of token `id` and of the n most probable ones, best first, into out[0..n]. Of the logits as they are:
- * no bias, no chain. n is at most 1000. */
+/* Those of token `id` and of the n most probable ones, best first, into out[0..n]. Of the logits as
+ * they are: no bias, no chain. n is at most 1000. */
 QN_API qn_status qn_logprobs(const qn_device *device, const float *logits, size_t vocab, int32_t id,
                              size_t n, qn_logprob *out, qn_error *err);
 
@@ -193,40 +204,43 @@ QN_API qn_status qn_logprobs(const qn_device *device, const float *logits, size_
 typedef struct qn_generation qn_generation;
 
 typedef struct qn_generation_options {
-    size_t size;             /* sizeof(qn_generation_options) */
+    size_t size;                 /* sizeof(qn_generation_options) */
     const qn_sampling *sampling; /* borrowed until begin returns; NULL: greedy */
-    int64_t max_tokens;      /* 0: the model's own limit, else as many as the context holds */
-    bool ignore_stop;        /* go on behind stop tokens and stop strings */
-    bool ban_stop;           /* stop tokens are never drawn */
-    const int32_t *stop;     /* further stop tokens, borrowed */
+    int64_t max_tokens;          /* 0: the model's own limit, else as many as the context holds */
+    bool ignore_stop;            /* go on behind stop tokens and stop strings */
+    bool ban_stop;               /* stop tokens are never drawn */
+    const int32_t *stop;         /* further stop tokens, borrowed */
     size_t n_stop;
-    const int32_t *before;   /* the tokens in the session, for sampling: borrowed until begin returns */
+    const int32_t
+        *before; /* the tokens in the session, for sampling: borrowed until begin returns */
     size_t n_before;
-    const char *const *stop_strings; /* further texts that end the generation: copied; they need the model's
-                                        tokenizer. The name of a special token means that token, too. */
+    const char *const
+        *stop_strings; /* further texts that end the generation: copied; they need the model's
+                          tokenizer. The name of a special token means that token, too. */
     size_t n_stop_strings;
-    bool logprobs;           /* keep them for qn_generation_logprobs */
-    int32_t top_logprobs;    /* and those of so many of the most probable tokens, 1000 at most */
+    bool logprobs;        /* keep them for qn_generation_logprobs */
+    int32_t top_logprobs; /* and those of so many of the most probable tokens, 1000 at most */
 } qn_generation_options;
 
-/* Begins generating behind ids, which are run by the first qn_generation_next. options may be NULL. Sessions of
- * several sequences are QN_UNSUPPORTED. */
+/* Begins generating behind ids, which are run by the first qn_generation_next. options may be NULL.
+ * Sessions of several sequences are QN_UNSUPPORTED. */
 QN_API qn_status qn_generation_begin(qn_generation **out, qn_session *session, const int32_t *ids,
-                                     size_t n, const qn_generation_options *options,
-                                     qn_error *err);
+                                     size_t n, const qn_generation_options *options, qn_error *err);
 
-/* The next token; -1 at the end (a stop token or string, max_tokens, or the context is full). The token that
- * completes a stop string is still given. */
+/* The next token; -1 at the end (a stop token or string, max_tokens, or the context is full). The
+ * token that completes a stop string is still given. */
 QN_API qn_status qn_generation_next(qn_generation *generation, int32_t *id, qn_error *err);
 
-/* Appends the text that is certain by now and was not given before: whole characters, no special tokens, and
- * nothing that may yet become a stop string, of which no byte is ever given. After the end, and with `all`, for
- * a generation that is given up, also what was held back. QN_STATE without a tokenizer. */
+/* Appends the text that is certain by now and was not given before: whole characters, no special
+ * tokens, and nothing that may yet become a stop string, of which no byte is ever given. After the
+ * end, and with `all`, for a generation that is given up, also what was held back. QN_STATE without
+ * a tokenizer. */
 QN_API qn_status qn_generation_text(qn_generation *generation, bool all, qn_text *out,
                                     qn_error *err);
 
-/* Of the newest token, then of the most probable ones: 1 + top_logprobs, in *n. Of the model's own distribution,
- * before biases, penalties and temperature. NULL where they are not kept; valid until the next call. */
+/* Of the newest token, then of the most probable ones: 1 + top_logprobs, in *n. Of the model's own
+ * distribution, before biases, penalties and temperature. NULL where they are not kept; valid until
+ * the next call. */
 QN_API const qn_logprob *qn_generation_logprobs(const qn_generation *generation, size_t *n);
 
 typedef enum qn_finish { QN_FINISH_NONE, QN_FINISH_STOP, QN_FINISH_LENGTH } qn_finish;
@@ -248,16 +262,16 @@ typedef struct qn_generation_defaults {
     size_t size;                 /* sizeof(qn_generation_defaults) */
     const qn_sampling *sampling; /* of generation_config.json; greedy where it says nothing */
     int64_t max_tokens;          /* its max_new_tokens; 0: none */
-    const int32_t *stop;  /* its eos_token_id, else config.json's; with a tokenizer also its eos and what ends a
-                             reply in its chat format or the model's chat templates */
+    const int32_t *stop; /* its eos_token_id, else config.json's; with a tokenizer also its eos and
+                            what ends a reply in its chat format or the model's chat templates */
     size_t n_stop;
     const char *const *stop_strings;
     size_t n_stop_strings;
 } qn_generation_defaults;
 
-/* Stop tokens, stop strings and max_tokens count in every generation; the sampling is for the caller to take.
- * All of it lives as long as the model. Values of generation_config.json that make no sense are left out, with a
- * warning in the log. QN_INVALID: out->size was not set. */
+/* Stop tokens, stop strings and max_tokens count in every generation; the sampling is for the
+ * caller to take. All of it lives as long as the model. Values of generation_config.json that make
+ * no sense are left out, with a warning in the log. QN_INVALID: out->size was not set. */
 QN_API qn_status qn_model_get_defaults(const qn_model *model, qn_generation_defaults *out);
 
 #ifdef __cplusplus

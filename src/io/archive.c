@@ -291,10 +291,11 @@ struct qn__archive {
 qn_status qn__archive_open(qn__archive **out, const qn__file *file, qn_error *err)
 {
     *out = NULL;
-    return qn__fail(err, QN_UNSUPPORTED,
-                    "%s: a zip archive (npz or a PyTorch checkpoint), which this build does not read: "
-                    "it was configured with -Dlibzip=disabled",
-                    file->path);
+    return qn__fail(
+        err, QN_UNSUPPORTED,
+        "%s: a zip archive (npz or a PyTorch checkpoint), which this build does not read: "
+        "it was configured with -Dlibzip=disabled",
+        file->path);
 }
 
 void qn__archive_close(qn__archive *a)
@@ -330,7 +331,8 @@ qn_status qn__archive_read(qn__archive *a, uint32_t i, uint64_t offset, size_t n
                            qn_error *err)
 {
     (void)a, (void)i, (void)offset, (void)n, (void)dst;
-    return qn__fail(err, QN_UNSUPPORTED, "archives are not read: configured with -Dlibzip=disabled");
+    return qn__fail(err, QN_UNSUPPORTED,
+                    "archives are not read: configured with -Dlibzip=disabled");
 }
 
 #endif

@@ -227,7 +227,8 @@ static qn_status fail_span(const char *path, const char *name, const data_span *
                         s->offset < at ? "tensors overlap" : "a hole");
     return qn__fail(err, QN_FORMAT,
                     "%s: %s: data_offsets end at %llu, but the file has %llu bytes of data (an "
-                    "interrupted download?)", path, quoted, (unsigned long long)(s->offset + s->size),
+                    "interrupted download?)",
+                    path, quoted, (unsigned long long)(s->offset + s->size),
                     (unsigned long long)data_size);
 }
 
@@ -246,9 +247,8 @@ static qn_status check_tiling(const char *path, qn_tensor_info *tensors, size_t 
     if (i < n)
         status = fail_span(path, tensors[spans[i].index].name, &spans[i], at, data_size, err);
     else if (at != data_size)
-        status =
-            qn__fail(err, QN_FORMAT, "%s: %llu bytes of data, but the tensors cover only %llu",
-                     path, (unsigned long long)data_size, (unsigned long long)at);
+        status = qn__fail(err, QN_FORMAT, "%s: %llu bytes of data, but the tensors cover only %llu",
+                          path, (unsigned long long)data_size, (unsigned long long)at);
     free(spans);
     for (i = 0; i < n; i++)
         tensors[i].offset += data_start;
@@ -273,8 +273,10 @@ static qn_status load_safetensors(qn_tensors *reader, uint32_t file, qn_error *e
         return qn__fail(err, QN_FORMAT, "%s: header length %llu, expected 1..%u", path,
                         (unsigned long long)n, QN__SAFETENSORS_MAX_HEADER);
     if (n > f->size - 8)
-        return qn__fail(err, QN_FORMAT, "%s: header length %llu, but the file has %llu bytes (an interrupted download?)", path,
-                        (unsigned long long)n, (unsigned long long)f->size);
+        return qn__fail(
+            err, QN_FORMAT,
+            "%s: header length %llu, but the file has %llu bytes (an interrupted download?)", path,
+            (unsigned long long)n, (unsigned long long)f->size);
     char *header = malloc((size_t)n);
     if (!header)
         return qn__fail_memory(err, "a safetensors header");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder: blocks of attention and a gated feed-forward network, as the description says. Shapes: B batch, L length,
- * H heads, G KV heads, D head_dim.
+ * The decoder: blocks of attention and a gated feed-forward network, as the description says.
+ * Shapes: B batch, L length, H heads, G KV heads, D head_dim.
  */
 #include "models/decoder.h"
 
@@ -12,7 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- the forward pass ------------------------------------------------------------------------------------ */
+/* ---- the forward pass
+ * ------------------------------------------------------------------------------------ */
 
 static qn_array *linear(qn_scope *s, qn_array *x, const qn__linear *l)
 {
@@ -42,8 +43,8 @@ static qn_array *rotate(qn_scope *s, const qn__decoder *m, int layer, qn_array *
     return qn_rope(s, x, offset, own ? m->sliding_frequency : m->frequency, false);
 }
 
-/* The scale of a layer's scores, 0 for 1 / sqrt(D). Where turning makes queries and keys longer, what that does
- * to their products is in it. */
+/* The scale of a layer's scores, 0 for 1 / sqrt(D). Where turning makes queries and keys longer,
+ * what that does to their products is in it. */
 static double score_scale(const qn__decoder_config *c, int layer)
 {
     const qn__layer_kind *kind = &c->layer[layer];
@@ -146,7 +147,8 @@ qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden
     return capped(s, logits, m->config.logit_cap);
 }
 
-/* ---- parameters ------------------------------------------------------------------------------------------ */
+/* ---- parameters
+ * ------------------------------------------------------------------------------------------ */
 
 enum { PARAMETERS_OF_LAYER = 20, PARAMETERS_OUTSIDE = 3 };
 
@@ -180,8 +182,8 @@ static void add_linear(qn__decoder *m, qn__linear *l, int64_t rows, int64_t colu
     add(m, &l->bias, rows, 0, prefix, full);
 }
 
-/* With norms on both sides "post_attention" says where; without, the norm before the feed-forward has
- * that name. */
+/* With norms on both sides "post_attention" says where; without, the norm before the feed-forward
+ * has that name. */
 static void add_norms(qn__decoder *m, qn__decoder_layer *w, const char *prefix)
 {
     const qn__decoder_config *c = &m->config;

@@ -42,7 +42,8 @@ static int64_t pinned_positions(const qn__cache *cache, int layer)
     return cache->keep[layer] ? QN__PINNED : 0;
 }
 
-void qn__cache_set_window(qn__cache *cache, int layer, int64_t window, int64_t keep, int64_t most_new)
+void qn__cache_set_window(qn__cache *cache, int layer, int64_t window, int64_t keep,
+                          int64_t most_new)
 {
     cache->window[layer] = window - keep;
     cache->keep[layer] = keep;

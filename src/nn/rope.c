@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rotary frequencies. Llama 3's scaling: waves shorter than a bound stay, longer ones are stretched by
- * the factor, those between are interpolated. YaRN (arXiv:2309.00071): pairs that turn often over the original
- * positions stay, those that hardly turn are stretched, and between a ramp over the pairs' numbers mixes both.
+ * Rotary frequencies. Llama 3's scaling: waves shorter than a bound stay, longer ones are stretched
+ * by the factor, those between are interpolated. YaRN (arXiv:2309.00071): pairs that turn often
+ * over the original positions stay, those that hardly turn are stretched, and between a ramp over
+ * the pairs' numbers mixes both.
  *
- * Scalings whose frequencies depend on how long the sequence has become (dynamic, longrope) are not here: keys in
- * the cache would have been turned by other ones, so that results hung on how a prompt was cut.
+ * Scalings whose frequencies depend on how long the sequence has become (dynamic, longrope) are not
+ * here: keys in the cache would have been turned by other ones, so that results hung on how a
+ * prompt was cut.
  */
 #include "nn/rope.h"
 
@@ -18,8 +20,8 @@ static float llama3_scaled(const qn__rope_config *c, float f)
         return f / (float)c->factor;
     if (wavelength < c->original_positions / c->high)
         return f;
-    float smooth = ((float)c->original_positions / wavelength - (float)c->low) /
-                   (float)(c->high - c->low);
+    float smooth =
+        ((float)c->original_positions / wavelength - (float)c->low) / (float)(c->high - c->low);
     return (1 - smooth) * (f / (float)c->factor) + smooth * f;
 }
 
@@ -32,7 +34,8 @@ double qn__rope_yarn_attention(double factor, double mscale, double mscale_all)
     return both ? (part * mscale + 1) / (part * mscale_all + 1) : part + 1;
 }
 
-/* The pair, as a fraction, that turns so many times over the original positions; of a head of d elements. */
+/* The pair, as a fraction, that turns so many times over the original positions; of a head of d
+ * elements. */
 static double pair_that_turns(const qn__rope_config *c, double turns, int d)
 {
     return d * log(c->original_positions / (turns * 2 * M_PI)) / (2 * log(c->theta));

@@ -29,10 +29,11 @@ static qn_status generate(job *j, qn_model *model, float temperature, int32_t *o
     qn_session_options so = {.size = sizeof so, .context = 64, .prefill_chunk = 4};
     qn_generation_options go = {.size = sizeof go, .max_tokens = n, .ignore_stop = true};
     qn_generation *g = NULL;
-    go.sampling = &(qn_sampling){.size = sizeof(qn_sampling), .temperature = temperature,
-                                .top_p = temperature > 0 ? 0.9f : 0,
-                                .repeat_penalty = temperature > 0 ? 1.1f : 0,
-                                .seed = 3};
+    go.sampling = &(qn_sampling){.size = sizeof(qn_sampling),
+                                 .temperature = temperature,
+                                 .top_p = temperature > 0 ? 0.9f : 0,
+                                 .repeat_penalty = temperature > 0 ? 1.1f : 0,
+                                 .seed = 3};
     qn_status status = qn_session_open(&j->session, model, &so, err);
     if (status == QN_OK)
         status = qn_generation_begin(&g, j->session, prompt, PROMPT, &go, err);
@@ -146,8 +147,8 @@ static void test_demo(void **state)
     assert_true(failures >= 40);
 }
 
-/* A call that fails leaves the session with the tokens that it had, and they count: also when the call
- * had run half, and when only its results were lost. */
+/* A call that fails leaves the session with the tokens that it had, and they count: also when the
+ * call had run half, and when only its results were lost. */
 static void test_failed_append(void **state)
 {
     (void)state;
@@ -167,8 +168,8 @@ static void test_failed_append(void **state)
         assert_int_equal(qn_session_length(session), status == QN_OK ? PROMPT : BEFORE);
         assert_true((qn_session_logits(session) != NULL) == (status == QN_OK));
         if (status != QN_OK)
-            assert_int_equal(
-                qn_session_append(session, prompt + BEFORE, PROMPT - BEFORE, &err), QN_OK);
+            assert_int_equal(qn_session_append(session, prompt + BEFORE, PROMPT - BEFORE, &err),
+                             QN_OK);
         if (n < 0)
             memcpy(want, qn_session_logits(session), vocab * sizeof *want);
         assert_memory_equal(qn_session_logits(session), want, vocab * sizeof *want);

@@ -11,10 +11,16 @@
 
 enum { LENGTH = 300, BATCH = 4 }; /* past the cache's first growth, at 256 */
 
-static const char *const models[] = {
-    "models/demo", "tests/golden/llama/plain", "tests/golden/llama/llama3-tied",
-    "tests/golden/llama/llama3-head-dim", "tests/golden/llama/biased",
-    "mistral/window", "qwen2/layer-types", "qwen3/biased", "gemma2/plain", "gemma3/text"};
+static const char *const models[] = {"models/demo",
+                                     "tests/golden/llama/plain",
+                                     "tests/golden/llama/llama3-tied",
+                                     "tests/golden/llama/llama3-head-dim",
+                                     "tests/golden/llama/biased",
+                                     "mistral/window",
+                                     "qwen2/layer-types",
+                                     "qwen3/biased",
+                                     "gemma2/plain",
+                                     "gemma3/text"};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 typedef struct fixture {
@@ -286,7 +292,8 @@ static int check_cancel_midway(const fixture *f)
     return n_cancelled;
 }
 
-/* ---- rings ------------------------------------------------------------------------------------ */
+/* ---- rings ------------------------------------------------------------------------------------
+ */
 
 /* Going back, further than a ring reaches and less far, then on another way and back again. */
 static void check_ring_rewind(const fixture *f)
@@ -306,8 +313,8 @@ static void check_ring_rewind(const fixture *f)
     }
 }
 
-/* Back by as much as a ring holds, and by one more or less; with `twice` back again from there, when the slots
- * still have what the first way wrote. */
+/* Back by as much as a ring holds, and by one more or less; with `twice` back again from there,
+ * when the slots still have what the first way wrote. */
 static void check_ring_edge(const fixture *f, bool twice)
 {
     for (int64_t back = 25; back < 60; back++) {
@@ -327,7 +334,8 @@ static void check_ring_edge(const fixture *f, bool twice)
     }
 }
 
-/* A session whose ring gave up positions runs its own tokens again, for each sequence of a batch. */
+/* A session whose ring gave up positions runs its own tokens again, for each sequence of a batch.
+ */
 static void check_ring_batch(const fixture *f)
 {
     int32_t ids[2 * LENGTH];
@@ -342,7 +350,8 @@ static void check_ring_batch(const fixture *f)
     qn_session_rewind(session, 40);
     append(session, (int32_t[]){f->ids[40], f->ids[LENGTH + 40]}, 1);
     for (int b = 0; b < 2; b++)
-        same(f, qn_session_logits(session) + (size_t)b * f->vocab, row(f, b, 40), 1, "a batch again");
+        same(f, qn_session_logits(session) + (size_t)b * f->vocab, row(f, b, 40), 1,
+             "a batch again");
     qn_session_close(session);
 }
 
@@ -386,17 +395,20 @@ static void test_rotating(void **state)
     snprintf(config, sizeof config, "%s/model.safetensors", other);
     assert_int_equal(link(file, config), 0);
 
-    qn_model *full = open_model_at(device, path, false), *windowed = open_model_at(device, other, false);
+    qn_model *full = open_model_at(device, path, false),
+             *windowed = open_model_at(device, other, false);
     size_t vocab = vocab_of(full);
     int32_t ids[LENGTH];
     random_tokens(ids, LENGTH, vocab, 3);
-    float *want = malloc(LENGTH * vocab * sizeof *want), *got = malloc(LENGTH * vocab * sizeof *got);
+    float *want = malloc(LENGTH * vocab * sizeof *want),
+          *got = malloc(LENGTH * vocab * sizeof *got);
     qn_session *session = open_session(windowed, 0, 1);
     score(session, ids, LENGTH, want);
     qn_session_close(session);
     for (int64_t chunk = 1; chunk < 100; chunk = chunk * 5 + 2) {
         qn_error err = {0};
-        qn_session_options o = {.size = sizeof o, .context = 40, .rotate = true, .prefill_chunk = chunk};
+        qn_session_options o = {
+            .size = sizeof o, .context = 40, .rotate = true, .prefill_chunk = chunk};
         assert_int_equal(qn_session_open(&session, full, &o, &err), QN_OK);
         score(session, ids, LENGTH, got);
         assert_memory_equal(got, want, LENGTH * vocab * sizeof *want);
@@ -460,10 +472,10 @@ static void sample_tokens(int threads, int64_t chunk, uint64_t seed, const int32
     qn_generation *g;
     qn_generation_options o = {.size = sizeof o, .max_tokens = (int64_t)n_out, .ignore_stop = true};
     o.sampling = &(qn_sampling){.size = sizeof(qn_sampling),
-                               .temperature = 1.1f,
-                               .top_p = 0.95f,
-                               .repeat_penalty = 1.2f,
-                               .seed = seed};
+                                .temperature = 1.1f,
+                                .top_p = 0.95f,
+                                .repeat_penalty = 1.2f,
+                                .seed = seed};
     assert_int_equal(qn_generation_begin(&g, session, prompt, n, &o, &err), QN_OK);
     for (size_t i = 0; i < n_out; i++)
         if (qn_generation_next(g, &out[i], &err) != QN_OK)

@@ -67,9 +67,10 @@ static const bad_header bad_headers[] = {
     /* duplicate keys */
     {"{\"a\":" T("[]", 0, 4) ",\"a\":" T("[]", 4, 8) "}", 8, QN_FORMAT, "tensor a stands twice"},
     {"{\"a\":" T("[]", 0, 4) ",\"\\u0061\":" T("[]", 4, 8) "}", 8, QN_FORMAT, "a stands twice"},
-    {"{\"model.layers.0.weight.part.b\":" T("[]", 0, 4) ",\"model.layers.0.weight.part.a\":" T("[]", 4, 8)
-     ",\"m\":" T("[]", 8, 12) ",\"model.layers.0.weight.part.b\":" T("[]", 12, 16) "}", 16, QN_FORMAT,
-     "tensor model.layers.0.weight.part.b stands twice"},
+    {"{\"model.layers.0.weight.part.b\":" T("[]", 0, 4) ",\"model.layers.0.weight.part.a\":" T(
+         "[]", 4, 8) ",\"m\":" T("[]", 8, 12) ",\"model.layers.0.weight.part.b\":" T("[]", 12,
+                                                                                     16) "}",
+     16, QN_FORMAT, "tensor model.layers.0.weight.part.b stands twice"},
     {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, QN_FORMAT, "a.dtype: the field stands"},
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, QN_FORMAT, "__metadata__: the key stands"},
     {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, QN_FORMAT, "key \"k\" stands twice"},
@@ -248,9 +249,10 @@ static void test_many_names(void **state)
     size_t n = (size_t)sprintf(header, "{");
     for (int i = 0; i < N; i++) {
         int k = i * 257 % N;
-        snprintf(name[i], sizeof name[i], "model.%s%.*s%d", k % 3 ? "layers.blocks.of.attention." : "",
-                 k % 20, "aaaaaaaaaaaaaaaaaaaa", k);
-        n += (size_t)sprintf(header + n, "%s\"%s\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+        snprintf(name[i], sizeof name[i], "model.%s%.*s%d",
+                 k % 3 ? "layers.blocks.of.attention." : "", k % 20, "aaaaaaaaaaaaaaaaaaaa", k);
+        n += (size_t)sprintf(header + n,
+                             "%s\"%s\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
                              i ? "," : "", name[i], k, k + 1);
     }
     n += (size_t)sprintf(header + n, "}");
@@ -263,7 +265,8 @@ static void test_many_names(void **state)
         assert_non_null(found);
         assert_int_equal(found->offset, 8 + n + (size_t)(i * 257 % N));
         if (i > 0)
-            assert_true(strcmp(qn_tensors_get(t, (size_t)i - 1)->name, qn_tensors_get(t, (size_t)i)->name) < 0);
+            assert_true(strcmp(qn_tensors_get(t, (size_t)i - 1)->name,
+                               qn_tensors_get(t, (size_t)i)->name) < 0);
     }
     qn_tensors_close(t);
     free(header);

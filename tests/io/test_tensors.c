@@ -318,7 +318,8 @@ static void test_arrays_and_writing(void **state)
     static const char *const suffixes[] = {"npz", "safetensors"};
     qn_device *device = open_cpu(NULL);
     qn_error err = {0};
-    qn_tensors *file = open_tensors(file_path(WITH_LIBZIP ? "all.npz" : "all.npz.expected.safetensors"));
+    qn_tensors *file =
+        open_tensors(file_path(WITH_LIBZIP ? "all.npz" : "all.npz.expected.safetensors"));
     for (int k = WITH_LIBZIP ? 0 : 1; k < 2; k++) {
         qn_scope *s = qn_scope_begin(device);
         qn_named_array arrays[32];

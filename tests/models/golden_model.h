@@ -167,8 +167,8 @@ static inline void *golden_tensor(const qn_tensors *file, const char *name, size
 }
 
 /* NMSE of the rows that the golden file kept, [256, width] given. */
-static inline double golden_rows(const qn_tensors *file, const char *values,
-                                 const char *positions, const float *ours, size_t width)
+static inline double golden_rows(const qn_tensors *file, const char *values, const char *positions,
+                                 const float *ours, size_t width)
 {
     size_t n, n_positions;
     float *want = golden_tensor(file, values, &n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Six tiny Llamas against transformers (tests/golden/make_llama.py): hidden states after every layer,
- * logits, greedy tokens; and every feature switched off must show.
+ * Six tiny Llamas against transformers (tests/golden/make_llama.py): hidden states after every
+ * layer, logits, greedy tokens; and every feature switched off must show.
  */
 #include "models/golden_model.h"
 
@@ -114,7 +114,14 @@ static void test_hidden_states_and_logits(void **state)
 }
 
 /* One feature changed in the loaded model. */
-typedef enum feature { ROPE_SCALING, ROPE_THETA, NORM_WEIGHTS, NORM_EPS, QKV_BIAS, MLP_BIAS } feature;
+typedef enum feature {
+    ROPE_SCALING,
+    ROPE_THETA,
+    NORM_WEIGHTS,
+    NORM_EPS,
+    QKV_BIAS,
+    MLP_BIAS
+} feature;
 
 static void reset_vector(qn_device *device, qn_array **slot, double value)
 {
@@ -210,7 +217,8 @@ static void test_greedy(void **state)
         golden_path(path, sizeof path, models[i], "golden.safetensors");
         assert_int_equal(qn_tensors_open(&file, path, &err), QN_OK);
         size_t n, n_greedy;
-        int32_t *tokens = golden_tensor(file, "tokens", &n), *greedy = golden_tensor(file, "greedy", &n_greedy);
+        int32_t *tokens = golden_tensor(file, "tokens", &n),
+                *greedy = golden_tensor(file, "greedy", &n_greedy);
         int32_t *n_prompt = golden_tensor(file, "greedy_prompt_len", &n);
         qn_model *model;
         qn_model_options options = {.size = sizeof options, .no_tokenizer = true};
@@ -221,13 +229,13 @@ static void test_greedy(void **state)
             qn_session *session;
             assert_int_equal(qn_session_open(&session, model, NULL, &err), QN_OK);
             qn_generation *g;
-            qn_generation_options o = {.size = sizeof o, .max_tokens = (int64_t)n_greedy,
-                                       .ignore_stop = true};
+            qn_generation_options o = {
+                .size = sizeof o, .max_tokens = (int64_t)n_greedy, .ignore_stop = true};
             qn_sampling best = {.size = sizeof best, .temperature = 1, .top_k = 1};
             if (sampled) /* a filter that leaves one token: samples from logits on the host */
                 o.sampling = &best;
-            assert_int_equal(
-                qn_generation_begin(&g, session, tokens, (size_t)*n_prompt, &o, &err), QN_OK);
+            assert_int_equal(qn_generation_begin(&g, session, tokens, (size_t)*n_prompt, &o, &err),
+                             QN_OK);
             for (size_t k = 0; k < n_greedy; k++) {
                 int32_t id;
                 if (qn_generation_next(g, &id, &err) != QN_OK)
