@@ -57,7 +57,7 @@ typedef enum qn_status {
 QN_API const char *qn_status_text(qn_status status);
 
 /* What went wrong, in one line for a person: file, field, value, limit. A plain value that the
- * caller owns: zero it before use ({0}), pass its address, read it when a call fails. Functions
+ * caller owns: zero it before use ({0}, in C++ {}), pass its address, read it when a call fails. Functions
  * accept NULL where the detail isn't wanted. The first failure stays until the caller zeroes it. */
 typedef struct qn_error {
     qn_status code;

@@ -23,6 +23,11 @@ def check(name, condition, detail=""):
         print(f"FAIL {name}: {detail}")
 
 
+def skipped(reason):
+    """Says why something is not checked; scripts/run-tests counts it."""
+    print(f"skipped: {reason}\n[  SKIPPED ] 1 test.")
+
+
 def refused(name, result, code, *parts):
     """One line on standard error with every part, nothing on standard output, this exit code."""
     status, out, err = result

@@ -4,6 +4,7 @@
 
     tests/cli/test_install.py QUERN BUILD CC...
 """
+import itertools
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from helper import SOURCE, check, finish
+from helper import SOURCE, check, finish, skipped
 
 SOURCE = pathlib.Path(SOURCE).resolve()
 BUILD = pathlib.Path(sys.argv[2]).resolve()
@@ -24,7 +25,7 @@ PROGRAM = r"""
 
 int main(int argc, char **argv)
 {
-    qn_error err = {0};
+    static qn_error err;
     qn_device *device;
     qn_model *model;
     if (argc != 2 || qn_device_open(&device, "cpu", NULL, &err) != QN_OK ||
@@ -54,7 +55,7 @@ def option(name):
 def absent(tool, package):
     if shutil.which(tool):
         return False
-    print(f"skipped: there is no {tool} (Debian: {package}; scripts/setup --tests installs it)")
+    skipped(f"there is no {tool} (Debian: {package}; scripts/setup --tests installs it)")
     return True
 
 
@@ -127,8 +128,11 @@ def test_linking(root, folder, packages):
     shared = sorted(root.rglob("libquern.so"))
     check("a kind of library", len(ways) == 2 or shared)
     paths = ":".join(str(p.parent) for p in shared)
-    for name, words in ways:
-        code, out, err = do(*CC, *flags, source, "-o", folder / "program", *words)
+    compilers = [CC] if absent("g++", "g++") else [CC, ["g++", "-x", "c++", "-std=c++17"]]
+    for compiler, (name, words) in itertools.product(compilers, ways):
+        name = f"{name}, {compiler[0]}"
+        end = ["-x", "none"] if "-x" in compiler else [] # what follows is no C++
+        code, out, err = do(*compiler, *flags, source, *end, "-o", folder / "program", *words)
         check(f"a program with a model links {name}", code == 0, err)
         code, out, err = do(folder / "program", model, env=dict(os.environ, LD_LIBRARY_PATH=paths))
         check(f"it runs, linked {name}", code == 0 and out.startswith("llama 0."), (out, err))
