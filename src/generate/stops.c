@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/buffers.h"
+#include "base/buffers.h"
 
 #include <stdlib.h>
 #include <string.h>

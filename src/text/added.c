@@ -7,7 +7,7 @@
  */
 #include "text/added.h"
 
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/json_scan.h"
-#include "text/buffers.h"
+#include "base/buffers.h"
 
 /* Ids are below this: a table entry per id must stay cheap. */
 #define QN__MAX_TOKEN_ID (1 << 22)

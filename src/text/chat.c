@@ -7,7 +7,7 @@
 #include "text/chat.h"
 
 #include "text/tokenizer.h"
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 #include <string.h>
 

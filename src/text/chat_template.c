@@ -11,7 +11,7 @@
  */
 #include "text/chat_messages.h"
 #include "text/chat_templates.h"
-#include "text/template.h"
+#include "jinja/jinja.h"
 #include "text/tokenizer.h"
 
 #include "base/json_scan.h"

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/recognize.h"
 #include "base/utf8.h"
-#include "text/template.h"
+#include "jinja/jinja.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -111,7 +111,7 @@ static qn_status read_jinja(qn__template_set *set, const char *directory, const 
 {
     char *source, *path = optional_file(directory, file, err);
     size_t n;
-    if (path && qn__file_read(path, QN__LARGEST_TEMPLATE, &source, &n, err) == QN_OK) {
+    if (path && qn__file_read(path, QN__JINJA_LARGEST_SOURCE, &source, &n, err) == QN_OK) {
         const char *is = qn__recognize_bytes(source, n);
         if (is)
             qn__fail(err, QN_UNSUPPORTED, "%s: %s", path, is);

@@ -11,7 +11,7 @@
 
 #include "base/utf8.h"
 #include "text/tokenizer.h"
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

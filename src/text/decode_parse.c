@@ -5,7 +5,7 @@
 #include "text/decode.h"
 
 #include "base/utf8.h"
-#include "text/buffers.h"
+#include "base/buffers.h"
 #include "text/metaspace.h"
 #include "text/steps.h"
 

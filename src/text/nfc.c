@@ -7,8 +7,8 @@
  */
 #include "text/nfc.h"
 
-#include "text/buffers.h"
-#include "text/unicode.h"
+#include "base/buffers.h"
+#include "base/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,10 +4,10 @@
  */
 #include "text/normalize.h"
 
-#include "text/buffers.h"
+#include "base/buffers.h"
 #include "text/nfc.h"
 #include "text/steps.h"
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

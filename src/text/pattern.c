@@ -4,8 +4,8 @@
  */
 #include "text/pattern.h"
 
-#include "text/buffers.h"
-#include "text/unicode.h"
+#include "base/buffers.h"
+#include "base/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

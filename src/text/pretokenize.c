@@ -8,15 +8,15 @@
 
 #include "text/bpe.h"
 #include "text/steps.h"
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- parsing -------------------------------------------------------------------------------- */
 
-static qn_status parse_behavior(qn__step *step, const qn__json_at *at, const char *behavior,
-                                qn_error *err)
+static qn_status parse_behavior(qn__pretokenize_step *step, const qn__json_at *at,
+                                const char *behavior, qn_error *err)
 {
     static const char *const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
                                         "MergedWithNext"};
@@ -32,7 +32,7 @@ static qn_status parse_behavior(qn__step *step, const qn__json_at *at, const cha
     return QN_OK;
 }
 
-static qn_status parse_split(qn__step *step, const qn__json_at *at, qn_error *err)
+static qn_status parse_split(qn__pretokenize_step *step, const qn__json_at *at, qn_error *err)
 {
     const char *behavior;
     qn_status status = qn__json_get_string(at, "behavior", &behavior, err);
@@ -43,14 +43,15 @@ static qn_status parse_split(qn__step *step, const qn__json_at *at, qn_error *er
     return status == QN_OK ? qn__pattern_parse(&step->pattern, at, err) : status;
 }
 
-static qn_status parse_punctuation(qn__step *step, const qn__json_at *at, qn_error *err)
+static qn_status parse_punctuation(qn__pretokenize_step *step, const qn__json_at *at, qn_error *err)
 {
     const char *behavior = "Isolated";
     qn_status status = qn__json_opt_string(at, "behavior", &behavior, err);
     return status == QN_OK ? parse_behavior(step, at, behavior, err) : status;
 }
 
-static qn_status parse_metaspace_step(qn__step *step, const qn__json_at *at, qn_error *err)
+static qn_status parse_metaspace_step(qn__pretokenize_step *step, const qn__json_at *at,
+                                      qn_error *err)
 {
     const char *mark;
     uint32_t c;
@@ -69,12 +70,12 @@ static qn_status parse_metaspace_step(qn__step *step, const qn__json_at *at, qn_
     return QN_OK;
 }
 
-static qn_status parse_digits(qn__step *step, const qn__json_at *at, qn_error *err)
+static qn_status parse_digits(qn__pretokenize_step *step, const qn__json_at *at, qn_error *err)
 {
     return qn__json_opt_bool(at, "individual_digits", &step->individual, err);
 }
 
-static qn_status parse_byte_level(qn__step *step, const qn__json_at *at, qn_error *err)
+static qn_status parse_byte_level(qn__pretokenize_step *step, const qn__json_at *at, qn_error *err)
 {
     step->add_prefix_space = true;
     step->use_regex = true;
@@ -82,52 +83,54 @@ static qn_status parse_byte_level(qn__step *step, const qn__json_at *at, qn_erro
     return status == QN_OK ? qn__json_opt_bool(at, "use_regex", &step->use_regex, err) : status;
 }
 
-static qn_status parse_nothing(qn__step *step, const qn__json_at *at, qn_error *err)
+static qn_status parse_nothing(qn__pretokenize_step *step, const qn__json_at *at, qn_error *err)
 {
     (void)step, (void)at, (void)err;
     return QN_OK;
 }
 
-static const char *const step_names[QN__STEP_COUNT] = {
-    [QN__STEP_SPLIT] = "Split",
-    [QN__STEP_DIGITS] = "Digits",
-    [QN__STEP_PUNCTUATION] = "Punctuation",
-    [QN__STEP_METASPACE] = "Metaspace",
-    [QN__STEP_BYTE_LEVEL] = "ByteLevel",
-    [QN__STEP_WHITESPACE] = "Whitespace",
-    [QN__STEP_WHITESPACE_SPLIT] = "WhitespaceSplit",
+static const char *const step_names[QN__PRETOKENIZE_COUNT] = {
+    [QN__PRETOKENIZE_SPLIT] = "Split",
+    [QN__PRETOKENIZE_DIGITS] = "Digits",
+    [QN__PRETOKENIZE_PUNCTUATION] = "Punctuation",
+    [QN__PRETOKENIZE_METASPACE] = "Metaspace",
+    [QN__PRETOKENIZE_BYTE_LEVEL] = "ByteLevel",
+    [QN__PRETOKENIZE_WHITESPACE] = "Whitespace",
+    [QN__PRETOKENIZE_WHITESPACE_SPLIT] = "WhitespaceSplit",
 };
 
-static qn_status (*const step_parsers[QN__STEP_COUNT])(qn__step *, const qn__json_at *,
-                                                       qn_error *) = {
-    [QN__STEP_SPLIT] = parse_split,
-    [QN__STEP_DIGITS] = parse_digits,
-    [QN__STEP_PUNCTUATION] = parse_punctuation,
-    [QN__STEP_METASPACE] = parse_metaspace_step,
-    [QN__STEP_BYTE_LEVEL] = parse_byte_level,
-    [QN__STEP_WHITESPACE] = parse_nothing,
-    [QN__STEP_WHITESPACE_SPLIT] = parse_nothing,
+static qn_status (*const step_parsers[QN__PRETOKENIZE_COUNT])(qn__pretokenize_step *,
+                                                              const qn__json_at *, qn_error *) = {
+    [QN__PRETOKENIZE_SPLIT] = parse_split,
+    [QN__PRETOKENIZE_DIGITS] = parse_digits,
+    [QN__PRETOKENIZE_PUNCTUATION] = parse_punctuation,
+    [QN__PRETOKENIZE_METASPACE] = parse_metaspace_step,
+    [QN__PRETOKENIZE_BYTE_LEVEL] = parse_byte_level,
+    [QN__PRETOKENIZE_WHITESPACE] = parse_nothing,
+    [QN__PRETOKENIZE_WHITESPACE_SPLIT] = parse_nothing,
 };
 
 static qn_status add_step(void *user, int kind, const qn__json_at *at, qn_error *err)
 {
     qn__pretokenizer *out = user;
-    if (out->byte_level && (kind == QN__STEP_BYTE_LEVEL || kind == QN__STEP_METASPACE))
+    if (out->byte_level &&
+        (kind == QN__PRETOKENIZE_BYTE_LEVEL || kind == QN__PRETOKENIZE_METASPACE))
         return qn__json_fail(at, QN_UNSUPPORTED, err, "%s behind ByteLevel is not supported",
                              step_names[kind]);
-    if (out->n == QN__MAX_STEPS)
-        return qn__json_fail(at, QN_LIMIT, err, "more than %d steps", QN__MAX_STEPS);
-    qn__step *step = &out->steps[out->n++];
-    *step = (qn__step){.kind = (qn__step_kind)kind};
+    if (out->n == QN__MAX_PRETOKENIZERS)
+        return qn__json_fail(at, QN_LIMIT, err, "more than %d steps", QN__MAX_PRETOKENIZERS);
+    qn__pretokenize_step *step = &out->steps[out->n++];
+    *step = (qn__pretokenize_step){.kind = (qn__pretokenize_kind)kind};
     out->mapped = out->byte_level;
-    out->byte_level = out->byte_level || kind == QN__STEP_BYTE_LEVEL;
+    out->byte_level = out->byte_level || kind == QN__PRETOKENIZE_BYTE_LEVEL;
     return step_parsers[kind](step, at, err);
 }
 
 qn_status qn__pretokenizer_parse(qn__pretokenizer *out, const qn__json_at *at, qn_error *err)
 {
     *out = (qn__pretokenizer){0};
-    return qn__steps_parse(at, "pretokenizers", step_names, QN__STEP_COUNT, add_step, out, err);
+    return qn__steps_parse(at, "pretokenizers", step_names, QN__PRETOKENIZE_COUNT, add_step, out,
+                           err);
 }
 
 void qn__pretokenizer_clear(qn__pretokenizer *pretokenizer)
@@ -140,7 +143,7 @@ void qn__pretokenizer_clear(qn__pretokenizer *pretokenizer)
 void qn__pretokenize_work_free(qn__pretokenize_work *work)
 {
     qn__match_free(&work->match);
-    for (int i = 0; i < QN__MAX_STEPS; i++)
+    for (int i = 0; i < QN__MAX_PRETOKENIZERS; i++)
         qn_text_free(&work->copies[i]);
     qn_text_free(&work->mapped);
     qn_text_free(&work->word);
@@ -204,7 +207,7 @@ static qn_status place_piece(placement *p, size_t start, size_t end, bool is_mat
 
 static qn_status run_split(const run *r, int i, const char *s, size_t n, bool first)
 {
-    const qn__step *step = &r->pretokenizer->steps[i];
+    const qn__pretokenize_step *step = &r->pretokenizer->steps[i];
     placement p = {.r = r, .next = i + 1, .s = s, .first = first, .behavior = step->behavior};
     qn_status status = QN_OK;
     size_t done = 0, at = 0, last_end = SIZE_MAX;
@@ -264,7 +267,7 @@ static qn_status run_punctuation(const run *r, int i, const char *s, size_t n, b
 /* Spaces become marks, with one more before the text; words begin at marks. */
 static qn_status run_metaspace_step(const run *r, int i, const char *s, size_t n, bool first)
 {
-    const qn__step *step = &r->pretokenizer->steps[i];
+    const qn__pretokenize_step *step = &r->pretokenizer->steps[i];
     qn_text *copy = &r->work->copies[i];
     bool marked = s[0] == ' ' || (n >= step->mark_size && !memcmp(s, step->mark, step->mark_size));
     bool ok = true;
@@ -330,7 +333,7 @@ static qn_status pass_bytes(const run *r, int i, const char *s, size_t n, bool f
 
 static qn_status run_byte_level(const run *r, int i, const char *s, size_t n, bool first)
 {
-    const qn__step *step = &r->pretokenizer->steps[i];
+    const qn__pretokenize_step *step = &r->pretokenizer->steps[i];
     if (step->add_prefix_space && s[0] != ' ') {
         qn_text *copy = &r->work->copies[i];
         copy->n = 0;
@@ -350,15 +353,15 @@ static qn_status run_byte_level(const run *r, int i, const char *s, size_t n, bo
     return status;
 }
 
-static qn_status (*const step_runners[QN__STEP_COUNT])(const run *, int, const char *, size_t,
-                                                       bool) = {
-    [QN__STEP_SPLIT] = run_split,
-    [QN__STEP_DIGITS] = run_digits,
-    [QN__STEP_PUNCTUATION] = run_punctuation,
-    [QN__STEP_METASPACE] = run_metaspace_step,
-    [QN__STEP_BYTE_LEVEL] = run_byte_level,
-    [QN__STEP_WHITESPACE] = run_whitespace,
-    [QN__STEP_WHITESPACE_SPLIT] = run_whitespace_split,
+static qn_status (*const step_runners[QN__PRETOKENIZE_COUNT])(const run *, int, const char *,
+                                                              size_t, bool) = {
+    [QN__PRETOKENIZE_SPLIT] = run_split,
+    [QN__PRETOKENIZE_DIGITS] = run_digits,
+    [QN__PRETOKENIZE_PUNCTUATION] = run_punctuation,
+    [QN__PRETOKENIZE_METASPACE] = run_metaspace_step,
+    [QN__PRETOKENIZE_BYTE_LEVEL] = run_byte_level,
+    [QN__PRETOKENIZE_WHITESPACE] = run_whitespace,
+    [QN__PRETOKENIZE_WHITESPACE_SPLIT] = run_whitespace_split,
 };
 
 /* A word of characters that stand for bytes, as bytes. */

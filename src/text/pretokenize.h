@@ -2,28 +2,28 @@
  *
  * Pre-tokenizers: a list of steps that cut a text into words, each step working on the pieces of
  * the one before. Pieces stream depth first through the steps; no list of them is ever built.
- * Adding a kind: a value of qn__step_kind, a name, a parser and a runner.
+ * Adding a kind: a value of qn__pretokenize_kind, a name, a parser and a runner.
  */
 #ifndef QN_TEXT_PRETOKENIZE_H
 #define QN_TEXT_PRETOKENIZE_H
 
 #include "base/json.h"
-#include "text/buffers.h"
+#include "base/buffers.h"
 #include "text/metaspace.h"
 #include "text/pattern.h"
 
-#define QN__MAX_STEPS 16
+#define QN__MAX_PRETOKENIZERS 16
 
-typedef enum qn__step_kind {
-    QN__STEP_SPLIT,
-    QN__STEP_DIGITS,
-    QN__STEP_PUNCTUATION,
-    QN__STEP_METASPACE,
-    QN__STEP_BYTE_LEVEL,
-    QN__STEP_WHITESPACE,       /* words and other characters in a row, without what is between */
-    QN__STEP_WHITESPACE_SPLIT, /* what is between white space */
-    QN__STEP_COUNT
-} qn__step_kind;
+typedef enum qn__pretokenize_kind {
+    QN__PRETOKENIZE_SPLIT,
+    QN__PRETOKENIZE_DIGITS,
+    QN__PRETOKENIZE_PUNCTUATION,
+    QN__PRETOKENIZE_METASPACE,
+    QN__PRETOKENIZE_BYTE_LEVEL,
+    QN__PRETOKENIZE_WHITESPACE, /* words and other characters in a row, without what is between */
+    QN__PRETOKENIZE_WHITESPACE_SPLIT, /* what is between white space */
+    QN__PRETOKENIZE_COUNT
+} qn__pretokenize_kind;
 
 typedef enum qn__split_behavior {
     QN__SPLIT_ISOLATED,
@@ -33,8 +33,8 @@ typedef enum qn__split_behavior {
     QN__SPLIT_NEXT
 } qn__split_behavior;
 
-typedef struct qn__step {
-    qn__step_kind kind;
+typedef struct qn__pretokenize_step {
+    qn__pretokenize_kind kind;
     qn__split_behavior behavior; /* Split, Punctuation */
     qn__pattern *pattern;        /* Split */
     bool invert;                 /* Split */
@@ -45,10 +45,10 @@ typedef struct qn__step {
     size_t mark_size;
     qn__metaspace scheme; /* Metaspace */
     bool split;           /* Metaspace */
-} qn__step;
+} qn__pretokenize_step;
 
 typedef struct qn__pretokenizer {
-    qn__step steps[QN__MAX_STEPS];
+    qn__pretokenize_step steps[QN__MAX_PRETOKENIZERS];
     int n;
     bool byte_level; /* there is a ByteLevel: words are bytes */
     bool mapped;     /* and steps behind it, which see the bytes as characters */
@@ -64,8 +64,8 @@ typedef qn_status (*qn__word_fn)(void *user, const char *word, size_t n, qn_erro
 /* What a run needs of its own; zero it before the first. */
 typedef struct qn__pretokenize_work {
     qn__match match;
-    qn_text copies[QN__MAX_STEPS]; /* of the piece that a step changes */
-    qn_text mapped, word;          /* a piece as characters that stand for bytes; a word's bytes */
+    qn_text copies[QN__MAX_PRETOKENIZERS]; /* of the piece that a step changes */
+    qn_text mapped, word; /* a piece as characters that stand for bytes; a word's bytes */
 } qn__pretokenize_work;
 
 void qn__pretokenize_work_free(qn__pretokenize_work *work);

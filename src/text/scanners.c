@@ -5,7 +5,7 @@
  */
 #include "text/scanners.h"
 
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 #include <stdbool.h>
 #include <string.h>

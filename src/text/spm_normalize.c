@@ -8,8 +8,8 @@
  */
 #include "text/spm_normalize.h"
 
-#include "text/buffers.h"
-#include "text/unicode.h"
+#include "base/buffers.h"
+#include "base/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "text/unigram.h"
 
 #include "base/hash.h"
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -454,7 +454,7 @@ static void test_failed_allocations_of_templates(void **state)
     char path[4096], *data;
     size_t size;
     const char *root = getenv("QUERN_SOURCE");
-    snprintf(path, sizeof path, "%s/tests/text/templates.jsonl", root ? root : ".");
+    snprintf(path, sizeof path, "%s/tests/jinja/templates.jsonl", root ? root : ".");
     assert_int_equal(qn__file_read(path, 1 << 24, &data, &size, NULL), QN_OK);
     long failures = 0, templates = 0;
     for (char *line = data, *end; (end = strchr(line, '\n')); line = end + 1, templates++) {
@@ -488,14 +488,15 @@ static void test_failed_allocations_of_templates(void **state)
     free(data);
 }
 
-/* The arena hides most allocations of a rendering: a limit on what it asks for stops at each of them. */
+/* The arena hides most allocations of a rendering: a limit on what it asks for stops at each of
+ * them. */
 static void test_memory_limits_of_templates(void **state)
 {
     (void)state;
     char path[4096], *data;
     size_t size;
     const char *root = getenv("QUERN_SOURCE");
-    snprintf(path, sizeof path, "%s/tests/text/templates.jsonl", root ? root : ".");
+    snprintf(path, sizeof path, "%s/tests/jinja/templates.jsonl", root ? root : ".");
     assert_int_equal(qn__file_read(path, 1 << 24, &data, &size, NULL), QN_OK);
     long refused = 0;
     for (char *line = data, *end; (end = strchr(line, '\n')); line = end + 1) {

@@ -7,9 +7,9 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "text/buffers.h"
+#include "base/buffers.h"
 #include "text/pattern.h"
-#include "text/unicode.h"
+#include "base/unicode.h"
 #include "../base/fail_alloc.h"
 
 #include <string.h>

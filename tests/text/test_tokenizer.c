@@ -12,7 +12,7 @@
 #include "quern/text.h"
 #include "text/nfc.h"
 #include "text/scanners.h"
-#include "text/unicode.h"
+#include "base/unicode.h"
 #include "../base/fail_alloc.h"
 #include "../base/temp_dir.h"
 

@@ -4,17 +4,17 @@
  * behind a block or comment goes, and so does white space between the start of a line and one;
  * "-" strips all white space on its side, "+" keeps it. One newline at the end of the source goes.
  */
-#include "text/template.h"
+#include "jinja/jinja.h"
 
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-bool qn__template_fail(qn_error *err, qn_status code, const char *name, int line,
-                       const char *format, ...)
+bool qn__jinja_fail(qn_error *err, qn_status code, const char *name, int line, const char *format,
+                    ...)
 {
     char message[360];
     va_list args;
@@ -27,23 +27,24 @@ bool qn__template_fail(qn_error *err, qn_status code, const char *name, int line
     return false;
 }
 
-static bool lex_fail(qn__lexer *x, const char *message)
+static bool lex_fail(qn__jinja_lexer *x, const char *message)
 {
     x->failed = true;
-    return qn__template_fail(x->err, QN_FORMAT, x->name, x->line, "%s", message);
+    return qn__jinja_fail(x->err, QN_FORMAT, x->name, x->line, "%s", message);
 }
 
-static bool lex_memory(qn__lexer *x)
+static bool lex_memory(qn__jinja_lexer *x)
 {
     x->failed = true;
     qn__fail_memory(x->err, "a template");
     return false;
 }
 
-bool qn__lexer_begin(qn__lexer *x, const char *name, const char *source, size_t n, qn__arena *arena,
-                     qn_error *err)
+bool qn__jinja_lexer_begin(qn__jinja_lexer *x, const char *name, const char *source, size_t n,
+                           qn__arena *arena, qn_error *err)
 {
-    *x = (qn__lexer){.name = name, .line = 1, .line_starting = true, .arena = arena, .err = err};
+    *x = (qn__jinja_lexer){
+        .name = name, .line = 1, .line_starting = true, .arena = arena, .err = err};
     char *copy = qn__arena_alloc(arena, n + 1);
     if (!copy)
         return lex_memory(x);
@@ -59,7 +60,7 @@ bool qn__lexer_begin(qn__lexer *x, const char *name, const char *source, size_t 
     return true;
 }
 
-static bool is_space(const qn__lexer *x, size_t at, size_t *length)
+static bool is_space(const qn__jinja_lexer *x, size_t at, size_t *length)
 {
     unsigned char c = (unsigned char)x->s[at];
     *length = 1;
@@ -68,7 +69,7 @@ static bool is_space(const qn__lexer *x, size_t at, size_t *length)
     return qn__class_at(x->s, x->n, at, length) & QN__SPACE;
 }
 
-static size_t skip_space(const qn__lexer *x, size_t at)
+static size_t skip_space(const qn__jinja_lexer *x, size_t at)
 {
     size_t k;
     while (at < x->n && is_space(x, at, &k))
@@ -77,20 +78,20 @@ static size_t skip_space(const qn__lexer *x, size_t at)
 }
 
 /* Moves on to `to`, counting lines. */
-static void move_to(qn__lexer *x, size_t to)
+static void move_to(qn__jinja_lexer *x, size_t to)
 {
     for (; x->at < to; x->at++)
         x->line += x->s[x->at] == '\n';
 }
 
-static bool looking_at(const qn__lexer *x, size_t at, const char *text)
+static bool looking_at(const qn__jinja_lexer *x, size_t at, const char *text)
 {
     size_t n = strlen(text);
     return at <= x->n && x->n - at >= n && memcmp(x->s + at, text, n) == 0;
 }
 
 /* Behind a tag's end at `at`, of which `close` are the two characters; 0: no end is there. */
-static size_t tag_end(const qn__lexer *x, size_t at, const char *close, bool trim)
+static size_t tag_end(const qn__jinja_lexer *x, size_t at, const char *close, bool trim)
 {
     char sign = x->s[at];
     bool signed_end = sign == '-' || (sign == '+' && trim);
@@ -104,7 +105,7 @@ static size_t tag_end(const qn__lexer *x, size_t at, const char *close, bool tri
 }
 
 /* "{% raw %}" at `at`: the place behind it, else 0. `word` is raw or endraw. */
-static size_t raw_tag(const qn__lexer *x, size_t at, const char *word)
+static size_t raw_tag(const qn__jinja_lexer *x, size_t at, const char *word)
 {
     size_t i = at + 2;
     if (i < x->n && (x->s[i] == '-' || x->s[i] == '+'))
@@ -121,7 +122,7 @@ static size_t raw_tag(const qn__lexer *x, size_t at, const char *word)
 }
 
 /* Cuts white space off the text [from, to) before a tag that begins at `to`. */
-static size_t strip_before(const qn__lexer *x, size_t from, size_t to, bool is_variable)
+static size_t strip_before(const qn__jinja_lexer *x, size_t from, size_t to, bool is_variable)
 {
     char sign = to + 2 < x->n ? x->s[to + 2] : 0;
     size_t k, start = to;
@@ -141,14 +142,14 @@ static size_t strip_before(const qn__lexer *x, size_t from, size_t to, bool is_v
     return start > from || x->line_starting ? start : to;
 }
 
-static void emit_text(qn__lexer *x, qn__token *token, size_t from, size_t to)
+static void emit_text(qn__jinja_lexer *x, qn__jinja_token *token, size_t from, size_t to)
 {
-    token->kind = QN__T_TEXT;
-    token->text = (qn__str){.data = x->s + from, .n = to - from};
+    token->kind = QN__JINJA_TOKEN_TEXT;
+    token->text = (qn__jinja_str){.data = x->s + from, .n = to - from};
 }
 
 /* A comment: passed over, with the text before it as a token. */
-static bool skip_comment(qn__lexer *x, size_t from, size_t tag, qn__token *token)
+static bool skip_comment(qn__jinja_lexer *x, size_t from, size_t tag, qn__jinja_token *token)
 {
     emit_text(x, token, from, strip_before(x, from, tag, false));
     size_t i = tag + 2;
@@ -166,7 +167,7 @@ static bool skip_comment(qn__lexer *x, size_t from, size_t tag, qn__token *token
 }
 
 /* The text up to {% endraw %}. */
-static bool lex_raw(qn__lexer *x, qn__token *token)
+static bool lex_raw(qn__jinja_lexer *x, qn__jinja_token *token)
 {
     size_t from = x->at;
     for (size_t i = from; i + 1 < x->n; i++) {
@@ -183,7 +184,7 @@ static bool lex_raw(qn__lexer *x, qn__token *token)
 }
 
 /* Outside of tags: text up to the next tag, or that tag's beginning. */
-static bool lex_text(qn__lexer *x, qn__token *token)
+static bool lex_text(qn__jinja_lexer *x, qn__jinja_token *token)
 {
     if (x->raw)
         return lex_raw(x, token);
@@ -215,8 +216,8 @@ static bool lex_text(qn__lexer *x, qn__token *token)
         }
         return true;
     }
-    token->kind = kind == '{' ? QN__T_VARIABLE_BEGIN : QN__T_BLOCK_BEGIN;
-    x->state = kind == '{' ? QN__LEX_VARIABLE : QN__LEX_BLOCK;
+    token->kind = kind == '{' ? QN__JINJA_TOKEN_VARIABLE_BEGIN : QN__JINJA_TOKEN_BLOCK_BEGIN;
+    x->state = kind == '{' ? QN__JINJA_LEX_VARIABLE : QN__JINJA_LEX_BLOCK;
     i += 2;
     if (i < x->n && (x->s[i] == '-' || x->s[i] == '+'))
         i++;
@@ -227,7 +228,7 @@ static bool lex_text(qn__lexer *x, qn__token *token)
 /* ---- inside of tags ------------------------------------------------------------------------- */
 
 /* digits, with single "_" between them; returns the place behind, writes the digits alone. */
-static size_t lex_digits(const qn__lexer *x, size_t at, char *out, size_t *n, size_t room)
+static size_t lex_digits(const qn__jinja_lexer *x, size_t at, char *out, size_t *n, size_t room)
 {
     while (at < x->n) {
         char c = x->s[at];
@@ -241,7 +242,7 @@ static size_t lex_digits(const qn__lexer *x, size_t at, char *out, size_t *n, si
     return at;
 }
 
-static bool lex_radix(qn__lexer *x, qn__token *token)
+static bool lex_radix(qn__jinja_lexer *x, qn__jinja_token *token)
 {
     char c = (char)(x->s[x->at + 1] | 0x20), digits[72];
     int base = c == 'x' ? 16 : c == 'o' ? 8 : 2;
@@ -259,14 +260,14 @@ static bool lex_radix(qn__lexer *x, qn__token *token)
     digits[n] = 0;
     errno = 0;
     token->i = strtoll(digits, NULL, base);
-    token->kind = QN__T_INT;
+    token->kind = QN__JINJA_TOKEN_INT;
     if (n == 0 || errno)
         return lex_fail(x, "a number is malformed or does not fit 64 bits");
     move_to(x, i);
     return true;
 }
 
-static bool lex_number(qn__lexer *x, qn__token *token)
+static bool lex_number(qn__jinja_lexer *x, qn__jinja_token *token)
 {
     if (x->s[x->at] == '0' && x->at + 1 < x->n && strchr("xXoObB", x->s[x->at + 1]))
         return lex_radix(x, token);
@@ -294,7 +295,7 @@ static bool lex_number(qn__lexer *x, qn__token *token)
     if (!is_float && digits[0] == '0' && strspn(digits, "0") < n)
         return lex_fail(x, "a number begins with 0");
     errno = 0;
-    token->kind = is_float ? QN__T_FLOAT : QN__T_INT;
+    token->kind = is_float ? QN__JINJA_TOKEN_FLOAT : QN__JINJA_TOKEN_INT;
     if (is_float)
         token->f = strtod(digits, NULL);
     else
@@ -351,7 +352,7 @@ static size_t lex_escape(const char *s, size_t n, char *out, size_t *used)
     return 0 + (out[(*used)++] = s[0], (size_t)1);
 }
 
-static bool lex_string(qn__lexer *x, qn__token *token)
+static bool lex_string(qn__jinja_lexer *x, qn__jinja_token *token)
 {
     char quote = x->s[x->at];
     size_t from = x->at + 1, end = from;
@@ -373,21 +374,21 @@ static bool lex_string(qn__lexer *x, qn__token *token)
             return lex_fail(x, "a string has an escape that is malformed or not supported");
         i += k + 1;
     }
-    token->kind = QN__T_STRING;
-    token->text = (qn__str){.data = out, .n = used};
+    token->kind = QN__JINJA_TOKEN_STRING;
+    token->text = (qn__jinja_str){.data = out, .n = used};
     move_to(x, end + 1);
     return true;
 }
 
-static bool lex_operator(qn__lexer *x, qn__token *token)
+static bool lex_operator(qn__jinja_lexer *x, qn__jinja_token *token)
 {
     static const char pairs[][3] = {"==", "!=", "<=", ">=", "//", "**"};
     static const char closing[] = ")]}", opening[] = "([{";
     char c = x->s[x->at];
-    token->kind = QN__T_OPERATOR;
+    token->kind = QN__JINJA_TOKEN_OPERATOR;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (looking_at(x, x->at, pairs[i])) {
-            token->op = QN__OP2(pairs[i][0], pairs[i][1]);
+            token->op = QN__JINJA_OP2(pairs[i][0], pairs[i][1]);
             x->at += 2;
             return true;
         }
@@ -400,8 +401,8 @@ static bool lex_operator(qn__lexer *x, qn__token *token)
         return lex_fail(x, message);
     }
     if (strchr(opening, c)) {
-        if (x->n_open == QN__TEMPLATE_DEPTH) {
-            snprintf(message, sizeof message, "more than %d open brackets", QN__TEMPLATE_DEPTH);
+        if (x->n_open == QN__JINJA_SOURCE_DEPTH) {
+            snprintf(message, sizeof message, "more than %d open brackets", QN__JINJA_SOURCE_DEPTH);
             return lex_fail(x, message);
         }
         x->open[x->n_open++] = c;
@@ -418,22 +419,22 @@ static bool lex_operator(qn__lexer *x, qn__token *token)
     return true;
 }
 
-static bool lex_tag(qn__lexer *x, qn__token *token)
+static bool lex_tag(qn__jinja_lexer *x, qn__jinja_token *token)
 {
     move_to(x, skip_space(x, x->at));
     token->line = x->line;
     if (x->at >= x->n)
-        return lex_fail(x, x->state == QN__LEX_BLOCK ? "a {% tag is never closed"
-                                                     : "a {{ is never closed");
-    bool block = x->state == QN__LEX_BLOCK;
+        return lex_fail(x, x->state == QN__JINJA_LEX_BLOCK ? "a {% tag is never closed"
+                                                           : "a {{ is never closed");
+    bool block = x->state == QN__JINJA_LEX_BLOCK;
     size_t end = 0;
     if (x->n_open == 0)
         end = block ? tag_end(x, x->at, "%}", true) : tag_end(x, x->at, "}}", false);
     if (end) {
-        token->kind = block ? QN__T_BLOCK_END : QN__T_VARIABLE_END;
+        token->kind = block ? QN__JINJA_TOKEN_BLOCK_END : QN__JINJA_TOKEN_VARIABLE_END;
         move_to(x, end);
         x->line_starting = x->s[end - 1] == '\n';
-        x->state = QN__LEX_TEXT;
+        x->state = QN__JINJA_LEX_TEXT;
         return true;
     }
     char c = x->s[x->at];
@@ -446,20 +447,20 @@ static bool lex_tag(qn__lexer *x, qn__token *token)
         i += k;
     if (i == x->at)
         return lex_operator(x, token);
-    token->kind = QN__T_NAME;
-    token->text = (qn__str){.data = x->s + x->at, .n = i - x->at};
+    token->kind = QN__JINJA_TOKEN_NAME;
+    token->text = (qn__jinja_str){.data = x->s + x->at, .n = i - x->at};
     x->at = i;
     return true;
 }
 
-bool qn__lexer_next(qn__lexer *x, qn__token *token)
+bool qn__jinja_lexer_next(qn__jinja_lexer *x, qn__jinja_token *token)
 {
-    *token = (qn__token){.line = x->line};
+    *token = (qn__jinja_token){.line = x->line};
     if (x->failed)
         return false;
-    if (x->state != QN__LEX_TEXT)
+    if (x->state != QN__JINJA_LEX_TEXT)
         return lex_tag(x, token);
     if (x->at >= x->n && !x->raw)
-        return true; /* QN__T_END */
+        return true; /* QN__JINJA_TOKEN_END */
     return lex_text(x, token);
 }

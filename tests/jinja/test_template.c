@@ -84,7 +84,7 @@ static void test_features(void **state)
     char *text;
     size_t size;
     int n = 0, wrong = 0;
-    read_file(source_path("tests/text/templates.jsonl"), &text, &size);
+    read_file(source_path("tests/jinja/templates.jsonl"), &text, &size);
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1, n++) {
         cJSON *root = parse_line(line, (size_t)(end - line));
         wrong += differs("templates.jsonl", cJSON_GetObjectItem(root, "template")->valuestring,
@@ -445,7 +445,7 @@ static void test_mutations(void **state)
     static cJSON *lines[4096];
     const char *wanted = getenv("QUERN_FUZZ_SECONDS");
     double limit = wanted ? atof(wanted) : 3;
-    read_file(source_path("tests/text/templates.jsonl"), &text, &size);
+    read_file(source_path("tests/jinja/templates.jsonl"), &text, &size);
     for (char *line = text, *end; n < 4096 && (end = strchr(line, '\n')); line = end + 1)
         lines[n++] = parse_line(line, (size_t)(end - line));
     const char *chosen = getenv("QUERN_FUZZ_SEED");

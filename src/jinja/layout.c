@@ -3,82 +3,88 @@
  * Filters of chat templates that lay text out in lines and columns: indent, center, truncate,
  * wordwrap; and wordcount. Columns are code points. wordwrap breaks where Python's textwrap does.
  */
-#include "text/template.h"
+#include "jinja/jinja.h"
 
-#include "text/unicode.h"
+#include "base/unicode.h"
 
-static qn__value filter_indent(qn__run *r, qn__value v, const qn__call *call)
+static qn__jinja_value filter_indent(qn__jinja_run *r, qn__jinja_value v,
+                                     const qn__jinja_call *call)
 {
     static const char *const names[] = {"width", "first", "blank"};
-    qn__value a[3], s = qn__to_str(r, v), unit = {.kind = QN__V_ABSENT};
+    qn__jinja_value a[3], s = qn__jinja_to_str(r, v), unit = {.kind = QN__JINJA_ABSENT};
     int64_t width = 4;
-    if (!qn__bind(r, call, names, 3, a) || s.kind != QN__V_STRING)
-        return qn__failed();
-    if (a[0].kind == QN__V_STRING)
+    if (!qn__jinja_bind(r, call, names, 3, a) || s.kind != QN__JINJA_STRING)
+        return qn__jinja_failed();
+    if (a[0].kind == QN__JINJA_STRING)
         unit = a[0];
-    else if (a[0].kind != QN__V_ABSENT && !qn__as_int(a[0], &width))
-        return qn__run_fail(r, "indent: width must be an integer or a string");
-    if (unit.kind == QN__V_ABSENT)
-        unit = qn__binary(r, QN__OP_MULTIPLY, qn__text(r, " "), qn__int(width));
-    qn__builder b;
-    qn__builder_begin(&b, r);
-    bool first = qn__truth(a[1]), blank = qn__truth(a[2]);
-    qn__run_spend(r, s.s->n >> 3);
+    else if (a[0].kind != QN__JINJA_ABSENT && !qn__jinja_as_int(a[0], &width))
+        return qn__jinja_run_fail(r, "indent: width must be an integer or a string");
+    if (unit.kind == QN__JINJA_ABSENT)
+        unit = qn__jinja_binary(r, QN__JINJA_OP_MULTIPLY, qn__jinja_text(r, " "),
+                                qn__jinja_int(width));
+    qn__jinja_builder b;
+    qn__jinja_builder_begin(&b, r);
+    bool first = qn__jinja_truth(a[1]), blank = qn__jinja_truth(a[2]);
+    qn__jinja_run_spend(r, s.s->n >> 3);
     for (size_t at = 0, line = 0, next; !r->failed; at = next, line++) {
-        size_t end = qn__line_end(s.s, at, &next);
+        size_t end = qn__jinja_line_end(s.s, at, &next);
         if (line == 0 ? first : (end > at || blank))
-            qn__build_str(&b, unit.s, 0, unit.s->n);
-        qn__build_str(&b, s.s, at, end);
+            qn__jinja_build_str(&b, unit.s, 0, unit.s->n);
+        qn__jinja_build_str(&b, s.s, at, end);
         if (end == s.s->n || (next == s.s->n && s.s->data[end] == '\r' && end + 1 == next))
             break;
-        qn__build_text(&b, "\n");
+        qn__jinja_build_text(&b, "\n");
     }
-    return qn__builder_end(&b);
+    return qn__jinja_builder_end(&b);
 }
 
-static qn__value filter_center(qn__run *r, qn__value v, const qn__call *call)
+static qn__jinja_value filter_center(qn__jinja_run *r, qn__jinja_value v,
+                                     const qn__jinja_call *call)
 {
     static const char *const names[] = {"width"};
-    qn__value width, s = qn__to_str(r, v);
+    qn__jinja_value width, s = qn__jinja_to_str(r, v);
     int64_t n = 80;
-    if (!qn__bind(r, call, names, 1, &width) || s.kind != QN__V_STRING)
-        return qn__failed();
-    if (width.kind != QN__V_ABSENT && !qn__as_int(width, &n))
-        return qn__run_fail(r, "center: width must be an integer");
-    return qn__center(r, s.s, n, &(qn__str){.data = " ", .n = 1});
+    if (!qn__jinja_bind(r, call, names, 1, &width) || s.kind != QN__JINJA_STRING)
+        return qn__jinja_failed();
+    if (width.kind != QN__JINJA_ABSENT && !qn__jinja_as_int(width, &n))
+        return qn__jinja_run_fail(r, "center: width must be an integer");
+    return qn__jinja_center(r, s.s, n, &(qn__jinja_str){.data = " ", .n = 1});
 }
 
-static qn__value filter_truncate(qn__run *r, qn__value v, const qn__call *call)
+static qn__jinja_value filter_truncate(qn__jinja_run *r, qn__jinja_value v,
+                                       const qn__jinja_call *call)
 {
     static const char *const names[] = {"length", "killwords", "end", "leeway"};
-    static const qn__str dots = {.data = "...", .n = 3};
-    qn__value a[4];
+    static const qn__jinja_str dots = {.data = "...", .n = 3};
+    qn__jinja_value a[4];
     int64_t length = 255, leeway = 5;
-    if (!qn__bind(r, call, names, 4, a) || v.kind == QN__V_UNDEFINED)
-        return qn__refuse_undefined(r, v);
-    const qn__str *s = v.s, *end = a[2].kind == QN__V_STRING ? a[2].s : &dots;
-    if (v.kind != QN__V_STRING || (a[0].kind > QN__V_ABSENT && !qn__as_int(a[0], &length)) ||
-        (a[2].kind > QN__V_ABSENT && a[2].kind != QN__V_STRING) ||
-        (a[3].kind > QN__V_NONE && !qn__as_int(a[3], &leeway)))
-        return qn__run_fail(r, "truncate takes a string, a length, a boolean, a string, a leeway");
-    int64_t n = (int64_t)qn__length_of(s), n_end = (int64_t)qn__length_of(end);
-    if (!qn__run_spend(r, (s->n + end->n) >> 4))
-        return qn__failed();
+    if (!qn__jinja_bind(r, call, names, 4, a) || v.kind == QN__JINJA_UNDEFINED)
+        return qn__jinja_refuse_undefined(r, v);
+    const qn__jinja_str *s = v.s, *end = a[2].kind == QN__JINJA_STRING ? a[2].s : &dots;
+    if (v.kind != QN__JINJA_STRING ||
+        (a[0].kind > QN__JINJA_ABSENT && !qn__jinja_as_int(a[0], &length)) ||
+        (a[2].kind > QN__JINJA_ABSENT && a[2].kind != QN__JINJA_STRING) ||
+        (a[3].kind > QN__JINJA_NONE && !qn__jinja_as_int(a[3], &leeway)))
+        return qn__jinja_run_fail(
+            r, "truncate takes a string, a length, a boolean, a string, a leeway");
+    int64_t n = (int64_t)qn__jinja_length_of(s), n_end = (int64_t)qn__jinja_length_of(end);
+    if (!qn__jinja_run_spend(r, (s->n + end->n) >> 4))
+        return qn__jinja_failed();
     if (length < n_end || leeway < 0)
-        return qn__run_fail(r, "truncate: the length has to be at least %lld, the leeway 0",
-                            (long long)n_end);
+        return qn__jinja_run_fail(r, "truncate: the length has to be at least %lld, the leeway 0",
+                                  (long long)n_end);
     if (n <= length || n - length <= leeway)
         return v;
-    size_t cut = qn__str_offset(s, 0, (size_t)(length - n_end)), space = cut;
+    size_t cut = qn__jinja_str_offset(s, 0, (size_t)(length - n_end)), space = cut;
     while (space > 0 && s->data[space - 1] != ' ')
         space--;
-    if (space > 0 && !qn__truth(a[1]))
+    if (space > 0 && !qn__jinja_truth(a[1]))
         cut = space - 1;
-    qn__builder b;
-    qn__builder_begin(&b, r);
-    qn__build_str(&b, s, 0, cut);
-    qn__build_str(&b, end, 0, end->n);
-    return qn__builder_end(&b);
+    qn__jinja_builder b;
+    qn__jinja_builder_begin(&b, r);
+    qn__jinja_build_str(&b, s, 0, cut);
+    qn__jinja_build_str(&b, end, 0, end->n);
+    return qn__jinja_builder_end(&b);
 }
 
 static bool is_word_at(const char *s, size_t end, size_t at)
@@ -87,20 +93,21 @@ static bool is_word_at(const char *s, size_t end, size_t at)
     return at < end && (s[at] == '_' || (qn__class_at(s, end, at, &k) & (QN__LETTER | QN__NUMBER)));
 }
 
-static qn__value filter_wordcount(qn__run *r, qn__value v, const qn__call *call)
+static qn__jinja_value filter_wordcount(qn__jinja_run *r, qn__jinja_value v,
+                                        const qn__jinja_call *call)
 {
-    qn__value s = qn__to_str(r, v);
+    qn__jinja_value s = qn__jinja_to_str(r, v);
     int64_t count = 0;
     bool inside = false;
-    if (s.kind != QN__V_STRING || !qn__bind(r, call, NULL, 0, NULL) ||
-        !qn__run_spend(r, s.s->n >> 3))
-        return qn__failed();
+    if (s.kind != QN__JINJA_STRING || !qn__jinja_bind(r, call, NULL, 0, NULL) ||
+        !qn__jinja_run_spend(r, s.s->n >> 3))
+        return qn__jinja_failed();
     for (size_t i = 0; i < s.s->n; i = qn__char_behind(s.s->data, s.s->n, i)) {
         bool word = is_word_at(s.s->data, s.s->n, i);
         count += word && !inside;
         inside = word;
     }
-    return qn__int(count);
+    return qn__jinja_int(count);
 }
 
 /* ---- wordwrap ------------------------------------------------------------------------------- */
@@ -208,8 +215,8 @@ static bool is_blank(const wrapping *w, size_t from, size_t to)
 /* Where to cut a chunk of which only `room` characters fit: behind its last hyphen there. */
 static size_t cut_chunk(const wrapping *w, size_t at, size_t end, int64_t room)
 {
-    const qn__str s = {.data = w->s, .n = end};
-    size_t cut = qn__str_offset(&s, at, (size_t)room), hyphen = cut, other = at;
+    const qn__jinja_str s = {.data = w->s, .n = end};
+    size_t cut = qn__jinja_str_offset(&s, at, (size_t)room), hyphen = cut, other = at;
     if (!w->hyphens)
         return cut;
     while (hyphen > at && w->s[hyphen - 1] != '-')
@@ -220,15 +227,15 @@ static size_t cut_chunk(const wrapping *w, size_t at, size_t end, int64_t room)
 }
 
 /* Appends a paragraph's lines with `newline` between them. */
-static bool wrap_paragraph(qn__builder *b, const qn__str *s, const wrapping *w,
-                           const qn__str *newline)
+static bool wrap_paragraph(qn__jinja_builder *b, const qn__jinja_str *s, const wrapping *w,
+                           const qn__jinja_str *newline)
 {
     size_t at = w->begin, end = chunk_end(w, at);
     int64_t length = 0; /* of the chunk s[at..end) */
     bool lines = false;
-#define MEASURE() ((int64_t)qn__length_of(&(qn__str){.data = w->s + at, .n = end - at}))
+#define MEASURE() ((int64_t)qn__jinja_length_of(&(qn__jinja_str){.data = w->s + at, .n = end - at}))
     length = MEASURE();
-    while (at < w->end && qn__run_spend(b->run, 1 + ((end - at) >> 3))) {
+    while (at < w->end && qn__jinja_run_spend(b->run, 1 + ((end - at) >> 3))) {
         if (lines && is_blank(w, at, end)) {
             at = end;
             end = chunk_end(w, at);
@@ -236,7 +243,7 @@ static bool wrap_paragraph(qn__builder *b, const qn__str *s, const wrapping *w,
         }
         size_t line = at, last = at;
         int64_t used = 0;
-        while (at < w->end && used + length <= w->width && qn__run_spend(b->run, 1)) {
+        while (at < w->end && used + length <= w->width && qn__jinja_run_spend(b->run, 1)) {
             last = at;
             used += length;
             at = end;
@@ -247,7 +254,8 @@ static bool wrap_paragraph(qn__builder *b, const qn__str *s, const wrapping *w,
         if (too_long && w->break_words) {
             last = at;
             at = cut_chunk(w, at, end, w->width - used);
-            length -= (int64_t)qn__length_of(&(qn__str){.data = w->s + last, .n = at - last});
+            length -=
+                (int64_t)qn__jinja_length_of(&(qn__jinja_str){.data = w->s + last, .n = at - last});
         } else if (too_long && at == line) {
             last = at;
             at = end;
@@ -256,9 +264,9 @@ static bool wrap_paragraph(qn__builder *b, const qn__str *s, const wrapping *w,
         }
         size_t line_end = is_blank(w, last, at) ? last : at;
         if (line_end > line) {
-            if (lines && !qn__build_str(b, newline, 0, newline->n))
+            if (lines && !qn__jinja_build_str(b, newline, 0, newline->n))
                 return false;
-            qn__build_str(b, s, line, line_end);
+            qn__jinja_build_str(b, s, line, line_end);
             lines = true;
         }
     }
@@ -266,42 +274,46 @@ static bool wrap_paragraph(qn__builder *b, const qn__str *s, const wrapping *w,
     return !b->run->failed;
 }
 
-static qn__value filter_wordwrap(qn__run *r, qn__value v, const qn__call *call)
+static qn__jinja_value filter_wordwrap(qn__jinja_run *r, qn__jinja_value v,
+                                       const qn__jinja_call *call)
 {
     static const char *const names[] = {"width", "break_long_words", "wrapstring",
                                         "break_on_hyphens"};
-    static const qn__str line_feed = {.data = "\n", .n = 1};
-    qn__value a[4];
+    static const qn__jinja_str line_feed = {.data = "\n", .n = 1};
+    qn__jinja_value a[4];
     wrapping w = {.width = 79};
-    if (!qn__bind(r, call, names, 4, a) || v.kind == QN__V_UNDEFINED)
-        return qn__refuse_undefined(r, v);
-    if (v.kind != QN__V_STRING || (a[0].kind > QN__V_ABSENT && !qn__as_int(a[0], &w.width)) ||
-        (a[2].kind > QN__V_NONE && a[2].kind != QN__V_STRING))
-        return qn__run_fail(r, "wordwrap takes a string, a width, a boolean, a string, a boolean");
+    if (!qn__jinja_bind(r, call, names, 4, a) || v.kind == QN__JINJA_UNDEFINED)
+        return qn__jinja_refuse_undefined(r, v);
+    if (v.kind != QN__JINJA_STRING ||
+        (a[0].kind > QN__JINJA_ABSENT && !qn__jinja_as_int(a[0], &w.width)) ||
+        (a[2].kind > QN__JINJA_NONE && a[2].kind != QN__JINJA_STRING))
+        return qn__jinja_run_fail(
+            r, "wordwrap takes a string, a width, a boolean, a string, a boolean");
     if (w.width <= 0)
-        return qn__run_fail(r, "invalid width %lld (must be > 0)", (long long)w.width);
-    w.break_words = a[1].kind == QN__V_ABSENT || qn__truth(a[1]);
-    w.hyphens = a[3].kind == QN__V_ABSENT || qn__truth(a[3]);
-    const qn__str *newline = a[2].kind == QN__V_STRING ? a[2].s : &line_feed;
-    qn__builder b;
-    qn__builder_begin(&b, r);
+        return qn__jinja_run_fail(r, "invalid width %lld (must be > 0)", (long long)w.width);
+    w.break_words = a[1].kind == QN__JINJA_ABSENT || qn__jinja_truth(a[1]);
+    w.hyphens = a[3].kind == QN__JINJA_ABSENT || qn__jinja_truth(a[3]);
+    const qn__jinja_str *newline = a[2].kind == QN__JINJA_STRING ? a[2].s : &line_feed;
+    qn__jinja_builder b;
+    qn__jinja_builder_begin(&b, r);
     w.s = v.s->data;
-    qn__run_spend(r, v.s->n >> 2);
+    qn__jinja_run_spend(r, v.s->n >> 2);
     for (size_t at = 0, next; at < v.s->n && !r->failed; at = next) {
         w.begin = at;
-        w.end = qn__line_end(v.s, at, &next);
-        if ((at == 0 || qn__build_str(&b, newline, 0, newline->n)) && w.begin < w.end)
+        w.end = qn__jinja_line_end(v.s, at, &next);
+        if ((at == 0 || qn__jinja_build_str(&b, newline, 0, newline->n)) && w.begin < w.end)
             wrap_paragraph(&b, v.s, &w, newline);
     }
-    return qn__builder_end(&b);
+    return qn__jinja_builder_end(&b);
 }
 
-static const qn__named_function layout_filters[] = {
+static const qn__jinja_named_function layout_filters[] = {
     {"center", filter_center},       {"indent", filter_indent},     {"truncate", filter_truncate},
     {"wordcount", filter_wordcount}, {"wordwrap", filter_wordwrap},
 };
 
-const qn__named_function *qn__layout_filter_find(const qn__str *name)
+const qn__jinja_named_function *qn__jinja_layout_filter_find(const qn__jinja_str *name)
 {
-    return qn__named_find(layout_filters, sizeof layout_filters / sizeof *layout_filters, name);
+    return qn__jinja_named_find(layout_filters, sizeof layout_filters / sizeof *layout_filters,
+                                name);
 }

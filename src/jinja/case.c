@@ -3,9 +3,9 @@
  * Case in chat templates, as Python's str has it: full mappings (sharp s becomes two letters), the
  * sigma that ends a word, and what upper() and its relatives ask of a character.
  */
-#include "text/template.h"
+#include "jinja/jinja.h"
 
-#include "text/unicode.h"
+#include "base/unicode.h"
 
 static unsigned text_bits(uint32_t c)
 {
@@ -71,7 +71,7 @@ static int map_case(uint32_t c, qn__case to, uint32_t out[3])
     return 1;
 }
 
-static uint32_t char_at(const qn__str *s, size_t at, size_t *k)
+static uint32_t char_at(const qn__jinja_str *s, size_t at, size_t *k)
 {
     uint32_t c = (unsigned char)s->data[at];
     *k = 1;
@@ -82,7 +82,7 @@ static uint32_t char_at(const qn__str *s, size_t at, size_t *k)
 
 /* Whether the capital sigma at s[at] ends a word: a cased character before it, none behind it,
  * passing over those that do not count. */
-static bool is_final(const qn__str *s, size_t at)
+static bool is_final(const qn__jinja_str *s, size_t at)
 {
     enum { SIGMA_SIZE = 2 };
     unsigned bits = QN__TEXT_IGNORABLE;
@@ -105,7 +105,7 @@ static bool is_final(const qn__str *s, size_t at)
 
 /* Text in the making by single characters, appended in pieces. */
 typedef struct case_piece {
-    qn__builder b;
+    qn__jinja_builder b;
     char bytes[128];
     size_t n;
     bool is_data;
@@ -113,7 +113,7 @@ typedef struct case_piece {
 
 static void flush(case_piece *p)
 {
-    qn__build(&p->b, p->bytes, p->n, p->is_data);
+    qn__jinja_build(&p->b, p->bytes, p->n, p->is_data);
     p->n = 0;
 }
 
@@ -125,13 +125,14 @@ static void put_char(case_piece *p, uint32_t c, bool is_data)
     p->n += qn__utf8_encode(c, p->bytes + p->n);
 }
 
-qn__value qn__change_case(qn__run *r, const qn__str *s, qn__case first, qn__case rest, bool words)
+qn__jinja_value qn__jinja_change_case(qn__jinja_run *r, const qn__jinja_str *s, qn__case first,
+                                      qn__case rest, bool words)
 {
     case_piece piece = {.n = 0};
     bool inside = false;
-    qn__builder_begin(&piece.b, r);
-    if (!qn__run_spend(r, s->n >> 2))
-        return qn__failed();
+    qn__jinja_builder_begin(&piece.b, r);
+    if (!qn__jinja_run_spend(r, s->n >> 2))
+        return qn__jinja_failed();
     for (size_t i = 0, k; i < s->n && !r->failed; i += k) {
         uint32_t c = char_at(s, i, &k), mapped[3];
         qn__case to = inside ? rest : first;
@@ -139,50 +140,51 @@ qn__value qn__change_case(qn__run *r, const qn__str *s, qn__case first, qn__case
         if (c == 0x3a3 && to == QN__TO_LOWER && is_final(s, i))
             mapped[0] = 0x3c2;
         inside = words ? text_bits(c) & QN__TEXT_CASED : true;
-        bool is_data = s->n_spans > 0 && qn__str_from_data(s, i);
+        bool is_data = s->n_spans > 0 && qn__jinja_str_from_data(s, i);
         for (int j = 0; j < n; j++)
             put_char(&piece, mapped[j], is_data);
     }
     flush(&piece);
-    return qn__builder_end(&piece.b);
+    return qn__jinja_builder_end(&piece.b);
 }
 
-qn__value qn__is_case(qn__run *r, const qn__str *s, qn__case wanted)
+qn__jinja_value qn__jinja_is_case(qn__jinja_run *r, const qn__jinja_str *s, qn__case wanted)
 {
     unsigned bit = wanted == QN__TO_UPPER ? QN__TEXT_UPPER : QN__TEXT_LOWER, seen = 0;
-    if (!qn__run_spend(r, s->n >> 2))
-        return qn__failed();
+    if (!qn__jinja_run_spend(r, s->n >> 2))
+        return qn__jinja_failed();
     for (size_t i = 0, k; i < s->n && !(seen & QN__TEXT_CASED & ~bit); i += k)
         seen |= text_bits(char_at(s, i, &k));
-    return qn__bool((seen & QN__TEXT_CASED) == bit);
+    return qn__jinja_bool((seen & QN__TEXT_CASED) == bit);
 }
 
-qn__value qn__is_title(qn__run *r, const qn__str *s)
+qn__jinja_value qn__jinja_is_title(qn__jinja_run *r, const qn__jinja_str *s)
 {
     bool inside = false, any = false;
-    if (!qn__run_spend(r, s->n >> 2))
-        return qn__failed();
+    if (!qn__jinja_run_spend(r, s->n >> 2))
+        return qn__jinja_failed();
     for (size_t i = 0, k; i < s->n; i += k) {
         unsigned bits = text_bits(char_at(s, i, &k));
         bool begins = bits & (QN__TEXT_UPPER | QN__TEXT_TITLE);
         if (inside ? begins : bits & QN__TEXT_LOWER)
-            return qn__bool(false);
+            return qn__jinja_bool(false);
         inside = bits & QN__TEXT_CASED;
         any = any || inside;
     }
-    return qn__bool(any);
+    return qn__jinja_bool(any);
 }
 
-qn__value qn__has_text_bits(qn__run *r, const qn__str *s, unsigned classes, unsigned bits)
+qn__jinja_value qn__jinja_has_text_bits(qn__jinja_run *r, const qn__jinja_str *s, unsigned classes,
+                                        unsigned bits)
 {
     bool all = s->n > 0;
-    if (!qn__run_spend(r, s->n >> 2))
-        return qn__failed();
+    if (!qn__jinja_run_spend(r, s->n >> 2))
+        return qn__jinja_failed();
     for (size_t i = 0, k; all && i < s->n; i += k) {
         unsigned class = qn__class_at(s->data, s->n, i, &k);
         uint32_t c = (unsigned char)s->data[i];
         bool separator = (classes & QN__SPACE) && c >= 0x1c && c <= 0x1f; /* white in Python */
         all = (class & classes) || separator || (bits && (text_bits(char_at(s, i, &k)) & bits));
     }
-    return qn__bool(all);
+    return qn__jinja_bool(all);
 }

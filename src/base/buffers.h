@@ -2,8 +2,8 @@
  *
  * Appending to the growing buffers of quern/text.h. Growth doubles.
  */
-#ifndef QN_TEXT_BUFFERS_H
-#define QN_TEXT_BUFFERS_H
+#ifndef QN_BASE_BUFFERS_H
+#define QN_BASE_BUFFERS_H
 
 #include "quern/text.h"
 

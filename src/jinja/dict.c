@@ -3,30 +3,30 @@
  * Dictionaries of chat templates: in order of insertion, with a hash table once there are many
  * entries. Numbers that are equal are one key, as in Python: 1, 1.0 and True.
  */
-#include "text/template.h"
+#include "jinja/jinja.h"
 
 #include "base/hash.h"
 
-static bool hash_key(qn__run *r, qn__value key, uint64_t *hash)
+static bool hash_key(qn__jinja_run *r, qn__jinja_value key, uint64_t *hash)
 {
     double f = 0;
     switch (key.kind) {
-    case QN__V_STRING:
+    case QN__JINJA_STRING:
         *hash = qn__hash_bytes(key.s->data, key.s->n, r->seed);
-        return qn__run_spend(r, key.s->n >> 6);
-    case QN__V_BOOL:
-    case QN__V_INT:
-    case QN__V_FLOAT:
-        qn__as_double(key, &f);
+        return qn__jinja_run_spend(r, key.s->n >> 6);
+    case QN__JINJA_BOOL:
+    case QN__JINJA_INT:
+    case QN__JINJA_FLOAT:
+        qn__jinja_as_double(key, &f);
         f = f == 0 ? 0 : f;
         *hash = qn__hash_bytes(&f, sizeof f, r->seed);
         return true;
-    case QN__V_NONE: *hash = r->seed; return true;
-    case QN__V_TUPLE: {
+    case QN__JINJA_NONE: *hash = r->seed; return true;
+    case QN__JINJA_TUPLE: {
         int depth = r->depth;
-        bool ok = qn__run_enter(r);
+        bool ok = qn__jinja_run_enter(r);
         *hash = r->seed ^ key.seq->n;
-        ok = ok && qn__run_spend(r, key.seq->n);
+        ok = ok && qn__jinja_run_spend(r, key.seq->n);
         for (size_t i = 0; ok && i < key.seq->n; i++) {
             uint64_t one;
             ok = hash_key(r, key.seq->items[i], &one);
@@ -35,94 +35,100 @@ static bool hash_key(qn__run *r, qn__value key, uint64_t *hash)
         r->depth = depth;
         return ok;
     }
-    case QN__V_LIST:
-    case QN__V_DICT: qn__run_fail(r, "unhashable type: '%s'", qn__type_name(key)); return false;
+    case QN__JINJA_LIST:
+    case QN__JINJA_DICT:
+        qn__jinja_run_fail(r, "unhashable type: '%s'", qn__jinja_type_name(key));
+        return false;
     default:
-        qn__refuse_undefined(r, key);
+        qn__jinja_refuse_undefined(r, key);
         *hash = (uint64_t)(uintptr_t)key.seq;
         return !r->failed;
     }
 }
 
-qn__dict *qn__dict_new(qn__run *r, size_t capacity)
+qn__jinja_dict *qn__jinja_dict_new(qn__jinja_run *r, size_t capacity)
 {
-    qn__dict *dict = qn__run_alloc(r, sizeof *dict);
+    qn__jinja_dict *dict = qn__jinja_run_alloc(r, sizeof *dict);
     if (!dict)
         return NULL;
-    *dict = (qn__dict){.capacity = capacity};
-    if (capacity && !(dict->entries = qn__run_alloc(r, capacity * sizeof *dict->entries)))
+    *dict = (qn__jinja_dict){.capacity = capacity};
+    if (capacity && !(dict->entries = qn__jinja_run_alloc(r, capacity * sizeof *dict->entries)))
         return NULL;
     return dict;
 }
 
-qn__value qn__dict_value(qn__dict *dict)
+qn__jinja_value qn__jinja_dict_value(qn__jinja_dict *dict)
 {
-    return dict ? (qn__value){.kind = QN__V_DICT, .dict = dict} : qn__failed();
+    return dict ? (qn__jinja_value){.kind = QN__JINJA_DICT, .dict = dict} : qn__jinja_failed();
 }
 
 enum { UNHASHED = 8 };
 
 /* The entry with `key`, else NULL and in *slot where it would go (when there is a table). */
-static qn__entry *dict_probe(qn__run *r, const qn__dict *dict, qn__value key, size_t *slot)
+static qn__jinja_entry *dict_probe(qn__jinja_run *r, const qn__jinja_dict *dict,
+                                   qn__jinja_value key, size_t *slot)
 {
     uint64_t hash;
     if (!hash_key(r, key, &hash))
         return NULL;
     if (!dict->slots) {
         for (size_t i = 0; i < dict->n; i++)
-            if (qn__equal(r, dict->entries[i].key, key))
+            if (qn__jinja_equal(r, dict->entries[i].key, key))
                 return &dict->entries[i];
         return NULL;
     }
     size_t i = hash & (dict->n_slots - 1);
     for (; dict->slots[i]; i = (i + 1) & (dict->n_slots - 1))
-        if (qn__equal(r, dict->entries[dict->slots[i] - 1].key, key))
+        if (qn__jinja_equal(r, dict->entries[dict->slots[i] - 1].key, key))
             return &dict->entries[dict->slots[i] - 1];
     *slot = i;
     return NULL;
 }
 
-qn__entry *qn__dict_find(qn__run *r, const qn__dict *dict, qn__value key)
+qn__jinja_entry *qn__jinja_dict_find(qn__jinja_run *r, const qn__jinja_dict *dict,
+                                     qn__jinja_value key)
 {
     size_t slot;
     return dict_probe(r, dict, key, &slot);
 }
 
-qn__entry *qn__dict_find_str(qn__run *r, const qn__dict *dict, const qn__str *key)
+qn__jinja_entry *qn__jinja_dict_find_str(qn__jinja_run *r, const qn__jinja_dict *dict,
+                                         const qn__jinja_str *key)
 {
-    return qn__dict_find(r, dict, qn__str_value(key));
+    return qn__jinja_dict_find(r, dict, qn__jinja_str_value(key));
 }
 
-uint64_t qn__dict_hash(const qn__run *r, const qn__str *key)
+uint64_t qn__jinja_dict_hash(const qn__jinja_run *r, const qn__jinja_str *key)
 {
     return qn__hash_bytes(key->data, key->n, r->seed);
 }
 
-qn__entry *qn__dict_find_hashed(const qn__dict *dict, const qn__str *key, uint64_t hash)
+qn__jinja_entry *qn__jinja_dict_find_hashed(const qn__jinja_dict *dict, const qn__jinja_str *key,
+                                            uint64_t hash)
 {
     if (!dict->slots) {
         for (size_t i = 0; i < dict->n; i++)
-            if (qn__str_same(dict->entries[i].key.s, key))
+            if (qn__jinja_str_same(dict->entries[i].key.s, key))
                 return &dict->entries[i];
         return NULL;
     }
     for (size_t i = hash & (dict->n_slots - 1); dict->slots[i]; i = (i + 1) & (dict->n_slots - 1))
-        if (qn__str_same(dict->entries[dict->slots[i] - 1].key.s, key))
+        if (qn__jinja_str_same(dict->entries[dict->slots[i] - 1].key.s, key))
             return &dict->entries[dict->slots[i] - 1];
     return NULL;
 }
 
-void qn__dict_empty(qn__dict *dict)
+void qn__jinja_dict_empty(qn__jinja_dict *dict)
 {
     if (dict->slots)
         memset(dict->slots, 0, dict->n_slots * sizeof *dict->slots);
     dict->n = 0;
 }
 
-static bool dict_grow(qn__run *r, qn__dict *dict)
+static bool dict_grow(qn__jinja_run *r, qn__jinja_dict *dict)
 {
     size_t wanted = dict->capacity ? dict->capacity * 2 : UNHASHED;
-    qn__entry *entries = qn__run_alloc(r, wanted * sizeof *entries);
+    qn__jinja_entry *entries = qn__jinja_run_alloc(r, wanted * sizeof *entries);
     if (!entries || wanted > UINT32_MAX / 4)
         return false;
     if (dict->n)
@@ -133,12 +139,12 @@ static bool dict_grow(qn__run *r, qn__dict *dict)
 }
 
 /* Makes the hash table anew, for twice the entries there are. */
-static bool dict_rehash(qn__run *r, qn__dict *dict)
+static bool dict_rehash(qn__jinja_run *r, qn__jinja_dict *dict)
 {
     size_t n = 32;
     while (n < dict->n * 4)
         n *= 2;
-    dict->slots = qn__run_alloc(r, n * sizeof *dict->slots);
+    dict->slots = qn__jinja_run_alloc(r, n * sizeof *dict->slots);
     dict->n_slots = n;
     if (!dict->slots)
         return false;
@@ -155,19 +161,20 @@ static bool dict_rehash(qn__run *r, qn__dict *dict)
     return true;
 }
 
-bool qn__dict_set(qn__run *r, qn__dict *dict, qn__value key, qn__value value)
+bool qn__jinja_dict_set(qn__jinja_run *r, qn__jinja_dict *dict, qn__jinja_value key,
+                        qn__jinja_value value)
 {
     size_t slot = 0;
-    if (r->failed || value.kind == QN__V_FAILED || !qn__run_spend(r, 1))
+    if (r->failed || value.kind == QN__JINJA_FAILED || !qn__jinja_run_spend(r, 1))
         return false;
-    qn__entry *old = dict_probe(r, dict, key, &slot);
+    qn__jinja_entry *old = dict_probe(r, dict, key, &slot);
     if (old)
         old->value = value;
     if (old || r->failed)
         return !r->failed;
     if (dict->n == dict->capacity && !dict_grow(r, dict))
         return false;
-    dict->entries[dict->n++] = (qn__entry){key, value};
+    dict->entries[dict->n++] = (qn__jinja_entry){key, value};
     if (dict->slots)
         dict->slots[slot] = (uint32_t)dict->n;
     if (dict->slots ? dict->n * 2 > dict->n_slots : dict->n > UNHASHED)

@@ -2,7 +2,7 @@
  *
  * The growing buffers; see buffers.h.
  */
-#include "text/buffers.h"
+#include "base/buffers.h"
 
 #include "base/checked.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chat templates: opening one from its source, and rendering it; see template.h.
+ * Chat templates: opening one from its source, and rendering it; see jinja.h.
  */
-#include "text/template.h"
+#include "jinja/jinja.h"
 
 #include "base/hash.h"
 #include "base/sized.h"
 #include "base/utf8.h"
-#include "text/buffers.h"
+#include "base/buffers.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -23,18 +23,18 @@ static qn_status pass_on(const qn_error *own, qn_error *err)
 static qn_status open_template(qn_template **out, const char *name, const char *source, size_t n,
                                qn_error *err)
 {
-    if (n > QN__LARGEST_TEMPLATE)
+    if (n > QN__JINJA_LARGEST_SOURCE)
         return qn__fail(err, QN_LIMIT, "%s: the template has %zu bytes, more than the limit of %d",
-                        name, n, QN__LARGEST_TEMPLATE);
+                        name, n, QN__JINJA_LARGEST_SOURCE);
     size_t valid = qn__utf8_check(source, n);
     if (valid != n)
         return qn__fail(err, QN_FORMAT, "%s: the template is not valid UTF-8 at byte %zu", name,
                         valid);
     qn_template *t = calloc(1, sizeof *t);
-    qn__parser *p = t ? calloc(1, sizeof *p) : NULL;
+    qn__jinja_parser *p = t ? calloc(1, sizeof *p) : NULL;
     if (p && (t->name = qn__arena_strndup(&t->arena, name, strlen(name)))) {
-        if (qn__lexer_begin(&p->lexer, t->name, source, n, &t->arena, err))
-            t->root = qn__parse_template(p);
+        if (qn__jinja_lexer_begin(&p->lexer, t->name, source, n, &t->arena, err))
+            t->root = qn__jinja_parse(p);
     }
     if (!t || !t->root)
         qn__fail_memory(err, "a template"); /* keeps an earlier failure */
@@ -74,10 +74,10 @@ static int64_t local_seconds(const qn_template_options *o)
 }
 
 /* The context and, over it, what is trusted. */
-static bool read_context(qn__run *r, const char *json, size_t n, const qn_template_options *o)
+static bool read_context(qn__jinja_run *r, const char *json, size_t n, const qn_template_options *o)
 {
-    qn__value v = qn__json_value(r, "the chat", json, n, true);
-    if (v.kind != QN__V_DICT) {
+    qn__jinja_value v = qn__jinja_json_value(r, "the chat", json, n, true);
+    if (v.kind != QN__JINJA_DICT) {
         if (!r->failed)
             qn__fail(r->err, QN_FORMAT, "the chat: expected a JSON object");
         return false;
@@ -85,13 +85,13 @@ static bool read_context(qn__run *r, const char *json, size_t n, const qn_templa
     r->context = v.dict;
     if (!o || !o->trusted)
         return true;
-    v = qn__json_value(r, "the template's variables", o->trusted, strlen(o->trusted), false);
-    for (size_t i = 0; v.kind == QN__V_DICT && i < v.dict->n; i++)
-        qn__dict_set(r, r->context, v.dict->entries[i].key, v.dict->entries[i].value);
+    v = qn__jinja_json_value(r, "the template's variables", o->trusted, strlen(o->trusted), false);
+    for (size_t i = 0; v.kind == QN__JINJA_DICT && i < v.dict->n; i++)
+        qn__jinja_dict_set(r, r->context, v.dict->entries[i].key, v.dict->entries[i].value);
     return !r->failed;
 }
 
-static bool give_out(qn__run *r, const qn__builder *b, qn_text *out, qn_spans *data)
+static bool give_out(qn__jinja_run *r, const qn__jinja_builder *b, qn_text *out, qn_spans *data)
 {
     size_t before = out->n;
     if (!qn__text_append(out, b->data ? b->data : "", b->n)) {
@@ -120,7 +120,7 @@ qn_status qn_template_render(const qn_template *t, const char *json, size_t n,
     qn_template_options given, *o = &given;
     if (qn__sized_in(&given, sizeof given, options, "qn_template_options", &own) != QN_OK)
         return pass_on(&own, err);
-    qn__run r = {
+    qn__jinja_run r = {
         .source = t,
         .err = &own,
         .line = 1,
@@ -130,14 +130,14 @@ qn_status qn_template_render(const qn_template *t, const char *json, size_t n,
         .drop_nulls = o && o->drop_nulls,
         .now = local_seconds(o),
         .seed = qn__hash_seed(),
-        .input = {.kind = QN__V_NONE},
+        .input = {.kind = QN__JINJA_NONE},
     };
-    qn__builder text;
-    qn__scope scope = {0};
-    qn__builder_begin(&text, &r);
+    qn__jinja_builder text;
+    qn__jinja_scope scope = {0};
+    qn__jinja_builder_begin(&text, &r);
     r.out = &text;
     r.scope = &scope;
-    if (read_context(&r, json, n, o) && qn__exec(&r, t->root))
+    if (read_context(&r, json, n, o) && qn__jinja_exec(&r, t->root))
         give_out(&r, &text, out, data);
     else
         qn__fail_memory(&own, "a chat"); /* keeps an earlier failure */

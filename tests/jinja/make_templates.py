@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/text/templates.jsonl: small templates, one a feature, with what Jinja2 gives in the environment of
+"""Writes tests/jinja/templates.jsonl: small templates, one a feature, with what Jinja2 gives in the environment of
 transformers (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, its tojson), frozen at
 2024-07-26 12:34:56. Needs Jinja2 3.1.6."""
 import datetime
