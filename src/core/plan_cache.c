@@ -17,7 +17,7 @@ void qn__plan_cache_begin(qn__plan_cache *cache)
 }
 
 /* What a plan and the binding it keeps take. */
-static size_t bytes_of(const qn__plan *plan)
+static size_t plan_bytes(const qn__plan *plan)
 {
     return plan->arena.total + (plan->newest ? plan->newest->bytes : 0);
 }
@@ -30,7 +30,7 @@ static void unlink_plan(qn__plan_cache *cache, qn__plan *plan)
     *p = plan->next_in_bucket;
     *(plan->newer ? &plan->newer->older : &cache->newest) = plan->older;
     *(plan->older ? &plan->older->newer : &cache->oldest) = plan->newer;
-    cache->bytes -= bytes_of(plan);
+    cache->bytes -= plan_bytes(plan);
 }
 
 static void push_newest(qn__plan_cache *cache, qn__plan *plan)
@@ -104,7 +104,7 @@ static void insert(qn__plan_cache *cache, qn__plan *plan)
     plan->next_in_bucket = *bucket;
     *bucket = plan;
     push_newest(cache, plan);
-    add_bytes(cache, plan, bytes_of(plan));
+    add_bytes(cache, plan, plan_bytes(plan));
 }
 
 /* The plan with a reference for the caller, made when there is none. */

@@ -2,12 +2,12 @@
  *
  * What an evaluation needs, and the key that its plan is found by.
  *
- * One walk back from the newest target marks what is reached, until nothing more is owed: an evaluation
- * costs what it evaluates, not what its scope holds. A second walk numbers it and writes two vectors. The
- * key holds structure: operations, parameters, types, edges, donations, contiguity, sizes rounded to
- * buckets; no pointers. The sizes hold the exact rest: sizes, strides, offsets and the values of constants.
- * Equal keys share a plan, equal sizes also share its binding. A view appears only as a way to look at its
- * base, so how it was spelled does not matter.
+ * One walk back from the newest target marks what is reached, until nothing more is owed: an
+ * evaluation costs what it evaluates, not what its scope holds. A second walk numbers it and writes
+ * two vectors. The key holds structure: operations, parameters, types, edges, donations,
+ * contiguity, sizes rounded to buckets; no pointers. The sizes hold the exact rest: sizes, strides,
+ * offsets and the values of constants. Equal keys share a plan, equal sizes also share its binding.
+ * A view appears only as a way to look at its base, so how it was spelled does not matter.
  */
 #include "core/device.h"
 #include "core/scope.h"
@@ -24,24 +24,25 @@ static uint64_t bucket_code(int64_t size)
     return (uint64_t)(e * 4) + (uint64_t)((size - low + step - 1) / step) - 1;
 }
 
-/* Whether a leaf's buffer may be overwritten: donated, not wanted as it is, and no one else refers to it. */
+/* Whether a leaf's buffer may be overwritten: donated, not wanted as it is, and no one else refers
+ * to it. */
 static bool nobody_else_reads(const qn_array *leaf)
 {
     if (!(leaf->flags & QN__DONATED) || leaf->flags & QN__KEPT)
         return false;
-    /* The leaf's own reference and, behind it, the retained array that nobody else holds but, where it
-     * was lent, the lender. Earlier submissions run first, so what they hold does not count. One that ends
-     * meanwhile lowers in_flight, then refs: read in the other order, they cannot hide a reference. */
+    /* The leaf's own reference and, behind it, the retained array that nobody else holds but, where
+     * it was lent, the lender. Earlier submissions run first, so what they hold does not count. One
+     * that ends meanwhile lowers in_flight, then refs: read in the other order, they cannot hide a
+     * reference. */
     int refs = atomic_load_explicit(&leaf->buffer->refs, memory_order_acquire);
     int in_flight = atomic_load_explicit(&leaf->buffer->in_flight, memory_order_acquire);
     return refs == (leaf->origin ? 2 : 1) + in_flight &&
-           (!leaf->origin ||
-            atomic_load_explicit(&leaf->origin->refs, memory_order_acquire) ==
-                (leaf->flags & QN__LENT ? 2 : 1));
+           (!leaf->origin || atomic_load_explicit(&leaf->origin->refs, memory_order_acquire) ==
+                                 (leaf->flags & QN__LENT ? 2 : 1));
 }
 
-/* Other threads release references whenever they like, so this is decided once an evaluation: key and plan
- * read the flag. */
+/* Other threads release references whenever they like, so this is decided once an evaluation: key
+ * and plan read the flag. */
 static void decide_overwriting(qn_array *leaf)
 {
     leaf->flags &= (uint8_t)~QN__MAY_OVERWRITE;
@@ -126,10 +127,9 @@ static uint32_t describe_node(const qn_array *a, uint64_t *key)
     uint64_t overwrite = leaf && (a->flags & QN__MAY_OVERWRITE) != 0;
     uint64_t donated = leaf && (a->flags & QN__DONATED) != 0;
     uint64_t n_in = leaf ? 0 : view ? 1 : a->n_in;
-    key[0] = op | (uint64_t)a->dtype << 16 | (uint64_t)a->ndim << 20 |
-             (uint64_t)a->format << 24 | n_in << 32 |
-             (uint64_t)(a->flags & (QN__CONTIGUOUS | QN__TARGET)) << 40 | overwrite << 48 |
-             donated << 49 | (uint64_t)(leaf && a->offset != 0) << 50 |
+    key[0] = op | (uint64_t)a->dtype << 16 | (uint64_t)a->ndim << 20 | (uint64_t)a->format << 24 |
+             n_in << 32 | (uint64_t)(a->flags & (QN__CONTIGUOUS | QN__TARGET)) << 40 |
+             overwrite << 48 | donated << 49 | (uint64_t)(leaf && a->offset != 0) << 50 |
              (uint64_t)(view && qn__covers(a)) << 51;
     key[1] = 0;
     for (int i = 0; i < a->ndim; i++)
@@ -142,8 +142,7 @@ static uint32_t describe_node(const qn_array *a, uint64_t *key)
         return n;
     }
     for (int i = 0; i < a->n_in; i += 2)
-        key[n++] = a->in[i]->index |
-                   (uint64_t)(i + 1 < a->n_in ? a->in[i + 1]->index : 0) << 32;
+        key[n++] = a->in[i]->index | (uint64_t)(i + 1 < a->n_in ? a->in[i + 1]->index : 0) << 32;
     uint32_t words = qn__is_number(a) ? 0 : (a->params_size + 7) / 8;
     if (words) {
         key[n + words - 1] = 0;
@@ -187,8 +186,8 @@ bool qn__live_collect(qn_scope *s, qn_array *const *targets, int n, qn__live *li
             decide_overwriting(a);
         uint32_t most = WORDS_PER_NODE + (a->n_in + 1u) / 2 + (a->params_size + 7u) / 8;
         if (!reserve((void **)&live->key, &live->key_room, live->n_key + most, 8) ||
-            !reserve((void **)&live->sizes, &live->size_room,
-                     live->n_sizes + 2 * QN_MAX_NDIM + 2, 8))
+            !reserve((void **)&live->sizes, &live->size_room, live->n_sizes + 2 * QN_MAX_NDIM + 2,
+                     8))
             return qn__scope_fail(s, QN_MEMORY, "out of memory while planning"), false;
         uint64_t *key = live->key + live->n_key;
         uint32_t words = describe_node(a, key);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where intermediate values lie in the workspace: first fit, in the order of the steps. The plan knows when
- * each value is written first and read last, a binding how large it is, so nothing is larger than it must be.
+ * Where intermediate values lie in the workspace: first fit, in the order of the steps. The plan
+ * knows when each value is written first and read last, a binding how large it is, so nothing is
+ * larger than it must be.
  *
- * What is free below the top is a list of holes, ordered by place; neighbours are one hole. A value's bytes
- * come free once the last step that touches it has run, so a step's output never lies over its inputs.
+ * What is free below the top is a list of holes, ordered by place; neighbours are one hole. A
+ * value's bytes come free once the last step that touches it has run, so a step's output never lies
+ * over its inputs.
  */
 #include "core/dtype.h"
 #include "core/scope.h"
@@ -82,7 +84,7 @@ static void give_room(layout *l, size_t offset, size_t bytes)
     }
 }
 
-static size_t bytes_of(const qn_array *a)
+static size_t aligned_bytes(const qn_array *a)
 {
     return (qn__storage_bytes(a) + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
 }
@@ -100,8 +102,9 @@ bool qn__plan_layout(const qn__plan *plan, const qn__live *live, size_t *offsets
 {
     enum { UNPLACED = 1 }; /* no offset is odd */
     layout l = {.holes = malloc(((size_t)plan->n_steps + 1) * sizeof *l.holes)};
-    uint32_t *dying = malloc(((size_t)plan->n_steps + 1) * sizeof *dying); /* by last step: a value, or NOBODY */
-    uint32_t *next = malloc(((size_t)live->n + 1) * sizeof *next);         /* ... and others of that step */
+    uint32_t *dying =
+        malloc(((size_t)plan->n_steps + 1) * sizeof *dying); /* by last step: a value, or NOBODY */
+    uint32_t *next = malloc(((size_t)live->n + 1) * sizeof *next); /* ... and others of that step */
     bool ok = l.holes && dying && next;
     for (uint32_t i = 0; ok && i < live->n; i++)
         offsets[i] = UNPLACED;
@@ -111,12 +114,12 @@ bool qn__plan_layout(const qn__plan *plan, const qn__live *live, size_t *offsets
         uint32_t node = written_by(plan, &plan->steps[i]);
         if (node != NOBODY && offsets[node] == UNPLACED) {
             uint32_t last = plan->storage[node].slot;
-            offsets[node] = take_room(&l, bytes_of(live->node[node]));
+            offsets[node] = take_room(&l, aligned_bytes(live->node[node]));
             next[node] = dying[last];
             dying[last] = node;
         }
         for (node = dying[i]; node != NOBODY; node = next[node])
-            give_room(&l, offsets[node], bytes_of(live->node[node]));
+            give_room(&l, offsets[node], aligned_bytes(live->node[node]));
     }
     *total = l.most;
     free(l.holes);

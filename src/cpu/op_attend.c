@@ -146,7 +146,8 @@ static void run_write(const qn__cpu_job *job, const qn__cpu_part *part)
 {
     const qn__operand *rows = &job->call->operand[1], *y = &job->call->operand[3];
     int64_t heads = rows->shape[1], n = rows->shape[2];
-    int64_t capacity = job->call->op == QN__OP_WRITE_KEYS ? y->shape[2] * QN__KEY_GROUP : y->shape[2];
+    int64_t capacity =
+        job->call->op == QN__OP_WRITE_KEYS ? y->shape[2] * QN__KEY_GROUP : y->shape[2];
     int64_t pinned = ((const qn__write_params *)job->call->params)->pinned,
             ring = capacity - pinned;
     for (int64_t i = part->begin; i < part->end; i++) {

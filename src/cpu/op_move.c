@@ -6,7 +6,7 @@
 #include "cpu/cpu.h"
 #include "quant/format.h"
 
-static bool accepts_plain(const qn_array *node)
+static bool accepts_plain_move(const qn_array *node)
 {
     for (int i = 0; i < node->n_in; i++)
         if (node->in[i]->format)
@@ -52,7 +52,7 @@ static void run_arange(const qn__cpu_job *job, const qn__cpu_part *part)
         qn__element_from_i64(part->at[0] + (size_t)i * size, (qn_dtype)y->dtype, i);
 }
 
-const qn__cpu_routine qn__cpu_arange_routine = {QN__OP_ARANGE, .accepts = accepts_plain,
+const qn__cpu_routine qn__cpu_arange_routine = {QN__OP_ARANGE, .accepts = accepts_plain_move,
                                                 .prepare = prepare_elements, .run = run_arange};
 
 /* ---- concatenate: a unit is one input
@@ -85,9 +85,9 @@ static void run_concatenate(const qn__cpu_job *job, const qn__cpu_part *part)
     }
 }
 
-const qn__cpu_routine qn__cpu_concatenate_routine = {QN__OP_CONCATENATE, .accepts = accepts_plain,
-                                                     .prepare = prepare_concatenate,
-                                                     .run = run_concatenate};
+const qn__cpu_routine qn__cpu_concatenate_routine = {
+    QN__OP_CONCATENATE, .accepts = accepts_plain_move, .prepare = prepare_concatenate,
+    .run = run_concatenate};
 
 /* ---- take: a unit is one row of the result
  * ------------------------------------------------------------------ */
@@ -153,7 +153,7 @@ static void run_take_along_last(const qn__cpu_job *job, const qn__cpu_part *part
 }
 
 const qn__cpu_routine qn__cpu_take_along_last_routine = {
-    QN__OP_TAKE_ALONG_LAST, .accepts = accepts_plain, .prepare = prepare_elements,
+    QN__OP_TAKE_ALONG_LAST, .accepts = accepts_plain_move, .prepare = prepare_elements,
     .run = run_take_along_last};
 
 /* ---- updates in place: the output holds the old values already
@@ -179,9 +179,9 @@ static void run_slice_update(const qn__cpu_job *job, const qn__cpu_part *part)
                  part->end);
 }
 
-const qn__cpu_routine qn__cpu_slice_update_routine = {QN__OP_SLICE_UPDATE, .accepts = accepts_plain,
-                                                      .prepare = prepare_slice_update,
-                                                      .run = run_slice_update};
+const qn__cpu_routine qn__cpu_slice_update_routine = {
+    QN__OP_SLICE_UPDATE, .accepts = accepts_plain_move, .prepare = prepare_slice_update,
+    .run = run_slice_update};
 
 /* ---- blocks at a place that is data
  * --------------------------------------------------------------------------- */
@@ -207,7 +207,7 @@ static void run_slice_at(const qn__cpu_job *job, const qn__cpu_part *part)
                  part->at[2], part->begin, part->end);
 }
 
-const qn__cpu_routine qn__cpu_slice_at_routine = {QN__OP_SLICE_AT, .accepts = accepts_plain,
+const qn__cpu_routine qn__cpu_slice_at_routine = {QN__OP_SLICE_AT, .accepts = accepts_plain_move,
                                                   .prepare = prepare_elements, .run = run_slice_at};
 
 static void run_slice_update_at(const qn__cpu_job *job, const qn__cpu_part *part)
@@ -222,5 +222,5 @@ static void run_slice_update_at(const qn__cpu_job *job, const qn__cpu_part *part
 }
 
 const qn__cpu_routine qn__cpu_slice_update_at_routine = {
-    QN__OP_SLICE_UPDATE_AT, .accepts = accepts_plain, .prepare = prepare_slice_update,
+    QN__OP_SLICE_UPDATE_AT, .accepts = accepts_plain_move, .prepare = prepare_slice_update,
     .run = run_slice_update_at};

@@ -6,7 +6,7 @@
 #include "core/dtype.h"
 #include "cpu/cpu.h"
 
-static bool accepts_plain(const qn_array *node)
+static bool accepts_plain_scan(const qn_array *node)
 {
     return !node->in[0]->format;
 }
@@ -78,9 +78,9 @@ static void run_cumulate(const qn__cpu_job *job, const qn__cpu_part *part)
                      part->at[1] + (size_t)r * row, n);
 }
 
-const qn__cpu_routine qn__cpu_cumsum_routine = {QN__OP_CUMSUM, .accepts = accepts_plain,
+const qn__cpu_routine qn__cpu_cumsum_routine = {QN__OP_CUMSUM, .accepts = accepts_plain_scan,
                                                 .prepare = prepare_cumulate, .run = run_cumulate};
-const qn__cpu_routine qn__cpu_cumulate_routine = {QN__OP_CUMULATE, .accepts = accepts_plain,
+const qn__cpu_routine qn__cpu_cumulate_routine = {QN__OP_CUMULATE, .accepts = accepts_plain_scan,
                                                   .prepare = prepare_cumulate, .run = run_cumulate};
 
 /* ---- argsort: keys that order as unsigned numbers do, then a radix sort by bytes, which is stable
@@ -177,5 +177,5 @@ static void run_argsort(const qn__cpu_job *job, const qn__cpu_part *part)
     }
 }
 
-const qn__cpu_routine qn__cpu_argsort_routine = {QN__OP_ARGSORT, .accepts = accepts_plain,
+const qn__cpu_routine qn__cpu_argsort_routine = {QN__OP_ARGSORT, .accepts = accepts_plain_scan,
                                                  .prepare = prepare_argsort, .run = run_argsort};

@@ -6,7 +6,7 @@
 #include "core/dtype.h"
 #include "cpu/cpu.h"
 
-static bool accepts_plain(const qn_array *node)
+static bool accepts_plain_scatter(const qn_array *node)
 {
     return !node->in[0]->format && !node->in[2]->format;
 }
@@ -103,8 +103,8 @@ static void run_scatter(const qn__cpu_job *job, const qn__cpu_part *part)
     scatter(job, part, apply[((const qn__scatter_params *)job->call->params)->mode]);
 }
 
-const qn__cpu_routine qn__cpu_scatter_add_routine = {QN__OP_SCATTER_ADD, .accepts = accepts_plain,
-                                                     .prepare = prepare_scatter,
-                                                     .run = run_scatter_add};
-const qn__cpu_routine qn__cpu_scatter_routine = {QN__OP_SCATTER, .accepts = accepts_plain,
+const qn__cpu_routine qn__cpu_scatter_add_routine = {
+    QN__OP_SCATTER_ADD, .accepts = accepts_plain_scatter, .prepare = prepare_scatter,
+    .run = run_scatter_add};
+const qn__cpu_routine qn__cpu_scatter_routine = {QN__OP_SCATTER, .accepts = accepts_plain_scatter,
                                                  .prepare = prepare_scatter, .run = run_scatter};

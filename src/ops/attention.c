@@ -11,9 +11,8 @@
 static bool shapes_fit(const qn_array *q, const qn_array *k, const qn_array *v)
 {
     return q->ndim == 4 && k->ndim == 4 && v->ndim == 4 && q->shape[3] == k->shape[3] &&
-           q->shape[0] == k->shape[0] && q->shape[0] == v->shape[0] &&
-           k->shape[1] == v->shape[1] && k->shape[2] == v->shape[2] && k->shape[1] > 0 &&
-           q->shape[1] % k->shape[1] == 0;
+           q->shape[0] == k->shape[0] && q->shape[0] == v->shape[0] && k->shape[1] == v->shape[1] &&
+           k->shape[2] == v->shape[2] && k->shape[1] > 0 && q->shape[1] % k->shape[1] == 0;
 }
 
 /* The parameters of options, with the default scale. */
@@ -54,8 +53,8 @@ qn_array *qn_attention(qn_scope *s, qn_array *q, qn_array *k, qn_array *v,
     if (s->error.code != QN_OK)
         return qn__poison(s);
     int64_t shape[] = {q->shape[0], q->shape[1], q->shape[2], v->shape[3]};
-    qn_array *y = qn__record(s, QN__OP_ATTENTION, compute, 4, shape, 3 + params.has_mask, in,
-                             &params);
+    qn_array *y =
+        qn__record(s, QN__OP_ATTENTION, compute, 4, shape, 3 + params.has_mask, in, &params);
     return qn_cast(s, y, type);
 }
 
@@ -96,8 +95,7 @@ static qn_array *decompose_attention(qn_scope *s, const qn_array *node)
     int64_t b = q->shape[0], h = q->shape[1], l = q->shape[2], g = k->shape[1];
     q = qn_reshape(s, qn_multiply(s, q, qn__scalar_like(s, q, p->scale)), 5,
                    (const int64_t[]){b, g, h / g, l, q->shape[3]});
-    qn_array *scores =
-        qn_matmul(s, q, qn_swap_axes(s, qn_expand_dims(s, k, 2), -1, -2));
+    qn_array *scores = qn_matmul(s, q, qn_swap_axes(s, qn_expand_dims(s, k, 2), -1, -2));
     if (qn__is_poison(s, scores))
         return scores;
     if (p->softcap > 0) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention over a cache: writing keys and values in place, attending to them. Keys are stored
- * transposed in blocks of 16, [B, G, S/16, D, 16], so that a kernel computes 16 scores at once in one
- * order for prefill and for decode. Position p lies in slot p mod S: a cache whose queries have a window
- * of at most S - L + 1 positions is a ring (S then a multiple of 64), others must hold every position. A ring
- * whose queries see the first keys, too, begins behind the slots of the first QN__PINNED positions.
- * For inference: no derivatives.
+ * transposed in blocks of 16, [B, G, S/16, D, 16], so that a kernel computes 16 scores at once in
+ * one order for prefill and for decode. Position p lies in slot p mod S: a cache whose queries have
+ * a window of at most S - L + 1 positions is a ring (S then a multiple of 64), others must hold
+ * every position. A ring whose queries see the first keys, too, begins behind the slots of the
+ * first QN__PINNED positions. For inference: no derivatives.
  */
 #include "ops/ops.h"
 
@@ -31,7 +31,8 @@ static qn_array *write_cache(qn_scope *s, qn__op_id op, qn_array *cache, qn_arra
         rows->shape[1] != cache->shape[1] || rows->shape[3] != cache->shape[d_axis] ||
         !offset_fits(offset, rows->shape[0]))
         return qn__op_fail(s, name, cache, rows, "the rows do not fit the cache");
-    qn_array *in[] = {cache, qn_cast(s, rows, QN_F32), qn_contiguous(s, qn_cast(s, offset, QN_I32))};
+    qn_array *in[] = {cache, qn_cast(s, rows, QN_F32),
+                      qn_contiguous(s, qn_cast(s, offset, QN_I32))};
     if (s->error.code != QN_OK)
         return qn__poison(s);
     qn__write_params params = {pin ? QN__PINNED : 0};
@@ -62,8 +63,8 @@ qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values,
         keys->shape[2] * QN__KEY_GROUP != values->shape[2] || !offset_fits(offset, q->shape[0]))
         return qn__op_fail(s, "attend", q, keys, "the query does not fit the cache");
     qn__attention_params params = {.keep = keep};
-    params.scale = options && options->scale != 0 ? options->scale
-                                                  : (float)(1 / sqrt((double)q->shape[3]));
+    params.scale =
+        options && options->scale != 0 ? options->scale : (float)(1 / sqrt((double)q->shape[3]));
     params.softcap = options ? options->softcap : 0;
     params.window = options ? options->window : 0;
     params.causal = 1;
@@ -76,9 +77,13 @@ qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values,
     return qn__record_strided(s, QN__OP_ATTEND, QN_F32, 4, shape, stride, 4, in, &params);
 }
 
-const qn__op_def qn__write_keys_op = {
-    .name = "write_keys", .class = QN__KERNEL, .params_size = sizeof(qn__write_params), .in_place = true};
-const qn__op_def qn__write_values_op = {
-    .name = "write_values", .class = QN__KERNEL, .params_size = sizeof(qn__write_params), .in_place = true};
+const qn__op_def qn__write_keys_op = {.name = "write_keys",
+                                      .class = QN__KERNEL,
+                                      .params_size = sizeof(qn__write_params),
+                                      .in_place = true};
+const qn__op_def qn__write_values_op = {.name = "write_values",
+                                        .class = QN__KERNEL,
+                                        .params_size = sizeof(qn__write_params),
+                                        .in_place = true};
 const qn__op_def qn__attend_op = {
     .name = "attend", .class = QN__KERNEL, .params_size = sizeof(qn__attention_params)};

@@ -66,8 +66,7 @@ static qn_array *jvp_concatenate(qn_scope *s, const qn_array *node, qn_array *co
         return qn__poison(s);
     for (int i = 0; i < node->n_in; i++)
         parts[i] = tangents[i] ? tangents[i]
-                               : qn_zeros(s, (qn_dtype)node->dtype, node->ndim,
-                                          node->in[i]->shape);
+                               : qn_zeros(s, (qn_dtype)node->dtype, node->ndim, node->in[i]->shape);
     return qn_concatenate(s, parts, node->n_in,
                           (int)((const qn__concatenate_params *)node->params)->axis);
 }

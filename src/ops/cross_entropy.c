@@ -24,8 +24,7 @@ qn_array *qn_cross_entropy(qn_scope *s, qn_array *logits, qn_array *targets)
 static qn_array *decompose_cross_entropy(qn_scope *s, const qn_array *node)
 {
     qn_array *x = node->in[0];
-    return qn_subtract(s, qn_logsumexp(s, x, -1, false),
-                       qn_take_along_last(s, x, node->in[1]));
+    return qn_subtract(s, qn_logsumexp(s, x, -1, false), qn_take_along_last(s, x, node->in[1]));
 }
 
 const qn__op_def qn__cross_entropy_op = {

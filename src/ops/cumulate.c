@@ -7,7 +7,7 @@
  */
 #include "ops/ops.h"
 
-static qn_dtype result_type(qn__cumulation what, qn_dtype type)
+static qn_dtype running_type(qn__cumulation what, qn_dtype type)
 {
     return what == QN__CUMSUM || what == QN__CUMPROD ? qn__sum_type(type) : type;
 }
@@ -22,7 +22,7 @@ static qn_array *cumulate(qn_scope *s, qn__cumulation what, qn_array *x, int axi
         return qn__poison(s);
     if (x->format)
         return qn__op_fail(s, names[what], x, NULL, "packed");
-    qn_dtype type = result_type(what, (qn_dtype)x->dtype);
+    qn_dtype type = running_type(what, (qn_dtype)x->dtype);
     x = qn_cast(s, x, type);
     x = qn_contiguous(s, qn_swap_axes(s, x, axis, -1));
     if (qn__is_poison(s, x))

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear layers: y = x w^T. The weight may lie in a packed layout that streams; its two orientations
- * are two operations, since a gradient needs the other one on the same bytes.
+ * Linear layers: y = x w^T. The weight may lie in a packed layout that streams; its two
+ * orientations are two operations, since a gradient needs the other one on the same bytes.
  *
- * With a 16-bit weight the operands of the products are 16-bit: x is rounded to the weight's type, and
- * the products are summed in f32. That is the operation's meaning, packed or not; matmul promotes.
+ * With a 16-bit weight the operands of the products are 16-bit: x is rounded to the weight's type,
+ * and the products are summed in f32. That is the operation's meaning, packed or not; matmul
+ * promotes.
  */
 #include "core/device.h"
 #include "ops/ops.h"
@@ -78,7 +79,7 @@ static qn_array *decompose_linear_back(qn_scope *s, const qn_array *node)
 }
 
 /* [..., N] as [rows, N] */
-static qn_array *as_rows(qn_scope *s, qn_array *x)
+static qn_array *flat_rows(qn_scope *s, qn_array *x)
 {
     int64_t shape[] = {-1, x->shape[x->ndim - 1]};
     return qn_reshape(s, x, 2, shape);
@@ -87,8 +88,8 @@ static qn_array *as_rows(qn_scope *s, qn_array *x)
 /* The weight's gradient g^T x [N, K], in the weight's type. */
 static qn_array *weight_gradient(qn_scope *s, const qn_array *w, qn_array *g, qn_array *x)
 {
-    g = as_rows(s, g);
-    x = as_rows(s, x);
+    g = flat_rows(s, g);
+    x = flat_rows(s, x);
     if (s->error.code != QN_OK)
         return qn__poison(s);
     return qn_cast(s, qn_matmul(s, qn_swap_axes(s, g, 0, 1), x), (qn_dtype)w->dtype);

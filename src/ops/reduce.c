@@ -5,7 +5,7 @@
  */
 #include "ops/ops.h"
 
-static qn_dtype result_type(qn__reduction reduction, qn_dtype type)
+static qn_dtype reduced_type(qn__reduction reduction, qn_dtype type)
 {
     if (reduction == QN__ARGMAX)
         return QN_I32;
@@ -14,8 +14,8 @@ static qn_dtype result_type(qn__reduction reduction, qn_dtype type)
     return reduction == QN__SUM ? qn__sum_type(type) : type;
 }
 
-/* Brings the axis to reduce to the end: as a view, or the whole array as one row, so that the order of a
- * sum over all axes does not depend on how they are cut. */
+/* Brings the axis to reduce to the end: as a view, or the whole array as one row, so that the order
+ * of a sum over all axes does not depend on how they are cut. */
 static qn_array *axis_last(qn_scope *s, qn_array *x, int axis)
 {
     if (axis == QN_ALL_AXES)
@@ -46,7 +46,7 @@ static qn_array *reduce(qn_scope *s, qn__reduction reduction, qn_array *x, int a
     for (int i = 0; i < x->ndim; i++)
         kept[i] = axis == QN_ALL_AXES || i == axis ? 1 : x->shape[i];
     int ndim = x->ndim;
-    qn_dtype type = result_type(reduction, (qn_dtype)x->dtype);
+    qn_dtype type = reduced_type(reduction, (qn_dtype)x->dtype);
     if (reduction == QN__LOGSUMEXP || reduction == QN__SUM)
         x = qn_cast(s, x, type);
     x = qn__is_poison(s, x) ? x : axis_last(s, x, axis);
@@ -135,14 +135,14 @@ qn_array *qn_all(qn_scope *s, qn_array *x, int axis, bool keep_dims)
     return qn_logical_not(s, qn_any(s, qn_logical_not(s, x), axis, keep_dims));
 }
 
-/* Halves are multiplied until one element is left: the order depends on the length only, and the gradient
- * is right where elements are 0. 16-bit floats are computed in f32, rounded once. */
+/* Halves are multiplied until one element is left: the order depends on the length only, and the
+ * gradient is right where elements are 0. 16-bit floats are computed in f32, rounded once. */
 qn_array *qn_prod(qn_scope *s, qn_array *x, int axis, bool keep_dims)
 {
     x = qn__input(s, x, "prod");
     if (!x || (axis != QN_ALL_AXES && (axis = qn__axis(s, "prod", x, axis)) < 0))
         return qn__poison(s);
-    qn_dtype type = result_type(QN__SUM, (qn_dtype)x->dtype), wide = qn__dtype_compute(type);
+    qn_dtype type = reduced_type(QN__SUM, (qn_dtype)x->dtype), wide = qn__dtype_compute(type);
     int64_t kept[QN_MAX_NDIM];
     int ndim = x->ndim;
     for (int i = 0; i < ndim; i++)
@@ -150,8 +150,8 @@ qn_array *qn_prod(qn_scope *s, qn_array *x, int axis, bool keep_dims)
     qn_array *y = axis_last(s, qn_cast(s, x, wide), axis);
     while (!qn__is_poison(s, y) && y->shape[y->ndim - 1] > 1) {
         int64_t n = y->shape[y->ndim - 1], half = n / 2;
-        qn_array *product = qn_multiply(s, qn_slice(s, y, -1, 0, half, 1),
-                                        qn_slice(s, y, -1, half, 2 * half, 1));
+        qn_array *product =
+            qn_multiply(s, qn_slice(s, y, -1, 0, half, 1), qn_slice(s, y, -1, half, 2 * half, 1));
         qn_array *parts[] = {product, qn_slice(s, y, -1, 2 * half, n, 1)};
         y = n % 2 ? qn_concatenate(s, parts, 2, -1) : product;
     }
@@ -218,7 +218,8 @@ qn_array *qn_over_axes(qn_scope *s, qn_reduction *reduce_one, qn_array *x, const
     return keep_dims ? qn_reshape(s, y, ndim, kept) : y;
 }
 
-/* ---- derivatives: y [...], x [..., n] ------------------------------------------------------------------ */
+/* ---- derivatives: y [...], x [..., n]
+ * ------------------------------------------------------------------ */
 
 static qn_array *spread(qn_scope *s, qn_array *y, const qn_array *x)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rotary position embedding (arXiv:2104.09864). The result keeps x's storage order, so that heads that
- * are a view of a projection stay one.
+ * Rotary position embedding (arXiv:2104.09864). The result keeps x's storage order, so that heads
+ * that are a view of a projection stay one.
  */
 #include "ops/ops.h"
 
@@ -14,14 +14,15 @@ qn_array *qn_rope(qn_scope *s, qn_array *x, qn_array *offset, qn_array *frequenc
         return qn__poison(s);
     int64_t rotated = frequency->ndim == 1 ? 2 * frequency->shape[0] : 0;
     if (x->ndim != 4 || rotated < 2 || rotated > x->shape[3])
-        return qn__op_fail(s, "rope", x, frequency, "x must be [B, H, L, D], frequency [R/2], R <= D");
+        return qn__op_fail(s, "rope", x, frequency,
+                           "x must be [B, H, L, D], frequency [R/2], R <= D");
     int64_t n = qn__elements(offset);
     if (qn__is_float((qn_dtype)offset->dtype) || (n != 1 && n != x->shape[0]))
-        return qn__op_fail(s, "rope", x, offset, "offset must be an integer, or one for each batch");
+        return qn__op_fail(s, "rope", x, offset,
+                           "offset must be an integer, or one for each batch");
     qn_dtype type = (qn_dtype)x->dtype, compute = qn__dtype_compute(type);
     qn__rope_params params = {traditional};
-    qn_array *in[] = {qn_cast(s, x, compute),
-                      qn_contiguous(s, qn_cast(s, offset, QN_I32)),
+    qn_array *in[] = {qn_cast(s, x, compute), qn_contiguous(s, qn_cast(s, offset, QN_I32)),
                       qn_contiguous(s, qn_cast(s, frequency, compute))};
     if (s->error.code != QN_OK)
         return qn__poison(s);
@@ -46,8 +47,7 @@ static qn_array *angles(qn_scope *s, const qn_array *node)
     qn_dtype type = (qn_dtype)node->dtype;
     qn_array *offset = qn_reshape(s, node->in[1], 4, (const int64_t[]){-1, 1, 1, 1});
     qn_array *position = qn_add(
-        s, offset,
-        qn_reshape(s, qn_arange(s, QN_I32, x->shape[2]), 2, (const int64_t[]){-1, 1}));
+        s, offset, qn_reshape(s, qn_arange(s, QN_I32, x->shape[2]), 2, (const int64_t[]){-1, 1}));
     return qn_multiply(s, qn_cast(s, position, type), node->in[2]);
 }
 
@@ -57,9 +57,10 @@ static qn_array *decompose_rope(qn_scope *s, const qn_array *node)
     qn_array *x = node->in[0], *angle = angles(s, node);
     int64_t half = node->in[2]->shape[0], d = x->shape[3];
     qn_array *cos = qn_cos(s, angle), *sin = qn_sin(s, angle);
-    qn_array *a = p->traditional ? qn_slice(s, x, 3, 0, 2 * half, 2) : qn_slice(s, x, 3, 0, half, 1);
-    qn_array *b = p->traditional ? qn_slice(s, x, 3, 1, 2 * half, 2)
-                                 : qn_slice(s, x, 3, half, 2 * half, 1);
+    qn_array *a =
+        p->traditional ? qn_slice(s, x, 3, 0, 2 * half, 2) : qn_slice(s, x, 3, 0, half, 1);
+    qn_array *b =
+        p->traditional ? qn_slice(s, x, 3, 1, 2 * half, 2) : qn_slice(s, x, 3, half, 2 * half, 1);
     qn_array *ra = qn_subtract(s, qn_multiply(s, a, cos), qn_multiply(s, b, sin));
     qn_array *rb = qn_add(s, qn_multiply(s, b, cos), qn_multiply(s, a, sin));
     if (s->error.code != QN_OK)

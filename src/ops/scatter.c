@@ -246,7 +246,7 @@ qn_array *qn_put_along(qn_scope *s, qn_array *x, qn_array *ids, qn_array *update
 
 /* x [A, B, ..., rest...] with its first k axes as one, and ids [..., k] as numbers of that axis, -1
  * where one lies outside. NULL with the failure recorded. */
-static qn_array *as_rows(qn_scope *s, const char *name, qn_array *x, qn_array **ids)
+static qn_array *rows_by_index(qn_scope *s, const char *name, qn_array *x, qn_array **ids)
 {
     qn_array *at = *ids;
     int k = at->ndim ? (int)at->shape[at->ndim - 1] : 0;
@@ -280,7 +280,7 @@ qn_array *qn_gather_nd(qn_scope *s, qn_array *x, qn_array *ids)
 {
     x = qn__input(s, x, "gather_nd");
     ids = x ? qn__input(s, ids, "gather_nd") : NULL;
-    qn_array *rows = ids ? as_rows(s, "gather_nd", x, &ids) : NULL;
+    qn_array *rows = ids ? rows_by_index(s, "gather_nd", x, &ids) : NULL;
     return rows ? qn_take(s, rows, ids, 0) : qn__poison(s);
 }
 
@@ -290,7 +290,7 @@ qn_array *qn_scatter_nd(qn_scope *s, qn_array *x, qn_array *ids, qn_array *updat
     x = qn__input(s, x, "scatter_nd");
     ids = x ? qn__input(s, ids, "scatter_nd") : NULL;
     update = ids ? qn__input(s, update, "scatter_nd") : NULL;
-    qn_array *rows = update ? as_rows(s, "scatter_nd", x, &ids) : NULL;
+    qn_array *rows = update ? rows_by_index(s, "scatter_nd", x, &ids) : NULL;
     if (!rows)
         return qn__poison(s);
     return qn_reshape(s, scatter_rows(s, rows, ids, update, mode), x->ndim, x->shape);

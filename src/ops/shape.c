@@ -68,8 +68,8 @@ qn_array *qn_pad(qn_scope *s, qn_array *x, const int64_t *before, const int64_t 
     return qn_slice_update(s, qn_full(s, (qn_dtype)x->dtype, x->ndim, shape, value), x, before);
 }
 
-/* x with `axis` repeated: each element `times` times (inner), [n] -> [n, 1] -> [n, times] -> [n times], or all
- * of them one after the other, [n] -> [1, n] -> [times, n] -> [times n]. */
+/* x with `axis` repeated: each element `times` times (inner), [n] -> [n, 1] -> [n, times] -> [n
+ * times], or all of them one after the other, [n] -> [1, n] -> [times, n] -> [times n]. */
 static qn_array *repeat_axis(qn_scope *s, const char *name, qn_array *x, int axis, int64_t times,
                              bool inner)
 {

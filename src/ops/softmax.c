@@ -20,8 +20,7 @@ qn_array *qn_softmax(qn_scope *s, qn_array *x, int axis)
     x = qn_contiguous(s, qn_cast(s, x, qn__dtype_compute(type)));
     if (qn__is_poison(s, x))
         return qn__poison(s);
-    qn_array *y =
-        qn__record(s, QN__OP_SOFTMAX, (qn_dtype)x->dtype, x->ndim, x->shape, 1, &x, NULL);
+    qn_array *y = qn__record(s, QN__OP_SOFTMAX, (qn_dtype)x->dtype, x->ndim, x->shape, 1, &x, NULL);
     return qn_cast(s, y, type);
 }
 

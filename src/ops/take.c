@@ -67,8 +67,7 @@ qn_array *qn_scatter_add(qn_scope *s, qn_array *x, qn_array *ids, qn_array *upda
     bool fits = !qn__is_float((qn_dtype)ids->dtype) && x->ndim >= 1 && !x->format &&
                 update->ndim == ids->ndim + x->ndim - 1;
     for (int i = 0; fits && i < update->ndim; i++)
-        fits = update->shape[i] ==
-               (i < ids->ndim ? ids->shape[i] : x->shape[i - ids->ndim + 1]);
+        fits = update->shape[i] == (i < ids->ndim ? ids->shape[i] : x->shape[i - ids->ndim + 1]);
     if (!fits)
         return qn__op_fail(s, "scatter_add", x, update, "update must be [ids..., rest of x...]");
     qn_array *in[] = {x, qn__indices(s, ids),

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Views: other shapes, orders and parts of the same storage. They record a node so that gradients can
- * follow them, but evaluating one costs nothing: readers use its strides.
+ * Views: other shapes, orders and parts of the same storage. They record a node so that gradients
+ * can follow them, but evaluating one costs nothing: readers use its strides.
  */
 #include "ops/ops.h"
 
-/* ---- reshape ---------------------------------------------------------------------------------------- */
+/* ---- reshape
+ * ---------------------------------------------------------------------------------------- */
 
 /* Strides that show x's elements, in row-major order, under a new shape; false when none do. Works
  * through runs of axes of x that are contiguous with each other. */
@@ -132,7 +133,8 @@ static qn_array *jvp_reshape(qn_scope *s, const qn_array *node, qn_array *const 
 const qn__op_def qn__reshape_op = {
     .name = "reshape", .class = QN__VIEW, .vjp = vjp_reshape, .jvp = jvp_reshape};
 
-/* ---- transpose ---------------------------------------------------------------------------------------- */
+/* ---- transpose
+ * ---------------------------------------------------------------------------------------- */
 
 qn_array *qn_transpose(qn_scope *s, qn_array *x, const int *order)
 {
@@ -192,7 +194,8 @@ const qn__op_def qn__transpose_op = {.name = "transpose",
                                      .vjp = vjp_transpose,
                                      .jvp = jvp_transpose};
 
-/* ---- broadcast ---------------------------------------------------------------------------------------- */
+/* ---- broadcast
+ * ---------------------------------------------------------------------------------------- */
 
 qn_array *qn_broadcast_to(qn_scope *s, qn_array *x, int ndim, const int64_t *shape)
 {
@@ -230,7 +233,8 @@ static qn_array *jvp_broadcast(qn_scope *s, const qn_array *node, qn_array *cons
 const qn__op_def qn__broadcast_op = {
     .name = "broadcast_to", .class = QN__VIEW, .vjp = vjp_broadcast, .jvp = jvp_broadcast};
 
-/* ---- slice ---------------------------------------------------------------------------------------------- */
+/* ---- slice
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Python's rule for one end: negative counts from the end, then clamped. */
 static int64_t clamp_end(int64_t at, int64_t n)
@@ -325,7 +329,9 @@ const qn__op_def qn__slice_op = {.name = "slice",
                                  .vjp = vjp_slice,
                                  .jvp = jvp_slice};
 
-/* ---- flip ------------------------------------------------------------------------------------------------ */
+/* ---- flip
+ * ------------------------------------------------------------------------------------------------
+ */
 
 qn_array *qn_flip(qn_scope *s, qn_array *x, int axis)
 {

@@ -79,7 +79,7 @@ void qn__normalizer_clear(qn__normalizer *normalizer)
     *normalizer = (qn__normalizer){0};
 }
 
-static qn_status fail_limit(size_t limit, qn_error *err)
+static qn_status fail_growth(size_t limit, qn_error *err)
 {
     return qn__fail(err, QN_LIMIT,
                     "the normalizer makes more than %zu bytes of the text (the limit: 16 times its "
@@ -104,7 +104,7 @@ static qn_status replace_all(const qn__normalize_step *step, qn__match *match, b
             continue;
         }
         if (out->n + (start - done) + step->text.n > limit)
-            return fail_limit(limit, err);
+            return fail_growth(limit, err);
         ok = qn__text_append(out, s + done, start - done) &&
              qn__text_append(out, step->text.data, step->text.n);
         if (start == 0 && end > 0 && step->text.n == 0)
@@ -148,7 +148,7 @@ static qn_status run_step(const qn__normalizer *normalizer, const qn__normalize_
         break;
     }
     if (out->n > limit)
-        return fail_limit(limit, err);
+        return fail_growth(limit, err);
     return ok ? QN_OK : qn__fail_memory(err, "a normalized text");
 }
 

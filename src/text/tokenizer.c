@@ -71,8 +71,8 @@ static qn_status read_around(qn_tokenizer *tokenizer, const qn__json_at *config,
     return status;
 }
 
-static qn_status read_config(qn_tokenizer *tokenizer, const char *directory, const char *name,
-                             bool around, qn_error *err)
+static qn_status read_tokenizer_config(qn_tokenizer *tokenizer, const char *directory,
+                                       const char *name, bool around, qn_error *err)
 {
     char *path;
     qn_error missing = {0};
@@ -139,9 +139,9 @@ static qn_status read_tokenizer(qn_tokenizer *tokenizer, const char *directory, 
     if (status == QN_OK && spm && tokenizer->bos >= 0)
         tokenizer->prefix[tokenizer->n_prefix++] = tokenizer->bos;
     if (status == QN_OK)
-        status = read_config(tokenizer, directory, "tokenizer_config.json", spm, err);
+        status = read_tokenizer_config(tokenizer, directory, "tokenizer_config.json", spm, err);
     if (status == QN_OK)
-        status = read_config(tokenizer, directory, "special_tokens_map.json", false, err);
+        status = read_tokenizer_config(tokenizer, directory, "special_tokens_map.json", false, err);
     tokenizer->chat = qn__chat_detect(tokenizer);
     return status;
 }
