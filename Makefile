@@ -59,7 +59,7 @@ check-abi: setup-tests ## whether programs linked with the newest tag's library 
 	@scripts/check-abi || [ $$? = 77 ]
 
 fuzz: setup sanitized ## the parsers on changed files, under the sanitizers: FUZZ_SECONDS each (300)
-	@for test in io_test_fuzz text_test_fuzz models_test_fuzz text_test_template; do \
+	@for test in core_test_fuzz_graphs io_test_fuzz text_test_fuzz models_test_fuzz jinja_test_template; do \
 	    QUERN_SOURCE=$(CURDIR) QUERN_FUZZ_SECONDS=$${FUZZ_SECONDS:-300} QUERN_FUZZ_SEED=$$(date +%s) \
 	        ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1 \
 	        $(SANITIZED)/tests/test-$$test || exit 1; \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Derivatives at points where a formula alone gives NaN or takes a side. The values are those on which
- * jax 0.4.30 and torch 2.4 agree (make_points.py).
+ * Derivatives at points where a formula alone gives NaN or takes a side. The values are those on
+ * which jax 0.4.30 and torch 2.4 agree (make_points.py).
  */
 #include "test.h"
 
@@ -15,16 +15,19 @@ static void test_two_operands(void **state)
         binary_fn *f;
         float a, b, da, db; /* NaN for db: not compared */
     } points[] = {
-        {qn_power, 0, 0, 0, NAN},      {qn_power, 0, 2, 0, 0},         {qn_power, 0, 1, 1, 0},
-        {qn_power, -2, 3, 12, NAN},    {qn_power, -2, 0, 0, NAN},      {qn_power, 2, 0, 0, 0.693147181f},
-        {qn_maximum, 1, 1, .5f, .5f},  {qn_minimum, 1, 1, .5f, .5f},   {qn_maximum, 2, 1, 1, 0},
-        {qn_minimum, 2, 1, 0, 1},      {qn_maximum, -3, 1, 0, 1},
+        {qn_power, 0, 0, 0, NAN},     {qn_power, 0, 2, 0, 0},
+        {qn_power, 0, 1, 1, 0},       {qn_power, -2, 3, 12, NAN},
+        {qn_power, -2, 0, 0, NAN},    {qn_power, 2, 0, 0, 0.693147181f},
+        {qn_maximum, 1, 1, .5f, .5f}, {qn_minimum, 1, 1, .5f, .5f},
+        {qn_maximum, 2, 1, 1, 0},     {qn_minimum, 2, 1, 0, 1},
+        {qn_maximum, -3, 1, 0, 1},
     };
     qn_device *device = open_device(state);
     for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
         qn_scope *s = qn_scope_begin(device);
         qn_array *x[2] = {qn_from_f32(s, &points[i].a, 1), qn_from_f32(s, &points[i].b, 1)}, *g[2];
-        qn_array *y = points[i].f(s, x[0], x[1]), *one = qn_ones(s, QN_F32, 1, (const int64_t[]){1});
+        qn_array *y = points[i].f(s, x[0], x[1]),
+                 *one = qn_ones(s, QN_F32, 1, (const int64_t[]){1});
         float d[2], forward;
         assert_int_equal(qn_grad(s, qn_sum(s, y, 0, false), x, 2, g), QN_OK);
         assert_int_equal(qn_read_f32(s, g[0], &d[0], 1), QN_OK);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What evaluating costs grows as it should: time with the nodes that are evaluated, memory with what is alive, plans
- * with structures and not with numbers.
+ * What evaluating costs grows as it should: time with the nodes that are evaluated, memory with
+ * what is alive, plans with structures and not with numbers.
  */
 #include "test.h"
 
@@ -19,7 +19,8 @@ static qn_array *small(qn_scope *s)
     return qn_from_f32(s, values, 8);
 }
 
-/* 10^5 chained nodes, every other one behind a flip: a second of processor time, with room for sanitizers. */
+/* 10^5 chained nodes, every other one behind a flip: a second of processor time, with room for
+ * sanitizers. */
 static void test_long_graph(void **state)
 {
     qn_device *device = open_cpu(state);
@@ -114,13 +115,15 @@ static void test_numbers_are_data(void **state)
         for (int step = 0; step < 6; step++) {
             qn_scope *s = qn_scope_begin(device);
             qn_array *rate = qn_scalar(s, types[t], types[t] == QN_F16 ? 0.1 * step : step);
-            qn_array *y = qn_add(s, qn_multiply(s, small(s), qn_cast(s, rate, QN_F32)), qn_cast(s, rate, QN_F32));
+            qn_array *y = qn_add(s, qn_multiply(s, small(s), qn_cast(s, rate, QN_F32)),
+                                 qn_cast(s, rate, QN_F32));
             float v[8], r = types[t] == QN_BOOL ? step != 0 : (float)step;
             assert_int_equal(qn_read_f32(s, y, v, 8), QN_OK);
             if (types[t] != QN_F16)
                 assert_float_equal(v[1], .2f * r + r, 0);
             else if (step == 1)
-                assert_float_equal(v[1], .2f * 0.0999755859375f + 0.0999755859375f, 0); /* rounded to f16 */
+                assert_float_equal(v[1], .2f * 0.0999755859375f + 0.0999755859375f,
+                                   0); /* rounded to f16 */
             qn_scope_end(s);
             if (step == 0)
                 before = plans_of(device);
@@ -152,7 +155,8 @@ static void test_large_u64(void **state)
     qn_device_close(device);
 }
 
-/* The workspace is that of the sizes at hand, not of their buckets; it goes when a lower limit needs it. */
+/* The workspace is that of the sizes at hand, not of their buckets; it goes when a lower limit
+ * needs it. */
 static void test_workspace(void **state)
 {
     (void)state;
@@ -164,8 +168,10 @@ static void test_workspace(void **state)
         qn_array *x = qn_exp(s, qn_full(s, QN_F32, 4, shape, 1));
         x = qn_sum(s, qn_flip(s, x, 0), QN_ALL_AXES, false); /* the value and its turned copy */
         assert_int_equal(qn_eval(s, x), QN_OK);
-        assert_in_range(memory_of(device).workspace, 2 * bytes, 2 * bytes + ((size_t)threads << 17));
-        x = qn_sum(s, qn_flip(s, qn_exp(s, qn_full(s, QN_F32, 1, strided, 1)), 0), 0, false); /* gathered once */
+        assert_in_range(memory_of(device).workspace, 2 * bytes,
+                        2 * bytes + ((size_t)threads << 17));
+        x = qn_sum(s, qn_flip(s, qn_exp(s, qn_full(s, QN_F32, 1, strided, 1)), 0), 0,
+                   false); /* gathered once */
         qn_scope_end(s);
         qn_device_set_memory_limit(device, bytes);
         assert_int_equal(memory_of(device).workspace, 0);
@@ -235,11 +241,11 @@ static void test_plan_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_long_graph),         cmocka_unit_test(test_many_evaluations),
-        cmocka_unit_test(test_many_alive),         cmocka_unit_test(test_large_chain_beside),
-        cmocka_unit_test(test_numbers_are_data),   cmocka_unit_test(test_large_u64),
-        cmocka_unit_test(test_workspace),          cmocka_unit_test(test_reduction_scratch),
-        cmocka_unit_test(test_cache_is_bounded),   cmocka_unit_test(test_plan_bytes),
+        cmocka_unit_test(test_long_graph),       cmocka_unit_test(test_many_evaluations),
+        cmocka_unit_test(test_many_alive),       cmocka_unit_test(test_large_chain_beside),
+        cmocka_unit_test(test_numbers_are_data), cmocka_unit_test(test_large_u64),
+        cmocka_unit_test(test_workspace),        cmocka_unit_test(test_reduction_scratch),
+        cmocka_unit_test(test_cache_is_bounded), cmocka_unit_test(test_plan_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

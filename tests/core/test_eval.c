@@ -98,8 +98,7 @@ static void test_donation(void **state)
         qn_array *d = qn_donate(s, cache);
         float v = (float)(i + 1);
         qn_array *before = qn_sum(s, d, 0, false); /* a reader of the old value */
-        qn_array *u =
-            qn_slice_update(s, d, qn_from_f32(s, &v, 1), (const int64_t[]){2 * i});
+        qn_array *u = qn_slice_update(s, d, qn_from_f32(s, &v, 1), (const int64_t[]){2 * i});
         qn_array *both[] = {before, u};
         assert_int_equal(qn_eval_many(s, both, 2), QN_OK);
         float sum;
@@ -116,8 +115,8 @@ static void test_donation(void **state)
     s = qn_scope_begin(dev); /* another reference exists: a copy, counted */
     qn_array *keep = qn_retain(cache);
     float v = 9, y[8];
-    qn_array *u = qn_slice_update(s, qn_donate(s, cache), qn_from_f32(s, &v, 1),
-                                  (const int64_t[]){0});
+    qn_array *u =
+        qn_slice_update(s, qn_donate(s, cache), qn_from_f32(s, &v, 1), (const int64_t[]){0});
     assert_int_equal(qn_read_f32(s, u, y, 8), QN_OK);
     assert_float_equal(y[0], 9, 0);
     assert_float_equal(y[2], 2, 0);
@@ -140,8 +139,8 @@ static void test_donated_part(void **state)
     qn_scope_end(s);
     s = qn_scope_begin(dev);
     float v = 100, y[4];
-    qn_array *u = qn_slice_update(s, qn_donate(s, part), qn_from_f32(s, &v, 1),
-                                  (const int64_t[]){1});
+    qn_array *u =
+        qn_slice_update(s, qn_donate(s, part), qn_from_f32(s, &v, 1), (const int64_t[]){1});
     assert_int_equal(qn_read_f32(s, u, y, 4), QN_OK);
     assert_float_equal(y[0], 4, 0);
     assert_float_equal(y[1], 100, 0);
@@ -174,8 +173,8 @@ static qn_array *make_turned(qn_scope *s)
     return qn_transpose(s, make_square(s), (const int[]){1, 0});
 }
 
-/* What a pass may not overwrite: a donated array that it also reads in another order, one of another type,
- * one that is stored in another order than the result. */
+/* What a pass may not overwrite: a donated array that it also reads in another order, one of
+ * another type, one that is stored in another order than the result. */
 static void test_donated_in_vain(void **state)
 {
     qn_device *dev = open_cpu(state);
@@ -197,7 +196,11 @@ static void test_donated_in_vain(void **state)
         assert_int_equal(qn_read_f32(s, qn_cast(s, y, QN_F32), got, SIDE * SIDE), QN_OK);
         for (int i = 0; i < SIDE * SIDE; i++) {
             float x = (float)i, turned = (float)(i % SIDE * SIDE + i / SIDE);
-            assert_float_equal(got[i], c == 0 ? x - turned : c == 1 ? x : c == 2 ? -turned : turned,
+            assert_float_equal(got[i],
+                               c == 0   ? x - turned
+                               : c == 1 ? x
+                               : c == 2 ? -turned
+                                        : turned,
                                0);
         }
         qn_scope_end(s);
@@ -272,8 +275,7 @@ static void test_errors_stick(void **state)
     assert_non_null(bad);
     qn_array *more = qn_exp(s, qn_matmul(s, bad, a));
     assert_int_equal(qn_eval(s, more), QN_INVALID);
-    assert_string_equal(qn_scope_error(s),
-                        "add: [2, 3] f32 and [4] f32: shapes do not broadcast");
+    assert_string_equal(qn_scope_error(s), "add: [2, 3] f32 and [4] f32: shapes do not broadcast");
     qn_scope_end(s);
     assert_int_equal(qn_eval(NULL, qn_add(NULL, a, b)), QN_MEMORY);
     qn_device_close(dev);
@@ -298,12 +300,18 @@ static void test_memory_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain),        cmocka_unit_test(test_views),
-        cmocka_unit_test(test_plan_is_found_again), cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_donation),     cmocka_unit_test(test_late_reader),
-        cmocka_unit_test(test_donated_part), cmocka_unit_test(test_donated_in_vain),
-        cmocka_unit_test(test_updated_target), cmocka_unit_test(test_step_by_step),
-        cmocka_unit_test(test_errors_stick), cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_plan_is_found_again),
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_donation),
+        cmocka_unit_test(test_late_reader),
+        cmocka_unit_test(test_donated_part),
+        cmocka_unit_test(test_donated_in_vain),
+        cmocka_unit_test(test_updated_target),
+        cmocka_unit_test(test_step_by_step),
+        cmocka_unit_test(test_errors_stick),
+        cmocka_unit_test(test_memory_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -288,8 +288,7 @@ static void test_async(void **state)
         qn_scope_end(s);
         for (int k = 0; k < 8; k++)
             qn_release(kept[k]);
-        for (int i = 0; i < 1000 && memory_of(device).active > device->pool.workspace_size;
-             i++)
+        for (int i = 0; i < 1000 && memory_of(device).active > device->pool.workspace_size; i++)
             usleep(1000); /* the last run's buffers are released behind its end */
         assert_int_equal(memory_of(device).active, 0);
         qn_device_close(device);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random graphs: a program of random operations over a few arrays that live on from step to step runs twice,
- * and every value that it reads is the same bit for bit (any NaN counts as any other). Once node by node: each
- * operation is evaluated by itself, on one thread, nothing is donated. Once as users run it: a step is
- * recorded whole and evaluated in one or two parts, arrays are donated and updated in place, perhaps through
- * views of themselves and beside references that stay, runs are asynchronous, on one to three threads.
+ * Random graphs: a program of random operations over a few arrays that live on from step to step
+ * runs twice, and every value that it reads is the same bit for bit (any NaN counts as any other).
+ * Once node by node: each operation is evaluated by itself, on one thread, nothing is donated. Once
+ * as users run it: a step is recorded whole and evaluated in one or two parts, arrays are donated
+ * and updated in place, perhaps through views of themselves and beside references that stay, runs
+ * are asynchronous, on one to three threads.
  *
- * QUERN_TEST_DEVICE names another device than the CPU, QUERN_FUZZ_SECONDS is the time (default 1), QUERN_FUZZ_SEED the first program (default 1); with
- * QUERN_FUZZ_TRACE set its operations are printed.
+ * QUERN_TEST_DEVICE names another device than the CPU, QUERN_FUZZ_SECONDS is the time (default 1),
+ * QUERN_FUZZ_SEED the first program (default 1); with QUERN_FUZZ_TRACE set its operations are
+ * printed.
  */
 #include "test.h"
 
@@ -59,7 +61,8 @@ static void note(machine *m, const void *data, size_t n)
     m->seen.n += n;
 }
 
-/* ---- values ----------------------------------------------------------------------------------------- */
+/* ---- values
+ * ----------------------------------------------------------------------------------------- */
 
 static bool is_float(qn_dtype t)
 {
@@ -111,8 +114,9 @@ static void shape_of(const qn_array *a, int64_t *shape)
 
 static qn_dtype any_type(machine *m)
 {
-    static const qn_dtype types[] = {QN_F32, QN_F32, QN_F32, QN_F64, QN_F16, QN_BF16, QN_I32,
-                                     QN_I64, QN_U8,  QN_I8,  QN_U32, QN_U64, QN_BOOL, QN_I16};
+    static const qn_dtype types[] = {QN_F32,  QN_F32, QN_F32,  QN_F64, QN_F16,
+                                     QN_BF16, QN_I32, QN_I64,  QN_U8,  QN_I8,
+                                     QN_U32,  QN_U64, QN_BOOL, QN_I16, QN_U16};
     return types[pick(m, sizeof types / sizeof *types)];
 }
 
@@ -140,7 +144,7 @@ static qn_array *any_values(machine *m, qn_scope *s, qn_dtype t, int ndim, const
     int64_t n = 1;
     for (int i = 0; i < ndim; i++)
         n *= shape[i];
-    bool negative = t != QN_U8 && t != QN_U32 && t != QN_U64 && t != QN_BOOL;
+    bool negative = t != QN_U8 && t != QN_U16 && t != QN_U32 && t != QN_U64 && t != QN_BOOL;
     for (int64_t i = 0; i < n; i++)
         values[i] = some[pick(m, 10)] * (negative && chance(m, 30) ? -1 : 1);
     qn_array *a = qn_cast(s, qn_from(s, QN_F64, ndim, shape, values), t);
@@ -148,7 +152,8 @@ static qn_array *any_values(machine *m, qn_scope *s, qn_dtype t, int ndim, const
     return a;
 }
 
-/* ---- operations ------------------------------------------------------------------------------------- */
+/* ---- operations
+ * ------------------------------------------------------------------------------------- */
 
 typedef qn_array *unary_fn(qn_scope *, qn_array *);
 typedef qn_array *binary_fn(qn_scope *, qn_array *, qn_array *);
@@ -190,9 +195,10 @@ static qn_array *fitted(machine *m, qn_array *b, const qn_array *a)
 static qn_array *unary(machine *m, qn_array *a)
 {
     static unary_fn *const floats[] = {
-        qn_exp,  qn_log,  qn_sin,   qn_tanh,       qn_sqrt,       qn_square,     qn_sigmoid, qn_silu,
-        qn_gelu, qn_erf,  qn_floor, qn_round,      qn_rsqrt,      qn_softplus,   qn_log1p,   qn_cos,
-        qn_relu, qn_expm1, qn_ceil, qn_reciprocal, qn_gelu_tanh,  qn_erfinv,     qn_isnan,   qn_isfinite};
+        qn_exp,     qn_log,        qn_sin,       qn_tanh,   qn_sqrt,  qn_square,
+        qn_sigmoid, qn_silu,       qn_gelu,      qn_erf,    qn_floor, qn_round,
+        qn_rsqrt,   qn_softplus,   qn_log1p,     qn_cos,    qn_relu,  qn_expm1,
+        qn_ceil,    qn_reciprocal, qn_gelu_tanh, qn_erfinv, qn_isnan, qn_isfinite};
     static unary_fn *const numbers[] = {qn_negative, qn_abs, qn_sign, qn_square};
     qn_dtype t = qn_array_dtype(a);
     if (t == QN_BOOL)
@@ -204,10 +210,10 @@ static qn_array *unary(machine *m, qn_array *a)
 
 static qn_array *binary(machine *m, qn_array *a, qn_array *b)
 {
-    static binary_fn *const most[] = {qn_add,     qn_multiply, qn_maximum, qn_minimum,
-                                      qn_equal,   qn_less,     qn_greater_equal, qn_not_equal,
-                                      qn_subtract, qn_divide,  qn_power,   qn_remainder,
-                                      qn_floor_divide, qn_atan2, qn_logaddexp};
+    static binary_fn *const most[] = {qn_add,          qn_multiply, qn_maximum,       qn_minimum,
+                                      qn_equal,        qn_less,     qn_greater_equal, qn_not_equal,
+                                      qn_subtract,     qn_divide,   qn_power,         qn_remainder,
+                                      qn_floor_divide, qn_atan2,    qn_logaddexp};
     static binary_fn *const bits[] = {qn_bitwise_and, qn_bitwise_or, qn_bitwise_xor, qn_left_shift,
                                       qn_right_shift};
     qn_dtype ta = qn_array_dtype(a), tb = qn_array_dtype(b);
@@ -230,13 +236,15 @@ static qn_array *view(machine *m, qn_array *a)
     case 1: return qn_flatten(s, a);
     case 2: return qn_transpose(s, a, NULL);
     case 3: return qn_flip(s, a, axis);
-    case 4: return qn_slice(s, a, axis, n ? (int64_t)pick(m, (unsigned)n) : 0, INT64_MAX,
-                            1 + (int64_t)pick(m, 3));
+    case 4:
+        return qn_slice(s, a, axis, n ? (int64_t)pick(m, (unsigned)n) : 0, INT64_MAX,
+                        1 + (int64_t)pick(m, 3));
     case 5: return qn_slice(s, a, axis, 0, n / 2, 1);
     case 6: return qn_swap_axes(s, a, axis, 0);
-    case 7: return n % 2 == 0 && ndim < 5 && n
-                       ? qn_reshape(s, qn_move_axis(s, a, axis, 0), 2, (const int64_t[]){2, -1})
-                       : a;
+    case 7:
+        return n % 2 == 0 && ndim < 5 && n
+                   ? qn_reshape(s, qn_move_axis(s, a, axis, 0), 2, (const int64_t[]){2, -1})
+                   : a;
     default: {
         int64_t wide[QN_MAX_NDIM] = {2};
         for (int i = 0; i < ndim; i++)
@@ -269,8 +277,8 @@ static qn_array *reduction(machine *m, qn_array *a)
 static qn_array *indices(machine *m, qn_array *a, int64_t n)
 {
     qn_scope *s = m->s;
-    qn_array *whole = qn_cast(s, qn_clip(s, f32_of(m, a), qn_scalar(s, QN_F32, -9), qn_scalar(s, QN_F32, 9)),
-                              QN_I32);
+    qn_array *whole = qn_cast(
+        s, qn_clip(s, f32_of(m, a), qn_scalar(s, QN_F32, -9), qn_scalar(s, QN_F32, 9)), QN_I32);
     return qn_remainder(s, whole, qn_scalar(s, QN_I32, (double)(n + 1)));
 }
 
@@ -290,7 +298,8 @@ static qn_array *along_rows(machine *m, qn_array *a)
     case 6: return qn_cummax(s, a, axis, chance(m, 50));
     case 7: {
         qn_array *ids = indices(m, any(m), dim(a, axis));
-        ids = qn_array_elements(ids) > 6 ? qn_slice(s, qn_flatten(s, ids), 0, 0, 6, 1) : qn_flatten(s, ids);
+        ids = qn_array_elements(ids) > 6 ? qn_slice(s, qn_flatten(s, ids), 0, 0, 6, 1)
+                                         : qn_flatten(s, ids);
         return qn_take(s, a, ids, axis);
     }
     default: {
@@ -325,7 +334,8 @@ static qn_array *update(machine *m, qn_array *x)
     int ndim = qn_array_ndim(x), axis = ndim ? (int)pick(m, (unsigned)ndim) : 0;
     if (!ndim || !qn_array_elements(x))
         return x;
-    qn_array *from = chance(m, 50) ? x : any(m); /* half of the updates come from the array itself */
+    qn_array *from =
+        chance(m, 50) ? x : any(m); /* half of the updates come from the array itself */
     int64_t n = dim(x, axis);
     qn_scatter_mode mode = (qn_scatter_mode)pick(m, t == QN_BOOL ? 1 : 4);
     switch (pick(m, 6)) {
@@ -371,9 +381,14 @@ static qn_array *operation(machine *m, const char **name)
     qn_scope *s = m->s;
     qn_array *a = any(m), *b = any(m);
     switch (pick(m, 16)) {
-    case 0: case 1: case 2: *name = "unary"; return unary(m, a);
-    case 3: case 4: case 5: *name = "binary"; return binary(m, a, b);
-    case 6: case 7: *name = "view"; return view(m, a);
+    case 0:
+    case 1:
+    case 2: *name = "unary"; return unary(m, a);
+    case 3:
+    case 4:
+    case 5: *name = "binary"; return binary(m, a, b);
+    case 6:
+    case 7: *name = "view"; return view(m, a);
     case 8: *name = "reduce"; return reduction(m, a);
     case 9: *name = "rows"; return along_rows(m, a);
     case 10: *name = "product"; return product(m, a, b);
@@ -388,13 +403,16 @@ static qn_array *operation(machine *m, const char **name)
         static const double numbers[] = {0.5, -3, 2, 7, 0, 1e-3, 65504, 3.3};
         double v = numbers[pick(m, 8)];
         qn_dtype t = qn_array_dtype(a);
-        return t == QN_BOOL ? a : qn_add(s, a, qn_scalar(s, t, is_float(t) ? v : fabs(floor(v)) / 1024));
+        return t == QN_BOOL
+                   ? a
+                   : qn_add(s, a, qn_scalar(s, t, is_float(t) ? v : fabs(floor(v)) / 1024));
     }
     default: *name = "update"; return update(m, a);
     }
 }
 
-/* ---- a program -------------------------------------------------------------------------------------- */
+/* ---- a program
+ * -------------------------------------------------------------------------------------- */
 
 static void add_to_pool(machine *m, qn_array *a)
 {
@@ -557,7 +575,8 @@ static void test_graphs(void **state)
         if (apart.failed || m->failed)
             fail_msg("QUERN_FUZZ_SEED=%llu: a program failed", (unsigned long long)seed);
         if (apart.seen.n != m->seen.n || memcmp(apart.seen.data, m->seen.data, m->seen.n))
-            fail_msg("QUERN_FUZZ_SEED=%llu: node by node gives other values", (unsigned long long)seed);
+            fail_msg("QUERN_FUZZ_SEED=%llu: node by node gives other values",
+                     (unsigned long long)seed);
         bytes += (long)m->seen.n;
     }
     print_message("%ld programs, %ld bytes compared\n", n, bytes);

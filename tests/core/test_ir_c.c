@@ -205,7 +205,8 @@ static void *compile(const char *dir)
         return NULL;
     }
     snprintf(command, sizeof command,
-             "%s -std=c11 -O1 -Wall -Werror -Wno-tautological-compare -Wno-unused-function -Wno-unused-variable "
+             "%s -std=c11 -O1 -Wall -Werror -Wno-tautological-compare -Wno-unused-function "
+             "-Wno-unused-variable "
              "-ffp-contract=off -fPIC -shared -o %s/t.so %s/t.c -lm",
              cc, dir, dir);
     if (system(command) != 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of runs: one line for synchronous and asynchronous ones, reads that wait for what they read, and
- * failures that reach everything computed from them.
+ * The order of runs: one line for synchronous and asynchronous ones, reads that wait for what they
+ * read, and failures that reach everything computed from them.
  */
 #include "test.h"
 
@@ -96,9 +96,11 @@ static void test_turns(void **state)
     for (int i = 0; i < 5; i++) {
         int before = p.runs;
         qn_scope *s = qn_scope_begin(p.device);
-        assert_int_equal(qn_eval(s, qn_add(s, qn_scalar(s, QN_F32, 1), qn_scalar(s, QN_F32, 2))), QN_OK);
+        assert_int_equal(qn_eval(s, qn_add(s, qn_scalar(s, QN_F32, 1), qn_scalar(s, QN_F32, 2))),
+                         QN_OK);
         qn_scope_end(s);
-        assert_in_range(p.runs - before, 0, 8); /* three stood before it; while it waits, some join behind */
+        assert_in_range(p.runs - before, 0,
+                        8); /* three stood before it; while it waits, some join behind */
     }
     p.quit = true;
     pthread_join(thread, NULL);
@@ -112,7 +114,8 @@ static void test_failures_spread(void **state)
     qn_device *device = open_cpu_threads(1);
     for (int way = 0; way < 4; way++) {
         atomic_bool cancel = false;
-        qn_scope *a = qn_scope_begin(device), *b = qn_scope_begin(device), *c = qn_scope_begin(device);
+        qn_scope *a = qn_scope_begin(device), *b = qn_scope_begin(device),
+                 *c = qn_scope_begin(device);
         qn_array *work = long_work(a, 60);
         assert_int_equal(qn_eval_async(a, &work, 1), QN_OK);
         b->cancel = &cancel;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Updates in place: what is read beside them, what may still be read after them, what a failure leaves.
+ * Updates in place: what is read beside them, what may still be read after them, what a failure
+ * leaves.
  */
 #include "test.h"
 
@@ -58,7 +59,8 @@ static void test_update_from_itself(void **state)
         z = qn_scatter_add(s, y, qn_from_i32(s, ids, 8), y);
         expect(s, z, (const float[]){7, 1, 3, 5, 7, 9, 11, 13}, 8);
         y = base_of(s, way);
-        z = qn_slice_update_at(s, y, qn_slice(s, y, 0, 4, 8, 1), qn_from_i32(s, (const int32_t[]){2}, 1));
+        z = qn_slice_update_at(s, y, qn_slice(s, y, 0, 4, 8, 1),
+                               qn_from_i32(s, (const int32_t[]){2}, 1));
         expect(s, z, (const float[]){0, 1, 4, 5, 6, 7, 6, 7}, 8);
         qn_scope_end(s);
     }
@@ -87,7 +89,8 @@ static void test_own_places(void **state)
     qn_device_close(device);
 }
 
-/* A view that is a target beside the update of its base is not lost; what was overwritten cannot be kept. */
+/* A view that is a target beside the update of its base is not lost; what was overwritten cannot be
+ * kept. */
 static void test_targets_that_stay(void **state)
 {
     qn_device *device = open_device(state);
@@ -141,8 +144,8 @@ static void test_refused_step(void **state)
     qn_scope *s = qn_scope_begin(device);
     qn_array *x = qn_donate(s, retained(device, eight, 8));
     qn_array *loss = qn_sum(s, qn_exp(s, qn_full(s, QN_F32, 1, &large, 0)), 0, false);
-    qn_array *sorted = qn_sum(s, qn_sort(s, qn_exp(s, qn_add(s, qn_arange(s, QN_F32, large), loss)), 0, false),
-                              0, false);
+    qn_array *sorted = qn_sum(
+        s, qn_sort(s, qn_exp(s, qn_add(s, qn_arange(s, QN_F32, large), loss)), 0, false), 0, false);
     assert_int_equal(qn_eval(s, qn_subtract(s, x, sorted)), QN_LIMIT);
     qn_array *kept = qn_retain(x);
     assert_non_null(kept);
@@ -162,8 +165,8 @@ static void test_refused_step(void **state)
     qn_device_close(device);
 }
 
-/* Another thread gives its reference back at any moment; a plan that overwrites is never kept under the key of a
- * graph that must not. */
+/* Another thread gives its reference back at any moment; a plan that overwrites is never kept under
+ * the key of a graph that must not. */
 typedef struct releaser {
     _Atomic(qn_array *) given;
     atomic_int delay;
@@ -227,12 +230,9 @@ static void test_release_while_planning(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_update_from_itself),
-        cmocka_unit_test(test_own_places),
-        cmocka_unit_test(test_targets_that_stay),
-        cmocka_unit_test(test_update_through_view),
-        cmocka_unit_test(test_refused_step),
-        cmocka_unit_test(test_release_while_planning),
+        cmocka_unit_test(test_update_from_itself), cmocka_unit_test(test_own_places),
+        cmocka_unit_test(test_targets_that_stay),  cmocka_unit_test(test_update_through_view),
+        cmocka_unit_test(test_refused_step),       cmocka_unit_test(test_release_while_planning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sizes that no array has, and arguments that are none: an error, never a wrong size, never a crash.
+ * Sizes that no array has, and arguments that are none: an error, never a wrong size, never a
+ * crash.
  */
 #include "test.h"
 
 #include <string.h>
 
-#define BIG 6148914691236517211 /* times 3: 17 modulo 2^64 */
+#define BIG   6148914691236517211 /* times 3: 17 modulo 2^64 */
 #define AT(n) ((int64_t)1 << (n))
 
 typedef qn_array *attempt(qn_scope *s, qn_array *x); /* x: [1] f32 */
 
-#define SHAPE(...) (sizeof((int64_t[]){__VA_ARGS__}) / 8), (const int64_t[]){__VA_ARGS__}
+#define SHAPE(...)                                                                                 \
+    (sizeof((int64_t[]){__VA_ARGS__}) / 8), (const int64_t[])                                      \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 #define ATTEMPT(name, expression)                                                                  \
     static qn_array *name(qn_scope *s, qn_array *x)                                                \
     {                                                                                              \
@@ -23,9 +28,10 @@ ATTEMPT(broadcast_negative, qn_broadcast_to(s, x, SHAPE(-5)))
 ATTEMPT(broadcast_two_negative, qn_broadcast_to(s, x, SHAPE(-5, -5)))
 ATTEMPT(broadcast_zero_negative, qn_broadcast_to(s, x, SHAPE(0, -7)))
 ATTEMPT(broadcast_bytes, qn_broadcast_to(s, x, SHAPE(AT(62) + 4)))
-ATTEMPT(outer_sum, qn_add(s, qn_full(s, QN_F32, SHAPE(AT(32), 1), 0), qn_full(s, QN_F32, SHAPE(1, AT(32)), 0)))
-ATTEMPT(outer_product,
-        qn_matmul(s, qn_full(s, QN_F32, SHAPE(AT(32), 1), 0), qn_full(s, QN_F32, SHAPE(1, AT(32)), 0)))
+ATTEMPT(outer_sum,
+        qn_add(s, qn_full(s, QN_F32, SHAPE(AT(32), 1), 0), qn_full(s, QN_F32, SHAPE(1, AT(32)), 0)))
+ATTEMPT(outer_product, qn_matmul(s, qn_full(s, QN_F32, SHAPE(AT(32), 1), 0),
+                                 qn_full(s, QN_F32, SHAPE(1, AT(32)), 0)))
 ATTEMPT(outer_linear, qn_linear(s, qn_full(s, QN_F32, SHAPE(AT(32), 1), 0),
                                 qn_full(s, QN_F32, SHAPE(AT(32), 1), 0), NULL))
 ATTEMPT(long_range, qn_arange(s, QN_F32, AT(62) + 4))
@@ -35,8 +41,10 @@ ATTEMPT(tiled, qn_tile(s, x, 0, AT(62) + 4))
 ATTEMPT(repeated, qn_repeat(s, qn_broadcast_to(s, x, SHAPE(AT(33))), 0, AT(29)))
 ATTEMPT(padded, qn_pad(s, x, (const int64_t[]){AT(61)}, (const int64_t[]){AT(61)}, 0))
 ATTEMPT(padded_wraps, qn_pad(s, x, (const int64_t[]){INT64_MAX}, (const int64_t[]){INT64_MAX}, 0))
-ATTEMPT(joined, qn_concatenate(s, (qn_array *[]){qn_broadcast_to(s, x, SHAPE(AT(47))),
-                                                 qn_broadcast_to(s, x, SHAPE(AT(47) + 1))}, 2, 0))
+ATTEMPT(joined, qn_concatenate(s,
+                               (qn_array *[]){qn_broadcast_to(s, x, SHAPE(AT(47))),
+                                              qn_broadcast_to(s, x, SHAPE(AT(47) + 1))},
+                               2, 0))
 ATTEMPT(taken, qn_take(s, qn_broadcast_to(s, x, SHAPE(1, AT(46))),
                        qn_broadcast_to(s, qn_from_i32(s, (const int32_t[]){0}, 1), SHAPE(8)), 0))
 ATTEMPT(random_wraps, qn_random_uniform(s, qn_random_key(s, 1), QN_F32, 0, 1, SHAPE(3, BIG)))
@@ -51,14 +59,31 @@ ATTEMPT(shape_missing, qn_from(s, QN_F32, 2, NULL, (const float[]){0}))
 static void test_sizes(void **state)
 {
     qn_device *device = open_device(state);
-    static attempt *const attempts[] = {
-        broadcast_wraps, broadcast_negative, broadcast_two_negative, broadcast_zero_negative,
-        broadcast_bytes, outer_sum,          outer_product,          outer_linear,
-        long_range,      longest_range,      large_constant,         tiled,
-        repeated,        padded,             padded_wraps,           joined,
-        taken,           random_wraps,       keys,                   unit,
-        from_zero,       strided,            diagonal,               values_missing,
-        shape_missing};
+    static attempt *const attempts[] = {broadcast_wraps,
+                                        broadcast_negative,
+                                        broadcast_two_negative,
+                                        broadcast_zero_negative,
+                                        broadcast_bytes,
+                                        outer_sum,
+                                        outer_product,
+                                        outer_linear,
+                                        long_range,
+                                        longest_range,
+                                        large_constant,
+                                        tiled,
+                                        repeated,
+                                        padded,
+                                        padded_wraps,
+                                        joined,
+                                        taken,
+                                        random_wraps,
+                                        keys,
+                                        unit,
+                                        from_zero,
+                                        strided,
+                                        diagonal,
+                                        values_missing,
+                                        shape_missing};
     for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++) {
         qn_scope *s = qn_scope_begin(device);
         qn_array *y = attempts[i](s, qn_from_f32(s, (const float[]){2}, 1));
