@@ -58,7 +58,7 @@ check-arm: $(ARM)/build.ninja listed ## the quick tests as AArch64 programs, und
 check-abi: setup-tests ## whether programs linked with the newest tag's library run with this one, by abidiff
 	@scripts/check-abi || [ $$? = 77 ]
 
-fuzz: setup sanitized ## the parsers on changed files, under the sanitizers: FUZZ_SECONDS each (300)
+fuzz: setup sanitized ## the random graphs, and the parsers on changed files, under the sanitizers: FUZZ_SECONDS each (300)
 	@for test in core_test_fuzz_graphs io_test_fuzz text_test_fuzz models_test_fuzz jinja_test_template; do \
 	    QUERN_SOURCE=$(CURDIR) QUERN_FUZZ_SECONDS=$${FUZZ_SECONDS:-300} QUERN_FUZZ_SEED=$$(date +%s) \
 	        ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1 \
