@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tokenizer files and texts that are large where they should be small: each is refused in one line
- * or works, within a second (ten under a sanitizer). Small broken files are in test_tokenizer.c.
+ * or works, within a second (ten under a sanitizer). Small broken files are in
+ * test_broken_tokenizer.c.
  */
 #include "test.h"
 

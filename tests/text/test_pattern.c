@@ -238,12 +238,53 @@ static void test_failed_allocations_of_patterns(void **state)
     assert_true(n > 3);
 }
 
+/* Words, with '|' between them. */
+static void test_scanners(void **state)
+{
+    (void)state;
+    static const struct {
+        qn__scanner scan;
+        const char *words;
+    } cases[] = {
+        {qn__scan_gpt2, "It|'s| they|'re| we|'ll|'|LL|'|S| don|'t|'"},
+        {qn__scan_gpt2, " a|  | b| |\n|c|\n\n|\n|d|  "},
+        {qn__scan_gpt2, "abc|123|!?| 45| ...|x|\xc2\xbd|\xc3\xa9"},
+        {qn__scan_llama3, "It|'s| THEY|'RE|x|'|\t|'Ll|'D|'\xc5\xbf|'x|'"},
+        {qn__scan_llama3, "123|456|7|a|12\xc2\xbd|\xd9\xa3"
+                          "4"},
+        {qn__scan_llama3, "\n|abc|\r|x|\tabc|!abc| abc|.\xc3\xa9t\xc3\xa9|\xc2\xa0x"},
+        {qn__scan_llama3, "a| !!\n\r\n|b|  \n \n|  | c|  "},
+        {qn__scan_llama3, "a|\n  \n|   |\tb|\xe3\x80\x80\xe3\x80\x80"},
+        {qn__scan_qwen, "1|2|3|a|\xe2\x85\xa7|4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *words = cases[i].words;
+        char text[128], got[256];
+        size_t n = 0, m = 0;
+        for (const char *p = words; *p; p++)
+            if (*p != '|')
+                text[n++] = *p;
+        for (size_t at = 0; at < n;) {
+            size_t end = cases[i].scan(text, n, at);
+            assert_true(end > at && end <= n);
+            if (at > 0)
+                got[m++] = '|';
+            memcpy(got + m, text + at, end - at);
+            m += end - at;
+            at = end;
+        }
+        got[m] = '\0';
+        assert_string_equal(got, words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_the_library),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_scanners),
         cmocka_unit_test(test_failed_allocations_of_patterns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
