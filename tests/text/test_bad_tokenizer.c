@@ -195,6 +195,55 @@ static void test_rules_that_multiply(void **state)
     encode_multiplied(4, 4096, 1000000, QN_LIMIT);
 }
 
+/* SentencePiece's table, by which 'a' becomes a thousand of them, in base 64. */
+static void write_table(char *out)
+{
+    enum { UNITS = 128, STRING = 999 };
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint8_t table[4 + 4 * UNITS + STRING + 1] = {(4 * UNITS) & 255, (4 * UNITS) >> 8};
+    uint32_t units[UNITS] = {[0] = 1 << 10, ['a' ^ 1] = 1 << 10 | 0x100 | 'a', ['a'] = 0x80000000u};
+    for (int i = 0; i < UNITS; i++)
+        for (int k = 0; k < 4; k++)
+            table[4 + 4 * i + k] = (uint8_t)(units[i] >> (8 * k));
+    memset(table + 4 + 4 * UNITS, 'a', STRING);
+    size_t n = 0;
+    for (size_t i = 0; i + 2 < sizeof table; i += 3) {
+        uint32_t bits = (uint32_t)table[i] << 16 | (uint32_t)table[i + 1] << 8 | table[i + 2];
+        for (int k = 18; k >= 0; k -= 6)
+            out[n++] = digits[bits >> k & 63];
+    }
+    uint32_t rest = (uint32_t)table[sizeof table - 1] << 4; /* the size is 3 n + 1 */
+    out[n++] = digits[rest >> 6 & 63];
+    out[n++] = digits[rest & 63];
+    strcpy(out + n, "==");
+}
+
+static void test_tables_that_multiply(void **state)
+{
+    (void)state;
+    char table[4096], json[8192];
+    qn_tokenizer *t;
+    qn_error err = {0};
+    write_table(table);
+    sprintf(json,
+            "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"%s\"},\"model\":{"
+            "\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],[\"a\",-1]]}}",
+            table);
+    if (qn_tokenizer_open(&t, temp_write("table.json", json, strlen(json)), &err) != QN_OK)
+        fail_msg("%s", err.message);
+    char *text = malloc(LONG);
+    memset(text, 'a', LONG);
+    qn_tokens ids = {0};
+    assert_int_equal(qn_tokenizer_encode(t, text, 3, 0, &ids, &err), QN_OK);
+    assert_int_equal(ids.n, 2997);
+    assert_int_equal(qn_tokenizer_encode(t, text, LONG, 0, &ids, &err), QN_LIMIT);
+    assert_non_null(strstr(err.message, "16 times"));
+    assert_int_equal(ids.n, 2997);
+    qn_tokens_free(&ids);
+    free(text);
+    qn_tokenizer_close(t);
+}
+
 static void test_decoders_that_multiply(void **state)
 {
     (void)state;
@@ -222,8 +271,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules_that_multiply), /* first: it looks at the peak of memory */
-        cmocka_unit_test(test_decoders_that_multiply), cmocka_unit_test(test_long_and_deep),
-        cmocka_unit_test(test_large_but_valid),        cmocka_unit_test(test_one_character),
+        cmocka_unit_test(test_decoders_that_multiply), cmocka_unit_test(test_tables_that_multiply),
+        cmocka_unit_test(test_long_and_deep),          cmocka_unit_test(test_large_but_valid),
+        cmocka_unit_test(test_one_character),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
