@@ -12,8 +12,9 @@
  *     qn_tokens_free(&tokens);
  *     qn_tokenizer_close(tokenizer);
  *
- * Ids equal those of the Hugging Face tokenizers library, and of SentencePiece for a *.model. A tokenizer is immutable: any number of
- * threads may use it at once. Buffers and decoders belong to one thread at a time.
+ * Ids equal those of the Hugging Face tokenizers library, and of SentencePiece for a *.model. A
+ * tokenizer is immutable: any number of threads may use it at once. Buffers and decoders belong to
+ * one thread at a time.
  */
 #ifndef QUERN_TEXT_H
 #define QUERN_TEXT_H
@@ -59,10 +60,11 @@ QN_API void qn_text_free(qn_text *text);
 
 typedef struct qn_tokenizer qn_tokenizer;
 
-/* Opens a model's directory, a tokenizer.json or a SentencePiece *.model. Supported: BPE, byte-level
- * (Llama 3, Qwen, GPT-2, DeepSeek, ...) and SentencePiece-style (Llama 2, Gemma, Mistral); other
- * kinds are QN_UNSUPPORTED, with the part named. In a directory tokenizer.json is preferred to
- * tokenizer.model. tokenizer_config.json and special_tokens_map.json beside it give bos and eos. */
+/* Opens a model's directory, a tokenizer.json or a SentencePiece *.model. Supported: BPE,
+ * byte-level (Llama 3, Qwen, GPT-2, DeepSeek, ...) and SentencePiece-style (Llama 2, Gemma,
+ * Mistral), and Unigram (T5); other kinds are QN_UNSUPPORTED, with the part named. In a directory
+ * tokenizer.json is preferred to tokenizer.model. tokenizer_config.json and special_tokens_map.json
+ * beside it give bos and eos. */
 QN_API qn_status qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_error *err);
 QN_API void qn_tokenizer_close(qn_tokenizer *tokenizer); /* NULL is accepted */
 
@@ -76,12 +78,14 @@ enum {
     QN_SKIP_SPECIAL = 4
 };
 
-/* Appends the ids of text[0..n), which must be UTF-8 and may contain NUL. */
+/* Appends the ids of text[0..n), which must be UTF-8 and may contain NUL. QN_LIMIT where the file's
+ * rules or patterns take more than 64 times the text's memory (and a mebibyte), or seconds. */
 QN_API qn_status qn_tokenizer_encode(const qn_tokenizer *tokenizer, const char *text, size_t n,
                                      unsigned flags, qn_tokens *out, qn_error *err);
 
-/* Appends the text of the ids. Always valid UTF-8: bytes that form no character become U+FFFD.
- * Ids that the tokenizer doesn't have (a model's padding) give nothing. */
+/* Appends the text of the ids, at most 64 times what the tokens have. Always valid UTF-8: bytes
+ * that form no character become U+FFFD. Ids that the tokenizer doesn't have (a model's padding)
+ * give nothing. */
 QN_API qn_status qn_tokenizer_decode(const qn_tokenizer *tokenizer, const int32_t *ids, size_t n,
                                      unsigned flags, qn_text *out, qn_error *err);
 
@@ -123,10 +127,10 @@ QN_API qn_status qn_decoder_flush(qn_decoder *decoder, qn_text *out, qn_error *e
 
 /* A chat template: Jinja as transformers runs it (trim_blocks, lstrip_blocks, the immutable
  * sandbox, loop controls, tojson, raise_exception, strftime_now, {% generation %}). Not there:
- * include, import, extends, block, autoescape, the filters random, pprint, striptags and urlize, and
- * lipsum. Integers have 64 bits; letters beyond Latin, Greek, Cyrillic, Armenian and full-width forms
- * have one case. What a sandboxed template may not use is an error also where it is only printed.
- * Immutable once made: any number of threads may render at once. */
+ * include, import, extends, block, autoescape, the filters random, pprint, striptags and urlize,
+ * and lipsum. Integers have 64 bits; letters beyond Latin, Greek, Cyrillic, Armenian and full-width
+ * forms have one case. What a sandboxed template may not use is an error also where it is only
+ * printed. Immutable once made: any number of threads may render at once. */
 typedef struct qn_template qn_template;
 
 /* `name` is for messages, which say "NAME: line N: ..."; it is copied, and so is the source. */
@@ -140,11 +144,11 @@ typedef struct qn_template_options {
     const char *trusted; /* a JSON object of more variables that are not data: bos_token ... */
     int64_t now;         /* for strftime_now: local time, in seconds since 1970 as if it were UTC;
                             0: the clock's */
-    uint64_t steps;      /* at most this many steps (20 million) */
+    uint64_t steps;      /* at most this many steps of work (20 million: less than two seconds) */
     size_t output;       /* bytes of any text it makes (64 MiB) */
     size_t memory;       /* bytes in all (512 MiB) */
-    bool drop_nulls;     /* leave out what is null in a message, as transformers' apply_chat_template
-                            does; qn_chat_render and qn_chat_render_ids always do */
+    bool drop_nulls; /* leave out what is null in a message, as transformers' apply_chat_template
+                        does; qn_chat_render and qn_chat_render_ids always do */
 } qn_template_options;
 
 /* Renders with the variables of a JSON object json[0..n): messages, tools, documents,
@@ -152,8 +156,8 @@ typedef struct qn_template_options {
  * receives which bytes of it came from strings of that object, sorted and apart. A template that
  * fails, calls raise_exception, or exceeds a limit (QN_LIMIT) gives one line with its reason. */
 QN_API qn_status qn_template_render(const qn_template *t, const char *json, size_t n,
-                                    const qn_template_options *options, qn_text *out, qn_spans *data,
-                                    qn_error *err);
+                                    const qn_template_options *options, qn_text *out,
+                                    qn_spans *data, qn_error *err);
 
 /* ---- chat ----------------------------------------------------------------------------------- */
 
@@ -183,33 +187,35 @@ QN_API const char *qn_chat_format_name(qn_chat_format format); /* "chatml", ...;
 QN_API qn_status qn_chat_encode(const qn_tokenizer *tokenizer, const qn_chat_message *messages,
                                 size_t n, bool add_prompt, qn_tokens *out, qn_error *err);
 
-/* A model's own chat templates: chat_template.jinja ("default") and additional_chat_templates/NAME.jinja
- * (older: chat_templates/), else "chat_template" of tokenizer_config.json (a text, or a list of named
- * ones), else of chat_template.json. */
+/* A model's own chat templates: chat_template.jinja ("default") and
+ * additional_chat_templates/NAME.jinja (older: chat_templates/), else "chat_template" of
+ * tokenizer_config.json (a text, or a list of named ones), else of chat_template.json. */
 typedef struct qn_chat qn_chat;
 
-/* The tokenizer is borrowed and must outlive the chat. A directory without templates is no error, nor
- * is a template that does not parse before it is used. */
+/* The tokenizer is borrowed and must outlive the chat. A directory without templates is no error,
+ * nor is a template that does not parse before it is used. */
 QN_API qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char *directory,
                               qn_error *err);
 QN_API void qn_chat_close(qn_chat *chat); /* NULL is accepted */
 QN_API bool qn_chat_has_template(const qn_chat *chat);
 
-/* The name of template i, in the order of names; NULL behind the last. Lives as long as the chat. */
+/* The name of template i, in the order of names; NULL behind the last. Lives as long as the chat.
+ */
 QN_API const char *qn_chat_template_name(const qn_chat *chat, size_t i);
 
-/* Takes the template of that name from now on; NULL: as transformers does, "tool_use" for chats with
- * tools where there is one, else "default". QN_NOT_FOUND, with the names there are. Not while another
- * thread renders. */
+/* Takes the template of that name from now on; NULL: as transformers does, "tool_use" for chats
+ * with tools where there is one, else "default". QN_NOT_FOUND, with the names there are. Not while
+ * another thread renders. */
 QN_API qn_status qn_chat_choose(qn_chat *chat, const char *name, qn_error *err);
 
 /* Stores up to `capacity` of the control tokens that the templates put behind a reply: they end it,
  * also where the model's configuration names others. Returns how many there are. */
 QN_API size_t qn_chat_ends(const qn_chat *chat, int32_t *ids, size_t capacity);
 
-/* Appends the conversation as ids: by the model's own template, or where it has none by the built-in format that
- * its vocabulary fits (qn_chat_encode). With add_prompt the header of the assistant's turn follows. Messages are
- * data: no text of theirs becomes a control token. What else a template may be given needs qn_chat_render_ids. */
+/* Appends the conversation as ids: by the model's own template, or where it has none by the
+ * built-in format that its vocabulary fits (qn_chat_encode). With add_prompt the header of the
+ * assistant's turn follows. Messages are data: no text of theirs becomes a control token. What else
+ * a template may be given needs qn_chat_render_ids. */
 QN_API qn_status qn_chat_apply(const qn_chat *chat, const qn_chat_message *messages, size_t n,
                                bool add_prompt, qn_tokens *out, qn_error *err);
 
@@ -224,8 +230,8 @@ QN_API qn_status qn_chat_render_ids(const qn_chat *chat, const char *json, size_
 QN_API qn_status qn_chat_render(const qn_chat *chat, const char *json, size_t n, qn_text *out,
                                 qn_spans *data, qn_error *err);
 
-/* Stores up to `capacity` ids that end a reply in the built-in format that the vocabulary fits, eos among
- * them; returns how many there are. */
+/* Stores up to `capacity` ids that end a reply in the built-in format that the vocabulary fits, eos
+ * among them; returns how many there are. */
 QN_API size_t qn_chat_stop_tokens(const qn_tokenizer *tokenizer, int32_t *ids, size_t capacity);
 
 #ifdef __cplusplus
