@@ -185,6 +185,7 @@ static void test_limits(void **state)
     } cases[] = {
         {"(?=.*z)a", 'a', 1000000, QN_LIMIT},
         {"(?=.*z)a", 'a', 3000, QN_OK},
+        {"(?=.*+z)a", 'a', 60000, QN_LIMIT}, /* a run of characters is not one step */
         {"(a|aa)+$b", 'a', 300, QN_LIMIT},
         {"(a+)+b", 'a', 300, QN_LIMIT},
         {"(?:(a)|(c))*", 'a', 1000000, QN_LIMIT}, /* its stack */
