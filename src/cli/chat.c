@@ -82,6 +82,9 @@ static void note_end(const chat *s, const reply *r, qn_status status)
     else if (r->metrics.finish == QN_FINISH_LENGTH &&
              qn_session_length(s->session) >= qn_session_context(s->session))
         note("the context of %lld tokens is full", (long long)qn_session_context(s->session));
+    else if (r->metrics.finish == QN_FINISH_LENGTH && s->arguments->max_tokens < 0)
+        note("the model's limit of %llu tokens a reply; /set max-tokens N gives more",
+             (unsigned long long)r->metrics.generated_tokens);
 }
 
 bool chat_answer(chat *s)

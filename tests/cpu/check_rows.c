@@ -162,8 +162,49 @@ static void rope_case(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, size
     free(x), free(y), free(z), free(c), free(s), free(xd), free(yd), free(cd), free(sd);
 }
 
+/* What the passes over n logits give, one behind the other; returns how many floats. Whether it is
+ * right is for tests/generate/test_sampler.c. */
+static size_t run_passes(const qn__cpu_kernels *t, const float *x, size_t n, float *out)
+{
+    enum { MOST = 512, BLOCKS = MOST / 64 };
+    float tops[BLOCKS], kept[MOST], weight[64];
+    double sums[BLOCKS], split[3], all;
+    size_t blocks = (n + 63) / 64, at = 0, most;
+    out[at++] = t->block_tops(x, n, tops);
+    memcpy(out + at, tops, blocks * sizeof *tops);
+    at += blocks;
+    all = t->weigh(x, n, tops, 5.0f, 1.7f, -0.5f, sums);
+    memcpy(out + at, &all, sizeof all);
+    memcpy(out + at + 2, sums, blocks * sizeof *sums);
+    at += 2 + 2 * blocks;
+    t->weigh_block(x, n < 64 ? n : 64, 5.0f, 0.3f, -INFINITY, weight);
+    memcpy(out + at, weight, sizeof weight);
+    t->split(x, n, 5.0f, 1.0f, -1.0f, 2.0f, split);
+    memcpy(out + at + 64, split, sizeof split);
+    at += 64 + 6;
+    most = t->collect(x, n, tops, -1.0f, 2.0f, kept);
+    memcpy(out + at, kept, most * sizeof *kept);
+    return at + most;
+}
+
+static void passes_bits(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
+{
+    static float x[512], got[1024], want[1024];
+    int ok = 1;
+    for (size_t n = 1; n <= 512; n += n < 140 ? 1 : 93)
+        for (int odd = 0; odd < 2; odd++) {
+            random_fill(x, n);
+            for (size_t i = 0; i < n; i++)
+                x[i] = odd && i % 5 == 2 ? NAN : odd && i % 7 == 3 ? -INFINITY : x[i] * 5.0f;
+            size_t size = run_passes(ref, x, n, want);
+            ok &= run_passes(t, x, n, got) == size && memcmp(got, want, size * 4) == 0;
+        }
+    check("sampling passes", t->tier, ok);
+}
+
 void check_rows(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
 {
+    passes_bits(t, ref);
     size_t n = ROWS * (WIDEST + 1);
     row_data d = {new_floats(n),    new_floats(n),    new_floats(n),   new_floats(n),
                   new_bytes(n * 8), new_bytes(n * 8), new_bytes(n * 8)};
