@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Times a model: prefill of a prompt (512 tokens), decoding of 64 behind it, and the read bandwidth of the machine
- * before and after, in one process. Prints one JSON object.
+ * Times a model: prefill of a prompt (512 tokens), decoding of 64 behind it, and the read bandwidth
+ * of the machine before and after, in one process. Prints one JSON object.
  *
  *     bench-model DIR [threads [repeats [prompt]]]
  */
@@ -36,7 +36,7 @@ static double median(double *x, int n)
     return x[n / 2];
 }
 
-/* ---- read bandwidth ------------------------------------------------------------------------------------------ */
+/* ---- read bandwidth -------------------------------------------------------------------------- */
 
 typedef struct reader {
     const uint64_t *data;
@@ -50,7 +50,8 @@ typedef uint64_t vector __attribute__((vector_size(64)));
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
-static void *read_all(void *argument)
+static void *
+read_all(void *argument)
 {
     reader *r = argument;
     const vector *p = (const vector *)r->data;
@@ -72,7 +73,8 @@ static double read_bandwidth(const uint64_t *data, size_t bytes, int threads)
     pthread_t t[64];
     double begun = now();
     for (int i = 0; i < threads; i++) {
-        r[i] = (reader){data + bytes / 8 / (size_t)threads * (size_t)i, bytes / 8 / (size_t)threads, 0};
+        r[i] = (reader){data + bytes / 8 / (size_t)threads * (size_t)i, bytes / 8 / (size_t)threads,
+                        0};
         pthread_create(&t[i], NULL, read_all, &r[i]);
     }
     uint64_t sum = 0;
@@ -84,7 +86,9 @@ static double read_bandwidth(const uint64_t *data, size_t bytes, int threads)
     return sum == 42 ? 0 : (double)bytes / seconds / 1e9;
 }
 
-/* ---- the model ----------------------------------------------------------------------------------------------- */
+/* ---- the model
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static int fail(const qn_error *err)
 {
@@ -103,10 +107,11 @@ static double read_limit(const uint64_t *data, size_t bytes)
     return best;
 }
 
-/* Each repeat decodes and then reads, so that a drift of the machine hits both. The first, of at most WARM tokens,
- * is not counted; after it the memory in use is noted and the buffer for reading is made. */
-static int time_model(qn_model *model, int repeats, int prompt, double *prefill, double *decode, double *read,
-                      long long *peak)
+/* Each repeat decodes and then reads, so that a drift of the machine hits both. The first, of at
+ * most WARM tokens, is not counted; after it the memory in use is noted and the buffer for reading
+ * is made. */
+static int time_model(qn_model *model, int repeats, int prompt, double *prefill, double *decode,
+                      double *read, long long *peak)
 {
     size_t bytes = (size_t)1 << 30;
     uint64_t *data = NULL;
@@ -158,8 +163,12 @@ int main(int argc, char **argv)
         return fprintf(stderr, "usage: bench-model DIR [threads [repeats [prompt]]]\n"), 2;
     int threads = argc > 2 ? atoi(argv[2]) : 0, repeats = argc > 3 ? atoi(argv[3]) : 3;
     int prompt = argc > 4 ? atoi(argv[4]) : 512;
-    if (prompt < 1 || prompt > MOST_PROMPT || repeats < 1 || repeats > MOST_REPEATS || threads < 0 || threads > 64)
-        return fprintf(stderr, "bench-model: 1 to 15 repeats, at most 64 threads, a prompt of 1 to 131072\n"), 2;
+    if (prompt < 1 || prompt > MOST_PROMPT || repeats < 1 || repeats > MOST_REPEATS ||
+        threads < 0 || threads > 64)
+        return fprintf(
+                   stderr,
+                   "bench-model: 1 to 15 repeats, at most 64 threads, a prompt of 1 to 131072\n"),
+               2;
     qn_error err = {0};
     qn_device *device;
     qn_model *model;
@@ -185,7 +194,8 @@ int main(int argc, char **argv)
     double d = median(decode, repeats);
     printf("{\"tier\":\"%s\",\"load_seconds\":%.2f,\"prefill\":%.1f,\"decode\":%.2f,"
            "\"weight_bytes\":%llu,\"decode_gb_s\":%.2f,\"read_1_thread_gb_s\":%.2f,"
-           "\"decode_of_read\":%.3f,\"peak_rss_bytes\":%lld,\"plan_ns_a_node\":%.1f,\"hit_rate\":%.4f}\n",
+           "\"decode_of_read\":%.3f,\"peak_rss_bytes\":%lld,\"plan_ns_a_node\":%.1f,\"hit_rate\":%."
+           "4f}\n",
            tier, load, median(prefill, repeats), d, (unsigned long long)info.weight_bytes,
            d * (double)info.weight_bytes / 1e9, median(read, repeats), median(share, repeats), peak,
            (double)plans.hit_ns / (double)plans.nodes,

@@ -23,8 +23,8 @@ enum { WITH_LIBZIP = 1 };
 enum { WITH_LIBZIP = 0 };
 #endif
 
-/* The times that tests allow, of the processor and not of the clock, are for an idle machine and multiplied by this:
- * they are to tell work that explodes, not a machine that is busy. */
+/* The times that tests allow, of the processor and not of the clock, are for an idle machine and
+ * multiplied by this: they are to tell work that explodes, not a machine that is busy. */
 #if defined QN_EMULATED
 enum { EMULATED = 1, PATIENCE = 40 };
 #elif defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define QN_API __attribute__((__visibility__("default")))
+#define QN_API               __attribute__((__visibility__("default")))
 #define QN_PRINTF(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
 #else
 #define QN_API
@@ -57,20 +57,23 @@ typedef enum qn_status {
 QN_API const char *qn_status_text(qn_status status);
 
 /* What went wrong, in one line for a person: file, field, value, limit. A plain value that the
- * caller owns: zero it before use ({0}, in C++ {}), pass its address, read it when a call fails. Functions
- * accept NULL where the detail isn't wanted. The first failure stays until the caller zeroes it. */
+ * caller owns: zero it before use ({0}, in C++ {}), pass its address, read it when a call fails.
+ * Functions accept NULL where the detail isn't wanted. The first failure stays until the caller
+ * zeroes it. */
 typedef struct qn_error {
     qn_status code;
     char message[500];
 } qn_error;
 
-/* Structs of options and results begin with their size, so that later versions can add fields: zero means default,
- * and what an older program does not have is zero. Set it as `.size = sizeof(type)`, or with this:
+/* Structs of options and results begin with their size, so that later versions can add fields: zero
+ * means default, and what an older program does not have is zero. Set it as `.size = sizeof(type)`,
+ * or with this:
  *
  *     qn_session_options options = QN_INIT(qn_session_options);
  *     options.context = 4096;
  *
- * A size of 0 is refused, as is a field that is set and that the library, an older one, does not know. */
+ * A size of 0 is refused, as is a field that is set and that the library, an older one, does not
+ * know. */
 #ifdef __cplusplus
 } /* extern "C" */
 template <typename T> inline T qn_init()

@@ -28,8 +28,9 @@ extern "C" {
 
 typedef struct qn_tensors qn_tensors;
 
-/* Made by the library alone, which hands out pointers to its own: so it may grow at its end. Fields up to `bytes`
- * are for everyone; the others belong to the reader. Lives as long as the file is open. */
+/* Made by the library alone, which hands out pointers to its own: so it may grow at its end. Fields
+ * up to `bytes` are for everyone; the others belong to the reader. Lives as long as the file is
+ * open. */
 typedef struct qn_tensor_info {
     const char *name; /* UTF-8 */
     qn_dtype dtype;

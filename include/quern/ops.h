@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations on arrays. Each records a node and returns an array of the scope `s`; nothing runs until
- * evaluation. Types are promoted as in JAX's table, shapes broadcast as in NumPy. On a type or shape
- * that does not fit, the scope's error names operation and shapes, and the poison array comes back.
- * Any thread that owns the scope may call. Gradients: all of these but where noted.
+ * Operations on arrays. Each records a node and returns an array of the scope `s`; nothing runs
+ * until evaluation. Types are promoted as in JAX's table, shapes broadcast as in NumPy. On a type
+ * or shape that does not fit, the scope's error names operation and shapes, and the poison array
+ * comes back. Any thread that owns the scope may call. Gradients: all of these but where noted.
  */
 #ifndef QUERN_OPS_H
 #define QUERN_OPS_H
@@ -14,7 +14,8 @@
 extern "C" {
 #endif
 
-/* ---- elementwise: one operand; of its shape. Where the mathematics needs it integers become f32. */
+/* ---- elementwise: one operand; of its shape. Where the mathematics needs it integers become f32.
+ */
 
 QN_API qn_array *qn_negative(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_abs(qn_scope *s, qn_array *x);
@@ -32,14 +33,14 @@ QN_API qn_array *qn_cos(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_tanh(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_erf(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_sigmoid(qn_scope *s, qn_array *x);
-QN_API qn_array *qn_silu(qn_scope *s, qn_array *x);      /* x sigmoid(x) */
+QN_API qn_array *qn_silu(qn_scope *s, qn_array *x); /* x sigmoid(x) */
 QN_API qn_array *qn_relu(qn_scope *s, qn_array *x);
-QN_API qn_array *qn_gelu(qn_scope *s, qn_array *x);      /* by erf */
-QN_API qn_array *qn_gelu_tanh(qn_scope *s, qn_array *x); /* the tanh approximation */
+QN_API qn_array *qn_gelu(qn_scope *s, qn_array *x);        /* by erf */
+QN_API qn_array *qn_gelu_tanh(qn_scope *s, qn_array *x);   /* the tanh approximation */
 QN_API qn_array *qn_logical_not(qn_scope *s, qn_array *x); /* bool */
 QN_API qn_array *qn_bitwise_not(qn_scope *s, qn_array *x); /* bool, integers */
-QN_API qn_array *qn_log1p(qn_scope *s, qn_array *x); /* log(1 + x) */
-QN_API qn_array *qn_expm1(qn_scope *s, qn_array *x); /* exp(x) - 1 */
+QN_API qn_array *qn_log1p(qn_scope *s, qn_array *x);       /* log(1 + x) */
+QN_API qn_array *qn_expm1(qn_scope *s, qn_array *x);       /* exp(x) - 1 */
 QN_API qn_array *qn_log2(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_exp2(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_log10(qn_scope *s, qn_array *x);
@@ -67,8 +68,9 @@ QN_API qn_array *qn_stop_gradient(qn_scope *s, qn_array *x);
 
 /* ---- elementwise: two operands, broadcast against each other --------------------------------- */
 
-/* Of two bools a sum or maximum is "or", a product or minimum "and"; they have no difference. Integers
- * wrap. A whole quotient or remainder by 0 is 0; an integer to a negative power is 0 but for 1 and -1. */
+/* Of two bools a sum or maximum is "or", a product or minimum "and"; they have no difference.
+ * Integers wrap. A whole quotient or remainder by 0 is 0; an integer to a negative power is 0 but
+ * for 1 and -1. */
 QN_API qn_array *qn_add(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_subtract(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_multiply(qn_scope *s, qn_array *a, qn_array *b);
@@ -90,8 +92,8 @@ QN_API qn_array *qn_greater_equal(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_logical_and(qn_scope *s, qn_array *a, qn_array *b); /* of bool */
 QN_API qn_array *qn_logical_or(qn_scope *s, qn_array *a, qn_array *b);
 
-/* Of bool and integers. Shifts by the width of the type or more, or by a negative count, leave the sign
- * (to the right, signed) or 0. */
+/* Of bool and integers. Shifts by the width of the type or more, or by a negative count, leave the
+ * sign (to the right, signed) or 0. */
 QN_API qn_array *qn_bitwise_and(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_bitwise_or(qn_scope *s, qn_array *a, qn_array *b);
 QN_API qn_array *qn_bitwise_xor(qn_scope *s, qn_array *a, qn_array *b);
@@ -101,7 +103,7 @@ QN_API qn_array *qn_right_shift(qn_scope *s, qn_array *a, qn_array *b);
 /* a where condition (bool) holds, else b. */
 QN_API qn_array *qn_where(qn_scope *s, qn_array *condition, qn_array *a, qn_array *b);
 
-/* ---- views: share the storage, cost nothing --------------------------------------------------- */
+/* ---- views: share the storage, cost nothing -------------------------------------------------- */
 
 /* The same elements in row-major order under another shape; one size may be -1. Copies when the
  * strides do not allow a view. */
@@ -110,8 +112,8 @@ QN_API qn_array *qn_reshape(qn_scope *s, qn_array *x, int ndim, const int64_t *s
 QN_API qn_array *qn_transpose(qn_scope *s, qn_array *x, const int *order);
 QN_API qn_array *qn_swap_axes(qn_scope *s, qn_array *x, int a, int b);
 QN_API qn_array *qn_broadcast_to(qn_scope *s, qn_array *x, int ndim, const int64_t *shape);
-/* x[start:stop:step] along one axis, as in Python. INT64_MAX as stop: to the end; with a negative step
- * INT64_MAX as start: from the end, INT64_MIN as stop: to the beginning. */
+/* x[start:stop:step] along one axis, as in Python. INT64_MAX as stop: to the end; with a negative
+ * step INT64_MAX as start: from the end, INT64_MIN as stop: to the beginning. */
 QN_API qn_array *qn_slice(qn_scope *s, qn_array *x, int axis, int64_t start, int64_t stop,
                           int64_t step);
 QN_API qn_array *qn_expand_dims(qn_scope *s, qn_array *x, int axis);
@@ -122,8 +124,8 @@ QN_API qn_array *qn_flatten(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_move_axis(qn_scope *s, qn_array *x, int from, int to);
 /* n equal parts of an axis into parts[0..n-1]. */
 QN_API qn_status qn_split(qn_scope *s, qn_array *x, int n, int axis, qn_array **parts);
-/* Element (i, j, ...) is number offset + i stride[0] + j stride[1] + ... of x's elements in row-major order;
- * fails when one would lie outside. x is copied first unless it is row-major. */
+/* Element (i, j, ...) is number offset + i stride[0] + j stride[1] + ... of x's elements in
+ * row-major order; fails when one would lie outside. x is copied first unless it is row-major. */
 QN_API qn_array *qn_as_strided(qn_scope *s, qn_array *x, int ndim, const int64_t *shape,
                                const int64_t *stride, int64_t offset);
 /* x[i, i + k] of x [rows, columns] */
@@ -131,25 +133,25 @@ QN_API qn_array *qn_diagonal(qn_scope *s, qn_array *x, int64_t k);
 /* x itself when row-major without gaps, else a copy that is. */
 QN_API qn_array *qn_contiguous(qn_scope *s, qn_array *x);
 
-/* ---- moving elements --------------------------------------------------------------------------- */
+/* ---- moving elements ------------------------------------------------------------------------- */
 
 QN_API qn_array *qn_concatenate(qn_scope *s, qn_array *const *arrays, int n, int axis);
-/* Rows of x along an axis by index: for x [V, D] and ids [B, L], axis 0, gives [B, L, D]. ids are of an
- * integer type; an index outside the axis gives zeros. x may be packed (axis 0). */
+/* Rows of x along an axis by index: for x [V, D] and ids [B, L], axis 0, gives [B, L, D]. ids are
+ * of an integer type; an index outside the axis gives zeros. x may be packed (axis 0). */
 QN_API qn_array *qn_take(qn_scope *s, qn_array *x, qn_array *ids, int axis);
 /* x[..., ids[...]]: one element of the last axis for each index; of the shape of ids. */
 QN_API qn_array *qn_take_along_last(qn_scope *s, qn_array *x, qn_array *ids);
 /* x with x[start:start+size] replaced by update, all axes; in place when x was donated. */
 QN_API qn_array *qn_slice_update(qn_scope *s, qn_array *x, qn_array *update, const int64_t *start);
-/* The same with the place as data, integers [ndim]: another place makes no new plan. It is clamped so that
- * the block lies inside. qn_slice_at reads a block of sizes[ndim]. */
+/* The same with the place as data, integers [ndim]: another place makes no new plan. It is clamped
+ * so that the block lies inside. qn_slice_at reads a block of sizes[ndim]. */
 QN_API qn_array *qn_slice_update_at(qn_scope *s, qn_array *x, qn_array *update, qn_array *start);
 QN_API qn_array *qn_slice_at(qn_scope *s, qn_array *x, qn_array *start, const int64_t *sizes);
 /* x with rows added: x[ids[i]] += update[i] along axis 0, in the order of i. */
 QN_API qn_array *qn_scatter_add(qn_scope *s, qn_array *x, qn_array *ids, qn_array *update);
 
-/* What becomes of the old element where indices meet it, in the order of the indices. Updates whose index
- * lies outside are left out. NaN wins a MAX or MIN. */
+/* What becomes of the old element where indices meet it, in the order of the indices. Updates whose
+ * index lies outside are left out. NaN wins a MAX or MIN. */
 typedef enum qn_scatter_mode {
     QN_SCATTER_SET,
     QN_SCATTER_ADD,
@@ -160,8 +162,8 @@ typedef enum qn_scatter_mode {
 /* x updated where qn_take(x, ids, axis) reads; update has the shape of that. */
 QN_API qn_array *qn_scatter(qn_scope *s, qn_array *x, qn_array *ids, qn_array *update, int axis,
                             qn_scatter_mode mode);
-/* One element for each index: y[i, j] = x[ids[i, j], j] for axis 0. ids has x's shape but along the axis;
- * sizes of 1 broadcast. An index outside gives zero. */
+/* One element for each index: y[i, j] = x[ids[i, j], j] for axis 0. ids has x's shape but along the
+ * axis; sizes of 1 broadcast. An index outside gives zero. */
 QN_API qn_array *qn_take_along(qn_scope *s, qn_array *x, qn_array *ids, int axis);
 /* x updated where qn_take_along(x, ids, axis) reads; update broadcasts to the shape of that. */
 QN_API qn_array *qn_put_along(qn_scope *s, qn_array *x, qn_array *ids, qn_array *update, int axis,
@@ -192,7 +194,7 @@ QN_API qn_array *qn_tri(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t colum
 /* n floats at equal distances from start to stop, both included. */
 QN_API qn_array *qn_linspace(qn_scope *s, qn_dtype dtype, double start, double stop, int64_t n);
 
-/* ---- sorting: NaN counts as the largest, equal elements keep their order ---------------------------- */
+/* ---- sorting: NaN counts as the largest, equal elements keep their order --------------------- */
 
 QN_API qn_array *qn_sort(qn_scope *s, qn_array *x, int axis, bool descending);
 /* The indices, i32, that qn_take_along sorts by. */
@@ -204,7 +206,7 @@ QN_API qn_array *qn_argpartition(qn_scope *s, qn_array *x, int64_t kth, int axis
 QN_API qn_status qn_topk(qn_scope *s, qn_array *x, int64_t k, int axis, qn_array **values,
                          qn_array **indices);
 
-/* ---- reductions: over one axis, or all with QN_ALL_AXES ------------------------------------------ */
+/* ---- reductions: over one axis, or all with QN_ALL_AXES -------------------------------------- */
 
 #define QN_ALL_AXES INT32_MAX
 
@@ -227,8 +229,8 @@ typedef qn_array *qn_reduction(qn_scope *s, qn_array *x, int axis, bool keep_dim
 QN_API qn_array *qn_over_axes(qn_scope *s, qn_reduction *reduce_one, qn_array *x, const int *axes,
                               int n, bool keep_dims);
 
-/* Running sums and products along an axis, of the types that qn_sum gives; running extremes. reverse: from
- * the end. exclusive: without the element itself. */
+/* Running sums and products along an axis, of the types that qn_sum gives; running extremes.
+ * reverse: from the end. exclusive: without the element itself. */
 QN_API qn_array *qn_cumsum(qn_scope *s, qn_array *x, int axis, bool reverse, bool exclusive);
 QN_API qn_array *qn_cumprod(qn_scope *s, qn_array *x, int axis, bool reverse, bool exclusive);
 QN_API qn_array *qn_cummax(qn_scope *s, qn_array *x, int axis, bool reverse);
@@ -236,13 +238,14 @@ QN_API qn_array *qn_cummin(qn_scope *s, qn_array *x, int axis, bool reverse);
 
 QN_API qn_array *qn_softmax(qn_scope *s, qn_array *x, int axis);
 
-/* ---- random numbers: a key and a shape give the same values everywhere ------------------------------- */
+/* ---- random numbers: a key and a shape give the same values everywhere ----------------------- */
 
-/* Keys are u32 [2] (Threefry-2x32; values as JAX's). Use a key once: split it, or fold a step's number in.
- * Draws also take keys [B..., 2] and a shape [B..., rest...]: what key b draws is what it draws alone. */
+/* Keys are u32 [2] (Threefry-2x32; values as JAX's). Use a key once: split it, or fold a step's
+ * number in. Draws also take keys [B..., 2] and a shape [B..., rest...]: what key b draws is what
+ * it draws alone. */
 QN_API qn_array *qn_random_key(qn_scope *s, uint64_t seed);
-QN_API qn_array *qn_random_split(qn_scope *s, qn_array *key, int64_t n);               /* [n, 2] */
-QN_API qn_array *qn_random_fold_in(qn_scope *s, qn_array *key, qn_array *number);      /* [2] */
+QN_API qn_array *qn_random_split(qn_scope *s, qn_array *key, int64_t n);          /* [n, 2] */
+QN_API qn_array *qn_random_fold_in(qn_scope *s, qn_array *key, qn_array *number); /* [2] */
 /* u8 to u64 */
 QN_API qn_array *qn_random_bits(qn_scope *s, qn_array *key, qn_dtype dtype, int ndim,
                                 const int64_t *shape);
@@ -257,27 +260,28 @@ QN_API qn_array *qn_random_integers(qn_scope *s, qn_array *key, qn_dtype dtype, 
 /* True with probability p, which broadcasts to the shape. */
 QN_API qn_array *qn_random_bernoulli(qn_scope *s, qn_array *key, qn_array *p, int ndim,
                                      const int64_t *shape);
-/* An index along the axis with probability softmax(logits), i32, of logits' shape without the axis. */
+/* An index along the axis with probability softmax(logits), i32, of logits' shape without the axis.
+ */
 QN_API qn_array *qn_random_categorical(qn_scope *s, qn_array *key, qn_array *logits, int axis);
 /* 0 .. n-1 in random order, i32. One key. */
 QN_API qn_array *qn_random_permutation(qn_scope *s, qn_array *key, int64_t n);
 
-/* ---- matrices ------------------------------------------------------------------------------------ */
+/* ---- matrices -------------------------------------------------------------------------------- */
 
 /* a [..., M, K] times b [..., K, N], leading axes broadcast; 1-d operands as in NumPy. */
 QN_API qn_array *qn_matmul(qn_scope *s, qn_array *a, qn_array *b);
 
-/* x [..., K] times the transpose of w [N, K], plus bias [N] unless NULL: a linear layer. When w is a
- * 16-bit type x is rounded to it first; products are summed in f32 and the result is f32. w may be
- * packed (qn_pack). f64 stays f64. */
+/* x [..., K] times the transpose of w [N, K], plus bias [N] unless NULL: a linear layer. When w is
+ * a 16-bit type x is rounded to it first; products are summed in f32 and the result is f32. w may
+ * be packed (qn_pack). f64 stays f64. */
 QN_API qn_array *qn_linear(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias);
 
-/* A retained copy of w [N, K] (f32, bf16; f16 becomes f32) in the layout in which the device's linear
- * layers stream it; on devices without one, a plain copy. Only qn_linear and qn_take read it. NULL with
- * the scope's error set on failure. Release with qn_release. */
+/* A retained copy of w [N, K] (f32, bf16; f16 becomes f32) in the layout in which the device's
+ * linear layers stream it; on devices without one, a plain copy. Only qn_linear and qn_take read
+ * it. NULL with the scope's error set on failure. Release with qn_release. */
 QN_API qn_array *qn_pack(qn_scope *s, qn_array *w);
 
-/* ---- fused: one kernel, with a decomposition into the above ---------------------------------------- */
+/* ---- fused: one kernel, with a decomposition into the above ---------------------------------- */
 
 /* x / sqrt(mean(x^2) + eps) * weight along the last axis; weight [D] or NULL. arXiv:1910.07467 */
 QN_API qn_array *qn_rms_norm(qn_scope *s, qn_array *x, qn_array *weight, float eps);
@@ -286,34 +290,36 @@ QN_API qn_array *qn_rms_norm(qn_scope *s, qn_array *x, qn_array *weight, float e
 QN_API qn_array *qn_layer_norm(qn_scope *s, qn_array *x, qn_array *weight, qn_array *bias,
                                float eps);
 
-/* Rotary position embedding of x [B, H, L, D] (arXiv:2104.09864). Position l of batch b has the angle
- * (offset[b] + l) * frequency[i]. offset: i32, [B] or one element. frequency: f32 [R/2] radians a
- * position; the first R elements of D rotate. traditional: pairs (2i, 2i+1), else (i, i + R/2).
- * Differentiable in x. */
+/* Rotary position embedding of x [B, H, L, D] (arXiv:2104.09864). Position l of batch b has the
+ * angle (offset[b] + l) * frequency[i]. offset: i32, [B] or one element. frequency: f32 [R/2]
+ * radians a position; the first R elements of D rotate. traditional: pairs (2i, 2i+1), else (i, i +
+ * R/2). Differentiable in x. */
 QN_API qn_array *qn_rope(qn_scope *s, qn_array *x, qn_array *offset, qn_array *frequency,
                          bool traditional);
 
 typedef struct qn_attention_options {
-    size_t size;   /* sizeof(qn_attention_options) */
-    float scale;   /* of the scores; 0: 1/sqrt(D) */
-    bool causal;   /* query l sees keys up to l + S - L: aligned at the lower right */
-    float softcap; /* c tanh(score / c); 0: none */
+    size_t size;    /* sizeof(qn_attention_options) */
+    float scale;    /* of the scores; 0: 1/sqrt(D) */
+    bool causal;    /* query l sees keys up to l + S - L: aligned at the lower right */
+    float softcap;  /* c tanh(score / c); 0: none */
     int64_t window; /* a query sees this many newest keys; 0: all */
-    qn_array *mask; /* broadcast to [B, H, L, S]: bool (true: keep) or added to the scores; or NULL */
+    qn_array
+        *mask; /* broadcast to [B, H, L, S]: bool (true: keep) or added to the scores; or NULL */
 } qn_attention_options;
 
-/* softmax(scale q k^T + mask) v for q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], H a multiple of G.
- * options may be NULL. */
+/* softmax(scale q k^T + mask) v for q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], H a multiple of
+ * G. options may be NULL. */
 QN_API qn_array *qn_attention(qn_scope *s, qn_array *q, qn_array *k, qn_array *v,
                               const qn_attention_options *options);
 
-/* -log softmax(logits)[target] for logits [..., V] and integer targets [...]; of the targets' shape. */
+/* -log softmax(logits)[target] for logits [..., V] and integer targets [...]; of the targets'
+ * shape. */
 QN_API qn_array *qn_cross_entropy(qn_scope *s, qn_array *logits, qn_array *targets);
 
-/* ---- derivatives ------------------------------------------------------------------------------------ */
+/* ---- derivatives ----------------------------------------------------------------------------- */
 
-/* out[i] = the gradient of `loss` (one element) with respect to wrt[i]; zeros where it does not depend
- * on it. Adds the backward graph to the scope; the results can be differentiated again. */
+/* out[i] = the gradient of `loss` (one element) with respect to wrt[i]; zeros where it does not
+ * depend on it. Adds the backward graph to the scope; the results can be differentiated again. */
 QN_API qn_status qn_grad(qn_scope *s, qn_array *loss, qn_array *const *wrt, int n, qn_array **out);
 
 /* The same for any y and its cotangent ct, of the shape of y. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stretch of a scope's recording seen as a function: the nodes from `first` to the result, in order,
- * and one array (a cotangent or a tangent) for each node and for each variable that lies before.
+ * A stretch of a scope's recording seen as a function: the nodes from `first` to the result, in
+ * order, and one array (a cotangent or a tangent) for each node and for each variable that lies
+ * before.
  *
  * An operation without a derivative of its own is differentiated through its decomposition: that is
- * recorded behind everything else and traced as a stretch of its own, with the operation's inputs as
- * the variables.
+ * recorded behind everything else and traced as a stretch of its own, with the operation's inputs
+ * as the variables.
  */
 #ifndef QN_AUTODIFF_TRACE_H
 #define QN_AUTODIFF_TRACE_H
@@ -14,10 +15,10 @@
 
 typedef struct qn__trace {
     qn_scope *s;
-    uint32_t first, n;   /* nodes number first .. first + n - 1 */
-    qn_array **node;     /* by number - first */
-    qn_array **value;    /* likewise: the node's derivative, NULL: zero */
-    bool *active;        /* likewise: depends on a variable */
+    uint32_t first, n; /* nodes number first .. first + n - 1 */
+    qn_array **node;   /* by number - first */
+    qn_array **value;  /* likewise: the node's derivative, NULL: zero */
+    bool *active;      /* likewise: depends on a variable */
     qn_array *const *variable;
     int n_variables;
     qn_array **variable_value; /* of variables */

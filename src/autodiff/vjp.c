@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reverse mode: cotangents flow from the result to the variables, newest node first. The backward
- * graph is recorded with the public operations, so it runs on every device and differentiates again.
+ * graph is recorded with the public operations, so it runs on every device and differentiates
+ * again.
  */
 #include "autodiff/trace.h"
 #include "ops/ops.h"
 
-static bool backward(qn_scope *s, uint32_t first, qn_array *y, qn_array *ct,
-                     qn_array *const *wrt, int n, qn_array **out);
+static bool backward(qn_scope *s, uint32_t first, qn_array *y, qn_array *ct, qn_array *const *wrt,
+                     int n, qn_array **out);
 
 static void accumulate(qn_scope *s, qn_array **sum, qn_array *g)
 {
@@ -51,10 +52,10 @@ static bool step_back(qn__trace *t, const qn_array *node, qn_array *ct)
     return s->error.code == QN_OK;
 }
 
-/* out[i] is left NULL where y does not depend on wrt[i]. A node named twice in wrt shares one value:
- * its first place gets it. */
-static bool backward(qn_scope *s, uint32_t first, qn_array *y, qn_array *ct,
-                     qn_array *const *wrt, int n, qn_array **out)
+/* out[i] is left NULL where y does not depend on wrt[i]. A node named twice in wrt shares one
+ * value: its first place gets it. */
+static bool backward(qn_scope *s, uint32_t first, qn_array *y, qn_array *ct, qn_array *const *wrt,
+                     int n, qn_array **out)
 {
     qn__trace t;
     if (!qn__trace_begin(&t, s, first, y, wrt, n))

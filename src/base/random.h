@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counter-based random numbers: the n-th number of a seed, without state, so that a stream is the same
- * alone and in a batch. Two rounds of the SplitMix64 finaliser (Steele, Lea, Flood, OOPSLA 2014).
+ * Counter-based random numbers: the n-th number of a seed, without state, so that a stream is the
+ * same alone and in a batch. Two rounds of the SplitMix64 finaliser (Steele, Lea, Flood, OOPSLA
+ * 2014).
  */
 #ifndef QN_BASE_RANDOM_H
 #define QN_BASE_RANDOM_H
@@ -17,7 +18,8 @@ static inline uint64_t qn__random_mix(uint64_t x)
 
 static inline uint64_t qn__random_bits(uint64_t seed, uint64_t n)
 {
-    return qn__random_mix(qn__random_mix(seed + 0x9e3779b97f4a7c15u) + (n + 1) * 0x9e3779b97f4a7c15u);
+    return qn__random_mix(qn__random_mix(seed + 0x9e3779b97f4a7c15u) +
+                          (n + 1) * 0x9e3779b97f4a7c15u);
 }
 
 /* In [0, 1), a multiple of 2^-53. */

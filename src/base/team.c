@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The team. Two waits: inside a run, nanoseconds to microseconds long, which spins and then yields; and
- * the wait for the next run, which spins for a fraction of a millisecond and then sleeps on a
- * condition variable. Waking is under the mutex, so no wake-up is lost. A run does not wait for workers that
- * have not come to it: its caller closes it when its own part is through, and waits for those inside.
+ * The team. Two waits: inside a run, nanoseconds to microseconds long, which spins and then yields;
+ * and the wait for the next run, which spins for a fraction of a millisecond and then sleeps on a
+ * condition variable. Waking is under the mutex, so no wake-up is lost. A run does not wait for
+ * workers that have not come to it: its caller closes it when its own part is through, and waits
+ * for those inside.
  */
 #include "base/team.h"
 
@@ -27,10 +28,10 @@ struct qn__team {
     void *context;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    int sleepers; /* under lock */
-    alignas(64) atomic_uint run;       /* counts runs; workers wait for it to change */
+    int sleepers;                /* under lock */
+    alignas(64) atomic_uint run; /* counts runs; workers wait for it to change */
     atomic_bool quit;
-    alignas(64) atomic_uint state;     /* workers in the run, and CLOSED */
+    alignas(64) atomic_uint state; /* workers in the run, and CLOSED */
 };
 
 static inline void pause_cpu(void)

@@ -18,13 +18,13 @@ qn__team *qn__team_new(int n_threads);
 void qn__team_free(qn__team *team);
 int qn__team_size(const qn__team *team);
 
-/* Runs fn on the caller as thread 0 and on every worker that comes before the caller's own call returns;
- * returns when all of these have. So fn must share its work out as threads come, and not count on any
- * but thread 0. One run at a time. */
+/* Runs fn on the caller as thread 0 and on every worker that comes before the caller's own call
+ * returns; returns when all of these have. So fn must share its work out as threads come, and not
+ * count on any but thread 0. One run at a time. */
 void qn__team_run(qn__team *team, qn__team_fn *fn, void *context);
 
-/* For a loop that waits for another thread of the team; `i` counts its rounds. Spins at first, then lets
- * others have the CPU. */
+/* For a loop that waits for another thread of the team; `i` counts its rounds. Spins at first, then
+ * lets others have the CPU. */
 void qn__team_pause(unsigned i);
 
 #endif

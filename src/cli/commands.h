@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commands of quern, and what is written about each. A command gets its parsed arguments and returns
- * the exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
+ * The commands of quern, and what is written about each. A command gets its parsed arguments and
+ * returns the exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
  */
 #ifndef QN_CLI_COMMANDS_H
 #define QN_CLI_COMMANDS_H
@@ -31,13 +31,15 @@ int command_info(arguments *a);
 void help_overview(FILE *to);
 void help_command(const command *c);
 
-/* pages.c: a manual page in mdoc(7), "quern" or "quern-chat" ...; false where there is no such page. */
+/* pages.c: a manual page in mdoc(7), "quern" or "quern-chat" ...; false where there is no such
+ * page. */
 bool help_page(const char *name);
 
 /* completions.c: what "bash", "zsh" or "fish" reads to complete a line; false for another shell. */
 bool help_completions(const char *shell);
 
-/* chat_commands.c: the commands inside a chat, one a line: its form, two spaces at least, what it does. */
+/* chat_commands.c: the commands inside a chat, one a line: its form, two spaces at least, what it
+ * does. */
 typedef struct chat_command_help {
     const char *form, *help;
 } chat_command_help;

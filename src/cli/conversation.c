@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversations. A message that was typed is made into JSON here; one from a file stays as it was, with
- * whatever else a template may look at.
+ * Conversations. A message that was typed is made into JSON here; one from a file stays as it was,
+ * with whatever else a template may look at.
  */
 #include "cli/conversation.h"
 #include "base/file.h"
@@ -94,14 +94,16 @@ static char *message_json(const char *role, const char *content, size_t size)
     return json;
 }
 
-static qn_status add_at(conversation *c, size_t at, const char *role, const char *content, size_t size,
-                        qn_error *err)
+static qn_status add_at(conversation *c, size_t at, const char *role, const char *content,
+                        size_t size, qn_error *err)
 {
     size_t valid = qn__utf8_check(content, size);
     if (valid != size)
         return qn__fail(err, QN_FORMAT, "the %s is not valid UTF-8 at byte %zu",
                         strcmp(role, "user") ? "message" : "prompt", valid);
-    message m = {.role = strdup(role), .content = copy_bytes(content, size), .content_size = size,
+    message m = {.role = strdup(role),
+                 .content = copy_bytes(content, size),
+                 .content_size = size,
                  .json = message_json(role, content, size)};
     if (!m.content) {
         free(m.json);
@@ -130,25 +132,31 @@ qn_status conversation_system(conversation *c, const char *content, size_t size,
     return QN_OK;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------- */
+/* ---- files
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static qn_status parse_message(conversation *c, const qn__json_at *at, qn_error *err)
 {
     qn__json_at content;
     const char *role, *text = NULL;
     if (!cJSON_IsObject(at->node))
-        return qn__json_fail(at, QN_FORMAT, err, "a message must be an object with role and content");
+        return qn__json_fail(at, QN_FORMAT, err,
+                             "a message must be an object with role and content");
     if (qn__json_get_string(at, "role", &role, err) != QN_OK)
         return err->code;
     bool has = qn__json_find(at, "content", &content);
     if (has && !cJSON_IsString(content.node) && !cJSON_IsArray(content.node))
-        return qn__json_fail(&content, QN_FORMAT, err, "content must be a text or an array of parts");
+        return qn__json_fail(&content, QN_FORMAT, err,
+                             "content must be a text or an array of parts");
     if (!has && !cJSON_HasObjectItem(at->node, "tool_calls"))
         return qn__json_fail(at, QN_FORMAT, err, "the message has no content");
     if (has && cJSON_IsString(content.node))
         text = content.node->valuestring;
-    message m = {.role = strdup(role), .content = text ? strdup(text) : NULL,
-                 .content_size = text ? strlen(text) : 0, .json = cJSON_PrintUnformatted(at->node)};
+    message m = {.role = strdup(role),
+                 .content = text ? strdup(text) : NULL,
+                 .content_size = text ? strlen(text) : 0,
+                 .json = cJSON_PrintUnformatted(at->node)};
     return insert_message(c, c->n, m, err);
 }
 
@@ -228,7 +236,7 @@ qn_status conversation_save(const conversation *c, const char *path, qn_error *e
     return status;
 }
 
-/* ---- to the model ------------------------------------------------------------------------------------------ */
+/* ---- to the model ---------------------------------------------------------------------------- */
 
 qn_status chat_form_open(qn_chat **chat, const qn_tokenizer *tokenizer, const char *path,
                          const arguments *a, qn_error *err)
@@ -294,15 +302,18 @@ static qn_status built_in_ids(const conversation *c, const chat_form *form, qn_t
         return qn__fail_memory(err, "a chat");
     qn_status status = QN_OK;
     if (c->tools || form->arguments->n_template_vars || form->arguments->parse_special)
-        status = qn__fail(err, QN_UNSUPPORTED,
-                          "the model has no chat template, so tools, template variables and --parse-special "
-                          "cannot be given");
+        status = qn__fail(
+            err, QN_UNSUPPORTED,
+            "the model has no chat template, so tools, template variables and --parse-special "
+            "cannot be given");
     for (size_t i = 0; status == QN_OK && i < c->n; i++) {
         const message *m = &c->messages[i];
         messages[i] = (qn_chat_message){m->role, m->content, m->content_size};
         if (!m->content)
-            status = qn__fail(err, QN_UNSUPPORTED, "message %zu has no text, and the model has no chat "
-                              "template of its own", i);
+            status = qn__fail(err, QN_UNSUPPORTED,
+                              "message %zu has no text, and the model has no chat "
+                              "template of its own",
+                              i);
     }
     if (status == QN_OK)
         status = qn_chat_encode(form->tokenizer, messages, c->n, !form->no_prompt, out, err);
@@ -310,7 +321,8 @@ static qn_status built_in_ids(const conversation *c, const chat_form *form, qn_t
     return status;
 }
 
-qn_status conversation_ids(const conversation *c, const chat_form *form, qn_tokens *out, qn_error *err)
+qn_status conversation_ids(const conversation *c, const chat_form *form, qn_tokens *out,
+                           qn_error *err)
 {
     char *json;
     size_t n;
@@ -318,13 +330,14 @@ qn_status conversation_ids(const conversation *c, const chat_form *form, qn_toke
         return built_in_ids(c, form, out, err);
     qn_status status = request_json(c, form, &json, &n, err);
     if (status == QN_OK)
-        status = qn_chat_render_ids(form->chat, json, n,
-                                    form->arguments->parse_special ? QN_PARSE_SPECIAL : 0, out, err);
+        status = qn_chat_render_ids(
+            form->chat, json, n, form->arguments->parse_special ? QN_PARSE_SPECIAL : 0, out, err);
     free(json);
     return status;
 }
 
-qn_status conversation_text(const conversation *c, const chat_form *form, qn_text *out, qn_error *err)
+qn_status conversation_text(const conversation *c, const chat_form *form, qn_text *out,
+                            qn_error *err)
 {
     char *json;
     size_t n;

@@ -39,8 +39,8 @@ void message_free(message *m);
 /* Makes `content` the system message, the first; size 0: there is none any more. */
 qn_status conversation_system(conversation *c, const char *content, size_t size, qn_error *err);
 
-/* Reads an array of messages, or an object with "messages" and maybe "tools", into an empty conversation;
- * `name` is for messages. */
+/* Reads an array of messages, or an object with "messages" and maybe "tools", into an empty
+ * conversation; `name` is for messages. */
 qn_status conversation_parse(conversation *c, const char *name, const char *text, size_t size,
                              qn_error *err);
 
@@ -50,7 +50,8 @@ qn_status conversation_read_tools(conversation *c, const char *path, qn_error *e
 /* Writes the messages as a JSON array, atomically, over an existing file. */
 qn_status conversation_save(const conversation *c, const char *path, qn_error *err);
 
-/* How a model reads a conversation: its own template, else the built-in format that its tokens fit. */
+/* How a model reads a conversation: its own template, else the built-in format that its tokens fit.
+ */
 typedef struct chat_form {
     const qn_tokenizer *tokenizer;
     const qn_chat *chat;
@@ -66,9 +67,11 @@ qn_status chat_form_open(qn_chat **chat, const qn_tokenizer *tokenizer, const ch
 bool chat_form_exists(const chat_form *form);
 
 /* Appends the ids of the conversation. */
-qn_status conversation_ids(const conversation *c, const chat_form *form, qn_tokens *out, qn_error *err);
+qn_status conversation_ids(const conversation *c, const chat_form *form, qn_tokens *out,
+                           qn_error *err);
 
 /* Appends its text, as the model's template gives it. */
-qn_status conversation_text(const conversation *c, const chat_form *form, qn_text *out, qn_error *err);
+qn_status conversation_text(const conversation *c, const chat_form *form, qn_text *out,
+                            qn_error *err);
 
 #endif

@@ -22,8 +22,9 @@ void help_command(const command *c)
     size_t at = 0;
     for (const option *o; (o = options_next(c->user.of, &at));) {
         char left[64];
-        snprintf(left, sizeof left, "%c%c%s--%s%s%s", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
-                 o->letter ? ", " : "  ", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
+        snprintf(left, sizeof left, "%c%c%s--%s%s%s", o->letter ? '-' : ' ',
+                 o->letter ? o->letter : ' ', o->letter ? ", " : "  ", o->name,
+                 o->argument ? " " : "", o->argument ? o->argument : "");
         printf("  %-30s %s\n", left, o->help);
     }
     printf("  %-30s %s\n", "-h, --help", "show this help");

@@ -105,8 +105,8 @@ static void print_history_file(void)
 {
     printf(".Sh FILES\n.Bl -tag -width Ds\n.It Pa $XDG_STATE_HOME/quern/history\n");
     print_filled("Lines typed before, at most 1000, readable by their owner alone; without "
-               "XDG_STATE_HOME it lies "
-               "in ~/.local/state.");
+                 "XDG_STATE_HOME it lies "
+                 "in ~/.local/state.");
     printf(".El\n");
 }
 
@@ -157,8 +157,8 @@ static void print_overview_page(void)
     print_head("quern", "run language models");
     printf(".Sh SYNOPSIS\n.Nm\n.Ar command\n.Op Ar options\n.Nm\n.Fl -version\n.Sh DESCRIPTION\n");
     print_filled("Loads a model from a Hugging Face model directory and runs it on this machine. "
-               "Without one a "
-               "small built-in model answers.");
+                 "Without one a "
+                 "small built-in model answers.");
     printf(".Sh COMMANDS\n.Bl -tag -width Ds\n");
     for (size_t i = 0; i < n_commands; i++) {
         printf(".It Xr quern-%s 1\n", commands[i].user.name);

@@ -92,8 +92,9 @@ static qn_status parse_ids(const qn_tokenizer *t, const char *text, size_t size,
         long long id = strtoll(at, &behind, 10);
         if (behind == at || errno || id < 0 || id >= qn_tokenizer_vocab_size(t))
             return qn__fail(err, QN_INVALID, "\"%.*s\" is no token id from 0 to %d",
-                            (int)strcspn(at, " \t\r\n,[]") > 40 ? 40 : (int)strcspn(at, " \t\r\n,[]"), at,
-                            qn_tokenizer_vocab_size(t) - 1);
+                            (int)strcspn(at, " \t\r\n,[]") > 40 ? 40
+                                                                : (int)strcspn(at, " \t\r\n,[]"),
+                            at, qn_tokenizer_vocab_size(t) - 1);
         if (add_id(ids, id, err) != QN_OK)
             return err->code;
         at = behind;
@@ -108,7 +109,8 @@ static qn_status decode(const qn_tokenizer *t, const arguments *a, const char *t
     qn_text out = {0};
     qn_status status = parse_ids(t, text, size, &ids, err);
     if (status == QN_OK)
-        status = qn_tokenizer_decode(t, ids.ids, ids.n, a->no_special ? QN_SKIP_SPECIAL : 0, &out, err);
+        status =
+            qn_tokenizer_decode(t, ids.ids, ids.n, a->no_special ? QN_SKIP_SPECIAL : 0, &out, err);
     if (status == QN_OK && a->json) {
         printf("{\"text\":");
         print_json_string(stdout, out.data ? out.data : "", out.n);
@@ -127,7 +129,8 @@ static qn_status encode(const qn_tokenizer *t, const arguments *a, const char *t
                         qn_error *err)
 {
     qn_tokens ids = {0};
-    unsigned flags = (a->no_special ? 0 : QN_ADD_SPECIAL) | (a->parse_special ? QN_PARSE_SPECIAL : 0);
+    unsigned flags =
+        (a->no_special ? 0 : QN_ADD_SPECIAL) | (a->parse_special ? QN_PARSE_SPECIAL : 0);
     qn_status status = qn_tokenizer_encode(t, text, size, flags, &ids, err);
     if (status == QN_OK)
         print_tokens(t, &ids, a);
@@ -138,7 +141,8 @@ static qn_status encode(const qn_tokenizer *t, const arguments *a, const char *t
 int command_tokenize(arguments *a)
 {
     if (a->prompt && a->file) {
-        fprintf(stderr, "quern tokenize: there is a text behind -p and a file, %s; give one\n", a->file);
+        fprintf(stderr, "quern tokenize: there is a text behind -p and a file, %s; give one\n",
+                a->file);
         return 2;
     }
     if (a->decode && (a->ids || a->parse_special)) {

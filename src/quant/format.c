@@ -18,8 +18,7 @@ static const struct {
 size_t qn__format_bytes(uint8_t format, int64_t rows, int64_t columns)
 {
     size_t r, c, n;
-    if (rows < 0 || columns < 0 ||
-        !qn__align_size((size_t)rows, formats[format].row_block, &r) ||
+    if (rows < 0 || columns < 0 || !qn__align_size((size_t)rows, formats[format].row_block, &r) ||
         !qn__align_size((size_t)columns, formats[format].column_block, &c) ||
         !qn__mul_size(r, c, &n) || !qn__mul_size(n, formats[format].element_bytes, &n))
         return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Derivatives in f64: reverse mode against central differences, forward mode against reverse mode, for
- * each operation and for the loss of a whole two-layer Llama.
+ * Derivatives in f64: reverse mode against central differences, forward mode against reverse mode,
+ * for each operation and for the loss of a whole two-layer Llama.
  */
 #include "test.h"
 
@@ -122,7 +122,7 @@ static void check(qn_device *device, const problem *p)
     assert_true(difference <= 1e-10);
 }
 
-/* ---- the functions ----------------------------------------------------------------------------------------- */
+/* ---- the functions --------------------------------------------------------------------------- */
 
 #define UNARY(name)                                                                                \
     static qn_array *f_##name(qn_scope *s, qn_array *const *x)                                     \
@@ -245,8 +245,12 @@ static qn_array *f_attention(qn_scope *s, qn_array *const *x)
 
 static qn_array *f_attention_capped(qn_scope *s, qn_array *const *x)
 {
-    qn_attention_options o = {.size = sizeof o, .causal = true, .softcap = 0.7f, .window = 2,
-                              .scale = 1.5f, .mask = x[3]};
+    qn_attention_options o = {.size = sizeof o,
+                              .causal = true,
+                              .softcap = 0.7f,
+                              .window = 2,
+                              .scale = 1.5f,
+                              .mask = x[3]};
     return qn_attention(s, x[0], x[1], x[2], &o);
 }
 
@@ -308,8 +312,12 @@ static qn_array *f_as_strided(qn_scope *s, qn_array *const *x)
 
 static qn_array *f_prod(qn_scope *s, qn_array *const *x)
 {
-    qn_array *zero = qn_multiply(s, x[0], qn_from(s, QN_F64, 1, (const int64_t[]){5}, (const double[]){1, 1, 0, 1, 1}));
-    return qn_concatenate(s, (qn_array *[]){qn_prod(s, x[0], 1, false), qn_prod(s, zero, 1, false), qn_prod(s, x[0], 0, false)}, 3, 0);
+    qn_array *zero = qn_multiply(
+        s, x[0], qn_from(s, QN_F64, 1, (const int64_t[]){5}, (const double[]){1, 1, 0, 1, 1}));
+    return qn_concatenate(s,
+                          (qn_array *[]){qn_prod(s, x[0], 1, false), qn_prod(s, zero, 1, false),
+                                         qn_prod(s, x[0], 0, false)},
+                          3, 0);
 }
 
 static qn_array *f_var(qn_scope *s, qn_array *const *x)
@@ -344,7 +352,8 @@ static qn_array *f_sort(qn_scope *s, qn_array *const *x)
 {
     qn_array *top;
     qn_topk(s, x[0], 2, 0, &top, NULL);
-    return qn_concatenate(s, (qn_array *[]){qn_sort(s, x[0], 0, true), top, qn_sort(s, x[0], 1, false)}, 3, 0);
+    return qn_concatenate(
+        s, (qn_array *[]){qn_sort(s, x[0], 0, true), top, qn_sort(s, x[0], 1, false)}, 3, 0);
 }
 
 static qn_array *along(qn_scope *s)
@@ -382,28 +391,35 @@ static qn_array *f_scatter_rows(qn_scope *s, qn_array *const *x)
 {
     const int32_t ids[] = {2, 0, 2};
     qn_array *at = qn_from_i32(s, ids, 3);
-    return qn_add(s, qn_scatter(s, x[0], at, x[1], 1, QN_SCATTER_MIN), qn_square(s, qn_scatter(s, x[0], at, x[1], 1, QN_SCATTER_SET)));
+    return qn_add(s, qn_scatter(s, x[0], at, x[1], 1, QN_SCATTER_MIN),
+                  qn_square(s, qn_scatter(s, x[0], at, x[1], 1, QN_SCATTER_SET)));
 }
 
 static qn_array *f_scatter_nd(qn_scope *s, qn_array *const *x)
 {
     const int32_t ids[] = {0, 1, 2, 0, 0, 1};
     qn_array *at = qn_from(s, QN_I32, 2, (const int64_t[]){3, 2}, ids);
-    return qn_multiply(s, qn_scatter_nd(s, x[0], at, x[1], QN_SCATTER_ADD), qn_sum(s, qn_gather_nd(s, x[0], at), QN_ALL_AXES, false));
+    return qn_multiply(s, qn_scatter_nd(s, x[0], at, x[1], QN_SCATTER_ADD),
+                       qn_sum(s, qn_gather_nd(s, x[0], at), QN_ALL_AXES, false));
 }
 
 static qn_array *f_slice_at(qn_scope *s, qn_array *const *x)
 {
     qn_array *start = qn_from_i32(s, (const int32_t[]){1, 9}, 2);
     qn_array *y = qn_slice_update_at(s, x[0], qn_square(s, x[1]), start);
-    return qn_matmul(s, y, qn_swap_axes(s, qn_slice_at(s, x[0], start, (const int64_t[]){2, 6}), 0, 1));
+    return qn_matmul(s, y,
+                     qn_swap_axes(s, qn_slice_at(s, x[0], start, (const int64_t[]){2, 6}), 0, 1));
 }
 
 static qn_array *f_shapes(qn_scope *s, qn_array *const *x)
 {
-    qn_array *y = qn_pad(s, qn_tril(s, x[0], 1), (const int64_t[]){1, 0}, (const int64_t[]){0, 2}, 1);
+    qn_array *y =
+        qn_pad(s, qn_tril(s, x[0], 1), (const int64_t[]){1, 0}, (const int64_t[]){0, 2}, 1);
     y = qn_roll(s, qn_tile(s, qn_repeat(s, y, 0, 2), 1, 2), 3, 1);
-    return qn_concatenate(s, (qn_array *[]){qn_flatten(s, y), qn_diagonal(s, x[0], 1), qn_flatten(s, qn_diag(s, qn_diagonal(s, x[0], 0), -1))}, 3, 0);
+    return qn_concatenate(s,
+                          (qn_array *[]){qn_flatten(s, y), qn_diagonal(s, x[0], 1),
+                                         qn_flatten(s, qn_diag(s, qn_diagonal(s, x[0], 0), -1))},
+                          3, 0);
 }
 
 static qn_array *f_second_order(qn_scope *s, qn_array *const *x)
@@ -416,7 +432,13 @@ static qn_array *f_second_order(qn_scope *s, qn_array *const *x)
 
 static void test_operations(void **state)
 {
-#define A(...) {sizeof((int64_t[]){__VA_ARGS__}) / 8, {__VA_ARGS__}}
+#define A(...)                                                                                     \
+    {                                                                                              \
+        sizeof((int64_t[]){__VA_ARGS__}) / 8,                                                      \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
     const problem problems[] = {
         {"negative", f_negative, {A(5)}, 0},
         {"abs", f_abs, {A(5)}, 0},
@@ -454,8 +476,10 @@ static void test_operations(void **state)
         {"rope", f_rope, {A(2, 2, 3, 6)}, 0},
         {"rope traditional", f_rope_traditional, {A(1, 2, 3, 4)}, 0},
         {"attention", f_attention, {A(2, 4, 3, 4), A(2, 2, 5, 4), A(2, 2, 5, 3)}, 0},
-        {"attention capped", f_attention_capped,
-         {A(1, 2, 4, 3), A(1, 1, 4, 3), A(1, 1, 4, 2), A(4, 4)}, 0},
+        {"attention capped",
+         f_attention_capped,
+         {A(1, 2, 4, 3), A(1, 1, 4, 3), A(1, 1, 4, 2), A(4, 4)},
+         0},
         {"embedding", f_embedding, {A(5, 3)}, 0},
         {"take along axis 1", f_take_axis, {A(3, 4)}, 0},
         {"cross_entropy", f_cross_entropy, {A(3, 5)}, 0},
@@ -503,7 +527,7 @@ static void test_operations(void **state)
     qn_device_close(device);
 }
 
-/* ---- a whole model ----------------------------------------------------------------------------------------- */
+/* ---- a whole model --------------------------------------------------------------------------- */
 
 static qn_array *parameter(qn_device *device, const qn__parameter *p, uint64_t *seed)
 {
@@ -524,8 +548,8 @@ static qn_array *model_loss(qn_scope *s, const qn__decoder *m)
     const int32_t tokens[] = {3, 1, 4, 1, 5, 9, 2, 6}, targets[] = {1, 4, 1, 5, 9, 2, 6, 5};
     const int64_t both[] = {2, 4};
     qn_array *h = qn__decoder_hidden(s, m, qn_from(s, QN_I32, 2, both, tokens), NULL, NULL);
-    qn_array *losses = qn_cross_entropy(s, qn__decoder_logits(s, m, h),
-                                        qn_from(s, QN_I32, 2, both, targets));
+    qn_array *losses =
+        qn_cross_entropy(s, qn__decoder_logits(s, m, h), qn_from(s, QN_I32, 2, both, targets));
     return qn_mean(s, losses, QN_ALL_AXES, false);
 }
 
@@ -558,9 +582,19 @@ static void nudge(qn_device *device, qn_array **slot, int64_t element, double by
 static void test_llama_loss(void **state)
 {
     qn_device *device = open_device(state);
-    qn__decoder_config c = {.family = "llama", .n_layers = 2, .hidden = 8, .ffn = 12, .n_heads = 4,
-                            .n_kv_heads = 2, .head_dim = 4, .vocab = 11, .max_positions = 64,
-                            .norm_eps = 1e-5, .qkv_bias = true, .tied = true, .dtype = QN_F32,
+    qn__decoder_config c = {.family = "llama",
+                            .n_layers = 2,
+                            .hidden = 8,
+                            .ffn = 12,
+                            .n_heads = 4,
+                            .n_kv_heads = 2,
+                            .head_dim = 4,
+                            .vocab = 11,
+                            .max_positions = 64,
+                            .norm_eps = 1e-5,
+                            .qkv_bias = true,
+                            .tied = true,
+                            .dtype = QN_F32,
                             .rope = {.theta = 100, .factor = 1}};
     qn__decoder m;
     qn_error err = {0};
@@ -599,8 +633,7 @@ static void test_llama_loss(void **state)
         free(g);
     }
     qn_scope_end(s);
-    printf("two-layer Llama: %d parameters, gradcheck %.1e\n", m.n_parameters,
-           sqrt(error / power));
+    printf("two-layer Llama: %d parameters, gradcheck %.1e\n", m.n_parameters, sqrt(error / power));
     assert_true(sqrt(error / power) <= 1e-6);
     qn__decoder_end(&m);
     qn_device_close(device);
