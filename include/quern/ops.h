@@ -14,8 +14,7 @@
 extern "C" {
 #endif
 
-/* ---- elementwise: one operand; of its shape. Where the mathematics needs it integers become f32.
- */
+/* ---- elementwise: one operand; of its shape; integers become f32 where they have to ---------- */
 
 QN_API qn_array *qn_negative(qn_scope *s, qn_array *x);
 QN_API qn_array *qn_abs(qn_scope *s, qn_array *x);
