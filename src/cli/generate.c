@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quern generate: a prompt in, text out. The text alone goes to standard output; progress (on a terminal),
- * speed and errors go to standard error. Without -m the built-in model answers.
+ * quern generate: a prompt in, text out. The text alone goes to standard output; progress (on a
+ * terminal), speed and errors go to standard error. Without -m the built-in model answers.
  */
 #include "base/error.h"
 #include "base/utf8.h"
@@ -39,7 +39,9 @@ static qn_status encode_prompt(const loaded *l, const arguments *a, const char *
     return err->code;
 }
 
-/* ---- output ------------------------------------------------------------------------------------------------ */
+/* ---- output
+ * ------------------------------------------------------------------------------------------------
+ */
 
 /* "token":"...","bytes":[...],"logprob":x: a token may be a part of a character. */
 static void print_logprob(const qn_tokenizer *t, const qn_logprob *p)
@@ -48,7 +50,8 @@ static void print_logprob(const qn_tokenizer *t, const qn_logprob *p)
     qn_tokenizer_token_bytes(t, p->id, &bytes, NULL);
     printf("\"id\":%d,\"token\":", p->id);
     size_t whole = bytes.data ? qn__utf8_check(bytes.data, bytes.n) : 0;
-    print_json_string(stdout, whole == bytes.n && whole ? bytes.data : "", whole == bytes.n ? whole : 0);
+    print_json_string(stdout, whole == bytes.n && whole ? bytes.data : "",
+                      whole == bytes.n ? whole : 0);
     printf(",\"bytes\":[");
     for (size_t i = 0; i < bytes.n; i++)
         printf("%s%d", i ? "," : "", (unsigned char)bytes.data[i]);
@@ -84,9 +87,11 @@ static void print_result(const reply *r, const arguments *a, const loaded *l, bo
     printf(",\"finish\":\"%s\",\"prompt_tokens\":%llu,\"generated_tokens\":%llu,"
            "\"load_seconds\":%.6f,\"prefill_seconds\":%.6f,\"decode_seconds\":%.6f,"
            "\"peak_bytes\":%zu",
-           m->finish == QN_FINISH_STOP ? "stop" : cancelled ? "cancelled" : "length", (unsigned long long)m->prompt_tokens,
-           (unsigned long long)m->generated_tokens, l->seconds, m->prefill_seconds, m->decode_seconds,
-           m->peak_bytes);
+           m->finish == QN_FINISH_STOP ? "stop"
+           : cancelled                 ? "cancelled"
+                                       : "length",
+           (unsigned long long)m->prompt_tokens, (unsigned long long)m->generated_tokens,
+           l->seconds, m->prefill_seconds, m->decode_seconds, m->peak_bytes);
     if (a->logprobs >= 0)
         print_logprobs(r, qn_model_tokenizer(l->model));
     printf("}\n");
@@ -109,14 +114,17 @@ static void print_counters(qn_device *device, const qn_session *session)
             (unsigned long long)p.rebinds, p.bytes,
             p.nodes ? (double)p.hit_ns / (double)p.nodes : 0, (unsigned long long)p.steps,
             (unsigned long long)p.fused, (unsigned long long)p.donation_copies);
-    fprintf(stderr, "memory: %.1f MiB in arrays, %.1f MiB workspace, %.1f MiB peak, cache of %lld "
-                    "positions %.1f MiB\n",
+    fprintf(stderr,
+            "memory: %.1f MiB in arrays, %.1f MiB workspace, %.1f MiB peak, cache of %lld "
+            "positions %.1f MiB\n",
             (double)m.active / 1048576, (double)m.workspace / 1048576, (double)m.peak / 1048576,
             (long long)qn_session_length(session),
             (double)qn_session_cache_bytes(session) / 1048576);
 }
 
-/* ---- the run ----------------------------------------------------------------------------------------------- */
+/* ---- the run
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static int answer(const arguments *a, const loaded *l, qn_session *session, const qn_tokens *ids)
 {
@@ -154,7 +162,8 @@ static int run_loaded(const arguments *a, const loaded *l, const char *prompt, s
     return code;
 }
 
-/* ---- the prompt -------------------------------------------------------------------------------------------- */
+/* ---- the prompt
+ * -------------------------------------------------------------------------------------------- */
 
 static int wrong_usage(const char *what)
 {
@@ -177,8 +186,9 @@ static qn_status append_input(qn_text *prompt, const char *path, qn_error *err)
     return err->code;
 }
 
-/* -p, -f or standard input; and behind a -p or -f what is piped in, as in `cat notes | quern generate -p "Sum this
- * up:"`. A standard input that is no pipe and no file is not read, so that nothing waits for a terminal. */
+/* -p, -f or standard input; and behind a -p or -f what is piped in, as in `cat notes | quern
+ * generate -p "Sum this up:"`. A standard input that is no pipe and no file is not read, so that
+ * nothing waits for a terminal. */
 static qn_status gather_prompt(const arguments *a, qn_text *prompt, qn_error *err)
 {
     if (a->prompt && !strcmp(a->prompt, "-"))

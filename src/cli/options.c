@@ -13,12 +13,13 @@
 #include <string.h>
 
 #define AT(field) offsetof(arguments, field)
-#define OF_MODEL (OF_GENERATE | OF_CHAT)
-#define OF_ALL (OF_MODEL | OF_TOKENIZE | OF_TEMPLATE | OF_INFO)
+#define OF_MODEL  (OF_GENERATE | OF_CHAT)
+#define OF_ALL    (OF_MODEL | OF_TOKENIZE | OF_TEMPLATE | OF_INFO)
 
 static const option table[] = {
     {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
-     "a Hugging Face model directory, or org/name[@REVISION] in its cache; else the built-in model"},
+     "a Hugging Face model directory, or org/name[@REVISION] in its cache; else the built-in "
+     "model"},
     {"prompt", 'p', OPTION_STRING, OF_GENERATE, AT(prompt), 0, 0, "TEXT",
      "what to answer or continue; what is piped in follows it; - is standard input alone"},
     {"file", 'f', OPTION_STRING, OF_GENERATE, AT(prompt_file), 0, 0, "FILE",
@@ -49,8 +50,8 @@ static const option table[] = {
      "make the last 64 tokens less probable; 1: off"},
     {"presence-penalty", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(presence_penalty), -1e3, 1e3, "X",
      "take X off the logit of each token of the reply so far; 0: off"},
-    {"frequency-penalty", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(frequency_penalty), -1e3, 1e3, "X",
-     "take X off for each time that a token came in the reply; 0: off"},
+    {"frequency-penalty", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(frequency_penalty), -1e3, 1e3,
+     "X", "take X off for each time that a token came in the reply; 0: off"},
     {"samplers", 0, OPTION_SAMPLERS, OF_MODEL | OF_SET, AT(samplers), 0, 0, "NAMES",
      "steps in their order (default: penalties;top_p;min_p;top_k;temperature)"},
     {"logit-bias", 0, OPTION_BIAS, OF_MODEL, AT(biases), 0, 0, "ID(+/-)X",
@@ -65,8 +66,8 @@ static const option table[] = {
      "with --json: log probabilities of each token and of the N most probable ones"},
     {"raw", 0, OPTION_FLAG, OF_GENERATE, AT(raw), 0, 0, NULL,
      "continue the prompt without a chat format"},
-    {"template-var", 0, OPTION_VARIABLE, OF_MODEL | OF_TEMPLATE, AT(template_vars), 0, 0, "NAME=VALUE",
-     "a variable for the model's chat template, JSON or text; may be repeated"},
+    {"template-var", 0, OPTION_VARIABLE, OF_MODEL | OF_TEMPLATE, AT(template_vars), 0, 0,
+     "NAME=VALUE", "a variable for the model's chat template, JSON or text; may be repeated"},
     {"template-name", 0, OPTION_STRING, OF_MODEL | OF_TEMPLATE, AT(template_name), 0, 0, "NAME",
      "which of the model's chat templates (default: tool_use with tools, else default)"},
     {"tools", 0, OPTION_STRING, OF_TEMPLATE, AT(tools), 0, 0, "FILE",
@@ -75,9 +76,10 @@ static const option table[] = {
      "end behind the last message, without the beginning of a reply"},
     {"tokens", 0, OPTION_FLAG, OF_TEMPLATE, AT(tokens), 0, 0, NULL, "print token ids, not text"},
     {"no-special", 0, OPTION_FLAG, OF_TOKENIZE, AT(no_special), 0, 0, NULL,
-     "without the tokens that the model wants around a text; with --decode, leave special ones out"},
-    {"parse-special", 0, OPTION_FLAG, OF_MODEL | OF_TEMPLATE | OF_TOKENIZE, AT(parse_special), 0, 0, NULL,
-     "special tokens that are written out in a text become those, as in transformers"},
+     "without the tokens that the model wants around a text; with --decode, leave special ones "
+     "out"},
+    {"parse-special", 0, OPTION_FLAG, OF_MODEL | OF_TEMPLATE | OF_TOKENIZE, AT(parse_special), 0, 0,
+     NULL, "special tokens that are written out in a text become those, as in transformers"},
     {"ids", 0, OPTION_FLAG, OF_TOKENIZE, AT(ids), 0, 0, NULL, "print the ids alone, on one line"},
     {"decode", 0, OPTION_FLAG, OF_TOKENIZE, AT(decode), 0, 0, NULL,
      "the input is ids, the output their text"},
@@ -107,10 +109,20 @@ const option *options_next(unsigned of, size_t *at)
 
 arguments options_defaults(void)
 {
-    return (arguments){.device = "cpu", .max_tokens = -1, .context = -1, .threads = -1, .top_k = -1,
-                       .seed = -1, .logprobs = -1, .samplers = QN_INIT(qn_sampling),
-                       .temperature = NAN, .top_p = NAN, .min_p = NAN,
-                       .repeat_penalty = NAN, .presence_penalty = NAN, .frequency_penalty = NAN};
+    return (arguments){.device = "cpu",
+                       .max_tokens = -1,
+                       .context = -1,
+                       .threads = -1,
+                       .top_k = -1,
+                       .seed = -1,
+                       .logprobs = -1,
+                       .samplers = QN_INIT(qn_sampling),
+                       .temperature = NAN,
+                       .top_p = NAN,
+                       .min_p = NAN,
+                       .repeat_penalty = NAN,
+                       .presence_penalty = NAN,
+                       .frequency_penalty = NAN};
 }
 
 enum { LONGEST_WORD = 63 };
@@ -172,7 +184,8 @@ static const char *other_user(const char *word)
 {
     size_t n = word[1] == '-' ? strcspn(word + 2, "=") : 0;
     for (size_t i = 0; i < n_commands; i++)
-        if (n ? find_option(commands[i].user.of, word + 2, n) : find_letter(commands[i].user.of, word[1]))
+        if (n ? find_option(commands[i].user.of, word + 2, n)
+              : find_letter(commands[i].user.of, word[1]))
             return commands[i].user.name;
     return NULL;
 }
@@ -217,7 +230,8 @@ static bool store_variable(const option_user *user, const option *o, const char 
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
     static const char *const ours[] = {"messages", "tools"};
     size_t n = strspn(text, letters), length = strcspn(text, "=");
-    n = n ? n + strspn(text + n, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789") : 0;
+    n = n ? n + strspn(text + n, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789")
+          : 0;
     bool fits = n && text[n] == '=';
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         fits = fits && !(strlen(ours[i]) == n && !strncmp(text, ours[i], n));
@@ -231,8 +245,8 @@ static bool store_variable(const option_user *user, const option *o, const char 
                 MOST_TEMPLATE_VARS);
     else if (!fits)
         fprintf(stderr, "quern %s: --%s: \"%.*s\" is not NAME=VALUE with a variable's NAME\n",
-                user->name, o->name, (int)(length < 40 ? strlen(text) < 60 ? strlen(text) : 60 : 40),
-                text);
+                user->name, o->name,
+                (int)(length < 40 ? strlen(text) < 60 ? strlen(text) : 60 : 40), text);
     else
         a->template_vars[a->n_template_vars++] = text;
     return fits && a->template_vars[a->n_template_vars - 1] == text;
@@ -287,11 +301,15 @@ static bool store_bias(const option_user *user, const option *o, const char *tex
     if (a->n_biases == MOST_BIASES)
         return too_many(user, o, MOST_BIASES);
     long long id = strtoll(text, &sign, 10);
-    bool fits = sign > text && *text != '-' && *text != '+' && id <= INT32_MAX && (*sign == '+' || *sign == '-');
+    bool fits = sign > text && *text != '-' && *text != '+' && id <= INT32_MAX &&
+                (*sign == '+' || *sign == '-');
     double bias = fits ? strtod(sign, &end) : NAN;
     if (!fits || end == sign || *end || !(bias <= 1e6)) {
-        fprintf(stderr, "quern %s: --%s: \"%.60s\" is not a token's number and what to add, as in 15043+1 or "
-                "2-inf\n", user->name, o->name, text);
+        fprintf(
+            stderr,
+            "quern %s: --%s: \"%.60s\" is not a token's number and what to add, as in 15043+1 or "
+            "2-inf\n",
+            user->name, o->name, text);
         return false;
     }
     a->biases[a->n_biases++] = (qn_token_bias){(int32_t)id, (float)bias};
@@ -363,7 +381,8 @@ static bool parse_option(const option_user *user, int argc, char **argv, int *i,
         return unknown(user, word);
     if (o->type == OPTION_FLAG) {
         if (text)
-            fprintf(stderr, "quern %s: --%s takes no value, unlike %s\n", user->name, o->name, word);
+            fprintf(stderr, "quern %s: --%s takes no value, unlike %s\n", user->name, o->name,
+                    word);
         else
             *(bool *)((char *)a + o->offset) = true;
         return !text;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Command-line options: one table for all commands, from which parsing, --help, /set and man pages come.
+ * Command-line options: one table for all commands, from which parsing, --help, /set and man pages
+ * come.
  */
 #ifndef QN_CLI_OPTIONS_H
 #define QN_CLI_OPTIONS_H
@@ -20,7 +21,8 @@ typedef struct arguments {
     const char *prompt_file; /* -f */
     int64_t max_tokens, context, threads, top_k, seed, logprobs;
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt, no_history;
+    bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt,
+        no_history;
     bool ignore_eos;
     qn_sampling samplers; /* its chain alone; all zero: the usual one */
     const char *stop_strings[MOST_STOP_STRINGS];
@@ -42,10 +44,10 @@ enum {
 };
 
 typedef enum option_type {
-    OPTION_FLAG,    /* bool */
-    OPTION_STRING,  /* const char * */
-    OPTION_INTEGER, /* int64_t, within least..most */
-    OPTION_NUMBER,  /* double, within least..most */
+    OPTION_FLAG,     /* bool */
+    OPTION_STRING,   /* const char * */
+    OPTION_INTEGER,  /* int64_t, within least..most */
+    OPTION_NUMBER,   /* double, within least..most */
     OPTION_VARIABLE, /* NAME=VALUE, once more each time */
     OPTION_SAMPLERS, /* names of a chain */
     OPTION_STOP,     /* text, once more each time */
@@ -75,11 +77,12 @@ const option *options_next(unsigned of, size_t *at);
 
 arguments options_defaults(void);
 
-/* Parses argv[1..]. On failure prints one line to standard error (with the nearest name where an option is
- * unknown) and returns false. *help: --help was there. */
+/* Parses argv[1..]. On failure prints one line to standard error (with the nearest name where an
+ * option is unknown) and returns false. *help: --help was there. */
 bool options_parse(const option_user *user, int argc, char **argv, arguments *a, bool *help);
 
-/* Sets one option as `--name value` would, for /set. Prints one line and returns false on failure. */
+/* Sets one option as `--name value` would, for /set. Prints one line and returns false on failure.
+ */
 bool options_set(const option_user *user, const char *name, const char *value, arguments *a);
 
 /* The value of an option as text; "default" where it is absent. Returns text. */

@@ -17,15 +17,16 @@ typedef struct reply {
     qn_tokens ids;      /* of the reply */
     bool write_failed;
     wrapper *wrap; /* set before: how lines are broken on a terminal; NULL: not at all */
-    qn_logprob *logprobs; /* of each of the ids n_logprobs, its own first; NULL where none are wanted */
+    qn_logprob
+        *logprobs; /* of each of the ids n_logprobs, its own first; NULL where none are wanted */
     size_t n_logprobs, logprobs_room;
 } reply;
 
 void reply_free(reply *r);
 
-/* Runs ids[kept..n), n > kept, behind the `kept` ones in the session and generates as the options say (what they
- * say of tokens before is filled in here); `print` writes to standard output, too. *r must be zero but for wrap. After a
- * failure, also a cancelled run, r has what came before. */
+/* Runs ids[kept..n), n > kept, behind the `kept` ones in the session and generates as the options
+ * say (what they say of tokens before is filled in here); `print` writes to standard output, too.
+ * *r must be zero but for wrap. After a failure, also a cancelled run, r has what came before. */
 qn_status reply_run(reply *r, qn_session *session, const qn_tokens *ids, size_t kept,
                     const qn_generation_options *options, bool print, qn_error *err);
 

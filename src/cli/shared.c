@@ -21,8 +21,8 @@
 
 int failed(const qn_error *err)
 {
-    fprintf(stderr, "%squern:%s %s\n", colour_code(stderr, COLOUR_RED), colour_code(stderr, COLOUR_NONE),
-            err->message);
+    fprintf(stderr, "%squern:%s %s\n", colour_code(stderr, COLOUR_RED),
+            colour_code(stderr, COLOUR_NONE), err->message);
     return err->code == QN_CANCELLED ? 130 : 1;
 }
 
@@ -33,7 +33,9 @@ double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- colour ------------------------------------------------------------------------------------------------ */
+/* ---- colour
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static bool has_colours(FILE *to)
 {
@@ -43,8 +45,10 @@ static bool has_colours(FILE *to)
 
 const char *colour_code(FILE *to, colour c)
 {
-    static const char *const codes[] = {[COLOUR_NONE] = "\x1b[0m", [COLOUR_BOLD] = "\x1b[1m",
-                                        [COLOUR_DIM] = "\x1b[2m", [COLOUR_RED] = "\x1b[31m",
+    static const char *const codes[] = {[COLOUR_NONE] = "\x1b[0m",
+                                        [COLOUR_BOLD] = "\x1b[1m",
+                                        [COLOUR_DIM] = "\x1b[2m",
+                                        [COLOUR_RED] = "\x1b[31m",
                                         [COLOUR_GREEN] = "\x1b[32m"};
     return has_colours(to) ? codes[c] : "";
 }
@@ -59,7 +63,9 @@ void note(const char *format, ...)
     va_end(args);
 }
 
-/* ---- Ctrl-C ------------------------------------------------------------------------------------------------ */
+/* ---- Ctrl-C
+ * ------------------------------------------------------------------------------------------------
+ */
 
 /* The one signal that is ours: Ctrl-C asks the evaluation to stop. */
 atomic_bool interrupted;
@@ -76,7 +82,8 @@ void wake_input(void)
 
 bool wait_for_input(void)
 {
-    struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
+    struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                           {.fd = wake[0], .events = POLLIN}};
     char woken[64];
     while (!atomic_load(&interrupted)) {
         fds[0].revents = fds[1].revents = 0;
@@ -116,7 +123,9 @@ void catch_interrupts(bool insist)
     sigaction(SIGINT, &action, NULL);
 }
 
-/* ---- models ------------------------------------------------------------------------------------------------ */
+/* ---- models
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static bool show_load(void *user, uint64_t done, uint64_t total)
 {
@@ -144,10 +153,13 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
     l->model = NULL;
     qn_device_options device_options = {.size = sizeof device_options,
                                         .threads = a->threads > 0 ? (int)a->threads : 0,
-                                        .log = log_line, .log_user = (void *)a};
+                                        .log = log_line,
+                                        .log_user = (void *)a};
     int shown = -1;
-    qn_model_options options = {.size = sizeof options, .progress = show_load,
-                                .progress_user = &shown, .no_weights = describe,
+    qn_model_options options = {.size = sizeof options,
+                                .progress = show_load,
+                                .progress_user = &shown,
+                                .no_weights = describe,
                                 .no_tokenizer = describe};
     double begun = seconds();
     if (locate_model(a->model, l->path, &err) != QN_OK ||
@@ -164,9 +176,12 @@ void close_loaded(loaded *l)
     qn_device_close(l->device);
 }
 
-enum { KEPT_TOKENS = 4 }; /* models lean on the first ones (arXiv:2309.17453); mlx-lm keeps as many */
+enum {
+    KEPT_TOKENS = 4
+}; /* models lean on the first ones (arXiv:2309.17453); mlx-lm keeps as many */
 
-/* The cache grows as tokens come: what a model could hold by default need not fit, but what is asked for must. */
+/* The cache grows as tokens come: what a model could hold by default need not fit, but what is
+ * asked for must. */
 static qn_status check_cache(const qn_model *model, int64_t context, qn_error *err)
 {
     uint64_t bytes = qn_model_cache_bytes(model, context), there = available_memory();
@@ -175,7 +190,8 @@ static qn_status check_cache(const qn_model *model, int64_t context, qn_error *e
     int64_t fits = (int64_t)((double)context * ((double)there / (double)bytes));
     const double gib = 1 << 30;
     return qn__fail(err, QN_LIMIT,
-                    "--context %lld: its keys and values need %.1f GiB, and %.1f GiB of memory are there; about "
+                    "--context %lld: its keys and values need %.1f GiB, and %.1f GiB of memory are "
+                    "there; about "
                     "%lld positions fit",
                     (long long)context, (double)bytes / gib, (double)there / gib, (long long)fits);
 }
@@ -185,7 +201,9 @@ qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn
     qn_model_info info = QN_INIT(qn_model_info);
     qn_model_get_info(model, &info);
     int64_t context = a->context > 0 ? a->context : info.max_positions;
-    qn_session_options options = {.size = sizeof options, .context = context, .cancel = &interrupted,
+    qn_session_options options = {.size = sizeof options,
+                                  .context = context,
+                                  .cancel = &interrupted,
                                   .progress = isatty(STDERR_FILENO) ? show_prefill : NULL,
                                   .rotate = a->rotate};
     if (a->context > 0 && check_cache(model, context, err) != QN_OK)
@@ -221,7 +239,8 @@ static qn_sampling sampling_of(const arguments *a, const qn_model *model)
     return p;
 }
 
-qn_generation_options generation_of(const arguments *a, const qn_model *model, qn_sampling *sampling)
+qn_generation_options generation_of(const arguments *a, const qn_model *model,
+                                    qn_sampling *sampling)
 {
     *sampling = sampling_of(a, model);
     return (qn_generation_options){.size = sizeof(qn_generation_options),
@@ -234,7 +253,8 @@ qn_generation_options generation_of(const arguments *a, const qn_model *model, q
                                    .top_logprobs = a->logprobs >= 0 ? (int32_t)a->logprobs : 0};
 }
 
-/* ---- input and output -------------------------------------------------------------------------------------- */
+/* ---- input and output
+ * -------------------------------------------------------------------------------------- */
 
 bool text_append(qn_text *text, const char *data, size_t n)
 {
@@ -276,8 +296,8 @@ static qn_status read_standard_input(char **out, size_t *size, qn_error *err)
     note_waiting();
     while (ok && (n = read(STDIN_FILENO, piece, sizeof piece)) != 0) {
         if (n < 0) {
-            qn__fail(err, errno == EINTR ? QN_CANCELLED : QN_IO, "standard input cannot be read: %s",
-                     strerror(errno));
+            qn__fail(err, errno == EINTR ? QN_CANCELLED : QN_IO,
+                     "standard input cannot be read: %s", strerror(errno));
             break;
         }
         if (text.n + (size_t)n > LARGEST_INPUT) {
@@ -328,7 +348,8 @@ void show_prefill(void *user, int64_t done, int64_t total)
     char bar[WIDTH + 1] = "";
     memset(bar, '#', (size_t)(WIDTH * done / total));
     if (done < total)
-        fprintf(stderr, "\rprompt [%-30s] %lld of %lld tokens ", bar, (long long)done, (long long)total);
+        fprintf(stderr, "\rprompt [%-30s] %lld of %lld tokens ", bar, (long long)done,
+                (long long)total);
     else
         fprintf(stderr, "\r\033[K");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What several commands need: finding and opening a model, Ctrl-C, reading a whole input, JSON strings,
- * progress on a terminal. Messages go to standard error, one line each.
+ * What several commands need: finding and opening a model, Ctrl-C, reading a whole input, JSON
+ * strings, progress on a terminal. Messages go to standard error, one line each.
  */
 #ifndef QN_CLI_SHARED_H
 #define QN_CLI_SHARED_H
@@ -22,8 +22,8 @@ double seconds(void);
 
 typedef enum colour { COLOUR_NONE, COLOUR_BOLD, COLOUR_DIM, COLOUR_RED, COLOUR_GREEN } colour;
 
-/* What puts a colour on where `to` is a terminal that has colours and NO_COLOR (https://no-color.org) does not forbid
- * them, else "". COLOUR_NONE ends it. */
+/* What puts a colour on where `to` is a terminal that has colours and NO_COLOR
+ * (https://no-color.org) does not forbid them, else "". COLOUR_NONE ends it. */
 const char *colour_code(FILE *to, colour c);
 
 /* "(TEXT)" and a newline on standard error, for someone at a terminal. */
@@ -34,12 +34,12 @@ void note(const char *format, ...) QN_PRINTF(1, 2);
 /* Set by SIGINT, which also ends a read; sessions poll it. */
 extern atomic_bool interrupted;
 
-/* From now on SIGINT sets `interrupted`, and with `insist` a second one before it is reset ends the program
- * at once. */
+/* From now on SIGINT sets `interrupted`, and with `insist` a second one before it is reset ends the
+ * program at once. */
 void catch_interrupts(bool insist);
 
-/* Waits until standard input has something, or its end; false when Ctrl-C or wake_input came before. Not with
- * `insist`. */
+/* Waits until standard input has something, or its end; false when Ctrl-C or wake_input came
+ * before. Not with `insist`. */
 bool wait_for_input(void);
 void wake_input(void); /* for signal handlers */
 
@@ -47,8 +47,8 @@ void wake_input(void); /* for signal handlers */
 
 enum { PATH_ROOM = 4200 };
 
-/* Where the model that -m names is: NULL is the built-in model, a path stays as it is, org/name, maybe
- * with @REVISION, is looked up in the Hugging Face cache. */
+/* Where the model that -m names is: NULL is the built-in model, a path stays as it is, org/name,
+ * maybe with @REVISION, is looked up in the Hugging Face cache. */
 qn_status locate_model(const char *name, char path[PATH_ROOM], qn_error *err);
 
 /* A path in which "~/" at the beginning is the user's home; false when it is too long. */
@@ -61,22 +61,23 @@ typedef struct loaded {
     double seconds;
 } loaded;
 
-/* Opens the device and the model of the arguments, with its progress on a terminal. close_loaded also after a
- * failure, of which a line has been printed. Returns the exit status. `describe`: to be described only, without
- * its weights and its tokenizer. */
+/* Opens the device and the model of the arguments, with its progress on a terminal. close_loaded
+ * also after a failure, of which a line has been printed. Returns the exit status. `describe`: to
+ * be described only, without its weights and its tokenizer. */
 int open_loaded(loaded *l, const arguments *a, bool describe);
 void close_loaded(loaded *l);
 
 /* memory.c: bytes that could be had now. */
 uint64_t available_memory(void);
 
-/* A session as the arguments ask for it, which Ctrl-C stops. A --context whose keys and values would not fit into
- * memory is refused. */
+/* A session as the arguments ask for it, which Ctrl-C stops. A --context whose keys and values
+ * would not fit into memory is refused. */
 qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err);
 
-/* How to generate: what the model asks for, and what the arguments say instead. They lend the lists; *sampling is
- * filled, and the options point at it. */
-qn_generation_options generation_of(const arguments *a, const qn_model *model, qn_sampling *sampling);
+/* How to generate: what the model asks for, and what the arguments say instead. They lend the
+ * lists; *sampling is filled, and the options point at it. */
+qn_generation_options generation_of(const arguments *a, const qn_model *model,
+                                    qn_sampling *sampling);
 
 /* ---- input and output ------------------------------------------------------------------------ */
 

@@ -22,7 +22,8 @@ bool qn__is_contiguous(int ndim, const int64_t *shape, const int64_t *stride)
 
 void qn__row_major(int ndim, const int64_t *shape, int64_t *stride)
 {
-    uint64_t n = 1; /* wraps for sizes that no array has, which are found when a node is made of them */
+    uint64_t n =
+        1; /* wraps for sizes that no array has, which are found when a node is made of them */
     for (int i = ndim - 1; i >= 0; i--) {
         stride[i] = (int64_t)n;
         n *= (uint64_t)shape[i];
@@ -40,8 +41,7 @@ const char *qn__describe(const qn_array *a, char *text)
 {
     int n = snprintf(text, 128, "[");
     for (int i = 0; i < a->ndim; i++)
-        n += snprintf(text + n, (size_t)(128 - n), "%s%lld", i ? ", " : "",
-                      (long long)a->shape[i]);
+        n += snprintf(text + n, (size_t)(128 - n), "%s%lld", i ? ", " : "", (long long)a->shape[i]);
     snprintf(text + n, (size_t)(128 - n), "] %s", qn_dtype_name((qn_dtype)a->dtype));
     return text;
 }

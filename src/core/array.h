@@ -2,13 +2,13 @@
  *
  * The array: one node of a scope's lazy graph, or a retained value that outlives scopes.
  *
- * A node is recorded by an operation, lives in its scope's arena and never moves. Its shape, element
- * type and strides are known when it is recorded: a view (reshape, transpose, slice, broadcast)
- * points at the node that owns the storage (`base`) and costs nothing to evaluate. A node that has
- * been evaluated, and a leaf, have a buffer.
+ * A node is recorded by an operation, lives in its scope's arena and never moves. Its shape,
+ * element type and strides are known when it is recorded: a view (reshape, transpose, slice,
+ * broadcast) points at the node that owns the storage (`base`) and costs nothing to evaluate. A
+ * node that has been evaluated, and a leaf, have a buffer.
  *
- * A retained array (scope == NULL) is on the heap and may be shared by threads; inside a scope it is
- * represented by one leaf node, so that everything the planner writes stays in the scope.
+ * A retained array (scope == NULL) is on the heap and may be shared by threads; inside a scope it
+ * is represented by one leaf node, so that everything the planner writes stays in the scope.
  */
 #ifndef QN_CORE_ARRAY_H
 #define QN_CORE_ARRAY_H
@@ -22,8 +22,9 @@ enum {
     QN__SPENT = 4,      /* its storage was overwritten in place: reading it is an error */
     QN__TARGET = 8,     /* of the evaluation under way: materialised outside the workspace */
     QN__LENT = 16,      /* donated, but the retained array behind it has kept its owner */
-    QN__KEPT = 32,      /* a leaf that is itself a target of the evaluation under way: left as it is */
-    QN__MAY_OVERWRITE = 64, /* a donated leaf to which, when the evaluation was begun, nobody else referred */
+    QN__KEPT = 32, /* a leaf that is itself a target of the evaluation under way: left as it is */
+    QN__MAY_OVERWRITE =
+        64, /* a donated leaf to which, when the evaluation was begun, nobody else referred */
 };
 
 struct qn_array {
@@ -35,8 +36,8 @@ struct qn_array {
     uint8_t flags;
     uint32_t params_size;
     uint32_t number; /* in the scope's recording order */
-    uint32_t index; /* dense number in the evaluation `epoch` */
-    uint32_t epoch; /* the evaluation that last reached this node */
+    uint32_t index;  /* dense number in the evaluation `epoch` */
+    uint32_t epoch;  /* the evaluation that last reached this node */
     int64_t shape[QN_MAX_NDIM];
     int64_t stride[QN_MAX_NDIM]; /* in elements; 0 where broadcast */
     int64_t offset;              /* in elements, from the start of the storage */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The buffer pool. Small blocks are rounded to powers of two, larger ones to an eighth of their size,
- * so that the lengths of a growing cache find each other's blocks again. Released buffers stay in a list for
- * each rounded size and in one by age; looking for a block looks at the newest of a few lists. What is in use
- * and what is cached are together never more than what was once in use.
+ * The buffer pool. Small blocks are rounded to powers of two, larger ones to an eighth of their
+ * size, so that the lengths of a growing cache find each other's blocks again. Released buffers
+ * stay in a list for each rounded size and in one by age; looking for a block looks at the newest
+ * of a few lists. What is in use and what is cached are together never more than what was once in
+ * use.
  */
 #include "core/buffer.h"
 
@@ -78,7 +79,8 @@ static void put_in(qn__pool *pool, qn__buffer *b)
     pool->cached += b->capacity;
 }
 
-/* The newest cached buffer of `capacity` bytes, or of up to a quarter more; NULL when there is none. */
+/* The newest cached buffer of `capacity` bytes, or of up to a quarter more; NULL when there is
+ * none. */
 static qn__buffer *take_cached(qn__pool *pool, size_t capacity)
 {
     size_t at = class_of(capacity), wider = capacity > (size_t)1 << FINE_LOG ? 2 : 0;
@@ -310,8 +312,11 @@ qn_status qn_device_memory(qn_device *device, qn_memory_stats *out)
 {
     qn__pool *pool = &device->pool;
     pthread_mutex_lock(&pool->lock);
-    qn_memory_stats stats = {.active = pool->active, .workspace = pool->workspace_size,
-                             .cached = pool->cached, .peak = pool->peak, .limit = pool->limit};
+    qn_memory_stats stats = {.active = pool->active,
+                             .workspace = pool->workspace_size,
+                             .cached = pool->cached,
+                             .peak = pool->peak,
+                             .limit = pool->limit};
     pthread_mutex_unlock(&pool->lock);
     return qn__sized_out(out, &stats, sizeof stats);
 }

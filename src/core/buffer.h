@@ -2,7 +2,8 @@
  *
  * Buffers: reference-counted storage on a device, taken from the device through a cache of freed
  * blocks, counted against a limit. A buffer is the only thing in the library with an atomic
- * reference count per object; arrays hold buffers, submissions hold buffers, the cache holds blocks.
+ * reference count per object; arrays hold buffers, submissions hold buffers, the cache holds
+ * blocks.
  */
 #ifndef QN_CORE_BUFFER_H
 #define QN_CORE_BUFFER_H
@@ -14,13 +15,13 @@
 
 typedef struct qn__buffer {
     qn_device *device;
-    void *data;          /* host or device address, 64-byte aligned */
-    size_t size;         /* bytes asked for */
-    size_t capacity;     /* bytes held: the cache hands out blocks of rounded sizes */
+    void *data;      /* host or device address, 64-byte aligned */
+    size_t size;     /* bytes asked for */
+    size_t capacity; /* bytes held: the cache hands out blocks of rounded sizes */
     atomic_int refs;
-    atomic_int in_flight; /* references among these that submissions hold */
-    atomic_bool invalid; /* a failed run may have half-written it */
-    atomic_bool lent;    /* ... and its lender knows which part of it counts */
+    atomic_int in_flight;        /* references among these that submissions hold */
+    atomic_bool invalid;         /* a failed run may have half-written it */
+    atomic_bool lent;            /* ... and its lender knows which part of it counts */
     _Atomic uint64_t written_by; /* the number of the newest submission that writes it; 0: none */
     /* while cached: its neighbours by age, and in its size class */
     struct qn__buffer *older, *newer, *below, *above;
@@ -34,9 +35,9 @@ typedef struct qn__pool {
     qn__buffer *classes[QN__POOL_CLASSES]; /* of each the newest */
     qn__buffer *oldest, *newest;
     size_t active, cached, peak;
-    size_t high;      /* the most that was ever in use: with the cache it is never more */
+    size_t high; /* the most that was ever in use: with the cache it is never more */
     size_t limit, cache_limit;
-    void *workspace;  /* of the run under way */
+    void *workspace; /* of the run under way */
     size_t workspace_size;
     size_t workspace_wanted; /* by the submissions that have not run yet */
     uint32_t n_waiting;      /* their number */
@@ -48,12 +49,13 @@ void qn__pool_end(qn_device *device);
 /* Frees cached blocks until at most `keep` bytes are cached. */
 void qn__pool_trim(qn_device *device, size_t keep);
 
-/* Before a submission: counts a workspace of `size` bytes against the limit, so that the run will not be refused
- * when its turn comes. False and `err` filled when the limit says no. */
+/* Before a submission: counts a workspace of `size` bytes against the limit, so that the run will
+ * not be refused when its turn comes. False and `err` filled when the limit says no. */
 bool qn__pool_workspace_reserve(qn_device *device, size_t size, qn_error *err);
 
-/* For a run: the device's one workspace, of at least `size` bytes; growing it gives another address. NULL and
- * `err` filled when the limit or the machine says no. Runs are in order, so only one asks at a time. */
+/* For a run: the device's one workspace, of at least `size` bytes; growing it gives another
+ * address. NULL and `err` filled when the limit or the machine says no. Runs are in order, so only
+ * one asks at a time. */
 void *qn__pool_workspace(qn_device *device, size_t size, qn_error *err);
 
 /* After it, once for each that was reserved. */

@@ -56,7 +56,7 @@ typedef struct qn__device_ops {
 
 struct qn_device {
     const qn__device_ops *ops;
-    void *state; /* the device's own */
+    void *state;       /* the device's own */
     qn__passes passes; /* for logits on the host, filled when the device is opened */
     char name[32];
     qn__pool pool;

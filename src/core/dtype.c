@@ -13,7 +13,7 @@ size_t qn_dtype_size(qn_dtype dtype)
 
 const char *qn_dtype_name(qn_dtype dtype)
 {
-    static const char *const names[] = {"bool", "u8",  "u16",  "u32", "u64", "i8", "i16",
+    static const char *const names[] = {"bool", "u8",  "u16", "u32",  "u64", "i8", "i16",
                                         "i32",  "i64", "f16", "bf16", "f32", "f64"};
     return (unsigned)dtype < QN_DTYPE_COUNT ? names[dtype] : "?";
 }

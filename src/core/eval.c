@@ -2,10 +2,10 @@
  *
  * Evaluation: collect what the targets need, find its plan, give every slot a pointer, submit.
  *
- * A submission owns references to its binding and to every buffer it touches, so that ending the scope does
- * not disturb it. Results get their buffers at submission: a scope may go on recording with them while they
- * are computed, and submit what reads them: a device runs in order. A run whose input is the result of one
- * that failed fails, too.
+ * A submission owns references to its binding and to every buffer it touches, so that ending the
+ * scope does not disturb it. Results get their buffers at submission: a scope may go on recording
+ * with them while they are computed, and submit what reads them: a device runs in order. A run
+ * whose input is the result of one that failed fails, too.
  */
 #include "base/error.h"
 #include "core/device.h"
@@ -24,8 +24,7 @@ static uint64_t now_ns(void)
 
 void qn__submission_release(qn__submission *submission)
 {
-    if (!submission ||
-        atomic_fetch_sub_explicit(&submission->refs, 1, memory_order_acq_rel) != 1)
+    if (!submission || atomic_fetch_sub_explicit(&submission->refs, 1, memory_order_acq_rel) != 1)
         return;
     for (uint32_t i = 0; i < submission->n_held; i++) {
         atomic_fetch_sub(&submission->held[i]->in_flight, 1);
@@ -67,8 +66,7 @@ static bool fill_slots(qn_scope *s, qn__submission *sub, const qn__live *live)
             hold(sub, plan->storage[i].slot, qn__buffer_retain(live->node[i]->buffer));
         }
     for (uint32_t i = 0; i < plan->n_outputs; i++) {
-        qn__buffer *buffer =
-            qn__buffer_new(s->device, sub->binding->output_bytes[i], &s->error);
+        qn__buffer *buffer = qn__buffer_new(s->device, sub->binding->output_bytes[i], &s->error);
         if (!buffer)
             return false;
         hold(sub, plan->n_inputs + i, buffer);
@@ -109,9 +107,9 @@ qn_status qn__submission_begin(qn__submission *sub, qn_error *err)
     return QN_OK;
 }
 
-/* Marks what a run that failed should have written. A donated input that it has not begun to overwrite is as it
- * was, and its scope still has it as such unless the submission had returned before. Who lent a buffer answers
- * for what has been written. */
+/* Marks what a run that failed should have written. A donated input that it has not begun to
+ * overwrite is as it was, and its scope still has it as such unless the submission had returned
+ * before. Who lent a buffer answers for what has been written. */
 static void invalidate(const qn__submission *sub)
 {
     const qn__plan *plan = sub->binding->plan;
@@ -152,7 +150,8 @@ static void count(qn_device *device, const qn__binding *binding, uint64_t ns, bo
     pthread_mutex_unlock(&cache->lock);
 }
 
-/* Takes the oldest submission of the scope off its list once it has run; its failure is the scope's. */
+/* Takes the oldest submission of the scope off its list once it has run; its failure is the
+ * scope's. */
 static void settle_oldest(qn_scope *s)
 {
     qn__submission *sub = s->pending;

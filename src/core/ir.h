@@ -3,14 +3,14 @@
  * The kernel IR: a typed expression graph for one element of an elementwise computation.
  *
  * Values are numbered, hash-consed (asking twice for the same expression gives the same number) and
- * checked when built: a type error is a bug of ours and marks the program failed. Arithmetic is done
- * on bool, integers, f32 and f64; 16-bit floats exist only between casts, so each place where a value
- * is rounded is a cast that can be seen. The CPU interprets a program tile by tile; renderers turn it
- * into C and CUDA C.
+ * checked when built: a type error is a bug of ours and marks the program failed. Arithmetic is
+ * done on bool, integers, f32 and f64; 16-bit floats exist only between casts, so each place where
+ * a value is rounded is a cast that can be seen. The CPU interprets a program tile by tile;
+ * renderers turn it into C and CUDA C.
  *
  * Integers wrap. Their division goes towards zero; by zero it gives 0, and so does its remainder. A
- * negative exponent gives the power towards zero (0 unless the base is 1 or -1; 0 of 0). Shifting by the
- * type's width or more, or by a negative count, leaves the sign (right, signed) or 0.
+ * negative exponent gives the power towards zero (0 unless the base is 1 or -1; 0 of 0). Shifting
+ * by the type's width or more, or by a negative count, leaves the sign (right, signed) or 0.
  */
 #ifndef QN_CORE_IR_H
 #define QN_CORE_IR_H
@@ -84,10 +84,10 @@ enum { QN__IR_LARGEST = 256, QN__IR_INPUTS = 24 };
 typedef uint16_t qn__ir_value; /* the number of an instruction */
 
 typedef struct qn__ir_instruction {
-    uint8_t op;    /* qn__ir_op */
-    uint8_t dtype; /* of the result */
-    uint16_t a, b, c; /* operands. INPUT: a is its number. NUMBER: a is its number among the constants, b is 1 +
-                       * the NUMBER that it is a cast of, or 0 */
+    uint8_t op;       /* qn__ir_op */
+    uint8_t dtype;    /* of the result */
+    uint16_t a, b, c; /* operands. INPUT: a is its number. NUMBER: a is its number among the
+                       * constants, b is 1 + the NUMBER that it is a cast of, or 0 */
     union {
         double real; /* CONST of a float type */
         int64_t integer;
@@ -109,7 +109,8 @@ void qn__ir_begin(qn__ir *ir);
 qn__ir_value qn__ir_input(qn__ir *ir, int number, qn_dtype dtype);
 qn__ir_value qn__ir_real(qn__ir *ir, qn_dtype dtype, double value);
 qn__ir_value qn__ir_integer(qn__ir *ir, qn_dtype dtype, int64_t value);
-/* Constant `number` of the call: an f64 that is known when sizes are. What it is cast to is a NUMBER, too. */
+/* Constant `number` of the call: an f64 that is known when sizes are. What it is cast to is a
+ * NUMBER, too. */
 qn__ir_value qn__ir_number(qn__ir *ir, int number);
 qn__ir_value qn__ir_cast(qn__ir *ir, qn__ir_value a, qn_dtype dtype);
 qn__ir_value qn__ir_unary(qn__ir *ir, qn__ir_op op, qn__ir_value a);
@@ -124,7 +125,8 @@ static inline qn_dtype qn__ir_dtype(const qn__ir *ir, qn__ir_value v)
 
 int qn__ir_operands(qn__ir_op op);
 
-/* Gives the instructions NUMBER of a program their values, for one call's constants: fills code[i].value. */
+/* Gives the instructions NUMBER of a program their values, for one call's constants: fills
+ * code[i].value. */
 void qn__ir_fill_numbers(const qn__ir *ir, const double *constants, qn__ir_instruction *code);
 
 /* The value of a constant as it lies in memory, in the low bytes. */
@@ -132,24 +134,23 @@ uint64_t qn__ir_bits(const qn__ir_instruction *constant);
 
 /* ---- rendering (ir_c.c) ---- */
 
-/* What rendered functions stand on, to be put once before the first: short type names (u8 to u64, i8
- * to i64, f32, f64), FN (the qualifiers of a function) and helpers for casts and bit patterns. Plain C11,
- * or CUDA C that NVRTC takes without any header. */
+/* What rendered functions stand on, to be put once before the first: short type names (u8 to u64,
+ * i8 to i64, f32, f64), FN (the qualifiers of a function) and helpers for casts and bit patterns.
+ * Plain C11, or CUDA C that NVRTC takes without any header. */
 const char *qn__ir_prelude_c(bool cuda);
 
-/* The short name of the type in which an element of `dtype` lies in memory: 16-bit floats are u16, bool
- * is u8 (0 or 1). */
+/* The short name of the type in which an element of `dtype` lies in memory: 16-bit floats are u16,
+ * bool is u8 (0 or 1). */
 const char *qn__ir_type_c(qn_dtype dtype);
 
-/* The program as one C (or CUDA C) function of one element behind the prelude; its NUMBERs, if it has any, come
- * in order as their bits:
- *     FN f32 name(f32 in0, u16 in1, const u64 *numbers)
+/* The program as one C (or CUDA C) function of one element behind the prelude; its NUMBERs, if it
+ * has any, come in order as their bits: FN f32 name(f32 in0, u16 in1, const u64 *numbers)
  *     {
  *         const f32 v1 = ...;
  *         return v1;
  *     }
- * Compile it with -ffp-contract=off (NVRTC: --fmad=false): each instruction rounds once, as on the CPU.
- * Returns the length that was needed, as snprintf. */
+ * Compile it with -ffp-contract=off (NVRTC: --fmad=false): each instruction rounds once, as on the
+ * CPU. Returns the length that was needed, as snprintf. */
 size_t qn__ir_render_c(const qn__ir *ir, const char *name, char *text, size_t room);
 
 #endif

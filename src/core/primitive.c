@@ -65,7 +65,7 @@ static qn_status check_def(const char *library, const qn_primitive_def *def, qn_
         return qn__fail(err, QN_INVALID,
                         "a primitive's library and name are 1 to 64 letters, digits, "
                         "and . _ -");
-    const char *bad = def->version < 1       ? "version is below 1"
+    const char *bad = def->version < 1 ? "version is below 1"
                       : def->n_inputs < 1 || def->n_inputs > QN_MAX_CUSTOM_INPUTS
                           ? "n_inputs is not 1 to 8"
                       : def->params_size > QN_MAX_CUSTOM_PARAMS ? "params_size is above 240"
@@ -88,8 +88,8 @@ static qn_primitive *find_locked(qn__primitives *list, const char *library, cons
     return found;
 }
 
-qn_status qn_primitive_register(qn_device *device, const char *library, const qn_primitive_def *given,
-                                qn_error *err)
+qn_status qn_primitive_register(qn_device *device, const char *library,
+                                const qn_primitive_def *given, qn_error *err)
 {
     qn_error own = {0};
     qn_primitive_def copy, *def = &copy;
@@ -159,7 +159,8 @@ static qn_status register_library(qn_device *device, const qn_library *given, co
         return err->code;
     if (library.n < 0 || (library.n && !library.primitives))
         return qn__fail(err, QN_INVALID, "%s: a library without primitives", path);
-    for (int i = 0; i < library.n; i++) { /* they are as far apart as its compiler's struct is large */
+    for (int i = 0; i < library.n;
+         i++) { /* they are as far apart as its compiler's struct is large */
         const char *at = (const char *)library.primitives + (size_t)i * library.primitives->size;
         if (qn_primitive_register(device, library.name, (const qn_primitive_def *)at, err) != QN_OK)
             return err->code;

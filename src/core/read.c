@@ -92,8 +92,8 @@ static qn_array *readable(qn_scope *s, qn_array *array)
     return NULL;
 }
 
-/* A copy on the host of the storage that a view with elements spans, from element *first; to be freed. NULL
- * with the scope's error set. */
+/* A copy on the host of the storage that a view with elements spans, from element *first; to be
+ * freed. NULL with the scope's error set. */
 static char *fetch(qn_scope *s, const qn_array *a, int64_t *first)
 {
     int64_t end;
@@ -105,7 +105,8 @@ static char *fetch(qn_scope *s, const qn_array *a, int64_t *first)
         return NULL;
     }
     const qn__buffer *from = a->base->buffer;
-    if (s->device->ops->read(s->device, host, from, (size_t)*first * size, bytes, &s->error) == QN_OK) {
+    if (s->device->ops->read(s->device, host, from, (size_t)*first * size, bytes, &s->error) ==
+        QN_OK) {
         if (!atomic_load(&from->invalid))
             return host;
         qn__scope_fail(s, QN_STATE, "read: the array is the result of a run that failed");

@@ -12,16 +12,17 @@
 struct qn_scope {
     qn_device *device;
     qn__arena arena;
-    qn_array *last;     /* newest node; the others behind it by `previous` */
+    qn_array *last; /* newest node; the others behind it by `previous` */
     uint32_t n_nodes;
-    uint32_t epoch;     /* counts evaluations */
-    qn_array **leaves;  /* open-addressed table from retained array to its leaf node */
+    uint32_t epoch;    /* counts evaluations */
+    qn_array **leaves; /* open-addressed table from retained array to its leaf node */
     uint32_t n_leaves, leaf_room;
-    qn_array poison;    /* what failed operations return */
-    qn_error error;     /* the first failure */
-    qn__live live;      /* room for evaluations */
+    qn_array poison;           /* what failed operations return */
+    qn_error error;            /* the first failure */
+    qn__live live;             /* room for evaluations */
     const atomic_bool *cancel; /* polled by evaluations; NULL: they cannot be cancelled */
-    qn__submission *pending, *newest_pending; /* submissions not yet waited for, oldest first; or NULL */
+    qn__submission *pending,
+        *newest_pending; /* submissions not yet waited for, oldest first; or NULL */
 };
 
 /* Records a failure (the first stays) and returns the poison array. */
@@ -31,9 +32,9 @@ qn_array *qn__scope_fail(qn_scope *s, qn_status code, const char *format, ...) Q
  * or the array is poisoned (the failure is recorded); callers then return qn__poison(s). */
 qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation);
 
-/* As qn_donate, but the caller keeps its reference, and a run that fails does not make the buffer invalid:
- * for a buffer of which the caller knows what counts whatever a run has written, as a KV cache does. After
- * a run that succeeded `a` must be released unread: the result has its place. */
+/* As qn_donate, but the caller keeps its reference, and a run that fails does not make the buffer
+ * invalid: for a buffer of which the caller knows what counts whatever a run has written, as a KV
+ * cache does. After a run that succeeded `a` must be released unread: the result has its place. */
 qn_array *qn__lend(qn_scope *s, qn_array *a);
 
 /* The poison array of a scope; a static one for a NULL scope. */

@@ -8,8 +8,8 @@
 #include "core/passes.h"
 #include "quern/array.h"
 
-/* For logits on the host, whichever device made them: of the tier that the options or QN_CPU name, or, where that
- * is none of this machine's, the reference's. */
+/* For logits on the host, whichever device made them: of the tier that the options or QN_CPU name,
+ * or, where that is none of this machine's, the reference's. */
 void qn__cpu_host_passes(qn__passes *out, const qn_device_options *options);
 
 qn_status qn__cpu_open(qn_device **out, const qn_device_options *options, qn_error *err);

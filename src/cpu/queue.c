@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of runs: submissions are numbered and stand in one line. A synchronous one runs on its caller's
- * thread when it has come to the front; asynchronous ones are run by a thread that the first of them starts. What
- * they leave is known by the number of the submission that wrote it.
+ * The order of runs: submissions are numbered and stand in one line. A synchronous one runs on its
+ * caller's thread when it has come to the front; asynchronous ones are run by a thread that the
+ * first of them starts. What they leave is known by the number of the submission that wrote it.
  */
 #include "base/error.h"
 #include "cpu/cpu.h"
@@ -94,8 +94,8 @@ static qn_status enqueue(qn_device *device, qn__submission *sub, qn_error *err)
     qn__cpu *cpu = device->state;
     qn_status status = QN_OK;
     pthread_mutex_lock(&cpu->lock);
-    if (!cpu->has_runner && !(cpu->has_runner = pthread_create(&cpu->runner, NULL, run_queue,
-                                                               device) == 0))
+    if (!cpu->has_runner &&
+        !(cpu->has_runner = pthread_create(&cpu->runner, NULL, run_queue, device) == 0))
         status = qn__fail(err, QN_MEMORY, "cpu: the thread for asynchronous runs was refused");
     if (status == QN_OK) {
         atomic_fetch_add(&sub->refs, 1);

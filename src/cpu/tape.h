@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A fused chain ready to run: the IR program with registers assigned, and its operands' axes merged.
+ * A fused chain ready to run: the IR program with registers assigned, and its operands' axes
+ * merged.
  */
 #ifndef QN_CPU_TAPE_H
 #define QN_CPU_TAPE_H
@@ -11,9 +12,9 @@ enum { QN__TILE = 256, QN__TILE_BYTES = QN__TILE * 8 };
 
 /* How an input's elements lie along a tile. */
 typedef enum qn__tape_access {
-    QN__DIRECT,  /* adjacent: read in place */
-    QN__SPLAT,   /* one element for the whole tile */
-    QN__GATHER   /* anything else: copied element by element */
+    QN__DIRECT, /* adjacent: read in place */
+    QN__SPLAT,  /* one element for the whole tile */
+    QN__GATHER  /* anything else: copied element by element */
 } qn__tape_access;
 
 typedef struct qn__tape_input {
@@ -29,12 +30,12 @@ typedef struct qn__tape_instruction {
 } qn__tape_instruction;
 
 struct qn__cpu_tape {
-    int n_axes;                  /* merged; the last is the tile's */
+    int n_axes; /* merged; the last is the tile's */
     int64_t shape[QN_MAX_NDIM];
-    int64_t inner_tiles;         /* tiles along the last axis */
+    int64_t inner_tiles; /* tiles along the last axis */
     int n_inputs, n_code, n_registers;
     uint8_t out_size;
-    uint16_t result;             /* register */
+    uint16_t result; /* register */
     qn__tape_input input[QN__IR_INPUTS];
     qn__tape_instruction code[];
 };

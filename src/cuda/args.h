@@ -45,8 +45,8 @@ typedef struct qn__cuda_along_args {
     int64_t n, last, last_stride, size;
 } qn__cuda_along_args;
 
-/* y[ids[i], ...] = what `mode` makes of it and update[i, ...], in the order of i. Each column is shared by
- * `parts` threads: row id belongs to part id % parts. */
+/* y[ids[i], ...] = what `mode` makes of it and update[i, ...], in the order of i. Each column is
+ * shared by `parts` threads: row id belongs to part id % parts. */
 typedef struct qn__cuda_scatter_args {
     void *at[3]; /* ids, update, y */
     int64_t n_ids, columns, parts, y_rows, type;

@@ -205,8 +205,8 @@ static qn__cu_function program_function(qn__cuda_binder *b, const qn__ir *ir)
 
 /* ---- a launch -------------------------------------------------------------------------------- */
 
-/* As the kernel's chain_args, for n inputs, without the addresses: stride has n rows, behind which the bits of the
- * program's numbers follow. */
+/* As the kernel's chain_args, for n inputs, without the addresses: stride has n rows, behind which
+ * the bits of the program's numbers follow. */
 typedef struct chain_args {
     int64_t n, n_axes, shape[QN_MAX_NDIM];
     int64_t stride[][QN_MAX_NDIM];

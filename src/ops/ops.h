@@ -37,13 +37,12 @@ int qn__axis(qn_scope *s, const char *operation, const qn_array *x, int axis);
 qn_array *qn__indices(qn_scope *s, qn_array *ids);
 
 /* Records an elementwise node whose inputs have been brought to one type. */
-qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in,
-                          qn_array *const *in);
+qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in, qn_array *const *in);
 
 /* ---- linear layers ---- */
 
-/* x with every element rounded to a narrower type, but of its own type; its derivative is that of the
- * identity. */
+/* x with every element rounded to a narrower type, but of its own type; its derivative is that of
+ * the identity. */
 qn_array *qn__round_to(qn_scope *s, qn_array *x, qn_dtype dtype);
 
 /* The type a weight of a file's type is kept in: bf16 as it is, f16 and f32 as f32. */
@@ -52,7 +51,8 @@ qn_dtype qn__packed_type(qn_dtype dtype);
 /* The bytes that a weight [rows, columns] of such a type takes on the device. */
 size_t qn__packed_bytes(const qn_device *device, qn_dtype dtype, int64_t rows, int64_t columns);
 
-/* A retained, unfilled weight [rows, columns] in the device's layout; NULL with the scope's error. */
+/* A retained, unfilled weight [rows, columns] in the device's layout; NULL with the scope's error.
+ */
 qn_array *qn__packed_new(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t columns);
 
 /* Fills rows first .. first + n - 1 from row-major values (f32, bf16 or f16). */
@@ -62,14 +62,15 @@ qn_status qn__packed_write(qn_scope *s, qn_array *w, qn_dtype dtype, const void 
 /* ---- attention over a cache (no gradients): used by nn/cache.c ---- */
 
 /* Writes rows [B, G, L, D] at positions offset[b].. into keys stored in blocks of 16,
- * [B, G, S/16, D, 16], or into values [B, G, S, D]; in place when the cache was donated. With `pin` the
- * first QN__PINNED slots are those positions' for good. */
+ * [B, G, S/16, D, 16], or into values [B, G, S, D]; in place when the cache was donated. With `pin`
+ * the first QN__PINNED slots are those positions' for good. */
 qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset, bool pin);
-qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset, bool pin);
+qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset,
+                           bool pin);
 
-/* Attention of q [B, H, L, D] over such a cache; query l of batch b sees keys 0 .. offset[b] + l, of which a
- * window takes the newest, and the first `keep` besides (the cache is then written with `pin`; at most
- * QN__PINNED). The result is [B, H, L, E] stored as [B, L, H, E]. */
+/* Attention of q [B, H, L, D] over such a cache; query l of batch b sees keys 0 .. offset[b] + l,
+ * of which a window takes the newest, and the first `keep` besides (the cache is then written with
+ * `pin`; at most QN__PINNED). The result is [B, H, L, E] stored as [B, L, H, E]. */
 qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values, qn_array *offset,
                      int64_t keep, const qn_attention_options *options);
 

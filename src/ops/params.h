@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations' ids and parameter structs: what devices need to know of them. A parameter struct is
- * hashed and compared as bytes, so it holds no pointers and no padding.
+ * The operations' ids and parameter structs: what devices need to know of them. A parameter struct
+ * is hashed and compared as bytes, so it holds no pointers and no padding.
  */
 #ifndef QN_OPS_PARAMS_H
 #define QN_OPS_PARAMS_H
@@ -78,7 +78,11 @@ typedef struct qn__argsort_params {
 } qn__argsort_params;
 
 /* Which word of the two, or their exclusive or. */
-typedef enum qn__threefry_word { QN__THREEFRY_0, QN__THREEFRY_1, QN__THREEFRY_XOR } qn__threefry_word;
+typedef enum qn__threefry_word {
+    QN__THREEFRY_0,
+    QN__THREEFRY_1,
+    QN__THREEFRY_XOR
+} qn__threefry_word;
 
 typedef struct qn__threefry_params {
     int32_t word; /* qn__threefry_word */
@@ -97,7 +101,8 @@ typedef struct qn__rope_params {
 /* Keys of a cache lie transposed in groups of so many positions: [S / 16, D, 16]. */
 enum { QN__KEY_GROUP = 16 };
 
-/* keep: of attention over a cache alone: the first keys, at most QN__PINNED, seen besides the window. */
+/* keep: of attention over a cache alone: the first keys, at most QN__PINNED, seen besides the
+ * window. */
 typedef struct qn__attention_params {
     int64_t window, keep;
     float scale, softcap;
@@ -105,7 +110,8 @@ typedef struct qn__attention_params {
 } qn__attention_params;
 QN__NO_PADDING(qn__attention_params, 32);
 
-/* Writing a cache. pinned: 0, or QN__PINNED: the slots of the first positions, which a ring leaves alone. */
+/* Writing a cache. pinned: 0, or QN__PINNED: the slots of the first positions, which a ring leaves
+ * alone. */
 enum { QN__PINNED = 64 };
 typedef struct qn__write_params {
     int64_t pinned;

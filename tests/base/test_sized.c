@@ -119,8 +119,9 @@ static void test_public_structs(void **state)
     qn_generation_options unsized = {.size = sizeof unsized,
                                      .sampling = &(qn_sampling){.temperature = 1}};
     REFUSED(qn_generation_begin(&g, session, &id, 1, &unsized, &err), "qn_sampling");
-    REFUSED(qn_sample(device, logits, 4, &(qn_sampling){.top_k = 1}, NULL, 0, 0, &err) == -1 ? err.code
-                                                                                     : QN_OK,
+    REFUSED(qn_sample(device, logits, 4, &(qn_sampling){.top_k = 1}, NULL, 0, 0, &err) == -1
+                ? err.code
+                : QN_OK,
             "qn_sampling");
     REFUSED(qn_sampling_set_chain(&(qn_sampling){.top_k = 1}, "top_k", &err), "qn_sampling");
     REFUSED(qn_template_render(t, "{}", 2, &(qn_template_options){.steps = 9}, &text, NULL, &err),

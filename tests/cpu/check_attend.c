@@ -21,13 +21,20 @@ typedef struct attend_data {
 } attend_data;
 
 static const attend_case attend_cases[] = {
-    {QN__CPU_F32, 64, 64, 4, 40, 0, 0, 0, 0, 0},     {QN__CPU_BF16, 64, 64, 4, 70, 130, 0, 0, 0, 0},
-    {QN__CPU_BF16, 128, 128, 8, 9, 60, 0, 0, 1, 0},  {QN__CPU_F32, 128, 128, 1, 66, 3, 20, 0, 0, 0},
-    {QN__CPU_BF16, 64, 64, 1, 130, 0, 100, 0, 1, 0}, {QN__CPU_BF16, 256, 256, 2, 12, 250, 0, 30.0f, 0, 0},
-    {QN__CPU_F32, 80, 80, 3, 33, 31, 0, 0, 0, 0},    {QN__CPU_BF16, 8, 8, 5, 20, 62, 17, 5.0f, 1, 0},
-    {QN__CPU_F32, 7, 9, 2, 20, 55, 0, 0, 1, 0},      {QN__CPU_BF16, 192, 128, 6, 10, 120, 0, 0, 0, 0},
-    {QN__CPU_BF16, 40, 24, 7, 15, 190, 64, 0, 0, 0}, {QN__CPU_F32, 96, 96, 16, 5, 500, 0, 0, 0, 0},
-    {QN__CPU_BF16, 64, 64, 4, 3, 1000, 0, 0, 0, 0},  {QN__CPU_BF16, 112, 112, 1, 1, 0, 0, 0, 0, 0},
+    {QN__CPU_F32, 64, 64, 4, 40, 0, 0, 0, 0, 0},
+    {QN__CPU_BF16, 64, 64, 4, 70, 130, 0, 0, 0, 0},
+    {QN__CPU_BF16, 128, 128, 8, 9, 60, 0, 0, 1, 0},
+    {QN__CPU_F32, 128, 128, 1, 66, 3, 20, 0, 0, 0},
+    {QN__CPU_BF16, 64, 64, 1, 130, 0, 100, 0, 1, 0},
+    {QN__CPU_BF16, 256, 256, 2, 12, 250, 0, 30.0f, 0, 0},
+    {QN__CPU_F32, 80, 80, 3, 33, 31, 0, 0, 0, 0},
+    {QN__CPU_BF16, 8, 8, 5, 20, 62, 17, 5.0f, 1, 0},
+    {QN__CPU_F32, 7, 9, 2, 20, 55, 0, 0, 1, 0},
+    {QN__CPU_BF16, 192, 128, 6, 10, 120, 0, 0, 0, 0},
+    {QN__CPU_BF16, 40, 24, 7, 15, 190, 64, 0, 0, 0},
+    {QN__CPU_F32, 96, 96, 16, 5, 500, 0, 0, 0, 0},
+    {QN__CPU_BF16, 64, 64, 4, 3, 1000, 0, 0, 0, 0},
+    {QN__CPU_BF16, 112, 112, 1, 1, 0, 0, 0, 0, 0},
     {QN__CPU_BF16, 64, 64, 4, 70, 200, 50, 0, 0, 4},
     {QN__CPU_F32, 80, 80, 3, 33, 130, 20, 0, 0, 64},
     {QN__CPU_BF16, 256, 256, 2, 12, 250, 130, 30.0f, 1, 17},
@@ -168,7 +175,8 @@ static int attend_same(const qn__cpu_kernels *t, const attend_case *c, const att
     int same = memcmp(z, d->o, n * 4) == 0;
     memset(z, 0xff, n * 4);
     for (size_t s = 0; s < c->tokens; s += 1 + c->tokens / 30) {
-        size_t high = (size_t)d->end[s], low = c->keep ? 0 : (size_t)d->begin[s], at = s * c->heads * c->dv;
+        size_t high = (size_t)d->end[s], low = c->keep ? 0 : (size_t)d->begin[s],
+               at = s * c->heads * c->dv;
         b = cache_with(t, c, d, (high + 15) / 16 * 16, low < high ? low : high, high, 0);
         attend_range(t, c, d, b, z, s, s + 1, 0, c->heads);
         same &= memcmp(z + at, d->o + at, c->heads * c->dv * 4) == 0;

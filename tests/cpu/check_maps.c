@@ -10,14 +10,10 @@ typedef struct map_bound {
 } map_bound;
 
 static const map_bound bounds[QN__CPU_MAP_COUNT] = {
-    [QN__CPU_EXP] = {"exp", 1.1, 0},
-    [QN__CPU_LOG] = {"log", 1.5, 0},
-    [QN__CPU_TANH] = {"tanh", 2, 0},
-    [QN__CPU_SIGMOID] = {"sigmoid", 2.6, 0},
-    [QN__CPU_SIN] = {"sin", 1.6, 0},
-    [QN__CPU_COS] = {"cos", 1.6, 0},
-    [QN__CPU_ERF] = {"erf", 3, 0},
-    [QN__CPU_RSQRT] = {"rsqrt", 1.6, 0},
+    [QN__CPU_EXP] = {"exp", 1.1, 0},    [QN__CPU_LOG] = {"log", 1.5, 0},
+    [QN__CPU_TANH] = {"tanh", 2, 0},    [QN__CPU_SIGMOID] = {"sigmoid", 2.6, 0},
+    [QN__CPU_SIN] = {"sin", 1.6, 0},    [QN__CPU_COS] = {"cos", 1.6, 0},
+    [QN__CPU_ERF] = {"erf", 3, 0},      [QN__CPU_RSQRT] = {"rsqrt", 1.6, 0},
     [QN__CPU_SQRT] = {"sqrt", 0.51, 0},
 };
 

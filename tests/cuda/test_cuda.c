@@ -556,15 +556,28 @@ static qn_array *op_cast_to_all(qn_scope *s)
 static qn_array *op_exact_functions(qn_scope *s)
 {
     qn_array *a = any_bits(s, case_type, 3000), *b = any_bits(s, case_type, 3000);
-    qn_array *parts[] = {
-        qn_negative(s, a),    qn_abs(s, a),           qn_sign(s, a),
-        qn_floor(s, a),       qn_ceil(s, a),          qn_round(s, a),
-        qn_sqrt(s, a),        qn_rsqrt(s, a),         qn_square(s, a),
-        qn_relu(s, a),        qn_add(s, a, b),
-        case_type == QN_BOOL ? a : qn_subtract(s, a, b), /* bools have no difference */
-        qn_multiply(s, a, b), qn_divide(s, a, b),     qn_maximum(s, a, b),
-        qn_minimum(s, a, b),  qn_equal(s, a, b),      qn_not_equal(s, a, b),
-        qn_less(s, a, b),     qn_less_equal(s, a, b), qn_where(s, qn_less(s, a, b), a, b)};
+    qn_array *parts[] = {qn_negative(s, a),
+                         qn_abs(s, a),
+                         qn_sign(s, a),
+                         qn_floor(s, a),
+                         qn_ceil(s, a),
+                         qn_round(s, a),
+                         qn_sqrt(s, a),
+                         qn_rsqrt(s, a),
+                         qn_square(s, a),
+                         qn_relu(s, a),
+                         qn_add(s, a, b),
+                         case_type == QN_BOOL ? a
+                                              : qn_subtract(s, a, b), /* bools have no difference */
+                         qn_multiply(s, a, b),
+                         qn_divide(s, a, b),
+                         qn_maximum(s, a, b),
+                         qn_minimum(s, a, b),
+                         qn_equal(s, a, b),
+                         qn_not_equal(s, a, b),
+                         qn_less(s, a, b),
+                         qn_less_equal(s, a, b),
+                         qn_where(s, qn_less(s, a, b), a, b)};
     enum { PARTS = sizeof parts / sizeof *parts };
     qn_array *all[2 * PARTS];
     int n = 0;
@@ -1058,8 +1071,8 @@ static void every_instruction(qn__ir *ir, qn_dtype type)
     bool real = qn__is_float(type), half = type == QN_F16 || type == QN_BF16;
     for (int op = QN__IR_CAST + 1; op < QN__IR_COUNT && !half; op++) {
         bool any = op == QN__IR_NEG || op == QN__IR_ABS || op == QN__IR_SIGN;
-        bool whole = op == QN__IR_NOT || op == QN__IR_AND || op == QN__IR_OR ||
-                     op == QN__IR_XOR || op == QN__IR_SHL || op == QN__IR_SHR;
+        bool whole = op == QN__IR_NOT || op == QN__IR_AND || op == QN__IR_OR || op == QN__IR_XOR ||
+                     op == QN__IR_SHL || op == QN__IR_SHR;
         int n = qn__ir_operands((qn__ir_op)op);
         if ((whole && real) || op == QN__IR_SELECT || (op == QN__IR_ATAN2 && !real) ||
             (n == 1 && !any && !whole && !real) || (n == 3 && !real))

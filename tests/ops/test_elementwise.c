@@ -485,7 +485,8 @@ static void test_binary(void **state)
     close_rigs(rigs, n);
 }
 
-/* ---- integers, bit by bit -------------------------------------------------------------------------- */
+/* ---- integers, bit by bit
+ * -------------------------------------------------------------------------- */
 
 typedef __int128 wide;
 
@@ -522,8 +523,8 @@ static void test_whole(void **state)
 {
     (void)state;
     static qn_array *(*const f[])(qn_scope *, qn_array *, qn_array *) = {
-        qn_floor_divide, qn_remainder, qn_power, qn_bitwise_and, qn_bitwise_or, qn_bitwise_xor,
-        qn_left_shift, qn_right_shift};
+        qn_floor_divide, qn_remainder,   qn_power,      qn_bitwise_and,
+        qn_bitwise_or,   qn_bitwise_xor, qn_left_shift, qn_right_shift};
     rig rigs[MOST_RIGS];
     int n_rigs = open_rigs(rigs);
     enum { N = 700 };
@@ -550,12 +551,14 @@ static void test_whole(void **state)
                 for (int i = 0; i < N; i++) {
                     int64_t p = decode_integer((qn_dtype)t, a + (size_t)i * size);
                     int64_t q = decode_integer((qn_dtype)t, b + (size_t)i * size);
-                    wide wp = t == QN_U64 ? (wide)(uint64_t)p : p, wq = t == QN_U64 ? (wide)(uint64_t)q : q;
+                    wide wp = t == QN_U64 ? (wide)(uint64_t)p : p,
+                         wq = t == QN_U64 ? (wide)(uint64_t)q : q;
                     wide w = whole_reference(k, wp, wq, 8 * (int)size);
                     uint64_t want = (uint64_t)w;
                     if (memcmp(got + (size_t)i * size, &want, size))
                         fail_msg("operation %d of %s, %s: %lld with %lld", k,
-                                 qn_dtype_name((qn_dtype)t), rigs[r].tier, (long long)p, (long long)q);
+                                 qn_dtype_name((qn_dtype)t), rigs[r].tier, (long long)p,
+                                 (long long)q);
                 }
                 assert_int_equal(qn_read(s, qn_bitwise_not(s, x), got, N * size), QN_OK);
                 for (size_t i = 0; i < N * size; i++)
@@ -591,7 +594,8 @@ static void test_predicates(void **state)
     rig rigs[MOST_RIGS];
     int n = open_rigs(rigs);
     for (int t = 0; t < QN_DTYPE_COUNT; t++) {
-        host h = values_of((qn_dtype)t, 1, (const int64_t[]){97}, 8), g = values_of((qn_dtype)t, 1, h.shape, 9);
+        host h = values_of((qn_dtype)t, 1, (const int64_t[]){97}, 8),
+             g = values_of((qn_dtype)t, 1, h.shape, 9);
         qn_dtype real = is_float((qn_dtype)t) ? (qn_dtype)t : QN_F32;
         double sum[97];
         for (int i = 0; i < 97; i++) {
@@ -618,7 +622,11 @@ static void test_predicates(void **state)
             void *y = get(s, qn_clip(s, x, zero, one), (qn_dtype)t, 1, h.shape, "clip");
             check_values(y, (qn_dtype)t, clipped, 97, 0, 0, "clip");
             void *l = get(s, qn_logaddexp(s, x, put(s, &g, PADDED)), real, 1, h.shape, "logaddexp");
-            check_values(l, real, sum, 97, 4, real == QN_F64 ? 1e-14 : real == QN_F32 ? 1e-6 : 0, "logaddexp");
+            check_values(l, real, sum, 97, 4,
+                         real == QN_F64   ? 1e-14
+                         : real == QN_F32 ? 1e-6
+                                          : 0,
+                         "logaddexp");
             free(nan), free(inf), free(finite), free(y), free(l);
             qn_scope_end(s);
         }
@@ -660,9 +668,9 @@ static void test_where(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary), cmocka_unit_test(test_logical_not),
-        cmocka_unit_test(test_casts), cmocka_unit_test(test_binary),
-        cmocka_unit_test(test_where), cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_unary),   cmocka_unit_test(test_logical_not),
+        cmocka_unit_test(test_casts),   cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_where),   cmocka_unit_test(test_whole),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_predicates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,7 +88,8 @@ static void check_matmul(const rig *rigs, int n_rigs, const product *p, qn_dtype
             snprintf(text, sizeof text, "matmul %d of %s, %s, %d threads, layout %d",
                      (int)(p - products), qn_dtype_name(t), rigs[r].tier, rigs[r].threads, l);
             qn_scope *s = qn_scope_begin(rigs[r].device);
-            qn_array *c = qn_matmul(s, put(s, &a, (layout)l), put(s, &b, (layout)((l ^ (l >> 1)) % N_LAYOUTS)));
+            qn_array *c = qn_matmul(s, put(s, &a, (layout)l),
+                                    put(s, &b, (layout)((l ^ (l >> 1)) % N_LAYOUTS)));
             void *raw = get(s, c, y.dtype, p->ny, p->y, text);
             check_values(raw, y.dtype, y.v, y.n, qn_dtype_size(y.dtype) == 2 ? 1.01 : 0, tolerance,
                          text);
@@ -231,8 +232,8 @@ static void test_linear_rows(void **state)
     close_rigs(rigs, n);
 }
 
-/* Layers that stand side by side in a plan give what each gives alone, whether they read the same rows,
- * other rows of the same array, or another array. */
+/* Layers that stand side by side in a plan give what each gives alone, whether they read the same
+ * rows, other rows of the same array, or another array. */
 static void test_linear_side_by_side(void **state)
 {
     (void)state;
@@ -252,10 +253,12 @@ static void test_linear_side_by_side(void **state)
                  *out[4];
         for (int i = 0; i < 4; i++)
             out[i] = qn_linear(s, in[i], kept, NULL);
-        float *all = get(s, qn_reshape(s, qn_concatenate(s, out, 4, 0), 3, (const int64_t[]){4, M, N}), QN_F32, 3, (const int64_t[]){4, M, N}, "all");
+        float *all =
+            get(s, qn_reshape(s, qn_concatenate(s, out, 4, 0), 3, (const int64_t[]){4, M, N}),
+                QN_F32, 3, (const int64_t[]){4, M, N}, "all");
         for (int i = 0; i < 4; i++) {
-            float *one = get(s, qn_linear(s, in[i], kept, NULL), QN_F32, 2,
-                             (const int64_t[]){M, N}, "one");
+            float *one =
+                get(s, qn_linear(s, in[i], kept, NULL), QN_F32, 2, (const int64_t[]){M, N}, "one");
             assert_memory_equal(one, all + i * M * N, M * N * sizeof *one);
             free(one);
         }
@@ -419,7 +422,8 @@ static float *cached(qn_device *device, const host *q, const host *k, const host
         int64_t end = at + piece < n ? at + piece : n;
         qn_array *offset = qn_from_i32(s, (int32_t[]){(int32_t)at}, 1);
         keys = qn__write_keys(s, keys, qn_slice(s, put(s, k, how), 2, at, end, 1), offset, false);
-        values = qn__write_values(s, values, qn_slice(s, put(s, v, how), 2, at, end, 1), offset, false);
+        values =
+            qn__write_values(s, values, qn_slice(s, put(s, v, how), 2, at, end, 1), offset, false);
     }
     qn_attention_options o = {.size = sizeof o, .softcap = softcap, .window = window};
     qn_array *last = qn_slice(s, put(s, q, how), 2, n - l, n, 1);
@@ -461,7 +465,8 @@ static void test_attend(void **state)
             }
             assert_memory_equal(all, one_thread, q.n * sizeof *all);
             for (int64_t l = 1; l < 80; l = l * 3 + 1) {
-                float *some = cached(rigs[r].device, &q, &k, &v, type, l + 6, l, softcap, window, PLAIN);
+                float *some =
+                    cached(rigs[r].device, &q, &k, &v, type, l + 6, l, softcap, window, PLAIN);
                 for (int64_t row = 0; row < b * h; row++)
                     assert_memory_equal(some + row * l * d, all + (row * n + n - l) * d,
                                         (size_t)(l * d) * sizeof *all);
@@ -481,7 +486,8 @@ static void test_attend(void **state)
     close_rigs(rigs, n_rigs);
 }
 
-/* More query heads a key head than a tile has rows; rows and queries that are columns of wider ones. */
+/* More query heads a key head than a tile has rows; rows and queries that are columns of wider
+ * ones. */
 static void test_attend_shapes(void **state)
 {
     (void)state;
@@ -508,8 +514,8 @@ static void test_attend_shapes(void **state)
     close_rigs(rigs, n_rigs);
 }
 
-/* The CPU's kernels read a head's elements side by side: other orders are refused, not misread. Positions
- * outside of a cache are neither written nor seen. */
+/* The CPU's kernels read a head's elements side by side: other orders are refused, not misread.
+ * Positions outside of a cache are neither written nor seen. */
 static void test_attend_refusals(void **state)
 {
     (void)state;
@@ -521,7 +527,8 @@ static void test_attend_refusals(void **state)
     const int64_t row[] = {1, 2, 1, 16}, keys_shape[] = {1, 2, 1, 16, 16};
     for (int c = 0; c < 3; c++) {
         qn_scope *s = qn_scope_begin(device);
-        qn_array *keys = qn_zeros(s, QN_F32, 5, keys_shape), *at = qn_from_i32(s, (int32_t[]){0}, 1);
+        qn_array *keys = qn_zeros(s, QN_F32, 5, keys_shape),
+                 *at = qn_from_i32(s, (int32_t[]){0}, 1);
         qn_array *values = qn_zeros(s, QN_F32, 4, x.shape), *turned = put(s, &x, TRANSPOSED);
         c == 0   ? qn__write_keys(s, keys, turned, at, false)
         : c == 1 ? qn__write_values(s, values, turned, at, false)
@@ -534,7 +541,8 @@ static void test_attend_refusals(void **state)
     qn_array *full = put(s, &x, PLAIN), *one = qn_slice(s, full, 2, 0, 1, 1);
     float y[2][512];
     qn_array *values = qn_zeros(s, QN_F32, 4, x.shape), *keys = qn_zeros(s, QN_F32, 5, keys_shape);
-    assert_int_equal(qn_read_f32(s, qn__write_values(s, values, one, before, false), y[0], 512), QN_OK);
+    assert_int_equal(qn_read_f32(s, qn__write_values(s, values, one, before, false), y[0], 512),
+                     QN_OK);
     assert_int_equal(qn_read_f32(s, qn__write_keys(s, keys, one, before, false), y[1], 512), QN_OK);
     for (int i = 0; i < 512; i++)
         assert_true(y[0][i] == 0 && y[1][i] == 0);
@@ -542,7 +550,8 @@ static void test_attend_refusals(void **state)
     values = qn__write_values(s, values, full, at, false);
     for (int k = 0; k < 2; k++) {
         qn_array *last = qn_from_i32(s, (int32_t[]){k ? 40 : 15}, 1);
-        float *seen = get(s, qn__attend(s, one, keys, values, last, 0, NULL), QN_F32, 4, row, "attend");
+        float *seen =
+            get(s, qn__attend(s, one, keys, values, last, 0, NULL), QN_F32, 4, row, "attend");
         memcpy(y[k], seen, 32 * sizeof *seen);
         free(seen);
     }
@@ -555,11 +564,10 @@ static void test_attend_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),      cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_linear_rows), cmocka_unit_test(test_linear_side_by_side),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attend),      cmocka_unit_test(test_attend_shapes),
-        cmocka_unit_test(test_attend_refusals),
+        cmocka_unit_test(test_matmul),        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_linear_rows),   cmocka_unit_test(test_linear_side_by_side),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_attend),
+        cmocka_unit_test(test_attend_shapes), cmocka_unit_test(test_attend_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

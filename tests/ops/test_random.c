@@ -68,8 +68,8 @@ static qn_array *draw_again(qn_scope *s, const draw *d)
         s, key, qn_multiply(s, qn_cast(s, at, d->dtype), qn_scalar(s, d->dtype, 0.5)), -1);
 }
 
-/* What JAX's polynomial and ours may differ by, and what XLA's fused multiply-add in a scaled uniform changes;
- * everything else is exact. */
+/* What JAX's polynomial and ours may differ by, and what XLA's fused multiply-add in a scaled
+ * uniform changes; everything else is exact. */
 static double tolerance(const draw *d, double want)
 {
     if (!strcmp(d->name, "uniform"))

@@ -472,11 +472,9 @@ static void test_rope(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reductions), cmocka_unit_test(test_large_unsigned),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_softmax_elsewhere),
-        cmocka_unit_test(test_cross_entropy),
-        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_reductions),    cmocka_unit_test(test_large_unsigned),
+        cmocka_unit_test(test_rows),          cmocka_unit_test(test_softmax_elsewhere),
+        cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

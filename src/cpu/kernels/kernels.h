@@ -290,8 +290,8 @@ typedef struct qn__cpu_kernels {
 
     /*
      * --- sampling: the n logits x of one token, in blocks of 64 ---
-     * The weight of a logit is exp((logit - max) * scale), that of NaN is 0. `tops`, one a block, lets
-     * passes leave blocks out.
+     * The weight of a logit is exp((logit - max) * scale), that of NaN is 0. `tops`, one a block,
+     * lets passes leave blocks out.
      */
     /* The largest of each block, -inf for NaN; returns the largest of all. */
     float (*block_tops)(const float *x, size_t n, float *tops);

@@ -39,7 +39,8 @@ static void pack_source(qn__cpu_type type, qn__cpu_type src, const char *row, si
 
 /* Rows first .. last - 1 of one panel from `from`, and zeros up to `end`. */
 static void pack_panel_vec(qn__cpu_type type, uint32_t *panel, size_t k, qn__cpu_type src,
-                           const char *from, size_t row_bytes, size_t first, size_t last, size_t end)
+                           const char *from, size_t row_bytes, size_t first, size_t last,
+                           size_t end)
 {
     size_t wide = type == QN__CPU_BF16 ? 2 : 1, units = (k + wide - 1) / wide,
            unit_bytes = wide * (src == QN__CPU_F32 ? 4 : 2);

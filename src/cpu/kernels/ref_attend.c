@@ -110,7 +110,8 @@ static void ref_cache_write(const qn__cpu_cache_write *a)
     for (size_t j = 0; j < a->n; j++) {
         size_t slot = ref_key_slot(a->pages, a->pos + j);
         for (size_t i = 0; i < a->d; i++)
-            ref_store(a->type, a->k, qn__cpu_key_place(a->d, slot, i), a->k_rows[j * a->ldk_rows + i]);
+            ref_store(a->type, a->k, qn__cpu_key_place(a->d, slot, i),
+                      a->k_rows[j * a->ldk_rows + i]);
         for (size_t i = 0; i < a->dv; i++)
             ref_store(a->type, a->v, slot * a->ldv + i, a->v_rows[j * a->ldv_rows + i]);
     }

@@ -102,7 +102,8 @@ ALWAYS vf v_fma(vf a, vf b, vf c)
     FOUR(vf, vfmaq_f32(c.val[i], a.val[i], b.val[i]));
 }
 
-/* In assembly and in this order: free to move them, gcc 12 spills accumulators and clang 14 copies them. */
+/* In assembly and in this order: free to move them, gcc 12 spills accumulators and clang 14 copies
+ * them. */
 ALWAYS vf v_fma_into(vf c, float s, vf b)
 {
     for (int i = 0; i < 4; i++)
@@ -264,8 +265,8 @@ ALWAYS uint16x4_t v_narrow_bf16(float32x4_t a)
 {
     uint32x4_t u = vreinterpretq_u32_f32(a), top = vshrq_n_u32(u, 16);
     uint32x4_t r = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), vandq_u32(top, vdupq_n_u32(1)));
-    return vmovn_u32(vbslq_u32(vceqq_f32(a, a), vshrq_n_u32(r, 16),
-                               vorrq_u32(top, vdupq_n_u32(0x40))));
+    return vmovn_u32(
+        vbslq_u32(vceqq_f32(a, a), vshrq_n_u32(r, 16), vorrq_u32(top, vdupq_n_u32(0x40))));
 }
 
 ALWAYS void v_store_bf16(uint16_t *p, vf a)
