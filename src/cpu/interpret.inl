@@ -19,231 +19,120 @@ typedef struct frame {
     size_t n;
 } frame;
 
-/* Comparisons, arithmetic and choice for one C type. WIDE is the unsigned type that wraps. */
-#define ARITHMETIC(NAME, T, WIDE)                                                                  \
-    static void NAME(const qn__tape_instruction *t, const frame *f, char *to)                      \
-    {                                                                                              \
-        const T *a = (const T *)f->reg[t->a], *b = (const T *)f->reg[t->b];                        \
-        T *y = (T *)to;                                                                            \
-        uint8_t *flag = (uint8_t *)to;                                                             \
-        size_t n = f->n;                                                                           \
-        switch (t->code.op) {                                                                      \
-        case QN__IR_NEG:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)(-(WIDE)a[i]);                                                           \
-            break;                                                                                 \
-        case QN__IR_ABS:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = a[i] <= 0 ? (T)(0 - (WIDE)a[i]) : a[i];                                     \
-            break;                                                                                 \
-        case QN__IR_SIGN:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = a[i] != a[i] ? a[i] : (T)((a[i] > 0) - !(a[i] >= 0));                       \
-            break;                                                                                 \
-        case QN__IR_ADD:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)((WIDE)a[i] + (WIDE)b[i]);                                               \
-            break;                                                                                 \
-        case QN__IR_SUB:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)((WIDE)a[i] - (WIDE)b[i]);                                               \
-            break;                                                                                 \
-        case QN__IR_MUL:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)((WIDE)a[i] * (WIDE)b[i]);                                               \
-            break;                                                                                 \
-        case QN__IR_MAX:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i];                                  \
-            break;                                                                                 \
-        case QN__IR_MIN:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = a[i] < b[i] || a[i] != a[i] ? a[i] : b[i];                                  \
-            break;                                                                                 \
-        case QN__IR_EQ:                                                                            \
-            for (size_t i = 0; i < n; i++)                                                         \
-                flag[i] = a[i] == b[i];                                                            \
-            break;                                                                                 \
-        case QN__IR_NE:                                                                            \
-            for (size_t i = 0; i < n; i++)                                                         \
-                flag[i] = a[i] != b[i];                                                            \
-            break;                                                                                 \
-        case QN__IR_LT:                                                                            \
-            for (size_t i = 0; i < n; i++)                                                         \
-                flag[i] = a[i] < b[i];                                                             \
-            break;                                                                                 \
-        case QN__IR_LE:                                                                            \
-            for (size_t i = 0; i < n; i++)                                                         \
-                flag[i] = a[i] <= b[i];                                                            \
-            break;                                                                                 \
-        default: break;                                                                            \
-        }                                                                                          \
-    }
-/* clang-format off */
-ARITHMETIC(arithmetic_u8, uint8_t, uint32_t)
-ARITHMETIC(arithmetic_u16, uint16_t, uint32_t)
-ARITHMETIC(arithmetic_u32, uint32_t, uint32_t)
-ARITHMETIC(arithmetic_u64, uint64_t, uint64_t)
-ARITHMETIC(arithmetic_i8, int8_t, uint32_t)
-ARITHMETIC(arithmetic_i16, int16_t, uint32_t)
-ARITHMETIC(arithmetic_i32, int32_t, uint32_t)
-ARITHMETIC(arithmetic_i64, int64_t, uint64_t)
-ARITHMETIC(arithmetic_f32, float, float)
-ARITHMETIC(arithmetic_f64, double, double)
-/* clang-format on */
+/* Comparisons, arithmetic and choice, for each type of C. */
+#define ARITHMETIC arithmetic_u8
+#define T          uint8_t
+#define WIDE       uint32_t
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_u16
+#define T          uint16_t
+#define WIDE       uint32_t
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_u32
+#define T          uint32_t
+#define WIDE       uint32_t
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_u64
+#define T          uint64_t
+#define WIDE       uint64_t
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_i8
+#define T          int8_t
+#define WIDE       uint32_t
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_i16
+#define T          int16_t
+#define WIDE       uint32_t
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_i32
+#define T          int32_t
+#define WIDE       uint32_t
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_i64
+#define T          int64_t
+#define WIDE       uint64_t
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_f32
+#define T          float
+#define WIDE       float
+#include "cpu/interpret_any.inl"
+#define ARITHMETIC arithmetic_f64
+#define T          double
+#define WIDE       double
+#include "cpu/interpret_any.inl"
 
-/* What only floats have. Functions without a kernel in the table go through C's double ones. */
-#define FLOAT_ONLY(NAME, T, SUFFIX)                                                                \
-    static void NAME(const qn__tape_instruction *t, const frame *f, char *to)                      \
-    {                                                                                              \
-        const T *a = (const T *)f->reg[t->a], *b = (const T *)f->reg[t->b],                        \
-                *c = (const T *)f->reg[t->c];                                                      \
-        T *y = (T *)to;                                                                            \
-        size_t n = f->n;                                                                           \
-        switch (t->code.op) {                                                                      \
-        case QN__IR_DIV:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = a[i] / b[i];                                                                \
-            break;                                                                                 \
-        case QN__IR_REM:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = fmod##SUFFIX(a[i], b[i]);                                                   \
-            break;                                                                                 \
-        case QN__IR_FLOOR:                                                                         \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = floor##SUFFIX(a[i]);                                                        \
-            break;                                                                                 \
-        case QN__IR_CEIL:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = ceil##SUFFIX(a[i]);                                                         \
-            break;                                                                                 \
-        case QN__IR_ROUND:                                                                         \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = rint##SUFFIX(a[i]);                                                         \
-            break;                                                                                 \
-        case QN__IR_FMA:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = fma##SUFFIX(a[i], b[i], c[i]);                                              \
-            break;                                                                                 \
-        case QN__IR_LOG1P:                                                                         \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)log1p((double)a[i]);                                                     \
-            break;                                                                                 \
-        case QN__IR_EXPM1:                                                                         \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)expm1((double)a[i]);                                                     \
-            break;                                                                                 \
-        case QN__IR_LOG2:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)log2((double)a[i]);                                                      \
-            break;                                                                                 \
-        case QN__IR_EXP2:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)exp2((double)a[i]);                                                      \
-            break;                                                                                 \
-        case QN__IR_LOG10:                                                                         \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)log10((double)a[i]);                                                     \
-            break;                                                                                 \
-        case QN__IR_TAN:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)tan((double)a[i]);                                                       \
-            break;                                                                                 \
-        case QN__IR_ASIN:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)asin((double)a[i]);                                                      \
-            break;                                                                                 \
-        case QN__IR_ACOS:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)acos((double)a[i]);                                                      \
-            break;                                                                                 \
-        case QN__IR_ATAN:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)atan((double)a[i]);                                                      \
-            break;                                                                                 \
-        case QN__IR_SINH:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)sinh((double)a[i]);                                                      \
-            break;                                                                                 \
-        case QN__IR_COSH:                                                                          \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)cosh((double)a[i]);                                                      \
-            break;                                                                                 \
-        case QN__IR_ATAN2:                                                                         \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = (T)atan2((double)a[i], (double)b[i]);                                       \
-            break;                                                                                 \
-        default: break;                                                                            \
-        }                                                                                          \
-    }
-/* clang-format off */
-FLOAT_ONLY(floats_f32, float, f)
-FLOAT_ONLY(floats_f64, double, )
-/* clang-format on */
+/* What only floats have. */
+#define FLOATS          floats_f32
+#define T               float
+#define EXACT(function) function##f
+#include "cpu/interpret_float.inl"
+#define FLOATS          floats_f64
+#define T               double
+#define EXACT(function) function
+#include "cpu/interpret_float.inl"
 
 static void floating(const qn__tape_instruction *t, const frame *f, char *to)
 {
     (t->code.dtype == QN_F32 ? floats_f32 : floats_f64)(t, f, to);
 }
 
-/* What only integers have: core/ir.h says what they give where C leaves it open. */
-#define WHOLE_ONLY(NAME, T, WIDE, BITS, SIGNED)                                                    \
-    static T NAME##_power(T a, T b)                                                                \
-    {                                                                                              \
-        if (SIGNED && b < 0)                                                                       \
-            return a == 1 ? 1 : a == (T)-1 ? (T)(b % 2 ? -1 : 1) : 0;                              \
-        WIDE y = 1, x = (WIDE)a;                                                                   \
-        for (; b; b = (T)(b / 2), x *= x)                                                          \
-            if (b % 2)                                                                             \
-                y *= x;                                                                            \
-        return (T)y;                                                                               \
-    }                                                                                              \
-    static void NAME(const qn__tape_instruction *t, const frame *f, char *to)                      \
-    {                                                                                              \
-        const T *a = (const T *)f->reg[t->a], *b = (const T *)f->reg[t->b];                        \
-        T *y = (T *)to;                                                                            \
-        size_t n = f->n;                                                                           \
-        switch (t->code.op) {                                                                      \
-        case QN__IR_DIV:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = b[i] == 0                 ? 0                                               \
-                       : SIGNED && b[i] == (T)-1 ? (T)(0 - (WIDE)a[i])                             \
-                                                 : (T)(a[i] / b[i]);                               \
-            break;                                                                                 \
-        case QN__IR_REM:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = b[i] == 0 || (SIGNED && b[i] == (T)-1) ? 0 : (T)(a[i] % b[i]);              \
-            break;                                                                                 \
-        case QN__IR_POW:                                                                           \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] = NAME##_power(a[i], b[i]);                                                   \
-            break;                                                                                 \
-        case QN__IR_SHL:                                                                           \
-            for (size_t i = 0; i < n; i++) {                                                       \
-                T v = (T)((WIDE)a[i] << ((WIDE)b[i] & (BITS - 1)));                                \
-                y[i] = (WIDE)b[i] < BITS ? v : 0;                                                  \
-            }                                                                                      \
-            break;                                                                                 \
-        case QN__IR_SHR:                                                                           \
-            for (size_t i = 0; i < n; i++) {                                                       \
-                T v = (T)(a[i] >> ((WIDE)b[i] & (BITS - 1))),                                      \
-                  none = (T)(SIGNED && a[i] < 0 ? -1 : 0);                                         \
-                y[i] = (WIDE)b[i] < BITS ? v : none;                                               \
-            }                                                                                      \
-            break;                                                                                 \
-        default: break;                                                                            \
-        }                                                                                          \
-    }
-/* clang-format off */
-WHOLE_ONLY(whole_u8, uint8_t, uint32_t, 8, false)
-WHOLE_ONLY(whole_u16, uint16_t, uint32_t, 16, false)
-WHOLE_ONLY(whole_u32, uint32_t, uint32_t, 32, false)
-WHOLE_ONLY(whole_u64, uint64_t, uint64_t, 64, false)
-WHOLE_ONLY(whole_i8, int8_t, uint32_t, 8, true)
-WHOLE_ONLY(whole_i16, int16_t, uint32_t, 16, true)
-WHOLE_ONLY(whole_i32, int32_t, uint32_t, 32, true)
-WHOLE_ONLY(whole_i64, int64_t, uint64_t, 64, true)
-/* clang-format on */
+/* What only integers have. */
+#define WHOLE  whole_u8
+#define POWER  whole_u8_power
+#define T      uint8_t
+#define WIDE   uint32_t
+#define BITS   8
+#define SIGNED false
+#include "cpu/interpret_whole.inl"
+#define WHOLE  whole_u16
+#define POWER  whole_u16_power
+#define T      uint16_t
+#define WIDE   uint32_t
+#define BITS   16
+#define SIGNED false
+#include "cpu/interpret_whole.inl"
+#define WHOLE  whole_u32
+#define POWER  whole_u32_power
+#define T      uint32_t
+#define WIDE   uint32_t
+#define BITS   32
+#define SIGNED false
+#include "cpu/interpret_whole.inl"
+#define WHOLE  whole_u64
+#define POWER  whole_u64_power
+#define T      uint64_t
+#define WIDE   uint64_t
+#define BITS   64
+#define SIGNED false
+#include "cpu/interpret_whole.inl"
+#define WHOLE  whole_i8
+#define POWER  whole_i8_power
+#define T      int8_t
+#define WIDE   uint32_t
+#define BITS   8
+#define SIGNED true
+#include "cpu/interpret_whole.inl"
+#define WHOLE  whole_i16
+#define POWER  whole_i16_power
+#define T      int16_t
+#define WIDE   uint32_t
+#define BITS   16
+#define SIGNED true
+#include "cpu/interpret_whole.inl"
+#define WHOLE  whole_i32
+#define POWER  whole_i32_power
+#define T      int32_t
+#define WIDE   uint32_t
+#define BITS   32
+#define SIGNED true
+#include "cpu/interpret_whole.inl"
+#define WHOLE  whole_i64
+#define POWER  whole_i64_power
+#define T      int64_t
+#define WIDE   uint64_t
+#define BITS   64
+#define SIGNED true
+#include "cpu/interpret_whole.inl"
 
 static void whole(const qn__tape_instruction *t, const frame *f, char *to)
 {
