@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks and times the CUDA kernels of this folder; README.md says what each figure means.
-//   bench [--json FILE] [--quick]
+//   bench [--json FILE]
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -16,7 +16,8 @@ static FILE *json;
 static bool first_record = true, failed;
 
 // A launch; with pdl, it may start before the one before it is complete.
-template <class K, class A> static void launch(K kernel, int grid, int block, size_t shared, bool pdl, A a)
+template <class K, class A>
+static void launch(K kernel, int grid, int block, size_t shared, bool pdl, A a)
 {
     cudaLaunchAttribute attr = {};
     attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -122,8 +123,11 @@ static void measure_ceiling(const char *data, size_t bytes)
 {
     size_t block = bytes / n_sms / 16384 * 16384;
     CHECK(cudaFuncSetAttribute(read_bulk, cudaFuncAttributeMaxDynamicSharedMemorySize, 6 * 16384));
-    timing t = replay([&] { launch(read_bulk, n_sms, 32, 6 * 16384, false, read_args{data, block}); },
-                      [] {}, 20);
+    timing t = replay(
+        [&] {
+            launch(read_bulk, n_sms, 32, 6 * 16384, false, read_args{data, block});
+        },
+        [] {}, 20);
     ceiling = block * n_sms / t.median / 1e6;
     report("read ceiling", "bulk 16 KB, 96 KB an SM", 0, block * n_sms, t, 1, 0);
 }
@@ -136,7 +140,10 @@ struct variant {
     int ring, cap_early, cap;
 };
 
-static const variant best = {"pdl, ring 12, cap 3/6", true, 12, 3, 6};
+// The best seen for stages of few chunks a block, which share SMs with their neighbours, and of
+// many.
+static const variant shared_sms = {"pdl, ring 8, cap 3/6", true, 8, 3, 6};
+static const variant deep = {"pdl, ring 12, cap 3/6", true, 12, 3, 6};
 
 static size_t stage_shared(const stage &a, int rows)
 {
@@ -153,7 +160,9 @@ static int ring_for(int want, int k, int rows)
 template <int B, int SINK> static void launch_stage(stage a, const variant &v)
 {
     static bool ready;
-    a.ring = ring_for(v.ring, a.k, B);
+    // No deeper than a block has chunks: small stages then share an SM with their neighbours.
+    int chunks = (a.tiles + n_sms - 1) / n_sms * (a.k / CHUNK_K);
+    a.ring = std::min(ring_for(v.ring, a.k, B), chunks);
     a.cap_early = std::min(v.cap_early, a.ring); // what is in flight must fit the ring
     a.cap = std::min(v.cap, a.ring);
     if (!ready)
@@ -179,10 +188,12 @@ static void pack(char *w, int n, int k, uint32_t seed, bool paired)
     CHECK(cudaGetLastError());
 }
 
-// ---- (a) one matrix, rotating copies, each stage depending on the one before ---------------------
+// ---- (a) one matrix, rotating copies, each stage depending on the one before
+// ---------------------
 
-template <int B> static void bench_matvec(char *pool, size_t pool_bytes, int n, int k, const char *of,
-                                         const std::vector<double> &x, std::vector<double> want)
+template <int B>
+static void bench_matvec(char *pool, size_t pool_bytes, int n, int k, const char *of,
+                         const std::vector<double> &x, std::vector<double> want)
 {
     want.resize((size_t)B * n);
     if (!ring_for(12, k, B)) {
@@ -190,8 +201,8 @@ template <int B> static void bench_matvec(char *pool, size_t pool_bytes, int n, 
         return;
     }
     size_t bytes = (size_t)n * k * 2;
-    int copies = (int)std::min<size_t>(std::max<size_t>(((size_t)768 << 20) / bytes, 2),
-                                       pool_bytes / bytes);
+    int copies =
+        (int)std::min<size_t>(std::max<size_t>(((size_t)768 << 20) / bytes, 2), pool_bytes / bytes);
     for (int i = 0; i < copies; i++)
         pack(pool + i * bytes, n, k, 7, false);
     std::vector<__nv_bfloat16> placed((size_t)B * k * 2);
@@ -214,7 +225,7 @@ template <int B> static void bench_matvec(char *pool, size_t pool_bytes, int n, 
         [&] {
             for (int i = 0; i < copies; i++) {
                 a.w = pool + i * bytes;
-                launch_stage<B, STORE>(a, best);
+                launch_stage<B, STORE>(a, k == 2048 ? shared_sms : deep);
             }
         },
         [&] { error = nmse(want, a.y); }, 20);
@@ -225,7 +236,8 @@ template <int B> static void bench_matvec(char *pool, size_t pool_bytes, int n, 
     CHECK(cudaFree(a.y));
 }
 
-// ---- (b) the linear layers of a token -------------------------------------------------------------
+// ---- (b) the linear layers of a token
+// -------------------------------------------------------------
 
 struct model {
     const char *name;
@@ -290,8 +302,14 @@ struct token {
         char *w = pool;
         for (int l = 0; l < m.layers; l++)
             for (int i = 0; i < 4; w += matrix_bytes(i++))
-                pack(w, i == 0 ? m.qkv : i == 2 ? 2 * m.ffn : m.hidden,
-                     i == 1 ? m.q : i == 3 ? m.ffn : m.hidden, seed(l, i), i == 2);
+                pack(w,
+                     i == 0   ? m.qkv
+                     : i == 2 ? 2 * m.ffn
+                              : m.hidden,
+                     i == 1   ? m.q
+                     : i == 3 ? m.ffn
+                              : m.hidden,
+                     seed(l, i), i == 2);
         pack(w, m.vocab, m.hidden, 99, false);
         h = device_array<float>(m.hidden);
         logits = device_array<float>(m.vocab);
@@ -411,9 +429,9 @@ static void bench_token(token &t, int check_layers, const std::vector<variant> &
         char name[64];
         snprintf(name, sizeof name, "%s %s alone", t.m.name, kind[i]);
         int n = i == 4 ? 1 : t.m.layers;
-        timing us = replay([&] { t.enqueue(n, 1 << i, best); }, [] {}, 20);
+        timing us = replay([&] { t.enqueue(n, 1 << i, variants[0]); }, [] {}, 20);
         double bytes = i == 4 ? (double)t.m.vocab * t.m.hidden * 2 : (double)n * t.matrix_bytes(i);
-        report(name, best.name, 1, bytes, us, n, 0);
+        report(name, variants[0].name, 1, bytes, us, n, 0);
     }
 }
 
@@ -423,8 +441,8 @@ static void matvecs(char *pool, size_t bytes)
         const char *of;
         int n, k;
     } shapes[] = {
-        {"1B qkv", 3072, 2048},    {"1B o", 2048, 2048},     {"1B gate/up", 16384, 2048},
-        {"1B down", 2048, 8192},   {"1B head", 128256, 2048}, {"8B qkv", 6144, 4096},
+        {"1B qkv", 3072, 2048},    {"1B o", 2048, 2048},        {"1B gate/up", 16384, 2048},
+        {"1B down", 2048, 8192},   {"1B head", 128256, 2048},   {"8B qkv", 6144, 4096},
         {"8B o", 4096, 4096},      {"8B gate/up", 28672, 4096}, {"8B down", 4096, 14336},
         {"8B head", 128256, 4096},
     };
@@ -465,15 +483,23 @@ int main(int argc, char **argv)
     token one = {{"1B token", 16, 2048, 2048, 3072, 8192, 128256}};
     one.make(pool);
     bench_token(one, 16,
-                {best,
-                 {"no pdl", false, 12, 3, 6},
-                 {"uncapped", true, 12, 12, 12},
-                 {"cap 4/8", true, 12, 4, 8},
-                 {"pdl, ring 6", true, 6, 3, 6},
-                 {"pdl, ring 8", true, 8, 3, 6}});
+                {shared_sms,
+                 {"ring 8, no pdl", false, 8, 3, 6},
+                 {"ring 8, uncapped", true, 8, 8, 8},
+                 {"ring 8, cap 2/5", true, 8, 2, 5},
+                 {"ring 8, cap 3/7", true, 8, 3, 7},
+                 {"ring 6, cap 3/5", true, 6, 3, 5},
+                 {"ring 7, cap 3/6", true, 7, 3, 6},
+                 {"ring 9, cap 3/6", true, 9, 3, 6},
+                 deep});
     token eight = {{"8B token", 32, 4096, 4096, 6144, 14336, 128256}};
     eight.make(pool);
-    bench_token(eight, 2, {best, {"no pdl", false, 12, 3, 6}, {"uncapped", true, 12, 12, 12}});
+    bench_token(eight, 2,
+                {deep,
+                 {"ring 12, no pdl", false, 12, 3, 6},
+                 {"ring 12, uncapped", true, 12, 12, 12},
+                 {"ring 12, cap 2/5", true, 12, 2, 5},
+                 shared_sms});
     matvecs(pool, (size_t)4 << 30);
     fprintf(json, "\n]}\n");
     if (fclose(json))

@@ -5,12 +5,12 @@
 // what is lost is lost at the boundaries between stages. Approach: one block an SM. A producer
 // thread streams the block's weights, which are contiguous, into a ring in shared memory by bulk
 // copies, and starts before the stage it depends on is complete, because weights never change.
-// Eight consumer warps multiply on tensor cores. How many bytes are in flight is capped, lower until
-// the activations have landed, since they queue behind the weights.
+// Eight consumer warps multiply on tensor cores. How many bytes are in flight is capped, lower
+// until the activations have landed, since they queue behind the weights.
 //
 // Weight unit: 16 rows x 64 k, 2,048 bytes, units contiguous as [tile][unit]. Lane = 4 g + t holds,
-// for step s of 4, 16 bytes: k = 16 t + 4 s + {0,1} of row g and of row g + 8, then k + {2,3} of both,
-// which are the registers of an m16n8k16 product whose k are permuted (the same way for x).
+// for step s of 4, 16 bytes: k = 16 t + 4 s + {0,1} of row g and of row g + 8, then k + {2,3} of
+// both, which are the registers of an m16n8k16 product whose k are permuted (the same way for x).
 //
 // Activations: each f32 is two bf16, v = hi + lo, two columns of the product, so that x has 16 bits
 // of mantissa and costs no further tensor work up to 4 rows. They lie in memory as the lanes read
@@ -22,14 +22,14 @@
 #include <cuda_bf16.h>
 
 enum {
-    TILE = 16,          // rows of a unit
-    UNIT = 64,          // k of a unit
+    TILE = 16, // rows of a unit
+    UNIT = 64, // k of a unit
     UNIT_BYTES = TILE * UNIT * 2,
-    WARPS = 8,          // consumers, each takes one unit of a chunk
+    WARPS = 8, // consumers, each takes one unit of a chunk
     THREADS = 32 * (WARPS + 1),
     CHUNK_BYTES = WARPS * UNIT_BYTES,
     CHUNK_K = WARPS * UNIT,
-    STEP = 4,           // chunks in registers at once; K is a multiple of STEP * CHUNK_K
+    STEP = 4, // chunks in registers at once; K is a multiple of STEP * CHUNK_K
     MAX_RING = 12,
     PART_BYTES = 16 * WARPS * TILE * 4, // partial sums of 16 / B tiles
     MAX_SMEM = 232448,
@@ -38,16 +38,16 @@ enum {
 enum sink { STORE, ACT, SILU, RESIDUAL };
 
 struct stage {
-    const char *w;         // [tiles][K / 64] units
+    const char *w;          // [tiles][K / 64] units
     const __nv_bfloat16 *x; // K activations of B rows, placed by x_place
     int tiles, k;
     int ring, cap_early, cap; // chunks of the ring; most chunks in flight before and after x landed
-    const float *sums;     // [B][K / 16] sums of squares of x's rows, or NULL: no norm
-    float *y;              // STORE: [B][N] written; RESIDUAL: [B][N] added to
-    __nv_bfloat16 *x_out;  // ACT, SILU, RESIDUAL: the next stage's activations
-    int x_rows;            // ACT: rows of W that x_out takes, from the first
-    const float *norm;     // RESIDUAL: [N] the next norm's weight
-    float *sums_out;       // RESIDUAL: [B][N / 16]
+    const float *sums;        // [B][K / 16] sums of squares of x's rows, or NULL: no norm
+    float *y;                 // STORE: [B][N] written; RESIDUAL: [B][N] added to
+    __nv_bfloat16 *x_out;     // ACT, SILU, RESIDUAL: the next stage's activations
+    int x_rows;               // ACT: rows of W that x_out takes, from the first
+    const float *norm;        // RESIDUAL: [N] the next norm's weight
+    float *sums_out;          // RESIDUAL: [B][N / 16]
 };
 
 // Where activation k of row b, part 0 (hi) or 1 (lo), lies: [unit][half][row][part][t][8].
@@ -64,16 +64,26 @@ __device__ inline void x_store(__nv_bfloat16 *x, int k, int b, int rows, float v
     x[x_place(k, b, 1, rows)] = __float2bfloat16(v - __bfloat162float(hi));
 }
 
-// 1 / rms of row b of x, in every lane; warps compute it alike.
-__device__ inline float inverse_rms(const float *sums, int b, int k)
-{
-    float sum = 0;
-    for (int i = threadIdx.x % 32; i < k / TILE; i += 32)
-        sum += sums[b * (k / TILE) + i];
-    for (int m = 16; m; m >>= 1)
-        sum += __shfl_xor_sync(~0u, sum, m);
-    return rsqrtf(sum / k + 1e-5f);
-}
+// A lane's share of row b's sums of squares; K is 2,048 or 4,096 where there is a norm. Loaded
+// before x, so that the two trips to L2 are one.
+struct norm_sums {
+    float4 v[2];
+    __device__ void load(const float *sums, int b, int k)
+    {
+        const float4 *from = (const float4 *)(sums + b * (k / TILE)) + threadIdx.x % 32;
+        v[0] = __ldcg(from);
+        v[1] = k == 4096 ? __ldcg(from + 32) : make_float4(0, 0, 0, 0);
+    }
+    // 1 / rms in every lane; all warps compute it alike.
+    __device__ float inverse_rms(int k) const
+    {
+        float sum =
+            ((v[0].x + v[0].y) + (v[0].z + v[0].w)) + ((v[1].x + v[1].y) + (v[1].z + v[1].w));
+        for (int m = 16; m; m >>= 1)
+            sum += __shfl_xor_sync(~0u, sum, m);
+        return rsqrtf(sum / k + 1e-5f);
+    }
+};
 
 // A place in the ring that goes round, and the parity of its round.
 struct cursor {
@@ -169,8 +179,8 @@ template <int B> __device__ inline float row_sum(const float *part, int slot, in
 
 // What becomes of n tiles' results, the first of them tile t0. Consumer threads only.
 template <int B, int SINK>
-__device__ inline void sink_tiles(const stage &a, const float *part, int t0, int n, const float *rms,
-                                  float residual, float norm)
+__device__ inline void sink_tiles(const stage &a, const float *part, int t0, int n,
+                                  const float *rms, float residual, float norm)
 {
     constexpr int ROWS = SINK == SILU ? TILE / 2 : TILE;
     for (int o = threadIdx.x; o < n * B * ROWS; o += 32 * WARPS) {
@@ -232,17 +242,19 @@ __device__ inline void consume(const stage &a, int t0, int n_tiles, const char *
 {
     constexpr int NT = (B + 3) / 4, SLOTS = 16 / B;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int first = (t0 + threadIdx.x / (TILE * B)) * TILE + threadIdx.x % TILE; // RESIDUAL's row
+    const bool owner = SINK == RESIDUAL && threadIdx.x < n_tiles * B * TILE;
+    float rms[B], residual = 0, norm = owner ? a.norm[first] : 0;
+    norm_sums sums[B];
     pdl_wait();
+    if (owner)
+        residual = __ldcg(&a.y[(size_t)(threadIdx.x / TILE % B) * a.tiles * TILE + first]);
+    if (a.sums)
+        for (int b = 0; b < B; b++)
+            sums[b].load(a.sums, b, a.k);
     load_x(x, (const uint4 *)a.x, a.k * B / 4, x_full);
-    float rms[B], residual = 0, norm = 0;
     for (int b = 0; b < B; b++)
-        rms[b] = a.sums ? inverse_rms(a.sums, b, a.k) : 1;
-    if (SINK == RESIDUAL && threadIdx.x < n_tiles * B * TILE) {
-        int r = threadIdx.x % TILE, b = threadIdx.x / TILE % B;
-        int row = (t0 + threadIdx.x / (TILE * B)) * TILE + r;
-        residual = a.y[(size_t)b * a.tiles * TILE + row];
-        norm = a.norm[row];
-    }
+        rms[b] = a.sums ? sums[b].inverse_rms(a.k) : 1;
     bar_wait(x_full, 0);
 
     cursor get = {0, 0};
