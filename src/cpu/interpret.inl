@@ -23,42 +23,52 @@ typedef struct frame {
 #define ARITHMETIC arithmetic_u8
 #define T          uint8_t
 #define WIDE       uint32_t
+#define IS_NAN(x)  false
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_u16
 #define T          uint16_t
 #define WIDE       uint32_t
+#define IS_NAN(x)  false
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_u32
 #define T          uint32_t
 #define WIDE       uint32_t
+#define IS_NAN(x)  false
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_u64
 #define T          uint64_t
 #define WIDE       uint64_t
+#define IS_NAN(x)  false
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_i8
 #define T          int8_t
 #define WIDE       uint32_t
+#define IS_NAN(x)  false
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_i16
 #define T          int16_t
 #define WIDE       uint32_t
+#define IS_NAN(x)  false
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_i32
 #define T          int32_t
 #define WIDE       uint32_t
+#define IS_NAN(x)  false
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_i64
 #define T          int64_t
 #define WIDE       uint64_t
+#define IS_NAN(x)  false
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_f32
 #define T          float
 #define WIDE       float
+#define IS_NAN(x)  ((x) != (x))
 #include "cpu/interpret_any.inl"
 #define ARITHMETIC arithmetic_f64
 #define T          double
 #define WIDE       double
+#define IS_NAN(x)  ((x) != (x))
 #include "cpu/interpret_any.inl"
 
 /* What only floats have. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every type has, for one type of C: T, its WIDE type (unsigned, it wraps), the function
- * ARITHMETIC.
+ * What every type has, for one type of C: T, its WIDE type (unsigned, it wraps), IS_NAN, the
+ * function ARITHMETIC.
  */
 static void ARITHMETIC(const qn__tape_instruction *t, const frame *f, char *to)
 {
@@ -20,7 +20,7 @@ static void ARITHMETIC(const qn__tape_instruction *t, const frame *f, char *to)
         break;
     case QN__IR_SIGN:
         for (size_t i = 0; i < n; i++)
-            y[i] = a[i] != a[i] ? a[i] : (T)((a[i] > 0) - !(a[i] >= 0));
+            y[i] = IS_NAN(a[i]) ? a[i] : (T)((a[i] > 0) - !(a[i] >= 0));
         break;
     case QN__IR_ADD:
         for (size_t i = 0; i < n; i++)
@@ -36,11 +36,11 @@ static void ARITHMETIC(const qn__tape_instruction *t, const frame *f, char *to)
         break;
     case QN__IR_MAX:
         for (size_t i = 0; i < n; i++)
-            y[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i];
+            y[i] = a[i] > b[i] || IS_NAN(a[i]) ? a[i] : b[i];
         break;
     case QN__IR_MIN:
         for (size_t i = 0; i < n; i++)
-            y[i] = a[i] < b[i] || a[i] != a[i] ? a[i] : b[i];
+            y[i] = a[i] < b[i] || IS_NAN(a[i]) ? a[i] : b[i];
         break;
     case QN__IR_EQ:
         for (size_t i = 0; i < n; i++)
@@ -65,3 +65,4 @@ static void ARITHMETIC(const qn__tape_instruction *t, const frame *f, char *to)
 #undef ARITHMETIC
 #undef T
 #undef WIDE
+#undef IS_NAN
