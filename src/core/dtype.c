@@ -4,8 +4,6 @@
  */
 #include "core/dtype.h"
 
-#include <math.h>
-
 size_t qn_dtype_size(qn_dtype dtype)
 {
     return qn__dtype_size(dtype);
@@ -61,39 +59,6 @@ qn_dtype qn__dtype_promote(qn_dtype a, qn_dtype b)
         return QN_F32;
     qn_dtype holds_a = (qn_dtype)(QN_I16 + (a - QN_U8));
     return holds_a > b ? holds_a : b;
-}
-
-float qn__f16_to_f32(uint16_t bits)
-{
-    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, m = bits & 0x3ff;
-    if (exponent == 0) {
-        float f = ldexpf((float)m, -24);
-        return sign ? -f : f;
-    }
-    uint32_t wide = exponent == 31 ? sign | 0x7f800000 | m << 13 | (m ? 0x400000 : 0)
-                                   : sign | (exponent + 112) << 23 | m << 13;
-    float f;
-    memcpy(&f, &wide, 4);
-    return f;
-}
-
-uint16_t qn__f32_to_f16(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    uint32_t magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-    if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
-        return sign | 0x7c00;
-    if (magnitude < 0x38800000) { /* below 2^-14: a subnormal, in units of 2^-24 */
-        float unit;
-        memcpy(&unit, &magnitude, 4);
-        return (uint16_t)(sign | (uint16_t)lrintf(ldexpf(unit, 24)));
-    }
-    uint32_t rounded = (magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    return (uint16_t)(sign | (rounded - (112 << 10)));
 }
 
 /* Towards zero; out of range saturates (past INT64_MAX only u64 goes on), NaN gives 0. */

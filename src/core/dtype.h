@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Facts about element types: size, kind, promotion, and conversion of one 16-bit float.
+ * Facts about element types: size, kind, promotion, one element as a number.
  */
 #ifndef QN_CORE_DTYPE_H
 #define QN_CORE_DTYPE_H
 
 #include "quern/array.h"
+
+#include "base/half.h"
 
 #include <string.h>
 
@@ -28,27 +30,6 @@ static inline qn_dtype qn__dtype_compute(qn_dtype dtype)
 {
     return dtype == QN_F16 || dtype == QN_BF16 ? QN_F32 : dtype;
 }
-
-static inline float qn__bf16_to_f32(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float f;
-    memcpy(&f, &wide, 4);
-    return f;
-}
-
-/* Round to nearest even; a NaN stays one. */
-static inline uint16_t qn__f32_to_bf16(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-float qn__f16_to_f32(uint16_t bits);
-uint16_t qn__f32_to_f16(float f);
 
 /* One element as a double or an integer: for constants and typed reads, not for loops. */
 double qn__element_to_f64(const void *p, qn_dtype dtype);
