@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the table of encodings refers to: one decoder and one encoder each, and what they share.
+ *
+ * Decoders round each product and each sum to f32, in the order in which the formats' makers do, so
+ * that a value is the same bits everywhere.
+ */
+#ifndef QN_QUANT_CODECS_H
+#define QN_QUANT_CODECS_H
+
+#include "base/half.h"
+#include "quant/encoding.h"
+
+/* What a row of the table says of its codec; an encoding without .encode is read alone. */
+#define QN__CODEC_F32    .decode = qn__decode_f32, .encode = qn__encode_f32
+#define QN__CODEC_F16    .decode = qn__decode_f16, .encode = qn__encode_f16
+#define QN__CODEC_BF16   .decode = qn__decode_bf16, .encode = qn__encode_bf16
+#define QN__CODEC_Q4_0   .decode = qn__decode_q4_0
+#define QN__CODEC_Q4_1   .decode = qn__decode_q4_1
+#define QN__CODEC_Q5_0   .decode = qn__decode_q5_0
+#define QN__CODEC_Q5_1   .decode = qn__decode_q5_1
+#define QN__CODEC_Q8_0   .decode = qn__decode_q8_0
+#define QN__CODEC_Q2_K   .decode = qn__decode_q2_k
+#define QN__CODEC_Q3_K   .decode = qn__decode_q3_k
+#define QN__CODEC_Q4_K   .decode = qn__decode_q4_k
+#define QN__CODEC_Q5_K   .decode = qn__decode_q5_k
+#define QN__CODEC_Q6_K   .decode = qn__decode_q6_k
+#define QN__CODEC_IQ4_NL .decode = qn__decode_iq4_nl
+#define QN__CODEC_IQ4_XS .decode = qn__decode_iq4_xs
+#define QN__CODEC_TQ1_0  .decode = qn__decode_tq1_0
+#define QN__CODEC_TQ2_0  .decode = qn__decode_tq2_0
+#define QN__CODEC_MXFP4  .decode = qn__decode_mxfp4
+#define QN__CODEC_I2_S   .decode = qn__decode_i2_s
+#define QN__CODEC_AFFINE .decode = qn__decode_affine
+
+qn__decode_fn qn__decode_f32, qn__decode_f16, qn__decode_bf16;
+qn__decode_fn qn__decode_q4_0, qn__decode_q4_1, qn__decode_q5_0, qn__decode_q5_1, qn__decode_q8_0;
+qn__decode_fn qn__decode_q2_k, qn__decode_q3_k, qn__decode_q4_k, qn__decode_q5_k, qn__decode_q6_k;
+qn__decode_fn qn__decode_iq4_nl, qn__decode_iq4_xs;
+qn__decode_fn qn__decode_tq1_0, qn__decode_tq2_0, qn__decode_i2_s;
+qn__decode_fn qn__decode_mxfp4, qn__decode_affine;
+
+qn__encode_fn qn__encode_f32, qn__encode_f16, qn__encode_bf16;
+
+static inline uint16_t qn__load_u16(const uint8_t *p)
+{
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return v;
+}
+
+static inline float qn__load_f16(const uint8_t *p)
+{
+    return qn__f16_to_f32(qn__load_u16(p));
+}
+
+static inline void qn__store_u16(uint8_t *p, uint16_t v)
+{
+    memcpy(p, &v, 2);
+}
+
+#endif
