@@ -7,6 +7,9 @@
  */
 #include "quant/codecs.h"
 
+#include <float.h>
+#include <math.h>
+
 static float load_scale(const uint8_t *p, int type)
 {
     float f;
@@ -42,5 +45,67 @@ void qn__decode_affine(const qn__encoding *e, const void *blocks, size_t n, floa
         case 8: decode_group(b, 8, e->group, scale, bias, values); break;
         default: decode_group(b, e->bits, e->group, scale, bias, values);
         }
+    }
+}
+
+/* As load_scale; what is too large becomes the largest. */
+static void store_scale(uint8_t *p, int type, float f)
+{
+    if (type == QN__F32) {
+        memcpy(p, &f, 4);
+    } else if (type == QN__F16) {
+        qn__store_f16(p, f);
+    } else {
+        uint16_t h = qn__f32_to_bf16(f);
+        qn__store_u16(p, (h & 0x7fff) == 0x7f80 ? h - 1 : h);
+    }
+}
+
+/* MLX's rule: one end of the range, the larger one, is met exactly, and so is zero; scale is
+ * negative when that end is the upper one. */
+static void choose_affine(const float *values, int group, float top, float *scale, float *bias)
+{
+    float low = values[0], high = values[0];
+    for (int j = 1; j < group; j++) {
+        low = values[j] < low ? values[j] : low;
+        high = values[j] > high ? values[j] : high;
+    }
+    bool below = fabsf(low) > fabsf(high);
+    float range = high - low, edge = below ? low : high;
+    float s = (range <= FLT_MAX ? range : FLT_MAX) / top;
+    s = s > 1e-7f ? s : 1e-7f;
+    s = below ? s : -s;
+    float steps = rintf(edge / s);
+    *scale = steps != 0 ? edge / steps : s;
+    *bias = steps != 0 ? edge : 0;
+}
+
+static inline void encode_group(const float *values, int bits, int group, float scale, float bias,
+                                uint8_t *p)
+{
+    float top = (float)((1 << bits) - 1);
+    for (int j = 0; j < group; j += 8, p += bits) {
+        uint64_t eight = 0;
+        for (int k = 0; k < 8; k++) {
+            float code = qn__clamp((values[j + k] - bias) / scale, 0, top);
+            eight |= (uint64_t)qn__round(code) << k * bits;
+        }
+        memcpy(p, &eight, (size_t)bits);
+    }
+}
+
+/* The codes follow from scale and bias as they are before they are rounded to their type. */
+void qn__encode_affine(const qn__encoding *e, const float *values, const float *importance,
+                       size_t n, void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks;
+    size_t codes = (size_t)e->group * e->bits / 8, part = e->scale == QN__F32 ? 4 : 2;
+    for (size_t i = 0; i < n; i++, b += e->block_bytes, values += e->group) {
+        float scale, bias;
+        choose_affine(values, e->group, (float)((1 << e->bits) - 1), &scale, &bias);
+        encode_group(values, e->bits, e->group, scale, bias, b);
+        store_scale(b + codes, e->scale, scale);
+        store_scale(b + codes + part, e->scale, bias);
     }
 }

@@ -15,11 +15,11 @@
 #define QN__CODEC_F32    .decode = qn__decode_f32, .encode = qn__encode_f32
 #define QN__CODEC_F16    .decode = qn__decode_f16, .encode = qn__encode_f16
 #define QN__CODEC_BF16   .decode = qn__decode_bf16, .encode = qn__encode_bf16
-#define QN__CODEC_Q4_0   .decode = qn__decode_q4_0
-#define QN__CODEC_Q4_1   .decode = qn__decode_q4_1
-#define QN__CODEC_Q5_0   .decode = qn__decode_q5_0
-#define QN__CODEC_Q5_1   .decode = qn__decode_q5_1
-#define QN__CODEC_Q8_0   .decode = qn__decode_q8_0
+#define QN__CODEC_Q4_0   .decode = qn__decode_q4_0, .encode = qn__encode_q4_0
+#define QN__CODEC_Q4_1   .decode = qn__decode_q4_1, .encode = qn__encode_q4_1
+#define QN__CODEC_Q5_0   .decode = qn__decode_q5_0, .encode = qn__encode_q5_0
+#define QN__CODEC_Q5_1   .decode = qn__decode_q5_1, .encode = qn__encode_q5_1
+#define QN__CODEC_Q8_0   .decode = qn__decode_q8_0, .encode = qn__encode_q8_0
 #define QN__CODEC_Q2_K   .decode = qn__decode_q2_k
 #define QN__CODEC_Q3_K   .decode = qn__decode_q3_k
 #define QN__CODEC_Q4_K   .decode = qn__decode_q4_k
@@ -27,11 +27,11 @@
 #define QN__CODEC_Q6_K   .decode = qn__decode_q6_k
 #define QN__CODEC_IQ4_NL .decode = qn__decode_iq4_nl
 #define QN__CODEC_IQ4_XS .decode = qn__decode_iq4_xs
-#define QN__CODEC_TQ1_0  .decode = qn__decode_tq1_0
-#define QN__CODEC_TQ2_0  .decode = qn__decode_tq2_0
-#define QN__CODEC_MXFP4  .decode = qn__decode_mxfp4
-#define QN__CODEC_I2_S   .decode = qn__decode_i2_s
-#define QN__CODEC_AFFINE .decode = qn__decode_affine
+#define QN__CODEC_TQ1_0  .decode = qn__decode_tq1_0, .encode = qn__encode_tq1_0
+#define QN__CODEC_TQ2_0  .decode = qn__decode_tq2_0, .encode = qn__encode_tq2_0
+#define QN__CODEC_MXFP4  .decode = qn__decode_mxfp4, .encode = qn__encode_mxfp4
+#define QN__CODEC_I2_S   .decode = qn__decode_i2_s, .encode = qn__encode_i2_s
+#define QN__CODEC_AFFINE .decode = qn__decode_affine, .encode = qn__encode_affine
 
 qn__decode_fn qn__decode_f32, qn__decode_f16, qn__decode_bf16;
 qn__decode_fn qn__decode_q4_0, qn__decode_q4_1, qn__decode_q5_0, qn__decode_q5_1, qn__decode_q8_0;
@@ -41,6 +41,9 @@ qn__decode_fn qn__decode_tq1_0, qn__decode_tq2_0, qn__decode_i2_s;
 qn__decode_fn qn__decode_mxfp4, qn__decode_affine;
 
 qn__encode_fn qn__encode_f32, qn__encode_f16, qn__encode_bf16;
+qn__encode_fn qn__encode_q4_0, qn__encode_q4_1, qn__encode_q5_0, qn__encode_q5_1, qn__encode_q8_0;
+qn__encode_fn qn__encode_tq1_0, qn__encode_tq2_0, qn__encode_i2_s;
+qn__encode_fn qn__encode_mxfp4, qn__encode_affine;
 
 static inline uint16_t qn__load_u16(const uint8_t *p)
 {
@@ -57,6 +60,37 @@ static inline float qn__load_f16(const uint8_t *p)
 static inline void qn__store_u16(uint8_t *p, uint16_t v)
 {
     memcpy(p, &v, 2);
+}
+
+/* Rounded; what is too large becomes the largest, so that a block of finite values stays one. */
+static inline void qn__store_f16(uint8_t *p, float f)
+{
+    uint16_t h = qn__f32_to_f16(f);
+    if ((h & 0x7fff) == 0x7c00)
+        h--;
+    qn__store_u16(p, h);
+}
+
+/* Also of NaN, which becomes `low`. */
+static inline float qn__clamp(float v, float low, float high)
+{
+    v = v > low ? v : low;
+    return v < high ? v : high;
+}
+
+/* To the nearest whole number, half to even; |v| < 2^22. */
+static inline int32_t qn__round(float v)
+{
+    float shifted = v + 12582912.0f; /* 1.5 * 2^23: whole numbers are one step apart here */
+    int32_t bits;
+    memcpy(&bits, &shifted, 4);
+    return bits - 0x4b400000;
+}
+
+/* 1 / v, and 0 for 0: codes of a group of zeros are those of zero. */
+static inline float qn__inverse(float v)
+{
+    return v != 0 ? 1 / v : 0;
 }
 
 #endif

@@ -6,6 +6,8 @@
  */
 #include "quant/codecs.h"
 
+#include <math.h>
+
 /* E2M1, doubled so that they are integers; codes from 8 are negative. */
 static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -27,5 +29,47 @@ void qn__decode_mxfp4(const qn__encoding *e, const void *blocks, size_t n, float
             values[j] = scale * (float)doubled[b[1 + j] & 15];
             values[j + 16] = scale * (float)doubled[b[1 + j] >> 4];
         }
+    }
+}
+
+/* The nearest codes in units of 2^(e - 128), the smaller of two; what is the error, in the same? */
+static float round_to_e2m1(const float *values, const float *importance, int e, uint8_t *codes)
+{
+    float inverse = ldexpf(1.0f, 128 - e), error = 0;
+    for (int j = 0; j < 32; j++) {
+        float a = fabsf(values[j]) * inverse;
+        int code = (a > 0.5f) + (a > 1.5f) + (a > 2.5f) + (a > 3.5f) + (a > 5) + (a > 7) + (a > 10);
+        float off = a - (float)doubled[code];
+        error += (importance ? importance[j] : 1) * (off * off);
+        codes[j] = (uint8_t)(code && values[j] < 0 ? code | 8 : code);
+    }
+    return error;
+}
+
+/* The scale at which the largest value may be cut off (OCP's, GGUF's), or twice that: whichever
+ * makes the smaller error. */
+void qn__encode_mxfp4(const qn__encoding *enc, const float *values, const float *importance,
+                      size_t n, void *blocks)
+{
+    uint8_t *b = blocks, codes[2][32];
+    for (size_t i = 0; i < n; i++, b += enc->block_bytes, values += 32) {
+        float most = 0;
+        int exponent;
+        for (int j = 0; j < 32; j++)
+            most = fabsf(values[j]) > most ? fabsf(values[j]) : most;
+        frexpf(most, &exponent);
+        int e = exponent + 124 > 1 ? exponent + 124 : 1, twice = 0;
+        if (most > 0) {
+            float fine = round_to_e2m1(values, importance, e, codes[0]);
+            twice = 4 * round_to_e2m1(values, importance, e + 1, codes[1]) < fine;
+        } else {
+            memset(codes[0], 0, 32);
+            e = 0;
+        }
+        b[0] = (uint8_t)(e + twice);
+        for (int j = 0; j < 16; j++)
+            b[1 + j] = (uint8_t)(codes[twice][j] | codes[twice][j + 16] << 4);
+        if (importance)
+            importance += 32;
     }
 }

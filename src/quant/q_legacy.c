@@ -13,6 +13,8 @@
  */
 #include "quant/codecs.h"
 
+#include <math.h>
+
 enum { LEGACY = 32, HALF = LEGACY / 2 };
 
 /* codes: 16 bytes of low halves; high: bit j is the fifth bit of code j. */
@@ -90,5 +92,120 @@ void qn__decode_q8_0(const qn__encoding *e, const void *blocks, size_t n, float 
         int8_t q[LEGACY];
         memcpy(q, b + 2, LEGACY);
         decode_around(q, 0, qn__load_f16(b), values + i * LEGACY);
+    }
+}
+
+static void pack_legacy(const uint8_t *q, uint8_t *codes, uint8_t *high)
+{
+    uint32_t bits = 0;
+    for (int j = 0; j < HALF; j++) {
+        codes[j] = (uint8_t)((q[j] & 15) | q[j + HALF] << 4);
+        bits |= (uint32_t)(q[j] >> 4) << j | (uint32_t)(q[j + HALF] >> 4) << (j + HALF);
+    }
+    if (high)
+        memcpy(high, &bits, 4);
+}
+
+/* The value that is farthest from zero, the first of them. */
+static float farthest(const float *values)
+{
+    float most = values[0];
+    for (int j = 1; j < LEGACY; j++)
+        most = fabsf(values[j]) > fabsf(most) ? values[j] : most;
+    return most;
+}
+
+/* Codes around `middle`, the value farthest from zero at 0: its scale. */
+static float encode_around(const float *values, int middle, uint8_t *q)
+{
+    float scale = farthest(values) / (float)-middle, inverse = qn__inverse(scale);
+    for (int j = 0; j < LEGACY; j++) {
+        float code = values[j] * inverse + ((float)middle + 0.5f);
+        q[j] = (uint8_t)qn__clamp(code, 0, (float)(2 * middle - 1));
+    }
+    return scale;
+}
+
+/* Codes from 0 to `top` over the whole range: scale and min. */
+static float encode_above(const float *values, int top, uint8_t *q, float *min)
+{
+    float low = values[0], high = values[0];
+    for (int j = 1; j < LEGACY; j++) {
+        low = values[j] < low ? values[j] : low;
+        high = values[j] > high ? values[j] : high;
+    }
+    float scale = (high - low) / (float)top, inverse = qn__inverse(scale);
+    for (int j = 0; j < LEGACY; j++)
+        q[j] = (uint8_t)qn__clamp((values[j] - low) * inverse + 0.5f, 0, (float)top);
+    *min = low;
+    return scale;
+}
+
+void qn__encode_q4_0(const qn__encoding *e, const float *values, const float *importance, size_t n,
+                     void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks, q[LEGACY];
+    for (size_t i = 0; i < n; i++, b += e->block_bytes) {
+        qn__store_f16(b, encode_around(values + i * LEGACY, 8, q));
+        pack_legacy(q, b + 2, NULL);
+    }
+}
+
+void qn__encode_q4_1(const qn__encoding *e, const float *values, const float *importance, size_t n,
+                     void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks, q[LEGACY];
+    for (size_t i = 0; i < n; i++, b += e->block_bytes) {
+        float min;
+        qn__store_f16(b, encode_above(values + i * LEGACY, 15, q, &min));
+        qn__store_f16(b + 2, min);
+        pack_legacy(q, b + 4, NULL);
+    }
+}
+
+void qn__encode_q5_0(const qn__encoding *e, const float *values, const float *importance, size_t n,
+                     void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks, q[LEGACY];
+    for (size_t i = 0; i < n; i++, b += e->block_bytes) {
+        qn__store_f16(b, encode_around(values + i * LEGACY, 16, q));
+        pack_legacy(q, b + 6, b + 2);
+    }
+}
+
+void qn__encode_q5_1(const qn__encoding *e, const float *values, const float *importance, size_t n,
+                     void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks, q[LEGACY];
+    for (size_t i = 0; i < n; i++, b += e->block_bytes) {
+        float min;
+        qn__store_f16(b, encode_above(values + i * LEGACY, 31, q, &min));
+        qn__store_f16(b + 2, min);
+        pack_legacy(q, b + 8, b + 4);
+    }
+}
+
+/* Half away from zero, without the error of adding 0.5 just below it. */
+static int round_away(float v)
+{
+    float a = fabsf(v), whole = (float)(int)a;
+    int r = (int)whole + (a - whole >= 0.5f);
+    return v < 0 ? -r : r;
+}
+
+void qn__encode_q8_0(const qn__encoding *e, const float *values, const float *importance, size_t n,
+                     void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks;
+    for (size_t i = 0; i < n; i++, b += e->block_bytes, values += LEGACY) {
+        float scale = fabsf(farthest(values)) / 127, inverse = qn__inverse(scale);
+        qn__store_f16(b, scale);
+        for (int j = 0; j < LEGACY; j++)
+            b[2 + j] = (uint8_t)round_away(qn__clamp(values[j] * inverse, -127, 127));
     }
 }

@@ -14,6 +14,8 @@
  */
 #include "quant/codecs.h"
 
+#include <math.h>
+
 enum { TERNARY = 256 };
 
 /* One digit of each of `width` bytes. */
@@ -63,4 +65,81 @@ void qn__decode_i2_s(const qn__encoding *e, const void *blocks, size_t n, float 
     const uint8_t *b = blocks;
     for (size_t i = 0; i < n; i++)
         decode_pairs(b + i * e->block_bytes, 6, -2, 1.0f, values + 128 * i);
+}
+
+/* Of n values in units of the scale; half goes away from zero. */
+static void round_ternary(const float *values, int n, float inverse, uint8_t *codes)
+{
+    for (int j = 0; j < n; j++) {
+        float v = values[j] * inverse;
+        codes[j] = (uint8_t)(1 + (v >= 0.5f) - (v <= -0.5f));
+    }
+}
+
+/* The codes of one block, and its scale: the largest magnitude. */
+static float encode_ternary(const float *values, uint8_t *codes)
+{
+    float scale = 0;
+    for (int j = 0; j < TERNARY; j++)
+        scale = fabsf(values[j]) > scale ? fabsf(values[j]) : scale;
+    round_ternary(values, TERNARY, qn__inverse(scale), codes);
+    return scale;
+}
+
+/* `digits` runs of `width` codes into as many bytes: as decode_digit takes them out. */
+static void pack_digits(const uint8_t *codes, int width, int digits, uint8_t *p)
+{
+    for (int j = 0; j < width; j++) {
+        int number = 0;
+        for (int digit = 0; digit < 5; digit++)
+            number = number * 3 + (digit < digits ? codes[digit * width + j] : 0);
+        p[j] = (uint8_t)((number * 256 + 242) / 243);
+    }
+}
+
+void qn__encode_tq1_0(const qn__encoding *e, const float *values, const float *importance, size_t n,
+                      void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks, codes[TERNARY];
+    for (size_t i = 0; i < n; i++, b += e->block_bytes) {
+        qn__store_f16(b + 52, encode_ternary(values + i * TERNARY, codes));
+        pack_digits(codes, 32, 5, b);
+        pack_digits(codes + 160, 16, 5, b + 32);
+        pack_digits(codes + 240, 4, 4, b + 48);
+    }
+}
+
+/* 128 codes into 32 bytes: as decode_pairs takes them out. */
+static inline void pack_pairs(const uint8_t *codes, int first, int step, uint8_t *p)
+{
+    for (int j = 0; j < 32; j++) {
+        p[j] = 0;
+        for (int plane = 0; plane < 4; plane++)
+            p[j] |= (uint8_t)(codes[32 * plane + j] << (first + plane * step));
+    }
+}
+
+void qn__encode_tq2_0(const qn__encoding *e, const float *values, const float *importance, size_t n,
+                      void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks, codes[TERNARY];
+    for (size_t i = 0; i < n; i++, b += e->block_bytes) {
+        qn__store_f16(b + 64, encode_ternary(values + i * TERNARY, codes));
+        pack_pairs(codes, 0, 2, b);
+        pack_pairs(codes + 128, 0, 2, b + 32);
+    }
+}
+
+/* values are in units of the scale that the file keeps elsewhere. */
+void qn__encode_i2_s(const qn__encoding *e, const float *values, const float *importance, size_t n,
+                     void *blocks)
+{
+    (void)importance;
+    uint8_t *b = blocks, codes[128];
+    for (size_t i = 0; i < n; i++) {
+        round_ternary(values + 128 * i, 128, 1.0f, codes);
+        pack_pairs(codes, 6, -2, b + i * e->block_bytes);
+    }
 }

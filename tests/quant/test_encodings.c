@@ -42,6 +42,15 @@ static void assert_same_values(const float *y, const float *expected, size_t n, 
             fail_msg("%s: value %zu is %a, not %a", name, i, y[i], expected[i]);
 }
 
+static void assert_same_blocks(const uint8_t *y, const uint8_t *expected, size_t n,
+                               const qn__encoding *e)
+{
+    for (size_t i = 0; i < n * e->block_bytes; i++)
+        if (y[i] != expected[i])
+            fail_msg("%s: block %zu, byte %zu is %d, not %d", e->name, i / e->block_bytes,
+                     i % e->block_bytes, y[i], expected[i]);
+}
+
 static void test_table(void **state)
 {
     (void)state;
@@ -179,12 +188,57 @@ static void test_decode_affine(void **state)
     free(values.data), free(from), free(y), free(mlx);
 }
 
+/* What gguf's numpy makes of the same rows. */
+static void test_encode(void **state)
+{
+    (void)state;
+    static const int ids[] = {QN__Q4_0, QN__Q4_1,  QN__Q5_0, QN__Q5_1,
+                              QN__Q8_0, QN__TQ1_0, QN__TQ2_0};
+    golden from = load_golden("weights", ".bin");
+    float *values = malloc(from.n);
+    memcpy(values, from.data, from.n);
+    assert_true(from.n == ROWS * 256 * 4);
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const qn__encoding *e = &qn__encodings[ids[i]];
+        golden g = load_golden(e->name, ".enc");
+        size_t n = (size_t)(ROWS * 256 / e->block_elements);
+        assert_true(g.n == n * e->block_bytes);
+        uint8_t *y = malloc(g.n + 1);
+        e->encode(e, values, NULL, n, y + 1);
+        assert_same_blocks(y + 1, g.data, n, e);
+        free(y), free(g.data);
+    }
+    free(values), free(from.data);
+}
+
+/* What mx.quantize makes of the same rows in their type. */
+static void test_encode_affine(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"affine-f32", "affine-f16", "affine-bf16"};
+    static const int types[] = {QN__F32, QN__F16, QN__BF16};
+    float *values = malloc(ROWS * 128 * 4);
+    uint8_t *y = malloc(ROWS * 128 * 4);
+    for (int t = 0; t < 3; t++) {
+        golden g = load_golden(names[t], ".bin");
+        for (int w = 0; w < WIDTHS; w++) {
+            const qn__encoding *e = affine_at(w, types[t]);
+            const uint8_t *expected = affine_part(&g, w, types[t], values);
+            size_t n = (size_t)(ROWS * 128 / e->group);
+            e->encode(e, values, NULL, n, y);
+            assert_same_blocks(y, expected, n, e);
+        }
+        free(g.data);
+    }
+    free(values), free(y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_decode_affine),
+        cmocka_unit_test(test_table),         cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_decode_affine), cmocka_unit_test(test_encode),
+        cmocka_unit_test(test_encode_affine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
