@@ -20,11 +20,11 @@
 #define QN__CODEC_Q5_0   .decode = qn__decode_q5_0, .encode = qn__encode_q5_0
 #define QN__CODEC_Q5_1   .decode = qn__decode_q5_1, .encode = qn__encode_q5_1
 #define QN__CODEC_Q8_0   .decode = qn__decode_q8_0, .encode = qn__encode_q8_0
-#define QN__CODEC_Q2_K   .decode = qn__decode_q2_k
-#define QN__CODEC_Q3_K   .decode = qn__decode_q3_k
-#define QN__CODEC_Q4_K   .decode = qn__decode_q4_k
-#define QN__CODEC_Q5_K   .decode = qn__decode_q5_k
-#define QN__CODEC_Q6_K   .decode = qn__decode_q6_k
+#define QN__CODEC_Q2_K   .decode = qn__decode_q2_k, .encode = qn__encode_q2_k
+#define QN__CODEC_Q3_K   .decode = qn__decode_q3_k, .encode = qn__encode_q3_k
+#define QN__CODEC_Q4_K   .decode = qn__decode_q4_k, .encode = qn__encode_q4_k
+#define QN__CODEC_Q5_K   .decode = qn__decode_q5_k, .encode = qn__encode_q5_k
+#define QN__CODEC_Q6_K   .decode = qn__decode_q6_k, .encode = qn__encode_q6_k
 #define QN__CODEC_IQ4_NL .decode = qn__decode_iq4_nl
 #define QN__CODEC_IQ4_XS .decode = qn__decode_iq4_xs
 #define QN__CODEC_TQ1_0  .decode = qn__decode_tq1_0, .encode = qn__encode_tq1_0
@@ -42,6 +42,7 @@ qn__decode_fn qn__decode_mxfp4, qn__decode_affine;
 
 qn__encode_fn qn__encode_f32, qn__encode_f16, qn__encode_bf16;
 qn__encode_fn qn__encode_q4_0, qn__encode_q4_1, qn__encode_q5_0, qn__encode_q5_1, qn__encode_q8_0;
+qn__encode_fn qn__encode_q2_k, qn__encode_q3_k, qn__encode_q4_k, qn__encode_q5_k, qn__encode_q6_k;
 qn__encode_fn qn__encode_tq1_0, qn__encode_tq2_0, qn__encode_i2_s;
 qn__encode_fn qn__encode_mxfp4, qn__encode_affine;
 
