@@ -85,9 +85,10 @@ static double bench_run(const bench *b, bench_job *job, void *data)
 
 /* --- yardsticks --- */
 
-typedef enum yard { YARD_READ, YARD_F32, YARD_BF16, YARD_NONE } yard;
+typedef enum yard { YARD_READ, YARD_F32, YARD_BF16, YARD_INT8, YARD_NONE } yard;
 
-static const char *const yard_names[] = {"of read", "of f32 peak", "of bf16 peak", ""};
+static const char *const yard_names[] = {"of read", "of f32 peak", "of bf16 peak", "of int8 peak",
+                                         ""};
 static volatile double yard_sink;
 
 #ifdef WIDE
@@ -109,10 +110,11 @@ WIDE static void yard_read(const bench *b, void *data, int id)
 
 #define SIXTEEN(F)                                                                                 \
     F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15)
-#define DECLARE(i)  __m512 v##i = _mm512_set1_ps((float)i);
-#define ADD(i)      v0 = _mm512_add_ps(v0, v##i);
-#define FMA_STEP(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(v##i) : "v"(p));
-#define DOT_STEP(i) __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(v##i) : "v"(p));
+#define DECLARE(i)   __m512 v##i = _mm512_set1_ps((float)i);
+#define ADD(i)       v0 = _mm512_add_ps(v0, v##i);
+#define FMA_STEP(i)  __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(v##i) : "v"(p));
+#define DOT_STEP(i)  __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(v##i) : "v"(p));
+#define BYTE_STEP(i) __asm__ volatile("vpdpbusd %1, %1, %0" : "+v"(v##i) : "v"(p));
 enum { YARD_STEPS = 2000000 };
 
 WIDE static void yard_f32(const bench *b, void *data, int id)
@@ -139,6 +141,18 @@ WIDE static void yard_bf16(const bench *b, void *data, int id)
     yard_sink = _mm512_reduce_add_ps(v0);
 }
 
+WIDE static void yard_int8(const bench *b, void *data, int id)
+{
+    (void)b, (void)data, (void)id;
+    SIXTEEN(DECLARE)
+    __m512i p = _mm512_set1_epi16(0x0101);
+    for (int i = 0; i < YARD_STEPS; i++) {
+        SIXTEEN(BYTE_STEP)
+    }
+    SIXTEEN(ADD)
+    yard_sink = _mm512_reduce_add_ps(v0);
+}
+
 /* Bytes or operations a second. */
 static double yard_rate(const bench *b, yard y)
 {
@@ -149,6 +163,8 @@ static double yard_rate(const bench *b, yard y)
         return (double)(b->big_bytes / 2) / bench_run(b, yard_read, NULL);
     if (y == YARD_F32)
         return (double)b->threads * YARD_STEPS * 16 * 32 / bench_run(b, yard_f32, NULL);
+    if (y == YARD_INT8)
+        return (double)b->threads * YARD_STEPS * 16 * 128 / bench_run(b, yard_int8, NULL);
     return (double)b->threads * YARD_STEPS * 16 * 64 / bench_run(b, yard_bf16, NULL);
 }
 #else
@@ -197,7 +213,8 @@ static void bench_case(const bench *b, const char *name, yard y, double work, be
 /* --- linear --- */
 
 typedef struct linear_bench {
-    qn__cpu_type type;
+    qn__cpu_type products;
+    qn__layout_id id;
     size_t m, n, k, matrices;
     float *x, *y;
     void *xp;
@@ -208,12 +225,19 @@ static void linear_job(const bench *b, void *data, int id)
     const linear_bench *d = data;
     size_t panels = qn__cpu_panels(d->n), threads = (size_t)b->threads, i = (size_t)id;
     for (size_t w = 0; w < d->matrices; w++) {
-        qn__cpu_linear a = {d->type, b->big + w * qn__cpu_packed_bytes(d->type, d->n, d->k),
-                            d->n,    d->k,
-                            d->m,    0,
-                            d->m,    d->xp,
-                            d->y,    d->n};
-        b->t.linear(&a, panels * i / threads, panels * (i + 1) / threads);
+        size_t bytes = qn__layout_bytes(d->id, (int64_t)d->n, (int64_t)d->k);
+        qn__cpu_linear a = {qn__layout_of(d->id),
+                            b->t.unpack[d->id],
+                            b->big + w * bytes,
+                            d->n,
+                            d->k,
+                            d->m,
+                            0,
+                            d->m,
+                            d->xp,
+                            d->y,
+                            d->n};
+        b->t.linear[d->products](&a, panels * i / threads, panels * (i + 1) / threads);
     }
 }
 
@@ -221,24 +245,29 @@ static void back_job(const bench *b, void *data, int id)
 {
     const linear_bench *d = data;
     size_t threads = (size_t)b->threads, i = (size_t)id;
-    qn__cpu_linear_back a = {d->type, b->big, d->n, d->k, d->m, d->x, d->n, d->y, d->k};
-    b->t.linear_back(&a, d->k * i / threads / 32 * 32, d->k * (i + 1) / threads / 32 * 32);
+    qn__cpu_linear_back a = {
+        qn__layout_of(d->id), b->t.unpack[d->id], b->big, d->n, d->k, d->m, d->x, d->n, d->y, d->k};
+    b->t.linear_back(&a, d->k * i / threads / 256 * 256, d->k * (i + 1) / threads / 256 * 256);
 }
 
 static void prepare_job(const bench *b, void *data, int id)
 {
     const linear_bench *d = data;
     size_t threads = (size_t)b->threads, i = (size_t)id;
-    b->t.prepare(d->type, d->xp, d->x, d->k, d->m, d->k, d->m * i / threads / 8 * 8,
-                 d->m * (i + 1) / threads / 8 * 8);
+    b->t.prepare[d->products](qn__layout_of(d->id), d->xp, d->x, d->k, d->m, d->k,
+                              d->m * i / threads / 8 * 8, d->m * (i + 1) / threads / 8 * 8);
 }
 
-static void bench_linear(const bench *b, qn__cpu_type type, size_t m, size_t n, size_t k)
+static void bench_linear(const bench *b, qn__cpu_type products, qn__layout_id id, size_t m,
+                         size_t n, size_t k)
 {
-    size_t bytes = qn__cpu_packed_bytes(type, n, k), most = n > k ? n : k;
+    static const char *const kinds[] = {"f32", "bf16", "int8"};
+    static const yard yards[] = {YARD_F32, YARD_BF16, YARD_INT8};
+    const qn__layout *l = qn__layout_of(id);
+    size_t bytes = qn__layout_bytes(id, (int64_t)n, (int64_t)k), most = n > k ? n : k;
     char name[64];
-    const char *kind = type == QN__CPU_F32 ? "f32" : "bf16";
-    linear_bench d = {type,
+    linear_bench d = {products,
+                      id,
                       m,
                       n,
                       k,
@@ -248,20 +277,31 @@ static void bench_linear(const bench *b, qn__cpu_type type, size_t m, size_t n, 
                       NULL};
     d.xp = new_bytes(qn__cpu_prepared_bytes(m, k));
     random_fill(d.x, m * most);
-    b->t.prepare(type, d.xp, d.x, k, m, k, 0, m);
-    snprintf(name, sizeof name, "linear %s M%zu K%zu N%zu", kind, m, k, n);
+    b->t.prepare[products](l, d.xp, d.x, k, m, k, 0, m);
+    snprintf(name, sizeof name, "linear %s by %s M%zu K%zu N%zu", l->encoding->name,
+             kinds[products], m, k, n);
     if (m <= 16)
         bench_case(b, name, YARD_READ, (double)(bytes * d.matrices), linear_job, &d);
     else
-        bench_case(b, name, type == QN__CPU_F32 ? YARD_F32 : YARD_BF16, 2.0 * (double)(m * n * k),
-                   linear_job, &d);
+        bench_case(b, name, yards[products], 2.0 * (double)(m * n * k), linear_job, &d);
     if (m > 16) {
-        snprintf(name, sizeof name, "linear_back %s M%zu K%zu N%zu", kind, m, k, n);
+        snprintf(name, sizeof name, "linear_back %s M%zu K%zu N%zu", l->encoding->name, m, k, n);
         bench_case(b, name, YARD_F32, 2.0 * (double)(m * n * k), back_job, &d);
-        snprintf(name, sizeof name, "prepare %s M%zu K%zu (bytes in)", kind, m, k);
+        snprintf(name, sizeof name, "prepare %s M%zu K%zu (bytes in)", kinds[products], m, k);
         bench_case(b, name, YARD_READ, 4.0 * (double)(m * k), prepare_job, &d);
     }
     free(d.x), free(d.y), free(d.xp);
+}
+
+/* Decode, small batches, prefill, at the shapes of a Llama 1B. */
+static void bench_weights(const bench *b, qn__cpu_type products, qn__layout_id id)
+{
+    static const size_t few[] = {1, 2, 4, 8};
+    for (size_t i = 0; i < 4; i++)
+        bench_linear(b, products, id, few[i], 8192, 2048);
+    bench_linear(b, products, id, 1, 2048, 8192);
+    bench_linear(b, products, id, 512, 8192, 2048);
+    bench_linear(b, products, id, 512, 2048, 8192);
 }
 
 typedef struct dense_bench {
@@ -431,14 +471,29 @@ int bench_cpu(int json, const char *only)
         ((uint32_t *)b.big)[i] =
             0x3d013c81u +
             (uint32_t)(i * 2654435761u >> 9 & 0x007f007f); /* small as f32 and as bf16 */
+    static const qn__encoding_id quantised[] = {QN__AFFINE4_G64_BF16,
+                                                QN__AFFINE8_G64_BF16,
+                                                QN__Q4_0,
+                                                QN__Q4_1,
+                                                QN__Q5_0,
+                                                QN__Q8_0,
+                                                QN__Q4_K,
+                                                QN__Q5_K,
+                                                QN__Q6_K,
+                                                QN__Q2_K,
+                                                QN__Q3_K,
+                                                QN__IQ4_NL,
+                                                QN__IQ4_XS,
+                                                QN__TQ1_0,
+                                                QN__TQ2_0,
+                                                QN__MXFP4,
+                                                QN__I2_S};
     for (b.threads = 1; b.threads <= MOST_THREADS; b.threads++) {
+        for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++)
+            bench_weights(&b, QN__CPU_INT8, QN__UNITS_OF(quantised[i]));
         for (int f32 = 0; f32 < 2; f32++) {
             qn__cpu_type type = f32 ? QN__CPU_F32 : QN__CPU_BF16;
-            for (size_t m = 1; m <= 8; m *= 2)
-                bench_linear(&b, type, m, 8192, 2048);
-            bench_linear(&b, type, 1, 2048, 8192);
-            bench_linear(&b, type, 512, 8192, 2048);
-            bench_linear(&b, type, 512, 2048, 8192);
+            bench_weights(&b, type, f32 ? QN__UNITS_OF(QN__F32) : QN__UNITS_OF(QN__BF16));
             bench_attend(&b, type, 64, 1, 4095);
             bench_attend(&b, type, 128, 1, 4095);
             bench_attend(&b, type, 64, 512, 0);

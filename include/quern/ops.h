@@ -270,14 +270,27 @@ QN_API qn_array *qn_random_permutation(qn_scope *s, qn_array *key, int64_t n);
 /* a [..., M, K] times b [..., K, N], leading axes broadcast; 1-d operands as in NumPy. */
 QN_API qn_array *qn_matmul(qn_scope *s, qn_array *a, qn_array *b);
 
-/* x [..., K] times the transpose of w [N, K], plus bias [N] unless NULL: a linear layer. When w is
- * a 16-bit type x is rounded to it first; products are summed in f32 and the result is f32. w may
- * be packed (qn_pack). f64 stays f64. */
+/* What the products of a linear layer are. They change its values, so a caller chooses them. */
+typedef enum qn_products {
+    QN_PRODUCTS_AUTO, /* of a weight in bf16: BF16; of a quantised one: INT8; else F32 */
+    QN_PRODUCTS_F32,  /* of the weight's values and x in f32 */
+    QN_PRODUCTS_BF16, /* of x rounded to bf16 and a weight in bf16, summed in f32 */
+    QN_PRODUCTS_INT8  /* of a quantised weight's codes and x in bytes, with a scale for each 32
+                         columns of x or, where the weight's groups are longer, 64; exact sums
+                         within a group, f32 between groups */
+} qn_products;
+
+/* x [..., K] times the transpose of w [N, K], plus bias [N] unless NULL: a linear layer. The result
+ * is f32; f64 stays f64. w may be packed (qn_pack). */
 QN_API qn_array *qn_linear(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias);
 
-/* A retained copy of w [N, K] (f32, bf16; f16 becomes f32) in the layout in which the device's
- * linear layers stream it; on devices without one, a plain copy. Only qn_linear and qn_take read
- * it. NULL with the scope's error set on failure. Release with qn_release. */
+/* The same with other products; what w does not have is an error. */
+QN_API qn_array *qn_linear_with(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias,
+                                qn_products products);
+
+/* A retained copy of w [N, K] (f32, bf16, f16) in the layout in which the device's linear layers
+ * stream it; on devices without one, a plain copy, f16 as f32. Only qn_linear and qn_take read it.
+ * NULL with the scope's error set on failure. Release with qn_release. */
 QN_API qn_array *qn_pack(qn_scope *s, qn_array *w);
 
 /* ---- fused: one kernel, with a decomposition into the above ---------------------------------- */

@@ -5,7 +5,7 @@
 #include "core/array.h"
 
 #include "core/dtype.h"
-#include "quant/format.h"
+#include "quant/layout.h"
 
 #include <stdio.h>
 
@@ -32,8 +32,8 @@ void qn__row_major(int ndim, const int64_t *shape, int64_t *stride)
 
 size_t qn__storage_bytes(const qn_array *base)
 {
-    if (base->format != QN__PLAIN)
-        return qn__format_bytes(base->format, base->shape[0], base->shape[1]);
+    if (base->layout != QN__PLAIN)
+        return qn__layout_bytes(base->layout, base->shape[0], base->shape[1]);
     return (size_t)qn__elements(base) * qn__dtype_size((qn_dtype)base->dtype);
 }
 

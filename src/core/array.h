@@ -32,7 +32,7 @@ struct qn_array {
     uint8_t dtype; /* qn_dtype */
     uint8_t ndim;
     uint8_t n_in;
-    uint8_t format; /* qn__format of the storage: plain strided, or a packed weight layout */
+    uint8_t layout; /* qn__layout_id of the storage: plain strided, or units of a packed weight */
     uint8_t flags;
     uint32_t params_size;
     uint32_t number; /* in the scope's recording order */

@@ -10,6 +10,7 @@
 #include "core/passes.h"
 #include "core/plan.h"
 #include "core/primitive.h"
+#include "quant/layout.h"
 
 typedef struct qn__device_ops {
     const char *kind; /* "cpu", "cuda" */
@@ -29,12 +30,13 @@ typedef struct qn__device_ops {
      * nodes: a step with a program is a fused chain. */
     const void *(*routine)(qn_device *device, const qn_array *node);
 
-    /* The storage format in which linear layers want a weight of this type. */
-    uint8_t (*weight_format)(qn_device *device, qn_dtype dtype);
+    /* How the device keeps a weight that is encoded so: the type that its values have in the graph,
+     * and the layout. False: it cannot. */
+    bool (*hold)(qn_device *device, const qn__encoding *e, qn_dtype *dtype, qn__layout_id *layout);
 
-    /* Fills rows first .. first + n - 1 of a weight in that format from row-major values of `dtype`
-     * (f32, bf16, f16; the plain format takes only its own type and, into f32, f16). */
-    qn_status (*pack_rows)(qn_device *device, qn_array *w, qn_dtype dtype, const void *values,
+    /* Fills rows first .. first + n - 1 of such a weight from encoded rows, one behind the other.
+     */
+    qn_status (*pack_rows)(qn_device *device, qn_array *w, const qn__encoding *e, const void *rows,
                            int64_t first, int64_t n, qn_error *err);
 
     /* Fills binding->device_part for one set of exact shapes; drop frees it. */

@@ -52,7 +52,7 @@ typedef struct qn__operand {
     int64_t stride[QN_MAX_NDIM]; /* elements */
     size_t offset;               /* bytes from the slot's pointer */
     uint32_t slot;
-    uint8_t dtype, ndim, format;
+    uint8_t dtype, ndim, layout;
 } qn__operand;
 
 /* One step with its sizes: what a kernel sees beside its pointers. */
@@ -179,7 +179,7 @@ static inline bool qn__covers(const qn_array *view)
 {
     const qn_array *base = view->base;
     return view->flags & base->flags & QN__CONTIGUOUS && !view->offset && !base->offset &&
-           !base->format && qn__elements(view) == qn__elements(base);
+           !base->layout && qn__elements(view) == qn__elements(base);
 }
 
 /* plan_make.c: decides. NULL with the scope's error set on failure. */

@@ -27,9 +27,9 @@ static void fill_operand(const qn__plan *plan, const size_t *offsets, const qn_a
     locate(plan, offsets, a->index, &o->slot, &start);
     o->dtype = a->dtype;
     o->ndim = a->ndim;
-    o->format = a->format;
+    o->layout = a->layout;
     o->offset = start;
-    if (a->format == 0)
+    if (a->layout == 0)
         o->offset += (size_t)a->offset * qn__dtype_size((qn_dtype)a->dtype);
     memcpy(o->shape, a->shape, sizeof o->shape);
     memcpy(o->stride, a->stride, sizeof o->stride);

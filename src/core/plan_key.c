@@ -127,7 +127,7 @@ static uint32_t describe_node(const qn_array *a, uint64_t *key)
     uint64_t overwrite = leaf && (a->flags & QN__MAY_OVERWRITE) != 0;
     uint64_t donated = leaf && (a->flags & QN__DONATED) != 0;
     uint64_t n_in = leaf ? 0 : view ? 1 : a->n_in;
-    key[0] = op | (uint64_t)a->dtype << 16 | (uint64_t)a->ndim << 20 | (uint64_t)a->format << 24 |
+    key[0] = op | (uint64_t)a->dtype << 16 | (uint64_t)a->ndim << 20 | (uint64_t)a->layout << 24 |
              n_in << 32 | (uint64_t)(a->flags & (QN__CONTIGUOUS | QN__TARGET)) << 40 |
              overwrite << 48 | donated << 49 | (uint64_t)(leaf && a->offset != 0) << 50 |
              (uint64_t)(view && qn__covers(a)) << 51;

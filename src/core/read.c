@@ -84,11 +84,11 @@ static qn_array *readable(qn_scope *s, qn_array *array)
     qn_array *a = qn__input(s, array, "read");
     if (!a || qn_eval(s, a) != QN_OK)
         return NULL;
-    if (!a->format && !(a->base->flags & QN__SPENT))
+    if (!a->layout && !(a->base->flags & QN__SPENT))
         return a;
     char text[128];
     qn__scope_fail(s, QN_INVALID, "read: %s%s", qn__describe(a, text),
-                   a->format ? " is in a packed format" : " was overwritten in place");
+                   a->layout ? " is in a packed format" : " was overwritten in place");
     return NULL;
 }
 

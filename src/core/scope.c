@@ -184,7 +184,7 @@ static qn_array *leaf_of(qn_scope *s, qn_array *origin)
         return qn__poison(s);
     memcpy(leaf->stride, origin->stride, sizeof leaf->stride);
     leaf->offset = origin->offset;
-    leaf->format = origin->format;
+    leaf->layout = origin->layout;
     leaf->flags = origin->flags & QN__CONTIGUOUS;
     leaf->origin = qn_retain(origin);
     leaf->buffer = qn__buffer_retain(origin->buffer);
@@ -344,7 +344,7 @@ qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, con
     memcpy(a->stride, stride, (size_t)ndim * sizeof *stride);
     a->offset = offset;
     a->base = in->base;
-    a->format = in->format;
+    a->layout = in->layout;
     if (qn__is_contiguous(ndim, shape, stride))
         a->flags |= QN__CONTIGUOUS;
     return a;

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "core/dtype.h"
 #include "cpu/cpu.h"
-#include "quant/format.h"
+#include "quant/layout.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ static qn_status cpu_read(qn_device *device, void *host, const qn__buffer *from,
 static bool accepts_floats(const qn_array *node)
 {
     for (int i = 0; i < node->n_in; i++)
-        if (node->in[i]->format)
+        if (node->in[i]->layout)
             return false;
     return node->dtype == QN_F32 || node->dtype == QN_F64;
 }
@@ -72,25 +72,27 @@ static const void *cpu_routine(qn_device *device, const qn_array *node)
     return op && (op->accepts ? op->accepts : accepts_floats)(node) ? op : NULL;
 }
 
-static uint8_t cpu_weight_format(qn_device *device, qn_dtype dtype)
+/* Every encoding in units; the values of plain 16-bit ones keep their type. */
+static bool cpu_hold(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
+                     qn__layout_id *layout)
 {
     (void)device;
-    return dtype == QN_BF16 ? QN__PANEL_BF16 : dtype == QN_F32 ? QN__PANEL_F32 : QN__PLAIN;
+    size_t id = (size_t)(e - qn__encodings);
+    *dtype = id == QN__BF16 ? QN_BF16 : id == QN__F16 ? QN_F16 : QN_F32;
+    *layout = QN__UNITS_OF(id);
+    return true;
 }
 
-static qn_status cpu_pack_rows(qn_device *device, qn_array *w, qn_dtype dtype, const void *values,
-                               int64_t first, int64_t n, qn_error *err)
+static qn_status cpu_pack_rows(qn_device *device, qn_array *w, const qn__encoding *e,
+                               const void *rows, int64_t first, int64_t n, qn_error *err)
 {
-    qn__cpu *cpu = device->state;
-    qn__cpu_type from = dtype == QN_BF16  ? QN__CPU_BF16
-                        : dtype == QN_F16 ? QN__CPU_F16
-                                          : QN__CPU_F32;
-    if (!w->format || (dtype != QN_F32 && dtype != QN_BF16 && dtype != QN_F16))
-        return qn__fail(err, QN_UNSUPPORTED, "cpu: no packing of %s into %s", qn_dtype_name(dtype),
-                        qn__format_name(w->format));
-    cpu->table.pack_rows(w->format == QN__PANEL_BF16 ? QN__CPU_BF16 : QN__CPU_F32, w->buffer->data,
-                         (size_t)w->shape[0], (size_t)w->shape[1], from, values,
-                         (size_t)w->shape[1], (size_t)first, (size_t)(first + n));
+    (void)device;
+    const qn__layout *l = qn__layout_of(w->layout);
+    if (!l || l->encoding != e)
+        return qn__fail(err, QN_UNSUPPORTED, "cpu: no packing of %s into %s", e->name,
+                        qn__layout_name(w->layout));
+    qn__layout_pack(l, w->buffer->data, w->shape[0], w->shape[1], rows,
+                    qn__encoding_row_bytes(e, w->shape[1]), first, n);
     return QN_OK;
 }
 
@@ -156,8 +158,8 @@ static bool overlap(const qn__operand *a, size_t a_bytes, const qn__operand *b, 
 
 static size_t dense_bytes(const qn__operand *o)
 {
-    if (o->format)
-        return qn__format_bytes(o->format, o->shape[0], o->shape[1]);
+    if (o->layout)
+        return qn__layout_bytes(o->layout, o->shape[0], o->shape[1]);
     return (size_t)qn__cpu_elements(o) * qn__dtype_size((qn_dtype)o->dtype);
 }
 
@@ -261,13 +263,13 @@ static const struct {
     const char *purpose;
     size_t entry;
 } purposes[] = {
-    {"linear", offsetof(qn__cpu_kernels, linear)},
+    {"linear", offsetof(qn__cpu_kernels, linear[QN__CPU_BF16])},
+    {"linear-int8", offsetof(qn__cpu_kernels, linear[QN__CPU_INT8])},
     {"attention", offsetof(qn__cpu_kernels, attend)},
     {"cache", offsetof(qn__cpu_kernels, cache_write)},
     {"norm", offsetof(qn__cpu_kernels, rms_norm)},
     {"rope", offsetof(qn__cpu_kernels, rope)},
     {"argmax", offsetof(qn__cpu_kernels, argmax)},
-    {"packing", offsetof(qn__cpu_kernels, pack_rows)},
 };
 enum { N_PURPOSES = sizeof purposes / sizeof *purposes };
 
@@ -304,7 +306,7 @@ static const qn__device_ops cpu_ops = {
     .write = cpu_write,
     .read = cpu_read,
     .routine = cpu_routine,
-    .weight_format = cpu_weight_format,
+    .hold = cpu_hold,
     .pack_rows = cpu_pack_rows,
     .bind = cpu_bind,
     .drop = cpu_drop,

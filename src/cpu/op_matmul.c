@@ -4,7 +4,7 @@
  */
 #include "core/dtype.h"
 #include "cpu/cpu.h"
-#include "quant/format.h"
+#include "quant/layout.h"
 
 /* ---- plain
  * ----------------------------------------------------------------------------------------------------
@@ -69,13 +69,15 @@ const qn__cpu_routine qn__cpu_matmul_routine = {QN__OP_MATMUL, .prepare = prepar
 
 static bool accepts_packed(const qn_array *node)
 {
-    uint8_t format = node->in[1]->format;
-    return node->dtype == QN_F32 && (format == QN__PANEL_BF16 || format == QN__PANEL_F32);
+    return node->dtype == QN_F32 && node->in[1]->layout;
 }
 
-static qn__cpu_type weight_type(const qn__operand *w)
+static qn__cpu_type products_of(const qn__call *call)
 {
-    return w->format == QN__PANEL_BF16 ? QN__CPU_BF16 : QN__CPU_F32;
+    const qn__linear_params *p = call->params;
+    return p->products == QN_PRODUCTS_INT8   ? QN__CPU_INT8
+           : p->products == QN_PRODUCTS_BF16 ? QN__CPU_BF16
+                                             : QN__CPU_F32;
 }
 
 enum {
@@ -119,6 +121,8 @@ static char *aligned64(void *p)
 /* Units are bands of a tile, then those of the next; neighbouring bands go in one call. */
 static void multiply_bands(const qn__cpu_job *job, const qn__cpu_part *part, qn__cpu_linear *a)
 {
+    void (*linear)(const qn__cpu_linear *, size_t, size_t) =
+        job->table->linear[products_of(job->call)];
     size_t panels = qn__cpu_panels(a->n);
     int64_t bands = bands_of((int64_t)a->m), next;
     for (int64_t unit = part->begin; unit < part->end; unit = next) {
@@ -128,7 +132,7 @@ static void multiply_bands(const qn__cpu_job *job, const qn__cpu_part *part, qn_
         a->m0 = (size_t)(unit % bands) * BAND_ROWS;
         a->m1 = a->m0 + (size_t)(next - unit) * BAND_ROWS;
         a->m1 = a->m1 < a->m ? a->m1 : a->m;
-        job->table->linear(a, tile, tile + TILE_PANELS < panels ? tile + TILE_PANELS : panels);
+        linear(a, tile, tile + TILE_PANELS < panels ? tile + TILE_PANELS : panels);
     }
 }
 
@@ -136,18 +140,20 @@ static void run_linear(const qn__cpu_job *job, const qn__cpu_part *part)
 {
     const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1];
     size_t m = (size_t)qn__cpu_rows(x), k = (size_t)w->shape[1], n = (size_t)w->shape[0];
-    qn__cpu_type type = weight_type(w);
+    qn__cpu_type products = products_of(job->call);
+    const qn__layout *layout = qn__layout_of(w->layout);
     const float *rows = (const float *)part->at[0];
     char *prepared = aligned64(job->n_phases == 1 ? part->scratch : part->shared);
     if (job->n_phases == 1) {
-        job->table->prepare(type, prepared, rows, k, m, k, 0, m);
+        job->table->prepare[products](layout, prepared, rows, k, m, k, 0, m);
     } else if (part->phase == 0) {
         size_t end = (size_t)part->end * QN__CPU_BLOCK_ROWS;
-        job->table->prepare(type, prepared, rows, k, m, k, (size_t)part->begin * QN__CPU_BLOCK_ROWS,
-                            end < m ? end : m);
+        job->table->prepare[products](layout, prepared, rows, k, m, k,
+                                      (size_t)part->begin * QN__CPU_BLOCK_ROWS, end < m ? end : m);
         return;
     }
-    qn__cpu_linear a = {.type = type,
+    qn__cpu_linear a = {.layout = layout,
+                        .unpack = job->table->unpack[w->layout],
                         .w = part->at[1],
                         .n = n,
                         .k = k,
@@ -157,7 +163,7 @@ static void run_linear(const qn__cpu_job *job, const qn__cpu_part *part)
                         .y = (float *)part->at[2],
                         .ldy = n};
     if (job->n_phases == 1)
-        job->table->linear(&a, (size_t)part->begin, (size_t)part->end);
+        job->table->linear[products](&a, (size_t)part->begin, (size_t)part->end);
     else
         multiply_bands(job, part, &a);
 }
@@ -169,27 +175,37 @@ static bool shares_linear(const qn__cpu_job *job, const qn__cpu_job *before)
                       *x0 = &before->call->operand[0], *w0 = &before->call->operand[1];
     return job->n_phases == 2 && before->n_phases == 2 && x->slot == x0->slot &&
            x->offset == x0->offset && qn__cpu_rows(x) == qn__cpu_rows(x0) &&
-           w->format == w0->format && w->shape[1] == w0->shape[1];
+           w->layout == w0->layout && w->shape[1] == w0->shape[1] &&
+           products_of(job->call) == products_of(before->call);
 }
 
 const qn__cpu_routine qn__cpu_linear_routine = {QN__OP_LINEAR, .accepts = accepts_packed,
                                                 .prepare = prepare_linear, .run = run_linear,
                                                 .shares = shares_linear};
 
-/* A unit is 32 columns of the result. */
+/* A unit is 32 columns of the result, or a unit of the weight where that is wider. */
+static int64_t back_columns(const qn__operand *w)
+{
+    int64_t columns = qn__layout_of(w->layout)->columns;
+    return columns < 32 ? 32 : columns;
+}
+
 static int64_t prepare_linear_back(qn__cpu_job *job)
 {
     const qn__operand *y = &job->call->operand[2], *w = &job->call->operand[1];
+    int64_t columns = back_columns(w);
     job->n_phases = 1;
-    job->units[0] = (w->shape[1] + 31) / 32;
+    job->units[0] = (w->shape[1] + columns - 1) / columns;
     return qn__cpu_elements(y) * w->shape[0];
 }
 
 static void run_linear_back(const qn__cpu_job *job, const qn__cpu_part *part)
 {
     const qn__operand *g = &job->call->operand[0], *w = &job->call->operand[1];
-    size_t n = (size_t)w->shape[0], k = (size_t)w->shape[1], end = (size_t)part->end * 32;
-    qn__cpu_linear_back a = {.type = weight_type(w),
+    size_t n = (size_t)w->shape[0], k = (size_t)w->shape[1], columns = (size_t)back_columns(w),
+           end = (size_t)part->end * columns;
+    qn__cpu_linear_back a = {.layout = qn__layout_of(w->layout),
+                             .unpack = job->table->unpack[w->layout],
                              .w = part->at[1],
                              .n = n,
                              .k = k,
@@ -198,7 +214,7 @@ static void run_linear_back(const qn__cpu_job *job, const qn__cpu_part *part)
                              .ldg = n,
                              .y = (float *)part->at[2],
                              .ldy = k};
-    job->table->linear_back(&a, (size_t)part->begin * 32, end < k ? end : k);
+    job->table->linear_back(&a, (size_t)part->begin * columns, end < k ? end : k);
 }
 
 const qn__cpu_routine qn__cpu_linear_back_routine = {QN__OP_LINEAR_BACK, .accepts = accepts_packed,

@@ -4,12 +4,12 @@
  */
 #include "core/dtype.h"
 #include "cpu/cpu.h"
-#include "quant/format.h"
+#include "quant/layout.h"
 
 static bool accepts_plain_move(const qn_array *node)
 {
     for (int i = 0; i < node->n_in; i++)
-        if (node->in[i]->format)
+        if (node->in[i]->layout)
             return false;
     return true;
 }
@@ -94,8 +94,8 @@ const qn__cpu_routine qn__cpu_concatenate_routine = {
 
 static bool accepts_take(const qn_array *node)
 {
-    uint8_t format = node->in[0]->format;
-    return format == QN__PLAIN || format == QN__PANEL_BF16 || format == QN__PANEL_F32;
+    (void)node;
+    return true;
 }
 
 static int64_t prepare_take(qn__cpu_job *job)
@@ -103,6 +103,15 @@ static int64_t prepare_take(qn__cpu_job *job)
     job->n_phases = 1;
     job->units[0] = qn__cpu_elements(&job->call->operand[1]);
     return qn__cpu_elements(&job->call->operand[2]);
+}
+
+/* One row of a packed weight, in the type that its values have. */
+static void take_packed(const qn__layout *l, const void *w, int64_t columns, int64_t row, void *out)
+{
+    if (l->step)
+        qn__layout_row_values(l, w, columns, row, out);
+    else
+        qn__layout_unpack_row(l, w, columns, row, out);
 }
 
 static void run_take(const qn__cpu_job *job, const qn__cpu_part *part)
@@ -124,10 +133,8 @@ static void run_take(const qn__cpu_job *job, const qn__cpu_part *part)
         char *out = part->at[2] + (size_t)(i * n) * size;
         if (id < 0 || id >= x->shape[0])
             memset(out, 0, (size_t)n * size);
-        else if (x->format)
-            job->table->unpack_raw(x->format == QN__PANEL_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
-                                   part->at[0], (size_t)x->shape[0], (size_t)x->shape[1],
-                                   (size_t)id, out);
+        else if (x->layout)
+            take_packed(qn__layout_of(x->layout), part->at[0], x->shape[1], id, out);
         else
             qn__cpu_copy(&row, part->at[0] + id * x->stride[0] * (int64_t)size, &to, out, 0, n);
     }

@@ -13,7 +13,7 @@
 static bool accepts_reduce(const qn_array *node)
 {
     const qn__reduce_params *p = node->params;
-    return node->in[0]->format == 0 &&
+    return node->in[0]->layout == 0 &&
            (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
 }
 

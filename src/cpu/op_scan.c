@@ -8,7 +8,7 @@
 
 static bool accepts_plain_scan(const qn_array *node)
 {
-    return !node->in[0]->format;
+    return !node->in[0]->layout;
 }
 
 /* ---- cumulate

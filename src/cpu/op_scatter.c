@@ -8,7 +8,7 @@
 
 static bool accepts_plain_scatter(const qn_array *node)
 {
-    return !node->in[0]->format && !node->in[2]->format;
+    return !node->in[0]->layout && !node->in[2]->layout;
 }
 
 static int64_t prepare_scatter(qn__cpu_job *job)

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "core/dtype.h"
 #include "cuda/cuda.h"
-#include "quant/format.h"
+#include "quant/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,22 +121,28 @@ static qn_status cuda_read(qn_device *device, void *host, const qn__buffer *from
     return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "reading from the device");
 }
 
-/* Rows of a plain weight: its own type as it is; f16 into f32, which is exact. */
-static qn_status cuda_pack_rows(qn_device *device, qn_array *w, qn_dtype dtype, const void *values,
-                                int64_t first, int64_t n, qn_error *err)
+/* Weights are plain: f32 and bf16 as they are, f16 as f32, which is exact. */
+static bool cuda_hold(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
+                      qn__layout_id *layout)
+{
+    (void)device;
+    size_t id = (size_t)(e - qn__encodings);
+    *dtype = id == QN__BF16 ? QN_BF16 : QN_F32;
+    *layout = QN__PLAIN;
+    return id == QN__F32 || id == QN__F16 || id == QN__BF16;
+}
+
+static qn_status cuda_pack_rows(qn_device *device, qn_array *w, const qn__encoding *e,
+                                const void *rows, int64_t first, int64_t n, qn_error *err)
 {
     size_t count = (size_t)(n * w->shape[1]), size = qn__dtype_size((qn_dtype)w->dtype);
     char *to = (char *)w->buffer->data + (size_t)(first * w->shape[1]) * size;
-    if (dtype == w->dtype)
-        return cuda_write(device, to, values, count * size, err);
-    if (dtype != QN_F16 || w->dtype != QN_F32)
-        return qn__fail(err, QN_UNSUPPORTED, "%s: no packing of %s into %s", device->name,
-                        qn_dtype_name(dtype), qn_dtype_name((qn_dtype)w->dtype));
+    if (e->block_bytes == size)
+        return cuda_write(device, to, rows, count * size, err);
     float *wide = malloc(count * sizeof *wide + 1);
     if (!wide)
         return qn__fail_memory(err, "a weight");
-    for (size_t i = 0; i < count; i++)
-        wide[i] = qn__f16_to_f32(((const uint16_t *)values)[i]);
+    e->decode(e, rows, count, wide);
     qn_status status = cuda_write(device, to, wide, count * size, err);
     free(wide);
     return status;
@@ -151,15 +157,9 @@ static const void *cuda_routine(qn_device *device, const qn_array *node)
     if (!op || (!op->accepts && node->dtype != QN_F32 && node->dtype != QN_F64))
         return NULL;
     for (int i = 0; i < node->n_in; i++)
-        if (node->in[i]->format != QN__PLAIN)
+        if (node->in[i]->layout != QN__PLAIN)
             return NULL;
     return !op->accepts || op->accepts(node) ? op : NULL;
-}
-
-static uint8_t cuda_weight_format(qn_device *device, qn_dtype dtype)
-{
-    (void)device, (void)dtype;
-    return QN__PLAIN;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -227,7 +227,7 @@ static const qn__device_ops cuda_device_ops = {
     .write = cuda_write,
     .read = cuda_read,
     .routine = cuda_routine,
-    .weight_format = cuda_weight_format,
+    .hold = cuda_hold,
     .pack_rows = cuda_pack_rows,
     .bind = qn__cuda_bind,
     .drop = qn__cuda_drop,

@@ -27,13 +27,16 @@ static bool launch_matmul(qn__cuda_binder *b, const qn__call *call)
 
 const qn__cuda_routine qn__cuda_matmul = {QN__OP_MATMUL, NULL, launch_matmul};
 
-/* x is f32 with weights of up to 32 bits, or all is f64. */
+/* x is f32 with weights in f32 or bf16, or all is f64. */
 static bool takes_linear(const qn_array *node)
 {
     qn_dtype w = (qn_dtype)node->in[1]->dtype;
-    return node->dtype == QN_F64
-               ? w == QN_F64
-               : node->dtype == QN_F32 && (w == QN_F32 || w == QN_BF16 || w == QN_F16);
+    const qn__linear_params *p = node->params;
+    if (node->dtype == QN_F64)
+        return w == QN_F64;
+    return node->dtype == QN_F32 &&
+           (w == QN_BF16 ? p->products == QN_PRODUCTS_BF16
+                         : (w == QN_F32 || w == QN_F16) && p->products == QN_PRODUCTS_F32);
 }
 
 static qn__cuda_linear_args linear_args(const qn__call *call)

@@ -8,7 +8,7 @@
 static bool takes_plain(const qn_array *node)
 {
     for (int i = 0; i < node->n_in; i++)
-        if (node->in[i]->format)
+        if (node->in[i]->layout)
             return false;
     return true;
 }

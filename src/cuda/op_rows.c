@@ -17,7 +17,7 @@ static int64_t rows_of(const qn__operand *o)
 static bool takes_reduce(const qn_array *node)
 {
     const qn__reduce_params *p = node->params;
-    return !node->in[0]->format &&
+    return !node->in[0]->layout &&
            (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
 }
 

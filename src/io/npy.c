@@ -185,7 +185,7 @@ static qn_status set_fortran(qn_tensors *t, qn_tensor_info *info, qn_error *err)
 {
     if (info->ndim < 2 || info->bytes == 0)
         return QN_OK;
-    qn__layout *layout = qn__arena_zalloc(&t->names, sizeof *layout);
+    qn__element_order *layout = qn__arena_zalloc(&t->names, sizeof *layout);
     if (!layout)
         return qn__fail_memory(err, "a tensor's layout");
     int64_t stride = 1;

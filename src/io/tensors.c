@@ -339,7 +339,7 @@ static qn_status read_stored(const qn_tensors *t, const qn_tensor_info *tensor, 
 /* Puts the elements of `from`, as the layout has them, into row-major order. */
 static void gather(const qn_tensor_info *tensor, const char *from, char *to)
 {
-    const qn__layout *layout = tensor->layout;
+    const qn__element_order *layout = tensor->layout;
     size_t size = (size_t)qn__safetensors_dtype_size(tensor->dtype);
     int64_t index[QN_MAX_NDIM] = {0}, at = 0;
     for (uint64_t i = 0; i < tensor->bytes; i += size) {
@@ -357,7 +357,7 @@ static void gather(const qn_tensor_info *tensor, const char *from, char *to)
 /* Makes `tensor` the one that is kept in row-major order. Under the lock. */
 static qn_status gather_tensor(qn_tensors *t, const qn_tensor_info *tensor, qn_error *err)
 {
-    size_t span = (size_t)((const qn__layout *)tensor->layout)->span;
+    size_t span = (size_t)((const qn__element_order *)tensor->layout)->span;
     free(t->gathered_data);
     t->gathered = NULL;
     t->gathered_data = malloc((size_t)tensor->bytes + 1);

@@ -38,10 +38,10 @@ typedef struct qn__file_kind {
 } qn__file_kind;
 
 /* A tensor whose elements are not in row-major order: stored element at index i is i . stride. */
-typedef struct qn__layout {
+typedef struct qn__element_order {
     int64_t stride[QN_MAX_NDIM]; /* in elements, none negative */
     uint64_t span;               /* bytes from the first to the end of the last element */
-} qn__layout;
+} qn__element_order;
 
 struct qn_tensors {
     qn__arena names;

@@ -44,7 +44,7 @@ static qn_status set_layout(torch_file *f, qn_tensor_info *info, const qn__pickl
     }
     if (plain || info->bytes == 0)
         return QN_OK;
-    qn__layout *layout = qn__arena_zalloc(&f->t->names, sizeof *layout);
+    qn__element_order *layout = qn__arena_zalloc(&f->t->names, sizeof *layout);
     if (!layout)
         return qn__fail_memory(err, "a tensor's layout");
     memcpy(layout->stride, p->stride, sizeof p->stride);

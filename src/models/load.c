@@ -214,16 +214,17 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn_tensor_
 /* A matrix, a piece of whole rows at a time. */
 static qn_status load_matrix(loader *l, const qn__parameter *p, const qn_tensor_info *t)
 {
-    size_t row = (size_t)t->shape[1] * qn__dtype_size(t->dtype);
+    const qn__encoding *e = qn__encoding_of_dtype(t->dtype);
+    size_t row = qn__encoding_row_bytes(e, t->shape[1]);
     int64_t rows_a_piece = (int64_t)(l->piece_size / row);
     qn_scope *s = qn_scope_begin(l->device);
-    qn_array *w = qn__packed_new(s, qn__packed_type(t->dtype), t->shape[0], t->shape[1]);
+    qn_array *w = qn__packed_new(s, e, t->shape[0], t->shape[1]);
     *p->slot = w;
     for (int64_t r = 0; w && r < t->shape[0]; r += rows_a_piece) {
         int64_t n = t->shape[0] - r < rows_a_piece ? t->shape[0] - r : rows_a_piece;
         if (qn_tensors_read_bytes(l->file, t, (uint64_t)r * row, (size_t)n * row, l->piece,
                                   l->err) != QN_OK ||
-            qn__packed_write(s, w, t->dtype, l->piece, r, n) != QN_OK ||
+            qn__packed_write(s, w, e, l->piece, r, n) != QN_OK ||
             report(l, (uint64_t)n * row) != QN_OK)
             break;
     }
@@ -270,9 +271,11 @@ static void count_parameter(const loader *l, const qn__parameter *p, const qn_te
     uint64_t n = t->bytes / qn__dtype_size(t->dtype);
     sizes->parameters += n;
     sizes->file_bytes += t->bytes;
-    sizes->device_bytes += p->ndim == 2 ? qn__packed_bytes(l->device, qn__packed_type(t->dtype),
-                                                           t->shape[0], t->shape[1])
-                                        : n * sizeof(float);
+    size_t packed = n * sizeof(float);
+    if (p->ndim == 2)
+        qn__packed_bytes(l->device, qn__encoding_of_dtype(t->dtype), t->shape[0], t->shape[1],
+                         &packed);
+    sizes->device_bytes += packed;
 }
 
 /* Checks that each parameter is there as the family needs it, and adds up what they take. */

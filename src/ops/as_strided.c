@@ -37,7 +37,7 @@ qn_array *qn_as_strided(qn_scope *s, qn_array *x, int ndim, const int64_t *shape
     x = qn__input(s, x, "as_strided");
     if (!x)
         return qn__poison(s);
-    if (ndim < 0 || ndim > QN_MAX_NDIM || x->format || !is_shape(ndim, shape))
+    if (ndim < 0 || ndim > QN_MAX_NDIM || x->layout || !is_shape(ndim, shape))
         return qn__op_fail(s, "as_strided", x, NULL, "not a shape, or packed");
     if (!inside(ndim, shape, stride, offset, qn__elements(x)))
         return qn__op_fail(s, "as_strided", x, NULL, "the strides lead outside of the array");

@@ -90,7 +90,7 @@ qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in, q
         memcpy(out.shape, shape, sizeof shape);
     }
     for (int i = 0; i < n_in; i++)
-        if (in[i]->format)
+        if (in[i]->layout)
             return qn__op_fail(s, qn__ops[op]->name, in[i], NULL,
                                "packed weights: only linear and take read them");
     return qn__record(s, op, dtype, out.ndim, out.shape, n_in, in, NULL);

@@ -29,7 +29,7 @@ qn_array *qn_concatenate(qn_scope *s, qn_array *const *arrays, int n, int axis)
     memcpy(shape, in[0]->shape, sizeof shape);
     shape[axis] = 0;
     for (int i = 0; i < n; i++) {
-        bool fits = in[i]->ndim == in[0]->ndim && !in[i]->format;
+        bool fits = in[i]->ndim == in[0]->ndim && !in[i]->layout;
         for (int d = 0; fits && d < in[0]->ndim; d++)
             fits = d == axis || in[i]->shape[d] == in[0]->shape[d];
         if (!fits)

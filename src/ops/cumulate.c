@@ -20,7 +20,7 @@ static qn_array *cumulate(qn_scope *s, qn__cumulation what, qn_array *x, int axi
     axis = x ? qn__axis(s, names[what], x, axis) : -1;
     if (axis < 0)
         return qn__poison(s);
-    if (x->format)
+    if (x->layout)
         return qn__op_fail(s, names[what], x, NULL, "packed");
     qn_dtype type = running_type(what, (qn_dtype)x->dtype);
     x = qn_cast(s, x, type);

@@ -65,7 +65,7 @@ qn_array *qn_custom(qn_scope *s, const qn_primitive *p, qn_array *const *in, int
         inputs[i] = qn__input(s, in[i], def->name);
         if (!inputs[i])
             return qn__poison(s);
-        if (inputs[i]->format)
+        if (inputs[i]->layout)
             return qn__op_fail(s, def->name, inputs[i], NULL, "packed weights are not read");
     }
     qn__custom_params all = {.primitive = p};

@@ -3,33 +3,48 @@
  * Linear layers: y = x w^T. The weight may lie in a packed layout that streams; its two
  * orientations are two operations, since a gradient needs the other one on the same bytes.
  *
- * With a 16-bit weight the operands of the products are 16-bit: x is rounded to the weight's type,
- * and the products are summed in f32. That is the operation's meaning, packed or not; matmul
- * promotes.
+ * What the products are is a parameter, since it changes values: packed or not, on every device,
+ * the same products give the same meaning. matmul promotes instead.
  */
 #include "core/device.h"
+#include "core/dtype.h"
 #include "ops/ops.h"
-#include "quant/format.h"
-
-static bool is_half(const qn_array *w)
-{
-    return w->dtype == QN_BF16 || w->dtype == QN_F16;
-}
+#include "quant/layout.h"
 
 /* x as the products see it. */
-static qn_array *rounded_to(qn_scope *s, qn_array *x, const qn_array *w)
+static qn_array *rounded_for(qn_scope *s, const qn_array *node)
 {
-    return is_half(w) ? qn__round_to(s, x, (qn_dtype)w->dtype) : x;
+    const qn__linear_params *p = node->params;
+    return p->products == QN_PRODUCTS_BF16 ? qn__round_to(s, node->in[0], QN_BF16) : node->in[0];
+}
+
+static qn_products auto_products(const qn_array *w)
+{
+    const qn__layout *l = qn__layout_of(w->layout);
+    if (l && l->step)
+        return QN_PRODUCTS_INT8;
+    return w->dtype == QN_BF16 ? QN_PRODUCTS_BF16 : QN_PRODUCTS_F32;
+}
+
+/* Whether w has such products. */
+static bool has_products(const qn_array *w, qn_products products)
+{
+    const qn__layout *l = qn__layout_of(w->layout);
+    if (products == QN_PRODUCTS_INT8)
+        return l && l->step;
+    return products == QN_PRODUCTS_F32 || (products == QN_PRODUCTS_BF16 && w->dtype == QN_BF16);
 }
 
 /* Records LINEAR (columns == N) or LINEAR_BACK (columns == K). x is contiguous f32 or f64. */
-static qn_array *record(qn_scope *s, qn__op_id op, qn_array *x, qn_array *w, int64_t columns)
+static qn_array *record(qn_scope *s, qn__op_id op, qn_array *x, qn_array *w, int64_t columns,
+                        qn_products products)
 {
     int64_t shape[QN_MAX_NDIM];
+    qn__linear_params params = {.products = products};
     memcpy(shape, x->shape, sizeof shape);
     shape[x->ndim - 1] = columns;
     qn_array *in[] = {x, w};
-    return qn__record(s, op, (qn_dtype)x->dtype, x->ndim, shape, 2, in, NULL);
+    return qn__record(s, op, (qn_dtype)x->dtype, x->ndim, shape, 2, in, &params);
 }
 
 static bool takes(const qn_array *x, const qn_array *w, int w_axis)
@@ -38,7 +53,8 @@ static bool takes(const qn_array *x, const qn_array *w, int w_axis)
            qn__is_float((qn_dtype)w->dtype);
 }
 
-qn_array *qn_linear(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias)
+qn_array *qn_linear_with(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias,
+                         qn_products products)
 {
     x = qn__input(s, x, "linear");
     w = x ? qn__input(s, w, "linear") : NULL;
@@ -47,34 +63,53 @@ qn_array *qn_linear(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias)
     if (!takes(x, w, 1))
         return qn__op_fail(s, "linear", x, w, "x must be [..., K] and w [N, K]");
     qn_dtype type = x->dtype == QN_F64 || w->dtype == QN_F64 ? QN_F64 : QN_F32;
+    if (products == QN_PRODUCTS_AUTO)
+        products = auto_products(w);
+    if (!has_products(w, products))
+        return qn__op_fail(s, "linear", x, w,
+                           products == QN_PRODUCTS_INT8
+                               ? "products of bytes need a packed, quantised weight"
+                               : "products in bf16 need a weight in bf16");
     x = qn_contiguous(s, qn_cast(s, x, type));
     if (qn__is_poison(s, x))
         return qn__poison(s);
-    qn_array *y = record(s, QN__OP_LINEAR, x, w, w->shape[0]);
+    qn_array *y = record(s, QN__OP_LINEAR, x, w, w->shape[0], products);
     return bias ? qn_add(s, y, qn_cast(s, bias, type)) : y;
 }
 
-static qn_array *linear_back(qn_scope *s, qn_array *g, qn_array *w)
+qn_array *qn_linear(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias)
+{
+    return qn_linear_with(s, x, w, bias, QN_PRODUCTS_AUTO);
+}
+
+static qn_products products_of(const qn_array *node)
+{
+    const qn__linear_params *p = node->params;
+    return (qn_products)p->products;
+}
+
+/* The gradient multiplies in f32; it remembers the products for what it differentiates to. */
+static qn_array *linear_back(qn_scope *s, qn_array *g, qn_array *w, qn_products products)
 {
     g = qn_contiguous(s, g);
-    return qn__is_poison(s, g) ? g : record(s, QN__OP_LINEAR_BACK, g, w, w->shape[1]);
+    return qn__is_poison(s, g) ? g : record(s, QN__OP_LINEAR_BACK, g, w, w->shape[1], products);
 }
 
 static qn_array *decompose_linear(qn_scope *s, const qn_array *node)
 {
     qn_array *x = node->in[0], *w = node->in[1];
-    if (w->format)
-        return qn__op_fail(s, "linear", x, w, "the device has no kernel for this packed format");
+    if (w->layout)
+        return qn__op_fail(s, "linear", x, w, "the device has no kernel for this packed layout");
     qn_array *wide = qn_cast(s, w, (qn_dtype)node->dtype);
-    return qn_matmul(s, rounded_to(s, x, w), qn_swap_axes(s, wide, 0, 1));
+    return qn_matmul(s, rounded_for(s, node), qn_swap_axes(s, wide, 0, 1));
 }
 
 static qn_array *decompose_linear_back(qn_scope *s, const qn_array *node)
 {
     qn_array *w = node->in[1];
-    if (w->format)
+    if (w->layout)
         return qn__op_fail(s, "linear", node->in[0], w,
-                           "the device has no gradient kernel for this packed format");
+                           "the device has no gradient kernel for this packed layout");
     return qn_matmul(s, node->in[0], qn_cast(s, w, (qn_dtype)node->dtype));
 }
 
@@ -88,6 +123,8 @@ static qn_array *flat_rows(qn_scope *s, qn_array *x)
 /* The weight's gradient g^T x [N, K], in the weight's type. */
 static qn_array *weight_gradient(qn_scope *s, const qn_array *w, qn_array *g, qn_array *x)
 {
+    if (w->layout)
+        return qn__op_fail(s, "linear", x, w, "a packed weight has no gradient of its own");
     g = flat_rows(s, g);
     x = flat_rows(s, x);
     if (s->error.code != QN_OK)
@@ -98,17 +135,17 @@ static qn_array *weight_gradient(qn_scope *s, const qn_array *w, qn_array *g, qn
 static void vjp_linear(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
                        qn_array **grads)
 {
-    qn_array *x = node->in[0], *w = node->in[1];
+    qn_array *w = node->in[1];
     if (want[0])
-        grads[0] = linear_back(s, ct, w);
+        grads[0] = linear_back(s, ct, w, products_of(node));
     if (want[1])
-        grads[1] = weight_gradient(s, w, ct, rounded_to(s, x, w));
+        grads[1] = weight_gradient(s, w, ct, rounded_for(s, node));
 }
 
 static qn_array *jvp_linear(qn_scope *s, const qn_array *node, qn_array *const *t)
 {
-    qn_array *a = t[0] ? qn_linear(s, t[0], node->in[1], NULL) : NULL;
-    qn_array *b = t[1] ? qn_linear(s, node->in[0], t[1], NULL) : NULL;
+    qn_array *a = t[0] ? qn_linear_with(s, t[0], node->in[1], NULL, products_of(node)) : NULL;
+    qn_array *b = t[1] ? qn_linear_with(s, node->in[0], t[1], NULL, products_of(node)) : NULL;
     return a && b ? qn_add(s, a, b) : a ? a : b;
 }
 
@@ -117,24 +154,26 @@ static void vjp_linear_back(qn_scope *s, const qn_array *node, qn_array *ct, con
 {
     qn_array *g = node->in[0], *w = node->in[1];
     if (want[0])
-        grads[0] = qn_linear(s, ct, w, NULL);
+        grads[0] = qn_linear_with(s, ct, w, NULL, products_of(node));
     if (want[1])
         grads[1] = weight_gradient(s, w, g, ct);
 }
 
 static qn_array *jvp_linear_back(qn_scope *s, const qn_array *node, qn_array *const *t)
 {
-    qn_array *a = t[0] ? linear_back(s, t[0], node->in[1]) : NULL;
-    qn_array *b = t[1] ? linear_back(s, node->in[0], t[1]) : NULL;
+    qn_array *a = t[0] ? linear_back(s, t[0], node->in[1], products_of(node)) : NULL;
+    qn_array *b = t[1] ? linear_back(s, node->in[0], t[1], products_of(node)) : NULL;
     return a && b ? qn_add(s, a, b) : a ? a : b;
 }
 
 const qn__op_def qn__linear_op = {.name = "linear",
+                                  .params_size = sizeof(qn__linear_params),
                                   .class = QN__KERNEL,
                                   .decompose = decompose_linear,
                                   .vjp = vjp_linear,
                                   .jvp = jvp_linear};
 const qn__op_def qn__linear_back_op = {.name = "linear_back",
+                                       .params_size = sizeof(qn__linear_params),
                                        .class = QN__KERNEL,
                                        .decompose = decompose_linear_back,
                                        .vjp = vjp_linear_back,

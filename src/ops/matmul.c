@@ -38,7 +38,7 @@ qn_array *qn_matmul(qn_scope *s, qn_array *a, qn_array *b)
         return qn_squeeze(s, qn_matmul(s, a, qn_expand_dims(s, b, 1)), -1);
     int64_t shape[QN_MAX_NDIM];
     int n_batch = batch_shape(a, b, shape);
-    if (n_batch < 0 || a->shape[a->ndim - 1] != b->shape[b->ndim - 2] || a->format || b->format)
+    if (n_batch < 0 || a->shape[a->ndim - 1] != b->shape[b->ndim - 2] || a->layout || b->layout)
         return qn__op_fail(s, "matmul", a, b,
                            "the inner sizes differ, the batches do not broadcast, or packed");
     qn_dtype type = qn__dtype_promote((qn_dtype)a->dtype, (qn_dtype)b->dtype);

@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "core/scope.h"
 #include "ops/params.h"
+#include "quant/encoding.h"
 #include "quern/ops.h"
 
 /* A failure of an operation on one or two arrays, with their shapes: "add: [2, 3] f32 and [4] f32:
@@ -45,18 +46,19 @@ qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in, q
  * the identity. */
 qn_array *qn__round_to(qn_scope *s, qn_array *x, qn_dtype dtype);
 
-/* The type a weight of a file's type is kept in: bf16 as it is, f16 and f32 as f32. */
-qn_dtype qn__packed_type(qn_dtype dtype);
+/* The encoding of plain elements of a type; NULL: weights are not of that type. */
+const qn__encoding *qn__encoding_of_dtype(qn_dtype dtype);
 
-/* The bytes that a weight [rows, columns] of such a type takes on the device. */
-size_t qn__packed_bytes(const qn_device *device, qn_dtype dtype, int64_t rows, int64_t columns);
+/* The bytes that a weight [rows, columns] takes on the device; false: it does not hold such. */
+bool qn__packed_bytes(const qn_device *device, const qn__encoding *e, int64_t rows, int64_t columns,
+                      size_t *bytes);
 
 /* A retained, unfilled weight [rows, columns] in the device's layout; NULL with the scope's error.
  */
-qn_array *qn__packed_new(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t columns);
+qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64_t columns);
 
-/* Fills rows first .. first + n - 1 from row-major values (f32, bf16 or f16). */
-qn_status qn__packed_write(qn_scope *s, qn_array *w, qn_dtype dtype, const void *values,
+/* Fills rows first .. first + n - 1 from encoded rows, one behind the other. */
+qn_status qn__packed_write(qn_scope *s, qn_array *w, const qn__encoding *e, const void *rows,
                            int64_t first, int64_t n);
 
 /* ---- attention over a cache (no gradients): used by nn/cache.c ---- */

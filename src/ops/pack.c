@@ -1,26 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packing weights: from row-major values into the layout that the device's linear layers stream.
+ * Packing weights: from encoded rows into the layout that the device's linear layers stream.
  */
 #include "core/device.h"
 #include "ops/ops.h"
-#include "quant/format.h"
+#include "quant/layout.h"
 
 #include <stdlib.h>
 
-size_t qn__packed_bytes(const qn_device *device, qn_dtype dtype, int64_t rows, int64_t columns)
+bool qn__packed_bytes(const qn_device *device, const qn__encoding *e, int64_t rows, int64_t columns,
+                      size_t *bytes)
 {
-    uint8_t format = device->ops->weight_format((qn_device *)device, dtype);
-    return format ? qn__format_bytes(format, rows, columns)
-                  : (size_t)(rows * columns) * qn__dtype_size(dtype);
+    qn_dtype dtype;
+    qn__layout_id layout;
+    if (!device->ops->hold((qn_device *)device, e, &dtype, &layout))
+        return false;
+    *bytes = layout ? qn__layout_bytes(layout, rows, columns)
+                    : (size_t)(rows * columns) * qn__dtype_size(dtype);
+    return true;
 }
 
-qn_array *qn__packed_new(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t columns)
+qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64_t columns)
 {
+    qn_dtype dtype;
+    qn__layout_id layout;
+    size_t bytes = 0;
     if (!s || s->error.code != QN_OK)
         return NULL;
-    uint8_t format = s->device->ops->weight_format(s->device, dtype);
-    size_t bytes = qn__packed_bytes(s->device, dtype, rows, columns);
+    if (!s->device->ops->hold(s->device, e, &dtype, &layout)) {
+        qn__scope_fail(s, QN_UNSUPPORTED,
+                       "%s holds no weights in %s; it holds them in f32, f16 and bf16, the CPU in "
+                       "every format",
+                       s->device->name, e->name);
+        return NULL;
+    }
+    if (columns % e->block_elements) {
+        qn__scope_fail(s, QN_INVALID, "rows of %lld values are no whole blocks of %s, which has %d",
+                       (long long)columns, e->name, e->block_elements);
+        return NULL;
+    }
+    qn__packed_bytes(s->device, e, rows, columns, &bytes);
     qn_array *w = calloc(1, sizeof *w);
     qn__buffer *buffer = w ? qn__buffer_new(s->device, bytes ? bytes : 1, &s->error) : NULL;
     if (!buffer) {
@@ -32,7 +51,7 @@ qn_array *qn__packed_new(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t colu
     w->ndim = 2;
     w->shape[0] = rows;
     w->shape[1] = columns;
-    w->format = format;
+    w->layout = layout;
     w->flags = QN__CONTIGUOUS;
     w->base = w;
     w->buffer = buffer;
@@ -41,15 +60,18 @@ qn_array *qn__packed_new(qn_scope *s, qn_dtype dtype, int64_t rows, int64_t colu
     return w;
 }
 
-qn_status qn__packed_write(qn_scope *s, qn_array *w, qn_dtype dtype, const void *values,
+qn_status qn__packed_write(qn_scope *s, qn_array *w, const qn__encoding *e, const void *rows,
                            int64_t first, int64_t n)
 {
-    return s->device->ops->pack_rows(s->device, w, dtype, values, first, n, &s->error);
+    return s->device->ops->pack_rows(s->device, w, e, rows, first, n, &s->error);
 }
 
-qn_dtype qn__packed_type(qn_dtype dtype)
+const qn__encoding *qn__encoding_of_dtype(qn_dtype dtype)
 {
-    return dtype == QN_BF16 ? QN_BF16 : QN_F32;
+    return dtype == QN_F32    ? &qn__encodings[QN__F32]
+           : dtype == QN_F16  ? &qn__encodings[QN__F16]
+           : dtype == QN_BF16 ? &qn__encodings[QN__BF16]
+                              : NULL;
 }
 
 qn_array *qn_pack(qn_scope *s, qn_array *weight)
@@ -57,7 +79,8 @@ qn_array *qn_pack(qn_scope *s, qn_array *weight)
     qn_array *a = qn__input(s, weight, "pack");
     if (!a)
         return NULL;
-    if (a->ndim != 2 || (a->dtype != QN_F32 && a->dtype != QN_BF16 && a->dtype != QN_F16)) {
+    const qn__encoding *e = qn__encoding_of_dtype((qn_dtype)a->dtype);
+    if (a->ndim != 2 || !e || a->layout) {
         qn__op_fail(s, "pack", a, NULL, "a weight is [N, K] in f32, bf16 or f16");
         return NULL;
     }
@@ -67,8 +90,8 @@ qn_array *qn_pack(qn_scope *s, qn_array *weight)
     if (!values)
         qn__scope_fail(s, QN_MEMORY, "out of memory while packing a weight");
     else if (qn_read(s, a, values, bytes) == QN_OK)
-        w = qn__packed_new(s, qn__packed_type((qn_dtype)a->dtype), a->shape[0], a->shape[1]);
-    if (w && qn__packed_write(s, w, (qn_dtype)a->dtype, values, 0, a->shape[0]) != QN_OK) {
+        w = qn__packed_new(s, e, a->shape[0], a->shape[1]);
+    if (w && qn__packed_write(s, w, e, values, 0, a->shape[0]) != QN_OK) {
         qn_release(w);
         w = NULL;
     }

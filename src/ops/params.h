@@ -88,6 +88,10 @@ typedef struct qn__threefry_params {
     int32_t word; /* qn__threefry_word */
 } qn__threefry_params;
 
+typedef struct qn__linear_params {
+    int32_t products; /* qn_products, never AUTO */
+} qn__linear_params;
+
 typedef struct qn__norm_params {
     float eps;
     int32_t has_weight, has_bias;

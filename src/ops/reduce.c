@@ -40,7 +40,7 @@ static qn_array *reduce(qn_scope *s, qn__reduction reduction, qn_array *x, int a
     if (axis != QN_ALL_AXES && (axis = qn__axis(s, name, x, axis)) < 0)
         return qn__poison(s);
     int64_t reduced = axis == QN_ALL_AXES ? qn__elements(x) : x->shape[axis];
-    if ((reduced == 0 && reduction != QN__SUM) || x->format)
+    if ((reduced == 0 && reduction != QN__SUM) || x->layout)
         return qn__op_fail(s, name, x, NULL, "nothing to reduce, or packed");
     int64_t kept[QN_MAX_NDIM];
     for (int i = 0; i < x->ndim; i++)

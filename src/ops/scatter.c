@@ -25,7 +25,7 @@ static qn_array *scatter_rows(qn_scope *s, qn_array *x, qn_array *ids, qn_array 
 {
     if (mode == QN_SCATTER_ADD)
         return qn_scatter_add(s, x, ids, update);
-    bool fits = !qn__is_float((qn_dtype)ids->dtype) && x->ndim >= 1 && !x->format &&
+    bool fits = !qn__is_float((qn_dtype)ids->dtype) && x->ndim >= 1 && !x->layout &&
                 update->ndim == ids->ndim + x->ndim - 1 && mode <= QN_SCATTER_MIN;
     for (int i = 0; fits && i < update->ndim; i++)
         fits = update->shape[i] == (i < ids->ndim ? ids->shape[i] : x->shape[i - ids->ndim + 1]);
@@ -175,7 +175,7 @@ static int along_axis(qn_scope *s, const char *name, qn_array *x, qn_array *ids,
     axis = qn__axis(s, name, x, axis);
     if (axis < 0)
         return -1;
-    bool fits = !qn__is_float((qn_dtype)ids->dtype) && ids->ndim == x->ndim && !x->format &&
+    bool fits = !qn__is_float((qn_dtype)ids->dtype) && ids->ndim == x->ndim && !x->layout &&
                 qn__elements(x) <= INT32_MAX;
     for (int i = 0; fits && i < x->ndim; i++)
         fits = i == axis || ids->shape[i] == x->shape[i] || ids->shape[i] == 1;
@@ -252,7 +252,7 @@ static qn_array *rows_by_index(qn_scope *s, const char *name, qn_array *x, qn_ar
     int k = at->ndim ? (int)at->shape[at->ndim - 1] : 0;
     int64_t rows = 1, shape[QN_MAX_NDIM];
     bool fits =
-        !qn__is_float((qn_dtype)at->dtype) && at->ndim >= 1 && k >= 1 && k <= x->ndim && !x->format;
+        !qn__is_float((qn_dtype)at->dtype) && at->ndim >= 1 && k >= 1 && k <= x->ndim && !x->layout;
     for (int i = 0; fits && i < k; i++)
         fits = !__builtin_mul_overflow(rows, x->shape[i], &rows) && rows <= INT32_MAX;
     if (!fits) {

@@ -58,7 +58,7 @@ qn_array *qn_pad(qn_scope *s, qn_array *x, const int64_t *before, const int64_t 
     if (!x)
         return qn__poison(s);
     int64_t shape[QN_MAX_NDIM] = {0};
-    bool fits = !x->format;
+    bool fits = !x->layout;
     for (int i = 0; fits && i < x->ndim; i++)
         fits = before[i] >= 0 && after[i] >= 0 &&
                !__builtin_add_overflow(x->shape[i], before[i], &shape[i]) &&

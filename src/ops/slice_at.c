@@ -12,7 +12,7 @@ static qn_array *start_of(qn_scope *s, const char *name, qn_array *x, qn_array *
     start = qn__input(s, start, name);
     if (!start)
         return NULL;
-    if (start->ndim != 1 || start->shape[0] != x->ndim || x->format ||
+    if (start->ndim != 1 || start->shape[0] != x->ndim || x->layout ||
         qn__is_float((qn_dtype)start->dtype)) {
         qn__op_fail(s, name, x, start, "the start must be integers, one for each axis");
         return NULL;
@@ -41,7 +41,7 @@ qn_array *qn_slice_update_at(qn_scope *s, qn_array *x, qn_array *update, qn_arra
     start = update ? start_of(s, "slice_update_at", x, start) : NULL;
     if (!start)
         return qn__poison(s);
-    bool fits = x->ndim == update->ndim && !update->format;
+    bool fits = x->ndim == update->ndim && !update->layout;
     for (int i = 0; fits && i < x->ndim; i++)
         fits = update->shape[i] <= x->shape[i];
     if (!fits)

@@ -10,7 +10,7 @@ qn_array *qn_slice_update(qn_scope *s, qn_array *x, qn_array *update, const int6
     update = x ? qn__input(s, update, "slice_update") : NULL;
     if (!update)
         return qn__poison(s);
-    bool fits = x->ndim == update->ndim && !x->format && !update->format;
+    bool fits = x->ndim == update->ndim && !x->layout && !update->layout;
     for (int i = 0; fits && i < x->ndim; i++)
         fits = start[i] >= 0 && start[i] <= x->shape[i] - update->shape[i];
     if (!fits)

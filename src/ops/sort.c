@@ -11,7 +11,7 @@ static qn_array *argsort(qn_scope *s, const char *name, qn_array *x, int axis, b
     axis = x ? qn__axis(s, name, x, axis) : -1;
     if (axis < 0)
         return qn__poison(s);
-    if (x->format || x->shape[axis] > INT32_MAX)
+    if (x->layout || x->shape[axis] > INT32_MAX)
         return qn__op_fail(s, name, x, NULL, "packed, or longer than 2^31 - 1");
     x = qn_contiguous(s, qn_swap_axes(s, x, axis, -1));
     if (qn__is_poison(s, x))

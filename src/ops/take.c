@@ -12,7 +12,7 @@ qn_array *qn_take(qn_scope *s, qn_array *x, qn_array *ids, int axis)
     axis = ids ? qn__axis(s, "take", x, axis) : -1;
     if (axis < 0)
         return qn__poison(s);
-    if (qn__is_float((qn_dtype)ids->dtype) || (x->format && (axis != 0 || x->ndim != 2)) ||
+    if (qn__is_float((qn_dtype)ids->dtype) || (x->layout && (axis != 0 || x->ndim != 2)) ||
         x->ndim + ids->ndim - 1 > QN_MAX_NDIM)
         return qn__op_fail(s, "take", x, ids, "indices must be integers");
     if (axis) {
@@ -64,7 +64,7 @@ qn_array *qn_scatter_add(qn_scope *s, qn_array *x, qn_array *ids, qn_array *upda
     update = ids ? qn__input(s, update, "scatter_add") : NULL;
     if (!update)
         return qn__poison(s);
-    bool fits = !qn__is_float((qn_dtype)ids->dtype) && x->ndim >= 1 && !x->format &&
+    bool fits = !qn__is_float((qn_dtype)ids->dtype) && x->ndim >= 1 && !x->layout &&
                 update->ndim == ids->ndim + x->ndim - 1;
     for (int i = 0; fits && i < update->ndim; i++)
         fits = update->shape[i] == (i < ids->ndim ? ids->shape[i] : x->shape[i - ids->ndim + 1]);

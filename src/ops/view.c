@@ -55,7 +55,7 @@ qn_array *qn_reshape(qn_scope *s, qn_array *x, int ndim, const int64_t *shape)
     x = qn__input(s, x, "reshape");
     if (!x)
         return qn__poison(s);
-    if (ndim < 0 || ndim > QN_MAX_NDIM || x->format)
+    if (ndim < 0 || ndim > QN_MAX_NDIM || x->layout)
         return qn__op_fail(s, "reshape", x, NULL, "too many axes, or packed");
     int64_t full[QN_MAX_NDIM], stride[QN_MAX_NDIM], n = 1;
     int unknown = -1;
@@ -271,7 +271,7 @@ qn_array *qn_slice(qn_scope *s, qn_array *x, int axis, int64_t start, int64_t st
     axis = x ? qn__axis(s, "slice", x, axis) : -1;
     if (axis < 0)
         return qn__poison(s);
-    if (step == 0 || x->format)
+    if (step == 0 || x->layout)
         return qn__op_fail(s, "slice", x, NULL, "the step must not be 0, the array plain");
     int64_t n = x->shape[axis];
     if (step < 0)
@@ -339,7 +339,7 @@ qn_array *qn_flip(qn_scope *s, qn_array *x, int axis)
     axis = x ? qn__axis(s, "flip", x, axis) : -1;
     if (axis < 0)
         return qn__poison(s);
-    if (x->format)
+    if (x->layout)
         return qn__op_fail(s, "flip", x, NULL, "packed");
     if (x->shape[axis] < 2)
         return x;

@@ -528,7 +528,7 @@ def test_info():
 
 def test_kernels():
     """Which tier serves what: not every tier has every kernel, and info must say which one is taken."""
-    wide = {"linear", "attention", "norm", "rope", "argmax", "elementwise", "packing"}
+    wide = {"linear", "linear-int8", "attention", "norm", "rope", "argmax", "elementwise"}
     tiers = {"ref": {}, **{tier: dict.fromkeys(wide, tier) for tier in ("avx2", "avx512", "neon")}}
     seen = []
     for tier, own in tiers.items():

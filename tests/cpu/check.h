@@ -102,6 +102,7 @@ static inline int nmse_ok(const nmse *m, double bound)
 void check_maps(const qn__cpu_kernels *t, const qn__cpu_kernels *ref);
 void check_rows(const qn__cpu_kernels *t, const qn__cpu_kernels *ref);
 void check_matmul(const qn__cpu_kernels *t);
+void check_linear(const qn__cpu_kernels *t, const qn__cpu_kernels *ref);
 void check_attend(const qn__cpu_kernels *t);
 int bench_cpu(int json, const char *only);
 

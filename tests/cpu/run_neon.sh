@@ -16,7 +16,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 sources=$(for tier in '' neon; do
     scripts/list-sources src/cpu/kernels $tier
-done)
+done
+scripts/list-sources src/quant)
 # shellcheck disable=SC2086
 aarch64-linux-gnu-gcc -static -std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -Wall -Wextra -Werror \
     -Wno-missing-field-initializers \

@@ -41,6 +41,7 @@ int main(int argc, char **argv)
         check_maps(&t, &ref);
         check_rows(&t, &ref);
         check_matmul(&t);
+        check_linear(&t, &ref);
         check_attend(&t);
     }
     printf("[  PASSED  ] %d tests.\n", check_count - check_failures);

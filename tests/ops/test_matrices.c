@@ -122,7 +122,7 @@ static void test_matmul(void **state)
  * ----------------------------------------------------------------------------------------------------
  */
 
-/* The operands of the products are x rounded to a 16-bit weight's type. */
+/* With a weight in bf16 the products see x rounded to it. */
 static void check_linear(const rig *rigs, int n_rigs, int64_t m, int64_t k, int64_t n, qn_dtype wt,
                          bool packed, bool bias)
 {
@@ -133,12 +133,12 @@ static void check_linear(const rig *rigs, int n_rigs, int64_t m, int64_t k, int6
     host w = random_host(wt, 2, (const int64_t[]){n, k}, 1, 0, &seed);
     host b = random_host(t, 1, &n, 1, 0, &seed);
     host y = new_host(t, 3, (const int64_t[]){1, m, n});
-    qn_dtype seen = wt == QN_F16 && packed ? QN_F32 : wt; /* packing makes f16 f32 */
+    qn_dtype seen = wt == QN_BF16 ? wt : QN_F32;
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = bias ? b.v[j] : 0;
             for (int64_t l = 0; l < k; l++)
-                sum += round_to(x.v[i * k + l], seen) * w.v[j * k + l];
+                sum += (wide ? x.v[i * k + l] : round_to(x.v[i * k + l], seen)) * w.v[j * k + l];
             y.v[i * n + j] = sum;
         }
     for (int r = 0; r < n_rigs; r++) {
@@ -160,7 +160,7 @@ static void check_linear(const rig *rigs, int n_rigs, int64_t m, int64_t k, int6
             void *raw = get(s, c, t, 3, y.shape, text);
             check_values(raw, t, y.v, y.n, 0, wide ? 1e-13 : 1e-6 * sqrt((double)k + 4), text);
             check_same(same, raw, t, y.n, text);
-            if (kept && wt != QN_F16) { /* rows come back as they were packed */
+            if (kept) { /* rows come back as they were packed */
                 int32_t ids[] = {(int32_t)n - 1, 0};
                 void *rows = get(s, qn_take(s, kept, qn_from_i32(s, ids, 2), 0), wt, 2,
                                  (const int64_t[]){2, k}, text);

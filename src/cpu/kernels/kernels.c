@@ -52,13 +52,14 @@ static void fill_tier(qn__cpu_kernels *t, int tier)
 {
     if (tier >= 1) {
         qn__cpu_fill_products_avx2(t);
-        qn__cpu_fill_pack_avx2(t);
+        qn__cpu_fill_int8_avx2(t);
         qn__cpu_fill_rows_avx2(t);
         qn__cpu_fill_attend_avx2(t);
     }
     if (tier >= 2) {
         qn__cpu_fill_linear_avx512(t);
-        qn__cpu_fill_pack_avx512(t);
+        qn__cpu_fill_prepare_avx512(t);
+        qn__cpu_fill_int8_avx512(t);
         qn__cpu_fill_back_avx512(t);
         qn__cpu_fill_dense_avx512(t);
         qn__cpu_fill_rows_avx512(t);
@@ -77,7 +78,7 @@ static void fill_tier(qn__cpu_kernels *t, int tier)
 {
     if (tier >= 1) {
         qn__cpu_fill_products_neon(t);
-        qn__cpu_fill_pack_neon(t);
+        qn__cpu_fill_int8_neon(t);
         qn__cpu_fill_rows_neon(t);
         qn__cpu_fill_attend_neon(t);
     }
@@ -107,6 +108,7 @@ static void fill_up_to(qn__cpu_kernels *t, int tier)
     memset(t, 0, sizeof *t);
     t->tier = tiers[tier];
     qn__cpu_fill_ref_products(t);
+    qn__cpu_fill_ref_int8(t);
     qn__cpu_fill_ref_rows(t);
     qn__cpu_fill_ref_f64(t);
     qn__cpu_fill_ref_attend(t);
@@ -118,7 +120,7 @@ const char *qn__cpu_kernel_tier(const qn__cpu_kernels *t, size_t offset)
     qn__cpu_kernels lower;
     for (int tier = 0; tiers[tier] != t->tier; tier++) {
         fill_up_to(&lower, tier);
-        if (!memcmp((const char *)&lower + offset, (const char *)t + offset, sizeof t->linear))
+        if (!memcmp((const char *)&lower + offset, (const char *)t + offset, sizeof t->dense))
             return tiers[tier];
     }
     return t->tier;

@@ -24,13 +24,14 @@
 #ifndef QN_CPU_KERNELS_H
 #define QN_CPU_KERNELS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "quant/layout.h"
 
+/* Types of elements: of keys and values, and of the operands of products. */
 typedef enum qn__cpu_type {
     QN__CPU_F32,
     QN__CPU_BF16,
-    QN__CPU_F16 /* source rows and conversions only */
+    QN__CPU_INT8, /* products alone: bytes with a scale a group (int8.inl) */
+    QN__CPU_PRODUCTS
 } qn__cpu_type;
 
 /* Elementwise functions. All take and return f32 (or f64); NaN in, NaN out. */
@@ -47,57 +48,44 @@ typedef enum qn__cpu_map {
     QN__CPU_MAP_COUNT
 } qn__cpu_map;
 
-/* clang-format off */
-/*
- * Packed weights W[N, K]: panels of 16 output rows, K sequential, padded with zeros to 16 rows (and
- * to even K for bf16).
- *   f32:  panel p, column k:  16 floats, lane j = W[16p + j, k]
- *   bf16: panel p, k even:    16 pairs,  lane j = (W[16p + j, k], W[16p + j, k + 1])
- * The data must be 64-byte aligned. All tiers share the layout.
- */
-/* clang-format on */
-#define QN__CPU_PANEL 16
+/* Packed weights W[N, K] are units of 16 rows, a panel: quant/layout.h. 64-byte aligned. */
+#define QN__CPU_PANEL QN__UNIT_ROWS
 
 static inline size_t qn__cpu_panels(size_t n)
 {
     return (n + QN__CPU_PANEL - 1) / QN__CPU_PANEL;
 }
 
-/* Bytes of one panel. */
-static inline size_t qn__cpu_panel_bytes(qn__cpu_type type, size_t k)
-{
-    return type == QN__CPU_BF16 ? (k + 1) / 2 * 64 : k * 64;
-}
-
-/* Bytes of packed W[n, k]; type is F32 or BF16. */
-static inline size_t qn__cpu_packed_bytes(qn__cpu_type type, size_t n, size_t k)
-{
-    return qn__cpu_panels(n) * qn__cpu_panel_bytes(type, k);
-}
-
-/* Bytes of prepared x[m, k], in any tier (see prepare). */
+/* Bytes of prepared x[m, k] for any layout and products, in any tier (see prepare). */
 static inline size_t qn__cpu_prepared_bytes(size_t m, size_t k)
 {
-    return m * ((k + 1) / 2) * 8;
+    return m * ((k + 255) / 256) * 1024 + 64;
 }
+
+/* Takes one unit apart: a byte for each code, [column / 4][16 rows][4], scale and bias for each
+ * step of columns, [step][16]. Layouts without biases leave these alone. */
+typedef void qn__cpu_unpack(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
+                            float *bias);
 
 /* Rows of every tier's blocks of prepared x fill this many. */
 #define QN__CPU_BLOCK_ROWS 24
 
 /* y[M, N] = x[M, K] W[N, K]^T on packed weights. */
 typedef struct qn__cpu_linear {
-    qn__cpu_type type; /* of w: F32 or BF16 */
-    const void *w;     /* packed, 64-byte aligned */
+    const qn__layout *layout;
+    qn__cpu_unpack *unpack; /* of the layout, NULL for plain floats */
+    const void *w;          /* packed, 64-byte aligned */
     size_t n, k, m;
     size_t m0, m1; /* the rows wanted; m0 a multiple of QN__CPU_BLOCK_ROWS, m1, too, or m */
-    const void *x; /* prepared rows, from prepare with the same m, k and type */
+    const void *x; /* prepared rows, from prepare with the same m, k and layout */
     float *y;      /* [M][ldy] */
     size_t ldy;
 } qn__cpu_linear;
 
 /* y[M, K] = g[M, N] W[N, K] on the same packed weights; g and y are f32 rows, g is not rounded. */
 typedef struct qn__cpu_linear_back {
-    qn__cpu_type type;
+    const qn__layout *layout;
+    qn__cpu_unpack *unpack;
     const void *w;
     size_t n, k, m;
     const float *g;
@@ -217,31 +205,25 @@ typedef struct qn__cpu_kernels {
 
     /* --- linear: packed weights --- */
 
-    /*
-     * Packs rows n0 .. n1 - 1 of W[n, k] from src (row n0 first, ld elements between rows,
-     * unaligned allowed) of type src_type. Any cut is allowed, also within a panel; rows n .. of
-     * the last panel become zero when row n - 1 is packed. Concurrent calls must not share a row.
-     * f32 to bf16 rounds to nearest even.
-     */
-    void (*pack_rows)(qn__cpu_type type, void *w, size_t n, size_t k, qn__cpu_type src_type,
-                      const void *src, size_t ld, size_t n0, size_t n1);
-    /* Row `row` of packed W[n, k] as it is stored: dst is uint16_t[k] for bf16, float[k] for f32.
-     */
-    void (*unpack_raw)(qn__cpu_type type, const void *w, size_t n, size_t k, size_t row, void *dst);
+    /* By layout; NULL for plain floats. */
+    qn__cpu_unpack *unpack[QN__LAYOUT_COUNT];
 
     /*
      * Lays out rows m0 .. m1 - 1 of x[m, k] (row stride ldx, x points to row 0) for linear into
-     * dst, rounding to bf16 for bf16 weights. Rows are independent; cuts at multiples of
-     * QN__CPU_BLOCK_ROWS avoid sharing cache lines. With few rows each thread may prepare its own
-     * copy; with many, prepare in one phase and multiply in the next.
+     * dst. Rows are independent; cuts at multiples of QN__CPU_BLOCK_ROWS avoid sharing cache lines.
+     * With few rows each thread may prepare its own copy; with many, prepare in one phase and
+     * multiply in the next. One entry for each kind of products:
+     *   F32   x as it is, times the weight's values in f32
+     *   BF16  x rounded to bf16; of weights in bf16 alone
+     *   INT8  x as bytes, a scale for each group of columns; of layouts with steps
      */
-    void (*prepare)(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m, size_t k,
-                    size_t m0, size_t m1);
+    void (*prepare[QN__CPU_PRODUCTS])(const qn__layout *l, void *dst, const float *x, size_t ldx,
+                                      size_t m, size_t k, size_t m0, size_t m1);
     /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of rows m0 .. m1 - 1. Fast
      * from about 4 panels a call. */
-    void (*linear)(const qn__cpu_linear *a, size_t p0, size_t p1);
-    /* Output columns k0 .. k1 - 1 of all m rows; k0 even. Fast from about 32 columns a call, k0 a
-     * multiple of 16. */
+    void (*linear[QN__CPU_PRODUCTS])(const qn__cpu_linear *a, size_t p0, size_t p1);
+    /* Output columns k0 .. k1 - 1 of all m rows; k0 even, a multiple of the layout's columns. Fast
+     * from about 32 columns a call, k0 a multiple of 16. */
     void (*linear_back)(const qn__cpu_linear_back *a, size_t k0, size_t k1);
 
     /* --- plain strided matmul: rows m0 .. m1 - 1 --- */
@@ -338,16 +320,18 @@ void qn__cpu_fill_ref_products(qn__cpu_kernels *t);
 void qn__cpu_fill_ref_rows(qn__cpu_kernels *t);
 void qn__cpu_fill_ref_f64(qn__cpu_kernels *t);
 void qn__cpu_fill_ref_attend(qn__cpu_kernels *t);
+void qn__cpu_fill_ref_int8(qn__cpu_kernels *t);
 void qn__cpu_fill_products_avx2(qn__cpu_kernels *t);
-void qn__cpu_fill_pack_avx2(qn__cpu_kernels *t);
+void qn__cpu_fill_int8_avx2(qn__cpu_kernels *t);
 void qn__cpu_fill_rows_avx2(qn__cpu_kernels *t);
 void qn__cpu_fill_attend_avx2(qn__cpu_kernels *t);
 void qn__cpu_fill_products_neon(qn__cpu_kernels *t);
-void qn__cpu_fill_pack_neon(qn__cpu_kernels *t);
+void qn__cpu_fill_int8_neon(qn__cpu_kernels *t);
 void qn__cpu_fill_rows_neon(qn__cpu_kernels *t);
 void qn__cpu_fill_attend_neon(qn__cpu_kernels *t);
 void qn__cpu_fill_linear_avx512(qn__cpu_kernels *t);
-void qn__cpu_fill_pack_avx512(qn__cpu_kernels *t);
+void qn__cpu_fill_prepare_avx512(qn__cpu_kernels *t);
+void qn__cpu_fill_int8_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_back_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_dense_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_rows_avx512(qn__cpu_kernels *t);

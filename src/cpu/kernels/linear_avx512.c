@@ -15,11 +15,13 @@
  * The step is inline assembly because gcc 12 copies the accumulator of the dot-product intrinsic;
  * accumulators have names because clang 14 keeps arrays of them in memory.
  */
-#include <immintrin.h>
-
 #include "kernels.h"
+#include "vec_avx512.h"
+
+#include "widen.inl"
 
 enum {
+    WIDE_COLUMNS = 256, /* of other weights, widened at a time for products in f32 */
     CHUNK_UNITS = 1024, /* 192 KB of three panels, in the second cache */
     BAND_ROWS = 512,    /* rows of x per pass over the panels */
     AHEAD_UNITS = 64    /* prefetch distance of W's streams together, 4 KB; of x 2 KB */
@@ -160,8 +162,11 @@ static __mmask16 lanes_of_panel(size_t n, size_t panel)
     return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
 }
 
+typedef void tile_fn(size_t rows, size_t panels, const tile_args *a);
+
 /* Up to 8 rows: each group of panels once, straight through. */
-static void linear_few(const qn__cpu_linear *a, size_t p0, size_t p1, size_t units)
+static void linear_few(tile_fn *multiply, const qn__cpu_linear *a, size_t p0, size_t p1,
+                       size_t units)
 {
     size_t panel_bytes = units * 64, group = a->m <= 4 ? 1 : 2;
     for (size_t p = p0; p < p1; p += group) {
@@ -175,12 +180,25 @@ static void linear_few(const qn__cpu_linear *a, size_t p0, size_t p1, size_t uni
                        0,
                        lanes_of_panel(a->n, p + panels - 1),
                        panels * panel_bytes};
-        (a->type == QN__CPU_F32 ? tile_f32 : tile_bf16)(a->m, panels, &t);
+        multiply(a->m, panels, &t);
     }
 }
 
-static void linear_band(const qn__cpu_linear *a, size_t p, size_t panels, size_t m0, size_t m1,
-                        size_t units)
+/* One chunk of units of a group of panels, at t->w, meets rows m0 .. m1 - 1. */
+static void multiply_rows(tile_fn *multiply, const qn__cpu_linear *a, tile_args *t, size_t p,
+                          size_t panels, size_t u, size_t units, size_t m0, size_t m1)
+{
+    t->resume = u > 0;
+    for (size_t r = m0; r < m1; r += 8) {
+        size_t rows = a->m - r < 8 ? a->m - r : 8;
+        t->x = (const float *)a->x + r * units + u * rows;
+        t->y = a->y + r * a->ldy + p * 16;
+        multiply(rows, panels, t);
+    }
+}
+
+static void linear_band(tile_fn *multiply, const qn__cpu_linear *a, size_t p, size_t panels,
+                        size_t m0, size_t m1, size_t units)
 {
     size_t panel_bytes = units * 64;
     tile_args t = {
@@ -188,31 +206,67 @@ static void linear_band(const qn__cpu_linear *a, size_t p, size_t panels, size_t
     for (size_t u = 0; u < units; u += CHUNK_UNITS) {
         t.w = (const char *)a->w + p * panel_bytes + u * 64;
         t.units = units - u < CHUNK_UNITS ? units - u : CHUNK_UNITS;
-        t.resume = u > 0;
-        for (size_t r = m0; r < m1; r += 8) {
-            size_t rows = a->m - r < 8 ? a->m - r : 8;
-            t.x = (const float *)a->x + r * units + u * rows;
-            t.y = a->y + r * a->ldy + p * 16;
-            (a->type == QN__CPU_F32 ? tile_f32 : tile_bf16)(rows, panels, &t);
-        }
+        multiply_rows(multiply, a, &t, p, panels, u, units, m0, m1);
     }
 }
 
-static void linear_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
+static void linear_direct(tile_fn *multiply, const qn__cpu_linear *a, size_t p0, size_t p1,
+                          size_t units)
 {
-    size_t units = a->type == QN__CPU_BF16 ? (a->k + 1) / 2 : a->k;
     if (a->m <= 8) {
-        linear_few(a, p0, p1, units);
+        linear_few(multiply, a, p0, p1, units);
         return;
     }
     for (size_t m0 = a->m0; m0 < a->m1; m0 += BAND_ROWS) {
         size_t m1 = a->m1 - m0 < BAND_ROWS ? a->m1 : m0 + BAND_ROWS;
         for (size_t p = p0; p < p1; p += 3)
-            linear_band(a, p, p1 - p < 3 ? p1 - p : 3, m0, m1, units);
+            linear_band(multiply, a, p, p1 - p < 3 ? p1 - p : 3, m0, m1, units);
     }
+}
+
+static void linear_bf16_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    linear_direct(tile_bf16, a, p0, p1, (a->k + 1) / 2);
+}
+
+/* Weights that are not f32: a chunk of columns of a group of panels is widened into the first
+ * caches, where it meets all rows. */
+static void linear_widened(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    _Alignas(64) float wide[3 * WIDE_COLUMNS * 16];
+    const qn__layout *l = a->layout;
+    size_t group = a->m <= 8 ? 1 : 3;
+    for (size_t p = p0; p < p1; p += group) {
+        size_t panels = p1 - p < group ? p1 - p : group;
+        tile_args t = {(const char *)wide,
+                       WIDE_COLUMNS * 64,
+                       NULL,
+                       0,
+                       NULL,
+                       a->ldy,
+                       0,
+                       lanes_of_panel(a->n, p + panels - 1),
+                       0};
+        for (size_t c = 0; c < a->k; c += WIDE_COLUMNS) {
+            t.units = a->k - c < WIDE_COLUMNS ? a->k - c : WIDE_COLUMNS;
+            for (size_t q = 0; q < panels; q++)
+                widen_panel(l, a->unpack, a->w, a->k, p + q, c / l->columns,
+                            (t.units + l->columns - 1) / l->columns, wide + q * WIDE_COLUMNS * 16);
+            multiply_rows(tile_f32, a, &t, p, panels, c, a->k, a->m0, a->m1);
+        }
+    }
+}
+
+static void linear_f32_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    if (a->layout->columns == 1)
+        linear_direct(tile_f32, a, p0, p1, a->k);
+    else
+        linear_widened(a, p0, p1);
 }
 
 void qn__cpu_fill_linear_avx512(qn__cpu_kernels *t)
 {
-    t->linear = linear_avx512;
+    t->linear[QN__CPU_F32] = linear_f32_avx512;
+    t->linear[QN__CPU_BF16] = linear_bf16_avx512;
 }

@@ -11,7 +11,15 @@
 #include "kernels.h"
 #include "vec_avx512.h"
 
-enum { BACK_PANELS = 128, BACK_COLUMNS = 6, BACK_ROWS = 4 };
+#include "widen.inl"
+
+enum {
+    BACK_PANELS = 128,
+    BACK_COLUMNS = 6,
+    BACK_ROWS = 4,
+    WIDE_PANELS = 4, /* of other weights, widened at a time */
+    WIDE_COLUMNS = 256
+};
 
 #define ALWAYS static inline __attribute__((always_inline))
 
@@ -29,12 +37,13 @@ typedef struct back_tile_args {
 /* Columns c .. c + 5 of panels p0 .. p1 - 1 as f32, zeros past column k. */
 static void back_gather(const qn__cpu_linear_back *a, size_t c, size_t p0, size_t p1, float *to)
 {
-    size_t panel_bytes = qn__cpu_panel_bytes(a->type, a->k);
+    bool f32 = a->layout->columns == 1;
+    size_t panel_bytes = (f32 ? a->k : (a->k + 1) / 2) * 64;
     for (size_t p = p0; p < p1; p++, to += BACK_COLUMNS * 16) {
         const char *panel = (const char *)a->w + p * panel_bytes;
         for (size_t j = 0; j < BACK_COLUMNS; j++) {
             __m512 v = _mm512_setzero_ps();
-            if (c + j < a->k && a->type == QN__CPU_F32)
+            if (c + j < a->k && f32)
                 v = _mm512_load_ps(panel + (c + j) * 64);
             else if (c + j < a->k) { /* the pair's low half is the even column */
                 __m512i u = _mm512_load_si512(panel + (c + j) / 2 * 64);
@@ -91,36 +100,75 @@ ALWAYS void back_tile(int rows, const back_tile_args *a)
 #undef SAVE
 }
 
-static void linear_back_avx512(const qn__cpu_linear_back *a, size_t k0, size_t k1)
+/* The gathered columns of panels p .. p1 - 1 meet all rows; their part is added from p = 1 on. */
+static void back_rows(const qn__cpu_linear_back *a, const float *w, size_t c, size_t columns,
+                      size_t p, size_t p1)
+{
+    size_t tail = a->n % 16;
+    back_tile_args t = {w,
+                        a->g + p * 16,
+                        a->ldg,
+                        p1 - p,
+                        p1 == qn__cpu_panels(a->n) && tail ? v_first(tail) : 0xffff,
+                        a->y + c,
+                        a->ldy,
+                        columns < BACK_COLUMNS ? columns : BACK_COLUMNS,
+                        p > 0};
+    for (size_t r = 0; r < a->m;
+         r += BACK_ROWS, t.g += BACK_ROWS * a->ldg, t.y += BACK_ROWS * a->ldy) {
+        if (a->m - r >= 4)
+            back_tile(4, &t);
+        else if (a->m - r == 3)
+            back_tile(3, &t);
+        else if (a->m - r == 2)
+            back_tile(2, &t);
+        else
+            back_tile(1, &t);
+    }
+}
+
+static void back_direct(const qn__cpu_linear_back *a, size_t k0, size_t k1)
 {
     _Alignas(64) float w[BACK_PANELS * BACK_COLUMNS * 16];
-    size_t panels = qn__cpu_panels(a->n), tail = a->n % 16;
-    for (size_t c = k0; c < k1; c += BACK_COLUMNS) {
+    size_t panels = qn__cpu_panels(a->n);
+    for (size_t c = k0; c < k1; c += BACK_COLUMNS)
         for (size_t p = 0; p < panels; p += BACK_PANELS) {
             size_t p1 = panels - p < BACK_PANELS ? panels : p + BACK_PANELS;
             back_gather(a, c, p, p1, w);
-            back_tile_args t = {w,
-                                a->g + p * 16,
-                                a->ldg,
-                                p1 - p,
-                                p1 == panels && tail ? v_first(tail) : 0xffff,
-                                a->y + c,
-                                a->ldy,
-                                k1 - c < BACK_COLUMNS ? k1 - c : BACK_COLUMNS,
-                                p > 0};
-            for (size_t r = 0; r < a->m;
-                 r += BACK_ROWS, t.g += BACK_ROWS * a->ldg, t.y += BACK_ROWS * a->ldy) {
-                if (a->m - r >= 4)
-                    back_tile(4, &t);
-                else if (a->m - r == 3)
-                    back_tile(3, &t);
-                else if (a->m - r == 2)
-                    back_tile(2, &t);
-                else
-                    back_tile(1, &t);
+            back_rows(a, w, c, k1 - c, p, p1);
+        }
+}
+
+/* Weights that are neither f32 nor bf16: a few panels are widened, then go six columns at a time.
+ */
+static void back_widened(const qn__cpu_linear_back *a, size_t k0, size_t k1)
+{
+    _Alignas(64) float wide[WIDE_PANELS * WIDE_COLUMNS * 16];
+    _Alignas(64) float w[WIDE_PANELS * BACK_COLUMNS * 16];
+    const qn__layout *l = a->layout;
+    size_t panels = qn__cpu_panels(a->n);
+    for (size_t c0 = k0; c0 < k1; c0 += WIDE_COLUMNS) {
+        size_t n = k1 - c0 < WIDE_COLUMNS ? k1 - c0 : WIDE_COLUMNS;
+        for (size_t p = 0; p < panels; p += WIDE_PANELS) {
+            size_t p1 = panels - p < WIDE_PANELS ? panels : p + WIDE_PANELS;
+            for (size_t q = p; q < p1; q++)
+                widen_panel(l, a->unpack, a->w, a->k, q, c0 / l->columns,
+                            (n + l->columns - 1) / l->columns, wide + (q - p) * WIDE_COLUMNS * 16);
+            for (size_t c = 0; c < n; c += BACK_COLUMNS) {
+                size_t columns = n - c < BACK_COLUMNS ? n - c : BACK_COLUMNS;
+                for (size_t q = 0; q < p1 - p; q++)
+                    memcpy(w + q * BACK_COLUMNS * 16, wide + (q * WIDE_COLUMNS + c) * 16,
+                           columns * 64);
+                back_rows(a, w, c0 + c, columns, p, p1);
             }
         }
     }
+}
+
+static void linear_back_avx512(const qn__cpu_linear_back *a, size_t k0, size_t k1)
+{
+    bool direct = a->layout->columns == 1 || a->layout->encoding == &qn__encodings[QN__BF16];
+    (direct ? back_direct : back_widened)(a, k0, k1);
 }
 
 void qn__cpu_fill_back_avx512(qn__cpu_kernels *t)

@@ -13,6 +13,8 @@
  * of bf16, in f32).
  */
 
+#include "widen.inl"
+
 #define ALWAYS static inline __attribute__((always_inline))
 
 enum {
@@ -21,20 +23,21 @@ enum {
     BAND_ROWS = 96,    /* 192 KB of x, in the second, for each of */
     GROUP_PANELS = 3,
     BACK_PANELS = 128,
+    WIDE_PANELS = 4,
     DENSE_K = 128
 };
 
 /* --- prepare: f32 [chunk][block][k][rows], in the order in which linear reads it. A block is
  * TILE_ROWS rows, the last what is left; k is padded to even for bf16 --- */
 
-static size_t even_k(qn__cpu_type type, size_t k)
+static size_t even_k(bool half, size_t k)
 {
-    return type == QN__CPU_BF16 ? (k + 1) / 2 * 2 : k;
+    return half ? (k + 1) / 2 * 2 : k;
 }
 
-static size_t chunk_k(qn__cpu_type type)
+static size_t chunk_k(bool half)
 {
-    return CHUNK_UNITS * (type == QN__CPU_BF16 ? 2 : 1);
+    return CHUNK_UNITS * (half ? 2 : 1);
 }
 
 static size_t rows_of_block(size_t first, size_t m)
@@ -44,19 +47,19 @@ static size_t rows_of_block(size_t first, size_t m)
 
 /* Where column i of the block that begins with row `first` stands in prepared x[m, padded], in
  * floats. */
-static size_t place_in_x(qn__cpu_type type, size_t first, size_t m, size_t i, size_t padded)
+static size_t place_in_x(bool half, size_t first, size_t m, size_t i, size_t padded)
 {
-    size_t chunk = chunk_k(type), begin = i / chunk * chunk,
+    size_t chunk = chunk_k(half), begin = i / chunk * chunk,
            length = padded - begin < chunk ? padded - begin : chunk;
     return begin * m + first * length + (i - begin) * rows_of_block(first, m);
 }
 
 /* n elements of a row, and zeros up to padded. */
-ALWAYS void prepare_lanes(qn__cpu_type type, float *to, size_t rows, const float *in, size_t n,
+ALWAYS void prepare_lanes(bool half, float *to, size_t rows, const float *in, size_t n,
                           size_t padded)
 {
     vf v = n == 16 ? v_load(in) : v_load_n(in, n, 0.0f);
-    if (type == QN__CPU_BF16) {
+    if (half) {
         uint16_t narrow[16];
         v_store_bf16(narrow, v);
         v = v_load_bf16(narrow);
@@ -67,20 +70,34 @@ ALWAYS void prepare_lanes(qn__cpu_type type, float *to, size_t rows, const float
         to[j * rows] = lanes[j];
 }
 
-static void prepare_vec(qn__cpu_type type, void *dst, const float *x, size_t ldx, size_t m,
-                        size_t k, size_t m0, size_t m1)
+static void prepare_rows(bool half, void *dst, const float *x, size_t ldx, size_t m, size_t k,
+                         size_t m0, size_t m1)
 {
-    size_t padded = even_k(type, k);
+    size_t padded = even_k(half, k);
     for (size_t r = m0, end; r < m1; r = end) {
         size_t first = r / TILE_ROWS * TILE_ROWS, rows = rows_of_block(first, m);
         end = first + rows < m1 ? first + rows : m1;
         for (size_t i = 0; i < padded; i += 16) {
-            float *to = (float *)dst + place_in_x(type, first, m, i, padded);
+            float *to = (float *)dst + place_in_x(half, first, m, i, padded);
             for (size_t row = r; row < end; row++)
-                prepare_lanes(type, to + (row - first), rows, x + row * ldx + i,
+                prepare_lanes(half, to + (row - first), rows, x + row * ldx + i,
                               k - i < 16 ? k - i : 16, padded - i < 16 ? padded - i : 16);
         }
     }
+}
+
+static void prepare_f32_vec(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
+                            size_t k, size_t m0, size_t m1)
+{
+    (void)l;
+    prepare_rows(false, dst, x, ldx, m, k, m0, m1);
+}
+
+static void prepare_bf16_vec(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
+                             size_t k, size_t m0, size_t m1)
+{
+    (void)l;
+    prepare_rows(true, dst, x, ldx, m, k, m0, m1);
 }
 
 /* --- linear --- */
@@ -127,9 +144,9 @@ ALWAYS void vec_tile(int f32, int rows, const tile_args *a)
 #undef SAVE
 }
 
-static void vec_tile_of(qn__cpu_type type, size_t rows, const tile_args *a)
+static void vec_tile_of(bool half, size_t rows, const tile_args *a)
 {
-    switch (rows + (type == QN__CPU_F32 ? TILE_ROWS : 0)) {
+    switch (rows + (half ? 0 : TILE_ROWS)) {
 #define SHAPE(r)                                                                                   \
     case r + 1: vec_tile(0, r + 1, a); break;                                                      \
     case TILE_ROWS + r + 1: vec_tile(1, r + 1, a); break;
@@ -139,65 +156,87 @@ static void vec_tile_of(qn__cpu_type type, size_t rows, const tile_args *a)
     }
 }
 
+/* How a weight is read: its own words, pairs of bf16 or f32, or columns that are widened first. */
+typedef struct vec_source {
+    bool half, wide;
+    size_t k, units; /* columns, padded for pairs; words */
+} vec_source;
+
 /* One panel and a chunk of units for rows m0 .. m1 - 1; the sums of earlier chunks come from y. */
-static void vec_panel_chunk(const qn__cpu_linear *a, size_t p, size_t u, size_t count, size_t units,
-                            size_t m0, size_t m1)
+static void vec_panel_chunk(const qn__cpu_linear *a, const vec_source *s, size_t p, size_t u,
+                            size_t count, size_t m0, size_t m1)
 {
-    size_t lanes = a->n - p * 16 < 16 ? a->n - p * 16 : 16, k = even_k(a->type, a->k);
-    tile_args t = {(const float *)a->w + (p * units + u) * 16, NULL, count, NULL};
+    _Alignas(64) float wide[CHUNK_UNITS * 16];
+    size_t lanes = a->n - p * 16 < 16 ? a->n - p * 16 : 16;
+    tile_args t = {(const float *)a->w + (p * s->units + u) * 16, NULL, count, NULL};
+    if (s->wide) {
+        size_t columns = a->layout->columns;
+        widen_panel(a->layout, a->unpack, a->w, a->k, p, u / columns,
+                    (count + columns - 1) / columns, wide);
+        t.w = wide;
+    }
     for (size_t r = m0; r < m1; r += TILE_ROWS) {
         size_t rows = rows_of_block(r, a->m);
         float sums[TILE_ROWS * 16], *y = a->y + r * a->ldy + p * 16;
         for (size_t i = 0; i < rows; i++)
             v_store(sums + 16 * i, u ? v_load_n(y + i * a->ldy, lanes, 0.0f) : v_set(0.0f));
-        t.x = (const float *)a->x + place_in_x(a->type, r, a->m, u * k / units, k);
+        t.x = (const float *)a->x + place_in_x(s->half, r, a->m, u * s->k / s->units, s->k);
         t.sums = sums;
-        vec_tile_of(a->type, rows, &t);
+        vec_tile_of(s->half, rows, &t);
         for (size_t i = 0; i < rows; i++)
             v_store_n(y + i * a->ldy, lanes, v_load(sums + 16 * i));
     }
 }
 
-/* Up to a block of rows: each panel straight through. */
-static void vec_few(const qn__cpu_linear *a, size_t p0, size_t p1, size_t units)
+/* Each chunk of a few panels meets all rows before the next: it comes from memory once. Up to a
+ * block of rows there is one chunk, but of what is widened. */
+static void linear_from(const qn__cpu_linear *a, const vec_source *s, size_t p0, size_t p1)
 {
-    for (size_t p = p0; p < p1; p++)
-        vec_panel_chunk(a, p, 0, units, units, 0, a->m);
-}
-
-/* Each chunk of a few panels meets all rows before the next: it comes from memory once. */
-static void linear_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
-{
-    size_t units = a->type == QN__CPU_BF16 ? (a->k + 1) / 2 : a->k;
-    if (a->m <= TILE_ROWS) {
-        vec_few(a, p0, p1, units);
-        return;
-    }
-    for (size_t p = p0; p < p1; p += GROUP_PANELS) {
-        size_t last = p1 - p < GROUP_PANELS ? p1 : p + GROUP_PANELS;
-        for (size_t u = 0; u < units; u += CHUNK_UNITS) {
-            size_t count = units - u < CHUNK_UNITS ? units - u : CHUNK_UNITS;
+    bool few = a->m <= TILE_ROWS;
+    size_t group = few ? 1 : GROUP_PANELS, chunk = few && !s->wide ? s->units : CHUNK_UNITS;
+    for (size_t p = p0; p < p1; p += group) {
+        size_t last = p1 - p < group ? p1 : p + group;
+        for (size_t u = 0; u < s->units; u += chunk) {
+            size_t count = s->units - u < chunk ? s->units - u : chunk;
             for (size_t m0 = a->m0; m0 < a->m1; m0 += BAND_ROWS)
                 for (size_t q = p; q < last; q++)
-                    vec_panel_chunk(a, q, u, count, units, m0,
+                    vec_panel_chunk(a, s, q, u, count, m0,
                                     a->m1 - m0 < BAND_ROWS ? a->m1 : m0 + BAND_ROWS);
         }
     }
 }
 
+static void linear_f32_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    vec_source s = {false, a->layout->columns > 1, a->k, a->k};
+    linear_from(a, &s, p0, p1);
+}
+
+static void linear_bf16_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    vec_source s = {true, false, even_k(true, a->k), (a->k + 1) / 2};
+    linear_from(a, &s, p0, p1);
+}
+
 /* --- the transposed product: as back_avx512.c, one row x 4 columns of a gathered chunk --- */
 
-static void vec_back_gather(const qn__cpu_linear_back *a, size_t c, size_t p0, size_t p1, float *to)
+/* Four columns of panels p0 .. p1 - 1, from panels that are f32 already (columns from `first` on,
+ * `panel` floats apart) or pairs of bf16. */
+typedef struct vec_panels {
+    const float *w;
+    size_t panel, first, k;
+    bool half;
+} vec_panels;
+
+static void vec_back_gather(const vec_panels *a, size_t c, size_t p0, size_t p1, float *to)
 {
-    size_t panel_bytes = qn__cpu_panel_bytes(a->type, a->k);
     for (size_t p = p0; p < p1; p++) {
-        const char *panel = (const char *)a->w + p * panel_bytes;
+        const float *panel = a->w + p * a->panel;
         for (size_t j = 0; j < 4; j++, to += 16) {
             vf v = v_set(0.0f);
             if (c + j < a->k) {
-                const float *at =
-                    (const float *)(panel + (a->type == QN__CPU_F32 ? c + j : (c + j) / 2) * 64);
-                v = a->type == QN__CPU_F32 ? v_load(at) : j % 2 ? v_load_odd(at) : v_load_even(at);
+                const float *at = panel + (a->half ? (c + j) / 2 : c + j - a->first) * 16;
+                v = !a->half ? v_load(at) : j % 2 ? v_load_odd(at) : v_load_even(at);
             }
             v_store(to, v);
         }
@@ -217,22 +256,59 @@ static void vec_back_row(const float *w, const float *g, size_t panels, size_t l
     s[0] = v_sum(c0), s[1] = v_sum(c1), s[2] = v_sum(c2), s[3] = v_sum(c3);
 }
 
-static void linear_back_vec(const qn__cpu_linear_back *a, size_t k0, size_t k1)
+/* Columns c .. c + 3 of panels p .. p1 - 1, gathered, meet all rows; from p = 1 on they are added.
+ */
+static void vec_back_rows(const qn__cpu_linear_back *a, const float *w, size_t c, size_t columns,
+                          size_t p, size_t p1)
+{
+    size_t panels = qn__cpu_panels(a->n), tail = a->n % 16 ? a->n % 16 : 16;
+    for (size_t r = 0; r < a->m; r++) {
+        float s[4], *y = a->y + r * a->ldy + c;
+        vec_back_row(w, a->g + r * a->ldg + p * 16, p1 - p, p1 == panels ? tail : 16, s);
+        for (size_t j = 0; j < 4 && j < columns; j++)
+            y[j] = p ? y[j] + s[j] : s[j];
+    }
+}
+
+static void back_direct(const qn__cpu_linear_back *a, size_t k0, size_t k1)
 {
     _Alignas(64) float w[BACK_PANELS * 4 * 16];
-    size_t panels = qn__cpu_panels(a->n), tail = a->n % 16 ? a->n % 16 : 16;
-    for (size_t c = k0; c < k1; c += 4) {
+    bool half = a->layout->columns == 2;
+    size_t panels = qn__cpu_panels(a->n);
+    vec_panels from = {a->w, (half ? (a->k + 1) / 2 : a->k) * 16, 0, a->k, half};
+    for (size_t c = k0; c < k1; c += 4)
         for (size_t p = 0; p < panels; p += BACK_PANELS) {
             size_t p1 = panels - p < BACK_PANELS ? panels : p + BACK_PANELS;
-            vec_back_gather(a, c, p, p1, w);
-            for (size_t r = 0; r < a->m; r++) {
-                float s[4], *y = a->y + r * a->ldy + c;
-                vec_back_row(w, a->g + r * a->ldg + p * 16, p1 - p, p1 == panels ? tail : 16, s);
-                for (size_t j = 0; j < 4 && c + j < k1; j++)
-                    y[j] = p ? y[j] + s[j] : s[j];
+            vec_back_gather(&from, c, p, p1, w);
+            vec_back_rows(a, w, c, k1 - c, p, p1);
+        }
+}
+
+/* Weights that are neither f32 nor bf16: a few panels are widened first. */
+static void back_widened(const qn__cpu_linear_back *a, size_t k0, size_t k1)
+{
+    _Alignas(64) float wide[WIDE_PANELS * CHUNK_UNITS * 16], w[WIDE_PANELS * 4 * 16];
+    size_t panels = qn__cpu_panels(a->n), columns = a->layout->columns;
+    for (size_t c0 = k0; c0 < k1; c0 += CHUNK_UNITS) {
+        size_t n = k1 - c0 < CHUNK_UNITS ? k1 - c0 : CHUNK_UNITS;
+        vec_panels from = {wide, CHUNK_UNITS * 16, c0, a->k, false};
+        for (size_t p = 0; p < panels; p += WIDE_PANELS) {
+            size_t p1 = panels - p < WIDE_PANELS ? panels : p + WIDE_PANELS;
+            for (size_t q = p; q < p1; q++)
+                widen_panel(a->layout, a->unpack, a->w, a->k, q, c0 / columns,
+                            (n + columns - 1) / columns, wide + (q - p) * CHUNK_UNITS * 16);
+            for (size_t c = c0; c < c0 + n; c += 4) {
+                vec_back_gather(&from, c, 0, p1 - p, w);
+                vec_back_rows(a, w, c, k1 - c, p, p1);
             }
         }
     }
+}
+
+static void linear_back_vec(const qn__cpu_linear_back *a, size_t k0, size_t k1)
+{
+    bool direct = a->layout->columns == 1 || a->layout->encoding == &qn__encodings[QN__BF16];
+    (direct ? back_direct : back_widened)(a, k0, k1);
 }
 
 /* --- plain strided matmul: as dense_avx512.c, tiles of TILE_ROWS x 16 columns --- */
@@ -306,8 +382,10 @@ static void dense_vec(const qn__cpu_dense *d, size_t m0, size_t m1)
 
 static void fill_vec_products(qn__cpu_kernels *t)
 {
-    t->prepare = prepare_vec;
-    t->linear = linear_vec;
+    t->prepare[QN__CPU_F32] = prepare_f32_vec;
+    t->prepare[QN__CPU_BF16] = prepare_bf16_vec;
+    t->linear[QN__CPU_F32] = linear_f32_vec;
+    t->linear[QN__CPU_BF16] = linear_bf16_vec;
     t->linear_back = linear_back_vec;
     t->dense = dense_vec;
 }

@@ -285,4 +285,77 @@ static inline void v_store_f16(uint16_t *p, vf a)
                      _mm256_cvtps_ph(a.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+/* ---- bytes ---- */
+
+static inline vi vi_load(const void *p)
+{
+    const __m256i *at = p;
+    return (vi){_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
+}
+
+static inline void vi_store(void *p, vi a)
+{
+    __m256i *at = p;
+    _mm256_storeu_si256(at, a.a);
+    _mm256_storeu_si256(at + 1, a.b);
+}
+
+static inline vi vi_bytes(const uint8_t *p)
+{
+    return (vi){_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)),
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8)))};
+}
+
+static inline vi vi_halves(const void *p)
+{
+    const __m128i *at = p;
+    return (vi){_mm256_cvtepu16_epi32(_mm_loadu_si128(at)),
+                _mm256_cvtepu16_epi32(_mm_loadu_si128(at + 1))};
+}
+
+static inline vi vi_look_up(const uint8_t table[16], vi a)
+{
+    __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    return (vi){_mm256_shuffle_epi8(t, a.a), _mm256_shuffle_epi8(t, a.b)};
+}
+
+static inline vi vi_mul_small(vi a, uint32_t n)
+{
+    __m256i m = _mm256_set1_epi16((short)n);
+    return (vi){_mm256_mullo_epi16(a.a, m), _mm256_mullo_epi16(a.b, m)};
+}
+
+static inline vi v_round(vf a)
+{
+    return (vi){_mm256_cvtps_epi32(a.a), _mm256_cvtps_epi32(a.b)};
+}
+
+static inline void vi_store_low(void *p, vi a)
+{
+    const __m256i low =
+        _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12,
+                         -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    __m256i x = _mm256_shuffle_epi8(a.a, low), y = _mm256_shuffle_epi8(a.b, low);
+    int32_t four[4] = {_mm256_extract_epi32(x, 0), _mm256_extract_epi32(x, 4),
+                       _mm256_extract_epi32(y, 0), _mm256_extract_epi32(y, 4)};
+    __builtin_memcpy(p, four, 16);
+}
+
+/* Pairs of products fit 16 bits while the unsigned bytes are below 128. */
+static inline vi vi_dot(vi c, vi a, const void *x)
+{
+    int32_t s;
+    __builtin_memcpy(&s, x, 4);
+    __m256i b = _mm256_set1_epi32(s), ones = _mm256_set1_epi16(1);
+    return (vi){_mm256_add_epi32(c.a, _mm256_madd_epi16(_mm256_maddubs_epi16(a.a, b), ones)),
+                _mm256_add_epi32(c.b, _mm256_madd_epi16(_mm256_maddubs_epi16(a.b, b), ones))};
+}
+
+/* The top bit apart. */
+static inline vi vi_dot_wide(vi c, vi a, const void *x)
+{
+    vi low = vi_set(0x7f7f7f7fu), top = vi_set(0x80808080u);
+    return vi_dot(vi_dot(c, vi_and(a, low), x), vi_and(a, top), x);
+}
+
 #endif

@@ -155,17 +155,17 @@ static inline vi vi_xor(vi a, vi b)
 
 static inline vi vi_shl(vi a, int n)
 {
-    return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n));
+    return (vi)((__v16su)a << n);
 }
 
 static inline vi vi_shr(vi a, int n)
 {
-    return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n));
+    return (vi)((__v16su)a >> n);
 }
 
 static inline vi vi_sar(vi a, int n)
 {
-    return _mm512_sra_epi32(a, _mm_cvtsi32_si128(n));
+    return (vi)((__v16si)a >> n);
 }
 
 static inline vm vi_eq(vi a, vi b)
@@ -219,6 +219,60 @@ static inline void v_store_f16(uint16_t *p, vf a)
 {
     _mm256_storeu_si256((__m256i *)p,
                         _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* ---- bytes ---- */
+
+static inline vi vi_load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+static inline void vi_store(void *p, vi a)
+{
+    _mm512_storeu_si512(p, a);
+}
+
+static inline vi vi_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+static inline vi vi_halves(const void *p)
+{
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+}
+
+static inline vi vi_look_up(const uint8_t table[16], vi a)
+{
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), a);
+}
+
+static inline vi vi_mul_small(vi a, uint32_t n)
+{
+    return _mm512_mullo_epi16(a, _mm512_set1_epi16((short)n));
+}
+
+static inline vi v_round(vf a)
+{
+    return _mm512_cvtps_epi32(a);
+}
+
+static inline void vi_store_low(void *p, vi a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
+}
+
+static inline vi vi_dot_wide(vi c, vi a, const void *x)
+{
+    int32_t s;
+    __builtin_memcpy(&s, x, 4);
+    return _mm512_dpbusd_epi32(c, a, _mm512_set1_epi32(s));
+}
+
+static inline vi vi_dot(vi c, vi a, const void *x)
+{
+    return vi_dot_wide(c, a, x);
 }
 
 #endif

@@ -281,6 +281,85 @@ ALWAYS void v_store_f16(uint16_t *p, vf a)
         vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.val[i])));
 }
 
+/* ---- bytes ---- */
+
+ALWAYS vi vi_load(const void *p)
+{
+    FOUR(vi, vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)p + 16 * i)));
+}
+
+ALWAYS void vi_store(void *p, vi a)
+{
+    for (int i = 0; i < 4; i++)
+        vst1q_u8((uint8_t *)p + 16 * i, vreinterpretq_u8_u32(a.val[i]));
+}
+
+ALWAYS vi vi_halves(const void *p)
+{
+    FOUR(vi, vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)p + 8 * i))));
+}
+
+ALWAYS vi vi_bytes(const uint8_t *p)
+{
+    uint8x16_t b = vld1q_u8(p);
+    uint16x8_t h[2] = {vmovl_u8(vget_low_u8(b)), vmovl_u8(vget_high_u8(b))};
+    FOUR(vi, i % 2 ? vmovl_u16(vget_high_u16(h[i / 2])) : vmovl_u16(vget_low_u16(h[i / 2])));
+}
+
+ALWAYS vi vi_look_up(const uint8_t table[16], vi a)
+{
+    uint8x16_t t = vld1q_u8(table);
+    FOUR(vi, vreinterpretq_u32_u8(vqtbl1q_u8(t, vreinterpretq_u8_u32(a.val[i]))));
+}
+
+ALWAYS vi vi_mul_small(vi a, uint32_t n)
+{
+    FOUR(vi, vreinterpretq_u32_u16(vmulq_n_u16(vreinterpretq_u16_u32(a.val[i]), (uint16_t)n)));
+}
+
+ALWAYS vi v_round(vf a)
+{
+    FOUR(vi, vreinterpretq_u32_s32(vcvtnq_s32_f32(a.val[i])));
+}
+
+ALWAYS void vi_store_low(void *p, vi a)
+{
+    uint16x8_t low = vcombine_u16(vmovn_u32(a.val[0]), vmovn_u32(a.val[1])),
+               high = vcombine_u16(vmovn_u32(a.val[2]), vmovn_u32(a.val[3]));
+    vst1q_u8(p, vcombine_u8(vmovn_u16(low), vmovn_u16(high)));
+}
+
+/* c + the sums of four products of signed bytes: their pairs in 16 bits, those in 32. */
+ALWAYS uint32x4_t v_dot_signed(uint32x4_t c, int8x16_t a, int8x16_t b)
+{
+    int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
+    return vreinterpretq_u32_s32(
+        vaddq_s32(vreinterpretq_s32_u32(c), vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high))));
+}
+
+ALWAYS int8x16_t v_four_bytes(const void *x)
+{
+    int32_t s;
+    memcpy(&s, x, 4);
+    return vreinterpretq_s8_s32(vdupq_n_s32(s));
+}
+
+ALWAYS vi vi_dot(vi c, vi a, const void *x)
+{
+    int8x16_t b = v_four_bytes(x);
+    FOUR(vi, v_dot_signed(c.val[i], vreinterpretq_s8_u32(a.val[i]), b));
+}
+
+/* The signed byte is the unsigned one less 128 where its top bit is turned. */
+ALWAYS vi vi_dot_wide(vi c, vi a, const void *x)
+{
+    int8x16_t b = v_four_bytes(x);
+    vi less = vi_xor(a, vi_set(0x80808080u));
+    int32x4_t sum = vpaddlq_s16(vpaddlq_s8(b));
+    uint32x4_t more = vreinterpretq_u32_s32(vshlq_n_s32(sum, 7));
+    FOUR(vi, vaddq_u32(v_dot_signed(c.val[i], vreinterpretq_s8_u32(less.val[i]), b), more));
+}
+
 #undef FOUR
 #undef ALWAYS
 

@@ -277,5 +277,87 @@ static inline void v_store_f16(uint16_t *p, vf a)
     EACH p[i] = qn__cpu_f16_of_f32(a.v[i]);
 }
 
+/* ---- bytes: a vi as 64 of them ---- */
+
+static inline vi vi_load(const void *p)
+{
+    vi r;
+    memcpy(&r, p, sizeof r);
+    return r;
+}
+
+static inline void vi_store(void *p, vi a)
+{
+    memcpy(p, &a, sizeof a);
+}
+
+/* Sixteen bytes, and sixteen 16-bit numbers, as lanes. */
+static inline vi vi_bytes(const uint8_t *p)
+{
+    vi r;
+    EACH r.v[i] = p[i];
+    return r;
+}
+
+static inline vi vi_halves(const void *p)
+{
+    uint16_t h[16];
+    vi r;
+    memcpy(h, p, sizeof h);
+    EACH r.v[i] = h[i];
+    return r;
+}
+
+/* table[byte] for each of the 64 bytes, all below 16. */
+static inline vi vi_look_up(const uint8_t table[16], vi a)
+{
+    uint8_t b[64];
+    memcpy(b, &a, 64);
+    for (int i = 0; i < 64; i++)
+        b[i] = table[b[i] & 15];
+    return vi_load(b);
+}
+
+/* Each 16-bit half times n, modulo 65536. */
+static inline vi vi_mul_small(vi a, uint32_t n)
+{
+    EACH a.v[i] = (a.v[i] & 0xffff) * n % 65536 | (a.v[i] >> 16) * n << 16;
+    return a;
+}
+
+/* To the nearest integer, ties to even; of what fits no int32, anything. */
+static inline vi v_round(vf a)
+{
+    vi r;
+    EACH r.v[i] = a.v[i] >= -2147483648.0f && a.v[i] < 2147483648.0f
+                      ? (uint32_t)(int32_t)rintf(a.v[i])
+                      : 0x80000000u;
+    return r;
+}
+
+/* The low byte of each lane. */
+static inline void vi_store_low(void *p, vi a)
+{
+    uint8_t *bytes = p;
+    EACH bytes[i] = (uint8_t)a.v[i];
+}
+
+/* c + the sum of the products of a lane's four bytes, unsigned, with the four at x, signed and the
+ * same for every lane. Of vi_dot the bytes are at most 127, of vi_dot_wide any; those at x are not
+ * -128. */
+static inline vi vi_dot_wide(vi c, vi a, const void *x)
+{
+    int8_t s[4];
+    memcpy(s, x, 4);
+    EACH for (int j = 0; j < 4; j++) c.v[i] += (uint32_t)((int32_t)(a.v[i] >> 8 * j & 255) * s[j]);
+    return c;
+}
+
+static inline vi vi_dot(vi c, vi a, const void *x)
+{
+    return vi_dot_wide(c, a, x);
+}
+
 #undef EACH
+
 #endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Linear by exact products of bytes, over vec_*.h, after units.inl: what the tiers share.
+ *
+ * A group of x's columns (32, or a step of the weight's where that is longer) becomes signed bytes
+ * and one scale: the largest magnitude is 127. Within a step of columns the products with the
+ * weight's codes are summed as integers, exactly, so their order is nobody's concern; then
+ *
+ *     y = fma(sum of (code - zero) x, scale of the weight * scale of x, y)
+ *     y = fma(bias of the weight, scale of x * sum of x, y)      where the layout has biases
+ *
+ * step after step, in order of columns. That fixes the bits: the same for one row and many, and in
+ * every tier.
+ *
+ * Prepared x[m, k]: first the bytes of all rows, in blocks of INT8_ROWS rows (the last has what is
+ * left), [column / 4][row][4], columns padded with zeros to whole units; then for each block and
+ * step three numbers a row, [3][row]: the scale (f32), what an integer sum begins with, -zero times
+ * the sum of the step's bytes (i32), and scale times that sum (f32).
+ *
+ * A weight's units are unpacked into the first cache, and meet all rows there. Before this file:
+ * INT8_ROWS and INT8_PANELS, the largest tile; after it, int8_tile().
+ */
+
+enum {
+    INT8_CHUNK = 512, /* columns unpacked at a time */
+    INT8_SPAN = 32    /* columns of x that share a scale, at least */
+};
+
+static size_t int8_padded(const qn__layout *l, size_t k)
+{
+    return (k + l->columns - 1) / l->columns * l->columns;
+}
+
+/* One row of the numbers behind the bytes. */
+typedef struct int8_place {
+    uint8_t *codes; /* of the first column, this row */
+    uint8_t *meta;  /* of the first step, this row */
+    size_t rows;    /* of the block */
+} int8_place;
+
+static size_t int8_codes_bytes(const qn__layout *l, size_t m, size_t k)
+{
+    return (m * int8_padded(l, k) + 63) / 64 * 64;
+}
+
+static int8_place int8_row_at(const qn__layout *l, const void *x, size_t m, size_t k, size_t row)
+{
+    size_t padded = int8_padded(l, k), block = row / INT8_ROWS * INT8_ROWS,
+           rows = m - block < INT8_ROWS ? m - block : INT8_ROWS, lane = row - block;
+    uint8_t *at = (uint8_t *)x;
+    return (int8_place){at + block * padded + 4 * lane,
+                        at + int8_codes_bytes(l, m, k) + block * (padded / l->step) * 12 + 4 * lane,
+                        rows};
+}
+
+/* `span` columns from x on, of which n exist, as bytes; returns the scale. */
+static float int8_quantise(const float *x, size_t n, size_t span, int8_t *bytes)
+{
+    vf most = v_set(0.0f), sum = v_set(0.0f);
+    for (size_t i = 0; i < span; i += 16) {
+        size_t have = n > i ? (n - i < 16 ? n - i : 16) : 0;
+        vf v = have == 16 ? v_load(x + i) : v_load_n(x + (have ? i : 0), have, 0.0f);
+        most = v_max(v_float(vi_and(v_bits(v), vi_set(0x7fffffffu))), most);
+        sum = v_fma(v, v_set(0.0f), sum); /* NaN if any is no number or infinite */
+    }
+    float top = v_top(most), inverse = top > 0.0f ? 127.0f / top : 0.0f;
+    if (!(inverse <= 3.4028235e38f)) /* the largest is a denormal */
+        inverse = 0.0f;
+    for (size_t i = 0; i < span; i += 16) {
+        size_t have = n > i ? (n - i < 16 ? n - i : 16) : 0;
+        vf v = have == 16 ? v_load(x + i) : v_load_n(x + (have ? i : 0), have, 0.0f);
+        vi_store_low(bytes + i, v_round(v_mul(v, v_set(inverse))));
+    }
+    return top / 127.0f + v_sum(sum);
+}
+
+static void prepare_int8(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
+                         size_t k, size_t m0, size_t m1)
+{
+    size_t padded = int8_padded(l, k), step = l->step, span = step > INT8_SPAN ? step : INT8_SPAN;
+    for (size_t r = m0; r < m1; r++) {
+        int8_place to = int8_row_at(l, dst, m, k, r);
+        const float *row = x + r * ldx;
+        for (size_t c = 0; c < padded; c += span) {
+            int8_t bytes[128];
+            float scale = int8_quantise(row + (c < k ? c : 0), c < k ? k - c : 0, span, bytes);
+            for (size_t i = 0; i < span; i += 4)
+                memcpy(to.codes + (c + i) * to.rows, bytes + i, 4);
+            for (size_t s = 0; s < span; s += step) {
+                int32_t sum = 0;
+                for (size_t i = s; i < s + step; i++)
+                    sum += bytes[i];
+                uint8_t *meta = to.meta + (c + s) / step * 12 * to.rows;
+                int32_t begin = -(int32_t)l->zero * sum;
+                float scaled = scale * (float)sum;
+                memcpy(meta, &scale, 4);
+                memcpy(meta + 4 * to.rows, &begin, 4);
+                memcpy(meta + 8 * to.rows, &scaled, 4);
+            }
+        }
+    }
+}
+
+/* Unpacked panels meet a block of rows. */
+typedef struct int8_args {
+    const uint8_t *codes;      /* [panel][column / 4][16][4] */
+    const float *scale, *bias; /* [panel][step][16] */
+    const uint8_t *x;          /* block, at the first column */
+    const uint8_t *meta;       /* and step */
+    size_t steps, quads;       /* columns / 4 of a step */
+    float *y;
+    size_t ldy, last; /* lanes of the last panel */
+    int resume;       /* take sums from y */
+    int wide, biased; /* codes above 127; there are biases */
+} int8_args;
+
+enum {
+    INT8_PANEL_CODES = INT8_CHUNK * 16,      /* bytes */
+    INT8_PANEL_SCALES = INT8_CHUNK / 16 * 16 /* floats */
+};
+
+static void int8_tile(size_t rows, size_t panels, const int8_args *a);
+
+/* A chunk of columns of panels p .. p + panels - 1 into `codes`, `scale`, `bias`. */
+static void int8_unpack(const qn__cpu_linear *a, size_t p, size_t panels, size_t unit, size_t units,
+                        uint8_t *codes, float *scale, float *bias)
+{
+    const qn__layout *l = a->layout;
+    size_t group_bytes = int8_padded(l, a->k) / l->columns * l->unit_bytes,
+           steps = l->columns / l->step;
+    for (size_t q = 0; q < panels; q++) {
+        const uint8_t *from = (const uint8_t *)a->w + (p + q) * group_bytes + unit * l->unit_bytes;
+        for (size_t u = 0; u < units; u++, from += l->unit_bytes)
+            a->unpack(l, from, codes + q * INT8_PANEL_CODES + u * l->columns * 16,
+                      scale + q * INT8_PANEL_SCALES + u * steps * 16,
+                      bias + q * INT8_PANEL_SCALES + u * steps * 16);
+    }
+}
+
+static void linear_int8(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    _Alignas(64) uint8_t codes[INT8_PANELS * INT8_PANEL_CODES];
+    _Alignas(64) float scale[INT8_PANELS * INT8_PANEL_SCALES],
+        bias[INT8_PANELS * INT8_PANEL_SCALES];
+    const qn__layout *l = a->layout;
+    size_t group = a->m <= 2 * INT8_ROWS ? 1 : INT8_PANELS,
+           units = int8_padded(l, a->k) / l->columns, chunk = INT8_CHUNK / l->columns;
+    int8_args t = {.codes = codes,
+                   .scale = scale,
+                   .bias = bias,
+                   .quads = l->step / 4,
+                   .ldy = a->ldy,
+                   .wide = l->zero == 128 || l->encoding->bits == 8,
+                   .biased = l->biased};
+    for (size_t p = p0; p < p1; p += group) {
+        size_t panels = p1 - p < group ? p1 - p : group, left = a->n - (p + panels - 1) * 16;
+        t.last = left < 16 ? left : 16;
+        for (size_t u = 0; u < units; u += chunk) {
+            size_t n = units - u < chunk ? units - u : chunk, column = u * l->columns;
+            int8_unpack(a, p, panels, u, n, codes, scale, bias);
+            t.steps = n * l->columns / l->step;
+            t.resume = u > 0;
+            for (size_t r = a->m0; r < a->m1; r += INT8_ROWS) {
+                int8_place at = int8_row_at(l, a->x, a->m, a->k, r);
+                t.x = at.codes + column * at.rows;
+                t.meta = at.meta + column / l->step * 12 * at.rows;
+                t.y = a->y + r * a->ldy + p * 16;
+                int8_tile(at.rows, panels, &t);
+            }
+        }
+    }
+}

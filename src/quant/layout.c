@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of layouts, and packing, which knows nothing but that table.
+ */
+#include "quant/layout.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+/* Sizes of each encoding's blocks, as constants. */
+enum {
+#define SIZES(id, name, ggml, elements, bytes) ELEMENTS_##id = elements, BYTES_##id = bytes,
+    QN__BLOCK_ENCODINGS(SIZES)
+#undef SIZES
+};
+
+#define UNIT_OF(id, elements, row, n, bytes, step_, zero_, biased_, ...)                           \
+    [QN__##id] = {.encoding = &qn__encodings[QN__##id],                                            \
+                  .columns = (elements) * (n),                                                     \
+                  .row_bytes = (row) * (n),                                                        \
+                  .unit_bytes = bytes,                                                             \
+                  .blocks = n,                                                                     \
+                  .step = step_,                                                                   \
+                  .zero = zero_,                                                                   \
+                  .biased = biased_,                                                               \
+                  .field = {__VA_ARGS__}}
+#define UNIT(id, n, bytes, step, zero, biased, ...)                                                \
+    UNIT_OF(id, ELEMENTS_##id, BYTES_##id, n, bytes, step, zero, biased, __VA_ARGS__)
+
+#define AFFINE_OF(bits, group, type, size, n)                                                      \
+    UNIT_OF(AFFINE##bits##_G##group##_##type, group, group *bits / 8 + 2 * (size), n,              \
+            (group * bits / 8 + 2 * (size)) * 16 * (n), group > 64 ? 64 : group, 0, true,          \
+            {0, group * bits / 8, 4}, {group * bits / 8, size, size},                              \
+            {group * bits / 8 + (size), size, size}),
+#define AFFINE(bits, group)                                                                        \
+    AFFINE_OF(bits, group, F32, 4, group == 32 ? 2 : 1)                                            \
+    AFFINE_OF(bits, group, F16, 2, group == 32 ? 2 : 1)                                            \
+    AFFINE_OF(bits, group, BF16, 2, group == 32 ? 2 : 1)
+
+/* clang-format off */
+static const qn__layout layouts[QN__ENCODING_COUNT] = {
+    /*   id      blocks bytes step zero biased  fields {offset in the block, bytes, word} */
+    UNIT(F32,    1,     64,   0,   0,   false,  {0, 4, 4}),
+    UNIT_OF(F16,  2, 4, 1, 64, 0, 0, false,     {0, 4, 4}), /* two columns are one word */
+    UNIT_OF(BF16, 2, 4, 1, 64, 0, 0, false,     {0, 4, 4}),
+    UNIT(Q4_0,   2,     576,  32,  8,   false,  {2, 16, 4}, {0, 2, 2}),
+    UNIT(Q4_1,   2,     640,  32,  0,   true,   {4, 16, 4}, {0, 2, 2}, {2, 2, 2}),
+    UNIT(Q5_0,   2,     704,  32,  16,  false,  {6, 16, 4}, {2, 4, 4}, {0, 2, 2}),
+    UNIT(Q5_1,   2,     768,  32,  0,   true,   {8, 16, 4}, {4, 4, 4}, {0, 2, 2}, {2, 2, 2}),
+    UNIT(Q8_0,   2,     1088, 32,  128, false,  {2, 32, 4}, {0, 2, 2}),
+    UNIT(Q2_K,   1,     1344, 16,  0,   true,   {16, 64, 4}, {0, 16, 1}, {80, 2, 2}, {82, 2, 2}),
+    UNIT(Q3_K,   1,     1792, 16,  4,   false,  {32, 64, 4}, {0, 32, 4}, {96, 12, 4}, {108, 2, 2}),
+    UNIT(Q4_K,   1,     2304, 32,  0,   true,   {16, 128, 4}, {4, 12, 4}, {0, 2, 2}, {2, 2, 2}),
+    UNIT(Q5_K,   1,     2816, 32,  0,   true,   {48, 128, 4}, {16, 32, 4}, {4, 12, 4}, {0, 2, 2}, {2, 2, 2}),
+    UNIT(Q6_K,   1,     3392, 16,  32,  false,  {0, 128, 4}, {128, 64, 4}, {192, 16, 1}, {208, 2, 2}),
+    UNIT(IQ4_NL, 2,     576,  32,  128, false,  {2, 16, 4}, {0, 2, 2}),
+    UNIT(IQ4_XS, 1,     2176, 32,  128, false,  {8, 128, 4}, {4, 4, 4}, {2, 2, 2}, {0, 2, 2}),
+    UNIT(TQ1_0,  1,     896,  64,  1,   false,  {0, 48, 4}, {48, 4, 4}, {52, 2, 2}),
+    UNIT(TQ2_0,  1,     1088, 64,  1,   false,  {0, 64, 4}, {64, 2, 2}),
+    UNIT(MXFP4,  4,     1088, 32,  12,  false,  {1, 16, 4}, {0, 1, 1}),
+    UNIT(I2_S,   1,     512,  64,  1,   false,  {0, 32, 4}),
+    QN__AFFINE_WIDTHS(AFFINE)
+};
+/* clang-format on */
+
+const qn__layout *qn__layout_of(qn__layout_id id)
+{
+    return id > 0 && id < QN__LAYOUT_COUNT ? &layouts[id - 1] : NULL;
+}
+
+const char *qn__layout_name(qn__layout_id id)
+{
+    const qn__layout *l = qn__layout_of(id);
+    return l ? l->encoding->name : "plain";
+}
+
+static int64_t units_along(const qn__layout *l, int64_t columns)
+{
+    return columns / l->columns + (columns % l->columns != 0);
+}
+
+size_t qn__layout_group_bytes(const qn__layout *l, int64_t columns)
+{
+    size_t bytes;
+    if (columns < 0 || !qn__mul_size((size_t)units_along(l, columns), l->unit_bytes, &bytes))
+        return 0;
+    return bytes;
+}
+
+size_t qn__layout_bytes(qn__layout_id id, int64_t rows, int64_t columns)
+{
+    size_t groups, bytes;
+    if (rows < 0 || !qn__align_size((size_t)rows, QN__UNIT_ROWS, &groups) ||
+        !qn__mul_size(groups / QN__UNIT_ROWS, qn__layout_group_bytes(qn__layout_of(id), columns),
+                      &bytes))
+        return 0;
+    return bytes;
+}
+
+/* ---- affine codes: planes of bits ------------------------------------------------------------ */
+
+/* In the file the codes are one stream of bits. In a unit each 32 of them are, as far as `bits` has
+ * them: a plane of the low four bits (byte j: code j, and code j + 16 in its high half), one of the
+ * next two (byte j: codes j, j + 8, j + 16, j + 24), one of the next one (byte j: codes j, j + 4,
+ * ...). 8 bits: as they are. What is above in a code comes first: 5 bits are four and one, 6 four
+ * and two, 3 two and one. */
+static void planes_from_stream(const uint8_t *from, size_t bytes, int bits, uint8_t *to)
+{
+    if (bits == 8) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    size_t chunk = (size_t)bits * 4;
+    for (size_t at = 0; at < bytes; at += chunk, from += chunk, to += chunk) {
+        uint8_t code[32];
+        uint32_t mask = (1u << bits) - 1, have = 0, n = 0, i = 0;
+        for (size_t b = 0; b < chunk; b++) {
+            have |= (uint32_t)from[b] << n;
+            for (n += 8; n >= (uint32_t)bits; n -= (uint32_t)bits, have >>= bits)
+                code[i++] = (uint8_t)(have & mask);
+        }
+        uint8_t *plane = to;
+        int low = 0;
+        if (bits & 4) {
+            for (int j = 0; j < 16; j++)
+                plane[j] = (uint8_t)((code[j] & 15) | (code[j + 16] & 15) << 4);
+            plane += 16;
+            low = 4;
+        }
+        if (bits & 2) {
+            for (int j = 0; j < 8; j++)
+                plane[j] =
+                    (uint8_t)((code[j] >> low & 3) | (code[j + 8] >> low & 3) << 2 |
+                              (code[j + 16] >> low & 3) << 4 | (code[j + 24] >> low & 3) << 6);
+            plane += 8;
+            low += 2;
+        }
+        if (bits & 1)
+            for (int j = 0; j < 4; j++) {
+                uint32_t byte = 0;
+                for (int b = 0; b < 8; b++)
+                    byte |= (uint32_t)(code[j + 4 * b] >> low & 1) << b;
+                plane[j] = (uint8_t)byte;
+            }
+    }
+}
+
+static void stream_from_planes(const uint8_t *from, size_t bytes, int bits, uint8_t *to)
+{
+    if (bits == 8) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    size_t chunk = (size_t)bits * 4;
+    for (size_t at = 0; at < bytes; at += chunk, from += chunk, to += chunk) {
+        uint32_t have = 0, n = 0;
+        size_t b = 0;
+        for (int i = 0; i < 32; i++) {
+            const uint8_t *plane = from;
+            uint32_t code = 0;
+            int low = 0;
+            if (bits & 4) {
+                code = plane[i % 16] >> (i / 16 * 4) & 15;
+                plane += 16;
+                low = 4;
+            }
+            if (bits & 2) {
+                code |= (uint32_t)(plane[i % 8] >> (i / 8 * 2) & 3) << low;
+                plane += 8;
+                low += 2;
+            }
+            if (bits & 1)
+                code |= (uint32_t)(plane[i % 4] >> (i / 4) & 1) << low;
+            have |= code << n;
+            for (n += (uint32_t)bits; n >= 8; n -= 8, have >>= 8)
+                to[b++] = (uint8_t)have;
+        }
+    }
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+/* One row's bytes of a unit, into its lane: words of a field lie 16 rows apart. */
+static void row_into_unit(const qn__layout *l, const uint8_t *row, uint8_t *unit, int lane)
+{
+    size_t block_bytes = l->encoding->block_bytes;
+    for (const qn__unit_field *f = l->field; f < l->field + QN__UNIT_FIELDS && f->bytes; f++) {
+        for (int b = 0; b < l->blocks; b++) {
+            const uint8_t *from = row + (size_t)b * block_bytes + f->offset;
+            if (f->word == 4) {
+                for (int i = 0; i < f->bytes; i += 4, unit += 64)
+                    memcpy(unit + 4 * lane, from + i, 4);
+            } else if (f->word == 2) {
+                for (int i = 0; i < f->bytes; i += 2, unit += 32)
+                    memcpy(unit + 2 * lane, from + i, 2);
+            } else {
+                for (int i = 0; i < f->bytes; i++, unit += 16)
+                    unit[lane] = from[i];
+            }
+        }
+    }
+}
+
+static void row_from_unit(const qn__layout *l, const uint8_t *unit, int lane, uint8_t *row)
+{
+    size_t block_bytes = l->encoding->block_bytes;
+    for (const qn__unit_field *f = l->field; f < l->field + QN__UNIT_FIELDS && f->bytes; f++)
+        for (int b = 0; b < l->blocks; b++) {
+            uint8_t *to = row + (size_t)b * block_bytes + f->offset;
+            for (int i = 0; i < f->bytes; i += f->word, unit += 16 * f->word)
+                memcpy(to + i, unit + f->word * lane, f->word);
+        }
+}
+
+/* A row of U columns, of which the file has `have` bytes; codes as the unit wants them. Gives where
+ * it is: in the file's bytes, or in `room`. */
+static const uint8_t *unit_row(const qn__layout *l, const uint8_t *from, size_t have, uint8_t *room)
+{
+    if (have >= l->row_bytes && !l->encoding->bits)
+        return from;
+    size_t n = have < l->row_bytes ? have : l->row_bytes;
+    memcpy(room, from, n);
+    memset(room + n, 0, l->row_bytes - n);
+    if (l->encoding->bits)
+        for (int b = 0; b < l->blocks; b++) {
+            size_t at = (size_t)b * l->encoding->block_bytes;
+            if (at < n)
+                planes_from_stream(from + at, l->field[0].bytes, l->encoding->bits, room + at);
+        }
+    return room;
+}
+
+/* Rows whose word i is all of unit i: floats. `words` whole ones, then `rest` bytes. */
+static void pack_words(uint8_t *group, const uint8_t *from, size_t row_bytes, int lane, int n,
+                       size_t words, size_t rest)
+{
+    for (size_t i = 0; i < words; i++)
+        for (int r = 0; r < n; r++)
+            memcpy(group + i * 64 + 4 * (size_t)(lane + r), from + (size_t)r * row_bytes + 4 * i,
+                   4);
+    for (int r = 0; rest && r < n; r++) {
+        uint8_t word[4] = {0};
+        memcpy(word, from + (size_t)r * row_bytes + 4 * words, rest);
+        memcpy(group + words * 64 + 4 * (size_t)(lane + r), word, 4);
+    }
+}
+
+/* n rows of one group from `lane` on. */
+static void pack_group(const qn__layout *l, uint8_t *group, const uint8_t *from, size_t row_bytes,
+                       size_t encoded, int64_t columns, int lane, int n)
+{
+    uint8_t room[1024];
+    if (l->unit_bytes == 64) {
+        pack_words(group, from, row_bytes, lane, n, encoded / 4, encoded % 4);
+        return;
+    }
+    int64_t units = units_along(l, columns);
+    for (int64_t u = 0; u < units; u++) {
+        size_t at = (size_t)u * l->row_bytes;
+        uint8_t *unit = group + (size_t)u * l->unit_bytes;
+        for (int r = 0; r < n; r++)
+            row_into_unit(l, unit_row(l, from + (size_t)r * row_bytes + at, encoded - at, room),
+                          unit, lane + r);
+    }
+}
+
+static void clear_lanes(const qn__layout *l, uint8_t *group, int64_t columns, int lane)
+{
+    static const uint8_t zeros[1024];
+    int64_t units = units_along(l, columns);
+    for (int64_t u = 0; u < units; u++)
+        for (int r = lane; r < QN__UNIT_ROWS; r++)
+            row_into_unit(l, zeros, group + (size_t)u * l->unit_bytes, r);
+}
+
+void qn__layout_pack(const qn__layout *l, void *w, int64_t rows, int64_t columns, const void *from,
+                     size_t row_bytes, int64_t first, int64_t n)
+{
+    size_t group_bytes = qn__layout_group_bytes(l, columns),
+           encoded = qn__encoding_row_bytes(l->encoding, columns);
+    const uint8_t *source = from;
+    for (int64_t row = first, end = first + n; row < end;) {
+        int lane = (int)(row % QN__UNIT_ROWS);
+        int64_t take = QN__UNIT_ROWS - lane < end - row ? QN__UNIT_ROWS - lane : end - row;
+        uint8_t *group = (uint8_t *)w + (size_t)(row / QN__UNIT_ROWS) * group_bytes;
+        pack_group(l, group, source, row_bytes, encoded, columns, lane, (int)take);
+        row += take;
+        source += (size_t)take * row_bytes;
+        if (row == rows)
+            clear_lanes(l, group, columns, lane + (int)take);
+    }
+}
+
+void qn__layout_unpack_row(const qn__layout *l, const void *w, int64_t columns, int64_t row,
+                           void *to)
+{
+    const uint8_t *group =
+        (const uint8_t *)w + (size_t)(row / QN__UNIT_ROWS) * qn__layout_group_bytes(l, columns);
+    size_t left = qn__encoding_row_bytes(l->encoding, columns);
+    int lane = (int)(row % QN__UNIT_ROWS);
+    uint8_t room[1024], *out = to;
+    for (; left > 0; group += l->unit_bytes) {
+        size_t n = left < l->row_bytes ? left : l->row_bytes;
+        row_from_unit(l, group, lane, room);
+        memcpy(out, room, n);
+        if (l->encoding->bits)
+            for (size_t at = 0; at < n; at += l->encoding->block_bytes)
+                stream_from_planes(room + at, l->field[0].bytes, l->encoding->bits, out + at);
+        out += n;
+        left -= n;
+    }
+}
+
+void qn__layout_row_values(const qn__layout *l, const void *w, int64_t columns, int64_t row,
+                           float *to)
+{
+    const qn__encoding *e = l->encoding;
+    const uint8_t *group =
+        (const uint8_t *)w + (size_t)(row / QN__UNIT_ROWS) * qn__layout_group_bytes(l, columns);
+    int lane = (int)(row % QN__UNIT_ROWS);
+    uint8_t room[1024], codes[256];
+    for (int64_t at = 0; at < columns; at += l->columns, group += l->unit_bytes) {
+        int64_t n = columns - at < l->columns ? columns - at : l->columns;
+        row_from_unit(l, group, lane, room);
+        for (int b = 0; l->encoding->bits && b < l->blocks; b++) {
+            uint8_t *block = room + (size_t)b * e->block_bytes;
+            stream_from_planes(block, l->field[0].bytes, e->bits, codes);
+            memcpy(block, codes, l->field[0].bytes);
+        }
+        e->decode(e, room, (size_t)(n / e->block_elements), to + at);
+    }
+}

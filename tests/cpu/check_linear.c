@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Linear layers on packed weights of every encoding: packing under any cut and back to the byte,
+ * values with each kind of products against f64 on the encoding's own decoded values, the same bits
+ * for one row and many, any panel or column cut, any alignment of x and y; products of bytes also
+ * the same in every tier.
+ */
+#include "check.h"
+
+/* A weight: its encoded rows, decoded values, and units. */
+typedef struct weight {
+    const qn__layout *l;
+    qn__layout_id id;
+    size_t n, k, row_bytes;
+    uint8_t *rows;
+    float *values; /* [n][k] */
+    void *units;
+} weight;
+
+static int sane(const float *v, size_t n)
+{
+    float most = 0.0f;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(v[i]))
+            return 0;
+        most = fabsf(v[i]) > most ? fabsf(v[i]) : most;
+    }
+    return most < 8.0f && most > 1e-3f;
+}
+
+/* One block: of random values where the encoding can write, else random bytes. */
+static void random_block(const qn__encoding *e, uint8_t *block, float *values)
+{
+    if (e->encode) {
+        random_fill(values, e->block_elements);
+        e->encode(e, values, NULL, 1, block);
+        e->decode(e, block, 1, values);
+        return;
+    }
+    do {
+        for (size_t i = 0; i < e->block_bytes; i++)
+            block[i] = (uint8_t)random_u32();
+        e->decode(e, block, 1, values);
+    } while (!sane(values, e->block_elements));
+}
+
+static weight new_weight(qn__layout_id id, size_t n, size_t k)
+{
+    weight w = {.l = qn__layout_of(id), .id = id, .n = n, .k = k};
+    const qn__encoding *e = w.l->encoding;
+    w.row_bytes = qn__encoding_row_bytes(e, (int64_t)k);
+    w.rows = new_bytes(n * w.row_bytes);
+    w.values = new_floats(n * k);
+    w.units = new_bytes(qn__layout_bytes(id, (int64_t)n, (int64_t)k));
+    for (size_t b = 0; b < n * k / e->block_elements; b++)
+        random_block(e, w.rows + b * e->block_bytes, w.values + b * e->block_elements);
+    for (size_t r = 0, r1; r < n; r = r1) {
+        r1 = r + 1 + random_below(n - r);
+        qn__layout_pack(w.l, w.units, (int64_t)n, (int64_t)k, w.rows + r * w.row_bytes, w.row_bytes,
+                        (int64_t)r, (int64_t)(r1 - r));
+    }
+    return w;
+}
+
+static void free_weight(weight *w)
+{
+    free(w->rows), free(w->values), free(w->units);
+}
+
+static void label(char *text, size_t room, const char *what, const weight *w, size_t m)
+{
+    snprintf(text, room, "%s %s %zux%zux%zu", what, w->l->encoding->name, m, w->n, w->k);
+}
+
+/* Rows come back as they were, and as values; a second packing in one piece gives the same units.
+ */
+static void pack_case(qn__layout_id id, size_t n, size_t k)
+{
+    char name[80];
+    weight w = new_weight(id, n, k);
+    size_t bytes = qn__layout_bytes(id, (int64_t)n, (int64_t)k);
+    uint8_t *row = new_bytes(w.row_bytes + 4);
+    float *values = new_floats(k);
+    int ok = 1;
+    for (size_t r = 0; r < n; r++) {
+        qn__layout_unpack_row(w.l, w.units, (int64_t)k, (int64_t)r, row);
+        ok &= memcmp(row, w.rows + r * w.row_bytes, w.row_bytes) == 0;
+        qn__layout_row_values(w.l, w.units, (int64_t)k, (int64_t)r, values);
+        ok &= memcmp(values, w.values + r * k, k * 4) == 0;
+    }
+    void *whole = new_bytes(bytes);
+    memset(whole, 0, bytes);
+    qn__layout_pack(w.l, whole, (int64_t)n, (int64_t)k, w.rows, w.row_bytes, 0, (int64_t)n);
+    if (w.l->columns == 1) /* no bytes between the words */
+        ok &= memcmp(whole, w.units, bytes) == 0;
+    label(name, sizeof name, "pack", &w, 0);
+    check(name, "-", ok);
+    free(whole), free(row), free(values);
+    free_weight(&w);
+}
+
+/* ---- what is expected, in f64 ---- */
+
+static float rounded_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* x as the products see it. */
+static void seen(qn__cpu_type products, const qn__layout *l, const float *x, size_t k, double *to)
+{
+    size_t span = l->step > 32 ? l->step : 32;
+    for (size_t i = 0; i < k; i++)
+        to[i] = products == QN__CPU_BF16 ? rounded_bf16(x[i]) : x[i];
+    for (size_t g = 0; products == QN__CPU_INT8 && g < k; g += span) {
+        size_t end = k - g < span ? k : g + span;
+        float most = 0.0f;
+        for (size_t i = g; i < end; i++)
+            most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        float scale = most / 127.0f, inverse = most > 0 ? 127.0f / most : 0.0f;
+        for (size_t i = g; i < end; i++)
+            to[i] = (double)scale * rintf(x[i] * inverse);
+    }
+}
+
+static float *multiply(const qn__cpu_kernels *t, qn__cpu_type products, const weight *w,
+                       const float *x, size_t ldx, size_t m, size_t ldy, int cuts)
+{
+    float *y = new_floats(m * ldy + 3);
+    void *xp = new_bytes(qn__cpu_prepared_bytes(m, w->k));
+    for (size_t r = 0, r1; r < m; r = r1) {
+        r1 = cuts ? r + 1 + random_below(m - r) : m;
+        t->prepare[products](w->l, xp, x, ldx, m, w->k, r, r1);
+    }
+    qn__cpu_linear a = {w->l, t->unpack[w->id],   w->units, w->n, w->k, m, 0, m,
+                        xp,   y + 3 * (cuts > 0), ldy};
+    size_t panels = qn__cpu_panels(w->n);
+    for (size_t p = 0, p1; p < panels; p = p1) {
+        p1 = cuts ? p + 1 + random_below(panels - p < 6 ? panels - p : 6) : panels;
+        for (a.m0 = 0; a.m0 < m; a.m0 = a.m1) {
+            a.m1 = cuts ? a.m0 + QN__CPU_BLOCK_ROWS * (1 + random_below(3)) : m;
+            a.m1 = a.m1 < m ? a.m1 : m;
+            t->linear[products](&a, p, p1);
+        }
+    }
+    free(xp);
+    if (cuts)
+        memmove(y, y + 3, m * ldy * 4);
+    return y;
+}
+
+static int right_values(qn__cpu_type products, const weight *w, const float *x, size_t ldx,
+                        size_t m, const float *y, size_t ldy)
+{
+    double *sees = new_bytes(w->k * 8);
+    nmse e = {0, 0};
+    for (size_t r = 0; r < m; r += 1 + m / 5) {
+        seen(products, w->l, x + r * ldx, w->k, sees);
+        for (size_t j = 0; j < w->n; j++) {
+            double sum = 0;
+            for (size_t i = 0; i < w->k; i++)
+                sum += sees[i] * w->values[j * w->k + i];
+            nmse_add(&e, y[r * ldy + j], sum);
+        }
+    }
+    free(sees);
+    return nmse_ok(&e, 1e-11 + 4e-15 * (double)w->k);
+}
+
+/* Groups of rows of any size, any cut, and rows alone. */
+static int same_in_company(const qn__cpu_kernels *t, qn__cpu_type products, const weight *w,
+                           const float *x, size_t ldx, size_t m, const float *y, size_t ldy)
+{
+    int same = 1;
+    for (size_t r = 0, g; r < m; r += g) {
+        g = m - r < 41 ? 1 + random_below(m - r) : 1 + random_below(40);
+        float *z = multiply(t, products, w, x + r * ldx, ldx, g, ldy, 1);
+        for (size_t i = 0; i < g; i++)
+            same &= memcmp(z + i * ldy, y + (r + i) * ldy, w->n * 4) == 0;
+        free(z);
+    }
+    for (size_t r = 0; r < m; r += 1 + m / 9) {
+        float *z = multiply(t, products, w, x + r * ldx, ldx, 1, w->n, 0);
+        same &= memcmp(z, y + r * ldy, w->n * 4) == 0;
+        free(z);
+    }
+    return same;
+}
+
+static void linear_case(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, qn__cpu_type products,
+                        qn__layout_id id, size_t m, size_t n, size_t k)
+{
+    static const char *const kinds[] = {"linear f32", "linear bf16", "linear int8"};
+    size_t ldx = k + 1, ldy = n + 2;
+    char name[80];
+    weight w = new_weight(id, n, k);
+    float *x = new_floats(m * ldx + 1) + 1;
+    random_fill(x, m * ldx);
+    for (size_t i = 0; i < ldx; i++) /* one row with a group of zeros and a large one */
+        x[i] *= i % 96 < 32 ? 0.0f : i % 96 < 64 ? 1.0f : 100.0f;
+    float *y = multiply(t, products, &w, x, ldx, m, ldy, 0);
+    int ok = right_values(products, &w, x, ldx, m, y, ldy);
+    for (size_t r = 0; r + 1 < m; r++) { /* nothing past column n is written */
+        uint32_t u[2];
+        memcpy(u, y + r * ldy + n, 8);
+        ok &= u[0] == 0xffffffffu && u[1] == 0xffffffffu;
+    }
+    label(name, sizeof name, kinds[products], &w, m);
+    check(name, t->tier, ok);
+    check("the same in any company", t->tier, same_in_company(t, products, &w, x, ldx, m, y, ldy));
+    if (products == QN__CPU_INT8) {
+        float *z = multiply(ref, products, &w, x, ldx, m, ldy, 0);
+        int same = 1;
+        for (size_t r = 0; r < m; r++)
+            same &= memcmp(z + r * ldy, y + r * ldy, n * 4) == 0;
+        check("the same in every tier", t->tier, same);
+        free(z);
+    }
+    free(x - 1), free(y);
+    free_weight(&w);
+}
+
+static void back_case(const qn__cpu_kernels *t, qn__layout_id id, size_t m, size_t n, size_t k)
+{
+    size_t ldg = n + 3, ldy = k + 1, step;
+    char name[80];
+    weight w = new_weight(id, n, k);
+    float *g = new_floats(m * ldg), *y = new_floats(m * ldy), *z = new_floats(m * ldy);
+    memset(g, 0xff, m * ldg * 4);
+    for (size_t r = 0; r < m; r++)
+        random_fill(g + r * ldg, n);
+    qn__cpu_linear_back a = {w.l, t->unpack[id], w.units, n, k, m, g, ldg, y, ldy};
+    t->linear_back(&a, 0, k);
+    nmse e = {0, 0};
+    for (size_t r = 0; r < m; r++)
+        for (size_t i = 0; i < k; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < n; j++)
+                sum += (double)g[r * ldg + j] * w.values[j * k + i];
+            nmse_add(&e, y[r * ldy + i], sum);
+        }
+    step = w.l->columns < 2 ? 2 : w.l->columns;
+    for (size_t r = 0, rows; r < m; r += rows) {
+        rows = 1 + random_below(m - r);
+        qn__cpu_linear_back b = {w.l,  t->unpack[id], w.units, n,           k,
+                                 rows, g + r * ldg,   ldg,     z + r * ldy, ldy};
+        for (size_t c = 0, c1; c < k; c = c1) {
+            c1 = c + step * (1 + random_below(1 + 60 / step));
+            t->linear_back(&b, c, c1 < k ? c1 : k);
+        }
+    }
+    label(name, sizeof name, "linear_back", &w, m);
+    check(name, t->tier, nmse_ok(&e, 1e-12) && memcmp(y, z, m * ldy * 4) == 0);
+    free(g), free(y), free(z);
+    free_weight(&w);
+}
+
+/* Plain floats at awkward sizes. */
+static void check_floats(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
+{
+    static const size_t sizes[][2] = {{1, 1},   {16, 2},   {17, 3},    {5, 64},
+                                      {33, 65}, {48, 128}, {100, 129}, {64, 1031}};
+    static const struct {
+        qn__cpu_type products;
+        qn__layout_id id;
+    } kinds[] = {{QN__CPU_F32, QN__UNITS_OF(QN__F32)},
+                 {QN__CPU_BF16, QN__UNITS_OF(QN__BF16)},
+                 {QN__CPU_F32, QN__UNITS_OF(QN__BF16)},
+                 {QN__CPU_F32, QN__UNITS_OF(QN__F16)}};
+    int slow = !strcmp(t->tier, "ref");
+    for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) {
+        for (size_t i = 0; i < 8; i++) {
+            if (slow)
+                pack_case(kinds[j].id, sizes[i][0], sizes[i][1]);
+            linear_case(t, ref, kinds[j].products, kinds[j].id, 1 + random_below(40), sizes[i][0],
+                        sizes[i][1]);
+            back_case(t, kinds[j].id, 1 + random_below(12), sizes[i][0], sizes[i][1]);
+        }
+        for (size_t m = 2; m <= 40; m += slow ? 7 : j > 1 ? 5 : 1)
+            linear_case(t, ref, kinds[j].products, kinds[j].id, m, 112, 300);
+        linear_case(t, ref, kinds[j].products, kinds[j].id, slow ? 50 : 512, 160, 2050);
+        if (j < 2)
+            linear_case(t, ref, kinds[j].products, kinds[j].id, slow ? 3 : 70, 330, 8192);
+        back_case(t, kinds[j].id, 40, 330, 200);
+    }
+}
+
+/* Every encoding, at sizes of whole blocks that are no whole units. */
+static void check_encoded(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
+{
+    static const size_t sizes[][2] = {{16, 1}, {5, 3}, {37, 2}, {100, 5}};
+    int slow = !strcmp(t->tier, "ref");
+    for (int id = QN__UNITS_OF(QN__Q4_0); id < QN__LAYOUT_COUNT; id++) {
+        size_t block = qn__encodings[id - 1].block_elements;
+        for (size_t i = 0; i < 4; i++) {
+            size_t n = sizes[i][0], k = sizes[i][1] * block;
+            if (slow)
+                pack_case((qn__layout_id)id, n, k);
+            linear_case(t, ref, QN__CPU_INT8, (qn__layout_id)id, 1 + random_below(20), n, k);
+            linear_case(t, ref, QN__CPU_F32, (qn__layout_id)id, 1 + random_below(20), n, k);
+            if (i < 3)
+                back_case(t, (qn__layout_id)id, 1 + random_below(9), n, k);
+        }
+    }
+    static const qn__encoding_id large[] = {
+        QN__Q4_0, QN__Q8_0, QN__Q4_K, QN__Q6_K, QN__AFFINE4_G64_BF16, QN__TQ2_0};
+    for (size_t i = 0; i < sizeof large / sizeof *large && !slow; i++)
+        linear_case(t, ref, QN__CPU_INT8, QN__UNITS_OF(large[i]), 100, 176, 2304);
+}
+
+void check_linear(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
+{
+    check_floats(t, ref);
+    check_encoded(t, ref);
+}
