@@ -88,6 +88,12 @@ static void pack_case(qn__layout_id id, size_t n, size_t k)
         qn__layout_row_values(w.l, w.units, (int64_t)k, (int64_t)r, values);
         ok &= memcmp(values, w.values + r * k, k * 4) == 0;
     }
+    for (size_t r = n; r < (n + 15) / 16 * 16;
+         r++) { /* the rows that pad the last units are zero */
+        qn__layout_unpack_row(w.l, w.units, (int64_t)k, (int64_t)r, row);
+        for (size_t i = 0; i < w.row_bytes; i++)
+            ok &= row[i] == 0;
+    }
     void *whole = new_bytes(bytes);
     memset(whole, 0, bytes);
     qn__layout_pack(w.l, whole, (int64_t)n, (int64_t)k, w.rows, w.row_bytes, 0, (int64_t)n);
@@ -259,6 +265,41 @@ static void back_case(const qn__cpu_kernels *t, qn__layout_id id, size_t m, size
     free_weight(&w);
 }
 
+/* Rows of the identity give the values themselves: of any finite block, the tiniest scales too. */
+static void exact_case(const qn__cpu_kernels *t, qn__layout_id id)
+{
+    const qn__encoding *e = qn__layout_of(id)->encoding;
+    size_t k = e->block_elements < 2 ? 6 : e->block_elements, n = 48;
+    char name[80];
+    weight w = new_weight(id, n, k);
+    for (size_t b = 0; b < n * k / e->block_elements; b++) {
+        uint8_t *block = w.rows + b * e->block_bytes;
+        float *values = w.values + b * e->block_elements;
+        int finite = 0;
+        while (!finite) {
+            for (size_t i = 0; i < e->block_bytes; i++)
+                block[i] = (uint8_t)random_u32();
+            e->decode(e, block, 1, values);
+            finite = 1;
+            for (size_t i = 0; i < e->block_elements; i++)
+                finite &= isfinite(values[i]) != 0;
+        }
+    }
+    qn__layout_pack(w.l, w.units, (int64_t)n, (int64_t)k, w.rows, w.row_bytes, 0, (int64_t)n);
+    float *x = new_floats(k * k);
+    for (size_t i = 0; i < k * k; i++)
+        x[i] = i % (k + 1) == 0 ? 1.0f : 0.0f;
+    float *y = multiply(t, QN__CPU_F32, &w, x, k, k, n, 0);
+    int ok = 1;
+    for (size_t i = 0; i < k; i++)
+        for (size_t j = 0; j < n; j++)
+            ok &= y[i * n + j] == w.values[j * k + i];
+    label(name, sizeof name, "values", &w, k);
+    check(name, t->tier, ok);
+    free(x), free(y);
+    free_weight(&w);
+}
+
 /* Plain floats at awkward sizes. */
 static void check_floats(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
 {
@@ -316,4 +357,6 @@ void check_linear(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
 {
     check_floats(t, ref);
     check_encoded(t, ref);
+    for (int id = 1; id < QN__LAYOUT_COUNT; id++)
+        exact_case(t, (qn__layout_id)id);
 }

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packed weights as operations see them: every encoding held by the device, rows looked up, the
+ * kinds of products (each its own value, and its own plan), gradients, refusals.
+ */
+#include "ops/ops.h"
+#include "ops_test.h"
+#include "quern/extend.h"
+#include "quern/quern.h"
+
+enum { N = 37, K = 512, M = 3 };
+
+static float pseudo_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(int32_t)*state / 2147483648.0f;
+}
+
+/* A weight of random values, encoded and packed; its decoded values. */
+static qn_array *new_packed(qn_scope *s, const qn__encoding *e, float *values)
+{
+    uint32_t state = 7;
+    size_t row = qn__encoding_row_bytes(e, K);
+    uint8_t *rows = calloc(N, row);
+    for (int i = 0; i < N * K; i++)
+        values[i] = pseudo_random(&state);
+    e->encode(e, values, NULL, (size_t)N * K / e->block_elements, rows);
+    e->decode(e, rows, (size_t)N * K / e->block_elements, values);
+    qn_array *w = qn__packed_new(s, e, N, K);
+    assert_non_null(w);
+    assert_int_equal(qn__packed_write(s, w, e, rows, 0, N), QN_OK);
+    free(rows);
+    return w;
+}
+
+static double nmse_of(const float *got, const double *want, size_t n)
+{
+    double error = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += (got[i] - want[i]) * (got[i] - want[i]);
+        size += want[i] * want[i];
+    }
+    return error / size;
+}
+
+static void want_linear(const float *x, const float *w, double *y)
+{
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++) {
+            double sum = 0;
+            for (int k = 0; k < K; k++)
+                sum += (double)x[m * K + k] * w[n * K + k];
+            y[m * N + n] = sum;
+        }
+}
+
+static void check_encoding(qn_device *device, const qn__encoding *e)
+{
+    static float values[N * K], x[M * K], y[M * N], row[2 * K], back[M * K];
+    static double want[M * N], want_back[M * K];
+    uint32_t state = 3;
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *w = new_packed(s, e, values);
+    for (int i = 0; i < M * K; i++)
+        x[i] = pseudo_random(&state);
+    qn_array *input = qn_reshape(s, qn_from_f32(s, x, M * K), 2, (const int64_t[]){M, K});
+    want_linear(x, values, want);
+    /* f32: the weight's values to the last bits; bytes: nearly; both from one scope */
+    qn_array *exact = qn_linear_with(s, input, w, NULL, QN_PRODUCTS_F32);
+    assert_int_equal(qn_read(s, exact, y, sizeof y), QN_OK);
+    assert_true(nmse_of(y, want, M * N) < 1e-12);
+    if (qn__layout_of(w->layout)->step) {
+        qn_array *bytes = qn_linear(s, input, w, NULL);
+        assert_int_equal(qn_read(s, bytes, y, sizeof y), QN_OK);
+        double error = nmse_of(y, want, M * N);
+        assert_true(error < 1e-4 && error > 1e-9);
+    }
+    /* rows */
+    int32_t ids[] = {N - 1, 0};
+    qn_array *rows = qn_cast(s, qn_take(s, w, qn_from_i32(s, ids, 2), 0), QN_F32);
+    assert_int_equal(qn_read(s, rows, row, sizeof row), QN_OK);
+    assert_memory_equal(row, values + (N - 1) * K, K * sizeof *row);
+    assert_memory_equal(row + K, values, K * sizeof *row);
+    /* the gradient of sum(y) to x is the sum of the rows */
+    qn_array *grad,
+        *loss = qn_sum(s, qn_reshape(s, qn_linear(s, input, w, NULL), 1, (const int64_t[]){M * N}),
+                       0, false);
+    assert_int_equal(qn_grad(s, loss, &input, 1, &grad), QN_OK);
+    assert_int_equal(qn_read(s, grad, back, sizeof back), QN_OK);
+    for (int m = 0; m < M; m++)
+        for (int k = 0; k < K; k++) {
+            want_back[m * K + k] = 0;
+            for (int n = 0; n < N; n++)
+                want_back[m * K + k] += values[n * K + k];
+        }
+    assert_true(nmse_of(back, want_back, M * K) < 1e-12);
+    qn_release(w);
+    qn_scope_end(s);
+}
+
+static void test_encodings(void **state)
+{
+    (void)state;
+    rig rigs[MOST_RIGS];
+    int n = open_rigs(rigs), checked = 0;
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < QN__ENCODING_COUNT && !strcmp(rigs[r].device->ops->kind, "cpu"); i++)
+            if (qn__encodings[i].encode && K % qn__encodings[i].block_elements == 0) {
+                check_encoding(rigs[r].device, &qn__encodings[i]);
+                checked++;
+            }
+    close_rigs(rigs, n);
+    assert_true(checked > 60 || n == 0);
+}
+
+static void fails(qn_scope *s, qn_array *a, const char *words)
+{
+    (void)a;
+    assert_int_not_equal(qn_scope_status(s), QN_OK);
+    if (!strstr(qn_scope_error(s), words))
+        print_error("%s lacks %s\n", qn_scope_error(s), words);
+    assert_non_null(strstr(qn_scope_error(s), words));
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static float values[N * K];
+    qn_device *device;
+    assert_int_equal(qn_device_open(&device, "cpu", NULL, NULL), QN_OK);
+    const int64_t shape[] = {1, K};
+    qn_scope *s = qn_scope_begin(device);
+    fails(s,
+          qn_linear_with(s, qn_zeros(s, QN_F32, 2, shape), qn_zeros(s, QN_F32, 2, shape), NULL,
+                         QN_PRODUCTS_INT8),
+          "packed, quantised");
+    qn_scope_end(s);
+    s = qn_scope_begin(device);
+    fails(s,
+          qn_linear_with(s, qn_zeros(s, QN_F32, 2, shape), qn_zeros(s, QN_F32, 2, shape), NULL,
+                         QN_PRODUCTS_BF16),
+          "in bf16");
+    qn_scope_end(s);
+    s = qn_scope_begin(device); /* rows that are no whole blocks */
+    assert_null(qn__packed_new(s, &qn__encodings[QN__Q4_K], 16, 320));
+    fails(s, NULL, "320 values are no whole blocks of q4_k, which has 256");
+    qn_scope_end(s);
+    s = qn_scope_begin(device); /* a packed weight is not differentiated itself */
+    qn_array *w = new_packed(s, &qn__encodings[QN__Q8_0], values), *grad;
+    qn_array *y = qn_linear(s, qn_zeros(s, QN_F32, 2, shape), w, NULL);
+    qn_grad(s, qn_sum(s, qn_reshape(s, y, 1, (const int64_t[]){N}), 0, false), &w, 1, &grad);
+    assert_int_not_equal(qn_scope_status(s), QN_OK);
+    qn_scope_end(s);
+    qn_release(w);
+    qn_device_close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_encodings),
+                                       cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
