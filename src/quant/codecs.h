@@ -11,7 +11,7 @@
 #include "base/half.h"
 #include "quant/encoding.h"
 
-/* What a row of the table says of its codec; an encoding without .encode is read alone. */
+/* What a row of the table says of its codec. */
 #define QN__CODEC_F32    .decode = qn__decode_f32, .encode = qn__encode_f32
 #define QN__CODEC_F16    .decode = qn__decode_f16, .encode = qn__encode_f16
 #define QN__CODEC_BF16   .decode = qn__decode_bf16, .encode = qn__encode_bf16
@@ -25,8 +25,8 @@
 #define QN__CODEC_Q4_K   .decode = qn__decode_q4_k, .encode = qn__encode_q4_k
 #define QN__CODEC_Q5_K   .decode = qn__decode_q5_k, .encode = qn__encode_q5_k
 #define QN__CODEC_Q6_K   .decode = qn__decode_q6_k, .encode = qn__encode_q6_k
-#define QN__CODEC_IQ4_NL .decode = qn__decode_iq4_nl
-#define QN__CODEC_IQ4_XS .decode = qn__decode_iq4_xs
+#define QN__CODEC_IQ4_NL .decode = qn__decode_iq4_nl, .encode = qn__encode_iq4_nl
+#define QN__CODEC_IQ4_XS .decode = qn__decode_iq4_xs, .encode = qn__encode_iq4_xs
 #define QN__CODEC_TQ1_0  .decode = qn__decode_tq1_0, .encode = qn__encode_tq1_0
 #define QN__CODEC_TQ2_0  .decode = qn__decode_tq2_0, .encode = qn__encode_tq2_0
 #define QN__CODEC_MXFP4  .decode = qn__decode_mxfp4, .encode = qn__encode_mxfp4
@@ -43,6 +43,7 @@ qn__decode_fn qn__decode_mxfp4, qn__decode_affine;
 qn__encode_fn qn__encode_f32, qn__encode_f16, qn__encode_bf16;
 qn__encode_fn qn__encode_q4_0, qn__encode_q4_1, qn__encode_q5_0, qn__encode_q5_1, qn__encode_q8_0;
 qn__encode_fn qn__encode_q2_k, qn__encode_q3_k, qn__encode_q4_k, qn__encode_q5_k, qn__encode_q6_k;
+qn__encode_fn qn__encode_iq4_nl, qn__encode_iq4_xs;
 qn__encode_fn qn__encode_tq1_0, qn__encode_tq2_0, qn__encode_i2_s;
 qn__encode_fn qn__encode_mxfp4, qn__encode_affine;
 
@@ -70,6 +71,14 @@ static inline void qn__store_f16(uint8_t *p, float f)
     if ((h & 0x7fff) == 0x7c00)
         h--;
     qn__store_u16(p, h);
+}
+
+/* What qn__store_f16 keeps of it. */
+static inline float qn__round_f16(float f)
+{
+    uint8_t b[2];
+    qn__store_f16(b, f);
+    return qn__load_f16(b);
 }
 
 /* Also of NaN, which becomes `low`. */

@@ -48,8 +48,9 @@
     X(3, 32)                                                                                       \
     X(3, 64)                                                                                       \
     X(3, 128)                                                                                      \
-    X(4, 32) X(4, 64) X(4, 128) X(5, 32) X(5, 64) X(5, 128) X(6, 32) X(6, 64) X(6, 128) X(8, 32)   \
-        X(8, 64) X(8, 128)
+    X(4, 32)                                                                                       \
+    X(4, 64)                                                                                       \
+    X(4, 128) X(5, 32) X(5, 64) X(5, 128) X(6, 32) X(6, 64) X(6, 128) X(8, 32) X(8, 64) X(8, 128)
 
 typedef enum qn__encoding_id {
 #define QN__ENCODING_ENUM(id, name, ggml, elements, bytes) QN__##id,

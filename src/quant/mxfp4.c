@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+enum { LARGEST = 252 }; /* above it a code may be infinite */
+
 /* E2M1, doubled so that they are integers; codes from 8 are negative. */
 static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -32,7 +34,8 @@ void qn__decode_mxfp4(const qn__encoding *e, const void *blocks, size_t n, float
     }
 }
 
-/* The nearest codes in units of 2^(e - 128), the smaller of two; what is the error, in the same? */
+/* The nearest codes in units of 2^(e - 128), between two the smaller one; returns the error in
+ * those units squared. */
 static float round_to_e2m1(const float *values, const float *importance, int e, uint8_t *codes)
 {
     float inverse = ldexpf(1.0f, 128 - e), error = 0;
@@ -61,7 +64,7 @@ void qn__encode_mxfp4(const qn__encoding *enc, const float *values, const float 
         int e = exponent + 124 > 1 ? exponent + 124 : 1, twice = 0;
         if (most > 0) {
             float fine = round_to_e2m1(values, importance, e, codes[0]);
-            twice = 4 * round_to_e2m1(values, importance, e + 1, codes[1]) < fine;
+            twice = e < LARGEST && 4 * round_to_e2m1(values, importance, e + 1, codes[1]) < fine;
         } else {
             memset(codes[0], 0, 32);
             e = 0;

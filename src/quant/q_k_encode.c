@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing GGUF's K-formats; q_k.h says what they are, search.h how a sub-block's scale is found.
+ * Writing GGUF's K-formats and iq4_xs, which is cut like them; q_k.h and iq4.c say what they are,
+ * search.h how a sub-block's scale is found.
  *
  * A sub-block's scale is a code of its own, so the best one is looked for twice: as a real number,
  * then among the codes near it with the error that they really make. With those chosen, the block's
@@ -15,11 +16,9 @@ enum { MOST_SUBS = 16 };
 
 /* How a format cuts 256 values. */
 typedef struct shape {
-    int subs, n;   /* sub-blocks, values of each */
-    int low, high; /* codes; low is 0 where there is a min */
+    int subs, n; /* sub-blocks, values of each */
     int scale_low, scale_high;
-    float reach;
-    int trials;
+    qn__grid grid;
 } shape;
 
 /* What is chosen for one block. */
@@ -29,11 +28,11 @@ typedef struct choice {
     float error;
 } choice;
 
-static float as_f16(float v)
+/* A scale's step as f16 has it; never 0 where there is something to scale. */
+static float first_step(float v)
 {
-    uint8_t b[2];
-    qn__store_f16(b, v);
-    return qn__load_f16(b);
+    float d = qn__round_f16(v);
+    return d == 0 && v != 0 ? copysignf(0x1p-24f, v) : d;
 }
 
 /* The nearest whole number from low to high. */
@@ -42,45 +41,70 @@ static int nearest(float v, int low, int high)
     return qn__round(qn__clamp(v, (float)low, (float)high));
 }
 
+/* Codes for the scale and min of a sub-block, and what they make. */
+typedef struct trial {
+    int scale, min;
+    float error;
+    qn__fit fit;
+} trial;
+
 /* Sums for the least squares of d and dmin: x ~ d * (scale * code) - dmin * min. */
 typedef struct normal {
     float uu, um, mm, ux, mx;
 } normal;
 
-/* For c's d and dmin the best codes for the scales and mins near those wanted. */
-static void choose_above(const shape *f, const float *x, const float *w, const float *scale,
-                         const float *min, choice *c, normal *sums)
+/* What is wanted of one sub-block, and its sums. */
+typedef struct part {
+    const float *x, *w;
+    float scale, min, weight, wx;
+} part;
+
+/* One scale code: its best min code, which keeps the sub-block's mean where it is. */
+static void try_scale(const shape *f, const part *p, const choice *c, int i, trial *best)
 {
-    float per_d = qn__inverse(c->d), per_dmin = qn__inverse(c->dmin);
+    float scale = c->d * (float)i, mean_code = (p->min * p->weight + p->wx) / p->scale;
+    float per_dmin = qn__inverse(c->dmin * p->weight);
+    int last = -1;
+    for (int round = 0; round < 2; round++) {
+        trial t = {.scale = i};
+        t.min = nearest((scale * mean_code - p->wx) * per_dmin, 0, f->scale_high);
+        if (t.min == last)
+            break;
+        last = t.min;
+        t.error =
+            qn__search_error(&f->grid, p->x, p->w, f->n, scale, c->dmin * (float)t.min, &t.fit);
+        mean_code = t.fit.wl;
+        if (t.error < best->error)
+            *best = t;
+    }
+}
+
+/* For c's d and dmin the best codes for scales near those wanted, and for their mins. */
+static void choose_above(const shape *f, const part *parts, choice *c, normal *sums)
+{
     *sums = (normal){0};
     c->error = 0;
-    for (int s = 0; s < f->subs; s++, x += f->n, w += f->n) {
-        int s0 = nearest(scale[s] * per_d, 0, f->scale_high);
-        int m0 = nearest(min[s] * per_dmin, 0, f->scale_high);
-        float best = INFINITY;
-        qn__fit fit, best_fit = {0};
-        for (int i = s0 > 0 ? s0 - 1 : 0; i <= s0 + 1 && i <= f->scale_high; i++)
-            for (int j = m0 > 0 ? m0 - 1 : 0; j <= m0 + 1 && j <= f->scale_high; j++) {
-                float error =
-                    qn__error_above(x, w, f->n, f->high, c->d * (float)i, c->dmin * (float)j, &fit);
-                if (error < best) {
-                    best = error;
-                    best_fit = fit;
-                    c->scale[s] = i;
-                    c->min[s] = j;
-                }
-            }
-        float u = (float)c->scale[s], m = (float)c->min[s], sw = 0, swx = 0;
-        for (int j = 0; j < f->n; j++) {
-            sw += w[j];
-            swx += w[j] * x[j];
+    for (int s = 0; s < f->subs; s++) {
+        const part *p = &parts[s];
+        int s0 = nearest(p->scale * qn__inverse(c->d), 0, f->scale_high);
+        trial best = {.error = INFINITY};
+        if (!(p->scale > 0)) { /* one value alone */
+            best.min = nearest(p->min * qn__inverse(c->dmin), 0, f->scale_high);
+            best.error = qn__search_error(&f->grid, p->x, p->w, f->n, 0, c->dmin * (float)best.min,
+                                          &best.fit);
+        } else {
+            for (int i = s0 > 0 ? s0 - 1 : 0; i <= s0 + 1 && i <= f->scale_high; i++)
+                try_scale(f, p, c, i, &best);
         }
-        sums->uu += u * u * best_fit.wll;
-        sums->um += u * m * best_fit.wl;
-        sums->mm += m * m * sw;
-        sums->ux += u * best_fit.wxl;
-        sums->mx += m * swx;
-        c->error += best;
+        c->scale[s] = best.scale;
+        c->min[s] = best.min;
+        c->error += best.error;
+        float u = (float)best.scale, m = (float)best.min;
+        sums->uu += u * u * best.fit.wll;
+        sums->um += u * m * best.fit.wl;
+        sums->mm += m * m * p->weight;
+        sums->ux += u * best.fit.wxl;
+        sums->mx += m * p->wx;
     }
 }
 
@@ -99,25 +123,31 @@ static void solve_normal(const normal *s, float *d, float *dmin)
 /* One block in a format with mins. */
 static void search_block_above(const shape *f, const float *x, const float *w, choice *c)
 {
-    float scale[MOST_SUBS], min[MOST_SUBS], most = 0, most_min = 0;
-    for (int s = 0; s < f->subs; s++) {
-        qn__search_above(x + s * f->n, w + s * f->n, f->n, f->high, f->reach, f->trials, &scale[s],
-                         &min[s]);
-        most = scale[s] > most ? scale[s] : most;
-        most_min = min[s] > most_min ? min[s] : most_min;
+    part parts[MOST_SUBS];
+    float most = 0, most_min = 0;
+    for (int s = 0; s < f->subs; s++, x += f->n, w += f->n) {
+        part *p = &parts[s];
+        *p = (part){.x = x, .w = w};
+        qn__search_above(&f->grid, x, w, f->n, &p->scale, &p->min);
+        for (int j = 0; j < f->n; j++) {
+            p->weight += w[j];
+            p->wx += w[j] * x[j];
+        }
+        most = p->scale > most ? p->scale : most;
+        most_min = p->min > most_min ? p->min : most_min;
     }
     normal sums;
-    c->d = as_f16(most / (float)f->scale_high);
-    c->dmin = as_f16(most_min / (float)f->scale_high);
-    choose_above(f, x, w, scale, min, c, &sums);
-    for (int round = 0; round < 2; round++) {
+    c->d = first_step(most / (float)f->scale_high);
+    c->dmin = first_step(most_min / (float)f->scale_high);
+    choose_above(f, parts, c, &sums);
+    for (int round = 0; round < 4; round++) {
         choice again = *c;
         solve_normal(&sums, &again.d, &again.dmin);
-        again.d = as_f16(again.d > 0 ? again.d : 0);
-        again.dmin = as_f16(again.dmin > 0 ? again.dmin : 0);
+        again.d = qn__round_f16(again.d > 0 ? again.d : 0);
+        again.dmin = qn__round_f16(again.dmin > 0 ? again.dmin : 0);
         if (again.d == c->d && again.dmin == c->dmin)
             break;
-        choose_above(f, x, w, scale, min, &again, &sums);
+        choose_above(f, parts, &again, &sums);
         if (!(again.error < c->error))
             break;
         *c = again;
@@ -136,7 +166,7 @@ static void choose_around(const shape *f, const float *x, const float *w, const 
         float best = INFINITY;
         qn__fit fit, best_fit = {0};
         for (int i = s0 > f->scale_low ? s0 - 1 : s0; i <= s0 + 1 && i <= f->scale_high; i++) {
-            float error = qn__error_around(x, w, f->n, f->low, f->high, c->d * (float)i, &fit);
+            float error = qn__search_error(&f->grid, x, w, f->n, c->d * (float)i, 0, &fit);
             if (error < best) {
                 best = error;
                 best_fit = fit;
@@ -155,16 +185,15 @@ static void search_block_around(const shape *f, const float *x, const float *w, 
 {
     float scale[MOST_SUBS], most = 0;
     for (int s = 0; s < f->subs; s++) {
-        scale[s] = qn__search_around(x + s * f->n, w + s * f->n, f->n, f->low, f->high, f->reach,
-                                     f->trials);
+        scale[s] = qn__search_around(&f->grid, x + s * f->n, w + s * f->n, f->n);
         most = fabsf(scale[s]) > fabsf(most) ? scale[s] : most;
     }
     normal sums;
-    c->d = as_f16(most / (float)f->scale_low);
+    c->d = first_step(most / (float)f->scale_low);
     choose_around(f, x, w, scale, c, &sums);
-    for (int round = 0; round < 2 && sums.uu > 0; round++) {
+    for (int round = 0; round < 4 && sums.uu > 0; round++) {
         choice again = *c;
-        again.d = as_f16(sums.ux / sums.uu);
+        again.d = qn__round_f16(sums.ux / sums.uu);
         if (again.d == c->d)
             break;
         choose_around(f, x, w, scale, &again, &sums);
@@ -192,22 +221,15 @@ static void search_block(const shape *f, const float *values, const float *impor
 {
     float x[QN__QK], w[QN__QK];
     *c = (choice){0};
-    if (!qn__search_begin(values, importance, QN__QK, x, w)) {
-        memset(codes, f->low ? -f->low : 0, QN__QK);
-        return;
-    }
-    if (f->low == 0)
+    if (!qn__search_begin(values, importance, QN__QK, x, w))
+        memset(x, 0, sizeof x);
+    else if (f->grid.low == 0)
         search_block_above(f, x, w, c);
     else
         search_block_around(f, x, w, c);
-    for (int s = 0; s < f->subs; s++) {
-        int at = s * f->n;
-        float scale = c->d * (float)c->scale[s];
-        if (f->low == 0)
-            qn__codes_above(x + at, f->n, f->high, scale, c->dmin * (float)c->min[s], codes + at);
-        else
-            qn__codes_around(x + at, f->n, f->low, f->high, scale, codes + at);
-    }
+    for (int s = 0, at = 0; s < f->subs; s++, at += f->n)
+        qn__search_codes(&f->grid, x + at, f->n, c->d * (float)c->scale[s],
+                         c->dmin * (float)c->min[s], codes + at);
 }
 
 static const float *next_block(const float *importance)
@@ -218,7 +240,7 @@ static const float *next_block(const float *importance)
 void qn__encode_q2_k(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    static const shape f = {16, 16, 0, 3, 0, 15, 0.8f, 16};
+    static const shape f = {16, 16, 0, 15, {.low = 0, .high = 3, .reach = 0.8f, .trials = 10}};
     uint8_t *b = blocks, codes[QN__QK];
     choice c;
     for (size_t i = 0; i < n; i++, b += e->block_bytes, importance = next_block(importance)) {
@@ -234,7 +256,7 @@ void qn__encode_q2_k(const qn__encoding *e, const float *values, const float *im
 void qn__encode_q3_k(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    static const shape f = {16, 16, -4, 3, -32, 31, 0.9f, 10};
+    static const shape f = {16, 16, -32, 31, {.low = -4, .high = 3, .reach = 0.9f, .trials = 8}};
     uint8_t *b = blocks, codes[QN__QK], scale[16];
     choice c;
     for (size_t i = 0; i < n; i++, b += e->block_bytes, importance = next_block(importance)) {
@@ -264,7 +286,7 @@ static void store_head(const choice *c, uint8_t *b)
 void qn__encode_q4_k(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    static const shape f = {8, 32, 0, 15, 0, 63, 1.0f, 14};
+    static const shape f = {8, 32, 0, 63, {.low = 0, .high = 15, .reach = 1, .trials = 10}};
     uint8_t *b = blocks, codes[QN__QK];
     choice c;
     for (size_t i = 0; i < n; i++, b += e->block_bytes, importance = next_block(importance)) {
@@ -277,7 +299,7 @@ void qn__encode_q4_k(const qn__encoding *e, const float *values, const float *im
 void qn__encode_q5_k(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    static const shape f = {8, 32, 0, 31, 0, 63, 1.0f, 14};
+    static const shape f = {8, 32, 0, 63, {.low = 0, .high = 31, .reach = 1, .trials = 10}};
     uint8_t *b = blocks, codes[QN__QK];
     choice c;
     for (size_t i = 0; i < n; i++, b += e->block_bytes, importance = next_block(importance)) {
@@ -291,7 +313,7 @@ void qn__encode_q5_k(const qn__encoding *e, const float *values, const float *im
 void qn__encode_q6_k(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    static const shape f = {16, 16, -32, 31, -128, 127, 1.0f, 8};
+    static const shape f = {16, 16, -128, 127, {.low = -32, .high = 31, .reach = 1, .trials = 6}};
     uint8_t *b = blocks, codes[QN__QK];
     choice c;
     for (size_t i = 0; i < n; i++, b += e->block_bytes, importance = next_block(importance)) {
@@ -301,5 +323,28 @@ void qn__encode_q6_k(const qn__encoding *e, const float *values, const float *im
         pack_planes(codes, 64, 4, 0, b + QN__Q6K_CODES);
         pack_planes(codes, 32, 2, 4, b + QN__Q6K_HIGH);
         qn__store_f16(b + QN__Q6K_D, c.d);
+    }
+}
+
+void qn__encode_iq4_xs(const qn__encoding *e, const float *values, const float *importance,
+                       size_t n, void *blocks)
+{
+    static const shape f = {
+        8, 32, -32, 31, {.low = -127, .high = 113, .reach = 14, .trials = 8, .curve = true}};
+    uint8_t *b = blocks, codes[QN__QK];
+    choice c;
+    for (size_t i = 0; i < n; i++, b += e->block_bytes, importance = next_block(importance)) {
+        search_block(&f, values + i * QN__QK, importance, &c, codes);
+        uint16_t high = 0;
+        memset(b + 4, 0, 4);
+        for (int s = 0; s < 8; s++) {
+            int scale = c.scale[s] + 32;
+            b[4 + s / 2] |= (uint8_t)((scale & 15) << s % 2 * 4);
+            high |= (uint16_t)(scale >> 4 << 2 * s);
+            for (int j = 0; j < 16; j++)
+                b[8 + 16 * s + j] = (uint8_t)(codes[32 * s + j] | codes[32 * s + 16 + j] << 4);
+        }
+        qn__store_f16(b, c.d);
+        qn__store_u16(b + 2, high);
     }
 }

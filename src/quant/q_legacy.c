@@ -11,7 +11,7 @@
  * Byte j of the codes has value j in its low half and value j + 16 in its high half; bit j of the
  * u32 is the top bit of value j.
  */
-#include "quant/codecs.h"
+#include "quant/search.h"
 
 #include <math.h>
 
@@ -141,13 +141,53 @@ static float encode_above(const float *values, int top, uint8_t *q, float *min)
     return scale;
 }
 
+/* The same where errors have weights: the scale is searched for. */
+static float weigh_around(const float *values, const float *importance, int middle, uint8_t *q)
+{
+    qn__grid g = {.low = -middle, .high = middle - 1, .reach = 1, .trials = 10};
+    float x[LEGACY], w[LEGACY], scale = 0;
+    if (qn__search_begin(values, importance, LEGACY, x, w))
+        scale = qn__round_f16(qn__search_around(&g, x, w, LEGACY));
+    qn__search_codes(&g, x, LEGACY, scale, 0, q);
+    return scale;
+}
+
+static float weigh_above(const float *values, const float *importance, int top, uint8_t *q,
+                         float *min)
+{
+    qn__grid g = {.low = 0, .high = top, .reach = 1, .trials = 10, .signed_min = true};
+    float x[LEGACY], w[LEGACY], scale = 0, below = 0;
+    if (qn__search_begin(values, importance, LEGACY, x, w))
+        qn__search_above(&g, x, w, LEGACY, &scale, &below);
+    scale = qn__round_f16(scale);
+    *min = -qn__round_f16(below);
+    qn__search_codes(&g, x, LEGACY, scale, -*min, q);
+    return scale;
+}
+
+/* One block, with the importance of its values or without. */
+static float block_around(const float *values, const float *importance, size_t block, int middle,
+                          uint8_t *q)
+{
+    values += block * LEGACY;
+    return importance ? weigh_around(values, importance + block * LEGACY, middle, q)
+                      : encode_around(values, middle, q);
+}
+
+static float block_above(const float *values, const float *importance, size_t block, int top,
+                         uint8_t *q, float *min)
+{
+    values += block * LEGACY;
+    return importance ? weigh_above(values, importance + block * LEGACY, top, q, min)
+                      : encode_above(values, top, q, min);
+}
+
 void qn__encode_q4_0(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    (void)importance;
     uint8_t *b = blocks, q[LEGACY];
     for (size_t i = 0; i < n; i++, b += e->block_bytes) {
-        qn__store_f16(b, encode_around(values + i * LEGACY, 8, q));
+        qn__store_f16(b, block_around(values, importance, i, 8, q));
         pack_legacy(q, b + 2, NULL);
     }
 }
@@ -155,11 +195,10 @@ void qn__encode_q4_0(const qn__encoding *e, const float *values, const float *im
 void qn__encode_q4_1(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    (void)importance;
     uint8_t *b = blocks, q[LEGACY];
     for (size_t i = 0; i < n; i++, b += e->block_bytes) {
         float min;
-        qn__store_f16(b, encode_above(values + i * LEGACY, 15, q, &min));
+        qn__store_f16(b, block_above(values, importance, i, 15, q, &min));
         qn__store_f16(b + 2, min);
         pack_legacy(q, b + 4, NULL);
     }
@@ -168,10 +207,9 @@ void qn__encode_q4_1(const qn__encoding *e, const float *values, const float *im
 void qn__encode_q5_0(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    (void)importance;
     uint8_t *b = blocks, q[LEGACY];
     for (size_t i = 0; i < n; i++, b += e->block_bytes) {
-        qn__store_f16(b, encode_around(values + i * LEGACY, 16, q));
+        qn__store_f16(b, block_around(values, importance, i, 16, q));
         pack_legacy(q, b + 6, b + 2);
     }
 }
@@ -179,11 +217,10 @@ void qn__encode_q5_0(const qn__encoding *e, const float *values, const float *im
 void qn__encode_q5_1(const qn__encoding *e, const float *values, const float *importance, size_t n,
                      void *blocks)
 {
-    (void)importance;
     uint8_t *b = blocks, q[LEGACY];
     for (size_t i = 0; i < n; i++, b += e->block_bytes) {
         float min;
-        qn__store_f16(b, encode_above(values + i * LEGACY, 31, q, &min));
+        qn__store_f16(b, block_above(values, importance, i, 31, q, &min));
         qn__store_f16(b + 2, min);
         pack_legacy(q, b + 8, b + 4);
     }

@@ -2,21 +2,57 @@
  *
  * Searching for scales; search.h has the idea.
  */
+#include "quant/iq4.h"
 #include "quant/search.h"
 
 #include <math.h>
 
-enum { LANES = 8 };
+/* Four floats that every compiler keeps in one register. */
+typedef float lanes __attribute__((vector_size(16)));
+typedef int32_t lane_mask __attribute__((vector_size(16)));
 
-/* To a whole number, |v| < 2^22. */
-static inline float whole(float v)
+enum { LANES = 4 };
+
+static inline lanes load_lanes(const float *p)
 {
+    lanes v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline float sum_lanes(lanes v)
+{
+    return (v[0] + v[2]) + (v[1] + v[3]);
+}
+
+static inline lanes either(lane_mask m, lanes a, lanes b)
+{
+    return (lanes)((m & (lane_mask)a) | (~m & (lane_mask)b));
+}
+
+static inline lanes nearest_whole(lanes v, float low, float high)
+{
+    lanes least = low - (lanes){0}, most = high - (lanes){0};
+    v = either(v > least, v, least);
+    v = either(v < most, v, most);
     return (v + 12582912.0f) - 12582912.0f;
 }
 
-static inline float sum_lanes(const float *a)
+/* The nearest of iq4's values; between two, the lower one. */
+static inline lanes nearest_on_curve(lanes v)
 {
-    return ((a[0] + a[4]) + (a[1] + a[5])) + ((a[2] + a[6]) + (a[3] + a[7]));
+    lanes l = (float)qn__iq4_values[0] - (lanes){0};
+    for (int k = 1; k < 16; k++) {
+        float a = (float)qn__iq4_values[k - 1], b = (float)qn__iq4_values[k];
+        lanes step = (b - a) - (lanes){0};
+        l += (lanes)((v > (a + b) / 2 - (lanes){0}) & (lane_mask)step);
+    }
+    return l;
+}
+
+static inline lanes nearest_code(const qn__grid *g, lanes v)
+{
+    return g->curve ? nearest_on_curve(v) : nearest_whole(v, (float)g->low, (float)g->high);
 }
 
 bool qn__search_begin(const float *values, const float *importance, int n, float *x, float *w)
@@ -40,18 +76,17 @@ bool qn__search_begin(const float *values, const float *importance, int n, float
     return true;
 }
 
-static inline qn__fit fit_codes(const float *x, const float *w, int n, float low, float high,
+static inline qn__fit fit_codes(const qn__grid *g, const float *x, const float *w, int n,
                                 float inverse, float shift)
 {
-    float wl[LANES] = {0}, wll[LANES] = {0}, wxl[LANES] = {0};
-    for (int j = 0; j < n; j += LANES)
-        for (int k = 0; k < LANES; k++) {
-            float l = whole(qn__clamp(x[j + k] * inverse + shift, low, high));
-            float weighted = w[j + k] * l;
-            wl[k] += weighted;
-            wll[k] += weighted * l;
-            wxl[k] += weighted * x[j + k];
-        }
+    lanes wl = {0}, wll = {0}, wxl = {0};
+    for (int j = 0; j < n; j += LANES) {
+        lanes value = load_lanes(x + j), l = nearest_code(g, value * inverse + shift);
+        lanes weighted = load_lanes(w + j) * l;
+        wl += weighted;
+        wll += weighted * l;
+        wxl += weighted * value;
+    }
     return (qn__fit){sum_lanes(wl), sum_lanes(wll), sum_lanes(wxl)};
 }
 
@@ -62,29 +97,31 @@ typedef struct moments {
 
 static moments measure(const float *x, const float *w, int n)
 {
-    float sw[LANES] = {0}, swx[LANES] = {0};
+    lanes weight = {0}, wx = {0};
     moments m = {.low = x[0], .high = x[0]};
-    for (int j = 0; j < n; j += LANES)
-        for (int k = 0; k < LANES; k++) {
-            sw[k] += w[j + k];
-            swx[k] += w[j + k] * x[j + k];
-            m.low = x[j + k] < m.low ? x[j + k] : m.low;
-            m.high = x[j + k] > m.high ? x[j + k] : m.high;
-        }
-    m.weight = sum_lanes(sw);
-    m.mean = sum_lanes(swx) / m.weight;
+    for (int j = 0; j < n; j += LANES) {
+        weight += load_lanes(w + j);
+        wx += load_lanes(w + j) * load_lanes(x + j);
+    }
+    for (int j = 1; j < n; j++) {
+        m.low = x[j] < m.low ? x[j] : m.low;
+        m.high = x[j] > m.high ? x[j] : m.high;
+    }
+    m.weight = sum_lanes(weight);
+    m.mean = sum_lanes(wx) / m.weight;
     return m;
 }
 
 /* The best scale and min for codes, and by how much they lower the error. x was centred: its mean
  * is 0, and m->mean is what it was. */
-static float solve_above(const qn__fit *f, const moments *m, float *scale, float *min)
+static float solve_above(const qn__grid *g, const qn__fit *f, const moments *m, float *scale,
+                         float *min)
 {
     float spread = f->wll - f->wl * f->wl / m->weight;
     if (spread > 1e-6f * f->wll && f->wxl > 0) {
         *scale = f->wxl / spread;
         *min = *scale * (f->wl / m->weight) - m->mean;
-        if (*min >= 0)
+        if (*min >= 0 || g->signed_min)
             return *scale * f->wxl;
     }
     *min = 0; /* all values are above 0, or one code serves all */
@@ -95,113 +132,92 @@ static float solve_above(const qn__fit *f, const moments *m, float *scale, float
     return *scale * wxl - m->weight * m->mean * m->mean;
 }
 
-void qn__search_above(const float *x, const float *w, int n, int top, float reach, int trials,
-                      float *scale, float *min)
+static float trial_step(const qn__grid *g, int t)
+{
+    return g->reach * (2 * (float)t / (float)(g->trials - 1) - 1);
+}
+
+void qn__search_above(const qn__grid *g, const float *x, const float *w, int n, float *scale,
+                      float *min)
 {
     float centred[32];
     moments m = measure(x, w, n);
-    float low = m.low < 0 ? m.low : 0;
+    float low = m.low < 0 || g->signed_min ? m.low : 0, best = -INFINITY;
     *scale = 0;
-    *min = -m.mean > 0 ? -m.mean : 0;
+    *min = m.mean < 0 || g->signed_min ? -m.mean : 0;
     if (!(m.high - low > 0))
         return;
     for (int j = 0; j < n; j++)
         centred[j] = x[j] - m.mean;
-    float best = -INFINITY;
-    for (int t = 0; t < trials; t++) {
-        float steps = (float)top + reach * (2 * (float)t / (float)(trials - 1) - 1);
-        float inverse = steps / (m.high - low), s, b;
-        qn__fit f = fit_codes(centred, w, n, 0, (float)top, inverse, (m.mean - low) * inverse);
-        float gain = solve_above(&f, &m, &s, &b);
+    for (int t = 0; t < g->trials + 2; t++) {
+        float inverse = ((float)g->high + trial_step(g, t)) / (m.high - low), from = low, s, b;
+        if (t >= g->trials) { /* once more from what was best */
+            inverse = qn__inverse(*scale);
+            from = -*min;
+        }
+        qn__fit f = fit_codes(g, centred, w, n, inverse, (m.mean - from) * inverse);
+        float gain = solve_above(g, &f, &m, &s, &b);
         if (gain > best) {
             best = gain;
             *scale = s;
             *min = b;
-        }
-    }
-    for (int t = 0; t < 2 && *scale > 0; t++) {
-        float inverse = 1 / *scale, s, b;
-        qn__fit f = fit_codes(centred, w, n, 0, (float)top, inverse, (m.mean + *min) * inverse);
-        float gain = solve_above(&f, &m, &s, &b);
-        if (!(gain > best))
+        } else if (t >= g->trials) {
             break;
-        best = gain;
-        *scale = s;
-        *min = b;
+        }
     }
 }
 
-float qn__search_around(const float *x, const float *w, int n, int low, int high, float reach,
-                        int trials)
+float qn__search_around(const qn__grid *g, const float *x, const float *w, int n)
 {
     float most = 0, best = 0, scale = 0;
     for (int j = 0; j < n; j++)
         most = fabsf(x[j]) > fabsf(most) ? x[j] : most;
-    if (most == 0)
-        return 0;
-    for (int side = 0; side < 2; side++) {
-        int end = side ? high : low;
-        for (int t = 0; t < trials; t++) {
-            float steps = (float)end + reach * (2 * (float)t / (float)(trials - 1) - 1);
-            qn__fit f = fit_codes(x, w, n, (float)low, (float)high, steps / most, 0);
-            float gain = f.wll > 0 ? f.wxl * f.wxl / f.wll : 0;
-            if (gain > best) {
-                best = gain;
-                scale = f.wxl / f.wll;
-            }
-        }
-    }
-    for (int t = 0; t < 2 && scale != 0; t++) {
-        qn__fit f = fit_codes(x, w, n, (float)low, (float)high, 1 / scale, 0);
+    for (int t = 0; t < 2 * g->trials + 2; t++) {
+        float end = (float)(t < g->trials ? g->low : g->high);
+        float inverse = (end + trial_step(g, t % g->trials)) * qn__inverse(most);
+        if (t >= 2 * g->trials)
+            inverse = qn__inverse(scale);
+        qn__fit f = fit_codes(g, x, w, n, inverse, 0);
         float gain = f.wll > 0 ? f.wxl * f.wxl / f.wll : 0;
-        if (!(gain > best))
+        if (gain > best) {
+            best = gain;
+            scale = f.wxl / f.wll;
+        } else if (t >= 2 * g->trials) {
             break;
-        best = gain;
-        scale = f.wxl / f.wll;
+        }
     }
     return scale;
 }
 
-static inline float error_of(const float *x, const float *w, int n, float low, float high,
-                             float scale, float min, qn__fit *fit)
+float qn__search_error(const qn__grid *g, const float *x, const float *w, int n, float scale,
+                       float min, qn__fit *fit)
 {
     float inverse = qn__inverse(scale), shift = min * inverse;
-    float wl[LANES] = {0}, wll[LANES] = {0}, wxl[LANES] = {0}, error[LANES] = {0};
-    for (int j = 0; j < n; j += LANES)
-        for (int k = 0; k < LANES; k++) {
-            float l = whole(qn__clamp(x[j + k] * inverse + shift, low, high));
-            float off = x[j + k] - (scale * l - min), weighted = w[j + k] * l;
-            error[k] += w[j + k] * (off * off);
-            wl[k] += weighted;
-            wll[k] += weighted * l;
-            wxl[k] += weighted * x[j + k];
-        }
+    lanes wl = {0}, wll = {0}, wxl = {0}, error = {0};
+    for (int j = 0; j < n; j += LANES) {
+        lanes value = load_lanes(x + j), l = nearest_code(g, value * inverse + shift);
+        lanes off = value - (scale * l - min), weighted = load_lanes(w + j) * l;
+        error += load_lanes(w + j) * (off * off);
+        wl += weighted;
+        wll += weighted * l;
+        wxl += weighted * value;
+    }
     *fit = (qn__fit){sum_lanes(wl), sum_lanes(wll), sum_lanes(wxl)};
     return sum_lanes(error);
 }
 
-float qn__error_above(const float *x, const float *w, int n, int top, float scale, float min,
-                      qn__fit *fit)
-{
-    return error_of(x, w, n, 0, (float)top, scale, min, fit);
-}
-
-float qn__error_around(const float *x, const float *w, int n, int low, int high, float scale,
-                       qn__fit *fit)
-{
-    return error_of(x, w, n, (float)low, (float)high, scale, 0, fit);
-}
-
-void qn__codes_above(const float *x, int n, int top, float scale, float min, uint8_t *codes)
+void qn__search_codes(const qn__grid *g, const float *x, int n, float scale, float min,
+                      uint8_t *codes)
 {
     float inverse = qn__inverse(scale), shift = min * inverse;
-    for (int j = 0; j < n; j++)
-        codes[j] = (uint8_t)qn__round(qn__clamp(x[j] * inverse + shift, 0, (float)top));
-}
-
-void qn__codes_around(const float *x, int n, int low, int high, float scale, uint8_t *codes)
-{
-    float inverse = qn__inverse(scale);
-    for (int j = 0; j < n; j++)
-        codes[j] = (uint8_t)(qn__round(qn__clamp(x[j] * inverse, (float)low, (float)high)) - low);
+    for (int j = 0; j < n; j++) {
+        float v = x[j] * inverse + shift;
+        if (!g->curve) {
+            codes[j] = (uint8_t)(qn__round(qn__clamp(v, (float)g->low, (float)g->high)) - g->low);
+            continue;
+        }
+        codes[j] = 0;
+        for (int k = 1; k < 16; k++)
+            codes[j] += v > (float)(qn__iq4_values[k - 1] + qn__iq4_values[k]) / 2;
+    }
 }

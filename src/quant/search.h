@@ -25,23 +25,28 @@ typedef struct qn__fit {
  * NULL. False: all values are too small for any encoding with f16 scales to tell from 0. */
 bool qn__search_begin(const float *values, const float *importance, int n, float *x, float *w);
 
-/* x ~ scale * code - min with codes from 0 to top and scale, min >= 0. `reach` is how far trial
- * scales go to either side, in codes; `trials` their number. */
-void qn__search_above(const float *x, const float *w, int n, int top, float reach, int trials,
-                      float *scale, float *min);
+/* The codes of a format, and how finely to search. */
+typedef struct qn__grid {
+    int low, high;   /* the first and last code, or value of the curve; low is 0 beside a min */
+    float reach;     /* how far trial scales go to either side, in codes */
+    int trials;      /* their number */
+    bool curve;      /* iq4's sixteen values, not all whole numbers from low to high */
+    bool signed_min; /* min may have either sign */
+} qn__grid;
 
-/* x ~ scale * code with codes from low to high, low < 0 < high; the scale has any sign. */
-float qn__search_around(const float *x, const float *w, int n, int low, int high, float reach,
-                        int trials);
+/* x ~ scale * code - min, with scale >= 0 and a min that is >= 0 or signed. n is at most 32. */
+void qn__search_above(const qn__grid *g, const float *x, const float *w, int n, float *scale,
+                      float *min);
 
-/* The weighted error of rounding to scale * code - min, or scale * code; and the sums. */
-float qn__error_above(const float *x, const float *w, int n, int top, float scale, float min,
-                      qn__fit *fit);
-float qn__error_around(const float *x, const float *w, int n, int low, int high, float scale,
-                       qn__fit *fit);
+/* x ~ scale * code; the scale has any sign. */
+float qn__search_around(const qn__grid *g, const float *x, const float *w, int n);
 
-/* The codes of that, around: from 0 on. */
-void qn__codes_above(const float *x, int n, int top, float scale, float min, uint8_t *codes);
-void qn__codes_around(const float *x, int n, int low, int high, float scale, uint8_t *codes);
+/* The weighted error of the nearest codes for a scale and min, and the sums of those codes. */
+float qn__search_error(const qn__grid *g, const float *x, const float *w, int n, float scale,
+                       float min, qn__fit *fit);
+
+/* Those codes, counted from 0. */
+void qn__search_codes(const qn__grid *g, const float *x, int n, float scale, float min,
+                      uint8_t *codes);
 
 #endif
