@@ -70,7 +70,8 @@ typedef struct qn__encoding qn__encoding;
 typedef void qn__decode_fn(const qn__encoding *e, const void *blocks, size_t n, float *values);
 
 /* The same back. importance: NULL, or a weight for the error of each of a row's values, n blocks
- * long. values are finite. */
+ * long; encodings that are another library's bits (affine, q8_0, ternary) do without. values are
+ * finite. */
 typedef void qn__encode_fn(const qn__encoding *e, const float *values, const float *importance,
                            size_t n, void *blocks);
 
@@ -82,7 +83,7 @@ struct qn__encoding {
     uint8_t bits, group;
     uint8_t scale; /* QN__F32, QN__F16 or QN__BF16 */
     qn__decode_fn *decode;
-    qn__encode_fn *encode; /* NULL: is read alone */
+    qn__encode_fn *encode;
 };
 
 extern const qn__encoding qn__encodings[QN__ENCODING_COUNT];

@@ -49,7 +49,7 @@ void qn__encode_iq4_nl(const qn__encoding *e, const float *values, const float *
     for (size_t i = 0; i < n; i++, b += e->block_bytes) {
         bool any =
             qn__search_begin(values + 32 * i, importance ? importance + 32 * i : NULL, 32, x, w);
-        qn__store_f16(b, any ? qn__search_around(&g, x, w, 32) : 0);
+        qn__store_f16(b, any ? qn__search_around(&g, x, w, 32).scale : 0);
         qn__search_codes(&g, x, 32, qn__load_f16(b), 0, codes);
         for (int j = 0; j < 16; j++)
             b[2 + j] = (uint8_t)(codes[j] | codes[j + 16] << 4);

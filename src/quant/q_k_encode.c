@@ -53,21 +53,22 @@ typedef struct normal {
     float uu, um, mm, ux, mx;
 } normal;
 
-/* What is wanted of one sub-block, and its sums. */
+/* One sub-block, and what is wanted for it. */
 typedef struct part {
     const float *x, *w;
-    float scale, min, weight, wx;
+    qn__found want;
 } part;
 
 /* One scale code: its best min code, which keeps the sub-block's mean where it is. */
 static void try_scale(const shape *f, const part *p, const choice *c, int i, trial *best)
 {
-    float scale = c->d * (float)i, mean_code = (p->min * p->weight + p->wx) / p->scale;
-    float per_dmin = qn__inverse(c->dmin * p->weight);
+    float scale = c->d * (float)i,
+          mean_code = (p->want.min * p->want.weight + p->want.wx) / p->want.scale;
+    float per_dmin = qn__inverse(c->dmin * p->want.weight);
     int last = -1;
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < 4; round++) {
         trial t = {.scale = i};
-        t.min = nearest((scale * mean_code - p->wx) * per_dmin, 0, f->scale_high);
+        t.min = nearest((scale * mean_code - p->want.wx) * per_dmin, 0, f->scale_high);
         if (t.min == last)
             break;
         last = t.min;
@@ -86,10 +87,10 @@ static void choose_above(const shape *f, const part *parts, choice *c, normal *s
     c->error = 0;
     for (int s = 0; s < f->subs; s++) {
         const part *p = &parts[s];
-        int s0 = nearest(p->scale * qn__inverse(c->d), 0, f->scale_high);
+        int s0 = nearest(p->want.scale * qn__inverse(c->d), 0, f->scale_high);
         trial best = {.error = INFINITY};
-        if (!(p->scale > 0)) { /* one value alone */
-            best.min = nearest(p->min * qn__inverse(c->dmin), 0, f->scale_high);
+        if (!(p->want.scale > 0)) { /* one value alone */
+            best.min = nearest(p->want.min * qn__inverse(c->dmin), 0, f->scale_high);
             best.error = qn__search_error(&f->grid, p->x, p->w, f->n, 0, c->dmin * (float)best.min,
                                           &best.fit);
         } else {
@@ -102,9 +103,9 @@ static void choose_above(const shape *f, const part *parts, choice *c, normal *s
         float u = (float)best.scale, m = (float)best.min;
         sums->uu += u * u * best.fit.wll;
         sums->um += u * m * best.fit.wl;
-        sums->mm += m * m * p->weight;
+        sums->mm += m * m * p->want.weight;
         sums->ux += u * best.fit.wxl;
-        sums->mx += m * p->wx;
+        sums->mx += m * p->want.wx;
     }
 }
 
@@ -124,21 +125,17 @@ static void solve_normal(const normal *s, float *d, float *dmin)
 static void search_block_above(const shape *f, const float *x, const float *w, choice *c)
 {
     part parts[MOST_SUBS];
-    float most = 0, most_min = 0;
+    float scale[MOST_SUBS], stiff[MOST_SUBS], min[MOST_SUBS], weight[MOST_SUBS];
     for (int s = 0; s < f->subs; s++, x += f->n, w += f->n) {
-        part *p = &parts[s];
-        *p = (part){.x = x, .w = w};
-        qn__search_above(&f->grid, x, w, f->n, &p->scale, &p->min);
-        for (int j = 0; j < f->n; j++) {
-            p->weight += w[j];
-            p->wx += w[j] * x[j];
-        }
-        most = p->scale > most ? p->scale : most;
-        most_min = p->min > most_min ? p->min : most_min;
+        parts[s] = (part){x, w, qn__search_above(&f->grid, x, w, f->n)};
+        scale[s] = parts[s].want.scale;
+        stiff[s] = parts[s].want.stiff;
+        min[s] = parts[s].want.min;
+        weight[s] = parts[s].want.weight;
     }
     normal sums;
-    c->d = first_step(most / (float)f->scale_high);
-    c->dmin = first_step(most_min / (float)f->scale_high);
+    c->d = first_step(qn__search_step(scale, stiff, f->subs, 0, f->scale_high));
+    c->dmin = first_step(qn__search_step(min, weight, f->subs, 0, f->scale_high));
     choose_above(f, parts, c, &sums);
     for (int round = 0; round < 4; round++) {
         choice again = *c;
@@ -183,13 +180,14 @@ static void choose_around(const shape *f, const float *x, const float *w, const 
 /* One block in a format whose codes lie around zero. */
 static void search_block_around(const shape *f, const float *x, const float *w, choice *c)
 {
-    float scale[MOST_SUBS], most = 0;
+    float scale[MOST_SUBS], stiff[MOST_SUBS];
     for (int s = 0; s < f->subs; s++) {
-        scale[s] = qn__search_around(&f->grid, x + s * f->n, w + s * f->n, f->n);
-        most = fabsf(scale[s]) > fabsf(most) ? scale[s] : most;
+        qn__found found = qn__search_around(&f->grid, x + s * f->n, w + s * f->n, f->n);
+        scale[s] = found.scale;
+        stiff[s] = found.stiff;
     }
     normal sums;
-    c->d = first_step(most / (float)f->scale_low);
+    c->d = first_step(qn__search_step(scale, stiff, f->subs, f->scale_low, f->scale_high));
     choose_around(f, x, w, scale, c, &sums);
     for (int round = 0; round < 4 && sums.uu > 0; round++) {
         choice again = *c;

@@ -147,7 +147,7 @@ static float weigh_around(const float *values, const float *importance, int midd
     qn__grid g = {.low = -middle, .high = middle - 1, .reach = 1, .trials = 10};
     float x[LEGACY], w[LEGACY], scale = 0;
     if (qn__search_begin(values, importance, LEGACY, x, w))
-        scale = qn__round_f16(qn__search_around(&g, x, w, LEGACY));
+        scale = qn__round_f16(qn__search_around(&g, x, w, LEGACY).scale);
     qn__search_codes(&g, x, LEGACY, scale, 0, q);
     return scale;
 }
@@ -156,11 +156,12 @@ static float weigh_above(const float *values, const float *importance, int top, 
                          float *min)
 {
     qn__grid g = {.low = 0, .high = top, .reach = 1, .trials = 10, .signed_min = true};
-    float x[LEGACY], w[LEGACY], scale = 0, below = 0;
+    float x[LEGACY], w[LEGACY], scale;
+    qn__found found = {0};
     if (qn__search_begin(values, importance, LEGACY, x, w))
-        qn__search_above(&g, x, w, LEGACY, &scale, &below);
-    scale = qn__round_f16(scale);
-    *min = -qn__round_f16(below);
+        found = qn__search_above(&g, x, w, LEGACY);
+    scale = qn__round_f16(found.scale);
+    *min = -qn__round_f16(found.min);
     qn__search_codes(&g, x, LEGACY, scale, -*min, q);
     return scale;
 }

@@ -112,24 +112,25 @@ static moments measure(const float *x, const float *w, int n)
     return m;
 }
 
-/* The best scale and min for codes, and by how much they lower the error. x was centred: its mean
- * is 0, and m->mean is what it was. */
-static float solve_above(const qn__grid *g, const qn__fit *f, const moments *m, float *scale,
-                         float *min)
+/* The best scale and min for codes; returns by how much they lower the error. x was centred: its
+ * mean is 0, and m->mean is what it was. */
+static float solve_above(const qn__grid *g, const qn__fit *f, const moments *m, qn__found *found)
 {
     float spread = f->wll - f->wl * f->wl / m->weight;
     if (spread > 1e-6f * f->wll && f->wxl > 0) {
-        *scale = f->wxl / spread;
-        *min = *scale * (f->wl / m->weight) - m->mean;
-        if (*min >= 0 || g->signed_min)
-            return *scale * f->wxl;
+        found->scale = f->wxl / spread;
+        found->min = found->scale * (f->wl / m->weight) - m->mean;
+        found->stiff = spread;
+        if (found->min >= 0 || g->signed_min)
+            return found->scale * f->wxl;
     }
-    *min = 0; /* all values are above 0, or one code serves all */
+    found->min = 0; /* all values are above 0, or one code serves all */
     float wxl = f->wxl + m->mean * f->wl;
     if (!(f->wll > 0 && wxl > 0))
         return -INFINITY;
-    *scale = wxl / f->wll;
-    return *scale * wxl - m->weight * m->mean * m->mean;
+    found->scale = wxl / f->wll;
+    found->stiff = f->wll;
+    return found->scale * wxl - m->weight * m->mean * m->mean;
 }
 
 static float trial_step(const qn__grid *g, int t)
@@ -137,56 +138,82 @@ static float trial_step(const qn__grid *g, int t)
     return g->reach * (2 * (float)t / (float)(g->trials - 1) - 1);
 }
 
-void qn__search_above(const qn__grid *g, const float *x, const float *w, int n, float *scale,
-                      float *min)
+qn__found qn__search_above(const qn__grid *g, const float *x, const float *w, int n)
 {
     float centred[32];
     moments m = measure(x, w, n);
     float low = m.low < 0 || g->signed_min ? m.low : 0, best = -INFINITY;
-    *scale = 0;
-    *min = m.mean < 0 || g->signed_min ? -m.mean : 0;
-    if (!(m.high - low > 0))
-        return;
+    qn__found found = {.min = m.mean < 0 || g->signed_min ? -m.mean : 0,
+                       .weight = m.weight,
+                       .wx = m.mean * m.weight};
     for (int j = 0; j < n; j++)
         centred[j] = x[j] - m.mean;
-    for (int t = 0; t < g->trials + 2; t++) {
-        float inverse = ((float)g->high + trial_step(g, t)) / (m.high - low), from = low, s, b;
+    for (int t = 0; t < g->trials + 4 && m.high > low; t++) {
+        float inverse = ((float)g->high + trial_step(g, t)) / (m.high - low), from = low;
         if (t >= g->trials) { /* once more from what was best */
-            inverse = qn__inverse(*scale);
-            from = -*min;
+            inverse = qn__inverse(found.scale);
+            from = -found.min;
         }
+        qn__found next = found;
         qn__fit f = fit_codes(g, centred, w, n, inverse, (m.mean - from) * inverse);
-        float gain = solve_above(g, &f, &m, &s, &b);
+        float gain = solve_above(g, &f, &m, &next);
         if (gain > best) {
             best = gain;
-            *scale = s;
-            *min = b;
+            found = next;
         } else if (t >= g->trials) {
             break;
         }
     }
+    return found;
 }
 
-float qn__search_around(const qn__grid *g, const float *x, const float *w, int n)
+qn__found qn__search_around(const qn__grid *g, const float *x, const float *w, int n)
 {
-    float most = 0, best = 0, scale = 0;
+    float most = 0, best = 0;
+    qn__found found = {0};
     for (int j = 0; j < n; j++)
         most = fabsf(x[j]) > fabsf(most) ? x[j] : most;
-    for (int t = 0; t < 2 * g->trials + 2; t++) {
+    for (int t = 0; t < 2 * g->trials + 2 && most != 0; t++) {
         float end = (float)(t < g->trials ? g->low : g->high);
-        float inverse = (end + trial_step(g, t % g->trials)) * qn__inverse(most);
+        float inverse = (end + trial_step(g, t % g->trials)) / most;
         if (t >= 2 * g->trials)
-            inverse = qn__inverse(scale);
+            inverse = qn__inverse(found.scale);
         qn__fit f = fit_codes(g, x, w, n, inverse, 0);
         float gain = f.wll > 0 ? f.wxl * f.wxl / f.wll : 0;
         if (gain > best) {
             best = gain;
-            scale = f.wxl / f.wll;
+            found.scale = f.wxl / f.wll;
+            found.stiff = f.wll;
         } else if (t >= 2 * g->trials) {
             break;
         }
     }
-    return scale;
+    return found;
+}
+
+float qn__search_step(const float *wanted, const float *stiff, int n, int low, int high)
+{
+    enum { TRIALS = 24 };
+    float most = 0, least_error = INFINITY, best = 0;
+    for (int j = 0; j < n; j++)
+        most = fabsf(wanted[j]) > fabsf(most) ? wanted[j] : most;
+    for (int t = 0; t < 2 * TRIALS && most != 0; t++) {
+        float end = (float)(t < TRIALS ? high : low);
+        float step = most / (end * (1 - 0.5f * (float)(t % TRIALS) / TRIALS));
+        if (end == 0)
+            break;
+        lanes error = {0};
+        for (int j = 0; j < n; j += LANES) {
+            lanes v = load_lanes(wanted + j);
+            lanes off = v - step * nearest_whole(v * qn__inverse(step), (float)low, (float)high);
+            error += load_lanes(stiff + j) * (off * off);
+        }
+        if (sum_lanes(error) < least_error) {
+            least_error = sum_lanes(error);
+            best = step;
+        }
+    }
+    return best;
 }
 
 float qn__search_error(const qn__grid *g, const float *x, const float *w, int n, float scale,

@@ -34,12 +34,22 @@ typedef struct qn__grid {
     bool signed_min; /* min may have either sign */
 } qn__grid;
 
+/* What a search finds, as real numbers. */
+typedef struct qn__found {
+    float scale, min;
+    float stiff;      /* the error grows by this times the square of a change of scale */
+    float weight, wx; /* the sums of w and of w * x */
+} qn__found;
+
 /* x ~ scale * code - min, with scale >= 0 and a min that is >= 0 or signed. n is at most 32. */
-void qn__search_above(const qn__grid *g, const float *x, const float *w, int n, float *scale,
-                      float *min);
+qn__found qn__search_above(const qn__grid *g, const float *x, const float *w, int n);
 
 /* x ~ scale * code; the scale has any sign. */
-float qn__search_around(const qn__grid *g, const float *x, const float *w, int n);
+qn__found qn__search_around(const qn__grid *g, const float *x, const float *w, int n);
+
+/* The step of which n numbers are best told as multiples from low to high, where an error counts
+ * `stiff` times its square. n is a multiple of 4; 0 when all are 0. */
+float qn__search_step(const float *wanted, const float *stiff, int n, int low, int high);
 
 /* The weighted error of the nearest codes for a scale and min, and the sums of those codes. */
 float qn__search_error(const qn__grid *g, const float *x, const float *w, int n, float scale,

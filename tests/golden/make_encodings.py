@@ -6,7 +6,8 @@
 
 NAME.bin: a number of blocks (u32), the blocks, their values (f32). Some blocks are random bytes with finite
 scales, the rest is what llama.cpp makes of weights; values are those of gguf's numpy (i2_s: read here, by bits).
-weights.bin: rows of 256 values (f32); NAME.enc: what gguf's numpy makes of them.
+weights.bin: rows of 256 values (f32); NAME.enc: what gguf's numpy makes of them, or, where it has no encoder, what
+llama.cpp does.
 affine-TYPE.bin: 10 rows of 128 values in TYPE, then for each width of QN__AFFINE_WIDTHS the groups that mx.quantize
 makes of them: codes, scale, bias. affine-values.bin: what mx.dequantize makes of the f32 groups of 32.
 """
@@ -26,6 +27,7 @@ SCALES = {"f32": (), "f16": (0,), "bf16": (), "q4_0": (0,), "q4_1": (0, 2), "q5_
           "q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_nl": (0,),
           "iq4_xs": (0,), "tq1_0": (52,), "tq2_0": (64,), "mxfp4": ()}
 EXACT = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0")
+SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4")
 WIDTHS = [(bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
 rng = np.random.default_rng(9)
 
@@ -50,9 +52,7 @@ def weights(columns):
 
 def with_llama_cpp(name, x):
     """What llama.cpp makes of rows."""
-    quantize = llama_cpp.llama_cpp._lib.ggml_quantize_chunk if hasattr(llama_cpp.llama_cpp._lib, "ggml_quantize_chunk") \
-        else ctypes.CDLL(str(next((pathlib.Path(llama_cpp.__file__).parent / "lib").glob("libggml-base.so*")))
-                         ).ggml_quantize_chunk
+    quantize = ctypes.CDLL(str(pathlib.Path(llama_cpp.__file__).parent / "lib/libggml-base.so")).ggml_quantize_chunk
     quantize.restype = ctypes.c_size_t
     elements, size = gguf.GGML_QUANT_SIZES[T[name.upper()]]
     y = np.zeros(x.size // elements * size, np.uint8)
@@ -97,6 +97,8 @@ def encoded():
     write("weights.bin", x)
     for name in EXACT:
         write(name + ".enc", gguf.quants.quantize(x, T[name.upper()]))
+    for name in SEARCHED:
+        write(name + ".enc", with_llama_cpp(name, x))
 
 
 def affine():

@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "quant/encoding.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -233,12 +234,193 @@ static void test_encode_affine(void **state)
     free(values), free(y);
 }
 
+static const int searched[] = {QN__Q2_K, QN__Q3_K,   QN__Q4_K,   QN__Q5_K,
+                               QN__Q6_K, QN__IQ4_NL, QN__IQ4_XS, QN__MXFP4};
+
+enum { SEARCHED = sizeof searched / sizeof *searched };
+
+/* Sum of w * (y - x)^2 over n values of blocks. */
+static double error_of(const qn__encoding *e, const uint8_t *blocks, const float *x, const float *w,
+                       size_t n)
+{
+    float *y = malloc(n * 4);
+    double sum = 0;
+    e->decode(e, blocks, n / e->block_elements, y);
+    for (size_t i = 0; i < n; i++)
+        sum += (w ? w[i] : 1) * ((double)y[i] - x[i]) * ((double)y[i] - x[i]);
+    free(y);
+    return sum;
+}
+
+/* No row is farther from its values than llama.cpp's reference encoder leaves it. */
+static void test_search(void **state)
+{
+    (void)state;
+    golden from = load_golden("weights", ".bin");
+    float *values = malloc(from.n);
+    memcpy(values, from.data, from.n);
+    for (size_t i = 0; i < SEARCHED; i++) {
+        const qn__encoding *e = &qn__encodings[searched[i]];
+        golden g = load_golden(e->name, ".enc");
+        size_t n = (size_t)(256 / e->block_elements), bytes = n * e->block_bytes;
+        assert_true(g.n == ROWS * bytes);
+        uint8_t *y = malloc(bytes);
+        for (int row = 0; row < ROWS; row++) {
+            const float *x = values + 256 * row;
+            e->encode(e, x, NULL, n, y);
+            double ours = error_of(e, y, x, NULL, 256);
+            double theirs = error_of(e, g.data + (size_t)row * bytes, x, NULL, 256);
+            for (int j = 0; j < 256; j++) /* where little is left, f16 scales decide */
+                theirs += 2e-7 * x[j] * x[j];
+            if (!(ours <= theirs))
+                fail_msg("%s: row %d: error %g, llama.cpp's %g", e->name, row, ours, theirs);
+        }
+        free(y), free(g.data);
+    }
+    free(values), free(from.data);
+}
+
+static uint64_t test_state;
+
+static float next_normal(void)
+{
+    double sum = 0;
+    for (int k = 0; k < 6; k++)
+        sum += test_random(&test_state);
+    return (float)sum * 0.014f;
+}
+
+/* Of 16 blocks of 256: where errors have weights, the weighted error goes down. */
+static void test_importance(void **state)
+{
+    (void)state;
+    static const int ids[] = {QN__Q4_0, QN__Q4_1, QN__Q5_0, QN__Q5_1,   QN__Q2_K,   QN__Q3_K,
+                              QN__Q4_K, QN__Q5_K, QN__Q6_K, QN__IQ4_NL, QN__IQ4_XS, QN__MXFP4};
+    enum { N = 16 * 256 };
+    float *x = malloc(N * 4), *w = malloc(N * 4);
+    uint8_t *y = malloc(N * 4);
+    test_state = 1;
+    for (int i = 0; i < N; i++) {
+        x[i] = next_normal();
+        w[i] = expf(100 * next_normal());
+    }
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const qn__encoding *e = &qn__encodings[ids[i]];
+        e->encode(e, x, NULL, N / e->block_elements, y);
+        double without = error_of(e, y, x, w, N);
+        e->encode(e, x, w, N / e->block_elements, y);
+        double limit =
+            ids[i] == QN__MXFP4 ? 1.0 : 0.85; /* mxfp4 has but two scales to choose from */
+        if (!(error_of(e, y, x, w, N) < limit * without))
+            fail_msg("%s: %g with importance, %g without", e->name, error_of(e, y, x, w, N),
+                     without);
+        for (int k = 0; k < N; k++) /* the same weight for all is none */
+            w[k] *= 0x1p-60f;
+        uint8_t *scaled = malloc(N * 4);
+        e->encode(e, x, w, N / e->block_elements, scaled);
+        assert_memory_equal(y, scaled, (size_t)(N / e->block_elements) * e->block_bytes);
+        for (int k = 0; k < N; k++)
+            w[k] *= 0x1p60f;
+        free(scaled);
+    }
+    free(x), free(w), free(y);
+}
+
+/* A file is the same bytes on every machine and from every compiler. Who changes the search on
+ * purpose writes down the new number. */
+static void test_same_bytes(void **state)
+{
+    (void)state;
+    golden from = load_golden("weights", ".bin");
+    float *values = malloc(from.n), *w = malloc(from.n);
+    uint8_t *y = malloc(from.n);
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    memcpy(values, from.data, from.n);
+    for (size_t i = 0; i < ROWS * 256; i++)
+        w[i] = (float)(1 + i % 37);
+    for (int i = QN__Q4_0; i <= QN__MXFP4; i++)
+        for (int weighted = 0; weighted < 2; weighted++) {
+            const qn__encoding *e = &qn__encodings[i];
+            size_t n = ROWS * 256 / e->block_elements;
+            e->encode(e, values, weighted ? w : NULL, n, y);
+            for (size_t k = 0; k < n * e->block_bytes; k++)
+                hash = (hash ^ y[k]) * 1099511628211u;
+        }
+    if (hash != UINT64_C(0x6c2d3dc806399d87))
+        fail_msg("the bytes have changed: 0x%016llx", (unsigned long long)hash);
+    free(values), free(w), free(y), free(from.data);
+}
+
+/* What is no weight of any model: still blocks of finite values, and never undefined behaviour.
+ * Affine groups with the range of f32 have no room for the rounding of a scale near its end. */
+static void test_hostile_values(void **state)
+{
+    (void)state;
+    static const float odd[] = {0,        -0.0f, FLT_MAX, -FLT_MAX, FLT_MIN, 1e-45f,
+                                -1e-45f,  65504, -65520,  1e9f,     -1e9f,   1e-8f,
+                                6e-8f,    1,     -1,      1e30f,    2e-38f,  -3e-39f,
+                                0x1p127f, 7e4f,  4e6f,    -3e7f,    1e-30f,  0.5f};
+    enum { N = 1024, ODD = sizeof odd / sizeof *odd };
+    float x[N], w[N], y[N];
+    uint8_t blocks[N * 4];
+    test_state = 5;
+    for (int round = 0; round < 200; round++) {
+        float most = 0;
+        for (int j = 0; j < N; j++) { /* one kind throughout, one among weights, or any */
+            double r = test_random(&test_state);
+            int any = (int)((r + 1) * ODD / 2);
+            x[j] = round < ODD       ? odd[round]
+                   : round < 2 * ODD ? j % 41 ? next_normal() : odd[round - ODD]
+                   : round < 3 * ODD ? j % 5 ? odd[round - 2 * ODD] : odd[any]
+                                     : odd[any];
+            most = fabsf(x[j]) > most ? fabsf(x[j]) : most;
+            w[j] = round % 3 == 0 ? fabsf(odd[any]) : (float)fabs(r);
+        }
+        for (int i = 0; i < QN__ENCODING_COUNT; i++) {
+            const qn__encoding *e = &qn__encodings[i];
+            e->encode(e, x, round % 2 ? w : NULL, N / e->block_elements, blocks);
+            e->decode(e, blocks, N / e->block_elements, y);
+            if (i == QN__F16 || i == QN__BF16) /* these round to infinity, as everywhere */
+                continue;
+            if (e->bits && e->scale != QN__F16 && most > 0x1p120f)
+                continue;
+            for (int j = 0; j < N; j++)
+                if (!isfinite(y[j]) || (round == 0 && y[j] != 0))
+                    fail_msg("%s: round %d: %g became %g", e->name, round, x[j], y[j]);
+        }
+    }
+}
+
+/* Any bytes are blocks: scales that are NaN or infinite, too. */
+static void test_hostile_blocks(void **state)
+{
+    (void)state;
+    float values[8 * 256 + 1];
+    test_state = 7;
+    for (int round = 0; round < 200; round++)
+        for (int i = 0; i < QN__ENCODING_COUNT; i++) {
+            const qn__encoding *e = &qn__encodings[i];
+            size_t bytes = 8u * e->block_bytes, count = 8u * e->block_elements;
+            uint8_t *blocks = malloc(bytes); /* a sanitizer sees a byte too many */
+            for (size_t j = 0; j < bytes; j++)
+                blocks[j] =
+                    (uint8_t)(round % 4 == 0 ? 0xff : (int)(test_random(&test_state) * 4096));
+            values[count] = 42;
+            e->decode(e, blocks, 8, values);
+            assert_true(values[count] == 42);
+            e->decode(e, blocks, 0, NULL);
+            free(blocks);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),         cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_decode_affine), cmocka_unit_test(test_encode),
-        cmocka_unit_test(test_encode_affine),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_decode_affine),  cmocka_unit_test(test_encode),
+        cmocka_unit_test(test_encode_affine),  cmocka_unit_test(test_search),
+        cmocka_unit_test(test_importance),     cmocka_unit_test(test_same_bytes),
+        cmocka_unit_test(test_hostile_values), cmocka_unit_test(test_hostile_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
