@@ -5,10 +5,10 @@
  *
  * For given codes the best scale (and minimum) is linear least squares; for given scales the best
  * codes come from rounding. So: round at a number of trial scales, fit each, keep the best, round
- * and fit again. Sums run in eight lanes, whatever the compiler makes of them, so that a file is
- * the same bytes wherever it is made.
+ * and fit again. Sums run in four lanes on every machine, so that a file is the same bytes
+ * wherever it is made.
  *
- * n is a multiple of 8; values are at most 2^30 and weights at most 1 (qn__search_begin sees to
+ * n is a multiple of 4; values are at most 2^30 and weights at most 1 (qn__search_begin sees to
  * it).
  */
 #ifndef QN_QUANT_SEARCH_H
