@@ -9,6 +9,9 @@
  * read: codes, then scale, then bias of one group are one block.
  *
  * How a device lays the same blocks out in memory is another matter: quant/layout.h.
+ *
+ * To add one: a row below, a line in codecs.h, its decoder and encoder (imitate mxfp4.c), and
+ * blocks of another maker in tests/golden/make_encodings.py.
  */
 #ifndef QN_QUANT_ENCODING_H
 #define QN_QUANT_ENCODING_H
