@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of named tensors: safetensors, NumPy's npz and npy, PyTorch's checkpoints.
+ * Files of named tensors: safetensors, GGUF, NumPy's npz and npy, PyTorch's checkpoints.
  *
  *     qn_tensors *file;
  *     if (qn_tensors_open(&file, "model.safetensors", &err) != QN_OK)
@@ -13,7 +13,8 @@
  *
  * Formats: https://github.com/huggingface/safetensors#format,
  * https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html,
- * https://pytorch.org/docs/stable/notes/serialization.html
+ * https://pytorch.org/docs/stable/notes/serialization.html,
+ * https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  */
 #ifndef QUERN_IO_H
 #define QUERN_IO_H
@@ -36,22 +37,27 @@ typedef struct qn_tensor_info {
     qn_dtype dtype;
     int ndim;
     int64_t shape[QN_MAX_NDIM];
-    uint64_t bytes;     /* the product of the shape times the dtype's size */
+    uint64_t bytes;     /* the product of the shape times the dtype's size, but see encoding */
     uint32_t file;      /* for qn_tensors_path */
     uint32_t member;    /* of an archive */
     uint64_t offset;    /* of the first byte, from the beginning of the file or member */
     const void *layout; /* NULL: row-major */
+    /* NULL: elements of dtype. Else how the values are packed in blocks, by GGUF's name of it
+     * ("q4_0"): the shape counts values, `bytes` the blocks, and dtype is what decoding gives. */
+    const char *encoding;
 } qn_tensor_info;
 
 /* Opens a file, told by its first bytes and not by its name:
  *   safetensors;
- *   npz (stored or deflated) and npy, little-endian, whose one tensor has the file's name without
- * .npy; PyTorch's .pth, .pt, .bin (the zip format, since PyTorch 1.6): tensors and dictionaries of
- * them, by a reader that runs no code. {"state_dict": {...}}, {"model": {...}} and the like are
- * looked into; inner dictionaries give names joined with dots; or an .index.json with its shards,
- * or a model directory that holds one of these: model.safetensors, model.safetensors.index.json,
- * pytorch_model.bin, pytorch_model.bin.index.json, model.npz, weights.npz. Archives need libzip, a
- * build option: without it they are QN_UNSUPPORTED. */
+ *   GGUF, versions 2 and 3, little-endian; of a split model the first part, which brings the
+ * others. Dimensions are the other way round than in the file: rows first, the contiguous ones
+ * last; npz (stored or deflated) and npy, little-endian, whose one tensor has the file's name
+ * without .npy; PyTorch's .pth, .pt, .bin (the zip format, since PyTorch 1.6): tensors and
+ * dictionaries of them, by a reader that runs no code. {"state_dict": {...}}, {"model": {...}} and
+ * the like are looked into; inner dictionaries give names joined with dots; or an .index.json with
+ * its shards, or a model directory that holds one of these: model.safetensors,
+ * model.safetensors.index.json, pytorch_model.bin, pytorch_model.bin.index.json, model.npz,
+ * weights.npz. Archives need libzip, a build option: without it they are QN_UNSUPPORTED. */
 QN_API qn_status qn_tensors_open(qn_tensors **out, const char *path, qn_error *err);
 QN_API void qn_tensors_close(qn_tensors *file); /* NULL is accepted */
 
@@ -68,7 +74,7 @@ QN_API const char *qn_tensors_path(const qn_tensors *file, uint32_t i);
 QN_API const char *qn_tensors_metadata(const qn_tensors *file, const char *key);
 
 /* The tensor as an array of its own type; poison, with file and name in the scope's error, when it
- * is not there or cannot be read. */
+ * is not there or cannot be read. With an encoding: QN_UNSUPPORTED. */
 QN_API qn_array *qn_tensors_read(qn_scope *s, const qn_tensors *file, const char *name);
 
 /* n bytes of the row-major tensor from byte_offset on into dst. Compressed members are read fastest

@@ -16,6 +16,9 @@ qn_array *qn_tensors_read(qn_scope *s, const qn_tensors *file, const char *name)
     char *data = NULL;
     if (!t) {
         qn__fail(&err, QN_NOT_FOUND, "%s: no tensor %s", qn_tensors_path(file, 0), name);
+    } else if (t->encoding) {
+        qn__fail(&err, QN_UNSUPPORTED, "%s: tensor %s is encoded as %s, which is not decoded here",
+                 qn_tensors_path(file, t->file), name, t->encoding);
     } else if (!(data = malloc((size_t)t->bytes + 1))) {
         qn__fail_memory(&err, name);
     } else if (qn_tensors_read_bytes(file, t, 0, (size_t)t->bytes, data, &err) == QN_OK) {

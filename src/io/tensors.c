@@ -33,6 +33,11 @@ bool qn__grow_table(void **items, size_t n, size_t *capacity, size_t size)
     return true;
 }
 
+const struct qn__gguf *qn__tensors_gguf(const qn_tensors *t)
+{
+    return t->n_files && t->files[0].kind == &qn__gguf_kind ? t->files[0].state : NULL;
+}
+
 qn_tensor_info *qn__tensors_add(qn_tensors *t)
 {
     if (!qn__grow_table((void **)&t->tensors, t->n_tensors, &t->capacity, sizeof *t->tensors))
@@ -160,6 +165,8 @@ static const qn__file_kind *find_kind(const qn__file *file, qn_error *err)
     size_t n = file->size < MAGIC ? (size_t)file->size : MAGIC;
     if (qn__file_pread(file, 0, magic, n, err) != QN_OK)
         return NULL;
+    if (!memcmp(magic, "GGUF", 4)) /* as a length of a safetensors header it would be too large */
+        return &qn__gguf_kind;
     if (n >= 9 && magic[8] == '{')
         return &qn__safetensors_kind;
     if (!memcmp(magic, "PK\3\4", 4) || !memcmp(magic, "PK\5\6", 4))

@@ -57,7 +57,10 @@ struct qn_tensors {
     char *gathered_data;
 };
 
-extern const qn__file_kind qn__safetensors_kind, qn__npy_kind, qn__archive_kind;
+extern const qn__file_kind qn__safetensors_kind, qn__gguf_kind, qn__npy_kind, qn__archive_kind;
+
+/* The metadata of the first file where that is GGUF; else NULL. Lives as long as the table. */
+const struct qn__gguf *qn__tensors_gguf(const qn_tensors *t);
 
 /* Opens t->files[i] by its path and appends its tensors. */
 qn_status qn__tensors_load(qn_tensors *t, uint32_t i, const char *path, qn_error *err);

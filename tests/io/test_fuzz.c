@@ -7,6 +7,7 @@
 #include "fuzz.h"
 
 #include "base/file.h"
+#include "gguf_build.h"
 #include "io/archive.h"
 #include "io/pickle.h"
 
@@ -51,6 +52,20 @@ static void begin_safetensors(void)
     memcpy(padded, sharing, sizeof sharing - 1);
     add_files(".safetensors");
     fuzz_add(padded, sizeof padded);
+}
+
+static void begin_gguf(void)
+{
+    qn_text sample = gguf_sample(3), bare = {0};
+    put_header(&bare, 2);
+    put_u32(&bare, "general.alignment", 8);
+    put_tensor(&bare, "w", 1, (const int64_t[]){2}, 0, 0);
+    put_padding(&bare, 8);
+    put_int(&bare, 0, 8);
+    fuzz_add(sample.data, sample.n);
+    fuzz_add(bare.data, bare.n);
+    qn_text_free(&sample);
+    qn_text_free(&bare);
 }
 
 static void begin_npy(void)
@@ -185,6 +200,15 @@ static const char *const npy_words[] = {"'descr'",
                                         "18446744073709551616",
                                         "4294967296, 4294967296",
                                         NULL};
+static const char *const gguf_words[] = {"GGUF",
+                                         "general.alignment",
+                                         "split.count",
+                                         "split.no",
+                                         "\1\1\1\1\1\1\1",
+                                         "\xff\xff\xff\xff",
+                                         "\x09",
+                                         "\x0c",
+                                         NULL};
 static const char *const pickle_words[] = {"ctorch._utils\n_rebuild_tensor_v2\n",
                                            "ccollections\nOrderedDict\n",
                                            "cos\nsystem\n",
@@ -207,12 +231,13 @@ static void test_changed_files(void **state)
     static const fuzz_parser parsers[] = {
         {"safetensors", begin_safetensors, opens_file, fuzz_json_words},
         {"index.json", begin_index, opens_index, index_words},
+        {"gguf", begin_gguf, opens_file, gguf_words},
         {"npy", begin_npy, opens_file, npy_words},
         {"npz", begin_npz, opens_file, fuzz_binary_words},
         {"torch", begin_torch, opens_file, fuzz_binary_words},
         {"pickle", begin_pickle, reads_pickle, pickle_words},
     };
-    fuzz_parsers(parsers, WITH_LIBZIP ? 6 : 3);
+    fuzz_parsers(parsers, WITH_LIBZIP ? 7 : 4);
 }
 
 int main(void)
