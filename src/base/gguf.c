@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/utf8.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -434,6 +435,60 @@ bool qn__gguf_is(const char *path)
               !memcmp(magic, "GGUF", sizeof magic);
     qn__file_close(&file);
     return is;
+}
+
+/* Whether a directory's entry may be the file to open: a GGUF file by its name, not a later part of
+ * a split one. */
+static bool is_candidate(const char *name)
+{
+    size_t n = strlen(name);
+    unsigned part = 1;
+    if (n < 6 || strcmp(name + n - 5, ".gguf") != 0 || !strncmp(name, "mmproj", 6))
+        return false;
+    const char *end = n >= 20 ? name + n - 20 : ""; /* -00002-of-00003.gguf */
+    if (end[0] == '-' && !memcmp(end + 6, "-of-", 4))
+        sscanf(end + 1, "%5u", &part);
+    return part == 1;
+}
+
+static qn_status locate_in(const char *directory, char **out, qn_error *err)
+{
+    char names[2][256] = {"", ""};
+    int found = 0;
+    DIR *d = opendir(directory);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (!strcmp(e->d_name, "config.json")) {
+            found = 0;
+            break;
+        }
+        if (!is_candidate(e->d_name))
+            continue;
+        snprintf(names[found > 0], sizeof names[0], "%s", e->d_name);
+        found++;
+    }
+    if (d)
+        closedir(d);
+    if (found > 1)
+        return qn__fail(err, QN_INVALID,
+                        "%s: there are several GGUF files, such as %.80s and %.80s; give the path "
+                        "of one",
+                        directory, names[0], names[1]);
+    if (found && !(*out = qn__path_join(directory, names[0])))
+        return qn__fail_memory(err, "a path");
+    return QN_OK;
+}
+
+qn_status qn__gguf_locate(const char *path, char **out, qn_error *err)
+{
+    bool is_directory = false;
+    *out = NULL;
+    if (qn__path_is_directory(path, &is_directory, NULL) != QN_OK)
+        return QN_OK; /* what is to be opened says why */
+    if (is_directory)
+        return locate_in(path, out, err);
+    if (qn__gguf_is(path) && !(*out = strdup(path)))
+        return qn__fail_memory(err, "a path");
+    return QN_OK;
 }
 
 /* ---- getters --------------------------------------------------------------------------------- */

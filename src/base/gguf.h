@@ -87,6 +87,11 @@ void qn__gguf_free(qn__gguf *g);
 /* Whether the file begins as GGUF does. What cannot be read does not. */
 bool qn__gguf_is(const char *path);
 
+/* The GGUF file that `path` stands for, into *out (malloc): itself, or the only one of a directory
+ * without a config.json, where the parts of a split model are one, and mmproj files (what reads
+ * images) are none. *out NULL: it stands for none. Several in a directory: QN_INVALID. */
+qn_status qn__gguf_locate(const char *path, char **out, qn_error *err);
+
 const char *qn__gguf_type_name(qn__gguf_type type);
 
 /* NULL: none of that key. */

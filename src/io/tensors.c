@@ -9,6 +9,7 @@
 #include "io/tensors.h"
 
 #include "base/checked.h"
+#include "base/gguf.h"
 #include "base/recognize.h"
 #include "base/utf8.h"
 #include "io/safetensors.h"
@@ -243,6 +244,13 @@ static qn_status load_directory(qn_tensors *t, const char *directory, qn_error *
         free(real);
         return status;
     }
+    char *gguf = NULL;
+    qn_status status = qn__gguf_locate(directory, &gguf, err);
+    if (gguf)
+        status = load_single(t, gguf, err);
+    free(gguf);
+    if (status != QN_OK || t->n_files)
+        return status;
     char found[240];
     qn__recognize_directory(directory, found, sizeof found);
     if (found[0])

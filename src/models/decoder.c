@@ -152,70 +152,69 @@ qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden
 
 enum { PARAMETERS_OF_LAYER = 20, PARAMETERS_OUTSIDE = 3 };
 
-static void add(qn__decoder *m, qn_array **slot, int64_t rows, int64_t columns, const char *prefix,
-                const char *name)
+/* What is being listed: of which decoder, from where, in which layer (-1: none). */
+typedef struct listing {
+    qn__decoder *m;
+    const qn__decoder_place *place;
+    int layer;
+} listing;
+
+static qn__parameter *add(const listing *l, qn_array **slot, int64_t rows, int64_t columns,
+                          qn__role role, const char *part)
 {
-    qn__parameter *p = &m->parameters[m->n_parameters++];
-    snprintf(p->name, sizeof p->name, "%s%s", prefix, name);
+    qn__parameter *p = &l->m->parameters[l->m->n_parameters++];
+    p->id = (qn__weight_id){role, l->layer, part};
+    qn__name_weight(p->name, sizeof p->name, QN__NAMES_HUGGING_FACE, l->place, p->id);
+    qn__name_weight(p->stored, sizeof p->stored, l->place->convention, l->place, p->id);
     p->slot = slot;
     p->shape[0] = rows;
     p->shape[1] = columns;
     p->ndim = columns ? 2 : 1;
+    return p;
 }
 
-static void add_norm(qn__decoder *m, qn_array **slot, int64_t n, const char *prefix,
-                     const char *name)
+static void add_norm(const listing *l, qn_array **slot, int64_t n, qn__role role)
 {
-    add(m, slot, n, 0, prefix, name);
-    m->parameters[m->n_parameters - 1].plus_one = m->config.norm_plus_one;
+    add(l, slot, n, 0, role, "weight")->plus_one = l->m->config.norm_plus_one;
 }
 
-static void add_linear(qn__decoder *m, qn__linear *l, int64_t rows, int64_t columns, bool bias,
-                       const char *prefix, const char *name)
+static void add_linear(const listing *l, qn__linear *w, int64_t rows, int64_t columns, bool bias,
+                       qn__role role)
 {
-    char full[64];
-    snprintf(full, sizeof full, "%s.weight", name);
-    add(m, &l->weight, rows, columns, prefix, full);
-    if (!bias)
-        return;
-    snprintf(full, sizeof full, "%s.bias", name);
-    add(m, &l->bias, rows, 0, prefix, full);
+    add(l, &w->weight, rows, columns, role, "weight");
+    if (bias)
+        add(l, &w->bias, rows, 0, role, "bias");
 }
 
-/* With norms on both sides "post_attention" says where; without, the norm before the feed-forward
- * has that name. */
-static void add_norms(qn__decoder *m, qn__decoder_layer *w, const char *prefix)
+static void add_norms(const listing *l, qn__decoder_layer *w)
 {
-    const qn__decoder_config *c = &m->config;
+    const qn__decoder_config *c = &l->m->config;
     bool both = c->sandwich_norms;
-    add_norm(m, &w->attention_norm, c->hidden, prefix, "input_layernorm.weight");
-    add_norm(m, both ? &w->attention_post_norm : &w->ffn_norm, c->hidden, prefix,
-             "post_attention_layernorm.weight");
+    add_norm(l, &w->attention_norm, c->hidden, QN__ROLE_ATTENTION_NORM);
+    add_norm(l, &w->ffn_norm, c->hidden, both ? QN__ROLE_FFN_NORM_OF_TWO : QN__ROLE_FFN_NORM);
     if (both) {
-        add_norm(m, &w->ffn_norm, c->hidden, prefix, "pre_feedforward_layernorm.weight");
-        add_norm(m, &w->ffn_post_norm, c->hidden, prefix, "post_feedforward_layernorm.weight");
+        add_norm(l, &w->attention_post_norm, c->hidden, QN__ROLE_ATTENTION_POST_NORM);
+        add_norm(l, &w->ffn_post_norm, c->hidden, QN__ROLE_FFN_POST_NORM);
     }
     if (c->qk_norm) {
-        add_norm(m, &w->q_norm, c->head_dim, prefix, "self_attn.q_norm.weight");
-        add_norm(m, &w->k_norm, c->head_dim, prefix, "self_attn.k_norm.weight");
+        add_norm(l, &w->q_norm, c->head_dim, QN__ROLE_Q_NORM);
+        add_norm(l, &w->k_norm, c->head_dim, QN__ROLE_K_NORM);
     }
 }
 
-static void add_layer(qn__decoder *m, int i, const char *model_prefix)
+static void add_layer(const listing *l)
 {
-    const qn__decoder_config *c = &m->config;
-    qn__decoder_layer *w = &m->layers[i];
+    const qn__decoder_config *c = &l->m->config;
+    qn__decoder_layer *w = &l->m->layers[l->layer];
     int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    char prefix[64];
-    snprintf(prefix, sizeof prefix, "%slayers.%d.", model_prefix, i);
-    add_norms(m, w, prefix);
-    add_linear(m, &w->q, q, c->hidden, c->qkv_bias, prefix, "self_attn.q_proj");
-    add_linear(m, &w->k, kv, c->hidden, c->qkv_bias, prefix, "self_attn.k_proj");
-    add_linear(m, &w->v, kv, c->hidden, c->qkv_bias, prefix, "self_attn.v_proj");
-    add_linear(m, &w->output, c->hidden, q, c->output_bias, prefix, "self_attn.o_proj");
-    add_linear(m, &w->gate, c->ffn, c->hidden, c->mlp_bias, prefix, "mlp.gate_proj");
-    add_linear(m, &w->up, c->ffn, c->hidden, c->mlp_bias, prefix, "mlp.up_proj");
-    add_linear(m, &w->down, c->hidden, c->ffn, c->mlp_bias, prefix, "mlp.down_proj");
+    add_norms(l, w);
+    add_linear(l, &w->q, q, c->hidden, c->qkv_bias, QN__ROLE_Q);
+    add_linear(l, &w->k, kv, c->hidden, c->qkv_bias, QN__ROLE_K);
+    add_linear(l, &w->v, kv, c->hidden, c->qkv_bias, QN__ROLE_V);
+    add_linear(l, &w->output, c->hidden, q, c->output_bias, QN__ROLE_OUTPUT);
+    add_linear(l, &w->gate, c->ffn, c->hidden, c->mlp_bias, QN__ROLE_GATE);
+    add_linear(l, &w->up, c->ffn, c->hidden, c->mlp_bias, QN__ROLE_UP);
+    add_linear(l, &w->down, c->hidden, c->ffn, c->mlp_bias, QN__ROLE_DOWN);
 }
 
 static int compare_names(const void *a, const void *b)
@@ -235,12 +234,13 @@ qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
         qn__decoder_end(m);
         return qn__fail_memory(err, "a model");
     }
-    add(m, &m->embedding, config->vocab, config->hidden, place->prefix, "embed_tokens.weight");
-    add_norm(m, &m->final_norm, config->hidden, place->prefix, "norm.weight");
+    listing l = {m, place, -1};
+    add(&l, &m->embedding, config->vocab, config->hidden, QN__ROLE_EMBEDDING, "weight");
+    add_norm(&l, &m->final_norm, config->hidden, QN__ROLE_FINAL_NORM);
     if (!config->tied)
-        add(m, &m->head, config->vocab, config->hidden, place->head_prefix, "lm_head.weight");
-    for (int i = 0; i < config->n_layers; i++)
-        add_layer(m, i, place->prefix);
+        add(&l, &m->head, config->vocab, config->hidden, QN__ROLE_HEAD, "weight");
+    for (l.layer = 0; l.layer < config->n_layers; l.layer++)
+        add_layer(&l);
     qsort(m->parameters, (size_t)m->n_parameters, sizeof *m->parameters, compare_names);
     return QN_OK;
 }

@@ -6,6 +6,7 @@
 #ifndef QN_MODELS_DECODER_H
 #define QN_MODELS_DECODER_H
 
+#include "models/names.h"
 #include "nn/cache.h"
 #include "nn/rope.h"
 
@@ -69,22 +70,21 @@ typedef struct qn__decoder {
     qn__decoder_sizes sizes;
 } qn__decoder;
 
-/* One weight: where it is kept, what the file calls it, what shape it must have. */
+/* One weight: where it is kept, what it is, what shape it must have. */
 typedef struct qn__parameter {
-    char name[120];
+    char name[120];   /* Hugging Face's, by which it is known outside */
+    char stored[120]; /* what its file calls it */
+    qn__weight_id id;
     qn_array **slot;
     int64_t shape[2];
     int ndim;      /* 2: a matrix, packed; 1: a vector, kept in f32 */
     bool plus_one; /* kept with 1 added */
+    /* In its file the rows of each head, of which there are so many, are in pairs: those that turn
+     * together stand side by side, and not half a head apart as here. 0: they stand as here. */
+    int64_t paired_rows;
 } qn__parameter;
 
-/* Where a file keeps a decoder: what stands before its weights' names, and before the head's. */
-typedef struct qn__decoder_place {
-    const char *prefix, *head_prefix;
-} qn__decoder_place;
-
-/* Allocates layers and lists the parameters that the description asks for, by Llama's names behind
- * the place's prefixes, sorted by name. */
+/* Allocates layers and lists the parameters that the description asks for, sorted by name. */
 qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
                             const qn__decoder_place *place, qn_error *err);
 void qn__decoder_end(qn__decoder *m);
