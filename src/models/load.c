@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loading: config.json picks the family, the family's description lists the weights it needs, and
- * each is read in pieces straight into the layout the device wants, so a weight is in memory once.
+ * Loading: the configuration picks the family, the family's description lists the weights it needs,
+ * and each is read in pieces straight into the layout the device wants, so a weight is in memory
+ * once.
  */
 #include "models/load.h"
 
@@ -11,11 +12,12 @@
 #include "core/dtype.h"
 #include "quern/io.h"
 #include "models/family.h"
+#include "models/source.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PIECE = 4 << 20, LARGEST_CONFIG = 4 << 20, DESCRIBED = 1 << 20 };
+enum { PIECE = 4 << 20, DESCRIBED = 1 << 20 };
 
 static qn_status unknown_family(const qn__json_at *config, const char *type, qn_error *err)
 {
@@ -42,11 +44,13 @@ static const qn__family *family_named(const char *type)
  * ------------------------------------------------------------------------------ */
 
 /* Alone; inside a checkpoint that reads images, by three conventions; without any prefix. */
-static const qn__decoder_place places[] = {{"model.", ""},
-                                           {"language_model.model.", "language_model."},
-                                           {"model.language_model.", ""},
-                                           {"language_model.", "language_model."},
-                                           {"", ""}};
+static const qn__decoder_place places[] = {
+    {"model.", "", QN__NAMES_HUGGING_FACE},
+    {"language_model.model.", "language_model.", QN__NAMES_HUGGING_FACE},
+    {"model.language_model.", "", QN__NAMES_HUGGING_FACE},
+    {"language_model.", "language_model.", QN__NAMES_HUGGING_FACE},
+    {"", "", QN__NAMES_HUGGING_FACE}};
+static const qn__decoder_place gguf_place = {"model.", "", QN__NAMES_GGUF};
 
 static const qn_tensor_info *find_behind(const qn_tensors *file, const char *prefix,
                                          const char *name)
@@ -121,26 +125,19 @@ static qn_status read_family(const qn__json_at *config, const qn_tensors *weight
     return family->configure(config, out, err);
 }
 
-/* Reads config.json and opens the weights; these first where they have to tell the family. */
-static qn_status open_files(const char *directory, qn__decoder_config *out, qn_tensors **file,
-                            qn_error *err)
+/* The family's description, and the weights opened; these first where they have to tell the family.
+ */
+static qn_status read_source(qn__source *source, qn__decoder_config *out, qn_error *err)
 {
-    char *path = qn__path_join(directory, "config.json");
-    if (!path)
-        return qn__fail_memory(err, "a path");
-    cJSON *root = NULL;
-    qn_status status = qn__json_read(&root, path, LARGEST_CONFIG, err);
-    qn__json_at config = qn__json_root(path, root), type;
-    bool untold = status == QN_OK && !qn__json_find(&config, "model_type", &type);
-    if (untold)
-        status = qn_tensors_open(file, directory, err);
-    if (status == QN_OK)
-        status = read_family(&config, *file, out, err);
-    if (status == QN_OK && !untold)
-        status = qn_tensors_open(file, directory, err);
-    cJSON_Delete(root);
-    free(path);
-    return status;
+    qn__json_at config = qn__json_root(source->config_path, source->config), type;
+    bool untold = !qn__json_find(&config, "model_type", &type);
+    if (untold && qn__source_open_tensors(source, err) != QN_OK)
+        return err->code;
+    if (read_family(&config, source->tensors, out, err) != QN_OK)
+        return err->code;
+    if (source->norms_whole)
+        out->norm_plus_one = false;
+    return qn__source_open_tensors(source, err);
 }
 
 /* ---- weights
@@ -149,8 +146,10 @@ static qn_status open_files(const char *directory, qn__decoder_config *out, qn_t
 
 typedef struct loader {
     qn_device *device;
-    const qn_tensors *file;
-    char *piece; /* PIECE bytes, or one row where that is more */
+    qn__source source;
+    const qn_tensors *file; /* the source's */
+    float *divisors;        /* of the frequencies, half a head of them; NULL: none */
+    char *piece;            /* PIECE bytes, or one row where that is more */
     size_t piece_size;
     qn__load_progress *progress;
     void *user;
@@ -163,22 +162,27 @@ static qn_status check_tensor(const loader *l, const qn__decoder *m, const qn__p
                               const qn_tensor_info *t)
 {
     if (!t)
-        return qn__fail(
-            l->err, QN_FORMAT, "%s: tensor %s is missing (a %s of %lld layers needs it)",
-            qn_tensors_path(l->file, 0), p->name, m->config.family, (long long)m->config.n_layers);
+        return qn__fail(l->err, QN_FORMAT,
+                        "%s: tensor %s is missing (a %s of %lld layers needs it)",
+                        qn_tensors_path(l->file, 0), p->stored, m->config.family,
+                        (long long)m->config.n_layers);
     const char *path = qn_tensors_path(l->file, t->file);
     bool fits = t->ndim == p->ndim && t->shape[0] == p->shape[0] &&
                 (p->ndim == 1 || t->shape[1] == p->shape[1]);
     if (!fits)
-        return qn__fail(
-            l->err, QN_FORMAT,
-            "%s: tensor %s has shape [%lld%s%.0lld], config.json asks for [%lld%s%.0lld]", path,
-            p->name, (long long)t->shape[0], t->ndim > 1 ? ", " : "",
-            (long long)(t->ndim > 1 ? t->shape[1] : 0), (long long)p->shape[0],
-            p->ndim > 1 ? ", " : "", (long long)(p->ndim > 1 ? p->shape[1] : 0));
+        return qn__fail(l->err, QN_FORMAT,
+                        "%s: tensor %s has shape [%lld%s%.0lld], %s asks for [%lld%s%.0lld]", path,
+                        p->stored, (long long)t->shape[0], t->ndim > 1 ? ", " : "",
+                        (long long)(t->ndim > 1 ? t->shape[1] : 0),
+                        qn__source_config_name(&l->source), (long long)p->shape[0],
+                        p->ndim > 1 ? ", " : "", (long long)(p->ndim > 1 ? p->shape[1] : 0));
+    if (t->encoding && !l->describe)
+        return qn__fail(l->err, QN_UNSUPPORTED,
+                        "%s: tensor %s is %s; weights may be f32, bf16 or f16", path, p->stored,
+                        t->encoding);
     if (t->dtype != QN_F32 && t->dtype != QN_BF16 && t->dtype != QN_F16)
         return qn__fail(l->err, QN_UNSUPPORTED,
-                        "%s: tensor %s is %s; weights may be f32, bf16 or f16", path, p->name,
+                        "%s: tensor %s is %s; weights may be f32, bf16 or f16", path, p->stored,
                         qn_dtype_name(t->dtype));
     return QN_OK;
 }
@@ -191,13 +195,43 @@ static qn_status report(loader *l, uint64_t bytes)
     return QN_OK;
 }
 
+/* Where in its file a row of a parameter stands: rows in pairs (half a head apart here, side by
+ * side there) are brought apart. */
+static int64_t stored_row(const qn__parameter *p, int64_t row)
+{
+    int64_t n = p->paired_rows, in_head = n ? row % n : 0;
+    return n ? row - in_head + in_head % (n / 2) * 2 + in_head / (n / 2) : row;
+}
+
+/* Rows r .. r + n - 1 of a parameter, of `row` bytes each, in its own order. */
+static qn_status read_rows(const loader *l, const qn__parameter *p, const qn_tensor_info *t,
+                           size_t row, int64_t r, int64_t n, char *to)
+{
+    if (!p->paired_rows)
+        return qn_tensors_read_bytes(l->file, t, (uint64_t)r * row, (size_t)n * row, to, l->err);
+    size_t head = (size_t)p->paired_rows * row;
+    char *stored = malloc(head);
+    int64_t at = -1; /* the head that is in `stored` */
+    qn_status status = stored ? QN_OK : qn__fail_memory(l->err, "a weight's buffer");
+    for (int64_t i = r; status == QN_OK && i < r + n; i++) {
+        int64_t from = stored_row(p, i), h = from / p->paired_rows;
+        if (h != at)
+            status = qn_tensors_read_bytes(l->file, t, (uint64_t)h * head, head, stored, l->err);
+        at = h;
+        if (status == QN_OK)
+            memcpy(to + (size_t)(i - r) * row, stored + (size_t)(from % p->paired_rows) * row, row);
+    }
+    free(stored);
+    return status;
+}
+
 /* A vector, as f32. */
 static qn_status load_vector(loader *l, const qn__parameter *p, const qn_tensor_info *t)
 {
     if (t->bytes > l->piece_size)
         return qn__fail(l->err, QN_LIMIT, "tensor %s of %llu bytes is too long for a vector",
                         p->name, (unsigned long long)t->bytes);
-    if (qn_tensors_read_bytes(l->file, t, 0, t->bytes, l->piece, l->err) != QN_OK)
+    if (read_rows(l, p, t, qn__dtype_size(t->dtype), 0, t->shape[0], l->piece) != QN_OK)
         return l->err->code;
     qn_scope *s = qn_scope_begin(l->device);
     qn_array *a = qn_cast(s, qn_from(s, t->dtype, 1, t->shape, l->piece), QN_F32);
@@ -222,8 +256,7 @@ static qn_status load_matrix(loader *l, const qn__parameter *p, const qn_tensor_
     *p->slot = w;
     for (int64_t r = 0; w && r < t->shape[0]; r += rows_a_piece) {
         int64_t n = t->shape[0] - r < rows_a_piece ? t->shape[0] - r : rows_a_piece;
-        if (qn_tensors_read_bytes(l->file, t, (uint64_t)r * row, (size_t)n * row, l->piece,
-                                  l->err) != QN_OK ||
+        if (read_rows(l, p, t, row, r, n, l->piece) != QN_OK ||
             qn__packed_write(s, w, e, l->piece, r, n) != QN_OK ||
             report(l, (uint64_t)n * row) != QN_OK)
             break;
@@ -237,7 +270,7 @@ static qn_status load_matrix(loader *l, const qn__parameter *p, const qn_tensor_
 static const qn__parameter *find_parameter(const qn__decoder *m, const char *name)
 {
     for (int i = 0; i < m->n_parameters; i++)
-        if (!strcmp(m->parameters[i].name, name))
+        if (!strcmp(m->parameters[i].stored, name))
             return &m->parameters[i];
     return NULL;
 }
@@ -251,6 +284,7 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
     for (size_t i = 0; i < qn_tensors_count(l->file); i++) {
         const char *name = qn_tensors_get(l->file, i)->name;
         if (find_parameter(m, name) || strstr(name, "rotary_emb.inv_freq") ||
+            (l->source.gguf && !strcmp(name, "rope_freqs.weight")) ||
             (m->config.tied && strstr(name, "lm_head.weight")))
             continue;
         if (n++ < 3)
@@ -259,22 +293,22 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
     }
     if (n)
         qn__log(l->device, QN_LOG_WARN,
-                "%s: %zu tensor%s not part of a %s as config.json describes it and %s not "
+                "%s: %zu tensor%s not part of a %s as %s describes it and %s not "
                 "read: %s%s",
                 qn_tensors_path(l->file, 0), n, n > 1 ? "s are" : " is", m->config.family,
-                n > 1 ? "were" : "was", names, n > 3 ? " ..." : "");
+                qn__source_config_name(&l->source), n > 1 ? "were" : "was", names,
+                n > 3 ? " ..." : "");
 }
 
 static void count_parameter(const loader *l, const qn__parameter *p, const qn_tensor_info *t,
                             qn__decoder_sizes *sizes)
 {
-    uint64_t n = t->bytes / qn__dtype_size(t->dtype);
+    uint64_t n = (uint64_t)(t->shape[0] * (p->ndim == 2 ? t->shape[1] : 1));
     sizes->parameters += n;
     sizes->file_bytes += t->bytes;
     size_t packed = n * sizeof(float);
     if (p->ndim == 2)
-        qn__packed_bytes(l->device, qn__encoding_of_dtype(t->dtype), t->shape[0], t->shape[1],
-                         &packed);
+        qn__packed_bytes(l->device, encoding_of(t), t->shape[0], t->shape[1], &packed);
     sizes->device_bytes += packed;
 }
 
@@ -284,7 +318,7 @@ static qn_status check_weights(loader *l, qn__decoder *m)
     m->sizes = (qn__decoder_sizes){0};
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
-        const qn_tensor_info *t = qn_tensors_find(l->file, p->name);
+        const qn_tensor_info *t = qn_tensors_find(l->file, p->stored);
         if (check_tensor(l, m, p, t) != QN_OK)
             return l->err->code;
         count_parameter(l, p, t, &m->sizes);
@@ -307,22 +341,25 @@ static qn_status load_weights(loader *l, qn__decoder *m)
         return qn__fail_memory(l->err, "a weight's buffer");
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
-        const qn_tensor_info *t = qn_tensors_find(l->file, p->name);
+        const qn_tensor_info *t = qn_tensors_find(l->file, p->stored);
         if ((p->ndim == 2 ? load_matrix : load_vector)(l, p, t) != QN_OK)
             return l->err->code;
     }
     return QN_OK;
 }
 
-/* The frequencies of one kind of layers, retained; NULL with *err filled on failure. */
-static qn_array *make_frequency(const qn__rope_config *rope, int64_t head_dim, qn_device *device,
-                                qn_error *err)
+/* The frequencies of one kind of layers, over their divisors if any, retained; NULL with *err
+ * filled on failure. */
+static qn_array *make_frequency(const qn__rope_config *rope, int64_t head_dim,
+                                const float *divisors, qn_device *device, qn_error *err)
 {
     int64_t n = head_dim / 2;
     float *values = malloc((size_t)n * sizeof *values);
     qn_scope *s = values ? qn_scope_begin(device) : NULL;
     if (values)
         qn__rope_frequencies(rope, (int)n, values);
+    for (int64_t i = 0; values && divisors && i < n; i++)
+        values[i] /= divisors[i];
     qn_array *a = qn_from_f32(s, values, n), *kept = NULL;
     if (qn_eval(s, a) == QN_OK)
         kept = qn_retain(a);
@@ -333,19 +370,47 @@ static qn_array *make_frequency(const qn__rope_config *rope, int64_t head_dim, q
     return kept;
 }
 
-static qn_status make_frequencies(qn__decoder *m, qn_device *device, qn_error *err)
+static qn_status make_frequencies(const loader *l, qn__decoder *m)
 {
     const qn__decoder_config *c = &m->config;
-    m->frequency = make_frequency(&c->rope, c->head_dim, device, err);
+    qn_error *err = l->err;
+    m->frequency = make_frequency(&c->rope, c->head_dim, l->divisors, l->device, err);
     if (m->frequency && c->sliding_rope.theta > 0)
-        m->sliding_frequency = make_frequency(&c->sliding_rope, c->head_dim, device, err);
+        m->sliding_frequency = make_frequency(&c->sliding_rope, c->head_dim, NULL, l->device, err);
     return m->frequency && (m->sliding_frequency || c->sliding_rope.theta == 0) ? QN_OK : err->code;
 }
 
-/* The type of the embedding, for a configuration that names none. */
-static qn_dtype dtype_of_weights(const qn_tensors *file)
+/* The divisors that a GGUF file has for the frequencies in the place of a rule: Llama 3's. */
+static qn_status read_divisors(loader *l, int64_t head_dim)
 {
-    const qn_tensor_info *t = find_behind(file, find_place(file)->prefix, "embed_tokens.weight");
+    const qn_tensor_info *t = l->source.gguf ? qn_tensors_find(l->file, "rope_freqs.weight") : NULL;
+    if (!t)
+        return QN_OK;
+    const char *path = qn_tensors_path(l->file, t->file);
+    if (t->encoding || t->dtype != QN_F32 || t->ndim != 1 || t->shape[0] != head_dim / 2)
+        return qn__fail(l->err, QN_FORMAT,
+                        "%s: tensor %s: expected %lld divisors in f32, got a %s of %lld", path,
+                        t->name, (long long)(head_dim / 2),
+                        t->encoding ? t->encoding : qn_dtype_name(t->dtype),
+                        (long long)(t->ndim > 0 ? t->shape[0] : 1));
+    if (!(l->divisors = malloc((size_t)t->bytes)))
+        return qn__fail_memory(l->err, "rotary frequencies");
+    if (qn_tensors_read_bytes(l->file, t, 0, (size_t)t->bytes, l->divisors, l->err) != QN_OK)
+        return l->err->code;
+    for (int64_t i = 0; i < head_dim / 2; i++)
+        if (!(l->divisors[i] >= 1e-6f && l->divisors[i] <= 1e6f))
+            return qn__fail(l->err, QN_FORMAT, "%s: tensor %s: divisor %lld is %g", path, t->name,
+                            (long long)i, (double)l->divisors[i]);
+    return QN_OK;
+}
+
+/* The type of the embedding, for a configuration that names none. */
+static qn_dtype dtype_of_weights(const qn_tensors *file, const qn__decoder_place *place)
+{
+    char name[120];
+    qn__name_weight(name, sizeof name, place->convention, place,
+                    (qn__weight_id){QN__ROLE_EMBEDDING, -1, "weight"});
+    const qn_tensor_info *t = qn_tensors_find(file, name);
     return t && (t->dtype == QN_BF16 || t->dtype == QN_F16) ? t->dtype : QN_F32;
 }
 
@@ -394,50 +459,60 @@ static void take_own_head(const loader *l, const qn__decoder_place *place,
 }
 
 /* Opens the files, lists the decoder's parameters and checks them against the files. */
-static qn_status open_decoder(loader *l, qn__decoder *m, const char *directory, qn_tensors **file)
+static qn_status open_decoder(loader *l, qn__decoder *m, const char *path)
 {
     qn__decoder_config config;
-    if (open_files(directory, &config, file, l->err) != QN_OK)
+    if (qn__source_open(&l->source, path, l->err) != QN_OK ||
+        read_source(&l->source, &config, l->err) != QN_OK)
         return l->err->code;
-    const qn__decoder_place *place = find_place(*file);
-    l->file = *file;
+    l->file = l->source.tensors;
+    const qn__decoder_place *place = l->source.gguf ? &gguf_place : find_place(l->file);
     if (!config.dtype_given)
-        config.dtype = dtype_of_weights(*file);
-    take_own_head(l, place, &config);
+        config.dtype = dtype_of_weights(l->file, place);
+    if (!l->source.gguf)
+        take_own_head(l, place, &config);
     if (config.rope.unread_factor)
         qn__log(l->device, QN_LOG_WARN,
-                "%s/config.json: attn_factor is not applied, as in transformers; vLLM and "
-                "llama.cpp multiply queries and keys by it",
-                directory);
+                "%s: attn_factor is not applied, as in transformers; vLLM and llama.cpp multiply "
+                "queries and keys by it",
+                l->source.config_path);
     if (qn__decoder_begin(m, &config, place, l->err) != QN_OK)
         return l->err->code;
+    for (int i = 0; l->source.paired && i < m->n_parameters; i++)
+        if (m->parameters[i].id.role == QN__ROLE_Q || m->parameters[i].id.role == QN__ROLE_K)
+            m->parameters[i].paired_rows = config.head_dim;
     warn_of_unread(l, m);
-    return check_weights(l, m);
+    if (check_weights(l, m) != QN_OK)
+        return l->err->code;
+    return read_divisors(l, config.head_dim);
 }
 
-qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *directory,
+static void end_loader(loader *l)
+{
+    free(l->piece);
+    free(l->divisors);
+    qn__source_close(&l->source);
+}
+
+qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *path,
                            qn__load_progress *progress, void *user, qn_error *err)
 {
     *m = (qn__decoder){0};
-    qn_tensors *file = NULL;
     loader l = {.device = device, .progress = progress, .user = user, .err = err};
-    if (open_decoder(&l, m, directory, &file) == QN_OK && load_weights(&l, m) == QN_OK)
-        make_frequencies(m, device, err);
-    free(l.piece);
-    qn_tensors_close(file);
+    if (open_decoder(&l, m, path) == QN_OK && load_weights(&l, m) == QN_OK)
+        make_frequencies(&l, m);
+    end_loader(&l);
     if (err->code != QN_OK)
         qn__decoder_end(m);
     return err->code;
 }
 
-qn_status qn__decoder_describe(qn__decoder *m, qn_device *device, const char *directory,
-                               qn_error *err)
+qn_status qn__decoder_describe(qn__decoder *m, qn_device *device, const char *path, qn_error *err)
 {
     *m = (qn__decoder){0};
-    qn_tensors *file = NULL;
     loader l = {.device = device, .describe = true, .err = err};
-    qn_status status = open_decoder(&l, m, directory, &file);
-    qn_tensors_close(file);
+    qn_status status = open_decoder(&l, m, path);
+    end_loader(&l);
     if (status != QN_OK)
         qn__decoder_end(m);
     return status;

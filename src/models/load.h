@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loading a decoder from a Hugging Face model directory.
+ * Loading a decoder from a Hugging Face model directory or a GGUF file.
  */
 #ifndef QN_MODELS_LOAD_H
 #define QN_MODELS_LOAD_H
@@ -10,13 +10,12 @@
 /* Called as weights arrive, with bytes done and in all; returning false cancels the load. */
 typedef bool qn__load_progress(void *user, uint64_t done, uint64_t total);
 
-/* Reads config.json and all weights onto the device. A configuration that lacks model_type is told
- * from the weights' names. progress may be NULL. */
-qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *directory,
+/* Reads the configuration and all weights onto the device. A configuration that lacks model_type is
+ * told from the weights' names. progress may be NULL. */
+qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *path,
                            qn__load_progress *progress, void *user, qn_error *err);
 
 /* The same as far as headers go: checks every tensor, reads none. */
-qn_status qn__decoder_describe(qn__decoder *m, qn_device *device, const char *directory,
-                               qn_error *err);
+qn_status qn__decoder_describe(qn__decoder *m, qn_device *device, const char *path, qn_error *err);
 
 #endif

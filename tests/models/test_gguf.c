@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models in GGUF files, written by another program (tests/golden/make_gguf.py): they are what the
+ * directories are that they were made from, by configuration, names, values and logits. And
+ * metadata that makes no model.
+ */
+#include "models/golden_model.h"
+
+#include "../io/gguf_build.h"
+#include "models/load.h"
+#include "models/source.h"
+
+#include <math.h>
+
+enum { TOKENS = 96 };
+
+static const struct {
+    const char *file, *golden;
+    bool paired;
+} models[] = {{"gguf/llama.gguf", "llama/llama3-tied", true},
+              {"gguf/qwen3.gguf", "qwen3/plain", false},
+              {"gguf/gemma3.gguf", "gemma3/images", false},
+              {"gguf/smollm3.gguf", "smollm3/plain", true}};
+
+static float *logits_of(qn_device *device, const qn__decoder *m)
+{
+    int32_t tokens[TOKENS];
+    float *out = malloc((size_t)(TOKENS * m->config.vocab) * sizeof *out);
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = i * 37 % (int)m->config.vocab;
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *x = qn_from(s, QN_I32, 2, (const int64_t[]){1, TOKENS}, tokens);
+    qn_array *y = qn__decoder_logits(s, m, qn__decoder_hidden(s, m, x, NULL, NULL));
+    if (qn_read_f32(s, y, out, (size_t)(TOKENS * m->config.vocab)) != QN_OK)
+        fail_msg("%s", qn_scope_error(s));
+    qn_scope_end(s);
+    return out;
+}
+
+static void load(qn__decoder *m, qn_device *device, const char *path)
+{
+    qn_error err = {0};
+    if (qn__decoder_load(m, device, path, NULL, NULL, &err) != QN_OK)
+        fail_msg("%s", err.message);
+}
+
+/* Configurations as families make them, but for the type of the weights and what norms hold. */
+static void assert_same_config(const qn__decoder_config *a, const qn__decoder_config *b)
+{
+    assert_int_equal(a->n_layers, b->n_layers);
+    assert_int_equal(a->hidden, b->hidden);
+    assert_int_equal(a->ffn, b->ffn);
+    assert_int_equal(a->n_heads, b->n_heads);
+    assert_int_equal(a->n_kv_heads, b->n_kv_heads);
+    assert_int_equal(a->head_dim, b->head_dim);
+    assert_int_equal(a->vocab, b->vocab);
+    assert_int_equal(a->max_positions, b->max_positions);
+    assert_int_equal(a->window, b->window);
+    assert_true(fabs(a->norm_eps - b->norm_eps) < 1e-12 && a->rope.theta == b->rope.theta &&
+                a->sliding_rope.theta == b->sliding_rope.theta && a->tied == b->tied &&
+                a->qk_norm == b->qk_norm && a->query_scale == b->query_scale &&
+                a->score_cap == b->score_cap && a->logit_cap == b->logit_cap);
+    for (int i = 0; i < a->n_layers; i++)
+        assert_true(a->layer[i].sliding == b->layer[i].sliding &&
+                    a->layer[i].no_rope == b->layer[i].no_rope);
+}
+
+static void test_same_models(void **state)
+{
+    qn_device *device = open_cpu(state);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        qn__decoder a, b;
+        char path[600];
+        golden_path(path, sizeof path, models[i].file, NULL);
+        load(&a, device, path);
+        golden_directory(path, sizeof path, models[i].golden);
+        load(&b, device, path);
+        assert_same_config(&a.config, &b.config);
+        assert_int_equal(a.n_parameters, b.n_parameters);
+        for (int j = 0; j < a.n_parameters; j++) {
+            const char *name = strstr(b.parameters[j].name, "model.layers");
+            if (name)
+                assert_string_equal(a.parameters[j].name, name);
+            bool paired =
+                a.parameters[j].id.role == QN__ROLE_Q || a.parameters[j].id.role == QN__ROLE_K;
+            assert_true((a.parameters[j].paired_rows > 0) == (paired && models[i].paired));
+        }
+        float *x = logits_of(device, &a), *y = logits_of(device, &b);
+        double e = nmse(x, y, (size_t)(TOKENS * a.config.vocab));
+        printf("%-20s logits: NMSE %.1e\n", models[i].file, e); /* the weights are f16 */
+        assert_true(e < 1e-4);
+        free(x);
+        free(y);
+        qn__decoder_end(&a);
+        qn__decoder_end(&b);
+    }
+    qn_device_close(device);
+}
+
+/* ---- by hand --------------------------------------------------------------------------------- */
+
+/* One metadata key, written by `put` where the usual one would stand; NULL: left out. */
+typedef struct change {
+    const char *key;
+    void (*put)(qn_text *t, const char *key);
+    const char *part; /* of the message */
+} change;
+
+static void put_zero(qn_text *t, const char *key)
+{
+    put_u32(t, key, 0);
+}
+
+static void put_seven(qn_text *t, const char *key)
+{
+    put_u32(t, key, 7);
+}
+
+static void put_huge(qn_text *t, const char *key)
+{
+    put_u32(t, key, UINT32_MAX);
+}
+
+static void put_word(qn_text *t, const char *key)
+{
+    put_string(t, key, "many");
+}
+
+static void put_list(qn_text *t, const char *key)
+{
+    put_array(t, key, QN__GGUF_U32, 1);
+    put_int(t, 4, 4);
+}
+
+static void put_nan(qn_text *t, const char *key)
+{
+    put_f32(t, key, NAN);
+}
+
+static void put_three(qn_text *t, const char *key)
+{
+    put_u32(t, key, 3);
+}
+
+/* A llama of one layer, all zeros, f32: hidden 8, 2 heads of 4, ffn 16, 10 tokens. */
+static const char *write_llama(const change *c, const char *without, const char *misshapen)
+{
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } keys[] = {{"block_count", 1},          {"embedding_length", 8},
+                {"feed_forward_length", 16}, {"attention.head_count", 2},
+                {"context_length", 64},      {"attention.head_count_kv", 1},
+                {"rope.dimension_count", 4}, {"attention.key_length", 4}};
+    static const struct {
+        const char *name;
+        int64_t columns, rows;
+    } tensors[] = {{"token_embd", 8, 10},    {"output_norm", 8, 0},       {"blk.0.attn_norm", 8, 0},
+                   {"blk.0.ffn_norm", 8, 0}, {"blk.0.attn_q", 8, 8},      {"blk.0.attn_k", 8, 4},
+                   {"blk.0.attn_v", 8, 4},   {"blk.0.attn_output", 8, 8}, {"blk.0.ffn_gate", 8, 16},
+                   {"blk.0.ffn_up", 8, 16},  {"blk.0.ffn_down", 16, 8}};
+    qn_text file = {0};
+    char name[100];
+    put_header(&file, 3);
+    if (!c || strcmp(c->key, "general.architecture") != 0)
+        put_string(&file, "general.architecture", "llama");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(name, sizeof name, "llama.%s", keys[i].key);
+        if (!c || strcmp(name, c->key) != 0)
+            put_u32(&file, name, keys[i].value);
+    }
+    if (!c || strcmp(c->key, "llama.attention.layer_norm_rms_epsilon") != 0)
+        put_f32(&file, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    if (c && c->put)
+        c->put(&file, c->key);
+    uint64_t at = 0;
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        int64_t dims[2] = {tensors[i].columns, tensors[i].rows};
+        snprintf(name, sizeof name, "%s.weight", tensors[i].name);
+        if (without && !strcmp(name, without))
+            continue;
+        if (misshapen && !strcmp(name, misshapen))
+            dims[0] += 4;
+        put_tensor(&file, name, dims[1] ? 2 : 1, dims, 0, at);
+        at += ((uint64_t)(dims[0] * (dims[1] ? dims[1] : 1)) * 4 + 31) / 32 * 32;
+    }
+    put_padding(&file, 32);
+    for (uint64_t i = 0; i < at; i += 8)
+        put_int(&file, 0, 8);
+    const char *path = temp_write("made.gguf", file.data, file.n);
+    qn_text_free(&file);
+    return path;
+}
+
+static void assert_refused(qn_device *device, const char *path, const char *part)
+{
+    qn__decoder m;
+    qn_error err = {0};
+    qn_status status = qn__decoder_load(&m, device, path, NULL, NULL, &err);
+    if (status == QN_OK)
+        fail_msg("loaded, expected: %s", part);
+    if (!strstr(err.message, part) || !strstr(err.message, "made.gguf") ||
+        strchr(err.message, '\n'))
+        fail_msg("expected \"%s\", got %s", part, err.message);
+}
+
+static void test_bad_metadata(void **state)
+{
+    static const change changes[] = {
+        {"general.architecture", NULL, "general.architecture is missing"},
+        {"general.architecture", put_zero, "general.architecture: expected a string, got uint32"},
+        {"general.architecture", put_word, "general.architecture \"many\" is not supported (suppo"},
+        {"llama.block_count", NULL, "llama.block_count is missing"},
+        {"llama.block_count", put_zero, "llama.block_count: expected an integer in 1..1000, got 0"},
+        {"llama.block_count", put_huge, "llama.block_count: expected an integer in 1..1000, got 4"},
+        {"llama.block_count", put_word, "llama.block_count: expected an integer, got string"},
+        {"llama.block_count", put_seven, "tensor blk.1.attn_norm.weight is missing (a llama"},
+        {"llama.embedding_length", put_seven, "llama.embedding_length"},
+        {"llama.feed_forward_length", put_list, "expected an integer, got an array of uint32"},
+        {"llama.attention.head_count", put_zero, "llama.attention.head_count: expected an integer"},
+        {"llama.attention.head_count", put_huge, "llama.attention.head_count: expected an integer"},
+        {"llama.attention.head_count_kv", put_zero, "llama.attention.head_count_kv: expected an"},
+        {"llama.attention.head_count_kv", put_three,
+         "is not a multiple of attention.head_count_kv 3"},
+        {"llama.attention.key_length", put_three, "llama.attention.key_length: 2 heads of 3"},
+        {"llama.attention.value_length", put_three,
+         "llama.attention.value_length: values of another"},
+        {"llama.rope.dimension_count", put_three, "llama.rope.dimension_count: turning a part"},
+        {"llama.rope.scaling.type", put_word, "llama.rope.scaling.type: this scaling is not supp"},
+        {"llama.rope.freq_base", put_nan, "llama.rope.freq_base: expected a number in 1..1e+12"},
+        {"llama.attention.layer_norm_rms_epsilon", NULL, "layer_norm_rms_epsilon is missing"},
+        {"llama.attention.layer_norm_rms_epsilon", put_nan, "expected a number in 0..1, got"},
+        {"llama.expert_count", put_seven, "llama.expert_count: mixtures of experts are not"},
+        {"llama.context_length", put_zero, "llama.context_length: expected an integer in 1.."},
+        {"tokenizer.ggml.eos_token_id", put_word, "eos_token_id: expected an integer, got string"},
+    };
+    qn_device *device = open_cpu(state);
+    qn__decoder m;
+    load(&m, device, write_llama(NULL, NULL, NULL));
+    assert_true(m.config.tied && m.config.vocab == 10);
+    qn__decoder_end(&m);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        /* the width that does not fit is found by what it gives, too */
+        const char *part = strcmp(changes[i].key, "llama.embedding_length") ? changes[i].part
+                                                                            : "[10, 8], the meta";
+        assert_refused(device, write_llama(&changes[i], NULL, NULL), part);
+    }
+    qn_device_close(device);
+}
+
+static void test_bad_tensors(void **state)
+{
+    qn_device *device = open_cpu(state);
+    assert_refused(device, write_llama(NULL, "blk.0.attn_q.weight", NULL),
+                   "tensor blk.0.attn_q.weight is missing");
+    assert_refused(device, write_llama(NULL, "token_embd.weight", NULL),
+                   "tensor token_embd.weight is missing");
+    assert_refused(device, write_llama(NULL, NULL, "blk.0.ffn_up.weight"),
+                   "tensor blk.0.ffn_up.weight has shape [16, 12], the metadata asks for [16, 8]");
+    assert_refused(device, write_llama(NULL, NULL, "output_norm.weight"),
+                   "tensor output_norm.weight has shape [12], the metadata asks for [8]");
+    qn_device_close(device);
+}
+
+/* ---- where it is found ----------------------------------------------------------------------- */
+
+static void copy(const char *from, const char *to)
+{
+    char *data, path[600];
+    size_t n;
+    golden_path(path, sizeof path, from, NULL);
+    assert_int_equal(qn__file_read(path, 1 << 20, &data, &n, NULL), QN_OK);
+    temp_write(to, data, n);
+    free(data);
+}
+
+static void test_directories(void **state)
+{
+    qn_device *device = open_cpu(state);
+    const char *folder = temp_mkdir("one");
+    qn__source source;
+    qn_error err = {0};
+    copy("gguf/qwen3.gguf", "one/m.gguf");
+    temp_write("one/mmproj-m.gguf", "GGUF", 4);
+    temp_write("one/m-00002-of-00003.gguf", "GGUF", 4);
+    assert_int_equal(qn__source_open(&source, folder, &err), QN_OK);
+    assert_true(source.gguf && !source.paired && strstr(source.config_path, "one/m.gguf"));
+    assert_string_equal(qn__source_config_name(&source), "the metadata");
+    qn__source_close(&source);
+    temp_write("one/n.gguf", "GGUF", 4);
+    assert_int_equal(qn__source_open(&source, folder, &err), QN_INVALID);
+    assert_non_null(strstr(err.message, "there are several GGUF files"));
+    err = (qn_error){0};
+    temp_write("one/config.json", "{}", 2);
+    assert_int_equal(qn__source_open(&source, folder, &err), QN_OK);
+    assert_false(source.gguf);
+    qn__source_close(&source);
+    qn_device_close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_models),
+        cmocka_unit_test(test_bad_metadata),
+        cmocka_unit_test(test_bad_tensors),
+        cmocka_unit_test(test_directories),
+    };
+    return cmocka_run_group_tests(tests, temp_begin, temp_end);
+}
