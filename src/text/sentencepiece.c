@@ -14,68 +14,32 @@
  */
 #include "base/utf8.h"
 #include "text/protobuf.h"
-#include "text/tokenizer.h"
+#include "text/spm_model.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A piece's ways to be cut are all tried: this bounds the time. Real ones have up to 16
- * characters, runs of spaces in code models a few dozen. */
-enum { MAX_PIECE = 256, MAX_PIECES = 1 << 20 };
-
-typedef enum piece_type {
-    PIECE_NORMAL = 1,
-    PIECE_UNKNOWN,
-    PIECE_CONTROL,
-    PIECE_USER,
-    PIECE_UNUSED,
-    PIECE_BYTE
-} piece_type;
-
-enum { MODEL_UNIGRAM = 1, MODEL_BPE, MODEL_WORD, MODEL_CHAR };
-
-typedef struct spm_piece {
-    const char *text;
-    size_t n;
-    float score;
-    int32_t id;
-    uint32_t type;
-} spm_piece;
-
-/* The fields of a model that count, with the defaults of the format. */
-typedef struct spm_model {
-    const char *file;
-    spm_piece *pieces;
-    size_t n, capacity;
-    uint64_t type;
-    int64_t bos, eos;
-    bool byte_fallback, space_is_suffix;
-    bool dummy_prefix, remove_extra_spaces, escape_spaces;
-    const char *charsmap;
-    size_t charsmap_size;
-} spm_model;
-
-static qn_status fail_broken(const spm_model *m, const char *message, const qn__proto *p,
+static qn_status fail_broken(const qn__spm_model *m, const char *message, const qn__proto *p,
                              const char *begin, qn_error *err)
 {
     return qn__fail(err, QN_FORMAT, "%s: %s: broken at its byte %td", m->file, message,
                     p->broken_at - begin);
 }
 
-static qn_status read_piece(spm_model *m, const char *data, size_t size, qn_error *err)
+static qn_status read_piece(qn__spm_model *m, const char *data, size_t size, qn_error *err)
 {
     if (m->n == m->capacity) {
         size_t capacity = m->capacity ? m->capacity * 2 : 1024;
-        spm_piece *grown = realloc(m->pieces, capacity * sizeof *grown);
+        qn__spm_piece *grown = realloc(m->pieces, capacity * sizeof *grown);
         if (!grown)
             return qn__fail_memory(err, "a vocabulary");
         m->pieces = grown;
         m->capacity = capacity;
     }
-    spm_piece *piece = &m->pieces[m->n];
-    *piece = (spm_piece){.text = "", .id = (int32_t)m->n, .type = PIECE_NORMAL};
+    qn__spm_piece *piece = &m->pieces[m->n];
+    *piece = (qn__spm_piece){.text = "", .id = (int32_t)m->n, .type = QN__SPM_NORMAL};
     qn__proto p = qn__proto_begin(data, size);
     qn__proto_field f;
     while (qn__proto_next(&p, &f)) {
@@ -86,28 +50,29 @@ static qn_status read_piece(spm_model *m, const char *data, size_t size, qn_erro
             uint32_t bits = (uint32_t)f.value;
             memcpy(&piece->score, &bits, sizeof bits);
         } else if (f.number == 3 && f.kind == QN__PROTO_VARINT) {
-            piece->type = f.value > PIECE_BYTE ? 0 : (uint32_t)f.value;
+            piece->type = f.value > QN__SPM_BYTE ? 0 : (uint32_t)f.value;
         }
     }
     if (p.broken_at)
         return fail_broken(m, "pieces", &p, data, err);
-    if (piece->n == 0 || piece->n > MAX_PIECE || qn__utf8_check(piece->text, piece->n) != piece->n)
+    if (piece->n == 0 || piece->n > QN__SPM_MAX_PIECE ||
+        qn__utf8_check(piece->text, piece->n) != piece->n)
         return qn__fail(err, QN_FORMAT, "%s: pieces[%zu].piece: expected 1..%d bytes of UTF-8",
-                        m->file, m->n, MAX_PIECE);
+                        m->file, m->n, QN__SPM_MAX_PIECE);
     if (!isfinite(piece->score))
         return qn__fail(err, QN_FORMAT, "%s: pieces[%zu].score: not a finite number", m->file,
                         m->n);
-    if (piece->type == 0 || piece->type == PIECE_UNUSED)
+    if (piece->type == 0 || piece->type == QN__SPM_UNUSED)
         return qn__fail(err, QN_UNSUPPORTED,
                         "%s: pieces[%zu].type: %s is not supported (supported: NORMAL, UNKNOWN, "
                         "CONTROL, USER_DEFINED, BYTE)",
                         m->file, m->n, piece->type ? "UNUSED" : "a number that means nothing");
-    if (++m->n > MAX_PIECES)
-        return qn__fail(err, QN_LIMIT, "%s: pieces: more than %d", m->file, MAX_PIECES);
+    if (++m->n > QN__SPM_MAX_PIECES)
+        return qn__fail(err, QN_LIMIT, "%s: pieces: more than %d", m->file, QN__SPM_MAX_PIECES);
     return QN_OK;
 }
 
-static qn_status read_trainer(spm_model *m, const char *data, size_t size, qn_error *err)
+static qn_status read_trainer(qn__spm_model *m, const char *data, size_t size, qn_error *err)
 {
     qn__proto p = qn__proto_begin(data, size);
     qn__proto_field f;
@@ -126,7 +91,7 @@ static qn_status read_trainer(spm_model *m, const char *data, size_t size, qn_er
     return p.broken_at ? fail_broken(m, "trainer_spec", &p, data, err) : QN_OK;
 }
 
-static qn_status read_normalizer(spm_model *m, const char *data, size_t size, qn_error *err)
+static qn_status read_normalizer(qn__spm_model *m, const char *data, size_t size, qn_error *err)
 {
     qn__proto p = qn__proto_begin(data, size);
     qn__proto_field f;
@@ -148,7 +113,7 @@ static qn_status read_normalizer(spm_model *m, const char *data, size_t size, qn
 }
 
 /* Only a table of characters would change anything. */
-static qn_status read_denormalizer(spm_model *m, const char *data, size_t size, qn_error *err)
+static qn_status read_denormalizer(qn__spm_model *m, const char *data, size_t size, qn_error *err)
 {
     qn__proto p = qn__proto_begin(data, size);
     qn__proto_field f;
@@ -159,7 +124,7 @@ static qn_status read_denormalizer(spm_model *m, const char *data, size_t size, 
     return p.broken_at ? fail_broken(m, "denormalizer_spec", &p, data, err) : QN_OK;
 }
 
-static qn_status read_spm(spm_model *m, const char *data, size_t size, qn_error *err)
+static qn_status read_spm(qn__spm_model *m, const char *data, size_t size, qn_error *err)
 {
     qn__proto p = qn__proto_begin(data, size);
     qn__proto_field f;
@@ -179,19 +144,19 @@ static qn_status read_spm(spm_model *m, const char *data, size_t size, qn_error 
         status = fail_broken(m, "the model", &p, data, err);
     if (status == QN_OK && m->n == 0)
         status = qn__fail(err, QN_FORMAT, "%s: no pieces: not a SentencePiece model", m->file);
-    if (status == QN_OK && m->type != MODEL_BPE && m->type != MODEL_UNIGRAM)
+    if (status == QN_OK && m->type != QN__SPM_BPE && m->type != QN__SPM_UNIGRAM)
         status = qn__fail(
             err, QN_UNSUPPORTED,
             "%s: trainer_spec.model_type: %s is not supported (supported: BPE, UNIGRAM)", m->file,
-            m->type == MODEL_WORD   ? "WORD"
-            : m->type == MODEL_CHAR ? "CHAR"
-                                    : "a number that means nothing");
+            m->type == QN__SPM_WORD   ? "WORD"
+            : m->type == QN__SPM_CHAR ? "CHAR"
+                                      : "a number that means nothing");
     return status;
 }
 
 /* ---- tables --------------------------------------------------------------------------------- */
 
-static qn_status add_piece(qn_tokenizer *t, const spm_model *m, const spm_piece *piece,
+static qn_status add_piece(qn_tokenizer *t, const qn__spm_model *m, const qn__spm_piece *piece,
                            qn_error *err)
 {
     switch (qn__vocab_add(&t->bpe.vocab, piece->text, piece->n, piece->id)) {
@@ -201,20 +166,22 @@ static qn_status add_piece(qn_tokenizer *t, const spm_model *m, const spm_piece 
         return qn__fail(err, QN_FORMAT, "%s: pieces[%d].piece stands twice", m->file,
                         (int)piece->id);
     }
-    bool control = piece->type == PIECE_CONTROL || piece->type == PIECE_UNKNOWN, ok = true;
+    bool control = piece->type == QN__SPM_CONTROL || piece->type == QN__SPM_UNKNOWN, ok = true;
     if (control) {
         t->bpe.vocab.flags[piece->id] |= QN__TOKEN_SPECIAL | QN__TOKEN_OUTSIDE;
         ok = qn__added_add(&t->raw, piece->text, piece->n, piece->id, QN__ADDED_SPECIAL);
-    } else if (piece->type == PIECE_USER) {
-        qn__added_set *set = m->type == MODEL_UNIGRAM ? &t->unigram.user : &t->normalized;
+    } else if (piece->type == QN__SPM_UNUSED) {
+        t->bpe.vocab.flags[piece->id] |= QN__TOKEN_OUTSIDE;
+    } else if (piece->type == QN__SPM_USER) {
+        qn__added_set *set = m->type == QN__SPM_UNIGRAM ? &t->unigram.user : &t->normalized;
         ok = qn__added_add(set, piece->text, piece->n, piece->id, 0);
     }
-    if (piece->type == PIECE_UNKNOWN && t->bpe.unk_id >= 0)
+    if (piece->type == QN__SPM_UNKNOWN && t->bpe.unk_id >= 0)
         return qn__fail(err, QN_FORMAT, "%s: pieces %d and %d are both UNKNOWN", m->file,
                         (int)t->bpe.unk_id, (int)piece->id);
-    if (piece->type == PIECE_UNKNOWN)
+    if (piece->type == QN__SPM_UNKNOWN)
         t->bpe.unk_id = piece->id;
-    if (piece->type == PIECE_BYTE &&
+    if (piece->type == QN__SPM_BYTE &&
         (!m->byte_fallback || qn__byte_of_token(piece->text, piece->n) < 0))
         return qn__fail(err, QN_FORMAT, "%s: pieces[%d]: a BYTE that is none, or no byte_fallback",
                         m->file, (int)piece->id);
@@ -223,7 +190,7 @@ static qn_status add_piece(qn_tokenizer *t, const spm_model *m, const spm_piece 
 
 static int compare_scores(const void *a, const void *b)
 {
-    const spm_piece *x = a, *y = b;
+    const qn__spm_piece *x = a, *y = b;
     if (x->score != y->score)
         return x->score > y->score ? -1 : 1;
     return x->id < y->id ? -1 : x->id > y->id;
@@ -232,19 +199,19 @@ static int compare_scores(const void *a, const void *b)
 static bool is_normal(const uint8_t *types, const qn__vocab *vocab, const char *text, size_t n)
 {
     int32_t id = qn__vocab_find(vocab, text, n);
-    return id >= 0 && types[id] == PIECE_NORMAL;
+    return id >= 0 && types[id] == QN__SPM_NORMAL;
 }
 
 /* Merges for every way to cut a piece between two characters into two others. */
-static qn_status add_merges(qn_tokenizer *t, spm_model *m, const uint8_t *types, qn_error *err)
+static qn_status add_merges(qn_tokenizer *t, qn__spm_model *m, const uint8_t *types, qn_error *err)
 {
     uint32_t rank = 0;
     qsort(m->pieces, m->n, sizeof *m->pieces, compare_scores);
     for (size_t i = 0; i < m->n; i++) {
-        const spm_piece *piece = &m->pieces[i];
+        const qn__spm_piece *piece = &m->pieces[i];
         if (i > 0 && piece->score != m->pieces[i - 1].score)
             rank = (uint32_t)i;
-        if (piece->type != PIECE_NORMAL)
+        if (piece->type != QN__SPM_NORMAL)
             continue;
         for (size_t left = 1; left < piece->n; left++) {
             if (((unsigned char)piece->text[left] & 0xc0) == 0x80 ||
@@ -261,23 +228,23 @@ static qn_status add_merges(qn_tokenizer *t, spm_model *m, const uint8_t *types,
 
 /* The scores of a Unigram model. A user's symbol has one by its length, so that it is nearly always
  * chosen; what is unknown is below all pieces. */
-static qn_status add_scores(qn_tokenizer *t, const spm_model *m, qn_error *err)
+static qn_status add_scores(qn_tokenizer *t, const qn__spm_model *m, qn_error *err)
 {
     enum { UNK_PENALTY = 10 };
     float least = FLT_MAX, most = FLT_MIN;
     for (size_t i = 0; i < m->n; i++)
-        if (m->pieces[i].type == PIECE_NORMAL) {
+        if (m->pieces[i].type == QN__SPM_NORMAL) {
             least = m->pieces[i].score < least ? m->pieces[i].score : least;
             most = m->pieces[i].score > most ? m->pieces[i].score : most;
         }
     t->unigram.single = true;
     t->unigram.unk_score = (double)(least - UNK_PENALTY);
     for (size_t i = 0; i < m->n; i++) {
-        const spm_piece *piece = &m->pieces[i];
-        bool user = piece->type == PIECE_USER;
+        const qn__spm_piece *piece = &m->pieces[i];
+        bool user = piece->type == QN__SPM_USER;
         double score = user ? (double)((float)piece->n * most) - 0.1 : (double)piece->score;
         if (!qn__unigram_add(&t->unigram, piece->text, piece->n, score,
-                             user || piece->type == PIECE_NORMAL))
+                             user || piece->type == QN__SPM_NORMAL))
             return qn__fail_memory(err, "a vocabulary");
     }
     return QN_OK;
@@ -285,10 +252,10 @@ static qn_status add_scores(qn_tokenizer *t, const spm_model *m, qn_error *err)
 
 static int32_t control_id(const uint8_t *types, size_t n, int64_t id)
 {
-    return id >= 0 && (uint64_t)id < n && types[id] == PIECE_CONTROL ? (int32_t)id : -1;
+    return id >= 0 && (uint64_t)id < n && types[id] == QN__SPM_CONTROL ? (int32_t)id : -1;
 }
 
-static qn_status make_tables(qn_tokenizer *t, spm_model *m, qn_error *err)
+static qn_status make_tables(qn_tokenizer *t, qn__spm_model *m, qn_error *err)
 {
     qn_status status = QN_OK;
     t->bpe.unk_id = -1;
@@ -307,7 +274,7 @@ static qn_status make_tables(qn_tokenizer *t, spm_model *m, qn_error *err)
     if (status == QN_OK) {
         t->bos = control_id(types, m->n, m->bos);
         t->eos = control_id(types, m->n, m->eos);
-        status = m->type == MODEL_UNIGRAM ? add_scores(t, m, err) : add_merges(t, m, types, err);
+        status = m->type == QN__SPM_UNIGRAM ? add_scores(t, m, err) : add_merges(t, m, types, err);
     }
     free(types);
     if (status == QN_OK && !qn__bpe_finish(&t->bpe))
@@ -323,7 +290,7 @@ static qn_status make_tables(qn_tokenizer *t, spm_model *m, qn_error *err)
 }
 
 /* The normalizer, and the decoder that undoes it. */
-static qn_status make_steps(qn_tokenizer *t, const spm_model *m, qn_error *err)
+static qn_status make_steps(qn_tokenizer *t, const qn__spm_model *m, qn_error *err)
 {
     t->normalizer.steps[t->normalizer.n++] = (qn__normalize_step){.kind = QN__NORMALIZE_SPM};
     t->normalizer.spm = (qn__spm_normalizer){
@@ -331,7 +298,7 @@ static qn_status make_steps(qn_tokenizer *t, const spm_model *m, qn_error *err)
         .remove_extra_spaces = m->remove_extra_spaces,
         .escape_spaces = m->escape_spaces,
         .space_is_suffix = m->space_is_suffix,
-        .user = m->type == MODEL_UNIGRAM ? &t->unigram.user : &t->normalized,
+        .user = m->type == QN__SPM_UNIGRAM ? &t->unigram.user : &t->normalized,
     };
     qn__decode_step *step = &t->decoder.steps[t->decoder.n++];
     *step = (qn__decode_step){
@@ -344,12 +311,18 @@ static qn_status make_steps(qn_tokenizer *t, const spm_model *m, qn_error *err)
     return qn__spm_charsmap(&t->normalizer.spm, m->file, m->charsmap, m->charsmap_size, err);
 }
 
+qn_status qn__spm_build(qn_tokenizer *tokenizer, qn__spm_model *model, qn_error *err)
+{
+    qn_status status = make_tables(tokenizer, model, err);
+    return status == QN_OK ? make_steps(tokenizer, model, err) : status;
+}
+
 qn_status qn__spm_parse(qn_tokenizer *tokenizer, const char *file, const char *data, size_t size,
                         qn_error *err)
 {
-    spm_model m = {
+    qn__spm_model m = {
         .file = file,
-        .type = MODEL_UNIGRAM,
+        .type = QN__SPM_UNIGRAM,
         .bos = 1,
         .eos = 2,
         .dummy_prefix = true,
@@ -358,9 +331,7 @@ qn_status qn__spm_parse(qn_tokenizer *tokenizer, const char *file, const char *d
     };
     qn_status status = read_spm(&m, data, size, err);
     if (status == QN_OK)
-        status = make_tables(tokenizer, &m, err);
-    if (status == QN_OK)
-        status = make_steps(tokenizer, &m, err);
+        status = qn__spm_build(tokenizer, &m, err);
     free(m.pieces);
     return status;
 }

@@ -7,6 +7,7 @@
 #include "text/tokenizer.h"
 
 #include "base/file.h"
+#include "base/gguf.h"
 #include "base/recognize.h"
 #include "base/utf8.h"
 
@@ -146,30 +147,58 @@ static qn_status read_tokenizer(qn_tokenizer *tokenizer, const char *directory, 
     return status;
 }
 
+static qn_status read_gguf(qn_tokenizer *tokenizer, const char *path, qn_error *err)
+{
+    qn__gguf g;
+    qn_status status = qn__gguf_open(&g, path, err);
+    if (status != QN_OK)
+        return status;
+    status = qn__gguf_tokenizer(tokenizer, &g, err);
+    qn__gguf_free(&g);
+    tokenizer->chat = qn__chat_detect(tokenizer);
+    return status;
+}
+
+/* The tokenizer's file, and the directory where more about it is; `gguf`: there is no more. */
+typedef struct tokenizer_files {
+    char *file, *directory;
+    bool gguf;
+} tokenizer_files;
+
+static qn_status find_files(const char *path, tokenizer_files *f, qn_error *err)
+{
+    bool is_directory = false;
+    qn_status status = qn__path_is_directory(path, &is_directory, err);
+    if (status == QN_OK)
+        status = qn__gguf_locate(path, &f->file, err);
+    f->gguf = f->file != NULL;
+    if (status != QN_OK || f->gguf)
+        return status;
+    if (is_directory)
+        status = find_file(path, &f->file, err);
+    else if (!(f->file = strdup(path)))
+        status = qn__fail_memory(err, "a path");
+    if (status == QN_OK && !(f->directory = is_directory ? strdup(path) : qn__path_parent(path)))
+        status = qn__fail_memory(err, "a path");
+    return status;
+}
+
 qn_status qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_error *err)
 {
     *out = NULL;
-    bool is_directory = false;
-    qn_status status = qn__path_is_directory(path, &is_directory, err);
-    if (status != QN_OK)
-        return status;
-    char *file = NULL, *directory = NULL;
-    if (is_directory) {
-        status = find_file(path, &file, err);
-        if (status != QN_OK)
-            return status;
-    } else if (!(directory = qn__path_parent(path))) {
-        return qn__fail_memory(err, "a path");
-    }
-    qn_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
-    if (tokenizer && (tokenizer->spare = calloc(1, sizeof *tokenizer->spare))) {
+    tokenizer_files f = {0};
+    qn_tokenizer *tokenizer = NULL;
+    qn_status status = find_files(path, &f, err);
+    if (status == QN_OK && ((tokenizer = calloc(1, sizeof *tokenizer))) &&
+        (tokenizer->spare = calloc(1, sizeof *tokenizer->spare))) {
         tokenizer->bos = tokenizer->eos = -1;
-        status = read_tokenizer(tokenizer, directory ? directory : path, file ? file : path, err);
-    } else {
+        status = f.gguf ? read_gguf(tokenizer, f.file, err)
+                        : read_tokenizer(tokenizer, f.directory, f.file, err);
+    } else if (status == QN_OK) {
         status = qn__fail_memory(err, "a tokenizer");
     }
-    free(file);
-    free(directory);
+    free(f.file);
+    free(f.directory);
     if (status != QN_OK) {
         qn_tokenizer_close(tokenizer);
         return status;

@@ -39,6 +39,15 @@ qn_status qn__post_processor_parse(qn_tokenizer *tokenizer, const qn__json_at *a
 qn_status qn__spm_parse(qn_tokenizer *tokenizer, const char *file, const char *data, size_t size,
                         qn_error *err);
 
+/* Reads the tokenizer of a GGUF file's metadata into a zeroed tokenizer: all of it, with what goes
+ * around a text. */
+struct qn__gguf;
+qn_status qn__gguf_tokenizer(qn_tokenizer *tokenizer, const struct qn__gguf *g, qn_error *err);
+
+/* Makes the tables of a BPE or Unigram model once its vocabulary, merges and pre-tokenizer are
+ * there; `file` is for messages. */
+qn_status qn__tokenizer_finish_model(qn_tokenizer *tokenizer, const char *file, qn_error *err);
+
 /* Parses the text of a tokenizer.json into a zeroed tokenizer; `file` is for messages. */
 qn_status qn__tokenizer_parse(qn_tokenizer *tokenizer, const char *file, const char *text,
                               size_t size, qn_error *err);

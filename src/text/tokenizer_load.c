@@ -311,14 +311,14 @@ static qn_status parse_part(qn_tokenizer *t, const char *file, const char *key,
 }
 
 /* The model's tables, for which the pre-tokenizer has to be known. */
-static qn_status finish_model(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+qn_status qn__tokenizer_finish_model(qn_tokenizer *t, const char *file, qn_error *err)
 {
     t->bpe.byte_level = t->pretokenizer.byte_level;
     if (t->bpe.byte_level && t->unigram.scores)
         return qn__fail(err, QN_UNSUPPORTED,
                         "%s: pre_tokenizer: ByteLevel is not supported with a "
                         "Unigram model",
-                        at->file);
+                        file);
     if (!qn__bpe_finish(&t->bpe))
         return qn__fail_memory(err, "a vocabulary");
     for (int i = 0; i < 256; i++)
@@ -326,8 +326,13 @@ static qn_status finish_model(qn_tokenizer *t, const qn__json_at *at, qn_error *
             return qn__fail(err, QN_UNSUPPORTED,
                             "%s: model.byte_fallback with ByteLevel is not supported where a byte "
                             "(%d) has no token",
-                            at->file, i);
+                            file, i);
     return QN_OK;
+}
+
+static qn_status finish_part(qn_tokenizer *t, const qn__json_at *at, qn_error *err)
+{
+    return qn__tokenizer_finish_model(t, at->file, err);
 }
 
 qn_status qn__tokenizer_parse(qn_tokenizer *t, const char *file, const char *text, size_t size,
@@ -346,7 +351,7 @@ qn_status qn__tokenizer_parse(qn_tokenizer *t, const char *file, const char *tex
         {"normalizer", &p.normalizer, parse_normalizer_part},
         {"pre_tokenizer", &p.pre_tokenizer, parse_pre_tokenizer_part},
         {"decoder", &p.decoder, parse_decoder_part},
-        {"", NULL, finish_model},
+        {"", NULL, finish_part},
         {"added_tokens", &p.added_tokens, parse_added},
         {"post_processor", &p.post_processor, qn__post_processor_parse},
     };
