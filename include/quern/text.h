@@ -60,8 +60,8 @@ QN_API void qn_text_free(qn_text *text);
 
 typedef struct qn_tokenizer qn_tokenizer;
 
-/* Opens a model's directory, a tokenizer.json or a SentencePiece *.model. Supported: BPE,
- * byte-level (Llama 3, Qwen, GPT-2, DeepSeek, ...) and SentencePiece-style (Llama 2, Gemma,
+/* Opens a model's directory, a tokenizer.json, a SentencePiece *.model or a GGUF file. Supported:
+ * BPE, byte-level (Llama 3, Qwen, GPT-2, DeepSeek, ...) and SentencePiece-style (Llama 2, Gemma,
  * Mistral), and Unigram (T5); other kinds are QN_UNSUPPORTED, with the part named. In a directory
  * tokenizer.json is preferred to tokenizer.model. tokenizer_config.json and special_tokens_map.json
  * beside it give bos and eos. */
@@ -189,12 +189,14 @@ QN_API qn_status qn_chat_encode(const qn_tokenizer *tokenizer, const qn_chat_mes
 
 /* A model's own chat templates: chat_template.jinja ("default") and
  * additional_chat_templates/NAME.jinja (older: chat_templates/), else "chat_template" of
- * tokenizer_config.json (a text, or a list of named ones), else of chat_template.json. */
+ * tokenizer_config.json (a text, or a list of named ones), else of chat_template.json; of a GGUF
+ * file, tokenizer.chat_template ("default") and tokenizer.chat_template.NAME. */
 typedef struct qn_chat qn_chat;
 
-/* The tokenizer is borrowed and must outlive the chat. A directory without templates is no error,
- * nor is a template that does not parse before it is used. */
-QN_API qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char *directory,
+/* The tokenizer is borrowed and must outlive the chat. `path` is a model's directory or a GGUF
+ * file; one without templates is no error, nor is a template that does not parse before it is used.
+ */
+QN_API qn_status qn_chat_open(qn_chat **out, const qn_tokenizer *tokenizer, const char *path,
                               qn_error *err);
 QN_API void qn_chat_close(qn_chat *chat); /* NULL is accepted */
 QN_API bool qn_chat_has_template(const qn_chat *chat);

@@ -11,8 +11,9 @@
 #include <strings.h>
 
 #define GGUF_INSTEAD                                                                               \
-    "is not supported; take the model's directory of safetensors files, as the Hugging Face hub "  \
-    "has it"
+    "is not supported; take a little-endian GGUF file of version 2 or 3, or the model's "          \
+    "directory "                                                                                   \
+    "of safetensors files, as the Hugging Face hub has it"
 #define HUB_MESSAGE                                                                                \
     "a message of the Hugging Face hub instead of the file; the model may want a login (hf auth "  \
     "login)"
@@ -32,7 +33,7 @@ static const signature signatures[] = {
     SIGNATURE(
         "version https://git-lfs.github.com/spec/",
         "a Git LFS pointer, not the file itself; `git lfs pull` or `hf download` fetches that"),
-    SIGNATURE("GGUF", "a GGUF file, which " GGUF_INSTEAD),
+    SIGNATURE("GGUF", "a GGUF file in the place of another; give its own path as the model's"),
     SIGNATURE("FUGG", "a big-endian GGUF file, which " GGUF_INSTEAD),
     SIGNATURE("lmgg", "a GGML file of llama.cpp's early days, which " GGUF_INSTEAD),
     SIGNATURE("fmgg", "a GGML file of llama.cpp's early days, which " GGUF_INSTEAD),
@@ -91,7 +92,7 @@ static const char *of_name(const char *name)
         if (ends_in(name, partial[i]))
             return "a download that was interrupted; fetch it again";
     if (ends_in(name, ".gguf"))
-        return "a GGUF file, which " GGUF_INSTEAD;
+        return "a GGUF file; give its own path as the model's";
     if (ends_in(name, ".onnx") || ends_in(name, ".h5") || ends_in(name, ".msgpack") ||
         ends_in(name, ".tflite"))
         return "of a format that is not supported; safetensors is";

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a model is: the built-in one beside the binary, a path, or org/name in the Hugging Face
- * cache, whose layout https://huggingface.co/docs/hub/local-cache describes:
+ * Where a model is: the built-in one beside the binary, a path (of a directory or a GGUF file), or
+ * org/name in the Hugging Face cache, whose layout https://huggingface.co/docs/hub/local-cache
+ * describes:
  *
  *     models--org--name/refs/main             the commit, as text; other branches and tags beside
  * it models--org--name/snapshots/COMMIT/     the files, as links
@@ -11,6 +12,7 @@
  */
 #include "base/error.h"
 #include "base/file.h"
+#include "base/gguf.h"
 #include "base/recognize.h"
 #include "cli/shared.h"
 
@@ -32,6 +34,16 @@ static bool has_file(const char *directory, const char *name)
 static bool has_config(const char *directory)
 {
     return has_file(directory, "config.json");
+}
+
+/* Whether a directory stands for a GGUF file; where it has several, *err says so. */
+static bool has_gguf(const char *directory, qn_error *err)
+{
+    char *file = NULL;
+    qn__gguf_locate(directory, &file, err);
+    bool found = file != NULL;
+    free(file);
+    return found;
 }
 
 /* A tokenizer alone is enough for quern tokenize. */
@@ -149,7 +161,9 @@ static qn_status locate_in_hub(const hub_name *name, char path[PATH_ROOM], qn_er
     if (read_commit(folder, name->revision, commit, &missing) != QN_OK)
         return qn__fail(err, missing.code, "%s; to fetch it: %s", missing.message, fetch);
     snprintf(path, PATH_ROOM, "%s/snapshots/%s", folder, commit);
-    if (!has_config(path)) {
+    if (!has_config(path) && !has_gguf(path, err)) {
+        if (err->code != QN_OK)
+            return err->code;
         char found[240];
         qn__recognize_directory(path, found, sizeof found);
         return qn__fail(err, QN_NOT_FOUND, "%s: %s has no config.json%s%s; to fetch the model: %s",
@@ -158,7 +172,8 @@ static qn_status locate_in_hub(const hub_name *name, char path[PATH_ROOM], qn_er
     return QN_OK;
 }
 
-#define WHAT_M_TAKES "-m takes a model's directory, or org/name of the Hugging Face cache"
+#define WHAT_M_TAKES                                                                               \
+    "-m takes a model's directory, a GGUF file, or org/name of the Hugging Face cache"
 
 /* A path that is given: what more it lacks, loading says. */
 static qn_status check_path(const char *path, qn_error *err)
@@ -171,7 +186,10 @@ static qn_status check_path(const char *path, qn_error *err)
         return qn__fail(err, QN_NOT_FOUND, "%s: %s; " WHAT_M_TAKES, path, strerror(errno));
     if (S_ISDIR(info.st_mode) && access(path, R_OK | X_OK) != 0 && errno == EACCES)
         return qn__fail(err, QN_IO, "%s: this user has no permission to read the directory", path);
-    if (S_ISDIR(info.st_mode) && !has_config(path) && !has_tokenizer(path)) {
+    if (S_ISDIR(info.st_mode) && !has_config(path) && !has_gguf(path, err) &&
+        !has_tokenizer(path)) {
+        if (err->code != QN_OK)
+            return err->code;
         qn__recognize_directory(path, found, sizeof found);
         return found[0]
                    ? qn__fail(err, QN_NOT_FOUND, "%s/config.json: no such file; %s", path, found)

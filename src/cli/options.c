@@ -18,7 +18,8 @@
 
 static const option table[] = {
     {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
-     "a Hugging Face model directory, or org/name[@REVISION] in its cache; else the built-in "
+     "a Hugging Face model directory or org/name[@REVISION] in its cache, or a GGUF file; else the "
+     "built-in "
      "model"},
     {"prompt", 'p', OPTION_STRING, OF_GENERATE, AT(prompt), 0, 0, "TEXT",
      "what to answer or continue; what is piped in follows it; - is standard input alone"},

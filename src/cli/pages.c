@@ -156,7 +156,8 @@ static void print_overview_page(void)
 {
     print_head("quern", "run language models");
     printf(".Sh SYNOPSIS\n.Nm\n.Ar command\n.Op Ar options\n.Nm\n.Fl -version\n.Sh DESCRIPTION\n");
-    print_filled("Loads a model from a Hugging Face model directory and runs it on this machine. "
+    print_filled("Loads a model from a Hugging Face model directory or a GGUF file and runs it on "
+                 "this machine. "
                  "Without one a "
                  "small built-in model answers.");
     printf(".Sh COMMANDS\n.Bl -tag -width Ds\n");

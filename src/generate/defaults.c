@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a model's files say about generating: generation_config.json, as transformers reads it. The
- * file is advice: whatever stands in it, the model opens. Off is top_k 0 (and -1, which vLLM
- * writes), top_p 1, repetition_penalty 1; temperature 0, which transformers refuses, is greedy as
- * everywhere else; without do_sample everything is greedy.
+ * What a model's files say about generating: generation_config.json, as transformers reads it, or
+ * what a GGUF file's metadata has of it. The file is advice: whatever stands in it, the model
+ * opens. Off is top_k 0 (and -1, which vLLM writes), top_p 1, repetition_penalty 1; temperature 0,
+ * which transformers refuses, is greedy as everywhere else; without do_sample everything is greedy.
  */
 #include "base/error.h"
 #include "base/file.h"
@@ -118,42 +118,44 @@ static void read_ends(qn_model *m, const qn__json_at *c, qn_error *failure)
     forgive(m, failure);
 }
 
-qn_status qn__model_read_defaults(qn_model *m, const char *directory, qn_error *err)
+static void read_generation(qn_model *m, const char *path, const cJSON *root, qn_error *failure)
+{
+    qn__json_at c = qn__json_root(path, root);
+    if (!cJSON_IsObject(root))
+        qn__json_fail(&c, QN_FORMAT, failure, "is not an object");
+    forgive(m, failure);
+    read_sampling(m, &c, failure);
+    read_ends(m, &c, failure);
+}
+
+static qn_status read_generation_file(qn_model *m, const char *directory, qn_error *failure)
 {
     char *path = qn__path_join(directory, "generation_config.json");
     cJSON *root = NULL;
-    qn_error failure = {0};
     if (!path)
-        return qn__fail_memory(err, "a path");
-    if (qn__json_read(&root, path, LARGEST_GENERATION_CONFIG, &failure) == QN_OK) {
-        qn__json_at c = qn__json_root(path, root);
-        if (!cJSON_IsObject(root))
-            qn__json_fail(&c, QN_FORMAT, &failure, "is not an object");
-        forgive(m, &failure);
-        read_sampling(m, &c, &failure);
-        read_ends(m, &c, &failure);
-        cJSON_Delete(root);
-    } else if (failure.code == QN_NOT_FOUND) {
-        failure = (qn_error){0};
-    }
-    forgive(m, &failure);
+        return qn__fail_memory(failure, "a path");
+    if (qn__json_read(&root, path, LARGEST_GENERATION_CONFIG, failure) == QN_OK)
+        read_generation(m, path, root, failure);
+    else if (failure->code == QN_NOT_FOUND)
+        *failure = (qn_error){0};
+    cJSON_Delete(root);
     free(path);
+    return failure->code;
+}
+
+qn_status qn__model_read_defaults(qn_model *m, const qn__source *source, qn_error *err)
+{
+    qn_error failure = {0};
+    if (!source->gguf)
+        read_generation_file(m, source->path, &failure);
+    else if (source->generation)
+        read_generation(m, source->config_path, source->generation, &failure);
+    forgive(m, &failure);
     return failure.code == QN_OK ? QN_OK : qn__fail(err, failure.code, "%s", failure.message);
 }
 
-qn_status qn__model_read_config_stops(qn_model *m, const char *directory, qn_error *err)
+qn_status qn__model_read_config_stops(qn_model *m, const qn__source *source, qn_error *err)
 {
-    char *path = qn__path_join(directory, "config.json");
-    cJSON *root = NULL;
-    if (!path)
-        return qn__fail_memory(err, "a path");
-    qn_status status = qn__json_read(&root, path, LARGEST_GENERATION_CONFIG, err);
-    if (status == QN_OK) {
-        qn__json_at c = qn__json_root(path, root), eos;
-        if (qn__json_find(&c, "eos_token_id", &eos))
-            status = read_stops(m, &eos, err);
-        cJSON_Delete(root);
-    }
-    free(path);
-    return status;
+    qn__json_at c = qn__json_root(source->config_path, source->config), eos;
+    return qn__json_find(&c, "eos_token_id", &eos) ? read_stops(m, &eos, err) : QN_OK;
 }

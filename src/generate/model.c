@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a model directory: weights, tokenizer, what ends a reply.
+ * Opening a model directory or GGUF file: weights, tokenizer, what ends a reply.
  */
 #include "generate/model.h"
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "base/gguf.h"
 #include "base/recognize.h"
 #include "base/sized.h"
 #include "core/array.h"
@@ -43,15 +43,31 @@ static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
     return add_ends(m, path, err);
 }
 
-static qn_status load_decoder(qn_model *m, const char *path, const qn_model_options *o,
+static qn_status load_decoder(qn_model *m, qn__source *source, const qn_model_options *o,
                               qn_error *err)
 {
     if (o->no_weights)
-        return qn__decoder_describe(&m->decoder, m->device, path, err);
-    return qn__decoder_load(&m->decoder, m->device, path, o->progress, o->progress_user, err);
+        return qn__decoder_describe_source(&m->decoder, m->device, source, err);
+    return qn__decoder_load_source(&m->decoder, m->device, source, o->progress, o->progress_user,
+                                   err);
 }
 
-/* A model is a directory; a file that is something else is called that. */
+/* All that is read of the model's files. */
+static qn_status read_model(qn_model *m, const char *path, const qn_model_options *o, qn_error *err)
+{
+    qn__source source;
+    qn_status status = qn__source_open(&source, path, err);
+    if (status == QN_OK)
+        status = load_decoder(m, &source, o, err);
+    if (status == QN_OK)
+        status = qn__model_read_defaults(m, &source, err);
+    if (status == QN_OK && m->n_stop == 0)
+        status = qn__model_read_config_stops(m, &source, err);
+    qn__source_close(&source);
+    return status == QN_OK && !o->no_tokenizer ? open_tokenizer(m, path, err) : status;
+}
+
+/* A model is a directory or a GGUF file; a file that is something else is called that. */
 static qn_status refuse_file(const char *path, qn_error *err)
 {
     char first[QN__RECOGNIZE_BYTES];
@@ -64,8 +80,11 @@ static qn_status refuse_file(const char *path, qn_error *err)
     }
     qn__file_close(&file);
     return is ? qn__fail(err, QN_UNSUPPORTED, "%s: %s", path, is)
-              : qn__fail(err, QN_UNSUPPORTED,
-                         "%s is a file; give the model's directory (with config.json in it)", path);
+              : qn__fail(
+                    err, QN_UNSUPPORTED,
+                    "%s is no GGUF file; give the model's directory (with config.json in it), or "
+                    "a GGUF file",
+                    path);
 }
 
 qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
@@ -80,7 +99,7 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     bool is_directory;
     if (qn__path_is_directory(path, &is_directory, err) != QN_OK)
         return err->code;
-    if (!is_directory)
+    if (!is_directory && !qn__gguf_is(path))
         return refuse_file(path, err);
     qn_model *m = calloc(1, sizeof *m);
     if (!m)
@@ -89,10 +108,7 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     m->device = device;
     atomic_fetch_add(&device->refs, 1);
     m->sampling.size = sizeof m->sampling;
-    if (load_decoder(m, path, &options, err) != QN_OK ||
-        qn__model_read_defaults(m, path, err) != QN_OK ||
-        (m->n_stop == 0 && qn__model_read_config_stops(m, path, err) != QN_OK) ||
-        (!options.no_tokenizer && open_tokenizer(m, path, err) != QN_OK)) {
+    if (read_model(m, path, &options, err) != QN_OK) {
         qn_model_close(m);
         return err->code;
     }

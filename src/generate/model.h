@@ -6,6 +6,7 @@
 #define QN_GENERATE_MODEL_H
 
 #include "models/decoder.h"
+#include "models/source.h"
 #include "quern/model.h"
 
 enum { QN__MOST_STOPS = 64 };
@@ -23,12 +24,12 @@ struct qn_model {
     int64_t max_tokens; /* of a generation; 0: no limit of the model's */
 };
 
-/* Reads generation_config.json, which may be absent and may hold anything: what makes no sense is
- * left out, with a line in the log. Fails only when memory is out. */
-qn_status qn__model_read_defaults(qn_model *m, const char *directory, qn_error *err);
+/* Reads generation_config.json, or what stands for it; it may be absent and may hold anything: what
+ * makes no sense is left out, with a line in the log. Fails only when memory is out. */
+qn_status qn__model_read_defaults(qn_model *m, const qn__source *source, qn_error *err);
 
 /* The stop tokens of config.json, where generation_config.json has none. */
-qn_status qn__model_read_config_stops(qn_model *m, const char *directory, qn_error *err);
+qn_status qn__model_read_config_stops(qn_model *m, const qn__source *source, qn_error *err);
 
 void qn__model_add_stop(qn_model *m, int64_t id);
 

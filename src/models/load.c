@@ -146,7 +146,7 @@ static qn_status read_source(qn__source *source, qn__decoder_config *out, qn_err
 
 typedef struct loader {
     qn_device *device;
-    qn__source source;
+    qn__source *source;
     const qn_tensors *file; /* the source's */
     float *divisors;        /* of the frequencies, half a head of them; NULL: none */
     char *piece;            /* PIECE bytes, or one row where that is more */
@@ -174,7 +174,7 @@ static qn_status check_tensor(const loader *l, const qn__decoder *m, const qn__p
                         "%s: tensor %s has shape [%lld%s%.0lld], %s asks for [%lld%s%.0lld]", path,
                         p->stored, (long long)t->shape[0], t->ndim > 1 ? ", " : "",
                         (long long)(t->ndim > 1 ? t->shape[1] : 0),
-                        qn__source_config_name(&l->source), (long long)p->shape[0],
+                        qn__source_config_name(l->source), (long long)p->shape[0],
                         p->ndim > 1 ? ", " : "", (long long)(p->ndim > 1 ? p->shape[1] : 0));
     if (t->encoding && !l->describe)
         return qn__fail(l->err, QN_UNSUPPORTED,
@@ -284,7 +284,7 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
     for (size_t i = 0; i < qn_tensors_count(l->file); i++) {
         const char *name = qn_tensors_get(l->file, i)->name;
         if (find_parameter(m, name) || strstr(name, "rotary_emb.inv_freq") ||
-            (l->source.gguf && !strcmp(name, "rope_freqs.weight")) ||
+            (l->source->gguf && !strcmp(name, "rope_freqs.weight")) ||
             (m->config.tied && strstr(name, "lm_head.weight")))
             continue;
         if (n++ < 3)
@@ -296,7 +296,7 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
                 "%s: %zu tensor%s not part of a %s as %s describes it and %s not "
                 "read: %s%s",
                 qn_tensors_path(l->file, 0), n, n > 1 ? "s are" : " is", m->config.family,
-                qn__source_config_name(&l->source), n > 1 ? "were" : "was", names,
+                qn__source_config_name(l->source), n > 1 ? "were" : "was", names,
                 n > 3 ? " ..." : "");
 }
 
@@ -383,7 +383,8 @@ static qn_status make_frequencies(const loader *l, qn__decoder *m)
 /* The divisors that a GGUF file has for the frequencies in the place of a rule: Llama 3's. */
 static qn_status read_divisors(loader *l, int64_t head_dim)
 {
-    const qn_tensor_info *t = l->source.gguf ? qn_tensors_find(l->file, "rope_freqs.weight") : NULL;
+    const qn_tensor_info *t =
+        l->source->gguf ? qn_tensors_find(l->file, "rope_freqs.weight") : NULL;
     if (!t)
         return QN_OK;
     const char *path = qn_tensors_path(l->file, t->file);
@@ -459,26 +460,25 @@ static void take_own_head(const loader *l, const qn__decoder_place *place,
 }
 
 /* Opens the files, lists the decoder's parameters and checks them against the files. */
-static qn_status open_decoder(loader *l, qn__decoder *m, const char *path)
+static qn_status open_decoder(loader *l, qn__decoder *m)
 {
     qn__decoder_config config;
-    if (qn__source_open(&l->source, path, l->err) != QN_OK ||
-        read_source(&l->source, &config, l->err) != QN_OK)
+    if (read_source(l->source, &config, l->err) != QN_OK)
         return l->err->code;
-    l->file = l->source.tensors;
-    const qn__decoder_place *place = l->source.gguf ? &gguf_place : find_place(l->file);
+    l->file = l->source->tensors;
+    const qn__decoder_place *place = l->source->gguf ? &gguf_place : find_place(l->file);
     if (!config.dtype_given)
         config.dtype = dtype_of_weights(l->file, place);
-    if (!l->source.gguf)
+    if (!l->source->gguf)
         take_own_head(l, place, &config);
     if (config.rope.unread_factor)
         qn__log(l->device, QN_LOG_WARN,
                 "%s: attn_factor is not applied, as in transformers; vLLM and llama.cpp multiply "
                 "queries and keys by it",
-                l->source.config_path);
+                l->source->config_path);
     if (qn__decoder_begin(m, &config, place, l->err) != QN_OK)
         return l->err->code;
-    for (int i = 0; l->source.paired && i < m->n_parameters; i++)
+    for (int i = 0; l->source->paired && i < m->n_parameters; i++)
         if (m->parameters[i].id.role == QN__ROLE_Q || m->parameters[i].id.role == QN__ROLE_K)
             m->parameters[i].paired_rows = config.head_dim;
     warn_of_unread(l, m);
@@ -487,33 +487,40 @@ static qn_status open_decoder(loader *l, qn__decoder *m, const char *path)
     return read_divisors(l, config.head_dim);
 }
 
-static void end_loader(loader *l)
-{
-    free(l->piece);
-    free(l->divisors);
-    qn__source_close(&l->source);
-}
-
-qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *path,
-                           qn__load_progress *progress, void *user, qn_error *err)
+qn_status qn__decoder_load_source(qn__decoder *m, qn_device *device, qn__source *source,
+                                  qn__load_progress *progress, void *user, qn_error *err)
 {
     *m = (qn__decoder){0};
-    loader l = {.device = device, .progress = progress, .user = user, .err = err};
-    if (open_decoder(&l, m, path) == QN_OK && load_weights(&l, m) == QN_OK)
+    loader l = {.device = device, .source = source, .progress = progress, .user = user, .err = err};
+    if (open_decoder(&l, m) == QN_OK && load_weights(&l, m) == QN_OK)
         make_frequencies(&l, m);
-    end_loader(&l);
+    free(l.piece);
+    free(l.divisors);
     if (err->code != QN_OK)
         qn__decoder_end(m);
     return err->code;
 }
 
-qn_status qn__decoder_describe(qn__decoder *m, qn_device *device, const char *path, qn_error *err)
+qn_status qn__decoder_describe_source(qn__decoder *m, qn_device *device, qn__source *source,
+                                      qn_error *err)
 {
     *m = (qn__decoder){0};
-    loader l = {.device = device, .describe = true, .err = err};
-    qn_status status = open_decoder(&l, m, path);
-    end_loader(&l);
+    loader l = {.device = device, .source = source, .describe = true, .err = err};
+    qn_status status = open_decoder(&l, m);
+    free(l.divisors);
     if (status != QN_OK)
         qn__decoder_end(m);
+    return status;
+}
+
+qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *path,
+                           qn__load_progress *progress, void *user, qn_error *err)
+{
+    qn__source source;
+    *m = (qn__decoder){0};
+    qn_status status = qn__source_open(&source, path, err);
+    if (status == QN_OK)
+        status = qn__decoder_load_source(m, device, &source, progress, user, err);
+    qn__source_close(&source);
     return status;
 }

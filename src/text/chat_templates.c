@@ -3,11 +3,13 @@
  * Where transformers looks for chat templates: chat_template.jinja ("default") and
  * additional_chat_templates/NAME.jinja, else "chat_template" of tokenizer_config.json, a text
  * ("default") or a list of {name, template}. Older versions wrote the folder as chat_templates, and
- * models that also read images have chat_template.json instead.
+ * models that also read images have chat_template.json instead. A GGUF file has them in its
+ * metadata.
  */
 #include "text/chat_templates.h"
 
 #include "base/file.h"
+#include "base/gguf.h"
 #include "base/json.h"
 #include "base/recognize.h"
 #include "base/utf8.h"
@@ -216,14 +218,98 @@ static qn_status read_config(qn__template_set *set, const char *directory, const
     return err->code;
 }
 
-qn_status qn__template_set_read(qn__template_set *set, const char *directory, qn_error *err)
+/* ---- GGUF ------------------------------------------------------------------------------------ */
+
+/* Token `id` of the vocabulary; false: there is none. */
+static bool find_token(const qn__gguf *g, int64_t id, qn__gguf_text *out)
+{
+    const qn__gguf_value *tokens = NULL;
+    size_t at = 0;
+    if (qn__gguf_opt_array(g, "tokenizer.ggml.tokens", QN__GGUF_STRING, &tokens, NULL) != QN_OK ||
+        !tokens)
+        return false;
+    for (int64_t i = 0; qn__gguf_next_text(tokens, &at, out); i++)
+        if (i == id)
+            return true;
+    return false;
+}
+
+/* The special tokens, whose ids the metadata has, by the names that templates know. */
+static qn_status keep_gguf_tokens(qn__template_set *set, const qn__gguf *g, qn_error *err)
+{
+    static const struct {
+        const char *key, *name;
+    } tokens[] = {{"tokenizer.ggml.bos_token_id", "bos_token"},
+                  {"tokenizer.ggml.eos_token_id", "eos_token"},
+                  {"tokenizer.ggml.unknown_token_id", "unk_token"},
+                  {"tokenizer.ggml.padding_token_id", "pad_token"},
+                  {"tokenizer.ggml.seperator_token_id", "sep_token"}};
+    cJSON *kept = cJSON_CreateObject();
+    bool ok = kept != NULL;
+    for (size_t i = 0; ok && i < sizeof tokens / sizeof *tokens; i++) {
+        int64_t id = -1;
+        qn__gguf_text text;
+        if (qn__gguf_opt_int(g, tokens[i].key, 0, INT32_MAX, &id, NULL) != QN_OK || id < 0 ||
+            !find_token(g, id, &text) || qn__utf8_check(text.data, text.n) != text.n)
+            continue;
+        char *copy = strndup(text.data, text.n);
+        ok = copy && cJSON_AddStringToObject(kept, tokens[i].name, copy);
+        free(copy);
+    }
+    set->variables = ok ? cJSON_PrintUnformatted(kept) : NULL;
+    cJSON_Delete(kept);
+    return set->variables ? QN_OK : qn__fail_memory(err, "a chat");
+}
+
+/* tokenizer.chat_template is "default", tokenizer.chat_template.NAME one of that name. */
+static qn_status add_gguf_template(qn__template_set *set, const qn__gguf *g,
+                                   const qn__gguf_value *value, qn_error *err)
+{
+    static const char key[] = "tokenizer.chat_template";
+    const char *name = value->key + sizeof key - 1;
+    qn__gguf_text text;
+    if (strncmp(value->key, key, sizeof key - 1) != 0 || (*name && *name != '.'))
+        return QN_OK;
+    if (qn__gguf_opt_text(g, value->key, &text, err) != QN_OK)
+        return err->code;
+    return add_template(set, g->path, *name ? name + 1 : "default", text.data, text.n, err);
+}
+
+static qn_status read_gguf_templates(qn__template_set *set, const char *path, qn_error *err)
+{
+    qn__gguf g;
+    qn_status status = qn__gguf_open(&g, path, err);
+    for (size_t i = 0; status == QN_OK && i < g.n_values; i++)
+        status = add_gguf_template(set, &g, &g.values[i], err);
+    if (status == QN_OK)
+        status = keep_gguf_tokens(set, &g, err);
+    qn__gguf_free(&g);
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static qn_status read_directory(qn__template_set *set, const char *directory, qn_error *err)
+{
+    if (read_jinja(set, directory, "chat_template.jinja", "default", err) == QN_OK &&
+        read_folder(set, directory, "additional_chat_templates", true, err) == QN_OK &&
+        read_folder(set, directory, "chat_templates", false, err) == QN_OK &&
+        read_config(set, directory, "tokenizer_config.json", true, err) == QN_OK && set->n == 0)
+        read_config(set, directory, "chat_template.json", false, err);
+    return err->code;
+}
+
+qn_status qn__template_set_read(qn__template_set *set, const char *path, qn_error *err)
 {
     qn_error local = {0};
-    if (read_jinja(set, directory, "chat_template.jinja", "default", &local) == QN_OK &&
-        read_folder(set, directory, "additional_chat_templates", true, &local) == QN_OK &&
-        read_folder(set, directory, "chat_templates", false, &local) == QN_OK &&
-        read_config(set, directory, "tokenizer_config.json", true, &local) == QN_OK && set->n == 0)
-        read_config(set, directory, "chat_template.json", false, &local);
+    char *gguf = NULL;
+    if (qn__gguf_locate(path, &gguf, &local) == QN_OK) {
+        if (gguf)
+            read_gguf_templates(set, gguf, &local);
+        else
+            read_directory(set, path, &local);
+    }
+    free(gguf);
     if (local.code != QN_OK) {
         qn__template_set_free(set);
         return qn__fail(err, local.code, "%s", local.message);

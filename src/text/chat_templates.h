@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The chat templates of a model's directory, by name, as transformers finds them.
+ * The chat templates of a model's directory, by name, as transformers finds them, or of a GGUF
+ * file.
  */
 #ifndef QN_TEXT_CHAT_TEMPLATES_H
 #define QN_TEXT_CHAT_TEMPLATES_H
@@ -20,9 +21,9 @@ typedef struct qn__template_set {
     char *variables; /* JSON: bos_token and others */
 } qn__template_set;
 
-/* Reads what the directory has; the set is {0} before. A template that does not parse is kept with
- * its error: others may be in use. */
-qn_status qn__template_set_read(qn__template_set *set, const char *directory, qn_error *err);
+/* Reads what the directory or GGUF file has; the set is {0} before. A template that does not parse
+ * is kept with its error: others may be in use. */
+qn_status qn__template_set_read(qn__template_set *set, const char *path, qn_error *err);
 void qn__template_set_free(qn__template_set *set);
 
 /* NULL: there is none of that name. */

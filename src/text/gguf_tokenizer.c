@@ -130,12 +130,13 @@ static qn_status read_charsmap(const gguf_vocab *v, qn__spm_model *m, qn_error *
 
 static qn_status read_spm_model(qn_tokenizer *t, const gguf_vocab *v, bool unigram, qn_error *err)
 {
-    int32_t unknown = unigram ? 2 : 0;
+    int32_t unknown = -1;
     qn__spm_model m = {.file = v->g->path,
                        .type = unigram ? QN__SPM_UNIGRAM : QN__SPM_BPE,
                        .dummy_prefix = true,
                        .remove_extra_spaces = unigram,
                        .escape_spaces = true,
+                       .user_raw = true,
                        .bos = -1,
                        .eos = -1};
     qn_status status = read_id(v, KEY("unknown_token_id"), &unknown, err);

@@ -173,7 +173,9 @@ static qn_status add_piece(qn_tokenizer *t, const qn__spm_model *m, const qn__sp
     } else if (piece->type == QN__SPM_UNUSED) {
         t->bpe.vocab.flags[piece->id] |= QN__TOKEN_OUTSIDE;
     } else if (piece->type == QN__SPM_USER) {
-        qn__added_set *set = m->type == QN__SPM_UNIGRAM ? &t->unigram.user : &t->normalized;
+        qn__added_set *set = m->type == QN__SPM_UNIGRAM ? &t->unigram.user
+                             : m->user_raw              ? &t->raw
+                                                        : &t->normalized;
         ok = qn__added_add(set, piece->text, piece->n, piece->id, 0);
     }
     if (piece->type == QN__SPM_UNKNOWN && t->bpe.unk_id >= 0)

@@ -42,6 +42,7 @@ typedef struct qn__spm_model {
     int64_t bos, eos;
     bool byte_fallback, space_is_suffix;
     bool dummy_prefix, remove_extra_spaces, escape_spaces;
+    bool user_raw; /* a BPE model's symbols of the user have spaces, and match before normalizing */
     const char *charsmap;
     size_t charsmap_size;
 } qn__spm_model;

@@ -110,7 +110,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c
 
 def test_what_files_are():
     """A file of another kind in the place of a model's is named as what it is, with what to do."""
-    kinds = {"Git LFS pointer": (LFS, "git lfs pull"), "GGUF file": (b"GGUF\3\0\0\0" + bytes(80), "safetensors"),
+    kinds = {"Git LFS pointer": (LFS, "git lfs pull"), "big-endian GGUF file": (b"FUGG\3\0\0\0" + bytes(80), "safetensors"),
              "GGML file": (b"tjgg" + bytes(80), "safetensors"), "web page": (b"<!DOCTYPE html><html>", "login"),
              "message of the Hugging Face hub": (b"Entry not found", "hf auth login"),
              "compressed by gzip": (b"\x1f\x8b\x08" + bytes(80), "unpack"), "HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(80), "safetensors"),
@@ -147,17 +147,45 @@ def test_what_files_are():
             os.truncate(weights, size)
             refused(f"weights of {size} bytes", generate("-p", "x", "-m", model), 1, weights, "interrupted download?")
         os.remove(weights)
-        for name, what in (("model.Q4_K_M.gguf", "GGUF"), ("model.safetensors.part", "interrupted"), ("model.onnx", "not supported"),
+        for name, what in (("model.Q4_K_M.gguf", "give its own path"), ("model.safetensors.part", "interrupted"), ("model.onnx", "not supported"),
                            (".cache/huggingface/download/model.safetensors.ab.incomplete", "interrupted")):
             path = os.path.join(model, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             open(path, "w").close()
             refused(f"only {name}", generate("-p", "x", "-m", model), 1, model, os.path.basename(name), what)
             os.remove(path)
-        folder = os.path.join(d, "gguf")
-        os.mkdir(folder)
-        open(os.path.join(folder, "m.gguf"), "w").close()
-        refused("a folder of GGUF", run("info", "-m", folder), 1, "config.json", "m.gguf is a GGUF file")
+
+
+def test_gguf():
+    """A GGUF file, and a directory that holds one, are models."""
+    path = os.path.join(SOURCE, "tests/golden/gguf/qwen3.gguf")
+    status, out, err = run("info", "--json", "-m", path)
+    info = json.loads(out) if status == 0 else {}
+    check("info of a GGUF file", info.get("family") == "qwen3" and info["layers"] == 4 and info["dtype"] == "f16", err)
+    refused("no tokenizer in it", run("tokenize", "-p", "x", "-m", path), 1, path, "no tokenizer")
+    with tempfile.TemporaryDirectory() as d:
+        shutil.copy(path, os.path.join(d, "a.gguf"))
+        status, out, err = run("info", "-m", d)
+        check("a folder of a GGUF file", status == 0 and b"qwen3" in out, err)
+        for n in (0, 4, 23, 24, 1000, 20000):
+            with open(os.path.join(d, "a.gguf"), "wb") as f, open(path, "rb") as whole:
+                f.write(whole.read(n))
+            refused(f"{n} bytes of it", run("info", "-m", d), 1, "a.gguf")
+        shutil.copy(path, os.path.join(d, "b.gguf"))
+        refused("a folder of two", run("info", "-m", d), 1, d, "several GGUF files", "give the path of one")
+    real = os.path.join(os.environ.get("QUERN_TEST_MODELS") or os.path.expanduser("~/.cache/quern-test-models"),
+                        "SmolLM2-135M-Instruct.Q4_1.gguf")
+    if not os.path.exists(real):
+        print("skipped: " + real + " is not there (scripts/fetch-models)")
+        return
+    status, out, err = run("info", "--json", "-m", real)
+    info = json.loads(out) if status == 0 else {}
+    check("info of a real one", info.get("family") == "llama" and info["chat_template"] == "its own template"
+          and info["tokenizer_size"] == 49152, err)
+    status, out, err = run("template", "-p", "hi <|im_end|>", "--tokens", "-m", real)
+    ids = out.split()
+    check("its template", ids[:1] == [b"1"] and ids.count(b"2") == 2 and ids[-4:] == [b"1", b"520", b"9531", b"198"],
+          (out, err))
 
 
 def test_permissions():
@@ -546,7 +574,7 @@ def test_kernels():
 
 
 def main():
-    for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_permissions, test_hub,
+    for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
                  test_prompts, test_rotate, test_output, test_sampling, test_tokenize, test_template, test_info,
                  test_kernels):
         test()

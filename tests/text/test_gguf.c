@@ -176,6 +176,11 @@ static void test_made(void **state)
     static const char *const pieces[] = {"<unk>", "<s>", "a", "b", "ab", "\xe2\x96\x81", NULL};
     path = write_vocabulary(&(vocabulary){"llama", NULL, pieces, NULL, types, -1, -1});
     assert_ids(path, "ab", QN_ADD_SPECIAL, (const int32_t[]){1, 5, 4}, 3);
+    /* a user's symbols have spaces in them */
+    static const char *const symbols[] = {"<unk>", "<s>", "a", "b", "  ", "\xe2\x96\x81", NULL};
+    static const int32_t users[] = {2, 3, 1, 1, 4, 1};
+    path = write_vocabulary(&(vocabulary){"llama", NULL, symbols, NULL, users, -1, -1});
+    assert_ids(path, "a  b b", 0, (const int32_t[]){5, 2, 4, 5, 3, 5, 3}, 7);
     /* unused pieces are never given */
     static const int32_t unused[] = {2, 3, 1, 1, 5, 1};
     path = write_vocabulary(&(vocabulary){"llama", NULL, pieces, NULL, unused, -1, -1});
