@@ -9,6 +9,7 @@
 #include "base/buffers.h"
 #include "base/gguf.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,6 +145,61 @@ static inline qn_text gguf_sample(uint32_t version)
     for (int i = 0; i < 36; i++)
         put_int(&t, (uint64_t)i, 1);
     return t;
+}
+
+/* One metadata key, written by `put` where the usual one would stand; NULL: left out. */
+typedef struct gguf_change {
+    const char *key;
+    void (*put)(qn_text *t, const char *key);
+} gguf_change;
+
+/* A llama of one layer, all zeros, f32: hidden 8, 2 heads of 4, ffn 16, 10 tokens;
+ * without a tensor, with one that is too wide. */
+static inline qn_text gguf_llama(const gguf_change *c, const char *without, const char *misshapen)
+{
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } keys[] = {{"block_count", 1},          {"embedding_length", 8},
+                {"feed_forward_length", 16}, {"attention.head_count", 2},
+                {"context_length", 64},      {"attention.head_count_kv", 1},
+                {"rope.dimension_count", 4}, {"attention.key_length", 4}};
+    static const struct {
+        const char *name;
+        int64_t columns, rows;
+    } tensors[] = {{"token_embd", 8, 10},    {"output_norm", 8, 0},       {"blk.0.attn_norm", 8, 0},
+                   {"blk.0.ffn_norm", 8, 0}, {"blk.0.attn_q", 8, 8},      {"blk.0.attn_k", 8, 4},
+                   {"blk.0.attn_v", 8, 4},   {"blk.0.attn_output", 8, 8}, {"blk.0.ffn_gate", 8, 16},
+                   {"blk.0.ffn_up", 8, 16},  {"blk.0.ffn_down", 16, 8}};
+    qn_text file = {0};
+    char name[100];
+    put_header(&file, 3);
+    if (!c || strcmp(c->key, "general.architecture") != 0)
+        put_string(&file, "general.architecture", "llama");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(name, sizeof name, "llama.%s", keys[i].key);
+        if (!c || strcmp(name, c->key) != 0)
+            put_u32(&file, name, keys[i].value);
+    }
+    if (!c || strcmp(c->key, "llama.attention.layer_norm_rms_epsilon") != 0)
+        put_f32(&file, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    if (c && c->put)
+        c->put(&file, c->key);
+    uint64_t at = 0;
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        int64_t dims[2] = {tensors[i].columns, tensors[i].rows};
+        snprintf(name, sizeof name, "%s.weight", tensors[i].name);
+        if (without && !strcmp(name, without))
+            continue;
+        if (misshapen && !strcmp(name, misshapen))
+            dims[0] += 4;
+        put_tensor(&file, name, dims[1] ? 2 : 1, dims, 0, at);
+        at += ((uint64_t)(dims[0] * (dims[1] ? dims[1] : 1)) * 4 + 31) / 32 * 32;
+    }
+    put_padding(&file, 32);
+    for (uint64_t i = 0; i < at; i += 8)
+        put_int(&file, 0, 8);
+    return file;
 }
 
 #endif

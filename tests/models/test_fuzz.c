@@ -6,6 +6,7 @@
  */
 #include "fuzz.h"
 
+#include "../io/gguf_build.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "models/family.h"
@@ -144,13 +145,12 @@ static void begin_generation(void)
         fuzz_add(files[i], strlen(files[i]));
 }
 
-static bool opens_with(const char *name, const char *data, size_t n)
+static bool opens_path(const char *path, bool no_tokenizer)
 {
     qn_model *model;
     qn_error err = {0};
-    qn_model_options o = {.size = sizeof o, .no_tokenizer = true, .no_weights = true};
-    temp_write(name, data, n);
-    qn_status status = qn_model_open(&model, device, temp_root, &o, &err);
+    qn_model_options o = {.size = sizeof o, .no_tokenizer = no_tokenizer, .no_weights = true};
+    qn_status status = qn_model_open(&model, device, path, &o, &err);
     if (status != QN_OK) {
         assert_said(&err, status);
         assert_null(model);
@@ -166,6 +166,46 @@ static bool opens_with(const char *name, const char *data, size_t n)
     return true;
 }
 
+static bool opens_with(const char *name, const char *data, size_t n)
+{
+    temp_write(name, data, n);
+    return opens_path(temp_root, true);
+}
+
+/* A tokenizer, a template and how to sample. */
+static void put_texts(qn_text *t, const char *key)
+{
+    static const char *const tokens[] = {"<unk>", "<s>", "</s>", "a", "b", "ab"};
+    (void)key;
+    put_string(t, "tokenizer.ggml.model", "gpt2");
+    put_string(t, "tokenizer.ggml.pre", "llama-bpe");
+    put_array(t, "tokenizer.ggml.tokens", QN__GGUF_STRING, 6);
+    for (int i = 0; i < 6; i++)
+        put_text(t, tokens[i]);
+    put_array(t, "tokenizer.ggml.merges", QN__GGUF_STRING, 1);
+    put_text(t, "a b");
+    put_u32(t, "tokenizer.ggml.eos_token_id", 2);
+    put_string(t, "tokenizer.chat_template", "{{ eos_token }}{{ messages[0].content }}");
+    put_f32(t, "general.sampling.temp", 0.5f);
+    put_f32(t, "llama.rope.freq_base", 10000);
+    put_string(t, "llama.rope.scaling.type", "yarn");
+    put_f32(t, "llama.rope.scaling.factor", 4);
+    put_u32(t, "llama.rope.scaling.original_context_length", 16);
+}
+
+static void begin_gguf(void)
+{
+    qn_text file = gguf_llama(&(gguf_change){"", put_texts}, NULL, NULL);
+    device = open_cpu(NULL);
+    fuzz_add(file.data, file.n);
+    qn_text_free(&file);
+}
+
+static bool opens_gguf(const char *data, size_t n)
+{
+    return opens_path(temp_write("fuzzed.gguf", data, n), false);
+}
+
 static bool opens_config(const char *data, size_t n)
 {
     return opens_with("config.json", data, n);
@@ -178,12 +218,26 @@ static bool opens_generation(const char *data, size_t n)
     return opens;
 }
 
+static const char *const gguf_words[] = {"general.architecture",
+                                         "gemma2",
+                                         "gemma3",
+                                         "qwen3",
+                                         "smollm3",
+                                         "llama.",
+                                         "rope_freqs.weight",
+                                         "gpt-4o",
+                                         "llama.attention.sliding_window",
+                                         "\xff\xff\xff\xff",
+                                         "tokenizer.chat_template",
+                                         NULL};
+
 static void test_changed_files(void **state)
 {
     (void)state;
     static const fuzz_parser parsers[] = {
         {"config.json", begin_families, configures, fuzz_json_words},
         {"model", begin_config, opens_config, fuzz_json_words},
+        {"gguf", begin_gguf, opens_gguf, gguf_words},
         {"generation_config.json", begin_generation, opens_generation, fuzz_json_words},
     };
     fuzz_parsers(parsers, sizeof parsers / sizeof *parsers);

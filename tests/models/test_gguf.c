@@ -99,13 +99,6 @@ static void test_same_models(void **state)
 
 /* ---- by hand --------------------------------------------------------------------------------- */
 
-/* One metadata key, written by `put` where the usual one would stand; NULL: left out. */
-typedef struct change {
-    const char *key;
-    void (*put)(qn_text *t, const char *key);
-    const char *part; /* of the message */
-} change;
-
 static void put_zero(qn_text *t, const char *key)
 {
     put_u32(t, key, 0);
@@ -142,51 +135,14 @@ static void put_three(qn_text *t, const char *key)
     put_u32(t, key, 3);
 }
 
-/* A llama of one layer, all zeros, f32: hidden 8, 2 heads of 4, ffn 16, 10 tokens. */
-static const char *write_llama(const change *c, const char *without, const char *misshapen)
+typedef struct refusal {
+    gguf_change change;
+    const char *part; /* of the message */
+} refusal;
+
+static const char *write_llama(const gguf_change *c, const char *without, const char *misshapen)
 {
-    static const struct {
-        const char *key;
-        uint32_t value;
-    } keys[] = {{"block_count", 1},          {"embedding_length", 8},
-                {"feed_forward_length", 16}, {"attention.head_count", 2},
-                {"context_length", 64},      {"attention.head_count_kv", 1},
-                {"rope.dimension_count", 4}, {"attention.key_length", 4}};
-    static const struct {
-        const char *name;
-        int64_t columns, rows;
-    } tensors[] = {{"token_embd", 8, 10},    {"output_norm", 8, 0},       {"blk.0.attn_norm", 8, 0},
-                   {"blk.0.ffn_norm", 8, 0}, {"blk.0.attn_q", 8, 8},      {"blk.0.attn_k", 8, 4},
-                   {"blk.0.attn_v", 8, 4},   {"blk.0.attn_output", 8, 8}, {"blk.0.ffn_gate", 8, 16},
-                   {"blk.0.ffn_up", 8, 16},  {"blk.0.ffn_down", 16, 8}};
-    qn_text file = {0};
-    char name[100];
-    put_header(&file, 3);
-    if (!c || strcmp(c->key, "general.architecture") != 0)
-        put_string(&file, "general.architecture", "llama");
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        snprintf(name, sizeof name, "llama.%s", keys[i].key);
-        if (!c || strcmp(name, c->key) != 0)
-            put_u32(&file, name, keys[i].value);
-    }
-    if (!c || strcmp(c->key, "llama.attention.layer_norm_rms_epsilon") != 0)
-        put_f32(&file, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    if (c && c->put)
-        c->put(&file, c->key);
-    uint64_t at = 0;
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
-        int64_t dims[2] = {tensors[i].columns, tensors[i].rows};
-        snprintf(name, sizeof name, "%s.weight", tensors[i].name);
-        if (without && !strcmp(name, without))
-            continue;
-        if (misshapen && !strcmp(name, misshapen))
-            dims[0] += 4;
-        put_tensor(&file, name, dims[1] ? 2 : 1, dims, 0, at);
-        at += ((uint64_t)(dims[0] * (dims[1] ? dims[1] : 1)) * 4 + 31) / 32 * 32;
-    }
-    put_padding(&file, 32);
-    for (uint64_t i = 0; i < at; i += 8)
-        put_int(&file, 0, 8);
+    qn_text file = gguf_llama(c, without, misshapen);
     const char *path = temp_write("made.gguf", file.data, file.n);
     qn_text_free(&file);
     return path;
@@ -206,33 +162,40 @@ static void assert_refused(qn_device *device, const char *path, const char *part
 
 static void test_bad_metadata(void **state)
 {
-    static const change changes[] = {
-        {"general.architecture", NULL, "general.architecture is missing"},
-        {"general.architecture", put_zero, "general.architecture: expected a string, got uint32"},
-        {"general.architecture", put_word, "general.architecture \"many\" is not supported (suppo"},
-        {"llama.block_count", NULL, "llama.block_count is missing"},
-        {"llama.block_count", put_zero, "llama.block_count: expected an integer in 1..1000, got 0"},
-        {"llama.block_count", put_huge, "llama.block_count: expected an integer in 1..1000, got 4"},
-        {"llama.block_count", put_word, "llama.block_count: expected an integer, got string"},
-        {"llama.block_count", put_seven, "tensor blk.1.attn_norm.weight is missing (a llama"},
-        {"llama.embedding_length", put_seven, "llama.embedding_length"},
-        {"llama.feed_forward_length", put_list, "expected an integer, got an array of uint32"},
-        {"llama.attention.head_count", put_zero, "llama.attention.head_count: expected an integer"},
-        {"llama.attention.head_count", put_huge, "llama.attention.head_count: expected an integer"},
-        {"llama.attention.head_count_kv", put_zero, "llama.attention.head_count_kv: expected an"},
-        {"llama.attention.head_count_kv", put_three,
+    static const refusal changes[] = {
+        {{"general.architecture", NULL}, "general.architecture is missing"},
+        {{"general.architecture", put_zero}, "general.architecture: expected a string, got uint32"},
+        {{"general.architecture", put_word},
+         "general.architecture \"many\" is not supported (suppo"},
+        {{"llama.block_count", NULL}, "llama.block_count is missing"},
+        {{"llama.block_count", put_zero},
+         "llama.block_count: expected an integer in 1..1000, got 0"},
+        {{"llama.block_count", put_huge},
+         "llama.block_count: expected an integer in 1..1000, got 4"},
+        {{"llama.block_count", put_word}, "llama.block_count: expected an integer, got string"},
+        {{"llama.block_count", put_seven}, "tensor blk.1.attn_norm.weight is missing (a llama"},
+        {{"llama.embedding_length", put_seven}, "llama.embedding_length"},
+        {{"llama.feed_forward_length", put_list}, "expected an integer, got an array of uint32"},
+        {{"llama.attention.head_count", put_zero},
+         "llama.attention.head_count: expected an integer"},
+        {{"llama.attention.head_count", put_huge},
+         "llama.attention.head_count: expected an integer"},
+        {{"llama.attention.head_count_kv", put_zero}, "llama.attention.head_count_kv: expected an"},
+        {{"llama.attention.head_count_kv", put_three},
          "is not a multiple of attention.head_count_kv 3"},
-        {"llama.attention.key_length", put_three, "llama.attention.key_length: 2 heads of 3"},
-        {"llama.attention.value_length", put_three,
+        {{"llama.attention.key_length", put_three}, "llama.attention.key_length: 2 heads of 3"},
+        {{"llama.attention.value_length", put_three},
          "llama.attention.value_length: values of another"},
-        {"llama.rope.dimension_count", put_three, "llama.rope.dimension_count: turning a part"},
-        {"llama.rope.scaling.type", put_word, "llama.rope.scaling.type: this scaling is not supp"},
-        {"llama.rope.freq_base", put_nan, "llama.rope.freq_base: expected a number in 1..1e+12"},
-        {"llama.attention.layer_norm_rms_epsilon", NULL, "layer_norm_rms_epsilon is missing"},
-        {"llama.attention.layer_norm_rms_epsilon", put_nan, "expected a number in 0..1, got"},
-        {"llama.expert_count", put_seven, "llama.expert_count: mixtures of experts are not"},
-        {"llama.context_length", put_zero, "llama.context_length: expected an integer in 1.."},
-        {"tokenizer.ggml.eos_token_id", put_word, "eos_token_id: expected an integer, got string"},
+        {{"llama.rope.dimension_count", put_three}, "llama.rope.dimension_count: turning a part"},
+        {{"llama.rope.scaling.type", put_word},
+         "llama.rope.scaling.type: this scaling is not supp"},
+        {{"llama.rope.freq_base", put_nan}, "llama.rope.freq_base: expected a number in 1..1e+12"},
+        {{"llama.attention.layer_norm_rms_epsilon", NULL}, "layer_norm_rms_epsilon is missing"},
+        {{"llama.attention.layer_norm_rms_epsilon", put_nan}, "expected a number in 0..1, got"},
+        {{"llama.expert_count", put_seven}, "llama.expert_count: mixtures of experts are not"},
+        {{"llama.context_length", put_zero}, "llama.context_length: expected an integer in 1.."},
+        {{"tokenizer.ggml.eos_token_id", put_word},
+         "eos_token_id: expected an integer, got string"},
     };
     qn_device *device = open_cpu(state);
     qn__decoder m;
@@ -241,9 +204,10 @@ static void test_bad_metadata(void **state)
     qn__decoder_end(&m);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         /* the width that does not fit is found by what it gives, too */
-        const char *part = strcmp(changes[i].key, "llama.embedding_length") ? changes[i].part
-                                                                            : "[10, 8], the meta";
-        assert_refused(device, write_llama(&changes[i], NULL, NULL), part);
+        const char *part = strcmp(changes[i].change.key, "llama.embedding_length")
+                               ? changes[i].part
+                               : "[10, 8], the meta";
+        assert_refused(device, write_llama(&changes[i].change, NULL, NULL), part);
     }
     qn_device_close(device);
 }

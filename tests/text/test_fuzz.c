@@ -5,6 +5,7 @@
  */
 #include "fuzz.h"
 
+#include "../io/gguf_build.h"
 #include "base/file.h"
 #include "base/json_scan.h"
 #include "base/utf8.h"
@@ -131,6 +132,67 @@ static bool parses_model(const char *data, size_t n)
     return parses(data, n, true);
 }
 
+/* ---- GGUF ------------------------------------------------------------------------------------ */
+
+/* Byte-level, and SentencePiece with bytes to fall back on. */
+static void begin_gguf(void)
+{
+    static const char *const tokens[] = {"<unk>", "<s>", "</s>", "t",        "h",
+                                         "e",     "th",  "the",  "\xc4\xa0", "\xe2\x96\x81",
+                                         "m",     "i",   "l",    "\xc4\xa0t"};
+    static const char *const merges[] = {"t h", "th e", "\xc4\xa0 t"};
+    enum { TOKENS = sizeof tokens / sizeof *tokens };
+    for (int spm = 0; spm < 2; spm++) {
+        qn_text t = {0};
+        put_header(&t, 3);
+        put_string(&t, "tokenizer.ggml.model", spm ? "llama" : "gpt2");
+        put_string(&t, "tokenizer.ggml.pre", "deepseek-llm");
+        put_array(&t, "tokenizer.ggml.tokens", QN__GGUF_STRING, TOKENS + (spm ? 256 : 0));
+        for (int i = 0; i < TOKENS; i++)
+            put_text(&t, tokens[i]);
+        for (int i = 0; spm && i < 256; i++) {
+            char byte[8];
+            snprintf(byte, sizeof byte, "<0x%02X>", (unsigned)i);
+            put_text(&t, byte);
+        }
+        put_array(&t, "tokenizer.ggml.token_type", QN__GGUF_I32, TOKENS + (spm ? 256 : 0));
+        for (int i = 0; i < TOKENS + (spm ? 256 : 0); i++)
+            put_int(&t, i == 0 ? 2 : i < 3 ? 3 : i == 7 ? 4 : i < TOKENS ? 1 : 6, 4);
+        put_array(&t, "tokenizer.ggml.merges", QN__GGUF_STRING, 3);
+        for (int i = 0; i < 3; i++)
+            put_text(&t, merges[i]);
+        put_u32(&t, "tokenizer.ggml.bos_token_id", 1);
+        put_u32(&t, "tokenizer.ggml.eos_token_id", 2);
+        fuzz_add(t.data, t.n);
+        qn_text_free(&t);
+    }
+}
+
+static bool opens_gguf(const char *data, size_t n)
+{
+    qn_error err = {0};
+    qn_tokenizer *t;
+    const char *path = temp_write("fuzzed.gguf", data, n);
+    if (refused(qn_tokenizer_open(&t, path, &err), &err))
+        return false;
+    use_tokenizer(t);
+    qn_tokenizer_close(t);
+    return true;
+}
+
+static const char *const gguf_words[] = {"llama",
+                                         "gpt2",
+                                         "t5",
+                                         "gemma4",
+                                         "tekken",
+                                         "superbpe",
+                                         "tokenizer.ggml.add_space_prefix",
+                                         "tokenizer.ggml.scores",
+                                         "\xff\xff\xff\xff",
+                                         "<0x",
+                                         " ",
+                                         NULL};
+
 /* ---- tokenizer_config.json --------------------------------------------------------------------
  */
 
@@ -194,6 +256,7 @@ static void test_changed_files(void **state)
     static const fuzz_parser parsers[] = {
         {"tokenizer.json", begin_json, parses_json, fuzz_json_words},
         {"tokenizer.model", begin_model, parses_model, fuzz_binary_words},
+        {"gguf", begin_gguf, opens_gguf, gguf_words},
         {"tokenizer_config.json", begin_config, configures, fuzz_json_words},
     };
     fuzz_parsers(parsers, sizeof parsers / sizeof *parsers);
