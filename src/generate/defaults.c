@@ -137,7 +137,7 @@ static qn_status read_generation_file(qn_model *m, const char *directory, qn_err
     if (qn__json_read(&root, path, LARGEST_GENERATION_CONFIG, failure) == QN_OK)
         read_generation(m, path, root, failure);
     else if (failure->code == QN_NOT_FOUND)
-        *failure = (qn_error){0};
+        memset(failure, 0, sizeof *failure);
     cJSON_Delete(root);
     free(path);
     return failure->code;

@@ -6,6 +6,7 @@
  */
 #include "models/golden_model.h"
 
+#include "../base/fail_alloc.h"
 #include "../io/gguf_build.h"
 #include "models/load.h"
 #include "models/source.h"
@@ -262,13 +263,99 @@ static void test_directories(void **state)
     qn_device_close(device);
 }
 
+/* ---- all of a model -------------------------------------------------------------------------- */
+
+/* A tokenizer, a template, how to sample, what ends a text. */
+static void put_texts(qn_text *t, const char *key)
+{
+    static const char *const tokens[] = {"<unk>", "<s>", "</s>", "a", "b", "ab", "<end>"};
+    (void)key;
+    put_string(t, "tokenizer.ggml.model", "gpt2");
+    put_string(t, "tokenizer.ggml.pre", "llama-bpe");
+    put_array(t, "tokenizer.ggml.tokens", QN__GGUF_STRING, 7);
+    for (int i = 0; i < 7; i++)
+        put_text(t, tokens[i]);
+    put_array(t, "tokenizer.ggml.token_type", QN__GGUF_I32, 7);
+    for (int i = 0; i < 7; i++)
+        put_int(t, i == 1 || i == 2 || i == 6 ? 3 : 1, 4);
+    put_array(t, "tokenizer.ggml.merges", QN__GGUF_STRING, 1);
+    put_text(t, "a b");
+    put_u32(t, "tokenizer.ggml.bos_token_id", 1);
+    put_u32(t, "tokenizer.ggml.eos_token_id", 2);
+    put_u32(t, "tokenizer.ggml.eot_token_id", 6);
+    put_u32(t, "tokenizer.ggml.padding_token_id", UINT32_MAX);
+    put_string(t, "tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}");
+    put_string(t, "tokenizer.chat_template.tool_use", "{{ eos_token }}");
+    put_f32(t, "general.sampling.temp", 0.5f);
+    put_u32(t, "general.sampling.top_k", 7);
+    put_f32(t, "general.sampling.top_p", 0.25f);
+}
+
+static const char *write_whole(void)
+{
+    return write_llama(&(gguf_change){"", put_texts}, NULL, NULL);
+}
+
+static void test_whole_model(void **state)
+{
+    qn_device *device = open_cpu(state);
+    const char *path = write_whole();
+    qn_model *model;
+    qn_chat *chat;
+    qn_error err = {0};
+    if (qn_model_open(&model, device, path, NULL, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    qn_generation_defaults d = {.size = sizeof d};
+    qn_model_get_defaults(model, &d);
+    assert_true(d.sampling->temperature == 0.5f && d.sampling->top_k == 7 &&
+                d.sampling->top_p == 0.25f && d.sampling->min_p == 0);
+    assert_true(d.n_stop == 2 && d.stop[0] == 2 && d.stop[1] == 6);
+    assert_non_null(qn_model_parameter(model, "model.layers.0.self_attn.q_proj.weight"));
+    assert_null(qn_model_parameter(model, "blk.0.attn_q.weight"));
+    assert_int_equal(qn_chat_open(&chat, qn_model_tokenizer(model), path, &err), QN_OK);
+    assert_string_equal(qn_chat_template_name(chat, 0), "default");
+    assert_string_equal(qn_chat_template_name(chat, 1), "tool_use");
+    qn_tokens ids = {0};
+    const qn_chat_message message = {.role = "user", .content = "ab<end>"};
+    /* control tokens are the template's alone: a message's text of one is encoded as text */
+    assert_int_equal(qn_chat_apply(chat, &message, 1, false, &ids, &err), QN_OK);
+    assert_true(ids.n >= 2 && ids.ids[0] == 1 && ids.ids[1] == 5);
+    for (size_t i = 0; i < ids.n; i++)
+        assert_int_not_equal(ids.ids[i], 6);
+    qn_tokens_free(&ids);
+    qn_chat_close(chat);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
+static void test_failing_allocations(void **state)
+{
+    qn_device *device = open_cpu(state);
+    const char *path = write_whole();
+    for (long n = 0;; n++) {
+        qn_model *model = NULL;
+        qn_error err = {0};
+        fail_allocation_begin(n);
+        qn_status status = qn_model_open(&model, device, path, NULL, &err);
+        bool failed = fail_allocation_end();
+        if (status == QN_OK)
+            qn_model_close(model);
+        else if (!failed || status != QN_MEMORY)
+            fail_msg("allocation %ld: %s", n, err.message);
+        if (!failed) {
+            assert_true(n > 40);
+            break;
+        }
+    }
+    qn_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_models),
-        cmocka_unit_test(test_bad_metadata),
-        cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_directories),
+        cmocka_unit_test(test_same_models), cmocka_unit_test(test_bad_metadata),
+        cmocka_unit_test(test_bad_tensors), cmocka_unit_test(test_directories),
+        cmocka_unit_test(test_whole_model), cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

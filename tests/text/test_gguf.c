@@ -185,6 +185,9 @@ static void test_made(void **state)
     static const int32_t unused[] = {2, 3, 1, 1, 5, 1};
     path = write_vocabulary(&(vocabulary){"llama", NULL, pieces, NULL, unused, -1, -1});
     assert_ids(path, "ab", 0, (const int32_t[]){5, 2, 3}, 3);
+    static const int32_t no_b[] = {2, 3, 1, 5, 1, 1};
+    path = write_vocabulary(&(vocabulary){"llama", NULL, pieces, NULL, no_b, -1, -1});
+    assert_ids(path, "ab", 0, (const int32_t[]){5, 2, 0}, 3);
     path = write_vocabulary(&(vocabulary){"gpt2", "gpt-2", letters, merges, unused, 0, 0});
     qn_tokenizer *t = open_good(path);
     assert_int_equal(qn_tokenizer_bos(t), 1);
