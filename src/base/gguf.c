@@ -63,6 +63,7 @@ static bool need(cursor *c, uint64_t n, const char *what)
     }
     size_t wanted = c->at + (size_t)n, room = c->capacity;
     room = room + room / 2 > wanted + STEP ? room + room / 2 : wanted + STEP;
+    room = room < QN__GGUF_MAX_HEADER ? room : QN__GGUF_MAX_HEADER;
     room = room < c->file->size ? room : (size_t)c->file->size;
     char *grown = realloc(c->bytes, room);
     if (!grown) {
@@ -360,12 +361,19 @@ static bool check_version(const cursor *c, uint64_t version)
     return false;
 }
 
-/* A count whose entries take `least` bytes each cannot exceed what is left of the file. */
-static bool check_count(const cursor *c, const char *what, uint64_t n, uint64_t least)
+/* A count whose entries take `least` bytes each cannot exceed what is left of the file; `limit` is
+ * ours. */
+static bool check_count(const cursor *c, const char *what, uint64_t n, uint64_t least,
+                        uint64_t limit)
 {
     uint64_t most = (c->file->size - c->at) / least;
-    if (n <= most)
+    if (n <= most && n <= limit)
         return true;
+    if (n <= most) {
+        qn__fail(c->err, QN_LIMIT, "%s: %s: %llu, at most %llu are read", c->file->path, what,
+                 (unsigned long long)n, (unsigned long long)limit);
+        return false;
+    }
     qn__fail(c->err, QN_FORMAT, "%s: %s: %llu, but the file has room for %llu at most",
              c->file->path, what, (unsigned long long)n, (unsigned long long)most);
     return false;
@@ -384,8 +392,8 @@ static bool read_all(cursor *c, qn__gguf *g)
     if (!take(c, 4, "the version", &version) || !check_version(c, version) ||
         !take(c, 8, "the number of tensors", &n_tensors) ||
         !take(c, 8, "the number of values", &n_values) ||
-        !check_count(c, "number of tensors", n_tensors, 8 + 1 + 4 + 4 + 8) ||
-        !check_count(c, "number of values", n_values, 8 + 1 + 4 + 1))
+        !check_count(c, "number of tensors", n_tensors, 8 + 1 + 4 + 4 + 8, QN__GGUF_MAX_TENSORS) ||
+        !check_count(c, "number of values", n_values, 8 + 1 + 4 + 1, QN__GGUF_MAX_VALUES))
         return false;
     g->version = (uint32_t)version;
     return take_values(c, g, n_values) && take_tensors(c, g, n_tensors) && sort_values(c, g) &&

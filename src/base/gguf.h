@@ -19,8 +19,10 @@
 #include "base/file.h"
 
 enum {
-    QN__GGUF_MAX_HEADER = 256 << 20, /* bytes before the weights */
-    QN__GGUF_MAX_TEXT = 16 << 20,    /* bytes of one text */
+    QN__GGUF_MAX_HEADER = 64 << 20, /* bytes before the weights; real ones have up to 20 million */
+    QN__GGUF_MAX_TEXT = 16 << 20,   /* bytes of one text */
+    QN__GGUF_MAX_VALUES = 1 << 16,
+    QN__GGUF_MAX_TENSORS = 1 << 18,
     QN__GGUF_MAX_DIMS = 4
 };
 

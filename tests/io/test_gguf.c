@@ -172,6 +172,31 @@ static void test_bad_header(void **state)
     }
 }
 
+/* More than is read, although there would be room. */
+static void test_limits(void **state)
+{
+    (void)state;
+    for (int tensors = 0; tensors < 2; tensors++) {
+        qn_text file = {0};
+        uint64_t n = tensors ? QN__GGUF_MAX_TENSORS + 1 : QN__GGUF_MAX_VALUES + 1;
+        put_header(&file, 3);
+        for (uint64_t i = 0; i < n * 4; i++)
+            put_int(&file, 0, 8);
+        patch(&file, tensors ? GGUF_AT_TENSORS : GGUF_AT_VALUES, n, 8);
+        assert_refused(&file, QN_LIMIT,
+                       tensors ? "262145, at most 262144" : "65537, at most 65536");
+        qn_text_free(&file);
+    }
+    qn_text file = {0};
+    put_header(&file, 3);
+    put_key(&file, "long", QN__GGUF_STRING);
+    put_int(&file, QN__GGUF_MAX_TEXT + 1, 8);
+    for (int i = 0; i <= QN__GGUF_MAX_TEXT / 8; i++)
+        put_int(&file, 0, 8);
+    assert_refused(&file, QN_LIMIT, "long at byte");
+    qn_text_free(&file);
+}
+
 static void test_bad_arrays(void **state)
 {
     (void)state;
@@ -511,19 +536,13 @@ static void test_malformed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sample),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_bad_header),
-        cmocka_unit_test(test_bad_arrays),
-        cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_alignment),
-        cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_bad_split),
-        cmocka_unit_test(test_failing_allocations),
-        cmocka_unit_test(test_failing_reads),
-        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_sample),        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_truncated),     cmocka_unit_test(test_bad_header),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_bad_arrays),
+        cmocka_unit_test(test_twice),         cmocka_unit_test(test_alignment),
+        cmocka_unit_test(test_bad_tensors),   cmocka_unit_test(test_split),
+        cmocka_unit_test(test_bad_split),     cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_failing_reads), cmocka_unit_test(test_others),
         cmocka_unit_test(test_malformed),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
