@@ -96,7 +96,7 @@ static int32_t find_result(const qn__vocab *vocab, const char *piece, size_t n, 
 }
 
 /* Of equal pairs the last counts, as in the library that writes these files. */
-static qn__merge_added insert_merge(qn__bpe *bpe, int32_t a, int32_t b, uint32_t rank, int32_t id)
+qn__merge_added qn__bpe_insert_merge(qn__bpe *bpe, int32_t a, int32_t b, uint32_t rank, int32_t id)
 {
     if (3 * (bpe->n_merges + 1) > 2 * bpe->n_merge_slots && !grow_merges(bpe))
         return QN__MERGE_MEMORY;
@@ -111,7 +111,7 @@ qn__merge_added qn__bpe_add_merge(qn__bpe *bpe, const char *joined, size_t left,
 {
     int32_t a = qn__vocab_find(&bpe->vocab, joined, left),
             b = a < 0 ? -1 : qn__vocab_find(&bpe->vocab, joined + left, n - left);
-    return b < 0 ? QN__MERGE_ABSENT : insert_merge(bpe, a, b, rank, id);
+    return b < 0 ? QN__MERGE_ABSENT : qn__bpe_insert_merge(bpe, a, b, rank, id);
 }
 
 /* "a b" or ["a", "b"], joined behind the text that is there, and the length of its left half. */
@@ -214,7 +214,7 @@ static bool add_batch(qn__bpe *bpe, merge_batch *batch, qn__json_scan *scan)
         int32_t id = find_result(&bpe->vocab, s, m->n, batch->last);
         if (id < 0)
             return fail_pending(scan, batch, m, s, m->n);
-        if (insert_merge(bpe, m->ids[0], m->ids[1], batch->rank++, id) != QN__MERGE_OK) {
+        if (qn__bpe_insert_merge(bpe, m->ids[0], m->ids[1], batch->rank++, id) != QN__MERGE_OK) {
             scan->status = qn__fail_memory(scan->err, "a table of merges");
             return false;
         }

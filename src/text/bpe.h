@@ -132,6 +132,9 @@ typedef enum qn__merge_added { QN__MERGE_OK, QN__MERGE_MEMORY, QN__MERGE_ABSENT 
 qn__merge_added qn__bpe_add_merge(qn__bpe *bpe, const char *joined, size_t left, size_t n,
                                   uint32_t rank, int32_t id);
 
+/* The same of the pieces a and b, which make the piece `id`. */
+qn__merge_added qn__bpe_insert_merge(qn__bpe *bpe, int32_t a, int32_t b, uint32_t rank, int32_t id);
+
 /* After both, when the flags are set, before tokens are added: fills the rest. False when memory
  * is out. */
 bool qn__bpe_finish(qn__bpe *bpe);

@@ -198,10 +198,52 @@ static int compare_scores(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static bool is_normal(const uint8_t *types, const qn__vocab *vocab, const char *text, size_t n)
+/* A way to cut a piece in two, and where the halves would be in the vocabulary. */
+typedef struct piece_cut {
+    uint16_t left;
+    uint32_t tags[2];
+} piece_cut;
+
+/* All ways; the look-ups miss the cache, so those of a piece go on side by side. */
+static size_t find_cuts_of(const qn__vocab *vocab, const qn__spm_piece *piece, piece_cut *cuts)
 {
-    int32_t id = qn__vocab_find(vocab, text, n);
-    return id >= 0 && types[id] == QN__SPM_NORMAL;
+    size_t n = 0;
+    for (size_t left = 1; left < piece->n; left++) {
+        if (((unsigned char)piece->text[left] & 0xc0) == 0x80)
+            continue;
+        uint32_t a = qn__vocab_seek(vocab, piece->text, left);
+        uint32_t b = qn__vocab_seek(vocab, piece->text + left, piece->n - left);
+        cuts[n++] = (piece_cut){(uint16_t)left, {a, b}};
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int half = 0; half < 2; half++)
+            qn__vocab_seek_piece(vocab, cuts[i].tags[half]);
+    return n;
+}
+
+static int32_t find_normal(const uint8_t *types, const qn__vocab *vocab, uint32_t tag,
+                           const char *text, size_t n)
+{
+    int32_t id = qn__vocab_find_tag(vocab, tag, text, n);
+    return id >= 0 && types[id] == QN__SPM_NORMAL ? id : -1;
+}
+
+static bool add_merges_of(qn__bpe *bpe, const qn__spm_piece *piece, const uint8_t *types,
+                          uint32_t rank)
+{
+    piece_cut cuts[QN__SPM_MAX_PIECE];
+    size_t n = find_cuts_of(&bpe->vocab, piece, cuts);
+    for (size_t i = 0; i < n; i++) {
+        size_t left = cuts[i].left;
+        int32_t a = find_normal(types, &bpe->vocab, cuts[i].tags[0], piece->text, left);
+        if (a < 0)
+            continue;
+        int32_t b =
+            find_normal(types, &bpe->vocab, cuts[i].tags[1], piece->text + left, piece->n - left);
+        if (b >= 0 && qn__bpe_insert_merge(bpe, a, b, rank, piece->id) != QN__MERGE_OK)
+            return false;
+    }
+    return true;
 }
 
 /* Merges for every way to cut a piece between two characters into two others. */
@@ -213,17 +255,8 @@ static qn_status add_merges(qn_tokenizer *t, qn__spm_model *m, const uint8_t *ty
         const qn__spm_piece *piece = &m->pieces[i];
         if (i > 0 && piece->score != m->pieces[i - 1].score)
             rank = (uint32_t)i;
-        if (piece->type != QN__SPM_NORMAL)
-            continue;
-        for (size_t left = 1; left < piece->n; left++) {
-            if (((unsigned char)piece->text[left] & 0xc0) == 0x80 ||
-                !is_normal(types, &t->bpe.vocab, piece->text, left) ||
-                !is_normal(types, &t->bpe.vocab, piece->text + left, piece->n - left))
-                continue;
-            if (qn__bpe_add_merge(&t->bpe, piece->text, left, piece->n, rank, piece->id) ==
-                QN__MERGE_MEMORY)
-                return qn__fail_memory(err, "a table of merges");
-        }
+        if (piece->type == QN__SPM_NORMAL && !add_merges_of(&t->bpe, piece, types, rank))
+            return qn__fail_memory(err, "a table of merges");
     }
     return QN_OK;
 }
