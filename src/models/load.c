@@ -158,6 +158,13 @@ typedef struct loader {
     qn_error *err;
 } loader;
 
+/* How a tensor that was checked is written; NULL: as no weight is. */
+static const qn__encoding *encoding_of(const qn_tensor_info *t)
+{
+    return t->encoding ? &qn__encodings[qn__encoding_named(t->encoding)]
+                       : qn__encoding_of_dtype(t->dtype);
+}
+
 static qn_status check_tensor(const loader *l, const qn__decoder *m, const qn__parameter *p,
                               const qn_tensor_info *t)
 {
@@ -176,9 +183,9 @@ static qn_status check_tensor(const loader *l, const qn__decoder *m, const qn__p
                         (long long)(t->ndim > 1 ? t->shape[1] : 0),
                         qn__source_config_name(l->source), (long long)p->shape[0],
                         p->ndim > 1 ? ", " : "", (long long)(p->ndim > 1 ? p->shape[1] : 0));
-    if (t->encoding && !l->describe)
+    if (t->encoding && p->ndim == 1)
         return qn__fail(l->err, QN_UNSUPPORTED,
-                        "%s: tensor %s is %s; weights may be f32, bf16 or f16", path, p->stored,
+                        "%s: tensor %s is %s; vectors may be f32, bf16 or f16", path, p->stored,
                         t->encoding);
     if (t->dtype != QN_F32 && t->dtype != QN_BF16 && t->dtype != QN_F16)
         return qn__fail(l->err, QN_UNSUPPORTED,
@@ -248,7 +255,7 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn_tensor_
 /* A matrix, a piece of whole rows at a time. */
 static qn_status load_matrix(loader *l, const qn__parameter *p, const qn_tensor_info *t)
 {
-    const qn__encoding *e = qn__encoding_of_dtype(t->dtype);
+    const qn__encoding *e = encoding_of(t);
     size_t row = qn__encoding_row_bytes(e, t->shape[1]);
     int64_t rows_a_piece = (int64_t)(l->piece_size / row);
     qn_scope *s = qn_scope_begin(l->device);
