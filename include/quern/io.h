@@ -73,8 +73,9 @@ QN_API const char *qn_tensors_path(const qn_tensors *file, uint32_t i);
 /* A value of the first safetensors file's __metadata__; NULL when absent. */
 QN_API const char *qn_tensors_metadata(const qn_tensors *file, const char *key);
 
-/* The tensor as an array of its own type; poison, with file and name in the scope's error, when it
- * is not there or cannot be read. With an encoding: QN_UNSUPPORTED. */
+/* The tensor as an array of its own type, what is encoded decoded to f32; poison, with file and
+ * name in the scope's error, when it is not there or cannot be read. With an encoding:
+ * QN_UNSUPPORTED. */
 QN_API qn_array *qn_tensors_read(qn_scope *s, const qn_tensors *file, const char *name);
 
 /* n bytes of the row-major tensor from byte_offset on into dst. Compressed members are read fastest

@@ -17,7 +17,7 @@
 #ifndef QUERN_MODEL_H
 #define QUERN_MODEL_H
 
-#include "quern/array.h"
+#include "quern/ops.h"
 #include "quern/text.h"
 
 #ifdef __cplusplus
@@ -36,6 +36,8 @@ typedef struct qn_model_options {
     bool no_tokenizer; /* do not open tokenizer.json: qn_model_tokenizer is then NULL */
     bool no_weights;   /* read config.json and the weights' headers alone, for qn_model_get_info and
                           qn_model_cache_bytes: sessions cannot be opened, parameters are NULL */
+    qn_products products; /* of the linear layers: AUTO, or F32: of the weights' values, exact and
+                             slower. Others are QN_INVALID. */
 } qn_model_options;
 
 /* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors,

@@ -84,6 +84,8 @@ static const option table[] = {
     {"ids", 0, OPTION_FLAG, OF_TOKENIZE, AT(ids), 0, 0, NULL, "print the ids alone, on one line"},
     {"decode", 0, OPTION_FLAG, OF_TOKENIZE, AT(decode), 0, 0, NULL,
      "the input is ids, the output their text"},
+    {"products", 0, OPTION_STRING, OF_MODEL, AT(products), 0, 0, "KIND",
+     "of linear layers: auto, or f32 for the weights' exact values, slower (default auto)"},
     {"device", 0, OPTION_STRING, OF_MODEL | OF_INFO, AT(device), 0, 0, "NAME",
      "cpu (default), cuda:0 ..."},
     {"no-history", 0, OPTION_FLAG, OF_CHAT, AT(no_history), 0, 0, NULL,

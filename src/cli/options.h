@@ -16,7 +16,7 @@ enum { MOST_TEMPLATE_VARS = 64, MOST_STOP_STRINGS = 64, MOST_BIASES = 1024 };
 
 /* What the options of all commands say. Absent: NULL, false, -1 for integers, NaN for numbers. */
 typedef struct arguments {
-    const char *model, *prompt, *system, *device, *tools, *template_name;
+    const char *model, *prompt, *system, *device, *tools, *template_name, *products;
     const char *file;        /* the word that is no option, of the commands that take one */
     const char *prompt_file; /* -f */
     int64_t max_tokens, context, threads, top_k, seed, logprobs;

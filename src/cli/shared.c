@@ -155,11 +155,17 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
                                         .threads = a->threads > 0 ? (int)a->threads : 0,
                                         .log = log_line,
                                         .log_user = (void *)a};
+    bool exact = a->products && !strcmp(a->products, "f32");
+    if (a->products && !exact && strcmp(a->products, "auto") != 0) {
+        qn__fail(&err, QN_INVALID, "--products: it is auto or f32, not \"%.40s\"", a->products);
+        return failed(&err);
+    }
     int shown = -1;
     qn_model_options options = {.size = sizeof options,
                                 .progress = show_load,
                                 .progress_user = &shown,
                                 .no_weights = describe,
+                                .products = exact ? QN_PRODUCTS_F32 : QN_PRODUCTS_AUTO,
                                 .no_tokenizer = describe};
     double begun = seconds();
     if (locate_model(a->model, l->path, &err) != QN_OK ||

@@ -48,8 +48,10 @@ static qn_status load_decoder(qn_model *m, qn__source *source, const qn_model_op
 {
     if (o->no_weights)
         return qn__decoder_describe_source(&m->decoder, m->device, source, err);
-    return qn__decoder_load_source(&m->decoder, m->device, source, o->progress, o->progress_user,
-                                   err);
+    qn_status status =
+        qn__decoder_load_source(&m->decoder, m->device, source, o->progress, o->progress_user, err);
+    m->decoder.products = o->products;
+    return status;
 }
 
 /* All that is read of the model's files. */
@@ -96,6 +98,9 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     *out = NULL;
     if (qn__sized_in(&options, sizeof options, given, "qn_model_options", err) != QN_OK)
         return err->code;
+    if (options.products != QN_PRODUCTS_AUTO && options.products != QN_PRODUCTS_F32)
+        return qn__fail(err, QN_INVALID, "qn_model_options.products is %d: AUTO or F32 is possible",
+                        (int)options.products);
     bool is_directory;
     if (qn__path_is_directory(path, &is_directory, err) != QN_OK)
         return err->code;

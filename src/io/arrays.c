@@ -6,8 +6,28 @@
 #include "io/npz_write.h"
 #include "io/safetensors_dtype.h"
 #include "io/tensors.h"
+#include "quant/encoding.h"
 
 #include <stdlib.h>
+
+/* The values of an encoded tensor, f32. */
+static qn_array *decoded(qn_scope *s, const qn_tensor_info *t, const char *blocks)
+{
+    const qn__encoding *e = &qn__encodings[qn__encoding_named(t->encoding)];
+    uint64_t n = 1, values;
+    for (int i = 0; i < t->ndim; i++)
+        n *= (uint64_t)t->shape[i];
+    if (e == &qn__encodings[QN__I2_S])
+        return qn__scope_fail(s, QN_UNSUPPORTED, "tensor %s is i2_s, which is not decoded yet",
+                              t->name);
+    float *f = !__builtin_mul_overflow(n, sizeof *f, &values) ? malloc(values + 1) : NULL;
+    if (!f)
+        return qn__scope_fail(s, QN_MEMORY, "out of memory for the values of %s", t->name);
+    e->decode(e, blocks, n / e->block_elements, f);
+    qn_array *a = qn_from(s, QN_F32, t->ndim, t->shape, f);
+    free(f);
+    return a;
+}
 
 qn_array *qn_tensors_read(qn_scope *s, const qn_tensors *file, const char *name)
 {
@@ -16,13 +36,11 @@ qn_array *qn_tensors_read(qn_scope *s, const qn_tensors *file, const char *name)
     char *data = NULL;
     if (!t) {
         qn__fail(&err, QN_NOT_FOUND, "%s: no tensor %s", qn_tensors_path(file, 0), name);
-    } else if (t->encoding) {
-        qn__fail(&err, QN_UNSUPPORTED, "%s: tensor %s is encoded as %s, which is not decoded here",
-                 qn_tensors_path(file, t->file), name, t->encoding);
     } else if (!(data = malloc((size_t)t->bytes + 1))) {
         qn__fail_memory(&err, name);
     } else if (qn_tensors_read_bytes(file, t, 0, (size_t)t->bytes, data, &err) == QN_OK) {
-        qn_array *a = qn_from(s, t->dtype, t->ndim, t->shape, data);
+        qn_array *a =
+            t->encoding ? decoded(s, t, data) : qn_from(s, t->dtype, t->ndim, t->shape, data);
         free(data);
         return a;
     }

@@ -15,9 +15,9 @@
 /* ---- the forward pass
  * ------------------------------------------------------------------------------------ */
 
-static qn_array *linear(qn_scope *s, qn_array *x, const qn__linear *l)
+static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l)
 {
-    return qn_linear(s, x, l->weight, l->bias);
+    return qn_linear_with(s, x, l->weight, l->bias, m->products);
 }
 
 /* [B, L, heads * D] -> [B, heads, L, D], a view; of the normalised heads where there is a norm */
@@ -69,9 +69,9 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
 {
     const qn__decoder_config *c = &m->config;
     const qn__decoder_layer *w = &m->layers[layer];
-    qn_array *q = split_heads(s, m, linear(s, x, &w->q), c->n_heads, w->q_norm);
-    qn_array *k = split_heads(s, m, linear(s, x, &w->k), c->n_kv_heads, w->k_norm);
-    qn_array *v = split_heads(s, m, linear(s, x, &w->v), c->n_kv_heads, NULL);
+    qn_array *q = split_heads(s, m, linear(s, m, x, &w->q), c->n_heads, w->q_norm);
+    qn_array *k = split_heads(s, m, linear(s, m, x, &w->k), c->n_kv_heads, w->k_norm);
+    qn_array *v = split_heads(s, m, linear(s, m, x, &w->v), c->n_kv_heads, NULL);
     qn_array *offset = cache ? cache->offset : qn_scalar(s, QN_I32, 0);
     q = rotate(s, m, layer, q, offset);
     k = rotate(s, m, layer, k, offset);
@@ -86,14 +86,14 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
     if (qn_scope_status(s) != QN_OK)
         return o;
     int64_t joined[] = {qn_array_dim(o, 0), qn_array_dim(o, 1), c->n_heads * c->head_dim};
-    return linear(s, qn_reshape(s, o, 3, joined), &w->output);
+    return linear(s, m, qn_reshape(s, o, 3, joined), &w->output);
 }
 
 static qn_array *feed_forward(qn_scope *s, const qn__decoder *m, int layer, qn_array *x)
 {
     const qn__decoder_layer *w = &m->layers[layer];
-    qn_array *gate = (m->config.gelu ? qn_gelu_tanh : qn_silu)(s, linear(s, x, &w->gate));
-    return linear(s, qn_multiply(s, gate, linear(s, x, &w->up)), &w->down);
+    qn_array *gate = (m->config.gelu ? qn_gelu_tanh : qn_silu)(s, linear(s, m, x, &w->gate));
+    return linear(s, m, qn_multiply(s, gate, linear(s, m, x, &w->up)), &w->down);
 }
 
 /* sqrt(hidden) as the checkpoint's type holds it */
@@ -143,7 +143,8 @@ qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens
 
 qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden)
 {
-    qn_array *logits = qn_linear(s, hidden, m->config.tied ? m->embedding : m->head, NULL);
+    qn_array *logits =
+        qn_linear_with(s, hidden, m->config.tied ? m->embedding : m->head, NULL, m->products);
     return capped(s, logits, m->config.logit_cap);
 }
 

@@ -67,6 +67,7 @@ typedef struct qn__decoder {
     qn__decoder_layer *layers;
     struct qn__parameter *parameters;
     int n_parameters;
+    qn_products products; /* of the linear layers */
     qn__decoder_sizes sizes;
 } qn__decoder;
 
