@@ -37,7 +37,7 @@ typedef struct qn_model_options {
     bool no_weights;   /* read config.json and the weights' headers alone, for qn_model_get_info and
                           qn_model_cache_bytes: sessions cannot be opened, parameters are NULL */
     qn_products products; /* of the linear layers: AUTO, or F32: of the weights' values, exact and
-                             slower. Others are QN_INVALID. */
+                             slower; the cache is then f32, too. Others are QN_INVALID. */
 } qn_model_options;
 
 /* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors,

@@ -63,15 +63,17 @@ static void set_windows(qn_session *session, const qn__decoder_config *c, int64_
     }
 }
 
-static qn_status begin_cache(qn_session *session, const qn__decoder_config *c, int64_t limit,
-                             int64_t keep, qn_error *err)
+static qn_status begin_cache(qn_session *session, const qn__decoder *m, int64_t limit, int64_t keep,
+                             qn_error *err)
 {
+    const qn__decoder_config *c = &m->config;
+    bool half = c->dtype == QN_BF16 && m->products == QN_PRODUCTS_AUTO;
     qn__cache_shape shape = {.n_layers = (int)c->n_layers,
                              .batch = session->batch,
                              .heads = c->n_kv_heads,
                              .key_dim = c->head_dim,
                              .value_dim = c->head_dim,
-                             .dtype = c->dtype == QN_BF16 ? QN_BF16 : QN_F32};
+                             .dtype = half ? QN_BF16 : QN_F32};
     if (qn__cache_begin(&session->cache, &shape, err) != QN_OK)
         return err->code;
     set_windows(session, c, limit, keep);
@@ -116,7 +118,8 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
     session->progress = o->progress;
     session->progress_user = o->progress_user;
     session->logits = malloc((size_t)(session->batch * c->vocab) * sizeof(float));
-    if (!session->logits || begin_cache(session, c, o->rotate ? limit : 0, o->keep, err) != QN_OK) {
+    if (!session->logits ||
+        begin_cache(session, &model->decoder, o->rotate ? limit : 0, o->keep, err) != QN_OK) {
         free(session->logits);
         free(session);
         return qn__fail_memory(err, "a session");
@@ -385,7 +388,7 @@ uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions)
     int64_t n = positions > 0 && positions <= MOST_POSITIONS ? positions : c->max_positions;
     qn_session session = {.batch = 1, .context = n, .chunk = n < PREFILL_CHUNK ? n : PREFILL_CHUNK};
     qn_error err = {0};
-    if (begin_cache(&session, c, 0, 0, &err) != QN_OK)
+    if (begin_cache(&session, &model->decoder, 0, 0, &err) != QN_OK)
         return 0;
     session.cache.capacity = (n + QN__CACHE_CHUNK - 1) / QN__CACHE_CHUNK * QN__CACHE_CHUNK;
     uint64_t bytes = qn__cache_bytes(&session.cache);

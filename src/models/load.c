@@ -12,6 +12,7 @@
 #include "core/dtype.h"
 #include "quern/io.h"
 #include "models/family.h"
+#include "models/weight.h"
 #include "models/source.h"
 
 #include <stdio.h>
@@ -83,11 +84,12 @@ static const char *type_of_weights(const qn_tensors *file)
     return biased ? "qwen2" : NULL;
 }
 
-/* Weights that some method has packed, by its name: transformers' quantization_config, MLX's
- * quantization. */
+/* Weights that some method has packed, by its name: transformers' quantization_config. MLX's
+ * quantization, which it also writes under the other name, has no method, and its tensors say all.
+ */
 static qn_status refuse_quantised(const qn__json_at *config, qn_error *err)
 {
-    static const char *const keys[] = {"quantization_config", "quantization", "compression_config"};
+    static const char *const keys[] = {"quantization_config", "compression_config"};
     qn__json_at at, text;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         if (!qn__json_find(config, keys[i], &at))
@@ -95,13 +97,14 @@ static qn_status refuse_quantised(const qn__json_at *config, qn_error *err)
         const cJSON *method = cJSON_GetObjectItemCaseSensitive(at.node, "quant_method");
         bool bits = cJSON_HasObjectItem(at.node, "load_in_4bit") ||
                     cJSON_HasObjectItem(at.node, "load_in_8bit");
-        return qn__json_fail(
-            &at, QN_UNSUPPORTED, err,
-            "weights quantised by %.60s; supported are weights in f32, f16 and bf16",
-            cJSON_IsString(method)             ? method->valuestring
-            : bits                             ? "bitsandbytes"
-            : !strcmp(keys[i], "quantization") ? "MLX"
-                                               : "a method without a name");
+        if (!method && !bits && cJSON_HasObjectItem(at.node, "group_size"))
+            continue;
+        return qn__json_fail(&at, QN_UNSUPPORTED, err,
+                             "weights quantised by %.60s; supported are MLX's, GGUF files, and "
+                             "weights in f32, f16 and bf16",
+                             cJSON_IsString(method) ? method->valuestring
+                             : bits                 ? "bitsandbytes"
+                                                    : "a method without a name");
     }
     return qn__json_find(config, "text_config", &text) ? refuse_quantised(&text, err) : QN_OK;
 }
@@ -158,42 +161,6 @@ typedef struct loader {
     qn_error *err;
 } loader;
 
-/* How a tensor that was checked is written; NULL: as no weight is. */
-static const qn__encoding *encoding_of(const qn_tensor_info *t)
-{
-    return t->encoding ? &qn__encodings[qn__encoding_named(t->encoding)]
-                       : qn__encoding_of_dtype(t->dtype);
-}
-
-static qn_status check_tensor(const loader *l, const qn__decoder *m, const qn__parameter *p,
-                              const qn_tensor_info *t)
-{
-    if (!t)
-        return qn__fail(l->err, QN_FORMAT,
-                        "%s: tensor %s is missing (a %s of %lld layers needs it)",
-                        qn_tensors_path(l->file, 0), p->stored, m->config.family,
-                        (long long)m->config.n_layers);
-    const char *path = qn_tensors_path(l->file, t->file);
-    bool fits = t->ndim == p->ndim && t->shape[0] == p->shape[0] &&
-                (p->ndim == 1 || t->shape[1] == p->shape[1]);
-    if (!fits)
-        return qn__fail(l->err, QN_FORMAT,
-                        "%s: tensor %s has shape [%lld%s%.0lld], %s asks for [%lld%s%.0lld]", path,
-                        p->stored, (long long)t->shape[0], t->ndim > 1 ? ", " : "",
-                        (long long)(t->ndim > 1 ? t->shape[1] : 0),
-                        qn__source_config_name(l->source), (long long)p->shape[0],
-                        p->ndim > 1 ? ", " : "", (long long)(p->ndim > 1 ? p->shape[1] : 0));
-    if (t->encoding && p->ndim == 1)
-        return qn__fail(l->err, QN_UNSUPPORTED,
-                        "%s: tensor %s is %s; vectors may be f32, bf16 or f16", path, p->stored,
-                        t->encoding);
-    if (t->dtype != QN_F32 && t->dtype != QN_BF16 && t->dtype != QN_F16)
-        return qn__fail(l->err, QN_UNSUPPORTED,
-                        "%s: tensor %s is %s; weights may be f32, bf16 or f16", path, p->stored,
-                        qn_dtype_name(t->dtype));
-    return QN_OK;
-}
-
 static qn_status report(loader *l, uint64_t bytes)
 {
     l->done += bytes;
@@ -202,43 +169,14 @@ static qn_status report(loader *l, uint64_t bytes)
     return QN_OK;
 }
 
-/* Where in its file a row of a parameter stands: rows in pairs (half a head apart here, side by
- * side there) are brought apart. */
-static int64_t stored_row(const qn__parameter *p, int64_t row)
-{
-    int64_t n = p->paired_rows, in_head = n ? row % n : 0;
-    return n ? row - in_head + in_head % (n / 2) * 2 + in_head / (n / 2) : row;
-}
-
-/* Rows r .. r + n - 1 of a parameter, of `row` bytes each, in its own order. */
-static qn_status read_rows(const loader *l, const qn__parameter *p, const qn_tensor_info *t,
-                           size_t row, int64_t r, int64_t n, char *to)
-{
-    if (!p->paired_rows)
-        return qn_tensors_read_bytes(l->file, t, (uint64_t)r * row, (size_t)n * row, to, l->err);
-    size_t head = (size_t)p->paired_rows * row;
-    char *stored = malloc(head);
-    int64_t at = -1; /* the head that is in `stored` */
-    qn_status status = stored ? QN_OK : qn__fail_memory(l->err, "a weight's buffer");
-    for (int64_t i = r; status == QN_OK && i < r + n; i++) {
-        int64_t from = stored_row(p, i), h = from / p->paired_rows;
-        if (h != at)
-            status = qn_tensors_read_bytes(l->file, t, (uint64_t)h * head, head, stored, l->err);
-        at = h;
-        if (status == QN_OK)
-            memcpy(to + (size_t)(i - r) * row, stored + (size_t)(from % p->paired_rows) * row, row);
-    }
-    free(stored);
-    return status;
-}
-
 /* A vector, as f32. */
-static qn_status load_vector(loader *l, const qn__parameter *p, const qn_tensor_info *t)
+static qn_status load_vector(loader *l, const qn__parameter *p, const qn__weight *w)
 {
+    const qn_tensor_info *t = w->tensor;
     if (t->bytes > l->piece_size)
         return qn__fail(l->err, QN_LIMIT, "tensor %s of %llu bytes is too long for a vector",
                         p->name, (unsigned long long)t->bytes);
-    if (read_rows(l, p, t, qn__dtype_size(t->dtype), 0, t->shape[0], l->piece) != QN_OK)
+    if (qn__weight_read(w, l->file, 0, t->shape[0], l->piece, l->err) != QN_OK)
         return l->err->code;
     qn_scope *s = qn_scope_begin(l->device);
     qn_array *a = qn_cast(s, qn_from(s, t->dtype, 1, t->shape, l->piece), QN_F32);
@@ -253,18 +191,17 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn_tensor_
 }
 
 /* A matrix, a piece of whole rows at a time. */
-static qn_status load_matrix(loader *l, const qn__parameter *p, const qn_tensor_info *t)
+static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__weight *w)
 {
-    const qn__encoding *e = encoding_of(t);
-    size_t row = qn__encoding_row_bytes(e, t->shape[1]);
-    int64_t rows_a_piece = (int64_t)(l->piece_size / row);
+    size_t row = qn__encoding_row_bytes(w->encoding, p->shape[1]);
+    int64_t rows = p->shape[0], rows_a_piece = (int64_t)(l->piece_size / (row ? row : 1));
     qn_scope *s = qn_scope_begin(l->device);
-    qn_array *w = qn__packed_new(s, e, t->shape[0], t->shape[1]);
-    *p->slot = w;
-    for (int64_t r = 0; w && r < t->shape[0]; r += rows_a_piece) {
-        int64_t n = t->shape[0] - r < rows_a_piece ? t->shape[0] - r : rows_a_piece;
-        if (read_rows(l, p, t, row, r, n, l->piece) != QN_OK ||
-            qn__packed_write(s, w, e, l->piece, r, n) != QN_OK ||
+    qn_array *packed = qn__packed_new(s, w->encoding, rows, p->shape[1]);
+    *p->slot = packed;
+    for (int64_t r = 0; packed && r < rows; r += rows_a_piece) {
+        int64_t n = rows - r < rows_a_piece ? rows - r : rows_a_piece;
+        if (qn__weight_read(w, l->file, r, n, l->piece, l->err) != QN_OK ||
+            qn__packed_write(s, packed, w->encoding, l->piece, r, n) != QN_OK ||
             report(l, (uint64_t)n * row) != QN_OK)
             break;
     }
@@ -282,6 +219,17 @@ static const qn__parameter *find_parameter(const qn__decoder *m, const char *nam
     return NULL;
 }
 
+/* Whether it holds scales or biases of a parameter. */
+static bool is_beside(const qn__decoder *m, const char *name)
+{
+    char of[140];
+    size_t stem;
+    if (!qn__weight_beside(name, &stem))
+        return false;
+    snprintf(of, sizeof of, "%.*s.weight", (int)(stem < 120 ? stem : 120), name);
+    return find_parameter(m, of) != NULL;
+}
+
 /* Tensors that the family does not know are not read; a line in the log says so, since they may
  * mean that config.json leaves something out. Rotary tables in old files are the harmless case. */
 static void warn_of_unread(const loader *l, const qn__decoder *m)
@@ -290,7 +238,7 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
     char names[300] = "";
     for (size_t i = 0; i < qn_tensors_count(l->file); i++) {
         const char *name = qn_tensors_get(l->file, i)->name;
-        if (find_parameter(m, name) || strstr(name, "rotary_emb.inv_freq") ||
+        if (find_parameter(m, name) || is_beside(m, name) || strstr(name, "rotary_emb.inv_freq") ||
             (l->source->gguf && !strcmp(name, "rope_freqs.weight")) ||
             (m->config.tied && strstr(name, "lm_head.weight")))
             continue;
@@ -307,28 +255,32 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
                 n > 3 ? " ..." : "");
 }
 
-static void count_parameter(const loader *l, const qn__parameter *p, const qn_tensor_info *t,
-                            qn__decoder_sizes *sizes)
+static qn_status find_weight(const loader *l, const qn__decoder *m, const qn__parameter *p,
+                             qn__weight *out)
 {
-    uint64_t n = (uint64_t)(t->shape[0] * (p->ndim == 2 ? t->shape[1] : 1));
-    sizes->parameters += n;
-    sizes->file_bytes += t->bytes;
-    size_t packed = n * sizeof(float);
-    if (p->ndim == 2)
-        qn__packed_bytes(l->device, encoding_of(t), t->shape[0], t->shape[1], &packed);
-    sizes->device_bytes += packed;
+    char what[80];
+    snprintf(what, sizeof what, "a %s of %lld layers", m->config.family,
+             (long long)m->config.n_layers);
+    return qn__weight_find(out, l->file, p, what, qn__source_config_name(l->source), l->err);
 }
 
 /* Checks that each parameter is there as the family needs it, and adds up what they take. */
 static qn_status check_weights(loader *l, qn__decoder *m)
 {
-    m->sizes = (qn__decoder_sizes){0};
+    qn__decoder_sizes *sizes = &m->sizes;
+    *sizes = (qn__decoder_sizes){0};
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
-        const qn_tensor_info *t = qn_tensors_find(l->file, p->stored);
-        if (check_tensor(l, m, p, t) != QN_OK)
+        qn__weight w;
+        if (find_weight(l, m, p, &w) != QN_OK)
             return l->err->code;
-        count_parameter(l, p, t, &m->sizes);
+        uint64_t n = (uint64_t)(p->shape[0] * (p->ndim == 2 ? p->shape[1] : 1));
+        size_t packed = n * sizeof(float);
+        if (p->ndim == 2)
+            qn__packed_bytes(l->device, w.encoding, p->shape[0], p->shape[1], &packed);
+        sizes->parameters += n;
+        sizes->file_bytes += w.bytes;
+        sizes->device_bytes += packed;
     }
     return QN_OK;
 }
@@ -348,8 +300,9 @@ static qn_status load_weights(loader *l, qn__decoder *m)
         return qn__fail_memory(l->err, "a weight's buffer");
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
-        const qn_tensor_info *t = qn_tensors_find(l->file, p->stored);
-        if ((p->ndim == 2 ? load_matrix : load_vector)(l, p, t) != QN_OK)
+        qn__weight w;
+        if (find_weight(l, m, p, &w) != QN_OK ||
+            (p->ndim == 2 ? load_matrix : load_vector)(l, p, &w) != QN_OK)
             return l->err->code;
     }
     return QN_OK;
@@ -419,6 +372,11 @@ static qn_dtype dtype_of_weights(const qn_tensors *file, const qn__decoder_place
     qn__name_weight(name, sizeof name, place->convention, place,
                     (qn__weight_id){QN__ROLE_EMBEDDING, -1, "weight"});
     const qn_tensor_info *t = qn_tensors_find(file, name);
+    if (t && t->dtype == QN_U32) { /* codes: their scales have it */
+        size_t stem = strlen(name) - strlen("weight");
+        snprintf(name + stem, sizeof name - stem, "scales");
+        t = qn_tensors_find(file, name);
+    }
     return t && (t->dtype == QN_BF16 || t->dtype == QN_F16) ? t->dtype : QN_F32;
 }
 

@@ -180,8 +180,6 @@ static void test_fields(void **state)
          QN_UNSUPPORTED, "config.json|quantization_config|gptq|f32, f16 and bf16", NULL, NULL},
         {"use_cache", "0, \"quantization_config\": {\"load_in_8bit\": true}", QN_UNSUPPORTED,
          "config.json|quantization_config|bitsandbytes", NULL, NULL},
-        {"use_cache", "0, \"quantization\": {\"group_size\": 64, \"bits\": 4}", QN_UNSUPPORTED,
-         "config.json|quantization|MLX", NULL, NULL},
         {"use_cache", "0, \"quantization_config\": {}", QN_UNSUPPORTED,
          "quantization_config|without a name", NULL, NULL},
         {"use_cache", "0, \"quantization_config\": 4", QN_UNSUPPORTED,

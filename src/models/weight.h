@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the values of a parameter come from. Most are one tensor of elements or blocks; a quantised
+ * one of Hugging Face's may be several tensors side by side: codes, scales, biases. Either way its
+ * rows are read in one encoding's form (quant/encoding.h), which is all that packing needs.
+ */
+#ifndef QN_MODELS_WEIGHT_H
+#define QN_MODELS_WEIGHT_H
+
+#include "models/decoder.h"
+#include "quant/encoding.h"
+#include "quern/io.h"
+
+typedef struct qn__weight {
+    const qn__encoding *encoding;          /* of the rows as they are read */
+    const qn_tensor_info *tensor;          /* of the values, or of the codes */
+    const qn_tensor_info *scales, *biases; /* beside codes; biases NULL: there are none */
+    int64_t paired_rows;                   /* see qn__parameter */
+    uint64_t bytes;                        /* of all tensors */
+} qn__weight;
+
+/* Finds the tensors of a parameter and checks types and shapes. `asker` is what asks for them, in
+ * messages: "config.json". */
+qn_status qn__weight_find(qn__weight *out, const qn_tensors *file, const qn__parameter *p,
+                          const char *family, const char *asker, qn_error *err);
+
+/* Rows first .. first + n - 1, encoded, one behind the other. From several threads. */
+qn_status qn__weight_read(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
+                          void *to, qn_error *err);
+
+/* Whether a tensor of this name holds scales or biases beside a known parameter's codes; if so,
+ * *stem gets the length of what it shares with that parameter's name. */
+bool qn__weight_beside(const char *name, size_t *stem);
+
+#endif
