@@ -293,6 +293,42 @@ QN_API qn_array *qn_linear_with(qn_scope *s, qn_array *x, qn_array *w, qn_array 
  * NULL with the scope's error set on failure. Release with qn_release. */
 QN_API qn_array *qn_pack(qn_scope *s, qn_array *w);
 
+/* ---- quantised matrices, as MLX has them ------------------------------------------------------
+ */
+
+/* Affine: value = scale * code + bias, groups of columns sharing both. */
+typedef struct qn_quantization {
+    int bits;       /* 2, 3, 4, 5, 6 or 8 */
+    int group_size; /* 32, 64 or 128 */
+} qn_quantization;
+
+/* w [..., N, K] as *words u32 [..., N, K * bits / 32] (codes, least significant bits first),
+ * *scales and *biases [..., N, K / group_size] in w's type: the numbers that mlx.core.quantize
+ * gives on a CPU. Has no gradient. */
+QN_API qn_status qn_quantize(qn_scope *s, qn_array *w, const qn_quantization *q, qn_array **words,
+                             qn_array **scales, qn_array **biases);
+
+/* Back, [..., N, K] in the type of the scales, each step rounded to it. */
+QN_API qn_array *qn_dequantize(qn_scope *s, qn_array *words, qn_array *scales, qn_array *biases,
+                               const qn_quantization *q);
+
+/* x [..., K] times the transpose of w [..., N, K], or x [..., N] times w; leading axes broadcast.
+ * Of the type that x and scales promote to; computed in f32. Differentiates to x, scales and
+ * biases. */
+QN_API qn_array *qn_quantized_matmul(qn_scope *s, qn_array *x, qn_array *words, qn_array *scales,
+                                     qn_array *biases, bool transpose, const qn_quantization *q);
+
+/* The same of chosen matrices, of experts: lhs and rhs (i32, NULL: all in order) count matrices of
+ * x
+ * [..., M, K] and of w over their leading axes; the result is [lhs and rhs broadcast..., M, N]. */
+QN_API qn_array *qn_gather_qmm(qn_scope *s, qn_array *x, qn_array *words, qn_array *scales,
+                               qn_array *biases, qn_array *lhs, qn_array *rhs, bool transpose,
+                               const qn_quantization *q);
+
+/* A retained copy of w [N, K] for qn_linear and qn_take, as qn_pack makes. */
+QN_API qn_array *qn_pack_quantized(qn_scope *s, qn_array *words, qn_array *scales, qn_array *biases,
+                                   const qn_quantization *q);
+
 /* ---- fused: one kernel, with a decomposition into the above ---------------------------------- */
 
 /* x / sqrt(mean(x^2) + eps) * weight along the last axis; weight [D] or NULL. arXiv:1910.07467 */

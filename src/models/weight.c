@@ -149,34 +149,6 @@ qn_status qn__weight_find(qn__weight *out, const qn_tensors *file, const qn__par
  * --------------------------------------------------------------------------------------------------
  */
 
-/* GGUF's order of four-bit codes, halves of a block of 32, from that of words, neighbours. */
-static void halve_nibbles(const uint8_t *from, uint8_t *to)
-{
-    for (int i = 0; i < 16; i++) {
-        uint8_t low = from[i / 2] >> i % 2 * 4 & 15, high = from[8 + i / 2] >> i % 2 * 4 & 15;
-        to[i] = (uint8_t)(low | high << 4);
-    }
-}
-
-/* One row of blocks: codes, then scale and bias of each group. */
-static void zip_row(const qn__weight *w, size_t groups, const uint8_t *codes, const uint8_t *scales,
-                    const uint8_t *biases, uint8_t *to)
-{
-    const qn__encoding *e = w->encoding;
-    size_t scale_bytes = qn__dtype_size(w->scales->dtype),
-           code_bytes = e->block_bytes - (w->biases ? 2 : 1) * scale_bytes;
-    for (size_t g = 0; g < groups; g++, codes += code_bytes, to += e->block_bytes) {
-        if (!w->biases) {
-            *to = scales[g];
-            halve_nibbles(codes, to + 1);
-            continue;
-        }
-        memcpy(to, codes, code_bytes);
-        memcpy(to + code_bytes, scales + g * scale_bytes, scale_bytes);
-        memcpy(to + code_bytes + scale_bytes, biases + g * scale_bytes, scale_bytes);
-    }
-}
-
 /* n rows of a tensor from `first` on, into *rows. */
 static qn_status read_stream(const qn_tensors *file, const qn_tensor_info *t, int64_t first,
                              int64_t n, uint8_t *rows, qn_error *err)
@@ -204,8 +176,9 @@ static qn_status read_zipped(const qn__weight *w, const qn_tensors *file, int64_
     for (int i = 0; i < 3 && stream[i] && status == QN_OK; i++)
         status = read_stream(file, stream[i], first, n, at[i], err);
     for (size_t r = 0; r < (size_t)n && status == QN_OK; r++)
-        zip_row(w, groups, at[0] + r * row[0], at[1] + r * row[1], at[2] + r * row[2],
-                to + r * groups * w->encoding->block_bytes);
+        qn__encoding_zip(w->encoding, groups, at[0] + r * row[0], at[1] + r * row[1],
+                         w->biases ? at[2] + r * row[2] : NULL,
+                         to + r * groups * w->encoding->block_bytes);
     free(room);
     return status;
 }

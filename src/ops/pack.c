@@ -98,3 +98,59 @@ qn_array *qn_pack(qn_scope *s, qn_array *weight)
     free(values);
     return w;
 }
+
+/* The values of an array on the host, which the caller frees; NULL with the scope's error. */
+static void *host_values(qn_scope *s, qn_array *a, size_t *bytes)
+{
+    *bytes = (size_t)qn__elements(a) * qn__dtype_size((qn_dtype)a->dtype);
+    void *values = malloc(*bytes ? *bytes : 1);
+    if (!values)
+        qn__scope_fail(s, QN_MEMORY, "out of memory while packing a weight");
+    else if (qn_read(s, a, values, *bytes) == QN_OK)
+        return values;
+    free(values);
+    return NULL;
+}
+
+qn_array *qn_pack_quantized(qn_scope *s, qn_array *words, qn_array *scales, qn_array *biases,
+                            const qn_quantization *q)
+{
+    qn_array *part[] = {words, scales, biases};
+    for (int i = 0; i < 3; i++)
+        if (!(part[i] = qn__input(s, part[i], "pack_quantized")))
+            return NULL;
+    const qn__encoding *type = qn__encoding_of_dtype((qn_dtype)part[1]->dtype);
+    int id = !type ? -1
+                   : qn__encoding_affine(q->bits, q->group_size,
+                                         (qn__encoding_id)(type - qn__encodings));
+    bool fit = id >= 0 && part[0]->ndim == 2 && part[0]->dtype == QN_U32 &&
+               part[2]->dtype == part[1]->dtype;
+    for (int i = 1; fit && i < 3; i++)
+        fit = part[i]->ndim == 2 && part[i]->shape[0] == part[0]->shape[0] &&
+              part[i]->shape[1] * q->group_size * q->bits == part[0]->shape[1] * 32;
+    if (!fit) {
+        qn__op_fail(s, "pack_quantized", part[0], part[1],
+                    "w is [N, K] as qn_quantize gives it, with scales in f32, f16 or bf16");
+        return NULL;
+    }
+    const qn__encoding *e = &qn__encodings[id];
+    int64_t rows = part[0]->shape[0], groups = part[1]->shape[1];
+    size_t bytes[3], row = (size_t)groups * e->block_bytes;
+    void *values[3] = {NULL};
+    for (int i = 0; i < 3 && qn_scope_status(s) == QN_OK; i++)
+        values[i] = host_values(s, part[i], &bytes[i]);
+    char *blocks = values[2] ? malloc((size_t)rows * row + 1) : NULL;
+    qn_array *w = blocks ? qn__packed_new(s, e, rows, groups * q->group_size) : NULL;
+    if (values[2] && !blocks)
+        qn__scope_fail(s, QN_MEMORY, "out of memory while packing a weight");
+    if (w)
+        qn__encoding_zip(e, (size_t)(rows * groups), values[0], values[1], values[2], blocks);
+    if (w && qn__packed_write(s, w, e, blocks, 0, rows) != QN_OK) {
+        qn_release(w);
+        w = NULL;
+    }
+    for (int i = 0; i < 3; i++)
+        free(values[i]);
+    free(blocks);
+    return w;
+}

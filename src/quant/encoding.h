@@ -101,4 +101,9 @@ int qn__encoding_affine(int bits, int group, qn__encoding_id scale);
 /* The bytes of one row; 0 when columns are no whole blocks, or the product wraps. */
 size_t qn__encoding_row_bytes(const qn__encoding *e, int64_t columns);
 
+/* Blocks of `groups` groups from codes in words, scales and biases that lie apart: of an affine
+ * encoding, or of mxfp4, whose codes stand as neighbours there and which has no biases (NULL). */
+void qn__encoding_zip(const qn__encoding *e, size_t groups, const void *codes, const void *scales,
+                      const void *biases, void *blocks);
+
 #endif

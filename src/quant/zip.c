@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Codes, scales and biases that lie apart, put together into blocks.
+ */
+#include "quant/encoding.h"
+
+#include <string.h>
+
+/* GGUF's order of four-bit codes, halves of a block of 32, from that of words, neighbours. */
+static void halve_nibbles(const uint8_t *from, uint8_t *to)
+{
+    for (int i = 0; i < 16; i++) {
+        uint8_t low = from[i / 2] >> i % 2 * 4 & 15, high = from[8 + i / 2] >> i % 2 * 4 & 15;
+        to[i] = (uint8_t)(low | high << 4);
+    }
+}
+
+void qn__encoding_zip(const qn__encoding *e, size_t groups, const void *codes, const void *scales,
+                      const void *biases, void *blocks)
+{
+    const uint8_t *c = codes, *s = scales, *b = biases;
+    uint8_t *to = blocks;
+    if (!b) {
+        for (size_t g = 0; g < groups; g++, c += 16, to += e->block_bytes) {
+            *to = s[g];
+            halve_nibbles(c, to + 1);
+        }
+        return;
+    }
+    size_t n = (size_t)e->group * e->bits / 8, part = (e->block_bytes - n) / 2;
+    for (size_t g = 0; g < groups; g++, c += n, s += part, b += part, to += e->block_bytes) {
+        memcpy(to, c, n);
+        memcpy(to + n, s, part);
+        memcpy(to + n + part, b, part);
+    }
+}
