@@ -42,6 +42,7 @@ typedef struct qn__layout {
     uint8_t blocks;      /* of the encoding, in U columns */
     uint8_t step;        /* columns that share scale and bias, 64 at most; 0: plain floats */
     uint8_t zero;        /* the code of 0 */
+    uint8_t top;         /* the largest code */
     bool biased;
     qn__unit_field field[QN__UNIT_FIELDS]; /* in their order in the unit; bytes 0 ends them */
 } qn__layout;

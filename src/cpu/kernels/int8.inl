@@ -111,7 +111,8 @@ typedef struct int8_args {
     float *y;
     size_t ldy, last; /* lanes of the last panel */
     int resume;       /* take sums from y */
-    int wide, biased; /* codes above 127; there are biases */
+    int biased;       /* there are biases */
+    int top;          /* the largest code */
 } int8_args;
 
 enum {
@@ -150,7 +151,7 @@ static void linear_int8(const qn__cpu_linear *a, size_t p0, size_t p1)
                    .bias = bias,
                    .quads = l->step / 4,
                    .ldy = a->ldy,
-                   .wide = l->zero == 128 || l->encoding->bits == 8,
+                   .top = l->top,
                    .biased = l->biased};
     for (size_t p = p0; p < p1; p += group) {
         size_t panels = p1 - p < group ? p1 - p : group, left = a->n - (p + panels - 1) * 16;

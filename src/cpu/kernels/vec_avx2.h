@@ -358,4 +358,28 @@ static inline vi vi_dot_wide(vi c, vi a, const void *x)
     return vi_dot(vi_dot(c, vi_and(a, low), x), vi_and(a, top), x);
 }
 
+/* Products of bytes in pairs, as 16-bit sums, which are added up while they fit. */
+#define VEC_PAIRS
+
+static inline vi vi_pairs(vi a, const void *x)
+{
+    int32_t s;
+    __builtin_memcpy(&s, x, 4);
+    __m256i b = _mm256_set1_epi32(s);
+    return (vi){_mm256_maddubs_epi16(a.a, b), _mm256_maddubs_epi16(a.b, b)};
+}
+
+static inline vi vi_add_pairs(vi a, vi b)
+{
+    return (vi){_mm256_add_epi16(a.a, b.a), _mm256_add_epi16(a.b, b.b)};
+}
+
+/* c + the two 16-bit sums of each lane */
+static inline vi vi_sum_pairs(vi c, vi a)
+{
+    __m256i ones = _mm256_set1_epi16(1);
+    return (vi){_mm256_add_epi32(c.a, _mm256_madd_epi16(a.a, ones)),
+                _mm256_add_epi32(c.b, _mm256_madd_epi16(a.b, ones))};
+}
+
 #endif
