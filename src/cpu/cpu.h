@@ -47,9 +47,9 @@ typedef struct qn__cpu_routine {
     /* Fills n_phases, units, scratch, shared; `work` in elements decides whether it is serial. */
     int64_t (*prepare)(qn__cpu_job *job);
     void (*run)(const qn__cpu_job *job, const qn__cpu_part *part);
-    /* Whether phase 0 of `before`, the job just before this one and of the same operation, leaves
-     * in `shared` what this one's phase 0 would. It is then left out, and both run side by side.
-     * NULL: never. */
+    /* Whether this job, of as many phases as `before`, the one just before it and of the same
+     * operation, reads nothing that `before` writes, and phase 0 of two leaves in `shared` what this
+     * one's would. It is then left out, and both run side by side. NULL: never. */
     bool (*shares)(const qn__cpu_job *job, const qn__cpu_job *before);
 } qn__cpu_routine;
 

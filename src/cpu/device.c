@@ -192,7 +192,8 @@ static void make_tasks(qn__cpu_binding *bound, int n_threads)
                       job->op->shares && job->op->shares(job, job - 1) && !writes_over(first, job);
         if (!shares)
             first = job;
-        for (int phase = shares; phase < (job->serial ? 1 : job->n_phases); phase++) {
+        for (int phase = shares && job->n_phases > 1; phase < (job->serial ? 1 : job->n_phases);
+             phase++) {
             int64_t most = (int64_t)(job->long_work ? CHUNKS_OF_LONG : CHUNKS_A_THREAD) * n_threads,
                     units = job->units[phase];
             bound->tasks[bound->n_tasks++] = (qn__cpu_task){
@@ -253,6 +254,7 @@ static const struct {
 #if defined(__x86_64__)
     {"avx2", qn__cpu_run_tape_avx2},
     {"avx512", qn__cpu_run_tape_avx512},
+    {"amx", qn__cpu_run_tape_avx512},
 #elif defined(__aarch64__)
     {"neon", qn__cpu_run_tape_neon},
 #endif
@@ -283,8 +285,10 @@ static bool cpu_chosen(const qn_device *device, int i, const char **purpose, con
     }
     *purpose = "elementwise";
     for (size_t k = 0; k < sizeof interpreters / sizeof *interpreters; k++)
-        if (cpu->tape_routine.run == interpreters[k].run)
+        if (cpu->tape_routine.run == interpreters[k].run) {
             *tier = interpreters[k].tier;
+            break;
+        }
     return i == N_PURPOSES;
 }
 

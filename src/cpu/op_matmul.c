@@ -80,15 +80,11 @@ static qn__cpu_type products_of(const qn__call *call)
                                              : QN__CPU_F32;
 }
 
-enum {
-    FEW_ROWS = 8,    /* up to here each thread prepares x for itself: cheaper than a phase */
-    TILE_PANELS = 3, /* of the kernels' tiles for many rows: a cut inside one costs half a tile */
-    BAND_ROWS = 4 * QN__CPU_BLOCK_ROWS
-};
+enum { FEW_ROWS = 8 }; /* up to here each thread prepares x for itself: cheaper than a phase */
 
-static int64_t bands_of(int64_t m)
+static int64_t parts_of(int64_t n, size_t size)
 {
-    return (m + BAND_ROWS - 1) / BAND_ROWS;
+    return (n + (int64_t)size - 1) / (int64_t)size;
 }
 
 /* Phase 0 lays x out for the kernel (with many rows), phase 1 multiplies; a unit is a panel of 16
@@ -106,8 +102,9 @@ static int64_t prepare_linear(qn__cpu_job *job)
         job->scratch = bytes;
     } else {
         job->n_phases = 2;
-        job->units[0] = (m + QN__CPU_BLOCK_ROWS - 1) / QN__CPU_BLOCK_ROWS;
-        job->units[1] = (panels + TILE_PANELS - 1) / TILE_PANELS * bands_of(m);
+        const qn__cpu_cut *cut = &job->table->cut[products_of(job->call)];
+        job->units[0] = parts_of(m, cut->block_rows);
+        job->units[1] = parts_of(panels, cut->tile_panels) * parts_of(m, cut->band_rows);
         job->shared = bytes;
     }
     return m * k * w->shape[0];
@@ -121,18 +118,18 @@ static char *aligned64(void *p)
 /* Units are bands of a tile, then those of the next; neighbouring bands go in one call. */
 static void multiply_bands(const qn__cpu_job *job, const qn__cpu_part *part, qn__cpu_linear *a)
 {
-    void (*linear)(const qn__cpu_linear *, size_t, size_t) =
-        job->table->linear[products_of(job->call)];
-    size_t panels = qn__cpu_panels(a->n);
-    int64_t bands = bands_of((int64_t)a->m), next;
+    qn__cpu_type products = products_of(job->call);
+    const qn__cpu_cut *cut = &job->table->cut[products];
+    size_t panels = qn__cpu_panels(a->n), most = cut->tile_panels;
+    int64_t bands = parts_of((int64_t)a->m, cut->band_rows), next;
     for (int64_t unit = part->begin; unit < part->end; unit = next) {
         next = (unit / bands + 1) * bands;
         next = next < part->end ? next : part->end;
-        size_t tile = (size_t)(unit / bands) * TILE_PANELS;
-        a->m0 = (size_t)(unit % bands) * BAND_ROWS;
-        a->m1 = a->m0 + (size_t)(next - unit) * BAND_ROWS;
+        size_t tile = (size_t)(unit / bands) * most;
+        a->m0 = (size_t)(unit % bands) * cut->band_rows;
+        a->m1 = a->m0 + (size_t)(next - unit) * cut->band_rows;
         a->m1 = a->m1 < a->m ? a->m1 : a->m;
-        linear(a, tile, tile + TILE_PANELS < panels ? tile + TILE_PANELS : panels);
+        job->table->linear[products](a, tile, tile + most < panels ? tile + most : panels);
     }
 }
 
@@ -147,9 +144,9 @@ static void run_linear(const qn__cpu_job *job, const qn__cpu_part *part)
     if (job->n_phases == 1) {
         job->table->prepare[products](layout, prepared, rows, k, m, k, 0, m);
     } else if (part->phase == 0) {
-        size_t end = (size_t)part->end * QN__CPU_BLOCK_ROWS;
-        job->table->prepare[products](layout, prepared, rows, k, m, k,
-                                      (size_t)part->begin * QN__CPU_BLOCK_ROWS, end < m ? end : m);
+        size_t block = job->table->cut[products].block_rows, end = (size_t)part->end * block;
+        job->table->prepare[products](layout, prepared, rows, k, m, k, (size_t)part->begin * block,
+                                      end < m ? end : m);
         return;
     }
     qn__cpu_linear a = {.layout = layout,
@@ -168,15 +165,15 @@ static void run_linear(const qn__cpu_job *job, const qn__cpu_part *part)
         multiply_bands(job, part, &a);
 }
 
-/* The same x for weights of the same kind. */
+/* The same x for weights of the same kind: with many rows it is laid out once, and in any case they
+ * run side by side. */
 static bool shares_linear(const qn__cpu_job *job, const qn__cpu_job *before)
 {
     const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1],
                       *x0 = &before->call->operand[0], *w0 = &before->call->operand[1];
-    return job->n_phases == 2 && before->n_phases == 2 && x->slot == x0->slot &&
-           x->offset == x0->offset && qn__cpu_rows(x) == qn__cpu_rows(x0) &&
-           w->layout == w0->layout && w->shape[1] == w0->shape[1] &&
-           products_of(job->call) == products_of(before->call);
+    return job->n_phases == before->n_phases && x->slot == x0->slot && x->offset == x0->offset &&
+           qn__cpu_rows(x) == qn__cpu_rows(x0) && w->layout == w0->layout &&
+           w->shape[1] == w0->shape[1] && products_of(job->call) == products_of(before->call);
 }
 
 const qn__cpu_routine qn__cpu_linear_routine = {QN__OP_LINEAR, .accepts = accepts_packed,

@@ -40,13 +40,22 @@ static void run_units(const run_context *run, const qn__cpu_job *job, int phase,
         job->op->run(job, &part);
 }
 
+/* Where a chunk begins: they shrink towards the end, so that what is waited for there is short. */
+static int64_t begin_of(int64_t units, int64_t chunk, int64_t n)
+{
+    if (n == units)
+        return chunk;
+    double left = (double)(n - chunk) / (double)n;
+    return units - (int64_t)((double)units * left * left);
+}
+
 static void run_chunk(const run_context *run, const qn__cpu_task *task, int64_t chunk, int thread)
 {
     const qn__cpu_job *job = &run->bound->jobs[task->job];
     if (task->phase >= 0) {
         int64_t units = job->units[task->phase];
-        run_units(run, job, task->phase, thread, units * chunk / task->n_chunks,
-                  units * (chunk + 1) / task->n_chunks);
+        run_units(run, job, task->phase, thread, begin_of(units, chunk, task->n_chunks),
+                  begin_of(units, chunk + 1, task->n_chunks));
         return;
     }
     for (uint32_t i = 0; i < task->n_jobs; i++, job++)

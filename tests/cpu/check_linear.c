@@ -3,7 +3,7 @@
  * Linear layers on packed weights of every encoding: packing under any cut and back to the byte,
  * values with each kind of products against f64 on the encoding's own decoded values, the same bits
  * for one row and many, any panel or column cut, any alignment of x and y; products of bytes also
- * the same in every tier.
+ * the same in every tier, those of bf16 in the order of the tier's instruction.
  */
 #include "check.h"
 
@@ -44,21 +44,33 @@ static void random_block(const qn__encoding *e, uint8_t *block, float *values)
     } while (!sane(values, e->block_elements));
 }
 
-static weight new_weight(qn__layout_id id, size_t n, size_t k)
+static weight empty_weight(qn__layout_id id, size_t n, size_t k)
 {
     weight w = {.l = qn__layout_of(id), .id = id, .n = n, .k = k};
-    const qn__encoding *e = w.l->encoding;
-    w.row_bytes = qn__encoding_row_bytes(e, (int64_t)k);
+    w.row_bytes = qn__encoding_row_bytes(w.l->encoding, (int64_t)k);
     w.rows = new_bytes(n * w.row_bytes);
     w.values = new_floats(n * k);
     w.units = new_bytes(qn__layout_bytes(id, (int64_t)n, (int64_t)k));
+    return w;
+}
+
+/* In random cuts. */
+static void pack_weight(weight *w)
+{
+    for (size_t r = 0, r1; r < w->n; r = r1) {
+        r1 = r + 1 + random_below(w->n - r);
+        qn__layout_pack(w->l, w->units, (int64_t)w->n, (int64_t)w->k, w->rows + r * w->row_bytes,
+                        w->row_bytes, (int64_t)r, (int64_t)(r1 - r));
+    }
+}
+
+static weight new_weight(qn__layout_id id, size_t n, size_t k)
+{
+    weight w = empty_weight(id, n, k);
+    const qn__encoding *e = w.l->encoding;
     for (size_t b = 0; b < n * k / e->block_elements; b++)
         random_block(e, w.rows + b * e->block_bytes, w.values + b * e->block_elements);
-    for (size_t r = 0, r1; r < n; r = r1) {
-        r1 = r + 1 + random_below(n - r);
-        qn__layout_pack(w.l, w.units, (int64_t)n, (int64_t)k, w.rows + r * w.row_bytes, w.row_bytes,
-                        (int64_t)r, (int64_t)(r1 - r));
-    }
+    pack_weight(&w);
     return w;
 }
 
@@ -148,7 +160,7 @@ static float *multiply(const qn__cpu_kernels *t, qn__cpu_type products, const we
     for (size_t p = 0, p1; p < panels; p = p1) {
         p1 = cuts ? p + 1 + random_below(panels - p < 6 ? panels - p : 6) : panels;
         for (a.m0 = 0; a.m0 < m; a.m0 = a.m1) {
-            a.m1 = cuts ? a.m0 + QN__CPU_BLOCK_ROWS * (1 + random_below(3)) : m;
+            a.m1 = cuts ? a.m0 + t->cut[products].block_rows * (1 + random_below(3)) : m;
             a.m1 = a.m1 < m ? a.m1 : m;
             t->linear[products](&a, p, p1);
         }
@@ -230,6 +242,105 @@ static void linear_case(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, qn
     free_weight(&w);
 }
 
+/* ---- the exact bits of bf16 products, where the processor's own instruction sums them ---- */
+
+/* As the instructions take and leave f32: a denormal is a zero. */
+static float flushed(float f)
+{
+    return fpclassify(f) == FP_SUBNORMAL ? copysignf(0.0f, f) : f;
+}
+
+static float flushed_fma(float a, float b, float c)
+{
+    return flushed(fmaf(flushed(a), flushed(b), c));
+}
+
+/* vdpbf16ps: one chain, of each pair the odd element first. */
+static float sum_of_pairs(const float *x, const float *w, size_t k)
+{
+    float c = 0;
+    for (size_t i = 0; i < k; i += 2) {
+        c = i + 1 < k ? flushed_fma(x[i + 1], w[i + 1], c) : flushed_fma(0, 0, c);
+        c = flushed_fma(x[i], w[i], c);
+    }
+    return c;
+}
+
+/* tdpbf16ps: 32 k at a time, the even and the odd ones in chains of their own. */
+static float sum_of_tiles(const float *x, const float *w, size_t k)
+{
+    float c = 0;
+    for (size_t step = 0; step < k; step += 32) {
+        float half[2] = {0, 0};
+        for (size_t i = step; i < step + 32; i++)
+            half[i % 2] =
+                i < k ? flushed_fma(x[i], w[i], half[i % 2]) : flushed_fma(0, 0, half[i % 2]);
+        c = flushed(c + flushed(half[0] + half[1]));
+    }
+    return c;
+}
+
+typedef float sum_order(const float *x, const float *w, size_t k);
+
+static sum_order *order_of(const qn__cpu_kernels *t)
+{
+    return !strcmp(t->tier, "amx")      ? sum_of_tiles
+           : !strcmp(t->tier, "avx512") ? sum_of_pairs
+                                        : NULL;
+}
+
+/* Rows whose products lie about the smallest normal number. In every fourth column x is a denormal
+ * that would count if it were not a zero, in the next one w. */
+static void fill_tiny(float *x, size_t n, size_t k, size_t denormal)
+{
+    for (size_t i = 0; i < n * k; i++) {
+        size_t column = i % k % 4;
+        int place = column == denormal ? -128 : column < 2 ? 3 : -63 + (int)random_below(3);
+        x[i] = ldexpf(random_unit(), place);
+    }
+}
+
+static void order_case(const qn__cpu_kernels *t, size_t m, size_t n, size_t k, int tiny)
+{
+    sum_order *sum = order_of(t);
+    char name[80];
+    weight w = new_weight(QN__UNITS_OF(QN__BF16), n, k);
+    float *x = new_floats(m * k);
+    random_fill(x, m * k);
+    if (tiny) {
+        fill_tiny(x, m, k, 0);
+        fill_tiny(w.values, n, k, 1);
+        for (size_t i = 0; i < n * k; i++) {
+            uint32_t u;
+            w.values[i] = rounded_bf16(w.values[i]);
+            memcpy(&u, w.values + i, 4);
+            u >>= 16;
+            memcpy(w.rows + 2 * i, &u, 2);
+        }
+        pack_weight(&w);
+    }
+    float *y = multiply(t, QN__CPU_BF16, &w, x, k, m, n, 1);
+    size_t wrong = 0;
+    for (size_t i = 0; i < m * k; i++)
+        x[i] = rounded_bf16(x[i]);
+    for (size_t r = 0; r < m; r++)
+        for (size_t j = 0; j < n; j++) {
+            float want = sum(x + r * k, w.values + j * k, k);
+            wrong += memcmp(&want, &y[r * n + j], 4) != 0;
+        }
+    label(name, sizeof name, tiny ? "order, tiny" : "order", &w, m);
+    check(name, t->tier, wrong == 0);
+    free(x), free(y);
+    free_weight(&w);
+}
+
+static void check_order(const qn__cpu_kernels *t)
+{
+    static const size_t sizes[][3] = {{1, 40, 300}, {16, 50, 64}, {17, 33, 2050}, {40, 70, 333}};
+    for (size_t i = 0; order_of(t) && i < 8; i++)
+        order_case(t, sizes[i / 2][0], sizes[i / 2][1], sizes[i / 2][2], i % 2);
+}
+
 static void back_case(const qn__cpu_kernels *t, qn__layout_id id, size_t m, size_t n, size_t k)
 {
     size_t ldg = n + 3, ldy = k + 1, step;
@@ -300,34 +411,33 @@ static void exact_case(const qn__cpu_kernels *t, qn__layout_id id)
     free_weight(&w);
 }
 
-/* Plain floats at awkward sizes. */
-static void check_floats(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
+/* Plain floats at awkward sizes; `many`: at all of them. */
+static void check_float(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, qn__cpu_type products,
+                        qn__layout_id id, bool many)
 {
     static const size_t sizes[][2] = {{1, 1},   {16, 2},   {17, 3},    {5, 64},
                                       {33, 65}, {48, 128}, {100, 129}, {64, 1031}};
-    static const struct {
-        qn__cpu_type products;
-        qn__layout_id id;
-    } kinds[] = {{QN__CPU_F32, QN__UNITS_OF(QN__F32)},
-                 {QN__CPU_BF16, QN__UNITS_OF(QN__BF16)},
-                 {QN__CPU_F32, QN__UNITS_OF(QN__BF16)},
-                 {QN__CPU_F32, QN__UNITS_OF(QN__F16)}};
     int slow = !strcmp(t->tier, "ref");
-    for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) {
-        for (size_t i = 0; i < 8; i++) {
-            if (slow)
-                pack_case(kinds[j].id, sizes[i][0], sizes[i][1]);
-            linear_case(t, ref, kinds[j].products, kinds[j].id, 1 + random_below(40), sizes[i][0],
-                        sizes[i][1]);
-            back_case(t, kinds[j].id, 1 + random_below(12), sizes[i][0], sizes[i][1]);
-        }
-        for (size_t m = 2; m <= 40; m += slow ? 7 : j > 1 ? 5 : 1)
-            linear_case(t, ref, kinds[j].products, kinds[j].id, m, 112, 300);
-        linear_case(t, ref, kinds[j].products, kinds[j].id, slow ? 50 : 512, 160, 2050);
-        if (j < 2)
-            linear_case(t, ref, kinds[j].products, kinds[j].id, slow ? 3 : 70, 330, 8192);
-        back_case(t, kinds[j].id, 40, 330, 200);
+    for (size_t i = 0; i < 8; i++) {
+        if (slow)
+            pack_case(id, sizes[i][0], sizes[i][1]);
+        linear_case(t, ref, products, id, 1 + random_below(40), sizes[i][0], sizes[i][1]);
+        back_case(t, id, 1 + random_below(12), sizes[i][0], sizes[i][1]);
     }
+    for (size_t m = 2; m <= 40; m += slow ? 7 : many ? 1 : 5)
+        linear_case(t, ref, products, id, m, 112, 300);
+    linear_case(t, ref, products, id, slow ? 50 : 512, 160, 2050);
+    if (many)
+        linear_case(t, ref, products, id, slow ? 3 : 70, 330, 8192);
+    back_case(t, id, 40, 330, 200);
+}
+
+static void check_floats(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
+{
+    check_float(t, ref, QN__CPU_F32, QN__UNITS_OF(QN__F32), true);
+    check_float(t, ref, QN__CPU_BF16, QN__UNITS_OF(QN__BF16), true);
+    check_float(t, ref, QN__CPU_F32, QN__UNITS_OF(QN__BF16), false);
+    check_float(t, ref, QN__CPU_F32, QN__UNITS_OF(QN__F16), false);
 }
 
 /* Every encoding, at sizes of whole blocks that are no whole units. */
@@ -353,9 +463,30 @@ static void check_encoded(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
         linear_case(t, ref, QN__CPU_INT8, QN__UNITS_OF(large[i]), 100, 176, 2304);
 }
 
+/* Which of its two ways with bf16 a processor takes in this tier is measured: this is the other. */
+static void check_other(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
+{
+#if defined(__x86_64__) && !defined(QN_CPU_REF_ONLY)
+    if (strcmp(t->tier, "avx512") != 0)
+        return;
+    qn__cpu_kernels other = *t;
+    qn__cpu_fill_linear_avx512(&other);
+    qn__cpu_fill_prepare_avx512(&other);
+    other.cut[QN__CPU_BF16] = other.cut[QN__CPU_F32];
+    if (other.linear[QN__CPU_BF16] == t->linear[QN__CPU_BF16])
+        qn__cpu_fill_fma_avx512(&other);
+    check_float(&other, ref, QN__CPU_BF16, QN__UNITS_OF(QN__BF16), true);
+    check_order(&other);
+#else
+    (void)t, (void)ref;
+#endif
+}
+
 void check_linear(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
 {
     check_floats(t, ref);
+    check_order(t);
+    check_other(t, ref);
     check_encoded(t, ref);
     for (int id = 1; id < QN__LAYOUT_COUNT; id++)
         exact_case(t, (qn__layout_id)id);

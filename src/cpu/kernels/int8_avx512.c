@@ -160,4 +160,5 @@ void qn__cpu_fill_int8_avx512(qn__cpu_kernels *t)
     fill_vec_units(t);
     t->prepare[QN__CPU_INT8] = prepare_int8;
     t->linear[QN__CPU_INT8] = linear_int8;
+    t->cut[QN__CPU_INT8] = (qn__cpu_cut){INT8_ROWS, INT8_PANELS, 96};
 }

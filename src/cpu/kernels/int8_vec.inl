@@ -135,4 +135,5 @@ static void fill_vec_int8(qn__cpu_kernels *t)
     fill_vec_units(t);
     t->prepare[QN__CPU_INT8] = prepare_int8;
     t->linear[QN__CPU_INT8] = linear_int8;
+    t->cut[QN__CPU_INT8] = (qn__cpu_cut){INT8_ROWS, 3, 96};
 }

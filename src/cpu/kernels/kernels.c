@@ -10,17 +10,19 @@
 #if defined(QN_CPU_REF_ONLY)
 #define QN_CPU_TIERS 1
 #elif defined(__x86_64__)
-#define QN_CPU_TIERS 3
+#define QN_CPU_TIERS 4
 #elif defined(__aarch64__)
 #define QN_CPU_TIERS 2
 #else
 #define QN_CPU_TIERS 1
 #endif
 
-#if QN_CPU_TIERS == 3
+#if QN_CPU_TIERS == 4
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-static const char *const tiers[] = {"ref", "avx2", "avx512"};
+static const char *const tiers[] = {"ref", "avx2", "avx512", "amx"};
 
 static uint64_t enabled_state(void)
 {
@@ -29,7 +31,23 @@ static uint64_t enabled_state(void)
     return (uint64_t)hi << 32 | lo;
 }
 
-/* 0: reference, 1: AVX2 + FMA + F16C, 2: AVX-512 F, BW, VL, DQ, VNNI, BF16 */
+/* Whether there are tiles for bf16 and int8, and Linux lets this process use them: it asks to be
+ * asked, once, because their state makes the signal frame larger. */
+static int has_tiles(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_... */
+    unsigned a, b, c, d, need = 1u << 22 | 1u << 24 | 1u << 25; /* BF16, TILE, INT8 */
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & need) != need ||
+        (enabled_state() & 0x60000) != 0x60000)
+        return 0;
+#ifdef SYS_arch_prctl
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return 0;
+#endif
+}
+
+/* 0: reference, 1: AVX2 + FMA + F16C, 2: AVX-512 F, BW, VL, DQ, VNNI, BF16, 3: AMX */
 static int best_tier(void)
 {
     unsigned a, b, c, d;
@@ -45,7 +63,7 @@ static int best_tier(void)
         return 1;
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1))
         return 1;
-    return 2;
+    return has_tiles() ? 3 : 2;
 }
 
 static void fill_tier(qn__cpu_kernels *t, int tier)
@@ -64,7 +82,11 @@ static void fill_tier(qn__cpu_kernels *t, int tier)
         qn__cpu_fill_dense_avx512(t);
         qn__cpu_fill_rows_avx512(t);
         qn__cpu_fill_attend_avx512(t);
+        if (qn__cpu_dot_is_slow_avx512())
+            qn__cpu_fill_fma_avx512(t);
     }
+    if (tier >= 3)
+        qn__cpu_fill_linear_amx(t);
 }
 #elif QN_CPU_TIERS == 2
 static const char *const tiers[] = {"ref", "neon"};

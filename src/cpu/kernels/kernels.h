@@ -5,9 +5,9 @@
  * Problem: one set of small kernels makes the CPU backend fast, in several instruction-set tiers,
  * and the thread team must be able to cut the work anywhere without changing a bit of the result.
  *
- * Approach: a table of function pointers, filled from the C reference upwards (ref, avx2, avx512).
- * A kernel sees pointers, sizes and strides only; it allocates nothing, locks nothing and cannot
- * fail. Each works on a range of independent units (rows, panels, elements) that the caller
+ * Approach: a table of function pointers, filled from the C reference upwards (ref, avx2, avx512,
+ * amx). A kernel sees pointers, sizes and strides only; it allocates nothing, locks nothing and
+ * cannot fail. Each works on a range of independent units (rows, panels, elements) that the caller
  * chooses. Scratch comes from the caller, 64-byte aligned.
  *
  * Invariants, within one tier:
@@ -67,8 +67,12 @@ static inline size_t qn__cpu_prepared_bytes(size_t m, size_t k)
 typedef void qn__cpu_unpack(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
                             float *bias);
 
-/* Rows of every tier's blocks of prepared x fill this many. */
-#define QN__CPU_BLOCK_ROWS 24
+/* Where a tier wants linear to be cut. */
+typedef struct qn__cpu_cut {
+    size_t block_rows;  /* rows that lie together in prepared x, or a multiple; at most 24 */
+    size_t tile_panels; /* panels of its tiles for many rows: a cut inside one costs half a tile */
+    size_t band_rows;   /* rows of a unit of work with many rows, a multiple of block_rows */
+} qn__cpu_cut;
 
 /* y[M, N] = x[M, K] W[N, K]^T on packed weights. */
 typedef struct qn__cpu_linear {
@@ -76,7 +80,7 @@ typedef struct qn__cpu_linear {
     qn__cpu_unpack *unpack; /* of the layout, NULL for plain floats */
     const void *w;          /* packed, 64-byte aligned */
     size_t n, k, m;
-    size_t m0, m1; /* the rows wanted; m0 a multiple of QN__CPU_BLOCK_ROWS, m1, too, or m */
+    size_t m0, m1; /* the rows wanted; m0 a multiple of the cut's block_rows, m1, too, or m */
     const void *x; /* prepared rows, from prepare with the same m, k and layout */
     float *y;      /* [M][ldy] */
     size_t ldy;
@@ -201,18 +205,20 @@ typedef struct qn__cpu_cache_write {
 } qn__cpu_cache_write;
 
 typedef struct qn__cpu_kernels {
-    const char *tier; /* "ref", "avx2", "avx512" */
+    const char *tier; /* "ref", "avx2", "avx512", "amx" */
 
     /* --- linear: packed weights --- */
 
     /* By layout; NULL for plain floats. */
     qn__cpu_unpack *unpack[QN__LAYOUT_COUNT];
 
+    qn__cpu_cut cut[QN__CPU_PRODUCTS];
+
     /*
      * Lays out rows m0 .. m1 - 1 of x[m, k] (row stride ldx, x points to row 0) for linear into
-     * dst. Rows are independent; cuts at multiples of QN__CPU_BLOCK_ROWS avoid sharing cache lines.
-     * With few rows each thread may prepare its own copy; with many, prepare in one phase and
-     * multiply in the next. One entry for each kind of products:
+     * dst. Rows are independent; cuts at multiples of the cut's block_rows avoid sharing cache
+     * lines. With few rows each thread may prepare its own copy; with many, prepare in one phase
+     * and multiply in the next. One entry for each kind of products:
      *   F32   x as it is, times the weight's values in f32
      *   BF16  x rounded to bf16; of weights in bf16 alone
      *   INT8  x as bytes, a scale for each group of columns; of layouts with steps
@@ -336,5 +342,10 @@ void qn__cpu_fill_back_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_dense_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_rows_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_attend_avx512(qn__cpu_kernels *t);
+/* bf16 by f32 fma in the dot product's order, with its bits, for processors where that is faster;
+ * whether this is one is measured, in some microseconds. */
+void qn__cpu_fill_fma_avx512(qn__cpu_kernels *t);
+int qn__cpu_dot_is_slow_avx512(void);
+void qn__cpu_fill_linear_amx(qn__cpu_kernels *t);
 
 #endif

@@ -3,9 +3,9 @@
  * AVX-512: linear on packed weights, y[M, N] = x[M, K] W[N, K]^T, bf16 by vdpbf16ps and f32 by fma.
  *
  * Both types are streams of 32-bit units (a bf16 pair or one f32): a panel is [unit][16 outputs], x
- * is [unit][rows] in blocks of 8 rows (pack_avx512.c). One accumulator lane an output, one step a
- * unit, in order of k: this alone fixes the bits, whatever the tile, the chunk (sums pass through y
- * exactly) or the company.
+ * is [unit][rows] in blocks of 8 rows (prepare_avx512.c). One accumulator lane an output, one step
+ * a unit, in order of k: this alone fixes the bits, whatever the tile, the chunk (sums pass through
+ * y exactly) or the company.
  *
  * Up to 8 rows: one panel (two, for more than 4 rows) streams past once, prefetched across its end;
  * one stream was faster than several on Zen 4 although a chain of dot products is 6 cycles a step.
@@ -15,7 +15,7 @@
  * The step is inline assembly because gcc 12 copies the accumulator of the dot-product intrinsic;
  * accumulators have names because clang 14 keeps arrays of them in memory.
  */
-#include "kernels.h"
+#include "linear_avx512.h"
 #include "vec_avx512.h"
 
 #include "widen.inl"
@@ -37,18 +37,6 @@ ALWAYS __m512 dot_step(int f32, __m512 c, __m512 w, __m512 x)
         __asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(w), "v"(x));
     return c;
 }
-
-typedef struct tile_args {
-    const char *w; /* first panel, at the first unit */
-    size_t panel_bytes;
-    const float *x; /* block of rows, at the first unit */
-    size_t units;
-    float *y;
-    size_t ldy;
-    int resume;     /* take sums from y */
-    __mmask16 last; /* lanes of the last panel that exist */
-    size_t ahead;   /* bytes from a panel to the one of the next group; 0: no prefetch */
-} tile_args;
 
 /* What each row of a tile does: F(row) is applied for 0 .. 7, dead rows vanish as `rows` is a
  * constant. */
@@ -151,7 +139,7 @@ static void tile_bf16(size_t rows, size_t panels, const tile_args *a)
     tile_of(0, rows, panels, a);
 }
 
-static void tile_f32(size_t rows, size_t panels, const tile_args *a)
+void qn__cpu_tile_f32_avx512(size_t rows, size_t panels, const tile_args *a)
 {
     tile_of(1, rows, panels, a);
 }
@@ -224,7 +212,7 @@ static void linear_direct(tile_fn *multiply, const qn__cpu_linear *a, size_t p0,
     }
 }
 
-static void linear_bf16_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
+void qn__cpu_linear_bf16_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     linear_direct(tile_bf16, a, p0, p1, (a->k + 1) / 2);
 }
@@ -252,7 +240,7 @@ static void linear_widened(const qn__cpu_linear *a, size_t p0, size_t p1)
             for (size_t q = 0; q < panels; q++)
                 widen_panel(l, a->unpack, a->w, a->k, p + q, c / l->columns,
                             (t.units + l->columns - 1) / l->columns, wide + q * WIDE_COLUMNS * 16);
-            multiply_rows(tile_f32, a, &t, p, panels, c, a->k, a->m0, a->m1);
+            multiply_rows(qn__cpu_tile_f32_avx512, a, &t, p, panels, c, a->k, a->m0, a->m1);
         }
     }
 }
@@ -260,7 +248,7 @@ static void linear_widened(const qn__cpu_linear *a, size_t p0, size_t p1)
 static void linear_f32_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     if (a->layout->columns == 1)
-        linear_direct(tile_f32, a, p0, p1, a->k);
+        linear_direct(qn__cpu_tile_f32_avx512, a, p0, p1, a->k);
     else
         linear_widened(a, p0, p1);
 }
@@ -268,5 +256,5 @@ static void linear_f32_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
 void qn__cpu_fill_linear_avx512(qn__cpu_kernels *t)
 {
     t->linear[QN__CPU_F32] = linear_f32_avx512;
-    t->linear[QN__CPU_BF16] = linear_bf16_avx512;
+    t->linear[QN__CPU_BF16] = qn__cpu_linear_bf16_avx512;
 }

@@ -6,7 +6,7 @@
  * blocks. The last block has m % 8 rows and is [word][m % 8], so that x takes no more room than its
  * elements. Rows are independent: a cut inside a block writes its own lanes only.
  */
-#include "kernels.h"
+#include "linear_avx512.h"
 #include "transpose_avx512.h"
 #include "vec_avx512.h"
 
@@ -72,8 +72,8 @@ static void prepare_f32_avx512(const qn__layout *l, void *dst, const float *x, s
     prepare_words(false, dst, x, ldx, m, k, m0, m1);
 }
 
-static void prepare_bf16_avx512(const qn__layout *l, void *dst, const float *x, size_t ldx,
-                                size_t m, size_t k, size_t m0, size_t m1)
+void qn__cpu_prepare_bf16_avx512(const qn__layout *l, void *dst, const float *x, size_t ldx,
+                                 size_t m, size_t k, size_t m0, size_t m1)
 {
     (void)l;
     prepare_words(true, dst, x, ldx, m, k, m0, m1);
@@ -82,5 +82,5 @@ static void prepare_bf16_avx512(const qn__layout *l, void *dst, const float *x, 
 void qn__cpu_fill_prepare_avx512(qn__cpu_kernels *t)
 {
     t->prepare[QN__CPU_F32] = prepare_f32_avx512;
-    t->prepare[QN__CPU_BF16] = prepare_bf16_avx512;
+    t->prepare[QN__CPU_BF16] = qn__cpu_prepare_bf16_avx512;
 }

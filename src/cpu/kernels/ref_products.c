@@ -101,6 +101,7 @@ void qn__cpu_fill_ref_products(qn__cpu_kernels *t)
     t->prepare[QN__CPU_BF16] = ref_prepare_bf16;
     t->linear[QN__CPU_F32] = t->linear[QN__CPU_BF16] = ref_linear;
     t->linear_back = ref_linear_back;
+    t->cut[QN__CPU_F32] = t->cut[QN__CPU_BF16] = (qn__cpu_cut){24, 3, 96};
     t->dense = ref_dense;
     t->dense_f64 = ref_dense_f64;
 }

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the AVX-512 tier's linear lends to those that override it for bf16 weights. */
+#ifndef QN_CPU_LINEAR_AVX512_H
+#define QN_CPU_LINEAR_AVX512_H
+
+#include <immintrin.h>
+
+#include "kernels.h"
+
+/* A tile of 1 to 8 rows x 1 to 3 panels. A unit is 64 bytes of a panel, 16 outputs: one f32 each,
+ * or a pair of bf16. */
+typedef struct tile_args {
+    const char *w; /* first panel, at the first unit */
+    size_t panel_bytes;
+    const float *x; /* block of rows, at the first unit */
+    size_t units;
+    float *y;
+    size_t ldy;
+    int resume;     /* take sums from y */
+    __mmask16 last; /* lanes of the last panel that exist */
+    size_t ahead;   /* bytes from a panel to the one of the next group; 0: no prefetch */
+} tile_args;
+
+void qn__cpu_tile_f32_avx512(size_t rows, size_t panels, const tile_args *a);
+
+/* Products of bf16, by the dot product. */
+void qn__cpu_prepare_bf16_avx512(const qn__layout *l, void *dst, const float *x, size_t ldx,
+                                 size_t m, size_t k, size_t m0, size_t m1);
+void qn__cpu_linear_bf16_avx512(const qn__cpu_linear *a, size_t p0, size_t p1);
+
+#endif
