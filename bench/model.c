@@ -71,7 +71,7 @@ read_all(void *argument)
 
 /* Threads take pieces as they come, as the library's do, and start together: the time that it takes
  * to start them is not the memory's. */
-enum { PIECE = 1 << 20, ROUNDS = 4 };
+enum { PIECE = 1 << 20, ROUNDS = 2 };
 
 typedef struct pieces {
     const uint64_t *data;
@@ -86,7 +86,7 @@ static void *read_pieces(void *argument)
     pieces *p = argument;
     pthread_barrier_wait(&p->start);
     for (size_t i; (i = atomic_fetch_add(&p->taken, 1)) < p->total;) {
-        reader r = {p->data + i % p->n * (PIECE / 8), PIECE, 0};
+        reader r = {p->data + i % p->n * (PIECE / 8), PIECE / 8, 0};
         read_all(&r);
         atomic_fetch_xor(&p->sum, r.sum);
     }
@@ -95,7 +95,8 @@ static void *read_pieces(void *argument)
 
 static double read_bandwidth(const uint64_t *data, size_t bytes, int threads)
 {
-    pieces p = {.data = data, .n = bytes / PIECE, .total = bytes / PIECE * ROUNDS};
+    size_t rounds = threads > 1 ? ROUNDS : 1;
+    pieces p = {.data = data, .n = bytes / PIECE, .total = bytes / PIECE * rounds};
     pthread_t t[64];
     pthread_barrier_init(&p.start, NULL, (unsigned)threads + 1);
     for (int i = 0; i < threads; i++)
@@ -106,7 +107,7 @@ static double read_bandwidth(const uint64_t *data, size_t bytes, int threads)
         pthread_join(t[i], NULL);
     double seconds = now() - begun;
     pthread_barrier_destroy(&p.start);
-    return p.sum == 42 ? 0 : (double)bytes * ROUNDS / seconds / 1e9;
+    return p.sum == 42 ? 0 : (double)bytes * (double)rounds / seconds / 1e9;
 }
 
 /* ---- the model
@@ -136,11 +137,13 @@ static double read_limit(const uint64_t *data, size_t bytes, int threads)
 static int time_model(qn_model *model, int repeats, int prompt, double *prefill, double *decode,
                       double *read, double *read_all_threads, int threads, long long *peak)
 {
-    size_t bytes = (size_t)1 << 30;
     uint64_t *data = NULL;
     qn_error err = {0};
     qn_model_info info = QN_INIT(qn_model_info);
     qn_model_get_info(model, &info);
+    /* As many bytes as the weights have: no more of them stay in the caches between two passes. */
+    size_t least = (size_t)1 << 30, most = (size_t)4 << 30, bytes = (size_t)info.weight_bytes;
+    bytes = (bytes < least ? least : bytes > most ? most : bytes) / PIECE * PIECE;
     int32_t *ids = calloc((size_t)prompt, sizeof *ids), next;
     for (int i = 0; ids && i < prompt; i++)
         ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)info.vocab_size);
@@ -164,7 +167,8 @@ static int time_model(qn_model *model, int repeats, int prompt, double *prefill,
             struct rusage usage;
             getrusage(RUSAGE_SELF, &usage);
             *peak = (long long)usage.ru_maxrss * 1024;
-            if (!(data = aligned_alloc(2 << 20, bytes)))
+            if (!(data =
+                      aligned_alloc(2 << 20, (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1))))
                 return fprintf(stderr, "bench-model: no memory\n"), 1;
             madvise(data, bytes, MADV_HUGEPAGE);
             memset(data, 1, bytes);

@@ -17,18 +17,21 @@ static bool first_record = true, failed;
 
 // A launch; with pdl, it may start before the one before it is complete.
 template <class K, class A>
-static void launch(K kernel, int grid, int block, size_t shared, bool pdl, A a)
+static void launch(K kernel, int grid, int block, size_t shared, bool pdl, A a, int cluster = 1)
 {
-    cudaLaunchAttribute attr = {};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attr[2] = {};
+    attr[0].id = cudaLaunchAttributeClusterDimension;
+    attr[0].val.clusterDim.x = cluster;
+    attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
+    attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = stream;
-    config.attrs = &attr;
-    config.numAttrs = pdl;
+    config.attrs = attr;
+    config.numAttrs = 1 + pdl;
     CHECK(cudaLaunchKernelEx(&config, kernel, a));
 }
 
@@ -145,31 +148,37 @@ struct variant {
 static const variant shared_sms = {"pdl, ring 8, cap 3/6", true, 8, 3, 6};
 static const variant deep = {"pdl, ring 12, cap 3/6", true, 12, 3, 6};
 
-static size_t stage_shared(const stage &a, int rows)
+// What a block needs beside the ring.
+static size_t beside_ring(int k, int rows, int cluster)
 {
-    return (size_t)a.ring * CHUNK_BYTES + (size_t)a.k * rows * 4 + PART_BYTES;
+    size_t inbox = cluster > 1 ? cluster * 2048 : 0;
+    return (size_t)k / cluster * rows * 4 + PART_BYTES + inbox;
 }
 
 // As deep a ring as fits beside the activations; 0 where none does.
-static int ring_for(int want, int k, int rows)
+template <class W> static int ring_for(int want, int k, int rows, int cluster = 1)
 {
-    int room = (MAX_SMEM - 1024 - PART_BYTES - k * rows * 4) / CHUNK_BYTES;
+    int room = ((int)MAX_SMEM - 1024 - (int)beside_ring(k, rows, cluster)) / chunk_bytes<W>;
     return room < STEP ? 0 : std::min(want, room);
 }
 
-template <int B, int SINK> static void launch_stage(stage a, const variant &v)
+template <class W, int B, int SINK, int C = 1> static void launch_stage(stage a, const variant &v)
 {
     static bool ready;
     // No deeper than a block has chunks: small stages then share an SM with their neighbours.
-    int chunks = (a.tiles + n_sms - 1) / n_sms * (a.k / CHUNK_K);
-    a.ring = std::min(ring_for(v.ring, a.k, B), chunks);
+    int grid = n_sms / C * C;
+    if (C == 4)
+        grid = std::min(grid, 128); // not every group of SMs holds a multiple of 4
+    int chunks = (a.tiles + grid / C - 1) / (grid / C) * (a.k / C / chunk_k<W>);
+    a.ring = std::min(ring_for<W>(v.ring, a.k, B, C), chunks);
     a.cap_early = std::min(v.cap_early, a.ring); // what is in flight must fit the ring
     a.cap = std::min(v.cap, a.ring);
     if (!ready)
-        CHECK(cudaFuncSetAttribute(matvec<B, SINK>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   MAX_SMEM - 1024));
+        CHECK(cudaFuncSetAttribute(matvec<W, B, SINK, C>,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, MAX_SMEM - 1024));
     ready = true;
-    launch(matvec<B, SINK>, n_sms, THREADS, stage_shared(a, B), v.pdl, a);
+    launch(matvec<W, B, SINK, C>, grid, THREADS,
+           (size_t)a.ring * chunk_bytes<W> + beside_ring(a.k, B, C), v.pdl, a, C);
 }
 
 template <class T> static T *device_array(size_t n)
@@ -180,31 +189,36 @@ template <class T> static T *device_array(size_t n)
     return p;
 }
 
-static void pack(char *w, int n, int k, uint32_t seed, bool paired)
+template <class W> static void pack(char *w, int n, int k, uint32_t seed, bool paired)
 {
-    size_t pieces = (size_t)n * k / 8;
-    pack_units<<<(pieces + 255) / 256, 256, 0, stream>>>((uint16_t *)w, n, k, seed, weight_scale(k),
-                                                         paired);
+    launch_pack(W(), w, n, k, seed, paired, stream);
     CHECK(cudaGetLastError());
+}
+
+template <class W> static size_t packed_bytes(size_t n, size_t k)
+{
+    return n / TILE * (k / UNIT) * W::BYTES;
 }
 
 // ---- (a) one matrix, rotating copies, each stage depending on the one before
 // ---------------------
 
-template <int B>
+template <class W, int B, int C = 1>
 static void bench_matvec(char *pool, size_t pool_bytes, int n, int k, const char *of,
-                         const std::vector<double> &x, std::vector<double> want)
+                         const std::vector<double> &x, std::vector<double> want, const variant &v)
 {
     want.resize((size_t)B * n);
-    if (!ring_for(12, k, B)) {
+    if (k / C % W::K_STEP)
+        return;
+    if (!ring_for<W>(12, k, B, C)) {
         printf("%-22s rows %d: activations of K = %d do not fit\n", of, B, k);
         return;
     }
-    size_t bytes = (size_t)n * k * 2;
+    size_t bytes = packed_bytes<W>(n, k);
     int copies =
         (int)std::min<size_t>(std::max<size_t>(((size_t)768 << 20) / bytes, 2), pool_bytes / bytes);
     for (int i = 0; i < copies; i++)
-        pack(pool + i * bytes, n, k, 7, false);
+        pack<W>(pool + i * bytes, n, k, 7, false);
     std::vector<__nv_bfloat16> placed((size_t)B * k * 2);
     for (int b = 0; b < B; b++)
         for (int i = 0; i < k; i++) {
@@ -225,12 +239,14 @@ static void bench_matvec(char *pool, size_t pool_bytes, int n, int k, const char
         [&] {
             for (int i = 0; i < copies; i++) {
                 a.w = pool + i * bytes;
-                launch_stage<B, STORE>(a, k == 2048 ? shared_sms : deep);
+                launch_stage<W, B, STORE, C>(a, v);
             }
         },
         [&] { error = nmse(want, a.y); }, 20);
     char name[64];
-    snprintf(name, sizeof name, "%dx%d", n, k);
+    int used = snprintf(name, sizeof name, "%dx%d", n, k);
+    if (C > 1)
+        snprintf(name + used, sizeof name - used, " cluster %d", C);
     report(name, of, B, (double)bytes * copies, t, copies, error);
     CHECK(cudaFree(x_dev));
     CHECK(cudaFree(a.y));
@@ -273,7 +289,7 @@ __global__ void fill_norm(float *norm, int n)
         norm[i] = 1 + 0.2f * uniform(2, i);
 }
 
-struct token {
+template <class W> struct token {
     model m;
     char *pool;
     float *h, *logits, *norm, *sums;
@@ -282,7 +298,10 @@ struct token {
     size_t matrix_bytes(int i) const // qkv, o, gate/up, down
     {
         size_t h = m.hidden;
-        return 2 * (i == 0 ? m.qkv * h : i == 1 ? m.q * h : i == 2 ? 2 * m.ffn * h : m.ffn * h);
+        return i == 0   ? packed_bytes<W>(m.qkv, h)
+               : i == 1 ? packed_bytes<W>(h, m.q)
+               : i == 2 ? packed_bytes<W>(2 * m.ffn, h)
+                        : packed_bytes<W>(h, m.ffn);
     }
     size_t layer_bytes() const
     {
@@ -290,7 +309,7 @@ struct token {
     }
     size_t bytes(int layers) const
     {
-        return layers * layer_bytes() + (size_t)m.vocab * m.hidden * 2;
+        return layers * layer_bytes() + packed_bytes<W>(m.vocab, m.hidden);
     }
     static uint32_t seed(int layer, int i)
     {
@@ -302,15 +321,15 @@ struct token {
         char *w = pool;
         for (int l = 0; l < m.layers; l++)
             for (int i = 0; i < 4; w += matrix_bytes(i++))
-                pack(w,
-                     i == 0   ? m.qkv
-                     : i == 2 ? 2 * m.ffn
-                              : m.hidden,
-                     i == 1   ? m.q
-                     : i == 3 ? m.ffn
-                              : m.hidden,
-                     seed(l, i), i == 2);
-        pack(w, m.vocab, m.hidden, 99, false);
+                pack<W>(w,
+                        i == 0   ? m.qkv
+                        : i == 2 ? 2 * m.ffn
+                                 : m.hidden,
+                        i == 1   ? m.q
+                        : i == 3 ? m.ffn
+                                 : m.hidden,
+                        seed(l, i), i == 2);
+        pack<W>(w, m.vocab, m.hidden, 99, false);
         h = device_array<float>(m.hidden);
         logits = device_array<float>(m.vocab);
         norm = device_array<float>(m.hidden);
@@ -348,19 +367,19 @@ struct token {
             down.w = up.w + matrix_bytes(2);
             w = down.w + matrix_bytes(3);
             if (parts & 1)
-                launch_stage<1, ACT>(qkv, v);
+                launch_stage<W, 1, ACT>(qkv, v);
             if (parts & 2)
-                launch_stage<1, RESIDUAL>(o, v);
+                launch_stage<W, 1, RESIDUAL>(o, v);
             if (parts & 4)
-                launch_stage<1, SILU>(up, v);
+                launch_stage<W, 1, SILU>(up, v);
             if (parts & 8)
-                launch_stage<1, RESIDUAL>(down, v);
+                launch_stage<W, 1, RESIDUAL>(down, v);
         }
         head.w = pool + m.layers * layer_bytes();
         head.tiles = m.vocab / TILE;
         head.y = logits;
         if (parts & 16)
-            launch_stage<1, STORE>(head, v);
+            launch_stage<W, 1, STORE>(head, v);
     }
     std::vector<double> expected(int layers) const
     {
@@ -382,16 +401,16 @@ struct token {
         };
         for (int l = 0; l < layers; l++) {
             normed();
-            std::vector<double> q = reference(seed(l, 0), m.q, m.hidden, 1, x);
-            add(reference(seed(l, 1), m.hidden, m.q, 1, q));
+            std::vector<double> q = reference<W>(seed(l, 0), m.q, m.hidden, 1, x);
+            add(reference<W>(seed(l, 1), m.hidden, m.q, 1, q));
             normed();
-            std::vector<double> g = reference(seed(l, 2), 2 * m.ffn, m.hidden, 1, x), s(m.ffn);
+            std::vector<double> g = reference<W>(seed(l, 2), 2 * m.ffn, m.hidden, 1, x), s(m.ffn);
             for (int i = 0; i < m.ffn; i++)
                 s[i] = g[i] / (1 + exp(-g[i])) * g[m.ffn + i];
-            add(reference(seed(l, 3), m.hidden, m.ffn, 1, s));
+            add(reference<W>(seed(l, 3), m.hidden, m.ffn, 1, s));
         }
         normed();
-        return reference(99, m.vocab, m.hidden, 1, x);
+        return reference<W>(99, m.vocab, m.hidden, 1, x);
     }
     void poison()
     {
@@ -404,7 +423,8 @@ struct token {
     }
 };
 
-static void bench_token(token &t, int check_layers, const std::vector<variant> &variants)
+template <class W>
+static void bench_token(token<W> &t, int check_layers, const std::vector<variant> &variants)
 {
     std::vector<double> some = t.expected(check_layers);
     for (const variant &v : variants) {
@@ -430,12 +450,13 @@ static void bench_token(token &t, int check_layers, const std::vector<variant> &
         snprintf(name, sizeof name, "%s %s alone", t.m.name, kind[i]);
         int n = i == 4 ? 1 : t.m.layers;
         timing us = replay([&] { t.enqueue(n, 1 << i, variants[0]); }, [] {}, 20);
-        double bytes = i == 4 ? (double)t.m.vocab * t.m.hidden * 2 : (double)n * t.matrix_bytes(i);
+        double bytes =
+            i == 4 ? (double)packed_bytes<W>(t.m.vocab, t.m.hidden) : (double)n * t.matrix_bytes(i);
         report(name, variants[0].name, 1, bytes, us, n, 0);
     }
 }
 
-static void matvecs(char *pool, size_t bytes)
+template <class W> static void matvecs(char *pool, size_t bytes)
 {
     static const struct {
         const char *of;
@@ -450,11 +471,17 @@ static void matvecs(char *pool, size_t bytes)
         std::vector<double> x((size_t)8 * s.k);
         for (size_t i = 0; i < x.size(); i++)
             x[i] = uniform(3, i);
-        std::vector<double> want = reference(7, s.n, s.k, 8, x);
-        bench_matvec<1>(pool, bytes, s.n, s.k, s.of, x, want);
-        bench_matvec<2>(pool, bytes, s.n, s.k, s.of, x, want);
-        bench_matvec<4>(pool, bytes, s.n, s.k, s.of, x, want);
-        bench_matvec<8>(pool, bytes, s.n, s.k, s.of, x, want);
+        std::vector<double> want = reference<W>(7, s.n, s.k, 8, x);
+        const variant &v = s.k == 2048 ? shared_sms : deep;
+        bench_matvec<W, 1>(pool, bytes, s.n, s.k, s.of, x, want, v);
+        bench_matvec<W, 2>(pool, bytes, s.n, s.k, s.of, x, want, v);
+        bench_matvec<W, 4>(pool, bytes, s.n, s.k, s.of, x, want, v);
+        bench_matvec<W, 8>(pool, bytes, s.n, s.k, s.of, x, want, v);
+        bench_matvec<W, 1, 2>(pool, bytes, s.n, s.k, s.of, x, want, v);
+        bench_matvec<W, 4, 2>(pool, bytes, s.n, s.k, s.of, x, want, v);
+        bench_matvec<W, 8, 2>(pool, bytes, s.n, s.k, s.of, x, want, v);
+        bench_matvec<W, 4, 4>(pool, bytes, s.n, s.k, s.of, x, want, v);
+        bench_matvec<W, 8, 4>(pool, bytes, s.n, s.k, s.of, x, want, v);
     }
 }
 
@@ -478,9 +505,9 @@ int main(int argc, char **argv)
     printf("%s, %d SMs\n%-22s %-22s rows %7s %6s %6s %9s\n", prop.name, n_sms, "what", "variant",
            "us", "TB/s", "ceil.", "NMSE");
 
-    pack(pool, 1 << 20, 4096, 5, false);
+    pack<bf16_units>(pool, 1 << 20, 4096, 5, false);
     measure_ceiling(pool, (size_t)8 << 30);
-    token one = {{"1B token", 16, 2048, 2048, 3072, 8192, 128256}};
+    token<bf16_units> one = {{"1B token", 16, 2048, 2048, 3072, 8192, 128256}};
     one.make(pool);
     bench_token(one, 16,
                 {shared_sms,
@@ -492,7 +519,7 @@ int main(int argc, char **argv)
                  {"ring 7, cap 3/6", true, 7, 3, 6},
                  {"ring 9, cap 3/6", true, 9, 3, 6},
                  deep});
-    token eight = {{"8B token", 32, 4096, 4096, 6144, 14336, 128256}};
+    token<bf16_units> eight = {{"8B token", 32, 4096, 4096, 6144, 14336, 128256}};
     eight.make(pool);
     bench_token(eight, 2,
                 {deep,
@@ -500,7 +527,39 @@ int main(int argc, char **argv)
                  {"ring 12, uncapped", true, 12, 12, 12},
                  {"ring 12, cap 2/5", true, 12, 2, 5},
                  shared_sms});
-    matvecs(pool, (size_t)4 << 30);
+    printf("4 bits, groups of 64\n");
+    token<int4_units> one4 = {{"1B 4-bit", 16, 2048, 2048, 3072, 8192, 128256}};
+    one4.make(pool);
+    bench_token(one4, 16,
+                {shared_sms,
+                 {"ring 8, no pdl", false, 8, 3, 6},
+                 {"ring 8, uncapped", true, 8, 8, 8},
+                 {"ring 4, cap 2/4", true, 4, 2, 4},
+                 {"ring 6, cap 3/5", true, 6, 3, 5},
+                 deep});
+    token<int4_units> eight4 = {{"8B 4-bit", 32, 4096, 4096, 6144, 14336, 128256}};
+    eight4.make(pool);
+    bench_token(eight4, 2,
+                {deep,
+                 shared_sms,
+                 {"ring 5, cap 3/5", true, 5, 3, 5},
+                 {"ring 6, cap 3/6", true, 6, 3, 6},
+                 {"ring 10, cap 4/8", true, 10, 4, 8}});
+    token<int4_chunks<2>> one42 = {{"1B 4-bit, 9 KB", 16, 2048, 2048, 3072, 8192, 128256}};
+    one42.make(pool);
+    bench_token(one42, 16,
+                {{"ring 8, cap 4/8", true, 8, 4, 8},
+                 {"ring 12, cap 6/12", true, 12, 6, 12},
+                 {"ring 12, cap 4/10", true, 12, 4, 10}});
+    token<int4_chunks<2>> eight42 = {{"8B 4-bit, 9 KB", 32, 4096, 4096, 6144, 14336, 128256}};
+    eight42.make(pool);
+    bench_token(eight42, 2,
+                {{"ring 8, cap 4/8", true, 8, 4, 8},
+                 {"ring 12, cap 6/12", true, 12, 6, 12},
+                 {"ring 10, cap 6/10", true, 10, 6, 10}});
+    matvecs<int4_units>(pool, (size_t)4 << 30);
+    printf("bf16\n");
+    matvecs<bf16_units>(pool, (size_t)4 << 30);
     fprintf(json, "\n]}\n");
     if (fclose(json))
         return perror(path), 1;

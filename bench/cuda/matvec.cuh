@@ -8,9 +8,19 @@
 // Eight consumer warps multiply on tensor cores. How many bytes are in flight is capped, lower
 // until the activations have landed, since they queue behind the weights.
 //
-// Weight unit: 16 rows x 64 k, 2,048 bytes, units contiguous as [tile][unit]. Lane = 4 g + t holds,
-// for step s of 4, 16 bytes: k = 16 t + 4 s + {0,1} of row g and of row g + 8, then k + {2,3} of
-// both, which are the registers of an m16n8k16 product whose k are permuted (the same way for x).
+// Weight unit, bf16: 16 rows x 64 k, 2,048 bytes, units contiguous as [tile][unit]. Lane = 4 g + t
+// holds, for step s of 4, 16 bytes: k = 16 t + 4 s + {0,1} of row g and of row g + 8, then k +
+// {2,3} of both, which are the registers of an m16n8k16 product whose k are permuted (the same way
+// for x).
+//
+// Weight unit, 4 bits with a scale and a bias a group of 64 k: 576 bytes. 16 bytes a lane, of which
+// word s holds the lane's eight codes of step s: those of an A register in bits 4 j and 16 + 4 j,
+// so that a shift, an and and an or make two bf16 of 128 + code. Then 16 rows' (scale, bias) in
+// bf16. A group's products are summed alone; another product with A = 1 gives the sum of x, and y
+// += scale * sum(wx) + (bias - 128 scale) * sum(x).
+//
+// A stage may be split along K over a cluster of blocks: each takes its part of every tile and of
+// x, and one of them adds the parts' sums, in order.
 //
 // Activations: each f32 is two bf16, v = hi + lo, two columns of the product, so that x has 16 bits
 // of mantissa and costs no further tensor work up to 4 rows. They lie in memory as the lanes read
@@ -24,16 +34,25 @@
 enum {
     TILE = 16, // rows of a unit
     UNIT = 64, // k of a unit
-    UNIT_BYTES = TILE * UNIT * 2,
-    WARPS = 8, // consumers, each takes one unit of a chunk
+    WARPS = 8, // consumers
     THREADS = 32 * (WARPS + 1),
-    CHUNK_BYTES = WARPS * UNIT_BYTES,
-    CHUNK_K = WARPS * UNIT,
-    STEP = 4, // chunks in registers at once; K is a multiple of STEP * CHUNK_K
+    STEP = 4, // sums at once
     MAX_RING = 12,
     PART_BYTES = 16 * WARPS * TILE * 4, // partial sums of 16 / B tiles
     MAX_SMEM = 232448,
 };
+
+// Units: their size, how many of a chunk a warp takes, and what of K (or of a block's part) a
+// matrix has to be a multiple of: STEP chunks of bf16 are in registers at once, of int4 STEP units.
+struct bf16_units {
+    enum { BYTES = 2048, A_WARP = 1, K_STEP = STEP * WARPS * UNIT };
+};
+template <int N> struct int4_chunks {
+    enum { BYTES = 576, A_WARP = N, K_STEP = N * WARPS * UNIT };
+};
+using int4_units = int4_chunks<4>;
+template <class W> constexpr int chunk_bytes = WARPS *W::A_WARP *W::BYTES;
+template <class W> constexpr int chunk_k = WARPS *W::A_WARP *UNIT;
 
 enum sink { STORE, ACT, SILU, RESIDUAL };
 
@@ -98,12 +117,16 @@ struct cursor {
     }
 };
 
-__device__ inline void produce(const char *w, int n_chunks, const stage &a, char *ring,
-                               uint64_t *full, uint64_t *empty, uint64_t *x_full)
+// n_tiles times n_chunks chunks; tiles are `stride` bytes apart.
+template <class W>
+__device__ inline void produce(const char *w, int n_tiles, int n_chunks, size_t stride,
+                               const stage &a, char *ring, uint64_t *full, uint64_t *empty,
+                               uint64_t *x_full)
 {
+    constexpr int CHUNK_BYTES = chunk_bytes<W>;
     cursor put = {0, 1}, landed = {0, 0};
     int in_flight = 0, cap = a.cap_early;
-    for (int i = 0; i < n_chunks; i++) {
+    for (int i = 0, c = 0; i < n_tiles * n_chunks; i++) {
         bar_wait(&empty[put.at], put.phase);
         if (cap != a.cap && bar_test(x_full, 0))
             cap = a.cap;
@@ -112,8 +135,12 @@ __device__ inline void produce(const char *w, int n_chunks, const stage &a, char
             landed.next(a.ring);
         }
         bar_expect(&full[put.at], CHUNK_BYTES);
-        bulk_copy(ring + put.at * CHUNK_BYTES, w + (size_t)i * CHUNK_BYTES, CHUNK_BYTES,
+        bulk_copy(ring + put.at * CHUNK_BYTES, w + (size_t)c * CHUNK_BYTES, CHUNK_BYTES,
                   &full[put.at]);
+        if (++c == n_chunks) {
+            c = 0;
+            w += stride;
+        }
         in_flight++;
         put.next(a.ring);
     }
@@ -122,11 +149,12 @@ __device__ inline void produce(const char *w, int n_chunks, const stage &a, char
 // One tile's 16 rows times this warp's units; the result is in acc[0].
 // acc: [STEP][column tiles][4], so that successive chunks do not wait for each other.
 template <int B>
-__device__ inline void tile_product(float acc[STEP][(B + 3) / 4][4], int n_chunks, int n_ring,
-                                    cursor &get, const char *ring, const uint4 *x, uint64_t *full,
-                                    uint64_t *empty)
+__device__ inline void tile_product(bf16_units, float acc[STEP][(B + 3) / 4][4], int n_chunks,
+                                    int n_ring, cursor &get, const char *ring, const uint4 *x,
+                                    uint64_t *full, uint64_t *empty)
 {
-    constexpr int NT = (B + 3) / 4, COLS = 2 * B;
+    constexpr int NT = (B + 3) / 4, COLS = 2 * B, CHUNK_BYTES = chunk_bytes<bf16_units>,
+                  UNIT_BYTES = bf16_units::BYTES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     for (int i = 0; i < STEP * NT * 4; i++)
         (&acc[0][0][0])[i] = 0;
@@ -167,6 +195,69 @@ __device__ inline void tile_product(float acc[STEP][(B + 3) / 4][4], int n_chunk
             acc[0][n][i] = (acc[0][n][i] + acc[1][n][i]) + (acc[2][n][i] + acc[3][n][i]);
 }
 
+__device__ inline uint32_t codes(uint32_t w)
+{
+    return (w & 0x000f000f) | 0x43004300; // two bf16, 128 + code
+}
+
+template <int B, int U>
+__device__ inline void tile_product(int4_chunks<U>, float acc[STEP][(B + 3) / 4][4], int n_chunks,
+                                    int n_ring, cursor &get, const char *ring, const uint4 *x,
+                                    uint64_t *full, uint64_t *empty)
+{
+    constexpr int NT = (B + 3) / 4, COLS = 2 * B, BYTES = int4_units::BYTES;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint4 ones = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+    for (int i = 0; i < STEP * NT * 4; i++)
+        (&acc[0][0][0])[i] = 0;
+    for (int c = 0; c < n_chunks; c++) {
+        bar_wait(&full[get.at], get.phase);
+        const char *units = ring + get.at * chunk_bytes<int4_chunks<U>> + warp * U * BYTES;
+        uint4 w[U];
+        uint32_t scale[U][2];
+#pragma unroll
+        for (int j = 0; j < U; j++) {
+            w[j] = ((const uint4 *)(units + j * BYTES))[lane];
+            scale[j][0] = ((const uint32_t *)(units + j * BYTES + 512))[g];
+            scale[j][1] = ((const uint32_t *)(units + j * BYTES + 512))[g + 8];
+        }
+        __syncwarp();
+        if (lane == 0)
+            bar_arrive(&empty[get.at]);
+        get.next(n_ring);
+#pragma unroll
+        for (int j = 0; j < U; j++) {
+            const uint4 *xu = x + ((c * WARPS + warp) * U + j) * (COLS * 8) + t;
+            const uint32_t word[4] = {w[j].x, w[j].y, w[j].z, w[j].w};
+            float s0 = __uint_as_float(scale[j][0] << 16), s1 = __uint_as_float(scale[j][1] << 16);
+            float b0 = __uint_as_float(scale[j][0] & 0xffff0000) - 128 * s0,
+                  b1 = __uint_as_float(scale[j][1] & 0xffff0000) - 128 * s1;
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                int col = min(8 * n + g, COLS - 1);
+                uint4 lo = xu[col * 4], hi = xu[(COLS + col) * 4];
+                const uint32_t xs[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+                float sum[4] = {0, 0, 0, 0}, of_x[4] = {0, 0, 0, 0};
+#pragma unroll
+                for (int s = 0; s < 4; s++) {
+                    uint4 r = {codes(word[s]), codes(word[s] >> 4), codes(word[s] >> 8),
+                               codes(word[s] >> 12)};
+                    mma_bf16(sum, r, xs[2 * s], xs[2 * s + 1]);
+                    mma_bf16(of_x, ones, xs[2 * s], xs[2 * s + 1]);
+                }
+                acc[j][n][0] += s0 * sum[0] + b0 * of_x[0];
+                acc[j][n][1] += s0 * sum[1] + b0 * of_x[1];
+                acc[j][n][2] += s1 * sum[2] + b1 * of_x[2];
+                acc[j][n][3] += s1 * sum[3] + b1 * of_x[3];
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+        for (int i = 0; i < 4; i++)
+            acc[0][n][i] = (acc[0][n][i] + acc[1][n][i]) + (acc[2][n][i] + acc[3][n][i]);
+}
+
 // The eight warps' partial sums of one row of a tile, added in order.
 template <int B> __device__ inline float row_sum(const float *part, int slot, int b, int row)
 {
@@ -175,6 +266,36 @@ template <int B> __device__ inline float row_sum(const float *part, int slot, in
     for (int w = 0; w < WARPS; w++)
         sum += part[((slot * WARPS + w) * B + b) * TILE + row];
     return sum;
+}
+
+// Split over a cluster: the sums of this block's part of K go to the block that finishes the tile,
+// and are added there in the order of the blocks. `round` counts the calls; two buffers take turns,
+// and a block waits for its own before it goes on, so none is two rounds ahead.
+template <int B, int C>
+__device__ inline void sink_cluster(const stage &a, const float *part, int t0, int n, float *inbox,
+                                    uint64_t *arrived, int round)
+{
+    constexpr int ALL = 16 / B * B * TILE;
+    const uint32_t rank = cluster_rank();
+    inbox += round % 2 * C * ALL;
+    for (int o = threadIdx.x; o < n * B * TILE; o += 32 * WARPS) {
+        int r = o % TILE, b = o / TILE % B, slot = o / (TILE * B);
+        uint32_t to = at_rank(smem(inbox + rank * ALL + o), (uint32_t)slot % C);
+        cluster_store(to, row_sum<B>(part, slot, b, r));
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 < C)
+        cluster_arrive(at_rank(smem(arrived), threadIdx.x % 32));
+    cluster_wait(arrived, round & 1);
+    for (int o = threadIdx.x; o < n * B * TILE; o += 32 * WARPS) {
+        int r = o % TILE, b = o / TILE % B, slot = o / (TILE * B);
+        if ((uint32_t)slot % C != rank)
+            continue;
+        float v = 0;
+        for (int i = 0; i < C; i++)
+            v += inbox[i * ALL + o];
+        a.y[(size_t)b * a.tiles * TILE + (t0 + slot) * TILE + r] = v;
+    }
 }
 
 // What becomes of n tiles' results, the first of them tile t0. Consumer threads only.
@@ -236,11 +357,14 @@ __device__ inline void load_x(uint4 *x, const uint4 *from, int n, uint64_t *x_fu
 
 // RESIDUAL takes at most 16 / B tiles a block, so that a thread has one output and may load what
 // it adds to before the weights arrive.
-template <int B, int SINK>
+template <class W, int B, int SINK, int C>
 __device__ inline void consume(const stage &a, int t0, int n_tiles, const char *ring, uint4 *x,
-                               float *part, uint64_t *full, uint64_t *empty, uint64_t *x_full)
+                               float *part, uint64_t *full, uint64_t *empty, uint64_t *x_full,
+                               float *inbox, uint64_t *arrived)
 {
+    static_assert(C == 1 || SINK == STORE, "only the simplest sink is split over a cluster yet");
     constexpr int NT = (B + 3) / 4, SLOTS = 16 / B;
+    const int k = a.k / C; // this block's
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int first = (t0 + threadIdx.x / (TILE * B)) * TILE + threadIdx.x % TILE; // RESIDUAL's row
     const bool owner = SINK == RESIDUAL && threadIdx.x < n_tiles * B * TILE;
@@ -252,7 +376,7 @@ __device__ inline void consume(const stage &a, int t0, int n_tiles, const char *
     if (a.sums)
         for (int b = 0; b < B; b++)
             sums[b].load(a.sums, b, a.k);
-    load_x(x, (const uint4 *)a.x, a.k * B / 4, x_full);
+    load_x(x, (const uint4 *)a.x + (C > 1 ? cluster_rank() : 0) * (k * B / 4), k * B / 4, x_full);
     for (int b = 0; b < B; b++)
         rms[b] = a.sums ? sums[b].inverse_rms(a.k) : 1;
     bar_wait(x_full, 0);
@@ -261,7 +385,7 @@ __device__ inline void consume(const stage &a, int t0, int n_tiles, const char *
     float acc[STEP][NT][4];
     for (int i = 0; i < n_tiles; i++) {
         int slot = i % SLOTS;
-        tile_product<B>(acc, a.k / CHUNK_K, a.ring, get, ring, x, full, empty);
+        tile_product<B>(W(), acc, k / chunk_k<W>, a.ring, get, ring, x, full, empty);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             int b = 4 * n + t; // columns 2 t and 2 t + 1 are hi and lo of one row
@@ -273,35 +397,48 @@ __device__ inline void consume(const stage &a, int t0, int n_tiles, const char *
         }
         if (slot == SLOTS - 1 || i == n_tiles - 1) {
             asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
-            sink_tiles<B, SINK>(a, part, t0 + i - slot, slot + 1, rms, residual, norm);
+            if constexpr (C > 1)
+                sink_cluster<B, C>(a, part, t0 + i - slot, slot + 1, inbox, arrived, i / SLOTS);
+            else
+                sink_tiles<B, SINK>(a, part, t0 + i - slot, slot + 1, rms, residual, norm);
             if (i < n_tiles - 1)
                 asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
         }
     }
 }
 
-template <int B, int SINK>
+template <class W, int B, int SINK, int C = 1>
 __global__ __launch_bounds__(THREADS, B <= 4 ? 2 : 1) void matvec(const __grid_constant__ stage a)
 {
     extern __shared__ __align__(128) char shared[];
-    __shared__ uint64_t full[MAX_RING], empty[MAX_RING], x_full;
-    char *ring = shared, *x = ring + a.ring * CHUNK_BYTES;
-    float *part = (float *)(x + a.k * B * 4);
+    __shared__ uint64_t full[MAX_RING], empty[MAX_RING], x_full, arrived;
+    char *ring = shared, *x = ring + a.ring * chunk_bytes<W>;
+    float *part = (float *)(x + a.k / C * B * 4), *inbox = part + PART_BYTES / 4;
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.ring; i++) {
             bar_init(&full[i], 1);
             bar_init(&empty[i], WARPS);
         }
         bar_init(&x_full, WARPS);
+        bar_init(&arrived, WARPS * C);
         bar_init_done();
         pdl_trigger();
     }
-    __syncthreads();
-    int t0 = (int)((long)a.tiles * blockIdx.x / gridDim.x);
-    int t1 = (int)((long)a.tiles * (blockIdx.x + 1) / gridDim.x);
+    if (C > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+    int t0 = (int)((long)a.tiles * (blockIdx.x / C) / (gridDim.x / C));
+    int t1 = (int)((long)a.tiles * (blockIdx.x / C + 1) / (gridDim.x / C));
+    size_t tile_bytes = (size_t)(a.k / UNIT) * W::BYTES;
     if (threadIdx.x < 32 * WARPS)
-        consume<B, SINK>(a, t0, t1 - t0, ring, (uint4 *)x, part, full, empty, &x_full);
+        consume<W, B, SINK, C>(a, t0, t1 - t0, ring, (uint4 *)x, part, full, empty, &x_full, inbox,
+                               &arrived);
     else if (threadIdx.x == 32 * WARPS)
-        produce(a.w + (size_t)t0 * (a.k / UNIT) * UNIT_BYTES, (t1 - t0) * (a.k / CHUNK_K), a, ring,
-                full, empty, &x_full);
+        produce<W>(a.w + t0 * tile_bytes + blockIdx.x % C * (tile_bytes / C), t1 - t0,
+                   a.k / C / chunk_k<W>, tile_bytes, a, ring, full, empty, &x_full);
+    if (C > 1) { // a block's shared memory stays while others write to it
+        __syncwarp();
+        cluster_sync();
+    }
 }

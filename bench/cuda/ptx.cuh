@@ -92,3 +92,52 @@ __device__ inline void mma_bf16(float c[4], uint4 a, uint32_t b0, uint32_t b1)
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
+
+// ---- clusters: the same place in another block's shared memory, and barriers over all blocks ----
+
+__device__ inline uint32_t cluster_rank()
+{
+    uint32_t r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+
+__device__ inline uint32_t at_rank(uint32_t address, uint32_t rank)
+{
+    uint32_t r;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
+    return r;
+}
+
+__device__ inline void cluster_store(uint32_t address, float v)
+{
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+
+// Arrives at a barrier of another block; what this thread wrote before is visible to who waits.
+__device__ inline void cluster_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar)
+                 : "memory");
+}
+
+__device__ inline void cluster_wait(uint64_t *bar, uint32_t phase)
+{
+    uint32_t done;
+    do
+        asm volatile("{\n .reg .pred p;\n"
+                     " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     " selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(smem(bar)), "r"(phase)
+                     : "memory");
+    while (!done);
+}
+
+// All threads of all blocks of the cluster.
+__device__ inline void cluster_sync()
+{
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
+}

@@ -67,7 +67,7 @@ QN_API const char *qn_dtype_name(qn_dtype dtype);
 typedef struct qn_device_options {
     size_t size;         /* sizeof(qn_device_options) */
     int threads;         /* CPU threads; 0: the CPUs this process may use */
-    const char *tier;    /* CPU tier: "ref", "avx2", "avx512"; NULL: QN_CPU or the best there is */
+    const char *tier;    /* CPU tier: "ref", "avx2", "avx512", "amx"; NULL: QN_CPU, or the best */
     size_t memory_limit; /* bytes; 0: none */
     qn_log_fn log;       /* NULL: silent */
     void *log_user;

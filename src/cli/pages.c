@@ -95,7 +95,7 @@ static void print_environment(void)
         "Where models named org/name are looked for: the first, else hub in the second, else "
         "~/.cache/huggingface/hub. Nothing is ever fetched.");
     printf(".It Ev QN_CPU\n");
-    print_filled("The instruction set tier to use: ref, avx2 or avx512.");
+    print_filled("The instruction set tier to use: ref, avx2, avx512 or amx.");
     printf(".It Ev NO_COLOR\n");
     print_filled("If it is set and not empty, nothing is coloured.");
     printf(".El\n");

@@ -557,7 +557,8 @@ def test_info():
 def test_kernels():
     """Which tier serves what: not every tier has every kernel, and info must say which one is taken."""
     wide = {"linear", "linear-int8", "attention", "norm", "rope", "argmax", "elementwise"}
-    tiers = {"ref": {}, **{tier: dict.fromkeys(wide, tier) for tier in ("avx2", "avx512", "neon")}}
+    tiers = {"ref": {}, **{tier: dict.fromkeys(wide, tier) for tier in ("avx2", "avx512", "neon")},
+             "amx": {**dict.fromkeys(wide, "avx512"), "linear": "amx"}}
     seen = []
     for tier, own in tiers.items():
         env = dict(os.environ, QN_CPU=tier)

@@ -79,7 +79,7 @@ static double divergence(const float *p, const float *q)
 static void test_divergence(void **state)
 {
     (void)state;
-    static const char *const tiers[] = {"ref", "avx2", "avx512", "neon"};
+    static const char *const tiers[] = {"ref", "avx2", "avx512", "amx", "neon"};
     size_t bytes;
     qn_tensors *file = open_golden();
     int32_t *tokens = golden(file, "tokens", &bytes), *at = golden(file, "logit_positions", &bytes);
@@ -87,7 +87,7 @@ static void test_divergence(void **state)
     float *want = golden(file, "logits", &bytes);
     double *bound = golden(file, "hf_bf16_kl", &bytes);
     assert_int_equal(n, 200);
-    for (int t = 0; t < 4; t++) {
+    for (int t = 0; t < 5; t++) {
         float *logits = run_all(tiers[t], tokens);
         if (!logits)
             continue;

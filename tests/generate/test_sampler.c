@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST = 128256, SOME = 5000, BLOCK = QN__PASS_BLOCK, MOST_TIERS = 4 };
+enum { MOST = 128256, SOME = 5000, BLOCK = QN__PASS_BLOCK, MOST_TIERS = 5 };
 
 /* A device of each tier that this machine has, the reference first; `device` is the best. */
 static qn_device *tiers[MOST_TIERS], *device;
@@ -19,7 +19,7 @@ static int n_tiers;
 
 static int set_up(void **state)
 {
-    static const char *const names[] = {"ref", "avx2", "avx512", "neon"};
+    static const char *const names[] = {"ref", "avx2", "avx512", "amx", "neon"};
     (void)state;
     for (int i = 0; i < MOST_TIERS; i++) {
         qn_device_options o = {.size = sizeof o, .tier = names[i], .threads = 1};

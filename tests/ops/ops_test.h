@@ -24,12 +24,12 @@ typedef struct rig {
     int threads;
 } rig;
 
-enum { MOST_RIGS = 8 };
+enum { MOST_RIGS = 10 };
 
 /* Every tier of the CPU; or the one device that QUERN_TEST_DEVICE names, such as "cuda:0". */
 static inline int open_rigs(rig *rigs)
 {
-    static const char *const tiers[] = {"ref", "avx2", "avx512", "neon"};
+    static const char *const tiers[] = {"ref", "avx2", "avx512", "amx", "neon"};
     const char *name = getenv("QUERN_TEST_DEVICE");
     int n = 0;
     if (name) {
@@ -37,7 +37,7 @@ static inline int open_rigs(rig *rigs)
         assert_int_equal(qn_device_open(&rigs[0].device, name, NULL, NULL), QN_OK);
         return 1;
     }
-    for (int t = 0; t < 4; t++)
+    for (int t = 0; t < 5; t++)
         for (int threads = 1; threads <= 3; threads += 2) {
             qn_device_options o = {.size = sizeof o, .threads = threads, .tier = tiers[t]};
             rigs[n] = (rig){NULL, tiers[t], threads};

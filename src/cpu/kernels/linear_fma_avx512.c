@@ -19,8 +19,8 @@
 enum {
     FEW_ROWS = 8,
     FMA_PANELS = 3,
-    FMA_UNITS = 128, /* pairs widened at a time: 48 KB of three panels */
-    FMA_ROWS = 192,  /* of a band: 192 KB of x a chunk */
+    FMA_UNITS = 64, /* pairs widened at a time: 24 KB of three panels, in the first cache */
+    FMA_ROWS = 192, /* of a band: 96 KB of x a chunk */
     /* Denormals are zero, all exceptions masked, to nearest: as the dot product has it. */
     DOT_PRODUCT_CSR = 0x9fc0
 };
