@@ -48,8 +48,8 @@ typedef struct qn__cpu_routine {
     int64_t (*prepare)(qn__cpu_job *job);
     void (*run)(const qn__cpu_job *job, const qn__cpu_part *part);
     /* Whether this job, of as many phases as `before`, the one just before it and of the same
-     * operation, reads nothing that `before` writes, and phase 0 of two leaves in `shared` what this
-     * one's would. It is then left out, and both run side by side. NULL: never. */
+     * operation, reads nothing that `before` writes, and phase 0 of two leaves in `shared` what
+     * this one's would. It is then left out, and both run side by side. NULL: never. */
     bool (*shares)(const qn__cpu_job *job, const qn__cpu_job *before);
 } qn__cpu_routine;
 

@@ -201,7 +201,7 @@ static __mmask16 lanes_of(size_t n, size_t panel)
 }
 
 /* Up to 16 rows: each pair of panels once, straight through; its last steps fetch the next pair. */
-static void linear_few(const qn__cpu_linear *a, size_t p0, size_t p1)
+static void tiles_few(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     size_t units = (a->k + 1) / 2, steps = units / 16, pb = units * 64;
     set_shape(a->m);
@@ -263,7 +263,7 @@ static void linear_amx(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     size_t steps = (a->k + STEP_K - 1) / STEP_K;
     if (a->m <= ROWS) {
-        linear_few(a, p0, p1);
+        tiles_few(a, p0, p1);
     } else {
         set_shape(ROWS);
         for (size_t m0 = a->m0; m0 < a->m1; m0 += BAND_ROWS) {
