@@ -23,8 +23,12 @@ enum { INT8_ROWS = 4, INT8_PANELS = 3 };
 
 ALWAYS __m512i byte_dot(__m512i c, __m512i w, __m512i x)
 {
+#if defined(QN_EMULATED_ISA)
+    return _mm512_dpbusd_epi32(c, w, x);
+#else
     __asm__("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(w), "v"(x));
     return c;
+#endif
 }
 
 ALWAYS uint32_t word_at(const uint8_t *p)

@@ -31,11 +31,15 @@ enum {
 
 ALWAYS __m512 dot_step(int f32, __m512 c, __m512 w, __m512 x)
 {
+#if defined(QN_EMULATED_ISA)
+    return f32 ? _mm512_fmadd_ps(w, x, c) : _mm512_dpbf16_ps(c, w, x);
+#else
     if (f32)
         __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(w), "v"(x));
     else
         __asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(w), "v"(x));
     return c;
+#endif
 }
 
 /* What each row of a tile does: F(row) is applied for 0 .. 7, dead rows vanish as `rows` is a

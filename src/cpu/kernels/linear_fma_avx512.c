@@ -146,13 +146,20 @@ void qn__cpu_fill_fma_avx512(qn__cpu_kernels *t)
 /* ---- which is faster --------------------------------------------------------------------------
  */
 
+#if defined(QN_EMULATED_ISA)
+int qn__cpu_dot_is_slow_avx512(void)
+{
+    return 0;
+}
+#else
+
 #define TIMED_SUMS(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
 
 /* What the time stamp counter gives for `n` steps of twelve independent sums. */
 ALWAYS uint64_t time_steps(int fma, int n)
 {
     __m512 one = _mm512_set1_ps(1);
-#define DECLARE(i) __m512 c##i = one;
+#define DECLARE(i)    __m512 c##i = one;
     TIMED_SUMS(DECLARE)
 #undef DECLARE
     uint64_t begun = __rdtsc();
@@ -178,3 +185,4 @@ int qn__cpu_dot_is_slow_avx512(void)
     }
     return best[0] > best[1] + best[1] / 4;
 }
+#endif
