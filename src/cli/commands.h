@@ -26,6 +26,7 @@ int command_chat(arguments *a);
 int command_tokenize(arguments *a);
 int command_template(arguments *a);
 int command_info(arguments *a);
+int command_convert(arguments *a);
 
 /* help.c: what `quern --help` and `quern COMMAND --help` print. */
 void help_overview(FILE *to);

@@ -51,6 +51,17 @@ const command commands[] = {
      "Memory is that of the weights and of a cache of --context positions; a run needs some more "
      "for intermediate values.",
      command_info},
+    {{"convert", OF_CONVERT, NULL},
+     "write a model in another format or type",
+     "Writes MODEL as a GGUF file for llama.cpp and others, or as a directory of safetensors.",
+     "The source is whatever -m takes: a directory (safetensors, PyTorch's .bin, npz) or a GGUF "
+     "file. In GGUF the types are llama.cpp's recipes: q4_k_m gives some matrices more bits, the "
+     "head q6_k, and takes another type where a row is no whole number of blocks. From a GGUF file "
+     "everything but the type of the weights is copied. The output appears whole or not at all, "
+     "and the same command writes the same bytes again. --keep-head leaves the head, and the "
+     "embedding, in the type that they have in MODEL; --override 'output=q8_0' gives the head "
+     "another one.",
+     command_convert},
 };
 
 const size_t n_commands = sizeof commands / sizeof *commands;

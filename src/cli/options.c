@@ -14,7 +14,7 @@
 
 #define AT(field) offsetof(arguments, field)
 #define OF_MODEL  (OF_GENERATE | OF_CHAT)
-#define OF_ALL    (OF_MODEL | OF_TOKENIZE | OF_TEMPLATE | OF_INFO)
+#define OF_ALL    (OF_MODEL | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT)
 
 static const option table[] = {
     {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
@@ -37,7 +37,26 @@ static const option table[] = {
      "positions at most (default: the model's)"},
     {"rotate", 0, OPTION_FLAG, OF_MODEL, AT(rotate), 0, 0, NULL,
      "go on beyond the context: forget the oldest tokens but the first 4"},
-    {"threads", 't', OPTION_INTEGER, OF_MODEL | OF_INFO, AT(threads), 1, 1024, "N",
+    {"output", 'o', OPTION_STRING, OF_CONVERT, AT(output), 0, 0, "OUT",
+     "a GGUF file where the name ends in .gguf, else a directory of safetensors"},
+    {"type", 0, OPTION_STRING, OF_CONVERT, AT(type), 0, 0, "TYPE",
+     "GGUF: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k_s/m/l q4_k_s/m q5_k_s/m q6_k iq4_nl "
+     "iq4_xs mxfp4 tq1_0 tq2_0 (default: weights stay as they are)"},
+    {"bits", 0, OPTION_INTEGER, OF_CONVERT, AT(bits), 2, 8, "N",
+     "directory: MLX's quantised weights of 2, 3, 4, 5, 6 or 8 bits (default: not quantised)"},
+    {"group-size", 0, OPTION_INTEGER, OF_CONVERT, AT(group_size), 32, 128, "N",
+     "with --bits: 32, 64 or 128 weights share a scale and a bias (default 64)"},
+    {"mode", 0, OPTION_STRING, OF_CONVERT, AT(mode), 0, 0, "MODE",
+     "with --bits: affine, the only one there is"},
+    {"dtype", 0, OPTION_STRING, OF_CONVERT, AT(dtype), 0, 0, "TYPE",
+     "directory: f32, f16 or bf16 of what is not quantised (default: the model's)"},
+    {"keep-head", 0, OPTION_FLAG, OF_CONVERT, AT(keep_head), 0, 0, NULL,
+     "the head (output, lm_head) and the embedding keep the type that they have in MODEL"},
+    {"override", 0, OPTION_OVERRIDE, OF_CONVERT, AT(overrides), 0, 0, "PATTERN=TYPE",
+     "matrices whose name in OUT the regular expression PATTERN finds get TYPE (in a directory: "
+     "bits, or dense); may be repeated, the first counts"},
+    {"force", 0, OPTION_FLAG, OF_CONVERT, AT(force), 0, 0, NULL, "replace what is there"},
+    {"threads", 't', OPTION_INTEGER, OF_MODEL | OF_INFO | OF_CONVERT, AT(threads), 1, 1024, "N",
      "CPU threads (default: the CPUs it may use)"},
     {"temp", 0, OPTION_NUMBER, OF_MODEL | OF_SET, AT(temperature), 0, 1e6, "X",
      "temperature; 0 always takes the most probable token"},
@@ -119,6 +138,8 @@ arguments options_defaults(void)
                        .top_k = -1,
                        .seed = -1,
                        .logprobs = -1,
+                       .bits = -1,
+                       .group_size = -1,
                        .samplers = QN_INIT(qn_sampling),
                        .temperature = NAN,
                        .top_p = NAN,
@@ -319,6 +340,14 @@ static bool store_bias(const option_user *user, const option *o, const char *tex
     return true;
 }
 
+static bool store_override(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    if (a->n_overrides == MOST_OVERRIDES)
+        return too_many(user, o, MOST_OVERRIDES);
+    a->overrides[a->n_overrides++] = text;
+    return true;
+}
+
 static bool store(const option_user *user, const option *o, const char *text, arguments *a)
 {
     char *end;
@@ -332,6 +361,8 @@ static bool store(const option_user *user, const option *o, const char *text, ar
         return store_stop(user, o, text, a);
     if (o->type == OPTION_BIAS)
         return store_bias(user, o, text, a);
+    if (o->type == OPTION_OVERRIDE)
+        return store_override(user, o, text, a);
     if (o->type == OPTION_STRING) {
         *(const char **)place = text;
         return true;

@@ -12,7 +12,7 @@
 
 #include "quern/model.h"
 
-enum { MOST_TEMPLATE_VARS = 64, MOST_STOP_STRINGS = 64, MOST_BIASES = 1024 };
+enum { MOST_TEMPLATE_VARS = 64, MOST_STOP_STRINGS = 64, MOST_BIASES = 1024, MOST_OVERRIDES = 256 };
 
 /* What the options of all commands say. Absent: NULL, false, -1 for integers, NaN for numbers. */
 typedef struct arguments {
@@ -29,6 +29,11 @@ typedef struct arguments {
     size_t n_stop_strings;
     qn_token_bias biases[MOST_BIASES];
     size_t n_biases;
+    const char *output, *type, *mode, *dtype; /* of convert */
+    int64_t bits, group_size;
+    bool keep_head, force;
+    const char *overrides[MOST_OVERRIDES];
+    size_t n_overrides;
     const char *template_vars[MOST_TEMPLATE_VARS];
     size_t n_template_vars;
 } arguments;
@@ -40,7 +45,8 @@ enum {
     OF_TOKENIZE = 4,
     OF_TEMPLATE = 8,
     OF_INFO = 16,
-    OF_SET = 32 /* chat's /set takes it, too */
+    OF_SET = 32, /* chat's /set takes it, too */
+    OF_CONVERT = 64
 };
 
 typedef enum option_type {
@@ -51,7 +57,8 @@ typedef enum option_type {
     OPTION_VARIABLE, /* NAME=VALUE, once more each time */
     OPTION_SAMPLERS, /* names of a chain */
     OPTION_STOP,     /* text, once more each time */
-    OPTION_BIAS      /* ID+BIAS or ID-BIAS, once more each time */
+    OPTION_BIAS,     /* ID+BIAS or ID-BIAS, once more each time */
+    OPTION_OVERRIDE  /* PATTERN=TYPE, once more each time */
 } option_type;
 
 typedef struct option {

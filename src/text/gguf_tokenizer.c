@@ -266,9 +266,8 @@ static bool add_byte_level(cJSON *steps, bool regex)
     return ok;
 }
 
-/* The pre-tokenizer as a tokenizer.json would have it. */
-static qn_status make_pre_tokenizer(qn_tokenizer *t, const char *file, const qn__gguf_pre *pre,
-                                    qn_error *err)
+qn_status qn__gguf_pre_tokenizer(qn__pretokenizer *out, const char *file, const qn__gguf_pre *pre,
+                                 qn_error *err)
 {
     cJSON *root = cJSON_CreateObject(), *steps = NULL;
     bool ok = root && cJSON_AddStringToObject(root, "type", "Sequence") &&
@@ -278,8 +277,8 @@ static qn_status make_pre_tokenizer(qn_tokenizer *t, const char *file, const qn_
     if (ok && !pre->characters)
         ok = add_byte_level(steps, pre->gpt2);
     qn__json_at at = qn__json_root(file, root);
-    qn_status status = ok ? qn__pretokenizer_parse(&t->pretokenizer, &at, err)
-                          : qn__fail_memory(err, "a pre-tokenizer");
+    qn_status status =
+        ok ? qn__pretokenizer_parse(out, &at, err) : qn__fail_memory(err, "a pre-tokenizer");
     cJSON_Delete(root);
     return status;
 }
@@ -307,7 +306,7 @@ static qn_status make_bpe_steps(qn_tokenizer *t, const char *file, const qn__ggu
     static const char characters[] =
         "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
         "\"\xe2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}";
-    qn_status status = make_pre_tokenizer(t, file, pre, err);
+    qn_status status = qn__gguf_pre_tokenizer(&t->pretokenizer, file, pre, err);
     if (status == QN_OK && pre->characters)
         status = make_part(t, file, spaces, false, err);
     if (status == QN_OK)
@@ -367,6 +366,8 @@ qn_status qn__gguf_tokenizer(qn_tokenizer *t, const qn__gguf *g, qn_error *err)
         return qn__fail(err, QN_NOT_FOUND, "%s: there is no tokenizer in it (" KEY("model") ")",
                         g->path);
     if (qn__gguf_opt_text(g, KEY("model"), &model, &own) == QN_OK) {
+        if (qn__gguf_text_is(&model, "none") || qn__gguf_text_is(&model, "no_vocab"))
+            return qn__fail(err, QN_NOT_FOUND, "%s: there is no tokenizer in it", g->path);
         bool spm = qn__gguf_text_is(&model, "llama"), unigram = qn__gguf_text_is(&model, "t5");
         if (!spm && !unigram && !qn__gguf_text_is(&model, "gpt2"))
             qn__fail(&own, QN_UNSUPPORTED,

@@ -44,6 +44,15 @@ qn_status qn__spm_parse(qn_tokenizer *tokenizer, const char *file, const char *d
 struct qn__gguf;
 qn_status qn__gguf_tokenizer(qn_tokenizer *tokenizer, const struct qn__gguf *g, qn_error *err);
 
+/* The pre-tokenizer of a GGUF file as a tokenizer.json would have it; `file` is for messages. */
+struct qn__gguf_pre;
+qn_status qn__gguf_pre_tokenizer(qn__pretokenizer *out, const char *file,
+                                 const struct qn__gguf_pre *pre, qn_error *err);
+
+/* The first of GGUF's names that stands for how a tokenizer cuts texts; NULL: none does, or, with
+ * *err filled, memory is out. */
+const char *qn__gguf_pre_like(const qn_tokenizer *tokenizer, char name[40], qn_error *err);
+
 /* Makes the tables of a BPE or Unigram model once its vocabulary, merges and pre-tokenizer are
  * there; `file` is for messages. */
 qn_status qn__tokenizer_finish_model(qn_tokenizer *tokenizer, const char *file, qn_error *err);

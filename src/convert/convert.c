@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * qn_convert: checks what is asked for, opens the source, and hands over to the writer of the
+ * output's kind.
+ */
+#include "convert/convert.h"
+
+#include "base/sized.h"
+#include "core/device.h"
+#include "io/tensors.h"
+#include "ops/ops.h"
+
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+enum { MOST_OVERRIDES = 1000 };
+
+/* ---- the list of tensors --------------------------------------------------------------------- */
+
+qn__output_tensor *qn__conversion_add(qn__conversion *c)
+{
+    if (!qn__grow_table((void **)&c->tensors, c->n_tensors, &c->capacity, sizeof *c->tensors)) {
+        qn__fail_memory(c->err, "a table of tensors");
+        return NULL;
+    }
+    c->tensors[c->n_tensors] = (qn__output_tensor){0};
+    return &c->tensors[c->n_tensors++];
+}
+
+void qn__output_from(qn__output_tensor *t, const qn_tensor_info *from)
+{
+    int named = from->encoding ? qn__encoding_named(from->encoding) : -1;
+    t->from = from;
+    t->ndim = from->ndim;
+    memcpy(t->shape, from->shape, sizeof t->shape);
+    t->source = named >= 0 ? &qn__encodings[named] : NULL;
+    if (!from->encoding && (from->dtype == QN_F32 || from->dtype == QN_F16 || from->dtype == QN_BF16))
+        t->source = qn__encoding_of_dtype(from->dtype);
+    if (named == QN__I2_S) /* its scale stands behind all rows */
+        t->source = NULL;
+    t->target = t->source;
+    t->rows = t->columns = 1;
+    for (int i = 0; i < t->ndim; i++)
+        *(i == t->ndim - 1 && t->ndim > 1 ? &t->columns : &t->rows) *= t->shape[i];
+    t->bytes = from->bytes;
+}
+
+qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t)
+{
+    size_t row = t->target ? qn__encoding_row_bytes(t->target, t->columns) : 0;
+    if (!t->source)
+        return QN_OK;
+    if (row == 0 && t->columns > 0)
+        return qn__fail(c->err, QN_UNSUPPORTED,
+                        "tensor %s has rows of %lld values, which are no whole blocks of %d of %s",
+                        t->name, (long long)t->columns, t->target->block_elements, t->target->name);
+    if (t->part != QN__BLOCK_WHOLE) {
+        size_t codes = (size_t)t->target->bits * t->target->group / 8;
+        row = row / t->target->block_bytes *
+              (t->part == QN__BLOCK_CODES ? codes : (t->target->block_bytes - codes) / 2);
+    }
+    t->bytes = (uint64_t)t->rows * row;
+    return QN_OK;
+}
+
+/* ---- overrides ------------------------------------------------------------------------------- */
+
+static qn_status compile_override(qn__conversion *c, const char *text, qn__override *out)
+{
+    char problem[100];
+    const char *equals = strrchr(text, '=');
+    if (!equals || equals == text || !equals[1])
+        return qn__fail(c->err, QN_INVALID, "override \"%.100s\" is not PATTERN=TYPE", text);
+    char *pattern = strndup(text, (size_t)(equals - text));
+    regex_t *regex = pattern ? malloc(sizeof *regex) : NULL;
+    int code = regex ? regcomp(regex, pattern, REG_EXTENDED | REG_NOSUB) : REG_ESPACE;
+    free(pattern);
+    if (code == 0) {
+        *out = (qn__override){regex, equals + 1};
+        return QN_OK;
+    }
+    if (regex)
+        regerror(code, regex, problem, sizeof problem);
+    free(regex);
+    return code == REG_ESPACE ? qn__fail_memory(c->err, "a pattern")
+                              : qn__fail(c->err, QN_INVALID, "override \"%.100s\": %s", text, problem);
+}
+
+static qn_status compile_overrides(qn__conversion *c)
+{
+    const qn_convert_options *o = c->options;
+    if (o->n_overrides > MOST_OVERRIDES)
+        return qn__fail(c->err, QN_LIMIT, "more than %d overrides", MOST_OVERRIDES);
+    c->overrides = calloc(o->n_overrides + 1, sizeof *c->overrides);
+    if (!c->overrides)
+        return qn__fail_memory(c->err, "overrides");
+    for (size_t i = 0; i < o->n_overrides; i++)
+        if (compile_override(c, o->overrides[i], &c->overrides[i]) != QN_OK)
+            return c->err->code;
+    return QN_OK;
+}
+
+const char *qn__override_for(const qn__conversion *c, const char *name)
+{
+    for (size_t i = 0; i < c->options->n_overrides; i++)
+        if (regexec(c->overrides[i].pattern, name, 0, NULL, 0) == 0)
+            return c->overrides[i].type;
+    return NULL;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static bool ends_in_gguf(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 5 && !strcasecmp(path + n - 5, ".gguf");
+}
+
+/* Whether the output is one of the files, or the directory, that are read. */
+static qn_status check_other(const qn__conversion *c)
+{
+    struct stat out, in;
+    if (stat(c->out, &out) != 0)
+        return QN_OK;
+    bool same = stat(c->source.path, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
+    for (uint32_t i = 0; !same && i < c->source.tensors->n_files; i++)
+        same = stat(qn_tensors_path(c->source.tensors, i), &in) == 0 && in.st_dev == out.st_dev &&
+               in.st_ino == out.st_ino;
+    return same ? qn__fail(c->err, QN_INVALID, "%s: is what the model is read from", c->out) : QN_OK;
+}
+
+static qn_status check_options(const qn__conversion *c, bool gguf)
+{
+    const qn_convert_options *o = c->options;
+    if (gguf && (o->bits || o->group_size || o->dtype))
+        return qn__fail(c->err, QN_INVALID,
+                        "%s: bits, group size and dtype are for a directory; GGUF has types", c->out);
+    if (!gguf && o->type)
+        return qn__fail(c->err, QN_INVALID,
+                        "%s: a type is for GGUF, whose name ends in .gguf; a directory has bits or a "
+                        "dtype",
+                        c->out);
+    if (!gguf && o->group_size && !o->bits)
+        return qn__fail(c->err, QN_INVALID, "a group size needs bits");
+    if (o->threads < 0)
+        return qn__fail(c->err, QN_INVALID, "%d threads", o->threads);
+    return QN_OK;
+}
+
+static qn_status run(qn__conversion *c, const char *path)
+{
+    bool gguf = ends_in_gguf(c->out);
+    int threads = c->options->threads ? c->options->threads : qn__team_default_size();
+    if (check_options(c, gguf) != QN_OK || compile_overrides(c) != QN_OK ||
+        (c->options->type && !(c->recipe = qn__recipe_named(c->options->type, c->err))) ||
+        qn__source_open(&c->source, path, c->err) != QN_OK ||
+        qn__source_open_tensors(&c->source, c->err) != QN_OK || check_other(c) != QN_OK)
+        return c->err->code;
+    if (!(c->team = qn__team_new(threads)))
+        return qn__fail_memory(c->err, "threads");
+    return gguf ? qn__convert_to_gguf(c) : qn__convert_to_directory(c);
+}
+
+qn_status qn_convert(qn_device *device, const char *source, const char *out,
+                     const qn_convert_options *given, qn_error *err)
+{
+    qn_error local = {0};
+    qn_convert_options options;
+    err = err ? err : &local;
+    if (qn__sized_in(&options, sizeof options, given, "qn_convert_options", err) != QN_OK)
+        return err->code;
+    qn__conversion c = {.device = device, .options = &options, .out = out, .err = err};
+    run(&c, source);
+    for (size_t i = 0; c.overrides && i < options.n_overrides; i++) {
+        if (c.overrides[i].pattern)
+            regfree(c.overrides[i].pattern);
+        free(c.overrides[i].pattern);
+    }
+    free(c.overrides);
+    qn__team_free(c.team);
+    qn__decoder_end(&c.decoder);
+    qn__source_close(&c.source);
+    free(c.tensors);
+    free(c.divisors);
+    free(c.in);
+    free(c.converted);
+    free(c.scratch);
+    return err->code;
+}

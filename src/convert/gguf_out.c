@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing a GGUF file: a header, the metadata, the table of tensors, the weights.
+ * https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+ *
+ * Of a GGUF source metadata and tensors are taken as they are, whatever they say, but for the types
+ * of the weights; of a directory both are made from the decoder's description.
+ */
+#include "convert/convert.h"
+#include "convert/gguf_model.h"
+#include "core/device.h"
+#include "io/tensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 32, QUANTIZATION_VERSION = 2, GUESSED = 1024 };
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+static qn_status choose_target(qn__conversion *c, const qn__recipe_model *m, qn__output_tensor *t)
+{
+    const char *override = NULL;
+    if (!t->source || !qn__recipe_applies(t->name, t->ndim))
+        return qn__output_measure(c, t);
+    override = qn__override_for(c, t->name);
+    int e = -1;
+    if (override && (e = qn__encoding_to_write(override, c->err)) < 0)
+        return c->err->code;
+    if (override)
+        e = (int)qn__encoding_that_fits((qn__encoding_id)e, t->columns);
+    else if (c->recipe && !(c->options->keep_head && qn__is_head(t->name)))
+        e = (int)qn__recipe_encoding(c->recipe, m, t->name, t->columns);
+    if (e >= 0)
+        t->target = &qn__encodings[e];
+    return qn__output_measure(c, t);
+}
+
+static qn_status choose_targets(qn__conversion *c, const qn__recipe_model *m)
+{
+    bool again = false;
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        qn__output_tensor *t = &c->tensors[i];
+        if (choose_target(c, m, t) != QN_OK)
+            return c->err->code;
+        again = again || (t->source != t->target && t->source && t->source->block_elements > 1);
+    }
+    if (again)
+        qn__log(c->device, QN_LOG_WARN,
+                "%s: its weights are quantised already and lose once more; the model they were made "
+                "from gives better ones",
+                c->source.path);
+    return QN_OK;
+}
+
+/* What general.file_type says of weights that stay as they are: what most of them are. */
+static uint32_t guess_file_type(const qn__conversion *c)
+{
+    uint64_t bytes[QN__ENCODING_COUNT] = {0};
+    int most = QN__F32;
+    for (size_t i = 0; i < c->n_tensors; i++)
+        if (c->tensors[i].target && c->tensors[i].ndim > 1)
+            bytes[c->tensors[i].target - qn__encodings] += c->tensors[i].bytes;
+    for (int i = 0; i < QN__ENCODING_COUNT; i++)
+        most = bytes[i] > bytes[most] ? i : most;
+    const qn__recipe *r = qn__recipe_named(qn__encodings[most].name, NULL);
+    return r ? (uint32_t)r->file_type : GUESSED;
+}
+
+static void put_file_type(qn__conversion *c, qn__gguf_keys *k)
+{
+    qn__put_u32(k, "general.file_type",
+                c->recipe ? (uint32_t)c->recipe->file_type : guess_file_type(c));
+    qn__put_u32(k, "general.quantization_version", QUANTIZATION_VERSION);
+}
+
+/* ---- from a GGUF file ------------------------------------------------------------------------ */
+
+static qn_status rules_of_gguf(qn__conversion *c, const qn__gguf *g, qn__recipe_model *m)
+{
+    static const char *const names[] = {"block_count", "attention.head_count",
+                                        "attention.head_count_kv"};
+    int64_t *to[] = {&m->layers, &m->heads, &m->kv_heads};
+    qn__gguf_text arch = {"", 0};
+    if (qn__gguf_opt_text(g, "general.architecture", &arch, c->err) != QN_OK)
+        return c->err->code;
+    for (int i = 0; i < 3; i++) {
+        char key[200];
+        snprintf(key, sizeof key, "%.*s.%s", (int)(arch.n < 100 ? arch.n : 100), arch.data, names[i]);
+        *to[i] = i == 2 ? m->heads : 1;
+        if (qn__gguf_opt_int(g, key, 1, INT32_MAX, to[i], c->err) != QN_OK)
+            return c->err->code;
+    }
+    m->tied = !qn_tensors_find(c->source.tensors, "output.weight");
+    return QN_OK;
+}
+
+static qn_status list_gguf(qn__conversion *c, const qn__gguf *g, qn__gguf_keys *k)
+{
+    static const char *const left_out[] = {"general.alignment", "general.file_type",
+                                           "general.quantization_version", "split.no",
+                                           "split.count", "split.tensors.count"};
+    qn__recipe_model m = {0};
+    if (rules_of_gguf(c, g, &m) != QN_OK)
+        return c->err->code;
+    for (size_t i = 0; i < qn_tensors_count(c->source.tensors); i++) {
+        const qn_tensor_info *from = qn_tensors_get(c->source.tensors, i);
+        qn__output_tensor *t = qn__conversion_add(c);
+        if (!t)
+            return c->err->code;
+        qn__output_from(t, from);
+        if (snprintf(t->name, sizeof t->name, "%s", from->name) >= (int)sizeof t->name)
+            return qn__fail(c->err, QN_LIMIT, "tensor %.60s...: the name is too long", from->name);
+    }
+    for (size_t i = 0; i < g->n_values; i++) {
+        bool kept = true;
+        for (size_t j = 0; j < sizeof left_out / sizeof *left_out; j++)
+            kept = kept && strcmp(g->values[i].key, left_out[j]) != 0;
+        if (kept)
+            qn__put_value(k, &g->values[i]);
+    }
+    if (choose_targets(c, &m) != QN_OK)
+        return c->err->code;
+    put_file_type(c, k);
+    return QN_OK;
+}
+
+/* ---- from a directory ------------------------------------------------------------------------ */
+
+static qn_status list_decoder(qn__conversion *c, const qn__gguf_layout *kind)
+{
+    static const qn__decoder_place place = {"", "", QN__NAMES_GGUF};
+    const qn__decoder *d = &c->decoder;
+    for (int i = 0; i < d->n_parameters; i++) {
+        const qn__parameter *p = &d->parameters[i];
+        qn__output_tensor *t = qn__conversion_add(c);
+        if (!t)
+            return c->err->code;
+        qn__output_from(t, qn_tensors_find(c->source.tensors, p->stored));
+        qn__name_weight(t->name, sizeof t->name, QN__NAMES_GGUF, &place, p->id);
+        if (t->ndim == 1)
+            t->target = &qn__encodings[QN__F32];
+        if (kind->paired && (p->id.role == QN__ROLE_Q || p->id.role == QN__ROLE_K))
+            t->head_rows = d->config.head_dim;
+        t->into_pairs = true;
+        t->added = kind->norms_whole && p->plus_one ? 1 : 0;
+    }
+    return QN_OK;
+}
+
+static qn_status list_directory(qn__conversion *c, qn__gguf_keys *k)
+{
+    qn__gguf_layout kind;
+    const qn__decoder_config *d = &c->decoder.config;
+    if (qn__decoder_describe_source(&c->decoder, c->device, &c->source, c->err) != QN_OK ||
+        qn__gguf_put_model(c, k, &kind) != QN_OK || list_decoder(c, &kind) != QN_OK)
+        return c->err->code;
+    qn__recipe_model m = {d->n_layers, d->n_heads, d->n_kv_heads, d->tied};
+    if (choose_targets(c, &m) != QN_OK)
+        return c->err->code;
+    put_file_type(c, k);
+    return qn__gguf_put_vocab(c, k);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static uint64_t aligned(uint64_t n)
+{
+    return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static uint32_t type_number(const qn__output_tensor *t)
+{
+    if (t->target)
+        return (uint32_t)t->target->ggml_type;
+    if (t->from->encoding)
+        return (uint32_t)qn__encodings[qn__encoding_named(t->from->encoding)].ggml_type;
+    switch (t->from->dtype) {
+    case QN_I8: return 24;
+    case QN_I16: return 25;
+    case QN_I32: return 26;
+    case QN_I64: return 27;
+    default: return 28;
+    }
+}
+
+/* Everything up to the weights. */
+static void put_header(const qn__conversion *c, const qn__gguf_keys *k, qn__gguf_keys *out)
+{
+    const uint32_t version = 3;
+    const uint64_t n_tensors = c->n_tensors;
+    static const char zeros[ALIGNMENT];
+    uint64_t offset = 0;
+    qn__put_bytes(out, "GGUF", 4);
+    qn__put_bytes(out, &version, 4);
+    qn__put_bytes(out, &n_tensors, 8);
+    qn__put_bytes(out, &k->n, 8);
+    qn__put_bytes(out, k->text.data, k->text.n);
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        const qn__output_tensor *t = &c->tensors[i];
+        uint32_t number = type_number(t), ndim = (uint32_t)t->ndim;
+        qn__put_element(out, t->name, strlen(t->name));
+        qn__put_bytes(out, &ndim, 4);
+        for (int d = t->ndim - 1; d >= 0; d--)
+            qn__put_bytes(out, &t->shape[d], 8);
+        qn__put_bytes(out, &number, 4);
+        qn__put_bytes(out, &offset, 8);
+        offset += aligned(t->bytes);
+    }
+    qn__put_bytes(out, zeros, (size_t)(aligned(out->text.n) - out->text.n));
+}
+
+static qn_status write_weights(qn__conversion *c, qn__writer *writer)
+{
+    static const char zeros[ALIGNMENT];
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        const qn__output_tensor *t = &c->tensors[i];
+        if (qn__write_tensor(c, writer, t) != QN_OK ||
+            qn__writer_write(writer, zeros, (size_t)(aligned(t->bytes) - t->bytes), c->err) != QN_OK)
+            return c->err->code;
+    }
+    return QN_OK;
+}
+
+static qn_status write_file(qn__conversion *c, const qn_text *header)
+{
+    qn__writer *writer;
+    uint64_t all = header->n;
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        all += aligned(c->tensors[i].bytes);
+        c->total += c->tensors[i].bytes;
+    }
+    if (qn__writer_open(&writer, c->out, all, c->options->replace ? QN__WRITER_REPLACE : 0, c->err) !=
+        QN_OK)
+        return c->err->code;
+    if (qn__writer_write(writer, header->data, header->n, c->err) != QN_OK ||
+        write_weights(c, writer) != QN_OK) {
+        qn__writer_abort(writer);
+        return c->err->code;
+    }
+    return qn__writer_commit(writer, c->err);
+}
+
+qn_status qn__convert_to_gguf(qn__conversion *c)
+{
+    qn__gguf_keys keys = {0}, header = {0};
+    const qn__gguf *g = qn__tensors_gguf(c->source.tensors);
+    qn_status status = g ? list_gguf(c, g, &keys) : list_directory(c, &keys);
+    if (status == QN_OK)
+        put_header(c, &keys, &header);
+    if (status == QN_OK && (keys.failed || header.failed))
+        status = qn__fail_memory(c->err, "a GGUF file's metadata");
+    if (status == QN_OK && header.text.n > QN__GGUF_MAX_HEADER)
+        status = qn__fail(c->err, QN_LIMIT, "%s: the metadata takes %zu bytes, more than %d", c->out,
+                          header.text.n, QN__GGUF_MAX_HEADER);
+    qn__keys_free(&keys);
+    if (status == QN_OK)
+        status = write_file(c, &header.text);
+    qn__keys_free(&header);
+    return status;
+}

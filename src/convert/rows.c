@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A tensor's rows from one file into another: read a piece of whole heads, give each of its rows its
+ * new place, type and values, on several threads, and write the piece. A row depends on nothing but
+ * itself, so neither pieces nor threads change a bit. What would be lost without a word is an error:
+ * a value that is not finite where blocks have a scale, one too large for f16.
+ */
+#include "convert/convert.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE_BYTES = 4 << 20, VALUES_A_GRAIN = 1 << 14 };
+
+static const float largest_f16 = 65520; /* from here on it rounds to infinity */
+
+/* ---- one piece ------------------------------------------------------------------------------- */
+
+typedef struct piece {
+    const qn__conversion *c;
+    const qn__output_tensor *t;
+    const char *in;
+    char *out;
+    size_t in_row, out_row, block_row; /* bytes: in the source, in the output, of all parts */
+    int64_t rows, grain;
+    atomic_llong next, bad; /* a row; the first bad one */
+} piece;
+
+/* Where a row of the output stands in the source's order; `n` rows make a head. */
+static int64_t source_row(const qn__output_tensor *t, int64_t row)
+{
+    int64_t n = t->head_rows, i = n ? row % n : 0;
+    if (!n)
+        return row;
+    return row - i + (t->into_pairs ? i / 2 + i % 2 * (n / 2) : i % (n / 2) * 2 + i / (n / 2));
+}
+
+static bool can_hold(const qn__encoding *target, const float *values, int64_t n)
+{
+    float most = 0;
+    bool finite = true;
+    if (target == &qn__encodings[QN__F32] || target == &qn__encodings[QN__BF16])
+        return true;
+    for (int64_t i = 0; i < n; i++) {
+        finite = finite && isfinite(values[i]);
+        most = fabsf(values[i]) > most ? fabsf(values[i]) : most;
+    }
+    return finite && (target != &qn__encodings[QN__F16] || most < largest_f16);
+}
+
+/* The part of each block that a tensor keeps, side by side. */
+static void take_part(const qn__output_tensor *t, const char *blocks, size_t n, char *out)
+{
+    const qn__encoding *e = t->target;
+    size_t codes = (size_t)e->bits * e->group / 8, scale = (e->block_bytes - codes) / 2;
+    size_t at = t->part == QN__BLOCK_CODES ? 0 : codes + (t->part == QN__BLOCK_BIAS ? scale : 0);
+    size_t size = t->part == QN__BLOCK_CODES ? codes : scale;
+    for (size_t i = 0; i < n; i++)
+        memcpy(out + i * size, blocks + i * e->block_bytes + at, size);
+}
+
+/* False: a value cannot be written in that type. */
+static bool convert_row(const piece *p, int64_t row, float *values, char *blocks)
+{
+    const qn__output_tensor *t = p->t;
+    const char *from = p->in + (size_t)source_row(t, row) * p->in_row;
+    char *to = p->out + (size_t)row * p->out_row;
+    if (t->source == t->target && t->added == 0) {
+        memcpy(to, from, p->out_row);
+        return true;
+    }
+    size_t n = (size_t)t->columns, n_blocks = n / t->target->block_elements;
+    t->source->decode(t->source, from, n / t->source->block_elements, values);
+    for (size_t i = 0; t->added != 0 && i < n; i++)
+        values[i] += t->added;
+    if (!can_hold(t->target, values, t->columns))
+        return false;
+    t->target->encode(t->target, values, NULL, n_blocks, t->part == QN__BLOCK_WHOLE ? to : blocks);
+    if (t->part != QN__BLOCK_WHOLE)
+        take_part(t, blocks, n_blocks, to);
+    return true;
+}
+
+static void run_piece(void *context, int thread, int n_threads)
+{
+    piece *p = context;
+    (void)n_threads;
+    char *scratch = p->c->scratch + (size_t)thread * p->c->scratch_each;
+    float *values = (float *)(void *)scratch;
+    char *blocks = scratch + (size_t)p->t->columns * sizeof(float);
+    for (int64_t r; (r = atomic_fetch_add(&p->next, p->grain)) < p->rows;)
+        for (int64_t i = r; i < r + p->grain && i < p->rows; i++)
+            if (!convert_row(p, i, values, blocks)) {
+                long long first = atomic_load(&p->bad);
+                while (i < first && !atomic_compare_exchange_weak(&p->bad, &first, i)) {
+                }
+            }
+}
+
+/* ---- all of a tensor ------------------------------------------------------------------------- */
+
+static qn_status report(qn__conversion *c, size_t n)
+{
+    c->done += n;
+    if (c->options->progress &&
+        !c->options->progress(c->options->progress_user, c->done, c->total))
+        return qn__fail(c->err, QN_CANCELLED, "the conversion was cancelled");
+    return QN_OK;
+}
+
+static bool grow(char **buffer, size_t *size, size_t wanted)
+{
+    if (wanted <= *size)
+        return true;
+    free(*buffer);
+    *buffer = malloc(wanted);
+    *size = *buffer ? wanted : 0;
+    return *buffer != NULL;
+}
+
+static qn_status copy_bytes(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t)
+{
+    const qn_tensors *file = c->source.tensors;
+    if (!grow(&c->in, &c->in_size, PIECE_BYTES))
+        return qn__fail_memory(c->err, "a weight's buffer");
+    for (uint64_t at = 0; at < t->bytes; at += PIECE_BYTES) {
+        size_t n = t->bytes - at < PIECE_BYTES ? (size_t)(t->bytes - at) : PIECE_BYTES;
+        if (qn_tensors_read_bytes(file, t->from, at, n, c->in, c->err) != QN_OK ||
+            qn__writer_write(writer, c->in, n, c->err) != QN_OK || report(c, n) != QN_OK)
+            return c->err->code;
+    }
+    return QN_OK;
+}
+
+static qn_status fail_value(const qn__conversion *c, const qn__output_tensor *t, int64_t row)
+{
+    bool half = t->target == &qn__encodings[QN__F16];
+    return qn__fail(c->err, QN_FORMAT, "%s: tensor %s, row %lld: a value is not finite%s, which %s "
+                                       "cannot hold",
+                    qn_tensors_path(c->source.tensors, t->from->file), t->from->name,
+                    (long long)row, half ? " or above 65504" : "", t->target->name);
+}
+
+static qn_status write_piece(qn__conversion *c, qn__writer *writer, piece *p, int64_t first)
+{
+    const qn__output_tensor *t = p->t;
+    size_t n = (size_t)p->rows * p->out_row;
+    if (qn_tensors_read_bytes(c->source.tensors, t->from, (uint64_t)first * p->in_row,
+                              (size_t)p->rows * p->in_row, c->in, c->err) != QN_OK)
+        return c->err->code;
+    atomic_store(&p->next, 0);
+    atomic_store(&p->bad, p->rows);
+    qn__team_run(c->team, run_piece, p);
+    if (atomic_load(&p->bad) < p->rows)
+        return fail_value(c, t, first + atomic_load(&p->bad));
+    if (qn__writer_write(writer, c->converted, n, c->err) != QN_OK)
+        return c->err->code;
+    return report(c, n);
+}
+
+qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t)
+{
+    if (!t->from) {
+        qn_status status = qn__writer_write(writer, t->values, (size_t)t->bytes, c->err);
+        return status == QN_OK ? report(c, (size_t)t->bytes) : status;
+    }
+    if (!t->source || (t->source == t->target && !t->head_rows && t->added == 0))
+        return copy_bytes(c, writer, t);
+    if (t->rows == 0 || t->columns == 0)
+        return QN_OK;
+    piece p = {.c = c, .t = t, .in_row = qn__encoding_row_bytes(t->source, t->columns)};
+    p.block_row = qn__encoding_row_bytes(t->target, t->columns);
+    p.out_row = (size_t)(t->bytes / (uint64_t)t->rows);
+    size_t widest = (size_t)t->columns * sizeof(float);
+    int64_t whole = t->head_rows ? t->head_rows : 1, rows = (int64_t)(PIECE_BYTES / widest);
+    rows = rows < whole ? whole : rows / whole * whole;
+    rows = rows < t->rows ? rows : t->rows;
+    p.grain = VALUES_A_GRAIN / t->columns + 1;
+    c->scratch_each = (widest + p.block_row + 63) / 64 * 64;
+    if (!grow(&c->in, &c->in_size, (size_t)rows * p.in_row) ||
+        !grow(&c->converted, &c->converted_size, (size_t)rows * p.out_row) ||
+        !grow(&c->scratch, &c->scratch_size, c->scratch_each * (size_t)qn__team_size(c->team)))
+        return qn__fail_memory(c->err, "a weight's buffer");
+    p.in = c->in;
+    p.out = c->converted;
+    for (int64_t r = 0; r < t->rows; r += rows) {
+        p.rows = t->rows - r < rows ? t->rows - r : rows;
+        if (write_piece(c, writer, &p, r) != QN_OK)
+            return c->err->code;
+    }
+    return QN_OK;
+}
