@@ -31,7 +31,8 @@ typedef struct qn_convert_options {
      * directory TYPE is the number of bits, or "dense". */
     const char *const *overrides;
     size_t n_overrides;
-    /* Directories: "f32", "f16" or "bf16", of what is not quantised; NULL: as config.json says. */
+    /* Directories: "f32", "f16" or "bf16", of what is not quantised; NULL: as it is, and f16 from a
+     * GGUF file. */
     const char *dtype;
     int64_t bits;       /* of MLX's affine groups: 2, 3, 4, 5, 6, 8; 0: dense */
     int64_t group_size; /* 32, 64, 128; 0: 64 */

@@ -1,7 +1,377 @@
 /* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing a directory: model.safetensors, config.json and the tokenizer's files, as Hugging Face has
+ * them, or with quantised matrices as mlx-lm has them: codes in words of 32 bits as NAME.weight,
+ * NAME.scales and NAME.biases beside it, and bits and group in config.json.
+ *
+ * All is put into a directory beside the output, which gets its name at the end. One that is
+ * replaced changes places with it first, and must hold nothing but what a conversion writes.
  */
 #include "convert/convert.h"
+#include "core/device.h"
+#include "io/safetensors.h"
+#include "ops/ops.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LARGEST_COPY = 256 << 20, USUAL_GROUP = 64 };
+
+static const char *const copied[] = {
+    "tokenizer.json",      "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json",   "vocab.json",      "merges.txt",            "generation_config.json",
+    "chat_template.jinja", "chat_template.json"};
+enum { N_COPIED = sizeof copied / sizeof *copied };
+static const char *const written[] = {"config.json", "model.safetensors"};
+
+typedef struct layout {
+    const qn__encoding *dense; /* NULL: as they are */
+    int bits, group;
+    cJSON *quantization; /* NULL: none */
+} layout;
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static bool is_plain(const qn__encoding *e)
+{
+    return e && e->block_elements == 1;
+}
+
+static qn_status read_layout(qn__conversion *c, layout *l)
+{
+    const qn_convert_options *o = c->options;
+    const char *dtype = o->dtype ? o->dtype : c->source.gguf ? "f16" : NULL;
+    int dense = dtype ? qn__encoding_named(dtype) : -1;
+    *l = (layout){.bits = (int)o->bits, .group = o->group_size ? (int)o->group_size : USUAL_GROUP};
+    if (dtype && (dense < 0 || !is_plain(&qn__encodings[dense])))
+        return qn__fail(c->err, QN_INVALID, "dtype \"%.40s\": it is f32, f16 or bf16", dtype);
+    l->dense = dtype ? &qn__encodings[dense] : NULL;
+    if (o->bits && qn__encoding_affine(l->bits, l->group, QN__F16) < 0)
+        return qn__fail(c->err, QN_INVALID, "%d bits in groups of %d: there are 2, 3, 4, 5, 6 and 8 "
+                                            "bits in groups of 32, 64 and 128",
+                        l->bits, l->group);
+    return QN_OK;
+}
+
+/* The bits of a matrix; 0: it is not quantised, -1 with the error filled: its override is wrong. */
+static int bits_of(const qn__conversion *c, const layout *l, const qn__parameter *p)
+{
+    bool head = p->id.role == QN__ROLE_HEAD || p->id.role == QN__ROLE_EMBEDDING;
+    const char *override = p->ndim == 2 ? qn__override_for(c, p->name) : NULL;
+    int bits = head && c->options->keep_head ? 0 : l->bits;
+    if (override && !strcasecmp(override, "dense"))
+        bits = 0;
+    else if (override) {
+        char *end;
+        bits = (int)strtol(override, &end, 10);
+        if (*end || !l->bits || qn__encoding_affine(bits, l->group, QN__F16) < 0) {
+            qn__fail(c->err, QN_INVALID,
+                     "override \"%.40s\" of %s: it is 2, 3, 4, 5, 6 or 8 bits, where there are bits at "
+                     "all, or dense",
+                     override, p->name);
+            return -1;
+        }
+    }
+    return p->ndim == 2 && p->shape[1] % l->group == 0 ? bits : 0;
+}
+
+/* A layer's own bits, where they are not the model's. */
+static bool note_bits(const layout *l, const qn__parameter *p, int bits, bool kept)
+{
+    char name[140];
+    if (!l->quantization || bits == l->bits || (kept && !bits) || p->ndim != 2)
+        return true;
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(p->name) - strlen(".weight")), p->name);
+    if (!bits)
+        return cJSON_AddFalseToObject(l->quantization, name) != NULL;
+    cJSON *own = cJSON_AddObjectToObject(l->quantization, name);
+    return own && cJSON_AddNumberToObject(own, "group_size", l->group) &&
+           cJSON_AddNumberToObject(own, "bits", bits);
+}
+
+static qn_status add_part(qn__conversion *c, const qn__output_tensor *like, const char *suffix,
+                          qn__block_part part)
+{
+    qn__output_tensor base = *like, *t = qn__conversion_add(c); /* which may move the table */
+    if (!t)
+        return c->err->code;
+    *t = base;
+    t->part = part;
+    if (part != QN__BLOCK_WHOLE) {
+        size_t stem = strlen(t->name) - strlen("weight");
+        snprintf(t->name + stem, sizeof t->name - stem, "%s", suffix);
+    }
+    return qn__output_measure(c, t);
+}
+
+static qn_status add_parameter(qn__conversion *c, const layout *l, const qn__parameter *p)
+{
+    qn__output_tensor t = {0};
+    int bits = bits_of(c, l, p);
+    if (bits < 0)
+        return c->err->code;
+    bool kept = c->options->keep_head || p->shape[1] % l->group;
+    if (!note_bits(l, p, bits, kept))
+        return qn__fail_memory(c->err, "a configuration");
+    qn__output_from(&t, qn_tensors_find(c->source.tensors, p->stored));
+    snprintf(t.name, sizeof t.name, "%s", p->name);
+    t.head_rows = p->paired_rows;
+    t.added = c->source.norms_whole && p->ndim == 1 ? -1 : 0;
+    t.target = l->dense ? l->dense : t.source;
+    if (!bits)
+        return add_part(c, &t, NULL, QN__BLOCK_WHOLE);
+    int e = qn__encoding_affine(bits, l->group, (qn__encoding_id)(t.target - qn__encodings));
+    t.target = &qn__encodings[e];
+    if (add_part(c, &t, "weight", QN__BLOCK_CODES) != QN_OK ||
+        add_part(c, &t, "scales", QN__BLOCK_SCALE) != QN_OK)
+        return c->err->code;
+    return add_part(c, &t, "biases", QN__BLOCK_BIAS);
+}
+
+static qn_status list_tensors(qn__conversion *c, const layout *l)
+{
+    if (qn__decoder_describe_source(&c->decoder, c->device, &c->source, c->err) != QN_OK)
+        return c->err->code;
+    if (c->source.gguf && qn_tensors_find(c->source.tensors, "rope_freqs.weight"))
+        return qn__fail(c->err, QN_UNSUPPORTED,
+                        "%s: its frequencies are a tensor (rope_freqs.weight), of which config.json "
+                        "has the rule only",
+                        c->source.path);
+    for (int i = 0; i < c->decoder.n_parameters; i++)
+        if (add_parameter(c, l, &c->decoder.parameters[i]) != QN_OK)
+            return c->err->code;
+    return QN_OK;
+}
+
+static qn_dtype dtype_of(const qn__output_tensor *t)
+{
+    int e = (int)(t->target - qn__encodings);
+    e = t->part == QN__BLOCK_WHOLE ? e : t->target->scale;
+    if (t->part == QN__BLOCK_CODES)
+        return QN_U32;
+    return e == QN__F32 ? QN_F32 : e == QN__F16 ? QN_F16 : QN_BF16;
+}
+
+static qn_status put_tensor(void *user, qn__writer *writer, const qn__tensor_data *t, qn_error *err)
+{
+    (void)err; /* the conversion's own, the same */
+    return qn__write_tensor(user, writer, t->data);
+}
+
+static qn_status write_weights(qn__conversion *c, const layout *l, const char *path)
+{
+    qn__metadata format = {"format", l->quantization ? "mlx" : "pt"};
+    qn__tensor_data *list = calloc(c->n_tensors + 1, sizeof *list);
+    if (!list)
+        return qn__fail_memory(c->err, "a table of tensors");
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        const qn__output_tensor *t = &c->tensors[i];
+        list[i] = (qn__tensor_data){.name = t->name, .dtype = dtype_of(t), .ndim = t->ndim, .data = t};
+        memcpy(list[i].shape, t->shape, sizeof t->shape);
+        if (t->part == QN__BLOCK_CODES)
+            list[i].shape[1] = t->columns * t->target->bits / 32;
+        else if (t->part != QN__BLOCK_WHOLE)
+            list[i].shape[1] = t->columns / t->target->group;
+        c->total += t->bytes;
+    }
+    qn_status status =
+        qn__safetensors_write_with(path, list, c->n_tensors, &format, 1, put_tensor, c, c->err);
+    free(list);
+    return status;
+}
+
+/* ---- the other files ------------------------------------------------------------------------- */
+
+static qn_status write_text(const char *path, const char *text, size_t n, qn_error *err)
+{
+    qn__writer *writer;
+    if (qn__writer_open(&writer, path, n, 0, err) != QN_OK)
+        return err->code;
+    if (qn__writer_write(writer, text, n, err) == QN_OK)
+        return qn__writer_commit(writer, err);
+    qn__writer_abort(writer);
+    return err->code;
+}
+
+static qn_status write_json(qn__conversion *c, const char *directory, const char *name,
+                            const cJSON *json)
+{
+    char *text = cJSON_Print(json), *path = qn__path_join(directory, name);
+    qn_status status = text && path ? write_text(path, text, strlen(text), c->err)
+                                    : qn__fail_memory(c->err, "a configuration");
+    free(text);
+    free(path);
+    return status;
+}
+
+static bool set_text(cJSON *object, const char *key, const char *value)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(object, key);
+    return cJSON_AddStringToObject(object, key, value) != NULL;
+}
+
+/* The configuration says of what type the weights are now, and how they are quantised. */
+static qn_status write_config(qn__conversion *c, const layout *l, const char *directory)
+{
+    static const char *const names[] = {"float32", "float16", "bfloat16"};
+    static const char *const keys[] = {"quantization", "quantization_config"};
+    cJSON *config = c->source.config;
+    bool ok = true;
+    if (l->dense) {
+        bool newer = cJSON_HasObjectItem(config, "dtype");
+        ok = set_text(config, newer ? "dtype" : "torch_dtype", names[l->dense - qn__encodings]);
+    }
+    for (int i = 0; i < 2 && ok && l->quantization; i++) {
+        cJSON *copy = cJSON_Duplicate(l->quantization, true);
+        ok = copy && cJSON_AddItemToObject(config, keys[i], copy);
+    }
+    return ok ? write_json(c, directory, "config.json", config)
+              : qn__fail_memory(c->err, "a configuration");
+}
+
+static qn_status copy_file(qn__conversion *c, const char *directory, const char *name)
+{
+    char *from = NULL, *data = NULL, *to = qn__path_join(directory, name);
+    size_t n;
+    qn_error missing = {0};
+    qn_status status = qn__path_resolve(c->source.path, name, strlen(name), &from, &missing);
+    if (status == QN_NOT_FOUND)
+        status = QN_OK;
+    else if (status != QN_OK)
+        qn__fail(c->err, status, "%s", missing.message);
+    else if (!to)
+        status = qn__fail_memory(c->err, "a path");
+    else if ((status = qn__file_read(from, LARGEST_COPY, &data, &n, c->err)) == QN_OK)
+        status = write_text(to, data, n, c->err);
+    free(from);
+    free(data);
+    free(to);
+    return status;
+}
+
+static qn_status write_files(qn__conversion *c, const layout *l, const char *directory)
+{
+    char *weights = qn__path_join(directory, "model.safetensors");
+    qn_status status = weights ? write_weights(c, l, weights) : qn__fail_memory(c->err, "a path");
+    free(weights);
+    if (status == QN_OK)
+        status = write_config(c, l, directory);
+    for (int i = 0; status == QN_OK && !c->source.gguf && i < N_COPIED; i++)
+        status = copy_file(c, directory, copied[i]);
+    if (status == QN_OK && c->source.generation)
+        status = write_json(c, directory, "generation_config.json", c->source.generation);
+    if (status == QN_OK && c->source.gguf)
+        qn__log(c->device, QN_LOG_WARN,
+                "%s: the tokenizer of a GGUF file is not written; add the tokenizer.json of the "
+                "model it was made from",
+                c->out);
+    return status;
+}
+
+/* ---- the directory --------------------------------------------------------------------------- */
+
+static bool is_ours(const char *name)
+{
+    bool ours = !strcmp(name, ".") || !strcmp(name, "..");
+    for (int i = 0; i < N_COPIED; i++)
+        ours = ours || !strcmp(name, copied[i]);
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        ours = ours || !strcmp(name, written[i]);
+    return ours;
+}
+
+/* What is there may be replaced: a directory with a conversion's files alone. */
+static qn_status check_target(const qn__conversion *c, bool *exists)
+{
+    struct stat info;
+    *exists = lstat(c->out, &info) == 0;
+    if (!*exists)
+        return QN_OK;
+    if (!c->options->replace)
+        return qn__fail(c->err, QN_INVALID, "%s: exists already", c->out);
+    DIR *dir = S_ISDIR(info.st_mode) ? opendir(c->out) : NULL;
+    if (!dir)
+        return qn__fail(c->err, QN_INVALID, "%s: cannot replace: is not a directory", c->out);
+    for (struct dirent *e; c->err->code == QN_OK && (e = readdir(dir));)
+        if (!is_ours(e->d_name))
+            qn__fail(c->err, QN_INVALID, "%s: cannot replace: there is %.60s in it", c->out, e->d_name);
+    closedir(dir);
+    return c->err->code;
+}
+
+static void remove_directory(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        char *file = qn__path_join(path, e->d_name);
+        if (file)
+            unlink(file);
+        free(file);
+    }
+    if (dir)
+        closedir(dir);
+    rmdir(path);
+}
+
+static char *make_temporary(qn__conversion *c)
+{
+    size_t n = strlen(c->out), size = n + 48;
+    char *path = malloc(size);
+    while (n > 1 && c->out[n - 1] == '/')
+        n--;
+    for (int i = 0; path && i < 1000; i++) {
+        snprintf(path, size, "%.*s.%ld-%d.tmp", (int)n, c->out, (long)getpid(), i);
+        if (mkdir(path, 0777) == 0)
+            return path;
+        if (errno != EEXIST)
+            break;
+    }
+    if (path)
+        qn__fail(c->err, QN_IO, "%s: cannot create: %s", c->out, strerror(errno));
+    else
+        qn__fail_memory(c->err, "a path");
+    free(path);
+    return NULL;
+}
+
+/* Gives the directory its name; what had it before is then under the temporary one. */
+static qn_status publish(qn__conversion *c, const char *temporary, bool exists)
+{
+    unsigned how = exists ? RENAME_EXCHANGE : RENAME_NOREPLACE;
+    int code = renameat2(AT_FDCWD, temporary, AT_FDCWD, c->out, how);
+    if (code != 0 && !exists && (errno == EINVAL || errno == ENOSYS)) /* no such file system */
+        code = rename(temporary, c->out);
+    return code == 0 ? QN_OK
+                     : qn__fail(c->err, QN_IO, "%s: cannot rename into place: %s", c->out,
+                                strerror(errno));
+}
+
 qn_status qn__convert_to_directory(qn__conversion *c)
 {
-    return qn__fail(c->err, QN_UNSUPPORTED, "not yet");
+    layout l;
+    bool exists;
+    char *temporary = NULL;
+    if (check_target(c, &exists) != QN_OK || read_layout(c, &l) != QN_OK)
+        return c->err->code;
+    if (l.bits && !((l.quantization = cJSON_CreateObject()) &&
+                    cJSON_AddNumberToObject(l.quantization, "group_size", l.group) &&
+                    cJSON_AddNumberToObject(l.quantization, "bits", l.bits) &&
+                    cJSON_AddStringToObject(l.quantization, "mode", "affine")))
+        qn__fail_memory(c->err, "a configuration");
+    if (c->err->code == QN_OK && list_tensors(c, &l) == QN_OK && (temporary = make_temporary(c))) {
+        if (write_files(c, &l, temporary) != QN_OK || publish(c, temporary, exists) != QN_OK || exists)
+            remove_directory(temporary);
+    }
+    free(temporary);
+    cJSON_Delete(l.quantization);
+    return c->err->code;
 }

@@ -44,7 +44,8 @@ static qn_status choose_targets(qn__conversion *c, const qn__recipe_model *m)
         qn__output_tensor *t = &c->tensors[i];
         if (choose_target(c, m, t) != QN_OK)
             return c->err->code;
-        again = again || (t->source != t->target && t->source && t->source->block_elements > 1);
+        again = again || (t->source && t->source != t->target && t->source->block_elements > 1 &&
+                          t->target->block_elements > 1);
     }
     if (again)
         qn__log(c->device, QN_LOG_WARN,

@@ -24,4 +24,12 @@ typedef struct qn__tensor_data {
 qn_status qn__safetensors_write(const char *path, const qn__tensor_data *tensors, size_t n,
                                 const qn__metadata *metadata, size_t n_metadata, qn_error *err);
 
+/* The same of tensors that are not in memory: put writes the bytes of each, in the file's order;
+ * `data` is put's own. */
+typedef qn_status qn__tensor_put(void *user, qn__writer *writer, const qn__tensor_data *tensor,
+                                 qn_error *err);
+qn_status qn__safetensors_write_with(const char *path, const qn__tensor_data *tensors, size_t n,
+                                     const qn__metadata *metadata, size_t n_metadata,
+                                     qn__tensor_put *put, void *user, qn_error *err);
+
 #endif

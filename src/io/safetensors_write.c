@@ -179,7 +179,8 @@ static qn_status build_header(const char *path, const qn__tensor_data **order, s
 }
 
 static qn_status write_file(const char *path, const qn__tensor_data **order, size_t n,
-                            const header_text *header, uint64_t data_size, qn_error *err)
+                            const header_text *header, uint64_t data_size,
+                            qn__tensor_put *put, void *user, qn_error *err)
 {
     qn__writer *writer;
     qn_status status =
@@ -196,7 +197,8 @@ static qn_status write_file(const char *path, const qn__tensor_data **order, siz
         uint64_t size;
         status = check_tensor(path, order[i], &size, err);
         if (status == QN_OK)
-            status = qn__writer_write(writer, order[i]->data, (size_t)size, err);
+            status = put ? put(user, writer, order[i], err)
+                         : qn__writer_write(writer, order[i]->data, (size_t)size, err);
     }
     if (status != QN_OK) {
         qn__writer_abort(writer);
@@ -205,8 +207,9 @@ static qn_status write_file(const char *path, const qn__tensor_data **order, siz
     return qn__writer_commit(writer, err);
 }
 
-qn_status qn__safetensors_write(const char *path, const qn__tensor_data *tensors, size_t n,
-                                const qn__metadata *metadata, size_t n_metadata, qn_error *err)
+qn_status qn__safetensors_write_with(const char *path, const qn__tensor_data *tensors, size_t n,
+                                     const qn__metadata *metadata, size_t n_metadata,
+                                     qn__tensor_put *put, void *user, qn_error *err)
 {
     size_t bytes;
     header_text header = {0};
@@ -220,8 +223,14 @@ qn_status qn__safetensors_write(const char *path, const qn__tensor_data *tensors
     if (status == QN_OK)
         status = build_header(path, order, n, metadata, n_metadata, &header, &data_size, err);
     if (status == QN_OK)
-        status = write_file(path, order, n, &header, data_size, err);
+        status = write_file(path, order, n, &header, data_size, put, user, err);
     free(header.data);
     free(order);
     return status;
+}
+
+qn_status qn__safetensors_write(const char *path, const qn__tensor_data *tensors, size_t n,
+                                const qn__metadata *metadata, size_t n_metadata, qn_error *err)
+{
+    return qn__safetensors_write_with(path, tensors, n, metadata, n_metadata, NULL, NULL, err);
 }
