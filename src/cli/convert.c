@@ -62,7 +62,8 @@ int command_convert(arguments *a)
     qn_device *device = NULL;
     char path[PATH_ROOM];
     int shown = -1, wrongly = check_arguments(a);
-    qn_device_options device_options = {.size = sizeof device_options, .threads = 1, .log = warn_line};
+    qn_device_options device_options = {
+        .size = sizeof device_options, .threads = 1, .log = warn_line};
     qn_convert_options options = {.size = sizeof options,
                                   .progress = show_conversion,
                                   .progress_user = &shown,

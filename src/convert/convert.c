@@ -37,7 +37,8 @@ void qn__output_from(qn__output_tensor *t, const qn_tensor_info *from)
     t->ndim = from->ndim;
     memcpy(t->shape, from->shape, sizeof t->shape);
     t->source = named >= 0 ? &qn__encodings[named] : NULL;
-    if (!from->encoding && (from->dtype == QN_F32 || from->dtype == QN_F16 || from->dtype == QN_BF16))
+    if (!from->encoding &&
+        (from->dtype == QN_F32 || from->dtype == QN_F16 || from->dtype == QN_BF16))
         t->source = qn__encoding_of_dtype(from->dtype);
     if (named == QN__I2_S) /* its scale stands behind all rows */
         t->source = NULL;
@@ -85,8 +86,9 @@ static qn_status compile_override(qn__conversion *c, const char *text, qn__overr
     if (regex)
         regerror(code, regex, problem, sizeof problem);
     free(regex);
-    return code == REG_ESPACE ? qn__fail_memory(c->err, "a pattern")
-                              : qn__fail(c->err, QN_INVALID, "override \"%.100s\": %s", text, problem);
+    return code == REG_ESPACE
+               ? qn__fail_memory(c->err, "a pattern")
+               : qn__fail(c->err, QN_INVALID, "override \"%.100s\": %s", text, problem);
 }
 
 static qn_status compile_overrides(qn__conversion *c)
@@ -125,11 +127,13 @@ static qn_status check_other(const qn__conversion *c)
     struct stat out, in;
     if (stat(c->out, &out) != 0)
         return QN_OK;
-    bool same = stat(c->source.path, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
+    bool same =
+        stat(c->source.path, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
     for (uint32_t i = 0; !same && i < c->source.tensors->n_files; i++)
         same = stat(qn_tensors_path(c->source.tensors, i), &in) == 0 && in.st_dev == out.st_dev &&
                in.st_ino == out.st_ino;
-    return same ? qn__fail(c->err, QN_INVALID, "%s: is what the model is read from", c->out) : QN_OK;
+    return same ? qn__fail(c->err, QN_INVALID, "%s: is what the model is read from", c->out)
+                : QN_OK;
 }
 
 static qn_status check_options(const qn__conversion *c, bool gguf)
@@ -137,12 +141,14 @@ static qn_status check_options(const qn__conversion *c, bool gguf)
     const qn_convert_options *o = c->options;
     if (gguf && (o->bits || o->group_size || o->dtype))
         return qn__fail(c->err, QN_INVALID,
-                        "%s: bits, group size and dtype are for a directory; GGUF has types", c->out);
-    if (!gguf && o->type)
-        return qn__fail(c->err, QN_INVALID,
-                        "%s: a type is for GGUF, whose name ends in .gguf; a directory has bits or a "
-                        "dtype",
+                        "%s: bits, group size and dtype are for a directory; GGUF has types",
                         c->out);
+    if (!gguf && o->type)
+        return qn__fail(
+            c->err, QN_INVALID,
+            "%s: a type is for GGUF, whose name ends in .gguf; a directory has bits or a "
+            "dtype",
+            c->out);
     if (!gguf && o->group_size && !o->bits)
         return qn__fail(c->err, QN_INVALID, "a group size needs bits");
     if (o->threads < 0)

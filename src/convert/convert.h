@@ -26,13 +26,13 @@ typedef enum qn__block_part {
 
 typedef struct qn__output_tensor {
     char name[140];
-    const qn_tensor_info *from;   /* NULL: `values` has it, in f32 */
+    const qn_tensor_info *from; /* NULL: `values` has it, in f32 */
     const float *values;
-    const qn__encoding *source;   /* NULL: the bytes are copied as they are */
+    const qn__encoding *source; /* NULL: the bytes are copied as they are */
     const qn__encoding *target;
     int ndim;
-    int64_t shape[QN_MAX_NDIM];   /* values, rows first */
-    int64_t rows, columns;        /* the same as a matrix; a vector is a column */
+    int64_t shape[QN_MAX_NDIM]; /* values, rows first */
+    int64_t rows, columns;      /* the same as a matrix; a vector is a column */
     /* Rows of a head, of which there are so many, change their order: into pairs, or out of them.
      * 0: they stay. */
     int64_t head_rows;
@@ -52,7 +52,8 @@ typedef struct qn__conversion {
     const qn_convert_options *options;
     const char *out;
     qn__source source;
-    qn__decoder decoder; /* described; zero where the tensors of a GGUF file are taken as they are */
+    qn__decoder
+        decoder; /* described; zero where the tensors of a GGUF file are taken as they are */
     qn__override *overrides;
     const qn__recipe *recipe; /* NULL: as they are */
     qn__output_tensor *tensors;

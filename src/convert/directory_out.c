@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing a directory: model.safetensors, config.json and the tokenizer's files, as Hugging Face has
- * them, or with quantised matrices as mlx-lm has them: codes in words of 32 bits as NAME.weight,
- * NAME.scales and NAME.biases beside it, and bits and group in config.json.
+ * Writing a directory: model.safetensors, config.json and the tokenizer's files, as Hugging Face
+ * has them, or with quantised matrices as mlx-lm has them: codes in words of 32 bits as
+ * NAME.weight, NAME.scales and NAME.biases beside it, and bits and group in config.json.
  *
  * All is put into a directory beside the output, which gets its name at the end. One that is
  * replaced changes places with it first, and must hold nothing but what a conversion writes.
@@ -24,10 +24,16 @@
 
 enum { LARGEST_COPY = 256 << 20, USUAL_GROUP = 64 };
 
-static const char *const copied[] = {
-    "tokenizer.json",      "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json",   "vocab.json",      "merges.txt",            "generation_config.json",
-    "chat_template.jinja", "chat_template.json"};
+static const char *const copied[] = {"tokenizer.json",
+                                     "tokenizer.model",
+                                     "tokenizer_config.json",
+                                     "special_tokens_map.json",
+                                     "added_tokens.json",
+                                     "vocab.json",
+                                     "merges.txt",
+                                     "generation_config.json",
+                                     "chat_template.jinja",
+                                     "chat_template.json"};
 enum { N_COPIED = sizeof copied / sizeof *copied };
 static const char *const written[] = {"config.json", "model.safetensors"};
 
@@ -54,8 +60,9 @@ static qn_status read_layout(qn__conversion *c, layout *l)
         return qn__fail(c->err, QN_INVALID, "dtype \"%.40s\": it is f32, f16 or bf16", dtype);
     l->dense = dtype ? &qn__encodings[dense] : NULL;
     if (o->bits && qn__encoding_affine(l->bits, l->group, QN__F16) < 0)
-        return qn__fail(c->err, QN_INVALID, "%d bits in groups of %d: there are 2, 3, 4, 5, 6 and 8 "
-                                            "bits in groups of 32, 64 and 128",
+        return qn__fail(c->err, QN_INVALID,
+                        "%d bits in groups of %d: there are 2, 3, 4, 5, 6 and 8 "
+                        "bits in groups of 32, 64 and 128",
                         l->bits, l->group);
     return QN_OK;
 }
@@ -72,10 +79,11 @@ static int bits_of(const qn__conversion *c, const layout *l, const qn__parameter
         char *end;
         bits = (int)strtol(override, &end, 10);
         if (*end || !l->bits || qn__encoding_affine(bits, l->group, QN__F16) < 0) {
-            qn__fail(c->err, QN_INVALID,
-                     "override \"%.40s\" of %s: it is 2, 3, 4, 5, 6 or 8 bits, where there are bits at "
-                     "all, or dense",
-                     override, p->name);
+            qn__fail(
+                c->err, QN_INVALID,
+                "override \"%.40s\" of %s: it is 2, 3, 4, 5, 6 or 8 bits, where there are bits at "
+                "all, or dense",
+                override, p->name);
             return -1;
         }
     }
@@ -140,10 +148,11 @@ static qn_status list_tensors(qn__conversion *c, const layout *l)
     if (qn__decoder_describe_source(&c->decoder, c->device, &c->source, c->err) != QN_OK)
         return c->err->code;
     if (c->source.gguf && qn_tensors_find(c->source.tensors, "rope_freqs.weight"))
-        return qn__fail(c->err, QN_UNSUPPORTED,
-                        "%s: its frequencies are a tensor (rope_freqs.weight), of which config.json "
-                        "has the rule only",
-                        c->source.path);
+        return qn__fail(
+            c->err, QN_UNSUPPORTED,
+            "%s: its frequencies are a tensor (rope_freqs.weight), of which config.json "
+            "has the rule only",
+            c->source.path);
     for (int i = 0; i < c->decoder.n_parameters; i++)
         if (add_parameter(c, l, &c->decoder.parameters[i]) != QN_OK)
             return c->err->code;
@@ -165,7 +174,7 @@ static qn_status put_tensor(void *user, qn__writer *writer, const qn__tensor_dat
     return qn__write_tensor(user, writer, t->data);
 }
 
-static qn_status write_weights(qn__conversion *c, const layout *l, const char *path)
+static qn_status write_safetensors(qn__conversion *c, const layout *l, const char *path)
 {
     qn__metadata format = {"format", l->quantization ? "mlx" : "pt"};
     qn__tensor_data *list = calloc(c->n_tensors + 1, sizeof *list);
@@ -173,7 +182,8 @@ static qn_status write_weights(qn__conversion *c, const layout *l, const char *p
         return qn__fail_memory(c->err, "a table of tensors");
     for (size_t i = 0; i < c->n_tensors; i++) {
         const qn__output_tensor *t = &c->tensors[i];
-        list[i] = (qn__tensor_data){.name = t->name, .dtype = dtype_of(t), .ndim = t->ndim, .data = t};
+        list[i] =
+            (qn__tensor_data){.name = t->name, .dtype = dtype_of(t), .ndim = t->ndim, .data = t};
         memcpy(list[i].shape, t->shape, sizeof t->shape);
         if (t->part == QN__BLOCK_CODES)
             list[i].shape[1] = t->columns * t->target->bits / 32;
@@ -259,7 +269,7 @@ static qn_status copy_file(qn__conversion *c, const char *directory, const char 
 static qn_status write_files(qn__conversion *c, const layout *l, const char *directory)
 {
     char *weights = qn__path_join(directory, "model.safetensors");
-    qn_status status = weights ? write_weights(c, l, weights) : qn__fail_memory(c->err, "a path");
+    qn_status status = weights ? write_safetensors(c, l, weights) : qn__fail_memory(c->err, "a path");
     free(weights);
     if (status == QN_OK)
         status = write_config(c, l, directory);
@@ -301,7 +311,8 @@ static qn_status check_target(const qn__conversion *c, bool *exists)
         return qn__fail(c->err, QN_INVALID, "%s: cannot replace: is not a directory", c->out);
     for (struct dirent *e; c->err->code == QN_OK && (e = readdir(dir));)
         if (!is_ours(e->d_name))
-            qn__fail(c->err, QN_INVALID, "%s: cannot replace: there is %.60s in it", c->out, e->d_name);
+            qn__fail(c->err, QN_INVALID, "%s: cannot replace: there is %.60s in it", c->out,
+                     e->d_name);
     closedir(dir);
     return c->err->code;
 }
@@ -368,7 +379,8 @@ qn_status qn__convert_to_directory(qn__conversion *c)
                     cJSON_AddStringToObject(l.quantization, "mode", "affine")))
         qn__fail_memory(c->err, "a configuration");
     if (c->err->code == QN_OK && list_tensors(c, &l) == QN_OK && (temporary = make_temporary(c))) {
-        if (write_files(c, &l, temporary) != QN_OK || publish(c, temporary, exists) != QN_OK || exists)
+        if (write_files(c, &l, temporary) != QN_OK || publish(c, temporary, exists) != QN_OK ||
+            exists)
             remove_directory(temporary);
     }
     free(temporary);

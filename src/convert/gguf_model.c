@@ -25,8 +25,8 @@ static const struct {
 
 static qn_status refuse(qn__conversion *c, const char *what)
 {
-    return qn__fail(c->err, QN_UNSUPPORTED, "%s: GGUF cannot say of a %s: %s", c->source.config_path,
-                    c->decoder.config.family, what);
+    return qn__fail(c->err, QN_UNSUPPORTED, "%s: GGUF cannot say of a %s: %s",
+                    c->source.config_path, c->decoder.config.family, what);
 }
 
 /* ---- frequencies ----------------------------------------------------------------------------- */
@@ -219,8 +219,7 @@ qn_status qn__gguf_put_model(qn__conversion *c, qn__gguf_keys *k, qn__gguf_layou
     put_name(c, k);
     put_sizes(k, d);
     if (check_layers(c) != QN_OK || put_window(c, k, kinds[i].pattern) != QN_OK ||
-        (kind->norms_whole &&
-         put_gemma(c, k, kinds[i].pattern, kinds[i].widest) != QN_OK))
+        (kind->norms_whole && put_gemma(c, k, kinds[i].pattern, kinds[i].widest) != QN_OK))
         return c->err->code;
     return put_rope(c, k, kinds[i].pattern == 6);
 }

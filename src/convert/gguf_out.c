@@ -48,10 +48,11 @@ static qn_status choose_targets(qn__conversion *c, const qn__recipe_model *m)
                           t->target->block_elements > 1);
     }
     if (again)
-        qn__log(c->device, QN_LOG_WARN,
-                "%s: its weights are quantised already and lose once more; the model they were made "
-                "from gives better ones",
-                c->source.path);
+        qn__log(
+            c->device, QN_LOG_WARN,
+            "%s: its weights are quantised already and lose once more; the model they were made "
+            "from gives better ones",
+            c->source.path);
     return QN_OK;
 }
 
@@ -88,7 +89,8 @@ static qn_status rules_of_gguf(qn__conversion *c, const qn__gguf *g, qn__recipe_
         return c->err->code;
     for (int i = 0; i < 3; i++) {
         char key[200];
-        snprintf(key, sizeof key, "%.*s.%s", (int)(arch.n < 100 ? arch.n : 100), arch.data, names[i]);
+        snprintf(key, sizeof key, "%.*s.%s", (int)(arch.n < 100 ? arch.n : 100), arch.data,
+                 names[i]);
         *to[i] = i == 2 ? m->heads : 1;
         if (qn__gguf_opt_int(g, key, 1, INT32_MAX, to[i], c->err) != QN_OK)
             return c->err->code;
@@ -99,9 +101,9 @@ static qn_status rules_of_gguf(qn__conversion *c, const qn__gguf *g, qn__recipe_
 
 static qn_status list_gguf(qn__conversion *c, const qn__gguf *g, qn__gguf_keys *k)
 {
-    static const char *const left_out[] = {"general.alignment", "general.file_type",
-                                           "general.quantization_version", "split.no",
-                                           "split.count", "split.tensors.count"};
+    static const char *const left_out[] = {
+        "general.alignment", "general.file_type", "general.quantization_version",
+        "split.no",          "split.count",       "split.tensors.count"};
     qn__recipe_model m = {0};
     if (rules_of_gguf(c, g, &m) != QN_OK)
         return c->err->code;
@@ -218,7 +220,8 @@ static qn_status write_weights(qn__conversion *c, qn__writer *writer)
     for (size_t i = 0; i < c->n_tensors; i++) {
         const qn__output_tensor *t = &c->tensors[i];
         if (qn__write_tensor(c, writer, t) != QN_OK ||
-            qn__writer_write(writer, zeros, (size_t)(aligned(t->bytes) - t->bytes), c->err) != QN_OK)
+            qn__writer_write(writer, zeros, (size_t)(aligned(t->bytes) - t->bytes), c->err) !=
+                QN_OK)
             return c->err->code;
     }
     return QN_OK;
@@ -232,8 +235,8 @@ static qn_status write_file(qn__conversion *c, const qn_text *header)
         all += aligned(c->tensors[i].bytes);
         c->total += c->tensors[i].bytes;
     }
-    if (qn__writer_open(&writer, c->out, all, c->options->replace ? QN__WRITER_REPLACE : 0, c->err) !=
-        QN_OK)
+    if (qn__writer_open(&writer, c->out, all, c->options->replace ? QN__WRITER_REPLACE : 0,
+                        c->err) != QN_OK)
         return c->err->code;
     if (qn__writer_write(writer, header->data, header->n, c->err) != QN_OK ||
         write_weights(c, writer) != QN_OK) {
@@ -253,8 +256,8 @@ qn_status qn__convert_to_gguf(qn__conversion *c)
     if (status == QN_OK && (keys.failed || header.failed))
         status = qn__fail_memory(c->err, "a GGUF file's metadata");
     if (status == QN_OK && header.text.n > QN__GGUF_MAX_HEADER)
-        status = qn__fail(c->err, QN_LIMIT, "%s: the metadata takes %zu bytes, more than %d", c->out,
-                          header.text.n, QN__GGUF_MAX_HEADER);
+        status = qn__fail(c->err, QN_LIMIT, "%s: the metadata takes %zu bytes, more than %d",
+                          c->out, header.text.n, QN__GGUF_MAX_HEADER);
     qn__keys_free(&keys);
     if (status == QN_OK)
         status = write_file(c, &header.text);

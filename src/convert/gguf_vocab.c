@@ -26,8 +26,8 @@ static const char space_mark[] = "\xe2\x96\x81"; /* U+2581 */
 
 typedef struct vocab {
     const qn_tokenizer *t;
-    int32_t n;        /* tokens in the output */
-    uint32_t *ranks;  /* by id: of the first merge that makes it; UINT32_MAX: none */
+    int32_t n;         /* tokens in the output */
+    uint32_t *ranks;   /* by id: of the first merge that makes it; UINT32_MAX: none */
     qn__merge *merges; /* by rank */
     size_t n_merges;
 } vocab;
@@ -299,7 +299,8 @@ static qn_status put_tokenizer(qn__conversion *c, qn__gguf_keys *k, const qn_tok
     if (status == QN_OK)
         status = qn__template_set_read(&set, c->source.path, c->err);
     if (status == QN_OK && set.variables)
-        status = qn__json_parse(&named, c->source.path, set.variables, strlen(set.variables), c->err);
+        status =
+            qn__json_parse(&named, c->source.path, set.variables, strlen(set.variables), c->err);
     if (status == QN_OK) {
         const cJSON *ends = cJSON_GetObjectItemCaseSensitive(generation, "eos_token_id");
         put_ids(k, t, v.n, named);

@@ -9,12 +9,12 @@
 #include <strings.h>
 
 static const qn__recipe recipes[] = {
-    {"f32", 0, QN__F32},       {"f16", 1, QN__F16},       {"bf16", 32, QN__BF16},
-    {"q8_0", 7, QN__Q8_0},     {"q4_0", 2, QN__Q4_0},     {"q4_1", 3, QN__Q4_1},
-    {"q5_0", 8, QN__Q5_0},     {"q5_1", 9, QN__Q5_1},     {"q2_k", 10, QN__Q2_K},
-    {"q3_k_s", 11, QN__Q3_K},  {"q3_k_m", 12, QN__Q3_K},  {"q3_k_l", 13, QN__Q3_K},
-    {"q4_k_s", 14, QN__Q4_K},  {"q4_k_m", 15, QN__Q4_K},  {"q5_k_s", 16, QN__Q5_K},
-    {"q5_k_m", 17, QN__Q5_K},  {"q6_k", 18, QN__Q6_K},    {"iq4_nl", 25, QN__IQ4_NL},
+    {"f32", 0, QN__F32},        {"f16", 1, QN__F16},      {"bf16", 32, QN__BF16},
+    {"q8_0", 7, QN__Q8_0},      {"q4_0", 2, QN__Q4_0},    {"q4_1", 3, QN__Q4_1},
+    {"q5_0", 8, QN__Q5_0},      {"q5_1", 9, QN__Q5_1},    {"q2_k", 10, QN__Q2_K},
+    {"q3_k_s", 11, QN__Q3_K},   {"q3_k_m", 12, QN__Q3_K}, {"q3_k_l", 13, QN__Q3_K},
+    {"q4_k_s", 14, QN__Q4_K},   {"q4_k_m", 15, QN__Q4_K}, {"q5_k_s", 16, QN__Q5_K},
+    {"q5_k_m", 17, QN__Q5_K},   {"q6_k", 18, QN__Q6_K},   {"iq4_nl", 25, QN__IQ4_NL},
     {"iq4_xs", 30, QN__IQ4_XS}, {"mxfp4", 38, QN__MXFP4}, {"tq1_0", 36, QN__TQ1_0},
     {"tq2_0", 37, QN__TQ2_0},
 };
@@ -48,8 +48,8 @@ int qn__encoding_to_write(const char *name, qn_error *err)
     for (int i = 0; i <= QN__MXFP4; i++) {
         if (!strcasecmp(name, qn__encodings[i].name))
             return i;
-        n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i ? ", " : "",
-                              qn__encodings[i].name);
+        n +=
+            (size_t)snprintf(all + n, sizeof all - n, "%s%s", i ? ", " : "", qn__encodings[i].name);
     }
     qn__fail(err, QN_UNSUPPORTED, "type \"%.40s\" of a tensor is not known (known: %s)", name, all);
     return -1;
@@ -63,8 +63,8 @@ bool qn__is_head(const char *name)
 bool qn__recipe_applies(const char *name, int ndim)
 {
     size_t n = strlen(name);
-    return ndim >= 2 && n >= 6 && !strcmp(name + n - 6, "weight") && !strstr(name, "_norm.weight") &&
-           !strstr(name, "ffn_gate_inp.weight");
+    return ndim >= 2 && n >= 6 && !strcmp(name + n - 6, "weight") &&
+           !strstr(name, "_norm.weight") && !strstr(name, "ffn_gate_inp.weight");
 }
 
 qn__encoding_id qn__encoding_that_fits(qn__encoding_id e, int64_t columns)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tensor's rows from one file into another: read a piece of whole heads, give each of its rows its
- * new place, type and values, on several threads, and write the piece. A row depends on nothing but
- * itself, so neither pieces nor threads change a bit. What would be lost without a word is an error:
- * a value that is not finite where blocks have a scale, one too large for f16.
+ * A tensor's rows from one file into another: read a piece of whole heads, give each of its rows
+ * its new place, type and values, on several threads, and write the piece. A row depends on nothing
+ * but itself, so neither pieces nor threads change a bit. What would be lost without a word is an
+ * error: a value that is not finite where blocks have a scale, one too large for f16.
  */
 #include "convert/convert.h"
 
@@ -104,8 +104,7 @@ static void run_piece(void *context, int thread, int n_threads)
 static qn_status report(qn__conversion *c, size_t n)
 {
     c->done += n;
-    if (c->options->progress &&
-        !c->options->progress(c->options->progress_user, c->done, c->total))
+    if (c->options->progress && !c->options->progress(c->options->progress_user, c->done, c->total))
         return qn__fail(c->err, QN_CANCELLED, "the conversion was cancelled");
     return QN_OK;
 }
@@ -137,8 +136,9 @@ static qn_status copy_bytes(qn__conversion *c, qn__writer *writer, const qn__out
 static qn_status fail_value(const qn__conversion *c, const qn__output_tensor *t, int64_t row)
 {
     bool half = t->target == &qn__encodings[QN__F16];
-    return qn__fail(c->err, QN_FORMAT, "%s: tensor %s, row %lld: a value is not finite%s, which %s "
-                                       "cannot hold",
+    return qn__fail(c->err, QN_FORMAT,
+                    "%s: tensor %s, row %lld: a value is not finite%s, which %s "
+                    "cannot hold",
                     qn_tensors_path(c->source.tensors, t->from->file), t->from->name,
                     (long long)row, half ? " or above 65504" : "", t->target->name);
 }

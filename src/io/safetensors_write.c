@@ -179,8 +179,8 @@ static qn_status build_header(const char *path, const qn__tensor_data **order, s
 }
 
 static qn_status write_file(const char *path, const qn__tensor_data **order, size_t n,
-                            const header_text *header, uint64_t data_size,
-                            qn__tensor_put *put, void *user, qn_error *err)
+                            const header_text *header, uint64_t data_size, qn__tensor_put *put,
+                            void *user, qn_error *err)
 {
     qn__writer *writer;
     qn_status status =

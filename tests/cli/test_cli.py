@@ -18,7 +18,7 @@ import tempfile
 from helper import QUERN, SOURCE, check, finish, refused, run
 
 TINY = os.path.join(SOURCE, "tests/golden/llama/plain")
-COMMANDS = ["generate", "chat", "tokenize", "template", "info"]
+COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert"]
 
 
 def generate(*args, **kw):
@@ -64,7 +64,7 @@ def test_usage():
 def test_words_of_others():
     """Commands and options of llama.cpp, ollama, mlx-lm and transformers are answered with ours."""
     for theirs, ours in (("run", "quern chat"), ("ls", "hf cache"), ("list", "quern info"), ("pull", "hf download"),
-                         ("show", "quern info"), ("gen", "quern generate"), ("serve", "nothing like it")):
+                         ("show", "quern info"), ("gen", "quern generate"), ("serve", "nothing like it"), ("quantize", "quern convert")):
         refused(f"quern {theirs}", run(theirs), 2, f'"{theirs}"', ours)
     for theirs, ours in (("-ngl 99", "--device cuda:0"), ("--n-gpu-layers 9", "--device cuda:0"), ("--temperature 1", "--temp"),
                          ("--ctx-size 8", "--context (-c)"), ("--ctx_size=8", "--context (-c)"), ("-temp 0", "--temp"),
@@ -343,7 +343,7 @@ def test_table():
         status, out, err = run(command, "--help")
         options = re.findall(r"--([a-z-]+)", out.decode().split("Options:")[-1])
         check(f"{command} --help", status == 0 and not err and "help" in options and "model" in options, out)
-        refused(f"{command} --modle", run(command, "--modle", "x"), 2, "--modle", "did you mean --model?")
+        refused(f"{command} --modell", run(command, "--modell", "x"), 2, "--modell", "did you mean --model?")
         refused(f"{command} --xyzzyplugh", run(command, "--xyzzyplugh"), 2, "--xyzzyplugh", "--help")
         refused(f"{command} -m", run(command, "-m"), 2, "--model needs a value")
         status, page, err = run("--man", f"quern-{command}")
@@ -554,6 +554,37 @@ def test_info():
     refused("info: no model", run("info", "-m", "/none"), 1, "/none")
 
 
+def test_convert():
+    with tempfile.TemporaryDirectory() as d:
+        out, again, folder = (os.path.join(d, n) for n in ("a.gguf", "b.gguf", "mlx"))
+        done = run("convert", "-o", out, "--type", "Q4_K_M")
+        check("convert is quiet", done == (0, b"", ""), done)
+        refused("convert, there already", run("convert", "-o", out), 1, "exists already")
+        check("convert --force", run("convert", "-o", out, "--type", "q4_k_m", "--force")[0] == 0)
+        run("convert", "-o", again, "--type", "q4_k_m", "-t", "1")
+        check("convert twice", open(out, "rb").read() == open(again, "rb").read())
+        status, text, err = run("generate", "-m", out, "-p", "Tell me a story about a fox.", "--temp", "0", "-n", "8")
+        check("convert, generate", status == 0 and text.strip(), err)
+        check("convert to a directory", run("convert", "-o", folder, "--bits", "4", "--mode", "affine")[0] == 0)
+        config = json.load(open(os.path.join(folder, "config.json")))
+        check("convert, config.json", config["quantization"] == {"group_size": 64, "bits": 4, "mode": "affine"} ==
+              config["quantization_config"], config)
+        check("convert, files", sorted(os.listdir(folder)) == ["config.json", "generation_config.json", "model.safetensors",
+                                                               "tokenizer.json", "tokenizer_config.json"])
+        refused("convert onto its source", run("convert", "-m", out, "-o", out, "--force"), 1, "is read from")
+        refused("convert --type of a directory", run("convert", "-o", os.path.join(d, "x"), "--type", "q8_0"), 1, ".gguf")
+        refused("convert --bits of a file", run("convert", "-o", os.path.join(d, "x.gguf"), "--bits", "4"), 1, "directory")
+        refused("convert, unknown type", run("convert", "-o", os.path.join(d, "x.gguf"), "--type", "q9"), 1, "q9", "q4_k_m")
+        refused("convert, nowhere", run("convert", "-o", os.path.join(d, "no", "x.gguf")), 1, "No such file")
+        refused("convert, disk full", run(shell=f"ulimit -f 100; trap '' XFSZ; '{QUERN}' convert -o '{d}/y.gguf'"), 1, "too large")
+        check("convert leaves nothing", sorted(os.listdir(d)) == ["a.gguf", "b.gguf", "mlx"], os.listdir(d))
+    refused("convert without -o", run("convert"), 2, "-o")
+    refused("convert --bits 7", run("convert", "-o", "x", "--bits", "7"), 2, "--bits")
+    refused("convert --group-size 33", run("convert", "-o", "x", "--bits", "4", "--group-size", "33"), 2, "--group-size")
+    refused("convert --mode", run("convert", "-o", "x", "--bits", "4", "--mode", "mxfp4"), 2, "affine")
+    refused("convert --outtype", run("convert", "--outtype", "f16"), 2, "--type")
+
+
 def test_kernels():
     """Which tier serves what: not every tier has every kernel, and info must say which one is taken."""
     wide = {"linear", "linear-int8", "attention", "norm", "rope", "argmax", "elementwise"}
@@ -577,7 +608,7 @@ def test_kernels():
 def main():
     for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
                  test_prompts, test_rotate, test_output, test_sampling, test_tokenize, test_template, test_info,
-                 test_kernels):
+                 test_convert, test_kernels):
         test()
     finish()
 
