@@ -176,6 +176,12 @@ static qn_status put_kind(qn__conversion *c, qn__gguf_keys *k, vocab *v)
 
 /* ---- ids ------------------------------------------------------------------------------------- */
 
+/* The token that stands alone around a text, or the tokenizer's own. */
+static int32_t end_of(int32_t own, const int32_t *around, int n)
+{
+    return own < 0 && n == 1 ? around[0] : own;
+}
+
 /* Tokens that end a reply: the tokenizer's own first, then the configuration's. */
 static void put_ends(qn__gguf_keys *k, const qn_tokenizer *t, int32_t n, const cJSON *ends)
 {
@@ -183,8 +189,9 @@ static void put_ends(qn__gguf_keys *k, const qn_tokenizer *t, int32_t n, const c
                                                 KEY("eom_token_id")};
     int32_t put[MOST_ENDS];
     int n_put = 0;
-    if (t->eos >= 0 && t->eos < n)
-        put[n_put++] = t->eos;
+    int32_t eos = end_of(t->eos, t->suffix, t->n_suffix);
+    if (eos >= 0 && eos < n)
+        put[n_put++] = eos;
     const cJSON *item = cJSON_IsArray(ends) ? ends->child : ends;
     for (; item && n_put < MOST_ENDS; item = item->next) {
         bool known = !cJSON_IsNumber(item) || item->valuedouble < 0 || item->valuedouble >= n;
@@ -214,16 +221,18 @@ static void put_ids(qn__gguf_keys *k, const qn_tokenizer *t, int32_t n, const cJ
     } others[] = {{"unk_token", KEY("unknown_token_id")},
                   {"pad_token", KEY("padding_token_id")},
                   {"sep_token", KEY("seperator_token_id")}};
-    if (t->bos >= 0 && t->bos < n)
-        qn__put_u32(k, KEY("bos_token_id"), (uint32_t)t->bos);
+    int32_t bos = end_of(t->bos, t->prefix, t->n_prefix);
+    int32_t eos = end_of(t->eos, t->suffix, t->n_suffix);
+    if (bos >= 0 && bos < n)
+        qn__put_u32(k, KEY("bos_token_id"), (uint32_t)bos);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         const cJSON *text = cJSON_GetObjectItemCaseSensitive(named, others[i].name);
         int32_t id = cJSON_IsString(text) ? qn_tokenizer_find(t, text->valuestring) : -1;
         if (id >= 0 && id < n)
             qn__put_u32(k, others[i].key, (uint32_t)id);
     }
-    qn__put_bool(k, KEY("add_bos_token"), t->bos >= 0 && stands(t->prefix, t->n_prefix, t->bos));
-    qn__put_bool(k, KEY("add_eos_token"), t->eos >= 0 && stands(t->suffix, t->n_suffix, t->eos));
+    qn__put_bool(k, KEY("add_bos_token"), bos >= 0 && stands(t->prefix, t->n_prefix, bos));
+    qn__put_bool(k, KEY("add_eos_token"), eos >= 0 && stands(t->suffix, t->n_suffix, eos));
 }
 
 /* ---- templates and sampling ------------------------------------------------------------------ */
