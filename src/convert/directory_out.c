@@ -269,7 +269,8 @@ static qn_status copy_file(qn__conversion *c, const char *directory, const char 
 static qn_status write_files(qn__conversion *c, const layout *l, const char *directory)
 {
     char *weights = qn__path_join(directory, "model.safetensors");
-    qn_status status = weights ? write_safetensors(c, l, weights) : qn__fail_memory(c->err, "a path");
+    qn_status status =
+        weights ? write_safetensors(c, l, weights) : qn__fail_memory(c->err, "a path");
     free(weights);
     if (status == QN_OK)
         status = write_config(c, l, directory);
