@@ -278,6 +278,42 @@ typedef struct qn_generation_defaults {
  * no sense are left out, with a warning in the log. QN_INVALID: out->size was not set. */
 QN_API qn_status qn_model_get_defaults(const qn_model *model, qn_generation_defaults *out);
 
+/* ---- evaluation ------------------------------------------------------------------------------ */
+
+typedef struct qn_evaluation_options {
+    size_t size;     /* sizeof(qn_evaluation_options) */
+    int64_t context; /* tokens of a chunk; 0: 512 */
+    int64_t stride;  /* chunks begin so many tokens apart, and of each its newest `stride` ones are
+                        scored. 0: chunks stand side by side, and of each the second half is scored,
+                        context - context / 2 - 1 tokens, as llama-perplexity does */
+    int64_t chunks;  /* at most; 0: all. A rest that fills no chunk is left out. */
+    const int32_t *begin;  /* stands in the place of each chunk's first token: bos, for models that
+                              want it before a text; NULL: nothing does */
+    qn_model *against;     /* a second model of the same vocabulary, to compare with; NULL: none */
+    const qn_flag *cancel; /* as in qn_session_options */
+    void (*progress)(void *user, int64_t done, int64_t total); /* chunks; before each, at the end */
+    void *progress_user;
+} qn_evaluation_options;
+
+/* Over all scored tokens, in nats. What follows against_loss is 0 without a second model. */
+typedef struct qn_evaluation {
+    size_t size; /* sizeof(qn_evaluation) */
+    uint64_t chunks, tokens;
+    double loss, loss_error; /* the mean of -log p(token), and the standard error of that mean */
+    double perplexity;       /* exp(loss) */
+    double against_loss, against_perplexity; /* the second model's */
+    double kl, kl_error; /* KL(second model || model): mean, standard error of the mean */
+    double kl_median, kl_99, kl_max; /* median, 99th percentile, largest */
+    double same_top; /* the fraction of tokens whose most probable one is the same in both */
+} qn_evaluation;
+
+/* How well the model tells the tokens of a text: each chunk of them is run from its beginning.
+ * options may be NULL. QN_INVALID: fewer tokens than one chunk, vocabularies that differ; otherwise
+ * what qn_session_score says, also QN_CANCELLED, and *out is as it was. */
+QN_API qn_status qn_evaluate(qn_model *model, const int32_t *ids, size_t n,
+                             const qn_evaluation_options *options, qn_evaluation *out,
+                             qn_error *err);
+
 #ifdef __cplusplus
 }
 #endif
