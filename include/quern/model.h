@@ -48,6 +48,15 @@ typedef struct qn_model_options {
 QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                                const qn_model_options *options, qn_error *err);
 
+/* A model of random weights, for timing: config[0..n) is the text of a config.json. type, of the
+ * linear layers, and head_type, of the embedding and the head, are encodings by GGUF's names in
+ * lower case ("bf16", "q4_0", "q6_k") or MLX's ("affine4-g64-bf16"); there is no tokenizer. Of
+ * options, which may be NULL, products count. QN_UNSUPPORTED: a type whose blocks do not divide a
+ * row, or an unknown one. */
+QN_API qn_status qn_model_open_random(qn_model **out, qn_device *device, const char *config,
+                                      size_t n, const char *type, const char *head_type,
+                                      const qn_model_options *options, qn_error *err);
+
 /* Frees every weight once the last session is closed. NULL is accepted. */
 QN_API void qn_model_close(qn_model *model);
 

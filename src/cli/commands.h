@@ -27,6 +27,8 @@ int command_tokenize(arguments *a);
 int command_template(arguments *a);
 int command_info(arguments *a);
 int command_convert(arguments *a);
+int command_eval(arguments *a);
+int command_bench(arguments *a);
 
 /* help.c: what `quern --help` and `quern COMMAND --help` print. */
 void help_overview(FILE *to);

@@ -46,8 +46,9 @@ static const translation commands_of_others[] = {
     {"export", "quern convert -m MODEL -o OUT"},
     {"train", NULL},
     {"finetune", NULL},
-    {"perplexity", NULL},
-    {"bench", NULL},
+    {"perplexity", "quern eval -m MODEL -f FILE"},
+    {"evaluate", "quern eval -m MODEL -f FILE"},
+    {"benchmark", "quern bench -m MODEL"},
 };
 
 #define GPU_LAYERS "--device cuda:0, which takes the whole model (without it all runs on the CPU)"
@@ -60,6 +61,9 @@ static const translation options_of_others[] = {
     {"--temperature", "--temp"},
     {"-temp", "--temp"},
     {"--ctx-size", "--context (-c)"},
+    {"--ppl-stride", "--stride"},
+    {"--kl-divergence", "--against MODEL, the model to compare with"},
+    {"--repetitions", "--repeat (-r)"},
     {"--ctx", "--context (-c)"},
     {"--num-ctx", "--context (-c)"},
     {"--max-kv-size", "--context (-c) with --rotate"},

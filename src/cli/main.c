@@ -62,6 +62,30 @@ const command commands[] = {
      "embedding, in the type that they have in MODEL; --override 'output=q8_0' gives the head "
      "another one.",
      command_convert},
+    {{"eval", OF_EVAL, NULL},
+     "how well a model tells a text, or how far it is from another model",
+     "Prints the perplexity of a text; with --against also the KL divergence from another model.",
+     "The text's tokens are cut into chunks of --context tokens, each read from its beginning; "
+     "what "
+     "is left over at the end is left out. Without --stride chunks stand side by side and the "
+     "second half of each is scored: context - context / 2 - 1 tokens, as llama-perplexity does. "
+     "With it chunks begin so many tokens apart and the newest of each are scored, so that none "
+     "counts twice. Where the model wants a token before a text, it stands in the place of each "
+     "chunk's first. The divergence is that of the first model from the second, in nats: the "
+     "mean of the sum of p log(p / q), where p is what --against says and q what -m says. "
+     "--against-products f32 alone compares a model with its own exact values.",
+     command_eval},
+    {{"bench", OF_BENCH, NULL},
+     "time a model, or random weights of its shape",
+     "Times prompts (pp) and generation (tg), beside what the machine can do at best.",
+     "Every LIST is numbers apart by commas; each combination is a row: pp512 runs a prompt of 512 "
+     "tokens, tg64 generates 64 tokens one by one, @ d1024 says that 1024 tokens came before. "
+     "Speeds are tokens a second, the median of --repeat runs, with the slowest and the fastest; "
+     "with --batch they count the tokens of all sequences. GB/s are the bytes of weights that "
+     "generation reads, GOP/s the multiplications and additions of linear layers in a prompt. "
+     "Ceilings are the best of several runs of small loops: reading memory, and multiplying with "
+     "the instructions of the tier in use.",
+     command_bench},
 };
 
 const size_t n_commands = sizeof commands / sizeof *commands;

@@ -19,17 +19,21 @@ typedef struct arguments {
     const char *model, *prompt, *system, *device, *tools, *template_name, *products;
     const char *file;        /* the word that is no option, of the commands that take one */
     const char *prompt_file; /* -f */
-    int64_t max_tokens, context, threads, top_k, seed, logprobs;
+    const char *against, *against_products; /* eval */
+    const char *type, *output;              /* bench, convert */
+    const char *shape, *head_type;          /* bench, with the lists that follow */
+    const char *n_prompt, *n_gen, *n_depth, *batches, *thread_counts;
+    int64_t max_tokens, context, threads, top_k, seed, logprobs, stride, chunks, repeat;
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt,
         no_history;
-    bool ignore_eos;
+    bool ignore_eos, no_ceilings;
     qn_sampling samplers; /* its chain alone; all zero: the usual one */
     const char *stop_strings[MOST_STOP_STRINGS];
     size_t n_stop_strings;
     qn_token_bias biases[MOST_BIASES];
     size_t n_biases;
-    const char *output, *type, *mode, *dtype; /* of convert */
+    const char *mode, *dtype; /* convert */
     int64_t bits, group_size;
     bool keep_head, force;
     const char *overrides[MOST_OVERRIDES];
@@ -46,7 +50,9 @@ enum {
     OF_TEMPLATE = 8,
     OF_INFO = 16,
     OF_SET = 32, /* chat's /set takes it, too */
-    OF_CONVERT = 64
+    OF_CONVERT = 64,
+    OF_EVAL = 128,
+    OF_BENCH = 256
 };
 
 typedef enum option_type {

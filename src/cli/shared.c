@@ -146,6 +146,15 @@ static void log_line(void *user, qn_log_level level, const char *line)
         fprintf(stderr, "%s\n", line);
 }
 
+qn_status products_of(const char *text, qn_products *out, qn_error *err)
+{
+    bool exact = text && !strcmp(text, "f32");
+    *out = exact ? QN_PRODUCTS_F32 : QN_PRODUCTS_AUTO;
+    if (text && !exact && strcmp(text, "auto") != 0)
+        return qn__fail(err, QN_INVALID, "--products: it is auto or f32, not \"%.40s\"", text);
+    return QN_OK;
+}
+
 int open_loaded(loaded *l, const arguments *a, bool describe)
 {
     qn_error err = {0};
@@ -155,17 +164,15 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
                                         .threads = a->threads > 0 ? (int)a->threads : 0,
                                         .log = log_line,
                                         .log_user = (void *)a};
-    bool exact = a->products && !strcmp(a->products, "f32");
-    if (a->products && !exact && strcmp(a->products, "auto") != 0) {
-        qn__fail(&err, QN_INVALID, "--products: it is auto or f32, not \"%.40s\"", a->products);
+    qn_products products;
+    if (products_of(a->products, &products, &err) != QN_OK)
         return failed(&err);
-    }
     int shown = -1;
     qn_model_options options = {.size = sizeof options,
                                 .progress = show_load,
                                 .progress_user = &shown,
                                 .no_weights = describe,
-                                .products = exact ? QN_PRODUCTS_F32 : QN_PRODUCTS_AUTO,
+                                .products = products,
                                 .no_tokenizer = describe};
     double begun = seconds();
     if (locate_model(a->model, l->path, &err) != QN_OK ||

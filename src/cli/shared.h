@@ -61,6 +61,9 @@ typedef struct loaded {
     double seconds;
 } loaded;
 
+/* What --products says; NULL: auto. */
+qn_status products_of(const char *text, qn_products *out, qn_error *err);
+
 /* Opens the device and the model of the arguments, with its progress on a terminal. close_loaded
  * also after a failure, of which a line has been printed. Returns the exit status. `describe`: to
  * be described only, without its weights and its tokenizer. */

@@ -116,7 +116,7 @@ static qn_status run_chunk(evaluation *e, size_t at, qn_error *err)
     return status;
 }
 
-static qn_status run_chunks(evaluation *e, size_t stride, qn_error *err)
+static qn_status evaluate_chunks(evaluation *e, size_t stride, qn_error *err)
 {
     const qn_evaluation_options *o = &e->options;
     for (size_t i = 0; i < e->chunks; i++) {
@@ -166,7 +166,7 @@ static qn_status check(evaluation *e, const qn_model *model, size_t *stride, qn_
     return QN_OK;
 }
 
-static qn_status begin(evaluation *e, qn_model *model, qn_error *err)
+static qn_status begin_evaluation(evaluation *e, qn_model *model, qn_error *err)
 {
     const qn_evaluation_options *o = &e->options;
     qn_session_options s = {.size = sizeof s, .context = o->context, .cancel = o->cancel};
@@ -241,7 +241,7 @@ qn_status qn_evaluate(qn_model *model, const int32_t *ids, size_t n,
             QN_OK ||
         check(&e, model, &stride, err) != QN_OK)
         return err->code;
-    if (begin(&e, model, err) == QN_OK && run_chunks(&e, stride, err) == QN_OK) {
+    if (begin_evaluation(&e, model, err) == QN_OK && evaluate_chunks(&e, stride, err) == QN_OK) {
         qn_evaluation all = summarise(&e);
         if (qn__sized_out(out, &all, sizeof all) != QN_OK)
             qn__fail(err, QN_INVALID, "qn_evaluation.size is not set");

@@ -89,6 +89,31 @@ static qn_status refuse_file(const char *path, qn_error *err)
                     path);
 }
 
+static qn_status read_options(qn_model_options *options, const qn_model_options *given,
+                              qn_error *err)
+{
+    if (qn__sized_in(options, sizeof *options, given, "qn_model_options", err) != QN_OK)
+        return err->code;
+    if (options->products != QN_PRODUCTS_AUTO && options->products != QN_PRODUCTS_F32)
+        return qn__fail(err, QN_INVALID, "qn_model_options.products is %d: AUTO or F32 is possible",
+                        (int)options->products);
+    return QN_OK;
+}
+
+static qn_model *new_model(qn_device *device, qn_error *err)
+{
+    qn_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        qn__fail_memory(err, "a model");
+        return NULL;
+    }
+    atomic_init(&m->refs, 1);
+    m->device = device;
+    atomic_fetch_add(&device->refs, 1);
+    m->sampling.size = sizeof m->sampling;
+    return m;
+}
+
 qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                         const qn_model_options *given, qn_error *err)
 {
@@ -96,29 +121,60 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     qn_model_options options;
     err = err ? err : &local;
     *out = NULL;
-    if (qn__sized_in(&options, sizeof options, given, "qn_model_options", err) != QN_OK)
+    if (read_options(&options, given, err) != QN_OK)
         return err->code;
-    if (options.products != QN_PRODUCTS_AUTO && options.products != QN_PRODUCTS_F32)
-        return qn__fail(err, QN_INVALID, "qn_model_options.products is %d: AUTO or F32 is possible",
-                        (int)options.products);
     bool is_directory;
     if (qn__path_is_directory(path, &is_directory, err) != QN_OK)
         return err->code;
     if (!is_directory && !qn__gguf_is(path))
         return refuse_file(path, err);
-    qn_model *m = calloc(1, sizeof *m);
+    qn_model *m = new_model(device, err);
     if (!m)
-        return qn__fail_memory(err, "a model");
-    atomic_init(&m->refs, 1);
-    m->device = device;
-    atomic_fetch_add(&device->refs, 1);
-    m->sampling.size = sizeof m->sampling;
+        return err->code;
     if (read_model(m, path, &options, err) != QN_OK) {
         qn_model_close(m);
         return err->code;
     }
     *out = m;
     return QN_OK;
+}
+
+/* An encoding that weights can be made up in. */
+static const qn__encoding *find_encoding(const char *name, qn_error *err)
+{
+    int id = qn__encoding_named(name);
+    if (id < 0)
+        qn__fail(err, QN_UNSUPPORTED,
+                 "\"%.40s\" is no type of weights; bf16, f16, f32, q4_0, q8_0, q4_k, q6_k, "
+                 "affine4-g64-bf16 are some",
+                 name);
+    return id < 0 ? NULL : &qn__encodings[id];
+}
+
+qn_status qn_model_open_random(qn_model **out, qn_device *device, const char *config, size_t n,
+                               const char *type, const char *head_type,
+                               const qn_model_options *given, qn_error *err)
+{
+    qn_error local = {0};
+    qn_model_options options;
+    err = err ? err : &local;
+    *out = NULL;
+    if (read_options(&options, given, err) != QN_OK)
+        return err->code;
+    qn__random_weights weights = {find_encoding(type, err), NULL};
+    if (!weights.matrices || !(weights.head = find_encoding(head_type, err)))
+        return err->code;
+    qn__source source = {.config_path = "config.json"};
+    qn_model *m = new_model(device, err);
+    if (m && qn__json_parse(&source.config, "config.json", config, n, err) == QN_OK &&
+        qn__decoder_load_random(&m->decoder, device, &source, &weights, err) == QN_OK) {
+        m->decoder.products = options.products;
+        *out = m;
+    } else {
+        qn_model_close(m);
+    }
+    cJSON_Delete(source.config);
+    return err->code;
 }
 
 void qn_model_close(qn_model *m)

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/random.h"
 #include "core/device.h"
 #include "core/dtype.h"
 #include "quern/io.h"
@@ -15,6 +16,7 @@
 #include "models/weight.h"
 #include "models/source.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -156,6 +158,10 @@ typedef struct loader {
     size_t piece_size;
     qn__load_progress *progress;
     void *user;
+    const qn__random_weights *random; /* NULL: they are the file's */
+    const qn__parameter *parameters;  /* of random: all of them */
+    char *bank;                       /* of random: what its blocks are taken from */
+    const qn__encoding *bank_of;
     bool describe; /* headers are read, of values DESCRIBED bytes at most */
     uint64_t done, total;
     qn_error *err;
@@ -169,17 +175,88 @@ static qn_status report(loader *l, uint64_t bytes)
     return QN_OK;
 }
 
+/* ---- random weights
+ * ------------------------------------------------------------------------------------------------
+ */
+
+enum { BANK_VALUES = 1 << 16 };
+
+/* What a file would have for a parameter: vectors are f32. */
+static qn_status random_weight(const loader *l, const qn__parameter *p, qn__weight *out)
+{
+    bool head = p->id.role == QN__ROLE_EMBEDDING || p->id.role == QN__ROLE_HEAD;
+    const qn__encoding *e = p->ndim == 1 ? &qn__encodings[QN__F32]
+                            : head       ? l->random->head
+                                         : l->random->matrices;
+    int64_t columns = p->shape[p->ndim - 1], rows = p->ndim == 2 ? p->shape[0] : 1;
+    *out =
+        (qn__weight){.encoding = e, .bytes = (uint64_t)rows * qn__encoding_row_bytes(e, columns)};
+    if (out->bytes)
+        return QN_OK;
+    return qn__fail(l->err, QN_UNSUPPORTED,
+                    "%s has rows of %lld values, which blocks of %d, as %s has them, do not divide",
+                    p->name, (long long)columns, e->block_elements, e->name);
+}
+
+/* Values whose products keep the size of what goes in, encoded once: 2^16 of them. */
+static qn_status fill_bank(loader *l, const qn__encoding *e, int64_t columns)
+{
+    if (l->bank_of == e)
+        return QN_OK;
+    float *values = malloc(BANK_VALUES * sizeof *values);
+    free(l->bank);
+    l->bank = malloc(BANK_VALUES / e->block_elements * (size_t)e->block_bytes);
+    l->bank_of = values && l->bank ? e : NULL;
+    for (uint64_t i = 0; l->bank_of && i < BANK_VALUES; i++)
+        values[i] = (float)((2 * qn__random_uniform(1, i) - 1) * sqrt(3.0 / (double)columns));
+    if (l->bank_of)
+        e->encode(e, values, NULL, BANK_VALUES / e->block_elements, l->bank);
+    free(values);
+    return l->bank_of ? QN_OK : qn__fail_memory(l->err, "random weights");
+}
+
+/* Rows of blocks drawn from the bank: as many different ones as a file has. Norms are 1. */
+static qn_status make_rows(loader *l, const qn__parameter *p, const qn__weight *w, int64_t r,
+                           int64_t n, char *to)
+{
+    if (p->ndim == 1) {
+        bool bias = !strcmp(p->id.part, "bias");
+        for (int64_t i = 0; i < n; i++)
+            ((float *)to)[i] = bias || p->plus_one ? 0 : 1;
+        return QN_OK;
+    }
+    const qn__encoding *e = w->encoding;
+    if (fill_bank(l, e, p->shape[1]) != QN_OK)
+        return l->err->code;
+    size_t blocks = (size_t)p->shape[1] / e->block_elements,
+           count = BANK_VALUES / e->block_elements;
+    uint64_t seed = (uint64_t)(p - l->parameters);
+    for (size_t i = 0; i < blocks * (size_t)n; i++)
+        memcpy(to + i * e->block_bytes,
+               l->bank + qn__random_bits(seed, (uint64_t)r * blocks + i) % count * e->block_bytes,
+               e->block_bytes);
+    return QN_OK;
+}
+
+/* Rows first .. first + n - 1 of a parameter, encoded. */
+static qn_status read_rows(loader *l, const qn__parameter *p, const qn__weight *w, int64_t first,
+                           int64_t n)
+{
+    return l->random ? make_rows(l, p, w, first, n, l->piece)
+                     : qn__weight_read(w, l->file, first, n, l->piece, l->err);
+}
+
 /* A vector, as f32. */
 static qn_status load_vector(loader *l, const qn__parameter *p, const qn__weight *w)
 {
-    const qn_tensor_info *t = w->tensor;
-    if (t->bytes > l->piece_size)
+    qn_dtype type = w->tensor ? w->tensor->dtype : QN_F32;
+    if (w->bytes > l->piece_size)
         return qn__fail(l->err, QN_LIMIT, "tensor %s of %llu bytes is too long for a vector",
-                        p->name, (unsigned long long)t->bytes);
-    if (qn__weight_read(w, l->file, 0, t->shape[0], l->piece, l->err) != QN_OK)
+                        p->name, (unsigned long long)w->bytes);
+    if (read_rows(l, p, w, 0, p->shape[0]) != QN_OK)
         return l->err->code;
     qn_scope *s = qn_scope_begin(l->device);
-    qn_array *a = qn_cast(s, qn_from(s, t->dtype, 1, t->shape, l->piece), QN_F32);
+    qn_array *a = qn_cast(s, qn_from(s, type, 1, p->shape, l->piece), QN_F32);
     if (p->plus_one)
         a = qn_add(s, a, qn_scalar(s, QN_F32, 1));
     if (qn_eval(s, a) == QN_OK)
@@ -187,7 +264,7 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn__weight
     if (!*p->slot)
         qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
     qn_scope_end(s);
-    return *p->slot ? report(l, t->bytes) : l->err->code;
+    return *p->slot ? report(l, w->bytes) : l->err->code;
 }
 
 /* A matrix, a piece of whole rows at a time. */
@@ -200,7 +277,7 @@ static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__weight
     *p->slot = packed;
     for (int64_t r = 0; packed && r < rows; r += rows_a_piece) {
         int64_t n = rows - r < rows_a_piece ? rows - r : rows_a_piece;
-        if (qn__weight_read(w, l->file, r, n, l->piece, l->err) != QN_OK ||
+        if (read_rows(l, p, w, r, n) != QN_OK ||
             qn__packed_write(s, packed, w->encoding, l->piece, r, n) != QN_OK ||
             report(l, (uint64_t)n * row) != QN_OK)
             break;
@@ -258,6 +335,8 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
 static qn_status find_weight(const loader *l, const qn__decoder *m, const qn__parameter *p,
                              qn__weight *out)
 {
+    if (l->random)
+        return random_weight(l, p, out);
     char what[80];
     snprintf(what, sizeof what, "a %s of %lld layers", m->config.family,
              (long long)m->config.n_layers);
@@ -461,6 +540,26 @@ qn_status qn__decoder_load_source(qn__decoder *m, qn_device *device, qn__source 
         make_frequencies(&l, m);
     free(l.piece);
     free(l.divisors);
+    if (err->code != QN_OK)
+        qn__decoder_end(m);
+    return err->code;
+}
+
+qn_status qn__decoder_load_random(qn__decoder *m, qn_device *device, qn__source *source,
+                                  const qn__random_weights *weights, qn_error *err)
+{
+    qn__decoder_config config;
+    qn__json_at root = qn__json_root(source->config_path, source->config);
+    *m = (qn__decoder){0};
+    loader l = {.device = device, .source = source, .random = weights, .err = err};
+    if (read_family(&root, NULL, &config, err) == QN_OK &&
+        qn__decoder_begin(m, &config, &places[0], err) == QN_OK) {
+        l.parameters = m->parameters;
+        if (check_weights(&l, m) == QN_OK && load_weights(&l, m) == QN_OK)
+            make_frequencies(&l, m);
+    }
+    free(l.piece);
+    free(l.bank);
     if (err->code != QN_OK)
         qn__decoder_end(m);
     return err->code;

@@ -7,6 +7,7 @@
 
 #include "models/decoder.h"
 #include "models/source.h"
+#include "quant/encoding.h"
 
 /* Called as weights arrive, with bytes done and in all; returning false cancels the load. */
 typedef bool qn__load_progress(void *user, uint64_t done, uint64_t total);
@@ -19,6 +20,16 @@ qn_status qn__decoder_load_source(qn__decoder *m, qn_device *device, qn__source 
 /* The same as far as headers go: checks every tensor, reads none. */
 qn_status qn__decoder_describe_source(qn__decoder *m, qn_device *device, qn__source *source,
                                       qn_error *err);
+
+/* What random weights are written in. */
+typedef struct qn__random_weights {
+    const qn__encoding *matrices, *head; /* head: of the embedding, too */
+} qn__random_weights;
+
+/* Gives the decoder that the source's configuration describes weights made up in memory, always the
+ * same: for timing. A row that blocks of an encoding do not divide is QN_UNSUPPORTED. */
+qn_status qn__decoder_load_random(qn__decoder *m, qn_device *device, qn__source *source,
+                                  const qn__random_weights *weights, qn_error *err);
 
 /* Opens the source of that path for it alone. */
 qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *path,

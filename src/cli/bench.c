@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * quern bench: speeds of a model, or of random weights of its shape, beside what the machine can
+ * do. In the shape of llama-bench, so that the two can be laid side by side.
+ */
+#include "base/error.h"
+#include "cli/ceilings.h"
+#include "cli/commands.h"
+#include "cli/shared.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_VALUES = 16, MOST_DEPTH = 1 << 20 };
+
+typedef struct number_list {
+    int64_t value[MOST_VALUES];
+    int n;
+} number_list;
+
+/* What is timed. */
+typedef struct plan {
+    number_list prompts, gens, depths, batches, threads;
+    int repeat;
+    enum { FORM_MD, FORM_CSV, FORM_JSON } form;
+    char name[80]; /* of the model */
+} plan;
+
+typedef struct test {
+    int64_t prompt, gen, depth, batch; /* prompt or gen is 0 */
+} test;
+
+/* A model on a device of so many threads. */
+typedef struct subject {
+    qn_device *device;
+    qn_model *model;
+    qn_model_info info;
+    int threads;
+    const char *tier;               /* of linear layers */
+    uint64_t products, token_bytes; /* of a token: in linear layers of a prompt; read in decoding */
+    ceilings best;
+} subject;
+
+/* Tokens a second. */
+typedef struct speeds {
+    double median, least, most;
+} speeds;
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *config;
+} shapes[] = {
+    {"llama-1b", "{\"model_type\":\"llama\",\"hidden_size\":2048,\"intermediate_size\":8192,"
+                 "\"num_hidden_layers\":16,\"num_attention_heads\":32,\"num_key_value_heads\":8,"
+                 "\"head_dim\":64,\"vocab_size\":128256,\"max_position_embeddings\":131072,"
+                 "\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"tie_word_embeddings\":true,"
+                 "\"hidden_act\":\"silu\"}"},
+    {"qwen3-0.6b", "{\"model_type\":\"qwen3\",\"hidden_size\":1024,\"intermediate_size\":3072,"
+                   "\"num_hidden_layers\":28,\"num_attention_heads\":16,\"num_key_value_heads\":8,"
+                   "\"head_dim\":128,\"vocab_size\":151936,\"max_position_embeddings\":40960,"
+                   "\"rms_norm_eps\":1e-6,\"rope_theta\":1000000,\"tie_word_embeddings\":true,"
+                   "\"hidden_act\":\"silu\"}"},
+};
+
+static const char *built_in_shape(const char *name)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (!strcmp(shapes[i].name, name))
+            return shapes[i].config;
+    return NULL;
+}
+
+/* llama.cpp's choice: a head that is read whole for each token keeps six bits. */
+static const char *usual_head(const char *type)
+{
+    static const char *const narrow[] = {"q2_k",   "q3_k",   "q4_0", "q4_1",  "q4_k",
+                                         "q5_0",   "q5_1",   "q5_k", "tq1_0", "tq2_0",
+                                         "iq4_nl", "iq4_xs", "mxfp4"};
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+        if (!strcmp(narrow[i], type))
+            return "q6_k";
+    return type;
+}
+
+static qn_status open_shape(subject *s, const arguments *a, const qn_model_options *options,
+                            qn_error *err)
+{
+    const char *type = a->type ? a->type : "bf16", *config = built_in_shape(a->shape);
+    char *text = NULL;
+    size_t size = config ? strlen(config) : 0;
+    if (!config && read_input(a->shape, &text, &size, err) != QN_OK)
+        return err->code;
+    qn_model_open_random(&s->model, s->device, config ? config : text, size, type,
+                         a->head_type ? a->head_type : usual_head(type), options, err);
+    free(text);
+    return err->code;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Rows of the matrix that a prompt's tokens do not go through: the head's, or the embedding's. */
+static void count_work(subject *s)
+{
+    const qn_model_info *m = &s->info;
+    uint64_t table = (uint64_t)(m->vocab_size * m->hidden_size);
+    bool own_head = qn_model_parameter(s->model, "lm_head.weight") != NULL;
+    s->products = m->parameters - (own_head ? 2 : 1) * table;
+    /* an embedding beside a head is read one row a token */
+    double share = own_head ? (double)table / (double)m->parameters : 0;
+    s->token_bytes = (uint64_t)((double)m->weight_bytes * (1 - share));
+}
+
+static int open_subject(subject *s, const arguments *a, int threads)
+{
+    qn_error err = {0};
+    char path[PATH_ROOM];
+    qn_device_options device = {.size = sizeof device, .threads = threads};
+    qn_model_options options = {.size = sizeof options, .no_tokenizer = true};
+    *s = (subject){.info = QN_INIT(qn_model_info), .tier = "", .threads = threads};
+    if (products_of(a->products, &options.products, &err) != QN_OK ||
+        qn_device_open(&s->device, a->device, &device, &err) != QN_OK)
+        return failed(&err);
+    if (a->shape)
+        open_shape(s, a, &options, &err);
+    else if (locate_model(a->model, path, &err) == QN_OK)
+        qn_model_open(&s->model, s->device, path, &options, &err);
+    if (err.code != QN_OK)
+        return failed(&err);
+    const char *purpose;
+    qn_model_get_info(s->model, &s->info);
+    qn_device_kernel(s->device, 0, &purpose, &s->tier);
+    count_work(s);
+    return 0;
+}
+
+static void close_subject(subject *s)
+{
+    qn_model_close(s->model);
+    qn_device_close(s->device);
+}
+
+/* ---- timing ---------------------------------------------------------------------------------- */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* [batch, n] tokens, none like its neighbour. */
+static int32_t *make_tokens(const subject *s, int64_t batch, int64_t n)
+{
+    int32_t *ids = malloc((size_t)(batch * n + 1) * sizeof *ids);
+    for (int64_t i = 0; ids && i < batch * n; i++)
+        ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)s->info.vocab_size);
+    return ids;
+}
+
+/* One token behind the other; one sequence takes what it generates. */
+static qn_status generate(qn_session *session, const test *t, int32_t *ids, qn_error *err)
+{
+    int32_t next = ids[0];
+    qn_status status = QN_OK;
+    for (int64_t i = 0; status == QN_OK && i < t->gen; i++)
+        status = t->batch == 1 ? qn_session_step_greedy(session, next, &next, err)
+                               : qn_session_append(session, ids, 1, err);
+    return status;
+}
+
+/* Seconds of one run, behind `depth` tokens. */
+static qn_status run_once(qn_session *session, const test *t, int32_t *ids, double *taken,
+                          qn_error *err)
+{
+    qn_session_rewind(session, t->depth);
+    int64_t missing = t->depth - qn_session_length(session);
+    if (missing && qn_session_append(session, ids, (size_t)missing, err) != QN_OK)
+        return err->code;
+    double begun = seconds();
+    if (t->prompt)
+        qn_session_append(session, ids, (size_t)t->prompt, err);
+    else
+        generate(session, t, ids, err);
+    *taken = seconds() - begun;
+    return err->code;
+}
+
+static qn_status time_test(const subject *s, const test *t, int repeat, speeds *out, qn_error *err)
+{
+    int64_t n = t->prompt ? t->prompt : t->gen, most = n > t->depth ? n : t->depth;
+    qn_session_options o = {.size = sizeof o,
+                            .context = t->depth + n + 1,
+                            .batch = (int)t->batch,
+                            .cancel = &interrupted};
+    int32_t *ids = make_tokens(s, t->batch, most);
+    double *taken = malloc((size_t)repeat * sizeof *taken), warm;
+    qn_session *session = NULL;
+    if (!ids || !taken)
+        qn__fail_memory(err, "tokens");
+    else if (qn_session_open(&session, s->model, &o, err) == QN_OK)
+        run_once(session, t, ids, &warm, err);
+    for (int i = 0; err->code == QN_OK && i < repeat; i++)
+        run_once(session, t, ids, &taken[i], err);
+    if (err->code == QN_OK) {
+        double tokens = (double)(n * t->batch);
+        qsort(taken, (size_t)repeat, sizeof *taken, compare);
+        double middle = (taken[(repeat - 1) / 2] + taken[repeat / 2]) / 2;
+        *out = (speeds){tokens / middle, tokens / taken[repeat - 1], tokens / taken[0]};
+    }
+    qn_session_close(session);
+    free(ids);
+    free(taken);
+    return err->code;
+}
+
+/* ---- printing -------------------------------------------------------------------------------- */
+
+static void name_test(const test *t, char *text, size_t room)
+{
+    size_t n = (size_t)snprintf(text, room, "%s%lld", t->prompt ? "pp" : "tg",
+                                (long long)(t->prompt ? t->prompt : t->gen));
+    if (t->batch > 1)
+        n += (size_t)snprintf(text + n, room - n, " x %lld", (long long)t->batch);
+    if (t->depth)
+        snprintf(text + n, room - n, " @ d%lld", (long long)t->depth);
+}
+
+/* What a speed comes to: bytes of weights in generating, operations in a prompt; in 10^9. */
+static double rate_of(const subject *s, const test *t, const speeds *v)
+{
+    return t->prompt ? 2 * v->median * (double)s->products / 1e9
+                     : v->median / (double)t->batch * (double)s->token_bytes / 1e9;
+}
+
+static void print_table_head(const plan *p)
+{
+    if (p->form == FORM_MD)
+        printf("| model | MiB | threads | test | tok/s | slowest | fastest | |\n"
+               "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n");
+    else if (p->form == FORM_CSV)
+        printf("model,weight_bytes,parameters,tier,threads,n_prompt,n_gen,n_depth,batch,repeat,"
+               "tok_s,tok_s_min,tok_s_max,gb_s,gop_s\n");
+    else
+        printf("{\"results\":[");
+}
+
+static void print_row(const plan *p, const subject *s, const test *t, const speeds *v, bool first)
+{
+    char name[80];
+    name_test(t, name, sizeof name);
+    double rate = rate_of(s, t, v), bytes = t->prompt ? 0 : rate, operations = t->prompt ? rate : 0;
+    unsigned long long weights = s->info.weight_bytes, parameters = s->info.parameters;
+    if (p->form == FORM_MD) {
+        printf("| %s | %.1f | %d | %s | %.2f | %.2f | %.2f | %.1f %s |\n", p->name,
+               (double)weights / (1 << 20), s->threads, name, v->median, v->least, v->most, rate,
+               t->prompt ? "GOP/s" : "GB/s");
+    } else if (p->form == FORM_CSV) {
+        printf("\"%s\",%llu,%llu,%s,%d,%lld,%lld,%lld,%lld,%d,%.4f,%.4f,%.4f,%.4f,%.4f\n", p->name,
+               weights, parameters, s->tier, s->threads, (long long)t->prompt, (long long)t->gen,
+               (long long)t->depth, (long long)t->batch, p->repeat, v->median, v->least, v->most,
+               bytes, operations);
+    } else {
+        printf("%s\n{\"model\":", first ? "" : ",");
+        print_json_string(stdout, p->name, strlen(p->name));
+        printf(",\"weight_bytes\":%llu,\"parameters\":%llu,\"tier\":\"%s\",\"threads\":%d,"
+               "\"test\":\"%s\",\"n_prompt\":%lld,\"n_gen\":%lld,\"n_depth\":%lld,\"batch\":%lld,"
+               "\"repeat\":%d,\"tok_s\":%.4f,\"tok_s_min\":%.4f,\"tok_s_max\":%.4f,"
+               "\"gb_s\":%.4f,\"gop_s\":%.4f}",
+               weights, parameters, s->tier, s->threads, name, (long long)t->prompt,
+               (long long)t->gen, (long long)t->depth, (long long)t->batch, p->repeat, v->median,
+               v->least, v->most, bytes, operations);
+    }
+    fflush(stdout);
+}
+
+static void print_ceilings(const plan *p, const subject *s, bool first)
+{
+    const ceilings *c = &s->best;
+    if (p->form == FORM_JSON) {
+        printf("%s{\"threads\":%d,\"tier\":\"%s\",\"read_gb_s\":%.2f,\"f32_gop_s\":%.1f,"
+               "\"bf16_gop_s\":%.1f,\"int8_gop_s\":%.1f}",
+               first ? "" : ",", s->threads, s->tier, c->read, c->f32, c->bf16, c->int8);
+        return;
+    }
+    FILE *to = p->form == FORM_CSV ? stderr : stdout; /* a table stays one */
+    fprintf(to, "%sat best, %d thread%s: reads %.1f GB/s; multiplies f32 %.0f",
+            first && p->form == FORM_MD ? "\n" : "", s->threads, s->threads > 1 ? "s" : "", c->read,
+            c->f32);
+    if (c->bf16 > 0)
+        fprintf(to, ", bf16 %.0f", c->bf16);
+    if (c->int8 > 0)
+        fprintf(to, ", int8 %.0f", c->int8);
+    fprintf(to, " GOP/s%s%s%s\n", *s->tier ? " (" : "", s->tier, *s->tier ? ")" : "");
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+/* "512,1024"; `usual` where it is absent. */
+static bool parse_list(const char *name, const char *text, int64_t usual, int64_t least,
+                       int64_t most, number_list *out)
+{
+    *out = (number_list){{usual}, 1};
+    if (!text)
+        return true;
+    char *end = (char *)text;
+    for (out->n = 0; out->n < MOST_VALUES; end++) {
+        const char *begin = end;
+        int64_t v = strtoll(begin, &end, 10);
+        if (end == begin || v < least || v > most || (*end && *end != ','))
+            break;
+        out->value[out->n++] = v;
+        if (!*end)
+            return true;
+    }
+    fprintf(stderr,
+            "quern bench: --%s: \"%.60s\" is not up to %d whole numbers from %lld to %lld, apart "
+            "by commas\n",
+            name, text, MOST_VALUES, (long long)least, (long long)most);
+    return false;
+}
+
+static bool make_plan(plan *p, const arguments *a)
+{
+    static const char *const forms[] = {"md", "csv", "json"};
+    int form = 0;
+    while (a->output && form < 3 && strcmp(forms[form], a->output) != 0)
+        form++;
+    p->form = form;
+    p->repeat = a->repeat > 0 ? (int)a->repeat : 5;
+    if (form == 3)
+        fprintf(stderr, "quern bench: --output: it is md, csv or json, not \"%.40s\"\n", a->output);
+    else if (a->shape && a->model)
+        fprintf(stderr, "quern bench: there is a model, %.200s, and a --shape; give one\n",
+                a->model);
+    else if (!a->shape && (a->type || a->head_type))
+        fprintf(stderr, "quern bench: --%s is for the random weights of a --shape\n",
+                a->type ? "type" : "head-type");
+    else
+        return parse_list("n-prompt", a->n_prompt, 512, 0, MOST_DEPTH, &p->prompts) &&
+               parse_list("n-gen", a->n_gen, 64, 0, MOST_DEPTH, &p->gens) &&
+               parse_list("n-depth", a->n_depth, 0, 0, MOST_DEPTH, &p->depths) &&
+               parse_list("batch", a->batches, 1, 1, 256, &p->batches) &&
+               parse_list("threads", a->thread_counts, sysconf(_SC_NPROCESSORS_ONLN), 1, 1024,
+                          &p->threads);
+    return false;
+}
+
+/* The last part of the path, with the type of random weights. */
+static void name_model(plan *p, const arguments *a)
+{
+    const char *path = a->shape ? a->shape : a->model ? a->model : "demo";
+    const char *last = strrchr(path, '/');
+    snprintf(p->name, sizeof p->name, "%.50s%s%.24s", last && last[1] ? last + 1 : path,
+             a->shape ? " " : "",
+             !a->shape ? ""
+             : a->type ? a->type
+                       : "bf16");
+    for (char *c = p->name; *c; c++) /* what a table or a string would stumble over */
+        if (*c == '|' || *c == '"' || (unsigned char)*c < ' ')
+            *c = '_';
+}
+
+static qn_status run_list(const plan *p, const subject *s, const number_list *lengths, bool prompt,
+                          bool *first, qn_error *err)
+{
+    for (int d = 0; d < p->depths.n; d++)
+        for (int b = 0; b < p->batches.n; b++)
+            for (int i = 0; i < lengths->n; i++) {
+                int64_t n = lengths->value[i];
+                test t = {prompt ? n : 0, prompt ? 0 : n, p->depths.value[d], p->batches.value[b]};
+                speeds v;
+                if (n == 0)
+                    continue;
+                if (time_test(s, &t, p->repeat, &v, err) != QN_OK)
+                    return err->code;
+                print_row(p, s, &t, &v, *first);
+                *first = false;
+            }
+    return QN_OK;
+}
+
+/* Ceilings are measured before and after, so that a drift of the machine hits both. */
+static int run_subject(const plan *p, subject *s, const arguments *a, bool *first)
+{
+    qn_error err = {0};
+    if (!a->no_ceilings)
+        measure_ceilings(&s->best, s->tier, s->threads);
+    if (run_list(p, s, &p->prompts, true, first, &err) == QN_OK)
+        run_list(p, s, &p->gens, false, first, &err);
+    if (!a->no_ceilings && err.code == QN_OK)
+        measure_ceilings(&s->best, s->tier, s->threads);
+    return err.code == QN_OK ? 0 : failed(&err);
+}
+
+int command_bench(arguments *a)
+{
+    plan p;
+    subject done[MOST_VALUES]; /* for their ceilings */
+    bool first = true;
+    int code = 0;
+    if (!make_plan(&p, a))
+        return 2;
+    name_model(&p, a);
+    catch_interrupts(true);
+    for (int i = 0; !code && i < p.threads.n; i++) {
+        subject *s = &done[i];
+        code = open_subject(s, a, (int)p.threads.value[i]);
+        if (!code && i == 0)
+            print_table_head(&p);
+        if (!code)
+            code = run_subject(&p, s, a, &first);
+        close_subject(s);
+    }
+    if (code)
+        return code;
+    if (p.form == FORM_JSON)
+        printf("\n],\"ceilings\":[");
+    for (int i = 0; !a->no_ceilings && i < p.threads.n; i++)
+        print_ceilings(&p, &done[i], i == 0);
+    if (p.form == FORM_JSON)
+        printf("]}\n");
+    return 0;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loops that do one thing as fast as the machine can: read memory, multiply and add. Twelve sums
+ * that do not wait for each other hide the latency of an instruction; assembly keeps the compiler
+ * from seeing that nothing comes of it.
+ */
+#include "cli/ceilings.h"
+
+#include "cli/shared.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+enum { SUMS = 12, ROUNDS = 4000000, RUNS = 5, MOST_WORKERS = 256, READ_BYTES = 256 << 20 };
+
+#define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+
+typedef struct worker worker;
+
+/* Returns something that hangs on what it did. */
+typedef uint64_t loop_fn(const worker *w);
+
+struct worker {
+    loop_fn *run;
+    const char *data; /* to be read */
+    size_t bytes;
+    uint64_t result;
+};
+
+/* ---- loops ----------------------------------------------------------------------------------- */
+
+typedef uint64_t wide_words __attribute__((vector_size(64)));
+
+/* Widest loads that the machine has. */
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+static uint64_t
+read_memory(const worker *w)
+{
+    const wide_words *p = (const wide_words *)w->data;
+    wide_words s0 = {0}, s1 = s0, s2 = s0, s3 = s0;
+    for (size_t i = 0; i + 4 <= w->bytes / sizeof *p; i += 4) {
+        s0 ^= p[i];
+        s1 ^= p[i + 1];
+        s2 ^= p[i + 2];
+        s3 ^= p[i + 3];
+    }
+    s0 ^= s1 ^ s2 ^ s3;
+    return s0[0] ^ s0[1] ^ s0[2] ^ s0[3] ^ s0[4] ^ s0[5] ^ s0[6] ^ s0[7];
+}
+
+/* Four lanes, whatever the machine: what a compiler makes of a multiplication and an addition. */
+typedef float four_floats __attribute__((vector_size(16)));
+
+static uint64_t multiply_f32_plain(const worker *w)
+{
+    const float x = w->bytes ? 0.5f : 0.25f;
+    four_floats a = {x, x, x, x}, s[SUMS] = {a};
+    for (int round = 0; round < ROUNDS; round++) {
+#define PLAIN_STEP(i) s[i] = s[i] * a + a;
+        EACH_SUM(PLAIN_STEP)
+    }
+    for (int i = 1; i < SUMS; i++)
+        s[0] += s[i];
+    return (uint64_t)s[0][0];
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static uint64_t multiply_f32_avx512(const worker *w)
+{
+    __m512 a = _mm512_setzero_ps(), s[SUMS] = {a};
+    for (int round = 0; round < ROUNDS; round++) {
+#define FMA_512(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(s[i]) : "v"(a));
+        EACH_SUM(FMA_512)
+    }
+    return w->bytes;
+}
+
+__attribute__((target("avx512f"))) static uint64_t multiply_bf16_avx512(const worker *w)
+{
+    __m512 a = _mm512_setzero_ps(), s[SUMS] = {a};
+    for (int round = 0; round < ROUNDS; round++) {
+#define DPBF16_512(i) __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(s[i]) : "v"(a));
+        EACH_SUM(DPBF16_512)
+    }
+    return w->bytes;
+}
+
+__attribute__((target("avx512f"))) static uint64_t multiply_int8_avx512(const worker *w)
+{
+    __m512i a = _mm512_setzero_si512(), s[SUMS] = {a};
+    for (int round = 0; round < ROUNDS; round++) {
+#define DPBUSD_512(i) __asm__ volatile("vpdpbusd %1, %1, %0" : "+v"(s[i]) : "v"(a));
+        EACH_SUM(DPBUSD_512)
+    }
+    return w->bytes;
+}
+
+__attribute__((target("avx2"))) static uint64_t multiply_f32_avx2(const worker *w)
+{
+    __m256 a = _mm256_setzero_ps(), s[SUMS] = {a};
+    for (int round = 0; round < ROUNDS; round++) {
+#define FMA_256(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+x"(s[i]) : "x"(a));
+        EACH_SUM(FMA_256)
+    }
+    return w->bytes;
+}
+
+/* Without VNNI: products in pairs to 16 bits, pairs of these to 32, and the sum. */
+__attribute__((target("avx2"))) static uint64_t multiply_int8_avx2(const worker *w)
+{
+    __m256i a = _mm256_setzero_si256(), t, s[SUMS] = {a};
+    for (int round = 0; round < ROUNDS; round++) {
+#define MADDUBS_256(i)                                                                             \
+    __asm__ volatile("vpmaddubsw %2, %2, %1\n\tvpmaddwd %2, %1, %1\n\tvpaddd %1, %0, %0"           \
+                     : "+x"(s[i]), "=&x"(t)                                                        \
+                     : "x"(a));
+        EACH_SUM(MADDUBS_256)
+    }
+    return w->bytes;
+}
+#elif defined(__aarch64__)
+static uint64_t multiply_f32_neon(const worker *w)
+{
+    float32x4_t a = vdupq_n_f32(0), s[SUMS] = {a};
+    for (int round = 0; round < ROUNDS; round++) {
+#define FMLA_128(i) __asm__ volatile("fmla %0.4s, %1.4s, %1.4s" : "+w"(s[i]) : "w"(a));
+        EACH_SUM(FMLA_128)
+    }
+    return w->bytes;
+}
+#endif
+
+/* ---- tiers ----------------------------------------------------------------------------------- */
+
+typedef struct tier_loops {
+    const char *tier;
+    loop_fn *f32, *bf16, *int8;
+    int lanes; /* f32 products of one instruction; twice as many of bf16, four times of int8 */
+} tier_loops;
+
+static const tier_loops tiers[] = {
+#if defined(__x86_64__)
+    {"avx512", multiply_f32_avx512, multiply_bf16_avx512, multiply_int8_avx512, 16},
+    {"avx2", multiply_f32_avx2, NULL, multiply_int8_avx2, 8},
+#elif defined(__aarch64__)
+    {"neon", multiply_f32_neon, NULL, NULL, 4},
+#endif
+    {"", multiply_f32_plain, NULL, NULL, 4},
+};
+
+static const tier_loops *loops_of(const char *tier)
+{
+    const tier_loops *t = tiers;
+    while (*t->tier && strcmp(t->tier, tier) != 0)
+        t++;
+    return t;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+static void *run_worker(void *argument)
+{
+    worker *w = argument;
+    w->result = w->run(w);
+    return NULL;
+}
+
+/* Seconds of one run on all threads; 0 when a thread could not be made. */
+static double time_loop(loop_fn *run, const char *data, size_t bytes, int threads)
+{
+    worker w[MOST_WORKERS];
+    pthread_t t[MOST_WORKERS];
+    int n = 0;
+    size_t each = bytes / (size_t)threads / 64 * 64;
+    double begun = seconds();
+    for (bool ok = true; ok && n < threads; n += ok) {
+        w[n] = (worker){run, data ? data + each * (size_t)n : NULL, each, 0};
+        ok = pthread_create(&t[n], NULL, run_worker, &w[n]) == 0;
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(t[i], NULL);
+    return n == threads ? seconds() - begun : 0;
+}
+
+static void keep_best(double *best, loop_fn *run, const char *data, size_t bytes, int threads,
+                      double work)
+{
+    for (int i = 0; run && i < RUNS; i++) {
+        double taken = time_loop(run, data, bytes, threads);
+        if (taken > 0 && work / taken / 1e9 > *best)
+            *best = work / taken / 1e9;
+    }
+}
+
+void measure_ceilings(ceilings *c, const char *tier, int threads)
+{
+    const tier_loops *t = loops_of(tier);
+    threads = threads < MOST_WORKERS ? threads : MOST_WORKERS;
+    double f32 = 2.0 * SUMS * ROUNDS * t->lanes * threads;
+    keep_best(&c->f32, t->f32, NULL, 0, threads, f32);
+    keep_best(&c->bf16, t->bf16, NULL, 0, threads, 2 * f32);
+    keep_best(&c->int8, t->int8, NULL, 0, threads, 4 * f32);
+    char *data = aligned_alloc(64, READ_BYTES);
+    if (!data)
+        return;
+    memset(data, 1, READ_BYTES);
+    keep_best(&c->read, read_memory, data, READ_BYTES, threads, READ_BYTES);
+    free(data);
+}

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""quern eval and quern bench from outside.
+
+    tests/cli/test_measure.py QUERN
+
+What eval says of a text is checked against the log probabilities that generate --json gives; of bench the form, not
+the speed. Ends like cmocka, so that scripts/run-tests counts the checks.
+"""
+import csv
+import io
+import json
+import os
+import tempfile
+
+from helper import SOURCE, check, finish, refused, run, skipped
+
+TEXT = os.path.join(SOURCE, "ARCHITECTURE.md")
+CONFIG = os.path.join(SOURCE, "models/demo/config.json")
+QUICK = ("--no-ceilings", "-r", "1", "-p", "8", "-n", "2", "-t", "1")
+REAL = os.environ.get("QUERN_TEST_MODELS") or os.path.expanduser("~/.cache/quern-test-models")
+
+
+def measured(*args, stdin=b""):
+    status, out, err = run("eval", "--json", *args, stdin=stdin)
+    check(f"eval {' '.join(args)}"[:60], status == 0 and not err, err)
+    return json.loads(out) if status == 0 else {}
+
+
+def test_eval():
+    e = measured("-f", TEXT, "-c", "64", "--chunks", "3")
+    check("three chunks", e["chunks"] == 3 and e["tokens"] == 3 * 31 and e["context"] == 64, e)
+    check("perplexity is that of the loss", 1 < e["perplexity"] < 1e9, e)
+    with open(TEXT, "rb") as f:
+        check("standard input", measured("-f", "-", "-c", "64", "--chunks", "3", stdin=f.read())["loss"] == e["loss"])
+    for args in (("-t", "1"), ("-t", "2")):
+        check(f"the same with {args}", measured("-f", TEXT, "-c", "64", "--chunks", "3", *args)["loss"] == e["loss"])
+    strided = measured("-f", TEXT, "-c", "64", "--stride", "16", "--chunks", "3")
+    check("stride", strided["tokens"] == 48 and strided["stride"] == 16, strided)
+    same = measured("-f", TEXT, "-c", "64", "--chunks", "3", "--against-products", "auto")
+    check("against itself", same["kl"] == 0 and same["same_top"] == 1 and same["against_perplexity"] == e["perplexity"],
+          same)
+    other = measured("-f", TEXT, "-c", "64", "--chunks", "3", "--against-products", "f32")
+    check("against f32 products", 0 < other["kl"] < 0.1 and other["kl_max"] >= other["kl_99"] >= other["kl_median"] > 0,
+          other)
+    back = measured("-f", TEXT, "-c", "64", "--chunks", "3", "--products", "f32", "--against-products", "auto")
+    check("the other way round", back["perplexity"] == other["against_perplexity"]
+          and back["against_perplexity"] == other["perplexity"], back)
+    status, out, err = run("eval", "-f", TEXT, "-c", "64", "--chunks", "2", "--against-products", "f32")
+    check("as text", status == 0 and out.startswith(b"scored      62 tokens in 2 chunks of 64") and b"KL " in out
+          and b"same top" in out and not err, (out, err))
+
+
+def test_eval_refuses():
+    refused("no text", run("eval"), 2, "-f")
+    refused("stride beyond the chunk", run("eval", "-f", TEXT, "-c", "64", "--stride", "65"), 2, "--stride", "65")
+    refused("a short text", run("eval", "-f", "-", stdin=b"hello"), 1, "fewer than one chunk", "512")
+    refused("no such text", run("eval", "-f", "/nonexistent"), 1, "/nonexistent")
+    refused("no such second model", run("eval", "-f", TEXT, "--against", "/nonexistent"), 1, "/nonexistent")
+    refused("products", run("eval", "-f", TEXT, "--against-products", "int4"), 1, "--products", "int4")
+    refused("invalid UTF-8", run("eval", "-f", "-", stdin=b"hi \xff"), 1, "UTF-8")
+
+
+def test_bench():
+    status, out, err = run("bench", *QUICK, "-d", "0,8", "-b", "1,2")
+    rows = [line.split("|")[4].strip() for line in out.decode().splitlines()[2:]]
+    check("rows", status == 0 and rows == ["pp8", "pp8 x 2", "pp8 @ d8", "pp8 x 2 @ d8", "tg2", "tg2 x 2", "tg2 @ d8",
+                                           "tg2 x 2 @ d8"], (rows, err))
+    status, out, err = run("bench", *QUICK, "-o", "csv", "-t", "1,2")
+    rows = list(csv.DictReader(io.StringIO(out.decode())))
+    check("csv", status == 0 and [r["threads"] for r in rows] == ["1", "1", "2", "2"] and rows[0]["n_prompt"] == "8"
+          and all(float(r["tok_s_min"]) <= float(r["tok_s"]) <= float(r["tok_s_max"]) for r in rows), (out, err))
+    status, out, err = run("bench", "-p", "0", "-n", "2", "-t", "1", "-r", "2", "-o", "json")
+    doc = json.loads(out) if status == 0 else {"results": [], "ceilings": []}
+    check("json", [r["test"] for r in doc["results"]] == ["tg2"] and len(doc["ceilings"]) == 1
+          and doc["ceilings"][0]["read_gb_s"] > 0 and doc["ceilings"][0]["f32_gop_s"] > 0, (out, err))
+    bytes_of = {}
+    for kind in ("f32", "q8_0", "q4_0", "affine4-g64-bf16"):
+        status, out, err = run("bench", "--shape", CONFIG, "--type", kind, "--head-type", kind, *QUICK, "-o", "json")
+        check(f"random weights in {kind}", status == 0, err)
+        bytes_of[kind] = json.loads(out)["results"][0]["weight_bytes"] if status == 0 else 0
+    check("their bytes", 0 < bytes_of["q4_0"] < 0.6 * bytes_of["q8_0"] < 0.2 * bytes_of["f32"], bytes_of)
+
+
+def test_bench_refuses():
+    for option, value in (("-p", "x"), ("-p", "1,"), ("-n", "-1"), ("-t", "0"), ("-b", "0"), ("-d", ""),
+                          ("-p", ",".join(["1"] * 17))):
+        refused(f"bench {option} {value}", run("bench", option, value), 2, "--")
+    refused("output", run("bench", "-o", "xml"), 2, "--output", "xml")
+    refused("type", run("bench", "--shape", CONFIG, "--type", "q5", *QUICK), 1, "q5")
+    refused("type without a shape", run("bench", "--type", "q4_0"), 2, "--type", "--shape")
+    refused("model and shape", run("bench", "-m", "x", "--shape", "y"), 2, "--shape")
+    refused("a shape that is none", run("bench", "--shape", TEXT, *QUICK), 1, "JSON")
+    refused("blocks that do not divide", run("bench", "--shape", os.path.join(SOURCE, "tests/golden/kl/config.json"),
+                                               "--head-type", "q4_k", *QUICK), 1, "q4_k", "128")
+
+
+def test_real_models():
+    for name, most in (("SmolLM2-135M-Instruct.Q4_1.gguf", 0.006), ("gemma-3-270m-q4_k_m.gguf", 0.004)):
+        path = os.path.join(REAL, name)
+        if not os.path.exists(path):
+            skipped(path + " is not there (scripts/fetch-models)")
+            continue
+        refused(f"{name}: another vocabulary", run("eval", "-f", TEXT, "-c", "64", "--against", path), 1, "vocabular")
+        e = measured("-m", path, "-f", TEXT, "-c", "128", "--chunks", "2", "--against-products", "f32")
+        check(f"{name}: int8 products are near", 0 < e["kl"] < most and e["same_top"] > 0.9, e)
+
+
+if __name__ == "__main__":
+    test_eval()
+    test_eval_refuses()
+    test_bench()
+    test_bench_refuses()
+    test_real_models()
+    finish()
