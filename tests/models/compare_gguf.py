@@ -8,8 +8,8 @@
 Prints, over the first tokens of TEXT: NMSE of the logits with --products f32; KL divergence (reference || ours, mean,
 nats) and perplexity with the default products; whether greedy tokens behind prompts cut out of TEXT are equal.
 --peer adds llama.cpp (llama-cpp-python) on the same file, with its KV cache in f16, its default, and in f32; --bits
-checks that logits do not depend on threads and prefill chunks; --golden writes tests/models/real_golden/*.json for
-tests/models/test_real.py. Nothing here reads Quern's own idea of the model: the configuration is made by hand from
+checks that logits do not depend on threads and prefill chunks; --golden writes what tests/golden/real/ has, for
+tests/generate/test_real.c. Nothing here reads Quern's own idea of the model: the configuration is made by hand from
 the metadata, rows of queries and keys are put in Hugging Face's order, Gemma's norms lose their 1.
 
 Needs torch, transformers, gguf, numpy; with --peer llama_cpp.
