@@ -128,8 +128,15 @@ static void test_smollm2(void **state)
     check_model("smollm2.json");
 }
 
+static void test_gemma3(void **state)
+{
+    (void)state;
+    check_model("gemma3.json");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_smollm2)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_smollm2),
+                                       cmocka_unit_test(test_gemma3)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
