@@ -31,12 +31,6 @@ static const gguf_type plain_types[] = {
     {27, QN_I64, NULL, 1, 8, 0}, {28, QN_F64, NULL, 1, 8, 0},
 };
 
-static const gguf_type block_types[] = {
-#define BLOCK_TYPE(id, name, number, elements, bytes) {number, QN_F32, name, elements, bytes, 0},
-    QN__BLOCK_ENCODINGS(BLOCK_TYPE)
-#undef BLOCK_TYPE
-};
-
 /* Types that other programs have, or had. */
 static const struct {
     uint32_t number;
@@ -55,13 +49,13 @@ static bool find_type(uint32_t number, gguf_type *out)
             *out = plain_types[i];
             return true;
         }
-    for (size_t i = 0; i < sizeof block_types / sizeof *block_types; i++)
-        if (block_types[i].number == number) {
-            *out = block_types[i];
-            out->behind = i == QN__I2_S ? 32 : 0; /* one scale, and padding */
-            return true;
-        }
-    return false;
+    int id = qn__encoding_of_ggml(number);
+    if (id < 0)
+        return false;
+    const qn__encoding *e = &qn__encodings[id];
+    *out = (gguf_type){number, QN_F32, e->name, e->block_elements, e->block_bytes, 0};
+    out->behind = id == QN__I2_S ? 32 : 0; /* one scale, and padding */
+    return true;
 }
 
 static qn_status fail_type(const char *path, const qn__gguf_tensor *t, const char *quoted,
@@ -73,8 +67,8 @@ static qn_status fail_type(const char *path, const qn__gguf_tensor *t, const cha
     for (size_t i = 0; i < sizeof other_types / sizeof *other_types; i++)
         if (other_types[i].number == t->type)
             name = other_types[i].name;
-    for (size_t i = 0; i < sizeof block_types / sizeof *block_types; i++)
-        n += (size_t)snprintf(supported + n, sizeof supported - n, ", %s", block_types[i].encoding);
+    for (int i = 0; i < QN__ENCODING_COUNT && qn__encodings[i].ggml_type >= 0; i++)
+        n += (size_t)snprintf(supported + n, sizeof supported - n, ", %s", qn__encodings[i].name);
     return qn__fail(err, QN_UNSUPPORTED,
                     "%s: tensor %s: type %u%s%s%s is not supported (supported: f64, i8..i64%s)",
                     path, quoted, (unsigned)t->type, *name ? " (" : "", name, *name ? ")" : "",

@@ -68,6 +68,10 @@ static qn_status find_plain(qn__weight *out, const qn_tensors *file, const qn__p
     if (t->encoding && p->ndim == 1)
         return qn__fail(err, QN_UNSUPPORTED, "%s: tensor %s is %s; vectors may be f32, bf16 or f16",
                         qn_tensors_path(file, t->file), t->name, t->encoding);
+    if (out->encoding == &qn__encodings[QN__I2_S]) /* its scale lies behind the blocks */
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "%s: tensor %s is i2_s, which is not supported yet; tq1_0 and tq2_0 are",
+                        qn_tensors_path(file, t->file), t->name);
     if (!out->encoding)
         return qn__fail(err, QN_UNSUPPORTED, "%s: tensor %s is %s; weights may be f32, bf16 or f16",
                         qn_tensors_path(file, t->file), t->name, qn_dtype_name(t->dtype));
