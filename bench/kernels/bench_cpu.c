@@ -6,8 +6,8 @@
  * Approach: each measurement runs its yardstick (sequential read of a large buffer, or chains of
  * fma or vdpbf16ps in registers) just before, on the same threads, and reports the median ratio of
  * five. Time is the threads' CPU time, the slowest thread's, so that a shared core distorts less;
- * weights and caches cycle through a gigabyte so that the last-level cache does not help. Built
- * without AVX-512 the yardsticks are missing and only rates are shown.
+ * weights and caches cycle through a gigabyte so that the last-level cache does not help. There are
+ * yardsticks for AVX-512 and AVX2; elsewhere only rates are shown.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -153,19 +153,75 @@ WIDE static void yard_int8(const bench *b, void *data, int id)
     yard_sink = _mm512_reduce_add_ps(v0);
 }
 
-/* Bytes or operations a second. */
+#define NARROW __attribute__((target("avx2,fma")))
+
+NARROW static void yard_read_avx2(const bench *b, void *data, int id)
+{
+    (void)data;
+    size_t part = b->big_bytes / 2 / (size_t)b->threads / 512 * 512;
+    const char *p = b->big + part * (size_t)id;
+    __m256i s[8];
+    for (int i = 0; i < 8; i++)
+        s[i] = _mm256_setzero_si256();
+    for (size_t at = 0; at < part; at += 256)
+        for (int i = 0; i < 8; i++)
+            s[i] = _mm256_xor_si256(s[i], _mm256_load_si256((const __m256i *)(p + at) + i));
+    for (int i = 1; i < 8; i++)
+        s[0] = _mm256_xor_si256(s[0], s[i]);
+    yard_sink = (double)_mm256_extract_epi64(s[0], 0);
+}
+
+#define TWELVE(F)    F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
+#define DECLARE8(i)  __m256 v##i = _mm256_set1_ps((float)i);
+#define ADD8(i)      v0 = _mm256_add_ps(v0, v##i);
+#define PAIR_STEP(i) __asm__ volatile("vpmaddubsw %1, %0, %0" : "+x"(v##i) : "x"(p));
+
+NARROW static void yard_f32_avx2(const bench *b, void *data, int id)
+{
+    (void)b, (void)data, (void)id;
+    TWELVE(DECLARE8)
+    __m256 p = _mm256_set1_ps(1e-3f);
+    for (int i = 0; i < YARD_STEPS; i++) {
+        TWELVE(FMA_STEP)
+    }
+    TWELVE(ADD8)
+    yard_sink = _mm256_cvtss_f32(v0);
+}
+
+NARROW static void yard_int8_avx2(const bench *b, void *data, int id)
+{
+    (void)b, (void)data, (void)id;
+    TWELVE(DECLARE8)
+    __m256i p = _mm256_set1_epi16(0x0101);
+    for (int i = 0; i < YARD_STEPS; i++) {
+        TWELVE(PAIR_STEP)
+    }
+    TWELVE(ADD8)
+    yard_sink = _mm256_cvtss_f32(v0);
+}
+
+/* Bytes or operations a second; 0: this machine has none. Of int8 without AVX-512 it is the rate of
+ * the products alone, whose sums are instructions of their own. */
 static double yard_rate(const bench *b, yard y)
 {
-    qn__cpu_kernels wide;
-    if (y == YARD_NONE || qn__cpu_kernels_fill(&wide, "avx512") != 0)
+    static const struct {
+        bench_job *job, *narrow;
+        double operations, narrow_operations; /* of a step */
+    } yards[] = {[YARD_READ] = {yard_read, yard_read_avx2, 0, 0},
+                 [YARD_F32] = {yard_f32, yard_f32_avx2, 16 * 32, 12 * 16},
+                 [YARD_BF16] = {yard_bf16, NULL, 16 * 64, 0},
+                 [YARD_INT8] = {yard_int8, yard_int8_avx2, 16 * 128, 12 * 64}};
+    qn__cpu_kernels k;
+    if (y == YARD_NONE)
         return 0;
-    if (y == YARD_READ)
-        return (double)(b->big_bytes / 2) / bench_run(b, yard_read, NULL);
-    if (y == YARD_F32)
-        return (double)b->threads * YARD_STEPS * 16 * 32 / bench_run(b, yard_f32, NULL);
-    if (y == YARD_INT8)
-        return (double)b->threads * YARD_STEPS * 16 * 128 / bench_run(b, yard_int8, NULL);
-    return (double)b->threads * YARD_STEPS * 16 * 64 / bench_run(b, yard_bf16, NULL);
+    bool wide = !qn__cpu_kernels_fill(&k, "avx512");
+    bench_job *job = wide ? yards[y].job : yards[y].narrow;
+    if (!job || (!wide && qn__cpu_kernels_fill(&k, "avx2")))
+        return 0;
+    double work = y == YARD_READ ? (double)(b->big_bytes / 2)
+                                 : (double)b->threads * YARD_STEPS *
+                                       (wide ? yards[y].operations : yards[y].narrow_operations);
+    return work / bench_run(b, job, NULL);
 }
 #else
 static double yard_rate(const bench *b, yard y)

@@ -1,73 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of layouts, and packing, which knows nothing but that table.
+ * Packing, which knows nothing but the table of layouts.
  */
 #include "quant/layout.h"
 
 #include "base/checked.h"
+#include "quant/layout_table.h"
 
 #include <string.h>
 
-/* Sizes of each encoding's blocks, as constants. */
-enum {
-#define SIZES(id, name, ggml, elements, bytes) ELEMENTS_##id = elements, BYTES_##id = bytes,
-    QN__BLOCK_ENCODINGS(SIZES)
-#undef SIZES
-};
-
-#define UNIT_OF(id, elements, row, n, bytes, step_, zero_, top_, biased_, ...)                     \
-    [QN__##id] = {.encoding = &qn__encodings[QN__##id],                                            \
-                  .columns = (elements) * (n),                                                     \
-                  .row_bytes = (row) * (n),                                                        \
-                  .unit_bytes = bytes,                                                             \
-                  .blocks = n,                                                                     \
-                  .step = step_,                                                                   \
-                  .zero = zero_,                                                                   \
-                  .top = top_,                                                                     \
-                  .biased = biased_,                                                               \
-                  .field = {__VA_ARGS__}}
-#define UNIT(id, n, bytes, step, zero, top, biased, ...)                                           \
-    UNIT_OF(id, ELEMENTS_##id, BYTES_##id, n, bytes, step, zero, top, biased, __VA_ARGS__)
-
-#define AFFINE_OF(bits, group, type, size, n)                                                      \
-    UNIT_OF(AFFINE##bits##_G##group##_##type, group, group *bits / 8 + 2 * (size), n,              \
-            (group * bits / 8 + 2 * (size)) * 16 * (n), group > 64 ? 64 : group, 0,                \
-            (1 << bits) - 1, true, {0, group * bits / 8, 4}, {group * bits / 8, size, size},       \
-            {group * bits / 8 + (size), size, size}),
-#define AFFINE(bits, group)                                                                        \
-    AFFINE_OF(bits, group, F32, 4, group == 32 ? 2 : 1)                                            \
-    AFFINE_OF(bits, group, F16, 2, group == 32 ? 2 : 1)                                            \
-    AFFINE_OF(bits, group, BF16, 2, group == 32 ? 2 : 1)
-
-/* clang-format off */
-static const qn__layout layouts[QN__ENCODING_COUNT] = {
-    /*   id      blocks bytes step zero top biased  fields {offset in the block, bytes, word} */
-    UNIT(F32,    1,     64,   0,   0,   0,   false,  {0, 4, 4}),
-    UNIT_OF(F16,  2, 4, 1, 64, 0, 0, 0, false,     {0, 4, 4}), /* two columns are one word */
-    UNIT_OF(BF16, 2, 4, 1, 64, 0, 0, 0, false,     {0, 4, 4}),
-    UNIT(Q4_0,   2,     576,  32,  8,   15,  false,  {2, 16, 4}, {0, 2, 2}),
-    UNIT(Q4_1,   2,     640,  32,  0,   15,  true,   {4, 16, 4}, {0, 2, 2}, {2, 2, 2}),
-    UNIT(Q5_0,   2,     704,  32,  16,  31,  false,  {6, 16, 4}, {2, 4, 4}, {0, 2, 2}),
-    UNIT(Q5_1,   2,     768,  32,  0,   31,  true,   {8, 16, 4}, {4, 4, 4}, {0, 2, 2}, {2, 2, 2}),
-    UNIT(Q8_0,   2,     1088, 32,  128, 255, false,  {2, 32, 4}, {0, 2, 2}),
-    UNIT(Q2_K,   1,     1344, 16,  0,   3,   true,   {16, 64, 4}, {0, 16, 1}, {80, 2, 2}, {82, 2, 2}),
-    UNIT(Q3_K,   1,     1792, 16,  4,   7,   false,  {32, 64, 4}, {0, 32, 4}, {96, 12, 4}, {108, 2, 2}),
-    UNIT(Q4_K,   1,     2304, 32,  0,   15,  true,   {16, 128, 4}, {4, 12, 4}, {0, 2, 2}, {2, 2, 2}),
-    UNIT(Q5_K,   1,     2816, 32,  0,   31,  true,   {48, 128, 4}, {16, 32, 4}, {4, 12, 4}, {0, 2, 2}, {2, 2, 2}),
-    UNIT(Q6_K,   1,     3392, 16,  32,  63,  false,  {0, 128, 4}, {128, 64, 4}, {192, 16, 1}, {208, 2, 2}),
-    UNIT(IQ4_NL, 2,     576,  32,  128, 241, false,  {2, 16, 4}, {0, 2, 2}),
-    UNIT(IQ4_XS, 1,     2176, 32,  128, 241, false,  {8, 128, 4}, {4, 4, 4}, {2, 2, 2}, {0, 2, 2}),
-    UNIT(TQ1_0,  1,     896,  64,  1,   2,   false,  {0, 48, 4}, {48, 4, 4}, {52, 2, 2}),
-    UNIT(TQ2_0,  1,     1088, 64,  1,   3,   false,  {0, 64, 4}, {64, 2, 2}),
-    UNIT(MXFP4,  4,     1088, 32,  12,  24,  false,  {1, 16, 4}, {0, 1, 1}),
-    UNIT(I2_S,   1,     512,  64,  1,   3,   false,  {0, 32, 4}),
-    QN__AFFINE_WIDTHS(AFFINE)
-};
-/* clang-format on */
-
 const qn__layout *qn__layout_of(qn__layout_id id)
 {
-    return id > 0 && id < QN__LAYOUT_COUNT ? &layouts[id - 1] : NULL;
+    return id > 0 && id < QN__LAYOUT_COUNT ? &qn__layouts[id - 1] : NULL;
 }
 
 const char *qn__layout_name(qn__layout_id id)

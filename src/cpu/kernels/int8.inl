@@ -15,10 +15,13 @@
  * Prepared x[m, k]: first the bytes of all rows, in blocks of INT8_ROWS rows (the last has what is
  * left), [column / 4][row][4], columns padded with zeros to whole units; then for each block and
  * step three numbers a row, [3][row]: the scale (f32), what an integer sum begins with, -zero times
- * the sum of the step's bytes (i32), and scale times that sum (f32).
+ * the sum of the step's bytes (i32; where products want codes above 127 signed, 128 less, it makes
+ * up for that), and scale times that sum (f32).
  *
- * A weight's units are unpacked into the first cache, and meet all rows there. Before this file:
- * INT8_ROWS and INT8_PANELS, the largest tile; after it, int8_tile().
+ * With many rows a weight's units are unpacked into the first cache, and meet all of them there.
+ * Few rows meet it straight from memory, unpacked in registers. Before this file: INT8_ROWS and
+ * INT8_PANELS, the largest tile, and INT8_DIRECT_ROWS, how many rows are few; after it, int8_tile()
+ * and int8_direct_of().
  */
 
 enum {
@@ -74,6 +77,17 @@ static float int8_quantise(const float *x, size_t n, size_t span, int8_t *bytes)
     return top / 127.0f + v_sum(sum);
 }
 
+/* What the products have subtracted from codes. */
+static int32_t int8_less(const qn__layout *l)
+{
+#ifdef VEC_SIGNED
+    return l->top > 127 ? 128 : 0;
+#else
+    (void)l;
+    return 0;
+#endif
+}
+
 static void prepare_int8(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
                          size_t k, size_t m0, size_t m1)
 {
@@ -91,7 +105,7 @@ static void prepare_int8(const qn__layout *l, void *dst, const float *x, size_t 
                 for (size_t i = s; i < s + step; i++)
                     sum += bytes[i];
                 uint8_t *meta = to.meta + (c + s) / step * 12 * to.rows;
-                int32_t begin = -(int32_t)l->zero * sum;
+                int32_t begin = (int8_less(l) - (int32_t)l->zero) * sum;
                 float scaled = scale * (float)sum;
                 memcpy(meta, &scale, 4);
                 memcpy(meta + 4 * to.rows, &begin, 4);
@@ -101,9 +115,12 @@ static void prepare_int8(const qn__layout *l, void *dst, const float *x, size_t 
     }
 }
 
-/* Unpacked panels meet a block of rows. */
+/* Panels meet a block of rows. */
 typedef struct int8_args {
-    const uint8_t *codes;      /* [panel][column / 4][16][4] */
+    const qn__layout *layout;
+    const uint8_t *codes; /* [panel][column / 4][16][4], or the first of `units` units */
+    size_t units;
+    size_t next_x, next_meta;  /* bytes from a block of x to the next */
     const float *scale, *bias; /* [panel][step][16] */
     const uint8_t *x;          /* block, at the first column */
     const uint8_t *meta;       /* and step */
@@ -120,7 +137,10 @@ enum {
     INT8_PANEL_SCALES = INT8_CHUNK / 16 * 16 /* floats */
 };
 
+/* Unpacked panels, and one panel straight from its units. */
 static void int8_tile(size_t rows, size_t panels, const int8_args *a);
+typedef void int8_direct(size_t rows, const int8_args *a);
+static int8_direct *int8_direct_of(const qn__layout *l);
 
 /* A chunk of columns of panels p .. p + panels - 1 into `codes`, `scale`, `bias`. */
 static void int8_unpack(const qn__cpu_linear *a, size_t p, size_t panels, size_t unit, size_t units,
@@ -138,15 +158,58 @@ static void int8_unpack(const qn__cpu_linear *a, size_t p, size_t panels, size_t
     }
 }
 
+/* Rows' prepared columns from `column` on, and their results of panel p. */
+static size_t int8_meet(const qn__cpu_linear *a, size_t row, size_t column, size_t p, int8_args *t)
+{
+    const qn__layout *l = a->layout;
+    int8_place at = int8_row_at(l, a->x, a->m, a->k, row);
+    t->x = at.codes + column * at.rows;
+    t->meta = at.meta + column / l->step * 12 * at.rows;
+    t->y = a->y + row * a->ldy + p * 16;
+    t->resume = column > 0;
+    return at.rows;
+}
+
+/* Few rows: a chunk of units is read from memory once and meets each block of rows. */
+static void linear_direct(const qn__cpu_linear *a, size_t p0, size_t p1, int8_direct *direct)
+{
+    const qn__layout *l = a->layout;
+    size_t units = int8_padded(l, a->k) / l->columns,
+           chunk = a->m1 - a->m0 > INT8_ROWS ? INT8_CHUNK / l->columns : units;
+    int8_args t = {.layout = l,
+                   .ldy = a->ldy,
+                   .next_x = INT8_ROWS * int8_padded(l, a->k),
+                   .next_meta = INT8_ROWS * (int8_padded(l, a->k) / l->step) * 12};
+    for (size_t p = p0; p < p1; p++) {
+        t.last = a->n - p * 16 < 16 ? a->n - p * 16 : 16;
+        for (size_t u = 0; u < units; u += chunk) {
+            t.units = units - u < chunk ? units - u : chunk;
+            t.codes = (const uint8_t *)a->w + (p * units + u) * l->unit_bytes;
+            for (size_t r = a->m0, rows; r < a->m1; r += rows) {
+                rows = int8_meet(a, r, u * l->columns, p, &t);
+                if (INT8_DIRECT_ROWS >= 2 * INT8_ROWS && a->m1 - r >= 2 * INT8_ROWS)
+                    rows = 2 * INT8_ROWS;
+                direct(rows, &t);
+            }
+        }
+    }
+}
+
 static void linear_int8(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     _Alignas(64) uint8_t codes[INT8_PANELS * INT8_PANEL_CODES];
     _Alignas(64) float scale[INT8_PANELS * INT8_PANEL_SCALES],
         bias[INT8_PANELS * INT8_PANEL_SCALES];
     const qn__layout *l = a->layout;
-    size_t group = a->m <= 2 * INT8_ROWS ? 1 : INT8_PANELS,
+    size_t rows = a->m1 - a->m0;
+    if (rows <= INT8_DIRECT_ROWS && rows % 4 != 3 && int8_direct_of(l)) {
+        linear_direct(a, p0, p1, int8_direct_of(l));
+        return;
+    }
+    size_t group = rows <= 2 * INT8_ROWS ? 1 : INT8_PANELS,
            units = int8_padded(l, a->k) / l->columns, chunk = INT8_CHUNK / l->columns;
-    int8_args t = {.codes = codes,
+    int8_args t = {.layout = l,
+                   .codes = codes,
                    .scale = scale,
                    .bias = bias,
                    .quads = l->step / 4,
@@ -157,17 +220,11 @@ static void linear_int8(const qn__cpu_linear *a, size_t p0, size_t p1)
         size_t panels = p1 - p < group ? p1 - p : group, left = a->n - (p + panels - 1) * 16;
         t.last = left < 16 ? left : 16;
         for (size_t u = 0; u < units; u += chunk) {
-            size_t n = units - u < chunk ? units - u : chunk, column = u * l->columns;
+            size_t n = units - u < chunk ? units - u : chunk;
             int8_unpack(a, p, panels, u, n, codes, scale, bias);
             t.steps = n * l->columns / l->step;
-            t.resume = u > 0;
-            for (size_t r = a->m0; r < a->m1; r += INT8_ROWS) {
-                int8_place at = int8_row_at(l, a->x, a->m, a->k, r);
-                t.x = at.codes + column * at.rows;
-                t.meta = at.meta + column / l->step * 12 * at.rows;
-                t.y = a->y + r * a->ldy + p * 16;
-                int8_tile(at.rows, panels, &t);
-            }
+            for (size_t r = a->m0; r < a->m1; r += INT8_ROWS)
+                int8_tile(int8_meet(a, r, u * l->columns, p, &t), panels, &t);
         }
     }
 }

@@ -7,29 +7,19 @@
  * sets the bound: 8/10 of the peak for steps of 32 without bias, 16/19 for 64 with. Conversions,
  * masks and loads hide beside the dot products.
  *
- * The dot product is inline assembly because gcc 12 copies the accumulator of the intrinsic;
- * accumulators have names because clang 14 keeps arrays of them in memory.
+ * Accumulators have names because clang 14 keeps arrays of them in memory.
  */
 #include "kernels.h"
 #include "vec_avx512.h"
 
 #include "units.inl"
 
+#define INT8_DIRECT_ROWS 8
 enum { INT8_ROWS = 4, INT8_PANELS = 3 };
 
 #include "int8.inl"
 
-#define INT8_EACH_ROW(F) F(0) F(1) F(2) F(3)
-
-ALWAYS __m512i byte_dot(__m512i c, __m512i w, __m512i x)
-{
-#if defined(QN_EMULATED_ISA)
-    return _mm512_dpbusd_epi32(c, w, x);
-#else
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(w), "v"(x));
-    return c;
-#endif
-}
+#include "int8_vec.inl"
 
 ALWAYS uint32_t word_at(const uint8_t *p)
 {
@@ -45,20 +35,19 @@ ALWAYS float float_at(const uint8_t *p)
     return f;
 }
 
-/* rows x panels, constants at every call. */
+/* rows x panels (2 or 3), constants at every call. */
 ALWAYS void byte_tile(int rows, int panels, int biased, const int8_args *a)
 {
     const uint8_t *w = a->codes, *x = a->x, *meta = a->meta;
     const float *scale = a->scale, *bias = a->bias;
     const __mmask16 all = 0xffff, last = v_first(a->last);
-#define LANES(p) (panels == p + 1 ? last : all)
+#define LANES(p) (panels == p + 1 ? last : all) /* p > 0 */
 #define BEGIN(r)                                                                                   \
     __m512 f##r##0 = _mm512_setzero_ps(), f##r##1 = f##r##0, f##r##2 = f##r##0;                    \
     if (a->resume && rows > r) {                                                                   \
         const float *y = a->y + r * a->ldy;                                                        \
-        f##r##0 = _mm512_maskz_loadu_ps(LANES(0), y);                                              \
-        if (panels > 1)                                                                            \
-            f##r##1 = _mm512_maskz_loadu_ps(LANES(1), y + 16);                                     \
+        f##r##0 = _mm512_maskz_loadu_ps(all, y);                                                   \
+        f##r##1 = _mm512_maskz_loadu_ps(LANES(1), y + 16);                                         \
         if (panels > 2)                                                                            \
             f##r##2 = _mm512_maskz_loadu_ps(LANES(2), y + 32);                                     \
     }
@@ -72,18 +61,16 @@ ALWAYS void byte_tile(int rows, int panels, int biased, const int8_args *a)
 #undef START
         for (size_t q = 0; q < a->quads; q++) {
             __m512i w0 = _mm512_load_si512(w), w1 = w0, w2 = w0;
-            if (panels > 1)
-                w1 = _mm512_load_si512(w + INT8_PANEL_CODES);
+            w1 = _mm512_load_si512(w + INT8_PANEL_CODES);
             if (panels > 2)
                 w2 = _mm512_load_si512(w + 2 * INT8_PANEL_CODES);
 #define STEP(r)                                                                                    \
     if (rows > r) {                                                                                \
         __m512i v = _mm512_set1_epi32((int)word_at(x + 4 * r));                                    \
-        c##r##0 = byte_dot(c##r##0, w0, v);                                                        \
-        if (panels > 1)                                                                            \
-            c##r##1 = byte_dot(c##r##1, w1, v);                                                    \
+        c##r##0 = vi_dot_with(c##r##0, w0, v);                                                     \
+        c##r##1 = vi_dot_with(c##r##1, w1, v);                                                     \
         if (panels > 2)                                                                            \
-            c##r##2 = byte_dot(c##r##2, w2, v);                                                    \
+            c##r##2 = vi_dot_with(c##r##2, w2, v);                                                 \
     }
             INT8_EACH_ROW(STEP)
 #undef STEP
@@ -91,14 +78,12 @@ ALWAYS void byte_tile(int rows, int panels, int biased, const int8_args *a)
             x += 4 * rows;
         }
         __m512 s0 = _mm512_load_ps(scale), s1 = s0, s2 = s0, b0 = s0, b1 = s0, b2 = s0;
-        if (panels > 1)
-            s1 = _mm512_load_ps(scale + INT8_PANEL_SCALES);
+        s1 = _mm512_load_ps(scale + INT8_PANEL_SCALES);
         if (panels > 2)
             s2 = _mm512_load_ps(scale + 2 * INT8_PANEL_SCALES);
         if (biased) {
             b0 = _mm512_load_ps(bias);
-            if (panels > 1)
-                b1 = _mm512_load_ps(bias + INT8_PANEL_SCALES);
+            b1 = _mm512_load_ps(bias + INT8_PANEL_SCALES);
             if (panels > 2)
                 b2 = _mm512_load_ps(bias + 2 * INT8_PANEL_SCALES);
         }
@@ -127,9 +112,8 @@ ALWAYS void byte_tile(int rows, int panels, int biased, const int8_args *a)
 #define SAVE(r)                                                                                    \
     if (rows > r) {                                                                                \
         float *y = a->y + r * a->ldy;                                                              \
-        _mm512_mask_storeu_ps(y, LANES(0), f##r##0);                                               \
-        if (panels > 1)                                                                            \
-            _mm512_mask_storeu_ps(y + 16, LANES(1), f##r##1);                                      \
+        _mm512_mask_storeu_ps(y, all, f##r##0);                                                    \
+        _mm512_mask_storeu_ps(y + 16, LANES(1), f##r##1);                                          \
         if (panels > 2)                                                                            \
             _mm512_mask_storeu_ps(y + 32, LANES(2), f##r##2);                                      \
     }
@@ -140,11 +124,10 @@ ALWAYS void byte_tile(int rows, int panels, int biased, const int8_args *a)
 
 ALWAYS void byte_tile_of(int biased, size_t rows, size_t panels, const int8_args *a)
 {
-    switch (rows * 3 + panels - 4) {
+    switch (rows * 2 + panels - 4) {
 #define SHAPE(r)                                                                                   \
-    case r * 3: byte_tile(r + 1, 1, biased, a); break;                                             \
-    case r * 3 + 1: byte_tile(r + 1, 2, biased, a); break;                                         \
-    case r * 3 + 2: byte_tile(r + 1, 3, biased, a); break;
+    case r * 2: byte_tile(r + 1, 2, biased, a); break;                                             \
+    case r * 2 + 1: byte_tile(r + 1, 3, biased, a); break;
         INT8_EACH_ROW(SHAPE)
 #undef SHAPE
     default: break;
@@ -153,7 +136,9 @@ ALWAYS void byte_tile_of(int biased, size_t rows, size_t panels, const int8_args
 
 static void int8_tile(size_t rows, size_t panels, const int8_args *a)
 {
-    if (a->biased)
+    if (panels == 1)
+        int8_vec(rows, a);
+    else if (a->biased)
         byte_tile_of(1, rows, panels, a);
     else
         byte_tile_of(0, rows, panels, a);
@@ -161,8 +146,5 @@ static void int8_tile(size_t rows, size_t panels, const int8_args *a)
 
 void qn__cpu_fill_int8_avx512(qn__cpu_kernels *t)
 {
-    fill_vec_units(t);
-    t->prepare[QN__CPU_INT8] = prepare_int8;
-    t->linear[QN__CPU_INT8] = linear_int8;
-    t->cut[QN__CPU_INT8] = (qn__cpu_cut){INT8_ROWS, INT8_PANELS, 96};
+    fill_vec_int8(t);
 }

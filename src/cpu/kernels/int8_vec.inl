@@ -1,103 +1,159 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear by exact products of bytes for tiers without an instruction for it: tiles of four rows and
- * one panel, their sums in y's place on the stack between steps.
+ * Linear by exact products of bytes: one panel and up to four rows, eight straight
+ * from units, after int8.inl.
+ *
+ * With many rows of x the codes of a panel lie unpacked in the first cache. With few they never
+ * leave the registers: each quad is taken from its unit and meets all rows at once, so reading the
+ * weight and multiplying overlap.
  */
 
-enum { INT8_ROWS = 4, INT8_PANELS = 1 };
-
-#include "int8.inl"
-
 #define INT8_EACH_ROW(F) F(0) F(1) F(2) F(3)
+#define INT8_ALL_ROWS(F) INT8_EACH_ROW(F) F(4) F(5) F(6) F(7)
 
-/* One step: `quads` words of codes. run: so many words' products fit 16 bits together (VEC_PAIRS);
- * 1: they are summed in 32; 0: codes above 127. Integer sums are exact, so what they begin with
- * comes last: a step that is one run needs no registers for it. */
-ALWAYS void int8_vec_step(int rows, int run, int biased, const uint8_t *codes, const float *scale,
-                          const float *bias, const uint8_t *x, const uint8_t *meta, size_t quads,
-                          float *sums)
+/* Where quad q of row r lies behind x, where rows 4 .. 7 are the next block, `next` bytes on. */
+#define INT8_AT(q, r)                                                                              \
+    (r < 4 ? (size_t)(4 * ((q) * (rows < 4 ? rows : 4) + r))                                       \
+           : next + (size_t)(16 * (q) + 4 * r - 16))
+
+/* Where codes come from: an encoding's units, or these. */
+enum { INT8_STORED = QN__ENCODING_COUNT, INT8_AFFINE /* + bits */ };
+
+ALWAYS vi int8_code(int from, const uint8_t *at, int quad)
 {
-#define BEGIN(r) vi c##r = vi_set(0);
-    INT8_EACH_ROW(BEGIN)
+    if (from == INT8_STORED)
+        return vi_load(at + 64 * quad);
+    return from > INT8_AFFINE ? affine_code(from - INT8_AFFINE, at, quad)
+                              : unit_code(from, at, quad);
+}
+
+/* How many quads' products to sum in 16 bits (VEC_PAIRS): a power of two, a step's quads at most.
+ * 1: they are summed in 32; 0: codes above 127. With more rows the registers are wanted otherwise.
+ */
+ALWAYS int int8_run(int rows, int quads, int top)
+{
+    int run = 1;
+#ifdef VEC_PAIRS
+    run = rows > INT8_PAIRED_ROWS ? 1 : quads < 8 ? quads : 8;
+    while (run > 1 && run * top * 2 * 127 > INT16_MAX)
+        run /= 2;
+#else
+    (void)rows, (void)quads;
+#endif
+    return top > 127 ? 0 : run;
+}
+
+/* Adds the products with quads `first` .. `first` + quads - 1 to c. Integer sums are exact, so
+ * their order is free. */
+ALWAYS void int8_dots(int rows, int run, int from, const uint8_t *at, int first, int quads,
+                      const uint8_t *x, size_t next, vi *c)
+{
+#define BEGIN(r) vi c##r = vi_set(0), d##r = c##r;
+    INT8_ALL_ROWS(BEGIN)
 #undef BEGIN
 #ifdef VEC_PAIRS
-    for (size_t q = 0; run > 1 && q < quads; q += (size_t)run) {
+    UNROLL
+    for (int q = 0; run > 1 && q < quads; q += run) {
 #define CLEAR(r) vi h##r = vi_set(0);
-        INT8_EACH_ROW(CLEAR)
+        INT8_ALL_ROWS(CLEAR)
 #undef CLEAR
-#pragma GCC unroll 8
-        for (int i = 0; i < run; i++, codes += 64, x += 4 * rows) {
-            vi w = vi_load(codes);
-#define STEP(r)                                                                                    \
+        UNROLL
+        for (int i = q; i < q + run; i++) {
+            vi w = int8_code(from, at, first + i);
+#define DOT(r)                                                                                     \
     if (rows > r)                                                                                  \
-        h##r = vi_add_pairs(h##r, vi_pairs(w, x + 4 * r));
-            INT8_EACH_ROW(STEP)
-#undef STEP
+        h##r = vi_add_pairs(h##r, vi_pairs(w, x + INT8_AT(i, r)));
+            INT8_ALL_ROWS(DOT)
+#undef DOT
         }
 #define SUM(r)                                                                                     \
     if (rows > r)                                                                                  \
         c##r = vi_sum_pairs(c##r, h##r);
-        INT8_EACH_ROW(SUM)
+        INT8_ALL_ROWS(SUM)
 #undef SUM
     }
 #endif
-    for (size_t q = 0; run < 2 && q < quads; q++, codes += 64, x += 4 * rows) {
-        vi w = vi_load(codes);
-#define STEP(r)                                                                                    \
-    if (rows > r)                                                                                  \
-        c##r = run ? vi_dot(c##r, w, x + 4 * r) : vi_dot_wide(c##r, w, x + 4 * r);
-        INT8_EACH_ROW(STEP)
-#undef STEP
-    }
-    vf s = v_load(scale), b = biased ? v_load(bias) : s;
-#define END(r)                                                                                     \
+    UNROLL
+    for (int q = 0; run < 2 && q < quads; q++) {
+        vi w = int8_code(from, at, first + q);
+#ifdef VEC_SIGNED
+        if (!run)
+            w = vi_xor(w, vi_set(0x80808080u));
+#define DOT_OF(c, r)                                                                               \
+    c = run ? vi_dot(c, w, x + INT8_AT(q, r)) : vi_dot_signed(c, w, x + INT8_AT(q, r))
+#else
+#define DOT_OF(c, r) c = vi_dot(c, w, x + INT8_AT(q, r))
+#endif
+            /* Two chains while rows are few: one would wait for itself. */
+#define DOT(r)                                                                                     \
     if (rows > r) {                                                                                \
-        float of_x[2];                                                                             \
-        uint32_t begin;                                                                            \
-        memcpy(&begin, meta + 4 * (rows + r), 4);                                                  \
-        c##r = vi_add(c##r, vi_set(begin));                                                        \
-        memcpy(of_x, meta + 4 * r, 4);                                                             \
-        memcpy(of_x + 1, meta + 4 * (2 * rows + r), 4);                                            \
-        vf y = v_fma(v_of_int(c##r), v_mul(s, v_set(of_x[0])), v_load(sums + 16 * r));             \
-        if (biased)                                                                                \
-            y = v_fma(b, v_set(of_x[1]), y);                                                       \
-        v_store(sums + 16 * r, y);                                                                 \
+        if (rows < 3 && q % 2)                                                                     \
+            DOT_OF(d##r, r);                                                                       \
+        else                                                                                       \
+            DOT_OF(c##r, r);                                                                       \
     }
-    INT8_EACH_ROW(END)
+        INT8_ALL_ROWS(DOT)
+#undef DOT
+#undef DOT_OF
+    }
+#define END(r)                                                                                     \
+    if (rows > r)                                                                                  \
+        c[r] = vi_add(c[r], rows < 3 ? vi_add(c##r, d##r) : c##r);
+    INT8_ALL_ROWS(END)
 #undef END
 }
 
-ALWAYS void int8_vec_tile(int rows, int run, int biased, const int8_args *a)
+/* Adds a step's sums to f. */
+ALWAYS void int8_add(int rows, int biased, const vi *c, vf scale, vf bias, const uint8_t *meta,
+                     size_t next, vf *f)
 {
-    float sums[INT8_ROWS * 16];
-    for (int r = 0; r < rows; r++)
-        v_store(sums + 16 * r,
-                a->resume ? v_load_n(a->y + (size_t)r * a->ldy, a->last, 0.0f) : v_set(0.0f));
-    for (size_t s = 0; s < a->steps && run > 1 && a->quads == (size_t)run; s++)
-        int8_vec_step(rows, run, biased, a->codes + s * a->quads * 64, a->scale + 16 * s,
-                      a->bias + 16 * s, a->x + s * a->quads * 4 * (size_t)rows,
-                      a->meta + s * 12 * (size_t)rows, (size_t)run, sums);
-    for (size_t s = 0; s < a->steps && (run < 2 || a->quads != (size_t)run); s++)
-        int8_vec_step(rows, run, biased, a->codes + s * a->quads * 64, a->scale + 16 * s,
-                      a->bias + 16 * s, a->x + s * a->quads * 4 * (size_t)rows,
-                      a->meta + s * 12 * (size_t)rows, a->quads, sums);
-    for (int r = 0; r < rows; r++)
-        v_store_n(a->y + (size_t)r * a->ldy, a->last, v_load(sums + 16 * r));
+#define ADD(r)                                                                                     \
+    if (rows > r) {                                                                                \
+        float of_x[2];                                                                             \
+        uint32_t begin;                                                                            \
+        memcpy(of_x, meta + INT8_AT(0, r), 4);                                                     \
+        memcpy(&begin, meta + INT8_AT(1, r), 4);                                                   \
+        memcpy(of_x + 1, meta + INT8_AT(2, r), 4);                                                 \
+        f[r] = v_fma(v_of_int(vi_add(c[r], vi_set(begin))), v_mul(scale, v_set(of_x[0])), f[r]);   \
+        if (biased)                                                                                \
+            f[r] = v_fma(bias, v_set(of_x[1]), f[r]);                                              \
+    }
+    INT8_ALL_ROWS(ADD)
+#undef ADD
 }
 
-/* How many words' products to sum in 16 bits: a power of two, a step's words at most. With more
- * rows the registers are wanted otherwise. */
-static int int8_run(size_t rows, const int8_args *a)
+#define INT8_CLEAR(r) c[r] = vi_set(0);
+#define INT8_LOAD(r)                                                                               \
+    f[r] = rows > r && a->resume ? v_load_n(a->y + (r)*a->ldy, a->last, 0.0f) : v_set(0.0f);
+#define INT8_SAVE(r)                                                                               \
+    if (rows > r)                                                                                  \
+        v_store_n(a->y + (r)*a->ldy, a->last, f[r]);
+
+/* ---- codes that were unpacked ---- */
+
+/* A step is a number of these. */
+enum { INT8_QUADS = 4 };
+
+ALWAYS void int8_vec_tile(int rows, int run, int biased, const int8_args *a)
 {
-#ifdef VEC_PAIRS
-    int run = rows > 2 ? 1 : (int)a->quads < 8 ? (int)a->quads : 8;
-    while (run > 1 && run * a->top * 2 * 127 > INT16_MAX)
-        run /= 2;
-    return a->top > 127 ? 0 : run;
-#else
-    (void)rows;
-    return a->top > 127 ? 0 : 1;
-#endif
+    const uint8_t *codes = a->codes, *x = a->x, *meta = a->meta;
+    const float *scale = a->scale, *bias = a->bias;
+    vf f[4];
+    INT8_EACH_ROW(INT8_LOAD)
+    for (size_t s = 0; s < a->steps; s++) {
+        vi c[4] = {vi_set(0), vi_set(0), vi_set(0), vi_set(0)};
+        for (size_t q = 0; q < a->quads; q += INT8_QUADS) {
+            int8_dots(rows, run, INT8_STORED, codes, 0, INT8_QUADS, x, 0, c);
+            codes += 64 * INT8_QUADS;
+            x += 4 * INT8_QUADS * rows;
+        }
+        vf of_w = v_load(scale);
+        int8_add(rows, biased, c, of_w, biased ? v_load(bias) : of_w, meta, 0, f);
+        meta += 12 * rows;
+        scale += 16;
+        bias += 16;
+    }
+    INT8_EACH_ROW(INT8_SAVE)
 }
 
 ALWAYS void int8_vec_rows(int run, int biased, size_t rows, const int8_args *a)
@@ -111,10 +167,9 @@ ALWAYS void int8_vec_rows(int run, int biased, size_t rows, const int8_args *a)
     }
 }
 
-static void int8_tile(size_t rows, size_t panels, const int8_args *a)
+static void int8_vec(size_t rows, const int8_args *a)
 {
-    (void)panels;
-    switch (int8_run(rows, a) * 2 + a->biased) {
+    switch (int8_run((int)rows, INT8_QUADS, a->top) * 2 + a->biased) {
 #define RUN(n)                                                                                     \
     case 2 * n: int8_vec_rows(n, 0, rows, a); break;                                               \
     case 2 * n + 1: int8_vec_rows(n, 1, rows, a); break;
@@ -123,11 +178,133 @@ static void int8_tile(size_t rows, size_t panels, const int8_args *a)
 #ifdef VEC_PAIRS
         RUN(2)
         RUN(4)
-        RUN(8)
 #endif
 #undef RUN
     default: break;
     }
+}
+
+/* ---- straight from units ---- */
+
+/* a->codes: the first unit. */
+ALWAYS void int8_blocks(int rows, int id, const int8_args *a)
+{
+    const qn__layout *l = &qn__layouts[id];
+    const int quads = l->step / 4, steps = l->columns / l->step,
+              run = int8_run(rows, quads, l->top);
+    const int lie = rows < 4 ? rows : 4; /* in a block of x */
+    const uint8_t *unit = a->codes, *x = a->x, *meta = a->meta;
+    vf f[8];
+    INT8_ALL_ROWS(INT8_LOAD)
+    for (size_t u = 0; u < a->units; u++) {
+        UNROLL
+        for (int s = 0; s < steps; s++) {
+            unit_ahead(l, unit, s);
+            vf scale = unit_scale(id, unit, s), bias = l->biased ? unit_bias(id, unit, s) : scale;
+            vi c[8];
+            INT8_ALL_ROWS(INT8_CLEAR)
+            int8_dots(rows, run, id, unit, s * quads, quads, x, a->next_x, c);
+            int8_add(rows, l->biased, c, scale, bias, meta, a->next_meta, f);
+            x += 4 * quads * lie;
+            meta += 12 * lie;
+        }
+        unit += l->unit_bytes;
+    }
+    INT8_ALL_ROWS(INT8_SAVE)
+}
+
+/* Groups of 32, 64 or 128 columns; a step is one or two planes of 32. */
+ALWAYS void int8_affine_steps(int rows, int bits, int type, int quads, const int8_args *a)
+{
+    const qn__layout *l = a->layout;
+    const int run = int8_run(rows, quads, (1 << bits) - 1), steps = l->columns / l->step;
+    const int lie = rows < 4 ? rows : 4; /* in a block of x */
+    const uint8_t *unit = a->codes, *x = a->x, *meta = a->meta;
+    vf f[8];
+    INT8_ALL_ROWS(INT8_LOAD)
+    for (size_t u = 0; u < a->units; u++) {
+        for (int s = 0; s < steps; s++) {
+            unit_ahead(l, unit, s);
+            vf scale = affine_number(type, l, unit, s, 0),
+               bias = affine_number(type, l, unit, s, 1);
+            vi c[8];
+            INT8_ALL_ROWS(INT8_CLEAR)
+            int8_dots(rows, run, INT8_AFFINE + bits, unit + 8 * bits * quads * s, 0, quads, x,
+                      a->next_x, c);
+            int8_add(rows, 1, c, scale, bias, meta, a->next_meta, f);
+            x += 4 * quads * lie;
+            meta += 12 * lie;
+        }
+        unit += l->unit_bytes;
+    }
+    INT8_ALL_ROWS(INT8_SAVE)
+}
+
+ALWAYS void int8_affine(int rows, int bits, int type, const int8_args *a)
+{
+    if (a->layout->step == 32)
+        int8_affine_steps(rows, bits, type, 8, a);
+    else
+        int8_affine_steps(rows, bits, type, 16, a);
+}
+
+/* Formats that models come in, with 1, 2, 4 or 8 rows as far as the tier has registers; the rest is
+ * unpacked first. */
+#define INT8_DIRECT_BLOCKS(F)                                                                      \
+    F(Q4_0) F(Q4_1) F(Q5_0) F(Q5_1) F(Q8_0) F(Q4_K) F(Q5_K) F(Q6_K) F(TQ2_0) F(I2_S) F(MXFP4)
+#define INT8_DIRECT_AFFINE(F) F(4, F16) F(4, BF16) F(8, F16) F(8, BF16)
+
+#if INT8_DIRECT_ROWS
+#define DIRECT(id)                                                                                 \
+    static void direct_##id(size_t rows, const int8_args *a)                                       \
+    {                                                                                              \
+        if (rows == 1)                                                                             \
+            int8_blocks(1, QN__##id, a);                                                           \
+        else if (INT8_DIRECT_ROWS > 1 && rows == 2)                                                \
+            int8_blocks(2, QN__##id, a);                                                           \
+        else if (INT8_DIRECT_ROWS > 2 && rows == 4)                                                \
+            int8_blocks(4, QN__##id, a);                                                           \
+        else if (INT8_DIRECT_ROWS > 4)                                                             \
+            int8_blocks(8, QN__##id, a);                                                           \
+    }
+INT8_DIRECT_BLOCKS(DIRECT)
+#undef DIRECT
+#define DIRECT(bits, type)                                                                         \
+    static void direct_affine##bits##_##type(size_t rows, const int8_args *a)                      \
+    {                                                                                              \
+        if (rows == 1)                                                                             \
+            int8_affine(1, bits, QN__##type, a);                                                   \
+        else if (INT8_DIRECT_ROWS > 1 && rows == 2)                                                \
+            int8_affine(2, bits, QN__##type, a);                                                   \
+        else if (INT8_DIRECT_ROWS > 2 && rows == 4)                                                \
+            int8_affine(4, bits, QN__##type, a);                                                   \
+        else if (INT8_DIRECT_ROWS > 4)                                                             \
+            int8_affine(8, bits, QN__##type, a);                                                   \
+    }
+INT8_DIRECT_AFFINE(DIRECT)
+#undef DIRECT
+#endif
+
+/* NULL: the format is unpacked first. */
+static int8_direct *int8_direct_of(const qn__layout *l)
+{
+#if INT8_DIRECT_ROWS
+    static int8_direct *const direct[QN__ENCODING_COUNT] = {
+#define DIRECT(id) [QN__##id] = direct_##id,
+        INT8_DIRECT_BLOCKS(DIRECT)
+#undef DIRECT
+#define DIRECT(bits, type)                                                                         \
+    [QN__AFFINE##bits##_G32_##type] = direct_affine##bits##_##type,                                \
+    [QN__AFFINE##bits##_G64_##type] = direct_affine##bits##_##type,                                \
+    [QN__AFFINE##bits##_G128_##type] = direct_affine##bits##_##type,
+            INT8_DIRECT_AFFINE(DIRECT)
+#undef DIRECT
+    };
+    return direct[l->encoding - qn__encodings];
+#else
+    (void)l;
+    return NULL;
+#endif
 }
 
 static void fill_vec_int8(qn__cpu_kernels *t)

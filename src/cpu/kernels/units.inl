@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Units of every layout taken apart: into one byte a code, a scale and a bias for each step of
- * columns, over vec_*.h. One source for all tiers, so they all see the same numbers.
+ * Units of every layout taken apart, over vec_*.h: the codes of four columns, the scale and the
+ * bias of a step of columns. One source for all tiers, so they all see the same numbers.
  *
  * A vi holds one word of 16 rows, which is how units lie (quant/layout.h); what a decoder does to
- * the bytes of a block is done here to 16 of them. Codes come out as [column / 4][16 rows][4], in
- * order of columns. A layout's words come first, so the stream is asked for in advance from there.
+ * the bytes of a block is done here to 16 of them. A quad of codes is [16 rows][4 columns].
+ *
+ * Where few rows of x meet a unit, quad and step are constants, too, and what remains of
+ * unit_code() is a load and a few masks. Taking a unit apart for many rows is a loop, and small.
  */
+#include "quant/layout_table.h"
 
 #define ALWAYS static inline __attribute__((always_inline))
 
-enum { UNIT_AHEAD = 4096 };
+/* Loops whose steps differ in constants alone. */
+#ifdef VEC_IN_LOOPS
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
 
-/* 64 bytes of a unit, and a hint that what lies further on comes soon. */
-ALWAYS vi unit_words(const uint8_t *p)
-{
-    __builtin_prefetch(p + UNIT_AHEAD);
-    return vi_load(p);
-}
+enum { UNIT_AHEAD = 4096 };
 
 ALWAYS vi low_halves(vi w)
 {
@@ -48,82 +51,30 @@ ALWAYS vi spread_bits(vi w, int q)
     return vi_and(b, vi_set(0x01010101u));
 }
 
-ALWAYS void put_codes(uint8_t *codes, int quad, vi v)
+/* ---- codes ---- */
+
+/* Of `words` words of halves: the low ones come first. */
+ALWAYS vi half_code(const uint8_t *w, int words, int quad)
 {
-    vi_store(codes + 64 * quad, v);
+    vi v = vi_load(w + 64 * (quad % words));
+    return quad / words % 2 ? high_halves(v) : low_halves(v);
 }
 
-/* Four words of halves: columns 0 .. 15 low, 16 .. 31 high. */
-ALWAYS void put_halves(const uint8_t *w, uint8_t *codes)
+/* Blocks of 32, four words of halves each. */
+ALWAYS vi block_code(const uint8_t *unit, int quad)
 {
-    for (int q = 0; q < 4; q++) {
-        vi v = unit_words(w + 64 * q);
-        put_codes(codes, q, low_halves(v));
-        put_codes(codes, 4 + q, high_halves(v));
-    }
+    return half_code(unit + 256 * (quad / 8), 4, quad % 8);
 }
 
-/* ---- blocks of 32, two a unit ---- */
-
-static void unpack_q4_0(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
+ALWAYS vi q5_code(const uint8_t *unit, int quad)
 {
-    (void)l, (void)bias;
-    for (int b = 0; b < 2; b++) {
-        put_halves(unit + 256 * b, codes + 512 * b);
-        v_store(scale + 16 * b, v_load_f16((const uint16_t *)(unit + 512 + 32 * b)));
-    }
+    vi high = vi_load(unit + 512 + 64 * (quad / 8));
+    return vi_or(block_code(unit, quad), vi_shl(spread_bits(high, quad % 8), 4));
 }
 
-static void unpack_q4_1(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
+ALWAYS vi q8_0_code(const uint8_t *unit, int quad)
 {
-    (void)l;
-    for (int b = 0; b < 2; b++) {
-        put_halves(unit + 256 * b, codes + 512 * b);
-        v_store(scale + 16 * b, v_load_f16((const uint16_t *)(unit + 512 + 32 * b)));
-        v_store(bias + 16 * b, v_load_f16((const uint16_t *)(unit + 576 + 32 * b)));
-    }
-}
-
-ALWAYS void put_fives(const uint8_t *w, vi high, uint8_t *codes)
-{
-    for (int q = 0; q < 4; q++) {
-        vi v = unit_words(w + 64 * q);
-        put_codes(codes, q, vi_or(low_halves(v), vi_shl(spread_bits(high, q), 4)));
-        put_codes(codes, 4 + q, vi_or(high_halves(v), vi_shl(spread_bits(high, 4 + q), 4)));
-    }
-}
-
-static void unpack_q5_0(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l, (void)bias;
-    for (int b = 0; b < 2; b++) {
-        put_fives(unit + 256 * b, unit_words(unit + 512 + 64 * b), codes + 512 * b);
-        v_store(scale + 16 * b, v_load_f16((const uint16_t *)(unit + 640 + 32 * b)));
-    }
-}
-
-static void unpack_q5_1(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l;
-    for (int b = 0; b < 2; b++) {
-        put_fives(unit + 256 * b, unit_words(unit + 512 + 64 * b), codes + 512 * b);
-        v_store(scale + 16 * b, v_load_f16((const uint16_t *)(unit + 640 + 32 * b)));
-        v_store(bias + 16 * b, v_load_f16((const uint16_t *)(unit + 704 + 32 * b)));
-    }
-}
-
-static void unpack_q8_0(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l, (void)bias;
-    for (int q = 0; q < 16; q++)
-        put_codes(codes, q, vi_xor(unit_words(unit + 64 * q), vi_set(0x80808080u)));
-    v_store(scale, v_load_f16((const uint16_t *)(unit + 1024)));
-    v_store(scale + 16, v_load_f16((const uint16_t *)(unit + 1056)));
+    return vi_xor(vi_load(unit + 64 * quad), vi_set(0x80808080u));
 }
 
 /* The values of IQ4_NL's and IQ4_XS's codes, plus 128. */
@@ -133,208 +84,41 @@ static const uint8_t iq4_values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
 /* Twice the values of FP4 (E2M1), plus 12. */
 static const uint8_t fp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-ALWAYS void put_looked_up(const uint8_t *w, const uint8_t *table, uint8_t *codes)
+ALWAYS vi q4_k_code(const uint8_t *unit, int quad)
 {
-    for (int q = 0; q < 4; q++) {
-        vi v = unit_words(w + 64 * q);
-        put_codes(codes, q, vi_look_up(table, low_halves(v)));
-        put_codes(codes, 4 + q, vi_look_up(table, high_halves(v)));
-    }
+    return half_code(unit + 512 * (quad / 16), 8, quad % 16);
 }
 
-static void unpack_iq4_nl(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                          float *bias)
+ALWAYS vi q5_k_code(const uint8_t *unit, int quad)
 {
-    (void)l, (void)bias;
-    for (int b = 0; b < 2; b++) {
-        put_looked_up(unit + 256 * b, iq4_values, codes + 512 * b);
-        v_store(scale + 16 * b, v_load_f16((const uint16_t *)(unit + 512 + 32 * b)));
-    }
+    vi high = vi_load(unit + 2048 + 64 * (quad % 8));
+    return vi_or(q4_k_code(unit, quad), vi_shl(one_bit(high, quad / 8), 4));
 }
 
-/* The scale is 2^(e - 127), halved since the codes are doubled; below e = 2 that is denormal. */
-static void unpack_mxfp4(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                         float *bias)
+ALWAYS vi q6_k_code(const uint8_t *unit, int quad)
 {
-    (void)l, (void)bias;
-    for (int b = 0; b < 4; b++) {
-        put_looked_up(unit + 256 * b, fp4_values, codes + 512 * b);
-        vi e = vi_bytes(unit + 1024 + 16 * b);
-        vi normal = vi_shl(vi_sub(e, vi_set(1)), 23);
-        vf small =
-            v_pick(vi_eq(e, vi_set(0)), v_float(vi_set(0x00200000u)), v_float(vi_set(0x00400000u)));
-        vm is_small = v_lt(v_of_int(e), v_set(2.0f));
-        v_store(scale + 16 * b, v_pick(is_small, small, v_float(normal)));
-    }
+    int half = quad / 32, part = quad % 32 / 8, word = quad % 8;
+    vi low = vi_load(unit + 1024 * half + 512 * (part % 2) + 64 * word),
+       high = vi_load(unit + 2048 + 512 * half + 64 * word);
+    return vi_or(part < 2 ? low_halves(low) : high_halves(low),
+                 vi_shl(two_bits(high, 2 * part), 4));
 }
 
-/* ---- super-blocks of 256 ---- */
-
-/* Scale and minimum j of the twelve bytes that Q4_K and Q5_K pack 8 + 8 six-bit numbers into. */
-ALWAYS void packed_scales(vi w0, vi w1, vi w2, int j, vi *s, vi *m)
+ALWAYS vi q2_k_code(const uint8_t *unit, int quad)
 {
-    int at = 8 * (j & 3);
-    if (j < 4) {
-        *s = vi_and(vi_shr(w0, at), vi_set(63));
-        *m = vi_and(vi_shr(w1, at), vi_set(63));
-    } else {
-        *s = vi_or(vi_and(vi_shr(w2, at), vi_set(15)),
-                   vi_shl(vi_and(vi_shr(w0, at + 6), vi_set(3)), 4));
-        *m = vi_or(vi_and(vi_shr(w2, at + 4), vi_set(15)),
-                   vi_shl(vi_and(vi_shr(w1, at + 6), vi_set(3)), 4));
-    }
+    return two_bits(vi_load(unit + 512 * (quad / 32) + 64 * (quad % 8)), quad % 32 / 8 * 2);
 }
 
-ALWAYS void put_packed_scales(const uint8_t *w, float *scale, float *bias)
+ALWAYS vi q3_k_code(const uint8_t *unit, int quad)
 {
-    vi w0 = vi_load(w), w1 = vi_load(w + 64), w2 = vi_load(w + 128), s, m;
-    vf d = v_load_f16((const uint16_t *)(w + 192)), min = v_load_f16((const uint16_t *)(w + 224));
-    min = v_sub(v_set(-0.0f), min);
-    for (int j = 0; j < 8; j++) {
-        packed_scales(w0, w1, w2, j, &s, &m);
-        v_store(scale + 16 * j, v_mul(d, v_of_int(s)));
-        v_store(bias + 16 * j, v_mul(min, v_of_int(m)));
-    }
+    vi high = vi_load(unit + 1024 + 64 * (quad % 8));
+    return vi_or(q2_k_code(unit, quad), vi_shl(one_bit(high, quad / 8), 2));
 }
-
-static void unpack_q4_k(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l;
-    for (int j = 0; j < 4; j++) /* 64 columns */
-        for (int q = 0; q < 8; q++) {
-            vi v = unit_words(unit + 512 * j + 64 * q);
-            put_codes(codes, 16 * j + q, low_halves(v));
-            put_codes(codes, 16 * j + 8 + q, high_halves(v));
-        }
-    put_packed_scales(unit + 2048, scale, bias);
-}
-
-static void unpack_q5_k(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l;
-    for (int q = 0; q < 8; q++) {
-        vi high = vi_load(unit + 2048 + 64 * q);
-        for (int j = 0; j < 4; j++) {
-            vi v = unit_words(unit + 512 * j + 64 * q);
-            put_codes(codes, 16 * j + q, vi_or(low_halves(v), vi_shl(one_bit(high, 2 * j), 4)));
-            put_codes(codes, 16 * j + 8 + q,
-                      vi_or(high_halves(v), vi_shl(one_bit(high, 2 * j + 1), 4)));
-        }
-    }
-    put_packed_scales(unit + 2560, scale, bias);
-}
-
-static void unpack_q6_k(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l, (void)bias;
-    for (int half = 0; half < 2; half++, codes += 2048) /* 128 columns */
-        for (int q = 0; q < 8; q++) {
-            vi a = unit_words(unit + 1024 * half + 64 * q),
-               b = unit_words(unit + 1024 * half + 512 + 64 * q),
-               high = unit_words(unit + 2048 + 512 * half + 64 * q);
-            put_codes(codes, q, vi_or(low_halves(a), vi_shl(two_bits(high, 0), 4)));
-            put_codes(codes, 8 + q, vi_or(low_halves(b), vi_shl(two_bits(high, 2), 4)));
-            put_codes(codes, 16 + q, vi_or(high_halves(a), vi_shl(two_bits(high, 4), 4)));
-            put_codes(codes, 24 + q, vi_or(high_halves(b), vi_shl(two_bits(high, 6), 4)));
-        }
-    vf d = v_load_f16((const uint16_t *)(unit + 3328));
-    for (int j = 0; j < 16; j++) {
-        vi s = vi_sar(vi_shl(vi_bytes(unit + 3072 + 16 * j), 24), 24);
-        v_store(scale + 16 * j, v_mul(d, v_of_int(s)));
-    }
-}
-
-static void unpack_q2_k(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l;
-    for (int half = 0; half < 2; half++)
-        for (int q = 0; q < 8; q++) {
-            vi v = unit_words(unit + 512 * half + 64 * q);
-            for (int j = 0; j < 4; j++)
-                put_codes(codes, 32 * half + 8 * j + q, two_bits(v, 2 * j));
-        }
-    vf d = v_load_f16((const uint16_t *)(unit + 1280)),
-       min = v_sub(v_set(-0.0f), v_load_f16((const uint16_t *)(unit + 1312)));
-    for (int j = 0; j < 16; j++) {
-        vi s = vi_bytes(unit + 1024 + 16 * j);
-        v_store(scale + 16 * j, v_mul(d, v_of_int(vi_and(s, vi_set(15)))));
-        v_store(bias + 16 * j, v_mul(min, v_of_int(vi_shr(s, 4))));
-    }
-}
-
-static void unpack_q3_k(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l, (void)bias;
-    for (int q = 0; q < 8; q++) {
-        vi high = vi_load(unit + 1024 + 64 * q);
-        for (int half = 0; half < 2; half++) {
-            vi v = unit_words(unit + 512 * half + 64 * q);
-            for (int j = 0; j < 4; j++)
-                put_codes(codes, 32 * half + 8 * j + q,
-                          vi_or(two_bits(v, 2 * j), vi_shl(one_bit(high, 4 * half + j), 2)));
-        }
-    }
-    const uint8_t *at = unit + 1536;
-    vi low[2] = {vi_load(at), vi_load(at + 64)}, high = vi_load(at + 128);
-    vf d = v_load_f16((const uint16_t *)(at + 192));
-    for (int j = 0; j < 16; j++) { /* low four bits in bytes 0 .. 7, high two in 8 .. 11 */
-        vi s = vi_and(vi_shr(low[j / 4 % 2], 8 * (j % 4) + (j < 8 ? 0 : 4)), vi_set(15));
-        vi t = vi_and(vi_shr(high, 8 * (j % 4) + 2 * (j / 4)), vi_set(3));
-        s = vi_sub(vi_or(s, vi_shl(t, 4)), vi_set(32));
-        v_store(scale + 16 * j, v_mul(d, v_of_int(s)));
-    }
-}
-
-static void unpack_iq4_xs(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                          float *bias)
-{
-    (void)l, (void)bias;
-    for (int j = 0; j < 8; j++)
-        put_looked_up(unit + 256 * j, iq4_values, codes + 512 * j);
-    vi low = vi_load(unit + 2048), high = vi_halves(unit + 2112);
-    vf d = v_load_f16((const uint16_t *)(unit + 2144));
-    for (int j = 0; j < 8; j++) {
-        vi s = vi_or(vi_and(vi_shr(low, 4 * j), vi_set(15)),
-                     vi_shl(vi_and(vi_shr(high, 2 * j), vi_set(3)), 4));
-        v_store(scale + 16 * j, v_mul(d, v_of_int(vi_sub(s, vi_set(32)))));
-    }
-}
-
-/* ---- ternary ---- */
 
 /* 32 bytes of four fields: columns i, i + 32, i + 64, i + 96. */
-ALWAYS void put_quarters(const uint8_t *w, uint8_t *codes, int first, int step)
+ALWAYS vi quarter_code(const uint8_t *w, int quad, int first, int step)
 {
-    for (int q = 0; q < 8; q++) {
-        vi v = unit_words(w + 64 * q);
-        for (int j = 0; j < 4; j++)
-            put_codes(codes, 8 * j + q, two_bits(v, first + step * j));
-    }
-}
-
-static void unpack_tq2_0(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                         float *bias)
-{
-    (void)l, (void)bias;
-    put_quarters(unit, codes, 0, 2);
-    put_quarters(unit + 512, codes + 2048, 0, 2);
-    vf d = v_load_f16((const uint16_t *)(unit + 1024));
-    for (int j = 0; j < 4; j++)
-        v_store(scale + 16 * j, d);
-}
-
-static void unpack_i2_s(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                        float *bias)
-{
-    (void)l, (void)bias;
-    put_quarters(unit, codes, 6, -2);
-    v_store(scale, v_set(1.0f));
-    v_store(scale + 16, v_set(1.0f));
+    return two_bits(vi_load(w + 64 * (quad % 8)), first + step * (quad / 8));
 }
 
 /* Digit n of each byte, whose value is a fraction in base 3: the byte times 3^n, modulo 256, times
@@ -350,122 +134,258 @@ ALWAYS vi base3_digit(vi w, int n)
     return vi_or(even, odd);
 }
 
-static void unpack_tq1_0(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
-                         float *bias)
+/* 32 bytes of five digits, 16 bytes of five, 4 of four. */
+ALWAYS vi tq1_0_code(const uint8_t *unit, int quad)
 {
-    (void)l, (void)bias;
-    for (int q = 0; q < 8; q++) { /* 32 bytes of five digits */
-        vi v = unit_words(unit + 64 * q);
-        for (int n = 0; n < 5; n++)
-            put_codes(codes, 8 * n + q, base3_digit(v, n));
-    }
-    for (int q = 0; q < 4; q++) { /* 16 bytes of five */
-        vi v = unit_words(unit + 512 + 64 * q);
-        for (int n = 0; n < 5; n++)
-            put_codes(codes, 40 + 4 * n + q, base3_digit(v, n));
-    }
-    vi v = unit_words(unit + 768); /* 4 bytes of four */
-    for (int n = 0; n < 4; n++)
-        put_codes(codes, 60 + n, base3_digit(v, n));
-    vf d = v_load_f16((const uint16_t *)(unit + 832));
-    for (int j = 0; j < 4; j++)
-        v_store(scale + 16 * j, d);
+    if (quad < 40)
+        return base3_digit(vi_load(unit + 64 * (quad % 8)), quad / 8);
+    if (quad < 60)
+        return base3_digit(vi_load(unit + 512 + 64 * (quad % 4)), (quad - 40) / 4);
+    return base3_digit(vi_load(unit + 768), quad - 60);
 }
 
-/* ---- affine: planes of 32 codes, then scales, then biases ---- */
-
-ALWAYS void put_planes(int bits, const uint8_t *w, uint8_t *codes)
+/* Planes of 32 codes. */
+ALWAYS vi affine_code(int bits, const uint8_t *unit, int quad)
 {
-    vi two[2], one = vi_set(0);
-    int at = bits & 4 ? 4 : 0, low = at;
+    const uint8_t *w = unit + 64 * bits * (quad / 8);
+    int q = quad % 8;
+    if (bits == 8)
+        return vi_load(w + 64 * q);
+    vi c = vi_set(0);
+    if (bits & 4) {
+        c = half_code(w, 4, q);
+        w += 256;
+    }
     if (bits & 2) {
-        two[0] = unit_words(w + 64 * at);
-        two[1] = unit_words(w + 64 * at + 64);
-        at += 2;
+        vi t = two_bits(vi_load(w + 64 * (q % 2)), q / 2 * 2);
+        c = bits & 4 ? vi_or(c, vi_shl(t, 4)) : t;
+        w += 128;
     }
-    if (bits & 1)
-        one = unit_words(w + 64 * at);
-    for (int q = 0; q < 8; q++) {
-        vi c = vi_set(0);
-        if (bits & 4) {
-            vi v = unit_words(w + 64 * (q % 4));
-            c = q < 4 ? low_halves(v) : high_halves(v);
-        }
-        if (bits & 2) {
-            vi t = two_bits(two[q % 2], q / 2 * 2);
-            c = low ? vi_or(c, vi_shl(t, 4)) : t;
-        }
-        if (bits & 1)
-            c = vi_or(c, vi_shl(one_bit(one, q), bits - 1));
-        put_codes(codes, q, c);
-    }
+    return bits & 1 ? vi_or(c, vi_shl(one_bit(vi_load(w), q), bits - 1)) : c;
 }
 
-ALWAYS vf typed_scale(int type, const uint8_t *p)
+/* ---- scales and biases ---- */
+
+ALWAYS vf half_at(const uint8_t *p)
+{
+    return v_load_f16((const uint16_t *)p);
+}
+
+ALWAYS vf less_half_at(const uint8_t *p)
+{
+    return v_sub(v_set(-0.0f), half_at(p));
+}
+
+/* The scale is 2^(e - 127), halved since the codes are doubled; below e = 2 that is denormal. */
+ALWAYS vf mxfp4_scale(const uint8_t *p)
+{
+    vi e = vi_bytes(p), normal = vi_shl(vi_sub(e, vi_set(1)), 23);
+    vf small =
+        v_pick(vi_eq(e, vi_set(0)), v_float(vi_set(0x00200000u)), v_float(vi_set(0x00400000u)));
+    return v_pick(v_lt(v_of_int(e), v_set(2.0f)), small, v_float(normal));
+}
+
+/* Scale j, or minimum, of the twelve bytes that Q4_K and Q5_K pack 8 + 8 six-bit numbers into. */
+ALWAYS vi packed_scale(const uint8_t *w, int j, int minimum)
+{
+    int at = 8 * (j & 3);
+    vi low = vi_load(w + 64 * minimum);
+    if (j < 4)
+        return vi_and(vi_shr(low, at), vi_set(63));
+    return vi_or(vi_and(vi_shr(vi_load(w + 128), at + 4 * minimum), vi_set(15)),
+                 vi_shl(vi_and(vi_shr(low, at + 6), vi_set(3)), 4));
+}
+
+ALWAYS vf packed_scale_of(const uint8_t *w, int j)
+{
+    return v_mul(half_at(w + 192), v_of_int(packed_scale(w, j, 0)));
+}
+
+ALWAYS vf packed_bias_of(const uint8_t *w, int j)
+{
+    return v_mul(less_half_at(w + 224), v_of_int(packed_scale(w, j, 1)));
+}
+
+ALWAYS vf q6_k_scale(const uint8_t *unit, int j)
+{
+    vi s = vi_sar(vi_shl(vi_bytes(unit + 3072 + 16 * j), 24), 24);
+    return v_mul(half_at(unit + 3328), v_of_int(s));
+}
+
+/* Low four bits in bytes 0 .. 7 behind the codes, high two in 8 .. 11. */
+ALWAYS vf q3_k_scale(const uint8_t *unit, int j)
+{
+    const uint8_t *w = unit + 1536;
+    vi s = vi_shr(vi_load(w + 64 * (j / 4 % 2)), 8 * (j % 4) + (j < 8 ? 0 : 4));
+    vi t = vi_and(vi_shr(vi_load(w + 128), 8 * (j % 4) + 2 * (j / 4)), vi_set(3));
+    s = vi_sub(vi_or(vi_and(s, vi_set(15)), vi_shl(t, 4)), vi_set(32));
+    return v_mul(half_at(w + 192), v_of_int(s));
+}
+
+ALWAYS vf iq4_xs_scale(const uint8_t *unit, int j)
+{
+    vi low = vi_and(vi_shr(vi_load(unit + 2048), 4 * j), vi_set(15)),
+       high = vi_and(vi_shr(vi_halves(unit + 2112), 2 * j), vi_set(3));
+    return v_mul(half_at(unit + 2144), v_of_int(vi_sub(vi_or(low, vi_shl(high, 4)), vi_set(32))));
+}
+
+/* Scales lie behind the codes, then biases. */
+ALWAYS vf typed_numbers(int type, const uint8_t *p)
 {
     if (type == QN__F32)
         return v_load((const float *)p);
-    return type == QN__F16 ? v_load_f16((const uint16_t *)p) : v_load_bf16((const uint16_t *)p);
+    return type == QN__F16 ? half_at(p) : v_load_bf16((const uint16_t *)p);
+}
+
+ALWAYS vf affine_number(int type, const qn__layout *l, const uint8_t *unit, int s, int bias)
+{
+    int bytes = type == QN__F32 ? 64 : 32, group = s * l->step / (l->columns / l->blocks);
+    return typed_numbers(type, unit + l->unit_bytes - bytes * (l->blocks * (2 - bias) - group));
+}
+
+/* ---- by layout, affine ones apart ---- */
+
+/* Columns 4 quad .. 4 quad + 3. */
+ALWAYS vi unit_code(int id, const uint8_t *unit, int quad)
+{
+    switch (id) {
+    case QN__Q4_0:
+    case QN__Q4_1: return block_code(unit, quad);
+    case QN__Q5_0:
+    case QN__Q5_1: return q5_code(unit, quad);
+    case QN__Q8_0: return q8_0_code(unit, quad);
+    case QN__IQ4_NL:
+    case QN__IQ4_XS: return vi_look_up(iq4_values, block_code(unit, quad));
+    case QN__MXFP4: return vi_look_up(fp4_values, block_code(unit, quad));
+    case QN__Q2_K: return q2_k_code(unit, quad);
+    case QN__Q3_K: return q3_k_code(unit, quad);
+    case QN__Q4_K: return q4_k_code(unit, quad);
+    case QN__Q5_K: return q5_k_code(unit, quad);
+    case QN__Q6_K: return q6_k_code(unit, quad);
+    case QN__TQ1_0: return tq1_0_code(unit, quad);
+    case QN__TQ2_0: return quarter_code(unit + 512 * (quad / 32), quad % 32, 0, 2);
+    case QN__I2_S: return quarter_code(unit, quad, 6, -2);
+    default: return vi_set(0);
+    }
+}
+
+/* Of step s of the unit's. */
+ALWAYS vf unit_scale(int id, const uint8_t *unit, int s)
+{
+    switch (id) {
+    case QN__Q4_0:
+    case QN__Q4_1:
+    case QN__IQ4_NL: return half_at(unit + 512 + 32 * s);
+    case QN__Q5_0:
+    case QN__Q5_1: return half_at(unit + 640 + 32 * s);
+    case QN__Q8_0: return half_at(unit + 1024 + 32 * s);
+    case QN__IQ4_XS: return iq4_xs_scale(unit, s);
+    case QN__MXFP4: return mxfp4_scale(unit + 1024 + 16 * s);
+    case QN__Q2_K:
+        return v_mul(half_at(unit + 1280),
+                     v_of_int(vi_and(vi_bytes(unit + 1024 + 16 * s), vi_set(15))));
+    case QN__Q3_K: return q3_k_scale(unit, s);
+    case QN__Q4_K: return packed_scale_of(unit + 2048, s);
+    case QN__Q5_K: return packed_scale_of(unit + 2560, s);
+    case QN__Q6_K: return q6_k_scale(unit, s);
+    case QN__TQ1_0: return half_at(unit + 832);
+    case QN__TQ2_0: return half_at(unit + 1024);
+    case QN__I2_S: return v_set(1.0f);
+    default: return v_set(0.0f);
+    }
+}
+
+/* For layouts that have biases. */
+ALWAYS vf unit_bias(int id, const uint8_t *unit, int s)
+{
+    switch (id) {
+    case QN__Q4_1: return half_at(unit + 576 + 32 * s);
+    case QN__Q5_1: return half_at(unit + 704 + 32 * s);
+    case QN__Q2_K:
+        return v_mul(less_half_at(unit + 1312),
+                     v_of_int(vi_shr(vi_bytes(unit + 1024 + 16 * s), 4)));
+    case QN__Q4_K: return packed_bias_of(unit + 2048, s);
+    case QN__Q5_K: return packed_bias_of(unit + 2560, s);
+    default: return v_set(0.0f);
+    }
+}
+
+/* A hint that what lies further on comes soon: step s of the unit asks for its share. */
+ALWAYS void unit_ahead(const qn__layout *l, const uint8_t *unit, int s)
+{
+    int steps = l->columns / l->step, lines = l->unit_bytes / 64;
+    for (int i = lines * s / steps; i < lines * (s + 1) / steps; i++)
+        __builtin_prefetch(unit + UNIT_AHEAD + 64 * i);
+}
+
+/* ---- whole units ---- */
+
+ALWAYS void unpack_blocks(int id, const uint8_t *unit, uint8_t *codes, float *scale, float *bias)
+{
+    const qn__layout *l = &qn__layouts[id];
+    int steps = l->columns / l->step, quads = l->step / 4;
+    for (int s = 0; s < steps; s++) {
+        unit_ahead(l, unit, s);
+        for (int q = s * quads; q < (s + 1) * quads; q++)
+            vi_store(codes + 64 * q, unit_code(id, unit, q));
+        v_store(scale + 16 * s, unit_scale(id, unit, s));
+        if (l->biased)
+            v_store(bias + 16 * s, unit_bias(id, unit, s));
+    }
 }
 
 /* bits and type are constants at every call. */
 ALWAYS void unpack_affine(int bits, int type, const qn__layout *l, const uint8_t *unit,
                           uint8_t *codes, float *scale, float *bias)
 {
-    int group = l->columns / l->blocks, lane_bytes = type == QN__F32 ? 64 : 32;
-    for (int c = 0; c < l->columns / 32; c++, unit += 64 * bits, codes += 512) {
-        if (bits == 8)
-            for (int q = 0; q < 8; q++)
-                put_codes(codes, q, unit_words(unit + 64 * q));
-        else
-            put_planes(bits, unit, codes);
-    }
+    for (int c = 0; c < l->columns / 32; c++, codes += 512)
+        for (int q = 0; q < 8; q++)
+            vi_store(codes + 64 * q, affine_code(bits, unit + 64 * bits * c, q));
     for (int s = 0; s < l->columns / l->step; s++) {
-        int at = s * l->step / group;
-        v_store(scale + 16 * s, typed_scale(type, unit + at * lane_bytes));
-        v_store(bias + 16 * s, typed_scale(type, unit + (l->blocks + at) * lane_bytes));
+        unit_ahead(l, unit, s);
+        v_store(scale + 16 * s, affine_number(type, l, unit, s, 0));
+        v_store(bias + 16 * s, affine_number(type, l, unit, s, 1));
     }
 }
 
-#define AFFINE_UNPACK(bits, type)                                                                  \
+#define UNITS_OF_BLOCKS(F)                                                                         \
+    F(Q4_0)                                                                                        \
+    F(Q4_1)                                                                                        \
+    F(Q5_0) F(Q5_1) F(Q8_0) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS) F(TQ1_0)   \
+        F(TQ2_0) F(MXFP4) F(I2_S)
+#define UNITS_OF_CODES(F) F(2) F(3) F(4) F(5) F(6) F(8)
+
+#define UNPACK(id)                                                                                 \
+    static void unpack_##id(const qn__layout *l, const uint8_t *unit, uint8_t *codes,              \
+                            float *scale, float *bias)                                             \
+    {                                                                                              \
+        (void)l;                                                                                   \
+        unpack_blocks(QN__##id, unit, codes, scale, bias);                                         \
+    }
+UNITS_OF_BLOCKS(UNPACK)
+#undef UNPACK
+
+#define UNPACK_OF(bits, type)                                                                      \
     static void unpack_affine##bits##_##type(const qn__layout *l, const uint8_t *unit,             \
                                              uint8_t *codes, float *scale, float *bias)            \
     {                                                                                              \
         unpack_affine(bits, QN__##type, l, unit, codes, scale, bias);                              \
     }
-#define AFFINE_UNPACKS(bits)                                                                       \
-    AFFINE_UNPACK(bits, F32) AFFINE_UNPACK(bits, F16) AFFINE_UNPACK(bits, BF16)
-AFFINE_UNPACKS(2)
-AFFINE_UNPACKS(3)
-AFFINE_UNPACKS(4)
-AFFINE_UNPACKS(5)
-AFFINE_UNPACKS(6)
-AFFINE_UNPACKS(8)
+#define UNPACK(bits) UNPACK_OF(bits, F32) UNPACK_OF(bits, F16) UNPACK_OF(bits, BF16)
+UNITS_OF_CODES(UNPACK)
+#undef UNPACK
+#undef UNPACK_OF
 
 static void fill_vec_units(qn__cpu_kernels *t)
 {
-#define UNPACK(encoding, function) t->unpack[QN__UNITS_OF(QN__##encoding)] = function
-    UNPACK(Q4_0, unpack_q4_0);
-    UNPACK(Q4_1, unpack_q4_1);
-    UNPACK(Q5_0, unpack_q5_0);
-    UNPACK(Q5_1, unpack_q5_1);
-    UNPACK(Q8_0, unpack_q8_0);
-    UNPACK(Q2_K, unpack_q2_k);
-    UNPACK(Q3_K, unpack_q3_k);
-    UNPACK(Q4_K, unpack_q4_k);
-    UNPACK(Q5_K, unpack_q5_k);
-    UNPACK(Q6_K, unpack_q6_k);
-    UNPACK(IQ4_NL, unpack_iq4_nl);
-    UNPACK(IQ4_XS, unpack_iq4_xs);
-    UNPACK(TQ1_0, unpack_tq1_0);
-    UNPACK(TQ2_0, unpack_tq2_0);
-    UNPACK(MXFP4, unpack_mxfp4);
-    UNPACK(I2_S, unpack_i2_s);
-#define UNPACK_AFFINE(bits, group)                                                                 \
-    UNPACK(AFFINE##bits##_G##group##_F32, unpack_affine##bits##_F32);                              \
-    UNPACK(AFFINE##bits##_G##group##_F16, unpack_affine##bits##_F16);                              \
-    UNPACK(AFFINE##bits##_G##group##_BF16, unpack_affine##bits##_BF16);
-    QN__AFFINE_WIDTHS(UNPACK_AFFINE)
-#undef UNPACK_AFFINE
+#define UNPACK(id) t->unpack[QN__UNITS_OF(QN__##id)] = unpack_##id;
+    UNITS_OF_BLOCKS(UNPACK)
 #undef UNPACK
+#define UNPACK_OF(bits, group, type)                                                               \
+    t->unpack[QN__UNITS_OF(QN__AFFINE##bits##_G##group##_##type)] = unpack_affine##bits##_##type;
+#define UNPACK(bits, group)                                                                        \
+    UNPACK_OF(bits, group, F32) UNPACK_OF(bits, group, F16) UNPACK_OF(bits, group, BF16)
+    QN__AFFINE_WIDTHS(UNPACK)
+#undef UNPACK
+#undef UNPACK_OF
 }

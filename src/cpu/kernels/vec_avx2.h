@@ -351,11 +351,21 @@ static inline vi vi_dot(vi c, vi a, const void *x)
                 _mm256_add_epi32(c.b, _mm256_madd_epi16(_mm256_maddubs_epi16(a.b, b), ones))};
 }
 
-/* The top bit apart. */
-static inline vi vi_dot_wide(vi c, vi a, const void *x)
+/* Of signed bytes: a pair of products is 2 * 128 * 127 at most. */
+#define VEC_SIGNED
+
+static inline __m256i v_dot_signed(__m256i c, __m256i a, __m256i b)
 {
-    vi low = vi_set(0x7f7f7f7fu), top = vi_set(0x80808080u);
-    return vi_dot(vi_dot(c, vi_and(a, low), x), vi_and(a, top), x);
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
+    return _mm256_add_epi32(c, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+static inline vi vi_dot_signed(vi c, vi a, const void *x)
+{
+    int32_t s;
+    __builtin_memcpy(&s, x, 4);
+    __m256i b = _mm256_set1_epi32(s);
+    return (vi){v_dot_signed(c.a, a.a, b), v_dot_signed(c.b, a.b, b)};
 }
 
 /* Products of bytes in pairs, as 16-bit sums, which are added up while they fit. */

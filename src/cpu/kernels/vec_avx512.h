@@ -263,16 +263,22 @@ static inline void vi_store_low(void *p, vi a)
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
 }
 
-static inline vi vi_dot_wide(vi c, vi a, const void *x)
+/* Inline assembly because gcc 12 copies the accumulator of the intrinsic. */
+static inline vi vi_dot_with(vi c, vi a, vi x)
 {
-    int32_t s;
-    __builtin_memcpy(&s, x, 4);
-    return _mm512_dpbusd_epi32(c, a, _mm512_set1_epi32(s));
+#if defined(QN_EMULATED_ISA)
+    return _mm512_dpbusd_epi32(c, a, x);
+#else
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(a), "v"(x));
+    return c;
+#endif
 }
 
 static inline vi vi_dot(vi c, vi a, const void *x)
 {
-    return vi_dot_wide(c, a, x);
+    int32_t s;
+    __builtin_memcpy(&s, x, 4);
+    return vi_dot_with(c, a, _mm512_set1_epi32(s));
 }
 
 #endif

@@ -350,14 +350,11 @@ ALWAYS vi vi_dot(vi c, vi a, const void *x)
     FOUR(vi, v_dot_signed(c.val[i], vreinterpretq_s8_u32(a.val[i]), b));
 }
 
-/* The signed byte is the unsigned one less 128 where its top bit is turned. */
-ALWAYS vi vi_dot_wide(vi c, vi a, const void *x)
+#define VEC_SIGNED
+
+ALWAYS vi vi_dot_signed(vi c, vi a, const void *x)
 {
-    int8x16_t b = v_four_bytes(x);
-    vi less = vi_xor(a, vi_set(0x80808080u));
-    int32x4_t sum = vpaddlq_s16(vpaddlq_s8(b));
-    uint32x4_t more = vreinterpretq_u32_s32(vshlq_n_s32(sum, 7));
-    FOUR(vi, vaddq_u32(v_dot_signed(c.val[i], vreinterpretq_s8_u32(less.val[i]), b), more));
+    return vi_dot(c, a, x);
 }
 
 #undef FOUR

@@ -15,6 +15,8 @@
 
 #include "half.h"
 
+#define VEC_IN_LOOPS /* lanes are loops themselves: do not unroll around them */
+
 typedef struct vf {
     float v[16];
 } vf;
@@ -342,20 +344,15 @@ static inline void vi_store_low(void *p, vi a)
     EACH bytes[i] = (uint8_t)a.v[i];
 }
 
-/* c + the sum of the products of a lane's four bytes, unsigned, with the four at x, signed and the
- * same for every lane. Of vi_dot the bytes are at most 127, of vi_dot_wide any; those at x are not
- * -128. */
-static inline vi vi_dot_wide(vi c, vi a, const void *x)
+/* c + the sum of the products of a lane's four bytes, unsigned, with the four at x, signed, not
+ * -128, and the same for every lane. Where VEC_SIGNED is defined the unsigned ones are at most 127,
+ * and vi_dot_signed is there for the others, 128 less. */
+static inline vi vi_dot(vi c, vi a, const void *x)
 {
     int8_t s[4];
     memcpy(s, x, 4);
     EACH for (int j = 0; j < 4; j++) c.v[i] += (uint32_t)((int32_t)(a.v[i] >> 8 * j & 255) * s[j]);
     return c;
-}
-
-static inline vi vi_dot(vi c, vi a, const void *x)
-{
-    return vi_dot_wide(c, a, x);
 }
 
 #undef EACH
