@@ -185,15 +185,16 @@ ALWAYS vf mxfp4_scale(const uint8_t *p)
     return v_pick(v_lt(v_of_int(e), v_set(2.0f)), small, v_float(normal));
 }
 
-/* Scale j, or minimum, of the twelve bytes that Q4_K and Q5_K pack 8 + 8 six-bit numbers into. */
+/* Scale j, or minimum, of the twelve bytes that Q4_K and Q5_K pack 8 + 8 six-bit numbers into: four
+ * in the low bits of a word, four from two words. */
 ALWAYS vi packed_scale(const uint8_t *w, int j, int minimum)
 {
-    int at = 8 * (j & 3);
-    vi low = vi_load(w + 64 * minimum);
+    vi four = vi_load(w + 64 * minimum);
     if (j < 4)
-        return vi_and(vi_shr(low, at), vi_set(63));
-    return vi_or(vi_and(vi_shr(vi_load(w + 128), at + 4 * minimum), vi_set(15)),
-                 vi_shl(vi_and(vi_shr(low, at + 6), vi_set(3)), 4));
+        four = vi_and(four, vi_set(0x3f3f3f3fu));
+    else
+        four = vi_or(half_code(w + 128, 1, minimum), vi_and(vi_shr(four, 2), vi_set(0x30303030u)));
+    return vi_and(vi_shr(four, 8 * (j & 3)), vi_set(255));
 }
 
 ALWAYS vf packed_scale_of(const uint8_t *w, int j)
