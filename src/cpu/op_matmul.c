@@ -72,12 +72,21 @@ static bool accepts_packed(const qn_array *node)
     return node->dtype == QN_F32 && node->in[1]->layout;
 }
 
+/* Bytes need codes to meet: what is no codes is decomposed. */
+static bool accepts_linear(const qn_array *node)
+{
+    const qn__linear_params *p = node->params;
+    return accepts_packed(node) &&
+           (p->products != QN_PRODUCTS_INT8_ROWS || qn__layout_of(node->in[1]->layout)->step > 0);
+}
+
 static qn__cpu_type products_of(const qn__call *call)
 {
     const qn__linear_params *p = call->params;
-    return p->products == QN_PRODUCTS_INT8   ? QN__CPU_INT8
-           : p->products == QN_PRODUCTS_BF16 ? QN__CPU_BF16
-                                             : QN__CPU_F32;
+    return p->products == QN_PRODUCTS_INT8        ? QN__CPU_INT8
+           : p->products == QN_PRODUCTS_INT8_ROWS ? QN__CPU_INT8_ROWS
+           : p->products == QN_PRODUCTS_BF16      ? QN__CPU_BF16
+                                                  : QN__CPU_F32;
 }
 
 enum { FEW_ROWS = 8 }; /* up to here each thread prepares x for itself: cheaper than a phase */
@@ -176,7 +185,7 @@ static bool shares_linear(const qn__cpu_job *job, const qn__cpu_job *before)
            w->shape[1] == w0->shape[1] && products_of(job->call) == products_of(before->call);
 }
 
-const qn__cpu_routine qn__cpu_linear_routine = {QN__OP_LINEAR, .accepts = accepts_packed,
+const qn__cpu_routine qn__cpu_linear_routine = {QN__OP_LINEAR, .accepts = accepts_linear,
                                                 .prepare = prepare_linear, .run = run_linear,
                                                 .shares = shares_linear};
 

@@ -11,11 +11,33 @@
 #include "ops/ops.h"
 #include "quant/layout.h"
 
+static qn_products products_of(const qn_array *node)
+{
+    const qn__linear_params *p = node->params;
+    return (qn_products)p->products;
+}
+
+/* Whole numbers of which 127 is the largest magnitude in a row, over their scale. The gradient is
+ * that of x, as the kernel's is: x - x has it and adds nothing. */
+static qn_array *rounded_rows(qn_scope *s, qn_array *x)
+{
+    qn_array *most = qn_max(s, qn_abs(s, x), -1, true);
+    if (qn__is_poison(s, most))
+        return most;
+    qn_array *scale = qn_divide(s, qn__scalar_like(s, x, 127),
+                                qn_maximum(s, most, qn__scalar_like(s, x, QN__LEAST_OF_ROW)));
+    qn_array *rounded = qn_divide(s, qn_round(s, qn_multiply(s, x, scale)), scale);
+    return qn_add(s, qn_stop_gradient(s, rounded), qn_subtract(s, x, qn_stop_gradient(s, x)));
+}
+
 /* x as the products see it. */
 static qn_array *rounded_for(qn_scope *s, const qn_array *node)
 {
-    const qn__linear_params *p = node->params;
-    return p->products == QN_PRODUCTS_BF16 ? qn__round_to(s, node->in[0], QN_BF16) : node->in[0];
+    switch (products_of(node)) {
+    case QN_PRODUCTS_BF16: return qn__round_to(s, node->in[0], QN_BF16);
+    case QN_PRODUCTS_INT8_ROWS: return rounded_rows(s, node->in[0]);
+    default: return node->in[0];
+    }
 }
 
 static qn_products auto_products(const qn_array *w)
@@ -32,7 +54,8 @@ static bool has_products(const qn_array *w, qn_products products)
     const qn__layout *l = qn__layout_of(w->layout);
     if (products == QN_PRODUCTS_INT8)
         return l && l->step;
-    return products == QN_PRODUCTS_F32 || (products == QN_PRODUCTS_BF16 && w->dtype == QN_BF16);
+    return products == QN_PRODUCTS_F32 || products == QN_PRODUCTS_INT8_ROWS ||
+           (products == QN_PRODUCTS_BF16 && w->dtype == QN_BF16);
 }
 
 /* Records LINEAR (columns == N) or LINEAR_BACK (columns == K). x is contiguous f32 or f64. */
@@ -82,12 +105,6 @@ qn_array *qn_linear(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias)
     return qn_linear_with(s, x, w, bias, QN_PRODUCTS_AUTO);
 }
 
-static qn_products products_of(const qn_array *node)
-{
-    const qn__linear_params *p = node->params;
-    return (qn_products)p->products;
-}
-
 /* The gradient multiplies in f32; it remembers the products for what it differentiates to. */
 static qn_array *linear_back(qn_scope *s, qn_array *g, qn_array *w, qn_products products)
 {
@@ -98,7 +115,13 @@ static qn_array *linear_back(qn_scope *s, qn_array *g, qn_array *w, qn_products 
 static qn_array *decompose_linear(qn_scope *s, const qn_array *node)
 {
     qn_array *x = node->in[0], *w = node->in[1];
-    if (w->layout)
+    const qn__layout *l = qn__layout_of(w->layout);
+    if (l && !l->step && products_of(node) == QN_PRODUCTS_INT8_ROWS) {
+        x = qn_contiguous(s, rounded_rows(s, x));
+        return qn__is_poison(s, x) ? x
+                                   : record(s, QN__OP_LINEAR, x, w, w->shape[0], QN_PRODUCTS_F32);
+    }
+    if (l)
         return qn__op_fail(s, "linear", x, w, "the device has no kernel for this packed layout");
     qn_array *wide = qn_cast(s, w, (qn_dtype)node->dtype);
     return qn_matmul(s, rounded_for(s, node), qn_swap_axes(s, wide, 0, 1));

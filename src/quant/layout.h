@@ -24,6 +24,10 @@
 
 enum { QN__UNIT_ROWS = 16, QN__UNIT_FIELDS = 5 };
 
+/* Where a row of activations becomes bytes with one scale, the largest magnitude is 127, but no
+ * less than this is: BitNet's. */
+#define QN__LEAST_OF_ROW 1e-5f
+
 /* 0: plain strided elements. Else 1 + the encoding whose blocks the units hold. */
 typedef uint8_t qn__layout_id;
 enum { QN__PLAIN = 0, QN__LAYOUT_COUNT = QN__ENCODING_COUNT + 1 };

@@ -2,8 +2,9 @@
 /*
  * Linear layers on packed weights of every encoding: packing under any cut and back to the byte,
  * values with each kind of products against f64 on the encoding's own decoded values, the same bits
- * for one row and many, any panel or column cut, any alignment of x and y; products of bytes also
- * the same in every tier, those of bf16 in the order of the tier's instruction.
+ * for one row and many, any panel or column cut, any alignment of x and y; products of bytes, with
+ * a scale for each group or each row, also the same in every tier, those of bf16 in the order of
+ * the tier's instruction.
  */
 #include "check.h"
 
@@ -131,12 +132,13 @@ static float rounded_bf16(float f)
 /* x as the products see it. */
 static void seen(qn__cpu_type products, const qn__layout *l, const float *x, size_t k, double *to)
 {
-    size_t span = l->step > 32 ? l->step : 32;
+    bool rows = products == QN__CPU_INT8_ROWS;
+    size_t span = rows ? k : l->step > 32 ? l->step : 32;
     for (size_t i = 0; i < k; i++)
         to[i] = products == QN__CPU_BF16 ? rounded_bf16(x[i]) : x[i];
-    for (size_t g = 0; products == QN__CPU_INT8 && g < k; g += span) {
+    for (size_t g = 0; (rows || products == QN__CPU_INT8) && g < k; g += span) {
         size_t end = k - g < span ? k : g + span;
-        float most = 0.0f;
+        float most = rows ? 1e-5f : 0.0f;
         for (size_t i = g; i < end; i++)
             most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
         float scale = most / 127.0f, inverse = most > 0 ? 127.0f / most : 0.0f;
@@ -212,7 +214,8 @@ static int same_in_company(const qn__cpu_kernels *t, qn__cpu_type products, cons
 static void linear_case(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, qn__cpu_type products,
                         qn__layout_id id, size_t m, size_t n, size_t k)
 {
-    static const char *const kinds[] = {"linear f32", "linear bf16", "linear int8"};
+    static const char *const kinds[] = {"linear f32", "linear bf16", "linear int8",
+                                        "linear int8 rows"};
     size_t ldx = k + 1, ldy = n + 2;
     char name[80];
     weight w = new_weight(id, n, k);
@@ -230,7 +233,7 @@ static void linear_case(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, qn
     label(name, sizeof name, kinds[products], &w, m);
     check(name, t->tier, ok);
     check("the same in any company", t->tier, same_in_company(t, products, &w, x, ldx, m, y, ldy));
-    if (products == QN__CPU_INT8) {
+    if (products == QN__CPU_INT8 || products == QN__CPU_INT8_ROWS) {
         float *z = multiply(ref, products, &w, x, ldx, m, ldy, 0);
         int same = 1;
         for (size_t r = 0; r < m; r++)
@@ -452,6 +455,7 @@ static void check_encoded(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
             if (slow)
                 pack_case((qn__layout_id)id, n, k);
             linear_case(t, ref, QN__CPU_INT8, (qn__layout_id)id, 1 + random_below(20), n, k);
+            linear_case(t, ref, QN__CPU_INT8_ROWS, (qn__layout_id)id, 1 + random_below(20), n, k);
             linear_case(t, ref, QN__CPU_F32, (qn__layout_id)id, 1 + random_below(20), n, k);
             if (i < 3)
                 back_case(t, (qn__layout_id)id, 1 + random_below(9), n, k);
@@ -461,6 +465,8 @@ static void check_encoded(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
         QN__Q4_0, QN__Q8_0, QN__Q4_K, QN__Q6_K, QN__AFFINE4_G64_BF16, QN__TQ2_0};
     for (size_t i = 0; i < sizeof large / sizeof *large && !slow; i++)
         linear_case(t, ref, QN__CPU_INT8, QN__UNITS_OF(large[i]), 100, 176, 2304);
+    if (!slow)
+        linear_case(t, ref, QN__CPU_INT8_ROWS, QN__UNITS_OF(QN__I2_S), 100, 176, 2304);
 }
 
 /* Which of its two ways with bf16 a processor takes in this tier is measured: this is the other. */

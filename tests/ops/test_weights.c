@@ -113,6 +113,77 @@ static void test_encodings(void **state)
     assert_true(checked > 60 || n == 0);
 }
 
+/* ---- bytes with one scale a row
+ * ---------------------------------------------------------------------------------------------- */
+
+/* y = q w^T / scale, where a row's q are x times its scale in whole numbers, 127 at most: as
+ * BitNet's authors have it. Each row by itself, since their sizes differ. */
+static void check_rows_of_bytes(const float *x, const float *w, const float *y, const float *back)
+{
+    for (int m = 0; m < M; m++) {
+        double want[N], got[N], most = 1e-5, size = 0;
+        for (int k = 0; k < K; k++)
+            most = fabs((double)x[m * K + k]) > most ? fabs((double)x[m * K + k]) : most;
+        float scale = 127 / (float)most;
+        for (int n = 0; n < N; n++) {
+            want[n] = 0;
+            got[n] = y[m * N + n];
+            for (int k = 0; k < K; k++)
+                want[n] += rint((double)(x[m * K + k] * scale)) / scale * w[n * K + k];
+            size += want[n] * want[n];
+        }
+        for (int n = 0; n < N; n++)
+            assert_true(fabs(got[n] - want[n]) <= 1e-6 * sqrt(size));
+        for (int k = 0; k < K; k++) { /* of x as it was, not rounded */
+            double sum = 0;
+            for (int n = 0; n < N; n++)
+                sum += (double)w[n * K + k];
+            assert_true(fabs(back[m * K + k] - sum) <= 1e-4);
+        }
+    }
+}
+
+static void rows_of_bytes(qn_device *device, const qn__encoding *e)
+{
+    static float values[N * K], x[M * K], y[M * N], back[M * K];
+    uint32_t state = 5;
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *w = e ? new_packed(s, e, values) : NULL, *grad, *input;
+    for (int i = 0; i < M * K; i++) {
+        static const float size[M] = {300, 2e-6f, 0}; /* the second is next to nothing */
+        x[i] = pseudo_random(&state) * size[i / K] * (i % K == 7 ? 9.0f : 1.0f);
+    }
+    for (int i = 0; !e && i < N * K; i++)
+        values[i] = pseudo_random(&state);
+    input = qn_reshape(s, qn_from_f32(s, x, M * K), 2, (const int64_t[]){M, K});
+    qn_array *weight =
+        e ? w : qn_reshape(s, qn_from_f32(s, values, N * K), 2, (const int64_t[]){N, K});
+    qn_array *product = qn_linear_with(s, input, weight, NULL, QN_PRODUCTS_INT8_ROWS);
+    qn_array *loss = qn_sum(s, qn_reshape(s, product, 1, (const int64_t[]){M * N}), 0, false);
+    assert_int_equal(qn_grad(s, loss, &input, 1, &grad), QN_OK);
+    assert_int_equal(qn_read(s, product, y, sizeof y), QN_OK);
+    assert_int_equal(qn_read(s, grad, back, sizeof back), QN_OK);
+    check_rows_of_bytes(x, values, y, back);
+    qn_release(w);
+    qn_scope_end(s);
+}
+
+static void test_rows_of_bytes(void **state)
+{
+    (void)state;
+    static const qn__encoding_id kinds[] = {QN__F32,   QN__F16,  QN__BF16, QN__I2_S,
+                                            QN__TQ2_0, QN__Q8_0, QN__Q6_K, QN__AFFINE4_G32_F32};
+    rig rigs[MOST_RIGS];
+    int n = open_rigs(rigs);
+    for (int r = 0; r < n; r++) {
+        rows_of_bytes(rigs[r].device, NULL);
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            if (!strcmp(rigs[r].device->ops->kind, "cpu"))
+                rows_of_bytes(rigs[r].device, &qn__encodings[kinds[i]]);
+    }
+    close_rigs(rigs, n);
+}
+
 static void fails(qn_scope *s, qn_array *a, const char *words)
 {
     (void)a;
@@ -158,6 +229,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_encodings),
+                                       cmocka_unit_test(test_rows_of_bytes),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,10 @@
 /*
  * Linear by exact products of bytes, over vec_*.h, after units.inl: what the tiers share.
  *
- * A group of x's columns (32, or a step of the weight's where that is longer) becomes signed bytes
- * and one scale: the largest magnitude is 127. Within a step of columns the products with the
- * weight's codes are summed as integers, exactly, so their order is nobody's concern; then
+ * A group of x's columns (32, or a step of the weight's where that is longer; or the whole row)
+ * becomes signed bytes and one scale: the largest magnitude is 127. Within a step of columns the
+ * products with the weight's codes are summed as integers, exactly, so their order is nobody's
+ * concern; then
  *
  *     y = fma(sum of (code - zero) x, scale of the weight * scale of x, y)
  *     y = fma(bias of the weight, scale of x * sum of x, y)      where the layout has biases
@@ -56,10 +57,16 @@ static int8_place int8_row_at(const qn__layout *l, const void *x, size_t m, size
                         rows};
 }
 
-/* `span` columns from x on, of which n exist, as bytes; returns the scale. */
-static float int8_quantise(const float *x, size_t n, size_t span, int8_t *bytes)
+/* What a byte is worth, and the bytes to 1; the former is no number if a column is none. */
+typedef struct int8_scale {
+    float value, inverse;
+} int8_scale;
+
+/* Of `span` columns from x on, of which n exist; `least`: below that no magnitude counts as the
+ * largest. */
+static int8_scale int8_scale_of(const float *x, size_t n, size_t span, float least)
 {
-    vf most = v_set(0.0f), sum = v_set(0.0f);
+    vf most = v_set(least), sum = v_set(0.0f);
     for (size_t i = 0; i < span; i += 16) {
         size_t have = n > i ? (n - i < 16 ? n - i : 16) : 0;
         vf v = have == 16 ? v_load(x + i) : v_load_n(x + (have ? i : 0), have, 0.0f);
@@ -69,12 +76,17 @@ static float int8_quantise(const float *x, size_t n, size_t span, int8_t *bytes)
     float top = v_top(most), inverse = top > 0.0f ? 127.0f / top : 0.0f;
     if (!(inverse <= 3.4028235e38f)) /* the largest is a denormal */
         inverse = 0.0f;
+    return (int8_scale){top / 127.0f + v_sum(sum), inverse};
+}
+
+/* Those columns as bytes. */
+static void int8_quantise(const float *x, size_t n, size_t span, float inverse, int8_t *bytes)
+{
     for (size_t i = 0; i < span; i += 16) {
         size_t have = n > i ? (n - i < 16 ? n - i : 16) : 0;
         vf v = have == 16 ? v_load(x + i) : v_load_n(x + (have ? i : 0), have, 0.0f);
         vi_store_low(bytes + i, v_round(v_mul(v, v_set(inverse))));
     }
-    return top / 127.0f + v_sum(sum);
 }
 
 /* What the products have subtracted from codes. */
@@ -88,16 +100,25 @@ static int32_t int8_less(const qn__layout *l)
 #endif
 }
 
-static void prepare_int8(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
-                         size_t k, size_t m0, size_t m1)
+/* whole: all of a row has one scale, of QN__LEAST_OF_ROW at least. */
+static void int8_prepare(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
+                         size_t k, size_t m0, size_t m1, int whole)
 {
     size_t padded = int8_padded(l, k), step = l->step, span = step > INT8_SPAN ? step : INT8_SPAN;
     for (size_t r = m0; r < m1; r++) {
         int8_place to = int8_row_at(l, dst, m, k, r);
         const float *row = x + r * ldx;
+        int8_scale of = {0.0f, 0.0f};
+        if (whole)
+            of = int8_scale_of(row, k, padded, QN__LEAST_OF_ROW);
         for (size_t c = 0; c < padded; c += span) {
             int8_t bytes[128];
-            float scale = int8_quantise(row + (c < k ? c : 0), c < k ? k - c : 0, span, bytes);
+            const float *at = row + (c < k ? c : 0);
+            size_t n = c < k ? k - c : 0;
+            if (!whole)
+                of = int8_scale_of(at, n, span, 0.0f);
+            int8_quantise(at, n, span, of.inverse, bytes);
+            float scale = of.value;
             for (size_t i = 0; i < span; i += 4)
                 memcpy(to.codes + (c + i) * to.rows, bytes + i, 4);
             for (size_t s = 0; s < span; s += step) {
@@ -113,6 +134,18 @@ static void prepare_int8(const qn__layout *l, void *dst, const float *x, size_t 
             }
         }
     }
+}
+
+static void prepare_int8(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
+                         size_t k, size_t m0, size_t m1)
+{
+    int8_prepare(l, dst, x, ldx, m, k, m0, m1, 0);
+}
+
+static void prepare_int8_rows(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
+                              size_t k, size_t m0, size_t m1)
+{
+    int8_prepare(l, dst, x, ldx, m, k, m0, m1, 1);
 }
 
 /* Panels meet a block of rows. */

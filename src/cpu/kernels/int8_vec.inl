@@ -313,4 +313,7 @@ static void fill_vec_int8(qn__cpu_kernels *t)
     t->prepare[QN__CPU_INT8] = prepare_int8;
     t->linear[QN__CPU_INT8] = linear_int8;
     t->cut[QN__CPU_INT8] = (qn__cpu_cut){INT8_ROWS, 3, 96};
+    t->prepare[QN__CPU_INT8_ROWS] = prepare_int8_rows;
+    t->linear[QN__CPU_INT8_ROWS] = linear_int8;
+    t->cut[QN__CPU_INT8_ROWS] = t->cut[QN__CPU_INT8];
 }

@@ -30,7 +30,8 @@
 typedef enum qn__cpu_type {
     QN__CPU_F32,
     QN__CPU_BF16,
-    QN__CPU_INT8, /* products alone: bytes with a scale a group (int8.inl) */
+    QN__CPU_INT8,      /* products alone: bytes with a scale a group (int8.inl) */
+    QN__CPU_INT8_ROWS, /* the same with a scale a row */
     QN__CPU_PRODUCTS
 } qn__cpu_type;
 
@@ -222,6 +223,7 @@ typedef struct qn__cpu_kernels {
      *   F32   x as it is, times the weight's values in f32
      *   BF16  x rounded to bf16; of weights in bf16 alone
      *   INT8  x as bytes, a scale for each group of columns; of layouts with steps
+     *   INT8_ROWS  the same, a scale for each row
      */
     void (*prepare[QN__CPU_PRODUCTS])(const qn__layout *l, void *dst, const float *x, size_t ldx,
                                       size_t m, size_t k, size_t m0, size_t m1);
