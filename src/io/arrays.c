@@ -17,13 +17,16 @@ static qn_array *decoded(qn_scope *s, const qn_tensor_info *t, const char *block
     uint64_t n = 1, values;
     for (int i = 0; i < t->ndim; i++)
         n *= (uint64_t)t->shape[i];
-    if (e == &qn__encodings[QN__I2_S])
-        return qn__scope_fail(s, QN_UNSUPPORTED, "tensor %s is i2_s, which is not decoded yet",
-                              t->name);
     float *f = !__builtin_mul_overflow(n, sizeof *f, &values) ? malloc(values + 1) : NULL;
     if (!f)
         return qn__scope_fail(s, QN_MEMORY, "out of memory for the values of %s", t->name);
     e->decode(e, blocks, n / e->block_elements, f);
+    if (e == &qn__encodings[QN__I2_S] && n > 0) {
+        float scale;
+        memcpy(&scale, blocks + t->bytes - QN__I2_S_TAIL, sizeof scale);
+        for (uint64_t i = 0; i < n; i++)
+            f[i] *= scale;
+    }
     qn_array *a = qn_from(s, QN_F32, t->ndim, t->shape, f);
     free(f);
     return a;

@@ -54,7 +54,7 @@ static bool find_type(uint32_t number, gguf_type *out)
         return false;
     const qn__encoding *e = &qn__encodings[id];
     *out = (gguf_type){number, QN_F32, e->name, e->block_elements, e->block_bytes, 0};
-    out->behind = id == QN__I2_S ? 32 : 0; /* one scale, and padding */
+    out->behind = id == QN__I2_S ? QN__I2_S_TAIL : 0; /* one scale, and padding */
     return true;
 }
 

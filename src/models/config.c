@@ -76,7 +76,7 @@ qn_status qn__config_common(const qn__json_at *c, qn__decoder_config *o, qn_erro
     if (o->n_heads * o->head_dim > MOST_WIDTH)
         return qn__json_fail(c, QN_LIMIT, err, "%lld heads of %lld exceed the limit of %d in all",
                              (long long)o->n_heads, (long long)o->head_dim, MOST_WIDTH);
-    o->norm_eps = 1e-6;
+    o->norm_eps = o->norm_eps > 0 ? o->norm_eps : 1e-6;
     qn__config_dtype(c, o);
     status = qn__json_opt_number(c, "rms_norm_eps", 0, 1, &o->norm_eps, err);
     return status == QN_OK ? qn__json_opt_bool(c, "tie_word_embeddings", &o->tied, err) : status;
@@ -290,6 +290,51 @@ qn_status qn__config_qwen_sliding(const qn__json_at *c, qn__decoder_config *o, q
     return qn__json_find(c, "layer_types", &types) ? read_layer_types(&types, o, err) : QN_OK;
 }
 
+/* ---- ternary weights
+ * --------------------------------------------------------------------------------------- */
+
+/* Which layers are as they were: the head, by its name or by default, and no others. */
+static qn_status check_unconverted(const qn__json_at *q, qn_error *err)
+{
+    qn__json_at list, at;
+    if (!qn__json_find(q, "modules_to_not_convert", &list))
+        return QN_OK;
+    bool head = false, others = !cJSON_IsArray(list.node);
+    if (!others && qn__json_first(&list, &at))
+        do {
+            bool named = cJSON_IsString(at.node) && !strcmp(at.node->valuestring, "lm_head");
+            head = head || named;
+            others = others || !named;
+        } while (qn__json_next(&at));
+    return head && !others ? QN_OK
+                           : qn__json_fail(&list, QN_UNSUPPORTED, err,
+                                           "other layers than lm_head; supported is "
+                                           "[\"lm_head\"], or null");
+}
+
+qn_status qn__config_ternary(const qn__json_at *q, qn__decoder_config *out, qn_error *err)
+{
+    static const char *const classes[] = {"bitlinear", "autobitlinear", NULL};
+    static const char *const modes[] = {"offline", "online", NULL};
+    const char *linear = classes[0], *mode = modes[0];
+    bool norm = false;
+    if (qn__config_one_of(q, "linear_class", classes, err) != QN_OK ||
+        qn__config_one_of(q, "quantization_mode", modes, err) != QN_OK ||
+        qn__json_opt_string(q, "linear_class", &linear, err) != QN_OK ||
+        qn__json_opt_string(q, "quantization_mode", &mode, err) != QN_OK ||
+        qn__json_opt_bool(q, "use_rms_norm", &norm, err) != QN_OK)
+        return err->code;
+    if (norm)
+        return qn__json_fail(q, QN_UNSUPPORTED, err,
+                             "use_rms_norm true: a norm in each layer is not supported; "
+                             "supported is false");
+    out->byte_rows = true;
+    out->ternary = !strcmp(linear, classes[0]) ? QN__TERNARY_OVER
+                   : !strcmp(mode, modes[0])   ? QN__TERNARY_TIMES
+                                               : QN__TERNARY_MASTER;
+    return check_unconverted(q, err);
+}
+
 /* ---- what is not supported
  * ------------------------------------------------------------------------------- */
 
@@ -307,12 +352,18 @@ qn_status qn__config_one_of(const qn__json_at *c, const char *key, const char *c
                             qn_error *err)
 {
     const char *value = NULL;
+    char known[200] = "";
+    size_t n = 0;
     if (qn__json_opt_string(c, key, &value, err) != QN_OK)
         return err->code;
-    for (int i = 0; value && names[i]; i++)
+    for (int i = 0; value && names[i]; i++) {
         if (!strcmp(value, names[i]))
             return QN_OK;
-    return value ? qn__json_fail(c, QN_UNSUPPORTED, err, "%s \"%s\"; supported is \"%s\"", key,
-                                 value, names[0])
+        n += (size_t)snprintf(known + n, n < sizeof known ? sizeof known - n : 0, "%s\"%s\"",
+                              i ? " or " : "", names[i]);
+        n = n < sizeof known ? n : sizeof known - 1;
+    }
+    return value ? qn__json_fail(c, QN_UNSUPPORTED, err, "%s \"%s\"; supported is %s", key, value,
+                                 known)
                  : QN_OK;
 }

@@ -17,7 +17,20 @@
 
 static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l)
 {
-    return qn_linear_with(s, x, l->weight, l->bias, m->products);
+    bool bytes = m->config.byte_rows && m->products == QN_PRODUCTS_AUTO;
+    qn_products products = bytes ? QN_PRODUCTS_INT8_ROWS : m->products;
+    if (!l->factor)
+        return qn_linear_with(s, x, l->weight, l->bias, products);
+    bool inside = m->config.ternary == QN__TERNARY_TIMES;
+    qn_array *y = qn_linear_with(s, x, l->weight, inside ? l->bias : NULL, products);
+    y = qn_multiply(s, y, l->factor);
+    return l->bias && !inside ? qn_add(s, y, l->bias) : y;
+}
+
+/* x normalised where there is a norm */
+static qn_array *normalised(qn_scope *s, const qn__decoder *m, qn_array *x, qn_array *norm)
+{
+    return norm ? qn_rms_norm(s, x, norm, (float)m->config.norm_eps) : x;
 }
 
 /* [B, L, heads * D] -> [B, heads, L, D], a view; of the normalised heads where there is a norm */
@@ -27,9 +40,7 @@ static qn_array *split_heads(qn_scope *s, const qn__decoder *m, qn_array *x, int
     if (qn_scope_status(s) != QN_OK)
         return x;
     int64_t shape[] = {qn_array_dim(x, 0), qn_array_dim(x, 1), heads, m->config.head_dim};
-    x = qn_reshape(s, x, 4, shape);
-    if (norm)
-        x = qn_rms_norm(s, x, norm, (float)m->config.norm_eps);
+    x = normalised(s, m, qn_reshape(s, x, 4, shape), norm);
     return qn_transpose(s, x, (const int[]){0, 2, 1, 3});
 }
 
@@ -86,14 +97,25 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
     if (qn_scope_status(s) != QN_OK)
         return o;
     int64_t joined[] = {qn_array_dim(o, 0), qn_array_dim(o, 1), c->n_heads * c->head_dim};
-    return linear(s, m, qn_reshape(s, o, 3, joined), &w->output);
+    o = normalised(s, m, qn_reshape(s, o, 3, joined), w->attention_sub_norm);
+    return linear(s, m, o, &w->output);
+}
+
+static qn_array *activated(qn_scope *s, const qn__decoder *m, qn_array *x)
+{
+    switch (m->config.activation) {
+    case QN__GELU_TANH: return qn_gelu_tanh(s, x);
+    case QN__RELU_SQUARED: return qn_square(s, qn_relu(s, x));
+    default: return qn_silu(s, x);
+    }
 }
 
 static qn_array *feed_forward(qn_scope *s, const qn__decoder *m, int layer, qn_array *x)
 {
     const qn__decoder_layer *w = &m->layers[layer];
-    qn_array *gate = (m->config.gelu ? qn_gelu_tanh : qn_silu)(s, linear(s, m, x, &w->gate));
-    return linear(s, m, qn_multiply(s, gate, linear(s, m, x, &w->up)), &w->down);
+    qn_array *gate = activated(s, m, linear(s, m, x, &w->gate));
+    x = qn_multiply(s, gate, linear(s, m, x, &w->up));
+    return linear(s, m, normalised(s, m, x, w->ffn_sub_norm), &w->down);
 }
 
 /* sqrt(hidden) as the checkpoint's type holds it */
@@ -115,13 +137,6 @@ static qn_array *embed(qn_scope *s, const qn__decoder *m, qn_array *tokens)
     return qn_multiply(s, h, qn_scalar(s, qn_array_dtype(h), embedding_scale(&m->config)));
 }
 
-/* h + y, y normalised before where the layer has such a norm */
-static qn_array *add_to_stream(qn_scope *s, const qn__decoder *m, qn_array *h, qn_array *y,
-                               qn_array *norm)
-{
-    return qn_add(s, h, norm ? qn_rms_norm(s, y, norm, (float)m->config.norm_eps) : y);
-}
-
 qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__cache *cache,
                              qn_array **layers_out)
 {
@@ -132,9 +147,9 @@ qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens
     for (int i = 0; i < m->config.n_layers; i++) {
         const qn__decoder_layer *w = &m->layers[i];
         qn_array *y = attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), cache);
-        h = add_to_stream(s, m, h, y, w->attention_post_norm);
+        h = qn_add(s, h, normalised(s, m, y, w->attention_post_norm));
         y = feed_forward(s, m, i, qn_rms_norm(s, h, w->ffn_norm, eps));
-        h = add_to_stream(s, m, h, y, w->ffn_post_norm);
+        h = qn_add(s, h, normalised(s, m, y, w->ffn_post_norm));
         if (layers_out)
             layers_out[i + 1] = h;
     }
@@ -151,7 +166,7 @@ qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden
 /* ---- parameters
  * ------------------------------------------------------------------------------------------ */
 
-enum { PARAMETERS_OF_LAYER = 20, PARAMETERS_OUTSIDE = 3 };
+enum { PARAMETERS_OF_LAYER = 24, PARAMETERS_OUTSIDE = 3 };
 
 /* What is being listed: of which decoder, from where, in which layer (-1: none). */
 typedef struct listing {
@@ -182,7 +197,9 @@ static void add_norm(const listing *l, qn_array **slot, int64_t n, qn__role role
 static void add_linear(const listing *l, qn__linear *w, int64_t rows, int64_t columns, bool bias,
                        qn__role role)
 {
-    add(l, &w->weight, rows, columns, role, "weight");
+    qn__parameter *p = add(l, &w->weight, rows, columns, role, "weight");
+    p->factor = &w->factor;
+    p->ternary = l->m->config.ternary;
     if (bias)
         add(l, &w->bias, rows, 0, role, "bias");
 }
@@ -200,6 +217,10 @@ static void add_norms(const listing *l, qn__decoder_layer *w)
     if (c->qk_norm) {
         add_norm(l, &w->q_norm, c->head_dim, QN__ROLE_Q_NORM);
         add_norm(l, &w->k_norm, c->head_dim, QN__ROLE_K_NORM);
+    }
+    if (c->sub_norms) {
+        add_norm(l, &w->attention_sub_norm, c->n_heads * c->head_dim, QN__ROLE_ATTENTION_SUB_NORM);
+        add_norm(l, &w->ffn_sub_norm, c->ffn, QN__ROLE_FFN_SUB_NORM);
     }
 }
 
@@ -251,6 +272,8 @@ void qn__decoder_end(qn__decoder *m)
     for (int i = 0; i < m->n_parameters; i++) {
         qn_release(*m->parameters[i].slot);
         *m->parameters[i].slot = NULL;
+        if (m->parameters[i].factor)
+            qn_release(*m->parameters[i].factor);
     }
     qn_release(m->frequency);
     qn_release(m->sliding_frequency);

@@ -18,6 +18,18 @@ typedef struct qn__layer_kind {
     bool no_rope; /* queries and keys are not turned */
 } qn__layer_kind;
 
+/* What the gate of a feed-forward goes through. */
+typedef enum qn__activation { QN__SILU, QN__GELU_TANH, QN__RELU_SQUARED } qn__activation;
+
+/* Whether the weights of the layers' linears are -1, 0 and 1 times a number, and how the file has
+ * them. */
+typedef enum qn__ternary {
+    QN__TERNARY_NOT,   /* or as blocks of GGUF say for themselves */
+    QN__TERNARY_TIMES, /* codes, and what they are multiplied by, as is the bias */
+    QN__TERNARY_OVER,  /* codes, and what they are divided by */
+    QN__TERNARY_MASTER /* floats, from which both are made */
+} qn__ternary;
+
 /* The shape and kind of a model; what config.json says, checked. Zero is what a Llama does. */
 typedef struct qn__decoder_config {
     char family[32];
@@ -27,28 +39,33 @@ typedef struct qn__decoder_config {
     int64_t window; /* of the sliding layers, the query's own position included */
     qn__layer_kind layer[QN__MOST_LAYERS];
     bool qkv_bias, output_bias, mlp_bias;
-    bool qk_norm;          /* queries and keys are normalised, head by head, before they turn */
-    bool sandwich_norms;   /* what attention and feed-forward give is normalised, too */
-    bool norm_plus_one;    /* a norm multiplies by 1 + its weight */
-    bool gelu;             /* GELU (tanh) in the place of SiLU */
-    bool tied;             /* the head is the embedding */
-    bool scaled_embedding; /* times sqrt(hidden), rounded to dtype */
-    double query_scale;    /* of the scores; 0: 1 / sqrt(head_dim) */
+    bool qk_norm;        /* queries and keys are normalised, head by head, before they turn */
+    bool sandwich_norms; /* what attention and feed-forward give is normalised, too */
+    bool norm_plus_one;  /* a norm multiplies by 1 + its weight */
+    bool sub_norms;      /* what goes into the output and down layers is normalised */
+    bool byte_rows;      /* what goes into layers' linears is bytes, one scale a token */
+    qn__ternary ternary;
+    qn__activation activation;
+    bool tied;                   /* the head is the embedding */
+    bool scaled_embedding;       /* times sqrt(hidden), rounded to dtype */
+    double query_scale;          /* of the scores; 0: 1 / sqrt(head_dim) */
     double score_cap, logit_cap; /* c tanh(x / c) of the scores and of the logits; 0: none */
     qn_dtype
         dtype; /* of the checkpoint, as config.json or, where it is silent, the embedding says */
     bool dtype_given;
 } qn__decoder_config;
 
-/* A linear layer's parameters; bias NULL when it has none. */
+/* A linear layer's parameters; bias NULL when it has none, factor when its products are what they
+ * are. */
 typedef struct qn__linear {
-    qn_array *weight, *bias;
+    qn_array *weight, *bias, *factor;
 } qn__linear;
 
 typedef struct qn__decoder_layer {
     qn_array *attention_norm, *ffn_norm;
     qn_array *attention_post_norm, *ffn_post_norm; /* sandwich_norms */
     qn_array *q_norm, *k_norm;                     /* qk_norm */
+    qn_array *attention_sub_norm, *ffn_sub_norm;   /* sub_norms */
     qn__linear q, k, v, output;
     qn__linear gate, up, down;
 } qn__decoder_layer;
@@ -77,6 +94,8 @@ typedef struct qn__parameter {
     char stored[120]; /* what its file calls it */
     qn__weight_id id;
     qn_array **slot;
+    qn_array **factor; /* of its products; NULL: it can have none */
+    qn__ternary ternary;
     int64_t shape[2];
     int ndim;      /* 2: a matrix, packed; 1: a vector, kept in f32 */
     bool plus_one; /* kept with 1 added */

@@ -50,6 +50,10 @@ qn_status qn__config_sliding(const qn__json_at *config, int64_t absent, qn__deco
 qn_status qn__config_qwen_sliding(const qn__json_at *config, qn__decoder_config *out,
                                   qn_error *err);
 
+/* Reads a quantization_config whose quant_method is "bitnet", of any family's. */
+qn_status qn__config_ternary(const qn__json_at *quantization, qn__decoder_config *out,
+                             qn_error *err);
+
 /* What the Gemmas share. */
 qn_status qn__config_gemma(const qn__json_at *config, qn__decoder_config *out, qn_error *err);
 

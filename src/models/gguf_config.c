@@ -10,7 +10,9 @@
  *                   everything (2 and 6); the scale of the scores, which the largest models take
  *                   from their width instead of their heads, is told by the number of layers
  *   smollm3         every fourth layer does not turn
- *   all             the head is the embedding where there is no output.weight
+ *   bitnet...       what goes into linears is bytes; the gate's function: SiLU in "bitnet", unless
+ * a key says otherwise, squared ReLU in bitnet.cpp's own all             the head is the embedding
+ * where there is no output.weight
  */
 #include "base/gguf.h"
 #include "base/utf8.h"
@@ -29,14 +31,21 @@ typedef struct architecture {
     const char *model_type; /* the family */
     bool paired;
     bool gemma;
-    int pattern; /* one of so many layers does not slide; 0: none slides */
-    int widest;  /* so many layers has the model whose scores are scaled by its width */
+    int pattern;        /* one of so many layers does not slide; 0: none slides */
+    int widest;         /* so many layers has the model whose scores are scaled by its width */
+    const char *bitnet; /* hidden_act of a BitNet, where no key says it; NULL: it is none */
 } architecture;
 
 static const architecture architectures[] = {
-    {"llama", "llama", true, false, 0, 0},         {"qwen2", "qwen2", false, false, 0, 0},
-    {"qwen3", "qwen3", false, false, 0, 0},        {"gemma2", "gemma2", false, true, 2, 46},
-    {"gemma3", "gemma3_text", false, true, 6, 62}, {"smollm3", "smollm3", true, false, 0, 0},
+    {"llama", "llama", true, false, 0, 0},
+    {"qwen2", "qwen2", false, false, 0, 0},
+    {"qwen3", "qwen3", false, false, 0, 0},
+    {"gemma2", "gemma2", false, true, 2, 46},
+    {"gemma3", "gemma3_text", false, true, 6, 62},
+    {"smollm3", "smollm3", true, false, 0, 0},
+    {"bitnet", "bitnet", false, false, 0, 0, "silu"},
+    {"bitnet-25", "bitnet", false, false, 0, 0, "relu2"},
+    {"bitnet-b1.58", "bitnet", false, false, 0, 0, "relu2"},
 };
 
 /* ---- reading and writing --------------------------------------------------------------------- */
@@ -312,6 +321,18 @@ static bool translate_gemma(const translation *t)
            translate_cap(t, "final_logit_softcapping", "final_logit_softcapping");
 }
 
+static bool translate_bitnet(const translation *t)
+{
+    char key[100], act[40];
+    qn__gguf_text text = {t->arch->bitnet, strlen(t->arch->bitnet)};
+    if (qn__gguf_opt_text(t->g, key_of(t, "hidden_activation", key), &text, t->err) != QN_OK)
+        return false;
+    if (text.n >= sizeof act)
+        return fail_key(t, "hidden_activation", "is too long for a name");
+    snprintf(act, sizeof act, "%.*s", (int)text.n, text.data);
+    return put_text(t, t->out, "hidden_act", act);
+}
+
 /* A window makes a Mistral of a Llama. */
 static const char *model_type(const translation *t)
 {
@@ -342,6 +363,8 @@ static bool translate_model(translation *t)
         return false;
     if (t->arch->gemma)
         return translate_gemma(t);
+    if (t->arch->bitnet)
+        return translate_bitnet(t);
     if (strcmp(type, "mistral") != 0)
         return true;
     int64_t window = 0;
@@ -418,11 +441,9 @@ static qn_status find_architecture(translation *t)
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
                               architectures[i].name);
     }
-    bool bitnet = name.n >= 6 && !memcmp(name.data, "bitnet", 6);
     return qn__fail(t->err, QN_UNSUPPORTED,
-                    "%s: general.architecture \"%s\" is not supported%s (supported: %s)",
-                    t->g->path, qn__utf8_quote(quoted, sizeof quoted, name.data, name.n),
-                    bitnet ? " yet" : "", names);
+                    "%s: general.architecture \"%s\" is not supported (supported: %s)", t->g->path,
+                    qn__utf8_quote(quoted, sizeof quoted, name.data, name.n), names);
 }
 
 qn_status qn__gguf_config(qn__source *source, qn_error *err)
@@ -438,5 +459,6 @@ qn_status qn__gguf_config(qn__source *source, qn_error *err)
         return qn__fail(err, own.code, "%s", own.message);
     source->paired = t.arch->paired;
     source->norms_whole = t.arch->gemma;
+    source->byte_rows = t.arch->bitnet != NULL;
     return QN_OK;
 }

@@ -86,10 +86,15 @@ static const char *type_of_weights(const qn_tensors *file)
     return biased ? "qwen2" : NULL;
 }
 
+static bool is_bitnet(const cJSON *method)
+{
+    return cJSON_IsString(method) && !strcmp(method->valuestring, "bitnet");
+}
+
 /* Weights that some method has packed, by its name: transformers' quantization_config. MLX's
  * quantization, which it also writes under the other name, has no method, and its tensors say all.
  */
-static qn_status refuse_quantised(const qn__json_at *config, qn_error *err)
+static qn_status refuse_quantised(const qn__json_at *config, bool nested, qn_error *err)
 {
     static const char *const keys[] = {"quantization_config", "compression_config"};
     qn__json_at at, text;
@@ -101,14 +106,16 @@ static qn_status refuse_quantised(const qn__json_at *config, qn_error *err)
                     cJSON_HasObjectItem(at.node, "load_in_8bit");
         if (!method && !bits && cJSON_HasObjectItem(at.node, "group_size"))
             continue;
+        if (i == 0 && !nested && is_bitnet(method))
+            continue;
         return qn__json_fail(&at, QN_UNSUPPORTED, err,
-                             "weights quantised by %.60s; supported are MLX's, GGUF files, and "
-                             "weights in f32, f16 and bf16",
+                             "weights quantised by %.60s; supported are MLX's, BitNet's, GGUF "
+                             "files, and weights in f32, f16 and bf16",
                              cJSON_IsString(method) ? method->valuestring
                              : bits                 ? "bitsandbytes"
                                                     : "a method without a name");
     }
-    return qn__json_find(config, "text_config", &text) ? refuse_quantised(&text, err) : QN_OK;
+    return qn__json_find(config, "text_config", &text) ? refuse_quantised(&text, true, err) : QN_OK;
 }
 
 static qn_status read_family(const qn__json_at *config, const qn_tensors *weights,
@@ -123,11 +130,16 @@ static qn_status read_family(const qn__json_at *config, const qn_tensors *weight
     const qn__family *family = family_named(type);
     if (!family)
         return unknown_family(config, type, err);
-    if (refuse_quantised(config, err) != QN_OK)
+    if (refuse_quantised(config, false, err) != QN_OK)
         return err->code;
     memset(out, 0, sizeof *out);
     snprintf(out->family, sizeof out->family, "%s", type);
-    return family->configure(config, out, err);
+    if (family->configure(config, out, err) != QN_OK)
+        return err->code;
+    if (qn__json_find(config, "quantization_config", &at) &&
+        is_bitnet(cJSON_GetObjectItemCaseSensitive(at.node, "quant_method")))
+        return qn__config_ternary(&at, out, err);
+    return QN_OK;
 }
 
 /* The family's description, and the weights opened; these first where they have to tell the family.
@@ -142,6 +154,7 @@ static qn_status read_source(qn__source *source, qn__decoder_config *out, qn_err
         return err->code;
     if (source->norms_whole)
         out->norm_plus_one = false;
+    out->byte_rows = out->byte_rows || source->byte_rows;
     return qn__source_open_tensors(source, err);
 }
 
@@ -267,6 +280,27 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn__weight
     return *p->slot ? report(l, w->bytes) : l->err->code;
 }
 
+/* The first rows' share of a weight's bytes in the file. */
+static uint64_t bytes_up_to(const qn__weight *w, int64_t row, int64_t rows)
+{
+    return row == rows ? w->bytes : w->bytes / (uint64_t)rows * (uint64_t)row;
+}
+
+/* What the products are multiplied by, where that is not 1. */
+static qn_status load_factor(loader *l, const qn__parameter *p, float factor)
+{
+    if (factor == 1)
+        return QN_OK;
+    qn_scope *s = qn_scope_begin(l->device);
+    qn_array *a = qn_from_f32(s, &factor, 1);
+    if (qn_eval(s, a) == QN_OK)
+        *p->factor = qn_retain(a);
+    if (!*p->factor)
+        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
+    qn_scope_end(s);
+    return l->err->code;
+}
+
 /* A matrix, a piece of whole rows at a time. */
 static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__weight *w)
 {
@@ -279,7 +313,7 @@ static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__weight
         int64_t n = rows - r < rows_a_piece ? rows - r : rows_a_piece;
         if (read_rows(l, p, w, r, n) != QN_OK ||
             qn__packed_write(s, packed, w->encoding, l->piece, r, n) != QN_OK ||
-            report(l, (uint64_t)n * row) != QN_OK)
+            report(l, bytes_up_to(w, r + n, rows) - bytes_up_to(w, r, rows)) != QN_OK)
             break;
     }
     if (qn_scope_status(s) != QN_OK)
@@ -296,7 +330,7 @@ static const qn__parameter *find_parameter(const qn__decoder *m, const char *nam
     return NULL;
 }
 
-/* Whether it holds scales or biases of a parameter. */
+/* Whether it holds scales, biases or the factor of a parameter. */
 static bool is_beside(const qn__decoder *m, const char *name)
 {
     char of[140];
@@ -304,7 +338,10 @@ static bool is_beside(const qn__decoder *m, const char *name)
     if (!qn__weight_beside(name, &stem))
         return false;
     snprintf(of, sizeof of, "%.*s.weight", (int)(stem < 120 ? stem : 120), name);
-    return find_parameter(m, of) != NULL;
+    const qn__parameter *p = find_parameter(m, of);
+    bool ternary = p && (p->ternary == QN__TERNARY_TIMES || p->ternary == QN__TERNARY_OVER);
+    return p && (strcmp(name + stem, ".weight_scale") != 0 || ternary) &&
+           (strcmp(name + stem, ".scale") != 0 || (p->factor && !p->ternary));
 }
 
 /* Tensors that the family does not know are not read; a line in the log says so, since they may
@@ -353,6 +390,9 @@ static qn_status check_weights(loader *l, qn__decoder *m)
         qn__weight w;
         if (find_weight(l, m, p, &w) != QN_OK)
             return l->err->code;
+        /* bitnet.cpp's own type, whatever the architecture, meets one scale a row */
+        if (l->source->gguf && w.encoding == &qn__encodings[QN__I2_S])
+            m->config.byte_rows = true;
         uint64_t n = (uint64_t)(p->shape[0] * (p->ndim == 2 ? p->shape[1] : 1));
         size_t packed = n * sizeof(float);
         if (p->ndim == 2)
@@ -380,7 +420,10 @@ static qn_status load_weights(loader *l, qn__decoder *m)
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
         qn__weight w;
+        float factor = 1;
         if (find_weight(l, m, p, &w) != QN_OK ||
+            (!l->random && p->factor && qn__weight_factor(&w, l->file, &factor, l->err) != QN_OK) ||
+            load_factor(l, p, factor) != QN_OK ||
             (p->ndim == 2 ? load_matrix : load_vector)(l, p, &w) != QN_OK)
             return l->err->code;
     }

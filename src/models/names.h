@@ -24,6 +24,8 @@
     X(FFN_POST_NORM, "post_feedforward_layernorm", "post_ffw_norm")                                \
     X(Q_NORM, "self_attn.q_norm", "attn_q_norm")                                                   \
     X(K_NORM, "self_attn.k_norm", "attn_k_norm")                                                   \
+    X(ATTENTION_SUB_NORM, "self_attn.attn_sub_norm", "attn_sub_norm")                              \
+    X(FFN_SUB_NORM, "mlp.ffn_sub_norm", "ffn_sub_norm")                                            \
     X(Q, "self_attn.q_proj", "attn_q")                                                             \
     X(K, "self_attn.k_proj", "attn_k")                                                             \
     X(V, "self_attn.v_proj", "attn_v")                                                             \

@@ -21,6 +21,7 @@ typedef struct qn__source {
     bool gguf;
     bool paired;      /* rows of queries and keys: see qn__parameter.paired_rows */
     bool norms_whole; /* norms that multiply by 1 + weight are stored with the 1 */
+    bool byte_rows;   /* see qn__decoder_config */
 } qn__source;
 
 /* Reads the configuration. On failure *out is empty. */

@@ -3,6 +3,9 @@
  * Where the values of a parameter come from. Most are one tensor of elements or blocks; a quantised
  * one of Hugging Face's may be several tensors side by side: codes, scales, biases. Either way its
  * rows are read in one encoding's form (quant/encoding.h), which is all that packing needs.
+ *
+ * Ternary weights are read as i2_s, whose values are -1, 0 and 1; the number that belongs to all of
+ * them multiplies the products, once, and so stays in the type it has.
  */
 #ifndef QN_MODELS_WEIGHT_H
 #define QN_MODELS_WEIGHT_H
@@ -15,8 +18,12 @@ typedef struct qn__weight {
     const qn__encoding *encoding;          /* of the rows as they are read */
     const qn_tensor_info *tensor;          /* of the values, or of the codes */
     const qn_tensor_info *scales, *biases; /* beside codes; biases NULL: there are none */
+    const qn_tensor_info *factor_of;       /* one number; NULL: there is none beside */
     int64_t paired_rows;                   /* see qn__parameter */
-    uint64_t bytes;                        /* of all tensors */
+    qn__ternary ternary;                   /* see qn__parameter */
+    const qn__encoding *floats;            /* that become ternary; NULL: none do */
+    float inverse;  /* of what they are multiples of; qn__weight_factor finds it */
+    uint64_t bytes; /* of all tensors */
 } qn__weight;
 
 /* Finds the tensors of a parameter and checks types and shapes. `asker` is what asks for them, in
@@ -24,12 +31,16 @@ typedef struct qn__weight {
 qn_status qn__weight_find(qn__weight *out, const qn_tensors *file, const qn__parameter *p,
                           const char *family, const char *asker, qn_error *err);
 
+/* What all products with the weight are multiplied by: 1 where it has no such number. Comes before
+ * the rows: where there are floats to be made ternary, it is from all of them. */
+qn_status qn__weight_factor(qn__weight *w, const qn_tensors *file, float *factor, qn_error *err);
+
 /* Rows first .. first + n - 1, encoded, one behind the other. From several threads. */
 qn_status qn__weight_read(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
                           void *to, qn_error *err);
 
-/* Whether a tensor of this name holds scales or biases beside a known parameter's codes; if so,
- * *stem gets the length of what it shares with that parameter's name. */
+/* Whether a tensor of this name may hold scales, biases or a factor beside a known parameter's
+ * values; if so, *stem gets the length of what it shares with that parameter's name. */
 bool qn__weight_beside(const char *name, size_t *stem);
 
 #endif

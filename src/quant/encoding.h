@@ -21,7 +21,8 @@
 #include <stdint.h>
 
 /* X(id, name, GGUF's number of the type, elements of a block, its bytes). Names are GGUF's, in
- * lower case. I2_S: the codes alone; bitnet.cpp keeps one f32 scale behind them. */
+ * lower case. I2_S: the codes alone, and so are its values; bitnet.cpp keeps one f32 scale behind
+ * all rows, in QN__I2_S_TAIL bytes. */
 #define QN__BLOCK_ENCODINGS(X)                                                                     \
     X(F32, "f32", 0, 1, 4)                                                                         \
     X(F16, "f16", 1, 1, 2)                                                                         \
@@ -67,6 +68,8 @@ typedef enum qn__encoding_id {
             QN__ENCODING_COUNT
 } qn__encoding_id;
 
+enum { QN__I2_S_TAIL = 32 };
+
 typedef struct qn__encoding qn__encoding;
 
 /* n blocks, one after the other; blocks need no alignment. */
@@ -105,5 +108,9 @@ size_t qn__encoding_row_bytes(const qn__encoding *e, int64_t columns);
  * encoding, or of mxfp4, whose codes stand as neighbours there and which has no biases (NULL). */
 void qn__encoding_zip(const qn__encoding *e, size_t groups, const void *codes, const void *scales,
                       const void *biases, void *blocks);
+
+/* Blocks of i2_s from one code a byte, which lies `shift` bits up in it: as transformers packs
+ * ternary rows, four of them in one, a quarter of all rows apart. */
+void qn__encoding_pick(const uint8_t *codes, int shift, size_t blocks, void *to);
 
 #endif

@@ -67,6 +67,17 @@ void qn__decode_i2_s(const qn__encoding *e, const void *blocks, size_t n, float 
         decode_pairs(b + i * e->block_bytes, 6, -2, 1.0f, values + 128 * i);
 }
 
+void qn__encoding_pick(const uint8_t *codes, int shift, size_t blocks, void *to)
+{
+    uint8_t *b = to;
+    for (size_t i = 0; i < blocks; i++, codes += 128, b += 32)
+        for (int j = 0; j < 32; j++) {
+            b[j] = 0;
+            for (int plane = 0; plane < 4; plane++)
+                b[j] |= (uint8_t)((codes[32 * plane + j] >> shift & 3) << (6 - 2 * plane));
+        }
+}
+
 /* Of n values in units of the scale; half goes away from zero. */
 static void round_ternary(const float *values, int n, float inverse, uint8_t *codes)
 {

@@ -8,17 +8,21 @@ the very config.json that is committed. Weights are drawn by a counter-based gen
 repeat (tests/models/golden_model.h), so that none lie in the repository. A directory holds
 
     config.json         as a checkpoint has it; several spellings
-    weights.txt         a line a tensor: name, seed, offset, scale, shape
+    weights.txt         a line a tensor: name, seed, offset, scale, shape; offset "signs": of -1, 0 and 1;
+                        "codes": u8, four ternary codes in a byte
     golden.safetensors  tokens, greedy, logits, hidden.<i> as tests/golden/make_llama.py describes them
 
 Element i of a tensor is offset + scale / 65536 * k, exact in f32, where k = the top byte of
-splitmix64(fnv1a64(name) + seed + i * 0x9e3779b97f4a7c15), as a signed number, -128 taken as -127.
+splitmix64(fnv1a64(name) + seed + i * 0x9e3779b97f4a7c15), as a signed number, -128 taken as -127. A sign is
+that number's lowest byte modulo 3, less 1; the codes of a byte are its four lowest bytes modulo 3, the first lowest.
 """
 import json
 import os
 import shutil
 import sys
 import tempfile
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # as written, not compiled
 
 import numpy as np
 import torch
@@ -30,6 +34,11 @@ N_TOKENS, N_PROMPT, N_GREEDY = 256, 32, 64
 POSITIONS = [0, 1, 18, 63, 130, 255]
 LOGIT_POSITIONS = [0, 1, 7, 17, 31, 64, 100, 128, 191, 254, 255]
 LEAST_MARGIN = 5e-3
+# BitNet rounds what goes into its layers to whole numbers, and what hangs on the last bits of a sum makes all that
+# follows another: positions are early ones, and none that leads to them may be that close to a half.
+BIT_POSITIONS = [0, 1, 4, 8, 12, 15]
+BIT_LOGIT_POSITIONS = [0, 2, 5, 7, 10, 13, 14, 15]
+LEAST_DISTANCE = 1e-6  # from a half, of its size plus 10
 
 SMALL = dict(hidden_size=48, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
              num_key_value_heads=2, vocab_size=160, max_position_embeddings=512, eos_token_id=2,
@@ -163,10 +172,30 @@ SMOLLM3 = {
     "window": spec("SmolLM3ForCausalLM", model_type="smollm3", pad_token_id=0, sliding_window=33,
                    use_sliding_window=True, no_rope_layer_interval=2),
 }
-FAMILIES = {"smollm3": SMOLLM3, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3, "gemma2": GEMMA2, "gemma3": GEMMA3}
+def ternary(linear_class, mode, **more):
+    return {"quant_method": "bitnet", "linear_class": linear_class, "quantization_mode": mode, **more}
 
 
-def draw(name, seed, offset, scale, shape):
+BIT = dict(hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_key_value_heads=1)
+BITNET = {
+    "packed": spec("BitNetForCausalLM", model_type="bitnet", **BIT, tie_word_embeddings=True, hidden_act="relu2",
+                   rope_theta=500000.0, rms_norm_eps=1e-5, quantization_config=ternary("autobitlinear", "offline")),
+    "bitlinear": spec("BitNetForCausalLM", model_type="bitnet", **{**BIT, "intermediate_size": 384},
+                      attention_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 20000.0},
+                      quantization_config={"quant_method": "bitnet", "modules_to_not_convert": ["lm_head"]}),
+    "online": spec("BitNetForCausalLM", model_type="bitnet", **{**BIT, "num_key_value_heads": None},
+                   rms_norm_eps=1e-3, attention_bias=True, tie_word_embeddings=True,
+                   quantization_config=ternary("autobitlinear", "online", modules_to_not_convert=None)),
+    "unpacked": {**spec("BitNetForCausalLM", model_type="bitnet", **{**BIT, "hidden_size": 128}, attention_bias=True,
+                        quantization_config=ternary("autobitlinear", "offline")), "signs": True, "bias": 2.0},
+    "plain": spec("BitNetForCausalLM", model_type="bitnet", tie_word_embeddings=True, hidden_act="silu"),
+    "llama": spec("LlamaForCausalLM", model_type="llama", **{**BIT, "hidden_size": 128, "intermediate_size": 384},
+                  rope_theta=10000.0, mlp_bias=True, quantization_config=ternary("bitlinear", "offline")),
+}
+FAMILIES = {"bitnet": BITNET, "smollm3": SMOLLM3, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3, "gemma2": GEMMA2, "gemma3": GEMMA3}
+
+
+def mix(name, seed, shape):
     h = 0xcbf29ce484222325
     for byte in name.encode():
         h = (h ^ byte) * 0x100000001b3 & (1 << 64) - 1
@@ -175,7 +204,17 @@ def draw(name, seed, offset, scale, shape):
         z = np.uint64((h + seed) & (1 << 64) - 1) + np.arange(int(np.prod(shape)), dtype=np.uint64) * golden
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
-        z = z ^ (z >> np.uint64(31))
+        return z ^ (z >> np.uint64(31))
+
+
+def draw(name, seed, offset, scale, shape):
+    z = mix(name, seed, shape)
+    digits = [(z >> np.uint64(8 * i) & np.uint64(255)) % np.uint64(3) for i in range(4)]
+    if offset == "signs":
+        return torch.from_numpy(digits[0].astype(np.float32).reshape(shape)) - 1
+    if offset == "codes":
+        codes = sum(d << np.uint64(2 * i) for i, d in enumerate(digits))
+        return torch.from_numpy(codes.astype(np.uint8).reshape(shape))
     k = np.maximum((z >> np.uint64(56)).astype(np.int8).astype(np.int32), -127)
     return torch.from_numpy((offset + k * (scale / 65536)).astype(np.float32).reshape(shape))
 
@@ -203,6 +242,14 @@ def list_weights(spec, seed):
             std = 2.4 / p.shape[-1] ** 0.5  # or a tied model repeats its last token for ever
         if gemma and "post_" in name:
             offset = 1.5  # what layers add must count beside the scaled embedding
+        quantised = model_config.to_dict().get("quantization_config") or {}
+        if name.endswith("_proj.weight") and quantised and quantised.get("quantization_mode") != "online":
+            times = round(std / (2 / 3) ** 0.5 * 256) / 256  # a few bits: GGUF's f16 has them
+            over = quantised.get("linear_class", "bitlinear") == "bitlinear"
+            out.append((name + "_scale", seed, round(1 / times) if over else times, 0, [1]))
+            kind, rows = ("signs", p.shape[0]) if spec.get("signs") else ("codes", p.shape[0] // 4)
+            out.append((name, seed, kind, 0, [rows, p.shape[1]]))
+            continue
         prefix = spec.get("prefix", "")
         name = name.replace("model.", "model.language_model.", 1) if prefix == "new" else prefix + name
         out.append((name, seed, offset, round(std / 73.6 * 65536), list(p.shape)))
@@ -228,6 +275,22 @@ def run(model, tokens):
     return [s.reshape(len(tokens), -1) for s in states], logits
 
 
+def distance_from_halves(model, tokens):
+    """The least, of all that transformers' ternary layers round, in parts of its size plus 10."""
+    least = [float("inf")]
+
+    def look(module, args):
+        x = args[0].double()
+        x = x * (127 / x.abs().amax(-1, keepdim=True).clamp(min=1e-5))
+        least[0] = min(least[0], float(((x - x.floor() - 0.5).abs() / (x.abs() + 10)).min()))
+    hooks = [m.register_forward_pre_hook(look) for m in model.modules() if "BitLinear" in type(m).__name__]
+    with torch.no_grad():
+        model(input_ids=tokens[None], use_cache=False)
+    for h in hooks:
+        h.remove()
+    return least[0]
+
+
 def greedy(model, prompt):
     ids, margin = prompt.clone(), float("inf")
     for _ in range(N_GREEDY):
@@ -249,13 +312,21 @@ def make(family, name, spec, seed):
             folder, dtype=torch.float32, attn_implementation="eager").eval()
         for key, seed_, offset, scale, shape in weights:  # nothing was left out or renamed wrongly
             short = key.split("model.")[-1]
-            own = [p for n, p in model.named_parameters()
+            values = draw(key, seed_, offset, scale, shape)
+            everything = [*model.named_parameters(), *model.named_buffers()]
+            own = [p for n, p in everything
                    if ("." + n).endswith((".model." + short, "language_model." + short,
                                           "." + short if "lm_head" in n else "no")) and
                    "vision" not in n]
-            assert len(own) == 1 and torch.equal(own[0], draw(key, seed_, offset, scale, shape)), key
+            if offset == "codes" and own[0].dtype != torch.uint8:  # a quarter of the rows after the other
+                values = torch.cat([(values >> 2 * i & 3).float() - 1 for i in range(4)])
+            assert len(own) == 1 and torch.equal(own[0], values), key
     vocab = model.config.get_text_config().vocab_size
     tokens = torch.randint(3, vocab - 1, (N_TOKENS,), generator=torch.Generator().manual_seed(seed + 1))
+    quantised = "quantization_config" in spec["config"]
+    positions, logit_positions = (BIT_POSITIONS, BIT_LOGIT_POSITIONS) if quantised else (POSITIONS, LOGIT_POSITIONS)
+    if quantised and distance_from_halves(model, tokens[:max(positions) + 1]) < LEAST_DISTANCE:
+        return None
     states, logits = run(model, tokens)
     continued, margin = greedy(model, tokens[:N_PROMPT])
     if margin < LEAST_MARGIN or len(set(continued.tolist())) < 12 or 159 in continued.tolist():
@@ -272,22 +343,23 @@ def make(family, name, spec, seed):
     with open(os.path.join(folder, "weights.txt"), "w", encoding="utf-8") as f:
         for w in weights:
             print(*w[:4], *w[4], file=f)
-    golden = {"tokens": tokens.int(), "positions": torch.tensor(POSITIONS).int(),
-              "logit_positions": torch.tensor(LOGIT_POSITIONS).int(),
-              "logits": logits[LOGIT_POSITIONS].contiguous(),
+    golden = {"tokens": tokens.int(), "positions": torch.tensor(positions).int(),
+              "logit_positions": torch.tensor(logit_positions).int(),
+              "logits": logits[logit_positions].contiguous(),
               "greedy": continued.int(), "greedy_prompt_len": torch.tensor([N_PROMPT]).int()}
     if family.startswith("gemma"):  # a bf16 model's embedding, scaled in bf16
         with torch.no_grad():
-            half = text_part(model.to(torch.bfloat16)).embed_tokens(tokens[POSITIONS])
+            half = text_part(model.to(torch.bfloat16)).embed_tokens(tokens[positions])
         golden["embedded.bf16"] = half.view(torch.uint16).to(torch.int32)
     for i, s in enumerate(states):
-        golden[f"hidden.{i}"] = s[POSITIONS].contiguous()
+        golden[f"hidden.{i}"] = s[positions].contiguous()
     save_file(golden, os.path.join(folder, "golden.safetensors"))
     return margin
 
 
 def main():
     torch.set_num_threads(1)
+    transformers.quantizers.quantizer_bitnet.is_accelerate_available = lambda: True  # it is not used
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     for wanted in sys.argv[1:] or FAMILIES:
@@ -295,7 +367,7 @@ def main():
         for i, (name, spec) in enumerate(FAMILIES[family].items()):
             if only and name != only:
                 continue
-            for attempt in range(60):
+            for attempt in range(400):
                 margin = make(family, name, spec, 1000 * (i + 1) + attempt)
                 if margin:
                     break

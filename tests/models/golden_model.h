@@ -28,13 +28,37 @@ static inline uint64_t golden_mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-static inline float *golden_draw(const char *name, uint64_t seed, double offset, double scale,
-                                 size_t n)
+static inline uint64_t golden_state(const char *name, uint64_t seed)
 {
     uint64_t state = 0xcbf29ce484222325u;
     for (const char *c = name; *c; c++)
         state = (state ^ (unsigned char)*c) * 0x100000001b3u;
-    state += seed;
+    return state + seed;
+}
+
+/* Four ternary codes a byte, or -1, 0 and 1. */
+static inline void *golden_ternary(const char *name, uint64_t seed, bool codes, size_t n)
+{
+    uint64_t state = golden_state(name, seed);
+    float *signs = codes ? NULL : malloc(n * sizeof *signs);
+    uint8_t *bytes = codes ? malloc(n) : NULL;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t z = golden_mix(state + i * 0x9e3779b97f4a7c15u);
+        uint32_t byte = 0;
+        for (int j = 0; j < 4; j++)
+            byte |= (uint32_t)((z >> 8 * j & 255) % 3) << 2 * j;
+        if (codes)
+            bytes[i] = (uint8_t)byte;
+        else
+            signs[i] = (float)(byte & 3) - 1;
+    }
+    return codes ? (void *)bytes : signs;
+}
+
+static inline float *golden_draw(const char *name, uint64_t seed, double offset, double scale,
+                                 size_t n)
+{
+    uint64_t state = golden_state(name, seed);
     float *values = malloc(n * sizeof *values);
     for (size_t i = 0; i < n; i++) {
         int k = (int8_t)(golden_mix(state + i * 0x9e3779b97f4a7c15u) >> 56);
@@ -47,18 +71,23 @@ static inline float *golden_draw(const char *name, uint64_t seed, double offset,
 static inline bool golden_line(FILE *f, char *name, qn__tensor_data *t)
 {
     unsigned long long seed;
-    double offset, scale;
-    char line[300];
+    double scale;
+    char line[300], offset[40];
     if (!fgets(line, sizeof line, f))
         return false;
     long long shape[2] = {0, 1};
-    int n = sscanf(line, "%119s %llu %lf %lf %lld %lld", name, &seed, &offset, &scale, &shape[0],
+    int n = sscanf(line, "%119s %llu %39s %lf %lld %lld", name, &seed, offset, &scale, &shape[0],
                    &shape[1]);
     assert_true(n == 5 || n == 6);
     *t = (qn__tensor_data){.name = name, .dtype = QN_F32, .ndim = n - 4};
     t->shape[0] = shape[0];
     t->shape[1] = shape[1];
-    t->data = golden_draw(name, seed, offset, scale, (size_t)(shape[0] * shape[1]));
+    bool codes = !strcmp(offset, "codes");
+    size_t count = (size_t)(shape[0] * shape[1]);
+    t->dtype = codes ? QN_U8 : QN_F32;
+    t->data = codes || !strcmp(offset, "signs")
+                  ? golden_ternary(name, seed, codes, count)
+                  : (void *)golden_draw(name, seed, strtod(offset, NULL), scale, count);
     return true;
 }
 
@@ -86,7 +115,8 @@ static inline void golden_weights(FILE *f, const char *directory, bool half)
         n++;
     assert_true(n > 0 && n < GOLDEN_TENSORS);
     for (size_t i = 0; half && i < n; i++)
-        golden_halve(&tensors[i]);
+        if (tensors[i].dtype == QN_F32)
+            golden_halve(&tensors[i]);
     qn_error err = {0};
     snprintf(path, sizeof path, "%s/model.safetensors", directory);
     if (qn__safetensors_write(path, tensors, n, NULL, 0, &err) != QN_OK)

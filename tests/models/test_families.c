@@ -22,7 +22,9 @@ static const char *const models[] = {
     "gemma3/yarn",        "mistral/original",  "qwen2/two-ropes",
     "qwen2/no-scaling",   "qwen2/own-head",    "qwen3/original",
     "qwen3/no-original",  "gemma3/two-ropes",  "smollm3/sliding",
-    "smollm3/window",
+    "smollm3/window",     "bitnet/packed",     "bitnet/bitlinear",
+    "bitnet/online",      "bitnet/unpacked",   "bitnet/plain",
+    "bitnet/llama",
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 256, MOST_LAYERS = 8 };
 
@@ -259,6 +261,31 @@ static bool no_post_norms(patch *p)
     return p->m.config.sandwich_norms;
 }
 
+static bool no_sub_norms(patch *p)
+{
+    for (int i = 0; i < p->m.config.n_layers; i++)
+        p->m.layers[i].attention_sub_norm = p->m.layers[i].ffn_sub_norm = NULL;
+    return p->m.config.sub_norms;
+}
+
+static bool no_factors(patch *p)
+{
+    for (int i = 0; i < p->m.config.n_layers; i++) {
+        qn__decoder_layer *l = &p->m.layers[i];
+        l->q.factor = l->k.factor = l->v.factor = l->output.factor = NULL;
+        l->gate.factor = l->up.factor = l->down.factor = NULL;
+    }
+    return p->m.config.ternary != QN__TERNARY_NOT;
+}
+
+static bool bias_elsewhere(patch *p)
+{
+    qn__decoder_config *c = &p->m.config;
+    bool had = c->ternary && c->qkv_bias;
+    c->ternary = c->ternary == QN__TERNARY_TIMES ? QN__TERNARY_OVER : QN__TERNARY_TIMES;
+    return had;
+}
+
 /* The final norm as it lies in the file. */
 static bool no_plus_one(patch *p)
 {
@@ -277,7 +304,8 @@ static bool no_plus_one(patch *p)
         p->m.config.field = 0;                                                                     \
         return had;                                                                                \
     }
-FIELD_OFF(no_gelu, gelu)
+FIELD_OFF(other_activation, activation)
+FIELD_OFF(no_byte_rows, byte_rows)
 FIELD_OFF(no_embedding_scale, scaled_embedding)
 FIELD_OFF(no_query_scale, query_scale)
 
@@ -316,7 +344,11 @@ static const struct {
     {no_qk_norm, "QK norm", 13},
     {no_post_norms, "post norms", 10},
     {no_plus_one, "1 + weight", 10},
-    {no_gelu, "GELU", 10},
+    {other_activation, "activation", 14},
+    {no_sub_norms, "sub norms", 5},
+    {no_byte_rows, "bytes of rows", 5},
+    {no_factors, "ternary scales", 5},
+    {bias_elsewhere, "place of the bias", 3},
     {no_embedding_scale, "embedding scale", 10},
     {no_query_scale, "query scale", 6},
     {no_score_cap, "score cap", 2},
@@ -486,8 +518,9 @@ static void check_bf16_info(qn_device *device, const char *name)
     qn_model_get_info(half, &b);
     assert_string_equal(a.family, b.family);
     assert_int_equal(a.parameters, b.parameters);
-    assert_true(b.weight_bytes < a.weight_bytes * 6 / 10 &&
-                b.weight_bytes > a.weight_bytes * 4 / 10);
+    if (strncmp(name, "bitnet/", 7) != 0 || !strcmp(name, "bitnet/plain")) /* ternary stays so */
+        assert_true(b.weight_bytes < a.weight_bytes * 6 / 10 &&
+                    b.weight_bytes > a.weight_bytes * 4 / 10);
     assert_int_equal(a.head_dim, b.head_dim);
     assert_int_equal(cache_bytes(wide), 2 * cache_bytes(half));
     qn_model_close(wide);

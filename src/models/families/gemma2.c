@@ -19,7 +19,8 @@ qn_status qn__config_gemma(const qn__json_at *config, qn__decoder_config *out, q
     out->n_heads = 8;
     out->n_kv_heads = 4;
     out->head_dim = 256;
-    out->tied = out->gelu = out->scaled_embedding = true;
+    out->activation = QN__GELU_TANH;
+    out->tied = out->scaled_embedding = true;
     out->norm_plus_one = out->sandwich_norms = true;
     if (qn__config_common(config, out, err) != QN_OK ||
         qn__config_one_of(config, "hidden_activation", activations, err) != QN_OK ||
