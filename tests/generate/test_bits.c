@@ -20,7 +20,9 @@ static const char *const models[] = {"models/demo",
                                      "qwen2/layer-types",
                                      "qwen3/biased",
                                      "gemma2/plain",
-                                     "gemma3/text"};
+                                     "gemma3/text",
+                                     "bitnet/packed",
+                                     "bitnet/plain"};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 typedef struct fixture {

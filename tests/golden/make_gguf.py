@@ -7,6 +7,11 @@ They are written by gguf's own writer with the names of its own tables, and what
 the values is done here as its documentation has it: rows of queries and keys of Llama and SmolLM 3 go in pairs,
 norms of Gemma have their 1 added, Llama 3's scaling becomes a tensor of divisors. What must come out is in the
 golden.safetensors of the folder that each was made from.
+
+BitNet is there in each ternary type, whatever is not ternary in F32, under each of its architectures: tq1_0 and
+tq2_0 are made by gguf, the latter of -1, 0 and 1 with the scale as a tensor beside; i2_s, which gguf does not know,
+is written here as microsoft/BitNet's utils/convert-hf-to-gguf-bitnet.py and kernels have it: of 128 neighbours the
+codes of j, j + 32, j + 64 and j + 96 in byte j, the first in the highest bits, and the scale behind all rows.
 """
 import json
 import os
@@ -18,8 +23,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = {"llama": "llama/llama3-tied", "qwen3": "qwen3/plain", "gemma3": "gemma3/images", "smollm3": "smollm3/plain"}
 
 
+BITNETS = {"bitnet-tq1_0": ("bitnet-25", "TQ1_0"), "bitnet-tq2_0": ("bitnet", "TQ2_0"),
+           "bitnet-i2_s": ("bitnet-b1.58", "I2_S")}
+I2_S = 36  # the number of the type
+
+
 def draw(name, seed, offset, scale, shape):
-    """As tests/golden/make_families.py has it."""
+    """As tests/golden/make_families.py has it; packed codes taken apart, as -1, 0 and 1."""
     h = 0xcbf29ce484222325
     for byte in name.encode():
         h = (h ^ byte) * 0x100000001b3 & (1 << 64) - 1
@@ -29,8 +39,11 @@ def draw(name, seed, offset, scale, shape):
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
         z = z ^ (z >> np.uint64(31))
+    if offset == "codes":
+        return np.concatenate([((z >> np.uint64(8 * i) & np.uint64(255)) % np.uint64(3)).astype(np.float32) - 1
+                               for i in range(4)]).reshape(-1, shape[1])
     k = np.maximum((z >> np.uint64(56)).astype(np.int8).astype(np.int32), -127)
-    return (offset + k * (scale / 65536)).astype(np.float32).reshape(shape)
+    return (float(offset) + k * (scale / 65536)).astype(np.float32).reshape(shape)
 
 
 def read_weights(folder):
@@ -38,7 +51,7 @@ def read_weights(folder):
     if os.path.exists(recipe):
         for line in open(recipe):
             name, seed, offset, scale, *shape = line.split()
-            yield name, draw(name, int(seed), float(offset), float(scale), [int(n) for n in shape])
+            yield name, draw(name, int(seed), offset, float(scale), [int(n) for n in shape])
         return
     data = open(os.path.join(folder, "model.safetensors"), "rb").read()
     n = int.from_bytes(data[:8], "little")
@@ -110,7 +123,63 @@ def make(arch, source):
     w.close()
 
 
+def i2_s(signs, scale):
+    """One tensor's bytes."""
+    codes = (signs + 1).astype(np.uint8).reshape(-1, 4, 32)
+    packed = codes[:, 0] << 6 | codes[:, 1] << 4 | codes[:, 2] << 2 | codes[:, 3]
+    tail = np.zeros(8, np.float32)
+    tail[0] = scale
+    return np.concatenate([packed.reshape(-1), tail.view(np.uint8)])
+
+
+def make_bitnet(file, arch, kind):
+    folder = os.path.join(HERE, "bitnet/packed")
+    c = json.load(open(os.path.join(folder, "config.json")))
+    w = gguf.GGUFWriter(os.path.join(HERE, "gguf", file + ".gguf"), arch)
+    weights = dict(read_weights(folder))
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv(c["num_key_value_heads"])
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    w.add_rope_freq_base(c["rope_theta"])
+    w.add_rope_dimension_count(c["hidden_size"] // c["num_attention_heads"])
+    w.add_vocab_size(c["vocab_size"])
+    if arch == "bitnet":
+        w.add_string("bitnet.hidden_activation", c["hidden_act"])
+        w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        w.add_rope_scaling_factor(1.0)
+    w.add_eos_token_id(c["eos_token_id"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BITNET, c["num_hidden_layers"])
+    for name, values in weights.items():
+        if name.endswith("_scale"):
+            continue
+        older = name.replace("self_attn.attn_sub_norm", "self_attn.inner_attn_ln").replace("mlp.ffn_sub_norm", "mlp.ffn_layernorm")
+        to = names.get_name(older, try_suffixes=(".weight",))  # as the first models had it: gguf has no other
+        assert to, name
+        scale = weights.get(name + "_scale")
+        if scale is None:
+            w.add_tensor(to, values)
+        elif kind == "I2_S":
+            b = i2_s(values, scale[0])
+            w.tensors[0][to] = gguf.gguf_writer.TensorInfo(shape=values.shape, dtype=I2_S, nbytes=b.nbytes, tensor=b)
+        else:
+            beside = kind == "TQ2_0"
+            kind_ = gguf.GGMLQuantizationType[kind]
+            w.add_tensor(to, gguf.quants.quantize(values if beside else values * scale, kind_), raw_dtype=kind_)
+            if beside:
+                w.add_tensor(to.removesuffix("weight") + "scale", scale)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
 if __name__ == "__main__":
     os.makedirs(os.path.join(HERE, "gguf"), exist_ok=True)
     for arch, source in MODELS.items():
         make(arch, source)
+    for file, what in BITNETS.items():
+        make_bitnet(file, *what)

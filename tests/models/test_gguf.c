@@ -98,6 +98,80 @@ static void test_same_models(void **state)
     qn_device_close(device);
 }
 
+/* ---- ternary --------------------------------------------------------------------------------- */
+
+enum { BIT_TOKENS = 256 };
+
+/* The file's model gives transformers' logits of the directory with the same weights. */
+static void check_ternary(qn_device *device, const char *name, const char *golden)
+{
+    char path[600];
+    size_t n;
+    qn__decoder a, b;
+    golden_path(path, sizeof path, name, NULL);
+    load(&a, device, path);
+    golden_directory(path, sizeof path, golden);
+    load(&b, device, path);
+    assert_same_config(&a.config, &b.config);
+    assert_true(a.config.byte_rows && a.config.sub_norms);
+    assert_int_equal(a.config.activation, b.config.activation);
+    assert_int_equal(a.sizes.parameters, b.sizes.parameters);
+    qn_tensors *file = golden_open(golden);
+    int32_t *tokens = golden_tensor(file, "tokens", &n);
+    assert_int_equal(n, BIT_TOKENS);
+    size_t vocab = (size_t)a.config.vocab;
+    float *logits = malloc(BIT_TOKENS * vocab * sizeof *logits);
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *x = qn_from(s, QN_I32, 2, (const int64_t[]){1, BIT_TOKENS}, tokens);
+    qn_array *y = qn__decoder_logits(s, &a, qn__decoder_hidden(s, &a, x, NULL, NULL));
+    if (qn_read_f32(s, y, logits, BIT_TOKENS * vocab) != QN_OK)
+        fail_msg("%s", qn_scope_error(s));
+    qn_scope_end(s);
+    double e = golden_rows(file, "logits", "logit_positions", logits, vocab);
+    printf("%-24s logits: NMSE %.1e\n", name, e);
+    assert_true(e < 1e-9);
+    free(logits);
+    free(tokens);
+    qn_tensors_close(file);
+    qn__decoder_end(&a);
+    qn__decoder_end(&b);
+}
+
+static void test_ternary(void **state)
+{
+    qn_device *device = open_cpu(state);
+    check_ternary(device, "gguf/bitnet-tq1_0.gguf", "bitnet/packed");
+    check_ternary(device, "gguf/bitnet-tq2_0.gguf", "bitnet/packed");
+    check_ternary(device, "gguf/bitnet-i2_s.gguf", "bitnet/packed");
+    qn_device_close(device);
+}
+
+/* i2_s as a tensor: codes times the scale behind them. */
+static void test_ternary_tensor(void **state)
+{
+    qn_device *device = open_cpu(state);
+    qn_tensors *blocks[2];
+    char path[600];
+    float *values[2];
+    const char *const names[] = {"gguf/bitnet-i2_s.gguf", "gguf/bitnet-tq1_0.gguf"};
+    enum { COUNT = 64 * 256 };
+    for (int i = 0; i < 2; i++) {
+        golden_path(path, sizeof path, names[i], NULL);
+        assert_int_equal(qn_tensors_open(&blocks[i], path, NULL), QN_OK);
+        values[i] = malloc(COUNT * sizeof(float));
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *a = qn_tensors_read(s, blocks[i], "blk.1.attn_k.weight");
+        assert_int_equal(qn_read_f32(s, a, values[i], COUNT), QN_OK);
+        qn_scope_end(s);
+        qn_tensors_close(blocks[i]);
+    }
+    assert_memory_equal(values[0], values[1], COUNT * sizeof(float));
+    assert_true(values[0][0] != 0 || values[0][1] != 0 || values[0][2] != 0);
+    free(values[0]);
+    free(values[1]);
+    qn_device_close(device);
+}
+
 /* ---- by hand --------------------------------------------------------------------------------- */
 
 static void put_zero(qn_text *t, const char *key)
@@ -354,6 +428,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_models), cmocka_unit_test(test_bad_metadata),
+        cmocka_unit_test(test_ternary),     cmocka_unit_test(test_ternary_tensor),
         cmocka_unit_test(test_bad_tensors), cmocka_unit_test(test_directories),
         cmocka_unit_test(test_whole_model), cmocka_unit_test(test_failing_allocations),
     };
