@@ -49,6 +49,28 @@ void qn__output_from(qn__output_tensor *t, const qn_tensor_info *from)
     t->bytes = from->bytes;
 }
 
+qn_status qn__output_ternary(qn__conversion *c, qn__output_tensor *t, const qn__parameter *p)
+{
+    const qn_tensors *file = c->source.tensors;
+    if (qn__weight_find(&t->weight, file, p, c->decoder.config.family,
+                        qn__source_config_name(&c->source), c->err) != QN_OK ||
+        qn__weight_factor(&t->weight, file, &t->times, c->err) != QN_OK)
+        return c->err->code;
+    t->ternary = true;
+    t->from = t->weight.tensor;
+    t->source = t->target = t->weight.encoding;
+    t->ndim = 2;
+    t->rows = t->shape[0] = p->shape[0];
+    t->columns = t->shape[1] = p->shape[1];
+    return QN_OK;
+}
+
+/* What a tensor has behind all rows. */
+static size_t tail_of(const qn__output_tensor *t)
+{
+    return t->target == &qn__encodings[QN__I2_S] ? QN__I2_S_TAIL : 0;
+}
+
 qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t)
 {
     size_t row = t->target ? qn__encoding_row_bytes(t->target, t->columns) : 0;
@@ -63,7 +85,7 @@ qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t)
         row = row / t->target->block_bytes *
               (t->part == QN__BLOCK_CODES ? codes : (t->target->block_bytes - codes) / 2);
     }
-    t->bytes = (uint64_t)t->rows * row;
+    t->bytes = (uint64_t)t->rows * row + tail_of(t);
     return QN_OK;
 }
 

@@ -14,6 +14,7 @@
 #include "base/team.h"
 #include "convert/recipe.h"
 #include "models/load.h"
+#include "models/weight.h"
 #include "quern/convert.h"
 
 /* Which part of each block goes into a tensor: MLX keeps them apart. */
@@ -37,7 +38,10 @@ typedef struct qn__output_tensor {
      * 0: they stay. */
     int64_t head_rows;
     bool into_pairs;
-    float added; /* to every value */
+    float added;  /* to every value */
+    bool ternary; /* rows come through `weight`, as -1, 0 and 1, and `times` is what they mean */
+    qn__weight weight;
+    float times;
     qn__block_part part;
     uint64_t bytes; /* in the output */
 } qn__output_tensor;
@@ -71,6 +75,9 @@ qn__output_tensor *qn__conversion_add(qn__conversion *c);
 
 /* Takes over a tensor's shape and encoding; it stays what it is until its target is set. */
 void qn__output_from(qn__output_tensor *t, const qn_tensor_info *from);
+
+/* The same for a parameter that is ternary: its tensors are put together as it is read. */
+qn_status qn__output_ternary(qn__conversion *c, qn__output_tensor *t, const qn__parameter *p);
 
 /* Fills `bytes` for source, target and part; fails where the rows are no whole blocks. */
 qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t);

@@ -153,6 +153,11 @@ static qn_status list_tensors(qn__conversion *c, const layout *l)
             "%s: its frequencies are a tensor (rope_freqs.weight), of which config.json "
             "has the rule only",
             c->source.path);
+    if (c->decoder.config.byte_rows)
+        return qn__fail(c->err, QN_UNSUPPORTED,
+                        "%s: ternary layers have no other form in a directory; GGUF has tq1_0, "
+                        "tq2_0 and i2_s",
+                        c->source.path);
     for (int i = 0; i < c->decoder.n_parameters; i++)
         if (add_parameter(c, l, &c->decoder.parameters[i]) != QN_OK)
             return c->err->code;

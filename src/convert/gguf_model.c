@@ -21,6 +21,7 @@ static const struct {
     {"smollm3", {"smollm3", true, false}, 0, 0}, {"qwen2", {"qwen2", false, false}, 0, 0},
     {"qwen3", {"qwen3", false, false}, 0, 0},    {"gemma2", {"gemma2", false, true}, 2, 46},
     {"gemma3", {"gemma3", false, true}, 6, 62},  {"gemma3_text", {"gemma3", false, true}, 6, 62},
+    {"bitnet", {"bitnet", false, false}, 0, 0},
 };
 
 static qn_status refuse(qn__conversion *c, const char *what)
@@ -178,6 +179,44 @@ static qn_status put_gemma(qn__conversion *c, qn__gguf_keys *k, int pattern, int
     return QN_OK;
 }
 
+/* ---- ternary layers -------------------------------------------------------------------------- */
+
+/* Without a type, ternary weights stay what they are read as. */
+static bool writes_i2_s(const qn__conversion *c)
+{
+    return !c->recipe || c->recipe->plain == QN__I2_S;
+}
+
+/* That what goes into layers is bytes is known by BitNet's architectures, and by i2_s in any. */
+static qn_status check_ternary(qn__conversion *c)
+{
+    const qn__decoder_config *d = &c->decoder.config;
+    bool bitnet = !strcmp(d->family, "bitnet");
+    if (bitnet != d->byte_rows && (bitnet || !writes_i2_s(c)))
+        return refuse(c, bitnet ? "layers that are not ternary"
+                                : "ternary layers, but in the type i2_s");
+    if (d->ternary == QN__TERNARY_TIMES && (d->qkv_bias || d->output_bias || d->mlp_bias))
+        return refuse(c, "biases that a scale multiplies");
+    if (bitnet && (d->qkv_bias || !d->tied))
+        return refuse(c, d->tied ? "biases of attention" : "a head of its own");
+    return QN_OK;
+}
+
+/* bitnet.cpp's own type goes with its own architecture, whose gate is a squared ReLU; llama.cpp's
+ * is a SiLU unless a key says otherwise. */
+static void choose_bitnet(const qn__conversion *c, qn__gguf_layout *kind)
+{
+    if (!strcmp(kind->architecture, "bitnet") && writes_i2_s(c) &&
+        c->decoder.config.activation == QN__RELU_SQUARED)
+        kind->architecture = "bitnet-b1.58";
+}
+
+static void put_activation(const qn__conversion *c, qn__gguf_keys *k)
+{
+    if (!strcmp(k->prefix, "bitnet") && c->decoder.config.activation == QN__RELU_SQUARED)
+        qn__put_own_text(k, "hidden_activation", "relu2");
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 /* The name of the directory, since models have none of their own. */
@@ -213,12 +252,15 @@ qn_status qn__gguf_put_model(qn__conversion *c, qn__gguf_keys *k, qn__gguf_layou
         return qn__fail(c->err, QN_UNSUPPORTED, "%s: model_type \"%s\" is none that GGUF has",
                         c->source.config_path, d->family);
     *kind = kinds[i].kind;
+    choose_bitnet(c, kind);
     k->prefix = kind->architecture;
     qn__put_text(k, "general.architecture", k->prefix, strlen(k->prefix));
     qn__put_text(k, "general.type", "model", 5);
     put_name(c, k);
     put_sizes(k, d);
-    if (check_layers(c) != QN_OK || put_window(c, k, kinds[i].pattern) != QN_OK ||
+    put_activation(c, k);
+    if (check_ternary(c) != QN_OK || check_layers(c) != QN_OK ||
+        put_window(c, k, kinds[i].pattern) != QN_OK ||
         (kind->norms_whole && put_gemma(c, k, kinds[i].pattern, kinds[i].widest) != QN_OK))
         return c->err->code;
     return put_rope(c, k, kinds[i].pattern == 6);

@@ -32,6 +32,12 @@ static qn_status choose_target(qn__conversion *c, const qn__recipe_model *m, qn_
         e = (int)qn__encoding_that_fits((qn__encoding_id)e, t->columns);
     else if (c->recipe && !(c->options->keep_head && qn__is_head(t->name)))
         e = (int)qn__recipe_encoding(c->recipe, m, t->name, t->columns);
+    bool ternary = e >= 0 && !override && c->recipe->plain == QN__I2_S && !qn__is_head(t->name);
+    if (ternary && !t->ternary)
+        return qn__fail(c->err, QN_UNSUPPORTED,
+                        "%s: tensor %s is not ternary, as type i2_s has to be; tq1_0 and tq2_0 "
+                        "make it so",
+                        c->source.path, t->name);
     if (e >= 0)
         t->target = &qn__encodings[e];
     return qn__output_measure(c, t);
@@ -44,8 +50,8 @@ static qn_status choose_targets(qn__conversion *c, const qn__recipe_model *m)
         qn__output_tensor *t = &c->tensors[i];
         if (choose_target(c, m, t) != QN_OK)
             return c->err->code;
-        again = again || (t->source && t->source != t->target && t->source->block_elements > 1 &&
-                          t->target->block_elements > 1);
+        again = again || (t->source && !t->ternary && t->source != t->target &&
+                          t->source->block_elements > 1 && t->target->block_elements > 1);
     }
     if (again)
         qn__log(
@@ -140,7 +146,10 @@ static qn_status list_decoder(qn__conversion *c, const qn__gguf_layout *kind)
         qn__output_tensor *t = qn__conversion_add(c);
         if (!t)
             return c->err->code;
-        qn__output_from(t, qn_tensors_find(c->source.tensors, p->stored));
+        if (!p->ternary)
+            qn__output_from(t, qn_tensors_find(c->source.tensors, p->stored));
+        else if (qn__output_ternary(c, t, p) != QN_OK)
+            return c->err->code;
         qn__name_weight(t->name, sizeof t->name, QN__NAMES_GGUF, &place, p->id);
         if (t->ndim == 1)
             t->target = &qn__encodings[QN__F32];

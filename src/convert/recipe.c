@@ -16,7 +16,7 @@ static const qn__recipe recipes[] = {
     {"q4_k_s", 14, QN__Q4_K},   {"q4_k_m", 15, QN__Q4_K}, {"q5_k_s", 16, QN__Q5_K},
     {"q5_k_m", 17, QN__Q5_K},   {"q6_k", 18, QN__Q6_K},   {"iq4_nl", 25, QN__IQ4_NL},
     {"iq4_xs", 30, QN__IQ4_XS}, {"mxfp4", 38, QN__MXFP4}, {"tq1_0", 36, QN__TQ1_0},
-    {"tq2_0", 37, QN__TQ2_0},
+    {"tq2_0", 37, QN__TQ2_0},   {"i2_s", 40, QN__I2_S},
 };
 
 enum { N_RECIPES = sizeof recipes / sizeof *recipes };
@@ -129,6 +129,8 @@ static qn__encoding_id of_attention_output(const qn__recipe *r)
 static qn__encoding_id of_head(const qn__recipe *r, int64_t columns)
 {
     bool whole = columns % qn__encodings[r->plain].block_elements == 0;
+    if (r->plain == QN__I2_S) /* as bitnet.cpp has it */
+        return QN__F16;
     return r->plain == QN__MXFP4 || r->plain == QN__Q8_0 || !whole ? QN__Q8_0 : QN__Q6_K;
 }
 
@@ -136,6 +138,8 @@ static qn__encoding_id of_embedding(const qn__recipe *r)
 {
     if (r->plain == QN__MXFP4)
         return QN__Q8_0;
+    if (r->plain == QN__I2_S)
+        return QN__F16;
     return r->plain == QN__TQ1_0 || r->plain == QN__TQ2_0 ? QN__Q4_K : r->plain;
 }
 

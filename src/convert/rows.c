@@ -75,6 +75,8 @@ static bool convert_row(const piece *p, int64_t row, float *values, char *blocks
     t->source->decode(t->source, from, n / t->source->block_elements, values);
     for (size_t i = 0; t->added != 0 && i < n; i++)
         values[i] += t->added;
+    for (size_t i = 0; t->ternary && i < n; i++)
+        values[i] *= t->times;
     if (!can_hold(t->target, values, t->columns))
         return false;
     t->target->encode(t->target, values, NULL, n_blocks, t->part == QN__BLOCK_WHOLE ? to : blocks);
@@ -147,9 +149,12 @@ static qn_status write_piece(qn__conversion *c, qn__writer *writer, piece *p, in
 {
     const qn__output_tensor *t = p->t;
     size_t n = (size_t)p->rows * p->out_row;
-    if (qn_tensors_read_bytes(c->source.tensors, t->from, (uint64_t)first * p->in_row,
-                              (size_t)p->rows * p->in_row, c->in, c->err) != QN_OK)
-        return c->err->code;
+    qn_status status =
+        t->ternary ? qn__weight_read(&t->weight, c->source.tensors, first, p->rows, c->in, c->err)
+                   : qn_tensors_read_bytes(c->source.tensors, t->from, (uint64_t)first * p->in_row,
+                                           (size_t)p->rows * p->in_row, c->in, c->err);
+    if (status != QN_OK)
+        return status;
     atomic_store(&p->next, 0);
     atomic_store(&p->bad, p->rows);
     qn__team_run(c->team, run_piece, p);
@@ -160,19 +165,30 @@ static qn_status write_piece(qn__conversion *c, qn__writer *writer, piece *p, in
     return report(c, n);
 }
 
+/* What i2_s has behind all rows: what its values are multiples of. */
+static qn_status write_tail(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t)
+{
+    char tail[QN__I2_S_TAIL] = {0};
+    memcpy(tail, &t->times, sizeof t->times);
+    qn_status status = qn__writer_write(writer, tail, sizeof tail, c->err);
+    return status == QN_OK ? report(c, sizeof tail) : status;
+}
+
 qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t)
 {
     if (!t->from) {
         qn_status status = qn__writer_write(writer, t->values, (size_t)t->bytes, c->err);
         return status == QN_OK ? report(c, (size_t)t->bytes) : status;
     }
-    if (!t->source || (t->source == t->target && !t->head_rows && t->added == 0))
+    bool same = t->source == t->target && !t->head_rows && t->added == 0 && !t->ternary;
+    if (!t->source || same)
         return copy_bytes(c, writer, t);
     if (t->rows == 0 || t->columns == 0)
         return QN_OK;
     piece p = {.c = c, .t = t, .in_row = qn__encoding_row_bytes(t->source, t->columns)};
     p.block_row = qn__encoding_row_bytes(t->target, t->columns);
-    p.out_row = (size_t)(t->bytes / (uint64_t)t->rows);
+    bool tail = t->target == &qn__encodings[QN__I2_S];
+    p.out_row = (size_t)((t->bytes - (tail ? QN__I2_S_TAIL : 0)) / (uint64_t)t->rows);
     size_t widest = (size_t)t->columns * sizeof(float);
     int64_t whole = t->head_rows ? t->head_rows : 1, rows = (int64_t)(PIECE_BYTES / widest);
     rows = rows < whole ? whole : rows / whole * whole;
@@ -190,5 +206,5 @@ qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__outp
         if (write_piece(c, writer, &p, r) != QN_OK)
             return c->err->code;
     }
-    return QN_OK;
+    return tail ? write_tail(c, writer, t) : QN_OK;
 }

@@ -155,7 +155,10 @@ static void test_unsaid(void **state)
     } cases[] = {{"qwen2/window", "sliding window"},
                  {"smollm3/list", "do not turn"},
                  {"gemma3/text", "query_pre_attn_scalar"},
-                 {"qwen3/yarn", "YaRN without truncation"}};
+                 {"qwen3/yarn", "YaRN without truncation"},
+                 {"bitnet/plain", "layers that are not ternary"},
+                 {"bitnet/unpacked", "biases that a scale multiplies"},
+                 {"bitnet/online", "biases of attention"}};
     qn_device *device = open_cpu(state);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char from[600];
@@ -167,6 +170,74 @@ static void test_unsaid(void **state)
             fail_msg("\"%s\" lacks \"%s\"", err.message, cases[i].part);
         assert_int_equal(access(to, F_OK), -1);
     }
+    qn_device_close(device);
+}
+
+/* The ternary layers' tensors are those of a file that gguf made, to the byte. */
+static void assert_same_layers(const char *path, const char *golden)
+{
+    char name[600];
+    qn_tensors *a, *b;
+    qn_error err = {0};
+    int same = 0;
+    golden_path(name, sizeof name, golden, NULL);
+    assert_int_equal(qn_tensors_open(&a, name, &err), QN_OK);
+    assert_int_equal(qn_tensors_open(&b, path, &err), QN_OK);
+    assert_int_equal(qn_tensors_count(a), qn_tensors_count(b));
+    for (size_t i = 0; i < qn_tensors_count(a); i++) {
+        const qn_tensor_info *t = qn_tensors_get(a, i), *u = qn_tensors_find(b, t->name);
+        assert_non_null(u);
+        if (strncmp(t->name, "blk.", 4) != 0)
+            continue;
+        assert_int_equal(t->bytes, u->bytes);
+        char *x = malloc(t->bytes), *y = malloc(t->bytes);
+        assert_int_equal(qn_tensors_read_bytes(a, t, 0, t->bytes, x, &err), QN_OK);
+        assert_int_equal(qn_tensors_read_bytes(b, u, 0, t->bytes, y, &err), QN_OK);
+        if (memcmp(x, y, t->bytes) != 0)
+            fail_msg("%s differs", t->name);
+        same++;
+        free(x);
+        free(y);
+    }
+    assert_int_equal(same, 2 * 11);
+    qn_tensors_close(a);
+    qn_tensors_close(b);
+}
+
+static void test_ternary(void **state)
+{
+    qn_device *device = open_cpu(state);
+    char from[600];
+    const char *to = temp_path("ternary.gguf");
+    qn_error err = {0};
+    qn_convert_options tq1 = {.size = sizeof tq1, .type = "TQ1_0", .replace = true},
+                       i2 = {.size = sizeof i2, .type = "I2_S", .replace = true},
+                       as_is = {.size = sizeof as_is, .replace = true},
+                       bits = {.size = sizeof bits, .bits = 4};
+    golden_directory(from, sizeof from, "bitnet/packed");
+    convert(device, from, to, &tq1);
+    assert_same_layers(to, "gguf/bitnet-tq1_0.gguf");
+    convert(device, from, to, &i2);
+    assert_same_layers(to, "gguf/bitnet-i2_s.gguf");
+    convert(device, from, to, &as_is);
+    assert_same_layers(to, "gguf/bitnet-i2_s.gguf");
+    assert_true(difference(device, from, to) == 0);
+    /* it has no other form in a directory, from neither side */
+    assert_int_equal(qn_convert(device, from, temp_path("d"), &bits, &err), QN_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "GGUF has tq1_0, tq2_0 and i2_s"));
+    err = (qn_error){0};
+    assert_int_equal(qn_convert(device, to, temp_path("d"), NULL, &err), QN_UNSUPPORTED);
+    /* a Llama: rows in pairs, a scale that divides; only i2_s says what its layers take */
+    golden_directory(from, sizeof from, "bitnet/llama");
+    convert(device, from, to, &as_is);
+    assert_true(difference(device, from, to) == 0);
+    err = (qn_error){0};
+    assert_int_equal(qn_convert(device, from, to, &tq1, &err), QN_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "but in the type i2_s"));
+    golden_directory(from, sizeof from, "llama/plain");
+    err = (qn_error){0};
+    assert_int_equal(qn_convert(device, from, to, &i2, &err), QN_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "is not ternary, as type i2_s has to be"));
     qn_device_close(device);
 }
 
@@ -496,11 +567,12 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),  cmocka_unit_test(test_unsaid),
-        cmocka_unit_test(test_demo),      cmocka_unit_test(test_recipes),
-        cmocka_unit_test(test_overrides), cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_groups),    cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_families),   cmocka_unit_test(test_unsaid),
+        cmocka_unit_test(test_ternary),    cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_recipes),    cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
