@@ -24,7 +24,8 @@ typedef struct qn_convert_options {
     void *progress_user;
     /* GGUF: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s
      * q5_k_m q6_k iq4_nl iq4_xs mxfp4 tq1_0 tq2_0, in either case, which are llama.cpp's recipes:
-     * some tensors get another type, as there. NULL: weights stay as they are. */
+     * some tensors get another type, as there. Of models whose layers are ternary also i2_s, which
+     * is bitnet.cpp's. NULL: weights stay as they are. */
     const char *type;
     /* A list of "PATTERN=TYPE": the type of the matrices whose name in the output has a match of
      * PATTERN, a POSIX extended regular expression; the first that matches counts. In an MLX

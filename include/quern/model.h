@@ -37,14 +37,15 @@ typedef struct qn_model_options {
     bool no_weights;   /* read config.json and the weights' headers alone, for qn_model_get_info and
                           qn_model_cache_bytes: sessions cannot be opened, parameters are NULL */
     qn_products products; /* of the linear layers: AUTO, or F32: of the weights' values, exact and
-                             slower; the cache is then f32, too. Others are QN_INVALID. */
+                             slower; the cache is then f32, too. Others are QN_INVALID. What goes
+                             into BitNet's layers is bytes with AUTO, what it is with F32 */
 } qn_model_options;
 
 /* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors,
  * PyTorch's .bin or npz: see quern/io.h) or a GGUF file (llama, qwen2, qwen3, gemma2, gemma3,
- * smollm3; of a split model the first part; or a directory whose one model that is) onto the
- * device. options may be NULL. Families: gemma2, gemma3, gemma3_text, llama, mistral, qwen2, qwen3,
- * smollm3. */
+ * smollm3, bitnet, bitnet-25, bitnet-b1.58; of a split model the first part; or a directory whose
+ * one model that is) onto the device. options may be NULL. Families: bitnet, gemma2, gemma3,
+ * gemma3_text, llama, mistral, qwen2, qwen3, smollm3. */
 QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                                const qn_model_options *options, qn_error *err);
 

@@ -75,7 +75,7 @@ static const option table[] = {
      "a GGUF file where the name ends in .gguf, else a directory of safetensors"},
     {"type", 0, OPTION_STRING, OF_CONVERT, AT(type), 0, 0, "TYPE",
      "GGUF: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k_s/m/l q4_k_s/m q5_k_s/m q6_k iq4_nl "
-     "iq4_xs mxfp4 tq1_0 tq2_0 (default: weights stay as they are)"},
+     "iq4_xs mxfp4 tq1_0 tq2_0, and of ternary models i2_s (default: weights stay as they are)"},
     {"bits", 0, OPTION_INTEGER, OF_CONVERT, AT(bits), 2, 8, "N",
      "directory: MLX's quantised weights of 2, 3, 4, 5, 6 or 8 bits (default: not quantised)"},
     {"group-size", 0, OPTION_INTEGER, OF_CONVERT, AT(group_size), 32, 128, "N",
