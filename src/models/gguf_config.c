@@ -10,9 +10,10 @@
  *                   everything (2 and 6); the scale of the scores, which the largest models take
  *                   from their width instead of their heads, is told by the number of layers
  *   smollm3         every fourth layer does not turn
- *   bitnet...       what goes into linears is bytes; the gate's function: SiLU in "bitnet", unless
- * a key says otherwise, squared ReLU in bitnet.cpp's own all             the head is the embedding
- * where there is no output.weight
+ *   bitnet...       what goes into linears is bytes; the gate's function is SiLU in "bitnet",
+ *                   unless a key says otherwise, and squared ReLU in the others; sizes that no
+ *                   key has are those of the 2B model
+ *   all             the head is the embedding where there is no output.weight
  */
 #include "base/gguf.h"
 #include "base/utf8.h"
@@ -116,22 +117,31 @@ static bool fail_key(const translation *t, const char *name, const char *what)
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static bool require_ints(translation *t)
+/* A key that has to be there; a BitNet's may lack, and then has its usual value. */
+static bool may_lack(const translation *t, const char *name, int64_t *value, int64_t bitnet)
 {
     char key[100];
+    if (!t->arch->bitnet)
+        return qn__gguf_require(t->g, key_of(t, name, key), t->err) == QN_OK;
+    *value = bitnet;
+    return true;
+}
+
+static bool require_ints(translation *t)
+{
     int64_t ffn = 0;
     const struct {
         const char *key, *name;
-        int64_t most, *to;
+        int64_t most, *to, bitnet;
     } required[] = {
-        {"block_count", "num_hidden_layers", QN__MOST_LAYERS, &t->layers},
-        {"embedding_length", "hidden_size", MOST_WIDTH, &t->hidden},
-        {"feed_forward_length", "intermediate_size", MOST_WIDTH, &ffn},
-        {"attention.head_count", "num_attention_heads", MOST_HEADS, &t->heads},
-        {"context_length", "max_position_embeddings", MOST_POSITIONS, &t->positions},
+        {"block_count", "num_hidden_layers", QN__MOST_LAYERS, &t->layers, 30},
+        {"embedding_length", "hidden_size", MOST_WIDTH, &t->hidden, 2560},
+        {"feed_forward_length", "intermediate_size", MOST_WIDTH, &ffn, 6912},
+        {"attention.head_count", "num_attention_heads", MOST_HEADS, &t->heads, 20},
+        {"context_length", "max_position_embeddings", MOST_POSITIONS, &t->positions, 2048},
     };
     for (size_t i = 0; i < sizeof required / sizeof *required; i++)
-        if (qn__gguf_require(t->g, key_of(t, required[i].key, key), t->err) != QN_OK ||
+        if (!may_lack(t, required[i].key, required[i].to, required[i].bitnet) ||
             !get_int(t, required[i].key, 1, required[i].most, required[i].to) ||
             !put_number(t, t->out, required[i].name, (double)*required[i].to))
             return false;
@@ -141,7 +151,7 @@ static bool require_ints(translation *t)
 static bool translate_heads(translation *t)
 {
     char key[100];
-    int64_t kv = t->heads, value;
+    int64_t kv = t->arch->bitnet && !has(t, "attention.head_count") ? 5 : t->heads, value;
     if (!get_int(t, "attention.head_count_kv", 1, MOST_HEADS, &kv))
         return false;
     if (t->heads % kv) {
@@ -244,7 +254,7 @@ static bool translate_scaling(const translation *t)
 
 static bool translate_rope(const translation *t)
 {
-    double theta = 10000, sliding = 10000;
+    double theta = t->arch->bitnet ? 500000 : 10000, sliding = 10000;
     if (!get_number(t, "rope.freq_base", 1, 1e12, &theta) ||
         !get_number(t, "rope.freq_base_swa", 1, 1e12, &sliding))
         return false;
@@ -346,15 +356,16 @@ static const char *model_type(const translation *t)
 static bool translate_model(translation *t)
 {
     char key[100];
-    double eps = 0;
+    double eps = 1e-5;
     int64_t experts = 0;
     if (!get_int(t, "expert_count", 0, INT32_MAX, &experts))
         return false;
     if (experts > 0)
         return fail_key(t, "expert_count", "mixtures of experts are not supported");
     if (!require_ints(t) || !translate_heads(t) ||
-        qn__gguf_require(t->g, key_of(t, "attention.layer_norm_rms_epsilon", key), t->err) !=
-            QN_OK ||
+        (!t->arch->bitnet &&
+         qn__gguf_require(t->g, key_of(t, "attention.layer_norm_rms_epsilon", key), t->err) !=
+             QN_OK) ||
         !get_number(t, "attention.layer_norm_rms_epsilon", 0, 1, &eps) ||
         !put_number(t, t->out, "rms_norm_eps", eps) || !translate_tensors(t) || !translate_rope(t))
         return false;

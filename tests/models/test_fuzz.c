@@ -49,6 +49,7 @@ static void begin_families(void)
         "llama/linear",          "llama/plain",        "mistral/window",  "mistral/parameters",
         "llama/llama3-head-dim", "qwen2/untold",       "qwen2/window",    "qwen2/layer-types",
         "qwen3/window",          "qwen3/biased",       "smollm3/list",    "smollm3/plain",
+        "bitnet/packed",         "bitnet/bitlinear",   "bitnet/online",   "bitnet/plain",
     };
     char name[80];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -146,6 +146,47 @@ static void test_ternary(void **state)
     qn_device_close(device);
 }
 
+/* The file with one key called otherwise: what a BitNet's metadata leave out is that of the 2B
+ * model. NULL: it loads. */
+static void without_key(qn_device *device, const char *key, const char *part)
+{
+    char path[600], *data, name[100];
+    size_t n;
+    qn__decoder m;
+    qn_error err = {0};
+    golden_path(path, sizeof path, "gguf/bitnet-i2_s.gguf", NULL);
+    assert_int_equal(qn__file_read(path, 1 << 20, &data, &n, &err), QN_OK);
+    snprintf(name, sizeof name, "bitnet-b1.58.%s", key);
+    char *at = memmem(data, n, name, strlen(name));
+    assert_non_null(at);
+    at[strlen(name) - 1] = '_';
+    snprintf(path, sizeof path, "%s", temp_write("lacking.gguf", data, n));
+    free(data);
+    qn_status status = qn__decoder_load(&m, device, path, NULL, NULL, &err);
+    if (part && (status == QN_OK || !strstr(err.message, part)))
+        fail_msg("\"%s\" lacks \"%s\"", err.message, part);
+    if (!part && status != QN_OK)
+        fail_msg("%s", err.message);
+    if (!part)
+        assert_true(m.config.rope.theta == 500000 && fabs(m.config.norm_eps - 1e-5) < 1e-10 &&
+                    m.config.max_positions == (strcmp(key, "context_length") ? 512 : 2048));
+    if (!part)
+        qn__decoder_end(&m);
+}
+
+static void test_ternary_defaults(void **state)
+{
+    qn_device *device = open_cpu(state);
+    without_key(device, "block_count", "blk.10.attn_norm.weight is missing (a bitnet of 30 layers");
+    without_key(device, "embedding_length", "bitnet-b1.58.rope.dimension_count: turning");
+    without_key(device, "feed_forward_length", "the metadata asks for [256, 6912]");
+    without_key(device, "attention.head_count", "bitnet-b1.58.rope.dimension_count: turning");
+    without_key(device, "context_length", NULL);
+    without_key(device, "rope.freq_base", NULL);
+    without_key(device, "attention.layer_norm_rms_epsilon", NULL);
+    qn_device_close(device);
+}
+
 /* i2_s as a tensor: codes times the scale behind them. */
 static void test_ternary_tensor(void **state)
 {
@@ -427,10 +468,15 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_models), cmocka_unit_test(test_bad_metadata),
-        cmocka_unit_test(test_ternary),     cmocka_unit_test(test_ternary_tensor),
-        cmocka_unit_test(test_bad_tensors), cmocka_unit_test(test_directories),
-        cmocka_unit_test(test_whole_model), cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_same_models),
+        cmocka_unit_test(test_bad_metadata),
+        cmocka_unit_test(test_ternary),
+        cmocka_unit_test(test_ternary_tensor),
+        cmocka_unit_test(test_ternary_defaults),
+        cmocka_unit_test(test_bad_tensors),
+        cmocka_unit_test(test_directories),
+        cmocka_unit_test(test_whole_model),
+        cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
