@@ -207,14 +207,14 @@ qn_status qn__weight_find(qn__weight *out, const qn_tensors *file, const qn__par
     if (!out->tensor)
         return qn__fail(err, QN_FORMAT, "%s: tensor %s is missing (%s needs it)",
                         qn_tensors_path(file, 0), p->stored, family);
-    out->scales = find_beside(file, p->stored, "scales");
-    out->biases = find_beside(file, p->stored, "biases");
-    out->bytes = out->tensor->bytes + (out->scales ? out->scales->bytes : 0) +
-                 (out->biases ? out->biases->bytes : 0);
-    if (out->scales)
-        return find_quantised(out, file, p, asker, err);
+    out->bytes = out->tensor->bytes;
     if (out->ternary)
         return find_ternary(out, file, p, family, asker, err);
+    out->scales = find_beside(file, p->stored, "scales");
+    out->biases = find_beside(file, p->stored, "biases");
+    out->bytes += (out->scales ? out->scales->bytes : 0) + (out->biases ? out->biases->bytes : 0);
+    if (out->scales)
+        return find_quantised(out, file, p, asker, err);
     if (find_plain(out, file, p, asker, err) != QN_OK)
         return err->code;
     out->factor_of = p->factor ? find_beside(file, p->stored, "scale") : NULL;
@@ -300,16 +300,15 @@ static bool make_ternary(const qn__weight *w, float *values, int64_t n)
     return fits || w->ternary == QN__TERNARY_MASTER;
 }
 
-static qn_status read_floats(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
-                             uint8_t *to, qn_error *err)
+/* n rows by way of floats, which take more room: `room` holds so many of them as they are stored,
+ * `values` one. */
+static qn_status round_rows(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
+                            uint8_t *room, float *values, uint8_t *to, qn_error *err)
 {
     int64_t columns = w->tensor->shape[1];
     size_t row = qn__encoding_row_bytes(w->encoding, columns),
            stored = qn__encoding_row_bytes(w->floats, columns);
-    uint8_t *room = malloc(stored * (size_t)n + 1);
-    float *values = malloc((size_t)columns * sizeof *values);
-    qn_status status = room && values ? read_stream(file, w->tensor, first, n, room, err)
-                                      : qn__fail_memory(err, "a weight's buffer");
+    qn_status status = read_stream(file, w->tensor, first, n, room, err);
     for (int64_t r = 0; r < n && status == QN_OK; r++, to += row) {
         w->floats->decode(w->floats, room + (size_t)r * stored, (size_t)columns, values);
         if (!make_ternary(w, values, columns))
@@ -318,6 +317,23 @@ static qn_status read_floats(const qn__weight *w, const qn_tensors *file, int64_
                 qn_tensors_path(file, w->tensor->file), w->tensor->name, (long long)(first + r));
         else
             w->encoding->encode(w->encoding, values, NULL, row / w->encoding->block_bytes, to);
+    }
+    return status;
+}
+
+static qn_status read_floats(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
+                             uint8_t *to, qn_error *err)
+{
+    enum { FLOATS_PIECE = 1 << 20 };
+    size_t columns = (size_t)w->tensor->shape[1], stored = columns * w->floats->block_bytes,
+           row = qn__encoding_row_bytes(w->encoding, w->tensor->shape[1]);
+    int64_t piece = stored < FLOATS_PIECE ? (int64_t)(FLOATS_PIECE / stored) : 1, take;
+    uint8_t *room = malloc(stored * (size_t)piece);
+    float *values = malloc(columns * sizeof *values);
+    qn_status status = room && values ? QN_OK : qn__fail_memory(err, "a weight's buffer");
+    for (int64_t r = 0; r < n && status == QN_OK; r += take) {
+        take = n - r < piece ? n - r : piece;
+        status = round_rows(w, file, first + r, take, room, values, to + (size_t)r * row, err);
     }
     free(room);
     free(values);

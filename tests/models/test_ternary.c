@@ -110,6 +110,10 @@ static void test_refusals(void **state)
          " has shape [32, 512], config.json asks for [256 / 4, 256]"},
         {"bitnet/packed", "model.safetensors", UP "\":{\"dtype\":\"U8", UP "\":{\"dtype\":\"I8",
          QN_UNSUPPORTED, "model.safetensors|tensor " UP " is i8; config.json says|codes in u8"},
+        /* what MLX has beside its codes is nothing here */
+        {"bitnet/unpacked", "model.safetensors",
+         UP "_scale\":", "model.layers.1.mlp.up_proj.scales\"      :", QN_FORMAT,
+         "model.safetensors|tensor " UP "_scale is missing"},
         /* floats where there have to be codes, and codes where there have to be floats */
         {"bitnet/online", "config.json", "\"autobitlinear\"", "\"bitlinear\"", QN_UNSUPPORTED,
          "model.safetensors|_proj.weight is f32; config.json says that it is ternary codes in u8"},
