@@ -32,20 +32,21 @@
 #define QN__CODEC_MXFP4  .decode = qn__decode_mxfp4, .encode = qn__encode_mxfp4
 #define QN__CODEC_I2_S   .decode = qn__decode_i2_s, .encode = qn__encode_i2_s
 #define QN__CODEC_AFFINE .decode = qn__decode_affine, .encode = qn__encode_affine
+#define QN__CODEC_ZEROED .zeroed = true, .decode = qn__decode_zeroed, .encode = qn__encode_zeroed
 
 qn__decode_fn qn__decode_f32, qn__decode_f16, qn__decode_bf16;
 qn__decode_fn qn__decode_q4_0, qn__decode_q4_1, qn__decode_q5_0, qn__decode_q5_1, qn__decode_q8_0;
 qn__decode_fn qn__decode_q2_k, qn__decode_q3_k, qn__decode_q4_k, qn__decode_q5_k, qn__decode_q6_k;
 qn__decode_fn qn__decode_iq4_nl, qn__decode_iq4_xs;
 qn__decode_fn qn__decode_tq1_0, qn__decode_tq2_0, qn__decode_i2_s;
-qn__decode_fn qn__decode_mxfp4, qn__decode_affine;
+qn__decode_fn qn__decode_mxfp4, qn__decode_affine, qn__decode_zeroed;
 
 qn__encode_fn qn__encode_f32, qn__encode_f16, qn__encode_bf16;
 qn__encode_fn qn__encode_q4_0, qn__encode_q4_1, qn__encode_q5_0, qn__encode_q5_1, qn__encode_q8_0;
 qn__encode_fn qn__encode_q2_k, qn__encode_q3_k, qn__encode_q4_k, qn__encode_q5_k, qn__encode_q6_k;
 qn__encode_fn qn__encode_iq4_nl, qn__encode_iq4_xs;
 qn__encode_fn qn__encode_tq1_0, qn__encode_tq2_0, qn__encode_i2_s;
-qn__encode_fn qn__encode_mxfp4, qn__encode_affine;
+qn__encode_fn qn__encode_mxfp4, qn__encode_affine, qn__encode_zeroed;
 
 static inline uint16_t qn__load_u16(const uint8_t *p)
 {

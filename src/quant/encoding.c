@@ -12,23 +12,25 @@
                   .block_elements = elements,                                                      \
                   .block_bytes = bytes,                                                            \
                   QN__CODEC_##id},
-#define AFFINE_ROW(width, columns, type, text, scale_bytes)                                        \
-    [QN__AFFINE##width##_G##columns##_##                                                           \
-        type] = {.name = "affine" #width "-g" #columns "-" text,                                   \
+#define GROUP_ROW(KIND, kind, width, columns, type, text, scale_bytes)                             \
+    [QN__##KIND##width##_G##columns##_##                                                           \
+        type] = {.name = kind #width "-g" #columns "-" text,                                       \
                  .ggml_type = -1,                                                                  \
                  .block_elements = columns,                                                        \
                  .block_bytes = columns * width / 8 + 2 * scale_bytes,                             \
                  .bits = width,                                                                    \
                  .group = columns,                                                                 \
                  .scale = QN__##type,                                                              \
-                 QN__CODEC_AFFINE},
-#define AFFINE_ROWS(width, columns)                                                                \
-    AFFINE_ROW(width, columns, F32, "f32", 4)                                                      \
-    AFFINE_ROW(width, columns, F16, "f16", 2)                                                      \
-    AFFINE_ROW(width, columns, BF16, "bf16", 2)
+                 QN__CODEC_##KIND},
+#define GROUP_ROWS(KIND, kind, width, columns)                                                     \
+    GROUP_ROW(KIND, kind, width, columns, F32, "f32", 4)                                           \
+    GROUP_ROW(KIND, kind, width, columns, F16, "f16", 2)                                           \
+    GROUP_ROW(KIND, kind, width, columns, BF16, "bf16", 2)
+#define AFFINE_ROWS(width, columns) GROUP_ROWS(AFFINE, "affine", width, columns)
+#define ZEROED_ROWS(width, columns) GROUP_ROWS(ZEROED, "zeroed", width, columns)
 
-const qn__encoding qn__encodings[QN__ENCODING_COUNT] = {QN__BLOCK_ENCODINGS(BLOCK_ROW)
-                                                            QN__AFFINE_WIDTHS(AFFINE_ROWS)};
+const qn__encoding qn__encodings[QN__ENCODING_COUNT] = {
+    QN__BLOCK_ENCODINGS(BLOCK_ROW) QN__AFFINE_WIDTHS(AFFINE_ROWS) QN__ZEROED_WIDTHS(ZEROED_ROWS)};
 
 int qn__encoding_named(const char *name)
 {
@@ -46,14 +48,25 @@ int qn__encoding_of_ggml(int64_t type)
     return -1;
 }
 
-int qn__encoding_affine(int bits, int group, qn__encoding_id scale)
+static int encoding_of_groups(bool zeroed, int bits, int group, qn__encoding_id scale)
 {
     for (int i = 0; i < QN__ENCODING_COUNT; i++) {
         const qn__encoding *e = &qn__encodings[i];
-        if (e->bits != 0 && e->bits == bits && e->group == group && e->scale == scale)
+        if (e->bits != 0 && e->zeroed == zeroed && e->bits == bits && e->group == group &&
+            e->scale == scale)
             return i;
     }
     return -1;
+}
+
+int qn__encoding_affine(int bits, int group, qn__encoding_id scale)
+{
+    return encoding_of_groups(false, bits, group, scale);
+}
+
+int qn__encoding_zeroed(int bits, int group, qn__encoding_id scale)
+{
+    return encoding_of_groups(true, bits, group, scale);
 }
 
 size_t qn__encoding_row_bytes(const qn__encoding *e, int64_t columns)

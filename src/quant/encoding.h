@@ -56,6 +56,15 @@
     X(4, 64)                                                                                       \
     X(4, 128) X(5, 32) X(5, 64) X(5, 128) X(6, 32) X(6, 64) X(6, 128) X(8, 32) X(8, 64) X(8, 128)
 
+/* Groups with a zero point, as GPTQ, AWQ and compressed-tensors have them: value = scale * (code -
+ * zero). X(bits, group), each with scales and zeros in f32, f16 and bf16: a zero is a whole number
+ * up to 256, which all three hold, while the bias of an affine group would be rounded. */
+#define QN__ZEROED_WIDTHS(X)                                                                       \
+    X(2, 32)                                                                                       \
+    X(2, 64)                                                                                       \
+    X(2, 128)                                                                                      \
+    X(3, 32) X(3, 64) X(3, 128) X(4, 32) X(4, 64) X(4, 128) X(8, 32) X(8, 64) X(8, 128)
+
 typedef enum qn__encoding_id {
 #define QN__ENCODING_ENUM(id, name, ggml, elements, bytes) QN__##id,
     QN__BLOCK_ENCODINGS(QN__ENCODING_ENUM)
@@ -65,7 +74,12 @@ typedef enum qn__encoding_id {
         QN__AFFINE##bits##_G##group##_BF16,
         QN__AFFINE_WIDTHS(QN__ENCODING_ENUM)
 #undef QN__ENCODING_ENUM
-            QN__ENCODING_COUNT
+#define QN__ENCODING_ENUM(bits, group)                                                             \
+    QN__ZEROED##bits##_G##group##_F32, QN__ZEROED##bits##_G##group##_F16,                          \
+        QN__ZEROED##bits##_G##group##_BF16,
+            QN__ZEROED_WIDTHS(QN__ENCODING_ENUM)
+#undef QN__ENCODING_ENUM
+                QN__ENCODING_COUNT
 } qn__encoding_id;
 
 enum { QN__I2_S_TAIL = 32 };
@@ -76,7 +90,8 @@ typedef struct qn__encoding qn__encoding;
 typedef void qn__decode_fn(const qn__encoding *e, const void *blocks, size_t n, float *values);
 
 /* The same back. importance: NULL, or a weight for the error of each of a row's values, n blocks
- * long; encodings that are another library's bits (affine, q8_0, ternary) do without. values are
+ * long; encodings that are another library's bits (affine, q8_0, ternary) and
+ * zeroed ones do without. values are
  * finite. */
 typedef void qn__encode_fn(const qn__encoding *e, const float *values, const float *importance,
                            size_t n, void *blocks);
@@ -85,9 +100,10 @@ struct qn__encoding {
     const char *name;  /* "q4_0", "affine4-g64-bf16" */
     int32_t ggml_type; /* GGUF's number of it; -1: it has none */
     uint16_t block_elements, block_bytes;
-    /* affine alone: bits of a code, values of a group, type of scale and bias */
+    /* affine and zeroed alone: bits of a code, values of a group, type of scale and bias or zero */
     uint8_t bits, group;
     uint8_t scale; /* QN__F32, QN__F16 or QN__BF16 */
+    bool zeroed;
     qn__decode_fn *decode;
     qn__encode_fn *encode;
 };
@@ -98,14 +114,16 @@ extern const qn__encoding qn__encodings[QN__ENCODING_COUNT];
 int qn__encoding_named(const char *name);
 int qn__encoding_of_ggml(int64_t type);
 
-/* QN__AFFINE...; -1: no such width, group or type. */
+/* QN__AFFINE..., QN__ZEROED...; -1: no such width, group or type. */
 int qn__encoding_affine(int bits, int group, qn__encoding_id scale);
+int qn__encoding_zeroed(int bits, int group, qn__encoding_id scale);
 
 /* The bytes of one row; 0 when columns are no whole blocks, or the product wraps. */
 size_t qn__encoding_row_bytes(const qn__encoding *e, int64_t columns);
 
-/* Blocks of `groups` groups from codes in words, scales and biases that lie apart: of an affine
- * encoding, or of mxfp4, whose codes stand as neighbours there and which has no biases (NULL). */
+/* Blocks of `groups` groups from codes in words, scales and biases (or zeros) that lie apart: of an
+ * affine or zeroed encoding, or of mxfp4, whose codes stand as neighbours there and which has no
+ * biases (NULL). */
 void qn__encoding_zip(const qn__encoding *e, size_t groups, const void *codes, const void *scales,
                       const void *biases, void *blocks);
 

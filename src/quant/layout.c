@@ -43,7 +43,7 @@ size_t qn__layout_bytes(qn__layout_id id, int64_t rows, int64_t columns)
     return bytes;
 }
 
-/* ---- affine codes: planes of bits ------------------------------------------------------------ */
+/* ---- codes of groups: planes of bits --------------------------------------------------------- */
 
 /* In the file the codes are one stream of bits. In a unit each 32 of them are, as far as `bits` has
  * them: a plane of the low four bits (byte j: code j, and code j + 16 in its high half), one of the

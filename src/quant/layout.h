@@ -8,7 +8,7 @@
  * unit holds the 16 rows' blocks as the file encodes them (quant/encoding.h), but turned: word i of
  * row 0, of row 1, ... of row 15, then word i + 1; so that a 64-byte load is four bytes of each of
  * 16 rows, and every field that a decoder takes apart in a scalar is taken apart in lanes. Only
- * affine codes are put into another order, by planes of bits.
+ * affine and zeroed codes are put into another order, by planes of bits.
  *
  * So a slice of 16 r rows, an expert or a shard is "some units", and packing can be undone to the
  * byte. Rows past the last and blocks past the last column are zero, and so are their values.

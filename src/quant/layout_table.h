@@ -30,15 +30,17 @@ enum {
     QN__UNIT_OF(id, QN__ELEMENTS_##id, QN__BYTES_##id, n, bytes, step, zero, top, biased,          \
                 __VA_ARGS__)
 
-#define QN__AFFINE_OF(bits, group, type, size, n)                                                  \
-    QN__UNIT_OF(AFFINE##bits##_G##group##_##type, group, group *bits / 8 + 2 * (size), n,          \
+#define QN__GROUPS_OF(KIND, bits, group, type, size, n)                                            \
+    QN__UNIT_OF(KIND##bits##_G##group##_##type, group, group *bits / 8 + 2 * (size), n,            \
                 (group * bits / 8 + 2 * (size)) * 16 * (n), group > 64 ? 64 : group, 0,            \
                 (1 << bits) - 1, true, {0, group * bits / 8, 4}, {group * bits / 8, size, size},   \
                 {group * bits / 8 + (size), size, size}),
-#define QN__AFFINE(bits, group)                                                                    \
-    QN__AFFINE_OF(bits, group, F32, 4, group == 32 ? 2 : 1)                                        \
-    QN__AFFINE_OF(bits, group, F16, 2, group == 32 ? 2 : 1)                                        \
-    QN__AFFINE_OF(bits, group, BF16, 2, group == 32 ? 2 : 1)
+#define QN__GROUPS(KIND, bits, group)                                                              \
+    QN__GROUPS_OF(KIND, bits, group, F32, 4, group == 32 ? 2 : 1)                                  \
+    QN__GROUPS_OF(KIND, bits, group, F16, 2, group == 32 ? 2 : 1)                                  \
+    QN__GROUPS_OF(KIND, bits, group, BF16, 2, group == 32 ? 2 : 1)
+#define QN__AFFINE(bits, group) QN__GROUPS(AFFINE, bits, group)
+#define QN__ZEROED(bits, group) QN__GROUPS(ZEROED, bits, group)
 
 /* clang-format off */
 static const qn__layout qn__layouts[QN__ENCODING_COUNT] = {
@@ -63,6 +65,7 @@ static const qn__layout qn__layouts[QN__ENCODING_COUNT] = {
     QN__UNIT(MXFP4,  4,     1088, 32,  12,  24,  false,  {1, 16, 4}, {0, 1, 1}),
     QN__UNIT(I2_S,   1,     512,  64,  1,   3,   false,  {0, 32, 4}),
     QN__AFFINE_WIDTHS(QN__AFFINE)
+    QN__ZEROED_WIDTHS(QN__ZEROED)
 };
 /* clang-format on */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codes, scales and biases that lie apart, put together into blocks.
+ * Codes, scales and biases or zeros that lie apart, put together into blocks.
  */
 #include "quant/encoding.h"
 

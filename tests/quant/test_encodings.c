@@ -65,7 +65,9 @@ static void test_table(void **state)
             assert_int_equal(e->block_bytes,
                              e->bits * e->group / 8 + 2 * qn__encodings[e->scale].block_bytes);
             assert_int_equal(e->block_elements, e->group);
-            assert_int_equal(qn__encoding_affine(e->bits, e->group, e->scale), i);
+            assert_int_equal((e->zeroed ? qn__encoding_zeroed
+                                        : qn__encoding_affine)(e->bits, e->group, e->scale),
+                             i);
         }
         assert_true(qn__encoding_row_bytes(e, 0) == 0);
         assert_true(qn__encoding_row_bytes(e, -(int64_t)e->block_elements) == 0);
@@ -78,6 +80,7 @@ static void test_table(void **state)
             assert_true(qn__encoding_row_bytes(e, INT64_MAX) == 0); /* wraps */
     }
     assert_int_equal(qn__encoding_named("affine4-g64-bf16"), QN__AFFINE4_G64_BF16);
+    assert_int_equal(qn__encoding_named("zeroed4-g128-f16"), QN__ZEROED4_G128_F16);
     assert_int_equal(qn__encoding_named("q4_2"), -1);
     assert_int_equal(qn__encoding_of_ggml(-1), -1);
     assert_int_equal(qn__encoding_of_ggml(4), -1);
@@ -85,6 +88,7 @@ static void test_table(void **state)
     assert_int_equal(qn__encoding_affine(7, 64, QN__F16), -1);
     assert_int_equal(qn__encoding_affine(0, 0, QN__F32), -1);
     assert_int_equal(qn__encoding_affine(4, 64, QN__Q8_0), -1);
+    assert_int_equal(qn__encoding_zeroed(5, 64, QN__F16), -1);
 }
 
 /* Random blocks, and llama.cpp's of weights, from an address that is not aligned. */
@@ -187,6 +191,36 @@ static void test_decode_affine(void **state)
         free(g.data);
     }
     free(values.data), free(from), free(y), free(mlx);
+}
+
+/* Scale times code minus zero, which is exact where the scale has 16 bits, of the codes that the
+ * encoder chose: within half a step of the values, and zero for zero. */
+static void test_zeroed(void **state)
+{
+    (void)state;
+    float x[512], y[512];
+    uint8_t blocks[512 * 9];
+    uint64_t seed = 3;
+    for (int j = 0; j < 512; j++)
+        x[j] = j % 7 ? (float)test_random(&seed) * (j < 256 ? 1 : 0.01f) + (j < 128) : 0;
+    for (int i = QN__ZEROED2_G32_F32; i < QN__ENCODING_COUNT; i++) {
+        const qn__encoding *e = &qn__encodings[i];
+        int codes = e->group * e->bits / 8;
+        assert_true(e->zeroed);
+        e->encode(e, x, NULL, (size_t)(512 / e->group), blocks);
+        e->decode(e, blocks, (size_t)(512 / e->group), y);
+        for (int j = 0; j < 512; j++) {
+            const uint8_t *b = blocks + j / e->group * e->block_bytes;
+            double scale = scale_at(b + codes, e->scale, 0),
+                   zero = scale_at(b + codes, e->scale, 1),
+                   value = scale * (code_at(b, e->bits, j % e->group) - zero);
+            assert_true(zero == floor(zero) && zero >= 0 && zero < 1 << e->bits);
+            if (fabs(y[j] - value) > (e->scale == QN__F32 ? 3e-7 : 0))
+                fail_msg("%s: value %d is %a, not %a", e->name, j, y[j], value);
+            assert_true(x[j] != 0 || y[j] == 0);
+            assert_true(fabs(y[j] - x[j]) <= (e->scale == QN__BF16 ? 1.6 : 1.1) * scale);
+        }
+    }
 }
 
 /* What gguf's numpy makes of the same rows. */
@@ -417,10 +451,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),          cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_decode_affine),  cmocka_unit_test(test_encode),
-        cmocka_unit_test(test_encode_affine),  cmocka_unit_test(test_search),
-        cmocka_unit_test(test_importance),     cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_hostile_values), cmocka_unit_test(test_hostile_blocks),
+        cmocka_unit_test(test_decode_affine),  cmocka_unit_test(test_zeroed),
+        cmocka_unit_test(test_encode),         cmocka_unit_test(test_encode_affine),
+        cmocka_unit_test(test_search),         cmocka_unit_test(test_importance),
+        cmocka_unit_test(test_same_bytes),     cmocka_unit_test(test_hostile_values),
+        cmocka_unit_test(test_hostile_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

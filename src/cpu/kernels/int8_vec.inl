@@ -17,13 +17,13 @@
            : next + (size_t)(16 * (q) + 4 * r - 16))
 
 /* Where codes come from: an encoding's units, or these. */
-enum { INT8_STORED = QN__ENCODING_COUNT, INT8_AFFINE /* + bits */ };
+enum { INT8_STORED = QN__ENCODING_COUNT, INT8_GROUPS /* + bits */ };
 
 ALWAYS vi int8_code(int from, const uint8_t *at, int quad)
 {
     if (from == INT8_STORED)
         return vi_load(at + 64 * quad);
-    return from > INT8_AFFINE ? affine_code(from - INT8_AFFINE, at, quad)
+    return from > INT8_GROUPS ? group_code(from - INT8_GROUPS, at, quad)
                               : unit_code(from, at, quad);
 }
 
@@ -214,7 +214,8 @@ ALWAYS void int8_blocks(int rows, int id, const int8_args *a)
 }
 
 /* Groups of 32, 64 or 128 columns; a step is one or two planes of 32. */
-ALWAYS void int8_affine_steps(int rows, int bits, int type, int quads, const int8_args *a)
+ALWAYS void int8_group_steps(int rows, int bits, int type, int zeroed, int quads,
+                             const int8_args *a)
 {
     const qn__layout *l = a->layout;
     const int run = int8_run(rows, quads, (1 << bits) - 1), steps = l->columns / l->step;
@@ -225,11 +226,10 @@ ALWAYS void int8_affine_steps(int rows, int bits, int type, int quads, const int
     for (size_t u = 0; u < a->units; u++) {
         for (int s = 0; s < steps; s++) {
             unit_ahead(l, unit, s);
-            vf scale = affine_number(type, l, unit, s, 0),
-               bias = affine_number(type, l, unit, s, 1);
+            vf scale = group_scale(type, l, unit, s), bias = group_bias(type, zeroed, l, unit, s);
             vi c[8];
             INT8_ALL_ROWS(INT8_CLEAR)
-            int8_dots(rows, run, INT8_AFFINE + bits, unit + 8 * bits * quads * s, 0, quads, x,
+            int8_dots(rows, run, INT8_GROUPS + bits, unit + 8 * bits * quads * s, 0, quads, x,
                       a->next_x, c);
             int8_add(rows, 1, c, scale, bias, meta, a->next_meta, f);
             x += 4 * quads * lie;
@@ -240,49 +240,47 @@ ALWAYS void int8_affine_steps(int rows, int bits, int type, int quads, const int
     INT8_ALL_ROWS(INT8_SAVE)
 }
 
-ALWAYS void int8_affine(int rows, int bits, int type, const int8_args *a)
+ALWAYS void int8_groups(int rows, int bits, int type, int zeroed, const int8_args *a)
 {
     if (a->layout->step == 32)
-        int8_affine_steps(rows, bits, type, 8, a);
+        int8_group_steps(rows, bits, type, zeroed, 8, a);
     else
-        int8_affine_steps(rows, bits, type, 16, a);
+        int8_group_steps(rows, bits, type, zeroed, 16, a);
 }
 
 /* Formats that models come in, with 1, 2, 4 or 8 rows as far as the tier has registers; the rest is
  * unpacked first. */
 #define INT8_DIRECT_BLOCKS(F)                                                                      \
     F(Q4_0) F(Q4_1) F(Q5_0) F(Q5_1) F(Q8_0) F(Q4_K) F(Q5_K) F(Q6_K) F(TQ2_0) F(I2_S) F(MXFP4)
-#define INT8_DIRECT_AFFINE(F) F(4, F16) F(4, BF16) F(8, F16) F(8, BF16)
+#define INT8_DIRECT_GROUPS(F)                                                                      \
+    F(AFFINE, 0, 4, F16)                                                                           \
+    F(AFFINE, 0, 4, BF16)                                                                          \
+    F(AFFINE, 0, 8, F16)                                                                           \
+    F(AFFINE, 0, 8, BF16)                                                                          \
+    F(ZEROED, 1, 4, F16)                                                                           \
+    F(ZEROED, 1, 4, BF16)
 
 #if INT8_DIRECT_ROWS
-#define DIRECT(id)                                                                                 \
-    static void direct_##id(size_t rows, const int8_args *a)                                       \
+#define DIRECT_OF(name, function, ...)                                                             \
+    static void name(size_t rows, const int8_args *a)                                              \
     {                                                                                              \
         if (rows == 1)                                                                             \
-            int8_blocks(1, QN__##id, a);                                                           \
+            function(1, __VA_ARGS__, a);                                                           \
         else if (INT8_DIRECT_ROWS > 1 && rows == 2)                                                \
-            int8_blocks(2, QN__##id, a);                                                           \
+            function(2, __VA_ARGS__, a);                                                           \
         else if (INT8_DIRECT_ROWS > 2 && rows == 4)                                                \
-            int8_blocks(4, QN__##id, a);                                                           \
+            function(4, __VA_ARGS__, a);                                                           \
         else if (INT8_DIRECT_ROWS > 4)                                                             \
-            int8_blocks(8, QN__##id, a);                                                           \
+            function(8, __VA_ARGS__, a);                                                           \
     }
+#define DIRECT(id) DIRECT_OF(direct_##id, int8_blocks, QN__##id)
 INT8_DIRECT_BLOCKS(DIRECT)
 #undef DIRECT
-#define DIRECT(bits, type)                                                                         \
-    static void direct_affine##bits##_##type(size_t rows, const int8_args *a)                      \
-    {                                                                                              \
-        if (rows == 1)                                                                             \
-            int8_affine(1, bits, QN__##type, a);                                                   \
-        else if (INT8_DIRECT_ROWS > 1 && rows == 2)                                                \
-            int8_affine(2, bits, QN__##type, a);                                                   \
-        else if (INT8_DIRECT_ROWS > 2 && rows == 4)                                                \
-            int8_affine(4, bits, QN__##type, a);                                                   \
-        else if (INT8_DIRECT_ROWS > 4)                                                             \
-            int8_affine(8, bits, QN__##type, a);                                                   \
-    }
-INT8_DIRECT_AFFINE(DIRECT)
+#define DIRECT(KIND, zeroed, bits, type)                                                           \
+    DIRECT_OF(direct_##KIND##bits##_##type, int8_groups, bits, QN__##type, zeroed)
+INT8_DIRECT_GROUPS(DIRECT)
 #undef DIRECT
+#undef DIRECT_OF
 #endif
 
 /* NULL: the format is unpacked first. */
@@ -293,11 +291,11 @@ static int8_direct *int8_direct_of(const qn__layout *l)
 #define DIRECT(id) [QN__##id] = direct_##id,
         INT8_DIRECT_BLOCKS(DIRECT)
 #undef DIRECT
-#define DIRECT(bits, type)                                                                         \
-    [QN__AFFINE##bits##_G32_##type] = direct_affine##bits##_##type,                                \
-    [QN__AFFINE##bits##_G64_##type] = direct_affine##bits##_##type,                                \
-    [QN__AFFINE##bits##_G128_##type] = direct_affine##bits##_##type,
-            INT8_DIRECT_AFFINE(DIRECT)
+#define DIRECT(KIND, zeroed, bits, type)                                                           \
+    [QN__##KIND##bits##_G32_##type] = direct_##KIND##bits##_##type,                                \
+    [QN__##KIND##bits##_G64_##type] = direct_##KIND##bits##_##type,                                \
+    [QN__##KIND##bits##_G128_##type] = direct_##KIND##bits##_##type,
+            INT8_DIRECT_GROUPS(DIRECT)
 #undef DIRECT
     };
     return direct[l->encoding - qn__encodings];

@@ -145,7 +145,7 @@ ALWAYS vi tq1_0_code(const uint8_t *unit, int quad)
 }
 
 /* Planes of 32 codes. */
-ALWAYS vi affine_code(int bits, const uint8_t *unit, int quad)
+ALWAYS vi group_code(int bits, const uint8_t *unit, int quad)
 {
     const uint8_t *w = unit + 64 * bits * (quad / 8);
     int q = quad % 8;
@@ -230,21 +230,28 @@ ALWAYS vf iq4_xs_scale(const uint8_t *unit, int j)
     return v_mul(half_at(unit + 2144), v_of_int(vi_sub(vi_or(low, vi_shl(high, 4)), vi_set(32))));
 }
 
-/* Scales lie behind the codes, then biases. */
-ALWAYS vf typed_numbers(int type, const uint8_t *p)
+/* Scales lie behind the codes of affine and zeroed groups, then biases or zeros. */
+ALWAYS vf group_number(int type, int second, const qn__layout *l, const uint8_t *unit, int s)
 {
+    int bytes = type == QN__F32 ? 64 : 32, group = s * l->step / (l->columns / l->blocks);
+    const uint8_t *p = unit + l->unit_bytes - bytes * (l->blocks * (2 - second) - group);
     if (type == QN__F32)
         return v_load((const float *)p);
     return type == QN__F16 ? half_at(p) : v_load_bf16((const uint16_t *)p);
 }
 
-ALWAYS vf affine_number(int type, const qn__layout *l, const uint8_t *unit, int s, int bias)
+ALWAYS vf group_scale(int type, const qn__layout *l, const uint8_t *unit, int s)
 {
-    int bytes = type == QN__F32 ? 64 : 32, group = s * l->step / (l->columns / l->blocks);
-    return typed_numbers(type, unit + l->unit_bytes - bytes * (l->blocks * (2 - bias) - group));
+    return group_number(type, 0, l, unit, s);
 }
 
-/* ---- by layout, affine ones apart ---- */
+ALWAYS vf group_bias(int type, int zeroed, const qn__layout *l, const uint8_t *unit, int s)
+{
+    vf m = group_number(type, 1, l, unit, s);
+    return zeroed ? v_sub(v_set(-0.0f), v_mul(group_scale(type, l, unit, s), m)) : m;
+}
+
+/* ---- by layout of blocks; groups go by bits and type ---- */
 
 /* Columns 4 quad .. 4 quad + 3. */
 ALWAYS vi unit_code(int id, const uint8_t *unit, int quad)
@@ -335,26 +342,24 @@ ALWAYS void unpack_blocks(int id, const uint8_t *unit, uint8_t *codes, float *sc
     }
 }
 
-/* bits and type are constants at every call. */
-ALWAYS void unpack_affine(int bits, int type, const qn__layout *l, const uint8_t *unit,
+/* bits, type and zeroed are constants at every call. */
+ALWAYS void unpack_groups(int bits, int type, int zeroed, const qn__layout *l, const uint8_t *unit,
                           uint8_t *codes, float *scale, float *bias)
 {
     for (int c = 0; c < l->columns / 32; c++, codes += 512)
         for (int q = 0; q < 8; q++)
-            vi_store(codes + 64 * q, affine_code(bits, unit + 64 * bits * c, q));
+            vi_store(codes + 64 * q, group_code(bits, unit + 64 * bits * c, q));
     for (int s = 0; s < l->columns / l->step; s++) {
         unit_ahead(l, unit, s);
-        v_store(scale + 16 * s, affine_number(type, l, unit, s, 0));
-        v_store(bias + 16 * s, affine_number(type, l, unit, s, 1));
+        v_store(scale + 16 * s, group_scale(type, l, unit, s));
+        v_store(bias + 16 * s, group_bias(type, zeroed, l, unit, s));
     }
 }
 
 #define UNITS_OF_BLOCKS(F)                                                                         \
     F(Q4_0)                                                                                        \
-    F(Q4_1)                                                                                        \
-    F(Q5_0) F(Q5_1) F(Q8_0) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS) F(TQ1_0)   \
-        F(TQ2_0) F(MXFP4) F(I2_S)
-#define UNITS_OF_CODES(F) F(2) F(3) F(4) F(5) F(6) F(8)
+    F(Q4_1) F(Q5_0) F(Q5_1) F(Q8_0) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS)    \
+        F(TQ1_0) F(TQ2_0) F(MXFP4) F(I2_S)
 
 #define UNPACK(id)                                                                                 \
     static void unpack_##id(const qn__layout *l, const uint8_t *unit, uint8_t *codes,              \
@@ -366,14 +371,25 @@ ALWAYS void unpack_affine(int bits, int type, const qn__layout *l, const uint8_t
 UNITS_OF_BLOCKS(UNPACK)
 #undef UNPACK
 
-#define UNPACK_OF(bits, type)                                                                      \
-    static void unpack_affine##bits##_##type(const qn__layout *l, const uint8_t *unit,             \
+#define UNPACK_OF(kind, zeroed, bits, type)                                                        \
+    static void unpack_##kind##bits##_##type(const qn__layout *l, const uint8_t *unit,             \
                                              uint8_t *codes, float *scale, float *bias)            \
     {                                                                                              \
-        unpack_affine(bits, QN__##type, l, unit, codes, scale, bias);                              \
+        unpack_groups(bits, QN__##type, zeroed, l, unit, codes, scale, bias);                      \
     }
-#define UNPACK(bits) UNPACK_OF(bits, F32) UNPACK_OF(bits, F16) UNPACK_OF(bits, BF16)
-UNITS_OF_CODES(UNPACK)
+#define UNPACK(kind, zeroed, bits)                                                                 \
+    UNPACK_OF(kind, zeroed, bits, F32)                                                             \
+    UNPACK_OF(kind, zeroed, bits, F16) UNPACK_OF(kind, zeroed, bits, BF16)
+UNPACK(affine, 0, 2)
+UNPACK(affine, 0, 3)
+UNPACK(affine, 0, 4)
+UNPACK(affine, 0, 5)
+UNPACK(affine, 0, 6)
+UNPACK(affine, 0, 8)
+UNPACK(zeroed, 1, 2)
+UNPACK(zeroed, 1, 3)
+UNPACK(zeroed, 1, 4)
+UNPACK(zeroed, 1, 8)
 #undef UNPACK
 #undef UNPACK_OF
 
@@ -382,11 +398,17 @@ static void fill_vec_units(qn__cpu_kernels *t)
 #define UNPACK(id) t->unpack[QN__UNITS_OF(QN__##id)] = unpack_##id;
     UNITS_OF_BLOCKS(UNPACK)
 #undef UNPACK
-#define UNPACK_OF(bits, group, type)                                                               \
-    t->unpack[QN__UNITS_OF(QN__AFFINE##bits##_G##group##_##type)] = unpack_affine##bits##_##type;
-#define UNPACK(bits, group)                                                                        \
-    UNPACK_OF(bits, group, F32) UNPACK_OF(bits, group, F16) UNPACK_OF(bits, group, BF16)
-    QN__AFFINE_WIDTHS(UNPACK)
+#define UNPACK_OF(KIND, kind, bits, group, type)                                                   \
+    t->unpack[QN__UNITS_OF(QN__##KIND##bits##_G##group##_##type)] = unpack_##kind##bits##_##type;
+#define UNPACK(KIND, kind, bits, group)                                                            \
+    UNPACK_OF(KIND, kind, bits, group, F32)                                                        \
+    UNPACK_OF(KIND, kind, bits, group, F16) UNPACK_OF(KIND, kind, bits, group, BF16)
+#define AFFINE(bits, group) UNPACK(AFFINE, affine, bits, group)
+#define ZEROED(bits, group) UNPACK(ZEROED, zeroed, bits, group)
+    QN__AFFINE_WIDTHS(AFFINE)
+    QN__ZEROED_WIDTHS(ZEROED)
+#undef AFFINE
+#undef ZEROED
 #undef UNPACK
 #undef UNPACK_OF
 }
