@@ -52,7 +52,7 @@ void qn__output_from(qn__output_tensor *t, const qn_tensor_info *from)
 qn_status qn__output_ternary(qn__conversion *c, qn__output_tensor *t, const qn__parameter *p)
 {
     const qn_tensors *file = c->source.tensors;
-    if (qn__weight_find(&t->weight, file, p, c->decoder.config.family,
+    if (qn__weight_find(&t->weight, file, p, &c->source.quantization, c->decoder.config.family,
                         qn__source_config_name(&c->source), c->err) != QN_OK ||
         qn__weight_factor(&t->weight, file, &t->times, c->err) != QN_OK)
         return c->err->code;

@@ -17,6 +17,8 @@
 
 static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l)
 {
+    if (l->order)
+        x = qn_take(s, x, l->order, -1);
     bool bytes = m->config.byte_rows && m->products == QN_PRODUCTS_AUTO;
     qn_products products = bytes ? QN_PRODUCTS_INT8_ROWS : m->products;
     if (!l->factor)
@@ -158,6 +160,8 @@ qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens
 
 qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden)
 {
+    if (m->head_order)
+        hidden = qn_take(s, hidden, m->head_order, -1);
     qn_array *logits =
         qn_linear_with(s, hidden, m->config.tied ? m->embedding : m->head, NULL, m->products);
     return capped(s, logits, m->config.logit_cap);
@@ -200,6 +204,7 @@ static void add_linear(const listing *l, qn__linear *w, int64_t rows, int64_t co
     qn__parameter *p = add(l, &w->weight, rows, columns, role, "weight");
     p->factor = &w->factor;
     p->ternary = l->m->config.ternary;
+    p->order = &w->order;
     if (bias)
         add(l, &w->bias, rows, 0, role, "bias");
 }
@@ -260,7 +265,8 @@ qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
     add(&l, &m->embedding, config->vocab, config->hidden, QN__ROLE_EMBEDDING, "weight");
     add_norm(&l, &m->final_norm, config->hidden, QN__ROLE_FINAL_NORM);
     if (!config->tied)
-        add(&l, &m->head, config->vocab, config->hidden, QN__ROLE_HEAD, "weight");
+        add(&l, &m->head, config->vocab, config->hidden, QN__ROLE_HEAD, "weight")->order =
+            &m->head_order;
     for (l.layer = 0; l.layer < config->n_layers; l.layer++)
         add_layer(&l);
     qsort(m->parameters, (size_t)m->n_parameters, sizeof *m->parameters, compare_names);
@@ -274,6 +280,8 @@ void qn__decoder_end(qn__decoder *m)
         *m->parameters[i].slot = NULL;
         if (m->parameters[i].factor)
             qn_release(*m->parameters[i].factor);
+        if (m->parameters[i].order)
+            qn_release(*m->parameters[i].order);
     }
     qn_release(m->frequency);
     qn_release(m->sliding_frequency);

@@ -56,9 +56,10 @@ typedef struct qn__decoder_config {
 } qn__decoder_config;
 
 /* A linear layer's parameters; bias NULL when it has none, factor when its products are what they
- * are. */
+ * are. order: i32 [K], the column of x that each of the weight's multiplies; NULL: they stand
+ * alike. */
 typedef struct qn__linear {
-    qn_array *weight, *bias, *factor;
+    qn_array *weight, *bias, *factor, *order;
 } qn__linear;
 
 typedef struct qn__decoder_layer {
@@ -80,6 +81,7 @@ typedef struct qn__decoder_sizes {
 typedef struct qn__decoder {
     qn__decoder_config config;
     qn_array *embedding, *final_norm, *head;
+    qn_array *head_order;                    /* as a qn__linear's */
     qn_array *frequency, *sliding_frequency; /* the latter NULL where it is the former */
     qn__decoder_layer *layers;
     struct qn__parameter *parameters;
@@ -96,6 +98,7 @@ typedef struct qn__parameter {
     qn_array **slot;
     qn_array **factor; /* of its products; NULL: it can have none */
     qn__ternary ternary;
+    qn_array **order; /* of a linear layer's matrix: where to keep its columns' order */
     int64_t shape[2];
     int ndim;      /* 2: a matrix, packed; 1: a vector, kept in f32 */
     bool plus_one; /* kept with 1 added */

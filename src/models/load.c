@@ -20,7 +20,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PIECE = 4 << 20, DESCRIBED = 1 << 20 };
+/* PIECE_ACROSS: of matrices whose rows a file does not have side by side */
+enum { PIECE = 4 << 20, PIECE_ACROSS = 64 << 20, DESCRIBED = 1 << 20 };
 
 static qn_status unknown_family(const qn__json_at *config, const char *type, qn_error *err)
 {
@@ -91,35 +92,8 @@ static bool is_bitnet(const cJSON *method)
     return cJSON_IsString(method) && !strcmp(method->valuestring, "bitnet");
 }
 
-/* Weights that some method has packed, by its name: transformers' quantization_config. MLX's
- * quantization, which it also writes under the other name, has no method, and its tensors say all.
- */
-static qn_status refuse_quantised(const qn__json_at *config, bool nested, qn_error *err)
-{
-    static const char *const keys[] = {"quantization_config", "compression_config"};
-    qn__json_at at, text;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (!qn__json_find(config, keys[i], &at))
-            continue;
-        const cJSON *method = cJSON_GetObjectItemCaseSensitive(at.node, "quant_method");
-        bool bits = cJSON_HasObjectItem(at.node, "load_in_4bit") ||
-                    cJSON_HasObjectItem(at.node, "load_in_8bit");
-        if (!method && !bits && cJSON_HasObjectItem(at.node, "group_size"))
-            continue;
-        if (i == 0 && !nested && is_bitnet(method))
-            continue;
-        return qn__json_fail(&at, QN_UNSUPPORTED, err,
-                             "weights quantised by %.60s; supported are MLX's, BitNet's, GGUF "
-                             "files, and weights in f32, f16 and bf16",
-                             cJSON_IsString(method) ? method->valuestring
-                             : bits                 ? "bitsandbytes"
-                                                    : "a method without a name");
-    }
-    return qn__json_find(config, "text_config", &text) ? refuse_quantised(&text, true, err) : QN_OK;
-}
-
 static qn_status read_family(const qn__json_at *config, const qn_tensors *weights,
-                             qn__decoder_config *out, qn_error *err)
+                             qn__decoder_config *out, qn__quantization *quantization, qn_error *err)
 {
     qn__json_at at;
     const char *type = NULL;
@@ -130,7 +104,7 @@ static qn_status read_family(const qn__json_at *config, const qn_tensors *weight
     const qn__family *family = family_named(type);
     if (!family)
         return unknown_family(config, type, err);
-    if (refuse_quantised(config, false, err) != QN_OK)
+    if (qn__quantization_read(config, quantization, err) != QN_OK)
         return err->code;
     memset(out, 0, sizeof *out);
     snprintf(out->family, sizeof out->family, "%s", type);
@@ -150,7 +124,7 @@ static qn_status read_source(qn__source *source, qn__decoder_config *out, qn_err
     bool untold = !qn__json_find(&config, "model_type", &type);
     if (untold && qn__source_open_tensors(source, err) != QN_OK)
         return err->code;
-    if (read_family(&config, source->tensors, out, err) != QN_OK)
+    if (read_family(&config, source->tensors, out, &source->quantization, err) != QN_OK)
         return err->code;
     if (source->norms_whole)
         out->norm_plus_one = false;
@@ -301,8 +275,26 @@ static qn_status load_factor(loader *l, const qn__parameter *p, float factor)
     return l->err->code;
 }
 
+/* Keeps the order of a matrix's columns where a linear layer can take it. */
+static qn_status keep_order(const loader *l, const qn__parameter *p, const int32_t *order)
+{
+    if (!p->order)
+        return qn__fail(l->err, QN_UNSUPPORTED,
+                        "tensor %s: columns are in another order; supported is that of linear "
+                        "layers",
+                        p->name);
+    qn_scope *s = qn_scope_begin(l->device);
+    qn_array *a = qn_from(s, QN_I32, 1, &p->shape[1], order);
+    if (qn_eval(s, a) == QN_OK)
+        *p->order = qn_retain(a);
+    if (!*p->order)
+        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
+    qn_scope_end(s);
+    return l->err->code;
+}
+
 /* A matrix, a piece of whole rows at a time. */
-static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__weight *w)
+static qn_status load_rows(loader *l, const qn__parameter *p, const qn__weight *w)
 {
     size_t row = qn__encoding_row_bytes(w->encoding, p->shape[1]);
     int64_t rows = p->shape[0], rows_a_piece = (int64_t)(l->piece_size / (row ? row : 1));
@@ -322,6 +314,20 @@ static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__weight
     return l->err->code;
 }
 
+static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__weight *found)
+{
+    int32_t *order = NULL;
+    qn__weight w = *found;
+    if (!l->random && qn__weight_order(&w, l->file, &order, l->err) != QN_OK)
+        return l->err->code;
+    w.columns_order = order;
+    qn_status status = order ? keep_order(l, p, order) : QN_OK;
+    if (status == QN_OK)
+        status = load_rows(l, p, &w);
+    free(order);
+    return status;
+}
+
 static const qn__parameter *find_parameter(const qn__decoder *m, const char *name)
 {
     for (int i = 0; i < m->n_parameters; i++)
@@ -330,18 +336,19 @@ static const qn__parameter *find_parameter(const qn__decoder *m, const char *nam
     return NULL;
 }
 
-/* Whether it holds scales, biases or the factor of a parameter. */
-static bool is_beside(const qn__decoder *m, const char *name)
+/* Whether it holds codes, scales, a factor or such of a parameter. */
+static bool is_beside(const loader *l, const qn__decoder *m, const char *name)
 {
     char of[140];
     size_t stem;
-    if (!qn__weight_beside(name, &stem))
+    if (!qn__weight_beside(name, &l->source->quantization, &stem))
         return false;
     snprintf(of, sizeof of, "%.*s.weight", (int)(stem < 120 ? stem : 120), name);
     const qn__parameter *p = find_parameter(m, of);
     bool ternary = p && (p->ternary == QN__TERNARY_TIMES || p->ternary == QN__TERNARY_OVER);
-    return p && (strcmp(name + stem, ".weight_scale") != 0 || ternary) &&
-           (strcmp(name + stem, ".scale") != 0 || (p->factor && !p->ternary));
+    return p && (l->source->quantization.kind ||
+                 ((strcmp(name + stem, ".weight_scale") != 0 || ternary) &&
+                  (strcmp(name + stem, ".scale") != 0 || (p->factor && !p->ternary))));
 }
 
 /* Tensors that the family does not know are not read; a line in the log says so, since they may
@@ -352,7 +359,8 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
     char names[300] = "";
     for (size_t i = 0; i < qn_tensors_count(l->file); i++) {
         const char *name = qn_tensors_get(l->file, i)->name;
-        if (find_parameter(m, name) || is_beside(m, name) || strstr(name, "rotary_emb.inv_freq") ||
+        if (find_parameter(m, name) || is_beside(l, m, name) ||
+            strstr(name, "rotary_emb.inv_freq") ||
             (l->source->gguf && !strcmp(name, "rope_freqs.weight")) ||
             (m->config.tied && strstr(name, "lm_head.weight")))
             continue;
@@ -377,7 +385,8 @@ static qn_status find_weight(const loader *l, const qn__decoder *m, const qn__pa
     char what[80];
     snprintf(what, sizeof what, "a %s of %lld layers", m->config.family,
              (long long)m->config.n_layers);
-    return qn__weight_find(out, l->file, p, what, qn__source_config_name(l->source), l->err);
+    return qn__weight_find(out, l->file, p, &l->source->quantization, what,
+                           qn__source_config_name(l->source), l->err);
 }
 
 /* Checks that each parameter is there as the family needs it, and adds up what they take. */
@@ -413,7 +422,9 @@ static qn_status load_weights(loader *l, qn__decoder *m)
         longest_row = row > longest_row ? row : longest_row;
     }
     l->total = m->sizes.file_bytes;
-    l->piece_size = longest_row > PIECE ? longest_row : PIECE;
+    const qn__weight_kind *kind = l->source->quantization.kind;
+    size_t piece = !l->random && kind && kind->across ? PIECE_ACROSS : PIECE;
+    l->piece_size = longest_row > piece ? longest_row : piece;
     l->piece = malloc(l->piece_size);
     if (!l->piece)
         return qn__fail_memory(l->err, "a weight's buffer");
@@ -595,7 +606,7 @@ qn_status qn__decoder_load_random(qn__decoder *m, qn_device *device, qn__source 
     qn__json_at root = qn__json_root(source->config_path, source->config);
     *m = (qn__decoder){0};
     loader l = {.device = device, .source = source, .random = weights, .err = err};
-    if (read_family(&root, NULL, &config, err) == QN_OK &&
+    if (read_family(&root, NULL, &config, &source->quantization, err) == QN_OK &&
         qn__decoder_begin(m, &config, &places[0], err) == QN_OK) {
         l.parameters = m->parameters;
         if (check_weights(&l, m) == QN_OK && load_weights(&l, m) == QN_OK)

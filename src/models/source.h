@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "models/names.h"
+#include "models/quantized.h"
 #include "quern/io.h"
 
 typedef struct qn__source {
@@ -19,9 +20,10 @@ typedef struct qn__source {
     cJSON *generation;   /* as generation_config.json has it; NULL: nothing is said */
     qn_tensors *tensors; /* NULL until qn__source_open_tensors, but for GGUF */
     bool gguf;
-    bool paired;      /* rows of queries and keys: see qn__parameter.paired_rows */
-    bool norms_whole; /* norms that multiply by 1 + weight are stored with the 1 */
-    bool byte_rows;   /* see qn__decoder_config */
+    bool paired;                   /* rows of queries and keys: see qn__parameter.paired_rows */
+    bool norms_whole;              /* norms that multiply by 1 + weight are stored with the 1 */
+    bool byte_rows;                /* see qn__decoder_config */
+    qn__quantization quantization; /* when a decoder was described by it */
 } qn__source;
 
 /* Reads the configuration. On failure *out is empty. */

@@ -6,49 +6,43 @@
  * the codes are floating-point numbers of four bits (mode mxfp4), NAME.biases. Bits and group size
  * follow from the shapes; config.json's "quantization" is not needed for them.
  * Format: https://ml-explore.github.io/mlx/build/html/python/_autosummary/mlx.core.quantize.html
- *
- * transformers writes ternary weights as NAME.weight, u8 [rows / 4, columns], of whose bytes the
- * lowest bits are codes of the first quarter of the rows and so on, and NAME.weight_scale, one
- * number; or leaves them floats. GGUF keeps one number behind the blocks of i2_s; and llama.cpp
- * multiplies by a NAME.scale where a file has it.
  */
-#include "models/weight.h"
+#include "models/quantized.h"
 
 #include "base/error.h"
 #include "core/dtype.h"
 #include "ops/ops.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char weight_end[] = ".weight";
-
-/* The tensor beside NAME.weight that is called NAME.`part`. */
-static const qn_tensor_info *find_beside(const qn_tensors *file, const char *stored,
-                                         const char *part)
+bool qn__weight_beside(const char *name, const qn__quantization *quantization, size_t *stem)
 {
-    char name[140];
-    size_t n = strlen(stored), end = sizeof weight_end - 1;
-    if (n < end || strcmp(stored + n - end, weight_end) != 0)
-        return NULL;
-    snprintf(name, sizeof name, "%.*s.%s", (int)(n - end), stored, part);
-    return qn_tensors_find(file, name);
-}
-
-bool qn__weight_beside(const char *name, size_t *stem)
-{
-    static const char *const parts[] = {".scales", ".biases", ".weight_scale", ".scale"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        size_t m = strlen(parts[i]);
-        if (n > m && !strcmp(name + n - m, parts[i])) {
-            *stem = n - m;
+    static const char *const of_none[] = {"scales", "biases", "weight_scale", "scale", NULL};
+    const char *const *parts =
+        quantization && quantization->kind ? quantization->kind->parts : of_none;
+    const char *end = strrchr(name, '.');
+    for (size_t i = 0; end && parts[i]; i++)
+        if (!strcmp(end + 1, parts[i])) {
+            *stem = (size_t)(end - name);
             return true;
         }
-    }
     return false;
+}
+
+uint64_t qn__weight_tail(const qn_tensor_info *t)
+{
+    bool has = t->encoding && !strcmp(t->encoding, qn__encodings[QN__I2_S].name);
+    return has ? QN__I2_S_TAIL : 0;
+}
+
+qn_status qn__weight_stream(const qn_tensors *file, const qn_tensor_info *t, int64_t first,
+                            int64_t n, void *rows, qn_error *err)
+{
+    uint64_t row = (t->bytes - qn__weight_tail(t)) / (uint64_t)t->shape[0];
+    return qn_tensors_read_bytes(file, t, row * (uint64_t)first, (size_t)(row * (uint64_t)n), rows,
+                                 err);
 }
 
 static qn_status wrong_shape(const qn_tensors *file, const qn__parameter *p,
@@ -85,8 +79,8 @@ static qn_status find_plain(qn__weight *out, const qn_tensors *file, const qn__p
     return QN_OK;
 }
 
-/* ---- codes, scales, biases
- * ------------------------------------------------------------------------------------ */
+/* ---- MLX: codes, scales, biases
+ * ------------------------------------------------------------------------------- */
 
 static bool same_shape(const qn_tensor_info *a, const qn_tensor_info *b)
 {
@@ -110,9 +104,16 @@ static const qn__encoding *encoding_of_shapes(int64_t columns, int64_t words, in
     return id < 0 ? NULL : &qn__encodings[id];
 }
 
-static qn_status find_quantised(qn__weight *out, const qn_tensors *file, const qn__parameter *p,
-                                const char *asker, qn_error *err)
+static qn_status find_mlx(qn__weight *out, const qn__weight_query *query, qn_error *err)
 {
+    const qn_tensors *file = query->file;
+    const qn__parameter *p = query->parameter;
+    const char *asker = query->asker;
+    out->scales = qn__weight_part(query, "scales");
+    if (!out->scales)
+        return QN_OK;
+    out->tensor = qn__weight_part(query, "weight");
+    out->biases = qn__weight_part(query, "biases");
     const qn_tensor_info *t = out->tensor, *s = out->scales, *b = out->biases;
     const char *path = qn_tensors_path(file, t->file);
     if (p->ndim != 2 || t->ndim != 2 || t->shape[0] != p->shape[0] || t->dtype != QN_U32)
@@ -137,291 +138,245 @@ static qn_status find_quantised(qn__weight *out, const qn_tensors *file, const q
                         path, t->name, (long long)t->shape[1], (long long)s->shape[1],
                         qn_dtype_name(s->dtype), b ? "" : " without biases",
                         (long long)p->shape[1]);
+    out->columns = p->shape[1];
+    out->group_size = out->columns / s->shape[1];
     return QN_OK;
 }
 
-/* ---- ternary
- * ------------------------------------------------------------------------------------------- */
-
-/* One number beside a weight: in any of the float types. */
-static qn_status check_factor(const qn_tensors *file, const qn_tensor_info *t,
-                              const qn_tensor_info *of, qn_error *err)
+static qn_status read_mlx(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
+                          uint32_t *codes, uint8_t *scales, uint8_t *biases, qn_error *err)
 {
-    int64_t n = 1;
-    for (int i = 0; i < t->ndim; i++)
-        n *= t->shape[i] == 1 ? 1 : 2;
-    if (n != 1 || t->encoding || !qn__encoding_of_dtype(t->dtype))
-        return qn__fail(err, QN_FORMAT,
-                        "%s: tensor %s is %lld%s of %s; what belongs to %s is one number in f32, "
-                        "bf16 or f16",
-                        qn_tensors_path(file, t->file), t->name,
-                        (long long)(t->ndim > 0 ? t->shape[0] : 1), t->ndim > 1 ? " rows" : "",
-                        t->encoding ? t->encoding : qn_dtype_name(t->dtype), of->name);
-    return QN_OK;
+    qn_status status = qn__weight_stream(file, w->tensor, first, n, codes, err);
+    if (status == QN_OK)
+        status = qn__weight_stream(file, w->scales, first, n, scales, err);
+    if (status == QN_OK && w->biases)
+        status = qn__weight_stream(file, w->biases, first, n, biases, err);
+    return status;
 }
 
-/* Codes or floats, as the configuration says that they are. */
-static qn_status find_ternary(qn__weight *out, const qn_tensors *file, const qn__parameter *p,
-                              const char *family, const char *asker, qn_error *err)
+static const qn__weight_kind mlx_kind = {.find = find_mlx, .read = read_mlx};
+
+/* ---- finding
+ * --------------------------------------------------------------------------------------------------
+ */
+
+static qn_status fail_missing(const qn__weight_query *query, const char *family, qn_error *err)
 {
-    const qn_tensor_info *t = out->tensor;
-    const char *path = qn_tensors_path(file, t->file);
-    bool master = out->ternary == QN__TERNARY_MASTER, packed = !master && t->dtype == QN_U8;
-    out->encoding = &qn__encodings[QN__I2_S];
-    out->floats = packed ? NULL : qn__encoding_of_dtype(t->dtype);
-    if (t->encoding || (!packed && (!out->floats || out->ternary == QN__TERNARY_OVER)))
-        return qn__fail(err, QN_UNSUPPORTED, "%s: tensor %s is %s; %s says that it is %s", path,
-                        t->name, t->encoding ? t->encoding : qn_dtype_name(t->dtype), asker,
-                        master                             ? "f32, bf16 or f16"
-                        : out->ternary == QN__TERNARY_OVER ? "ternary codes in u8"
-                                                           : "ternary codes in u8, or -1, 0 "
-                                                             "and 1 in f32, bf16 or f16");
-    if (t->ndim != 2 || t->shape[1] != p->shape[1] ||
-        (packed ? p->shape[0] % 4 != 0 || t->shape[0] != p->shape[0] / 4
-                : t->shape[0] != p->shape[0]))
-        return qn__fail(err, QN_FORMAT,
-                        "%s: tensor %s has shape [%lld%s%.0lld], %s asks for [%lld%s, %lld]", path,
-                        t->name, (long long)t->shape[0], t->ndim > 1 ? ", " : "",
-                        (long long)(t->ndim > 1 ? t->shape[1] : 0), asker, (long long)p->shape[0],
-                        packed ? " / 4" : "", (long long)p->shape[1]);
-    if (p->shape[1] % out->encoding->block_elements)
-        return qn__fail(err, QN_UNSUPPORTED,
-                        "%s: tensor %s has %lld columns; ternary weights are supported in "
-                        "multiples of %d",
-                        path, t->name, (long long)p->shape[1], out->encoding->block_elements);
-    if (master)
-        return QN_OK;
-    out->factor_of = find_beside(file, p->stored, "weight_scale");
-    if (!out->factor_of)
-        return qn__fail(err, QN_FORMAT, "%s: tensor %s_scale is missing (%s needs it)", path,
-                        t->name, family);
-    out->bytes += out->factor_of->bytes;
-    return check_factor(file, out->factor_of, t, err);
+    const char *stored = query->parameter->stored, *path = qn_tensors_path(query->file, 0);
+    const qn__weight_kind *kind = query->quantization ? query->quantization->kind : NULL;
+    const qn_tensor_info *codes = NULL;
+    for (int i = 0; qn__weight_kinds[i] && !codes; i++)
+        codes = qn__weight_part(query, qn__weight_kinds[i]->parts[0]);
+    if (codes)
+        return qn__fail(
+            err, QN_FORMAT,
+            "%s: tensor %s is missing (%s needs it); there is %s, which %s does not have", path,
+            stored, family, codes->name,
+            kind ? kind->method : "a config.json without quantization_config");
+    return qn__fail(err, QN_FORMAT, "%s: tensor %s is missing (%s needs it)", path, stored, family);
+}
+
+/* One tensor of values, and what multiplies all of them, if anything does. */
+static qn_status find_values(qn__weight *out, const qn__weight_query *query, const char *family,
+                             qn_error *err)
+{
+    const qn__parameter *p = query->parameter;
+    out->bytes = out->tensor->bytes;
+    if (out->ternary)
+        return qn__ternary_find(out, query, family, err);
+    if (find_plain(out, query->file, p, query->asker, err) != QN_OK)
+        return err->code;
+    out->factor_of = p->factor ? qn__weight_part(query, "scale") : NULL;
+    out->bytes += out->factor_of ? out->factor_of->bytes : 0;
+    return out->factor_of ? qn__ternary_check(query->file, out->factor_of, out->tensor, err)
+                          : QN_OK;
 }
 
 qn_status qn__weight_find(qn__weight *out, const qn_tensors *file, const qn__parameter *p,
-                          const char *family, const char *asker, qn_error *err)
+                          const qn__quantization *quantization, const char *family,
+                          const char *asker, qn_error *err)
 {
+    qn__weight_query query = {file, p, quantization, asker};
     *out = (qn__weight){.paired_rows = p->paired_rows, .ternary = p->ternary};
-    out->tensor = qn_tensors_find(file, p->stored);
-    if (!out->tensor)
-        return qn__fail(err, QN_FORMAT, "%s: tensor %s is missing (%s needs it)",
-                        qn_tensors_path(file, 0), p->stored, family);
-    out->bytes = out->tensor->bytes;
-    if (out->ternary)
-        return find_ternary(out, file, p, family, asker, err);
-    out->scales = find_beside(file, p->stored, "scales");
-    out->biases = find_beside(file, p->stored, "biases");
-    out->bytes += (out->scales ? out->scales->bytes : 0) + (out->biases ? out->biases->bytes : 0);
-    if (out->scales)
-        return find_quantised(out, file, p, asker, err);
-    if (find_plain(out, file, p, asker, err) != QN_OK)
+    const qn_tensor_info *plain = qn_tensors_find(file, p->stored);
+    const qn__weight_kind *kind =
+        quantization && quantization->kind && p->ndim == 2 ? quantization->kind : NULL;
+    if (kind && kind->find(out, &query, err) != QN_OK)
         return err->code;
-    out->factor_of = p->factor ? find_beside(file, p->stored, "scale") : NULL;
-    out->bytes += out->factor_of ? out->factor_of->bytes : 0;
-    return out->factor_of ? check_factor(file, out->factor_of, out->tensor, err) : QN_OK;
+    if (!out->tensor && plain && !p->ternary && qn__weight_part(&query, "scales")) {
+        kind = &mlx_kind;
+        if (kind->find(out, &query, err) != QN_OK)
+            return err->code;
+    }
+    if (!out->tensor) {
+        if (!(out->tensor = plain))
+            return fail_missing(&query, family, err);
+        return find_values(out, &query, family, err);
+    }
+    out->kind = kind;
+    const qn_tensor_info *all[] = {out->tensor, out->scales, out->biases, out->order};
+    for (int i = 0; i < 4; i++)
+        out->bytes += all[i] ? all[i]->bytes : 0;
+    return QN_OK;
+}
+
+/* ---- columns in another order
+ * -------------------------------------------------------------------------------- */
+
+static qn_status wrong_order(const qn__weight *w, const qn_tensors *file, int64_t column,
+                             int32_t group, int64_t groups, qn_error *err)
+{
+    return qn__fail(err, QN_FORMAT, "%s: tensor %s: column %lld is of group %d; there are %lld",
+                    qn_tensors_path(file, w->order->file), w->order->name, (long long)column, group,
+                    (long long)groups);
+}
+
+/* Fills order with the columns group by group: a group has group_size of them, the last one what is
+ * left. */
+static qn_status sort_columns(const qn__weight *w, const qn_tensors *file, const int32_t *group,
+                              int32_t *order, qn_error *err)
+{
+    int64_t n = w->columns, groups = qn__weight_groups(w->group_size, n);
+    int64_t *filled = calloc((size_t)groups, sizeof *filled);
+    if (!filled)
+        return qn__fail_memory(err, "an order of columns");
+    for (int64_t i = 0; i < n && err->code == QN_OK; i++) {
+        int64_t g = group[i], most = g == groups - 1 ? n - g * w->group_size : w->group_size;
+        if (g < 0 || g >= groups)
+            wrong_order(w, file, i, group[i], groups, err);
+        else if (filled[g] == most)
+            qn__fail(err, QN_UNSUPPORTED,
+                     "%s: tensor %s: more than %lld columns are of group %d; supported are groups "
+                     "of one size",
+                     qn_tensors_path(file, w->order->file), w->order->name, (long long)most,
+                     group[i]);
+        else
+            order[g * w->group_size + filled[g]++] = (int32_t)i;
+    }
+    free(filled);
+    return err->code;
+}
+
+qn_status qn__weight_order(const qn__weight *w, const qn_tensors *file, int32_t **order,
+                           qn_error *err)
+{
+    *order = NULL;
+    if (!w->order)
+        return QN_OK;
+    size_t n = (size_t)w->columns;
+    int32_t *group = malloc(n * sizeof *group), *sorted = malloc(n * sizeof *sorted);
+    qn_error own = {0};
+    bool none = true, moved = false; /* none: -1 throughout */
+    if (!group || !sorted)
+        qn__fail_memory(&own, "an order of columns");
+    else
+        qn__weight_stream(file, w->order, 0, w->columns, group, &own);
+    for (size_t i = 0; own.code == QN_OK && i < n; i++)
+        none = none && group[i] == -1;
+    if (own.code == QN_OK && !none && sort_columns(w, file, group, sorted, &own) == QN_OK)
+        for (size_t i = 0; i < n; i++)
+            moved = moved || sorted[i] != (int32_t)i;
+    if (moved) {
+        *order = sorted;
+        sorted = NULL;
+    }
+    free(group);
+    free(sorted);
+    if (own.code != QN_OK && err)
+        *err = own;
+    return own.code;
+}
+
+/* The codes of one row in another order. */
+static void move_codes(uint32_t *words, size_t n_words, int bits, const int32_t *order,
+                       int64_t columns, uint32_t *room)
+{
+    uint32_t mask = (1u << bits) - 1;
+    memset(room, 0, n_words * sizeof *room);
+    for (int64_t i = 0; i < columns; i++) {
+        int64_t from = (int64_t)order[i] * bits, to = i * bits, shift = from % 32;
+        uint32_t code = words[from / 32] >> shift;
+        if (shift + bits > 32)
+            code |= words[from / 32 + 1] << (32 - shift);
+        code &= mask;
+        room[to / 32] |= code << to % 32;
+        if (to % 32 + bits > 32)
+            room[to / 32 + 1] |= code >> (32 - to % 32);
+    }
+    memcpy(words, room, n_words * sizeof *room);
 }
 
 /* ---- reading
  * --------------------------------------------------------------------------------------------------
  */
 
-/* What lies behind all rows of a tensor. */
-static uint64_t tail_of(const qn_tensor_info *t)
+/* Where rows of codes are put together: of each stream all rows, and one row of more groups. */
+typedef struct streams {
+    uint32_t *codes, *moved;
+    uint8_t *scales, *biases, *scale_row, *bias_row;
+    size_t words, stored, groups, part; /* of a row: words, groups in the file, in blocks; bytes */
+    char *room;
+} streams;
+
+static bool begin_streams(streams *s, const qn__weight *w, size_t n)
 {
-    bool has = t->encoding && !strcmp(t->encoding, qn__encodings[QN__I2_S].name);
-    return has ? QN__I2_S_TAIL : 0;
+    const qn__encoding *e = w->encoding;
+    *s = (streams){.groups = (size_t)w->columns / e->block_elements};
+    s->words = s->groups * (e->bits ? (size_t)e->bits * e->group / 32 : 4);
+    s->stored = (size_t)qn__weight_groups(w->group_size, w->columns);
+    s->part = e->bits ? qn__encodings[e->scale].block_bytes : 1;
+    size_t codes = (n + 1) * s->words * 4, scales = n * s->stored * s->part,
+           row = s->groups * s->part;
+    s->room = malloc(codes + 2 * (scales + row) + 1);
+    s->codes = (uint32_t *)(void *)s->room;
+    s->moved = s->codes + n * s->words;
+    s->scales = (uint8_t *)s->room + codes;
+    s->biases = s->scales + scales;
+    s->scale_row = s->biases + scales;
+    s->bias_row = s->scale_row + row;
+    return s->room != NULL;
 }
 
-/* n rows of a tensor from `first` on, into *rows. */
-static qn_status read_stream(const qn_tensors *file, const qn_tensor_info *t, int64_t first,
-                             int64_t n, uint8_t *rows, qn_error *err)
+/* Groups of a row as blocks have them: several may share one of the file. */
+static const uint8_t *spread_groups(const streams *s, const qn__weight *w, const uint8_t *stored,
+                                    uint8_t *row)
 {
-    uint64_t row = (t->bytes - tail_of(t)) / (uint64_t)t->shape[0];
-    return qn_tensors_read_bytes(file, t, row * (uint64_t)first, (size_t)(row * (uint64_t)n), rows,
-                                 err);
+    size_t columns = w->encoding->block_elements;
+    if (s->groups == s->stored)
+        return stored;
+    for (size_t g = 0; g < s->groups; g++)
+        memcpy(row + g * s->part, stored + g * columns / (size_t)w->group_size * s->part, s->part);
+    return row;
 }
 
-static qn_status read_zipped(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
-                             uint8_t *to, qn_error *err)
+static qn_status read_codes(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
+                            uint8_t *to, qn_error *err)
 {
-    const qn_tensor_info *stream[] = {w->tensor, w->scales, w->biases};
-    size_t row[3] = {0}, all = 0, groups = (size_t)w->scales->shape[1];
-    for (int i = 0; i < 3 && stream[i]; i++) {
-        row[i] = (size_t)(stream[i]->bytes / (uint64_t)stream[i]->shape[0]);
-        all += row[i];
-    }
-    uint8_t *room = malloc(all * (size_t)n + 1), *at[3] = {room};
-    if (!room)
+    streams s;
+    if (!begin_streams(&s, w, (size_t)n))
         return qn__fail_memory(err, "a weight's buffer");
-    at[1] = at[0] + row[0] * (size_t)n;
-    at[2] = at[1] + row[1] * (size_t)n;
-    qn_status status = QN_OK;
-    for (int i = 0; i < 3 && stream[i] && status == QN_OK; i++)
-        status = read_stream(file, stream[i], first, n, at[i], err);
-    for (size_t r = 0; r < (size_t)n && status == QN_OK; r++)
-        qn__encoding_zip(w->encoding, groups, at[0] + r * row[0], at[1] + r * row[1],
-                         w->biases ? at[2] + r * row[2] : NULL,
-                         to + r * groups * w->encoding->block_bytes);
-    free(room);
-    return status;
-}
-
-/* Four rows in one: those of one quarter stand in order. */
-static qn_status read_packed(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
-                             uint8_t *to, qn_error *err)
-{
-    int64_t quarter = w->tensor->shape[0], columns = w->tensor->shape[1], take;
-    size_t row = qn__encoding_row_bytes(w->encoding, columns);
-    uint8_t *room = malloc((size_t)(n * columns) + 1);
-    qn_status status = room ? QN_OK : qn__fail_memory(err, "a weight's buffer");
-    for (int64_t end = first + n; first < end && status == QN_OK; first += take) {
-        int64_t at = first % quarter;
-        take = quarter - at < end - first ? quarter - at : end - first;
-        status = read_stream(file, w->tensor, at, take, room, err);
-        for (int64_t r = 0; r < take && status == QN_OK; r++, to += row)
-            qn__encoding_pick(room + r * columns, (int)(first / quarter * 2),
-                              row / w->encoding->block_bytes, to);
+    bool biased = w->biases || w->encoding->zeroed;
+    qn_status status = w->kind->read(w, file, first, n, s.codes, s.scales, s.biases, err);
+    for (size_t r = 0; r < (size_t)n && status == QN_OK; r++) {
+        uint32_t *codes = s.codes + r * s.words;
+        size_t at = r * s.stored * s.part;
+        if (w->columns_order)
+            move_codes(codes, s.words, w->encoding->bits, w->columns_order, w->columns, s.moved);
+        qn__encoding_zip(w->encoding, s.groups, codes,
+                         spread_groups(&s, w, s.scales + at, s.scale_row),
+                         biased ? spread_groups(&s, w, s.biases + at, s.bias_row) : NULL,
+                         to + r * s.groups * w->encoding->block_bytes);
     }
-    free(room);
-    return status;
-}
-
-/* One row of floats as whole numbers. What has its factor beside it must be such already. */
-static bool make_ternary(const qn__weight *w, float *values, int64_t n)
-{
-    bool fits = true;
-    for (int64_t i = 0; i < n; i++) {
-        float whole = rintf(values[i] * w->inverse);
-        fits =
-            fits && (w->ternary == QN__TERNARY_MASTER || whole == values[i]) && fabsf(whole) <= 1;
-        values[i] = whole;
-    }
-    return fits || w->ternary == QN__TERNARY_MASTER;
-}
-
-/* n rows by way of floats, which take more room: `room` holds so many of them as they are stored,
- * `values` one. */
-static qn_status round_rows(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
-                            uint8_t *room, float *values, uint8_t *to, qn_error *err)
-{
-    int64_t columns = w->tensor->shape[1];
-    size_t row = qn__encoding_row_bytes(w->encoding, columns),
-           stored = qn__encoding_row_bytes(w->floats, columns);
-    qn_status status = read_stream(file, w->tensor, first, n, room, err);
-    for (int64_t r = 0; r < n && status == QN_OK; r++, to += row) {
-        w->floats->decode(w->floats, room + (size_t)r * stored, (size_t)columns, values);
-        if (!make_ternary(w, values, columns))
-            status = qn__fail(
-                err, QN_FORMAT, "%s: tensor %s, row %lld: a value is none of -1, 0 and 1",
-                qn_tensors_path(file, w->tensor->file), w->tensor->name, (long long)(first + r));
-        else
-            w->encoding->encode(w->encoding, values, NULL, row / w->encoding->block_bytes, to);
-    }
-    return status;
-}
-
-static qn_status read_floats(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
-                             uint8_t *to, qn_error *err)
-{
-    enum { FLOATS_PIECE = 1 << 20 };
-    size_t columns = (size_t)w->tensor->shape[1], stored = columns * w->floats->block_bytes,
-           row = qn__encoding_row_bytes(w->encoding, w->tensor->shape[1]);
-    int64_t piece = stored < FLOATS_PIECE ? (int64_t)(FLOATS_PIECE / stored) : 1, take;
-    uint8_t *room = malloc(stored * (size_t)piece);
-    float *values = malloc(columns * sizeof *values);
-    qn_status status = room && values ? QN_OK : qn__fail_memory(err, "a weight's buffer");
-    for (int64_t r = 0; r < n && status == QN_OK; r += take) {
-        take = n - r < piece ? n - r : piece;
-        status = round_rows(w, file, first + r, take, room, values, to + (size_t)r * row, err);
-    }
-    free(room);
-    free(values);
+    free(s.room);
     return status;
 }
 
 static qn_status read_stored(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
                              void *to, qn_error *err)
 {
-    if (w->floats)
-        return read_floats(w, file, first, n, to, err);
-    return w->scales    ? read_zipped(w, file, first, n, to, err)
-           : w->ternary ? read_packed(w, file, first, n, to, err)
-                        : read_stream(file, w->tensor, first, n, to, err);
-}
-
-/* The mean magnitude of all values. In whole pieces, each summed in order. */
-static qn_status mean_magnitude(const qn__weight *w, const qn_tensors *file, double *mean,
-                                qn_error *err)
-{
-    enum { MEAN_PIECE = 1 << 16 };
-    const qn_tensor_info *t = w->tensor;
-    size_t size = w->floats->block_bytes, n = (size_t)(t->bytes / size);
-    float *values = malloc(MEAN_PIECE * sizeof *values);
-    uint8_t *room = malloc(MEAN_PIECE * size);
-    double sum = 0;
-    qn_status status = room && values ? QN_OK : qn__fail_memory(err, "a weight's buffer");
-    for (size_t at = 0; at < n && status == QN_OK; at += MEAN_PIECE) {
-        size_t take = n - at < MEAN_PIECE ? n - at : MEAN_PIECE;
-        status = qn_tensors_read_bytes(file, t, at * size, take * size, room, err);
-        if (status == QN_OK)
-            w->floats->decode(w->floats, room, take, values);
-        for (size_t i = 0; i < take && status == QN_OK; i++)
-            sum += fabs((double)values[i]);
-    }
-    free(room);
-    free(values);
-    *mean = n ? sum / (double)n : 0;
-    return status;
-}
-
-/* As transformers does it: ternary in units of the mean, which is rounded as the weights are. */
-static qn_status factor_of_master(qn__weight *w, const qn_tensors *file, float *factor,
-                                  qn_error *err)
-{
-    double mean;
-    uint8_t rounded[4];
-    if (mean_magnitude(w, file, &mean, err) != QN_OK)
-        return err->code;
-    w->inverse = 1 / fmaxf((float)mean, 1e-5f);
-    *factor = 1 / w->inverse;
-    w->floats->encode(w->floats, factor, NULL, 1, rounded);
-    w->floats->decode(w->floats, rounded, 1, factor);
-    return QN_OK;
-}
-
-/* The number behind the rows, or beside the weight; 1 where there is none. */
-static qn_status read_factor(const qn__weight *w, const qn_tensors *file, float *factor,
-                             qn_error *err)
-{
-    uint8_t number[4];
-    const qn_tensor_info *t = w->tensor, *beside = w->factor_of;
-    *factor = 1;
-    if (tail_of(t) &&
-        qn_tensors_read_bytes(file, t, t->bytes - tail_of(t), 4, factor, err) != QN_OK)
-        return err->code;
-    if (!beside)
-        return QN_OK;
-    const qn__encoding *e = qn__encoding_of_dtype(beside->dtype);
-    float times;
-    if (qn_tensors_read_bytes(file, beside, 0, e->block_bytes, number, err) != QN_OK)
-        return err->code;
-    e->decode(e, number, 1, &times);
-    *factor = w->ternary == QN__TERNARY_OVER ? 1 / times : *factor * times;
-    return QN_OK;
-}
-
-qn_status qn__weight_factor(qn__weight *w, const qn_tensors *file, float *factor, qn_error *err)
-{
-    w->inverse = 1;
-    qn_status status = w->ternary == QN__TERNARY_MASTER ? factor_of_master(w, file, factor, err)
-                                                        : read_factor(w, file, factor, err);
-    if (status != QN_OK || (isfinite(*factor) && *factor != 0))
-        return status;
-    const qn_tensor_info *t = w->factor_of ? w->factor_of : w->tensor;
-    return qn__fail(err, QN_FORMAT, "%s: tensor %s: the scale of %s comes out as %g",
-                    qn_tensors_path(file, t->file), t->name,
-                    w->factor_of ? w->tensor->name : "all rows", (double)*factor);
+    return w->kind      ? read_codes(w, file, first, n, to, err)
+           : w->ternary ? qn__ternary_read(w, file, first, n, to, err)
+                        : qn__weight_stream(file, w->tensor, first, n, to, err);
 }
 
 /* Where in its file a row stands: rows in pairs (half a head apart here, side by side there) are

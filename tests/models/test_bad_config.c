@@ -176,8 +176,11 @@ static void test_fields(void **state)
          QN_UNSUPPORTED, "config.json|rope_scaling|partial_rotary_factor 0.5|1", NULL, NULL},
         {"use_cache", "0, \"partial_rotary_factor\": 0.25", QN_UNSUPPORTED,
          "config.json|partial_rotary_factor 0.25", NULL, NULL},
-        {"use_cache", "0, \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}",
-         QN_UNSUPPORTED, "config.json|quantization_config|gptq|f32, f16 and bf16", NULL, NULL},
+        {"use_cache", "0, \"quantization_config\": {\"quant_method\": \"hqq\", \"bits\": 4}",
+         QN_UNSUPPORTED,
+         "config.json|quantization_config|hqq|gptq, awq, compressed-tensors, MLX's|f32, f16 and "
+         "bf16",
+         NULL, NULL},
         {"use_cache", "0, \"quantization_config\": {\"load_in_8bit\": true}", QN_UNSUPPORTED,
          "config.json|quantization_config|bitsandbytes", NULL, NULL},
         {"use_cache", "0, \"quantization_config\": {}", QN_UNSUPPORTED,

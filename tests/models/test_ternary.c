@@ -232,7 +232,7 @@ static float made_ternary(const float *row, qn_dtype dtype, float *codes)
                        .shape = {1, K},
                        .ndim = 2};
     qn__weight w;
-    if (qn__weight_find(&w, file, &p, "a test", "config.json", &err) != QN_OK ||
+    if (qn__weight_find(&w, file, &p, NULL, "a test", "config.json", &err) != QN_OK ||
         qn__weight_factor(&w, file, &factor, &err) != QN_OK ||
         qn__weight_read(&w, file, 0, 1, blocks, &err) != QN_OK)
         fail_msg("%s", err.message);
