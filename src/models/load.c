@@ -569,6 +569,12 @@ static qn_status open_decoder(loader *l, qn__decoder *m)
         config.dtype = dtype_of_weights(l->file, place);
     if (!l->source->gguf)
         take_own_head(l, place, &config);
+    if (l->source->quantization.activations)
+        qn__log(
+            l->device, QN_LOG_WARN,
+            "%s: input_activations are not applied: what is multiplied is not rounded to 8 bits "
+            "for each token",
+            l->source->config_path);
     if (config.rope.unread_factor)
         qn__log(l->device, QN_LOG_WARN,
                 "%s: attn_factor is not applied, as in transformers; vLLM and llama.cpp multiply "

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "models/family.h"
+#include "models/quantized.h"
 
 #include <math.h>
 
@@ -219,6 +220,59 @@ static bool opens_generation(const char *data, size_t n)
     return opens;
 }
 
+/* Codes, scales, zeros and an order of columns, all of which are read. */
+static void begin_packed(void)
+{
+    size_t n;
+    char *data = golden_file("packed/gptq4-act/config.json", &n);
+    temp_write("config.json", data, n);
+    free(data);
+    device = open_cpu(NULL);
+    add_golden("packed/gptq4-act/model.safetensors");
+}
+
+static bool opens_packed(const char *data, size_t n)
+{
+    qn_model *model;
+    qn_error err = {0};
+    qn_model_options o = {.size = sizeof o, .no_tokenizer = true};
+    temp_write("model.safetensors", data, n);
+    qn_status status = qn_model_open(&model, device, temp_root, &o, &err);
+    if (status != QN_OK)
+        assert_said(&err, status);
+    qn_model_close(model);
+    return status == QN_OK;
+}
+
+/* What each method demands of a configuration. */
+static void begin_methods(void)
+{
+    add_golden("packed/gptq4-act/config.json");
+    add_golden("packed/awq4/config.json");
+    add_golden("packed/ct4-order/config.json");
+    add_golden("packed/ct8-bytes/config.json");
+}
+
+static bool configures_method(const char *data, size_t n)
+{
+    qn_error err = {0};
+    cJSON *root;
+    if (qn__json_parse(&root, "fuzzed", data, n, &err) != QN_OK)
+        return false;
+    static qn__quantization q;
+    qn__json_at config = qn__json_root("fuzzed", root);
+    qn_status status = qn__quantization_read(&config, &q, &err);
+    if (status != QN_OK)
+        assert_said(&err, status);
+    else if (q.kind)
+        assert_true(q.n_schemes > 0 || (fits(q.bits, 8) && q.group_size >= QN__WHOLE_ROWS &&
+                                        q.group_size != 0 && q.group_size <= 1 << 20));
+    for (int i = 0; status == QN_OK && i < q.n_schemes; i++)
+        assert_true(fits(q.scheme[i].bits, 8) && q.scheme[i].group_size != 0);
+    cJSON_Delete(root);
+    return status == QN_OK && q.kind;
+}
+
 static const char *const gguf_words[] = {"general.architecture",
                                          "gemma2",
                                          "gemma3",
@@ -232,6 +286,9 @@ static const char *const gguf_words[] = {"general.architecture",
                                          "tokenizer.chat_template",
                                          NULL};
 
+static const char *const packed_words[] = {"g_idx", "qzeros", "scales", "qweight",          "I32",
+                                           "I64",   "F16",    "[64,8]", "\xff\xff\xff\xff", NULL};
+
 static void test_changed_files(void **state)
 {
     (void)state;
@@ -239,6 +296,8 @@ static void test_changed_files(void **state)
         {"config.json", begin_families, configures, fuzz_json_words},
         {"model", begin_config, opens_config, fuzz_json_words},
         {"gguf", begin_gguf, opens_gguf, gguf_words},
+        {"packed", begin_packed, opens_packed, packed_words},
+        {"methods", begin_methods, configures_method, fuzz_json_words},
         {"generation_config.json", begin_generation, opens_generation, fuzz_json_words},
     };
     fuzz_parsers(parsers, sizeof parsers / sizeof *parsers);
