@@ -49,26 +49,31 @@ void qn__output_from(qn__output_tensor *t, const qn_tensor_info *from)
     t->bytes = from->bytes;
 }
 
-qn_status qn__output_ternary(qn__conversion *c, qn__output_tensor *t, const qn__parameter *p)
-{
-    const qn_tensors *file = c->source.tensors;
-    if (qn__weight_find(&t->weight, file, p, &c->source.quantization, c->decoder.config.family,
-                        qn__source_config_name(&c->source), c->err) != QN_OK ||
-        qn__weight_factor(&t->weight, file, &t->times, c->err) != QN_OK)
-        return c->err->code;
-    t->ternary = true;
-    t->from = t->weight.tensor;
-    t->source = t->target = t->weight.encoding;
-    t->ndim = 2;
-    t->rows = t->shape[0] = p->shape[0];
-    t->columns = t->shape[1] = p->shape[1];
-    return QN_OK;
-}
-
 /* What a tensor has behind all rows. */
 static size_t tail_of(const qn__output_tensor *t)
 {
     return t->target == &qn__encodings[QN__I2_S] ? QN__I2_S_TAIL : 0;
+}
+
+qn_status qn__output_from_parameter(qn__conversion *c, qn__output_tensor *t, const qn__parameter *p)
+{
+    const qn_tensors *file = c->source.tensors;
+    qn__weight w;
+    if (qn__weight_find(&w, file, p, &c->source.quantization, c->decoder.config.family,
+                        qn__source_config_name(&c->source), c->err) != QN_OK)
+        return c->err->code;
+    t->ternary = p->ternary != QN__TERNARY_NOT;
+    if (t->ternary && qn__weight_factor(&w, file, &t->times, c->err) != QN_OK)
+        return c->err->code;
+    qn__output_from(t, w.tensor);
+    if (!w.kind && !t->ternary)
+        return QN_OK;
+    t->weight = w;
+    t->source = t->target = w.encoding;
+    t->ndim = 2;
+    t->shape[0] = t->rows = p->shape[0];
+    t->shape[1] = t->columns = p->shape[1];
+    return QN_OK;
 }
 
 qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t)

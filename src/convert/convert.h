@@ -14,7 +14,7 @@
 #include "base/team.h"
 #include "convert/recipe.h"
 #include "models/load.h"
-#include "models/weight.h"
+#include "models/quantized.h"
 #include "quern/convert.h"
 
 /* Which part of each block goes into a tensor: MLX keeps them apart. */
@@ -29,6 +29,7 @@ typedef struct qn__output_tensor {
     char name[140];
     const qn_tensor_info *from; /* NULL: `values` has it, in f32 */
     const float *values;
+    qn__weight weight;          /* of codes, scales and such, and ternary: how rows are read */
     const qn__encoding *source; /* NULL: the bytes are copied as they are */
     const qn__encoding *target;
     int ndim;
@@ -39,8 +40,7 @@ typedef struct qn__output_tensor {
     int64_t head_rows;
     bool into_pairs;
     float added;  /* to every value */
-    bool ternary; /* rows come through `weight`, as -1, 0 and 1, and `times` is what they mean */
-    qn__weight weight;
+    bool ternary; /* rows come as -1, 0 and 1, and `times` is what they mean */
     float times;
     qn__block_part part;
     uint64_t bytes; /* in the output */
@@ -76,8 +76,9 @@ qn__output_tensor *qn__conversion_add(qn__conversion *c);
 /* Takes over a tensor's shape and encoding; it stays what it is until its target is set. */
 void qn__output_from(qn__output_tensor *t, const qn_tensor_info *from);
 
-/* The same for a parameter that is ternary: its tensors are put together as it is read. */
-qn_status qn__output_ternary(qn__conversion *c, qn__output_tensor *t, const qn__parameter *p);
+/* The same of a decoder's parameter, whose rows may be of several tensors. */
+qn_status qn__output_from_parameter(qn__conversion *c, qn__output_tensor *t,
+                                    const qn__parameter *p);
 
 /* Fills `bytes` for source, target and part; fails where the rows are no whole blocks. */
 qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t);

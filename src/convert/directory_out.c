@@ -119,6 +119,15 @@ static qn_status add_part(qn__conversion *c, const qn__output_tensor *like, cons
     return qn__output_measure(c, t);
 }
 
+/* What a tensor is without being quantised by this conversion: values of a directory's groups get
+ * the type of their scales. */
+static const qn__encoding *dense_of(const qn__output_tensor *t)
+{
+    if (!t->weight.kind)
+        return t->source;
+    return &qn__encodings[t->source->bits ? t->source->scale : QN__BF16];
+}
+
 static qn_status add_parameter(qn__conversion *c, const layout *l, const qn__parameter *p)
 {
     qn__output_tensor t = {0};
@@ -128,11 +137,12 @@ static qn_status add_parameter(qn__conversion *c, const layout *l, const qn__par
     bool kept = c->options->keep_head || p->shape[1] % l->group;
     if (!note_bits(l, p, bits, kept))
         return qn__fail_memory(c->err, "a configuration");
-    qn__output_from(&t, qn_tensors_find(c->source.tensors, p->stored));
+    if (qn__output_from_parameter(c, &t, p) != QN_OK)
+        return c->err->code;
     snprintf(t.name, sizeof t.name, "%s", p->name);
     t.head_rows = p->paired_rows;
     t.added = c->source.norms_whole && p->ndim == 1 ? -1 : 0;
-    t.target = l->dense ? l->dense : t.source;
+    t.target = l->dense ? l->dense : dense_of(&t);
     if (!bits)
         return add_part(c, &t, NULL, QN__BLOCK_WHOLE);
     int e = qn__encoding_affine(bits, l->group, (qn__encoding_id)(t.target - qn__encodings));
@@ -232,6 +242,16 @@ static bool set_text(cJSON *object, const char *key, const char *value)
     return cJSON_AddStringToObject(object, key, value) != NULL;
 }
 
+/* The weights are no longer quantised as the source's were. */
+static void forget_quantization(cJSON *config)
+{
+    static const char *const keys[] = {"quantization", "quantization_config", "compression_config"};
+    for (size_t i = 0; config && i < sizeof keys / sizeof *keys; i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(config, keys[i]);
+    if (config)
+        forget_quantization(cJSON_GetObjectItemCaseSensitive(config, "text_config"));
+}
+
 /* The configuration says of what type the weights are now, and how they are quantised. */
 static qn_status write_config(qn__conversion *c, const layout *l, const char *directory)
 {
@@ -239,6 +259,7 @@ static qn_status write_config(qn__conversion *c, const layout *l, const char *di
     static const char *const keys[] = {"quantization", "quantization_config"};
     cJSON *config = c->source.config;
     bool ok = true;
+    forget_quantization(config);
     if (l->dense) {
         bool newer = cJSON_HasObjectItem(config, "dtype");
         ok = set_text(config, newer ? "dtype" : "torch_dtype", names[l->dense - qn__encodings]);

@@ -40,6 +40,10 @@ static qn_status choose_target(qn__conversion *c, const qn__recipe_model *m, qn_
                         c->source.path, t->name);
     if (e >= 0)
         t->target = &qn__encodings[e];
+    if (t->target->ggml_type < 0)
+        return qn__fail(c->err, QN_UNSUPPORTED,
+                        "tensor %s is quantised as %s, which GGUF does not have: a type is needed",
+                        t->name, t->target->name);
     return qn__output_measure(c, t);
 }
 
@@ -146,9 +150,7 @@ static qn_status list_decoder(qn__conversion *c, const qn__gguf_layout *kind)
         qn__output_tensor *t = qn__conversion_add(c);
         if (!t)
             return c->err->code;
-        if (!p->ternary)
-            qn__output_from(t, qn_tensors_find(c->source.tensors, p->stored));
-        else if (qn__output_ternary(c, t, p) != QN_OK)
+        if (qn__output_from_parameter(c, t, p) != QN_OK)
             return c->err->code;
         qn__name_weight(t->name, sizeof t->name, QN__NAMES_GGUF, &place, p->id);
         if (t->ndim == 1)

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE_BYTES = 4 << 20, VALUES_A_GRAIN = 1 << 14 };
+/* PIECE_ACROSS: of matrices whose rows the source does not have side by side */
+enum { PIECE_BYTES = 4 << 20, PIECE_ACROSS = 64 << 20, VALUES_A_GRAIN = 1 << 14 };
 
 static const float largest_f16 = 65520; /* from here on it rounds to infinity */
 
@@ -61,6 +62,14 @@ static void take_part(const qn__output_tensor *t, const char *blocks, size_t n, 
         memcpy(out + i * size, blocks + i * e->block_bytes + at, size);
 }
 
+/* Columns that are read in another order go back to their places. */
+static void restore_columns(const int32_t *order, size_t n, float *values, float *room)
+{
+    memcpy(room, values, n * sizeof *room);
+    for (size_t i = 0; i < n; i++)
+        values[order[i]] = room[i];
+}
+
 /* False: a value cannot be written in that type. */
 static bool convert_row(const piece *p, int64_t row, float *values, char *blocks)
 {
@@ -73,6 +82,8 @@ static bool convert_row(const piece *p, int64_t row, float *values, char *blocks
     }
     size_t n = (size_t)t->columns, n_blocks = n / t->target->block_elements;
     t->source->decode(t->source, from, n / t->source->block_elements, values);
+    if (t->weight.columns_order)
+        restore_columns(t->weight.columns_order, n, values, (float *)(void *)blocks);
     for (size_t i = 0; t->added != 0 && i < n; i++)
         values[i] += t->added;
     for (size_t i = 0; t->ternary && i < n; i++)
@@ -145,14 +156,21 @@ static qn_status fail_value(const qn__conversion *c, const qn__output_tensor *t,
                     (long long)row, half ? " or above 65504" : "", t->target->name);
 }
 
+/* Whether rows come of several tensors. */
+static bool is_put_together(const qn__output_tensor *t)
+{
+    return t->weight.kind || t->ternary;
+}
+
 static qn_status write_piece(qn__conversion *c, qn__writer *writer, piece *p, int64_t first)
 {
     const qn__output_tensor *t = p->t;
     size_t n = (size_t)p->rows * p->out_row;
     qn_status status =
-        t->ternary ? qn__weight_read(&t->weight, c->source.tensors, first, p->rows, c->in, c->err)
-                   : qn_tensors_read_bytes(c->source.tensors, t->from, (uint64_t)first * p->in_row,
-                                           (size_t)p->rows * p->in_row, c->in, c->err);
+        is_put_together(t)
+            ? qn__weight_read(&t->weight, c->source.tensors, first, p->rows, c->in, c->err)
+            : qn_tensors_read_bytes(c->source.tensors, t->from, (uint64_t)first * p->in_row,
+                                    (size_t)p->rows * p->in_row, c->in, c->err);
     if (status != QN_OK)
         return status;
     atomic_store(&p->next, 0);
@@ -174,23 +192,19 @@ static qn_status write_tail(qn__conversion *c, qn__writer *writer, const qn__out
     return status == QN_OK ? report(c, sizeof tail) : status;
 }
 
-qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t)
+/* A tensor whose rows are converted. */
+static qn_status write_rows(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t)
 {
-    if (!t->from) {
-        qn_status status = qn__writer_write(writer, t->values, (size_t)t->bytes, c->err);
-        return status == QN_OK ? report(c, (size_t)t->bytes) : status;
-    }
-    bool same = t->source == t->target && !t->head_rows && t->added == 0 && !t->ternary;
-    if (!t->source || same)
-        return copy_bytes(c, writer, t);
-    if (t->rows == 0 || t->columns == 0)
-        return QN_OK;
     piece p = {.c = c, .t = t, .in_row = qn__encoding_row_bytes(t->source, t->columns)};
     p.block_row = qn__encoding_row_bytes(t->target, t->columns);
     bool tail = t->target == &qn__encodings[QN__I2_S];
     p.out_row = (size_t)((t->bytes - (tail ? QN__I2_S_TAIL : 0)) / (uint64_t)t->rows);
-    size_t widest = (size_t)t->columns * sizeof(float);
-    int64_t whole = t->head_rows ? t->head_rows : 1, rows = (int64_t)(PIECE_BYTES / widest);
+    size_t widest = (size_t)t->columns * sizeof(float), most = PIECE_BYTES;
+    if (t->weight.kind && t->weight.kind->across)
+        most = PIECE_ACROSS;
+    if (p.block_row < widest) /* of which restore_columns takes as much */
+        p.block_row = widest;
+    int64_t whole = t->head_rows ? t->head_rows : 1, rows = (int64_t)(most / widest);
     rows = rows < whole ? whole : rows / whole * whole;
     rows = rows < t->rows ? rows : t->rows;
     p.grain = VALUES_A_GRAIN / t->columns + 1;
@@ -207,4 +221,25 @@ qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__outp
             return c->err->code;
     }
     return tail ? write_tail(c, writer, t) : QN_OK;
+}
+
+qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t)
+{
+    if (!t->from) {
+        qn_status status = qn__writer_write(writer, t->values, (size_t)t->bytes, c->err);
+        return status == QN_OK ? report(c, (size_t)t->bytes) : status;
+    }
+    bool same = t->source == t->target && !is_put_together(t) && !t->head_rows && t->added == 0;
+    if (!t->source || same)
+        return copy_bytes(c, writer, t);
+    if (t->rows == 0 || t->columns == 0)
+        return QN_OK;
+    int32_t *order = NULL;
+    qn__output_tensor ordered = *t;
+    if (t->weight.kind && qn__weight_order(&t->weight, c->source.tensors, &order, c->err) != QN_OK)
+        return c->err->code;
+    ordered.weight.columns_order = order;
+    qn_status status = write_rows(c, writer, &ordered);
+    free(order);
+    return status;
 }

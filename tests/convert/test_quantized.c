@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Conversions of directories whose weights are quantised already: into dense ones and GGUF files
+ * with every value as it was, whatever order its columns had, and into other groups.
+ */
+#include "models/packed_model.h"
+
+static const char *const models[] = {
+    "packed/gptq4", "packed/gptq4-act", "packed/gptq3", "packed/awq4-g128", "packed/ct4-order",
+    "packed/ct8",   "packed/ct8-bytes", "mlx/mixed",    "mlx/affine8-f16",  "mlx/mxfp4"};
+enum { MODELS = sizeof models / sizeof *models };
+
+static void converted(const char *model, const char *to, const qn_convert_options *options,
+                      char path[PATH_MAX])
+{
+    qn_error err = {0};
+    qn_device *device = open_cpu(NULL);
+    golden_path(path, PATH_MAX, model, NULL);
+    if (qn_convert(device, path, temp_path(to), options, &err) != QN_OK)
+        fail_msg("%s: %s", model, err.message);
+    qn_device_close(device);
+}
+
+static void test_every_value(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MODELS; i++)
+        for (int gguf = 0; gguf < 2; gguf++) {
+            char path[PATH_MAX], to[40];
+            qn_convert_options options = {
+                .size = sizeof options, .type = gguf ? "f32" : NULL, .dtype = gguf ? NULL : "f32"};
+            snprintf(to, sizeof to, gguf ? "%d.gguf" : "%d", i);
+            converted(models[i], to, &options, path);
+            double error = packed_nmse(temp_path(to), path, QN_PRODUCTS_F32);
+            if (!(error < 1e-9))
+                fail_msg("%s to %s: %g", models[i], to, error);
+        }
+}
+
+/* Into groups of 8 bits, from which little is lost; without a word about the type, into that of the
+ * scales, which does not hold every product. */
+static void test_groups(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MODELS; i++)
+        for (int bits = 0; bits <= 8; bits += 8) {
+            char path[PATH_MAX], to[40];
+            qn_convert_options options = {
+                .size = sizeof options, .bits = bits, .group_size = bits ? 32 : 0};
+            snprintf(to, sizeof to, "g%d-%d", bits, i);
+            converted(models[i], to, &options, path);
+            double error = packed_nmse(temp_path(to), path, QN_PRODUCTS_F32);
+            if (!(error < (bits ? 5e-3 : 1e-4)))
+                fail_msg("%s to %s: %g", models[i], to, error);
+        }
+}
+
+/* GGUF has no groups like these; of mxfp4 it has the same blocks. */
+static void test_same_encoding(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    qn_error err = {0};
+    qn_device *device = open_cpu(NULL);
+    golden_path(path, sizeof path, "packed/gptq4", NULL);
+    assert_int_equal(qn_convert(device, path, temp_path("same.gguf"), NULL, &err), QN_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "zeroed4-g32-f16, which GGUF does not have"));
+    qn_device_close(device);
+    qn_convert_options options = {.size = sizeof options};
+    converted("mlx/mxfp4", "same.gguf", &options, path);
+    assert_true(packed_nmse(temp_path("same.gguf"), path, QN_PRODUCTS_F32) < 1e-9);
+    qn_tensors *file;
+    assert_int_equal(qn_tensors_open(&file, temp_path("same.gguf"), NULL), QN_OK);
+    assert_string_equal(qn_tensors_find(file, "blk.0.attn_v.weight")->encoding, "mxfp4");
+    qn_tensors_close(file);
+}
+
+/* An order that is wrong is found before anything has its name. */
+static void test_wrong_order(void **state)
+{
+    (void)state;
+    char path[PATH_MAX], *data;
+    size_t n;
+    qn_tensors *file;
+    qn_error err = {0};
+    qn_device *device = open_cpu(NULL);
+    golden_path(path, sizeof path, "packed/gptq4-act", "model.safetensors");
+    assert_int_equal(qn__file_read(path, 1 << 20, &data, &n, NULL), QN_OK);
+    assert_int_equal(qn_tensors_open(&file, path, NULL), QN_OK);
+    data[qn_tensors_find(file, "model.layers.0.mlp.up_proj.g_idx")->offset] = 2;
+    temp_write("model.safetensors", data, n);
+    packed_copy("packed/gptq4-act", "config.json", NULL, NULL);
+    qn_convert_options options = {.size = sizeof options, .type = "f16"};
+    assert_int_equal(qn_convert(device, temp_root, temp_path("wrong.gguf"), &options, &err),
+                     QN_FORMAT);
+    assert_non_null(strstr(err.message, "up_proj.g_idx: column 0 is of group 2"));
+    assert_int_equal(qn_tensors_open(&file, temp_path("wrong.gguf"), NULL), QN_NOT_FOUND);
+    qn_device_close(device);
+    free(data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_value),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_same_encoding),
+        cmocka_unit_test(test_wrong_order),
+    };
+    return cmocka_run_group_tests(tests, temp_begin, temp_end);
+}
