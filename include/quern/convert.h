@@ -41,6 +41,8 @@ typedef struct qn_convert_options {
     bool keep_head;
     bool replace; /* an existing output */
     int threads;  /* that quantise; 0: the CPUs this process may use. Does not change a bit. */
+    /* Directories: MLX's mode, "affine" (NULL) or "mxfp4", which has 4 bits in groups of 32. */
+    const char *mode;
 } qn_convert_options;
 
 /* Converts the model at `source` (what qn_model_open takes) into `out`: a GGUF file where the name

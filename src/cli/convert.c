@@ -45,10 +45,11 @@ static int check_arguments(const arguments *a)
 {
     if (!a->output)
         return wrong("say with -o what to write: a name that ends in .gguf, or a directory's");
-    if (a->mode && strcmp(a->mode, "affine") != 0)
-        return wrong("--mode: affine is the only one there is");
-    if (a->mode && a->bits < 0)
-        return wrong("--mode needs --bits");
+    bool mxfp4 = a->mode && !strcmp(a->mode, "mxfp4");
+    if (a->mode && !mxfp4 && strcmp(a->mode, "affine") != 0)
+        return wrong("--mode: it is affine or mxfp4");
+    if (a->mode && !mxfp4 && a->bits < 0)
+        return wrong("--mode affine needs --bits");
     if (!has_digit(" 2 3 4 5 6 8 ", a->bits))
         return wrong("--bits: it is 2, 3, 4, 5, 6 or 8");
     if (!has_digit(" 32 64 128 ", a->group_size))
@@ -74,6 +75,7 @@ int command_convert(arguments *a)
                                   .bits = a->bits > 0 ? a->bits : 0,
                                   .group_size = a->group_size > 0 ? a->group_size : 0,
                                   .keep_head = a->keep_head,
+                                  .mode = a->mode,
                                   .replace = a->force,
                                   .threads = a->threads > 0 ? (int)a->threads : 0};
     if (wrongly)

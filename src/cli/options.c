@@ -81,7 +81,7 @@ static const option table[] = {
     {"group-size", 0, OPTION_INTEGER, OF_CONVERT, AT(group_size), 32, 128, "N",
      "with --bits: 32, 64 or 128 weights share a scale and a bias (default 64)"},
     {"mode", 0, OPTION_STRING, OF_CONVERT, AT(mode), 0, 0, "MODE",
-     "with --bits: affine, the only one there is"},
+     "directory: affine, which needs --bits (default), or mxfp4, of 4 bits in groups of 32"},
     {"dtype", 0, OPTION_STRING, OF_CONVERT, AT(dtype), 0, 0, "TYPE",
      "directory: f32, f16 or bf16 of what is not quantised (default: the model's)"},
     {"keep-head", 0, OPTION_FLAG, OF_CONVERT, AT(keep_head), 0, 0, NULL,

@@ -86,9 +86,12 @@ qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t)
                         "tensor %s has rows of %lld values, which are no whole blocks of %d of %s",
                         t->name, (long long)t->columns, t->target->block_elements, t->target->name);
     if (t->part != QN__BLOCK_WHOLE) {
-        size_t codes = (size_t)t->target->bits * t->target->group / 8;
+        size_t codes, scale, bias;
+        qn__encoding_parts(t->target, &codes, &scale, &bias);
         row = row / t->target->block_bytes *
-              (t->part == QN__BLOCK_CODES ? codes : (t->target->block_bytes - codes) / 2);
+              (t->part == QN__BLOCK_CODES   ? codes
+               : t->part == QN__BLOCK_SCALE ? scale
+                                            : bias);
     }
     t->bytes = (uint64_t)t->rows * row + tail_of(t);
     return QN_OK;
@@ -166,9 +169,9 @@ static qn_status check_other(const qn__conversion *c)
 static qn_status check_options(const qn__conversion *c, bool gguf)
 {
     const qn_convert_options *o = c->options;
-    if (gguf && (o->bits || o->group_size || o->dtype))
+    if (gguf && (o->bits || o->group_size || o->dtype || o->mode))
         return qn__fail(c->err, QN_INVALID,
-                        "%s: bits, group size and dtype are for a directory; GGUF has types",
+                        "%s: bits, group size, mode and dtype are for a directory; GGUF has types",
                         c->out);
     if (!gguf && o->type)
         return qn__fail(
@@ -176,8 +179,13 @@ static qn_status check_options(const qn__conversion *c, bool gguf)
             "%s: a type is for GGUF, whose name ends in .gguf; a directory has bits or a "
             "dtype",
             c->out);
-    if (!gguf && o->group_size && !o->bits)
-        return qn__fail(c->err, QN_INVALID, "a group size needs bits");
+    bool mxfp4 = o->mode && !strcmp(o->mode, "mxfp4");
+    if (o->mode && !mxfp4 && strcmp(o->mode, "affine") != 0)
+        return qn__fail(c->err, QN_INVALID, "mode \"%.40s\": it is affine or mxfp4", o->mode);
+    if (mxfp4 && ((o->bits && o->bits != 4) || (o->group_size && o->group_size != 32)))
+        return qn__fail(c->err, QN_INVALID, "mode mxfp4 has 4 bits in groups of 32");
+    if (!gguf && (o->group_size || o->mode) && !o->bits && !mxfp4)
+        return qn__fail(c->err, QN_INVALID, "a group size or mode needs bits");
     if (o->threads < 0)
         return qn__fail(c->err, QN_INVALID, "%d threads", o->threads);
     return QN_OK;

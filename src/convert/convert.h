@@ -32,6 +32,7 @@ typedef struct qn__output_tensor {
     qn__weight weight;          /* of codes, scales and such, and ternary: how rows are read */
     const qn__encoding *source; /* NULL: the bytes are copied as they are */
     const qn__encoding *target;
+    const qn__encoding *dense; /* of parts: the type that the values have before */
     int ndim;
     int64_t shape[QN_MAX_NDIM]; /* values, rows first */
     int64_t rows, columns;      /* the same as a matrix; a vector is a column */

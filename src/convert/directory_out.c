@@ -40,6 +40,7 @@ static const char *const written[] = {"config.json", "model.safetensors"};
 typedef struct layout {
     const qn__encoding *dense; /* NULL: as they are */
     int bits, group;
+    bool mxfp4;
     cJSON *quantization; /* NULL: none */
 } layout;
 
@@ -59,6 +60,11 @@ static qn_status read_layout(qn__conversion *c, layout *l)
     if (dtype && (dense < 0 || !is_plain(&qn__encodings[dense])))
         return qn__fail(c->err, QN_INVALID, "dtype \"%.40s\": it is f32, f16 or bf16", dtype);
     l->dense = dtype ? &qn__encodings[dense] : NULL;
+    l->mxfp4 = o->mode && !strcmp(o->mode, "mxfp4");
+    if (l->mxfp4) {
+        l->bits = 4;
+        l->group = 32;
+    }
     if (o->bits && qn__encoding_affine(l->bits, l->group, QN__F16) < 0)
         return qn__fail(c->err, QN_INVALID,
                         "%d bits in groups of %d: there are 2, 3, 4, 5, 6 and 8 "
@@ -78,7 +84,8 @@ static int bits_of(const qn__conversion *c, const layout *l, const qn__parameter
     else if (override) {
         char *end;
         bits = (int)strtol(override, &end, 10);
-        if (*end || !l->bits || qn__encoding_affine(bits, l->group, QN__F16) < 0) {
+        if (*end || !l->bits || (l->mxfp4 && bits != l->bits) ||
+            qn__encoding_affine(bits, l->group, QN__F16) < 0) {
             qn__fail(
                 c->err, QN_INVALID,
                 "override \"%.40s\" of %s: it is 2, 3, 4, 5, 6 or 8 bits, where there are bits at "
@@ -142,15 +149,17 @@ static qn_status add_parameter(qn__conversion *c, const layout *l, const qn__par
     snprintf(t.name, sizeof t.name, "%s", p->name);
     t.head_rows = p->paired_rows;
     t.added = c->source.norms_whole && p->ndim == 1 ? -1 : 0;
-    t.target = l->dense ? l->dense : dense_of(&t);
+    t.target = t.dense = l->dense ? l->dense : dense_of(&t);
     if (!bits)
         return add_part(c, &t, NULL, QN__BLOCK_WHOLE);
-    int e = qn__encoding_affine(bits, l->group, (qn__encoding_id)(t.target - qn__encodings));
+    int e = l->mxfp4
+                ? QN__MXFP4
+                : qn__encoding_affine(bits, l->group, (qn__encoding_id)(t.target - qn__encodings));
     t.target = &qn__encodings[e];
     if (add_part(c, &t, "weight", QN__BLOCK_CODES) != QN_OK ||
         add_part(c, &t, "scales", QN__BLOCK_SCALE) != QN_OK)
         return c->err->code;
-    return add_part(c, &t, "biases", QN__BLOCK_BIAS);
+    return l->mxfp4 ? QN_OK : add_part(c, &t, "biases", QN__BLOCK_BIAS);
 }
 
 static qn_status list_tensors(qn__conversion *c, const layout *l)
@@ -180,6 +189,8 @@ static qn_dtype dtype_of(const qn__output_tensor *t)
     e = t->part == QN__BLOCK_WHOLE ? e : t->target->scale;
     if (t->part == QN__BLOCK_CODES)
         return QN_U32;
+    if (t->part == QN__BLOCK_SCALE && !t->target->bits)
+        return QN_U8;
     return e == QN__F32 ? QN_F32 : e == QN__F16 ? QN_F16 : QN_BF16;
 }
 
@@ -201,9 +212,9 @@ static qn_status write_safetensors(qn__conversion *c, const layout *l, const cha
             (qn__tensor_data){.name = t->name, .dtype = dtype_of(t), .ndim = t->ndim, .data = t};
         memcpy(list[i].shape, t->shape, sizeof t->shape);
         if (t->part == QN__BLOCK_CODES)
-            list[i].shape[1] = t->columns * t->target->bits / 32;
+            list[i].shape[1] = t->columns * (t->target->bits ? t->target->bits : 4) / 32;
         else if (t->part != QN__BLOCK_WHOLE)
-            list[i].shape[1] = t->columns / t->target->group;
+            list[i].shape[1] = t->columns / t->target->block_elements;
         c->total += t->bytes;
     }
     qn_status status =
@@ -403,7 +414,7 @@ qn_status qn__convert_to_directory(qn__conversion *c)
     if (l.bits && !((l.quantization = cJSON_CreateObject()) &&
                     cJSON_AddNumberToObject(l.quantization, "group_size", l.group) &&
                     cJSON_AddNumberToObject(l.quantization, "bits", l.bits) &&
-                    cJSON_AddStringToObject(l.quantization, "mode", "affine")))
+                    cJSON_AddStringToObject(l.quantization, "mode", l.mxfp4 ? "mxfp4" : "affine")))
         qn__fail_memory(c->err, "a configuration");
     if (c->err->code == QN_OK && list_tensors(c, &l) == QN_OK && (temporary = make_temporary(c))) {
         if (write_files(c, &l, temporary) != QN_OK || publish(c, temporary, exists) != QN_OK ||

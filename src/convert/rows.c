@@ -55,11 +55,25 @@ static bool can_hold(const qn__encoding *target, const float *values, int64_t n)
 static void take_part(const qn__output_tensor *t, const char *blocks, size_t n, char *out)
 {
     const qn__encoding *e = t->target;
-    size_t codes = (size_t)e->bits * e->group / 8, scale = (e->block_bytes - codes) / 2;
-    size_t at = t->part == QN__BLOCK_CODES ? 0 : codes + (t->part == QN__BLOCK_BIAS ? scale : 0);
-    size_t size = t->part == QN__BLOCK_CODES ? codes : scale;
-    for (size_t i = 0; i < n; i++)
-        memcpy(out + i * size, blocks + i * e->block_bytes + at, size);
+    char codes[128], scale[4], bias[4];
+    size_t size[QN__BLOCK_BIAS + 1];
+    const char *from = t->part == QN__BLOCK_CODES   ? codes
+                       : t->part == QN__BLOCK_SCALE ? scale
+                                                    : bias;
+    qn__encoding_parts(e, &size[QN__BLOCK_CODES], &size[QN__BLOCK_SCALE], &size[QN__BLOCK_BIAS]);
+    for (size_t i = 0; i < n; i++) {
+        qn__encoding_unzip(e, blocks + i * e->block_bytes, codes, scale, bias);
+        memcpy(out + i * size[t->part], from, size[t->part]);
+    }
+}
+
+/* Blocks that are taken apart are MLX's. */
+static qn__encode_fn *encoder_of(const qn__output_tensor *t)
+{
+    bool mlx = t->part != QN__BLOCK_WHOLE && t->target == &qn__encodings[QN__MXFP4];
+    return !mlx                                  ? t->target->encode
+           : t->dense == &qn__encodings[QN__F16] ? qn__encode_mxfp4_as_mlx_f16
+                                                 : qn__encode_mxfp4_as_mlx;
 }
 
 /* Columns that are read in another order go back to their places. */
@@ -76,7 +90,7 @@ static bool convert_row(const piece *p, int64_t row, float *values, char *blocks
     const qn__output_tensor *t = p->t;
     const char *from = p->in + (size_t)source_row(t, row) * p->in_row;
     char *to = p->out + (size_t)row * p->out_row;
-    if (t->source == t->target && t->added == 0) {
+    if (t->source == t->target && t->added == 0 && t->part == QN__BLOCK_WHOLE) {
         memcpy(to, from, p->out_row);
         return true;
     }
@@ -90,7 +104,7 @@ static bool convert_row(const piece *p, int64_t row, float *values, char *blocks
         values[i] *= t->times;
     if (!can_hold(t->target, values, t->columns))
         return false;
-    t->target->encode(t->target, values, NULL, n_blocks, t->part == QN__BLOCK_WHOLE ? to : blocks);
+    encoder_of(t)(t->target, values, NULL, n_blocks, t->part == QN__BLOCK_WHOLE ? to : blocks);
     if (t->part != QN__BLOCK_WHOLE)
         take_part(t, blocks, n_blocks, to);
     return true;
@@ -229,7 +243,8 @@ qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__outp
         qn_status status = qn__writer_write(writer, t->values, (size_t)t->bytes, c->err);
         return status == QN_OK ? report(c, (size_t)t->bytes) : status;
     }
-    bool same = t->source == t->target && !is_put_together(t) && !t->head_rows && t->added == 0;
+    bool same = t->source == t->target && t->part == QN__BLOCK_WHOLE && !is_put_together(t) &&
+                !t->head_rows && t->added == 0;
     if (!t->source || same)
         return copy_bytes(c, writer, t);
     if (t->rows == 0 || t->columns == 0)

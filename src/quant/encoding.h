@@ -131,4 +131,16 @@ void qn__encoding_zip(const qn__encoding *e, size_t groups, const void *codes, c
  * ternary rows, four of them in one, a quarter of all rows apart. */
 void qn__encoding_pick(const uint8_t *codes, int shift, size_t blocks, void *to);
 
+/* The other way: the words of codes, the scale and the bias or zero of one block. */
+void qn__encoding_unzip(const qn__encoding *e, const void *block, void *codes, void *scale,
+                        void *bias);
+
+/* Their bytes: of the codes, and of each of the others; *bias is 0 where there is none. */
+void qn__encoding_parts(const qn__encoding *e, size_t *codes, size_t *scale, size_t *bias);
+
+/* Mxfp4 as mx.quantize writes it (mode "mxfp4") of values in f32 or bf16, and of values in f16:
+ * another choice of the scale than GGUF's, which is the encoding's own. Of groups below 2^-125 MLX
+ * writes scales that wrap around; these are the least there is. */
+qn__encode_fn qn__encode_mxfp4_as_mlx, qn__encode_mxfp4_as_mlx_f16;
+
 #endif

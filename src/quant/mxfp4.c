@@ -38,9 +38,10 @@ void qn__decode_mxfp4(const qn__encoding *e, const void *blocks, size_t n, float
  * those units squared. */
 static float round_to_e2m1(const float *values, const float *importance, int e, uint8_t *codes)
 {
-    float inverse = ldexpf(1.0f, 128 - e), error = 0;
+    double inverse = ldexp(1, 128 - e); /* of e = 0 no f32 */
+    float error = 0;
     for (int j = 0; j < 32; j++) {
-        float a = fabsf(values[j]) * inverse;
+        float a = (float)(fabsf(values[j]) * inverse);
         int code = (a > 0.5f) + (a > 1.5f) + (a > 2.5f) + (a > 3.5f) + (a > 5) + (a > 7) + (a > 10);
         float off = a - (float)doubled[code];
         error += (importance ? importance[j] : 1) * (off * off);
@@ -75,4 +76,40 @@ void qn__encode_mxfp4(const qn__encoding *enc, const float *values, const float 
         if (importance)
             importance += 32;
     }
+}
+
+/* MLX's rule: the least scale at which nothing is cut off. A group of zeros has the scale 1. A
+ * sixth of the maximum is rounded to the type of the values, which shows in f16, whose least
+ * numbers are far apart; narrow is a constant at every call. */
+static inline void encode_as_mlx(const qn__encoding *enc, bool narrow, const float *values,
+                                 size_t n, uint8_t *b)
+{
+    uint8_t codes[32];
+    for (size_t i = 0; i < n; i++, b += enc->block_bytes, values += 32) {
+        float most = 0;
+        int exponent;
+        for (int j = 0; j < 32; j++)
+            most = fabsf(values[j]) > most ? fabsf(values[j]) : most;
+        most = narrow ? qn__round_f16(most / 6) : most / 6;
+        bool power = frexpf(most, &exponent) == 0.5f; /* of two, which is the scale */
+        int e = most > 0 ? exponent - power + 127 : 127;
+        b[0] = (uint8_t)(e > 0 ? e : 0);
+        round_to_e2m1(values, NULL, b[0], codes);
+        for (int j = 0; j < 16; j++)
+            b[1 + j] = (uint8_t)(codes[j] | codes[j + 16] << 4);
+    }
+}
+
+void qn__encode_mxfp4_as_mlx(const qn__encoding *enc, const float *values, const float *importance,
+                             size_t n, void *blocks)
+{
+    (void)importance;
+    encode_as_mlx(enc, false, values, n, blocks);
+}
+
+void qn__encode_mxfp4_as_mlx_f16(const qn__encoding *enc, const float *values,
+                                 const float *importance, size_t n, void *blocks)
+{
+    (void)importance;
+    encode_as_mlx(enc, true, values, n, blocks);
 }

@@ -582,7 +582,7 @@ def test_convert():
     refused("convert without -o", run("convert"), 2, "-o")
     refused("convert --bits 7", run("convert", "-o", "x", "--bits", "7"), 2, "--bits")
     refused("convert --group-size 33", run("convert", "-o", "x", "--bits", "4", "--group-size", "33"), 2, "--group-size")
-    refused("convert --mode", run("convert", "-o", "x", "--bits", "4", "--mode", "mxfp4"), 2, "affine")
+    refused("convert --mode", run("convert", "-o", "x", "--bits", "4", "--mode", "nvfp4"), 2, "affine or mxfp4")
     refused("convert --outtype", run("convert", "--outtype", "f16"), 2, "--type")
 
 

@@ -75,6 +75,30 @@ static void test_same_encoding(void **state)
     qn_tensors_close(file);
 }
 
+/* Mode mxfp4: values that are in it already stay, through words that are apart again. */
+static void test_mxfp4(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    qn_error err = {0};
+    qn_device *device = open_cpu(NULL);
+    qn_convert_options options = {.size = sizeof options, .mode = "mxfp4"};
+    converted("mlx/mxfp4", "mode", &options, path);
+    assert_true(packed_nmse(temp_path("mode"), path, QN_PRODUCTS_F32) < 1e-9);
+    converted("mlx/mxfp4", "mode.gguf", &(qn_convert_options){.size = sizeof options}, path);
+    assert_int_equal(qn_convert(device, temp_path("mode.gguf"), temp_path("back"), &options, &err),
+                     QN_OK);
+    assert_true(packed_nmse(temp_path("back"), path, QN_PRODUCTS_F32) < 1e-9);
+    options.bits = 8;
+    assert_int_equal(qn_convert(device, path, temp_path("x"), &options, &err), QN_INVALID);
+    assert_non_null(strstr(err.message, "4 bits in groups of 32"));
+    err = (qn_error){0};
+    options = (qn_convert_options){.size = sizeof options, .mode = "nvfp4", .bits = 4};
+    assert_int_equal(qn_convert(device, path, temp_path("x"), &options, &err), QN_INVALID);
+    assert_non_null(strstr(err.message, "affine or mxfp4"));
+    qn_device_close(device);
+}
+
 /* An order that is wrong is found before anything has its name. */
 static void test_wrong_order(void **state)
 {
@@ -102,9 +126,8 @@ static void test_wrong_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_value),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_same_encoding),
+        cmocka_unit_test(test_every_value),   cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_same_encoding), cmocka_unit_test(test_mxfp4),
         cmocka_unit_test(test_wrong_order),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);

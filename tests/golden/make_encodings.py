@@ -10,6 +10,8 @@ weights.bin: rows of 256 values (f32); NAME.enc: what gguf's numpy makes of them
 llama.cpp does.
 affine-TYPE.bin: 10 rows of 128 values in TYPE, then for each width of QN__AFFINE_WIDTHS the groups that mx.quantize
 makes of them: codes, scale, bias. affine-values.bin: what mx.dequantize makes of the f32 groups of 32.
+mxfp4-mlx.bin: groups of 32 values, in f32, as bf16 and as f16 holds them; behind each the scales and the words that
+mx.quantize makes of them in mode mxfp4.
 """
 import ctypes
 import pathlib
@@ -122,7 +124,28 @@ def affine():
     write("affine-values.bin", *values)
 
 
-OUT.mkdir(exist_ok=True)
-decoded()
-encoded()
-affine()
+def mxfp4():
+    """Rows in f32, in bf16 and in f16: groups of every kind and size, and maxima around 6 times a power of two."""
+    x = np.concatenate([weights(256).reshape(-1, 32), rng.normal(0, 1, (60, 32)) * 10.0 ** rng.uniform(-30, 30, (60, 1))])
+    near = np.zeros((120, 32))
+    for i, n in enumerate(np.repeat(np.arange(-100, 100, 20), 12)):
+        near[i] = rng.uniform(-1, 1, 32) * 2.0 ** n
+        near[i, i % 32] = np.float32(6 * 2.0 ** n) * (1 + (i % 12 - 4) * 2.0 ** (-23 if i % 2 else -8))
+    ties = rng.integers(-24, 25, (20, 32)) / 4  # codes in the middle
+    rows = mx.array(np.concatenate([x, near, ties]).astype(np.float32))
+    parts = []
+    small = np.clip(np.concatenate([x[:80], near, ties]), -1e3, 1e3) * 2.0 ** rng.uniform(-14, 0, (220, 1))
+    small[:48, 5] = 6.00390625 * 2.0 ** -np.arange(4, 20).repeat(3)  # a sixth has few bits
+    small[:48] = np.clip(small[:48], -small[:48, 5:6], small[:48, 5:6])
+    for a in (rows, rows.astype(mx.bfloat16), mx.array(small.astype(np.float32)).astype(mx.float16)):
+        codes, scale = mx.quantize(a, group_size=32, bits=4, mode="mxfp4")
+        parts += [np.array(a.astype(mx.float32)), np.array(scale).reshape(-1), np.array(codes)]
+    write("mxfp4-mlx.bin", *parts)
+
+
+if __name__ == "__main__":
+    OUT.mkdir(exist_ok=True)
+    decoded()
+    encoded()
+    affine()
+    mxfp4()

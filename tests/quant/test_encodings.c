@@ -268,6 +268,42 @@ static void test_encode_affine(void **state)
     free(values), free(y);
 }
 
+/* What mx.quantize makes in mode mxfp4, of groups in f32, bf16 and f16; and back from words. */
+static void test_mxfp4_of_mlx(void **state)
+{
+    (void)state;
+    static const int groups[] = {280, 280, 220};
+    const qn__encoding *e = &qn__encodings[QN__MXFP4];
+    const char *source = getenv("QUERN_SOURCE");
+    char path[512];
+    size_t all = 780 * (128 + 17), differs = 0;
+    snprintf(path, sizeof path, "%s/tests/golden/encodings/mxfp4-mlx.bin", source ? source : ".");
+    FILE *f = fopen(path, "rb");
+    uint8_t *data = malloc(all + 1), *from = data;
+    assert_non_null(f);
+    assert_int_equal(fread(data, 1, all + 1, f), all);
+    fclose(f);
+    for (int type = 0; type < 3; from += (size_t)groups[type++] * 145)
+        for (size_t i = 0; i < (size_t)groups[type]; i++) {
+            const uint8_t *scales = from + groups[type] * 128, *words = scales + groups[type];
+            float values[32];
+            uint8_t block[17], again[17], codes[16], scale;
+            memcpy(values, from + i * 128, 128);
+            (type == 2 ? qn__encode_mxfp4_as_mlx_f16 : qn__encode_mxfp4_as_mlx)(e, values, NULL, 1,
+                                                                                block);
+            qn__encoding_unzip(e, block, codes, &scale, NULL);
+            if (scale != scales[i] || memcmp(codes, words + i * 16, 16) != 0)
+                fail_msg("type %d, group %zu of %a: scale %d, not %d", type, i, values[0], scale,
+                         scales[i]);
+            qn__encoding_zip(e, 1, codes, &scale, NULL, again);
+            assert_memory_equal(again, block, 17);
+            e->encode(e, values, NULL, 1, again);
+            differs += memcmp(again, block, 17) != 0;
+        }
+    assert_true(differs > 200); /* GGUF's rule is another */
+    free(data);
+}
+
 static const int searched[] = {QN__Q2_K, QN__Q3_K,   QN__Q4_K,   QN__Q5_K,
                                QN__Q6_K, QN__IQ4_NL, QN__IQ4_XS, QN__MXFP4};
 
@@ -452,10 +488,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),          cmocka_unit_test(test_decode),
         cmocka_unit_test(test_decode_affine),  cmocka_unit_test(test_zeroed),
-        cmocka_unit_test(test_encode),         cmocka_unit_test(test_encode_affine),
-        cmocka_unit_test(test_search),         cmocka_unit_test(test_importance),
-        cmocka_unit_test(test_same_bytes),     cmocka_unit_test(test_hostile_values),
-        cmocka_unit_test(test_hostile_blocks),
+        cmocka_unit_test(test_mxfp4_of_mlx),   cmocka_unit_test(test_encode),
+        cmocka_unit_test(test_encode_affine),  cmocka_unit_test(test_search),
+        cmocka_unit_test(test_importance),     cmocka_unit_test(test_same_bytes),
+        cmocka_unit_test(test_hostile_values), cmocka_unit_test(test_hostile_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
