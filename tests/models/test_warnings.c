@@ -57,6 +57,19 @@ static void says(const char *path, int64_t context, const char *parts)
     }
 }
 
+/* Codes, scales and such are read; inputs that another program would round are said. */
+static void test_packed(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gptq4-act", "awq4", "ct4", "ct4-order", "ct8-bytes"};
+    for (int i = 0; i < 5; i++) {
+        char path[700], name[60];
+        snprintf(name, sizeof name, "packed/%s", names[i]);
+        golden_path(path, sizeof path, name, NULL);
+        says(path, 8, i == 4 ? "config.json|input_activations are not applied" : "");
+    }
+}
+
 /* The weights of tests/golden/qwen2/plain (tied), and n tensors more under these names: copies of
  * the embedding, which is [160, 48], one value changed where `other`. */
 static const char *write_model(const char *const *names, size_t n, bool other)
@@ -228,9 +241,8 @@ static void test_generation_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unread_tensors),
-        cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_factor_and_context),
+        cmocka_unit_test(test_unread_tensors),     cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_factor_and_context), cmocka_unit_test(test_packed),
         cmocka_unit_test(test_generation_config),
     };
     return cmocka_run_group_tests(tests, set_up, temp_end);
