@@ -112,6 +112,7 @@ static void test_wrong_order(void **state)
     assert_int_equal(qn__file_read(path, 1 << 20, &data, &n, NULL), QN_OK);
     assert_int_equal(qn_tensors_open(&file, path, NULL), QN_OK);
     data[qn_tensors_find(file, "model.layers.0.mlp.up_proj.g_idx")->offset] = 2;
+    qn_tensors_close(file);
     temp_write("model.safetensors", data, n);
     packed_copy("packed/gptq4-act", "config.json", NULL, NULL);
     qn_convert_options options = {.size = sizeof options, .type = "f16"};
