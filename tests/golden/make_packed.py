@@ -32,6 +32,7 @@ SIZES = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_att
 KINDS = {
     "gptq4": ("gptq", 4, 32, False, torch.float16, dict(zero=True)),
     "gptq4-v2": ("gptq", 4, 64, True, torch.float16, dict(v2=True)),
+    "gptq4-g96": ("gptq", 4, 96, False, torch.float16, {}),  # no encoding's group, and the last one is shorter
     "gptq4-act": ("gptq", 4, 32, False, torch.float16, dict(order=True, head=True)),
     "gptq8-rows": ("gptq", 8, -1, True, torch.float16, {}),
     "gptq3": ("gptq", 3, 32, False, torch.bfloat16, {}),

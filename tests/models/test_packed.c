@@ -7,9 +7,9 @@
  */
 #include "packed_model.h"
 
-static const char *const names[] = {"gptq4",     "gptq4-v2", "gptq4-act", "gptq8-rows", "gptq3",
-                                    "gptq2",     "awq4",     "awq4-g128", "ct4",        "ct4-rows",
-                                    "ct4-order", "ct8",      "ct8-bytes"};
+static const char *const names[] = {"gptq4-g96", "gptq4",     "gptq4-v2", "gptq4-act", "gptq8-rows",
+                                    "gptq3",     "gptq2",     "awq4",     "awq4-g128", "ct4",
+                                    "ct4-rows",  "ct4-order", "ct8",      "ct8-bytes"};
 
 static void test_logits(void **state)
 {
