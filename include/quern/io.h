@@ -57,7 +57,8 @@ typedef struct qn_tensor_info {
  * the like are looked into; inner dictionaries give names joined with dots; or an .index.json with
  * its shards, or a model directory that holds one of these: model.safetensors,
  * model.safetensors.index.json, pytorch_model.bin, pytorch_model.bin.index.json, model.npz,
- * weights.npz. Archives need libzip, a build option: without it they are QN_UNSUPPORTED. */
+ * weights.npz, consolidated.safetensors, consolidated.00.pth. Archives need libzip, a build option:
+ * without it they are QN_UNSUPPORTED. */
 QN_API qn_status qn_tensors_open(qn_tensors **out, const char *path, qn_error *err);
 QN_API void qn_tensors_close(qn_tensors *file); /* NULL is accepted */
 

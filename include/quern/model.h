@@ -42,10 +42,10 @@ typedef struct qn_model_options {
 } qn_model_options;
 
 /* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors,
- * PyTorch's .bin or npz: see quern/io.h) or a GGUF file (llama, qwen2, qwen3, gemma2, gemma3,
- * smollm3, bitnet, bitnet-25, bitnet-b1.58; of a split model the first part; or a directory whose
- * one model that is) onto the device. options may be NULL. Families: bitnet, gemma2, gemma3,
- * gemma3_text, llama, mistral, qwen2, qwen3, smollm3. */
+ * PyTorch's .bin or npz: see quern/io.h; or params.json with weights by Meta's names) or a GGUF
+ * file (llama, qwen2, qwen3, gemma2, gemma3, smollm3, bitnet, bitnet-25, bitnet-b1.58; of a split
+ * model the first part; or a directory whose one model that is) onto the device. options may be
+ * NULL. Families: bitnet, gemma2, gemma3, gemma3_text, llama, mistral, qwen2, qwen3, smollm3. */
 QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
                                const qn_model_options *options, qn_error *err);
 

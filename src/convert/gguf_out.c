@@ -155,9 +155,10 @@ static qn_status list_decoder(qn__conversion *c, const qn__gguf_layout *kind)
         qn__name_weight(t->name, sizeof t->name, QN__NAMES_GGUF, &place, p->id);
         if (t->ndim == 1)
             t->target = &qn__encodings[QN__F32];
-        if (kind->paired && (p->id.role == QN__ROLE_Q || p->id.role == QN__ROLE_K))
+        bool turned = p->id.role == QN__ROLE_Q || p->id.role == QN__ROLE_K;
+        if (turned && kind->paired != (p->paired_rows != 0))
             t->head_rows = d->config.head_dim;
-        t->into_pairs = true;
+        t->into_pairs = kind->paired;
         t->added = kind->norms_whole && p->plus_one ? 1 : 0;
     }
     return QN_OK;

@@ -224,12 +224,33 @@ static qn_status load_path(qn_tensors *t, const char *path, const char *real, qn
                                           : load_single(t, real, err);
 }
 
-/* The first of these that is there, in the order in which transformers looks, then NumPy's. */
+/* Meta's larger checkpoints are cut across their matrices, a file for each GPU. */
+static bool is_one_of_several(const char *directory, const char *name, qn_error *err)
+{
+    char *second = NULL;
+    if (strcmp(name, "consolidated.00.pth") != 0 ||
+        qn__path_resolve(directory, "consolidated.01.pth", 19, &second, NULL) != QN_OK)
+        return false;
+    free(second);
+    qn__fail(err, QN_UNSUPPORTED,
+             "%s: consolidated.00.pth is one of several, which have parts of each matrix; one that "
+             "is whole is supported, or the model as Hugging Face has it",
+             directory);
+    return true;
+}
+
+/* The first of these that is there, in the order in which transformers looks, then NumPy's, then
+ * Meta's and Mistral's. */
 static qn_status load_directory(qn_tensors *t, const char *directory, qn_error *err)
 {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json",
-                                        "pytorch_model.bin", "pytorch_model.bin.index.json",
-                                        "model.npz",         "weights.npz"};
+    static const char *const names[] = {"model.safetensors",
+                                        "model.safetensors.index.json",
+                                        "pytorch_model.bin",
+                                        "pytorch_model.bin.index.json",
+                                        "model.npz",
+                                        "weights.npz",
+                                        "consolidated.safetensors",
+                                        "consolidated.00.pth"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *real = NULL;
         qn_error found = {0};
@@ -239,6 +260,11 @@ static qn_status load_directory(qn_tensors *t, const char *directory, qn_error *
             return qn__fail(err, found.code, "%s", found.message);
         }
         char *path = qn__path_join(directory, names[i]);
+        if (path && is_one_of_several(directory, names[i], err)) {
+            free(path);
+            free(real);
+            return err->code;
+        }
         qn_status status = path ? load_path(t, path, real, err) : qn__fail_memory(err, "a path");
         free(path);
         free(real);
@@ -255,8 +281,9 @@ static qn_status load_directory(qn_tensors *t, const char *directory, qn_error *
     qn__recognize_directory(directory, found, sizeof found);
     if (found[0])
         return qn__fail(err, QN_NOT_FOUND, "%s: there are no weights; %s", directory, found);
-    return qn__fail(err, QN_NOT_FOUND, "%s: neither %s nor %s, %s, %s, %s or %s is there",
-                    directory, names[0], names[1], names[2], names[3], names[4], names[5]);
+    return qn__fail(err, QN_NOT_FOUND, "%s: neither %s nor %s, %s, %s, %s, %s, %s or %s is there",
+                    directory, names[0], names[1], names[2], names[3], names[4], names[5], names[6],
+                    names[7]);
 }
 
 qn_status qn_tensors_open(qn_tensors **out, const char *path, qn_error *err)

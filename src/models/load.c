@@ -55,6 +55,7 @@ static const qn__decoder_place places[] = {
     {"language_model.", "language_model.", QN__NAMES_HUGGING_FACE},
     {"", "", QN__NAMES_HUGGING_FACE}};
 static const qn__decoder_place gguf_place = {"model.", "", QN__NAMES_GGUF};
+static const qn__decoder_place meta_place = {"model.", "", QN__NAMES_META};
 
 static const qn_tensor_info *find_behind(const qn_tensors *file, const char *prefix,
                                          const char *name)
@@ -71,7 +72,7 @@ static const qn__decoder_place *find_place(const qn_tensors *file)
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (find_behind(file, places[i].prefix, "embed_tokens.weight"))
             return &places[i];
-    return &places[0];
+    return qn_tensors_find(file, "tok_embeddings.weight") ? &meta_place : &places[0];
 }
 
 /* model_type where config.json has none: some converters of Qwens leave it out. NULL: nothing
@@ -360,7 +361,7 @@ static void warn_of_unread(const loader *l, const qn__decoder *m)
     for (size_t i = 0; i < qn_tensors_count(l->file); i++) {
         const char *name = qn_tensors_get(l->file, i)->name;
         if (find_parameter(m, name) || is_beside(l, m, name) ||
-            strstr(name, "rotary_emb.inv_freq") ||
+            strstr(name, "rotary_emb.inv_freq") || !strcmp(name, "rope.freqs") ||
             (l->source->gguf && !strcmp(name, "rope_freqs.weight")) ||
             (m->config.tied && strstr(name, "lm_head.weight")))
             continue;
@@ -582,7 +583,8 @@ static qn_status open_decoder(loader *l, qn__decoder *m)
                 l->source->config_path);
     if (qn__decoder_begin(m, &config, place, l->err) != QN_OK)
         return l->err->code;
-    for (int i = 0; l->source->paired && i < m->n_parameters; i++)
+    bool paired = l->source->paired || place->convention == QN__NAMES_META;
+    for (int i = 0; paired && i < m->n_parameters; i++)
         if (m->parameters[i].id.role == QN__ROLE_Q || m->parameters[i].id.role == QN__ROLE_K)
             m->parameters[i].paired_rows = config.head_dim;
     warn_of_unread(l, m);

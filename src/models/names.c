@@ -7,9 +7,9 @@
 #include <stdio.h>
 
 static const struct {
-    const char *name[2]; /* by convention */
+    const char *name[3]; /* by convention */
 } roles[QN__ROLE_COUNT] = {
-#define ROLE(role, hugging_face, gguf) {{hugging_face, gguf}},
+#define ROLE(role, hugging_face, gguf, meta) {{hugging_face, gguf, meta}},
     QN__ROLES(ROLE)
 #undef ROLE
 };
@@ -23,6 +23,6 @@ void qn__name_weight(char *out, size_t room, qn__convention convention,
         snprintf(layer, sizeof layer, "blk.%d.", id.layer);
     else if (id.layer >= 0)
         snprintf(layer, sizeof layer, "layers.%d.", id.layer);
-    snprintf(out, room, "%s%s%s.%s", convention == QN__NAMES_GGUF ? "" : prefix, layer,
+    snprintf(out, room, "%s%s%s.%s", convention == QN__NAMES_HUGGING_FACE ? prefix : "", layer,
              roles[id.role].name[convention], id.part);
 }

@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LARGEST_CONFIG = 4 << 20 };
 
@@ -22,9 +23,17 @@ static qn_status open_gguf(qn__source *s, char *file, qn_error *err)
 
 static qn_status open_directory(qn__source *s, qn_error *err)
 {
+    char *params = NULL;
     s->config_path = qn__path_join(s->path, "config.json");
     if (!s->config_path)
         return qn__fail_memory(err, "a path");
+    if (access(s->config_path, F_OK) != 0 &&
+        qn__path_resolve(s->path, "params.json", strlen("params.json"), &params, NULL) == QN_OK) {
+        free(s->config_path);
+        s->config_path = params;
+        qn_status status = qn_tensors_open(&s->tensors, s->path, err);
+        return status == QN_OK ? qn__meta_config(s, err) : status;
+    }
     return qn__json_read(&s->config, s->config_path, LARGEST_CONFIG, err);
 }
 

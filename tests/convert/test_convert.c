@@ -147,6 +147,27 @@ static void test_families(void **state)
     qn_device_close(device);
 }
 
+/* Meta's names and order of rows become Hugging Face's, and GGUF's. */
+static void test_meta(void **state)
+{
+    static const char *const kinds[] = {"meta", "meta-npz"};
+    char from[600], other[600];
+    skip_without_libzip();
+    qn_device *device = open_cpu(state);
+    source_path(other, sizeof other, "tests/models/weights/safetensors");
+    for (int i = 0; i < 2; i++) {
+        const char *gguf = temp_path(i ? "npz.gguf" : "meta.gguf");
+        const char *directory = temp_path(i ? "npz" : "meta");
+        snprintf(from, sizeof from, "%s/tests/models/weights/%s", getenv("QUERN_SOURCE"), kinds[i]);
+        convert(device, from, gguf, NULL);
+        convert(device, from, directory, NULL);
+        assert_true(difference(device, other, gguf) == 0);
+        assert_true(difference(device, other, directory) == 0);
+        assert_int_equal(access(temp_path(i ? "npz/config.json" : "meta/config.json"), F_OK), 0);
+    }
+    qn_device_close(device);
+}
+
 /* What GGUF cannot say is refused, and nothing is written. */
 static void test_unsaid(void **state)
 {
@@ -572,7 +593,7 @@ int main(void)
         cmocka_unit_test(test_recipes),    cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_groups),
         cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_meta),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/models/weights: one tiny Llama with random weights as safetensors, as PyTorch shards with an
-index, as one PyTorch file wrapped in a dictionary, and as npz. Needs numpy, torch, safetensors."""
+index, as one PyTorch file wrapped in a dictionary, as npz, and as Meta has it (its names, rows of queries and keys in
+pairs): a .pth with params.json, and npz with config.json. Needs numpy, torch, safetensors."""
 import json
 import pathlib
 
@@ -22,7 +23,7 @@ SHAPES |= {f"model.layers.0.{name}.weight": shape for name, shape in {
 
 torch.manual_seed(3)
 state = {name: (torch.randn(shape) * 0.3 + (len(shape) == 1)).half() for name, shape in SHAPES.items()}
-for kind in "safetensors", "bin", "sharded", "npz":
+for kind in "safetensors", "bin", "sharded", "npz", "meta-npz":
     directory = HERE / kind
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(CONFIG, indent=1) + "\n")
@@ -38,3 +39,24 @@ for file, part in shards.items():
 (HERE / "sharded/pytorch_model.bin.index.json").write_text(json.dumps(
     {"metadata": {"total_size": sum(v.numel() * 2 for v in state.values())},
      "weight_map": {k: file for file, part in shards.items() for k in part}}, indent=1) + "\n")
+
+# Meta's names; its rotation takes neighbours for a complex number, Hugging Face's numbers half a head apart.
+META = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output",
+        "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm", "q_proj": "wq", "k_proj": "wk",
+        "v_proj": "wv", "o_proj": "wo", "self_attn": "attention", "mlp": "feed_forward", "gate_proj": "w1",
+        "down_proj": "w2", "up_proj": "w3", "model.layers": "layers"}
+meta = {}
+for name, weight in state.items():
+    if "q_proj" in name or "k_proj" in name:
+        weight = torch.stack([head.reshape(2, 8, 32).permute(1, 0, 2).reshape(16, 32) for head in weight.split(16)])
+        weight = weight.reshape(-1, 32)
+    for ours, theirs in META.items():
+        name = name.replace(ours, theirs)
+    meta[name] = weight.contiguous()
+meta["rope.freqs"] = 1 / 10000 ** (torch.arange(0, 16, 2) / 16) # in Llama 1's files
+(HERE / "meta").mkdir(exist_ok=True)
+(HERE / "meta/params.json").write_text(json.dumps(
+    {"dim": 32, "multiple_of": 32, "n_heads": 2, "n_kv_heads": 1, "n_layers": 1, "norm_eps": 1e-05,
+     "vocab_size": -1}) + "\n")
+torch.save(meta, HERE / "meta/consolidated.00.pth")
+np.savez(HERE / "meta-npz/weights.npz", **{k: v.numpy() for k, v in meta.items()})
