@@ -8,8 +8,10 @@
  * replaced changes places with it first, and must hold nothing but what a conversion writes.
  */
 #include "convert/convert.h"
+#include "convert/tokenizer_out.h"
 #include "core/device.h"
 #include "io/safetensors.h"
+#include "io/tensors.h"
 #include "ops/ops.h"
 
 #include <dirent.h>
@@ -303,6 +305,42 @@ static qn_status copy_file(qn__conversion *c, const char *directory, const char 
     return status;
 }
 
+/* The tokenizer and the templates that stand in a GGUF file's metadata. */
+static qn_status write_tokenizer(qn__conversion *c, const char *directory)
+{
+    const qn__gguf *g = qn__tensors_gguf(c->source.tensors);
+    qn_tokenizer *t = NULL;
+    qn__template_set set = {0};
+    qn_text json = {0};
+    cJSON *config = NULL;
+    qn_error missing = {0};
+    qn_status status = qn_tokenizer_open(&t, c->source.path, &missing);
+    if (status != QN_OK && status != QN_MEMORY) {
+        qn__log(c->device, QN_LOG_WARN, "%s; no tokenizer is written", missing.message);
+        return QN_OK;
+    }
+    if (status != QN_OK)
+        return qn__fail(c->err, status, "%s", missing.message);
+    char *path = qn__path_join(directory, "tokenizer.json");
+    status = path ? qn__template_set_read(&set, c->source.path, c->err)
+                  : qn__fail_memory(c->err, "a path");
+    if (status == QN_OK)
+        status = qn__tokenizer_json(t, g, &json, c->err);
+    if (status == QN_OK)
+        status = write_text(path, json.data, json.n, c->err);
+    if (status == QN_OK &&
+        !(config = qn__tokenizer_config(t, g, &set, c->decoder.config.max_positions, c->err)))
+        status = c->err->code;
+    if (status == QN_OK)
+        status = write_json(c, directory, "tokenizer_config.json", config);
+    free(path);
+    cJSON_Delete(config);
+    qn_text_free(&json);
+    qn__template_set_free(&set);
+    qn_tokenizer_close(t);
+    return status;
+}
+
 static qn_status write_files(qn__conversion *c, const layout *l, const char *directory)
 {
     char *weights = qn__path_join(directory, "model.safetensors");
@@ -316,10 +354,7 @@ static qn_status write_files(qn__conversion *c, const layout *l, const char *dir
     if (status == QN_OK && c->source.generation)
         status = write_json(c, directory, "generation_config.json", c->source.generation);
     if (status == QN_OK && c->source.gguf)
-        qn__log(c->device, QN_LOG_WARN,
-                "%s: the tokenizer of a GGUF file is not written; add the tokenizer.json of the "
-                "model it was made from",
-                c->out);
+        status = write_tokenizer(c, directory);
     return status;
 }
 

@@ -5,8 +5,8 @@
  * The tokenizer that was read is written, not its file: so tokenizer.json and tokenizer.model are
  * the same here. Byte-level BPE becomes "gpt2", with its merges and the name of its pre-tokenizer.
  * BPE over characters becomes "llama", SentencePiece's, which has scores in the place of merges: a
- * piece's is minus the rank of the first merge that makes it. As many tokens are written as the
- * embedding has rows.
+ * piece's is minus the rank of the first merge that makes it. Unigram becomes "t5", with its scores
+ * and its table of characters. As many tokens are written as the embedding has rows.
  */
 #include "convert/gguf_model.h"
 #include "core/device.h"
@@ -30,6 +30,7 @@ typedef struct vocab {
     uint32_t *ranks;   /* by id: of the first merge that makes it; UINT32_MAX: none */
     qn__merge *merges; /* by rank */
     size_t n_merges;
+    bool *user; /* by id: matched everywhere, and not special */
 } vocab;
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -63,6 +64,20 @@ static qn_status sort_merges(vocab *v, qn_error *err)
     return QN_OK;
 }
 
+static qn_status mark_users(vocab *v, qn_error *err)
+{
+    const qn__added_set *const sets[] = {&v->t->raw, &v->t->normalized, &v->t->unigram.user};
+    if (!(v->user = calloc((size_t)v->n + 1, sizeof *v->user)))
+        return qn__fail_memory(err, "a table of tokens");
+    for (int s = 0; s < 3; s++)
+        for (size_t i = 0; i < sets[s]->n; i++) {
+            const qn__added_token *token = &sets[s]->tokens[i];
+            if (token->id < v->n && !(token->flags & QN__ADDED_SPECIAL))
+                v->user[token->id] = true;
+        }
+    return QN_OK;
+}
+
 static uint8_t flags_of(const vocab *v, int32_t id)
 {
     return qn_tokenizer_piece(v->t, id) ? v->t->bpe.vocab.flags[id] : 0;
@@ -84,7 +99,7 @@ static int32_t type_of(const vocab *v, int32_t id)
         return QN__SPM_CONTROL;
     /* runs of spaces that merges make anyway */
     bool made = !bpe->byte_level && v->ranks[id] != UINT32_MAX && strstr(piece, space_mark);
-    return (flags & QN__TOKEN_ADDED) && !made ? QN__SPM_USER : QN__SPM_NORMAL;
+    return ((flags & QN__TOKEN_ADDED) || v->user[id]) && !made ? QN__SPM_USER : QN__SPM_NORMAL;
 }
 
 static void put_tokens(const vocab *v, qn__gguf_keys *k)
@@ -145,16 +160,84 @@ static qn_status adds_space(const qn_tokenizer *t, bool *out, qn_error *err)
     return status;
 }
 
+/* ---- Unigram --------------------------------------------------------------------------------- */
+
+static qn_status refuse_steps(const qn__conversion *c)
+{
+    return qn__fail(
+        c->err, QN_UNSUPPORTED,
+        "%s: the steps around its Unigram model are none that GGUF has keys for: a table "
+        "of characters, fewer spaces, Metaspace",
+        c->source.path);
+}
+
+/* What SentencePiece's normalizer would do for the steps that stand for one in a tokenizer.json. */
+static qn_status read_spm_steps(const qn__conversion *c, const qn_tokenizer *t, bool *prefix,
+                                bool *fewer_spaces)
+{
+    const qn__normalizer *n = &t->normalizer;
+    const qn__pretokenizer *p = &t->pretokenizer;
+    const qn__pretokenize_step *last = &p->steps[p->n > 0 ? p->n - 1 : 0];
+    *prefix = n->spm.dummy_prefix;
+    *fewer_spaces = n->spm.remove_extra_spaces;
+    if (n->n > 0 && n->steps[0].kind == QN__NORMALIZE_SPM)
+        return n->spm.space_is_suffix || !n->spm.escape_spaces ? refuse_steps(c) : QN_OK;
+    if (p->n < 1 || last->kind != QN__PRETOKENIZE_METASPACE ||
+        p->n > 1 + (p->steps[0].kind == QN__PRETOKENIZE_WHITESPACE_SPLIT))
+        return refuse_steps(c);
+    *prefix = last->scheme != QN__METASPACE_NEVER;
+    *fewer_spaces = p->n > 1;
+    for (int i = 0; i < n->n; i++) {
+        qn__normalizer_kind kind = n->steps[i].kind;
+        if (kind != QN__NORMALIZE_PRECOMPILED && kind != QN__NORMALIZE_STRIP &&
+            kind != QN__NORMALIZE_REPLACE)
+            return refuse_steps(c);
+        *fewer_spaces = *fewer_spaces || kind != QN__NORMALIZE_PRECOMPILED;
+    }
+    if (*prefix && !*fewer_spaces) /* Metaspace puts none before a space; SentencePiece does */
+        qn__log(c->device, QN_LOG_WARN,
+                "%s: a text that begins with a space gets one token more from the GGUF file",
+                c->source.path);
+    return QN_OK;
+}
+
+static qn_status put_unigram(qn__conversion *c, qn__gguf_keys *k, const vocab *v)
+{
+    const qn__spm_normalizer *spm = &v->t->normalizer.spm;
+    uint32_t size = (uint32_t)(spm->n_units * sizeof *spm->units);
+    bool prefix, fewer_spaces;
+    if (read_spm_steps(c, v->t, &prefix, &fewer_spaces) != QN_OK)
+        return c->err->code;
+    qn__put_text(k, KEY("model"), "t5", 2);
+    qn__put_text(k, KEY("pre"), "default", 7);
+    put_tokens(v, k);
+    qn__put_array(k, KEY("scores"), QN__GGUF_F32, (uint64_t)v->n);
+    for (int32_t i = 0; i < v->n; i++) {
+        float score = (size_t)i < v->t->unigram.n_scores ? (float)v->t->unigram.scores[i] : 0;
+        qn__put_bytes(k, &score, sizeof score);
+    }
+    qn__put_bool(k, KEY("add_space_prefix"), prefix);
+    qn__put_bool(k, KEY("remove_extra_whitespaces"), fewer_spaces);
+    if (size) {
+        qn__put_array(k, KEY("precompiled_charsmap"), QN__GGUF_U8,
+                      sizeof size + size + spm->n_strings);
+        qn__put_bytes(k, &size, sizeof size);
+        qn__put_bytes(k, spm->units, size);
+        qn__put_bytes(k, spm->strings, spm->n_strings);
+    }
+    return QN_OK;
+}
+
+/* ---- which kind it is ------------------------------------------------------------------------ */
+
 static qn_status put_kind(qn__conversion *c, qn__gguf_keys *k, vocab *v)
 {
     char name[40];
     bool space = false, bytes = v->t->bpe.byte_level;
-    if (v->t->unigram.scores)
-        return qn__fail(c->err, QN_UNSUPPORTED,
-                        "%s: its tokenizer is a Unigram model, which is not written to GGUF",
-                        c->source.path);
-    if (sort_merges(v, c->err) != QN_OK)
+    if (sort_merges(v, c->err) != QN_OK || mark_users(v, c->err) != QN_OK)
         return c->err->code;
+    if (v->t->unigram.scores)
+        return put_unigram(c, k, v);
     qn__put_text(k, KEY("model"), bytes ? "gpt2" : "llama", bytes ? 4 : 5);
     if (bytes && !qn__gguf_pre_like(v->t, name, c->err))
         return c->err->code != QN_OK
@@ -323,6 +406,7 @@ static qn_status put_tokenizer(qn__conversion *c, qn__gguf_keys *k, const qn_tok
     cJSON_Delete(named);
     free(v.merges);
     free(v.ranks);
+    free(v.user);
     return status;
 }
 

@@ -249,7 +249,7 @@ static bool add_split(cJSON *steps, const char *pattern)
     bool ok = at && cJSON_AddStringToObject(at, "Regex", pattern) &&
               cJSON_AddStringToObject(step, "type", "Split") &&
               cJSON_AddStringToObject(step, "behavior", "Isolated") &&
-              cJSON_AddItemToArray(steps, step);
+              cJSON_AddFalseToObject(step, "invert") && cJSON_AddItemToArray(steps, step);
     if (!ok)
         cJSON_Delete(step);
     return ok;
@@ -260,14 +260,14 @@ static bool add_byte_level(cJSON *steps, bool regex)
     cJSON *step = cJSON_CreateObject();
     bool ok = step && cJSON_AddStringToObject(step, "type", "ByteLevel") &&
               cJSON_AddBoolToObject(step, "add_prefix_space", false) &&
+              cJSON_AddBoolToObject(step, "trim_offsets", true) &&
               cJSON_AddBoolToObject(step, "use_regex", regex) && cJSON_AddItemToArray(steps, step);
     if (!ok)
         cJSON_Delete(step);
     return ok;
 }
 
-qn_status qn__gguf_pre_tokenizer(qn__pretokenizer *out, const char *file, const qn__gguf_pre *pre,
-                                 qn_error *err)
+cJSON *qn__gguf_pre_json(const qn__gguf_pre *pre)
 {
     cJSON *root = cJSON_CreateObject(), *steps = NULL;
     bool ok = root && cJSON_AddStringToObject(root, "type", "Sequence") &&
@@ -276,9 +276,19 @@ qn_status qn__gguf_pre_tokenizer(qn__pretokenizer *out, const char *file, const 
         ok = add_split(steps, pre->patterns[i]);
     if (ok && !pre->characters)
         ok = add_byte_level(steps, pre->gpt2);
+    if (ok)
+        return root;
+    cJSON_Delete(root);
+    return NULL;
+}
+
+qn_status qn__gguf_pre_tokenizer(qn__pretokenizer *out, const char *file, const qn__gguf_pre *pre,
+                                 qn_error *err)
+{
+    cJSON *root = qn__gguf_pre_json(pre);
     qn__json_at at = qn__json_root(file, root);
     qn_status status =
-        ok ? qn__pretokenizer_parse(out, &at, err) : qn__fail_memory(err, "a pre-tokenizer");
+        root ? qn__pretokenizer_parse(out, &at, err) : qn__fail_memory(err, "a pre-tokenizer");
     cJSON_Delete(root);
     return status;
 }

@@ -46,6 +46,7 @@ qn_status qn__gguf_tokenizer(qn_tokenizer *tokenizer, const struct qn__gguf *g, 
 
 /* The pre-tokenizer of a GGUF file as a tokenizer.json would have it; `file` is for messages. */
 struct qn__gguf_pre;
+cJSON *qn__gguf_pre_json(const struct qn__gguf_pre *pre); /* NULL: no memory */
 qn_status qn__gguf_pre_tokenizer(qn__pretokenizer *out, const char *file,
                                  const struct qn__gguf_pre *pre, qn_error *err);
 

@@ -278,24 +278,34 @@ static void test_demo(void **state)
     convert(device, demo, gguf, NULL);
     convert(device, gguf, back, &options);
     assert_same_files(weights, temp_path("demo-back/model.safetensors"));
-    qn_tokenizer *a, *b;
-    qn_tokens x = {0}, y = {0};
+    qn_tokenizer *a, *b, *again;
+    qn_tokens x = {0}, y = {0}, z = {0};
     assert_int_equal(qn_tokenizer_open(&a, demo, &err), QN_OK);
-    if (qn_tokenizer_open(&b, gguf, &err) != QN_OK)
+    if (qn_tokenizer_open(&b, gguf, &err) != QN_OK ||
+        qn_tokenizer_open(&again, back, &err) != QN_OK)
         fail_msg("%s", err.message);
     for (unsigned flags = 0; flags < 4; flags++) {
         qn_tokenizer_encode(a, text, sizeof text - 1, flags, &x, &err);
         qn_tokenizer_encode(b, text, sizeof text - 1, flags, &y, &err);
         assert_int_equal(x.n, y.n);
         assert_memory_equal(x.ids, y.ids, x.n * sizeof *x.ids);
+        qn_tokenizer_encode(again, text, sizeof text - 1, flags, &z, &err);
+        assert_int_equal(x.n, z.n);
+        assert_memory_equal(x.ids, z.ids, x.n * sizeof *x.ids);
     }
     assert_int_equal(qn_tokenizer_eos(a), qn_tokenizer_eos(b));
+    assert_int_equal(qn_tokenizer_eos(a), qn_tokenizer_eos(again));
     qn_chat *chat;
     assert_int_equal(qn_chat_open(&chat, b, gguf, &err), QN_OK);
     assert_true(qn_chat_has_template(chat));
     qn_chat_close(chat);
+    assert_int_equal(qn_chat_open(&chat, again, back, &err), QN_OK);
+    assert_true(qn_chat_has_template(chat));
+    qn_chat_close(chat);
+    qn_tokenizer_close(again);
     qn_tokens_free(&x);
     qn_tokens_free(&y);
+    qn_tokens_free(&z);
     qn_tokenizer_close(a);
     qn_tokenizer_close(b);
     qn_device_close(device);
