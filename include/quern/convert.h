@@ -43,13 +43,18 @@ typedef struct qn_convert_options {
     int threads;  /* that quantise; 0: the CPUs this process may use. Does not change a bit. */
     /* Directories: MLX's mode, "affine" (NULL) or "mxfp4", which has 4 bits in groups of 32. */
     const char *mode;
+    /* At most so many bytes of weights in a file, but for a tensor that takes more; 0: one file.
+     * Directories get model-00001-of-00003.safetensors ... and an index, OUT.gguf becomes
+     * OUT-00001-of-00003.gguf ..., as in llama.cpp. */
+    uint64_t shard_bytes;
 } qn_convert_options;
 
 /* Converts the model at `source` (what qn_model_open takes) into `out`: a GGUF file where the name
  * ends in .gguf, else a directory with model.safetensors, config.json and the tokenizer's files, in
- * Hugging Face's layout, or with `bits` MLX's. The output appears whole or not at all; what exists
- * there already is QN_INVALID without `replace`. Tensors are read and written one by one.
- * The log of the device, which does nothing else here, has warnings. options may be NULL.
+ * Hugging Face's layout, or with `bits` MLX's. The output appears whole or not at all (of a split
+ * GGUF file the first part comes last); what exists there already is QN_INVALID without `replace`.
+ * Tensors are read and written one by one. The log of the device, which does nothing else here, has
+ * warnings. options may be NULL.
  *
  * Formats: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md,
  * https://github.com/huggingface/safetensors#format, and for the groups

@@ -121,6 +121,8 @@ static const translation options_of_others[] = {
     {"--q-bits", "--bits"},
     {"--q-group-size", "--group-size"},
     {"--q-mode", "--mode"},
+    {"--split-max-size", "--shard-size SIZE"},
+    {"--max-shard-size", "--shard-size SIZE"},
     {"--tensor-type", "--override PATTERN=TYPE"},
     {"--output-tensor-type", "--override '^output.weight=TYPE'"},
     {"--token-embedding-type", "--override token_embd=TYPE"},

@@ -33,7 +33,7 @@ typedef struct arguments {
     size_t n_stop_strings;
     qn_token_bias biases[MOST_BIASES];
     size_t n_biases;
-    const char *mode, *dtype; /* convert */
+    const char *mode, *dtype, *shard_size; /* convert */
     int64_t bits, group_size;
     bool keep_head, force;
     const char *overrides[MOST_OVERRIDES];

@@ -97,6 +97,27 @@ qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t)
     return QN_OK;
 }
 
+size_t qn__shard_end(const qn__conversion *c, size_t first)
+{
+    uint64_t most = c->options->shard_bytes, sum = 0;
+    size_t i = first;
+    while (i < c->n_tensors && (!most || i == first || c->tensors[i].bytes <= most - sum)) {
+        sum += c->tensors[i++].bytes;
+        if (most && sum > most)
+            break;
+    }
+    return i;
+}
+
+size_t qn__count_shards(const qn__conversion *c)
+{
+    size_t n = 0, at = 0;
+    do
+        n++;
+    while ((at = qn__shard_end(c, at)) < c->n_tensors);
+    return n;
+}
+
 /* ---- overrides ------------------------------------------------------------------------------- */
 
 static qn_status compile_override(qn__conversion *c, const char *text, qn__override *out)

@@ -87,6 +87,10 @@ qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t);
 /* The TYPE of the first pattern that matches; NULL: none does. */
 const char *qn__override_for(const qn__conversion *c, const char *name);
 
+/* The end of the file that begins with tensor `first`, and how many files there are. */
+size_t qn__shard_end(const qn__conversion *c, size_t first);
+size_t qn__count_shards(const qn__conversion *c);
+
 /* rows.c: writes the bytes of a tensor. */
 qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing a directory: model.safetensors, config.json and the tokenizer's files, as Hugging Face
- * has them, or with quantised matrices as mlx-lm has them: codes in words of 32 bits as
- * NAME.weight, NAME.scales and NAME.biases beside it, and bits and group in config.json.
+ * Writing a directory: model.safetensors, or shards of it with an index, config.json and the
+ * tokenizer's files, as Hugging Face has them, or with quantised matrices as mlx-lm has them: codes
+ * in words of 32 bits as NAME.weight, NAME.scales and NAME.biases beside it, and bits and group in
+ * config.json.
  *
  * All is put into a directory beside the output, which gets its name at the end. One that is
  * replaced changes places with it first, and must hold nothing but what a conversion writes.
@@ -37,7 +38,8 @@ static const char *const copied[] = {"tokenizer.json",
                                      "chat_template.jinja",
                                      "chat_template.json"};
 enum { N_COPIED = sizeof copied / sizeof *copied };
-static const char *const written[] = {"config.json", "model.safetensors"};
+static const char single[] = "model.safetensors", index_name[] = "model.safetensors.index.json";
+static const char *const written[] = {"config.json", single, index_name};
 
 typedef struct layout {
     const qn__encoding *dense; /* NULL: as they are */
@@ -202,29 +204,6 @@ static qn_status put_tensor(void *user, qn__writer *writer, const qn__tensor_dat
     return qn__write_tensor(user, writer, t->data);
 }
 
-static qn_status write_safetensors(qn__conversion *c, const layout *l, const char *path)
-{
-    qn__metadata format = {"format", l->quantization ? "mlx" : "pt"};
-    qn__tensor_data *list = calloc(c->n_tensors + 1, sizeof *list);
-    if (!list)
-        return qn__fail_memory(c->err, "a table of tensors");
-    for (size_t i = 0; i < c->n_tensors; i++) {
-        const qn__output_tensor *t = &c->tensors[i];
-        list[i] =
-            (qn__tensor_data){.name = t->name, .dtype = dtype_of(t), .ndim = t->ndim, .data = t};
-        memcpy(list[i].shape, t->shape, sizeof t->shape);
-        if (t->part == QN__BLOCK_CODES)
-            list[i].shape[1] = t->columns * (t->target->bits ? t->target->bits : 4) / 32;
-        else if (t->part != QN__BLOCK_WHOLE)
-            list[i].shape[1] = t->columns / t->target->block_elements;
-        c->total += t->bytes;
-    }
-    qn_status status =
-        qn__safetensors_write_with(path, list, c->n_tensors, &format, 1, put_tensor, c, c->err);
-    free(list);
-    return status;
-}
-
 /* ---- the other files ------------------------------------------------------------------------- */
 
 static qn_status write_text(const char *path, const char *text, size_t n, qn_error *err)
@@ -246,6 +225,63 @@ static qn_status write_json(qn__conversion *c, const char *directory, const char
                                     : qn__fail_memory(c->err, "a configuration");
     free(text);
     free(path);
+    return status;
+}
+
+static void describe_tensor(qn__tensor_data *out, const qn__output_tensor *t)
+{
+    *out = (qn__tensor_data){.name = t->name, .dtype = dtype_of(t), .ndim = t->ndim, .data = t};
+    memcpy(out->shape, t->shape, sizeof t->shape);
+    if (t->part == QN__BLOCK_CODES)
+        out->shape[1] = t->columns * (t->target->bits ? t->target->bits : 4) / 32;
+    else if (t->part != QN__BLOCK_WHOLE)
+        out->shape[1] = t->columns / t->target->block_elements;
+}
+
+/* One file of `count`; its tensors' names go into `map`, where there is one. */
+static qn_status write_shard(qn__conversion *c, const layout *l, const char *directory, size_t i,
+                             size_t count, const qn__tensor_data *tensors, size_t n, cJSON *map)
+{
+    char name[60];
+    qn__metadata format = {"format", l->quantization ? "mlx" : "pt"};
+    snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, count);
+    char *path = qn__path_join(directory, count > 1 ? name : single);
+    qn_status status =
+        path ? qn__safetensors_write_with(path, tensors, n, &format, 1, put_tensor, c, c->err)
+             : qn__fail_memory(c->err, "a path");
+    for (size_t j = 0; j < n && map && status == QN_OK; j++)
+        if (!cJSON_AddStringToObject(map, tensors[j].name, name))
+            status = qn__fail_memory(c->err, "an index");
+    free(path);
+    return status;
+}
+
+static qn_status write_safetensors(qn__conversion *c, const layout *l, const char *directory)
+{
+    size_t count = qn__count_shards(c), at = 0;
+    qn__tensor_data *list = calloc(c->n_tensors + 1, sizeof *list);
+    cJSON *index = cJSON_CreateObject(), *metadata = cJSON_AddObjectToObject(index, "metadata"),
+          *map = cJSON_AddObjectToObject(index, "weight_map");
+    qn_status status = list && metadata && map ? QN_OK : qn__fail_memory(c->err, "a table");
+    if (status == QN_OK && count > QN__MAX_SHARDS)
+        status = qn__fail(c->err, QN_LIMIT, "%s: would be %zu files, more than %d", c->out, count,
+                          QN__MAX_SHARDS);
+    for (size_t i = 0; i < c->n_tensors && status == QN_OK; i++) {
+        describe_tensor(&list[i], &c->tensors[i]);
+        c->total += c->tensors[i].bytes;
+    }
+    for (size_t i = 0; i < count && status == QN_OK; i++) {
+        size_t end = qn__shard_end(c, at);
+        status =
+            write_shard(c, l, directory, i, count, list + at, end - at, count > 1 ? map : NULL);
+        at = end;
+    }
+    if (status == QN_OK && count > 1)
+        status = cJSON_AddNumberToObject(metadata, "total_size", (double)c->total)
+                     ? write_json(c, directory, index_name, index)
+                     : qn__fail_memory(c->err, "an index");
+    cJSON_Delete(index);
+    free(list);
     return status;
 }
 
@@ -343,10 +379,7 @@ static qn_status write_tokenizer(qn__conversion *c, const char *directory)
 
 static qn_status write_files(qn__conversion *c, const layout *l, const char *directory)
 {
-    char *weights = qn__path_join(directory, "model.safetensors");
-    qn_status status =
-        weights ? write_safetensors(c, l, weights) : qn__fail_memory(c->err, "a path");
-    free(weights);
+    qn_status status = write_safetensors(c, l, directory);
     if (status == QN_OK)
         status = write_config(c, l, directory);
     for (int i = 0; status == QN_OK && !c->source.gguf && i < N_COPIED; i++)
@@ -360,9 +393,17 @@ static qn_status write_files(qn__conversion *c, const layout *l, const char *dir
 
 /* ---- the directory --------------------------------------------------------------------------- */
 
+static bool is_shard(const char *name)
+{
+    unsigned i, n;
+    int length = 0;
+    return sscanf(name, "model-%5u-of-%5u.safetensors%n", &i, &n, &length) == 2 && length > 0 &&
+           !name[length];
+}
+
 static bool is_ours(const char *name)
 {
-    bool ours = !strcmp(name, ".") || !strcmp(name, "..");
+    bool ours = !strcmp(name, ".") || !strcmp(name, "..") || is_shard(name);
     for (int i = 0; i < N_COPIED; i++)
         ours = ours || !strcmp(name, copied[i]);
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)

@@ -38,6 +38,12 @@ static void put_key(qn__gguf_keys *k, const char *key, qn__gguf_type type)
     k->n++;
 }
 
+void qn__put_u16(qn__gguf_keys *k, const char *key, uint16_t value)
+{
+    put_key(k, key, QN__GGUF_U16);
+    qn__put_bytes(k, &value, sizeof value);
+}
+
 void qn__put_u32(qn__gguf_keys *k, const char *key, uint32_t value)
 {
     put_key(k, key, QN__GGUF_U32);

@@ -18,6 +18,7 @@ typedef struct qn__gguf_keys {
 
 void qn__keys_free(qn__gguf_keys *k);
 
+void qn__put_u16(qn__gguf_keys *k, const char *key, uint16_t value);
 void qn__put_u32(qn__gguf_keys *k, const char *key, uint32_t value);
 void qn__put_i32(qn__gguf_keys *k, const char *key, int32_t value);
 void qn__put_f32(qn__gguf_keys *k, const char *key, double value);

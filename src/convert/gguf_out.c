@@ -200,11 +200,19 @@ static uint32_t type_number(const qn__output_tensor *t)
     }
 }
 
+/* A file of those that a model is cut into: tensors first .. end - 1. */
+typedef struct gguf_part {
+    size_t first, end;
+    char *path;
+    qn__writer *writer; /* NULL: not open */
+} gguf_part;
+
 /* Everything up to the weights. */
-static void put_header(const qn__conversion *c, const qn__gguf_keys *k, qn__gguf_keys *out)
+static void put_header(const qn__conversion *c, const gguf_part *p, const qn__gguf_keys *k,
+                       qn__gguf_keys *out)
 {
     const uint32_t version = 3;
-    const uint64_t n_tensors = c->n_tensors;
+    const uint64_t n_tensors = p->end - p->first;
     static const char zeros[ALIGNMENT];
     uint64_t offset = 0;
     qn__put_bytes(out, "GGUF", 4);
@@ -212,7 +220,7 @@ static void put_header(const qn__conversion *c, const qn__gguf_keys *k, qn__gguf
     qn__put_bytes(out, &n_tensors, 8);
     qn__put_bytes(out, &k->n, 8);
     qn__put_bytes(out, k->text.data, k->text.n);
-    for (size_t i = 0; i < c->n_tensors; i++) {
+    for (size_t i = p->first; i < p->end; i++) {
         const qn__output_tensor *t = &c->tensors[i];
         uint32_t number = type_number(t), ndim = (uint32_t)t->ndim;
         qn__put_element(out, t->name, strlen(t->name));
@@ -226,53 +234,114 @@ static void put_header(const qn__conversion *c, const qn__gguf_keys *k, qn__gguf
     qn__put_bytes(out, zeros, (size_t)(aligned(out->text.n) - out->text.n));
 }
 
-static qn_status write_weights(qn__conversion *c, qn__writer *writer)
+static qn_status write_weights(qn__conversion *c, const gguf_part *p)
 {
     static const char zeros[ALIGNMENT];
-    for (size_t i = 0; i < c->n_tensors; i++) {
+    for (size_t i = p->first; i < p->end; i++) {
         const qn__output_tensor *t = &c->tensors[i];
-        if (qn__write_tensor(c, writer, t) != QN_OK ||
-            qn__writer_write(writer, zeros, (size_t)(aligned(t->bytes) - t->bytes), c->err) !=
+        if (qn__write_tensor(c, p->writer, t) != QN_OK ||
+            qn__writer_write(p->writer, zeros, (size_t)(aligned(t->bytes) - t->bytes), c->err) !=
                 QN_OK)
             return c->err->code;
     }
     return QN_OK;
 }
 
-static qn_status write_file(qn__conversion *c, const qn_text *header)
+/* Writes a part up to its commit. */
+static qn_status write_part(qn__conversion *c, gguf_part *p, const qn__gguf_keys *keys)
 {
-    qn__writer *writer;
-    uint64_t all = header->n;
-    for (size_t i = 0; i < c->n_tensors; i++) {
+    qn__gguf_keys header = {0};
+    put_header(c, p, keys, &header);
+    uint64_t all = header.text.n;
+    for (size_t i = p->first; i < p->end; i++)
         all += aligned(c->tensors[i].bytes);
+    qn_status status = QN_OK;
+    if (header.failed || keys->failed)
+        status = qn__fail_memory(c->err, "a GGUF file's metadata");
+    else if (header.text.n > QN__GGUF_MAX_HEADER)
+        status = qn__fail(c->err, QN_LIMIT, "%s: the metadata takes %zu bytes, more than %d",
+                          p->path, header.text.n, QN__GGUF_MAX_HEADER);
+    if (status == QN_OK)
+        status = qn__writer_open(&p->writer, p->path, all,
+                                 c->options->replace ? QN__WRITER_REPLACE : 0, c->err);
+    if (status == QN_OK)
+        status = qn__writer_write(p->writer, header.text.data, header.text.n, c->err);
+    qn__keys_free(&header);
+    return status == QN_OK ? write_weights(c, p) : status;
+}
+
+/* Where a part lies among the others: llama.cpp wants these types. */
+static void put_place(const qn__conversion *c, qn__gguf_keys *k, size_t i, size_t count)
+{
+    qn__put_u16(k, "split.no", (uint16_t)i);
+    qn__put_u16(k, "split.count", (uint16_t)count);
+    qn__put_i32(k, "split.tensors.count", (int32_t)c->n_tensors);
+}
+
+/* The parts' tensors and names, OUT-00001-of-00003.gguf for OUT.gguf. */
+static qn_status plan_parts(const qn__conversion *c, gguf_part *parts, size_t count)
+{
+    size_t at = 0, stem = strlen(c->out) - strlen(".gguf"), room = stem + 40;
+    for (size_t i = 0; i < count; i++) {
+        parts[i] = (gguf_part){.first = at, .end = qn__shard_end(c, at), .path = malloc(room)};
+        at = parts[i].end;
+        if (!parts[i].path)
+            return qn__fail_memory(c->err, "a path");
+        if (count == 1)
+            snprintf(parts[i].path, room, "%s", c->out);
+        else
+            snprintf(parts[i].path, room, "%.*s-%05zu-of-%05zu.gguf", (int)stem, c->out, i + 1,
+                     count);
+    }
+    return QN_OK;
+}
+
+/* The metadata go into the first part, which gets its name last: without it the others are none. */
+static qn_status write_parts(qn__conversion *c, gguf_part *parts, size_t count, qn__gguf_keys *keys)
+{
+    for (size_t i = 0; i < count && c->err->code == QN_OK; i++) {
+        qn__gguf_keys place = {0};
+        if (count > 1)
+            put_place(c, i ? &place : keys, i, count);
+        write_part(c, &parts[i], i ? &place : keys);
+        qn__keys_free(&place);
+    }
+    for (size_t i = count; i-- > 0;) {
+        qn__writer *writer = parts[i].writer;
+        if (writer && c->err->code == QN_OK)
+            qn__writer_commit(writer, c->err);
+        else if (writer)
+            qn__writer_abort(writer);
+    }
+    return c->err->code;
+}
+
+static qn_status write_gguf_files(qn__conversion *c, qn__gguf_keys *keys)
+{
+    size_t count = qn__count_shards(c);
+    if (count > QN__MAX_SHARDS)
+        return qn__fail(c->err, QN_LIMIT, "%s: would be %zu files, more than %d", c->out, count,
+                        QN__MAX_SHARDS);
+    gguf_part *parts = calloc(count, sizeof *parts);
+    if (!parts)
+        return qn__fail_memory(c->err, "a table of files");
+    for (size_t i = 0; i < c->n_tensors; i++)
         c->total += c->tensors[i].bytes;
-    }
-    if (qn__writer_open(&writer, c->out, all, c->options->replace ? QN__WRITER_REPLACE : 0,
-                        c->err) != QN_OK)
-        return c->err->code;
-    if (qn__writer_write(writer, header->data, header->n, c->err) != QN_OK ||
-        write_weights(c, writer) != QN_OK) {
-        qn__writer_abort(writer);
-        return c->err->code;
-    }
-    return qn__writer_commit(writer, c->err);
+    if (plan_parts(c, parts, count) == QN_OK)
+        write_parts(c, parts, count, keys);
+    for (size_t i = 0; i < count; i++)
+        free(parts[i].path);
+    free(parts);
+    return c->err->code;
 }
 
 qn_status qn__convert_to_gguf(qn__conversion *c)
 {
-    qn__gguf_keys keys = {0}, header = {0};
+    qn__gguf_keys keys = {0};
     const qn__gguf *g = qn__tensors_gguf(c->source.tensors);
     qn_status status = g ? list_gguf(c, g, &keys) : list_directory(c, &keys);
     if (status == QN_OK)
-        put_header(c, &keys, &header);
-    if (status == QN_OK && (keys.failed || header.failed))
-        status = qn__fail_memory(c->err, "a GGUF file's metadata");
-    if (status == QN_OK && header.text.n > QN__GGUF_MAX_HEADER)
-        status = qn__fail(c->err, QN_LIMIT, "%s: the metadata takes %zu bytes, more than %d",
-                          c->out, header.text.n, QN__GGUF_MAX_HEADER);
+        status = write_gguf_files(c, &keys);
     qn__keys_free(&keys);
-    if (status == QN_OK)
-        status = write_file(c, &header.text);
-    qn__keys_free(&header);
     return status;
 }

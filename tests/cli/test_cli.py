@@ -578,6 +578,7 @@ def test_convert():
         refused("convert, unknown type", run("convert", "-o", os.path.join(d, "x.gguf"), "--type", "q9"), 1, "q9", "q4_k_m")
         refused("convert, nowhere", run("convert", "-o", os.path.join(d, "no", "x.gguf")), 1, "No such file")
         refused("convert, disk full", run(shell=f"ulimit -f 100; trap '' XFSZ; '{QUERN}' convert -o '{d}/y.gguf'"), 1, "too large")
+        refused("convert --shard-size", run("convert", "-o", os.path.join(d, "x.gguf"), "--shard-size", "2X"), 2, "500M")
         check("convert leaves nothing", sorted(os.listdir(d)) == ["a.gguf", "b.gguf", "mlx"], os.listdir(d))
     refused("convert without -o", run("convert"), 2, "-o")
     refused("convert --bits 7", run("convert", "-o", "x", "--bits", "7"), 2, "--bits")

@@ -445,6 +445,60 @@ static void test_same_bytes(void **state)
     qn_device_close(device);
 }
 
+static size_t size_of(const char *path)
+{
+    size_t n;
+    free(read_all(path, &n));
+    return n;
+}
+
+/* Cut into files: the same model, with the names and keys by which others find the parts. */
+static void test_shards(void **state)
+{
+    enum { MOST = 300000 };
+    char demo[600], name[100];
+    qn_device *device = open_cpu(state);
+    qn_tensors *whole, *cut;
+    source_path(demo, sizeof demo, "models/demo");
+    qn_convert_options options = {.size = sizeof options, .type = "q8_0"};
+    convert(device, demo, temp_path("whole.gguf"), &options);
+    options.shard_bytes = MOST;
+    convert(device, demo, temp_path("cut.gguf"), &options);
+    assert_int_equal(access(temp_path("cut.gguf"), F_OK), -1);
+    info_of(&whole, temp_path("whole.gguf"), "");
+    int count = 1;
+    for (;; count++) { /* the last part has the count in its name */
+        snprintf(name, sizeof name, "cut-00001-of-%05d.gguf", count);
+        if (count > 99 || access(temp_path(name), F_OK) == 0)
+            break;
+    }
+    assert_true(count > 2 && count < 99);
+    info_of(&cut, temp_path(name), "");
+    assert_int_equal(qn_tensors_count(cut), qn_tensors_count(whole));
+    assert_true(difference(device, temp_path("whole.gguf"), temp_path(name)) == 0);
+    qn_tensors_close(cut);
+    qn_tensors_close(whole);
+    convert(device, temp_path(name), temp_path("again.gguf"),
+            &(qn_convert_options){.size = sizeof options});
+    convert(device, temp_path("whole.gguf"), temp_path("sorted.gguf"),
+            &(qn_convert_options){.size = sizeof options});
+    assert_same_files(temp_path("sorted.gguf"), temp_path("again.gguf"));
+    snprintf(name, sizeof name, "cut-%05d-of-%05d.gguf", count, count);
+    assert_true(size_of(temp_path(name)) < MOST + 10000);
+    options = (qn_convert_options){.size = sizeof options, .bits = 4, .shard_bytes = MOST};
+    convert(device, demo, temp_path("sharded"), &options);
+    options.shard_bytes = 0;
+    convert(device, demo, temp_path("unsharded"), &options);
+    assert_int_equal(access(temp_path("sharded/model.safetensors"), F_OK), -1);
+    assert_int_equal(access(temp_path("sharded/model.safetensors.index.json"), F_OK), 0);
+    assert_true(difference(device, temp_path("sharded"), temp_path("unsharded")) == 0);
+    options.replace = true; /* with shards that are ours */
+    convert(device, demo, temp_path("sharded"), &options);
+    assert_same_files(temp_path("sharded/model.safetensors"),
+                      temp_path("unsharded/model.safetensors"));
+    qn_device_close(device);
+}
+
 /* MLX's parts, put together again, are the encoder's blocks. */
 static void test_groups(void **state)
 {
@@ -604,6 +658,7 @@ int main(void)
         cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_groups),
         cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_meta),
+        cmocka_unit_test(test_shards),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
