@@ -47,6 +47,10 @@ typedef struct qn_convert_options {
      * Directories get model-00001-of-00003.safetensors ... and an index, OUT.gguf becomes
      * OUT-00001-of-00003.gguf ..., as in llama.cpp. */
     uint64_t shard_bytes;
+    /* Directories: matrices lie in the file as the CPU has them in memory, so that loading is
+     * reading. They stay as they are, GGUF's blocks, too, or become what `type` or `bits` say; no
+     * other program reads them, and a later version may want them converted again. */
+    bool packed;
 } qn_convert_options;
 
 /* Converts the model at `source` (what qn_model_open takes) into `out`: a GGUF file where the name

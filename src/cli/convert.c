@@ -95,6 +95,7 @@ int command_convert(arguments *a)
                                   .keep_head = a->keep_head,
                                   .mode = a->mode,
                                   .replace = a->force,
+                                  .packed = a->packed,
                                   .shard_bytes = a->shard_size ? read_size(a->shard_size) : 0,
                                   .threads = a->threads > 0 ? (int)a->threads : 0};
     if (wrongly)

@@ -91,6 +91,10 @@ static const option table[] = {
      "bits, or dense); may be repeated, the first counts"},
     {"shard-size", 0, OPTION_STRING, OF_CONVERT, AT(shard_size), 0, 0, "SIZE",
      "files of SIZE bytes of weights at most, such as 500M or 2G (default: one file)"},
+    {"packed", 0, OPTION_FLAG, OF_CONVERT, AT(packed), 0, 0, NULL,
+     "directory for quern alone: weights, as they are or of --type or --bits, lie as in memory, "
+     "and "
+     "load at once"},
     {"force", 0, OPTION_FLAG, OF_CONVERT, AT(force), 0, 0, NULL, "replace what is there"},
     {"threads", 't', OPTION_INTEGER, OF_MODEL | OF_INFO | OF_CONVERT | OF_EVAL, AT(threads), 1,
      1024, "N", "CPU threads (default: the CPUs it may use)"},

@@ -35,7 +35,7 @@ typedef struct arguments {
     size_t n_biases;
     const char *mode, *dtype, *shard_size; /* convert */
     int64_t bits, group_size;
-    bool keep_head, force;
+    bool keep_head, force, packed;
     const char *overrides[MOST_OVERRIDES];
     size_t n_overrides;
     const char *template_vars[MOST_TEMPLATE_VARS];

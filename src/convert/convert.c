@@ -9,6 +9,7 @@
 #include "core/device.h"
 #include "io/tensors.h"
 #include "ops/ops.h"
+#include "quant/layout.h"
 
 #include <regex.h>
 #include <stdlib.h>
@@ -66,7 +67,7 @@ qn_status qn__output_from_parameter(qn__conversion *c, qn__output_tensor *t, con
     if (t->ternary && qn__weight_factor(&w, file, &t->times, c->err) != QN_OK)
         return c->err->code;
     qn__output_from(t, w.tensor);
-    if (!w.kind && !t->ternary)
+    if (!w.kind && !w.packed && !t->ternary)
         return QN_OK;
     t->weight = w;
     t->source = t->target = w.encoding;
@@ -85,6 +86,10 @@ qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t)
         return qn__fail(c->err, QN_UNSUPPORTED,
                         "tensor %s has rows of %lld values, which are no whole blocks of %d of %s",
                         t->name, (long long)t->columns, t->target->block_elements, t->target->name);
+    if (t->units) {
+        t->bytes = qn__layout_bytes(QN__UNITS_OF(t->target - qn__encodings), t->rows, t->columns);
+        return QN_OK;
+    }
     if (t->part != QN__BLOCK_WHOLE) {
         size_t codes, scale, bias;
         qn__encoding_parts(t->target, &codes, &scale, &bias);
@@ -194,7 +199,10 @@ static qn_status check_options(const qn__conversion *c, bool gguf)
         return qn__fail(c->err, QN_INVALID,
                         "%s: bits, group size, mode and dtype are for a directory; GGUF has types",
                         c->out);
-    if (!gguf && o->type)
+    if (o->packed && (gguf || o->shard_bytes || (o->type && o->bits)))
+        return qn__fail(c->err, QN_INVALID,
+                        "%s: packed weights are for a directory, in one file, of one type", c->out);
+    if (!gguf && o->type && !o->packed)
         return qn__fail(
             c->err, QN_INVALID,
             "%s: a type is for GGUF, whose name ends in .gguf; a directory has bits or a "
@@ -250,5 +258,6 @@ qn_status qn_convert(qn_device *device, const char *source, const char *out,
     free(c.in);
     free(c.converted);
     free(c.scratch);
+    free(c.packed);
     return err->code;
 }

@@ -29,7 +29,7 @@ typedef struct qn__output_tensor {
     char name[140];
     const qn_tensor_info *from; /* NULL: `values` has it, in f32 */
     const float *values;
-    qn__weight weight;          /* of codes, scales and such, and ternary: how rows are read */
+    qn__weight weight;          /* of codes, scales and such, ternary, units: how rows are read */
     const qn__encoding *source; /* NULL: the bytes are copied as they are */
     const qn__encoding *target;
     const qn__encoding *dense; /* of parts: the type that the values have before */
@@ -44,6 +44,7 @@ typedef struct qn__output_tensor {
     bool ternary; /* rows come as -1, 0 and 1, and `times` is what they mean */
     float times;
     qn__block_part part;
+    bool units;     /* rows are packed as the CPU has them */
     uint64_t bytes; /* in the output */
 } qn__output_tensor;
 
@@ -65,8 +66,8 @@ typedef struct qn__conversion {
     size_t n_tensors, capacity;
     float *divisors; /* of the frequencies, where they become a tensor */
     qn__team *team;
-    char *in, *converted, *scratch; /* a piece; of each thread two rows */
-    size_t in_size, converted_size, scratch_size, scratch_each;
+    char *in, *converted, *scratch, *packed; /* a piece; of each thread two rows */
+    size_t in_size, converted_size, scratch_size, scratch_each, packed_size;
     uint64_t done, total;
     qn_error *err;
 } qn__conversion;

@@ -14,6 +14,7 @@
 #include "io/safetensors.h"
 #include "io/tensors.h"
 #include "ops/ops.h"
+#include "quant/layout.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -58,7 +59,7 @@ static bool is_plain(const qn__encoding *e)
 static qn_status read_layout(qn__conversion *c, layout *l)
 {
     const qn_convert_options *o = c->options;
-    const char *dtype = o->dtype ? o->dtype : c->source.gguf ? "f16" : NULL;
+    const char *dtype = o->dtype ? o->dtype : c->source.gguf && !o->packed ? "f16" : NULL;
     int dense = dtype ? qn__encoding_named(dtype) : -1;
     *l = (layout){.bits = (int)o->bits, .group = o->group_size ? (int)o->group_size : USUAL_GROUP};
     if (dtype && (dense < 0 || !is_plain(&qn__encodings[dense])))
@@ -139,6 +140,42 @@ static const qn__encoding *dense_of(const qn__output_tensor *t)
     return &qn__encodings[t->source->bits ? t->source->scale : QN__BF16];
 }
 
+/* The type of a packed matrix: a recipe's, by GGUF's name of it, or what it is. */
+static qn_status choose_units(qn__conversion *c, const layout *l, const qn__parameter *p, int bits,
+                              qn__output_tensor *t)
+{
+    static const qn__decoder_place place = {"", "", QN__NAMES_GGUF};
+    const qn__decoder_config *d = &c->decoder.config;
+    qn__recipe_model m = {d->n_layers, d->n_heads, d->n_kv_heads, d->tied};
+    char name[140];
+    t->units = true;
+    qn__name_weight(name, sizeof name, QN__NAMES_GGUF, &place, p->id);
+    bool kept = c->options->keep_head && qn__is_head(name);
+    const char *override = c->recipe ? qn__override_for(c, p->name) : NULL;
+    int e = override ? qn__encoding_to_write(override, c->err) : -1;
+    if (override && e < 0)
+        return c->err->code;
+    if (override)
+        e = (int)qn__encoding_that_fits((qn__encoding_id)e, p->shape[1]);
+    else if (c->recipe && !kept)
+        e = (int)qn__recipe_encoding(c->recipe, &m, name, p->shape[1]);
+    else if (bits)
+        e = qn__encoding_affine(bits, l->group,
+                                is_plain(t->target) ? (qn__encoding_id)(t->target - qn__encodings)
+                                                    : QN__F16);
+    t->target = e >= 0 ? &qn__encodings[e] : t->target;
+    return add_part(c, t, NULL, QN__BLOCK_WHOLE);
+}
+
+/* The parts in which MLX keeps the blocks. */
+static qn_status add_parts(qn__conversion *c, const qn__output_tensor *t)
+{
+    if (add_part(c, t, "weight", QN__BLOCK_CODES) != QN_OK ||
+        add_part(c, t, "scales", QN__BLOCK_SCALE) != QN_OK)
+        return c->err->code;
+    return t->target->bits ? add_part(c, t, "biases", QN__BLOCK_BIAS) : QN_OK;
+}
+
 static qn_status add_parameter(qn__conversion *c, const layout *l, const qn__parameter *p)
 {
     qn__output_tensor t = {0};
@@ -153,17 +190,22 @@ static qn_status add_parameter(qn__conversion *c, const layout *l, const qn__par
     snprintf(t.name, sizeof t.name, "%s", p->name);
     t.head_rows = p->paired_rows;
     t.added = c->source.norms_whole && p->ndim == 1 ? -1 : 0;
+    if (c->options->packed && p->ndim == 2) {
+        t.target = l->dense ? l->dense : t.source;
+        return choose_units(c, l, p, bits, &t);
+    }
     t.target = t.dense = l->dense ? l->dense : dense_of(&t);
+    if (!bits && !is_plain(t.target))
+        return qn__fail(c->err, QN_UNSUPPORTED,
+                        "%s: tensor %s is %s, which a directory has no form for; a dtype, bits or "
+                        "packed weights give it one",
+                        c->source.path, p->stored, t.target->name);
     if (!bits)
         return add_part(c, &t, NULL, QN__BLOCK_WHOLE);
-    int e = l->mxfp4
-                ? QN__MXFP4
-                : qn__encoding_affine(bits, l->group, (qn__encoding_id)(t.target - qn__encodings));
-    t.target = &qn__encodings[e];
-    if (add_part(c, &t, "weight", QN__BLOCK_CODES) != QN_OK ||
-        add_part(c, &t, "scales", QN__BLOCK_SCALE) != QN_OK)
-        return c->err->code;
-    return l->mxfp4 ? QN_OK : add_part(c, &t, "biases", QN__BLOCK_BIAS);
+    qn__encoding_id scale =
+        is_plain(t.target) ? (qn__encoding_id)(t.target - qn__encodings) : QN__F16;
+    t.target = &qn__encodings[l->mxfp4 ? QN__MXFP4 : qn__encoding_affine(bits, l->group, scale)];
+    return add_parts(c, &t);
 }
 
 static qn_status list_tensors(qn__conversion *c, const layout *l)
@@ -191,6 +233,8 @@ static qn_dtype dtype_of(const qn__output_tensor *t)
 {
     int e = (int)(t->target - qn__encodings);
     e = t->part == QN__BLOCK_WHOLE ? e : t->target->scale;
+    if (t->units)
+        return QN_U8;
     if (t->part == QN__BLOCK_CODES)
         return QN_U32;
     if (t->part == QN__BLOCK_SCALE && !t->target->bits)
@@ -232,23 +276,56 @@ static void describe_tensor(qn__tensor_data *out, const qn__output_tensor *t)
 {
     *out = (qn__tensor_data){.name = t->name, .dtype = dtype_of(t), .ndim = t->ndim, .data = t};
     memcpy(out->shape, t->shape, sizeof t->shape);
-    if (t->part == QN__BLOCK_CODES)
+    if (t->units) {
+        out->ndim = 1;
+        out->shape[0] = (int64_t)t->bytes;
+    } else if (t->part == QN__BLOCK_CODES)
         out->shape[1] = t->columns * (t->target->bits ? t->target->bits : 4) / 32;
     else if (t->part != QN__BLOCK_WHOLE)
         out->shape[1] = t->columns / t->target->block_elements;
 }
 
+/* What the file says of itself, and of packed matrices by their names: see models/weight.h. */
+typedef struct file_notes {
+    qn__metadata *list;
+    char (*texts)[60];
+    size_t n;
+} file_notes;
+
+static qn_status make_notes(const qn__conversion *c, file_notes *notes)
+{
+    notes->list = calloc(c->n_tensors + 2, sizeof *notes->list);
+    notes->texts = calloc(c->n_tensors + 2, sizeof *notes->texts);
+    if (!notes->list || !notes->texts)
+        return qn__fail_memory(c->err, "metadata");
+    bool packed = c->options->packed, mlx = false;
+    for (size_t i = 0; i < c->n_tensors; i++)
+        mlx = mlx || c->tensors[i].part != QN__BLOCK_WHOLE;
+    notes->list[notes->n++] = (qn__metadata){"format", mlx ? "mlx" : packed ? "quern" : "pt"};
+    if (packed)
+        notes->list[notes->n++] = (qn__metadata){"units", QN__UNITS_VERSION};
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        const qn__output_tensor *t = &c->tensors[i];
+        if (!t->units)
+            continue;
+        snprintf(notes->texts[i], sizeof notes->texts[i], "%s %lld %lld", t->target->name,
+                 (long long)t->rows, (long long)t->columns);
+        notes->list[notes->n++] = (qn__metadata){t->name, notes->texts[i]};
+    }
+    return QN_OK;
+}
+
 /* One file of `count`; its tensors' names go into `map`, where there is one. */
-static qn_status write_shard(qn__conversion *c, const layout *l, const char *directory, size_t i,
-                             size_t count, const qn__tensor_data *tensors, size_t n, cJSON *map)
+static qn_status write_shard(qn__conversion *c, const file_notes *notes, const char *directory,
+                             size_t i, size_t count, const qn__tensor_data *tensors, size_t n,
+                             cJSON *map)
 {
     char name[60];
-    qn__metadata format = {"format", l->quantization ? "mlx" : "pt"};
     snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, count);
     char *path = qn__path_join(directory, count > 1 ? name : single);
-    qn_status status =
-        path ? qn__safetensors_write_with(path, tensors, n, &format, 1, put_tensor, c, c->err)
-             : qn__fail_memory(c->err, "a path");
+    qn_status status = path ? qn__safetensors_write_with(path, tensors, n, notes->list, notes->n,
+                                                         put_tensor, c, c->err)
+                            : qn__fail_memory(c->err, "a path");
     for (size_t j = 0; j < n && map && status == QN_OK; j++)
         if (!cJSON_AddStringToObject(map, tensors[j].name, name))
             status = qn__fail_memory(c->err, "an index");
@@ -256,24 +333,27 @@ static qn_status write_shard(qn__conversion *c, const layout *l, const char *dir
     return status;
 }
 
-static qn_status write_safetensors(qn__conversion *c, const layout *l, const char *directory)
+static qn_status write_safetensors(qn__conversion *c, const char *directory)
 {
     size_t count = qn__count_shards(c), at = 0;
     qn__tensor_data *list = calloc(c->n_tensors + 1, sizeof *list);
+    file_notes notes = {0};
     cJSON *index = cJSON_CreateObject(), *metadata = cJSON_AddObjectToObject(index, "metadata"),
           *map = cJSON_AddObjectToObject(index, "weight_map");
     qn_status status = list && metadata && map ? QN_OK : qn__fail_memory(c->err, "a table");
     if (status == QN_OK && count > QN__MAX_SHARDS)
         status = qn__fail(c->err, QN_LIMIT, "%s: would be %zu files, more than %d", c->out, count,
                           QN__MAX_SHARDS);
+    if (status == QN_OK)
+        status = make_notes(c, &notes);
     for (size_t i = 0; i < c->n_tensors && status == QN_OK; i++) {
         describe_tensor(&list[i], &c->tensors[i]);
         c->total += c->tensors[i].bytes;
     }
     for (size_t i = 0; i < count && status == QN_OK; i++) {
         size_t end = qn__shard_end(c, at);
-        status =
-            write_shard(c, l, directory, i, count, list + at, end - at, count > 1 ? map : NULL);
+        status = write_shard(c, &notes, directory, i, count, list + at, end - at,
+                             count > 1 ? map : NULL);
         at = end;
     }
     if (status == QN_OK && count > 1)
@@ -281,6 +361,8 @@ static qn_status write_safetensors(qn__conversion *c, const layout *l, const cha
                      ? write_json(c, directory, index_name, index)
                      : qn__fail_memory(c->err, "an index");
     cJSON_Delete(index);
+    free(notes.list);
+    free(notes.texts);
     free(list);
     return status;
 }
@@ -313,7 +395,17 @@ static qn_status write_config(qn__conversion *c, const layout *l, const char *di
         bool newer = cJSON_HasObjectItem(config, "dtype");
         ok = set_text(config, newer ? "dtype" : "torch_dtype", names[l->dense - qn__encodings]);
     }
-    for (int i = 0; i < 2 && ok && l->quantization; i++) {
+    bool packed = c->options->packed;
+    for (int i = 0; i < 2 && (packed || l->dense || l->quantization); i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(config, keys[i]);
+    if (packed && !c->decoder.config.dtype_given && !l->dense) {
+        qn_dtype type = c->decoder.config.dtype;
+        ok = ok && set_text(config, "torch_dtype",
+                            names[type == QN_F16    ? 1
+                                  : type == QN_BF16 ? 2
+                                                    : 0]);
+    }
+    for (int i = 0; i < 2 && ok && l->quantization && !packed; i++) {
         cJSON *copy = cJSON_Duplicate(l->quantization, true);
         ok = copy && cJSON_AddItemToObject(config, keys[i], copy);
     }
@@ -379,7 +471,7 @@ static qn_status write_tokenizer(qn__conversion *c, const char *directory)
 
 static qn_status write_files(qn__conversion *c, const layout *l, const char *directory)
 {
-    qn_status status = write_safetensors(c, l, directory);
+    qn_status status = write_safetensors(c, directory);
     if (status == QN_OK)
         status = write_config(c, l, directory);
     for (int i = 0; status == QN_OK && !c->source.gguf && i < N_COPIED; i++)

@@ -7,6 +7,8 @@
  */
 #include "convert/convert.h"
 
+#include "quant/layout.h"
+
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -90,11 +92,14 @@ static bool convert_row(const piece *p, int64_t row, float *values, char *blocks
     const qn__output_tensor *t = p->t;
     const char *from = p->in + (size_t)source_row(t, row) * p->in_row;
     char *to = p->out + (size_t)row * p->out_row;
-    if (t->source == t->target && t->added == 0 && t->part == QN__BLOCK_WHOLE) {
-        memcpy(to, from, p->out_row);
+    size_t n = (size_t)t->columns, n_blocks = n / t->target->block_elements;
+    if (t->source == t->target && t->added == 0 && !t->weight.columns_order) {
+        if (t->part == QN__BLOCK_WHOLE)
+            memcpy(to, from, p->out_row);
+        else
+            take_part(t, from, n_blocks, to);
         return true;
     }
-    size_t n = (size_t)t->columns, n_blocks = n / t->target->block_elements;
     t->source->decode(t->source, from, n / t->source->block_elements, values);
     if (t->weight.columns_order)
         restore_columns(t->weight.columns_order, n, values, (float *)(void *)blocks);
@@ -173,13 +178,14 @@ static qn_status fail_value(const qn__conversion *c, const qn__output_tensor *t,
 /* Whether rows come of several tensors. */
 static bool is_put_together(const qn__output_tensor *t)
 {
-    return t->weight.kind || t->ternary;
+    return t->weight.kind || t->weight.packed || t->ternary;
 }
 
 static qn_status write_piece(qn__conversion *c, qn__writer *writer, piece *p, int64_t first)
 {
     const qn__output_tensor *t = p->t;
     size_t n = (size_t)p->rows * p->out_row;
+    const char *out = c->converted;
     qn_status status =
         is_put_together(t)
             ? qn__weight_read(&t->weight, c->source.tensors, first, p->rows, c->in, c->err)
@@ -192,7 +198,15 @@ static qn_status write_piece(qn__conversion *c, qn__writer *writer, piece *p, in
     qn__team_run(c->team, run_piece, p);
     if (atomic_load(&p->bad) < p->rows)
         return fail_value(c, t, first + atomic_load(&p->bad));
-    if (qn__writer_write(writer, c->converted, n, c->err) != QN_OK)
+    if (t->units) { /* whole groups of rows, but for the last */
+        qn__layout_id id = QN__UNITS_OF(t->target - qn__encodings);
+        n = qn__layout_bytes(id, p->rows, t->columns);
+        memset(c->packed, 0, n); /* what units leave out */
+        qn__layout_pack(qn__layout_of(id), c->packed, p->rows, t->columns, c->converted, p->out_row,
+                        0, p->rows);
+        out = c->packed;
+    }
+    if (qn__writer_write(writer, out, n, c->err) != QN_OK)
         return c->err->code;
     return report(c, n);
 }
@@ -212,19 +226,24 @@ static qn_status write_rows(qn__conversion *c, qn__writer *writer, const qn__out
     piece p = {.c = c, .t = t, .in_row = qn__encoding_row_bytes(t->source, t->columns)};
     p.block_row = qn__encoding_row_bytes(t->target, t->columns);
     bool tail = t->target == &qn__encodings[QN__I2_S];
-    p.out_row = (size_t)((t->bytes - (tail ? QN__I2_S_TAIL : 0)) / (uint64_t)t->rows);
+    p.out_row = t->units ? p.block_row
+                         : (size_t)((t->bytes - (tail ? QN__I2_S_TAIL : 0)) / (uint64_t)t->rows);
     size_t widest = (size_t)t->columns * sizeof(float), most = PIECE_BYTES;
     if (t->weight.kind && t->weight.kind->across)
         most = PIECE_ACROSS;
     if (p.block_row < widest) /* of which restore_columns takes as much */
         p.block_row = widest;
-    int64_t whole = t->head_rows ? t->head_rows : 1, rows = (int64_t)(most / widest);
+    int64_t whole = (t->head_rows ? t->head_rows : 1) * (t->units ? QN__UNIT_ROWS : 1),
+            rows = (int64_t)(most / widest);
     rows = rows < whole ? whole : rows / whole * whole;
     rows = rows < t->rows ? rows : t->rows;
     p.grain = VALUES_A_GRAIN / t->columns + 1;
     c->scratch_each = (widest + p.block_row + 63) / 64 * 64;
     if (!grow(&c->in, &c->in_size, (size_t)rows * p.in_row) ||
         !grow(&c->converted, &c->converted_size, (size_t)rows * p.out_row) ||
+        (t->units &&
+         !grow(&c->packed, &c->packed_size,
+               qn__layout_bytes(QN__UNITS_OF(t->target - qn__encodings), rows, t->columns))) ||
         !grow(&c->scratch, &c->scratch_size, c->scratch_each * (size_t)qn__team_size(c->team)))
         return qn__fail_memory(c->err, "a weight's buffer");
     p.in = c->in;
@@ -243,8 +262,8 @@ qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__outp
         qn_status status = qn__writer_write(writer, t->values, (size_t)t->bytes, c->err);
         return status == QN_OK ? report(c, (size_t)t->bytes) : status;
     }
-    bool same = t->source == t->target && t->part == QN__BLOCK_WHOLE && !is_put_together(t) &&
-                !t->head_rows && t->added == 0;
+    bool same = t->source == t->target && t->part == QN__BLOCK_WHOLE && !t->units &&
+                !is_put_together(t) && !t->head_rows && t->added == 0;
     if (!t->source || same)
         return copy_bytes(c, writer, t);
     if (t->rows == 0 || t->columns == 0)

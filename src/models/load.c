@@ -21,7 +21,7 @@
 #include <stdlib.h>
 
 /* PIECE_ACROSS: of matrices whose rows a file does not have side by side */
-enum { PIECE = 4 << 20, PIECE_ACROSS = 64 << 20, DESCRIBED = 1 << 20 };
+enum { PIECE = 4 << 20, PIECE_ACROSS = 64 << 20, UNITS_PIECE = 64 << 20, DESCRIBED = 1 << 20 };
 
 static qn_status unknown_family(const qn__json_at *config, const char *type, qn_error *err)
 {
@@ -294,6 +294,18 @@ static qn_status keep_order(const loader *l, const qn__parameter *p, const int32
     return l->err->code;
 }
 
+/* A matrix that lies in its file as it does in memory: reading it is all. */
+static qn_status read_units(loader *l, const qn__weight *w, char *units)
+{
+    for (uint64_t at = 0; at < w->bytes; at += UNITS_PIECE) {
+        size_t n = w->bytes - at < UNITS_PIECE ? (size_t)(w->bytes - at) : UNITS_PIECE;
+        if (qn_tensors_read_bytes(l->file, w->tensor, at, n, units + at, l->err) != QN_OK ||
+            report(l, n) != QN_OK)
+            return l->err->code;
+    }
+    return QN_OK;
+}
+
 /* A matrix, a piece of whole rows at a time. */
 static qn_status load_rows(loader *l, const qn__parameter *p, const qn__weight *w)
 {
@@ -302,7 +314,10 @@ static qn_status load_rows(loader *l, const qn__parameter *p, const qn__weight *
     qn_scope *s = qn_scope_begin(l->device);
     qn_array *packed = qn__packed_new(s, w->encoding, rows, p->shape[1]);
     *p->slot = packed;
-    for (int64_t r = 0; packed && r < rows; r += rows_a_piece) {
+    char *units = packed && w->packed ? qn__packed_units(packed, w->encoding) : NULL;
+    if (units)
+        read_units(l, w, units);
+    for (int64_t r = 0; packed && !units && r < rows; r += rows_a_piece) {
         int64_t n = rows - r < rows_a_piece ? rows - r : rows_a_piece;
         if (read_rows(l, p, w, r, n) != QN_OK ||
             qn__packed_write(s, packed, w->encoding, l->piece, r, n) != QN_OK ||

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "core/dtype.h"
 #include "ops/ops.h"
+#include "quant/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,6 +157,42 @@ static qn_status read_mlx(const qn__weight *w, const qn_tensors *file, int64_t f
 
 static const qn__weight_kind mlx_kind = {.find = find_mlx, .read = read_mlx};
 
+/* ---- units ----------------------------------------------------------------------------------- */
+
+static qn_status find_packed(qn__weight *out, const qn_tensors *file, const qn__parameter *p,
+                             const char *says, qn_error *err)
+{
+    const qn_tensor_info *t = out->tensor;
+    const char *path = qn_tensors_path(file, t->file),
+               *version = qn_tensors_metadata(file, "units");
+    char name[40];
+    long long rows, columns;
+    int end = 0;
+    if (strcmp(version, QN__UNITS_VERSION) != 0)
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "%s: its weights are packed in version \"%.20s\" of the layout, and only "
+                        "version " QN__UNITS_VERSION " is supported; convert the model again",
+                        path, version);
+    int n = sscanf(says, "%39s %lld %lld%n", name, &rows, &columns, &end);
+    int id = n == 3 && !says[end] ? qn__encoding_named(name) : -1;
+    if (id < 0 || id == QN__I2_S)
+        return qn__fail(err, QN_FORMAT, "%s: metadata of %s: \"%.60s\" is no encoding with a shape",
+                        path, t->name, says);
+    if (p->ndim != 2 || rows != p->shape[0] || columns != p->shape[1] ||
+        columns % qn__encodings[id].block_elements)
+        return qn__fail(err, QN_FORMAT, "%s: tensor %s is %.60s, [%lld, %lld] is wanted", path,
+                        t->name, says, (long long)p->shape[0],
+                        (long long)(p->ndim > 1 ? p->shape[1] : 1));
+    size_t bytes = qn__layout_bytes(QN__UNITS_OF(id), rows, columns);
+    if (t->encoding || t->dtype != QN_U8 || t->ndim != 1 || bytes != t->bytes)
+        return qn__fail(err, QN_FORMAT, "%s: tensor %s has %llu bytes, units of %.60s take %zu",
+                        path, t->name, (unsigned long long)t->bytes, says, bytes);
+    out->encoding = &qn__encodings[id];
+    out->packed = true;
+    out->columns = columns;
+    return QN_OK;
+}
+
 /* ---- finding
  * --------------------------------------------------------------------------------------------------
  */
@@ -201,6 +238,13 @@ qn_status qn__weight_find(qn__weight *out, const qn_tensors *file, const qn__par
     const qn_tensor_info *plain = qn_tensors_find(file, p->stored);
     const qn__weight_kind *kind =
         quantization && quantization->kind && p->ndim == 2 ? quantization->kind : NULL;
+    const char *says =
+        plain && qn_tensors_metadata(file, "units") ? qn_tensors_metadata(file, p->stored) : NULL;
+    if (says) {
+        out->tensor = plain;
+        out->bytes = plain->bytes;
+        return find_packed(out, file, p, says, err);
+    }
     if (kind && kind->find(out, &query, err) != QN_OK)
         return err->code;
     if (!out->tensor && plain && !p->ternary && qn__weight_part(&query, "scales")) {
@@ -371,10 +415,32 @@ static qn_status read_codes(const qn__weight *w, const qn_tensors *file, int64_t
     return status;
 }
 
+/* Rows taken out of their units, group by group. */
+static qn_status read_packed(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
+                             uint8_t *to, qn_error *err)
+{
+    const qn__layout *l = qn__layout_of(QN__UNITS_OF(w->encoding - qn__encodings));
+    size_t group = qn__layout_group_bytes(l, w->columns),
+           row = qn__encoding_row_bytes(w->encoding, w->columns);
+    char *units = malloc(group + 1);
+    qn_status status = units ? QN_OK : qn__fail_memory(err, "a weight's buffer");
+    for (int64_t i = first; status == QN_OK && i < first + n; i++) {
+        if (i == first || i % QN__UNIT_ROWS == 0)
+            status = qn_tensors_read_bytes(file, w->tensor, (uint64_t)(i / QN__UNIT_ROWS) * group,
+                                           group, units, err);
+        if (status == QN_OK)
+            qn__layout_unpack_row(l, units, w->columns, i % QN__UNIT_ROWS,
+                                  to + (size_t)(i - first) * row);
+    }
+    free(units);
+    return status;
+}
+
 static qn_status read_stored(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
                              void *to, qn_error *err)
 {
-    return w->kind      ? read_codes(w, file, first, n, to, err)
+    return w->packed    ? read_packed(w, file, first, n, to, err)
+           : w->kind    ? read_codes(w, file, first, n, to, err)
            : w->ternary ? qn__ternary_read(w, file, first, n, to, err)
                         : qn__weight_stream(file, w->tensor, first, n, to, err);
 }

@@ -7,6 +7,10 @@
  *
  * Ternary weights (models/ternary.c) are read as i2_s, whose values are -1, 0 and 1; the number
  * that belongs to all of them multiplies the products, once, and so stays in the type it has.
+ *
+ * Or the tensor is bytes: the units of quant/layout.h as they lie in memory (`quern convert
+ * --packed`). The metadata of such a file have "units", the version of the layouts, and for each of
+ * its matrices under its name what it is: "q4_k 2048 8192".
  */
 #ifndef QN_MODELS_WEIGHT_H
 #define QN_MODELS_WEIGHT_H
@@ -24,12 +28,13 @@ typedef struct qn__weight {
     const qn_tensor_info *scales, *biases; /* beside codes; biases NULL: there are none */
     const qn_tensor_info *factor_of;       /* one number; NULL: there is none beside */
     int64_t paired_rows;                   /* see qn__parameter */
+    bool packed;                           /* the tensor is units */
     uint64_t bytes;                        /* of all tensors */
     /* of ternary ones alone */
     qn__ternary ternary;        /* see qn__parameter */
     const qn__encoding *floats; /* that become ternary; NULL: none do */
     float inverse;              /* of what they are multiples of; qn__weight_factor finds it */
-    /* of codes alone */
+    /* of codes alone, columns of units, too */
     const qn__weight_kind *kind; /* NULL: values */
     int64_t columns, group_size; /* of the tensors: the encoding's group may be smaller */
     int zero_added;              /* to the file's zeros */

@@ -57,6 +57,10 @@ bool qn__packed_bytes(const qn_device *device, const qn__encoding *e, int64_t ro
  */
 qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64_t columns);
 
+/* Where the units of such a weight lie, for whoever has them as they are; NULL: the device keeps it
+ * in another way, or where the host cannot write. */
+void *qn__packed_units(const qn_array *w, const qn__encoding *e);
+
 /* Fills rows first .. first + n - 1 from encoded rows, one behind the other. */
 qn_status qn__packed_write(qn_scope *s, qn_array *w, const qn__encoding *e, const void *rows,
                            int64_t first, int64_t n);

@@ -7,6 +7,7 @@
 #include "quant/layout.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 bool qn__packed_bytes(const qn_device *device, const qn__encoding *e, int64_t rows, int64_t columns,
                       size_t *bytes)
@@ -58,6 +59,12 @@ qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64
     qn__row_major(2, w->shape, w->stride);
     atomic_init(&w->refs, 1);
     return w;
+}
+
+void *qn__packed_units(const qn_array *w, const qn__encoding *e)
+{
+    bool host = !strcmp(w->buffer->device->ops->kind, "cpu");
+    return host && w->layout == QN__UNITS_OF(e - qn__encodings) ? w->buffer->data : NULL;
 }
 
 qn_status qn__packed_write(qn_scope *s, qn_array *w, const qn__encoding *e, const void *rows,

@@ -28,6 +28,9 @@ enum { QN__UNIT_ROWS = 16, QN__UNIT_FIELDS = 5 };
  * less than this is: BitNet's. */
 #define QN__LEAST_OF_ROW 1e-5f
 
+/* Files hold units, too (models/weight.h): raise it when any unit's bytes change. */
+#define QN__UNITS_VERSION "1"
+
 /* 0: plain strided elements. Else 1 + the encoding whose blocks the units hold. */
 typedef uint8_t qn__layout_id;
 enum { QN__PLAIN = 0, QN__LAYOUT_COUNT = QN__ENCODING_COUNT + 1 };

@@ -499,6 +499,109 @@ static void test_shards(void **state)
     qn_device_close(device);
 }
 
+static qn_status load_status(qn_device *device, const char *path, qn_error *err)
+{
+    qn__decoder m;
+    *err = (qn_error){0};
+    qn_status status = qn__decoder_load(&m, device, path, NULL, NULL, err);
+    if (status == QN_OK)
+        qn__decoder_end(&m);
+    return status;
+}
+
+/* One byte sequence of a file becomes another of the same length. */
+static void change_file(const char *path, const char *was, const char *is)
+{
+    size_t n, m = strlen(was);
+    char *data = read_all(path, &n), *at = memmem(data, n, was, m);
+    assert_non_null(at);
+    memcpy(at, is, m);
+    FILE *f = fopen(path, "wb");
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
+    free(data);
+}
+
+/* Packed weights are the same weights: as they are, of a recipe, in groups, from blocks and out of
+ * packed ones again. */
+static void test_packed(void **state)
+{
+    char demo[600];
+    qn_error err;
+    qn_device *device = open_cpu(state);
+    source_path(demo, sizeof demo, "models/demo");
+    qn_convert_options options = {.size = sizeof options, .type = "q4_k_m"};
+    convert(device, demo, temp_path("k.gguf"), &options);
+    options.packed = true;
+    convert(device, demo, temp_path("k"), &options);
+    assert_true(difference(device, temp_path("k.gguf"), temp_path("k")) == 0);
+    options.type = NULL;
+    convert(device, demo, temp_path("plain"), &options);
+    assert_true(difference(device, demo, temp_path("plain")) == 0);
+    convert(device, temp_path("k.gguf"), temp_path("k-again"), &options);
+    assert_true(difference(device, temp_path("k.gguf"), temp_path("k-again")) == 0);
+    convert(device, temp_path("k"), temp_path("k-third"), &options);
+    assert_same_files(temp_path("k/model.safetensors"), temp_path("k-third/model.safetensors"));
+    options.bits = 4;
+    convert(device, demo, temp_path("p4"), &options);
+    options.packed = false;
+    convert(device, demo, temp_path("m4"), &options);
+    assert_true(difference(device, temp_path("p4"), temp_path("m4")) == 0);
+    options.bits = 0;
+    convert(device, temp_path("k"), temp_path("k-out.gguf"), &options);
+    assert_true(difference(device, temp_path("k"), temp_path("k-out.gguf")) == 0);
+    /* another layout, another size, another name: refused */
+    static const struct {
+        const char *was, *is, *part;
+        qn_status code;
+    } cases[] = {{"\"units\":\"1\"", "\"units\":\"2\"", "convert the model again", QN_UNSUPPORTED},
+                 {"q4_k 512 256", "q5_k 512 256", "take", QN_FORMAT},
+                 {"q4_k 512 256", "q4_k 513 256", "is wanted", QN_FORMAT},
+                 {"q4_k 512 256", "q4_z 512 256", "no encoding", QN_FORMAT},
+                 {"q4_k 512 256", "q4_k 512 25x", "no encoding", QN_FORMAT}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        change_file(temp_path("k/model.safetensors"), cases[i].was, cases[i].is);
+        assert_int_not_equal(load_status(device, temp_path("k"), &err), QN_OK);
+        if (err.code != cases[i].code)
+            fail_msg("%s", err.message);
+        if (!strstr(err.message, cases[i].part))
+            fail_msg("\"%s\" lacks \"%s\"", err.message, cases[i].part);
+        change_file(temp_path("k/model.safetensors"), cases[i].is, cases[i].was);
+    }
+    assert_int_equal(load_status(device, temp_path("k"), &err), QN_OK);
+    options.packed = true;
+    assert_int_equal(qn_convert(device, demo, temp_path("no.gguf"), &options, &err), QN_INVALID);
+    qn_device_close(device);
+}
+
+/* Directories of mlx-lm's are sources, too: their groups stay, or become GGUF's blocks. */
+static void test_from_groups(void **state)
+{
+    char demo[600];
+    qn_error err = {0};
+    qn_device *device = open_cpu(state);
+    source_path(demo, sizeof demo, "models/demo");
+    qn_convert_options options = {.size = sizeof options, .bits = 4, .group_size = 32};
+    convert(device, demo, temp_path("four"), &options);
+    options = (qn_convert_options){.size = sizeof options};
+    convert(device, temp_path("four"), temp_path("four-again"), &options);
+    double again = difference(device, temp_path("four"), temp_path("four-again"));
+    printf("groups as values %.1e\n", again);
+    assert_true(again < 1e-3);
+    assert_int_equal(qn_convert(device, temp_path("four"), temp_path("four.gguf"), &options, &err),
+                     QN_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "which GGUF does not have"));
+    options.type = "f32";
+    convert(device, temp_path("four"), temp_path("four.gguf"), &options);
+    options = (qn_convert_options){.size = sizeof options, .dtype = "f32"};
+    convert(device, temp_path("four"), temp_path("four-f32"), &options);
+    assert_true(difference(device, temp_path("four.gguf"), temp_path("four-f32")) == 0);
+    double e = difference(device, temp_path("four"), temp_path("four-f32"));
+    printf("groups as f32 %.1e\n", e);
+    assert_true(e < 1e-3);
+    qn_device_close(device);
+}
+
 /* MLX's parts, put together again, are the encoder's blocks. */
 static void test_groups(void **state)
 {
@@ -652,13 +755,14 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),   cmocka_unit_test(test_unsaid),
-        cmocka_unit_test(test_ternary),    cmocka_unit_test(test_demo),
-        cmocka_unit_test(test_recipes),    cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_meta),
-        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_families),    cmocka_unit_test(test_unsaid),
+        cmocka_unit_test(test_ternary),     cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_recipes),     cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_same_bytes),  cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_meta),
+        cmocka_unit_test(test_shards),      cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_from_groups),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
