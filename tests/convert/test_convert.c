@@ -490,6 +490,19 @@ static void test_shards(void **state)
     options.shard_bytes = 0;
     convert(device, demo, temp_path("unsharded"), &options);
     assert_int_equal(access(temp_path("sharded/model.safetensors"), F_OK), -1);
+    info_of(&cut, temp_path("sharded"), "");
+    uint64_t sums[100] = {0};
+    int tensors[100] = {0}, shards = 0;
+    for (size_t i = 0; i < qn_tensors_count(cut); i++) {
+        const qn_tensor_info *t = qn_tensors_get(cut, i);
+        sums[t->file % 100] += t->bytes;
+        tensors[t->file % 100]++;
+        shards = (int)t->file + 1 > shards ? (int)t->file + 1 : shards;
+    }
+    assert_true(shards > 2 && shards < 100);
+    for (int i = 0; i < shards; i++)
+        assert_true(sums[i] <= MOST || tensors[i] == 1);
+    qn_tensors_close(cut);
     assert_int_equal(access(temp_path("sharded/model.safetensors.index.json"), F_OK), 0);
     assert_true(difference(device, temp_path("sharded"), temp_path("unsharded")) == 0);
     options.replace = true; /* with shards that are ours */
