@@ -273,6 +273,13 @@ qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__outp
     if (t->weight.kind && qn__weight_order(&t->weight, c->source.tensors, &order, c->err) != QN_OK)
         return c->err->code;
     ordered.weight.columns_order = order;
+    if (order && t->source == t->target) {
+        free(order);
+        return qn__fail(c->err, QN_UNSUPPORTED,
+                        "%s: tensor %s: its groups are of columns in another order, which only its "
+                        "own format has; a type, bits or a dtype give it another",
+                        c->source.path, t->name);
+    }
     qn_status status = write_rows(c, writer, &ordered);
     free(order);
     return status;

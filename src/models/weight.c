@@ -416,8 +416,8 @@ static qn_status read_codes(const qn__weight *w, const qn_tensors *file, int64_t
 }
 
 /* Rows taken out of their units, group by group. */
-static qn_status read_packed(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
-                             uint8_t *to, qn_error *err)
+static qn_status rows_of_units(const qn__weight *w, const qn_tensors *file, int64_t first,
+                               int64_t n, uint8_t *to, qn_error *err)
 {
     const qn__layout *l = qn__layout_of(QN__UNITS_OF(w->encoding - qn__encodings));
     size_t group = qn__layout_group_bytes(l, w->columns),
@@ -439,7 +439,7 @@ static qn_status read_packed(const qn__weight *w, const qn_tensors *file, int64_
 static qn_status read_stored(const qn__weight *w, const qn_tensors *file, int64_t first, int64_t n,
                              void *to, qn_error *err)
 {
-    return w->packed    ? read_packed(w, file, first, n, to, err)
+    return w->packed    ? rows_of_units(w, file, first, n, to, err)
            : w->kind    ? read_codes(w, file, first, n, to, err)
            : w->ternary ? qn__ternary_read(w, file, first, n, to, err)
                         : qn__weight_stream(file, w->tensor, first, n, to, err);

@@ -26,7 +26,7 @@ enum { QN__UNIT_ROWS = 16, QN__UNIT_FIELDS = 5 };
 
 /* Where a row of activations becomes bytes with one scale, the largest magnitude is 127, but no
  * less than this is: BitNet's. */
-#define QN__LEAST_OF_ROW 1e-5f
+#define QN__LEAST_OF_ROW  1e-5f
 
 /* Files hold units, too (models/weight.h): raise it when any unit's bytes change. */
 #define QN__UNITS_VERSION "1"

@@ -21,8 +21,8 @@
  *
  * With many rows a weight's units are unpacked into the first cache, and meet all of them there.
  * Few rows meet it straight from memory, unpacked in registers. Before this file: INT8_ROWS and
- * INT8_PANELS, the largest tile, and INT8_DIRECT_ROWS, how many rows are few; after it, int8_tile()
- * and int8_direct_of().
+ * INT8_PANELS, the largest tile, and INT8_DIRECT_ROWS, how many rows are few; after it,
+ * INT8_TILE (int8_vec, where a tier has no other) and int8_direct_of().
  */
 
 enum {
@@ -170,8 +170,12 @@ enum {
     INT8_PANEL_SCALES = INT8_CHUNK / 16 * 16 /* floats */
 };
 
+#ifndef INT8_TILE
+#define INT8_TILE int8_vec
+#endif
+
 /* Unpacked panels, and one panel straight from its units. */
-static void int8_tile(size_t rows, size_t panels, const int8_args *a);
+static void INT8_TILE(size_t rows, size_t panels, const int8_args *a);
 typedef void int8_direct(size_t rows, const int8_args *a);
 static int8_direct *int8_direct_of(const qn__layout *l);
 
@@ -257,7 +261,7 @@ static void linear_int8(const qn__cpu_linear *a, size_t p0, size_t p1)
             int8_unpack(a, p, panels, u, n, codes, scale, bias);
             t.steps = n * l->columns / l->step;
             for (size_t r = a->m0; r < a->m1; r += INT8_ROWS)
-                int8_tile(int8_meet(a, r, u * l->columns, p, &t), panels, &t);
+                INT8_TILE(int8_meet(a, r, u * l->columns, p, &t), panels, &t);
         }
     }
 }

@@ -15,6 +15,7 @@
 #include "units.inl"
 
 #define INT8_DIRECT_ROWS 8
+#define INT8_TILE        byte_tiles
 enum { INT8_ROWS = 4, INT8_PANELS = 3 };
 
 #include "int8.inl"
@@ -134,10 +135,10 @@ ALWAYS void byte_tile_of(int biased, size_t rows, size_t panels, const int8_args
     }
 }
 
-static void int8_tile(size_t rows, size_t panels, const int8_args *a)
+static void byte_tiles(size_t rows, size_t panels, const int8_args *a)
 {
     if (panels == 1)
-        int8_vec(rows, a);
+        int8_vec(rows, panels, a);
     else if (a->biased)
         byte_tile_of(1, rows, panels, a);
     else

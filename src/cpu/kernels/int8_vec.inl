@@ -167,8 +167,9 @@ ALWAYS void int8_vec_rows(int run, int biased, size_t rows, const int8_args *a)
     }
 }
 
-static void int8_vec(size_t rows, const int8_args *a)
+static void int8_vec(size_t rows, size_t panels, const int8_args *a)
 {
+    (void)panels;
     switch (int8_run((int)rows, INT8_QUADS, a->top) * 2 + a->biased) {
 #define RUN(n)                                                                                     \
     case 2 * n: int8_vec_rows(n, 0, rows, a); break;                                               \

@@ -12,12 +12,6 @@ enum { INT8_ROWS = 4, INT8_PANELS = 1, INT8_PAIRED_ROWS = 2 };
 #include "int8.inl"
 #include "int8_vec.inl"
 
-static void int8_tile(size_t rows, size_t panels, const int8_args *a)
-{
-    (void)panels;
-    int8_vec(rows, a);
-}
-
 void qn__cpu_fill_ref_int8(qn__cpu_kernels *t)
 {
     fill_vec_int8(t);

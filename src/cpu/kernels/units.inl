@@ -358,8 +358,21 @@ ALWAYS void unpack_groups(int bits, int type, int zeroed, const qn__layout *l, c
 
 #define UNITS_OF_BLOCKS(F)                                                                         \
     F(Q4_0)                                                                                        \
-    F(Q4_1) F(Q5_0) F(Q5_1) F(Q8_0) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS)    \
-        F(TQ1_0) F(TQ2_0) F(MXFP4) F(I2_S)
+    F(Q4_1)                                                                                        \
+    F(Q5_0)                                                                                        \
+    F(Q5_1)                                                                                        \
+    F(Q8_0)                                                                                        \
+    F(Q2_K)                                                                                        \
+    F(Q3_K)                                                                                        \
+    F(Q4_K)                                                                                        \
+    F(Q5_K)                                                                                        \
+    F(Q6_K)                                                                                        \
+    F(IQ4_NL)                                                                                      \
+    F(IQ4_XS)                                                                                      \
+    F(TQ1_0)                                                                                       \
+    F(TQ2_0)                                                                                       \
+    F(MXFP4)                                                                                       \
+    F(I2_S)
 
 #define UNPACK(id)                                                                                 \
     static void unpack_##id(const qn__layout *l, const uint8_t *unit, uint8_t *codes,              \
