@@ -17,7 +17,14 @@
 #include <arm_neon.h>
 #endif
 
-enum { SUMS = 12, ROUNDS = 4000000, RUNS = 5, MOST_WORKERS = 256, READ_BYTES = 256 << 20 };
+enum {
+    SUMS = 12,
+    ROUNDS = 4000000,
+    RUNS = 5,
+    MOST_WORKERS = 256,
+    READ_BYTES = 256 << 20,
+    PASSES = 4
+};
 
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
@@ -46,12 +53,13 @@ read_memory(const worker *w)
 {
     const wide_words *p = (const wide_words *)w->data;
     wide_words s0 = {0}, s1 = s0, s2 = s0, s3 = s0;
-    for (size_t i = 0; i + 4 <= w->bytes / sizeof *p; i += 4) {
-        s0 ^= p[i];
-        s1 ^= p[i + 1];
-        s2 ^= p[i + 2];
-        s3 ^= p[i + 3];
-    }
+    for (int pass = 0; pass < PASSES; pass++)
+        for (size_t i = 0; i + 4 <= w->bytes / sizeof *p; i += 4) {
+            s0 += p[i];
+            s1 += p[i + 1];
+            s2 += p[i + 2];
+            s3 += p[i + 3];
+        }
     s0 ^= s1 ^ s2 ^ s3;
     return s0[0] ^ s0[1] ^ s0[2] ^ s0[3] ^ s0[4] ^ s0[5] ^ s0[6] ^ s0[7];
 }
@@ -103,6 +111,56 @@ __attribute__((target("avx512f"))) static uint64_t multiply_int8_avx512(const wo
     return w->bytes;
 }
 
+/* A tile instruction is 16 x 16 sums of 32 products in bf16, of 64 of bytes: so many of them are
+ * the work of the loops above. The device has asked the system for the tiles. */
+enum { TILES = SUMS * ROUNDS / (16 * 16), TILE_SUMS = 4 };
+
+__attribute__((target("amx-tile"))) static void tiles_begin(void)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        shape.row_bytes[i] = 64;
+        shape.rows[i] = 16;
+    }
+    _tile_loadconfig(&shape);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+}
+
+__attribute__((target("amx-tile,amx-bf16"))) static uint64_t multiply_bf16_amx(const worker *w)
+{
+    tiles_begin();
+    for (int round = 0; round < TILES / TILE_SUMS; round++) {
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_dpbf16ps(1, 4, 5);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_release();
+    return w->bytes;
+}
+
+__attribute__((target("amx-tile,amx-int8"))) static uint64_t multiply_int8_amx(const worker *w)
+{
+    tiles_begin();
+    for (int round = 0; round < TILES / TILE_SUMS; round++) {
+        _tile_dpbusd(0, 4, 5);
+        _tile_dpbusd(1, 4, 5);
+        _tile_dpbusd(2, 4, 5);
+        _tile_dpbusd(3, 4, 5);
+    }
+    _tile_release();
+    return w->bytes;
+}
+
 __attribute__((target("avx2"))) static uint64_t multiply_f32_avx2(const worker *w)
 {
     __m256 a = _mm256_setzero_ps(), s[SUMS] = {a};
@@ -148,6 +206,7 @@ typedef struct tier_loops {
 
 static const tier_loops tiers[] = {
 #if defined(__x86_64__)
+    {"amx", multiply_f32_avx512, multiply_bf16_amx, multiply_int8_amx, 16},
     {"avx512", multiply_f32_avx512, multiply_bf16_avx512, multiply_int8_avx512, 16},
     {"avx2", multiply_f32_avx2, NULL, multiply_int8_avx2, 8},
 #elif defined(__aarch64__)
@@ -212,6 +271,6 @@ void measure_ceilings(ceilings *c, const char *tier, int threads)
     if (!data)
         return;
     memset(data, 1, READ_BYTES);
-    keep_best(&c->read, read_memory, data, READ_BYTES, threads, READ_BYTES);
+    keep_best(&c->read, read_memory, data, READ_BYTES, threads, (double)PASSES * READ_BYTES);
     free(data);
 }
