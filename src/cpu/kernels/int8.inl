@@ -170,6 +170,12 @@ enum {
     INT8_PANEL_SCALES = INT8_CHUNK / 16 * 16 /* floats */
 };
 
+/* Under a sanitizer each load is a call, and compiling loops without end takes minutes. */
+#if INT8_DIRECT_ROWS > 1 && (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__))
+#undef INT8_DIRECT_ROWS
+#define INT8_DIRECT_ROWS 1
+#endif
+
 #ifndef INT8_TILE
 #define INT8_TILE int8_vec
 #endif
