@@ -117,15 +117,11 @@ enum { TILES = SUMS * ROUNDS / (16 * 16), TILE_SUMS = 4 };
 
 __attribute__((target("amx-tile"))) static void tiles_begin(void)
 {
-    struct {
+    static const struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
-    } shape = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        shape.row_bytes[i] = 64;
-        shape.rows[i] = 16;
-    }
+    } shape = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
     _tile_loadconfig(&shape);
     _tile_zero(0);
     _tile_zero(1);
