@@ -169,6 +169,19 @@ const char *qn__override_for(const qn__conversion *c, const char *name)
     return NULL;
 }
 
+qn_status qn__output_choose(const qn__conversion *c, const qn__recipe_model *m,
+                            const char *override, const char *name, int64_t columns, int *encoding)
+{
+    *encoding = override ? qn__encoding_to_write(override, c->err) : -1;
+    if (override && *encoding < 0)
+        return c->err->code;
+    if (override)
+        *encoding = (int)qn__encoding_that_fits((qn__encoding_id)*encoding, columns);
+    else if (c->recipe && !(c->options->keep_head && qn__is_head(name)))
+        *encoding = (int)qn__recipe_encoding(c->recipe, m, name, columns);
+    return QN_OK;
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static bool ends_in_gguf(const char *path)

@@ -92,6 +92,11 @@ const char *qn__override_for(const qn__conversion *c, const char *name);
 size_t qn__shard_end(const qn__conversion *c, size_t first);
 size_t qn__count_shards(const qn__conversion *c);
 
+/* The type that an override (NULL: there is none) or the recipe gives a matrix by GGUF's name of
+ * it, in *encoding; -1: neither says any. */
+qn_status qn__output_choose(const qn__conversion *c, const qn__recipe_model *m,
+                            const char *override, const char *name, int64_t columns, int *encoding);
+
 /* rows.c: writes the bytes of a tensor. */
 qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t);
 

@@ -150,16 +150,11 @@ static qn_status choose_units(qn__conversion *c, const layout *l, const qn__para
     char name[140];
     t->units = true;
     qn__name_weight(name, sizeof name, QN__NAMES_GGUF, &place, p->id);
-    bool kept = c->options->keep_head && qn__is_head(name);
     const char *override = c->recipe ? qn__override_for(c, p->name) : NULL;
-    int e = override ? qn__encoding_to_write(override, c->err) : -1;
-    if (override && e < 0)
+    int e;
+    if (qn__output_choose(c, &m, override, name, p->shape[1], &e) != QN_OK)
         return c->err->code;
-    if (override)
-        e = (int)qn__encoding_that_fits((qn__encoding_id)e, p->shape[1]);
-    else if (c->recipe && !kept)
-        e = (int)qn__recipe_encoding(c->recipe, &m, name, p->shape[1]);
-    else if (bits)
+    if (e < 0 && bits)
         e = qn__encoding_affine(bits, l->group,
                                 is_plain(t->target) ? (qn__encoding_id)(t->target - qn__encodings)
                                                     : QN__F16);

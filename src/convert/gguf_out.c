@@ -21,17 +21,12 @@ enum { ALIGNMENT = 32, QUANTIZATION_VERSION = 2, GUESSED = 1024 };
 
 static qn_status choose_target(qn__conversion *c, const qn__recipe_model *m, qn__output_tensor *t)
 {
-    const char *override = NULL;
     if (!t->source || !qn__recipe_applies(t->name, t->ndim))
         return qn__output_measure(c, t);
-    override = qn__override_for(c, t->name);
-    int e = -1;
-    if (override && (e = qn__encoding_to_write(override, c->err)) < 0)
+    const char *override = qn__override_for(c, t->name);
+    int e;
+    if (qn__output_choose(c, m, override, t->name, t->columns, &e) != QN_OK)
         return c->err->code;
-    if (override)
-        e = (int)qn__encoding_that_fits((qn__encoding_id)e, t->columns);
-    else if (c->recipe && !(c->options->keep_head && qn__is_head(t->name)))
-        e = (int)qn__recipe_encoding(c->recipe, m, t->name, t->columns);
     bool ternary = e >= 0 && !override && c->recipe->plain == QN__I2_S && !qn__is_head(t->name);
     if (ternary && !t->ternary)
         return qn__fail(c->err, QN_UNSUPPORTED,

@@ -88,11 +88,6 @@ static const char *type_of_weights(const qn_tensors *file)
     return biased ? "qwen2" : NULL;
 }
 
-static bool is_bitnet(const cJSON *method)
-{
-    return cJSON_IsString(method) && !strcmp(method->valuestring, "bitnet");
-}
-
 static qn_status read_family(const qn__json_at *config, const qn_tensors *weights,
                              qn__decoder_config *out, qn__quantization *quantization, qn_error *err)
 {
@@ -111,10 +106,8 @@ static qn_status read_family(const qn__json_at *config, const qn_tensors *weight
     snprintf(out->family, sizeof out->family, "%s", type);
     if (family->configure(config, out, err) != QN_OK)
         return err->code;
-    if (qn__json_find(config, "quantization_config", &at) &&
-        is_bitnet(cJSON_GetObjectItemCaseSensitive(at.node, "quant_method")))
-        return qn__config_ternary(&at, out, err);
-    return QN_OK;
+    bool ternary = qn__json_find(config, "quantization_config", &at) && qn__is_ternary(&at);
+    return ternary ? qn__config_ternary(&at, out, err) : QN_OK;
 }
 
 /* The family's description, and the weights opened; these first where they have to tell the family.
@@ -234,6 +227,18 @@ static qn_status read_rows(loader *l, const qn__parameter *p, const qn__weight *
                      : qn__weight_read(w, l->file, first, n, l->piece, l->err);
 }
 
+/* Computes what belongs to a parameter into its slot, and ends the scope. */
+static qn_status keep_value(const loader *l, const qn__parameter *p, qn_scope *s, qn_array *a,
+                            qn_array **slot)
+{
+    if (qn_eval(s, a) == QN_OK)
+        *slot = qn_retain(a);
+    if (!*slot)
+        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
+    qn_scope_end(s);
+    return l->err->code;
+}
+
 /* A vector, as f32. */
 static qn_status load_vector(loader *l, const qn__parameter *p, const qn__weight *w)
 {
@@ -247,12 +252,7 @@ static qn_status load_vector(loader *l, const qn__parameter *p, const qn__weight
     qn_array *a = qn_cast(s, qn_from(s, type, 1, p->shape, l->piece), QN_F32);
     if (p->plus_one)
         a = qn_add(s, a, qn_scalar(s, QN_F32, 1));
-    if (qn_eval(s, a) == QN_OK)
-        *p->slot = qn_retain(a);
-    if (!*p->slot)
-        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
-    qn_scope_end(s);
-    return *p->slot ? report(l, w->bytes) : l->err->code;
+    return keep_value(l, p, s, a, p->slot) == QN_OK ? report(l, w->bytes) : l->err->code;
 }
 
 /* The first rows' share of a weight's bytes in the file. */
@@ -268,12 +268,7 @@ static qn_status load_factor(loader *l, const qn__parameter *p, float factor)
         return QN_OK;
     qn_scope *s = qn_scope_begin(l->device);
     qn_array *a = qn_from_f32(s, &factor, 1);
-    if (qn_eval(s, a) == QN_OK)
-        *p->factor = qn_retain(a);
-    if (!*p->factor)
-        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
-    qn_scope_end(s);
-    return l->err->code;
+    return keep_value(l, p, s, a, p->factor);
 }
 
 /* Keeps the order of a matrix's columns where a linear layer can take it. */
@@ -286,12 +281,7 @@ static qn_status keep_order(const loader *l, const qn__parameter *p, const int32
                         p->name);
     qn_scope *s = qn_scope_begin(l->device);
     qn_array *a = qn_from(s, QN_I32, 1, &p->shape[1], order);
-    if (qn_eval(s, a) == QN_OK)
-        *p->order = qn_retain(a);
-    if (!*p->order)
-        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
-    qn_scope_end(s);
-    return l->err->code;
+    return keep_value(l, p, s, a, p->order);
 }
 
 /* A matrix that lies in its file as it does in memory: reading it is all. */

@@ -51,8 +51,7 @@ static qn_status read_method(const qn__json_at *at, qn__quantization *out, qn_er
     return unknown_method(at, method, err);
 }
 
-/* BitNet's is the decoder's: it says what multiplies what (qn__config_ternary). */
-static bool is_ternary(const qn__json_at *at)
+bool qn__is_ternary(const qn__json_at *at)
 {
     const cJSON *method = cJSON_GetObjectItemCaseSensitive(at->node, "quant_method");
     return cJSON_IsString(method) && !strcmp(method->valuestring, "bitnet");
@@ -64,7 +63,7 @@ static qn_status read_quantization(const qn__json_at *config, bool nested, qn__q
     static const char *const keys[] = {"quantization_config", "compression_config"};
     qn__json_at at, text;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (!qn__json_find(config, keys[i], &at) || (i == 0 && !nested && is_ternary(&at)))
+        if (!qn__json_find(config, keys[i], &at) || (i == 0 && !nested && qn__is_ternary(&at)))
             continue;
         if (read_method(&at, out, err) != QN_OK || out->kind)
             return err->code;

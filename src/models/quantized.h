@@ -68,6 +68,10 @@ extern const qn__weight_kind qn__gptq_kind, qn__awq_kind, qn__compressed_kind;
 /* The methods with a name, ended by NULL. */
 extern const qn__weight_kind *const qn__weight_kinds[];
 
+/* Whether a quantization_config is BitNet's, which is the decoder's: it says what multiplies what
+ * (qn__config_ternary). */
+bool qn__is_ternary(const qn__json_at *at);
+
 /* Reads quantization_config, wherever it stands, with what each method demands of it. */
 qn_status qn__quantization_read(const qn__json_at *config, qn__quantization *out, qn_error *err);
 
