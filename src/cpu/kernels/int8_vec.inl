@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear by exact products of bytes: one panel and up to four rows, eight straight
- * from units, after int8.inl.
+ * Linear by exact products of bytes, after int8.inl: one panel and up to four rows, or eight
+ * straight from units.
  *
  * With many rows of x the codes of a panel lie unpacked in the first cache. With few they never
  * leave the registers: each quad is taken from its unit and meets all rows at once, so reading the
  * weight and multiplying overlap.
  */
+
+/* Loops whose steps differ in constants alone. */
+#ifdef VEC_IN_LOOPS
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
 
 #define INT8_EACH_ROW(F) F(0) F(1) F(2) F(3)
 #define INT8_ALL_ROWS(F) INT8_EACH_ROW(F) F(4) F(5) F(6) F(7)

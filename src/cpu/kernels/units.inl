@@ -13,13 +13,6 @@
 
 #define ALWAYS static inline __attribute__((always_inline))
 
-/* Loops whose steps differ in constants alone. */
-#ifdef VEC_IN_LOOPS
-#define UNROLL
-#else
-#define UNROLL _Pragma("GCC unroll 64")
-#endif
-
 enum { UNIT_AHEAD = 4096 };
 
 ALWAYS vi low_halves(vi w)
