@@ -31,6 +31,7 @@ void qn__pool_end(qn_device *device)
 
 /* ---- sizes ---------------------------------------------------------------------------------- */
 
+enum { COMMIT_STEP = 1 << 16 };
 enum { SMALLEST_LOG = 6, FINE_LOG = 12, EIGHTHS = 8 };
 
 /* Rounds up to a size class; false: too large. */
@@ -255,6 +256,19 @@ static qn__buffer *fresh_buffer(qn_device *device, size_t capacity)
     return NULL;
 }
 
+static qn__buffer *begin_buffer(qn__buffer *buffer, qn_device *device, size_t size)
+{
+    buffer->device = device;
+    atomic_fetch_add(&device->refs, 1);
+    buffer->size = size;
+    atomic_init(&buffer->refs, 1);
+    atomic_init(&buffer->in_flight, 0);
+    atomic_init(&buffer->invalid, false);
+    atomic_init(&buffer->lent, false);
+    atomic_init(&buffer->written_by, 0);
+    return buffer;
+}
+
 qn__buffer *qn__buffer_new(qn_device *device, size_t size, qn_error *err)
 {
     qn__pool *pool = &device->pool;
@@ -273,17 +287,58 @@ qn__buffer *qn__buffer_new(qn_device *device, size_t size, qn_error *err)
         fail_room(device, size, "an array", err);
     note_peak(pool);
     pthread_mutex_unlock(&pool->lock);
-    if (!buffer)
+    return buffer ? begin_buffer(buffer, device, size) : NULL;
+}
+
+qn__buffer *qn__buffer_reserve(qn_device *device, size_t size, qn_error *err)
+{
+    if (!device->ops->reserve)
+        return qn__buffer_new(device, size, err);
+    qn__buffer *buffer = calloc(1, sizeof *buffer);
+    if (buffer)
+        buffer->data = device->ops->reserve(device, size);
+    if (!buffer || !buffer->data) {
+        free(buffer);
+        qn__fail(err, QN_MEMORY, "%s: no addresses for %zu bytes", device->name, size);
         return NULL;
-    buffer->device = device;
-    atomic_fetch_add(&device->refs, 1);
-    buffer->size = size;
-    atomic_init(&buffer->refs, 1);
-    atomic_init(&buffer->in_flight, 0);
-    atomic_init(&buffer->invalid, false);
-    atomic_init(&buffer->lent, false);
-    atomic_init(&buffer->written_by, 0);
-    return buffer;
+    }
+    buffer->reserved = true;
+    return begin_buffer(buffer, device, size);
+}
+
+/* How much memory a reserved buffer gets that needs `bytes`: an eighth more than it had, so that
+ * growing by pages asks the device seldom. */
+static size_t to_commit(const qn__buffer *buffer, size_t bytes)
+{
+    size_t had = buffer->capacity, more = had + had / 8;
+    size_t want = bytes > had && bytes < more ? more : bytes;
+    want = want < buffer->size ? want : buffer->size;
+    return qn__align_size(want, COMMIT_STEP, &want) ? want : buffer->size;
+}
+
+bool qn__buffer_commit(qn__buffer *buffer, size_t bytes, qn_error *err)
+{
+    qn_device *device = buffer->device;
+    qn__pool *pool = &device->pool;
+    if (!buffer->reserved || bytes == buffer->capacity)
+        return true;
+    size_t had = buffer->capacity, want = to_commit(buffer, bytes);
+    if (bytes < had && want >= had)
+        return true;
+    pthread_mutex_lock(&pool->lock);
+    bool ok = want <= had || may_use(device, want - had);
+    if (ok && want > had && pool->cached > limit_of(pool) - (want - had) - in_use(pool))
+        trim_locked(device, limit_of(pool) - (want - had) - in_use(pool));
+    ok = ok && device->ops->commit(device, buffer->data, had, want);
+    if (ok) {
+        buffer->capacity = want;
+        pool->active += want - had; /* wraps where it is less */
+    } else {
+        fail_room(device, want - had, "a cache's pages", err);
+    }
+    note_peak(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return ok;
 }
 
 qn__buffer *qn__buffer_retain(qn__buffer *buffer)
@@ -300,7 +355,12 @@ void qn__buffer_release(qn__buffer *buffer)
     qn__pool *pool = &device->pool;
     pthread_mutex_lock(&pool->lock);
     pool->active -= buffer->capacity;
-    put_in(pool, buffer);
+    if (buffer->reserved) {
+        device->ops->unreserve(device, buffer->data, buffer->size, buffer->capacity);
+        free(buffer);
+    } else {
+        put_in(pool, buffer);
+    }
     size_t held = pool->active + pool->workspace_size;
     size_t room = pool->high > held ? pool->high - held : 0;
     trim_locked(device, room < pool->cache_limit ? room : pool->cache_limit);

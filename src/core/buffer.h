@@ -18,6 +18,7 @@ typedef struct qn__buffer {
     void *data;      /* host or device address, 64-byte aligned */
     size_t size;     /* bytes asked for */
     size_t capacity; /* bytes held: the cache hands out blocks of rounded sizes */
+    bool reserved;   /* addresses for `size` bytes, of which the first `capacity` have memory */
     atomic_int refs;
     atomic_int in_flight;        /* references among these that submissions hold */
     atomic_bool invalid;         /* a failed run may have half-written it */
@@ -64,6 +65,15 @@ void qn__pool_workspace_done(qn_device *device);
 /* Room for `size` bytes, uninitialised, with one reference; NULL and `err` filled when the limit or
  * the machine says no (the cache is freed and one retry made first). */
 qn__buffer *qn__buffer_new(qn_device *device, size_t size, qn_error *err);
+
+/* Addresses for `size` bytes that stay where they are, without memory; where the device has no such
+ * thing, a buffer as above. */
+qn__buffer *qn__buffer_reserve(qn_device *device, size_t size, qn_error *err);
+
+/* Gives the first `bytes` of a reserved buffer memory, and takes it from the others: some of them
+ * may keep theirs. What has memory keeps its content; new memory is zero or anything. False and
+ * `err` filled when the limit or the machine says no. No run under way may touch what is taken. */
+bool qn__buffer_commit(qn__buffer *buffer, size_t bytes, qn_error *err);
 
 qn__buffer *qn__buffer_retain(qn__buffer *buffer);
 void qn__buffer_release(qn__buffer *buffer);

@@ -21,6 +21,12 @@ typedef struct qn__device_ops {
      */
     void *(*alloc)(qn_device *device, size_t size);
     void (*free)(qn_device *device, void *data, size_t size);
+    /* Addresses for `size` bytes, and memory for the first `want` of them where the first `had`
+     * have some (less: it is given back; both are multiples of 64 KiB). reserve is NULL where a
+     * device cannot: its buffers are then whole from the beginning. */
+    void *(*reserve)(qn_device *device, size_t size);
+    bool (*commit)(qn_device *device, void *data, size_t had, size_t want);
+    void (*unreserve)(qn_device *device, void *data, size_t size, size_t committed);
     qn_status (*write)(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
     qn_status (*read)(qn_device *device, void *host, const qn__buffer *from, size_t offset,
                       size_t n, qn_error *err);

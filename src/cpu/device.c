@@ -37,6 +37,41 @@ static void cpu_free(qn_device *device, void *data, size_t size)
     free(data);
 }
 
+/* Whole steps of a commit, so that none reaches beyond the end. */
+static size_t reserved_bytes(size_t size)
+{
+    return (size + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
+}
+
+static void *cpu_reserve(qn_device *device, size_t size)
+{
+    (void)device;
+    void *p = mmap(NULL, reserved_bytes(size), PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static bool cpu_commit(qn_device *device, void *data, size_t had, size_t want)
+{
+    (void)device;
+    char *p = data;
+    if (want < had) {
+        madvise(p + want, had - want, MADV_DONTNEED);
+        return mprotect(p + want, had - want, PROT_NONE) == 0;
+    }
+    if (mprotect(p + had, want - had, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    if (want - had >= HUGE_PAGE)
+        madvise(p + had, want - had, MADV_HUGEPAGE);
+    return true;
+}
+
+static void cpu_unreserve(qn_device *device, void *data, size_t size, size_t committed)
+{
+    (void)device, (void)committed;
+    munmap(data, reserved_bytes(size));
+}
+
 /* The buffer is new: nothing that runs knows it. */
 static qn_status cpu_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err)
 {
@@ -307,6 +342,9 @@ static const qn__device_ops cpu_ops = {
     .close = cpu_close,
     .alloc = qn__cpu_alloc,
     .free = cpu_free,
+    .reserve = cpu_reserve,
+    .commit = cpu_commit,
+    .unreserve = cpu_unreserve,
     .write = cpu_write,
     .read = cpu_read,
     .routine = cpu_routine,
