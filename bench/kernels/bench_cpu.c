@@ -393,68 +393,78 @@ typedef struct attend_bench {
     qn__cpu_type type;
     size_t d, tokens, first, kv_heads, heads;
     float *q, *o;
-    int32_t *begin, *end;
+    int32_t *begin, *end, *pages;
     void *scratch[MOST_THREADS];
+    float *state[MOST_THREADS], *later[MOST_THREADS];
     size_t tile;
 } attend_bench;
 
 static void attend_job(const bench *b, void *data, int id)
 {
     const attend_bench *d = data;
-    size_t keys = d->first + d->tokens, size = d->type == QN__CPU_F32 ? 4 : 2,
+    size_t keys = (d->first + d->tokens + 63) / 64 * 64, size = d->type == QN__CPU_F32 ? 4 : 2,
            bytes = keys * d->d * size;
     size_t tiles = (d->tokens + d->tile - 1) / d->tile;
     for (size_t i = (size_t)id; i < d->kv_heads * tiles; i += (size_t)b->threads) {
         size_t h = i / tiles, t0 = i % tiles * d->tile,
                n = d->tokens - t0 < d->tile ? d->tokens - t0 : d->tile;
         size_t row = d->heads * d->d, at = (h % 8 * d->tokens + t0) * row;
-        qn__cpu_attend a = {d->type,
-                            d->d,
-                            d->d,
-                            b->big + 2 * h * bytes,
-                            b->big + (2 * h + 1) * bytes,
-                            d->d,
-                            NULL,
-                            n,
-                            d->heads,
-                            d->q + at,
-                            row,
-                            d->d,
-                            d->o + at,
-                            row,
-                            d->d,
-                            d->begin + t0,
-                            d->end + t0,
-                            NULL,
-                            1.0f / sqrtf((float)d->d),
-                            0,
-                            0};
-        b->t.attend(&a, d->scratch[id]);
+        qn__cpu_attend a = {.type = d->type,
+                            .d = d->d,
+                            .dv = d->d,
+                            .k = b->big + 2 * h * bytes,
+                            .v = b->big + (2 * h + 1) * bytes,
+                            .k_page = QN__CPU_PAGE * d->d,
+                            .v_page = QN__CPU_PAGE * d->d,
+                            .pages = d->pages,
+                            .tokens = n,
+                            .heads = d->heads,
+                            .q = d->q + at,
+                            .q_token = row,
+                            .q_head = d->d,
+                            .o = d->o + at,
+                            .o_token = row,
+                            .o_head = d->d,
+                            .begin = d->begin + t0,
+                            .end = d->end + t0,
+                            .scale = 1.0f / sqrtf((float)d->d)};
+        b->t.attend(&a, 0, d->state[id], d->scratch[id]);
+        for (size_t span = 1; span * QN__CPU_SPAN < (size_t)a.end[n - 1]; span++) {
+            b->t.attend(&a, span, d->later[id], d->scratch[id]);
+            b->t.attend_merge(&a, d->state[id], d->later[id]);
+        }
+        b->t.attend_finish(&a, d->state[id]);
     }
 }
 
 static void bench_attend(const bench *b, qn__cpu_type type, size_t d, size_t tokens, size_t first)
 {
-    size_t keys = first + tokens, heads = 4, bytes = 2 * keys * d * (type == QN__CPU_F32 ? 4 : 2);
-    attend_bench a = {type,
-                      d,
-                      tokens,
-                      first,
-                      tokens > 1 ? 8 : b->big_bytes / bytes,
-                      heads,
-                      new_floats(8 * tokens * heads * d),
-                      new_floats(8 * tokens * heads * d),
-                      new_bytes(tokens * 4),
-                      new_bytes(tokens * 4),
-                      {0},
-                      16};
+    size_t keys = (first + tokens + 63) / 64 * 64, heads = 4,
+           bytes = 2 * keys * d * (type == QN__CPU_F32 ? 4 : 2);
+    attend_bench a = {.type = type,
+                      .d = d,
+                      .tokens = tokens,
+                      .first = first,
+                      .kv_heads = tokens > 1 ? 8 : b->big_bytes / bytes,
+                      .heads = heads,
+                      .q = new_floats(8 * tokens * heads * d),
+                      .o = new_floats(8 * tokens * heads * d),
+                      .begin = new_bytes(tokens * 4),
+                      .end = new_bytes(tokens * 4),
+                      .pages = new_bytes(keys / 64 * 4),
+                      .tile = 16};
     random_fill(a.q, 8 * tokens * heads * d);
     for (size_t t = 0; t < tokens; t++) {
         a.begin[t] = 0;
         a.end[t] = (int32_t)(first + t + 1);
     }
-    for (int i = 0; i < MOST_THREADS; i++)
+    for (size_t i = 0; i < keys / 64; i++)
+        a.pages[i] = (int32_t)i;
+    for (int i = 0; i < MOST_THREADS; i++) {
         a.scratch[i] = new_bytes(b->t.attend_scratch(a.tile, heads, d, d));
+        a.state[i] = new_bytes(b->t.attend_state(a.tile, heads, d));
+        a.later[i] = new_bytes(b->t.attend_state(a.tile, heads, d));
+    }
     char name[64];
     snprintf(name, sizeof name, "attend %s d%zu %zu+%zu", type == QN__CPU_F32 ? "f32" : "bf16", d,
              first, tokens);
@@ -465,9 +475,9 @@ static void bench_attend(const bench *b, qn__cpu_type type, size_t d, size_t tok
                    4.0 * (double)(8 * heads * d) * (double)tokens *
                        ((double)first + 0.5 * (double)(tokens + 1)),
                    attend_job, &a);
-    free(a.q), free(a.o), free(a.begin), free(a.end);
+    free(a.q), free(a.o), free(a.begin), free(a.end), free(a.pages);
     for (int i = 0; i < MOST_THREADS; i++)
-        free(a.scratch[i]);
+        free(a.scratch[i]), free(a.state[i]), free(a.later[i]);
 }
 
 /* --- rows and maps: elements a second, in cache --- */

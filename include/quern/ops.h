@@ -342,9 +342,9 @@ QN_API qn_array *qn_layer_norm(qn_scope *s, qn_array *x, qn_array *weight, qn_ar
                                float eps);
 
 /* Rotary position embedding of x [B, H, L, D] (arXiv:2104.09864). Position l of batch b has the
- * angle (offset[b] + l) * frequency[i]. offset: i32, [B] or one element. frequency: f32 [R/2]
- * radians a position; the first R elements of D rotate. traditional: pairs (2i, 2i+1), else (i, i +
- * R/2). Differentiable in x. */
+ * angle (offset[b] + l) * frequency[i], or offset[b, l] * frequency[i]. offset: i32, one element,
+ * [B] or [B, L]. frequency: f32 [R/2] radians a position; the first R elements of D rotate.
+ * traditional: pairs (2i, 2i+1), else (i, i + R/2). Differentiable in x. */
 QN_API qn_array *qn_rope(qn_scope *s, qn_array *x, qn_array *offset, qn_array *frequency,
                          bool traditional);
 
@@ -356,6 +356,7 @@ typedef struct qn_attention_options {
     int64_t window; /* a query sees this many newest keys; 0: all */
     qn_array
         *mask; /* broadcast to [B, H, L, S]: bool (true: keep) or added to the scores; or NULL */
+    qn_array *sinks; /* f32 [H]: a score more for each query, whose value is 0; or NULL */
 } qn_attention_options;
 
 /* softmax(scale q k^T + mask) v for q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], H a multiple of

@@ -5,14 +5,20 @@
 #include "core/dtype.h"
 #include "cpu/cpu.h"
 
-_Static_assert(QN__KEY_GROUP == QN__CPU_KEY_GROUP, "keys lie as the kernels read them");
+_Static_assert(QN__KEY_GROUP == QN__CPU_KEY_GROUP && (int)QN__PAGE == (int)QN__CPU_PAGE &&
+                   QN__SPAN_PAGES * QN__PAGE == (int)QN__CPU_SPAN,
+               "keys lie as the kernels read them");
 
 #include <math.h>
 
-/* An offset array holds one element, or one for each batch. */
-static int64_t offset_of(const qn__operand *o, const char *data, int64_t batch)
+/* Of position l of a batch. Offsets are one for all, one for each batch, or one for each position.
+ */
+static int64_t position_of(const qn__operand *o, const char *data, int64_t batch, int64_t l)
 {
-    return ((const int32_t *)data)[qn__cpu_elements(o) == 1 ? 0 : batch];
+    const int32_t *offset = (const int32_t *)data;
+    if (o->ndim == 2)
+        return offset[batch * o->shape[1] + l];
+    return offset[qn__cpu_elements(o) == 1 ? 0 : batch] + l;
 }
 
 /* ---- rope: a unit is one position of one batch, all heads
@@ -33,7 +39,7 @@ static void rope_f32(const qn__cpu_job *job, const qn__cpu_part *part, int64_t b
     size_t half = (size_t)job->call->operand[2].shape[0];
     float *cos = part->scratch, *sin = cos + half;
     const float *frequency = (const float *)part->at[2];
-    float position = (float)(offset_of(&job->call->operand[1], part->at[1], b) + l);
+    float position = (float)position_of(&job->call->operand[1], part->at[1], b, l);
     for (size_t i = 0; i < half; i++)
         cos[i] = position * frequency[i];
     job->table->map[QN__CPU_SIN](sin, cos, half);
@@ -57,7 +63,7 @@ static void rope_f64(const qn__cpu_job *job, const qn__cpu_part *part, int64_t b
     size_t half = (size_t)job->call->operand[2].shape[0];
     double *cos = part->scratch, *sin = cos + half;
     const double *frequency = (const double *)part->at[2];
-    double position = (double)(offset_of(&job->call->operand[1], part->at[1], b) + l);
+    double position = (double)position_of(&job->call->operand[1], part->at[1], b, l);
     for (size_t i = 0; i < half; i++)
         cos[i] = position * frequency[i];
     job->table->map_f64[QN__CPU_SIN](sin, cos, half);
@@ -92,8 +98,10 @@ static bool accepts_rope(const qn_array *node)
 const qn__cpu_routine qn__cpu_rope_routine = {QN__OP_ROPE, .accepts = accepts_rope,
                                               .prepare = prepare_rope, .run = run_rope};
 
-/* ---- writing: a unit is one KV head of one batch
+/* ---- writing: a unit is one KV head by some rows
  * ------------------------------------------------------------------ */
+
+enum { ROWS_OF_WRITE = 64 };
 
 static bool cache_type(const qn_array *cache)
 {
@@ -105,62 +113,54 @@ static bool accepts_write(const qn_array *node)
     return cache_type(node) && node->in[1]->stride[3] == 1;
 }
 
+static int64_t pieces_of_write(const qn__call *call)
+{
+    return (call->operand[1].shape[2] + ROWS_OF_WRITE - 1) / ROWS_OF_WRITE;
+}
+
 static int64_t prepare_write(qn__cpu_job *job)
 {
     const qn__operand *rows = &job->call->operand[1];
     job->n_phases = 1;
-    job->units[0] = rows->shape[0] * rows->shape[1];
+    job->units[0] = rows->shape[1] * pieces_of_write(job->call);
     return qn__cpu_elements(rows);
 }
 
-/* Positions at .. at + n - 1 of head h of batch b, from row `row` on; they lie side by side. */
-static void write_rows(const qn__cpu_job *job, const qn__cpu_part *part, int64_t b, int64_t h,
-                       int64_t row, int64_t at, int64_t n)
+/* Rows first .. end - 1 of head h; those that go side by side into one page, in one call. */
+static void write_rows(const qn__cpu_job *job, const qn__cpu_part *part, int64_t h, int64_t first,
+                       int64_t end)
 {
     const qn__operand *rows = &job->call->operand[1], *y = &job->call->operand[3];
-    size_t size = qn__dtype_size((qn_dtype)y->dtype);
-    void *to = part->at[3] + (b * y->stride[0] + h * y->stride[1]) * (int64_t)size;
-    const float *from = (const float *)part->at[1] + b * rows->stride[0] + h * rows->stride[1] +
-                        row * rows->stride[2];
-    qn__cpu_cache_write w = {.type = y->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
-                             .pos = (size_t)at,
-                             .n = (size_t)n,
-                             .ldv = (size_t)y->shape[3]};
-    if (job->call->op == QN__OP_WRITE_KEYS) {
-        w.d = (size_t)rows->shape[3];
-        w.k = to;
-        w.k_rows = from;
-        w.ldk_rows = (size_t)rows->stride[2];
-    } else {
-        w.dv = (size_t)rows->shape[3];
-        w.v = to;
-        w.v_rows = from;
-        w.ldv_rows = (size_t)rows->stride[2];
+    const int32_t *slots = (const int32_t *)part->at[2];
+    int64_t size = (int64_t)qn__dtype_size((qn_dtype)y->dtype), n;
+    for (int64_t l = first; l < end; l += n) {
+        int64_t slot = slots[l], room = QN__PAGE - slot % QN__PAGE;
+        for (n = 1; l + n < end && n < room && slots[l + n] == slot + n; n++)
+            ;
+        if (slot < 0 || slot / QN__PAGE >= y->shape[0]) {
+            n = 1; /* a dead row; never write outside */
+            continue;
+        }
+        int64_t page = slot / QN__PAGE * y->stride[0] + h * y->stride[1];
+        qn__cpu_cache_write w = {.type = y->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
+                                 .keys = job->call->op == QN__OP_WRITE_KEYS,
+                                 .page = part->at[3] + page * size,
+                                 .d = (size_t)rows->shape[3],
+                                 .at = (size_t)(slot % QN__PAGE),
+                                 .n = (size_t)n,
+                                 .rows = (const float *)part->at[1] + h * rows->stride[1] +
+                                         l * rows->stride[2],
+                                 .ld_rows = (size_t)rows->stride[2]};
+        job->table->cache_write(&w);
     }
-    job->table->cache_write(&w);
 }
 
-/* Position p goes to slot p mod capacity: a cache that grows is never at its end, one that does not
- * is a ring. Pinned slots are the first positions', and the ring lies behind them. */
 static void run_write(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *rows = &job->call->operand[1], *y = &job->call->operand[3];
-    int64_t heads = rows->shape[1], n = rows->shape[2];
-    int64_t capacity =
-        job->call->op == QN__OP_WRITE_KEYS ? y->shape[2] * QN__KEY_GROUP : y->shape[2];
-    int64_t pinned = ((const qn__write_params *)job->call->params)->pinned,
-            ring = capacity - pinned;
+    int64_t pieces = pieces_of_write(job->call), n = job->call->operand[1].shape[2];
     for (int64_t i = part->begin; i < part->end; i++) {
-        int64_t b = i / heads, h = i % heads,
-                at = offset_of(&job->call->operand[2], part->at[2], b);
-        if (at < 0 || ring <= 0 || n > capacity)
-            continue; /* the session checks positions; never write outside */
-        for (int64_t row = 0, take; row < n; row += take) {
-            int64_t p = at + row, slot = p < pinned ? p : pinned + (p - pinned) % ring;
-            int64_t room = (p < pinned ? pinned : capacity) - slot;
-            take = n - row < room ? n - row : room;
-            write_rows(job, part, b, h, row, slot, take);
-        }
+        int64_t first = i % pieces * ROWS_OF_WRITE, end = first + ROWS_OF_WRITE;
+        write_rows(job, part, i / pieces, first, end < n ? end : n);
     }
 }
 
@@ -169,179 +169,196 @@ const qn__cpu_routine qn__cpu_write_keys_routine = {QN__OP_WRITE_KEYS, .accepts 
 const qn__cpu_routine qn__cpu_write_values_routine = {QN__OP_WRITE_VALUES, .accepts = accepts_write,
                                                       .prepare = prepare_write, .run = run_write};
 
-/* ---- attending: a unit is one KV head of one batch by a tile of positions
+/* ---- attending: a unit is a tile by one KV head, or one span of that
  * ------------------------------------------ */
 
-enum { BLOCK = 64 }; /* keys that the kernel visits at once, and a page of its page table */
+/* Where tiles are few, their spans go to different threads; states of at most so many bytes. */
+enum { UNITS_OF_THREAD = 4, MOST_STATES = 16 << 20 };
 
 static bool accepts_attend(const qn_array *node)
 {
     const qn__attention_params *p = node->params;
-    int64_t capacity = node->in[2]->shape[2];
-    if (p->keep && (p->keep < 0 || p->keep > QN__PINNED || p->window <= 0 || capacity % BLOCK ||
-                    capacity <= QN__PINNED))
-        return false;
     return cache_type(node->in[1]) && node->in[1]->dtype == node->in[2]->dtype &&
-           node->in[0]->stride[3] == 1;
+           node->in[0]->stride[3] == 1 && p->keep >= 0 && p->keep <= QN__PAGE;
 }
 
-/* Positions in a tile: about 64 query rows. */
+static int64_t group_of(const qn__call *call)
+{
+    return call->operand[0].shape[1] / call->operand[1].shape[1];
+}
+
+/* Tokens in a tile of this call at most. */
 static int64_t tile_of_call(const qn__call *call)
 {
-    int64_t group = call->operand[0].shape[1] / call->operand[1].shape[1];
-    return group >= 64 ? 1 : 64 / group;
+    int64_t tile = qn__attend_tile(group_of(call)), n = call->operand[0].shape[2];
+    return tile < n ? tile : n;
 }
 
-static int64_t tiles_of_call(const qn__call *call)
+static int64_t spans_of_call(const qn__call *call)
 {
-    int64_t tile = tile_of_call(call);
-    return (call->operand[0].shape[2] + tile - 1) / tile;
+    return (call->operand[4].shape[1] + QN__SPAN_PAGES - 1) / QN__SPAN_PAGES;
 }
 
-static int64_t pinned_slots(const qn__attention_params *p)
+static size_t state_bytes(const qn__cpu_job *job)
 {
-    return p->keep ? QN__PINNED : 0;
+    return job->table->attend_state((size_t)tile_of_call(job->call), (size_t)group_of(job->call),
+                                    (size_t)job->call->operand[2].shape[3]);
 }
 
-/* Whether the cache is a ring: only what a window sees is in it. */
-static bool is_ring(const qn__call *call)
+static size_t bounds_bytes(const qn__call *call)
 {
-    const qn__attention_params *p = call->params;
-    int64_t ring = call->operand[2].shape[2] - pinned_slots(p);
-    return p->window > 0 && p->window <= ring && ring % BLOCK == 0;
-}
-
-/* Pages that the queries of a tile see at most. */
-static int64_t most_pages(const qn__call *call)
-{
-    const qn__attention_params *p = call->params;
-    return is_ring(call) || p->keep ? (p->window + tile_of_call(call)) / BLOCK + 3 : 0;
-}
-
-/* Where block b of a ring's keys is. */
-static uint32_t page_of(int64_t b, int64_t pinned, int64_t capacity)
-{
-    pinned /= BLOCK;
-    return (uint32_t)(b < pinned ? b : pinned + (b - pinned) % (capacity / BLOCK - pinned));
-}
-
-/* A ring's blocks from the first one seen on become blocks 0, 1 ... of a page table, behind one for
- * the keys that are kept; the kernel's order is anchored at blocks, so no bit depends on where they
- * are counted from. */
-static void find_pages(qn__cpu_attend *a, uint32_t *pages, int32_t *begin, int32_t *end,
-                       int64_t pinned, int64_t capacity)
-{
-    int32_t first = begin[0] / BLOCK, kept = a->keep > 0;
-    int32_t used = (end[a->tokens - 1] + BLOCK - 1) / BLOCK - first;
-    if (kept)
-        pages[0] = 0;
-    for (int32_t i = 0; i < used; i++)
-        pages[kept + i] = page_of(first + i, pinned, capacity);
-    for (size_t i = 0; i < a->tokens; i++) {
-        begin[i] += (kept - first) * BLOCK;
-        end[i] += (kept - first) * BLOCK;
-    }
-    a->pages = pages;
+    return ((size_t)tile_of_call(call) * 2 * sizeof(int32_t) + 63) & ~(size_t)63;
 }
 
 static int64_t prepare_attend(qn__cpu_job *job)
 {
-    const qn__operand *q = &job->call->operand[0], *k = &job->call->operand[1],
-                      *v = &job->call->operand[2];
-    int64_t tile = tile_of_call(job->call);
-    job->n_phases = 1;
-    job->units[0] = q->shape[0] * k->shape[1] * tiles_of_call(job->call);
-    job->scratch = job->table->attend_scratch((size_t)tile, (size_t)(q->shape[1] / k->shape[1]),
-                                              (size_t)q->shape[3], (size_t)v->shape[3]) +
-                   (size_t)(tile * 2 + most_pages(job->call)) * sizeof(int32_t) + 192;
-    return qn__cpu_elements(q) * QN__KEY_GROUP * k->shape[2];
+    const qn__operand *q = &job->call->operand[0], *table = &job->call->operand[4];
+    int64_t pairs = job->call->operand[3].shape[0] * job->call->operand[1].shape[1];
+    int64_t spans = spans_of_call(job->call);
+    size_t state = state_bytes(job), all = state * (size_t)(pairs * spans);
+    bool split =
+        spans > 1 && pairs < (int64_t)job->n_threads * UNITS_OF_THREAD && all <= MOST_STATES;
+    job->n_phases = split ? 2 : 1;
+    job->units[0] = split ? pairs * spans : pairs;
+    job->units[1] = pairs;
+    job->shared = split ? all + 64 : 0;
+    job->scratch =
+        job->table->attend_scratch((size_t)tile_of_call(job->call), (size_t)group_of(job->call),
+                                   (size_t)q->shape[3], (size_t)job->call->operand[2].shape[3]) +
+        bounds_bytes(job->call) + 2 * state + 64;
+    return qn__cpu_elements(q) * table->shape[1] * QN__PAGE;
 }
 
-/* The last tiles see the most keys, so a thread's range takes tiles from both ends: 0, n-1, 1, n-2
- * ... */
+/* The last tiles of a sequence see the most keys, so a thread's range takes tiles from both ends:
+ * 0, n-1, 1, n-2 ... */
 static int64_t balanced_tile(int64_t i, int64_t n)
 {
     return i % 2 ? n - 1 - i / 2 : i / 2;
 }
 
-/* Tokens whose window has left the first keys behind, those of them that are kept aside: they begin
- * at token n, and the ones before see all keys. */
-static int64_t first_apart(const int32_t *begin, int64_t n)
+/* What each of n tokens from position `first` on sees. */
+static void set_bounds(const qn__attention_params *p, int64_t first, int64_t n, int32_t *begin,
+                       int32_t *end)
 {
-    int64_t i = 0;
-    while (i < n && begin[i] == 0)
-        i++;
-    return i;
-}
-
-static void attend_tile(const qn__cpu_job *job, const qn__cpu_part *part, int64_t b, int64_t g,
-                        int64_t tile)
-{
-    const qn__call *call = job->call;
-    const qn__operand *q = &call->operand[0], *k = &call->operand[1], *v = &call->operand[2],
-                      *y = &call->operand[4];
-    const qn__attention_params *p = call->params;
-    int64_t group = q->shape[1] / k->shape[1], size = tile_of_call(call), first = tile * size;
-    int64_t n = q->shape[2] - first < size ? q->shape[2] - first : size;
-    int64_t offset = offset_of(&call->operand[3], part->at[3], b), capacity = v->shape[2];
-    char *scratch = (char *)(((uintptr_t)part->scratch + 63) & ~(uintptr_t)63);
-    int32_t *begin = (int32_t *)scratch, *end = begin + size;
-    scratch += (size * 2 * (int64_t)sizeof(int32_t) + 63) & ~(int64_t)63;
-    uint32_t *pages = (uint32_t *)scratch;
-    scratch += (most_pages(call) * (int64_t)sizeof *pages + 63) & ~(int64_t)63;
-    bool ring = is_ring(call);
     for (int64_t i = 0; i < n; i++) {
-        int64_t last = offset + first + i + 1;
-        last = last < 0 ? 0 : last > capacity && !ring ? capacity : last;
+        int64_t last = first + i + 1;
         end[i] = (int32_t)last;
         begin[i] = p->window && last > p->window + p->keep ? (int32_t)(last - p->window) : 0;
     }
-    size_t bytes = qn__dtype_size((qn_dtype)k->dtype);
-    qn__cpu_attend a = {.type = k->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
-                        .d = (size_t)q->shape[3],
-                        .dv = (size_t)v->shape[3],
-                        .k = part->at[1] + (size_t)(b * k->stride[0] + g * k->stride[1]) * bytes,
-                        .v = part->at[2] + (size_t)(b * v->stride[0] + g * v->stride[1]) * bytes,
-                        .ldv = (size_t)v->stride[2],
-                        .tokens = (size_t)n,
-                        .heads = (size_t)group,
-                        .q = (const float *)part->at[0] + b * q->stride[0] +
-                             g * group * q->stride[1] + first * q->stride[2],
-                        .q_token = (size_t)q->stride[2],
-                        .q_head = (size_t)q->stride[1],
-                        .o = (float *)part->at[4] + b * y->stride[0] + g * group * y->stride[1] +
-                             first * y->stride[2],
-                        .o_token = (size_t)y->stride[2],
-                        .o_head = (size_t)y->stride[1],
-                        .begin = begin,
-                        .end = end,
-                        .scale = p->scale,
-                        .softcap = p->softcap};
-    int64_t together = p->keep ? first_apart(begin, n) : 0;
-    if (together) {
-        a.tokens = (size_t)together;
-        job->table->attend(&a, scratch);
-        a.tokens = (size_t)(n - together);
-        a.q += (size_t)together * a.q_token;
-        a.o += (size_t)together * a.o_token;
-        a.begin = begin += together;
-        a.end = end += together;
+}
+
+/* Whether each page that the tile's tokens see is one of the cache's. */
+static bool pages_exist(const qn__cpu_attend *a, int64_t n_pages, int64_t n_places)
+{
+    int64_t last = a->end[a->tokens - 1] - 1;
+    if (last / QN__PAGE >= n_pages)
+        return false;
+    for (int64_t i = a->begin[0] / QN__PAGE; i <= last / QN__PAGE; i++)
+        if (a->pages[i] < 0 || a->pages[i] >= n_places)
+            return false;
+    return !a->keep || (a->pages[0] >= 0 && a->pages[0] < n_places);
+}
+
+/* A tile by head g; false where it is dead. Its bounds go to `bounds`. */
+static bool begin_tile(const qn__cpu_job *job, const qn__cpu_part *part, int64_t tile, int64_t g,
+                       int32_t *bounds, qn__cpu_attend *a)
+{
+    const qn__call *call = job->call;
+    const qn__operand *q = &call->operand[0], *k = &call->operand[1], *v = &call->operand[2],
+                      *table = &call->operand[4];
+    const qn__attention_params *p = call->params;
+    int output = 5 + p->has_sinks;
+    const qn__operand *y = &call->operand[output];
+    const int32_t *t = (const int32_t *)part->at[3] + tile * QN__TILE_FIELDS;
+    int64_t sequence = t[QN__TILE_SEQUENCE], row = t[QN__TILE_ROW], n = t[QN__TILE_ROWS];
+    if (n <= 0 || n > tile_of_call(call) || row < 0 || row + n > q->shape[2] || sequence < 0 ||
+        sequence >= table->shape[0] || t[QN__TILE_POSITION] < 0)
+        return false;
+    int32_t *begin = bounds, *end = bounds + n;
+    set_bounds(p, t[QN__TILE_POSITION], n, begin, end);
+    int64_t size = (int64_t)qn__dtype_size((qn_dtype)k->dtype), group = group_of(call);
+    *a = (qn__cpu_attend){
+        .type = k->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
+        .d = (size_t)q->shape[3],
+        .dv = (size_t)v->shape[3],
+        .k = part->at[1] + g * k->stride[1] * size,
+        .v = part->at[2] + g * v->stride[1] * size,
+        .k_page = (size_t)k->stride[0],
+        .v_page = (size_t)v->stride[0],
+        .pages = (const int32_t *)part->at[4] + sequence * table->shape[1],
+        .tokens = (size_t)n,
+        .heads = (size_t)group,
+        .q = (const float *)part->at[0] + g * group * q->stride[1] + row * q->stride[2],
+        .q_token = (size_t)q->stride[2],
+        .q_head = (size_t)q->stride[1],
+        .o = (float *)part->at[output] + g * group * y->stride[1] + row * y->stride[2],
+        .o_token = (size_t)y->stride[2],
+        .o_head = (size_t)y->stride[1],
+        .begin = begin,
+        .end = end,
+        .sink = p->has_sinks ? (const float *)part->at[5] + g * group : NULL,
+        .scale = p->scale,
+        .softcap = p->softcap,
+        .keep = (size_t)p->keep};
+    return pages_exist(a, table->shape[1], k->shape[0]);
+}
+
+static size_t first_span(const qn__cpu_attend *a)
+{
+    return a->keep ? 0 : (size_t)a->begin[0] / QN__CPU_SPAN;
+}
+
+static size_t last_span(const qn__cpu_attend *a)
+{
+    return (size_t)(a->end[a->tokens - 1] - 1) / QN__CPU_SPAN;
+}
+
+/* All spans, one after the other. */
+static void attend_whole(const qn__cpu_job *job, const qn__cpu_attend *a, char *room, size_t state)
+{
+    float *sum = (float *)room, *later = (float *)(room + state);
+    void *scratch = room + 2 * state;
+    job->table->attend(a, first_span(a), sum, scratch);
+    for (size_t i = first_span(a) + 1; i <= last_span(a); i++) {
+        job->table->attend(a, i, later, scratch);
+        job->table->attend_merge(a, sum, later);
     }
-    if (!a.tokens)
-        return;
-    a.keep = (size_t)p->keep;
-    if (a.keep || (ring && end[a.tokens - 1] > capacity))
-        find_pages(&a, pages, begin, end, pinned_slots(p), capacity);
-    job->table->attend(&a, scratch);
+    job->table->attend_finish(a, sum);
+}
+
+/* What other threads have made of the spans. */
+static void attend_join(const qn__cpu_job *job, const qn__cpu_attend *a, char *states, size_t state)
+{
+    float *sum = (float *)(states + first_span(a) * state);
+    for (size_t i = first_span(a) + 1; i <= last_span(a); i++)
+        job->table->attend_merge(a, sum, (const float *)(states + i * state));
+    job->table->attend_finish(a, sum);
+}
+
+static char *aligned(void *p)
+{
+    return (char *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
 }
 
 static void run_attend(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    int64_t heads = job->call->operand[1].shape[1], tiles = tiles_of_call(job->call);
-    int64_t pairs = job->call->operand[0].shape[0] * heads;
+    int64_t heads = job->call->operand[1].shape[1], tiles = job->call->operand[3].shape[0];
+    int64_t spans = job->n_phases == 2 ? spans_of_call(job->call) : 1;
+    size_t state = state_bytes(job);
+    char *bounds = aligned(part->scratch), *room = bounds + bounds_bytes(job->call);
     for (int64_t i = part->begin; i < part->end; i++) {
-        int64_t tile = balanced_tile(i / pairs, tiles), pair = i % pairs;
-        attend_tile(job, part, pair / heads, pair % heads, tile);
+        int64_t pair = part->phase == 0 ? i / spans : i, span = i % spans;
+        char *states = aligned(part->shared) + (size_t)(pair * spans) * state;
+        qn__cpu_attend a;
+        if (!begin_tile(job, part, balanced_tile(pair / heads, tiles), pair % heads,
+                        (int32_t *)bounds, &a))
+            continue;
+        if (job->n_phases == 1)
+            attend_whole(job, &a, room, state);
+        else if (part->phase == 1)
+            attend_join(job, &a, states, state);
+        else if ((size_t)span >= first_span(&a) && (size_t)span <= last_span(&a))
+            job->table->attend(&a, (size_t)span, (float *)(states + (size_t)span * state), room);
     }
 }
 

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { QN__CUDA_AXES = 6, QN__CUDA_KEY_GROUP = 16 };
+enum { QN__CUDA_AXES = 6, QN__CUDA_KEY_GROUP = 16, QN__CUDA_PAGE = 64 };
 
 typedef struct qn__cuda_view {
     int64_t ndim;
@@ -84,7 +84,8 @@ typedef struct qn__cuda_rope_args {
     void *at[4]; /* x, offset, frequency, y: [B, H, L, D] */
     int64_t shape[4];
     int64_t x_stride[4], y_stride[4];
-    int64_t half, traditional, n_offsets, wide;
+    int64_t half, traditional, wide;
+    int64_t batch_offset, row_offset; /* from one offset to the next; row_offset 0: rows count */
 } qn__cuda_rope_args;
 
 /* ---- matmul.cu ------------------------------------------------------------------------------- */
@@ -106,19 +107,21 @@ typedef struct qn__cuda_linear_args {
 /* ---- attend.cu ------------------------------------------------------------------------------- */
 
 typedef struct qn__cuda_write_args {
-    void *at[3];      /* rows [B, G, L, D] f32, offset, cache */
+    void *at[3];      /* rows [1, G, T, D] f32, slots [T], cache */
     int64_t shape[4]; /* of the rows */
     int64_t stride[4];
-    int64_t batch_stride, head_stride;       /* of the cache */
-    int64_t capacity, keys, half, n_offsets; /* half: the cache is bf16 */
+    int64_t page, head;        /* of the cache: from one to the next */
+    int64_t pages, keys, half; /* half: the cache is bf16 */
 } qn__cuda_write_args;
 
 typedef struct qn__cuda_attend_args {
-    void *at[5]; /* q [B, H, L, D], keys [B, G, S/16, D, 16], values [B, G, S, E], offset, y */
-    int64_t batch, heads, groups, length, d, e;
+    void *at[7]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
+                    [B, W], sinks [H], y */
+    int64_t heads, groups, length, d, e;
     int64_t q_stride[4], y_stride[4];
-    int64_t k_batch, k_head, v_batch, v_head, v_row;
-    int64_t capacity, window, half, n_offsets;
+    int64_t k_page, k_head, v_page, v_head;
+    int64_t pages, tiles, tile, sequences, width;
+    int64_t window, keep, half, has_sinks;
     float scale, softcap;
 } qn__cuda_attend_args;
 

@@ -38,6 +38,7 @@ typedef struct qn__cuda {
     qn__nvrtc nvrtc;  /* loaded with the first fused chain */
     char name[32];    /* the device's, for messages */
     int device, arch; /* arch: 90 is sm_90 */
+    size_t piece;     /* bytes that the driver maps at once */
     qn__cu_context context;
     qn__cu_stream stream;  /* everything runs on it, in order */
     qn__cu_stream capture; /* captured into, never run */

@@ -63,6 +63,85 @@ static void cuda_free(qn_device *device, void *data, size_t size)
     qn__cuda_leave(cuda);
 }
 
+/* ---- addresses that get memory by and by ----------------------------------------------------- */
+
+static qn__cu_allocation on_device(const qn__cuda *cuda)
+{
+    return (qn__cu_allocation){.type = QN__CU_PINNED, .location = {QN__CU_ON_DEVICE, cuda->device}};
+}
+
+/* Bytes in whole pieces, which are what the driver maps. */
+static size_t whole_pieces(const qn__cuda *cuda, size_t bytes)
+{
+    return (bytes + cuda->piece - 1) / cuda->piece * cuda->piece;
+}
+
+static void *cuda_reserve(qn_device *device, size_t size)
+{
+    qn__cuda *cuda = device->state;
+    qn__cu_address address = 0;
+    if (!qn__cuda_enter(cuda))
+        return NULL;
+    if (cuda->cu.address_reserve(&address, whole_pieces(cuda, size), 0, 0, 0) != 0)
+        address = 0;
+    qn__cuda_leave(cuda);
+    return (void *)(uintptr_t)address;
+}
+
+/* Memory for one piece; the handle may go at once, since what is mapped keeps it. */
+static bool map_piece(qn__cuda *cuda, qn__cu_address at)
+{
+    qn__cu_allocation what = on_device(cuda);
+    qn__cu_access who = {what.location, QN__CU_READ_WRITE};
+    unsigned long long handle;
+    if (cuda->cu.mem_create(&handle, cuda->piece, &what, 0) != 0)
+        return false;
+    bool mapped = cuda->cu.mem_map(at, cuda->piece, 0, handle, 0) == 0;
+    cuda->cu.mem_release(handle);
+    if (mapped && cuda->cu.mem_set_access(at, cuda->piece, &who, 1) == 0)
+        return true;
+    if (mapped)
+        cuda->cu.mem_unmap(at, cuda->piece);
+    return false;
+}
+
+static void unmap_pieces(qn__cuda *cuda, qn__cu_address data, size_t had, size_t want)
+{
+    if (want < had)
+        cuda->cu.stream_synchronize(cuda->stream);
+    while (had > want) {
+        had -= cuda->piece;
+        cuda->cu.mem_unmap(data + had, cuda->piece);
+    }
+}
+
+static bool cuda_commit(qn_device *device, void *data, size_t had, size_t want)
+{
+    qn__cuda *cuda = device->state;
+    qn__cu_address at = (uintptr_t)data;
+    size_t from = whole_pieces(cuda, had), to = whole_pieces(cuda, want), done = from;
+    if (!qn__cuda_enter(cuda))
+        return false;
+    while (done < to && map_piece(cuda, at + done))
+        done += cuda->piece;
+    bool ok = done >= to;
+    unmap_pieces(cuda, at, done, ok ? to : from);
+    qn__cuda_leave(cuda);
+    return ok;
+}
+
+static void cuda_unreserve(qn_device *device, void *data, size_t size, size_t committed)
+{
+    qn__cuda *cuda = device->state;
+    if (!qn__cuda_enter(cuda))
+        return;
+    unmap_pieces(cuda, (uintptr_t)data, whole_pieces(cuda, committed), 0);
+    cuda->cu.address_free((uintptr_t)data, whole_pieces(cuda, size));
+    qn__cuda_leave(cuda);
+}
+
+/* ---- writing and reading --------------------------------------------------------------------- */
+
 /* The ring of stages, made for the first write. */
 static int make_stages(qn__cuda *cuda)
 {
@@ -224,6 +303,9 @@ static const qn__device_ops cuda_device_ops = {
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .reserve = cuda_reserve,
+    .commit = cuda_commit,
+    .unreserve = cuda_unreserve,
     .write = cuda_write,
     .read = cuda_read,
     .routine = cuda_routine,
@@ -301,6 +383,9 @@ static qn_status open_context(qn__cuda *cuda, int index, qn_error *err)
     if (result != 0 || !qn__cuda_enter(cuda))
         return qn__cuda_fail(cuda, err, result, "making a context");
     result = make_streams(cuda);
+    qn__cu_allocation what = on_device(cuda);
+    if (result == 0)
+        result = cuda->cu.granularity(&cuda->piece, &what, 0);
     if (result == 0)
         result = load_kernels(cuda);
     qn__cuda_leave(cuda);

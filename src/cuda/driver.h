@@ -21,6 +21,23 @@ typedef struct CUgraph_st *qn__cu_graph;
 typedef struct CUgraphExec_st *qn__cu_exec;
 typedef struct _nvrtcProgram *qn__nvrtc_program;
 
+/* Where memory is, in a description of an allocation or of who may use it. */
+typedef struct qn__cu_location {
+    int type, id;
+} qn__cu_location;
+
+typedef struct qn__cu_allocation {
+    int type, handle_types;
+    qn__cu_location location;
+    void *windows;
+    unsigned char flags[8];
+} qn__cu_allocation;
+
+typedef struct qn__cu_access {
+    qn__cu_location location;
+    int flags;
+} qn__cu_access;
+
 typedef struct qn__cu_update_info {
     int result;
     void *error_node, *error_from_node;
@@ -33,7 +50,10 @@ enum {
     QN__CU_CAPTURE_THREAD_LOCAL = 1,
     QN__CU_EVENT_DISABLE_TIMING = 2,
     QN__CU_COMPUTE_MAJOR = 75,
-    QN__CU_COMPUTE_MINOR = 76
+    QN__CU_COMPUTE_MINOR = 76,
+    QN__CU_ON_DEVICE = 1,
+    QN__CU_PINNED = 1,
+    QN__CU_READ_WRITE = 3
 };
 
 /* name, symbol, parameters; each returns 0 or an error code. */
@@ -51,6 +71,22 @@ enum {
     X(context_pop, cuCtxPopCurrent_v2, (qn__cu_context * context))                                 \
     X(mem_alloc, cuMemAlloc_v2, (qn__cu_address * address, size_t bytes))                          \
     X(mem_free, cuMemFree_v2, (qn__cu_address address))                                            \
+    X(granularity, cuMemGetAllocationGranularity,                                                  \
+      (size_t * bytes, const qn__cu_allocation *what, int recommended))                            \
+    X(address_reserve, cuMemAddressReserve,                                                        \
+      (qn__cu_address * address, size_t bytes, size_t alignment, qn__cu_address wish,              \
+       unsigned long long flags))                                                                  \
+    X(address_free, cuMemAddressFree, (qn__cu_address address, size_t bytes))                      \
+    X(mem_create, cuMemCreate,                                                                     \
+      (unsigned long long *handle, size_t bytes, const qn__cu_allocation *what,                    \
+       unsigned long long flags))                                                                  \
+    X(mem_release, cuMemRelease, (unsigned long long handle))                                      \
+    X(mem_map, cuMemMap,                                                                           \
+      (qn__cu_address address, size_t bytes, size_t offset, unsigned long long handle,             \
+       unsigned long long flags))                                                                  \
+    X(mem_unmap, cuMemUnmap, (qn__cu_address address, size_t bytes))                               \
+    X(mem_set_access, cuMemSetAccess,                                                              \
+      (qn__cu_address address, size_t bytes, const qn__cu_access *who, size_t n))                  \
     X(host_alloc, cuMemAllocHost_v2, (void **data, size_t bytes))                                  \
     X(host_free, cuMemFreeHost, (void *data))                                                      \
     X(copy_in, cuMemcpyHtoDAsync_v2,                                                               \

@@ -70,11 +70,13 @@ const qn__cuda_routine qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, lau
 /* A thread has one pair, or one of the elements that do not rotate. */
 static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
 {
-    const qn__operand *x = &call->operand[0], *y = &call->operand[3];
+    const qn__operand *x = &call->operand[0], *offset = &call->operand[1], *y = &call->operand[3];
     qn__cuda_rope_args args = {.half = call->operand[2].shape[0],
                                .traditional = ((const qn__rope_params *)call->params)->traditional,
-                               .n_offsets = qn__cuda_elements(&call->operand[1]),
-                               .wide = x->dtype == QN_F64};
+                               .wide = x->dtype == QN_F64,
+                               .row_offset = offset->ndim == 2,
+                               .batch_offset = offset->ndim == 2 ? offset->shape[1]
+                                                                 : qn__cuda_elements(offset) > 1};
     memcpy(args.shape, x->shape, sizeof args.shape);
     memcpy(args.x_stride, x->stride, sizeof args.x_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);

@@ -260,7 +260,8 @@ template <typename T> static __device__ void rope_elements(const qn__cuda_rope_a
             continue;
         }
         const int32_t *offset = (const int32_t *)a.at[1];
-        T position = (T)(offset[a.n_offsets == 1 ? 0 : b] + l), s, c;
+        T position = (T)(offset[b * a.batch_offset + l * a.row_offset] + (a.row_offset ? 0 : l));
+        T s, c;
         sine(position * ((const T *)a.at[2])[k], &s, &c);
         int64_t p = a.traditional ? 2 * k : k, q = a.traditional ? 2 * k + 1 : k + a.half;
         T u = x[p * xs], v = x[q * xs];

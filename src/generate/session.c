@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions: a model with a KV cache. One scope a step; the graph of a step is recorded anew each
- * time and finds its plan again, so there is no second way of running a model.
+ * Sessions: a model with a KV cache, and sequences that go in lockstep. One scope a step; the graph
+ * of a step is recorded anew each time and finds its plan again, so there is no second way of
+ * running a model.
  *
  * A call that fails leaves the session's tokens as they were: the cache still has their keys and
- * values, or, where sliding layers had to give some up (a rewind, too, can ask for those), the next
- * call runs the tokens again, which is why such sessions remember them.
+ * values, or, where sliding layers gave some up that a rewind asks for, the next call runs the
+ * tokens again, which is why such sessions remember them.
  */
 #include "base/error.h"
 #include "base/sized.h"
@@ -20,19 +21,20 @@ enum { PREFILL_CHUNK = 512, MOST_POSITIONS = 1 << 30 };
 struct qn_session {
     qn_model *model;
     qn__cache cache;
-    int64_t length;  /* tokens taken; the cache has so many positions, or fewer: see catch_up */
+    qn__sequence *sequences; /* [n_sequences] */
+    qn__batch batch;
+    int64_t length; /* tokens taken; the sequences have so many positions, or fewer: see catch_up */
     int64_t context; /* tokens that it takes */
-    int64_t chunk, batch;
-    bool remembers; /* some layer's cache is a ring */
-    int32_t *ids;   /* [batch, room], where it remembers */
+    int64_t chunk;
+    int64_t n_sequences;
+    bool remembers; /* some layers give up positions */
+    int32_t *ids;   /* [n_sequences, room], where it remembers */
     int64_t room;
     const qn_flag *cancel;
     void (*progress)(void *user, int64_t done, int64_t total);
     void *progress_user;
-    float *logits; /* [batch, vocab] */
+    float *logits; /* [n_sequences, vocab] */
     bool has_logits;
-    qn_array *token; /* i32 [1, 1], retained: the greedy choice, on the device */
-    int32_t token_value;
 };
 
 static qn_status check_options(const qn_session_options *o, qn_error *err)
@@ -46,37 +48,56 @@ static qn_status check_options(const qn_session_options *o, qn_error *err)
     return QN_OK;
 }
 
-/* The windows of sliding layers; with `limit`, every layer sees that many positions at most, of
- * which those that do not slide keep the first `keep`. */
-static void set_windows(qn_session *session, const qn__decoder_config *c, int64_t limit,
-                        int64_t keep)
+/* What a layer's queries see: with `limit`, every layer that many positions at most, of which those
+ * that do not slide keep the first `keep`. */
+static qn__cache_window window_of(const qn__decoder_config *c, int layer, int64_t context,
+                                  int64_t limit, int64_t keep)
 {
-    for (int i = 0; i < c->n_layers; i++) {
-        int64_t window = c->layer[i].sliding ? c->window : 0;
-        bool limited = limit && (!window || limit < window);
-        if (limited)
-            window = limit;
-        if (!window || window >= session->context)
-            continue;
-        qn__cache_set_window(&session->cache, i, window, limited ? keep : 0, session->chunk);
-        session->remembers = true;
-    }
+    int64_t window = c->layer[layer].sliding ? c->window : 0;
+    bool limited = limit && (!window || limit < window);
+    if (limited)
+        window = limit;
+    keep = limited ? keep : 0;
+    bool narrow = window && window < context;
+    return narrow ? (qn__cache_window){window - keep, keep} : (qn__cache_window){0};
 }
 
-static qn_status begin_cache(qn_session *session, const qn__decoder *m, int64_t limit, int64_t keep,
-                             qn_error *err)
+/* A cache for sessions of so many sequences of `context` positions, run in pieces of `chunk`. */
+static qn_status begin_cache(qn__cache *cache, const qn__decoder *m, int64_t batch, int64_t context,
+                             int64_t chunk, int64_t limit, int64_t keep, qn_error *err)
 {
     const qn__decoder_config *c = &m->config;
     bool half = c->dtype == QN_BF16 && m->products == QN_PRODUCTS_AUTO;
     qn__cache_shape shape = {.n_layers = (int)c->n_layers,
-                             .batch = session->batch,
+                             .queries = c->n_heads,
                              .heads = c->n_kv_heads,
                              .key_dim = c->head_dim,
                              .value_dim = c->head_dim,
                              .dtype = half ? QN_BF16 : QN_F32};
-    if (qn__cache_begin(&session->cache, &shape, err) != QN_OK)
+    qn__cache_window *windows = calloc((size_t)c->n_layers, sizeof *windows);
+    if (!windows)
+        return qn__fail_memory(err, "a session");
+    for (int i = 0; i < c->n_layers; i++)
+        windows[i] = window_of(c, i, context, limit, keep);
+    qn_status status = qn__cache_begin(cache, &shape, windows, batch, context, chunk, err);
+    free(windows);
+    return status;
+}
+
+static qn_status begin_sequences(qn_session *session, int64_t limit, int64_t keep, qn_error *err)
+{
+    const qn__decoder *m = &session->model->decoder;
+    size_t batch = (size_t)session->n_sequences;
+    session->logits = malloc(batch * (size_t)m->config.vocab * sizeof(float));
+    session->sequences = calloc(batch, sizeof *session->sequences);
+    if (!session->logits || !session->sequences)
+        return qn__fail_memory(err, "a session");
+    if (begin_cache(&session->cache, m, session->n_sequences, session->context, session->chunk,
+                    limit, keep, err) != QN_OK)
         return err->code;
-    set_windows(session, c, limit, keep);
+    for (size_t b = 0; b < batch; b++)
+        qn__sequence_begin(&session->sequences[b], &session->cache);
+    session->remembers = qn__cache_has_windows(&session->cache);
     return QN_OK;
 }
 
@@ -96,12 +117,12 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
     if (!model->decoder.embedding)
         return qn__fail(err, QN_STATE, "the model was opened without its weights");
     int64_t limit = o->context ? o->context : c->max_positions;
-    if (o->keep < 0 || o->keep > QN__PINNED || (o->keep && (!o->rotate || o->keep >= limit)))
+    if (o->keep < 0 || o->keep > QN__PAGE || (o->keep && (!o->rotate || o->keep >= limit)))
         return qn__fail(
             err, QN_INVALID,
             "session: keep %lld; a rotating session keeps 0 to %d first tokens, fewer than its "
             "context of %lld",
-            (long long)o->keep, QN__PINNED, (long long)limit);
+            (long long)o->keep, QN__PAGE, (long long)limit);
     if (limit > c->max_positions)
         qn__log(model->device, QN_LOG_WARN,
                 "a context of %lld positions is longer than the %lld that the model was "
@@ -110,22 +131,19 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
     qn_session *session = calloc(1, sizeof *session);
     if (!session)
         return qn__fail_memory(err, "a session");
-    session->batch = o->batch ? o->batch : 1;
+    session->n_sequences = o->batch ? o->batch : 1;
     session->chunk = o->prefill_chunk ? o->prefill_chunk : PREFILL_CHUNK;
     session->chunk = session->chunk < limit ? session->chunk : limit;
     session->context = o->rotate ? MOST_POSITIONS : limit;
     session->cancel = o->cancel;
     session->progress = o->progress;
     session->progress_user = o->progress_user;
-    session->logits = malloc((size_t)(session->batch * c->vocab) * sizeof(float));
-    if (!session->logits ||
-        begin_cache(session, &model->decoder, o->rotate ? limit : 0, o->keep, err) != QN_OK) {
-        free(session->logits);
-        free(session);
-        return qn__fail_memory(err, "a session");
-    }
     atomic_fetch_add(&model->refs, 1);
     session->model = model;
+    if (begin_sequences(session, o->rotate ? limit : 0, o->keep, err) != QN_OK) {
+        qn_session_close(session);
+        return err->code;
+    }
     *out = session;
     return QN_OK;
 }
@@ -134,9 +152,12 @@ void qn_session_close(qn_session *session)
 {
     if (!session)
         return;
+    for (int64_t b = 0; session->sequences && b < session->n_sequences; b++)
+        qn__sequence_end(&session->sequences[b]);
     qn__cache_end(&session->cache);
-    qn_release(session->token);
+    qn__batch_free(&session->batch);
     qn_model_close(session->model);
+    free(session->sequences);
     free(session->logits);
     free(session->ids);
     free(session);
@@ -145,12 +166,37 @@ void qn_session_close(qn_session *session)
 /* ---- one step
  * -------------------------------------------------------------------------------------------- */
 
+/* Tokens ids[b * stride + 0 .. n) of each sequence become a step; results of the newest `outputs`
+ * of them are wanted. */
+static qn_status begin_step(qn_session *session, const int32_t *ids, size_t stride, int64_t n,
+                            int64_t outputs, qn_error *err)
+{
+    qn__batch_begin(&session->batch, &session->cache);
+    for (int64_t b = 0; b < session->n_sequences; b++)
+        if (qn__batch_add(&session->batch, &session->sequences[b], ids + (size_t)b * stride, n,
+                          outputs, err) != QN_OK) {
+            qn__batch_end(NULL, &session->batch);
+            return err->code;
+        }
+    return QN_OK;
+}
+
+/* Records the step's logits, [1, batch * outputs, vocab]; NULL when none are wanted. */
+static qn_array *record_step(qn_scope *s, qn_session *session)
+{
+    const qn__decoder *m = &session->model->decoder;
+    qn__batch *batch = &session->batch;
+    qn__batch_record(s, batch);
+    qn_array *hidden = qn__decoder_hidden(s, m, batch->tokens, batch, NULL);
+    return batch->n_outputs ? qn__decoder_logits(s, m, qn__batch_outputs(s, batch, hidden)) : NULL;
+}
+
 /* Evaluates the cache's targets and `result` (which may be NULL) and commits. */
 static qn_status run_step(qn_session *session, qn_scope *s, qn_array *result)
 {
     int n;
-    qn_array *const *targets = qn__cache_targets(s, &session->cache, &n);
-    qn_array **all = s ? qn__scope_alloc(s, ((size_t)n + 1) * sizeof *all) : NULL;
+    qn_array *const *targets = qn__batch_targets(&session->batch, &n);
+    qn_array **all = qn__scope_alloc(s, ((size_t)n + 1) * sizeof *all);
     if (all) {
         memcpy(all, targets, (size_t)n * sizeof *all);
         if (result)
@@ -158,46 +204,50 @@ static qn_status run_step(qn_session *session, qn_scope *s, qn_array *result)
         s->cancel = session->cancel;
         qn_eval_many(s, all, n);
     }
-    qn__cache_commit(s, &session->cache);
+    qn__batch_end(s, &session->batch);
     return qn_scope_status(s);
 }
 
-/* The last of each sequence's hidden states: [B, L, D] -> [B, 1, D]. */
-static qn_array *last_position(qn_scope *s, qn_array *hidden)
+/* Ends a step's scope. */
+static qn_status end_scope(qn_scope *s, qn_error *err)
 {
-    return qn_slice(s, hidden, 1, -1, INT64_MAX, 1);
-}
-
-/* Tokens ids[b * stride + 0 .. n) of each sequence. What of the logits is wanted: none, those of
- * the last token (into session->logits), or all ([batch, n, vocab] rows `row` apart, into out). */
-static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stride, int64_t n,
-                            bool last, float *out, size_t out_stride, qn_error *err)
-{
-    const qn__decoder *m = &session->model->decoder;
-    int64_t vocab = m->config.vocab, shape[] = {session->batch, n};
-    qn_scope *s = qn_scope_begin(session->model->device);
-    int32_t *rows = s ? qn__scope_alloc(s, (size_t)(session->batch * n) * sizeof *rows) : NULL;
-    for (int64_t b = 0; rows && b < session->batch; b++)
-        memcpy(rows + b * n, ids + (size_t)b * stride, (size_t)n * sizeof *rows);
-    if (rows) {
-        qn__cache_step(s, &session->cache, n);
-        qn_array *tokens = qn_from(s, QN_I32, 2, shape, rows);
-        qn_array *hidden = qn__decoder_hidden(s, m, tokens, &session->cache, NULL);
-        qn_array *logits = NULL;
-        if (last || out)
-            logits = qn__decoder_logits(s, m, out ? hidden : last_position(s, hidden));
-        run_step(session, s, logits);
-        if (last)
-            qn_read_f32(s, logits, session->logits, (size_t)(session->batch * vocab));
-        for (int64_t b = 0; out && b < session->batch; b++)
-            qn_read_f32(s, qn_slice(s, logits, 0, b, b + 1, 1), out + (size_t)b * out_stride,
-                        (size_t)(n * vocab));
-    }
     qn_status status = qn_scope_status(s);
     if (status != QN_OK)
         qn__fail(err, status, "%s", qn_scope_error(s));
     qn_scope_end(s);
     return status;
+}
+
+/* Begins the step's scope; on failure the step is given up. */
+static qn_scope *begin_scope(qn_session *session, qn_error *err)
+{
+    qn_scope *s = qn_scope_begin(session->model->device);
+    if (!s) {
+        qn__batch_end(NULL, &session->batch);
+        qn__fail_memory(err, "a step");
+    }
+    return s;
+}
+
+/* Runs the tokens of begin_step. What of the logits is wanted: none, those of the last token (into
+ * session->logits), or all ([batch, n, vocab] rows `row` apart, into out). */
+static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stride, int64_t n,
+                            bool last, float *out, size_t out_stride, qn_error *err)
+{
+    int64_t vocab = session->model->decoder.config.vocab, n_sequences = session->n_sequences;
+    if (begin_step(session, ids, stride, n, out ? n : last, err) != QN_OK)
+        return err->code;
+    qn_scope *s = begin_scope(session, err);
+    if (!s)
+        return err->code;
+    qn_array *logits = record_step(s, session);
+    run_step(session, s, logits);
+    if (last)
+        qn_read_f32(s, logits, session->logits, (size_t)(n_sequences * vocab));
+    for (int64_t b = 0; out && b < n_sequences; b++)
+        qn_read_f32(s, qn_slice(s, logits, 1, b * n, (b + 1) * n, 1), out + (size_t)b * out_stride,
+                    (size_t)(n * vocab));
+    return end_scope(s, err);
 }
 
 static qn_status check_tokens(const qn_session *session, const int32_t *ids, size_t n,
@@ -209,7 +259,7 @@ static qn_status check_tokens(const qn_session *session, const int32_t *ids, siz
                         "%zu tokens behind %lld do not fit a context of %lld; use a larger context "
                         "or a shorter prompt",
                         n, (long long)session->length, (long long)session->context);
-    for (size_t i = 0; i < n * (size_t)session->batch; i++)
+    for (size_t i = 0; i < n * (size_t)session->n_sequences; i++)
         if (ids[i] < 0 || ids[i] >= session->model->decoder.config.vocab)
             return qn__fail(err, QN_INVALID, "token %zu is %d, the vocabulary has %lld", i, ids[i],
                             (long long)session->model->decoder.config.vocab);
@@ -225,28 +275,35 @@ static qn_status remember(qn_session *session, const int32_t *ids, int64_t n, qn
         return QN_OK;
     if (want > session->room) {
         int64_t room = want + want / 2 + 256;
-        int32_t *all = malloc((size_t)(session->batch * room) * sizeof *all);
+        int32_t *all = malloc((size_t)(session->n_sequences * room) * sizeof *all);
         if (!all)
             return qn__fail_memory(err, "a session's tokens");
-        for (int64_t b = 0; b < session->batch && session->length; b++)
+        for (int64_t b = 0; b < session->n_sequences && session->length; b++)
             memcpy(all + b * room, session->ids + b * session->room,
                    (size_t)session->length * sizeof *all);
         free(session->ids);
         session->ids = all;
         session->room = room;
     }
-    for (int64_t b = 0; b < session->batch && n; b++)
+    for (int64_t b = 0; b < session->n_sequences && n; b++)
         memcpy(session->ids + b * session->room + session->length, ids + b * n,
                (size_t)n * sizeof *ids);
     return QN_OK;
 }
 
-/* Runs the tokens that the cache lacks: a ring had given up what a rewind asked for. */
+/* Rewinds the sequences, which then have `length` positions, or none. */
+static void rewind_sequences(qn_session *session, int64_t length)
+{
+    for (int64_t b = 0; b < session->n_sequences; b++)
+        qn__sequence_rewind(&session->sequences[b], length);
+}
+
+/* Runs the tokens that the cache lacks: a layer had given up what a rewind asked for. */
 static qn_status catch_up(qn_session *session, qn_error *err)
 {
     qn_status status = QN_OK;
-    while (status == QN_OK && session->cache.length < session->length) {
-        int64_t at = session->cache.length, left = session->length - at;
+    while (status == QN_OK && session->sequences[0].length < session->length) {
+        int64_t at = session->sequences[0].length, left = session->length - at;
         status = run_tokens(session, session->ids + at, (size_t)session->room,
                             left < session->chunk ? left : session->chunk, false, NULL, 0, err);
     }
@@ -269,7 +326,7 @@ static qn_status conclude(qn_session *session, size_t n, qn_status status)
     if (status == QN_OK)
         session->length += (int64_t)n;
     else
-        qn__cache_rewind(&session->cache, session->length);
+        rewind_sequences(session, session->length);
     return status;
 }
 
@@ -309,49 +366,22 @@ qn_status qn_session_score(qn_session *session, const int32_t *ids, size_t n, fl
     return run_chunks(session, ids, n, out, err);
 }
 
-/* ---- greedy, on the device
- * --------------------------------------------------------------------------------- */
-
-/* The token array: what the last step left on the device, or a new one. */
-static qn_array *take_token(qn_scope *s, qn_session *session, int32_t token)
-{
-    qn_array *old = session->token;
-    session->token = NULL;
-    if (old && session->token_value == token)
-        return qn_donate(s, old);
-    qn_release(old);
-    return qn_from(s, QN_I32, 2, (const int64_t[]){1, 1}, &token);
-}
-
 qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *next, qn_error *err)
 {
     qn_error local = {0};
     err = err ? err : &local;
-    if (session->batch != 1)
+    if (session->n_sequences != 1)
         return qn__fail(err, QN_INVALID, "greedy steps are for sessions of one sequence");
-    if (prepare(session, &token, 1, err) != QN_OK)
+    if (prepare(session, &token, 1, err) != QN_OK ||
+        begin_step(session, &token, 1, 1, 1, err) != QN_OK)
         return err->code;
-    const qn__decoder *m = &session->model->decoder;
-    qn_scope *s = qn_scope_begin(session->model->device);
-    qn_array *current = NULL;
-    if (s) {
-        current = take_token(s, session, token);
-        qn__cache_step(s, &session->cache, 1);
-        qn_array *hidden = qn__decoder_hidden(s, m, current, &session->cache, NULL);
-        qn_array *best = qn_argmax(s, qn__decoder_logits(s, m, hidden), -1, false); /* [1, 1] */
-        current = qn_slice_update(s, current, best, (const int64_t[]){0, 0});
-        run_step(session, s, current);
-        qn_read(s, current, next, sizeof *next);
-    }
-    qn_status status = qn_scope_status(s);
-    if (status == QN_OK) {
-        session->token = qn_retain(current);
-        session->token_value = *next;
-    } else {
-        qn__fail(err, status, "%s", qn_scope_error(s));
-    }
-    qn_scope_end(s);
-    return conclude(session, 1, status);
+    qn_scope *s = begin_scope(session, err);
+    if (!s)
+        return err->code;
+    qn_array *best = qn_argmax(s, record_step(s, session), -1, false); /* [1, 1] */
+    run_step(session, s, best);
+    qn_read(s, best, next, sizeof *next);
+    return conclude(session, 1, end_scope(s, err));
 }
 
 /* ---- queries
@@ -379,20 +409,20 @@ void qn_session_rewind(qn_session *session, int64_t length)
     if (length < 0 || length >= session->length)
         return;
     session->length = length;
-    qn__cache_rewind(&session->cache, length);
+    rewind_sequences(session, length);
 }
 
 uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions)
 {
     const qn__decoder_config *c = &model->decoder.config;
     int64_t n = positions > 0 && positions <= MOST_POSITIONS ? positions : c->max_positions;
-    qn_session session = {.batch = 1, .context = n, .chunk = n < PREFILL_CHUNK ? n : PREFILL_CHUNK};
+    qn__cache cache;
     qn_error err = {0};
-    if (begin_cache(&session, &model->decoder, 0, 0, &err) != QN_OK)
+    if (begin_cache(&cache, &model->decoder, 1, n, n < PREFILL_CHUNK ? n : PREFILL_CHUNK, 0, 0,
+                    &err) != QN_OK)
         return 0;
-    session.cache.capacity = (n + QN__CACHE_CHUNK - 1) / QN__CACHE_CHUNK * QN__CACHE_CHUNK;
-    uint64_t bytes = qn__cache_bytes(&session.cache);
-    qn__cache_end(&session.cache);
+    uint64_t bytes = qn__cache_most_bytes(&cache);
+    qn__cache_end(&cache);
     return bytes;
 }
 
@@ -408,5 +438,5 @@ qn_model *qn__session_model(const qn_session *session)
 
 int64_t qn__session_batch(const qn_session *session)
 {
-    return session->batch;
+    return session->n_sequences;
 }

@@ -47,13 +47,14 @@ static qn_array *split_heads(qn_scope *s, const qn__decoder *m, qn_array *x, int
 }
 
 /* Queries or keys [B, heads, L, D] turned to their positions. */
-static qn_array *rotate(qn_scope *s, const qn__decoder *m, int layer, qn_array *x, qn_array *offset)
+static qn_array *rotate(qn_scope *s, const qn__decoder *m, int layer, qn_array *x,
+                        qn_array *position)
 {
     const qn__layer_kind *kind = &m->config.layer[layer];
     if (kind->no_rope)
         return x;
     bool own = kind->sliding && m->sliding_frequency;
-    return qn_rope(s, x, offset, own ? m->sliding_frequency : m->frequency, false);
+    return qn_rope(s, x, position, own ? m->sliding_frequency : m->frequency, false);
 }
 
 /* The scale of a layer's scores, 0 for 1 / sqrt(D). Where turning makes queries and keys longer,
@@ -78,22 +79,22 @@ static qn_array *capped(qn_scope *s, qn_array *x, double cap)
 }
 
 static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_array *x,
-                           qn__cache *cache)
+                           qn__batch *batch)
 {
     const qn__decoder_config *c = &m->config;
     const qn__decoder_layer *w = &m->layers[layer];
     qn_array *q = split_heads(s, m, linear(s, m, x, &w->q), c->n_heads, w->q_norm);
     qn_array *k = split_heads(s, m, linear(s, m, x, &w->k), c->n_kv_heads, w->k_norm);
     qn_array *v = split_heads(s, m, linear(s, m, x, &w->v), c->n_kv_heads, NULL);
-    qn_array *offset = cache ? cache->offset : qn_scalar(s, QN_I32, 0);
-    q = rotate(s, m, layer, q, offset);
-    k = rotate(s, m, layer, k, offset);
+    qn_array *position = batch ? batch->position : qn_scalar(s, QN_I32, 0);
+    q = rotate(s, m, layer, q, position);
+    k = rotate(s, m, layer, k, position);
     qn_attention_options options = {.size = sizeof options,
                                     .causal = true,
                                     .scale = (float)score_scale(c, layer),
                                     .softcap = (float)c->score_cap,
                                     .window = c->layer[layer].sliding ? c->window : 0};
-    qn_array *o = cache ? qn__cache_attend(s, cache, layer, q, k, v, &options)
+    qn_array *o = batch ? qn__batch_attend(s, batch, layer, q, k, v, &options)
                         : qn_attention(s, q, k, v, &options);
     o = qn_transpose(s, o, (const int[]){0, 2, 1, 3}); /* [B, L, H, D] */
     if (qn_scope_status(s) != QN_OK)
@@ -139,7 +140,7 @@ static qn_array *embed(qn_scope *s, const qn__decoder *m, qn_array *tokens)
     return qn_multiply(s, h, qn_scalar(s, qn_array_dtype(h), embedding_scale(&m->config)));
 }
 
-qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__cache *cache,
+qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__batch *batch,
                              qn_array **layers_out)
 {
     float eps = (float)m->config.norm_eps;
@@ -148,7 +149,7 @@ qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens
         layers_out[0] = h;
     for (int i = 0; i < m->config.n_layers; i++) {
         const qn__decoder_layer *w = &m->layers[i];
-        qn_array *y = attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), cache);
+        qn_array *y = attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), batch);
         h = qn_add(s, h, normalised(s, m, y, w->attention_post_norm));
         y = feed_forward(s, m, i, qn_rms_norm(s, h, w->ffn_norm, eps));
         h = qn_add(s, h, normalised(s, m, y, w->ffn_post_norm));

@@ -7,7 +7,7 @@
 #define QN_MODELS_DECODER_H
 
 #include "models/names.h"
-#include "nn/cache.h"
+#include "nn/batch.h"
 #include "nn/rope.h"
 
 enum { QN__MOST_LAYERS = 1000 };
@@ -113,10 +113,10 @@ qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
 void qn__decoder_end(qn__decoder *m);
 
 /* The residual stream after the last layer's norm, [B, L, hidden], of tokens i32 [B, L]. With a
- * cache (whose step has begun) the tokens continue it; without, attention is causal over these
- * tokens alone. layers_out, when given, receives the stream after the embedding and after each
- * layer (n_layers + 1). */
-qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__cache *cache,
+ * step, which is recorded, these are its tokens [1, T], each behind its sequence's; without,
+ * attention is causal over these tokens alone. layers_out, when given, receives the stream after
+ * the embedding and after each layer (n_layers + 1). */
+qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__batch *batch,
                              qn_array **layers_out);
 
 /* Logits [..., V] of hidden states. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The KV cache.
+ * The KV cache: kinds of layers, and the pages of sequences.
  */
 #include "nn/cache.h"
 
@@ -8,191 +8,214 @@
 
 #include <stdlib.h>
 
-enum { RING_BLOCK = 64 }; /* keys that attention visits at once: a block must not wrap around */
-
-qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape, qn_error *err)
+static int64_t blocks_of(int64_t positions)
 {
-    *cache = (qn__cache){.shape = *shape};
-    size_t layers = (size_t)shape->n_layers, n = 2 * layers + 1;
-    cache->kept = calloc(n, sizeof *cache->kept);
-    cache->current = calloc(n, sizeof *cache->current);
-    cache->window = calloc(3 * layers, sizeof *cache->window);
-    if (!cache->kept || !cache->current || !cache->window) {
-        qn__cache_end(cache);
-        return qn__fail_memory(err, "a cache");
+    return (positions + QN__PAGE - 1) / QN__PAGE;
+}
+
+/* ---- the cache ------------------------------------------------------------------------------- */
+
+/* The kind of layers that see this, a new one if need be. */
+static int kind_of(qn__cache *cache, qn__cache_window sees)
+{
+    int i = 0;
+    while (i < cache->n_kinds &&
+           (cache->kind[i].sees.window != sees.window || cache->kind[i].sees.keep != sees.keep))
+        i++;
+    if (i == QN__MOST_KINDS)
+        return -1;
+    if (i == cache->n_kinds)
+        cache->kind[cache->n_kinds++].sees = sees;
+    cache->kind[i].n_layers++;
+    return i;
+}
+
+/* Pages that a sequence of so many positions has of a kind at most. */
+static int64_t most_pages(const qn__cache *cache, const qn__cache_kind *kind, int64_t positions)
+{
+    int64_t all = blocks_of(positions), window = kind->sees.window;
+    int64_t some = blocks_of(window - 1 + cache->reach) + 1 + (kind->sees.keep > 0);
+    return window && some < all ? some : all;
+}
+
+qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape,
+                          const qn__cache_window *windows, int64_t sequences, int64_t positions,
+                          int64_t reach, qn_error *err)
+{
+    *cache = (qn__cache){.shape = *shape, .reach = reach};
+    size_t n = (size_t)shape->n_layers;
+    cache->kept = calloc(2 * n, sizeof *cache->kept);
+    cache->current = calloc(2 * n, sizeof *cache->current);
+    cache->kind_of = calloc(n, sizeof *cache->kind_of);
+    qn_status status = QN_OK;
+    if (!cache->kept || !cache->current || !cache->kind_of)
+        status = qn__fail_memory(err, "a cache");
+    for (size_t i = 0; status == QN_OK && i < n; i++) {
+        cache->kind_of[i] = kind_of(cache, windows ? windows[i] : (qn__cache_window){0});
+        if (cache->kind_of[i] < 0)
+            status = qn__fail(err, QN_UNSUPPORTED,
+                              "a cache: layers see positions in more than %d ways", QN__MOST_KINDS);
     }
-    cache->ring = cache->window + layers;
-    cache->keep = cache->ring + layers;
+    if (status != QN_OK) {
+        qn__cache_end(cache);
+        return status;
+    }
+    for (qn__cache_kind *k = cache->kind; k < cache->kind + cache->n_kinds; k++)
+        qn__pages_begin(&k->pages, sequences * most_pages(cache, k, positions));
     return QN_OK;
 }
 
 void qn__cache_end(qn__cache *cache)
 {
-    for (int i = 0; cache->kept && i <= 2 * cache->shape.n_layers; i++)
+    for (int i = 0; cache->kept && i < 2 * cache->shape.n_layers; i++)
         qn_release(cache->kept[i]);
+    for (int i = 0; i < cache->n_kinds; i++)
+        qn__pages_end(&cache->kind[i].pages);
     free(cache->kept);
     free(cache->current);
-    free(cache->window);
+    free(cache->kind_of);
     *cache = (qn__cache){0};
 }
 
-/* Slots that are the first positions' for good. */
-static int64_t pinned_positions(const qn__cache *cache, int layer)
-{
-    return cache->keep[layer] ? QN__PINNED : 0;
-}
-
-void qn__cache_set_window(qn__cache *cache, int layer, int64_t window, int64_t keep,
-                          int64_t most_new)
-{
-    cache->window[layer] = window - keep;
-    cache->keep[layer] = keep;
-    cache->ring[layer] = pinned_positions(cache, layer) +
-                         (window - keep - 1 + most_new + RING_BLOCK - 1) / RING_BLOCK * RING_BLOCK;
-    cache->most_new = most_new;
-}
-
-/* Positions in a layer's buffers when those of layers without a ring have `capacity`. */
-static int64_t layer_capacity(const qn__cache *cache, int layer, int64_t capacity)
-{
-    int64_t ring = cache->ring[layer];
-    return ring && ring < capacity ? ring : capacity;
-}
-
-/* The shape of a layer's keys or values for `capacity` positions. */
-static int buffer_shape(const qn__cache *cache, bool keys, int64_t capacity, int64_t *shape)
+/* Of a page's keys and values in one layer. */
+static size_t page_bytes(const qn__cache *cache)
 {
     const qn__cache_shape *c = &cache->shape;
-    shape[0] = c->batch;
-    shape[1] = c->heads;
-    shape[2] = keys ? capacity / QN__KEY_GROUP : capacity;
-    shape[3] = keys ? c->key_dim : c->value_dim;
-    shape[4] = QN__KEY_GROUP;
-    return keys ? 5 : 4;
+    return (size_t)(c->heads * (c->key_dim + c->value_dim) * QN__PAGE) * qn_dtype_size(c->dtype);
 }
 
-static qn_array *zeros(qn_scope *s, const qn__cache *cache, bool keys, int64_t capacity)
+size_t qn__cache_bytes(const qn__cache *cache)
 {
-    int64_t shape[QN_MAX_NDIM];
-    int ndim = buffer_shape(cache, keys, capacity, shape);
-    return qn_zeros(s, cache->shape.dtype, ndim, shape);
+    size_t pages = 0;
+    for (int i = 0; i < cache->n_kinds; i++)
+        pages += (size_t)cache->kind[i].pages.in_use * (size_t)cache->kind[i].n_layers;
+    return pages * page_bytes(cache);
 }
 
-/* The first new position: where the device has counted it up itself, that array. */
-static qn_array *take_position(qn_scope *s, qn__cache *cache)
+size_t qn__cache_most_bytes(const qn__cache *cache)
 {
-    qn_array **kept = &cache->kept[2 * cache->shape.n_layers];
-    qn_array *old = *kept;
-    *kept = NULL;
-    if (old && cache->position == cache->length)
-        return qn_donate(s, old);
-    qn_release(old);
-    int32_t length = (int32_t)cache->length;
-    return qn_from_i32(s, &length, 1);
+    size_t pages = 0;
+    for (int i = 0; i < cache->n_kinds; i++)
+        pages += (size_t)cache->kind[i].pages.most * (size_t)cache->kind[i].n_layers;
+    return pages * page_bytes(cache);
 }
 
-/* A layer's keys or values for the step: what is kept, or something larger that begins with it. */
-static qn_array *take_buffer(qn_scope *s, qn__cache *cache, int i)
+bool qn__cache_has_windows(const qn__cache *cache)
 {
-    bool keys = i % 2 == 0;
-    int64_t had = layer_capacity(cache, i / 2, cache->capacity);
-    int64_t want = layer_capacity(cache, i / 2, cache->grown);
-    if (!cache->kept[i])
-        return zeros(s, cache, keys, want);
-    if (want == had)
-        return qn__lend(s, cache->kept[i]);
-    qn_array *both[] = {cache->kept[i], zeros(s, cache, keys, want - had)};
-    return qn_concatenate(s, both, 2, 2);
+    for (int i = 0; i < cache->n_kinds; i++)
+        if (cache->kind[i].sees.window)
+            return true;
+    return false;
 }
 
-void qn__cache_step(qn_scope *s, qn__cache *cache, int64_t n)
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+void qn__sequence_begin(qn__sequence *sequence, qn__cache *cache)
 {
-    int64_t want = cache->length + n;
-    int64_t capacity = (want + QN__CACHE_CHUNK - 1) / QN__CACHE_CHUNK * QN__CACHE_CHUNK;
-    if (cache->most_new && n > cache->most_new)
-        qn__scope_fail(s, QN_INVALID, "a step of %lld positions, the cache was made for %lld",
-                       (long long)n, (long long)cache->most_new);
-    cache->grown = capacity > cache->capacity ? capacity : cache->capacity;
-    cache->offset = take_position(s, cache);
-    cache->n_new = n;
-    cache->written = want > cache->written ? want : cache->written;
-    for (int i = 0; i < 2 * cache->shape.n_layers; i++)
-        cache->current[i] = take_buffer(s, cache, i);
+    *sequence = (qn__sequence){.cache = cache};
 }
 
-qn_array *qn__cache_attend(qn_scope *s, qn__cache *cache, int layer, qn_array *q, qn_array *k,
-                           qn_array *v, const qn_attention_options *options)
+void qn__sequence_end(qn__sequence *sequence)
 {
-    qn_array **keys = &cache->current[2 * layer], **values = keys + 1;
-    qn_attention_options o = *options;
-    int64_t window = cache->window[layer], keep = cache->keep[layer];
-    o.window = window && (!o.window || window < o.window) ? window : o.window;
-    *keys = qn__write_keys(s, *keys, k, cache->offset, keep > 0);
-    *values = qn__write_values(s, *values, v, cache->offset, keep > 0);
-    return qn__attend(s, q, *keys, *values, cache->offset, keep, &o);
+    sequence->length = 0;
+    if (sequence->cache)
+        qn__sequence_cut(sequence);
+    for (int i = 0; i < QN__MOST_KINDS; i++)
+        free(sequence->kind[i].page);
+    *sequence = (qn__sequence){0};
 }
 
-qn_array *const *qn__cache_targets(qn_scope *s, qn__cache *cache, int *n)
+static void give_back(qn__pages *pages, qn__sequence_pages *of, int64_t block)
 {
-    int last = 2 * cache->shape.n_layers;
-    cache->current[last] = qn_add(s, cache->offset, qn_scalar(s, QN_I32, (double)cache->n_new));
-    *n = last + 1;
-    return cache->current;
+    if (of->page[block] >= 0)
+        qn__pages_give_back(pages, of->page[block]);
+    of->page[block] = -1;
 }
 
-/* The new buffers in the place of the old ones, all or none. */
-static bool keep_current(qn__cache *cache)
+/* Gives back what lies before position `from`, but for the first page where its positions stay. */
+static void give_back_before(qn__cache_kind *kind, qn__sequence_pages *of, int64_t from)
 {
-    int n = 2 * cache->shape.n_layers + 1, i = 0;
-    for (; i < n; i++) /* a reference to each first, since that can fail */
-        if (!(cache->current[i] = qn_retain(cache->current[i])))
-            break;
-    bool all = i == n;
-    for (int k = 0; k < i; k++) {
-        qn_array *dropped = all ? cache->kept[k] : cache->current[k];
-        if (all)
-            cache->kept[k] = cache->current[k];
-        qn_release(dropped);
+    int64_t block = kind->sees.keep ? 1 : 0, end = from / QN__PAGE;
+    block = of->first > block ? of->first : block;
+    for (; block < end && block < of->n; block++)
+        give_back(&kind->pages, of, block);
+    of->first = block > of->first ? block : of->first;
+}
+
+static void cut_kind(qn__cache_kind *kind, qn__sequence_pages *of, int64_t blocks)
+{
+    while (of->n > blocks)
+        give_back(&kind->pages, of, --of->n);
+    of->first = of->first < of->n ? of->first : of->n;
+}
+
+void qn__sequence_cut(qn__sequence *sequence)
+{
+    for (int i = 0; i < sequence->cache->n_kinds; i++)
+        cut_kind(&sequence->cache->kind[i], &sequence->kind[i], blocks_of(sequence->length));
+}
+
+static qn_status reserve_table(qn__sequence_pages *of, int64_t n, qn_error *err)
+{
+    if (n <= of->room)
+        return QN_OK;
+    int64_t room = n + n / 2 + 8;
+    int32_t *page = realloc(of->page, (size_t)room * sizeof *page);
+    if (!page)
+        return qn__fail_memory(err, "a sequence's pages");
+    of->page = page;
+    of->room = room;
+    return QN_OK;
+}
+
+static qn_status grow_kind(qn__cache *cache, qn__cache_kind *kind, qn__sequence_pages *of,
+                           int64_t length, int64_t n, qn_error *err)
+{
+    int64_t blocks = blocks_of(length + n), reach = n > cache->reach ? n : cache->reach;
+    if (kind->sees.window)
+        give_back_before(kind, of, length + n - (kind->sees.window - 1 + reach));
+    if (reserve_table(of, blocks, err) != QN_OK)
+        return err->code;
+    while (of->n < blocks) {
+        if (qn__pages_take(&kind->pages, &of->page[of->n], err) != QN_OK)
+            return err->code;
+        of->n++;
     }
-    return all;
+    return QN_OK;
 }
 
-void qn__cache_commit(qn_scope *s, qn__cache *cache)
+qn_status qn__sequence_grow(qn__sequence *sequence, int64_t n, qn_error *err)
 {
-    if (qn_scope_status(s) != QN_OK || !keep_current(cache))
-        return;
-    cache->capacity = cache->grown;
-    cache->position = cache->length += cache->n_new;
+    qn__cache *cache = sequence->cache;
+    for (int i = 0; i < cache->n_kinds; i++)
+        if (grow_kind(cache, &cache->kind[i], &sequence->kind[i], sequence->length, n, err) !=
+            QN_OK) {
+            qn__sequence_cut(sequence);
+            return err->code;
+        }
+    return QN_OK;
 }
 
-/* Whether every position that a query at `length` sees is in its slot. */
-static bool holds(const qn__cache *cache, int64_t length)
+/* Whether every position that a query at `length` sees is there. */
+static bool holds(const qn__sequence *sequence, int64_t length)
 {
-    for (int i = 0; i < cache->shape.n_layers; i++) {
-        int64_t first = length - cache->window[i] + 1, pinned = pinned_positions(cache, i);
-        int64_t needed = first > pinned ? first : pinned; /* the first one of the ring */
-        if (cache->ring[i] && cache->written > cache->ring[i] - pinned + needed)
+    for (int i = 0; i < sequence->cache->n_kinds; i++) {
+        const qn__cache_window *sees = &sequence->cache->kind[i].sees;
+        int64_t first = length - sees->window + 1, given_back = sequence->kind[i].first;
+        int64_t block = first > 0 ? first / QN__PAGE : 0;
+        if (sees->keep && block == 0) /* the first page stays; the next is what may be missing */
+            block = 1;
+        if (sees->window && block < given_back && block * QN__PAGE < length)
             return false;
     }
     return true;
 }
 
-int64_t qn__cache_rewind(qn__cache *cache, int64_t length)
+int64_t qn__sequence_rewind(qn__sequence *sequence, int64_t length)
 {
-    if (length < 0 || length >= cache->length)
-        return cache->length;
-    cache->length = holds(cache, length) ? length : 0;
-    if (cache->length == 0)
-        cache->written = 0;
-    return cache->length;
-}
-
-size_t qn__cache_bytes(const qn__cache *cache)
-{
-    const qn__cache_shape *c = &cache->shape;
-    int64_t positions = 0;
-    for (int i = 0; i < c->n_layers; i++)
-        positions += layer_capacity(cache, i, cache->capacity);
-    return (size_t)(c->batch * c->heads * (c->key_dim + c->value_dim) * positions) *
-           qn_dtype_size(c->dtype);
+    if (length < 0 || length >= sequence->length)
+        return sequence->length;
+    sequence->length = holds(sequence, length) ? length : 0;
+    qn__sequence_cut(sequence);
+    return sequence->length;
 }

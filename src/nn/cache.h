@@ -1,77 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The KV cache: keys and values of every layer, growing by chunks of 256 positions, updated in
- * place.
+ * The KV cache: keys and values of every layer, in pages of 64 positions that any number of
+ * sequences share. A layer has one array of pages for its keys and one for its values, whose
+ * addresses are reserved at once and get memory as pages are taken: nothing is copied by growing.
+ * Layers that keep the same positions are of one kind and have the same page numbers; a sequence is
+ * a table of pages for each kind. A layer with a window gives back the pages behind it, but for the
+ * first positions where queries see those, too.
  *
- * A layer with a window keeps what the window and one step need: its buffers grow to that size and
- * are then a ring, in which position p lies in slot p mod size. Where queries see the first
- * positions, too, the first QN__PINNED slots are theirs and the ring lies behind. Attention visits
- * positions in their order in any case, so a ring changes no bit.
- *
- * A step records writes through qn__cache_attend, evaluates qn__cache_targets with its own results,
- * and commits; only then does the cache hold its positions. A step that fails leaves what was
- * committed: it may have written behind it, or over positions that no window reaches from there.
+ * A page is read in the order of positions wherever it lies, so what shares the cache changes no
+ * bit. What runs through it is a step (batch.h).
  */
 #ifndef QN_NN_CACHE_H
 #define QN_NN_CACHE_H
 
+#include "nn/pages.h"
 #include "ops/ops.h"
 
-enum { QN__CACHE_CHUNK = 256 };
+enum { QN__MOST_KINDS = 4 };
 
 typedef struct qn__cache_shape {
     int n_layers;
-    int64_t batch, heads, key_dim, value_dim;
+    int64_t queries, heads; /* query heads, and key heads that they share */
+    int64_t key_dim, value_dim;
     qn_dtype dtype; /* QN_F32 or QN_BF16 */
 } qn__cache_shape;
 
+/* What queries of a layer see: the newest `window` positions, their own included (0: all), and the
+ * first `keep`, which are fewer than QN__PAGE. */
+typedef struct qn__cache_window {
+    int64_t window, keep;
+} qn__cache_window;
+
+typedef struct qn__cache_kind {
+    qn__cache_window sees;
+    int n_layers;
+    qn__pages pages;
+} qn__cache_kind;
+
 typedef struct qn__cache {
     qn__cache_shape shape;
-    int64_t length;     /* committed positions */
-    int64_t capacity;   /* of the buffers of layers without a window */
-    int64_t written;    /* positions below were written, though perhaps not committed */
-    int64_t *window;    /* [n_layers]: newest positions that a query sees; 0: all */
-    int64_t *keep;      /* [n_layers]: first positions that it sees besides */
-    int64_t *ring;      /* [n_layers]: positions that the buffers grow to; 0: no bound */
-    int64_t most_new;   /* positions of a step at most, where a layer has a ring */
-    qn_array **kept;    /* [2 * n_layers + 1]: keys, values, position; retained, NULL at first */
+    qn__cache_kind kind[QN__MOST_KINDS];
+    int n_kinds;
+    int *kind_of;       /* [n_layers] */
+    int64_t reach;      /* a window's positions are kept for steps, or for going back, of so many */
+    qn_array **kept;    /* [2 * n_layers]: keys, values; retained, NULL before the first step */
     qn_array **current; /* the same in the step under way */
-    int64_t position;   /* the value of the kept position, which the device counts up itself */
-    qn_array *offset;   /* of the step under way: i32 [1], the first new position */
-    int64_t n_new;      /* its positions */
-    int64_t grown;      /* the capacity that it makes */
 } qn__cache;
 
-qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape, qn_error *err);
+/* windows: one a layer, or NULL: all see everything. There is room for so many sequences of so many
+ * positions; `reach` of a window's are kept besides what it sees. */
+qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape,
+                          const qn__cache_window *windows, int64_t sequences, int64_t positions,
+                          int64_t reach, qn_error *err);
 void qn__cache_end(qn__cache *cache);
 
-/* Before the first step: queries of the layer see `window` positions, their own included, so that
- * it keeps no more than that takes; no step will have more than most_new positions. `keep` of them
- * are the first ones, fewer than window and at most QN__PINNED, the others the newest. */
-void qn__cache_set_window(qn__cache *cache, int layer, int64_t window, int64_t keep,
-                          int64_t most_new);
-
-/* Begins a step of n positions behind the committed ones: takes the buffers into the scope, larger
- * ones when they do not suffice. */
-void qn__cache_step(qn_scope *s, qn__cache *cache, int64_t n);
-
-/* Writes k and v [B, G, L, D] of a layer and attends: q [B, H, L, D] -> [B, H, L, E]. The window is
- * the narrower of the layer's and the options'. */
-qn_array *qn__cache_attend(qn_scope *s, qn__cache *cache, int layer, qn_array *q, qn_array *k,
-                           qn_array *v, const qn_attention_options *options);
-
-/* Records the new position, last of all, and gives the arrays that must be evaluated for the step;
- * *n receives their number. */
-qn_array *const *qn__cache_targets(qn_scope *s, qn__cache *cache, int *n);
-
-/* After the evaluation: keeps the new buffers, or on failure the old ones. */
-void qn__cache_commit(qn_scope *s, qn__cache *cache);
-
-/* Forgets positions from `length` on; the buffers stay. Where a ring no longer holds what a query
- * at `length` sees, the cache is empty afterwards: returns the length that it has. */
-int64_t qn__cache_rewind(qn__cache *cache, int64_t length);
-
-/* Bytes of the buffers. */
+/* Bytes of the pages in use, and of all that there may be. */
 size_t qn__cache_bytes(const qn__cache *cache);
+size_t qn__cache_most_bytes(const qn__cache *cache);
+
+/* Whether some layer gives pages back. */
+bool qn__cache_has_windows(const qn__cache *cache);
+
+/* Pages of one kind: of block b of 64 positions at page[b], -1 where it was given back. */
+typedef struct qn__sequence_pages {
+    int32_t *page;
+    int64_t n, room;
+    int64_t first; /* blocks from 1 on were given back below */
+} qn__sequence_pages;
+
+typedef struct qn__sequence {
+    qn__cache *cache;
+    int64_t length; /* positions that count */
+    qn__sequence_pages kind[QN__MOST_KINDS];
+} qn__sequence;
+
+void qn__sequence_begin(qn__sequence *sequence, qn__cache *cache);
+void qn__sequence_end(qn__sequence *sequence);
+
+/* Takes pages for n positions more, for a step; what windows no longer need goes back first. On
+ * failure the sequence is as it was but for that. */
+qn_status qn__sequence_grow(qn__sequence *sequence, int64_t n, qn_error *err);
+
+/* Gives back the pages behind what counts. */
+void qn__sequence_cut(qn__sequence *sequence);
+
+/* Forgets positions from `length` on. Where a window's pages that a query at `length` sees were
+ * given back, the sequence is empty afterwards: returns the length that it has. */
+int64_t qn__sequence_rewind(qn__sequence *sequence, int64_t length);
 
 #endif

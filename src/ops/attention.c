@@ -25,10 +25,21 @@ static qn__attention_params attention_params(const qn_attention_options *o, int6
         p.softcap = o->softcap;
         p.causal = o->causal;
         p.has_mask = o->mask != NULL;
+        p.has_sinks = o->sinks != NULL;
     }
     if (p.scale == 0)
         p.scale = (float)(1 / sqrt((double)head_dim));
     return p;
+}
+
+qn_array *qn__sinks(qn_scope *s, qn_array *sinks, const qn_array *q, qn_dtype type)
+{
+    sinks = qn__input(s, sinks, "attention");
+    if (!sinks)
+        return qn__poison(s);
+    if (sinks->ndim != 1 || sinks->shape[0] != q->shape[1])
+        return qn__op_fail(s, "attention", q, sinks, "sinks must be [H], one for each query head");
+    return qn_contiguous(s, qn_cast(s, sinks, type));
 }
 
 qn_array *qn_attention(qn_scope *s, qn_array *q, qn_array *k, qn_array *v,
@@ -47,14 +58,16 @@ qn_array *qn_attention(qn_scope *s, qn_array *q, qn_array *k, qn_array *v,
                            "q must be [B, H, L, D], k and v [B, G, S, D], H a multiple of G");
     qn_dtype type = (qn_dtype)q->dtype, compute = qn__dtype_compute(type);
     qn__attention_params params = attention_params(&options, q->shape[3]);
-    qn_array *in[4] = {qn_cast(s, q, compute), qn_cast(s, k, compute), qn_cast(s, v, compute)};
+    qn_array *in[5] = {qn_cast(s, q, compute), qn_cast(s, k, compute), qn_cast(s, v, compute)};
+    int n = 3;
     if (params.has_mask)
-        in[3] = qn__input(s, options.mask, "attention");
+        in[n++] = qn__input(s, options.mask, "attention");
+    if (params.has_sinks)
+        in[n++] = qn__sinks(s, options.sinks, q, compute);
     if (s->error.code != QN_OK)
         return qn__poison(s);
     int64_t shape[] = {q->shape[0], q->shape[1], q->shape[2], v->shape[3]};
-    qn_array *y =
-        qn__record(s, QN__OP_ATTENTION, compute, 4, shape, 3 + params.has_mask, in, &params);
+    qn_array *y = qn__record(s, QN__OP_ATTENTION, compute, 4, shape, n, in, &params);
     return qn_cast(s, y, type);
 }
 
@@ -87,6 +100,20 @@ static qn_array *split_heads(qn_scope *s, qn_array *mask, const int64_t *scores)
     return qn_reshape(s, mask, 5, shape);
 }
 
+/* The weights of scores [B, G, H/G, L, S], with a score more for each query where there are sinks,
+ * whose weight is nobody's. */
+static qn_array *weights(qn_scope *s, const qn_array *node, qn_array *scores)
+{
+    const qn__attention_params *p = node->params;
+    if (!p->has_sinks || qn__is_poison(s, scores))
+        return qn_softmax(s, scores, -1);
+    const int64_t *n = scores->shape, heads[] = {1, n[1], n[2], 1, 1};
+    qn_array *sinks = qn_reshape(s, node->in[3 + p->has_mask], 5, heads);
+    sinks = qn_broadcast_to(s, sinks, 5, (const int64_t[]){n[0], n[1], n[2], n[3], 1});
+    qn_array *both = qn_concatenate(s, (qn_array *[]){scores, sinks}, 2, -1);
+    return qn_slice(s, qn_softmax(s, both, -1), -1, 0, n[4], 1);
+}
+
 /* scores: [B, G, H/G, L, S] */
 static qn_array *decompose_attention(qn_scope *s, const qn_array *node)
 {
@@ -110,7 +137,7 @@ static qn_array *decompose_attention(qn_scope *s, const qn_array *node)
         scores = qn_add(s, scores, qn_cast(s, mask, (qn_dtype)scores->dtype));
     if (seen)
         scores = qn_where(s, seen, scores, qn__scalar_like(s, scores, -INFINITY));
-    qn_array *y = qn_matmul(s, qn_softmax(s, scores, -1), qn_expand_dims(s, v, 2));
+    qn_array *y = qn_matmul(s, weights(s, node, scores), qn_expand_dims(s, v, 2));
     return qn_reshape(s, y, 4, node->shape);
 }
 

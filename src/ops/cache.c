@@ -1,89 +1,103 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention over a cache: writing keys and values in place, attending to them. Keys are stored
- * transposed in blocks of 16, [B, G, S/16, D, 16], so that a kernel computes 16 scores at once in
- * one order for prefill and for decode. Position p lies in slot p mod S: a cache whose queries have
- * a window of at most S - L + 1 positions is a ring (S then a multiple of 64), others must hold
- * every position. A ring whose queries see the first keys, too, begins behind the slots of the
- * first QN__PINNED positions. For inference: no derivatives.
+ * Attention over a cache that any number of sequences share: writing keys and values in place,
+ * attending to them. The cache is an array of pages of 64 positions; which page and which place of
+ * it a row goes to, and which pages a sequence's positions are in, is data. Keys are stored
+ * transposed in groups of 16, [P, G, 4, D, 16], so that a kernel computes 16 scores at once in one
+ * order for prefill and for decode; values are [P, G, 64, E]. For inference: no derivatives.
  */
 #include "ops/ops.h"
 
 #include <math.h>
 
-static bool offset_fits(const qn_array *offset, int64_t batch)
+static bool are_numbers(const qn_array *a, int ndim)
 {
-    return !qn__is_float((qn_dtype)offset->dtype) &&
-           (qn__elements(offset) == 1 || qn__elements(offset) == batch);
+    return a->ndim == ndim && a->dtype == QN_I32;
 }
 
 static qn_array *write_cache(qn_scope *s, qn__op_id op, qn_array *cache, qn_array *rows,
-                             qn_array *offset, bool pin)
+                             qn_array *slots)
 {
     const char *name = qn__ops[op]->name;
     cache = qn__input(s, cache, name);
     rows = cache ? qn__input(s, rows, name) : NULL;
-    offset = rows ? qn__input(s, offset, name) : NULL;
-    if (!offset)
+    slots = rows ? qn__input(s, slots, name) : NULL;
+    if (!slots)
         return qn__poison(s);
-    int ndim = op == QN__OP_WRITE_KEYS ? 5 : 4, d_axis = 3;
-    if (cache->ndim != ndim || rows->ndim != 4 || rows->shape[0] != cache->shape[0] ||
-        rows->shape[1] != cache->shape[1] || rows->shape[3] != cache->shape[d_axis] ||
-        !offset_fits(offset, rows->shape[0]))
+    bool keys = op == QN__OP_WRITE_KEYS;
+    if (cache->ndim != (keys ? 5 : 4) || rows->ndim != 4 || rows->shape[0] != 1 ||
+        rows->shape[1] != cache->shape[1] || rows->shape[3] != cache->shape[3] ||
+        cache->shape[2] * (keys ? cache->shape[4] : 1) != QN__PAGE)
         return qn__op_fail(s, name, cache, rows, "the rows do not fit the cache");
-    qn_array *in[] = {cache, qn_cast(s, rows, QN_F32),
-                      qn_contiguous(s, qn_cast(s, offset, QN_I32))};
+    if (!are_numbers(slots, 1) || slots->shape[0] != rows->shape[2])
+        return qn__op_fail(s, name, rows, slots, "slots must be i32, one for each row");
+    qn_array *in[] = {cache, qn_cast(s, rows, QN_F32), qn_contiguous(s, slots)};
     if (s->error.code != QN_OK)
         return qn__poison(s);
-    qn__write_params params = {pin ? QN__PINNED : 0};
-    return qn__record(s, op, (qn_dtype)cache->dtype, cache->ndim, cache->shape, 3, in, &params);
+    return qn__record(s, op, (qn_dtype)cache->dtype, cache->ndim, cache->shape, 3, in, NULL);
 }
 
-qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset, bool pin)
+qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *slots)
 {
-    return write_cache(s, QN__OP_WRITE_KEYS, cache, rows, offset, pin);
+    return write_cache(s, QN__OP_WRITE_KEYS, cache, rows, slots);
 }
 
-qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset, bool pin)
+qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *slots)
 {
-    return write_cache(s, QN__OP_WRITE_VALUES, cache, rows, offset, pin);
+    return write_cache(s, QN__OP_WRITE_VALUES, cache, rows, slots);
 }
 
-qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values, qn_array *offset,
-                     int64_t keep, const qn_attention_options *options)
+static bool cache_fits(const qn_array *q, const qn_array *keys, const qn_array *values)
+{
+    return q->ndim == 4 && q->shape[0] == 1 && keys->ndim == 5 && values->ndim == 4 &&
+           q->shape[3] == keys->shape[3] && keys->shape[1] > 0 &&
+           q->shape[1] % keys->shape[1] == 0 && keys->shape[0] == values->shape[0] &&
+           keys->shape[1] == values->shape[1] && keys->shape[2] * keys->shape[4] == QN__PAGE &&
+           values->shape[2] == QN__PAGE;
+}
+
+/* The parameters of options; keep is not among these. */
+static qn__attention_params attend_params(const qn_attention_options *o, int64_t keep,
+                                          int64_t head_dim)
+{
+    float scale = (float)(1 / sqrt((double)head_dim));
+    return (qn__attention_params){.window = o ? o->window : 0,
+                                  .scale = o && o->scale != 0 ? o->scale : scale,
+                                  .softcap = o ? o->softcap : 0,
+                                  .keep = (int32_t)keep,
+                                  .causal = 1,
+                                  .has_sinks = o && o->sinks};
+}
+
+qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values, qn_array *tiles,
+                     qn_array *table, int64_t keep, const qn_attention_options *options)
 {
     q = qn__input(s, q, "attend");
     keys = q ? qn__input(s, keys, "attend") : NULL;
     values = keys ? qn__input(s, values, "attend") : NULL;
-    offset = values ? qn__input(s, offset, "attend") : NULL;
-    if (!offset)
+    tiles = values ? qn__input(s, tiles, "attend") : NULL;
+    table = tiles ? qn__input(s, table, "attend") : NULL;
+    if (!table)
         return qn__poison(s);
-    if (q->ndim != 4 || keys->ndim != 5 || values->ndim != 4 || q->shape[3] != keys->shape[3] ||
-        keys->shape[1] != values->shape[1] || q->shape[1] % keys->shape[1] ||
-        keys->shape[2] * QN__KEY_GROUP != values->shape[2] || !offset_fits(offset, q->shape[0]))
+    if (!cache_fits(q, keys, values))
         return qn__op_fail(s, "attend", q, keys, "the query does not fit the cache");
-    qn__attention_params params = {.keep = keep};
-    params.scale =
-        options && options->scale != 0 ? options->scale : (float)(1 / sqrt((double)q->shape[3]));
-    params.softcap = options ? options->softcap : 0;
-    params.window = options ? options->window : 0;
-    params.causal = 1;
-    qn_array *in[] = {qn_cast(s, q, QN_F32), keys, values,
-                      qn_contiguous(s, qn_cast(s, offset, QN_I32))};
+    if (!are_numbers(tiles, 2) || tiles->shape[1] != QN__TILE_FIELDS || !are_numbers(table, 2))
+        return qn__op_fail(s, "attend", tiles, table, "tiles are i32 [N, 4], pages i32 [B, W]");
+    qn__attention_params params = attend_params(options, keep, q->shape[3]);
+    qn_array *in[6] = {qn_cast(s, q, QN_F32), keys, values, qn_contiguous(s, tiles),
+                       qn_contiguous(s, table)};
+    if (params.has_sinks)
+        in[5] = qn__sinks(s, options->sinks, q, QN_F32);
     if (s->error.code != QN_OK)
         return qn__poison(s);
-    int64_t h = q->shape[1], l = q->shape[2], e = values->shape[3];
-    int64_t shape[] = {q->shape[0], h, l, e}, stride[] = {l * h * e, e, h * e, 1};
-    return qn__record_strided(s, QN__OP_ATTEND, QN_F32, 4, shape, stride, 4, in, &params);
+    int64_t h = q->shape[1], t = q->shape[2], e = values->shape[3];
+    int64_t shape[] = {1, h, t, e}, stride[] = {t * h * e, e, h * e, 1};
+    return qn__record_strided(s, QN__OP_ATTEND, QN_F32, 4, shape, stride, 5 + params.has_sinks, in,
+                              &params);
 }
 
-const qn__op_def qn__write_keys_op = {.name = "write_keys",
-                                      .class = QN__KERNEL,
-                                      .params_size = sizeof(qn__write_params),
-                                      .in_place = true};
-const qn__op_def qn__write_values_op = {.name = "write_values",
-                                        .class = QN__KERNEL,
-                                        .params_size = sizeof(qn__write_params),
-                                        .in_place = true};
+const qn__op_def qn__write_keys_op = {.name = "write_keys", .class = QN__KERNEL, .in_place = true};
+const qn__op_def qn__write_values_op = {
+    .name = "write_values", .class = QN__KERNEL, .in_place = true};
 const qn__op_def qn__attend_op = {
     .name = "attend", .class = QN__KERNEL, .params_size = sizeof(qn__attention_params)};

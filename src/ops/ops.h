@@ -65,19 +65,24 @@ void *qn__packed_units(const qn_array *w, const qn__encoding *e);
 qn_status qn__packed_write(qn_scope *s, qn_array *w, const qn__encoding *e, const void *rows,
                            int64_t first, int64_t n);
 
-/* ---- attention over a cache (no gradients): used by nn/cache.c ---- */
+/* Sinks as `type`, for queries [B, H, L, D]. */
+qn_array *qn__sinks(qn_scope *s, qn_array *sinks, const qn_array *q, qn_dtype type);
 
-/* Writes rows [B, G, L, D] at positions offset[b].. into keys stored in blocks of 16,
- * [B, G, S/16, D, 16], or into values [B, G, S, D]; in place when the cache was donated. With `pin`
- * the first QN__PINNED slots are those positions' for good. */
-qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset, bool pin);
-qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *offset,
-                           bool pin);
+/* ---- attention over a cache (no gradients): used by nn/batch.c ----
+ * Rows are tokens of any sequences. A cache has P pages of 64 positions; a row of its own goes to
+ * slot page * 64 + place, and a sequence's pages stand in a row of a table. All of it i32. */
 
-/* Attention of q [B, H, L, D] over such a cache; query l of batch b sees keys 0 .. offset[b] + l,
- * of which a window takes the newest, and the first `keep` besides (the cache is then written with
- * `pin`; at most QN__PINNED). The result is [B, H, L, E] stored as [B, L, H, E]. */
-qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values, qn_array *offset,
-                     int64_t keep, const qn_attention_options *options);
+/* Writes rows [1, G, T, D] to slots [T] (negative: nowhere) of keys [P, G, 4, D, 16] or of values
+ * [P, G, 64, D]; in place when the cache was donated. */
+qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *slots);
+qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *slots);
+
+/* Attention of q [1, H, T, D] over such a cache. tiles [N, 4] (QN__TILE_...) say which rows are
+ * whose and where they stand, at most qn__attend_tile(H / G) rows each; table [B, W] has the pages
+ * of B sequences in the order of their positions. A query sees the keys up to its own position, of
+ * which a window takes the newest, and the first `keep` besides, QN__PAGE at most. The result is
+ * [1, H, T, E] stored as [T, H, E]; rows of no tile are left as they are. */
+qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values, qn_array *tiles,
+                     qn_array *table, int64_t keep, const qn_attention_options *options);
 
 #endif

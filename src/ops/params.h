@@ -102,25 +102,28 @@ typedef struct qn__rope_params {
     int32_t traditional;
 } qn__rope_params;
 
-/* Keys of a cache lie transposed in groups of so many positions: [S / 16, D, 16]. */
-enum { QN__KEY_GROUP = 16 };
+/* A cache lies in pages of so many positions, in which keys are transposed in groups of 16:
+ * [64 / 16, D, 16]. Attention over it goes in spans of so many pages. */
+enum { QN__PAGE = 64, QN__KEY_GROUP = 16, QN__SPAN_PAGES = 16 };
 
-/* keep: of attention over a cache alone: the first keys, at most QN__PINNED, seen besides the
- * window. */
+/* A tile: consecutive tokens of one sequence, the first one's row and position, and the row of the
+ * sequence in the table of pages. */
+enum { QN__TILE_SEQUENCE, QN__TILE_ROW, QN__TILE_ROWS, QN__TILE_POSITION, QN__TILE_FIELDS };
+
+/* Tokens in a tile at most, where `group` query heads share a key head: 64 query rows. */
+static inline int64_t qn__attend_tile(int64_t group)
+{
+    return group < 64 ? 64 / group : 1;
+}
+
+/* keep: of attention over a cache alone: the first keys, at most QN__PAGE, seen besides the window.
+ */
 typedef struct qn__attention_params {
-    int64_t window, keep;
+    int64_t window;
     float scale, softcap;
-    int32_t causal, has_mask;
+    int32_t keep, causal, has_mask, has_sinks;
 } qn__attention_params;
 QN__NO_PADDING(qn__attention_params, 32);
-
-/* Writing a cache. pinned: 0, or QN__PINNED: the slots of the first positions, which a ring leaves
- * alone. */
-enum { QN__PINNED = 64 };
-typedef struct qn__write_params {
-    int64_t pinned;
-} qn__write_params;
-QN__NO_PADDING(qn__write_params, 8);
 
 /* The one pointer in any parameters: a primitive stays where it is as long as its device lives. */
 typedef struct qn__custom_params {

@@ -5,6 +5,19 @@
  */
 #include "ops/ops.h"
 
+/* [B, L] holds the positions themselves, anything else that of the first. */
+static bool by_position(const qn_array *offset, const qn_array *x)
+{
+    return offset->ndim == 2 && offset->shape[0] == x->shape[0] && offset->shape[1] == x->shape[2];
+}
+
+static bool offset_fits(const qn_array *offset, const qn_array *x)
+{
+    int64_t n = qn__elements(offset);
+    return !qn__is_float((qn_dtype)offset->dtype) &&
+           (n == 1 || by_position(offset, x) || (offset->ndim == 1 && n == x->shape[0]));
+}
+
 qn_array *qn_rope(qn_scope *s, qn_array *x, qn_array *offset, qn_array *frequency, bool traditional)
 {
     x = qn__input(s, x, "rope");
@@ -16,10 +29,12 @@ qn_array *qn_rope(qn_scope *s, qn_array *x, qn_array *offset, qn_array *frequenc
     if (x->ndim != 4 || rotated < 2 || rotated > x->shape[3])
         return qn__op_fail(s, "rope", x, frequency,
                            "x must be [B, H, L, D], frequency [R/2], R <= D");
-    int64_t n = qn__elements(offset);
-    if (qn__is_float((qn_dtype)offset->dtype) || (n != 1 && n != x->shape[0]))
+    if (!offset_fits(offset, x))
         return qn__op_fail(s, "rope", x, offset,
-                           "offset must be an integer, or one for each batch");
+                           "offset must be an integer, one for each batch, or one for each "
+                           "position: [B, L]");
+    if (!by_position(offset, x))
+        offset = qn_reshape(s, offset, 1, (const int64_t[]){-1});
     qn_dtype type = (qn_dtype)x->dtype, compute = qn__dtype_compute(type);
     qn__rope_params params = {traditional};
     qn_array *in[] = {qn_cast(s, x, compute), qn_contiguous(s, qn_cast(s, offset, QN_I32)),
@@ -45,9 +60,13 @@ static qn_array *angles(qn_scope *s, const qn_array *node)
 {
     const qn_array *x = node->in[0];
     qn_dtype type = (qn_dtype)node->dtype;
-    qn_array *offset = qn_reshape(s, node->in[1], 4, (const int64_t[]){-1, 1, 1, 1});
-    qn_array *position = qn_add(
-        s, offset, qn_reshape(s, qn_arange(s, QN_I32, x->shape[2]), 2, (const int64_t[]){-1, 1}));
+    bool each = by_position(node->in[1], x);
+    const int64_t shape[] = {each ? x->shape[0] : -1, 1, each ? x->shape[2] : 1, 1};
+    qn_array *position = qn_reshape(s, node->in[1], 4, shape);
+    if (!each)
+        position =
+            qn_add(s, position,
+                   qn_reshape(s, qn_arange(s, QN_I32, x->shape[2]), 2, (const int64_t[]){-1, 1}));
     return qn_multiply(s, qn_cast(s, position, type), node->in[2]);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention: values against a plain f64 softmax, and the same bits for a row computed in prefill,
- * in decode, in any tile, with any capacity, paged or not. Everything outside a row's range is NaN.
+ * in decode, in any tile, wherever its pages lie. Everything outside a row's range is NaN.
  */
 #include "check.h"
 
@@ -39,6 +39,11 @@ static const attend_case attend_cases[] = {
     {QN__CPU_F32, 80, 80, 3, 33, 130, 20, 0, 0, 64},
     {QN__CPU_BF16, 256, 256, 2, 12, 250, 130, 30.0f, 1, 17},
     {QN__CPU_F32, 7, 9, 2, 20, 100, 5, 0, 1, 1},
+    {QN__CPU_BF16, 64, 64, 2, 30, 30, 25, 0, 0, 9},
+    {QN__CPU_BF16, 64, 64, 4, 20, 1015, 0, 0, 0, 0},
+    {QN__CPU_F32, 64, 48, 2, 9, 2100, 0, 20.0f, 1, 0},
+    {QN__CPU_BF16, 32, 32, 3, 70, 2000, 1100, 0, 0, 0},
+    {QN__CPU_BF16, 32, 32, 3, 40, 3050, 990, 0, 1, 60},
 };
 
 static float stored(const qn__cpu_kernels *t, qn__cpu_type type, float f)
@@ -89,34 +94,47 @@ static void attend_plain(const attend_case *c, const attend_data *d, size_t t, s
     free(p);
 }
 
-/* A cache of `capacity` keys holding keys from `low` to `high`, NaN elsewhere, optionally with
- * shuffled pages. */
+/* Pages that hold keys from `low` to `high`, NaN elsewhere; scattered ones lie apart and in another
+ * order, and what no key is in does not exist. */
 typedef struct kv_cache {
     void *k, *v;
-    uint32_t *pages;
-    size_t ldv;
+    int32_t *pages;
+    size_t k_page, v_page;
 } kv_cache;
 
-static kv_cache cache_with(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
-                           size_t capacity, size_t low, size_t high, int paged)
+static void write_pages(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
+                        const kv_cache *b, size_t s, size_t n)
 {
-    size_t size = c->type == QN__CPU_F32 ? 4 : 2, blocks = capacity / 64 + 1;
-    kv_cache b = {NULL, NULL, NULL, c->dv + (paged ? 16 : 0)};
-    size_t keys = paged ? 2 * blocks * 64 : capacity;
-    b.k = new_bytes(keys * c->d * size);
-    b.v = new_bytes(keys * b.ldv * size);
-    if (paged) {
-        b.pages = new_bytes(blocks * 4);
-        for (size_t i = 0; i < blocks; i++)
-            b.pages[i] = (uint32_t)(2 * (blocks - 1 - i) + (i & 1));
-    }
+    size_t size = c->type == QN__CPU_F32 ? 4 : 2, page = (size_t)b->pages[s / 64];
+    qn__cpu_cache_write w = {
+        c->type,         true, (char *)b->k + page * b->k_page * size, c->d, s % 64, n,
+        d->k + s * c->d, c->d};
+    t->cache_write(&w);
+    w.keys = false;
+    w.page = (char *)b->v + page * b->v_page * size;
+    w.d = w.ld_rows = c->dv;
+    w.rows = d->v + s * c->dv;
+    t->cache_write(&w);
+}
+
+static kv_cache cache_with(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
+                           size_t low, size_t high, int scattered)
+{
+    size_t size = c->type == QN__CPU_F32 ? 4 : 2, blocks = high / 64 + 1;
+    size_t first = scattered ? 0 : low / 64, n = scattered ? 2 * blocks : blocks - first;
+    kv_cache b = {.k_page = 64 * c->d + (scattered ? 32 : 0),
+                  .v_page = 64 * c->dv + (scattered ? 48 : 0)};
+    b.k = new_bytes(n * b.k_page * size);
+    b.v = new_bytes(n * b.v_page * size);
+    b.pages = new_bytes(blocks * 4);
+    for (size_t i = 0; i < blocks; i++)
+        b.pages[i] =
+            scattered ? (int32_t)(2 * (blocks - 1 - i) + (i & 1)) : (int32_t)i - (int32_t)first;
     for (size_t s = low; s < high;) { /* in pieces */
-        size_t n = 1 + random_below(high - s);
-        qn__cpu_cache_write w = {
-            c->type,          c->d, c->dv, b.k, b.v, b.ldv, b.pages, s, n, d->k + s * c->d,
-            d->v + s * c->dv, c->d, c->dv};
-        t->cache_write(&w);
-        s += n;
+        size_t n_piece = 1 + random_below(high - s);
+        n_piece = n_piece < 64 - s % 64 ? n_piece : 64 - s % 64;
+        write_pages(t, c, d, &b, s, n_piece);
+        s += n_piece;
     }
     return b;
 }
@@ -129,38 +147,47 @@ static void cache_free(kv_cache b)
 static void attend_range(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
                          kv_cache b, float *o, size_t t0, size_t t1, size_t h0, size_t h1)
 {
-    size_t token = c->heads * c->d, out = c->heads * c->dv;
-    qn__cpu_attend a = {c->type,
-                        c->d,
-                        c->dv,
-                        b.k,
-                        b.v,
-                        b.ldv,
-                        b.pages,
-                        t1 - t0,
-                        h1 - h0,
-                        d->q + t0 * token + h0 * c->d,
-                        token,
-                        c->d,
-                        o + t0 * out + h0 * c->dv,
-                        out,
-                        c->dv,
-                        d->begin + t0,
-                        d->end + t0,
-                        c->sink ? d->sink + h0 : NULL,
-                        0.3f,
-                        c->softcap,
-                        c->keep};
-    t->attend(&a, d->scratch);
+    size_t token = c->heads * c->d, out = c->heads * c->dv, end = c->first + c->tokens;
+    qn__cpu_attend a = {.type = c->type,
+                        .d = c->d,
+                        .dv = c->dv,
+                        .k = b.k,
+                        .v = b.v,
+                        .k_page = b.k_page,
+                        .v_page = b.v_page,
+                        .pages = b.pages,
+                        .tokens = t1 - t0,
+                        .heads = h1 - h0,
+                        .q = d->q + t0 * token + h0 * c->d,
+                        .q_token = token,
+                        .q_head = c->d,
+                        .o = o + t0 * out + h0 * c->dv,
+                        .o_token = out,
+                        .o_head = c->dv,
+                        .begin = d->begin + t0,
+                        .end = d->end + t0,
+                        .sink = c->sink ? d->sink + h0 : NULL,
+                        .scale = 0.3f,
+                        .softcap = c->softcap,
+                        .keep = c->keep};
+    size_t bytes = t->attend_state(a.tokens, a.heads, c->dv);
+    float *state = new_bytes(bytes), *later = new_bytes(bytes);
+    t->attend(&a, 0, state, d->scratch);
+    for (size_t span = 1; span * QN__CPU_SPAN < end; span++) {
+        t->attend(&a, span, later, d->scratch);
+        t->attend_merge(&a, state, later);
+    }
+    t->attend_finish(&a, state);
+    free(state), free(later);
 }
 
-/* Random tiles of tokens and heads, then every token alone with a cache that ends (and starts) with
- * its range. */
+/* Random tiles of tokens and heads, then every token alone with pages that end (and start) with its
+ * range. */
 static int attend_same(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
                        float *z)
 {
     size_t all = c->first + c->tokens, n = c->tokens * c->heads * c->dv;
-    kv_cache b = cache_with(t, c, d, (all + 63) / 64 * 64 + 320, 0, all, 1);
+    kv_cache b = cache_with(t, c, d, 0, all, 1);
     memset(z, 0xff, n * 4);
     for (size_t s = 0; s < c->tokens;) {
         size_t s1 = s + 1 + random_below(c->tokens - s < 24 ? c->tokens - s : 24);
@@ -177,7 +204,7 @@ static int attend_same(const qn__cpu_kernels *t, const attend_case *c, const att
     for (size_t s = 0; s < c->tokens; s += 1 + c->tokens / 30) {
         size_t high = (size_t)d->end[s], low = c->keep ? 0 : (size_t)d->begin[s],
                at = s * c->heads * c->dv;
-        b = cache_with(t, c, d, (high + 15) / 16 * 16, low < high ? low : high, high, 0);
+        b = cache_with(t, c, d, low < high ? low : high, high, 0);
         attend_range(t, c, d, b, z, s, s + 1, 0, c->heads);
         same &= memcmp(z + at, d->o + at, c->heads * c->dv * 4) == 0;
         cache_free(b);
@@ -205,12 +232,12 @@ static void attend_one(const qn__cpu_kernels *t, const attend_case *c)
     for (size_t s = 0; s < c->tokens; s++) {
         d.end[s] = (int32_t)(c->first + s + 1);
         d.begin[s] = c->window && d.end[s] > c->window ? d.end[s] - c->window : 0;
-        if (c->keep && d.begin[s] < 64)
-            d.begin[s] = 64;
+        if (d.begin[s] < (int32_t)c->keep)
+            d.begin[s] = 0;
     }
     if (c->tokens > 10)
         d.end[5] = d.begin[5]; /* a token without keys */
-    kv_cache b = cache_with(t, c, &d, (all + 15) / 16 * 16, 0, all, 0);
+    kv_cache b = cache_with(t, c, &d, 0, all, 0);
     attend_range(t, c, &d, b, d.o, 0, c->tokens, 0, c->heads);
     nmse e = {0, 0};
     double *o = new_bytes(c->dv * 8);

@@ -363,7 +363,8 @@ static qn_array *op_packed_f16(qn_scope *s)
 static qn_array *linear_back(qn_scope *s, qn_dtype type)
 {
     qn_array *in[] = {f32(s, SHAPE(5, 23)), noise(s, type, 1, SHAPE(23, 40))};
-    return qn__record(s, QN__OP_LINEAR_BACK, QN_F32, SHAPE(5, 40), 2, in, NULL);
+    qn__linear_params p = {type == QN_BF16 ? QN_PRODUCTS_BF16 : QN_PRODUCTS_F32};
+    return qn__record(s, QN__OP_LINEAR_BACK, QN_F32, SHAPE(5, 40), 2, in, &p);
 }
 static qn_array *op_linear_back(qn_scope *s)
 {
@@ -415,6 +416,12 @@ static qn_array *op_rope_pairs(qn_scope *s)
     qn_array *x = qn_swap_axes(s, f32(s, SHAPE(2, 7, 3, 16)), 1, 2); /* stored [B, L, H, D] */
     return qn_rope(s, x, qn_from_i32(s, offset, 1), frequencies(s, 8), true);
 }
+static qn_array *op_rope_rows(qn_scope *s) /* a position for each row */
+{
+    int32_t at[] = {5, 900, 3, 4, 5, 0, 17, 17};
+    return qn_rope(s, f32(s, SHAPE(2, 3, 4, 20)), qn_from(s, QN_I32, SHAPE(2, 4), at),
+                   frequencies(s, 8), false);
+}
 static qn_array *op_rope_f64(qn_scope *s)
 {
     int32_t offset[] = {9};
@@ -433,62 +440,78 @@ static qn_array *op_cross_entropy(qn_scope *s)
     return qn_cross_entropy(s, f32(s, SHAPE(4, 3, 70)), indices(s, 70, false, SHAPE(4, 3)));
 }
 
-/* A cache written twice (a prompt, then a step), and attended to. what: 0 the keys, 1 the values, 2
- * the attention. */
-static qn_array *cached(qn_scope *s, qn_dtype type, int what, const qn_attention_options *o)
+/* Two sequences of 537 and 40 positions, whose newest two rows run: their tiles, and their pages,
+ * which lie anywhere. */
+enum { CACHE_PAGES = 20, CACHE_D = 24, CACHE_E = 40, CACHE_H = 6, CACHE_G = 2 };
+
+static qn_array *pages_of_two(qn_scope *s)
 {
-    enum { B = 2, H = 6, G = 2, CAPACITY = 608, D = 24, E = 40 };
-    int32_t first[] = {3, 500}, next[] = {40, 537};
-    qn_array *at = qn_from_i32(s, first, 2), *then = qn_from_i32(s, next, 2);
-    qn_array *k = qn_zeros(s, type, SHAPE(B, G, CAPACITY / 16, D, 16));
-    qn_array *v = qn_zeros(s, type, SHAPE(B, G, CAPACITY, E));
-    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 37, D)), at, false);
-    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 37, E)), at, false);
-    k = qn__write_keys(s, k, qn_swap_axes(s, f32(s, SHAPE(B, 2, G, D)), 1, 2), then, false);
-    v = qn__write_values(s, v, qn_swap_axes(s, f32(s, SHAPE(B, 2, G, E)), 1, 2), then, false);
-    qn_array *y = qn__attend(s, qn_swap_axes(s, f32(s, SHAPE(B, 2, H, D)), 1, 2), k, v, then, 0, o);
+    int32_t table[2][16];
+    for (int i = 0; i < 16; i++) {
+        table[0][i] = i < 9 ? 2 * i + 1 : -1;
+        table[1][i] = i < 1 ? 4 : -1;
+    }
+    return qn_from(s, QN_I32, 2, (const int64_t[]){2, 16}, table);
+}
+
+/* Slots of positions first .. end - 1 of the first sequence, and of the second. */
+static qn_array *slots_of_two(qn_scope *s, int first, int end, int first_2, int end_2)
+{
+    int32_t slots[700], n = 0;
+    for (int p = first; p < end; p++)
+        slots[n++] = (2 * (p / 64) + 1) * 64 + p % 64;
+    for (int p = first_2; p < end_2; p++)
+        slots[n++] = 4 * 64 + p;
+    return qn_from_i32(s, slots, n);
+}
+
+/* A cache written twice (prompts, then a step), and attended to. what: 0 the keys, 1 the values, 2
+ * the attention. */
+static qn_array *cached(qn_scope *s, qn_dtype type, int what, int64_t keep,
+                        const qn_attention_options *o)
+{
+    static const int32_t tiles[3][4] = {{0, 0, 2, 535}, {1, 2, 2, 38}, {0, 0, 0, 0}};
+    qn_array *then = slots_of_two(s, 0, 535, 0, 38), *now = slots_of_two(s, 535, 537, 38, 40);
+    qn_array *k = qn_zeros(s, type, SHAPE(CACHE_PAGES, CACHE_G, 4, CACHE_D, 16));
+    qn_array *v = qn_zeros(s, type, SHAPE(CACHE_PAGES, CACHE_G, 64, CACHE_E));
+    k = qn__write_keys(s, k, f32(s, SHAPE(1, CACHE_G, 573, CACHE_D)), then);
+    v = qn__write_values(s, v, f32(s, SHAPE(1, CACHE_G, 573, CACHE_E)), then);
+    k = qn__write_keys(s, k, qn_swap_axes(s, f32(s, SHAPE(1, 4, CACHE_G, CACHE_D)), 1, 2), now);
+    v = qn__write_values(s, v, qn_swap_axes(s, f32(s, SHAPE(1, 4, CACHE_G, CACHE_E)), 1, 2), now);
+    qn_array *y = qn__attend(s, qn_swap_axes(s, f32(s, SHAPE(1, 4, CACHE_H, CACHE_D)), 1, 2), k, v,
+                             qn_from(s, QN_I32, SHAPE(3, 4), tiles), pages_of_two(s), keep, o);
     return what == 0 ? k : what == 1 ? v : y;
 }
 static qn_array *op_keys(qn_scope *s)
 {
-    return cached(s, QN_F32, 0, NULL);
+    return cached(s, QN_F32, 0, 0, NULL);
 }
 static qn_array *op_keys_bf16(qn_scope *s)
 {
-    return cached(s, QN_BF16, 0, NULL);
+    return cached(s, QN_BF16, 0, 0, NULL);
 }
 static qn_array *op_values_bf16(qn_scope *s)
 {
-    return cached(s, QN_BF16, 1, NULL);
+    return cached(s, QN_BF16, 1, 0, NULL);
 }
 static qn_array *op_attend(qn_scope *s)
 {
-    return cached(s, QN_F32, 2, NULL);
+    return cached(s, QN_F32, 2, 0, NULL);
 }
 static qn_array *op_attend_bf16(qn_scope *s)
 {
-    return cached(s, QN_BF16, 2, NULL);
+    return cached(s, QN_BF16, 2, 0, NULL);
 }
 static qn_array *op_attend_window(qn_scope *s)
 {
     return cached(
-        s, QN_F32, 2,
+        s, QN_F32, 2, 0,
         &(qn_attention_options){.size = sizeof(qn_attention_options), .window = 19, .softcap = 2});
 }
-/* Written around the end of a ring of 128 positions, 37 rows and then 2. */
-static qn_array *op_attend_ring(qn_scope *s)
+static qn_array *op_attend_keep(qn_scope *s)
 {
-    enum { B = 2, H = 6, G = 2, CAPACITY = 128, D = 24, E = 40 };
-    int32_t first[] = {100, 500}, next[] = {137, 537};
-    qn_array *at = qn_from_i32(s, first, 2), *then = qn_from_i32(s, next, 2);
-    qn_array *k = qn_zeros(s, QN_F32, SHAPE(B, G, CAPACITY / 16, D, 16));
-    qn_array *v = qn_zeros(s, QN_F32, SHAPE(B, G, CAPACITY, E));
-    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 37, D)), at, false);
-    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 37, E)), at, false);
-    k = qn__write_keys(s, k, f32(s, SHAPE(B, G, 2, D)), then, false);
-    v = qn__write_values(s, v, f32(s, SHAPE(B, G, 2, E)), then, false);
-    qn_attention_options o = {.size = sizeof o, .window = 30};
-    return qn__attend(s, f32(s, SHAPE(B, H, 2, D)), k, v, then, 0, &o);
+    qn_attention_options o = {.size = sizeof o, .window = 30, .sinks = f32(s, SHAPE(CACHE_H))};
+    return cached(s, QN_F32, 2, 11, &o);
 }
 
 static qn_array *op_large(qn_scope *s) /* more than the stages hold */
@@ -679,6 +702,7 @@ static const op_case cases[] = {
     CLOSE(rope),
     CLOSE(rope_pairs),
     CLOSE(rope_f64),
+    CLOSE(rope_rows),
     CLOSE(attention),
     CLOSE(cross_entropy),
     CLOSE(packed),
@@ -690,7 +714,7 @@ static const op_case cases[] = {
     CLOSE(attend),
     CLOSE(attend_bf16),
     CLOSE(attend_window),
-    CLOSE(attend_ring),
+    CLOSE(attend_keep),
     EXACT(large),
     CLOSE(sizes),
 };
@@ -810,8 +834,8 @@ static bool make_model(qn_device *dev, qn_dtype type, model *m)
         l->gate = keep(s, noise(s, type, 0.3, SHAPE(INNER, WIDTH)));
         l->up = keep(s, noise(s, type, 0.3, SHAPE(INNER, WIDTH)));
         l->down = keep(s, noise(s, type, 0.3, SHAPE(WIDTH, INNER)));
-        l->keys = keep(s, qn_zeros(s, QN_F32, SHAPE(1, GROUPS, CAPACITY / 16, HEAD, 16)));
-        l->values = keep(s, qn_zeros(s, QN_F32, SHAPE(1, GROUPS, CAPACITY, HEAD)));
+        l->keys = keep(s, qn_zeros(s, QN_F32, SHAPE(CAPACITY / 64, GROUPS, 4, HEAD, 16)));
+        l->values = keep(s, qn_zeros(s, QN_F32, SHAPE(CAPACITY / 64, GROUPS, 64, HEAD)));
     }
     bool ok = qn_scope_status(s) == QN_OK;
     check(ok, "llama", qn_scope_error(s));
@@ -832,6 +856,16 @@ static qn_array *heads(qn_scope *s, qn_array *x, int64_t n)
     return qn_swap_axes(s, qn_reshape(s, x, SHAPE(1, 1, n, HEAD)), 1, 2);
 }
 
+/* One row at `position` [1] of the sequence whose pages are 0, 1 .. in that order: {0, 0, 1,
+ * position}. */
+static qn_array *tile_at(qn_scope *s, qn_array *position)
+{
+    qn_array *field = qn_arange(s, QN_I32, 4);
+    qn_array *rows = qn_cast(s, qn_equal(s, field, qn_scalar(s, QN_I32, 2)), QN_I32);
+    qn_array *last = qn_equal(s, field, qn_scalar(s, QN_I32, 3));
+    return qn_reshape(s, qn_where(s, last, position, rows), SHAPE(1, 4));
+}
+
 static qn_array *attention_block(qn_scope *s, const model *m, layer *l, qn_array *x,
                                  qn_array *position)
 {
@@ -841,9 +875,10 @@ static qn_array *attention_block(qn_scope *s, const model *m, layer *l, qn_array
     qn_array *k =
         qn_rope(s, heads(s, qn_linear(s, h, l->k, NULL), GROUPS), position, m->frequency, false);
     qn_array *v = heads(s, qn_linear(s, h, l->v, NULL), GROUPS);
-    l->keys = qn__write_keys(s, qn_donate(s, l->keys), k, position, false);
-    l->values = qn__write_values(s, qn_donate(s, l->values), v, position, false);
-    qn_array *y = qn__attend(s, q, l->keys, l->values, position, 0, NULL);
+    l->keys = qn__write_keys(s, qn_donate(s, l->keys), k, position);
+    l->values = qn__write_values(s, qn_donate(s, l->values), v, position);
+    qn_array *y = qn__attend(s, q, l->keys, l->values, tile_at(s, position),
+                             qn_reshape(s, qn_arange(s, QN_I32, 16), SHAPE(1, 16)), 0, NULL);
     y = qn_reshape(s, qn_swap_axes(s, y, 1, 2), SHAPE(1, 1, HEADS * HEAD));
     return qn_add(s, x, qn_linear(s, y, l->o, NULL));
 }

@@ -294,11 +294,12 @@ static int check_cancel_midway(const fixture *f)
     return n_cancelled;
 }
 
-/* ---- rings ------------------------------------------------------------------------------------
+/* ---- windows ----------------------------------------------------------------------------------
  */
 
-/* Going back, further than a ring reaches and less far, then on another way and back again. */
-static void check_ring_rewind(const fixture *f)
+/* Going back, further than a window's pages reach and less far, then on another way and back again.
+ */
+static void check_window_rewind(const fixture *f)
 {
     static const int64_t lengths[] = {0, 1, 40, 200, 258, 270, 278};
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -310,14 +311,14 @@ static void check_ring_rewind(const fixture *f)
         assert_int_equal(qn_session_length(session), n);
         append(session, f->ids + n, (size_t)(LENGTH - n));
         assert_int_equal(qn_session_length(session), LENGTH);
-        same(f, qn_session_logits(session), row(f, 0, LENGTH - 1), 1, "rewinding a ring");
+        same(f, qn_session_logits(session), row(f, 0, LENGTH - 1), 1, "rewinding a window");
         qn_session_close(session);
     }
 }
 
-/* Back by as much as a ring holds, and by one more or less; with `twice` back again from there,
- * when the slots still have what the first way wrote. */
-static void check_ring_edge(const fixture *f, bool twice)
+/* Back by as much as a window's pages hold, and by one more or less; with `twice` back again from
+ * there, when the places still have what the first way wrote. */
+static void check_window_edge(const fixture *f, bool twice)
 {
     for (int64_t back = 25; back < 60; back++) {
         qn_session *session = open_session(f->model, 9, 1);
@@ -331,14 +332,15 @@ static void check_ring_edge(const fixture *f, bool twice)
             qn_session_rewind(session, n);
         }
         append(session, f->ids + n, 1);
-        same(f, qn_session_logits(session), row(f, 0, (size_t)n), 1, "at the edge of a ring");
+        same(f, qn_session_logits(session), row(f, 0, (size_t)n), 1, "at the edge of a window");
         qn_session_close(session);
     }
 }
 
-/* A session whose ring gave up positions runs its own tokens again, for each sequence of a batch.
+/* A session whose windows gave up positions runs its own tokens again, for each sequence of a
+ * batch.
  */
-static void check_ring_batch(const fixture *f)
+static void check_window_batch(const fixture *f)
 {
     int32_t ids[2 * LENGTH];
     qn_session *session = open_session(f->model, 9, 2);
@@ -358,17 +360,17 @@ static void check_ring_batch(const fixture *f)
 }
 
 /* Sliding layers do not grow with the sequence. */
-static void check_ring_bytes(const fixture *f, const char *name)
+static void check_window_bytes(const fixture *f, const char *name)
 {
     qn_session *some = open_session(f->model, 8, 1), *all = open_session(f->model, 512, 1);
     append(some, f->ids, LENGTH);
     append(all, f->ids, LENGTH);
-    size_t ring = qn_session_cache_bytes(some), growing = qn_session_cache_bytes(all);
-    printf("%-20s %zu bytes, growing %zu\n", name, ring, growing);
-    if (!strcmp(name, "mistral/window")) /* every layer: 64 positions, for 512 */
-        assert_int_equal(ring * 8, growing);
+    size_t window = qn_session_cache_bytes(some), growing = qn_session_cache_bytes(all);
+    printf("%-20s %zu bytes, growing %zu\n", name, window, growing);
+    if (!strcmp(name, "mistral/window")) /* every layer: one page, for five */
+        assert_int_equal(window * 5, growing);
     if (!strcmp(name, "gemma3/text")) /* every other one */
-        assert_int_equal(ring * 16, growing * 9);
+        assert_int_equal(window * 10, growing * 6);
     qn_session_close(some);
     qn_session_close(all);
 }
@@ -448,12 +450,12 @@ static void test_logits(void **state)
         check_rewind(&f);
         check_failed_calls(&f);
         n_cancelled += check_cancel_midway(&f);
-        check_ring_rewind(&f);
-        check_ring_bytes(&f, models[i]);
-        check_ring_batch(&f);
+        check_window_rewind(&f);
+        check_window_bytes(&f, models[i]);
+        check_window_batch(&f);
         if (!strcmp(models[i], "mistral/window")) {
-            check_ring_edge(&f, false);
-            check_ring_edge(&f, true);
+            check_window_edge(&f, false);
+            check_window_edge(&f, true);
         }
         end(&f);
     }

@@ -2,7 +2,7 @@
  *
  * Caches that let positions go. A session beyond its context that keeps its first tokens, against
  * transformers with the mask written out (tests/golden/make_rotating.py); the same bits however it
- * came there. And the rings of the Gemmas' sliding layers, wrapped several times, against
+ * came there. And the windows of the Gemmas' sliding layers, over several pages, against
  * transformers (tests/golden/make_families.py).
  */
 #include "generate/model_test.h"
@@ -77,7 +77,7 @@ static void check_before_the_limit(const fixture *f)
     qn_session_close(session);
 }
 
-/* Going back, to where the ring still holds what is seen and to where it does not. */
+/* Going back, to where the pages still hold what is seen and to where it does not. */
 static void check_rewind(const fixture *f)
 {
     static const int64_t lengths[] = {0, 3, 39, 63, 64, 65, 150, 250, 292, 299};
@@ -93,8 +93,7 @@ static void check_rewind(const fixture *f)
     }
     qn_session *session = open_rotating(f->model, f->context, f->keep, 9, 1);
     score(session, f->ids, LENGTH, f->got);
-    for (size_t n = 230; n < 295;
-         n++) { /* about where the ring's oldest key is just seen, and just not */
+    for (size_t n = 230; n < 295; n++) { /* about where the oldest key is just seen, and just not */
         qn_session_rewind(session, (int64_t)n);
         score(session, f->ids + n, LENGTH - n, f->got);
         assert_memory_equal(f->got, f->want + n * f->vocab,
@@ -182,14 +181,11 @@ static void test_kept_bytes(void **state)
     random_tokens(ids, LENGTH, vocab_of(model), 4);
     qn_session *session = open_rotating(model, 40, 4, 8, 1);
     qn_error err = {0};
-    size_t last = 0;
+    size_t page = 64 * 4 * 2 * 2 * 20 * sizeof(float); /* places, layers, K and V, heads, D */
     for (int i = 0; i < 40; i++) {
         assert_int_equal(qn_session_append(session, ids, 30, &err), QN_OK);
-        assert_true(i < 2 || qn_session_cache_bytes(session) == last);
-        last = qn_session_cache_bytes(session);
+        assert_true(qn_session_cache_bytes(session) <= 3 * page);
     }
-    assert_int_equal(last,
-                     128 * 4 * 2 * 2 * 20 * sizeof(float)); /* slots, layers, K and V, heads, D */
     qn_session_close(session);
     qn_model_close(model);
     qn_device_close(device);
@@ -217,11 +213,11 @@ static void test_bad_keep(void **state)
     qn_device_close(device);
 }
 
-/* ---- the Gemmas' rings
+/* ---- the Gemmas' windows
  * ------------------------------------------------------------------------------------- */
 
-/* The golden tokens in pieces of `piece`, so that rings of 64 slots wrap around several times. */
-static void check_ring(qn_device *device, const char *name, size_t piece)
+/* The golden tokens in pieces of `piece`, so that windows give several pages back. */
+static void check_windows(qn_device *device, const char *name, size_t piece)
 {
     char path[600];
     size_t n;
@@ -248,23 +244,23 @@ static void check_ring(qn_device *device, const char *name, size_t piece)
     free(logits);
 }
 
-static void test_wrapped_rings(void **state)
+static void test_windows(void **state)
 {
     static const char *const names[] = {"gemma2/plain", "gemma2/layer-types", "gemma3/text",
                                         "gemma3/layer-types", "gemma3/images"};
     qn_device *device = open_cpu(state);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t piece = 1; piece < 60; piece += 19)
-            check_ring(device, names[i], piece);
+            check_windows(device, names[i], piece);
     qn_device_close(device);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kept_tokens),   cmocka_unit_test(test_kept_bf16),
-        cmocka_unit_test(test_kept_bytes),    cmocka_unit_test(test_bad_keep),
-        cmocka_unit_test(test_wrapped_rings),
+        cmocka_unit_test(test_kept_tokens), cmocka_unit_test(test_kept_bf16),
+        cmocka_unit_test(test_kept_bytes),  cmocka_unit_test(test_bad_keep),
+        cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

@@ -57,26 +57,32 @@ static void read_rows(qn_scope *s, qn_array *a, float *to, int at, int64_t width
         fail_msg("%s", qn_scope_error(s));
 }
 
-/* Tokens at .. at + n - 1, through the cache unless NULL, into r. */
+/* Tokens at .. at + n - 1, behind the sequence unless NULL, into r. */
 static void run_piece(qn_device *device, const qn__decoder *m, const int32_t *tokens,
-                      qn__cache *cache, int at, int n, run *r)
+                      qn__sequence *sequence, int at, int n, run *r)
 {
     const qn__decoder_config *c = &m->config;
+    qn__batch batch = {0};
+    qn_error err = {0};
     qn_scope *s = qn_scope_begin(device);
     qn_array *all[3 * MOST_LAYERS + 3], **layers = all + 1;
-    if (cache)
-        qn__cache_step(s, cache, n);
+    if (sequence) {
+        qn__batch_begin(&batch, sequence->cache);
+        assert_int_equal(qn__batch_add(&batch, sequence, tokens + at, n, 0, &err), QN_OK);
+        qn__batch_record(s, &batch);
+    }
     qn_array *x = qn_from(s, QN_I32, 2, (const int64_t[]){1, n}, tokens + at);
-    qn_array *hidden = qn__decoder_hidden(s, m, x, cache, layers);
+    qn_array *hidden = qn__decoder_hidden(s, m, x, sequence ? &batch : NULL, layers);
     all[0] = qn__decoder_logits(s, m, hidden);
     int n_all = (int)c->n_layers + 2, n_targets = 0;
-    qn_array *const *targets = cache ? qn__cache_targets(s, cache, &n_targets) : NULL;
+    qn_array *const *targets = sequence ? qn__batch_targets(&batch, &n_targets) : NULL;
     for (int i = 0; i < n_targets; i++)
         all[n_all++] = targets[i];
     if (qn_eval_many(s, all, n_all) != QN_OK)
         fail_msg("%s", qn_scope_error(s));
-    if (cache)
-        qn__cache_commit(s, cache);
+    if (sequence)
+        qn__batch_end(s, &batch);
+    qn__batch_free(&batch);
     read_rows(s, all[0], r->logits, at, c->vocab);
     for (int i = 0; i <= c->n_layers; i++)
         read_rows(s, layers[i], r->layers[i], at, c->hidden);
@@ -92,22 +98,26 @@ static run run_model(qn_device *device, const qn__decoder *m, const int32_t *tok
         return r;
     }
     qn__cache cache;
+    qn__sequence sequence;
     qn_error err = {0};
     const qn__decoder_config *c = &m->config;
     qn__cache_shape shape = {.n_layers = (int)c->n_layers,
-                             .batch = 1,
+                             .queries = c->n_heads,
                              .heads = c->n_kv_heads,
                              .key_dim = c->head_dim,
                              .value_dim = c->head_dim,
                              .dtype = QN_F32};
-    assert_int_equal(qn__cache_begin(&cache, &shape, &err), QN_OK);
+    qn__cache_window windows[MOST_LAYERS] = {{0}};
     for (int i = 0; i < c->n_layers; i++)
-        if (c->window && c->layer[i].sliding)
-            qn__cache_set_window(&cache, i, c->window, 0, LONGEST_PIECE);
+        windows[i].window = c->layer[i].sliding ? c->window : 0;
+    assert_int_equal(qn__cache_begin(&cache, &shape, windows, 1, N_TOKENS, LONGEST_PIECE, &err),
+                     QN_OK);
+    qn__sequence_begin(&sequence, &cache);
     int at = 0;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; at += pieces[i++])
-        run_piece(device, m, tokens, &cache, at, pieces[i], &r);
+        run_piece(device, m, tokens, &sequence, at, pieces[i], &r);
     assert_int_equal(at, N_TOKENS);
+    qn__sequence_end(&sequence);
     qn__cache_end(&cache);
     return r;
 }

@@ -39,34 +39,41 @@ static run run_model(qn_device *device, const qn__decoder *m, const int32_t *tok
 {
     run r = {{0}, NULL};
     qn__cache cache = {0};
+    qn__sequence sequence;
+    qn__batch batch = {0};
     const qn__decoder_config *c = &m->config;
-    qn__cache_shape shape = {(int)c->n_layers, 1, c->n_kv_heads, c->head_dim, c->head_dim, QN_F32};
+    qn__cache_shape shape = {(int)c->n_layers, c->n_heads,  c->n_kv_heads,
+                             c->head_dim,      c->head_dim, QN_F32};
     qn_error err = {0};
-    assert_int_equal(qn__cache_begin(&cache, &shape, &err), QN_OK);
+    assert_int_equal(qn__cache_begin(&cache, &shape, NULL, 1, N_TOKENS, 1, &err), QN_OK);
+    qn__sequence_begin(&sequence, &cache);
+    qn__batch_begin(&batch, &cache);
+    assert_int_equal(qn__batch_add(&batch, &sequence, tokens, N_TOKENS, 0, &err), QN_OK);
     qn_scope *s = qn_scope_begin(device);
     qn_array *layers[MOST_LAYERS + 1], *all[2 * MOST_LAYERS + MOST_LAYERS + 3];
     int n = 0;
     if (cached)
-        qn__cache_step(s, &cache, N_TOKENS);
+        qn__batch_record(s, &batch);
     qn_array *x = qn_from(s, QN_I32, 2, (const int64_t[]){1, N_TOKENS}, tokens);
-    qn_array *hidden = qn__decoder_hidden(s, m, x, cached ? &cache : NULL, layers);
+    qn_array *hidden = qn__decoder_hidden(s, m, x, cached ? &batch : NULL, layers);
     all[n++] = qn__decoder_logits(s, m, hidden);
     for (int i = 0; i <= c->n_layers; i++)
         all[n++] = layers[i];
     if (cached) {
         int n_targets;
-        qn_array *const *targets = qn__cache_targets(s, &cache, &n_targets);
+        qn_array *const *targets = qn__batch_targets(&batch, &n_targets);
         for (int i = 0; i < n_targets; i++)
             all[n++] = targets[i];
     }
     if (qn_eval_many(s, all, n) != QN_OK)
         fail_msg("%s", qn_scope_error(s));
-    if (cached)
-        qn__cache_commit(s, &cache);
+    qn__batch_end(cached ? s : NULL, &batch);
     r.logits = read_all(s, all[0]);
     for (int i = 0; i <= c->n_layers; i++)
         r.layers[i] = read_all(s, layers[i]);
     qn_scope_end(s);
+    qn__batch_free(&batch);
+    qn__sequence_end(&sequence);
     qn__cache_end(&cache);
     return r;
 }

@@ -283,7 +283,21 @@ typedef struct attention_case {
     float scale, softcap;
     int mask; /* 0 none; 1 bool [L, S]; 2 added [H, L, S]; 3 bool [B, 1, L, S]; 4 added [B, H, L, S]
                */
+    bool sinks;
 } attention_case;
+
+static double sink_of(int64_t h)
+{
+    return (double)(h % 3) * 0.75 - 0.5;
+}
+
+static qn_array *put_sinks(qn_scope *s, int64_t heads)
+{
+    float v[128];
+    for (int64_t h = 0; h < heads; h++)
+        v[h] = (float)sink_of(h);
+    return qn_from_f32(s, v, heads);
+}
 
 static bool mask_keeps(int64_t l, int64_t s)
 {
@@ -310,7 +324,7 @@ static void want_attention(const attention_case *c, const host *q, const host *k
     for (int64_t row = 0; row < c->b * c->h * c->l; row++) {
         int64_t b = row / (c->h * c->l), h = row / c->l % c->h, l = row % c->l;
         int64_t kv = b * c->g + h / (c->h / c->g);
-        double most = -INFINITY, sum = 0;
+        double most = c->sinks ? sink_of(h) : -INFINITY, sum = 0;
         for (int64_t s = 0; s < c->s; s++) {
             double dot = 0;
             for (int64_t i = 0; i < c->d; i++)
@@ -326,6 +340,7 @@ static void want_attention(const attention_case *c, const host *q, const host *k
         }
         for (int64_t s = 0; s < c->s; s++)
             sum += p[s] = exp(p[s] - most);
+        sum += c->sinks ? exp(sink_of(h) - most) : 0;
         for (int64_t i = 0; i < c->e; i++) {
             y[row * c->e + i] = 0;
             for (int64_t s = 0; s < c->s; s++)
@@ -355,11 +370,12 @@ static qn_array *put_mask(qn_scope *s, const attention_case *c)
 }
 
 static const attention_case attention_cases[] = {
-    {1, 1, 1, 1, 1, 2, 2, false, 0, 0, 0, 0},    {2, 4, 2, 5, 9, 8, 6, false, 0, 0, 0, 0},
-    {2, 4, 2, 5, 9, 8, 8, true, 0, 0.3f, 0, 0},  {1, 3, 1, 7, 7, 4, 4, true, 3, 0, 5, 0},
-    {1, 2, 2, 4, 6, 8, 8, false, 0, 0, 0, 1},    {2, 4, 2, 3, 5, 8, 4, true, 0, 0, 0, 2},
-    {2, 4, 4, 3, 5, 8, 4, false, 0, 0, 0, 3},    {2, 6, 2, 3, 5, 4, 4, true, 0, 0, 2, 4},
-    {1, 4, 2, 66, 66, 16, 16, true, 0, 0, 0, 0}, {1, 2, 1, 0, 3, 4, 4, false, 0, 0, 0, 0},
+    {1, 1, 1, 1, 1, 2, 2, false, 0, 0, 0, 0},      {2, 4, 2, 5, 9, 8, 6, false, 0, 0, 0, 0},
+    {2, 4, 2, 5, 9, 8, 8, true, 0, 0.3f, 0, 0},    {1, 3, 1, 7, 7, 4, 4, true, 3, 0, 5, 0},
+    {1, 2, 2, 4, 6, 8, 8, false, 0, 0, 0, 1},      {2, 4, 2, 3, 5, 8, 4, true, 0, 0, 0, 2},
+    {2, 4, 4, 3, 5, 8, 4, false, 0, 0, 0, 3},      {2, 6, 2, 3, 5, 4, 4, true, 0, 0, 2, 4},
+    {1, 4, 2, 66, 66, 16, 16, true, 0, 0, 0, 0},   {1, 2, 1, 0, 3, 4, 4, false, 0, 0, 0, 0},
+    {2, 4, 2, 5, 9, 8, 6, true, 0, 0, 0, 3, true},
 };
 
 static void check_attention(const rig *r, const attention_case *c, qn_dtype t, layout how)
@@ -379,7 +395,8 @@ static void check_attention(const rig *r, const attention_case *c, qn_dtype t, l
                               .causal = c->causal,
                               .softcap = c->softcap,
                               .window = c->window,
-                              .mask = put_mask(s, c)};
+                              .mask = put_mask(s, c),
+                              .sinks = c->sinks ? put_sinks(s, c->h) : NULL};
     qn_array *a = qn_attention(s, put(s, &q, how), put(s, &k, how), put(s, &v, how), &o);
     void *raw = get(s, a, t, 4, y.shape, text);
     check_values(raw, t, y.v, y.n, qn_dtype_size(t) == 2 ? 1.01 : 0, t == QN_F64 ? 1e-14 : 2e-6,
@@ -409,27 +426,85 @@ static void test_attention(void **state)
 /* ---- attention over a cache
  * --------------------------------------------------------------------------------------- */
 
-/* Writes `length` positions in pieces and attends with the last `l`; returns [B, H, l, D]. */
-static float *cached(qn_device *device, const host *q, const host *k, const host *v, qn_dtype type,
-                     int64_t piece, int64_t l, float softcap, int64_t window, layout how)
+/* Sequences one behind the other: [B, H, L, D] -> [1, H, B L, D]. */
+static qn_array *in_a_row(qn_scope *s, qn_array *x)
 {
-    int64_t b = k->shape[0], g = k->shape[1], n = k->shape[2], d = k->shape[3],
-            room = (n + 15) / 16 * 16;
+    int64_t b = qn_array_dim(x, 0), l = qn_array_dim(x, 2);
+    if (b == 1)
+        return x;
+    x = qn_transpose(s, x, (const int[]){1, 0, 2, 3});
+    return qn_reshape(s, x, 4, (const int64_t[]){1, qn_array_dim(x, 0), b * l, -1});
+}
+
+/* The page of a sequence's block: every third pair lies apart, in the other order. */
+static int32_t scattered(int64_t b, int64_t batch, int64_t block)
+{
+    int64_t far = block / 2 % 3 == 2 ? 1 : 0;
+    return (int32_t)((batch - 1 - b) * 60 + (block ^ far) + far * 20);
+}
+
+/* The slots of positions at .. end - 1 of each sequence. */
+static qn_array *slots_of(qn_scope *s, int64_t batch, int64_t at, int64_t end)
+{
+    int32_t *slots = malloc((size_t)(batch * (end - at)) * sizeof *slots), n = 0;
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t p = at; p < end; p++)
+            slots[n++] = scattered(b, batch, p / 64) * 64 + (int32_t)(p % 64);
+    qn_array *a = qn_from_i32(s, slots, n);
+    free(slots);
+    return a;
+}
+
+/* Tiles of the newest l of n tokens of each sequence, and their pages. */
+static qn_array *tiles_of(qn_scope *s, int64_t batch, int64_t n, int64_t l, int64_t group)
+{
+    int32_t tiles[256][4];
+    int64_t count = 0, tile = qn__attend_tile(group);
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t row = 0; row < l; row += tile, count++) {
+            tiles[count][0] = (int32_t)b;
+            tiles[count][1] = (int32_t)(b * l + row);
+            tiles[count][2] = (int32_t)(l - row < tile ? l - row : tile);
+            tiles[count][3] = (int32_t)(n - l + row);
+        }
+    return qn_from(s, QN_I32, 2, (const int64_t[]){count, 4}, tiles);
+}
+
+static qn_array *table_of(qn_scope *s, int64_t batch, int64_t n)
+{
+    int32_t table[2 * 32];
+    int64_t width = n > 1024 ? 32 : 16;
+    for (int64_t i = 0; i < batch * width; i++)
+        table[i] = i % width * 64 < n ? scattered(i / width, batch, i % width) : -1;
+    return qn_from(s, QN_I32, 2, (const int64_t[]){batch, width}, table);
+}
+
+/* Writes all positions in pieces and attends with the last `l`; returns [B, H, l, D]. */
+static float *cached(qn_device *device, const host *q, const host *k, const host *v, qn_dtype type,
+                     int64_t piece, int64_t l, const attention_case *c, layout how)
+{
+    int64_t b = k->shape[0], g = k->shape[1], n = k->shape[2], d = k->shape[3], h = q->shape[1];
     qn_scope *s = qn_scope_begin(device);
-    qn_array *keys = qn_zeros(s, type, 5, (const int64_t[]){b, g, room / 16, d, 16});
-    qn_array *values = qn_zeros(s, type, 4, (const int64_t[]){b, g, room, d});
+    qn_array *keys = qn_zeros(s, type, 5, (const int64_t[]){150, g, 4, d, 16});
+    qn_array *values = qn_zeros(s, type, 4, (const int64_t[]){150, g, 64, d});
     for (int64_t at = 0; at < n; at += piece) {
         int64_t end = at + piece < n ? at + piece : n;
-        qn_array *offset = qn_from_i32(s, (int32_t[]){(int32_t)at}, 1);
-        keys = qn__write_keys(s, keys, qn_slice(s, put(s, k, how), 2, at, end, 1), offset, false);
-        values =
-            qn__write_values(s, values, qn_slice(s, put(s, v, how), 2, at, end, 1), offset, false);
+        qn_array *slots = slots_of(s, b, at, end);
+        keys =
+            qn__write_keys(s, keys, in_a_row(s, qn_slice(s, put(s, k, how), 2, at, end, 1)), slots);
+        values = qn__write_values(s, values,
+                                  in_a_row(s, qn_slice(s, put(s, v, how), 2, at, end, 1)), slots);
     }
-    qn_attention_options o = {.size = sizeof o, .softcap = softcap, .window = window};
-    qn_array *last = qn_slice(s, put(s, q, how), 2, n - l, n, 1);
-    qn_array *y =
-        qn__attend(s, last, keys, values, qn_from_i32(s, (int32_t[]){(int32_t)(n - l)}, 1), 0, &o);
-    float *raw = get(s, y, QN_F32, 4, (const int64_t[]){b, q->shape[1], l, d}, "attend");
+    qn_attention_options options = {.size = sizeof options,
+                                    .softcap = c->softcap,
+                                    .window = c->window,
+                                    .sinks = c->sinks ? put_sinks(s, h) : NULL};
+    qn_array *last = in_a_row(s, qn_slice(s, put(s, q, how), 2, n - l, n, 1));
+    qn_array *y = qn__attend(s, last, keys, values, tiles_of(s, b, n, l, h / g), table_of(s, b, n),
+                             0, &options);
+    y = qn_transpose(s, qn_reshape(s, y, 4, (const int64_t[]){h, b, l, d}),
+                     (const int[]){1, 0, 2, 3});
+    float *raw = get(s, y, QN_F32, 4, (const int64_t[]){b, h, l, d}, "attend");
     qn_scope_end(s);
     return raw;
 }
@@ -441,20 +516,21 @@ static void test_attend(void **state)
     (void)state;
     rig rigs[MOST_RIGS];
     int n_rigs = open_rigs(rigs);
-    for (int c = 0; c < 8; c++) {
+    for (int c = 0; c < 10; c++) {
         qn_dtype type = c % 2 ? QN_BF16 : QN_F32;
         float softcap = c & 2 ? 3 : 0;
-        int64_t window = c & 4 ? 21 : 0, b = 2, h = 4, g = 2, n = 150, d = 32;
+        bool far = c >= 8; /* over several spans */
+        int64_t window = c & 4 ? 21 : 0, b = 2, h = 4, g = 2, n = far ? 1100 : 150, d = 32;
         uint64_t seed = 40;
         host q = random_host(QN_F32, 4, (const int64_t[]){b, h, n, d}, 1, 0, &seed);
         host k = random_host(type, 4, (const int64_t[]){b, g, n, d}, 1, 0, &seed);
         host v = random_host(type, 4, (const int64_t[]){b, g, n, d}, 1, 0, &seed);
         k.dtype = v.dtype = QN_F32; /* values that the cache holds exactly */
-        attention_case plain = {b, h, g, n, n, d, d, true, window, 0, softcap, 0};
+        attention_case plain = {b, h, g, n, n, d, d, true, window, 0, softcap, 0, c % 3 == 1};
         double *want = malloc(q.n * sizeof *want);
         want_attention(&plain, &q, &k, &v, want);
         for (int r = 0; r < n_rigs; r++) {
-            float *all = cached(rigs[r].device, &q, &k, &v, type, n, n, softcap, window, PLAIN);
+            float *all = cached(rigs[r].device, &q, &k, &v, type, n, n, &plain, PLAIN);
             /* bf16 kernels round queries and probabilities to bf16 */
             check_values(all, QN_F32, want, q.n, 0, type == QN_BF16 ? 2e-2 : 3e-6, "attend");
             static float *one_thread;
@@ -466,7 +542,7 @@ static void test_attend(void **state)
             assert_memory_equal(all, one_thread, q.n * sizeof *all);
             for (int64_t l = 1; l < 80; l = l * 3 + 1) {
                 float *some =
-                    cached(rigs[r].device, &q, &k, &v, type, l + 6, l, softcap, window, PLAIN);
+                    cached(rigs[r].device, &q, &k, &v, type, far ? n - l : l + 6, l, &plain, PLAIN);
                 for (int64_t row = 0; row < b * h; row++)
                     assert_memory_equal(some + row * l * d, all + (row * n + n - l) * d,
                                         (size_t)(l * d) * sizeof *all);
@@ -493,7 +569,7 @@ static void test_attend_shapes(void **state)
     (void)state;
     rig rigs[MOST_RIGS];
     int n_rigs = open_rigs(rigs);
-    int64_t b = 1, h = 66, n = 20, d = 16;
+    int64_t b = 1, h = 66, n = 150, d = 16;
     uint64_t seed = 7;
     host q = random_host(QN_F32, 4, (const int64_t[]){b, h, n, d}, 1, 0, &seed);
     host k = random_host(QN_F32, 4, (const int64_t[]){b, 1, n, d}, 1, 0, &seed);
@@ -503,7 +579,7 @@ static void test_attend_shapes(void **state)
     want_attention(&plain, &q, &k, &v, want);
     for (int r = 0; r < n_rigs; r++)
         for (int how = OFFSET; how <= PADDED; how++) {
-            float *y = cached(rigs[r].device, &q, &k, &v, QN_F32, 7, n, 0, 0, (layout)how);
+            float *y = cached(rigs[r].device, &q, &k, &v, QN_F32, 70, n, &plain, (layout)how);
             check_values(y, QN_F32, want, q.n, 0, 3e-6, "attend with many heads");
             free(y);
         }
@@ -515,7 +591,7 @@ static void test_attend_shapes(void **state)
 }
 
 /* The CPU's kernels read a head's elements side by side: other orders are refused, not misread.
- * Positions outside of a cache are neither written nor seen. */
+ * Slots outside of a cache are not written, and a tile whose pages are none is not run. */
 static void test_attend_refusals(void **state)
 {
     (void)state;
@@ -524,38 +600,42 @@ static void test_attend_refusals(void **state)
     qn_device *device = open_cpu_threads(1);
     uint64_t seed = 7;
     host x = random_host(QN_F32, 4, (const int64_t[]){1, 2, 16, 16}, 1, 0, &seed);
-    const int64_t row[] = {1, 2, 1, 16}, keys_shape[] = {1, 2, 1, 16, 16};
+    const int64_t keys_shape[] = {1, 2, 4, 16, 16}, values_shape[] = {1, 2, 64, 16};
+    enum { ALL = 2 * 64 * 16 };
     for (int c = 0; c < 3; c++) {
         qn_scope *s = qn_scope_begin(device);
-        qn_array *keys = qn_zeros(s, QN_F32, 5, keys_shape),
-                 *at = qn_from_i32(s, (int32_t[]){0}, 1);
-        qn_array *values = qn_zeros(s, QN_F32, 4, x.shape), *turned = put(s, &x, TRANSPOSED);
-        c == 0   ? qn__write_keys(s, keys, turned, at, false)
-        : c == 1 ? qn__write_values(s, values, turned, at, false)
-                 : qn__attend(s, turned, keys, values, at, 0, NULL);
+        qn_array *keys = qn_zeros(s, QN_F32, 5, keys_shape), *slots = slots_of(s, 2, 0, 8);
+        qn_array *values = qn_zeros(s, QN_F32, 4, values_shape), *turned = put(s, &x, TRANSPOSED);
+        c == 0   ? qn__write_keys(s, keys, turned, slots)
+        : c == 1 ? qn__write_values(s, values, turned, slots)
+                 : qn__attend(s, turned, keys, values, tiles_of(s, 1, 16, 16, 1),
+                              table_of(s, 1, 16), 0, NULL);
         assert_int_equal(qn_scope_status(s), QN_UNSUPPORTED);
         qn_scope_end(s);
     }
+    static const int32_t outside[] = {-1,        -1, -64, 64, 65, 66, 1 << 20, INT32_MAX,
+                                      INT32_MIN, -1, -1,  -1, -1, -1, -1,      -1};
     qn_scope *s = qn_scope_begin(device);
-    qn_array *before = qn_from_i32(s, (int32_t[]){-1}, 1), *at = qn_from_i32(s, (int32_t[]){0}, 1);
-    qn_array *full = put(s, &x, PLAIN), *one = qn_slice(s, full, 2, 0, 1, 1);
-    float y[2][512];
-    qn_array *values = qn_zeros(s, QN_F32, 4, x.shape), *keys = qn_zeros(s, QN_F32, 5, keys_shape);
-    assert_int_equal(qn_read_f32(s, qn__write_values(s, values, one, before, false), y[0], 512),
-                     QN_OK);
-    assert_int_equal(qn_read_f32(s, qn__write_keys(s, keys, one, before, false), y[1], 512), QN_OK);
-    for (int i = 0; i < 512; i++)
-        assert_true(y[0][i] == 0 && y[1][i] == 0);
-    keys = qn__write_keys(s, keys, full, at, false);
-    values = qn__write_values(s, values, full, at, false);
+    qn_array *rows = put(s, &x, PLAIN), *slots = qn_from_i32(s, outside, 16);
+    float *y = malloc(ALL * sizeof *y);
+    qn_array *both[] = {qn__write_keys(s, qn_zeros(s, QN_F32, 5, keys_shape), rows, slots),
+                        qn__write_values(s, qn_zeros(s, QN_F32, 4, values_shape), rows, slots)};
     for (int k = 0; k < 2; k++) {
-        qn_array *last = qn_from_i32(s, (int32_t[]){k ? 40 : 15}, 1);
-        float *seen =
-            get(s, qn__attend(s, one, keys, values, last, 0, NULL), QN_F32, 4, row, "attend");
-        memcpy(y[k], seen, 32 * sizeof *seen);
-        free(seen);
+        assert_int_equal(qn_read_f32(s, both[k], y, ALL), QN_OK);
+        for (int i = 0; i < ALL; i++)
+            assert_true(y[i] == 0);
     }
-    assert_memory_equal(y[0], y[1], 32 * sizeof *y[0]);
+    qn_scope_end(s);
+    static const int32_t wrong[][4] = {
+        {1, 0, 1, 0},  {-1, 0, 1, 0},      {0, 16, 1, 0}, {0, 0, 65, 0}, {0, -1, 1, 0},
+        {0, 0, 1, 64}, {0, 0, 1, 1 << 20}, {0, 0, 1, -5}, {0, 0, -1, 0}, {0, 0, 0, 0}};
+    s = qn_scope_begin(device);
+    qn_array *tiles = qn_from(s, QN_I32, 2, (const int64_t[]){10, 4}, wrong);
+    qn_array *unread =
+        qn__attend(s, put(s, &x, PLAIN), qn_zeros(s, QN_F32, 5, keys_shape),
+                   qn_zeros(s, QN_F32, 4, values_shape), tiles, table_of(s, 1, 16), 0, NULL);
+    assert_int_equal(qn_eval(s, unread), QN_OK);
+    free(y);
     qn_scope_end(s);
     free(x.v);
     qn_device_close(device);

@@ -392,13 +392,36 @@ static void test_cross_entropy(void **state)
  * ----------------------------------------------------------------------------------------------------
  */
 
+typedef enum rope_offsets { ONE, EACH_BATCH, EACH_POSITION } rope_offsets;
+
 typedef struct rope_case {
     int64_t b, h, l, d, half;
-    bool traditional, one_offset;
+    bool traditional;
+    rope_offsets offsets;
 } rope_case;
 
-static void want_rope(const rope_case *c, const host *x, const int32_t *offset,
-                      const double *frequency, double *y)
+static int32_t position_of(const rope_case *c, int64_t batch, int64_t l)
+{
+    static const int32_t offset[] = {3, 0, 250};
+    if (c->offsets == EACH_POSITION)
+        return (int32_t)((batch * 131 + l * l * 7) % 301);
+    return offset[c->offsets == ONE ? 0 : batch] + (int32_t)l;
+}
+
+static qn_array *put_offsets(qn_scope *s, const rope_case *c)
+{
+    int32_t all[512];
+    int64_t n = c->offsets == ONE ? 1 : c->b;
+    for (int64_t i = 0; c->offsets == EACH_POSITION && i < c->b * c->l; i++)
+        all[i] = position_of(c, i / c->l, i % c->l);
+    if (c->offsets == EACH_POSITION)
+        return qn_from(s, QN_I32, 2, (const int64_t[]){c->b, c->l}, all);
+    for (int64_t i = 0; i < n; i++)
+        all[i] = position_of(c, i, 0);
+    return qn_from_i32(s, all, n);
+}
+
+static void want_rope(const rope_case *c, const host *x, const double *frequency, double *y)
 {
     for (size_t row = 0; row < (size_t)(c->b * c->h * c->l); row++) {
         int64_t batch = (int64_t)row / (c->h * c->l), l = (int64_t)row % c->l;
@@ -406,10 +429,10 @@ static void want_rope(const rope_case *c, const host *x, const int32_t *offset,
         double *to = y + row * (size_t)c->d;
         memcpy(to, from, (size_t)c->d * sizeof *to);
         for (int64_t i = 0; i < c->half; i++) {
-            double angle = (offset[c->one_offset ? 0 : batch] + l) * frequency[i];
+            int32_t position = position_of(c, batch, l);
+            double angle = position * frequency[i];
             if (x->dtype != QN_F64) /* angles are f32 */
-                angle =
-                    (float)((float)(offset[c->one_offset ? 0 : batch] + l) * (float)frequency[i]);
+                angle = (float)((float)position * (float)frequency[i]);
             int64_t p = c->traditional ? 2 * i : i, q = c->traditional ? p + 1 : i + c->half;
             to[p] = from[p] * cos(angle) - from[q] * sin(angle);
             to[q] = from[q] * cos(angle) + from[p] * sin(angle);
@@ -422,9 +445,8 @@ static void check_rope(const rig *rigs, int n_rigs, const rope_case *c, qn_dtype
     uint64_t seed = 21;
     host x = random_host(t, 4, (const int64_t[]){c->b, c->h, c->l, c->d}, 1, 0, &seed);
     host f = random_host(t == QN_F64 ? QN_F64 : QN_F32, 1, &c->half, 0.5, 0.6, &seed);
-    int32_t offset[] = {3, 0, 250};
     double *want = malloc((x.n + 1) * sizeof *want);
-    want_rope(c, &x, offset, f.v, want);
+    want_rope(c, &x, f.v, want);
     same_bits same = {0};
     for (int r = 0; r < n_rigs; r++)
         for (int l = 0; l < N_LAYOUTS + 1 && uses_threads(&rigs[r], x.n); l++) {
@@ -437,8 +459,7 @@ static void check_rope(const rig *rigs, int n_rigs, const rope_case *c, qn_dtype
                 qn_array *stored = qn_contiguous(s, qn_transpose(s, a, (int[]){0, 2, 1, 3}));
                 a = qn_transpose(s, stored, (int[]){0, 2, 1, 3});
             }
-            qn_array *y = qn_rope(s, a, qn_from_i32(s, offset, c->one_offset ? 1 : c->b),
-                                  put(s, &f, PLAIN), c->traditional);
+            qn_array *y = qn_rope(s, a, put_offsets(s, c), put(s, &f, PLAIN), c->traditional);
             void *raw = get(s, y, t, 4, x.shape, text);
             double tolerance = t == QN_F64 ? 1e-14 : 4e-7;
             check_values(raw, t, want, x.n, qn_dtype_size(t) == 2 ? 1.01 : 0, tolerance, text);
@@ -457,9 +478,14 @@ static void test_rope(void **state)
 {
     (void)state;
     static const rope_case cases[] = {
-        {2, 3, 5, 8, 4, false, false}, {2, 3, 5, 8, 4, true, true},
-        {3, 1, 1, 6, 2, false, false}, {1, 2, 4, 10, 3, true, false},
-        {2, 2, 0, 4, 2, false, true},  {2, 5, 130, 64, 32, false, false},
+        {2, 3, 5, 8, 4, false, EACH_BATCH},
+        {2, 3, 5, 8, 4, true, ONE},
+        {3, 1, 1, 6, 2, false, EACH_BATCH},
+        {1, 2, 4, 10, 3, true, EACH_BATCH},
+        {2, 2, 0, 4, 2, false, ONE},
+        {2, 5, 130, 64, 32, false, EACH_BATCH},
+        {2, 3, 70, 16, 8, true, EACH_POSITION},
+        {3, 2, 1, 8, 4, false, EACH_POSITION},
     };
     rig rigs[MOST_RIGS];
     int n = open_rigs(rigs);

@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention of one KV head, written over vec_*.h and two products that each tier supplies:
- *   attend_scores: up to 4 query rows times the keys of 16-key groups j0 .. j1 - 1 of one block;
+ *   attend_scores: up to 4 query rows times the keys of 16-key groups j0 .. j1 - 1 of one page;
  * lane = key, one accumulator a score, fma in order of the dimension attend_values: up to 4 rows'
  * acc = acc * fade, then acc += p[s] v[s] for keys s0 .. s1 - 1 in order; lane = dimension Both may
  * fetch memory from `ahead` on (NULL: nothing) meanwhile: with few rows the scores fetch this
- * block's values and the values the next block's keys, which keeps both in the first cache.
+ * page's values and the values the next page's keys, which keeps both in the first cache.
  *
  * Problem: prefill wants many rows to share each key, decode streams the cache past a few rows, and
- * a row's bits must be the same in both. Approach: blocks of 64 keys anchored at key 0; for each
- * block all rows' scores, then the online softmax (the running maximum and sum merge left to right,
- * once a block), then all rows' values. With many rows a bf16 block is widened once. Invariants: a
- * score is a chain over the dimension; an output element is a chain over the row's own keys with
- * one rescale a block; masked lanes weigh exactly 0 and keys outside a row's range never meet its
- * accumulator, so rows that share a group change nothing. Scratch: see attend_scratch in
- * ref_attend.c.
+ * a row's bits must be the same in both. Approach: a page holds 64 positions; for each page of a
+ * span all rows' scores, then the online softmax (the running maximum and sum merge left to right,
+ * once a page), then all rows' values; spans merge left to right, too. With many rows a bf16 page
+ * is widened once. Invariants: a score is a chain over the dimension; an output element is a chain
+ * over the row's own keys with one rescale a page, and one a span; masked lanes weigh exactly 0 and
+ * keys outside a row's range never meet its accumulator, so rows that share a group change nothing.
+ * Scratch and state: see ref_attend.c.
  */
 
-enum { ATTEND_BLOCK = 64, ATTEND_GROUP = 4, ATTEND_WIDEN_ROWS = 8 };
+enum { ATTEND_BLOCK = QN__CPU_PAGE, ATTEND_GROUP = 4, ATTEND_WIDEN_ROWS = 8 };
 
 typedef struct attend_state {
     const qn__cpu_attend *a;
-    size_t rows, dv16, high;   /* high: keys end here, for all rows */
-    float *acc;                /* [rows][dv16] */
-    float *p;                  /* [rows][64]: scores, then probabilities */
-    float *top, *total, *fade; /* [rows] */
-    float *wide_k, *wide_v;    /* f32 copies of a block */
+    size_t rows, dv16, high; /* high: keys end here, for all rows */
+    float *acc;              /* [rows][dv16] */
+    float *top, *total;      /* [rows] */
+    float *fade;             /* [rows] */
+    float *p;                /* [rows][64]: scores, then probabilities */
+    float *wide_k, *wide_v;  /* f32 copies of a page */
 } attend_state;
 
-/* Up to 4 rows that see keys of the block, each s0 .. s1 - 1 of it; then where the next group
+/* Up to 4 rows that see keys of the page, each s0 .. s1 - 1 of it; then where the next group
  * starts. */
 typedef struct attend_group {
     int n;
@@ -37,17 +38,20 @@ typedef struct attend_group {
     size_t token, head;
 } attend_group;
 
-/* The part of token t's range in block b; false when empty. */
+/* The part of token t's range in block b, with the hole between kept keys and the others where that
+ * lies in it; false when empty. */
 static int attend_part(const qn__cpu_attend *a, size_t t, size_t b, size_t *s0, size_t *s1)
 {
     size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0,
            end = a->end[t] > 0 ? (size_t)a->end[t] : 0;
+    if (begin >= end)
+        return 0;
+    size_t low = b * ATTEND_BLOCK, high = low + ATTEND_BLOCK;
     if (a->keep && b == 0) {
         *s0 = 0;
-        *s1 = a->keep;
-        return begin < end;
+        *s1 = begin >= high ? a->keep : end < high ? end : high;
+        return 1;
     }
-    size_t low = b * ATTEND_BLOCK, high = low + ATTEND_BLOCK;
     begin = begin > low ? begin : low;
     end = end < high ? end : high;
     *s0 = begin - low;
@@ -93,6 +97,12 @@ static void attend_block_scores(const attend_state *st, size_t b, qn__cpu_type t
     }
 }
 
+/* x where lanes count less than n, y elsewhere. */
+static inline vf attend_first(size_t n, vf x, vf y)
+{
+    return v_pick(v_lt(v_lane_numbers(), v_set((float)n)), x, y);
+}
+
 /* Scores of 16 keys at p, scaled and capped; -inf outside s0 .. s1 - 1 of the block, i the group's
  * first key. */
 static inline vf attend_score_lanes(const qn__cpu_attend *a, const float *p, size_t i, size_t s0,
@@ -104,10 +114,17 @@ static inline vf attend_score_lanes(const qn__cpu_attend *a, const float *p, siz
     if (a->softcap > 0.0f)
         s = v_mul(v_set(a->softcap), v_tanh(v_div(s, v_set(a->softcap))));
     if (s1 < i + 16)
-        s = v_pick(v_lt(v_lane_numbers(), v_set((float)(s1 - i))), s, v_set(-INFINITY));
+        s = attend_first(s1 - i, s, v_set(-INFINITY));
     if (s0 > i)
-        s = v_pick(v_lt(v_lane_numbers(), v_set((float)(s0 - i))), v_set(-INFINITY), s);
+        s = attend_first(s0 - i, v_set(-INFINITY), s);
     return s;
+}
+
+/* -inf for keys h0 .. h1 - 1, of 16 from i on. */
+static inline vf attend_hole(vf s, size_t i, size_t h0, size_t h1)
+{
+    size_t a = h0 > i ? h0 - i : 0, b = h1 > i ? h1 - i : 0;
+    return a < b ? attend_first(a, s, attend_first(b, v_set(-INFINITY), s)) : s;
 }
 
 static inline float attend_exp(float x)
@@ -117,12 +134,17 @@ static inline float attend_exp(float x)
     return lanes[0];
 }
 
-static void attend_softmax_row(const attend_state *st, size_t row, size_t s0, size_t s1)
+/* hole: keys from keep on that the row does not see, up to this one; 0: there are none. */
+static void attend_softmax_row(const attend_state *st, size_t row, size_t s0, size_t s1,
+                               size_t hole)
 {
     float *p = st->p + row * ATTEND_BLOCK, old = st->top[row];
     vf s[4];
-    for (int j = 0; j < 4; j++)
-        s[j] = attend_score_lanes(st->a, p, (size_t)(16 * j), s0, s1);
+    for (size_t j = 0; j < 4; j++) {
+        s[j] = attend_score_lanes(st->a, p, 16 * j, s0, s1);
+        if (hole)
+            s[j] = attend_hole(s[j], 16 * j, st->a->keep, hole);
+    }
     float top = v_top(v_max(v_max(s[0], s[1]), v_max(s[2], s[3])));
     top = top > old ? top : old;
     float base = top == -INFINITY ? 0.0f : top;
@@ -139,10 +161,12 @@ static void attend_softmax_row(const attend_state *st, size_t row, size_t s0, si
 static void attend_block_softmax(const attend_state *st, size_t b)
 {
     size_t heads = st->a->heads, s0, s1;
-    for (size_t t = 0; t < st->a->tokens; t++)
+    for (size_t t = 0; t < st->a->tokens; t++) {
+        size_t hole = st->a->keep && b == 0 ? (size_t)st->a->begin[t] : 0;
         if (attend_part(st->a, t, b, &s0, &s1))
             for (size_t h = 0; h < heads; h++)
-                attend_softmax_row(st, t * heads + h, s0, s1);
+                attend_softmax_row(st, t * heads + h, s0, s1, hole);
+    }
 }
 
 /* One row's keys s0 .. s1 - 1, if any. */
@@ -188,20 +212,25 @@ static void attend_block_values(const attend_state *st, size_t b, qn__cpu_type t
     }
 }
 
-/* Widens what the rows see of a bf16 block, keys low .. high - 1. */
+/* Widens what the rows see of a bf16 page, keys low .. high - 1. */
 static void attend_widen(const attend_state *st, const uint16_t *k, const uint16_t *v, size_t low,
                          size_t high)
 {
-    size_t d = st->a->d, dv = st->a->dv, ldv = st->a->ldv;
+    size_t d = st->a->d, dv = st->a->dv;
     for (size_t i = low / 16 * d; i < (high + 15) / 16 * d; i++)
         v_store(st->wide_k + 16 * i, v_load_bf16(k + 16 * i));
     for (size_t s = low; s < high; s++) {
         size_t i = 0;
         for (; i + 16 <= dv; i += 16)
-            v_store(st->wide_v + s * st->dv16 + i, v_load_bf16(v + s * ldv + i));
+            v_store(st->wide_v + s * st->dv16 + i, v_load_bf16(v + s * dv + i));
         for (; i < dv; i++)
-            st->wide_v[s * st->dv16 + i] = qn__cpu_f32_of_bf16(v[s * ldv + i]);
+            st->wide_v[s * st->dv16 + i] = qn__cpu_f32_of_bf16(v[s * dv + i]);
     }
+}
+
+static const void *attend_page(const void *at, size_t page, size_t stride, qn__cpu_type type)
+{
+    return (const char *)at + page * stride * (type == QN__CPU_F32 ? 4 : 2);
 }
 
 static void attend_block(const attend_state *st, size_t b)
@@ -216,14 +245,12 @@ static void attend_block(const attend_state *st, size_t b)
         }
     if (low >= high)
         return;
-    size_t at = (a->pages ? (size_t)a->pages[b] : b) * ATTEND_BLOCK,
-           size = a->type == QN__CPU_F32 ? 4 : 2, ldv = a->ldv;
-    const void *k = (const char *)a->k + at * a->d * size,
-               *v = (const char *)a->v + at * ldv * size;
-    const void *next = (b + 1) * ATTEND_BLOCK < st->high && !a->pages
-                           ? (const char *)k + ATTEND_BLOCK * a->d * size
-                           : NULL;
-    const void *values = ldv == a->dv ? v : NULL;
+    const void *k = attend_page(a->k, (size_t)a->pages[b], a->k_page, a->type),
+               *v = attend_page(a->v, (size_t)a->pages[b], a->v_page, a->type), *values = v,
+               *next = NULL;
+    if ((b + 1) * ATTEND_BLOCK < st->high && a->pages[b + 1] >= 0)
+        next = attend_page(a->k, (size_t)a->pages[b + 1], a->k_page, a->type);
+    size_t ldv = a->dv;
     qn__cpu_type type = a->type;
     if (type == QN__CPU_BF16 && seen >= ATTEND_WIDEN_ROWS) {
         attend_widen(st, k, v, low, high);
@@ -238,7 +265,75 @@ static void attend_block(const attend_state *st, size_t b)
     attend_block_values(st, b, type, v, ldv, next);
 }
 
-static void attend_finish(const attend_state *st, size_t row)
+static attend_state attend_rows_of(const qn__cpu_attend *a, float *state)
+{
+    attend_state st = {.a = a, .rows = a->tokens * a->heads, .dv16 = (a->dv + 15) / 16 * 16};
+    st.acc = state;
+    st.top = st.acc + st.rows * st.dv16;
+    st.total = st.top + (st.rows + 15) / 16 * 16;
+    return st;
+}
+
+/* The keys of the span that some row sees: from *low to st->high. */
+static void attend_bounds(attend_state *st, size_t span, size_t *low)
+{
+    const qn__cpu_attend *a = st->a;
+    *low = SIZE_MAX;
+    for (size_t t = 0; t < a->tokens; t++) {
+        size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0;
+        if (a->end[t] <= 0 || begin >= (size_t)a->end[t])
+            continue;
+        *low = a->keep ? 0 : begin < *low ? begin : *low;
+        st->high = (size_t)a->end[t] > st->high ? (size_t)a->end[t] : st->high;
+    }
+    size_t first = span * QN__CPU_SPAN, end = first + QN__CPU_SPAN;
+    *low = *low > first ? *low : first;
+    st->high = st->high < end ? st->high : end;
+}
+
+static void attend_span(const qn__cpu_attend *a, size_t span, float *state, void *scratch)
+{
+    attend_state st = attend_rows_of(a, state);
+    st.p = scratch;
+    st.fade = st.p + st.rows * ATTEND_BLOCK;
+    st.wide_k = st.fade + (st.rows + 15) / 16 * 16;
+    st.wide_v = st.wide_k + ATTEND_BLOCK * a->d;
+    memset(st.acc, 0, st.rows * st.dv16 * sizeof(float));
+    for (size_t r = 0; r < st.rows; r++) {
+        st.top[r] = -INFINITY;
+        st.total[r] = 0.0f;
+        st.fade[r] = 1.0f;
+    }
+    size_t low;
+    attend_bounds(&st, span, &low);
+    for (size_t b = low / ATTEND_BLOCK; low < st.high && b * ATTEND_BLOCK < st.high; b++)
+        attend_block(&st, b);
+}
+
+static void attend_merge(const qn__cpu_attend *a, float *state, const float *later)
+{
+    attend_state x = attend_rows_of(a, state), y = attend_rows_of(a, (float *)(uintptr_t)later);
+    for (size_t r = 0; r < x.rows; r++) {
+        float *to = x.acc + r * x.dv16, *from = y.acc + r * x.dv16;
+        if (y.total[r] == 0.0f) /* it sees nothing there */
+            continue;
+        if (x.total[r] == 0.0f) {
+            memcpy(to, from, x.dv16 * sizeof *to);
+            x.top[r] = y.top[r];
+            x.total[r] = y.total[r];
+            continue;
+        }
+        float top = x.top[r] > y.top[r] ? x.top[r] : y.top[r];
+        float fade = attend_exp(x.top[r] - top), grow = attend_exp(y.top[r] - top);
+        for (size_t i = 0; i < x.dv16; i += 16)
+            v_store(to + i, v_add(v_mul(v_load(to + i), v_set(fade)),
+                                  v_mul(v_load(from + i), v_set(grow))));
+        x.total[r] = x.total[r] * fade + y.total[r] * grow;
+        x.top[r] = top;
+    }
+}
+
+static void attend_finish_row(const attend_state *st, size_t row)
 {
     const qn__cpu_attend *a = st->a;
     size_t t = row / a->heads, h = row % a->heads;
@@ -257,33 +352,16 @@ static void attend_finish(const attend_state *st, size_t row)
                   v_div(v_mul(v_load(acc + i), v_set(fade)), v_set(total)));
 }
 
-static void attend_rows(const qn__cpu_attend *a, void *scratch)
+static void attend_finish(const qn__cpu_attend *a, const float *state)
 {
-    size_t rows = a->tokens * a->heads, dv16 = (a->dv + 15) / 16 * 16, r16 = (rows + 15) / 16 * 16;
-    attend_state st = {a, rows, dv16, 0, scratch, NULL, NULL, NULL, NULL, NULL, NULL};
-    st.p = st.acc + rows * dv16;
-    st.top = st.p + rows * ATTEND_BLOCK;
-    st.total = st.top + r16;
-    st.fade = st.total + r16;
-    st.wide_k = st.fade + r16;
-    st.wide_v = st.wide_k + ATTEND_BLOCK * a->d;
-    memset(st.acc, 0, rows * dv16 * sizeof(float));
-    size_t low = SIZE_MAX, high = 0;
-    for (size_t t = 0; t < a->tokens; t++) {
-        size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0;
-        if (a->end[t] <= 0 || begin >= (size_t)a->end[t])
-            continue;
-        low = a->keep ? 0 : begin < low ? begin : low;
-        high = (size_t)a->end[t] > high ? (size_t)a->end[t] : high;
-    }
-    for (size_t r = 0; r < rows; r++) {
-        st.top[r] = -INFINITY;
-        st.total[r] = 0.0f;
-        st.fade[r] = 1.0f;
-    }
-    st.high = high;
-    for (size_t b = low / ATTEND_BLOCK; low < high && b * ATTEND_BLOCK < high; b++)
-        attend_block(&st, b);
-    for (size_t r = 0; r < rows; r++)
-        attend_finish(&st, r);
+    attend_state st = attend_rows_of(a, (float *)(uintptr_t)state);
+    for (size_t r = 0; r < st.rows; r++)
+        attend_finish_row(&st, r);
+}
+
+static void attend_fill(qn__cpu_kernels *t)
+{
+    t->attend = attend_span;
+    t->attend_merge = attend_merge;
+    t->attend_finish = attend_finish;
 }

@@ -205,5 +205,5 @@ static void attend_values(int rows, qn__cpu_type type, float *const *acc, const 
 
 void qn__cpu_fill_attend_avx512(qn__cpu_kernels *t)
 {
-    t->attend = attend_rows;
+    attend_fill(t);
 }

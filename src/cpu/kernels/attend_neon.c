@@ -11,5 +11,5 @@
 
 void qn__cpu_fill_attend_neon(qn__cpu_kernels *t)
 {
-    t->attend = attend_rows;
+    attend_fill(t);
 }

@@ -159,28 +159,29 @@ static inline size_t qn__cpu_key_place(size_t d, size_t s, size_t i)
            s % QN__CPU_KEY_GROUP;
 }
 
+/* Keys and values lie in pages of 64 positions; 16 pages are a span. */
+enum { QN__CPU_PAGE = 64, QN__CPU_SPAN = 16 * QN__CPU_PAGE };
+
 /* clang-format off */
 /*
- * Attention of one KV head: tokens x the query heads that share it. Keys are visited in blocks of
- * 64 anchored at key 0.
- *   K: groups of 16 keys, transposed: key s, dimension i at qn__cpu_key_place(d, s, i)
- *   V: v[s * ldv + i]
- * Memory must exist for whole blocks of 16 keys of K; what lies outside a token's range is never
- * used (it may be NaN). pages, when given, maps a logical block of 64 keys to a physical one (paged
- * and rotating caches); only the entries that a range touches are read, and pages of 64 keys must
- * exist for them.
- * Token t sees keys begin[t] .. end[t] - 1. score = scale * (q . k), then
- * softcap * tanh(score / softcap) when softcap > 0. sink[h], when given, joins the softmax's
- * denominator as one more logit. A token without keys gives zeros. With keep > 0 (64 at most) every token
- * sees keys 0 .. keep - 1, too, and begin[t] is 64 at least.
+ * Attention of one KV head: tokens x the query heads that share it. Position s of their sequence lies
+ * in page p = pages[s / 64], of which this head has (strides in elements)
+ *   keys:   groups of 16, transposed: k[p * k_page + qn__cpu_key_place(d, s % 64, i)]
+ *   values: v[p * v_page + s % 64 * dv + i]
+ * Only pages that a range touches are read, and in them nothing but whole groups of 16 keys; what lies
+ * outside a token's range is never used (it may be NaN).
+ * Token t sees keys begin[t] .. end[t] - 1 and, where there are any, keys 0 .. keep - 1 (64 at most;
+ * begin[t] is then 0 or not below keep, and what lies between in page 0 is no NaN). score =
+ * scale * (q . k), then softcap * tanh(score / softcap) when softcap > 0. sink[h], when given, joins
+ * the softmax's denominator as one more logit. A token without keys gives zeros.
  */
 /* clang-format on */
 typedef struct qn__cpu_attend {
     qn__cpu_type type; /* of k and v: F32 or BF16 */
     size_t d, dv;      /* length of a key and of a value */
     const void *k, *v;
-    size_t ldv;
-    const uint32_t *pages;
+    size_t k_page, v_page;
+    const int32_t *pages;
     size_t tokens, heads;
     const float *q; /* token t, head h at q + t * q_token + h * q_head */
     size_t q_token, q_head;
@@ -192,17 +193,16 @@ typedef struct qn__cpu_attend {
     size_t keep;
 } qn__cpu_attend;
 
-/* Writes keys and values of one KV head at positions pos .. pos + n - 1 (f32 rows, rounded to the
- * cache's type). */
+/* Writes keys or values of one KV head (f32 rows, rounded to the type) at places at .. at + n - 1
+ * of a page, which must not end before. */
 typedef struct qn__cpu_cache_write {
     qn__cpu_type type;
-    size_t d, dv;
-    void *k, *v; /* layouts as in qn__cpu_attend */
-    size_t ldv;
-    const uint32_t *pages;
-    size_t pos, n;
-    const float *k_rows, *v_rows;
-    size_t ldk_rows, ldv_rows;
+    bool keys;
+    void *page; /* the head's part of it */
+    size_t d;   /* length of a row */
+    size_t at, n;
+    const float *rows;
+    size_t ld_rows;
 } qn__cpu_cache_write;
 
 typedef struct qn__cpu_kernels {
@@ -301,13 +301,19 @@ typedef struct qn__cpu_kernels {
 
     /* --- attention --- */
     void (*cache_write)(const qn__cpu_cache_write *a);
-    /* Scratch for one call of attend, for any tier. */
-    size_t (*attend_scratch)(size_t tokens, size_t heads, size_t d, size_t dv);
     /*
      * All tokens and heads of one call; the caller cuts prefill into tiles of tokens (about 64 /
-     * heads is good) and gives each (KV head, tile) to a thread.
+     * heads is good) and gives each (KV head, tile) to a thread, or each of its spans.
+     * attend: what span number `span` gives them, into a state. attend_merge: that of a later span
+     * joins that of the spans before. attend_finish: the output. States merge left to right, so one
+     * thread that does all spans gets the bits of many that do one each.
      */
-    void (*attend)(const qn__cpu_attend *a, void *scratch);
+    void (*attend)(const qn__cpu_attend *a, size_t span, float *state, void *scratch);
+    void (*attend_merge)(const qn__cpu_attend *a, float *state, const float *later);
+    void (*attend_finish)(const qn__cpu_attend *a, const float *state);
+    /* Bytes of a state and of attend's scratch, for any tier; multiples of 64. */
+    size_t (*attend_state)(size_t tokens, size_t heads, size_t dv);
+    size_t (*attend_scratch)(size_t tokens, size_t heads, size_t d, size_t dv);
 } qn__cpu_kernels;
 
 /*

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reference: attention of one KV head over the blocked cache, and the cache writer.
+ * Reference: attention of one KV head over pages, and the cache writer.
  *
- * Approach: one row (token, head) at a time, keys in blocks of 64 anchored at key 0, online softmax
- * merged left to right, plain sums in key order. Only keys inside the row's range are read.
+ * Approach: one row (token, head) at a time, keys page by page, online softmax merged left to
+ * right, plain sums in key order; spans merged left to right. Only keys that the row sees are read.
  * Invariant: a row's bits depend on its q, its range and the keys and values inside it.
  */
 #include <stdbool.h>
@@ -11,13 +11,6 @@
 
 #include "half.h"
 #include "kernels.h"
-
-enum { REF_BLOCK = 64 };
-
-static size_t ref_key_slot(const uint32_t *pages, size_t s)
-{
-    return pages ? (size_t)pages[s / REF_BLOCK] * REF_BLOCK + s % REF_BLOCK : s;
-}
 
 static float ref_element(qn__cpu_type type, const void *p, size_t i)
 {
@@ -33,93 +26,159 @@ static void ref_store(qn__cpu_type type, void *p, size_t i, float f)
         ((uint16_t *)p)[i] = qn__cpu_bf16_of_f32(f);
 }
 
+/* The bounds of what token t sees of positions low .. high - 1; kept keys apart. */
+static size_t ref_begin(const qn__cpu_attend *a, size_t t, size_t low)
+{
+    size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0;
+    return begin > low ? begin : low;
+}
+
+static size_t ref_end(const qn__cpu_attend *a, size_t t, size_t high)
+{
+    size_t end = a->end[t] > 0 ? (size_t)a->end[t] : 0;
+    return end < high ? end : high;
+}
+
+static bool ref_sees(const qn__cpu_attend *a, size_t t, size_t s)
+{
+    bool some = a->begin[t] < a->end[t] && a->end[t] > 0;
+    return some && s < (size_t)a->end[t] && (s < a->keep || a->begin[t] <= (int32_t)s);
+}
+
 static float ref_score(const qn__cpu_attend *a, const float *q, size_t s)
 {
-    size_t slot = ref_key_slot(a->pages, s);
+    size_t at = (size_t)a->pages[s / QN__CPU_PAGE] * a->k_page;
     float sum = 0.0f;
     for (size_t i = 0; i < a->d; i++)
-        sum += q[i] * ref_element(a->type, a->k, qn__cpu_key_place(a->d, slot, i));
+        sum += q[i] * ref_element(a->type, a->k, at + qn__cpu_key_place(a->d, s % QN__CPU_PAGE, i));
     sum *= a->scale;
     return a->softcap > 0.0f ? a->softcap * tanhf(sum / a->softcap) : sum;
 }
 
-static void ref_attend_row(const qn__cpu_attend *a, const float *q, float *o, size_t begin,
-                           size_t end, const float *sink)
+/* A row's part of a state: the weighted sum of values, the largest score, the sum of weights. */
+typedef struct ref_row {
+    float *acc, *top, *total;
+} ref_row;
+
+static ref_row ref_row_of(const qn__cpu_attend *a, float *state, size_t row)
 {
-    float max = -INFINITY, total = 0.0f;
-    for (size_t i = 0; i < a->dv; i++)
-        o[i] = 0.0f;
-    for (size_t s0 = a->keep ? 0 : begin; begin < end && s0 < end;) {
-        bool kept = s0 < a->keep;
-        size_t last = kept ? a->keep : end, block = (s0 / REF_BLOCK + 1) * REF_BLOCK;
-        size_t s1 = block < last ? block : last;
-        float p[REF_BLOCK], top = max;
-        for (size_t s = s0; s < s1; s++) {
-            p[s - s0] = ref_score(a, q, s);
-            top = p[s - s0] > top || p[s - s0] != p[s - s0] ? p[s - s0] : top;
-        }
-        float base = top == -INFINITY ? 0.0f : top, fade = expf(max - base), part = 0.0f;
-        for (size_t s = s0; s < s1; s++) {
-            p[s - s0] = expf(p[s - s0] - base);
-            part += p[s - s0];
-        }
-        total = total * fade + part;
-        for (size_t i = 0; i < a->dv; i++)
-            o[i] *= fade;
-        for (size_t s = s0; s < s1; s++) {
-            size_t slot = ref_key_slot(a->pages, s);
-            for (size_t i = 0; i < a->dv; i++)
-                o[i] += p[s - s0] * ref_element(a->type, a->v, slot * a->ldv + i);
-        }
-        max = top;
-        s0 = kept ? begin : s1;
-    }
-    float fade = 1.0f;
-    if (sink && begin < end) {
-        float top = *sink > max ? *sink : max, base = top == -INFINITY ? 0.0f : top;
-        fade = expf(max - base);
-        total = total * fade + expf(*sink - base);
-    }
-    for (size_t i = 0; i < a->dv; i++)
-        o[i] = total == 0.0f ? 0.0f : o[i] * fade / total;
+    size_t rows = a->tokens * a->heads, dv16 = (a->dv + 15) / 16 * 16;
+    float *top = state + rows * dv16;
+    return (ref_row){state + row * dv16, top + row, top + (rows + 15) / 16 * 16 + row};
 }
 
-static void ref_attend(const qn__cpu_attend *a, void *scratch)
+/* The keys of one page that token t sees. */
+static void ref_attend_page(const qn__cpu_attend *a, size_t t, const float *q, ref_row r,
+                            size_t page)
+{
+    float p[QN__CPU_PAGE], top = *r.top, part = 0.0f;
+    size_t first = page * QN__CPU_PAGE, v = (size_t)a->pages[page] * a->v_page;
+    for (size_t s = 0; s < QN__CPU_PAGE; s++) {
+        if (!ref_sees(a, t, first + s))
+            continue;
+        p[s] = ref_score(a, q, first + s);
+        top = p[s] > top || p[s] != p[s] ? p[s] : top;
+    }
+    float base = top == -INFINITY ? 0.0f : top, fade = expf(*r.top - base);
+    for (size_t i = 0; i < a->dv; i++)
+        r.acc[i] *= fade;
+    for (size_t s = 0; s < QN__CPU_PAGE; s++) {
+        if (!ref_sees(a, t, first + s))
+            continue;
+        p[s] = expf(p[s] - base);
+        part += p[s];
+        for (size_t i = 0; i < a->dv; i++)
+            r.acc[i] += p[s] * ref_element(a->type, a->v, v + s * a->dv + i);
+    }
+    *r.total = *r.total * fade + part;
+    *r.top = top;
+}
+
+static void ref_attend(const qn__cpu_attend *a, size_t span, float *state, void *scratch)
 {
     (void)scratch;
-    for (size_t t = 0; t < a->tokens; t++) {
-        size_t begin = a->begin[t] > 0 ? (size_t)a->begin[t] : 0,
-               end = a->end[t] > 0 ? (size_t)a->end[t] : 0;
-        for (size_t h = 0; h < a->heads; h++)
-            ref_attend_row(a, a->q + t * a->q_token + h * a->q_head,
-                           a->o + t * a->o_token + h * a->o_head, begin, end,
-                           a->sink ? a->sink + h : NULL);
+    size_t low = span * QN__CPU_SPAN, high = low + QN__CPU_SPAN;
+    for (size_t row = 0; row < a->tokens * a->heads; row++) {
+        ref_row r = ref_row_of(a, state, row);
+        size_t t = row / a->heads, h = row % a->heads;
+        memset(r.acc, 0, a->dv * sizeof *r.acc);
+        *r.top = -INFINITY;
+        *r.total = 0.0f;
+        size_t s = a->keep ? low : ref_begin(a, t, low), end = ref_end(a, t, high);
+        for (size_t page = s / QN__CPU_PAGE; s < end && page * QN__CPU_PAGE < end; page++) {
+            bool kept = a->keep && page == 0;
+            if (kept || (page + 1) * QN__CPU_PAGE > ref_begin(a, t, low))
+                ref_attend_page(a, t, a->q + t * a->q_token + h * a->q_head, r, page);
+        }
     }
 }
 
-/* For every tier: output sums, probabilities, two f32 copies of a block of 64 keys, and rows of
- * state; see attend.inl. */
+static void ref_attend_merge(const qn__cpu_attend *a, float *state, const float *later)
+{
+    for (size_t row = 0; row < a->tokens * a->heads; row++) {
+        ref_row x = ref_row_of(a, state, row), y = ref_row_of(a, (float *)(uintptr_t)later, row);
+        if (*y.total == 0.0f) /* it sees nothing there */
+            continue;
+        float top = *x.top > *y.top ? *x.top : *y.top;
+        float fade = *x.total == 0.0f ? 0.0f : expf(*x.top - top), grow = expf(*y.top - top);
+        for (size_t i = 0; i < a->dv; i++)
+            x.acc[i] = x.acc[i] * fade + y.acc[i] * grow;
+        *x.total = *x.total * fade + *y.total * grow;
+        *x.top = top;
+    }
+}
+
+static void ref_attend_finish(const qn__cpu_attend *a, const float *state)
+{
+    for (size_t row = 0; row < a->tokens * a->heads; row++) {
+        ref_row r = ref_row_of(a, (float *)(uintptr_t)state, row);
+        size_t t = row / a->heads, h = row % a->heads;
+        float *o = a->o + t * a->o_token + h * a->o_head, total = *r.total, fade = 1.0f;
+        if (a->sink && a->begin[t] < a->end[t]) {
+            float top = a->sink[h] > *r.top ? a->sink[h] : *r.top;
+            float base = top == -INFINITY ? 0.0f : top;
+            fade = expf(*r.top - base);
+            total = total * fade + expf(a->sink[h] - base);
+        }
+        for (size_t i = 0; i < a->dv; i++)
+            o[i] = total == 0.0f ? 0.0f : r.acc[i] * fade / total;
+    }
+}
+
+static size_t ref_round(size_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+/* For every tier: output sums, the largest scores and the sums of weights; see attend.inl. */
+static size_t ref_attend_state(size_t tokens, size_t heads, size_t dv)
+{
+    size_t rows = tokens * heads;
+    return 4 * (rows * ref_round(dv) + 2 * ref_round(rows));
+}
+
+/* Probabilities, two f32 copies of a page, and a row of state. */
 static size_t ref_attend_scratch(size_t tokens, size_t heads, size_t d, size_t dv)
 {
-    size_t rows = tokens * heads, dv16 = (dv + 15) / 16 * 16;
-    return 4 * (rows * (dv16 + REF_BLOCK + 3 * 16) + REF_BLOCK * (d + dv16)) + 256;
+    size_t rows = tokens * heads;
+    return 4 * (rows * QN__CPU_PAGE + ref_round(rows) + QN__CPU_PAGE * (d + ref_round(dv)));
 }
 
 static void ref_cache_write(const qn__cpu_cache_write *a)
 {
-    for (size_t j = 0; j < a->n; j++) {
-        size_t slot = ref_key_slot(a->pages, a->pos + j);
+    for (size_t j = 0; j < a->n; j++)
         for (size_t i = 0; i < a->d; i++)
-            ref_store(a->type, a->k, qn__cpu_key_place(a->d, slot, i),
-                      a->k_rows[j * a->ldk_rows + i]);
-        for (size_t i = 0; i < a->dv; i++)
-            ref_store(a->type, a->v, slot * a->ldv + i, a->v_rows[j * a->ldv_rows + i]);
-    }
+            ref_store(a->type, a->page,
+                      a->keys ? qn__cpu_key_place(a->d, a->at + j, i) : (a->at + j) * a->d + i,
+                      a->rows[j * a->ld_rows + i]);
 }
 
 void qn__cpu_fill_ref_attend(qn__cpu_kernels *t)
 {
     t->cache_write = ref_cache_write;
+    t->attend_state = ref_attend_state;
     t->attend_scratch = ref_attend_scratch;
     t->attend = ref_attend;
+    t->attend_merge = ref_attend_merge;
+    t->attend_finish = ref_attend_finish;
 }
