@@ -436,7 +436,7 @@ qn_model *qn__session_model(const qn_session *session)
     return session->model;
 }
 
-int64_t qn__session_batch(const qn_session *session)
+int64_t qn__session_sequences(const qn_session *session)
 {
     return session->n_sequences;
 }

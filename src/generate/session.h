@@ -8,6 +8,6 @@
 #include "generate/model.h"
 
 qn_model *qn__session_model(const qn_session *session);
-int64_t qn__session_batch(const qn_session *session);
+int64_t qn__session_sequences(const qn_session *session);
 
 #endif
