@@ -33,4 +33,9 @@ qn_status qn__model_read_config_stops(qn_model *m, const qn__source *source, qn_
 
 void qn__model_add_stop(qn_model *m, int64_t id);
 
+/* A cache for the model's layers. With `limit` queries see so many positions at most, and the first
+ * `keep` of these are the sequence's first ones. (model_cache.c) */
+qn_status qn__model_cache(qn__cache *cache, const qn__decoder *m, const qn__cache_room *room,
+                          int64_t limit, int64_t keep, qn_error *err);
+
 #endif

@@ -48,42 +48,6 @@ static qn_status check_options(const qn_session_options *o, qn_error *err)
     return QN_OK;
 }
 
-/* What a layer's queries see: with `limit`, every layer that many positions at most, of which those
- * that do not slide keep the first `keep`. */
-static qn__cache_window window_of(const qn__decoder_config *c, int layer, int64_t context,
-                                  int64_t limit, int64_t keep)
-{
-    int64_t window = c->layer[layer].sliding ? c->window : 0;
-    bool limited = limit && (!window || limit < window);
-    if (limited)
-        window = limit;
-    keep = limited ? keep : 0;
-    bool narrow = window && window < context;
-    return narrow ? (qn__cache_window){window - keep, keep} : (qn__cache_window){0};
-}
-
-/* A cache for sessions of so many sequences of `context` positions, run in pieces of `chunk`. */
-static qn_status begin_cache(qn__cache *cache, const qn__decoder *m, int64_t batch, int64_t context,
-                             int64_t chunk, int64_t limit, int64_t keep, qn_error *err)
-{
-    const qn__decoder_config *c = &m->config;
-    bool half = c->dtype == QN_BF16 && m->products == QN_PRODUCTS_AUTO;
-    qn__cache_shape shape = {.n_layers = (int)c->n_layers,
-                             .queries = c->n_heads,
-                             .heads = c->n_kv_heads,
-                             .key_dim = c->head_dim,
-                             .value_dim = c->head_dim,
-                             .dtype = half ? QN_BF16 : QN_F32};
-    qn__cache_window *windows = calloc((size_t)c->n_layers, sizeof *windows);
-    if (!windows)
-        return qn__fail_memory(err, "a session");
-    for (int i = 0; i < c->n_layers; i++)
-        windows[i] = window_of(c, i, context, limit, keep);
-    qn_status status = qn__cache_begin(cache, &shape, windows, batch, context, chunk, err);
-    free(windows);
-    return status;
-}
-
 static qn_status begin_sequences(qn_session *session, int64_t limit, int64_t keep, qn_error *err)
 {
     const qn__decoder *m = &session->model->decoder;
@@ -92,8 +56,9 @@ static qn_status begin_sequences(qn_session *session, int64_t limit, int64_t kee
     session->sequences = calloc(batch, sizeof *session->sequences);
     if (!session->logits || !session->sequences)
         return qn__fail_memory(err, "a session");
-    if (begin_cache(&session->cache, m, session->n_sequences, session->context, session->chunk,
-                    limit, keep, err) != QN_OK)
+    qn__cache_room room = {
+        .sequences = session->n_sequences, .positions = session->context, .reach = session->chunk};
+    if (qn__model_cache(&session->cache, m, &room, limit, keep, err) != QN_OK)
         return err->code;
     for (size_t b = 0; b < batch; b++)
         qn__sequence_begin(&session->sequences[b], &session->cache);
@@ -416,10 +381,12 @@ uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions)
 {
     const qn__decoder_config *c = &model->decoder.config;
     int64_t n = positions > 0 && positions <= MOST_POSITIONS ? positions : c->max_positions;
+    int64_t chunk = n < PREFILL_CHUNK ? n : PREFILL_CHUNK;
     qn__cache cache;
     qn_error err = {0};
-    if (begin_cache(&cache, &model->decoder, 1, n, n < PREFILL_CHUNK ? n : PREFILL_CHUNK, 0, 0,
-                    &err) != QN_OK)
+    if (qn__model_cache(&cache, &model->decoder,
+                        &(qn__cache_room){.sequences = 1, .positions = n, .reach = chunk}, 0, 0,
+                        &err) != QN_OK)
         return 0;
     uint64_t bytes = qn__cache_most_bytes(&cache);
     qn__cache_end(&cache);

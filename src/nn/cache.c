@@ -38,11 +38,20 @@ static int64_t most_pages(const qn__cache *cache, const qn__cache_kind *kind, in
     return window && some < all ? some : all;
 }
 
-qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape,
-                          const qn__cache_window *windows, int64_t sequences, int64_t positions,
-                          int64_t reach, qn_error *err)
+/* Of all sequences: each ends within a page. */
+static int64_t all_pages(const qn__cache *cache, const qn__cache_kind *kind,
+                         const qn__cache_room *room)
 {
-    *cache = (qn__cache){.shape = *shape, .reach = reach};
+    int64_t all = room->sequences * most_pages(cache, kind, room->positions);
+    int64_t some = blocks_of(room->total) + room->sequences - 1;
+    return room->total && some < all ? some : all;
+}
+
+qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape,
+                          const qn__cache_window *windows, const qn__cache_room *room,
+                          qn_error *err)
+{
+    *cache = (qn__cache){.shape = *shape, .reach = room->reach};
     size_t n = (size_t)shape->n_layers;
     cache->kept = calloc(2 * n, sizeof *cache->kept);
     cache->current = calloc(2 * n, sizeof *cache->current);
@@ -61,7 +70,7 @@ qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape,
         return status;
     }
     for (qn__cache_kind *k = cache->kind; k < cache->kind + cache->n_kinds; k++)
-        qn__pages_begin(&k->pages, sequences * most_pages(cache, k, positions));
+        qn__pages_begin(&k->pages, all_pages(cache, k, room));
     return QN_OK;
 }
 
@@ -155,7 +164,7 @@ void qn__sequence_cut(qn__sequence *sequence)
         cut_kind(&sequence->cache->kind[i], &sequence->kind[i], blocks_of(sequence->length));
 }
 
-static qn_status reserve_table(qn__sequence_pages *of, int64_t n, qn_error *err)
+qn_status qn__sequence_reserve(qn__sequence_pages *of, int64_t n, qn_error *err)
 {
     if (n <= of->room)
         return QN_OK;
@@ -168,13 +177,18 @@ static qn_status reserve_table(qn__sequence_pages *of, int64_t n, qn_error *err)
     return QN_OK;
 }
 
+int64_t qn__cache_most_pages(const qn__cache *cache, int kind, int64_t positions)
+{
+    return most_pages(cache, &cache->kind[kind], positions);
+}
+
 static qn_status grow_kind(qn__cache *cache, qn__cache_kind *kind, qn__sequence_pages *of,
                            int64_t length, int64_t n, qn_error *err)
 {
     int64_t blocks = blocks_of(length + n), reach = n > cache->reach ? n : cache->reach;
     if (kind->sees.window)
         give_back_before(kind, of, length + n - (kind->sees.window - 1 + reach));
-    if (reserve_table(of, blocks, err) != QN_OK)
+    if (qn__sequence_reserve(of, blocks, err) != QN_OK)
         return err->code;
     while (of->n < blocks) {
         if (qn__pages_take(&kind->pages, &of->page[of->n], err) != QN_OK)

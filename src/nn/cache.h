@@ -49,14 +49,23 @@ typedef struct qn__cache {
 
 /* windows: one a layer, or NULL: all see everything. There is room for so many sequences of so many
  * positions; `reach` of a window's are kept besides what it sees. */
+typedef struct qn__cache_room {
+    int64_t sequences, positions;
+    int64_t total; /* positions of all sequences together; 0: of each as many */
+    int64_t reach;
+} qn__cache_room;
+
 qn_status qn__cache_begin(qn__cache *cache, const qn__cache_shape *shape,
-                          const qn__cache_window *windows, int64_t sequences, int64_t positions,
-                          int64_t reach, qn_error *err);
+                          const qn__cache_window *windows, const qn__cache_room *room,
+                          qn_error *err);
 void qn__cache_end(qn__cache *cache);
 
 /* Bytes of the pages in use, and of all that there may be. */
 size_t qn__cache_bytes(const qn__cache *cache);
 size_t qn__cache_most_bytes(const qn__cache *cache);
+
+/* Pages of one kind that a sequence of so many positions has at most. */
+int64_t qn__cache_most_pages(const qn__cache *cache, int kind, int64_t positions);
 
 /* Whether some layer gives pages back. */
 bool qn__cache_has_windows(const qn__cache *cache);
@@ -76,6 +85,9 @@ typedef struct qn__sequence {
 
 void qn__sequence_begin(qn__sequence *sequence, qn__cache *cache);
 void qn__sequence_end(qn__sequence *sequence);
+
+/* Room for the numbers of n pages. */
+qn_status qn__sequence_reserve(qn__sequence_pages *pages, int64_t n, qn_error *err);
 
 /* Takes pages for n positions more, for a step; what windows no longer need goes back first. On
  * failure the sequence is as it was but for that. */

@@ -110,8 +110,11 @@ static run run_model(qn_device *device, const qn__decoder *m, const int32_t *tok
     qn__cache_window windows[MOST_LAYERS] = {{0}};
     for (int i = 0; i < c->n_layers; i++)
         windows[i].window = c->layer[i].sliding ? c->window : 0;
-    assert_int_equal(qn__cache_begin(&cache, &shape, windows, 1, N_TOKENS, LONGEST_PIECE, &err),
-                     QN_OK);
+    assert_int_equal(
+        qn__cache_begin(
+            &cache, &shape, windows,
+            &(qn__cache_room){.sequences = 1, .positions = N_TOKENS, .reach = LONGEST_PIECE}, &err),
+        QN_OK);
     qn__sequence_begin(&sequence, &cache);
     int at = 0;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; at += pieces[i++])

@@ -45,7 +45,10 @@ static run run_model(qn_device *device, const qn__decoder *m, const int32_t *tok
     qn__cache_shape shape = {(int)c->n_layers, c->n_heads,  c->n_kv_heads,
                              c->head_dim,      c->head_dim, QN_F32};
     qn_error err = {0};
-    assert_int_equal(qn__cache_begin(&cache, &shape, NULL, 1, N_TOKENS, 1, &err), QN_OK);
+    assert_int_equal(qn__cache_begin(&cache, &shape, NULL,
+                                     &(qn__cache_room){.sequences = 1, .positions = N_TOKENS},
+                                     &err),
+                     QN_OK);
     qn__sequence_begin(&sequence, &cache);
     qn__batch_begin(&batch, &cache);
     assert_int_equal(qn__batch_add(&batch, &sequence, tokens, N_TOKENS, 0, &err), QN_OK);

@@ -26,7 +26,10 @@ static void begin_cache(qn__cache *cache, const qn__cache_window *windows, int64
                         int64_t positions)
 {
     qn_error err = {0};
-    if (qn__cache_begin(cache, &shape, windows, sequences, positions, PIECE, &err) != QN_OK)
+    if (qn__cache_begin(
+            cache, &shape, windows,
+            &(qn__cache_room){.sequences = sequences, .positions = positions, .reach = PIECE},
+            &err) != QN_OK)
         fail_msg("%s", err.message);
 }
 
@@ -280,7 +283,11 @@ static void run_alone(qn_device *device, float *want)
         qn__cache cache;
         stream a = {.number = i};
         qn_error err = {0};
-        assert_int_equal(qn__cache_begin(&cache, &shape, mixed, 1, LONGEST, LONGEST, &err), QN_OK);
+        assert_int_equal(
+            qn__cache_begin(
+                &cache, &shape, mixed,
+                &(qn__cache_room){.sequences = 1, .positions = LONGEST, .reach = LONGEST}, &err),
+            QN_OK);
         qn__sequence_begin(&a.sequence, &cache);
         assert_int_equal(step_one(device, &a, LONGEST, 0, want + (size_t)i * LONGEST * ROW, -1),
                          QN_OK);
