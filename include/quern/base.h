@@ -44,7 +44,8 @@ QN_API const char *qn_version(void);
     X(NOT_FOUND, "not found")                                                                      \
     X(CANCELLED, "cancelled")                                                                      \
     X(DEVICE, "device failure")                                                                    \
-    X(STATE, "object is not in a state that allows this")
+    X(STATE, "object is not in a state that allows this")                                          \
+    X(BUSY, "busy, try again later")
 
 typedef enum qn_status {
 #define QN_STATUS_ENUM(name, text) QN_##name,

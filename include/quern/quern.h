@@ -8,6 +8,7 @@
 #include "quern/array.h"
 #include "quern/base.h"
 #include "quern/convert.h"
+#include "quern/engine.h"
 #include "quern/extend.h"
 #include "quern/io.h"
 #include "quern/model.h"

@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine: requests from any thread, steps from one.
+ */
+#include "generate/engine.h"
+
+#include "base/error.h"
+#include "base/sized.h"
+#include "core/scope.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PARALLEL = 16, STEP_TOKENS = 512, QUEUE = 256, FIRST_PIECE = 32 };
+static const uint64_t default_bytes = (uint64_t)4 << 30;
+
+double qn__engine_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+/* Fills in what the options leave open. */
+static qn_status check_engine(const qn_model *model, qn_engine_options *o, qn_error *err)
+{
+    const qn__decoder_config *c = &model->decoder.config;
+    if (o->context < 0 || o->parallel < 0 || o->parallel > 4096 || o->cache_tokens < 0 ||
+        o->step_tokens < 0 || o->queue < 0 || o->context > c->max_positions)
+        return qn__fail(err, QN_INVALID,
+                        "engine: context %lld (the model has %lld), parallel %d, cache_tokens "
+                        "%lld, step_tokens %lld or queue %d is out of range",
+                        (long long)o->context, (long long)c->max_positions, o->parallel,
+                        (long long)o->cache_tokens, (long long)o->step_tokens, o->queue);
+    if (!model->decoder.embedding)
+        return qn__fail(err, QN_STATE, "the model was opened without its weights");
+    o->context = o->context ? o->context : c->max_positions;
+    o->parallel = o->parallel ? o->parallel : PARALLEL;
+    o->step_tokens = o->step_tokens ? o->step_tokens : STEP_TOKENS;
+    o->queue = o->queue ? o->queue : QUEUE;
+    if (o->step_tokens < o->parallel) /* the next token of each must fit a step */
+        o->step_tokens = o->parallel;
+    return QN_OK;
+}
+
+static qn_status begin_engine_cache(qn_engine *e, int64_t total, qn_error *err)
+{
+    const qn__decoder *m = &e->model->decoder;
+    qn__cache_room room = {.sequences = 1, .positions = e->context, .reach = e->step_tokens};
+    if (!total) {
+        if (qn__model_cache(&e->cache, m, &room, 0, 0, err) != QN_OK)
+            return err->code;
+        uint64_t one = qn__cache_most_bytes(&e->cache), fit = one ? default_bytes / one : 1;
+        qn__cache_end(&e->cache);
+        fit = fit < (uint64_t)e->parallel ? fit : (uint64_t)e->parallel;
+        total = e->context * (int64_t)(fit ? fit : 1);
+    }
+    room.sequences = e->parallel;
+    room.total = total;
+    return qn__model_cache(&e->cache, m, &room, 0, 0, err);
+}
+
+static qn_status begin_engine(qn_engine *e, const qn_engine_options *o, qn_error *err)
+{
+    e->context = o->context;
+    e->step_tokens = o->step_tokens;
+    e->parallel = o->parallel;
+    e->queue = o->queue;
+    e->reuses = !o->no_prefix_reuse;
+    e->piece = FIRST_PIECE < o->step_tokens ? FIRST_PIECE : o->step_tokens;
+    e->running = calloc((size_t)o->parallel, sizeof *e->running);
+    e->best = malloc((size_t)o->parallel * sizeof *e->best);
+    e->row = malloc((size_t)e->model->decoder.config.vocab * sizeof *e->row);
+    if (!e->running || !e->best || !e->row)
+        return qn__fail_memory(err, "an engine");
+    if (begin_engine_cache(e, o->cache_tokens, err) != QN_OK)
+        return err->code;
+    return qn__prefix_begin(&e->prefix, &e->cache, err);
+}
+
+qn_status qn_engine_open(qn_engine **out, qn_model *model, const qn_engine_options *options,
+                         qn_error *err)
+{
+    qn_engine_options o;
+    qn_error local = {0};
+    err = err ? err : &local;
+    *out = NULL;
+    if (qn__sized_in(&o, sizeof o, options, "qn_engine_options", err) != QN_OK ||
+        check_engine(model, &o, err) != QN_OK)
+        return err->code;
+    qn_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return qn__fail_memory(err, "an engine");
+    atomic_fetch_add(&model->refs, 1);
+    e->model = model;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->work, &attributes);
+    pthread_cond_init(&e->news, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (begin_engine(e, &o, err) != QN_OK) {
+        qn_engine_close(e);
+        return err->code;
+    }
+    *out = e;
+    return QN_OK;
+}
+
+static void free_engine(qn_engine *e)
+{
+    qn__prefix_end(&e->prefix);
+    if (e->cache.kept)
+        qn__cache_end(&e->cache);
+    qn__batch_free(&e->batch);
+    pthread_cond_destroy(&e->work);
+    pthread_cond_destroy(&e->news);
+    pthread_mutex_destroy(&e->lock);
+    qn_model_close(e->model);
+    free(e->running);
+    free(e->best);
+    free(e->row);
+    free(e);
+}
+
+void qn_engine_close(qn_engine *e)
+{
+    if (!e)
+        return;
+    qn_error closed = {0};
+    qn__fail(&closed, QN_CANCELLED, "the engine was closed");
+    pthread_mutex_lock(&e->lock);
+    e->closing = true;
+    while (e->n_running)
+        qn__schedule_finish(e, e->running[0], &closed);
+    while (e->first)
+        qn__schedule_finish(e, e->first, &closed);
+    pthread_cond_broadcast(&e->work);
+    pthread_cond_broadcast(&e->news);
+    bool last = e->n_open == 0;
+    pthread_mutex_unlock(&e->lock);
+    if (last)
+        free_engine(e);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Whether some request in the step wants more of its logits than the best token. */
+static bool wants_logits(const qn_engine *e)
+{
+    for (int i = 0; i < e->n_running; i++) {
+        const qn_request *r = e->running[i];
+        if (r->n_rows && r->output >= 0 && !qn__reply_is_greedy(&r->reply))
+            return true;
+    }
+    return false;
+}
+
+/* Runs the batch; *logits (of which `e->row` takes a row at a time) and e->best are what came out.
+ */
+static qn_scope *run_batch(qn_engine *e, qn_array **logits)
+{
+    const qn__decoder *m = &e->model->decoder;
+    qn_scope *s = qn_scope_begin(e->model->device);
+    if (!s)
+        return NULL;
+    qn__batch *batch = &e->batch;
+    int64_t n_outputs = batch->n_outputs;
+    qn__batch_record(s, batch);
+    qn_array *hidden = qn__decoder_hidden(s, m, batch->tokens, batch, NULL), *best = NULL;
+    *logits = NULL;
+    if (n_outputs) {
+        *logits = qn__decoder_logits(s, m, qn__batch_outputs(s, batch, hidden));
+        best = qn_argmax(s, *logits, -1, false);
+    }
+    int n;
+    qn_array *const *targets = qn__batch_targets(batch, &n);
+    qn_array **all = qn__scope_alloc(s, ((size_t)n + 2) * sizeof *all);
+    if (all) {
+        memcpy(all, targets, (size_t)n * sizeof *all);
+        if (best)
+            all[n++] = best;
+        if (best && wants_logits(e))
+            all[n++] = *logits;
+        qn_eval_many(s, all, n);
+    }
+    if (best)
+        qn_read(s, best, e->best, (size_t)n_outputs * sizeof *e->best);
+    qn__batch_end(s, batch);
+    return s;
+}
+
+/* The request's next token, from its row of the step's outputs. */
+static qn_status choose_token(qn_engine *e, qn_scope *s, qn_array *logits, qn_request *r,
+                              int32_t *token, qn_error *err)
+{
+    int64_t vocab = e->model->decoder.config.vocab;
+    *token = e->best[r->output];
+    if (qn__reply_is_greedy(&r->reply))
+        return QN_OK;
+    qn_array *row = qn_slice(s, logits, 1, r->output, r->output + 1, 1);
+    if (qn_read_f32(s, row, e->row, (size_t)vocab) != QN_OK)
+        return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
+    return qn__reply_choose(&r->reply, e->row, token, err);
+}
+
+/* Keeps the log-probabilities of the token that was taken. */
+static qn_status keep_logprobs(qn_request *r, qn_error *err)
+{
+    size_t n = r->reply.n_top + 1, at = qn__reply_generated(&r->reply);
+    if (!r->reply.logprobs || !at)
+        return QN_OK;
+    qn_logprob *all = realloc(r->logprobs, at * n * sizeof *all);
+    if (!all)
+        return qn__fail_memory(err, "log-probabilities");
+    memcpy(all + (at - 1) * n, r->reply.logprobs, n * sizeof *all);
+    r->logprobs = all;
+    return QN_OK;
+}
+
+/* A token of a request, or its failure. */
+static void take_token(qn_engine *e, qn_request *r, int32_t token, qn_error *err)
+{
+    qn__reply *reply = &r->reply;
+    int32_t id = -1;
+    bool first = r->first == 0;
+    if (err->code == QN_OK && qn__reply_accept(reply, token, &id, err) == QN_OK && id >= 0) {
+        keep_logprobs(r, err);
+        e->stats.generated_tokens++;
+    }
+    r->newest = qn__engine_now();
+    r->first = first ? r->newest : r->first;
+    if (err->code != QN_OK) {
+        qn__schedule_finish(e, r, err);
+        return;
+    }
+    bool full = (int64_t)qn__reply_generated(reply) >= reply->max_tokens ||
+                r->sequence.length >= e->context;
+    if (reply->finish == QN_FINISH_NONE && full)
+        reply->finish = QN_FINISH_LENGTH;
+    if (reply->finish != QN_FINISH_NONE)
+        qn__schedule_finish(e, r, NULL);
+    else if (first && e->reuses)
+        qn__prefix_keep(&e->prefix, &r->sequence, reply->history);
+}
+
+/* All requests of the step end with the error. */
+static void fail_step(qn_engine *e, const qn_error *err)
+{
+    for (int i = e->n_running - 1; i >= 0; i--)
+        if (e->running[i]->n_rows)
+            qn__schedule_finish(e, e->running[i], err);
+}
+
+/* After the step: tokens, which are chosen without the lock. */
+static void take_tokens(qn_engine *e, qn_scope *s, qn_array *logits)
+{
+    for (int i = e->n_running - 1; i >= 0; i--) {
+        qn_request *r = e->running[i];
+        if (!r->n_rows)
+            continue;
+        e->stats.prompt_tokens += (uint64_t)(r->n_rows - (r->output >= 0 && r->first > 0));
+        if (r->output < 0)
+            continue;
+        qn_error err = {0};
+        int32_t token = -1;
+        pthread_mutex_unlock(&e->lock);
+        choose_token(e, s, logits, r, &token, &err);
+        pthread_mutex_lock(&e->lock);
+        take_token(e, r, token, &err);
+    }
+}
+
+qn_status qn_engine_step(qn_engine *e, bool *busy, qn_error *err)
+{
+    (void)err; /* what fails belongs to a request */
+    pthread_mutex_lock(&e->lock);
+    qn__schedule(e);
+    if (e->batch.n_tokens) {
+        qn_array *logits;
+        double begun = qn__engine_now();
+        pthread_mutex_unlock(&e->lock);
+        qn_scope *s = run_batch(e, &logits);
+        pthread_mutex_lock(&e->lock);
+        qn_error failed = {0};
+        if (!s)
+            qn__batch_end(NULL, &e->batch);
+        if (!s || qn_scope_status(s) != QN_OK) {
+            qn__fail(&failed, s ? qn_scope_status(s) : QN_MEMORY, "%s",
+                     s ? qn_scope_error(s) : "no memory for a step");
+            fail_step(e, &failed);
+        } else {
+            qn__schedule_learn(e, qn__engine_now() - begun);
+            take_tokens(e, s, logits);
+            e->stats.steps++;
+        }
+        pthread_cond_broadcast(&e->news);
+        pthread_mutex_unlock(&e->lock);
+        qn_scope_end(s);
+        pthread_mutex_lock(&e->lock);
+    } else {
+        pthread_cond_broadcast(&e->news); /* what was cancelled */
+    }
+    *busy = e->n_running || e->n_waiting;
+    pthread_mutex_unlock(&e->lock);
+    return QN_OK;
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+static struct timespec time_after(double seconds)
+{
+    double at = qn__engine_now() + (seconds < 1e9 ? seconds : 1e9);
+    time_t whole = (time_t)at;
+    return (struct timespec){whole, (long)((at - (double)whole) * 1e9)};
+}
+
+bool qn_engine_wait(qn_engine *e, double seconds)
+{
+    struct timespec end = time_after(seconds);
+    pthread_mutex_lock(&e->lock);
+    bool late = false;
+    while (!e->n_running && !e->n_waiting && !e->closing && !late)
+        late = pthread_cond_timedwait(&e->work, &e->lock, &end) != 0;
+    bool busy = e->n_running || e->n_waiting;
+    pthread_mutex_unlock(&e->lock);
+    return busy;
+}
+
+qn_status qn_engine_get_stats(qn_engine *e, qn_engine_stats *out)
+{
+    pthread_mutex_lock(&e->lock);
+    qn_engine_stats stats = e->stats;
+    stats.running = e->n_running;
+    stats.waiting = e->n_waiting;
+    stats.cache_bytes = qn__cache_bytes(&e->cache);
+    stats.cache_most_bytes = qn__cache_most_bytes(&e->cache);
+    pthread_mutex_unlock(&e->lock);
+    return qn__sized_out(out, &stats, sizeof stats);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* Frees the request; under its engine's lock. */
+void qn__request_free(qn_request *r)
+{
+    r->engine->n_open--;
+    qn__reply_end(&r->reply);
+    free(r->logprobs);
+    free(r);
+}
+
+static qn_status check_prompt(const qn_engine *e, const int32_t *ids, size_t n, qn_error *err)
+{
+    int64_t vocab = e->model->decoder.config.vocab;
+    if (n > (size_t)e->context)
+        return qn__fail(err, QN_LIMIT, "a prompt of %zu tokens does not fit a context of %lld", n,
+                        (long long)e->context);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return qn__fail(err, QN_INVALID, "token %zu is %d, the vocabulary has %lld", i, ids[i],
+                            (long long)vocab);
+    return QN_OK;
+}
+
+/* The pages that the request may come to need; whether the cache has so many. */
+static qn_status reserve_worst(const qn_engine *e, qn_request *r, qn_error *err)
+{
+    int64_t prompt = (int64_t)r->reply.n_prompt, most = r->reply.max_tokens;
+    int64_t positions = most < e->context - prompt ? prompt + most : e->context;
+    for (int k = 0; k < e->cache.n_kinds; k++) {
+        r->reserved[k] = qn__cache_most_pages(&e->cache, k, positions);
+        if (r->reserved[k] > e->cache.kind[k].pages.most)
+            return qn__fail(err, QN_LIMIT,
+                            "a prompt of %lld tokens and up to %lld more do not fit the cache, "
+                            "which has room for %lld; ask for fewer",
+                            (long long)prompt, (long long)(positions - prompt),
+                            (long long)e->cache.kind[k].pages.most * QN__PAGE);
+    }
+    return QN_OK;
+}
+
+static qn_status begin_reply(const qn_engine *e, qn_request *r, const int32_t *ids, size_t n,
+                             const qn_generation_options *generation, qn_error *err)
+{
+    if (qn__reply_begin(&r->reply, e->model, ids, n, generation, err) != QN_OK)
+        return err->code;
+    if (r->reply.n_before)
+        return qn__fail(err, QN_INVALID, "a request has no tokens before its prompt");
+    return reserve_worst(e, r, err);
+}
+
+qn_status qn_request_add(qn_request **out, qn_engine *e, const int32_t *ids, size_t n,
+                         const qn_request_options *options, qn_error *err)
+{
+    qn_request_options o;
+    qn_error local = {0};
+    err = err ? err : &local;
+    *out = NULL;
+    if (qn__sized_in(&o, sizeof o, options, "qn_request_options", err) != QN_OK ||
+        check_prompt(e, ids, n, err) != QN_OK)
+        return err->code;
+    qn_request *r = calloc(1, sizeof *r);
+    if (!r)
+        return qn__fail_memory(err, "a request");
+    r->engine = e;
+    r->priority = o.priority;
+    r->added = qn__engine_now();
+    qn_status status = begin_reply(e, r, ids, n, o.generation, err);
+    pthread_mutex_lock(&e->lock);
+    if (status == QN_OK && e->closing)
+        status = qn__fail(err, QN_STATE, "the engine is closing");
+    if (status == QN_OK && e->n_waiting >= e->queue)
+        status = qn__fail(err, QN_BUSY, "%d requests wait already; try again later", e->n_waiting);
+    if (status == QN_OK) {
+        r->number = e->n_added++;
+        e->n_open++;
+        qn__schedule_enqueue(e, r);
+        pthread_cond_signal(&e->work);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (status != QN_OK) {
+        qn__reply_end(&r->reply);
+        free(r);
+        return status;
+    }
+    *out = r;
+    return QN_OK;
+}
+
+/* Tokens that were not given yet. */
+static size_t not_given(const qn_request *r)
+{
+    return qn__reply_generated(&r->reply) - r->n_given;
+}
+
+qn_status qn_request_next(qn_request *r, int32_t *id, qn_error *err)
+{
+    pthread_mutex_lock(&r->engine->lock);
+    qn_status status = QN_OK;
+    *id = -1;
+    if (not_given(r))
+        *id = r->reply.history[r->reply.n_prompt + r->n_given++];
+    else if (r->error.code != QN_OK)
+        status = qn__fail(err, r->error.code, "%s", r->error.message);
+    pthread_mutex_unlock(&r->engine->lock);
+    return status;
+}
+
+bool qn_request_wait(qn_request *r, double seconds)
+{
+    qn_engine *e = r->engine;
+    struct timespec end = time_after(seconds);
+    pthread_mutex_lock(&e->lock);
+    bool late = false;
+    while (!not_given(r) && r->state != QN__DONE && !late)
+        late = pthread_cond_timedwait(&e->news, &e->lock, &end) != 0;
+    bool news = not_given(r) || r->state == QN__DONE;
+    pthread_mutex_unlock(&e->lock);
+    return news;
+}
+
+qn_status qn_request_text(qn_request *r, qn_text *out, qn_error *err)
+{
+    qn_error local = {0};
+    pthread_mutex_lock(&r->engine->lock);
+    qn_status status = qn__reply_text(&r->reply, r->state == QN__DONE, out, err ? err : &local);
+    pthread_mutex_unlock(&r->engine->lock);
+    return status;
+}
+
+const qn_logprob *qn_request_logprobs(qn_request *r, size_t *n)
+{
+    pthread_mutex_lock(&r->engine->lock);
+    bool any = r->logprobs && r->n_given;
+    *n = any ? r->reply.n_top + 1 : 0;
+    const qn_logprob *of = any ? r->logprobs + (r->n_given - 1) * *n : NULL;
+    pthread_mutex_unlock(&r->engine->lock);
+    return of;
+}
+
+qn_finish qn_request_finish(qn_request *r)
+{
+    pthread_mutex_lock(&r->engine->lock);
+    bool ended = r->state == QN__DONE && r->error.code == QN_OK && !not_given(r);
+    qn_finish finish = ended ? r->reply.finish : QN_FINISH_NONE;
+    pthread_mutex_unlock(&r->engine->lock);
+    return finish;
+}
+
+qn_status qn_request_get_metrics(qn_request *r, qn_request_metrics *out)
+{
+    pthread_mutex_lock(&r->engine->lock);
+    double now = qn__engine_now(), begun = r->begun > 0 ? r->begun : now;
+    double first = r->first > 0 ? r->first : begun;
+    qn_request_metrics metrics = {.prompt_tokens = r->reply.n_prompt,
+                                  .cached_tokens = r->cached,
+                                  .generated_tokens = qn__reply_generated(&r->reply),
+                                  .queued_seconds = begun - r->added,
+                                  .prefill_seconds = first - begun,
+                                  .decode_seconds = r->first > 0 ? r->newest - first : 0};
+    pthread_mutex_unlock(&r->engine->lock);
+    return qn__sized_out(out, &metrics, sizeof metrics);
+}
+
+void qn_request_cancel(qn_request *r)
+{
+    pthread_mutex_lock(&r->engine->lock);
+    r->cancelled = true;
+    pthread_cond_signal(&r->engine->work);
+    pthread_mutex_unlock(&r->engine->lock);
+}
+
+void qn_request_close(qn_request *r)
+{
+    if (!r)
+        return;
+    qn_engine *e = r->engine;
+    pthread_mutex_lock(&e->lock);
+    r->cancelled = r->closed = true;
+    if (r->state == QN__DONE)
+        qn__request_free(r);
+    bool last = e->closing && e->n_open == 0;
+    pthread_mutex_unlock(&e->lock);
+    if (last)
+        free_engine(e);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine inside. engine.c is what any thread may call, schedule.c decides who runs, and what a
+ * step is made of; both under the engine's lock. A step itself runs without it: what it touches
+ * (sequences, the cache, the prefix tree, the batch) belongs to the thread that steps.
+ */
+#ifndef QN_GENERATE_ENGINE_H
+#define QN_GENERATE_ENGINE_H
+
+#include "generate/reply.h"
+#include "nn/batch.h"
+#include "nn/prefix.h"
+#include "quern/engine.h"
+
+#include <pthread.h>
+
+typedef enum qn__request_state { QN__WAITING, QN__RUNNING, QN__DONE } qn__request_state;
+
+struct qn_request {
+    qn_engine *engine;
+    struct qn_request *next; /* in the queue, of those that wait */
+    qn__reply reply;
+    qn__sequence sequence;
+    qn__request_state state;
+    bool cancelled, closed; /* closed: freed by the engine once it is done */
+    int priority;
+    uint64_t number;                    /* in the order of adding */
+    int64_t reserved[QN__MOST_KINDS];   /* pages that it may come to need */
+    size_t n_given;                     /* of what was generated, to the caller */
+    qn_logprob *logprobs;               /* [generated, 1 + n_top], where they are kept */
+    qn_error error;                     /* of the request itself */
+    int64_t row, n_rows;                /* its part of the step under way; n_rows 0: none */
+    int64_t output;                     /* which of the step's outputs is its; -1: none */
+    size_t cached;                      /* tokens of its prompt that were known */
+    double added, begun, first, newest; /* seconds of the clock */
+};
+
+struct qn_engine {
+    qn_model *model;
+    qn__cache cache;
+    qn__prefix prefix;
+    bool reuses;
+    qn__batch batch;
+    int64_t context, step_tokens;
+    int parallel, queue;
+    pthread_mutex_t lock;
+    pthread_cond_t work, news; /* something to do; something to read */
+    bool closing;
+    qn_request *first; /* waiting, in the order in which they will run */
+    int n_waiting;
+    qn_request **running; /* [parallel] */
+    int n_running;
+    int64_t reserved[QN__MOST_KINDS];
+    uint64_t n_added;
+    int64_t n_open;        /* requests that are not freed */
+    double decode_seconds; /* of a step without prompts, lately; 0: not known */
+    int64_t piece;         /* prompt tokens beside other requests' tokens, in a step */
+    float *row;            /* [vocab] logits */
+    int32_t *best;         /* [parallel] */
+    qn_engine_stats stats;
+};
+
+double qn__engine_now(void);
+
+/* ---- schedule.c, under the lock ---- */
+
+/* Puts a request among those that wait. */
+void qn__schedule_enqueue(qn_engine *engine, qn_request *request);
+
+/* Ends what was cancelled, lets those that wait begin where there is room, and fills the batch. */
+void qn__schedule(qn_engine *engine);
+
+/* The step took so long. */
+void qn__schedule_learn(qn_engine *engine, double seconds);
+
+/* A request is done: its pages go back, and what they hold is remembered. `error` NULL: it
+ * succeeded. */
+void qn__schedule_finish(qn_engine *engine, qn_request *request, const qn_error *error);
+
+/* Frees a request that nobody knows any more. */
+void qn__request_free(qn_request *request);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who runs in a step. A request begins when a place is free and the pages that it may come to need,
+ * at worst, are not promised to others: what has begun never runs out of pages. Known beginnings
+ * live in the pages that nobody needs, and give way. A request of higher priority takes the place
+ * of a lower one, which waits and runs again what its pages held.
+ *
+ * A step has the next token of each request whose prompt is through, and then pieces of prompts.
+ * Beside others' tokens a piece is so small that the step takes about twice what it takes without:
+ * readers see an even stream while a long prompt comes in.
+ */
+#include "base/error.h"
+#include "generate/engine.h"
+
+#include <string.h>
+
+enum { SMALLEST_PIECE = 8 };
+static const double slower = 2; /* a step with a piece of a prompt, than one without */
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+static bool before(const qn_request *a, const qn_request *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->number < b->number;
+}
+
+void qn__schedule_enqueue(qn_engine *e, qn_request *request)
+{
+    qn_request **at = &e->first;
+    while (*at && before(*at, request))
+        at = &(*at)->next;
+    request->next = *at;
+    request->state = QN__WAITING;
+    *at = request;
+    e->n_waiting++;
+}
+
+static void dequeue(qn_engine *e, qn_request *request)
+{
+    qn_request **at = &e->first;
+    while (*at != request)
+        at = &(*at)->next;
+    *at = request->next;
+    e->n_waiting--;
+}
+
+/* ---- beginning and ending -------------------------------------------------------------------- */
+
+/* Its sequence ends, and what ran is remembered. */
+static void stop_running(qn_engine *e, qn_request *r)
+{
+    int i = 0;
+    while (e->running[i] != r)
+        i++;
+    e->running[i] = e->running[--e->n_running];
+    for (int k = 0; k < e->cache.n_kinds; k++)
+        e->reserved[k] -= r->reserved[k];
+    if (e->reuses)
+        qn__prefix_keep(&e->prefix, &r->sequence, r->reply.history);
+    qn__sequence_end(&r->sequence);
+}
+
+void qn__schedule_finish(qn_engine *e, qn_request *r, const qn_error *error)
+{
+    if (r->state == QN__RUNNING)
+        stop_running(e, r);
+    else if (r->state == QN__WAITING)
+        dequeue(e, r);
+    r->state = QN__DONE;
+    if (error)
+        r->error = *error;
+    if (r->closed)
+        qn__request_free(r);
+}
+
+static bool has_room(const qn_engine *e, const qn_request *r)
+{
+    if (e->n_running == e->parallel)
+        return false;
+    for (int k = 0; k < e->cache.n_kinds; k++)
+        if (e->reserved[k] + r->reserved[k] > e->cache.kind[k].pages.most)
+            return false;
+    return true;
+}
+
+/* The lowest of those that run below the priority; NULL: none. */
+static qn_request *lowest_below(const qn_engine *e, int priority)
+{
+    qn_request *lowest = NULL;
+    for (int i = 0; i < e->n_running; i++)
+        if (e->running[i]->priority < priority && (!lowest || before(lowest, e->running[i])))
+            lowest = e->running[i];
+    return lowest;
+}
+
+/* Whether there would be room if all lower ones went. */
+static bool lower_suffice(const qn_engine *e, const qn_request *r)
+{
+    int n = e->n_running;
+    int64_t reserved[QN__MOST_KINDS];
+    memcpy(reserved, e->reserved, sizeof reserved);
+    for (int i = 0; i < e->n_running; i++) {
+        bool lower = e->running[i]->priority < r->priority;
+        n -= lower;
+        for (int k = 0; lower && k < e->cache.n_kinds; k++)
+            reserved[k] -= e->running[i]->reserved[k];
+    }
+    for (int k = 0; k < e->cache.n_kinds; k++)
+        if (reserved[k] + r->reserved[k] > e->cache.kind[k].pages.most)
+            return false;
+    return n < e->parallel;
+}
+
+/* Lower ones make room. */
+static void make_place(qn_engine *e, const qn_request *r)
+{
+    qn_request *lowest;
+    while (!has_room(e, r) && lower_suffice(e, r) && (lowest = lowest_below(e, r->priority))) {
+        stop_running(e, lowest);
+        qn__schedule_enqueue(e, lowest);
+        e->stats.preempted++;
+    }
+}
+
+static void begin_request(qn_engine *e, qn_request *r)
+{
+    dequeue(e, r);
+    r->state = QN__RUNNING;
+    e->running[e->n_running++] = r;
+    for (int k = 0; k < e->cache.n_kinds; k++)
+        e->reserved[k] += r->reserved[k];
+    qn__sequence_begin(&r->sequence, &e->cache);
+    int64_t known = 0;
+    if (e->reuses)
+        known = qn__prefix_attach(&e->prefix, &r->sequence, r->reply.history,
+                                  (int64_t)r->reply.n_history);
+    e->stats.cached_tokens += (uint64_t)known;
+    if (r->begun == 0) {
+        r->begun = qn__engine_now();
+        r->cached = (size_t)known;
+    }
+}
+
+static void end_cancelled(qn_engine *e)
+{
+    qn_error cancelled = {0};
+    qn__fail(&cancelled, QN_CANCELLED, "the request was cancelled");
+    for (int i = e->n_running - 1; i >= 0; i--)
+        if (e->running[i]->cancelled)
+            qn__schedule_finish(e, e->running[i], &cancelled);
+    for (qn_request *r = e->first, *next; r; r = next) {
+        next = r->next;
+        if (r->cancelled)
+            qn__schedule_finish(e, r, &cancelled);
+    }
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+/* n tokens of a request that have not run. Known beginnings give way until they have pages. */
+static void add_rows(qn_engine *e, qn_request *r, int64_t n)
+{
+    int64_t left = (int64_t)r->reply.n_history - r->sequence.length;
+    const int32_t *ids = r->reply.history + r->sequence.length;
+    qn_error err = {0};
+    r->row = e->batch.n_tokens;
+    r->output = n == left ? e->batch.n_outputs : -1;
+    while (qn__batch_add(&e->batch, &r->sequence, ids, n, n == left, &err) != QN_OK) {
+        if (err.code != QN_LIMIT || !qn__prefix_forget(&e->prefix)) {
+            qn__schedule_finish(e, r, &err);
+            return;
+        }
+        err = (qn_error){0};
+    }
+    r->n_rows = n;
+}
+
+static int64_t left_of(const qn_request *r)
+{
+    return (int64_t)r->reply.n_history - r->sequence.length;
+}
+
+/* Of those whose prompt is not through and who have no part yet, the next. */
+static qn_request *next_prompt(const qn_engine *e)
+{
+    qn_request *next = NULL;
+    for (int i = 0; i < e->n_running; i++) {
+        qn_request *r = e->running[i];
+        if (!r->n_rows && left_of(r) > 1 && (!next || before(r, next)))
+            next = r;
+    }
+    return next;
+}
+
+static void fill_batch(qn_engine *e)
+{
+    qn__batch_begin(&e->batch, &e->cache);
+    for (int i = 0; i < e->n_running; i++)
+        e->running[i]->n_rows = 0;
+    for (int i = e->n_running - 1; i >= 0; i--)
+        if (left_of(e->running[i]) == 1)
+            add_rows(e, e->running[i], 1);
+    int64_t budget = e->batch.n_tokens ? e->piece : e->step_tokens;
+    qn_request *r;
+    while (budget > 0 && (r = next_prompt(e))) {
+        int64_t n = left_of(r) < budget ? left_of(r) : budget;
+        add_rows(e, r, n);
+        budget -= n;
+    }
+}
+
+void qn__schedule(qn_engine *e)
+{
+    end_cancelled(e);
+    while (e->first) {
+        qn_request *r = e->first;
+        make_place(e, r);
+        if (!has_room(e, r))
+            break;
+        begin_request(e, r);
+    }
+    fill_batch(e);
+}
+
+void qn__schedule_learn(qn_engine *e, double seconds)
+{
+    int64_t decoding = 0, prompts = 0;
+    for (int i = 0; i < e->n_running; i++) {
+        decoding += e->running[i]->n_rows == 1;
+        prompts += e->running[i]->n_rows > 1 ? e->running[i]->n_rows : 0;
+    }
+    if (decoding && !prompts)
+        e->decode_seconds =
+            e->decode_seconds > 0 ? 0.75 * e->decode_seconds + 0.25 * seconds : seconds;
+    if (!decoding || !prompts || e->decode_seconds <= 0)
+        return;
+    double fits = (double)e->piece * slower * e->decode_seconds / seconds;
+    int64_t piece = fits < (double)(2 * e->piece) ? (int64_t)fits : 2 * e->piece;
+    piece = piece > SMALLEST_PIECE ? piece : SMALLEST_PIECE;
+    e->piece = piece < e->step_tokens ? piece : e->step_tokens;
+}
