@@ -25,15 +25,9 @@
  * INT8_TILE (int8_vec, where a tier has no other) and int8_direct_of().
  */
 
-enum {
-    INT8_CHUNK = 512, /* columns unpacked at a time */
-    INT8_SPAN = 32    /* columns of x that share a scale, at least */
-};
+#include "int8_x.inl"
 
-static size_t int8_padded(const qn__layout *l, size_t k)
-{
-    return (k + l->columns - 1) / l->columns * l->columns;
-}
+enum { INT8_CHUNK = 512 }; /* columns unpacked at a time */
 
 /* One row of the numbers behind the bytes. */
 typedef struct int8_place {
@@ -57,38 +51,6 @@ static int8_place int8_row_at(const qn__layout *l, const void *x, size_t m, size
                         rows};
 }
 
-/* What a byte is worth, and the bytes to 1; the former is no number if a column is none. */
-typedef struct int8_scale {
-    float value, inverse;
-} int8_scale;
-
-/* Of `span` columns from x on, of which n exist; `least`: below that no magnitude counts as the
- * largest. */
-static int8_scale int8_scale_of(const float *x, size_t n, size_t span, float least)
-{
-    vf most = v_set(least), sum = v_set(0.0f);
-    for (size_t i = 0; i < span; i += 16) {
-        size_t have = n > i ? (n - i < 16 ? n - i : 16) : 0;
-        vf v = have == 16 ? v_load(x + i) : v_load_n(x + (have ? i : 0), have, 0.0f);
-        most = v_max(v_float(vi_and(v_bits(v), vi_set(0x7fffffffu))), most);
-        sum = v_fma(v, v_set(0.0f), sum); /* NaN if any is no number or infinite */
-    }
-    float top = v_top(most), inverse = top > 0.0f ? 127.0f / top : 0.0f;
-    if (!(inverse <= 3.4028235e38f)) /* the largest is a denormal */
-        inverse = 0.0f;
-    return (int8_scale){top / 127.0f + v_sum(sum), inverse};
-}
-
-/* Those columns as bytes. */
-static void int8_quantise(const float *x, size_t n, size_t span, float inverse, int8_t *bytes)
-{
-    for (size_t i = 0; i < span; i += 16) {
-        size_t have = n > i ? (n - i < 16 ? n - i : 16) : 0;
-        vf v = have == 16 ? v_load(x + i) : v_load_n(x + (have ? i : 0), have, 0.0f);
-        vi_store_low(bytes + i, v_round(v_mul(v, v_set(inverse))));
-    }
-}
-
 /* What the products have subtracted from codes. */
 static int32_t int8_less(const qn__layout *l)
 {
@@ -104,27 +66,17 @@ static int32_t int8_less(const qn__layout *l)
 static void int8_prepare(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
                          size_t k, size_t m0, size_t m1, int whole)
 {
-    size_t padded = int8_padded(l, k), step = l->step, span = step > INT8_SPAN ? step : INT8_SPAN;
+    size_t padded = int8_padded(l, k), step = l->step, span = int8_span(l);
     for (size_t r = m0; r < m1; r++) {
         int8_place to = int8_row_at(l, dst, m, k, r);
-        const float *row = x + r * ldx;
-        int8_scale of = {0.0f, 0.0f};
-        if (whole)
-            of = int8_scale_of(row, k, padded, QN__LEAST_OF_ROW);
+        int8_row row = int8_row_of(l, x + r * ldx, k, whole);
         for (size_t c = 0; c < padded; c += span) {
-            int8_t bytes[128];
-            const float *at = row + (c < k ? c : 0);
-            size_t n = c < k ? k - c : 0;
-            if (!whole)
-                of = int8_scale_of(at, n, span, 0.0f);
-            int8_quantise(at, n, span, of.inverse, bytes);
-            float scale = of.value;
+            int8_t bytes[INT8_MOST_SPAN];
+            float scale = int8_columns(&row, c, span, bytes);
             for (size_t i = 0; i < span; i += 4)
                 memcpy(to.codes + (c + i) * to.rows, bytes + i, 4);
             for (size_t s = 0; s < span; s += step) {
-                int32_t sum = 0;
-                for (size_t i = s; i < s + step; i++)
-                    sum += bytes[i];
+                int32_t sum = int8_sum(bytes + s, step);
                 uint8_t *meta = to.meta + (c + s) / step * 12 * to.rows;
                 int32_t begin = (int8_less(l) - (int32_t)l->zero) * sum;
                 float scaled = scale * (float)sum;

@@ -9,7 +9,7 @@
  *
  * Accumulators have names because clang 14 keeps arrays of them in memory.
  */
-#include "kernels.h"
+#include "linear_avx512.h"
 #include "vec_avx512.h"
 
 #include "units.inl"
@@ -143,6 +143,17 @@ static void byte_tiles(size_t rows, size_t panels, const int8_args *a)
         byte_tile_of(1, rows, panels, a);
     else
         byte_tile_of(0, rows, panels, a);
+}
+
+void qn__cpu_prepare_int8_avx512(const qn__layout *l, void *dst, const float *x, size_t ldx,
+                                 size_t m, size_t k, size_t m0, size_t m1, int whole)
+{
+    int8_prepare(l, dst, x, ldx, m, k, m0, m1, whole);
+}
+
+void qn__cpu_linear_int8_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    linear_int8(a, p0, p1);
 }
 
 void qn__cpu_fill_int8_avx512(qn__cpu_kernels *t)

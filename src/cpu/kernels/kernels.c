@@ -88,8 +88,10 @@ static void fill_tier(qn__cpu_kernels *t, int tier)
         if (qn__cpu_dot_is_slow_avx512())
             qn__cpu_fill_fma_avx512(t);
     }
-    if (tier >= 3)
+    if (tier >= 3) {
         qn__cpu_fill_linear_amx(t);
+        qn__cpu_fill_int8_amx(t);
+    }
 }
 #elif QN_CPU_TIERS == 2
 static const char *const tiers[] = {"ref", "neon"};

@@ -355,5 +355,6 @@ void qn__cpu_fill_attend_avx512(qn__cpu_kernels *t);
 void qn__cpu_fill_fma_avx512(qn__cpu_kernels *t);
 int qn__cpu_dot_is_slow_avx512(void);
 void qn__cpu_fill_linear_amx(qn__cpu_kernels *t);
+void qn__cpu_fill_int8_amx(qn__cpu_kernels *t);
 
 #endif

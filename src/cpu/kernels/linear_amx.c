@@ -17,9 +17,8 @@
  *
  * The tiles' shape is thread state: it is set at the start of a call and released at its end.
  */
-#include <immintrin.h>
-
 #include "kernels.h"
+#include "tiles_amx.h"
 
 enum {
     ROWS = 16,   /* of an A tile */
@@ -30,16 +29,7 @@ enum {
     AHEAD_STEPS = 4   /* prefetch distance with few rows, 4 KB a panel */
 };
 
-#define ALWAYS        static inline __attribute__((always_inline))
-
-/* The tile instructions' macros do not tell GCC what they read. */
-#define STORES_DONE() __asm__ volatile("" ::: "memory")
-
-typedef struct tile_shape {
-    uint8_t palette, start, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_shape;
+#define ALWAYS static inline __attribute__((always_inline))
 
 /* Sums 0 to 3 and A 4, 5 of `rows` rows; B 6, 7. */
 static void set_shape(size_t rows)

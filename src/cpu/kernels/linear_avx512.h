@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the AVX-512 tier's linear lends to those that override it for bf16 weights. */
+/* What the AVX-512 tier's linear lends to those that override it. */
 #ifndef QN_CPU_LINEAR_AVX512_H
 #define QN_CPU_LINEAR_AVX512_H
 
@@ -27,5 +27,10 @@ void qn__cpu_tile_f32_avx512(size_t rows, size_t panels, const tile_args *a);
 void qn__cpu_prepare_bf16_avx512(const qn__layout *l, void *dst, const float *x, size_t ldx,
                                  size_t m, size_t k, size_t m0, size_t m1);
 void qn__cpu_linear_bf16_avx512(const qn__cpu_linear *a, size_t p0, size_t p1);
+
+/* Products of bytes; whole: all of a row has one scale. */
+void qn__cpu_prepare_int8_avx512(const qn__layout *l, void *dst, const float *x, size_t ldx,
+                                 size_t m, size_t k, size_t m0, size_t m1, int whole);
+void qn__cpu_linear_int8_avx512(const qn__cpu_linear *a, size_t p0, size_t p1);
 
 #endif

@@ -185,6 +185,8 @@ EMU __m512i emu_set_i(uint32_t u)
     }
 EMU_OF_TWO_I(emu_add_i, a.u[i] + b.u[i])
 EMU_OF_TWO_I(emu_sub_i, a.u[i] - b.u[i])
+EMU_OF_TWO_I(emu_sub_bytes,
+             ((a.u[i] | 0x80808080u) - (b.u[i] & 0x7f7f7f7fu)) ^ (~(a.u[i] ^ b.u[i]) & 0x80808080u))
 EMU_OF_TWO_I(emu_and, a.u[i] & b.u[i])
 EMU_OF_TWO_I(emu_or, a.u[i] | b.u[i])
 EMU_OF_TWO_I(emu_xor, a.u[i] ^ b.u[i])
@@ -463,6 +465,23 @@ EMU void emu_tile_dot_bf16(int tc, int ta, int tb)
         }
 }
 
+/* a is signed; b is, or is not. */
+EMU void emu_tile_dot_bytes(int b_signed, int tc, int ta, int tb)
+{
+    if (emu_tile_rows(tc) != emu_tile_rows(ta) || emu_tile_rows(tb) * 4 != emu_shape.row_bytes[ta])
+        __builtin_trap();
+    for (int m = 0; m < emu_shape.rows[tc]; m++)
+        for (int n = 0; n < emu_shape.row_bytes[tc] / 4; n++) {
+            int32_t c;
+            memcpy(&c, emu_tile[tc][m] + 4 * n, 4);
+            for (int k = 0; k < emu_shape.row_bytes[ta]; k++) {
+                uint8_t b = emu_tile[tb][k / 4][4 * n + k % 4];
+                c += (int8_t)emu_tile[ta][m][k] * (b_signed ? (int8_t)b : b);
+            }
+            memcpy(emu_tile[tc][m] + 4 * n, &c, 4);
+        }
+}
+
 /* ---- their names ---- */
 
 #define EMU_I(v)                          ((__m512i)(v))
@@ -506,9 +525,11 @@ EMU void emu_tile_dot_bf16(int tc, int ta, int tb)
 #define _mm512_extractf32x8_ps(a, i)  emu_half(a, i)
 #define _mm512_setzero_si512()        emu_set_i(0)
 #define _mm512_set1_epi32(u)          emu_set_i((uint32_t)(u))
+#define _mm512_set1_epi8(b)           emu_set_i((uint8_t)(b)*0x01010101u)
 #define _mm512_set1_epi16(s)          emu_set_halves(s)
 #define _mm512_add_epi32(a, b)        emu_add_i(a, b)
 #define _mm512_sub_epi32(a, b)        emu_sub_i(a, b)
+#define _mm512_sub_epi8(a, b)         emu_sub_bytes(a, b)
 #define _mm512_and_si512(a, b)        emu_and(a, b)
 #define _mm512_or_si512(a, b)         emu_or(a, b)
 #define _mm512_xor_si512(a, b)        emu_xor(a, b)
@@ -542,11 +563,15 @@ EMU void emu_tile_dot_bf16(int tc, int ta, int tb)
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
+#undef _tile_dpbsud
 #define _tile_loadconfig(p)        emu_tile_shape(p)
 #define _tile_release()            emu_tile_release()
 #define _tile_zero(t)              emu_tile_zero(t)
 #define _tile_loadd(t, p, stride)  emu_tile_load(t, p, stride)
 #define _tile_stored(t, p, stride) emu_tile_store(t, p, stride)
 #define _tile_dpbf16ps(c, a, b)    emu_tile_dot_bf16(c, a, b)
+#define _tile_dpbssd(c, a, b)      emu_tile_dot_bytes(1, c, a, b)
+#define _tile_dpbsud(c, a, b)      emu_tile_dot_bytes(0, c, a, b)
 
 #endif
