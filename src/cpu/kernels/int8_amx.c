@@ -12,8 +12,8 @@
  * That sets the bound, whatever a step's columns are: storing a tile takes 30 cycles, adding it 28
  * (16 rows x 3 instructions on two pipes; 4 with biases), and neither hides the other.
  *
- * Three tiles are used, since a processor that is shared has few registers to rename them to: with
- * all eight in use a tile product takes 35 ns there, with three 20 (13 where nobody shares it).
+ * Three tiles are used because a busy processor has few registers to rename them to: with eight in
+ * use a product, its loads and its store take 35 ns there, with three 20 (13 on a quiet one).
  *
  * The tiles' shape is thread state: it is set at the start of a call and released at its end.
  */
