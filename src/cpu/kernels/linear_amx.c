@@ -117,6 +117,7 @@ ALWAYS void sums(int blocks, int panels, const sums_args *a)
         }
 #undef RESUME
     }
+/* Zeroed, a tile needs no register: a busy processor has few of them, and loads would wait. */
 #define PRODUCTS(w0, w1)                                                                           \
     _tile_loadd(4, x, 64);                                                                         \
     _tile_loadd(6, w0, 64);                                                                        \
@@ -125,13 +126,17 @@ ALWAYS void sums(int blocks, int panels, const sums_args *a)
         _tile_loadd(7, w1, 64);                                                                    \
         _tile_dpbf16ps(1, 4, 7);                                                                   \
     }                                                                                              \
+    _tile_zero(4);                                                                                 \
     if (blocks > 1) {                                                                              \
         _tile_loadd(5, x + xb, 64);                                                                \
         _tile_dpbf16ps(2, 5, 6);                                                                   \
     }                                                                                              \
+    _tile_zero(6);                                                                                 \
     if (blocks > 1 && panels > 1) {                                                                \
         _tile_dpbf16ps(3, 5, 7);                                                                   \
-    }
+    }                                                                                              \
+    _tile_zero(5);                                                                                 \
+    _tile_zero(7);
     for (size_t s = 0; s < a->steps; s++) {
         PRODUCTS(w, w + pb)
         if (s == a->turn)
