@@ -104,4 +104,22 @@ static inline float qn__inverse(float v)
     return v != 0 ? 1 / v : 0;
 }
 
+typedef uint8_t qn__bytes16 __attribute__((vector_size(16)));
+
+/* 32 codes of four bits that stand as neighbours, as words have them, in the order of GGUF's
+ * blocks: the first half of them in the low bits. */
+static inline void qn__halve_nibbles(const uint8_t *from, uint8_t *to)
+{
+    qn__bytes16 pairs, low, high;
+    memcpy(&pairs, from, 16);
+    low = pairs & 15;
+    high = pairs >> 4;
+    qn__bytes16 first = __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21,
+                                                6, 22, 7, 23),
+                second = __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28,
+                                                 13, 29, 14, 30, 15, 31);
+    first |= second << 4;
+    memcpy(to, &first, 16);
+}
+
 #endif

@@ -5,6 +5,7 @@
 #include "quant/layout.h"
 
 #include "base/checked.h"
+#include "quant/codecs.h"
 #include "quant/layout_table.h"
 
 #include <string.h>
@@ -58,6 +59,10 @@ static void planes_from_stream(const uint8_t *from, size_t bytes, int bits, uint
     }
     size_t chunk = (size_t)bits * 4;
     for (size_t at = 0; at < bytes; at += chunk, from += chunk, to += chunk) {
+        if (bits == 4) {
+            qn__halve_nibbles(from, to);
+            continue;
+        }
         uint8_t code[32];
         uint32_t mask = (1u << bits) - 1, have = 0, n = 0, i = 0;
         for (size_t b = 0; b < chunk; b++) {
@@ -126,25 +131,54 @@ static void stream_from_planes(const uint8_t *from, size_t bytes, int bits, uint
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* One row's bytes of a unit, into its lane: words of a field lie 16 rows apart. */
-static void row_into_unit(const qn__layout *l, const uint8_t *row, uint8_t *unit, int lane)
+typedef uint32_t word_row __attribute__((vector_size(16)));
+
+/* Four words of each of four rows into their lanes: those of a row lie 16 rows apart. */
+static inline void turn_words(const uint8_t *const row[4], size_t at, uint8_t *to)
 {
-    size_t block_bytes = l->encoding->block_bytes;
-    for (const qn__unit_field *f = l->field; f < l->field + QN__UNIT_FIELDS && f->bytes; f++) {
-        for (int b = 0; b < l->blocks; b++) {
-            const uint8_t *from = row + (size_t)b * block_bytes + f->offset;
-            if (f->word == 4) {
-                for (int i = 0; i < f->bytes; i += 4, unit += 64)
-                    memcpy(unit + 4 * lane, from + i, 4);
-            } else if (f->word == 2) {
-                for (int i = 0; i < f->bytes; i += 2, unit += 32)
-                    memcpy(unit + 2 * lane, from + i, 2);
-            } else {
-                for (int i = 0; i < f->bytes; i++, unit += 16)
-                    unit[lane] = from[i];
-            }
+    word_row a, b, c, d, turned[4];
+    memcpy(&a, row[0] + at, 16);
+    memcpy(&b, row[1] + at, 16);
+    memcpy(&c, row[2] + at, 16);
+    memcpy(&d, row[3] + at, 16);
+    word_row ab = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+             cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    turned[0] = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    turned[1] = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    ab = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    cd = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    turned[2] = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    turned[3] = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    for (int i = 0; i < 4; i++)
+        memcpy(to + 64 * i, &turned[i], 16);
+}
+
+/* A field's words of n rows, four at most. Inline: `word` is a constant. */
+static inline void turn_field(const uint8_t *const row[4], int n, size_t at, int bytes, int word,
+                              uint8_t *to)
+{
+    int i = 0;
+    for (; word == 4 && n == 4 && i + 16 <= bytes; i += 16)
+        turn_words(row, at + (size_t)i, to + 16 * i);
+    for (; i < bytes; i += word)
+        for (int r = 0; r < n; r++)
+            memcpy(to + 16 * i + r * word, row[r] + at + i, (size_t)word);
+}
+
+/* What n rows, four at most, have of a unit, into lanes from `lane` on. */
+static void rows_into_unit(const qn__layout *l, const uint8_t *const row[4], int n, uint8_t *unit,
+                           int lane)
+{
+    for (const qn__unit_field *f = l->field; f < l->field + QN__UNIT_FIELDS && f->bytes; f++)
+        for (int b = 0; b < l->blocks; b++, unit += 16 * f->bytes) {
+            size_t at = (size_t)b * l->encoding->block_bytes + f->offset;
+            if (f->word == 4)
+                turn_field(row, n, at, f->bytes, 4, unit + 4 * lane);
+            else if (f->word == 2)
+                turn_field(row, n, at, f->bytes, 2, unit + 2 * lane);
+            else
+                turn_field(row, n, at, f->bytes, 1, unit + lane);
         }
-    }
 }
 
 static void row_from_unit(const qn__layout *l, const uint8_t *unit, int lane, uint8_t *row)
@@ -180,8 +214,17 @@ static const uint8_t *unit_row(const qn__layout *l, const uint8_t *from, size_t 
 static void pack_words(uint8_t *group, const uint8_t *from, size_t row_bytes, int lane, int n,
                        size_t words, size_t rest)
 {
+    size_t quads = words - words % 4;
+    int fours = n - n % 4;
+    for (size_t i = 0; i < quads; i += 4)
+        for (int r = 0; r < fours; r += 4) {
+            const uint8_t *row[4] = {from + (size_t)r * row_bytes};
+            for (int k = 1; k < 4; k++)
+                row[k] = row[k - 1] + row_bytes;
+            turn_words(row, 4 * i, group + 64 * i + 4 * (lane + r));
+        }
     for (size_t i = 0; i < words; i++)
-        for (int r = 0; r < n; r++)
+        for (int r = i < quads ? fours : 0; r < n; r++)
             memcpy(group + i * 64 + 4 * (size_t)(lane + r), from + (size_t)r * row_bytes + 4 * i,
                    4);
     for (int r = 0; rest && r < n; r++) {
@@ -195,28 +238,34 @@ static void pack_words(uint8_t *group, const uint8_t *from, size_t row_bytes, in
 static void pack_group(const qn__layout *l, uint8_t *group, const uint8_t *from, size_t row_bytes,
                        size_t encoded, int64_t columns, int lane, int n)
 {
-    uint8_t room[1024];
+    uint8_t room[4][1024];
+    const uint8_t *row[4];
     if (l->unit_bytes == 64) {
         pack_words(group, from, row_bytes, lane, n, encoded / 4, encoded % 4);
         return;
     }
     int64_t units = units_along(l, columns);
-    for (int64_t u = 0; u < units; u++) {
+    for (int64_t u = 0; u < units; u++, group += l->unit_bytes) {
         size_t at = (size_t)u * l->row_bytes;
-        uint8_t *unit = group + (size_t)u * l->unit_bytes;
-        for (int r = 0; r < n; r++)
-            row_into_unit(l, unit_row(l, from + (size_t)r * row_bytes + at, encoded - at, room),
-                          unit, lane + r);
+        for (int r = 0, some; r < n; r += some) {
+            some = n - r < 4 ? n - r : 4;
+            for (int k = 0; k < some; k++)
+                row[k] =
+                    unit_row(l, from + (size_t)(r + k) * row_bytes + at, encoded - at, room[k]);
+            rows_into_unit(l, row, some, group, lane + r);
+        }
     }
 }
 
 static void clear_lanes(const qn__layout *l, uint8_t *group, int64_t columns, int lane)
 {
-    static const uint8_t zeros[1024];
+    static const uint8_t zeros[1024], *const row[4] = {zeros, zeros, zeros, zeros};
     int64_t units = units_along(l, columns);
-    for (int64_t u = 0; u < units; u++)
-        for (int r = lane; r < QN__UNIT_ROWS; r++)
-            row_into_unit(l, zeros, group + (size_t)u * l->unit_bytes, r);
+    for (int64_t u = 0; u < units; u++, group += l->unit_bytes)
+        for (int r = lane, some; r < QN__UNIT_ROWS; r += some) {
+            some = QN__UNIT_ROWS - r < 4 ? QN__UNIT_ROWS - r : 4;
+            rows_into_unit(l, row, some, group, r);
+        }
 }
 
 void qn__layout_pack(const qn__layout *l, void *w, int64_t rows, int64_t columns, const void *from,

@@ -2,18 +2,9 @@
  *
  * Codes, scales and biases or zeros that lie apart, put together into blocks.
  */
-#include "quant/encoding.h"
+#include "quant/codecs.h"
 
 #include <string.h>
-
-/* GGUF's order of four-bit codes, halves of a block of 32, from that of words, neighbours. */
-static void halve_nibbles(const uint8_t *from, uint8_t *to)
-{
-    for (int i = 0; i < 16; i++) {
-        uint8_t low = from[i / 2] >> i % 2 * 4 & 15, high = from[8 + i / 2] >> i % 2 * 4 & 15;
-        to[i] = (uint8_t)(low | high << 4);
-    }
-}
 
 static void join_nibbles(const uint8_t *from, uint8_t *to)
 {
@@ -54,7 +45,7 @@ void qn__encoding_zip(const qn__encoding *e, size_t groups, const void *codes, c
     if (!b) {
         for (size_t g = 0; g < groups; g++, c += 16, to += e->block_bytes) {
             *to = s[g];
-            halve_nibbles(c, to + 1);
+            qn__halve_nibbles(c, to + 1);
         }
         return;
     }
