@@ -30,7 +30,8 @@ typedef struct qn_model qn_model;
 
 typedef struct qn_model_options {
     size_t size; /* sizeof(qn_model_options) */
-    /* Called while weights are read; returning false cancels the load. */
+    /* Called on the caller's thread while weights are read, by as many threads as the device has;
+     * returning false cancels the load. */
     bool (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
     void *progress_user;
     bool no_tokenizer; /* do not open tokenizer.json: qn_model_tokenizer is then NULL */

@@ -45,6 +45,9 @@ typedef struct qn__device_ops {
     qn_status (*pack_rows)(qn_device *device, qn_array *w, const qn__encoding *e, const void *rows,
                            int64_t first, int64_t n, qn_error *err);
 
+    /* How many threads may do so at once, on different rows; NULL: one. */
+    int (*packers)(const qn_device *device);
+
     /* Fills binding->device_part for one set of exact shapes; drop frees it. */
     qn_status (*bind)(qn_device *device, const qn__plan *plan, qn__binding *binding, qn_error *err);
     void (*drop)(qn_device *device, qn__binding *binding);

@@ -131,6 +131,12 @@ static qn_status cpu_pack_rows(qn_device *device, qn_array *w, const qn__encodin
     return QN_OK;
 }
 
+static int cpu_packers(const qn_device *device)
+{
+    const qn__cpu *cpu = device->state;
+    return qn__team_size(cpu->team);
+}
+
 /* ---- binding
  * -------------------------------------------------------------------------------------------- */
 
@@ -350,6 +356,7 @@ static const qn__device_ops cpu_ops = {
     .routine = cpu_routine,
     .hold = cpu_hold,
     .pack_rows = cpu_pack_rows,
+    .packers = cpu_packers,
     .bind = cpu_bind,
     .drop = cpu_drop,
     .submit = qn__cpu_submit,

@@ -161,7 +161,7 @@ qn_status qn_model_open_random(qn_model **out, qn_device *device, const char *co
     *out = NULL;
     if (read_options(&options, given, err) != QN_OK)
         return err->code;
-    qn__random_weights weights = {find_encoding(type, err), NULL};
+    qn__random_weights weights = {.matrices = find_encoding(type, err)};
     if (!weights.matrices || !(weights.head = find_encoding(head_type, err)))
         return err->code;
     qn__source source = {.config_path = "config.json"};

@@ -370,6 +370,14 @@ const char *qn_tensors_metadata(const qn_tensors *t, const char *key)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+bool qn__tensors_in_order(const qn_tensors *t)
+{
+    bool in_order = false;
+    for (size_t i = 0; i < t->n_tensors; i++)
+        in_order = in_order || t->tensors[i].layout || t->files[t->tensors[i].file].kind->read;
+    return in_order;
+}
+
 static qn_status read_stored(const qn_tensors *t, const qn_tensor_info *tensor, uint64_t at,
                              size_t n, void *dst, qn_error *err)
 {

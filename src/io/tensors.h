@@ -62,6 +62,9 @@ extern const qn__file_kind qn__safetensors_kind, qn__gguf_kind, qn__npy_kind, qn
 /* The metadata of the first file where that is GGUF; else NULL. Lives as long as the table. */
 const struct qn__gguf *qn__tensors_gguf(const qn_tensors *t);
 
+/* Whether some are read fastest front to back, by one reader: streams, and what is gathered. */
+bool qn__tensors_in_order(const qn_tensors *t);
+
 /* Opens t->files[i] by its path and appends its tensors. */
 qn_status qn__tensors_load(qn_tensors *t, uint32_t i, const char *path, qn_error *err);
 

@@ -1,27 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Loading: the configuration picks the family, the family's description lists the weights it needs,
- * and each is read in pieces straight into the layout the device wants, so a weight is in memory
- * once.
+ * each is found in the files, and all are filled (fill.c), straight into the layout the device
+ * wants, so a weight is in memory once.
  */
 #include "models/load.h"
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/random.h"
 #include "core/device.h"
 #include "core/dtype.h"
 #include "quern/io.h"
 #include "models/family.h"
+#include "models/fill.h"
 #include "models/weight.h"
 #include "models/source.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* PIECE_ACROSS: of matrices whose rows a file does not have side by side */
-enum { PIECE = 4 << 20, PIECE_ACROSS = 64 << 20, UNITS_PIECE = 64 << 20, DESCRIBED = 1 << 20 };
+enum { COMPARED = 1 << 20, DESCRIBED = 1 << 20 };
 
 static qn_status unknown_family(const qn__json_at *config, const char *type, qn_error *err)
 {
@@ -133,206 +131,15 @@ static qn_status read_source(qn__source *source, qn__decoder_config *out, qn_err
 typedef struct loader {
     qn_device *device;
     qn__source *source;
-    const qn_tensors *file; /* the source's */
-    float *divisors;        /* of the frequencies, half a head of them; NULL: none */
-    char *piece;            /* PIECE bytes, or one row where that is more */
-    size_t piece_size;
+    const qn_tensors *file;     /* the source's */
+    qn__random_weights *random; /* NULL: they are the file's */
+    qn__weight *weights;        /* of each parameter */
+    float *divisors;            /* of the frequencies, half a head of them; NULL: none */
     qn__load_progress *progress;
     void *user;
-    const qn__random_weights *random; /* NULL: they are the file's */
-    const qn__parameter *parameters;  /* of random: all of them */
-    char *bank;                       /* of random: what its blocks are taken from */
-    const qn__encoding *bank_of;
     bool describe; /* headers are read, of values DESCRIBED bytes at most */
-    uint64_t done, total;
     qn_error *err;
 } loader;
-
-static qn_status report(loader *l, uint64_t bytes)
-{
-    l->done += bytes;
-    if (l->progress && !l->progress(l->user, l->done, l->total))
-        return qn__fail(l->err, QN_CANCELLED, "loading was cancelled");
-    return QN_OK;
-}
-
-/* ---- random weights
- * ------------------------------------------------------------------------------------------------
- */
-
-enum { BANK_VALUES = 1 << 16 };
-
-/* What a file would have for a parameter: vectors are f32. */
-static qn_status random_weight(const loader *l, const qn__parameter *p, qn__weight *out)
-{
-    bool head = p->id.role == QN__ROLE_EMBEDDING || p->id.role == QN__ROLE_HEAD;
-    const qn__encoding *e = p->ndim == 1 ? &qn__encodings[QN__F32]
-                            : head       ? l->random->head
-                                         : l->random->matrices;
-    int64_t columns = p->shape[p->ndim - 1], rows = p->ndim == 2 ? p->shape[0] : 1;
-    *out =
-        (qn__weight){.encoding = e, .bytes = (uint64_t)rows * qn__encoding_row_bytes(e, columns)};
-    if (out->bytes)
-        return QN_OK;
-    return qn__fail(l->err, QN_UNSUPPORTED,
-                    "%s has rows of %lld values, which blocks of %d, as %s has them, do not divide",
-                    p->name, (long long)columns, e->block_elements, e->name);
-}
-
-/* Values whose products keep the size of what goes in, encoded once: 2^16 of them. */
-static qn_status fill_bank(loader *l, const qn__encoding *e, int64_t columns)
-{
-    if (l->bank_of == e)
-        return QN_OK;
-    float *values = malloc(BANK_VALUES * sizeof *values);
-    free(l->bank);
-    l->bank = malloc(BANK_VALUES / e->block_elements * (size_t)e->block_bytes);
-    l->bank_of = values && l->bank ? e : NULL;
-    for (uint64_t i = 0; l->bank_of && i < BANK_VALUES; i++)
-        values[i] = (float)((2 * qn__random_uniform(1, i) - 1) * sqrt(3.0 / (double)columns));
-    if (l->bank_of)
-        e->encode(e, values, NULL, BANK_VALUES / e->block_elements, l->bank);
-    free(values);
-    return l->bank_of ? QN_OK : qn__fail_memory(l->err, "random weights");
-}
-
-/* Rows of blocks drawn from the bank: as many different ones as a file has. Norms are 1. */
-static qn_status make_rows(loader *l, const qn__parameter *p, const qn__weight *w, int64_t r,
-                           int64_t n, char *to)
-{
-    if (p->ndim == 1) {
-        bool bias = !strcmp(p->id.part, "bias");
-        for (int64_t i = 0; i < n; i++)
-            ((float *)to)[i] = bias || p->plus_one ? 0 : 1;
-        return QN_OK;
-    }
-    const qn__encoding *e = w->encoding;
-    if (fill_bank(l, e, p->shape[1]) != QN_OK)
-        return l->err->code;
-    size_t blocks = (size_t)p->shape[1] / e->block_elements,
-           count = BANK_VALUES / e->block_elements;
-    uint64_t seed = (uint64_t)(p - l->parameters);
-    for (size_t i = 0; i < blocks * (size_t)n; i++)
-        memcpy(to + i * e->block_bytes,
-               l->bank + qn__random_bits(seed, (uint64_t)r * blocks + i) % count * e->block_bytes,
-               e->block_bytes);
-    return QN_OK;
-}
-
-/* Rows first .. first + n - 1 of a parameter, encoded. */
-static qn_status read_rows(loader *l, const qn__parameter *p, const qn__weight *w, int64_t first,
-                           int64_t n)
-{
-    return l->random ? make_rows(l, p, w, first, n, l->piece)
-                     : qn__weight_read(w, l->file, first, n, l->piece, l->err);
-}
-
-/* Computes what belongs to a parameter into its slot, and ends the scope. */
-static qn_status keep_value(const loader *l, const qn__parameter *p, qn_scope *s, qn_array *a,
-                            qn_array **slot)
-{
-    if (qn_eval(s, a) == QN_OK)
-        *slot = qn_retain(a);
-    if (!*slot)
-        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
-    qn_scope_end(s);
-    return l->err->code;
-}
-
-/* A vector, as f32. */
-static qn_status load_vector(loader *l, const qn__parameter *p, const qn__weight *w)
-{
-    qn_dtype type = w->tensor ? w->tensor->dtype : QN_F32;
-    if (w->bytes > l->piece_size)
-        return qn__fail(l->err, QN_LIMIT, "tensor %s of %llu bytes is too long for a vector",
-                        p->name, (unsigned long long)w->bytes);
-    if (read_rows(l, p, w, 0, p->shape[0]) != QN_OK)
-        return l->err->code;
-    qn_scope *s = qn_scope_begin(l->device);
-    qn_array *a = qn_cast(s, qn_from(s, type, 1, p->shape, l->piece), QN_F32);
-    if (p->plus_one)
-        a = qn_add(s, a, qn_scalar(s, QN_F32, 1));
-    return keep_value(l, p, s, a, p->slot) == QN_OK ? report(l, w->bytes) : l->err->code;
-}
-
-/* The first rows' share of a weight's bytes in the file. */
-static uint64_t bytes_up_to(const qn__weight *w, int64_t row, int64_t rows)
-{
-    return row == rows ? w->bytes : w->bytes / (uint64_t)rows * (uint64_t)row;
-}
-
-/* What the products are multiplied by, where that is not 1. */
-static qn_status load_factor(loader *l, const qn__parameter *p, float factor)
-{
-    if (factor == 1)
-        return QN_OK;
-    qn_scope *s = qn_scope_begin(l->device);
-    qn_array *a = qn_from_f32(s, &factor, 1);
-    return keep_value(l, p, s, a, p->factor);
-}
-
-/* Keeps the order of a matrix's columns where a linear layer can take it. */
-static qn_status keep_order(const loader *l, const qn__parameter *p, const int32_t *order)
-{
-    if (!p->order)
-        return qn__fail(l->err, QN_UNSUPPORTED,
-                        "tensor %s: columns are in another order; supported is that of linear "
-                        "layers",
-                        p->name);
-    qn_scope *s = qn_scope_begin(l->device);
-    qn_array *a = qn_from(s, QN_I32, 1, &p->shape[1], order);
-    return keep_value(l, p, s, a, p->order);
-}
-
-/* A matrix that lies in its file as it does in memory: reading it is all. */
-static qn_status read_units(loader *l, const qn__weight *w, char *units)
-{
-    for (uint64_t at = 0; at < w->bytes; at += UNITS_PIECE) {
-        size_t n = w->bytes - at < UNITS_PIECE ? (size_t)(w->bytes - at) : UNITS_PIECE;
-        if (qn_tensors_read_bytes(l->file, w->tensor, at, n, units + at, l->err) != QN_OK ||
-            report(l, n) != QN_OK)
-            return l->err->code;
-    }
-    return QN_OK;
-}
-
-/* A matrix, a piece of whole rows at a time. */
-static qn_status load_rows(loader *l, const qn__parameter *p, const qn__weight *w)
-{
-    size_t row = qn__encoding_row_bytes(w->encoding, p->shape[1]);
-    int64_t rows = p->shape[0], rows_a_piece = (int64_t)(l->piece_size / (row ? row : 1));
-    qn_scope *s = qn_scope_begin(l->device);
-    qn_array *packed = qn__packed_new(s, w->encoding, rows, p->shape[1]);
-    *p->slot = packed;
-    char *units = packed && w->packed ? qn__packed_units(packed, w->encoding) : NULL;
-    if (units)
-        read_units(l, w, units);
-    for (int64_t r = 0; packed && !units && r < rows; r += rows_a_piece) {
-        int64_t n = rows - r < rows_a_piece ? rows - r : rows_a_piece;
-        if (read_rows(l, p, w, r, n) != QN_OK ||
-            qn__packed_write(s, packed, w->encoding, l->piece, r, n) != QN_OK ||
-            report(l, bytes_up_to(w, r + n, rows) - bytes_up_to(w, r, rows)) != QN_OK)
-            break;
-    }
-    if (qn_scope_status(s) != QN_OK)
-        qn__fail(l->err, qn_scope_status(s), "tensor %s: %s", p->name, qn_scope_error(s));
-    qn_scope_end(s);
-    return l->err->code;
-}
-
-static qn_status load_matrix(loader *l, const qn__parameter *p, const qn__weight *found)
-{
-    int32_t *order = NULL;
-    qn__weight w = *found;
-    if (!l->random && qn__weight_order(&w, l->file, &order, l->err) != QN_OK)
-        return l->err->code;
-    w.columns_order = order;
-    qn_status status = order ? keep_order(l, p, order) : QN_OK;
-    if (status == QN_OK)
-        status = load_rows(l, p, &w);
-    free(order);
-    return status;
-}
 
 static const qn__parameter *find_parameter(const qn__decoder *m, const char *name)
 {
@@ -387,7 +194,7 @@ static qn_status find_weight(const loader *l, const qn__decoder *m, const qn__pa
                              qn__weight *out)
 {
     if (l->random)
-        return random_weight(l, p, out);
+        return qn__random_find(out, l->random, p, l->err);
     char what[80];
     snprintf(what, sizeof what, "a %s of %lld layers", m->config.family,
              (long long)m->config.n_layers);
@@ -400,49 +207,24 @@ static qn_status check_weights(loader *l, qn__decoder *m)
 {
     qn__decoder_sizes *sizes = &m->sizes;
     *sizes = (qn__decoder_sizes){0};
+    l->weights = calloc((size_t)m->n_parameters + 1, sizeof *l->weights);
+    if (!l->weights)
+        return qn__fail_memory(l->err, "a list of weights");
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
-        qn__weight w;
-        if (find_weight(l, m, p, &w) != QN_OK)
+        qn__weight *w = &l->weights[i];
+        if (find_weight(l, m, p, w) != QN_OK)
             return l->err->code;
         /* bitnet.cpp's own type, whatever the architecture, meets one scale a row */
-        if (l->source->gguf && w.encoding == &qn__encodings[QN__I2_S])
+        if (l->source->gguf && w->encoding == &qn__encodings[QN__I2_S])
             m->config.byte_rows = true;
         uint64_t n = (uint64_t)(p->shape[0] * (p->ndim == 2 ? p->shape[1] : 1));
         size_t packed = n * sizeof(float);
         if (p->ndim == 2)
-            qn__packed_bytes(l->device, w.encoding, p->shape[0], p->shape[1], &packed);
+            qn__packed_bytes(l->device, w->encoding, p->shape[0], p->shape[1], &packed);
         sizes->parameters += n;
-        sizes->file_bytes += w.bytes;
+        sizes->file_bytes += w->bytes;
         sizes->device_bytes += packed;
-    }
-    return QN_OK;
-}
-
-static qn_status load_weights(loader *l, qn__decoder *m)
-{
-    size_t longest_row = 0;
-    for (int i = 0; i < m->n_parameters; i++) {
-        const qn__parameter *p = &m->parameters[i];
-        size_t row = (size_t)p->shape[p->ndim - 1] * 4;
-        longest_row = row > longest_row ? row : longest_row;
-    }
-    l->total = m->sizes.file_bytes;
-    const qn__weight_kind *kind = l->source->quantization.kind;
-    size_t piece = !l->random && kind && kind->across ? PIECE_ACROSS : PIECE;
-    l->piece_size = longest_row > piece ? longest_row : piece;
-    l->piece = malloc(l->piece_size);
-    if (!l->piece)
-        return qn__fail_memory(l->err, "a weight's buffer");
-    for (int i = 0; i < m->n_parameters; i++) {
-        const qn__parameter *p = &m->parameters[i];
-        qn__weight w;
-        float factor = 1;
-        if (find_weight(l, m, p, &w) != QN_OK ||
-            (!l->random && p->factor && qn__weight_factor(&w, l->file, &factor, l->err) != QN_OK) ||
-            load_factor(l, p, factor) != QN_OK ||
-            (p->ndim == 2 ? load_matrix : load_vector)(l, p, &w) != QN_OK)
-            return l->err->code;
     }
     return QN_OK;
 }
@@ -477,6 +259,22 @@ static qn_status make_frequencies(const loader *l, qn__decoder *m)
     if (m->frequency && c->sliding_rope.theta > 0)
         m->sliding_frequency = make_frequency(&c->sliding_rope, c->head_dim, NULL, l->device, err);
     return m->frequency && (m->sliding_frequency || c->sliding_rope.theta == 0) ? QN_OK : err->code;
+}
+
+/* All values of a decoder whose weights were found. */
+static qn_status fill(const loader *l, qn__decoder *m)
+{
+    qn__fill from = {l->device, l->file, l->random, l->weights, l->progress, l->user};
+    return qn__decoder_fill(m, &from, l->err) == QN_OK ? make_frequencies(l, m) : l->err->code;
+}
+
+static qn_status end_loader(loader *l, qn__decoder *m)
+{
+    free(l->divisors);
+    free(l->weights);
+    if (l->err->code != QN_OK)
+        qn__decoder_end(m);
+    return l->err->code;
 }
 
 /* The divisors that a GGUF file has for the frequencies in the place of a rule: Llama 3's. */
@@ -534,13 +332,13 @@ static bool same_values(const qn_tensors *file, const qn_tensor_info *a, const q
         !b->layout)
         return true;
     most = most < a->bytes ? most : a->bytes;
-    char *both = malloc(2 * PIECE);
+    char *both = malloc(2 * COMPARED);
     bool same = both != NULL;
-    for (uint64_t at = 0; same && at < most; at += PIECE) {
-        size_t n = most - at < PIECE ? (size_t)(most - at) : PIECE;
+    for (uint64_t at = 0; same && at < most; at += COMPARED) {
+        size_t n = most - at < COMPARED ? (size_t)(most - at) : COMPARED;
         same = qn_tensors_read_bytes(file, a, at, n, both, NULL) == QN_OK &&
-               qn_tensors_read_bytes(file, b, at, n, both + PIECE, NULL) == QN_OK &&
-               memcmp(both, both + PIECE, n) == 0;
+               qn_tensors_read_bytes(file, b, at, n, both + COMPARED, NULL) == QN_OK &&
+               memcmp(both, both + COMPARED, n) == 0;
     }
     free(both);
     return same;
@@ -603,33 +401,24 @@ qn_status qn__decoder_load_source(qn__decoder *m, qn_device *device, qn__source 
 {
     *m = (qn__decoder){0};
     loader l = {.device = device, .source = source, .progress = progress, .user = user, .err = err};
-    if (open_decoder(&l, m) == QN_OK && load_weights(&l, m) == QN_OK)
-        make_frequencies(&l, m);
-    free(l.piece);
-    free(l.divisors);
-    if (err->code != QN_OK)
-        qn__decoder_end(m);
-    return err->code;
+    if (open_decoder(&l, m) == QN_OK)
+        fill(&l, m);
+    return end_loader(&l, m);
 }
 
 qn_status qn__decoder_load_random(qn__decoder *m, qn_device *device, qn__source *source,
-                                  const qn__random_weights *weights, qn_error *err)
+                                  qn__random_weights *weights, qn_error *err)
 {
     qn__decoder_config config;
     qn__json_at root = qn__json_root(source->config_path, source->config);
     *m = (qn__decoder){0};
     loader l = {.device = device, .source = source, .random = weights, .err = err};
     if (read_family(&root, NULL, &config, &source->quantization, err) == QN_OK &&
-        qn__decoder_begin(m, &config, &places[0], err) == QN_OK) {
-        l.parameters = m->parameters;
-        if (check_weights(&l, m) == QN_OK && load_weights(&l, m) == QN_OK)
-            make_frequencies(&l, m);
-    }
-    free(l.piece);
-    free(l.bank);
-    if (err->code != QN_OK)
-        qn__decoder_end(m);
-    return err->code;
+        qn__decoder_begin(m, &config, &places[0], err) == QN_OK && check_weights(&l, m) == QN_OK &&
+        qn__random_begin(weights, config.hidden, err) == QN_OK)
+        fill(&l, m);
+    qn__random_end(weights);
+    return end_loader(&l, m);
 }
 
 qn_status qn__decoder_describe_source(qn__decoder *m, qn_device *device, qn__source *source,
@@ -637,11 +426,8 @@ qn_status qn__decoder_describe_source(qn__decoder *m, qn_device *device, qn__sou
 {
     *m = (qn__decoder){0};
     loader l = {.device = device, .source = source, .describe = true, .err = err};
-    qn_status status = open_decoder(&l, m);
-    free(l.divisors);
-    if (status != QN_OK)
-        qn__decoder_end(m);
-    return status;
+    open_decoder(&l, m);
+    return end_loader(&l, m);
 }
 
 qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *path,

@@ -6,10 +6,11 @@
 #define QN_MODELS_LOAD_H
 
 #include "models/decoder.h"
+#include "models/random_weights.h"
 #include "models/source.h"
-#include "quant/encoding.h"
 
-/* Called as weights arrive, with bytes done and in all; returning false cancels the load. */
+/* Called on the caller's thread as weights arrive, with bytes done and in all; returning false
+ * cancels the load. */
 typedef bool qn__load_progress(void *user, uint64_t done, uint64_t total);
 
 /* Reads all weights onto the device; opens the source's tensors where they are not. A configuration
@@ -21,15 +22,10 @@ qn_status qn__decoder_load_source(qn__decoder *m, qn_device *device, qn__source 
 qn_status qn__decoder_describe_source(qn__decoder *m, qn_device *device, qn__source *source,
                                       qn_error *err);
 
-/* What random weights are written in. */
-typedef struct qn__random_weights {
-    const qn__encoding *matrices, *head; /* head: of the embedding, too */
-} qn__random_weights;
-
-/* Gives the decoder that the source's configuration describes weights made up in memory, always the
- * same: for timing. A row that blocks of an encoding do not divide is QN_UNSUPPORTED. */
+/* Gives the decoder that the source's configuration describes weights made up in memory, of the
+ * encodings that *weights names. A row that their blocks do not divide is QN_UNSUPPORTED. */
 qn_status qn__decoder_load_random(qn__decoder *m, qn_device *device, qn__source *source,
-                                  const qn__random_weights *weights, qn_error *err);
+                                  qn__random_weights *weights, qn_error *err);
 
 /* Opens the source of that path for it alone. */
 qn_status qn__decoder_load(qn__decoder *m, qn_device *device, const char *path,

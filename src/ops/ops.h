@@ -61,9 +61,12 @@ qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64
  * in another way, or where the host cannot write. */
 void *qn__packed_units(const qn_array *w, const qn__encoding *e);
 
+/* How many threads may fill rows at once, each its own. */
+int qn__packed_writers(const qn_device *device);
+
 /* Fills rows first .. first + n - 1 from encoded rows, one behind the other. */
-qn_status qn__packed_write(qn_scope *s, qn_array *w, const qn__encoding *e, const void *rows,
-                           int64_t first, int64_t n);
+qn_status qn__packed_write(qn_array *w, const qn__encoding *e, const void *rows, int64_t first,
+                           int64_t n, qn_error *err);
 
 /* Sinks as `type`, for queries [B, H, L, D]. */
 qn_array *qn__sinks(qn_scope *s, qn_array *sinks, const qn_array *q, qn_dtype type);

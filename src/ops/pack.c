@@ -67,10 +67,16 @@ void *qn__packed_units(const qn_array *w, const qn__encoding *e)
     return host && w->layout == QN__UNITS_OF(e - qn__encodings) ? w->buffer->data : NULL;
 }
 
-qn_status qn__packed_write(qn_scope *s, qn_array *w, const qn__encoding *e, const void *rows,
-                           int64_t first, int64_t n)
+int qn__packed_writers(const qn_device *device)
 {
-    return s->device->ops->pack_rows(s->device, w, e, rows, first, n, &s->error);
+    return device->ops->packers ? device->ops->packers(device) : 1;
+}
+
+qn_status qn__packed_write(qn_array *w, const qn__encoding *e, const void *rows, int64_t first,
+                           int64_t n, qn_error *err)
+{
+    qn_device *device = w->buffer->device;
+    return device->ops->pack_rows(device, w, e, rows, first, n, err);
 }
 
 const qn__encoding *qn__encoding_of_dtype(qn_dtype dtype)
@@ -98,7 +104,7 @@ qn_array *qn_pack(qn_scope *s, qn_array *weight)
         qn__scope_fail(s, QN_MEMORY, "out of memory while packing a weight");
     else if (qn_read(s, a, values, bytes) == QN_OK)
         w = qn__packed_new(s, e, a->shape[0], a->shape[1]);
-    if (w && qn__packed_write(s, w, e, values, 0, a->shape[0]) != QN_OK) {
+    if (w && qn__packed_write(w, e, values, 0, a->shape[0], &s->error) != QN_OK) {
         qn_release(w);
         w = NULL;
     }
@@ -152,7 +158,7 @@ qn_array *qn_pack_quantized(qn_scope *s, qn_array *words, qn_array *scales, qn_a
         qn__scope_fail(s, QN_MEMORY, "out of memory while packing a weight");
     if (w)
         qn__encoding_zip(e, (size_t)(rows * groups), values[0], values[1], values[2], blocks);
-    if (w && qn__packed_write(s, w, e, blocks, 0, rows) != QN_OK) {
+    if (w && qn__packed_write(w, e, blocks, 0, rows, &s->error) != QN_OK) {
         qn_release(w);
         w = NULL;
     }

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -33,14 +34,14 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                           void *(*start)(void *), void *argument);
 
-static long allocations_left = -1; /* -1: never fail */
-static bool allocation_failed;
+static atomic_long allocations_left = -1; /* negative: never fail */
+static atomic_bool allocation_failed;
 
 static bool allocation_fails(void)
 {
     if (allocations_left < 0)
         return false;
-    if (allocations_left-- > 0)
+    if (atomic_fetch_sub(&allocations_left, 1) > 0)
         return false;
     allocation_failed = true;
     return true;

@@ -28,7 +28,7 @@ static qn_array *new_packed(qn_scope *s, const qn__encoding *e, float *values)
     e->decode(e, rows, (size_t)N * K / e->block_elements, values);
     qn_array *w = qn__packed_new(s, e, N, K);
     assert_non_null(w);
-    assert_int_equal(qn__packed_write(s, w, e, rows, 0, N), QN_OK);
+    assert_int_equal(qn__packed_write(w, e, rows, 0, N, NULL), QN_OK);
     free(rows);
     return w;
 }
