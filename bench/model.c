@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     char tier[128];
     qn_device_describe(device, tier, sizeof tier);
     double d = median(decode, repeats);
-    printf("{\"tier\":\"%s\",\"load_seconds\":%.2f,\"prefill\":%.1f,\"decode\":%.2f,"
+    printf("{\"tier\":\"%s\",\"load_seconds\":%.3f,\"prefill\":%.1f,\"decode\":%.2f,"
            "\"weight_bytes\":%llu,\"decode_gb_s\":%.2f,\"read_1_thread_gb_s\":%.2f,"
            "\"decode_of_read\":%.3f,\"read_gb_s\":%.2f,\"decode_of_read_all_threads\":%.3f,\"peak_"
            "rss_bytes\":%lld,\"plan_ns_a_node\":%.1f,\"hit_rate\":%."
