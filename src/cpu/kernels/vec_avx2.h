@@ -379,9 +379,12 @@ static inline vi vi_pairs(vi a, const void *x)
     return (vi){_mm256_maddubs_epi16(a.a, b), _mm256_maddubs_epi16(a.b, b)};
 }
 
+/* The sum is made here: gcc 12 else makes all products of a step first, and spills them. */
 static inline vi vi_add_pairs(vi a, vi b)
 {
-    return (vi){_mm256_add_epi16(a.a, b.a), _mm256_add_epi16(a.b, b.b)};
+    vi c = {_mm256_add_epi16(a.a, b.a), _mm256_add_epi16(a.b, b.b)};
+    __asm__("" : "+x"(c.a), "+x"(c.b));
+    return c;
 }
 
 /* c + the two 16-bit sums of each lane */
