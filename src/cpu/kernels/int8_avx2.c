@@ -6,7 +6,7 @@
 #include "units.inl"
 
 #define INT8_DIRECT_ROWS 2
-enum { INT8_ROWS = 4, INT8_PANELS = 1, INT8_PAIRED_ROWS = 2 };
+enum { INT8_ROWS = 4, INT8_PANELS = 1 };
 
 #include "int8.inl"
 #include "int8_vec.inl"

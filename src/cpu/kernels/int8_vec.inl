@@ -35,17 +35,16 @@ ALWAYS vi int8_code(int from, const uint8_t *at, int quad)
 }
 
 /* How many quads' products to sum in 16 bits (VEC_PAIRS): a power of two, a step's quads at most.
- * 1: they are summed in 32; 0: codes above 127. With more rows the registers are wanted otherwise.
- */
-ALWAYS int int8_run(int rows, int quads, int top)
+ * 1: they are summed in 32; 0: codes above 127. */
+ALWAYS int int8_run(int quads, int top)
 {
     int run = 1;
 #ifdef VEC_PAIRS
-    run = rows > INT8_PAIRED_ROWS ? 1 : quads < 8 ? quads : 8;
+    run = quads < 8 ? quads : 8;
     while (run > 1 && run * top * 2 * 127 > INT16_MAX)
         run /= 2;
 #else
-    (void)rows, (void)quads;
+    (void)quads;
 #endif
     return top > 127 ? 0 : run;
 }
@@ -177,7 +176,7 @@ ALWAYS void int8_vec_rows(int run, int biased, size_t rows, const int8_args *a)
 static void int8_vec(size_t rows, size_t panels, const int8_args *a)
 {
     (void)panels;
-    switch (int8_run((int)rows, INT8_QUADS, a->top) * 2 + a->biased) {
+    switch (int8_run(INT8_QUADS, a->top) * 2 + a->biased) {
 #define RUN(n)                                                                                     \
     case 2 * n: int8_vec_rows(n, 0, rows, a); break;                                               \
     case 2 * n + 1: int8_vec_rows(n, 1, rows, a); break;
@@ -198,8 +197,7 @@ static void int8_vec(size_t rows, size_t panels, const int8_args *a)
 ALWAYS void int8_blocks(int rows, int id, const int8_args *a)
 {
     const qn__layout *l = &qn__layouts[id];
-    const int quads = l->step / 4, steps = l->columns / l->step,
-              run = int8_run(rows, quads, l->top);
+    const int quads = l->step / 4, steps = l->columns / l->step, run = int8_run(quads, l->top);
     const int lie = rows < 4 ? rows : 4; /* in a block of x */
     const uint8_t *unit = a->codes, *x = a->x, *meta = a->meta;
     vf f[8];
@@ -226,7 +224,7 @@ ALWAYS void int8_group_steps(int rows, int bits, int type, int zeroed, int quads
                              const int8_args *a)
 {
     const qn__layout *l = a->layout;
-    const int run = int8_run(rows, quads, (1 << bits) - 1), steps = l->columns / l->step;
+    const int run = int8_run(quads, (1 << bits) - 1), steps = l->columns / l->step;
     const int lie = rows < 4 ? rows : 4; /* in a block of x */
     const uint8_t *unit = a->codes, *x = a->x, *meta = a->meta;
     vf f[8];
