@@ -190,7 +190,6 @@ static qn_scope *run_batch(qn_engine *e, qn_array **logits)
     }
     if (best)
         qn_read(s, best, e->best, (size_t)n_outputs * sizeof *e->best);
-    qn__batch_end(s, batch);
     return s;
 }
 
@@ -287,8 +286,7 @@ qn_status qn_engine_step(qn_engine *e, bool *busy, qn_error *err)
         qn_scope *s = run_batch(e, &logits);
         pthread_mutex_lock(&e->lock);
         qn_error failed = {0};
-        if (!s)
-            qn__batch_end(NULL, &e->batch);
+        qn__batch_end(s, &e->batch);
         if (!s || qn_scope_status(s) != QN_OK) {
             qn__fail(&failed, s ? qn_scope_status(s) : QN_MEMORY, "%s",
                      s ? qn_scope_error(s) : "no memory for a step");
