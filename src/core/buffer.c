@@ -329,7 +329,12 @@ bool qn__buffer_commit(qn__buffer *buffer, size_t bytes, qn_error *err)
     bool ok = want <= had || may_use(device, want - had);
     if (ok && want > had && pool->cached > limit_of(pool) - (want - had) - in_use(pool))
         trim_locked(device, limit_of(pool) - (want - had) - in_use(pool));
-    ok = ok && device->ops->commit(device, buffer->data, had, want);
+    bool done = ok && device->ops->commit(device, buffer->data, had, want);
+    if (ok && !done) {
+        trim_locked(device, 0);
+        done = device->ops->commit(device, buffer->data, had, want);
+    }
+    ok = done;
     if (ok) {
         buffer->capacity = want;
         pool->active += want - had; /* wraps where it is less */

@@ -61,8 +61,14 @@ static qn_status choose(qn_generation *g, int32_t *id, qn_error *err)
     if (!first && qn__reply_is_greedy(r))
         return qn_session_step_greedy(g->session, r->history[r->n_history - 1], id, err);
     size_t from = first ? r->n_before : r->n_history - 1;
+    int64_t before = qn_session_length(g->session);
     qn_status status = qn_session_append(g->session, r->history + from, r->n_history - from, err);
-    return status == QN_OK ? qn__reply_choose(r, qn_session_logits(g->session), id, err) : status;
+    if (status != QN_OK)
+        return status;
+    status = qn__reply_choose(r, qn_session_logits(g->session), id, err);
+    if (status != QN_OK)
+        qn_session_rewind(g->session, before); /* so that it can be tried again */
+    return status;
 }
 
 qn_status qn_generation_next(qn_generation *g, int32_t *id, qn_error *err)

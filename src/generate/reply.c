@@ -122,6 +122,9 @@ qn_status qn__reply_begin(qn__reply *r, const qn_model *model, const int32_t *id
         return err->code;
     if (!n)
         return qn__fail(err, QN_INVALID, "there is no prompt: generation needs at least one token");
+    if (o.max_tokens < 0)
+        return qn__fail(err, QN_INVALID, "max_tokens %lld; give 0 for no limit of your own",
+                        (long long)o.max_tokens);
     int64_t limit = model->max_tokens;
     r->max_tokens = o.max_tokens ? o.max_tokens : limit ? limit : INT64_MAX;
     if (take_stops(r, &o, err) != QN_OK || take_sampling(r, &o, err) != QN_OK ||

@@ -256,11 +256,16 @@ static qn_status remember(qn_session *session, const int32_t *ids, int64_t n, qn
     return QN_OK;
 }
 
-/* Rewinds the sequences, which then have `length` positions, or none. */
+/* Rewinds the sequences, which then all have `length` positions, or none: where one had to give up
+ * more than the others, these do, too. */
 static void rewind_sequences(qn_session *session, int64_t length)
 {
-    for (int64_t b = 0; b < session->n_sequences; b++)
-        qn__sequence_rewind(&session->sequences[b], length);
+    int64_t first = qn__sequence_rewind(&session->sequences[0], length);
+    bool same = true;
+    for (int64_t b = 1; b < session->n_sequences; b++)
+        same &= qn__sequence_rewind(&session->sequences[b], length) == first;
+    for (int64_t b = 0; b < session->n_sequences && !same; b++)
+        qn__sequence_rewind(&session->sequences[b], 0);
 }
 
 /* Runs the tokens that the cache lacks: a layer had given up what a rewind asked for. */
