@@ -91,7 +91,7 @@ QN_API qn_status qn_request_next(qn_request *request, int32_t *id, qn_error *err
  * Another thread must step the engine. */
 QN_API bool qn_request_wait(qn_request *request, double seconds);
 
-/* As qn_generation_text, of the tokens that were given. */
+/* As qn_generation_text, of the tokens that there are, also of those that were not given yet. */
 QN_API qn_status qn_request_text(qn_request *request, qn_text *out, qn_error *err);
 
 /* As qn_generation_logprobs, of the token that qn_request_next gave last. Valid until the next call

@@ -39,7 +39,10 @@ static qn_status check_engine(const qn_model *model, qn_engine_options *o, qn_er
         return qn__fail(err, QN_STATE, "the model was opened without its weights");
     o->context = o->context ? o->context : c->max_positions;
     o->parallel = o->parallel ? o->parallel : PARALLEL;
+    int64_t all = o->context * o->parallel; /* more than that nobody can use */
+    o->cache_tokens = o->cache_tokens < all ? o->cache_tokens : all;
     o->step_tokens = o->step_tokens ? o->step_tokens : STEP_TOKENS;
+    o->step_tokens = o->step_tokens < all ? o->step_tokens : all;
     o->queue = o->queue ? o->queue : QUEUE;
     if (o->step_tokens < o->parallel) /* the next token of each must fit a step */
         o->step_tokens = o->parallel;
@@ -139,7 +142,6 @@ void qn_engine_close(qn_engine *e)
         qn__schedule_finish(e, e->running[0], &closed);
     while (e->first)
         qn__schedule_finish(e, e->first, &closed);
-    pthread_cond_broadcast(&e->work);
     pthread_cond_broadcast(&e->news);
     bool last = e->n_open == 0;
     pthread_mutex_unlock(&e->lock);
@@ -213,11 +215,12 @@ static qn_status keep_logprobs(qn_request *r, qn_error *err)
     size_t n = r->reply.n_top + 1, at = qn__reply_generated(&r->reply);
     if (!r->reply.logprobs || !at)
         return QN_OK;
-    qn_logprob *all = realloc(r->logprobs, at * n * sizeof *all);
+    qn_logprob *all = realloc(r->logprobs, (at + 1) * n * sizeof *all);
     if (!all)
         return qn__fail_memory(err, "log-probabilities");
-    memcpy(all + (at - 1) * n, r->reply.logprobs, n * sizeof *all);
+    memcpy(all + at * n, r->reply.logprobs, n * sizeof *all);
     r->logprobs = all;
+    r->n_logprobs = at;
     return QN_OK;
 }
 
@@ -247,9 +250,16 @@ static void take_token(qn_engine *e, qn_request *r, int32_t token, qn_error *err
         qn__prefix_keep(&e->prefix, &r->sequence, reply->history);
 }
 
-/* All requests of the step end with the error. */
+/* All requests of the step end with the error; but where memory was short and known beginnings held
+ * some, these go, and the step is tried again. */
 static void fail_step(qn_engine *e, const qn_error *err)
 {
+    bool forgot = false;
+    while ((err->code == QN_LIMIT || err->code == QN_MEMORY) && qn__prefix_forget(&e->prefix))
+        forgot = true;
+    qn__cache_trim(&e->cache);
+    if (forgot)
+        return;
     for (int i = e->n_running - 1; i >= 0; i--)
         if (e->running[i]->n_rows)
             qn__schedule_finish(e, e->running[i], err);
@@ -349,6 +359,7 @@ void qn__request_free(qn_request *r)
     r->engine->n_open--;
     qn__reply_end(&r->reply);
     free(r->logprobs);
+    free(r->given_logprobs);
     free(r);
 }
 
@@ -389,6 +400,9 @@ static qn_status begin_reply(const qn_engine *e, qn_request *r, const int32_t *i
         return err->code;
     if (r->reply.n_before)
         return qn__fail(err, QN_INVALID, "a request has no tokens before its prompt");
+    r->given_logprobs = calloc(r->reply.n_top + 1, sizeof *r->given_logprobs);
+    if (!r->given_logprobs)
+        return qn__fail_memory(err, "a request");
     return reserve_worst(e, r, err);
 }
 
@@ -423,6 +437,7 @@ qn_status qn_request_add(qn_request **out, qn_engine *e, const int32_t *ids, siz
     pthread_mutex_unlock(&e->lock);
     if (status != QN_OK) {
         qn__reply_end(&r->reply);
+        free(r->given_logprobs);
         free(r);
         return status;
     }
@@ -436,14 +451,23 @@ static size_t not_given(const qn_request *r)
     return qn__reply_generated(&r->reply) - r->n_given;
 }
 
+/* Those of the token that is given, where the step that may run meanwhile does not move them. */
+static void give_logprobs(qn_request *r)
+{
+    size_t n = r->reply.n_top + 1;
+    if (r->n_given <= r->n_logprobs)
+        memcpy(r->given_logprobs, r->logprobs + r->n_given * n, n * sizeof *r->given_logprobs);
+}
+
 qn_status qn_request_next(qn_request *r, int32_t *id, qn_error *err)
 {
     pthread_mutex_lock(&r->engine->lock);
     qn_status status = QN_OK;
     *id = -1;
-    if (not_given(r))
+    if (not_given(r)) {
         *id = r->reply.history[r->reply.n_prompt + r->n_given++];
-    else if (r->error.code != QN_OK)
+        give_logprobs(r);
+    } else if (r->error.code != QN_OK)
         status = qn__fail(err, r->error.code, "%s", r->error.message);
     pthread_mutex_unlock(&r->engine->lock);
     return status;
@@ -474,11 +498,10 @@ qn_status qn_request_text(qn_request *r, qn_text *out, qn_error *err)
 const qn_logprob *qn_request_logprobs(qn_request *r, size_t *n)
 {
     pthread_mutex_lock(&r->engine->lock);
-    bool any = r->logprobs && r->n_given;
-    *n = any ? r->reply.n_top + 1 : 0;
-    const qn_logprob *of = any ? r->logprobs + (r->n_given - 1) * *n : NULL;
+    bool any = r->n_given && r->n_given <= r->n_logprobs;
     pthread_mutex_unlock(&r->engine->lock);
-    return of;
+    *n = any ? r->reply.n_top + 1 : 0;
+    return any ? r->given_logprobs : NULL;
 }
 
 qn_finish qn_request_finish(qn_request *r)

@@ -24,14 +24,16 @@ struct qn_request {
     qn__request_state state;
     bool cancelled, closed; /* closed: freed by the engine once it is done */
     int priority;
-    uint64_t number;                    /* in the order of adding */
-    int64_t reserved[QN__MOST_KINDS];   /* pages that it may come to need */
-    size_t n_given;                     /* of what was generated, to the caller */
-    qn_logprob *logprobs;               /* [generated, 1 + n_top], where they are kept */
-    qn_error error;                     /* of the request itself */
-    int64_t row, n_rows;                /* its part of the step under way; n_rows 0: none */
-    int64_t output;                     /* which of the step's outputs is its; -1: none */
-    size_t cached;                      /* tokens of its prompt that were known */
+    uint64_t number;                  /* in the order of adding */
+    int64_t reserved[QN__MOST_KINDS]; /* pages that it may come to need */
+    size_t n_given;                   /* of what was generated, to the caller */
+    qn_logprob *logprobs;       /* [1 + n_logprobs, 1 + n_top], of tokens from the second row on */
+    size_t n_logprobs;          /* of so many tokens */
+    qn_logprob *given_logprobs; /* [1 + n_top], of the token that was given last */
+    qn_error error;             /* of the request itself */
+    int64_t row, n_rows;        /* its part of the step under way; n_rows 0: none */
+    int64_t output;             /* which of the step's outputs is its; -1: none */
+    size_t cached;              /* tokens of its prompt that were known */
     double added, begun, first, newest; /* seconds of the clock */
 };
 

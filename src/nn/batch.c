@@ -189,27 +189,17 @@ static qn_array *reserve_pages(const qn_scope *s, const qn__cache *cache, int i)
     return a;
 }
 
-/* Memory for the pages in use. */
-static void commit_pages(qn_scope *s, const qn__cache *cache, int i)
-{
-    const qn_array *a = cache->kept[i];
-    size_t page = qn__storage_bytes(a) / (size_t)a->shape[0];
-    size_t top = (size_t)cache->kind[cache->kind_of[i / 2]].pages.top;
-    qn_error err = {0};
-    if (page * top > a->buffer->capacity && !qn__buffer_commit(a->buffer, page * top, &err))
-        qn__scope_fail(s, err.code, "%s", err.message);
-}
-
 void qn__batch_record(qn_scope *s, qn__batch *batch)
 {
     qn__cache *cache = batch->cache;
+    qn_error err = {0};
     record_numbers(s, batch);
     for (int i = 0; i < 2 * cache->shape.n_layers; i++) {
         if (!cache->kept[i] && !(cache->kept[i] = reserve_pages(s, cache, i)))
             qn__scope_fail(s, QN_MEMORY, "no memory for a cache of %d pages",
                            cache->kind[cache->kind_of[i / 2]].pages.most);
-        else
-            commit_pages(s, cache, i);
+        else if (qn__cache_commit(cache, i, &err) != QN_OK)
+            qn__scope_fail(s, err.code, "%s", err.message);
         cache->current[i] = qn__lend(s, cache->kept[i]);
     }
 }

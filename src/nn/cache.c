@@ -109,6 +109,29 @@ size_t qn__cache_most_bytes(const qn__cache *cache)
     return pages * page_bytes(cache);
 }
 
+/* Bytes of the pages of array i up to the last one in use. */
+static size_t bytes_in_use(const qn__cache *cache, int i)
+{
+    const qn_array *a = cache->kept[i];
+    size_t top = (size_t)cache->kind[cache->kind_of[i / 2]].pages.top;
+    return qn__storage_bytes(a) / (size_t)a->shape[0] * top;
+}
+
+qn_status qn__cache_commit(const qn__cache *cache, int i, qn_error *err)
+{
+    qn__buffer *buffer = cache->kept[i]->buffer;
+    size_t bytes = bytes_in_use(cache, i);
+    return bytes <= buffer->capacity || qn__buffer_commit(buffer, bytes, err) ? QN_OK : err->code;
+}
+
+void qn__cache_trim(const qn__cache *cache)
+{
+    qn_error unused = {0};
+    for (int i = 0; i < 2 * cache->shape.n_layers; i++)
+        if (cache->kept[i])
+            qn__buffer_commit(cache->kept[i]->buffer, bytes_in_use(cache, i), &unused);
+}
+
 bool qn__cache_has_windows(const qn__cache *cache)
 {
     for (int i = 0; i < cache->n_kinds; i++)

@@ -64,6 +64,11 @@ void qn__cache_end(qn__cache *cache);
 size_t qn__cache_bytes(const qn__cache *cache);
 size_t qn__cache_most_bytes(const qn__cache *cache);
 
+/* Memory for the pages in use of array i of `kept`; and, between steps, memory of pages behind the
+ * last one in use back to the device. */
+qn_status qn__cache_commit(const qn__cache *cache, int i, qn_error *err);
+void qn__cache_trim(const qn__cache *cache);
+
 /* Pages of one kind that a sequence of so many positions has at most. */
 int64_t qn__cache_most_pages(const qn__cache *cache, int kind, int64_t positions);
 

@@ -245,6 +245,12 @@ static void test_refusals(void **state)
     random_tokens(ids, ROOM, vocab_of(model), 1);
     qn_engine_options o = {.size = sizeof o, .context = 1 << 30};
     assert_int_equal(qn_engine_open(&engine, model, &o, &err), QN_INVALID);
+    o = (qn_engine_options){
+        .size = sizeof o, .context = 200, .cache_tokens = INT64_MAX, .step_tokens = INT64_MAX};
+    engine = open_engine(model, &o);
+    assert_true(stats_of(engine).cache_most_bytes > 0);
+    expect(engine, ids, 5, -1, QN_INVALID, "max_tokens -1");
+    qn_engine_close(engine);
     o = (qn_engine_options){.size = sizeof o, .context = 200, .cache_tokens = 128, .queue = 2};
     engine = open_engine(model, &o);
     expect(engine, ids, 201, 1, QN_LIMIT, "a prompt of 201 tokens does not fit a context of 200");
@@ -270,6 +276,77 @@ static void test_refusals(void **state)
     qn_request_close(two[1]);
     qn_model_close(model);
     assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
+/* Log-probabilities are those of the token that was given, whatever has run since. */
+static void test_logprobs(void **state)
+{
+    enum { N = 8, TOP = 3 };
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_model(device, "models/demo", false);
+    qn_generation_options g = {.size = sizeof g,
+                               .max_tokens = N,
+                               .logprobs = true,
+                               .top_logprobs = TOP,
+                               .ignore_stop = true};
+    qn_request_options o = {.size = sizeof o, .generation = &g};
+    qn_error err = {0};
+    int32_t ids[20], id;
+    random_tokens(ids, 20, vocab_of(model), 5);
+    qn_session *session = open_session(model, 0, 1);
+    qn_generation *alone;
+    assert_int_equal(qn_generation_begin(&alone, session, ids, 20, &g, &err), QN_OK);
+    qn_engine *engine = open_engine(model, NULL);
+    qn_request *r;
+    bool busy = true;
+    assert_int_equal(qn_request_add(&r, engine, ids, 20, &o, &err), QN_OK);
+    for (int i = 0; i < 5; i++) /* ahead of who reads */
+        qn_engine_step(engine, &busy, &err);
+    for (int i = 0; i < N; i++) {
+        size_t n, n_want;
+        assert_int_equal(qn_generation_next(alone, &id, &err), QN_OK);
+        const qn_logprob *want = qn_generation_logprobs(alone, &n_want);
+        assert_int_equal(qn_request_next(r, &id, &err), QN_OK);
+        const qn_logprob *got = qn_request_logprobs(r, &n);
+        qn_engine_step(engine, &busy, &err);
+        assert_int_equal(n, n_want);
+        assert_int_equal(n, TOP + 1);
+        assert_memory_equal(got, want, n * sizeof *got);
+        assert_int_equal(got->id, id);
+    }
+    qn_request_close(r);
+    qn_engine_close(engine);
+    qn_generation_end(alone);
+    qn_session_close(session);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
+/* Where the device's memory is short, known beginnings go first. */
+static void test_short_memory(void **state)
+{
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_model(device, "models/demo", false);
+    prompt *p = make_prompts(model);
+    qn_engine_options o = {.size = sizeof o, .context = CONTEXT, .parallel = 8};
+    qn_engine *engine = open_engine(model, &o);
+    for (int k = 0; k < 2 * N_PROMPTS; k++) {
+        const prompt *of = &p[k * 5 % N_PROMPTS];
+        qn_request *r = add(engine, of, 0);
+        size_t n = 0;
+        bool busy = true;
+        while (busy)
+            assert_int_equal(qn_engine_step(engine, &busy, NULL), QN_OK);
+        assert_true(read_tokens(r, of, &n));
+        qn_request_close(r);
+        if (k == 3) /* room for what runs, not for all that is known */
+            qn_device_set_memory_limit(device,
+                                       memory_of(device).active + memory_of(device).workspace);
+    }
+    qn_engine_close(engine);
+    free(p);
+    qn_model_close(model);
     qn_device_close(device);
 }
 
@@ -343,10 +420,9 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mixes),
-        cmocka_unit_test(test_prefix),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_mixes),        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_short_memory), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
