@@ -106,7 +106,7 @@ typedef struct qn_session_options {
                      included */
     int64_t keep; /* rotating: of these `context` ones this many are the first ones, 64 at most;
                      positions stay what they were. Layers with a narrower window of their own keep
-                     none. CPU alone. */
+                     none. */
 } qn_session_options;
 
 QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
