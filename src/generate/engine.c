@@ -51,19 +51,14 @@ static qn_status check_engine(const qn_model *model, qn_engine_options *o, qn_er
 
 static qn_status begin_engine_cache(qn_engine *e, int64_t total, qn_error *err)
 {
-    const qn__decoder *m = &e->model->decoder;
-    qn__cache_room room = {.sequences = 1, .positions = e->context, .reach = e->step_tokens};
+    qn__cache_room room = {
+        .sequences = e->parallel, .positions = e->context, .total = total, .reach = e->step_tokens};
     if (!total) {
-        if (qn__model_cache(&e->cache, m, &room, 0, 0, err) != QN_OK)
-            return err->code;
-        uint64_t one = qn__cache_most_bytes(&e->cache), fit = one ? default_bytes / one : 1;
-        qn__cache_end(&e->cache);
-        fit = fit < (uint64_t)e->parallel ? fit : (uint64_t)e->parallel;
-        total = e->context * (int64_t)(fit ? fit : 1);
+        uint64_t one = qn_model_cache_bytes(e->model, e->context);
+        uint64_t fit = one ? default_bytes / one : 1, most = (uint64_t)e->parallel;
+        room.total = e->context * (int64_t)(fit < 1 ? 1 : fit < most ? fit : most);
     }
-    room.sequences = e->parallel;
-    room.total = total;
-    return qn__model_cache(&e->cache, m, &room, 0, 0, err);
+    return qn__model_cache(&e->cache, &e->model->decoder, &room, 0, 0, err);
 }
 
 static qn_status begin_engine(qn_engine *e, const qn_engine_options *o, qn_error *err)
@@ -166,30 +161,18 @@ static bool wants_logits(const qn_engine *e)
  */
 static qn_scope *run_batch(qn_engine *e, qn_array **logits)
 {
-    const qn__decoder *m = &e->model->decoder;
     qn_scope *s = qn_scope_begin(e->model->device);
     if (!s)
         return NULL;
-    qn__batch *batch = &e->batch;
-    int64_t n_outputs = batch->n_outputs;
-    qn__batch_record(s, batch);
-    qn_array *hidden = qn__decoder_hidden(s, m, batch->tokens, batch, NULL), *best = NULL;
-    *logits = NULL;
-    if (n_outputs) {
-        *logits = qn__decoder_logits(s, m, qn__batch_outputs(s, batch, hidden));
-        best = qn_argmax(s, *logits, -1, false);
-    }
-    int n;
-    qn_array *const *targets = qn__batch_targets(batch, &n);
-    qn_array **all = qn__scope_alloc(s, ((size_t)n + 2) * sizeof *all);
-    if (all) {
-        memcpy(all, targets, (size_t)n * sizeof *all);
-        if (best)
-            all[n++] = best;
-        if (best && wants_logits(e))
-            all[n++] = *logits;
-        qn_eval_many(s, all, n);
-    }
+    int64_t n_outputs = e->batch.n_outputs;
+    qn_array *best = NULL, *results[2];
+    int n = 0;
+    *logits = qn__decoder_run(s, &e->model->decoder, &e->batch);
+    if (*logits)
+        results[n++] = best = qn_argmax(s, *logits, -1, false);
+    if (*logits && wants_logits(e))
+        results[n++] = *logits;
+    qn__batch_eval(s, &e->batch, results, n);
     if (best)
         qn_read(s, best, e->best, (size_t)n_outputs * sizeof *e->best);
     return s;
@@ -365,15 +348,10 @@ void qn__request_free(qn_request *r)
 
 static qn_status check_prompt(const qn_engine *e, const int32_t *ids, size_t n, qn_error *err)
 {
-    int64_t vocab = e->model->decoder.config.vocab;
     if (n > (size_t)e->context)
         return qn__fail(err, QN_LIMIT, "a prompt of %zu tokens does not fit a context of %lld", n,
                         (long long)e->context);
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= vocab)
-            return qn__fail(err, QN_INVALID, "token %zu is %d, the vocabulary has %lld", i, ids[i],
-                            (long long)vocab);
-    return QN_OK;
+    return qn__model_check_tokens(e->model, ids, n, err);
 }
 
 /* The pages that the request may come to need; whether the cache has so many. */
@@ -382,7 +360,7 @@ static qn_status reserve_worst(const qn_engine *e, qn_request *r, qn_error *err)
     int64_t prompt = (int64_t)r->reply.n_prompt, most = r->reply.max_tokens;
     int64_t positions = most < e->context - prompt ? prompt + most : e->context;
     for (int k = 0; k < e->cache.n_kinds; k++) {
-        r->reserved[k] = qn__cache_most_pages(&e->cache, k, positions);
+        r->reserved[k] = qn__cache_most_pages(&e->cache, &e->cache.kind[k], positions);
         if (r->reserved[k] > e->cache.kind[k].pages.most)
             return qn__fail(err, QN_LIMIT,
                             "a prompt of %lld tokens and up to %lld more do not fit the cache, "

@@ -241,3 +241,13 @@ qn_status qn_model_get_defaults(const qn_model *m, qn_generation_defaults *out)
                                   .n_stop_strings = m->n_stop_strings};
     return qn__sized_out(out, &all, sizeof all);
 }
+
+qn_status qn__model_check_tokens(const qn_model *m, const int32_t *ids, size_t n, qn_error *err)
+{
+    int64_t vocab = m->decoder.config.vocab;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return qn__fail(err, QN_INVALID, "token %zu is %d, the vocabulary has %lld", i, ids[i],
+                            (long long)vocab);
+    return QN_OK;
+}

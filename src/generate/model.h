@@ -33,6 +33,9 @@ qn_status qn__model_read_config_stops(qn_model *m, const qn__source *source, qn_
 
 void qn__model_add_stop(qn_model *m, int64_t id);
 
+/* QN_INVALID, naming the first of n tokens that is not in the vocabulary. */
+qn_status qn__model_check_tokens(const qn_model *m, const int32_t *ids, size_t n, qn_error *err);
+
 /* A cache for the model's layers. With `limit` queries see so many positions at most, and the first
  * `keep` of these are the sequence's first ones. (model_cache.c) */
 qn_status qn__model_cache(qn__cache *cache, const qn__decoder *m, const qn__cache_room *room,

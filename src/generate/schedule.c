@@ -157,10 +157,16 @@ static void end_cancelled(qn_engine *e)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* n tokens of a request that have not run. Known beginnings give way until they have pages. */
+/* Tokens that have not run. */
+static int64_t left_of(const qn_request *r)
+{
+    return (int64_t)r->reply.n_history - r->sequence.length;
+}
+
+/* n of them. Known beginnings give way until they have pages. */
 static void add_rows(qn_engine *e, qn_request *r, int64_t n)
 {
-    int64_t left = (int64_t)r->reply.n_history - r->sequence.length;
+    int64_t left = left_of(r);
     const int32_t *ids = r->reply.history + r->sequence.length;
     qn_error err = {0};
     r->row = e->batch.n_tokens;
@@ -173,11 +179,6 @@ static void add_rows(qn_engine *e, qn_request *r, int64_t n)
         err = (qn_error){0};
     }
     r->n_rows = n;
-}
-
-static int64_t left_of(const qn_request *r)
-{
-    return (int64_t)r->reply.n_history - r->sequence.length;
 }
 
 /* Of those whose prompt is not through and who have no part yet, the next. */

@@ -146,31 +146,12 @@ static qn_status begin_step(qn_session *session, const int32_t *ids, size_t stri
     return QN_OK;
 }
 
-/* Records the step's logits, [1, batch * outputs, vocab]; NULL when none are wanted. */
-static qn_array *record_step(qn_scope *s, qn_session *session)
+/* Evaluates the step with `result`, which may be NULL, and commits. */
+static void run_step(qn_session *session, qn_scope *s, qn_array *result)
 {
-    const qn__decoder *m = &session->model->decoder;
-    qn__batch *batch = &session->batch;
-    qn__batch_record(s, batch);
-    qn_array *hidden = qn__decoder_hidden(s, m, batch->tokens, batch, NULL);
-    return batch->n_outputs ? qn__decoder_logits(s, m, qn__batch_outputs(s, batch, hidden)) : NULL;
-}
-
-/* Evaluates the cache's targets and `result` (which may be NULL) and commits. */
-static qn_status run_step(qn_session *session, qn_scope *s, qn_array *result)
-{
-    int n;
-    qn_array *const *targets = qn__batch_targets(&session->batch, &n);
-    qn_array **all = qn__scope_alloc(s, ((size_t)n + 1) * sizeof *all);
-    if (all) {
-        memcpy(all, targets, (size_t)n * sizeof *all);
-        if (result)
-            all[n++] = result;
-        s->cancel = session->cancel;
-        qn_eval_many(s, all, n);
-    }
+    s->cancel = session->cancel;
+    qn__batch_eval(s, &session->batch, &result, result != NULL);
     qn__batch_end(s, &session->batch);
-    return qn_scope_status(s);
 }
 
 /* Ends a step's scope. */
@@ -205,7 +186,7 @@ static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stri
     qn_scope *s = begin_scope(session, err);
     if (!s)
         return err->code;
-    qn_array *logits = record_step(s, session);
+    qn_array *logits = qn__decoder_run(s, &session->model->decoder, &session->batch);
     run_step(session, s, logits);
     if (last)
         qn_read_f32(s, logits, session->logits, (size_t)(n_sequences * vocab));
@@ -224,11 +205,7 @@ static qn_status check_tokens(const qn_session *session, const int32_t *ids, siz
                         "%zu tokens behind %lld do not fit a context of %lld; use a larger context "
                         "or a shorter prompt",
                         n, (long long)session->length, (long long)session->context);
-    for (size_t i = 0; i < n * (size_t)session->n_sequences; i++)
-        if (ids[i] < 0 || ids[i] >= session->model->decoder.config.vocab)
-            return qn__fail(err, QN_INVALID, "token %zu is %d, the vocabulary has %lld", i, ids[i],
-                            (long long)session->model->decoder.config.vocab);
-    return QN_OK;
+    return qn__model_check_tokens(session->model, ids, n * (size_t)session->n_sequences, err);
 }
 
 /* Keeps n tokens of each sequence behind those that count; they count when session->length says so.
@@ -348,7 +325,8 @@ qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *ne
     qn_scope *s = begin_scope(session, err);
     if (!s)
         return err->code;
-    qn_array *best = qn_argmax(s, record_step(s, session), -1, false); /* [1, 1] */
+    qn_array *best = qn_argmax(s, qn__decoder_run(s, &session->model->decoder, &session->batch), -1,
+                               false); /* [1, 1] */
     run_step(session, s, best);
     qn_read(s, best, next, sizeof *next);
     return conclude(session, 1, end_scope(s, err));

@@ -168,6 +168,13 @@ qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden
     return capped(s, logits, m->config.logit_cap);
 }
 
+qn_array *qn__decoder_run(qn_scope *s, const qn__decoder *m, qn__batch *batch)
+{
+    qn__batch_record(s, batch);
+    qn_array *hidden = qn__decoder_hidden(s, m, batch->tokens, batch, NULL);
+    return batch->n_outputs ? qn__decoder_logits(s, m, qn__batch_outputs(s, batch, hidden)) : NULL;
+}
+
 /* ---- parameters
  * ------------------------------------------------------------------------------------------ */
 

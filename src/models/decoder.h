@@ -119,6 +119,10 @@ void qn__decoder_end(qn__decoder *m);
 qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn__batch *batch,
                              qn_array **layers_out);
 
+/* Records a batch and gives the logits of the rows whose results are wanted, [1, n_outputs, V];
+ * NULL when none are. */
+qn_array *qn__decoder_run(qn_scope *s, const qn__decoder *m, qn__batch *batch);
+
 /* Logits [..., V] of hidden states. */
 qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden);
 

@@ -229,6 +229,19 @@ qn_array *const *qn__batch_targets(const qn__batch *batch, int *n)
     return batch->cache->current;
 }
 
+void qn__batch_eval(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n)
+{
+    int n_targets;
+    qn_array *const *targets = qn__batch_targets(batch, &n_targets);
+    qn_array **all = qn__scope_alloc(s, (size_t)(n_targets + n) * sizeof *all);
+    if (!all)
+        return;
+    memcpy(all, targets, (size_t)n_targets * sizeof *all);
+    for (int i = 0; i < n; i++)
+        all[n_targets + i] = results[i];
+    qn_eval_many(s, all, n_targets + n);
+}
+
 /* The new buffers in the place of the old ones, all or none. */
 static bool keep_current(qn__cache *cache)
 {

@@ -60,6 +60,9 @@ qn_array *qn__batch_outputs(qn_scope *s, const qn__batch *batch, qn_array *x);
 /* The arrays that must be evaluated for the step; *n receives their number. */
 qn_array *const *qn__batch_targets(const qn__batch *batch, int *n);
 
+/* Evaluates these with n results of the step. */
+void qn__batch_eval(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n);
+
 /* After the evaluation: the positions count, or, where the scope failed, their pages go back. With
  * s NULL the step is given up. */
 void qn__batch_end(qn_scope *s, qn__batch *batch);

@@ -30,8 +30,7 @@ static int kind_of(qn__cache *cache, qn__cache_window sees)
     return i;
 }
 
-/* Pages that a sequence of so many positions has of a kind at most. */
-static int64_t most_pages(const qn__cache *cache, const qn__cache_kind *kind, int64_t positions)
+int64_t qn__cache_most_pages(const qn__cache *cache, const qn__cache_kind *kind, int64_t positions)
 {
     int64_t all = blocks_of(positions), window = kind->sees.window;
     int64_t some = blocks_of(window - 1 + cache->reach) + 1 + (kind->sees.keep > 0);
@@ -42,7 +41,7 @@ static int64_t most_pages(const qn__cache *cache, const qn__cache_kind *kind, in
 static int64_t all_pages(const qn__cache *cache, const qn__cache_kind *kind,
                          const qn__cache_room *room)
 {
-    int64_t all = room->sequences * most_pages(cache, kind, room->positions);
+    int64_t all = room->sequences * qn__cache_most_pages(cache, kind, room->positions);
     int64_t some = blocks_of(room->total) + room->sequences - 1;
     return room->total && some < all ? some : all;
 }
@@ -198,11 +197,6 @@ qn_status qn__sequence_reserve(qn__sequence_pages *of, int64_t n, qn_error *err)
     of->page = page;
     of->room = room;
     return QN_OK;
-}
-
-int64_t qn__cache_most_pages(const qn__cache *cache, int kind, int64_t positions)
-{
-    return most_pages(cache, &cache->kind[kind], positions);
 }
 
 static qn_status grow_kind(qn__cache *cache, qn__cache_kind *kind, qn__sequence_pages *of,

@@ -70,7 +70,7 @@ qn_status qn__cache_commit(const qn__cache *cache, int i, qn_error *err);
 void qn__cache_trim(const qn__cache *cache);
 
 /* Pages of one kind that a sequence of so many positions has at most. */
-int64_t qn__cache_most_pages(const qn__cache *cache, int kind, int64_t positions);
+int64_t qn__cache_most_pages(const qn__cache *cache, const qn__cache_kind *kind, int64_t positions);
 
 /* Whether some layer gives pages back. */
 bool qn__cache_has_windows(const qn__cache *cache);
