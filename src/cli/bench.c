@@ -177,12 +177,12 @@ static qn_status run_once(qn_session *session, const test *t, int32_t *ids, doub
     int64_t missing = t->depth - qn_session_length(session);
     if (missing && qn_session_append(session, ids, (size_t)missing, err) != QN_OK)
         return err->code;
-    double begun = seconds();
+    double begun = qn__seconds();
     if (t->prompt)
         qn_session_append(session, ids, (size_t)t->prompt, err);
     else
         generate(session, t, ids, err);
-    *taken = seconds() - begun;
+    *taken = qn__seconds() - begun;
     return err->code;
 }
 

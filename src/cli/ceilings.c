@@ -235,14 +235,14 @@ static double time_loop(loop_fn *run, const char *data, size_t bytes, int thread
     pthread_t t[MOST_WORKERS];
     int n = 0;
     size_t each = bytes / (size_t)threads / 64 * 64;
-    double begun = seconds();
+    double begun = qn__seconds();
     for (bool ok = true; ok && n < threads; n += ok) {
         w[n] = (worker){run, data ? data + each * (size_t)n : NULL, each, 0};
         ok = pthread_create(&t[n], NULL, run_worker, &w[n]) == 0;
     }
     for (int i = 0; i < n; i++)
         pthread_join(t[i], NULL);
-    return n == threads ? seconds() - begun : 0;
+    return n == threads ? qn__seconds() - begun : 0;
 }
 
 static void keep_best(double *best, loop_fn *run, const char *data, size_t bytes, int threads,

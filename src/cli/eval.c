@@ -16,7 +16,7 @@ static void show_chunks(void *user, int64_t done, int64_t total)
     const double *begun = user;
     if (done < total)
         fprintf(stderr, "\rchunk %lld of %lld, %.0f s ", (long long)done + 1, (long long)total,
-                seconds() - *begun);
+                qn__seconds() - *begun);
     else
         fprintf(stderr, "\r\033[K");
 }
@@ -93,7 +93,7 @@ static int evaluate(const arguments *a, qn_model *model, qn_model *against)
     qn_error err = {0};
     qn_tokens ids = {0};
     qn_evaluation e = QN_INIT(qn_evaluation);
-    double begun = seconds();
+    double begun = qn__seconds();
     qn_evaluation_options o = {.size = sizeof o,
                                .context = a->context > 0 ? a->context : 512,
                                .stride = a->stride > 0 ? a->stride : 0,
@@ -105,7 +105,7 @@ static int evaluate(const arguments *a, qn_model *model, qn_model *against)
     if (read_tokens(a, model, &ids, &err) == QN_OK) {
         o.begin = first_token(model, &ids);
         if (qn_evaluate(model, ids.ids, ids.n, &o, &e, &err) == QN_OK)
-            (a->json ? print_evaluation_json : print_evaluation)(&e, &o, seconds() - begun);
+            (a->json ? print_evaluation_json : print_evaluation)(&e, &o, qn__seconds() - begun);
     }
     qn_tokens_free(&ids);
     return err.code == QN_OK ? 0 : failed(&err);

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 int failed(const qn_error *err)
@@ -24,13 +23,6 @@ int failed(const qn_error *err)
     fprintf(stderr, "%squern:%s %s\n", colour_code(stderr, COLOUR_RED),
             colour_code(stderr, COLOUR_NONE), err->message);
     return err->code == QN_CANCELLED ? 130 : 1;
-}
-
-double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- colour
@@ -174,12 +166,12 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
                                 .no_weights = describe,
                                 .products = products,
                                 .no_tokenizer = describe};
-    double begun = seconds();
+    double begun = qn__seconds();
     if (locate_model(a->model, l->path, &err) != QN_OK ||
         qn_device_open(&l->device, a->device, &device_options, &err) != QN_OK ||
         qn_model_open(&l->model, l->device, l->path, &options, &err) != QN_OK)
         return failed(&err);
-    l->seconds = seconds() - begun;
+    l->seconds = qn__seconds() - begun;
     return 0;
 }
 

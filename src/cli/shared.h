@@ -6,6 +6,7 @@
 #ifndef QN_CLI_SHARED_H
 #define QN_CLI_SHARED_H
 
+#include "base/clock.h"
 #include "cli/options.h"
 #include "quern/quern.h"
 
@@ -15,8 +16,6 @@ enum { LARGEST_INPUT = 64 << 20 };
 
 /* Prints "quern: MESSAGE"; returns the exit status, 130 for what was cancelled and else 1. */
 int failed(const qn_error *err);
-
-double seconds(void);
 
 /* ---- colour ---------------------------------------------------------------------------------- */
 

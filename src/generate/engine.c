@@ -4,23 +4,16 @@
  */
 #include "generate/engine.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/sized.h"
 #include "core/scope.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { PARALLEL = 16, STEP_TOKENS = 512, QUEUE = 256, FIRST_PIECE = 32 };
 static const uint64_t default_bytes = (uint64_t)4 << 30;
-
-double qn__engine_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
@@ -217,7 +210,7 @@ static void take_token(qn_engine *e, qn_request *r, int32_t token, qn_error *err
         keep_logprobs(r, err);
         e->stats.generated_tokens++;
     }
-    r->newest = qn__engine_now();
+    r->newest = qn__seconds();
     r->first = first ? r->newest : r->first;
     if (err->code != QN_OK) {
         qn__schedule_finish(e, r, err);
@@ -274,7 +267,7 @@ qn_status qn_engine_step(qn_engine *e, bool *busy, qn_error *err)
     qn__schedule(e);
     if (e->batch.n_tokens) {
         qn_array *logits;
-        double begun = qn__engine_now();
+        double begun = qn__seconds();
         pthread_mutex_unlock(&e->lock);
         qn_scope *s = run_batch(e, &logits);
         pthread_mutex_lock(&e->lock);
@@ -285,7 +278,7 @@ qn_status qn_engine_step(qn_engine *e, bool *busy, qn_error *err)
                      s ? qn_scope_error(s) : "no memory for a step");
             fail_step(e, &failed);
         } else {
-            qn__schedule_learn(e, qn__engine_now() - begun);
+            qn__schedule_learn(e, qn__seconds() - begun);
             take_tokens(e, s, logits);
             e->stats.steps++;
         }
@@ -305,7 +298,7 @@ qn_status qn_engine_step(qn_engine *e, bool *busy, qn_error *err)
 
 static struct timespec time_after(double seconds)
 {
-    double at = qn__engine_now() + (seconds < 1e9 ? seconds : 1e9);
+    double at = qn__seconds() + (seconds < 1e9 ? seconds : 1e9);
     time_t whole = (time_t)at;
     return (struct timespec){whole, (long)((at - (double)whole) * 1e9)};
 }
@@ -399,7 +392,7 @@ qn_status qn_request_add(qn_request **out, qn_engine *e, const int32_t *ids, siz
         return qn__fail_memory(err, "a request");
     r->engine = e;
     r->priority = o.priority;
-    r->added = qn__engine_now();
+    r->added = qn__seconds();
     qn_status status = begin_reply(e, r, ids, n, o.generation, err);
     pthread_mutex_lock(&e->lock);
     if (status == QN_OK && e->closing)
@@ -494,7 +487,7 @@ qn_finish qn_request_finish(qn_request *r)
 qn_status qn_request_get_metrics(qn_request *r, qn_request_metrics *out)
 {
     pthread_mutex_lock(&r->engine->lock);
-    double now = qn__engine_now(), begun = r->begun > 0 ? r->begun : now;
+    double now = qn__seconds(), begun = r->begun > 0 ? r->begun : now;
     double first = r->first > 0 ? r->first : begun;
     qn_request_metrics metrics = {.prompt_tokens = r->reply.n_prompt,
                                   .cached_tokens = r->cached,

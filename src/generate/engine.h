@@ -62,8 +62,6 @@ struct qn_engine {
     qn_engine_stats stats;
 };
 
-double qn__engine_now(void);
-
 /* ---- schedule.c, under the lock ---- */
 
 /* Puts a request among those that wait. */

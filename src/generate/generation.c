@@ -3,26 +3,19 @@
  * Generation: a pull iterator over a session. Plain greedy choices are made on the device and only
  * the token is read; everything else samples from a copy of the logits.
  */
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/sized.h"
 #include "generate/reply.h"
 #include "generate/session.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 struct qn_generation {
     qn_session *session;
     qn__reply reply;
     double prefill_seconds, decode_seconds;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 qn_status qn_generation_begin(qn_generation **out, qn_session *session, const int32_t *ids,
                               size_t n, const qn_generation_options *options, qn_error *err)
@@ -85,12 +78,12 @@ qn_status qn_generation_next(qn_generation *g, int32_t *id, qn_error *err)
         r->finish = QN_FINISH_LENGTH;
         return QN_OK;
     }
-    double begun = now();
+    double begun = qn__seconds();
     int32_t next;
     qn_status status = choose(g, &next, err);
     if (status != QN_OK)
         return status;
-    *(first ? &g->prefill_seconds : &g->decode_seconds) += now() - begun;
+    *(first ? &g->prefill_seconds : &g->decode_seconds) += qn__seconds() - begun;
     return qn__reply_accept(r, next, id, err);
 }
 

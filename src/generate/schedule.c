@@ -9,6 +9,7 @@
  * Beside others' tokens a piece is so small that the step takes about twice what it takes without:
  * readers see an even stream while a long prompt comes in.
  */
+#include "base/clock.h"
 #include "base/error.h"
 #include "generate/engine.h"
 
@@ -136,7 +137,7 @@ static void begin_request(qn_engine *e, qn_request *r)
                                   (int64_t)r->reply.n_history);
     e->stats.cached_tokens += (uint64_t)known;
     if (r->begun == 0) {
-        r->begun = qn__engine_now();
+        r->begun = qn__seconds();
         r->cached = (size_t)known;
     }
 }
