@@ -391,6 +391,7 @@ static void bench_dense(const bench *b, size_t m, size_t n, size_t k, int ta, in
 
 typedef struct attend_bench {
     qn__cpu_type type;
+    qn__layout_id layout; /* in the place of the type */
     size_t d, tokens, first, kv_heads, heads;
     float *q, *o;
     int32_t *begin, *end, *pages;
@@ -399,23 +400,30 @@ typedef struct attend_bench {
     size_t tile;
 } attend_bench;
 
+static size_t bytes_of_page(qn__cpu_type type, qn__layout_id layout, size_t d)
+{
+    return layout ? qn__layout_bytes(layout, QN__CPU_PAGE, (int64_t)d)
+                  : QN__CPU_PAGE * d * (type == QN__CPU_F32 ? 4 : 2);
+}
+
 static void attend_job(const bench *b, void *data, int id)
 {
     const attend_bench *d = data;
-    size_t keys = (d->first + d->tokens + 63) / 64 * 64, size = d->type == QN__CPU_F32 ? 4 : 2,
-           bytes = keys * d->d * size;
+    size_t keys = (d->first + d->tokens + 63) / 64, page = bytes_of_page(d->type, d->layout, d->d),
+           bytes = keys * page;
+    qn__cpu_pages pages = {.type = d->type,
+                           .layout = qn__layout_of(d->layout),
+                           .unpack = b->t.unpack[d->layout],
+                           .page = page};
     size_t tiles = (d->tokens + d->tile - 1) / d->tile;
     for (size_t i = (size_t)id; i < d->kv_heads * tiles; i += (size_t)b->threads) {
         size_t h = i / tiles, t0 = i % tiles * d->tile,
                n = d->tokens - t0 < d->tile ? d->tokens - t0 : d->tile;
         size_t row = d->heads * d->d, at = (h % 8 * d->tokens + t0) * row;
-        qn__cpu_attend a = {.type = d->type,
-                            .d = d->d,
+        qn__cpu_attend a = {.d = d->d,
                             .dv = d->d,
-                            .k = b->big + 2 * h * bytes,
-                            .v = b->big + (2 * h + 1) * bytes,
-                            .k_page = QN__CPU_PAGE * d->d,
-                            .v_page = QN__CPU_PAGE * d->d,
+                            .k = pages,
+                            .v = pages,
                             .pages = d->pages,
                             .tokens = n,
                             .heads = d->heads,
@@ -428,6 +436,8 @@ static void attend_job(const bench *b, void *data, int id)
                             .begin = d->begin + t0,
                             .end = d->end + t0,
                             .scale = 1.0f / sqrtf((float)d->d)};
+        a.k.at = b->big + 2 * h * bytes;
+        a.v.at = b->big + (2 * h + 1) * bytes;
         b->t.attend(&a, 0, d->state[id], d->scratch[id]);
         for (size_t span = 1; span * QN__CPU_SPAN < (size_t)a.end[n - 1]; span++) {
             b->t.attend(&a, span, d->later[id], d->scratch[id]);
@@ -437,11 +447,13 @@ static void attend_job(const bench *b, void *data, int id)
     }
 }
 
-static void bench_attend(const bench *b, qn__cpu_type type, size_t d, size_t tokens, size_t first)
+static void bench_attend(const bench *b, qn__cpu_type type, qn__layout_id layout, size_t d,
+                         size_t tokens, size_t first)
 {
     size_t keys = (first + tokens + 63) / 64 * 64, heads = 4,
-           bytes = 2 * keys * d * (type == QN__CPU_F32 ? 4 : 2);
+           bytes = 2 * keys / 64 * bytes_of_page(type, layout, d);
     attend_bench a = {.type = type,
+                      .layout = layout,
                       .d = d,
                       .tokens = tokens,
                       .first = first,
@@ -466,8 +478,12 @@ static void bench_attend(const bench *b, qn__cpu_type type, size_t d, size_t tok
         a.later[i] = new_bytes(b->t.attend_state(a.tile, heads, d));
     }
     char name[64];
-    snprintf(name, sizeof name, "attend %s d%zu %zu+%zu", type == QN__CPU_F32 ? "f32" : "bf16", d,
-             first, tokens);
+    snprintf(name, sizeof name, "attend %s d%zu %zu+%zu",
+             layout                ? qn__layout_name(layout)
+             : type == QN__CPU_F32 ? "f32"
+             : type == QN__CPU_F16 ? "f16"
+                                   : "bf16",
+             d, first, tokens);
     if (tokens == 1)
         bench_case(b, name, YARD_READ, (double)(bytes * a.kv_heads), attend_job, &a);
     else
@@ -560,11 +576,16 @@ int bench_cpu(int json, const char *only)
         for (int f32 = 0; f32 < 2; f32++) {
             qn__cpu_type type = f32 ? QN__CPU_F32 : QN__CPU_BF16;
             bench_weights(&b, type, f32 ? QN__UNITS_OF(QN__F32) : QN__UNITS_OF(QN__BF16));
-            bench_attend(&b, type, 64, 1, 4095);
-            bench_attend(&b, type, 128, 1, 4095);
-            bench_attend(&b, type, 64, 512, 0);
-            bench_attend(&b, type, 128, 512, 0);
-            bench_attend(&b, type, 64, 2048, 0);
+            bench_attend(&b, type, QN__PLAIN, 64, 1, 4095);
+            bench_attend(&b, type, QN__PLAIN, 128, 1, 4095);
+            bench_attend(&b, type, QN__PLAIN, 64, 512, 0);
+            bench_attend(&b, type, QN__PLAIN, 128, 512, 0);
+            bench_attend(&b, type, QN__PLAIN, 64, 2048, 0);
+        }
+        const qn__layout_id kept[] = {QN__PLAIN, QN__UNITS_OF(QN__Q8_0), QN__UNITS_OF(QN__Q4_0)};
+        for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+            bench_attend(&b, QN__CPU_F16, kept[i], 64, 1, 4095);
+            bench_attend(&b, QN__CPU_F16, kept[i], 64, 512, 0);
         }
         for (int ab = 0; ab < 4; ab++)
             bench_dense(&b, 512, 2048, 512, ab & 1, ab >> 1);

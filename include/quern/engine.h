@@ -38,6 +38,7 @@ typedef struct qn_engine_options {
     int64_t step_tokens;  /* of a step, at most; 0: 512. Does not change a bit of the result. */
     int queue;            /* requests that wait, at most; 0: 256 */
     bool no_prefix_reuse; /* run every prompt whole */
+    const char *cache_type_k, *cache_type_v; /* as qn_session_options' */
 } qn_engine_options;
 
 /* The engine keeps the model open. */

@@ -77,10 +77,6 @@ typedef struct qn_model_info {
 QN_API qn_status qn_model_get_info(const qn_model *model, qn_model_info *info);
 QN_API const qn_tokenizer *qn_model_tokenizer(const qn_model *model);
 
-/* Bytes of the keys and values of a session that holds `positions` (0: as many as the model
- * allows); 0 when memory is out. */
-QN_API uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions);
-
 /* Weights by name, sorted. The array is borrowed; packed ones are read by qn_linear and qn_take
  * alone. */
 QN_API int qn_model_n_parameters(const qn_model *model);
@@ -107,11 +103,18 @@ typedef struct qn_session_options {
     int64_t keep; /* rotating: of these `context` ones this many are the first ones, 64 at most;
                      positions stay what they were. Layers with a narrower window of their own keep
                      none. */
+    const char *cache_type_k, *cache_type_v; /* types of keys and values: "f32", "bf16", "f16" or
+        one whose blocks divide a head's length, "q8_0", "q4_0", "affine8-g64-bf16" ...; NULL: bf16
+        where the model's own numbers are, else f32. On a GPU f32 and bf16 alone. */
 } qn_session_options;
 
 QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
                                  const qn_session_options *options, qn_error *err);
 QN_API void qn_session_close(qn_session *session); /* NULL is accepted */
+
+/* Bytes of the keys and values of one sequence of such a session that is full; options may be NULL.
+ * 0: the options are wrong, or memory is out. */
+QN_API uint64_t qn_model_cache_bytes(const qn_model *model, const qn_session_options *options);
 
 /* Runs n tokens behind those already in the session (of each sequence: ids is [batch, n]). More
  * than the context holds: QN_LIMIT, with both counts; a token outside the vocabulary: QN_INVALID. A
@@ -304,6 +307,7 @@ typedef struct qn_evaluation_options {
     const qn_flag *cancel; /* as in qn_session_options */
     void (*progress)(void *user, int64_t done, int64_t total); /* chunks; before each, at the end */
     void *progress_user;
+    const char *cache_type_k, *cache_type_v; /* as qn_session_options'; not of the second model */
 } qn_evaluation_options;
 
 /* Over all scored tokens, in nats. What follows against_loss is 0 without a second model. */

@@ -40,6 +40,7 @@ typedef struct subject {
     const char *tier;               /* of linear layers */
     uint64_t products, token_bytes; /* of a token: in linear layers of a prompt; read in decoding */
     ceilings best;
+    cache_types cache;
 } subject;
 
 /* Tokens a second. */
@@ -120,6 +121,7 @@ static int open_subject(subject *s, const arguments *a, int threads)
     qn_model_options options = {.size = sizeof options, .no_tokenizer = true};
     *s = (subject){.info = QN_INIT(qn_model_info), .tier = "", .threads = threads};
     if (products_of(a->products, &options.products, &err) != QN_OK ||
+        cache_types_of(a, &s->cache, &err) != QN_OK ||
         qn_device_open(&s->device, a->device, &device, &err) != QN_OK)
         return failed(&err);
     if (a->shape)
@@ -192,7 +194,9 @@ static qn_status time_test(const subject *s, const test *t, int repeat, speeds *
     qn_session_options o = {.size = sizeof o,
                             .context = t->depth + n + 1,
                             .batch = (int)t->batch,
-                            .cancel = &interrupted};
+                            .cancel = &interrupted,
+                            .cache_type_k = s->cache.k,
+                            .cache_type_v = s->cache.v};
     int32_t *ids = make_tokens(s, t->batch, most);
     double *taken = malloc((size_t)repeat * sizeof *taken), warm;
     qn_session *session = NULL;

@@ -102,7 +102,10 @@ static int evaluate(const arguments *a, qn_model *model, qn_model *against)
                                .cancel = &interrupted,
                                .progress = isatty(STDERR_FILENO) ? show_chunks : NULL,
                                .progress_user = &begun};
-    if (read_tokens(a, model, &ids, &err) == QN_OK) {
+    cache_types types;
+    if (cache_types_of(a, &types, &err) == QN_OK && read_tokens(a, model, &ids, &err) == QN_OK) {
+        o.cache_type_k = types.k;
+        o.cache_type_v = types.v;
         o.begin = first_token(model, &ids);
         if (qn_evaluate(model, ids.ids, ids.n, &o, &e, &err) == QN_OK)
             (a->json ? print_evaluation_json : print_evaluation)(&e, &o, qn__seconds() - begun);

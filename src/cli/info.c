@@ -125,10 +125,16 @@ static int describe(const loaded *l, const arguments *a)
     qn_tokenizer *tokenizer = NULL;
     qn_error err = {0};
     int code = 0;
-    if (describe_text(&c, l->path, &tokenizer, &err) == QN_OK) {
+    cache_types types;
+    if (cache_types_of(a, &types, &err) == QN_OK &&
+        describe_text(&c, l->path, &tokenizer, &err) == QN_OK) {
         qn_model_get_info(l->model, &c.info);
         c.context = a->context > 0 ? a->context : c.info.max_positions;
-        c.cache_bytes = qn_model_cache_bytes(l->model, c.context);
+        qn_session_options session = {.size = sizeof session,
+                                      .context = c.context,
+                                      .cache_type_k = types.k,
+                                      .cache_type_v = types.v};
+        c.cache_bytes = qn_model_cache_bytes(l->model, &session);
         qn_device_describe(l->device, c.device_text, sizeof c.device_text);
         (a->json ? print_json : print_text)(&c, l->path);
     } else {

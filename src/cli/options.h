@@ -28,6 +28,8 @@ typedef struct arguments {
     bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt,
         no_history;
     bool ignore_eos, no_ceilings;
+    const char *cache_type_k, *cache_type_v;
+    int64_t kv_bits, kv_group_size;
     qn_sampling samplers; /* its chain alone; all zero: the usual one */
     const char *stop_strings[MOST_STOP_STRINGS];
     size_t n_stop_strings;

@@ -187,9 +187,11 @@ enum {
 
 /* The cache grows as tokens come: what a model could hold by default need not fit, but what is
  * asked for must. */
-static qn_status check_cache(const qn_model *model, int64_t context, qn_error *err)
+static qn_status check_cache(const qn_model *model, const qn_session_options *options,
+                             qn_error *err)
 {
-    uint64_t bytes = qn_model_cache_bytes(model, context), there = available_memory();
+    uint64_t bytes = qn_model_cache_bytes(model, options), there = available_memory();
+    int64_t context = options->context;
     if (bytes <= there)
         return QN_OK;
     int64_t fits = (int64_t)((double)context * ((double)there / (double)bytes));
@@ -199,6 +201,21 @@ static qn_status check_cache(const qn_model *model, int64_t context, qn_error *e
                     "there; about "
                     "%lld positions fit",
                     (long long)context, (double)bytes / gib, (double)there / gib, (long long)fits);
+}
+
+qn_status cache_types_of(const arguments *a, cache_types *out, qn_error *err)
+{
+    *out = (cache_types){.k = a->cache_type_k, .v = a->cache_type_v};
+    if (a->kv_group_size > 0 && a->kv_bits < 0)
+        return qn__fail(err, QN_INVALID, "--kv-group-size goes with --kv-bits");
+    if (a->kv_bits < 0)
+        return QN_OK;
+    if (out->k || out->v)
+        return qn__fail(err, QN_INVALID, "--kv-bits and --cache-type-k or -v exclude each other");
+    snprintf(out->name, sizeof out->name, "affine%lld-g%lld-bf16", (long long)a->kv_bits,
+             (long long)(a->kv_group_size > 0 ? a->kv_group_size : 64));
+    out->k = out->v = out->name;
+    return QN_OK;
 }
 
 qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err)
@@ -211,7 +228,12 @@ qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn
                                   .cancel = &interrupted,
                                   .progress = isatty(STDERR_FILENO) ? show_prefill : NULL,
                                   .rotate = a->rotate};
-    if (a->context > 0 && check_cache(model, context, err) != QN_OK)
+    cache_types types;
+    if (cache_types_of(a, &types, err) != QN_OK)
+        return err->code;
+    options.cache_type_k = types.k;
+    options.cache_type_v = types.v;
+    if (a->context > 0 && check_cache(model, &options, err) != QN_OK)
         return err->code;
     if (a->rotate)
         options.keep = context > KEPT_TOKENS ? KEPT_TOKENS : context - 1;

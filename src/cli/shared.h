@@ -94,6 +94,15 @@ bool text_append(qn_text *text, const char *data, size_t n);
 
 void print_json_string(FILE *out, const char *text, size_t n);
 
+/* How keys and values are kept, as --cache-type-k, -v and --kv-bits say; NULL: as usual. Stays
+ * where it is while it is used. */
+typedef struct cache_types {
+    const char *k, *v;
+    char name[32];
+} cache_types;
+
+qn_status cache_types_of(const arguments *a, cache_types *out, qn_error *err);
+
 /* For qn_session_options: a line on standard error that comes and goes. */
 void show_prefill(void *user, int64_t done, int64_t total);
 

@@ -32,8 +32,9 @@ void qn__row_major(int ndim, const int64_t *shape, int64_t *stride)
 
 size_t qn__storage_bytes(const qn_array *base)
 {
+    int64_t columns = base->ndim ? base->shape[base->ndim - 1] : 1;
     if (base->layout != QN__PLAIN)
-        return qn__layout_bytes(base->layout, base->shape[0], base->shape[1]);
+        return columns ? qn__layout_bytes(base->layout, qn__elements(base) / columns, columns) : 0;
     return (size_t)qn__elements(base) * qn__dtype_size((qn_dtype)base->dtype);
 }
 

@@ -40,6 +40,9 @@ typedef struct qn__device_ops {
      * and the layout. False: it cannot. */
     bool (*hold)(qn_device *device, const qn__encoding *e, qn_dtype *dtype, qn__layout_id *layout);
 
+    /* The same of a cache's keys and values: their rows lie in the layout as a weight's do. */
+    bool (*keep)(qn_device *device, const qn__encoding *e, qn_dtype *dtype, qn__layout_id *layout);
+
     /* Fills rows first .. first + n - 1 of such a weight from encoded rows, one behind the other.
      */
     qn_status (*pack_rows)(qn_device *device, qn_array *w, const qn__encoding *e, const void *rows,

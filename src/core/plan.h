@@ -179,7 +179,7 @@ static inline bool qn__covers(const qn_array *view)
 {
     const qn_array *base = view->base;
     return view->flags & base->flags & QN__CONTIGUOUS && !view->offset && !base->offset &&
-           !base->layout && qn__elements(view) == qn__elements(base);
+           (!base->layout || view == base) && qn__elements(view) == qn__elements(base);
 }
 
 /* plan_make.c: decides. NULL with the scope's error set on failure. */

@@ -229,8 +229,8 @@ qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation)
 
 typedef qn__buffer *make_buffer(qn_device *device, size_t size, qn_error *err);
 
-static qn_array *leaf_with(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape,
-                           make_buffer *make)
+static qn_array *leaf_with(qn_scope *s, qn_dtype dtype, qn__layout_id layout, int ndim,
+                           const int64_t *shape, make_buffer *make)
 {
     if (!s || s->error.code != QN_OK)
         return qn__poison(s);
@@ -239,18 +239,20 @@ static qn_array *leaf_with(qn_scope *s, qn_dtype dtype, int ndim, const int64_t 
         return qn__poison(s);
     qn__row_major(ndim, shape, a->stride);
     a->flags = QN__CONTIGUOUS;
+    a->layout = layout;
     a->buffer = make(s->device, qn__storage_bytes(a), &s->error);
     return a->buffer ? a : qn__poison(s);
 }
 
 qn_array *qn__leaf_new(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape)
 {
-    return leaf_with(s, dtype, ndim, shape, qn__buffer_new);
+    return leaf_with(s, dtype, QN__PLAIN, ndim, shape, qn__buffer_new);
 }
 
-qn_array *qn__leaf_reserved(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape)
+qn_array *qn__leaf_reserved(qn_scope *s, qn_dtype dtype, qn__layout_id layout, int ndim,
+                            const int64_t *shape)
 {
-    return leaf_with(s, dtype, ndim, shape, qn__buffer_reserve);
+    return leaf_with(s, dtype, layout, ndim, shape, qn__buffer_reserve);
 }
 
 /* The leaf of `a`, marked as one that the graph may overwrite. */

@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "core/array.h"
 #include "core/plan.h"
+#include "quant/layout.h"
 
 struct qn_scope {
     qn_device *device;
@@ -57,7 +58,8 @@ qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, con
 /* A leaf with uninitialised row-major storage of the scope's device; with a reserved one, whose
  * memory qn__buffer_commit brings. */
 qn_array *qn__leaf_new(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);
-qn_array *qn__leaf_reserved(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);
+qn_array *qn__leaf_reserved(qn_scope *s, qn_dtype dtype, qn__layout_id layout, int ndim,
+                            const int64_t *shape);
 
 /* Temporary room in the scope's arena; records the failure when memory is out. */
 void *qn__scope_alloc(qn_scope *s, size_t size);

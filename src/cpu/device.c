@@ -118,6 +118,16 @@ static bool cpu_hold(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
     return true;
 }
 
+/* Numbers as they are; else blocks of some width, which a head's length has many of. */
+static bool cpu_keep(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
+                     qn__layout_id *layout)
+{
+    cpu_hold(device, e, dtype, layout);
+    if (e->block_elements == 1)
+        *layout = QN__PLAIN;
+    return e->block_elements <= 128 && e != &qn__encodings[QN__I2_S];
+}
+
 static qn_status cpu_pack_rows(qn_device *device, qn_array *w, const qn__encoding *e,
                                const void *rows, int64_t first, int64_t n, qn_error *err)
 {
@@ -355,6 +365,7 @@ static const qn__device_ops cpu_ops = {
     .read = cpu_read,
     .routine = cpu_routine,
     .hold = cpu_hold,
+    .keep = cpu_keep,
     .pack_rows = cpu_pack_rows,
     .packers = cpu_packers,
     .bind = cpu_bind,

@@ -105,7 +105,22 @@ enum { ROWS_OF_WRITE = 64 };
 
 static bool cache_type(const qn_array *cache)
 {
-    return cache->dtype == QN_F32 || cache->dtype == QN_BF16;
+    return cache->dtype == QN_F32 || cache->dtype == QN_BF16 || cache->dtype == QN_F16;
+}
+
+static qn__cpu_type type_of(const qn__operand *cache)
+{
+    return cache->dtype == QN_F32    ? QN__CPU_F32
+           : cache->dtype == QN_BF16 ? QN__CPU_BF16
+                                     : QN__CPU_F16;
+}
+
+/* Bytes of one head's page. */
+static size_t head_bytes(const qn__operand *cache)
+{
+    if (cache->layout)
+        return qn__layout_bytes(cache->layout, QN__PAGE, cache->shape[3]);
+    return (size_t)cache->stride[1] * qn__dtype_size((qn_dtype)cache->dtype);
 }
 
 static bool accepts_write(const qn_array *node)
@@ -123,7 +138,25 @@ static int64_t prepare_write(qn__cpu_job *job)
     const qn__operand *rows = &job->call->operand[1];
     job->n_phases = 1;
     job->units[0] = rows->shape[1] * pieces_of_write(job->call);
-    return qn__cpu_elements(rows);
+    const qn__layout *l = qn__layout_of(job->call->operand[3].layout);
+    job->scratch = l ? qn__encoding_row_bytes(l->encoding, rows->shape[3]) : 0;
+    return qn__cpu_elements(rows) * (l ? 16 : 1);
+}
+
+/* A row of blocks; one that is not finite stays so: all ones are a scale that is no number. */
+static void write_blocks(const qn__layout *l, void *page, const float *row, int64_t d, int64_t at,
+                         void *blocks)
+{
+    size_t bytes = qn__encoding_row_bytes(l->encoding, d);
+    float sum = 0;
+    for (int64_t i = 0; i < d; i++)
+        sum += row[i] * 0.0f;
+    if (sum == 0)
+        l->encoding->encode(l->encoding, row, NULL, (size_t)d / l->encoding->block_elements,
+                            blocks);
+    else
+        memset(blocks, 0xff, bytes);
+    qn__layout_pack(l, page, QN__PAGE, d, blocks, bytes, at, 1);
 }
 
 /* Rows first .. end - 1 of head h; those that go side by side into one page, in one call. */
@@ -132,7 +165,8 @@ static void write_rows(const qn__cpu_job *job, const qn__cpu_part *part, int64_t
 {
     const qn__operand *rows = &job->call->operand[1], *y = &job->call->operand[3];
     const int32_t *slots = (const int32_t *)part->at[2];
-    int64_t size = (int64_t)qn__dtype_size((qn_dtype)y->dtype), n;
+    const qn__layout *layout = qn__layout_of(y->layout);
+    int64_t n;
     for (int64_t l = first; l < end; l += n) {
         int64_t slot = slots[l], room = QN__PAGE - slot % QN__PAGE;
         for (n = 1; l + n < end && n < room && slots[l + n] == slot + n; n++)
@@ -141,15 +175,20 @@ static void write_rows(const qn__cpu_job *job, const qn__cpu_part *part, int64_t
             n = 1; /* a dead row; never write outside */
             continue;
         }
-        int64_t page = slot / QN__PAGE * y->stride[0] + h * y->stride[1];
-        qn__cpu_cache_write w = {.type = y->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
+        char *page = part->at[3] + (size_t)(slot / QN__PAGE * y->shape[1] + h) * head_bytes(y);
+        const float *row = (const float *)part->at[1] + h * rows->stride[1] + l * rows->stride[2];
+        for (int64_t i = 0; layout && i < n; i++)
+            write_blocks(layout, page, row + i * rows->stride[2], rows->shape[3],
+                         slot % QN__PAGE + i, part->scratch);
+        if (layout)
+            continue;
+        qn__cpu_cache_write w = {.type = type_of(y),
                                  .keys = job->call->op == QN__OP_WRITE_KEYS,
-                                 .page = part->at[3] + page * size,
+                                 .page = page,
                                  .d = (size_t)rows->shape[3],
                                  .at = (size_t)(slot % QN__PAGE),
                                  .n = (size_t)n,
-                                 .rows = (const float *)part->at[1] + h * rows->stride[1] +
-                                         l * rows->stride[2],
+                                 .rows = row,
                                  .ld_rows = (size_t)rows->stride[2]};
         job->table->cache_write(&w);
     }
@@ -178,8 +217,8 @@ enum { UNITS_OF_THREAD = 4, MOST_STATES = 16 << 20 };
 static bool accepts_attend(const qn_array *node)
 {
     const qn__attention_params *p = node->params;
-    return cache_type(node->in[1]) && node->in[1]->dtype == node->in[2]->dtype &&
-           node->in[0]->stride[3] == 1 && p->keep >= 0 && p->keep <= QN__PAGE;
+    return cache_type(node->in[1]) && cache_type(node->in[2]) && node->in[0]->stride[3] == 1 &&
+           p->keep >= 0 && p->keep <= QN__PAGE;
 }
 
 static int64_t group_of(const qn__call *call)
@@ -259,6 +298,18 @@ static bool pages_exist(const qn__cpu_attend *a, int64_t n_pages, int64_t n_plac
     return !a->keep || (a->pages[0] >= 0 && a->pages[0] < n_places);
 }
 
+/* Those of head g. */
+static qn__cpu_pages pages_of(const qn__cpu_job *job, const qn__operand *cache, const char *at,
+                              int64_t g)
+{
+    size_t head = head_bytes(cache);
+    return (qn__cpu_pages){.type = type_of(cache),
+                           .layout = qn__layout_of(cache->layout),
+                           .unpack = job->table->unpack[cache->layout],
+                           .at = at + (size_t)g * head,
+                           .page = (size_t)cache->shape[1] * head};
+}
+
 /* A tile by head g; false where it is dead. Its bounds go to `bounds`. */
 static bool begin_tile(const qn__cpu_job *job, const qn__cpu_part *part, int64_t tile, int64_t g,
                        int32_t *bounds, qn__cpu_attend *a)
@@ -276,15 +327,12 @@ static bool begin_tile(const qn__cpu_job *job, const qn__cpu_part *part, int64_t
         return false;
     int32_t *begin = bounds, *end = bounds + n;
     set_bounds(p, t[QN__TILE_POSITION], n, begin, end);
-    int64_t size = (int64_t)qn__dtype_size((qn_dtype)k->dtype), group = group_of(call);
+    int64_t group = group_of(call);
     *a = (qn__cpu_attend){
-        .type = k->dtype == QN_BF16 ? QN__CPU_BF16 : QN__CPU_F32,
         .d = (size_t)q->shape[3],
         .dv = (size_t)v->shape[3],
-        .k = part->at[1] + g * k->stride[1] * size,
-        .v = part->at[2] + g * v->stride[1] * size,
-        .k_page = (size_t)k->stride[0],
-        .v_page = (size_t)v->stride[0],
+        .k = pages_of(job, k, part->at[1], g),
+        .v = pages_of(job, v, part->at[2], g),
         .pages = (const int32_t *)part->at[4] + sequence * table->shape[1],
         .tokens = (size_t)n,
         .heads = (size_t)group,

@@ -211,6 +211,12 @@ static bool cuda_hold(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
     return id == QN__F32 || id == QN__F16 || id == QN__BF16;
 }
 
+static bool cuda_keep(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
+                      qn__layout_id *layout)
+{
+    return cuda_hold(device, e, dtype, layout) && e != &qn__encodings[QN__F16];
+}
+
 static qn_status cuda_pack_rows(qn_device *device, qn_array *w, const qn__encoding *e,
                                 const void *rows, int64_t first, int64_t n, qn_error *err)
 {
@@ -310,6 +316,7 @@ static const qn__device_ops cuda_device_ops = {
     .read = cuda_read,
     .routine = cuda_routine,
     .hold = cuda_hold,
+    .keep = cuda_keep,
     .pack_rows = cuda_pack_rows,
     .bind = qn__cuda_bind,
     .drop = qn__cuda_drop,

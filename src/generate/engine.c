@@ -42,16 +42,18 @@ static qn_status check_engine(const qn_model *model, qn_engine_options *o, qn_er
     return QN_OK;
 }
 
-static qn_status begin_engine_cache(qn_engine *e, int64_t total, qn_error *err)
+static qn_status begin_engine_cache(qn_engine *e, const qn_engine_options *o, qn_error *err)
 {
+    int64_t total = o->cache_tokens;
+    qn__model_cache_options options = {.keys = o->cache_type_k, .values = o->cache_type_v};
     qn__cache_room room = {
         .sequences = e->parallel, .positions = e->context, .total = total, .reach = e->step_tokens};
     if (!total) {
-        uint64_t one = qn_model_cache_bytes(e->model, e->context);
+        uint64_t one = qn__model_cache_bytes(e->model, e->context, &options);
         uint64_t fit = one ? default_bytes / one : 1, most = (uint64_t)e->parallel;
         room.total = e->context * (int64_t)(fit < 1 ? 1 : fit < most ? fit : most);
     }
-    return qn__model_cache(&e->cache, &e->model->decoder, &room, 0, 0, err);
+    return qn__model_cache(&e->cache, e->model, &room, &options, err);
 }
 
 static qn_status begin_engine(qn_engine *e, const qn_engine_options *o, qn_error *err)
@@ -67,7 +69,7 @@ static qn_status begin_engine(qn_engine *e, const qn_engine_options *o, qn_error
     e->row = malloc((size_t)e->model->decoder.config.vocab * sizeof *e->row);
     if (!e->running || !e->best || !e->row)
         return qn__fail_memory(err, "an engine");
-    if (begin_engine_cache(e, o->cache_tokens, err) != QN_OK)
+    if (begin_engine_cache(e, o, err) != QN_OK)
         return err->code;
     return qn__prefix_begin(&e->prefix, &e->cache, err);
 }

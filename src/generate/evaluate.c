@@ -179,9 +179,12 @@ static qn_status begin_evaluation(evaluation *e, qn_model *model, qn_error *err)
     }
     if (!e->chunk || !e->logits || (o->against && !(e->others && e->all.divergences)))
         return qn__fail_memory(err, "an evaluation");
+    qn_session_options plain = s;
+    s.cache_type_k = o->cache_type_k;
+    s.cache_type_v = o->cache_type_v;
     if (qn_session_open(&e->session, model, &s, err) != QN_OK)
         return err->code;
-    return o->against ? qn_session_open(&e->against, o->against, &s, err) : QN_OK;
+    return o->against ? qn_session_open(&e->against, o->against, &plain, err) : QN_OK;
 }
 
 static void end(evaluation *e)

@@ -23,17 +23,17 @@ qn_status qn_generation_begin(qn_generation **out, qn_session *session, const in
     qn_error local = {0};
     err = err ? err : &local;
     *out = NULL;
-    if (qn__session_sequences(session) != 1)
+    if (session->n_sequences != 1)
         return qn__fail(
             err, QN_UNSUPPORTED,
             "generation is for sessions of one sequence, this one has %lld; qn_session_append "
             "and qn_sample on each row of qn_session_logits serve several",
-            (long long)qn__session_sequences(session));
+            (long long)session->n_sequences);
     qn_generation *g = calloc(1, sizeof *g);
     if (!g)
         return qn__fail_memory(err, "a generation");
     g->session = session;
-    if (qn__reply_begin(&g->reply, qn__session_model(session), ids, n, options, err) != QN_OK) {
+    if (qn__reply_begin(&g->reply, session->model, ids, n, options, err) != QN_OK) {
         qn_generation_end(g);
         return err->code;
     }
@@ -98,7 +98,7 @@ qn_status qn_generation_get_metrics(const qn_generation *g, qn_metrics *out)
 {
     const qn__reply *r = &g->reply;
     qn_memory_stats memory = QN_INIT(qn_memory_stats);
-    qn_device_memory(qn__session_model(g->session)->device, &memory);
+    qn_device_memory(g->session->model->device, &memory);
     qn_metrics metrics = {.prompt_tokens = r->n_prompt - r->n_before,
                           .generated_tokens = qn__reply_generated(r),
                           .prefill_seconds = g->prefill_seconds,

@@ -36,9 +36,20 @@ void qn__model_add_stop(qn_model *m, int64_t id);
 /* QN_INVALID, naming the first of n tokens that is not in the vocabulary. */
 qn_status qn__model_check_tokens(const qn_model *m, const int32_t *ids, size_t n, qn_error *err);
 
-/* A cache for the model's layers. With `limit` queries see so many positions at most, and the first
- * `keep` of these are the sequence's first ones. (model_cache.c) */
-qn_status qn__model_cache(qn__cache *cache, const qn__decoder *m, const qn__cache_room *room,
-                          int64_t limit, int64_t keep, qn_error *err);
+/* ---- model_cache.c ---- */
+
+typedef struct qn__model_cache_options {
+    const char *keys, *values; /* encodings; NULL: as the model's numbers want it */
+    int64_t limit, keep;       /* 0, or queries see so many positions at most, the first `keep` of
+                                  which are the sequence's first ones */
+} qn__model_cache_options;
+
+/* A cache for the model's layers. */
+qn_status qn__model_cache(qn__cache *cache, const qn_model *model, const qn__cache_room *room,
+                          const qn__model_cache_options *options, qn_error *err);
+
+/* Bytes of one that holds so many positions of one sequence; 0 when memory is out. */
+uint64_t qn__model_cache_bytes(const qn_model *model, int64_t positions,
+                               const qn__model_cache_options *options);
 
 #endif

@@ -3,9 +3,12 @@
  * The cache that a model's layers want.
  */
 #include "base/error.h"
+#include "core/device.h"
 #include "generate/model.h"
 
 #include <stdlib.h>
+
+enum { CHUNK = 512 }; /* of a prompt, where windows keep what a chunk sees */
 
 /* What a layer's queries see: with `limit`, every layer that many positions at most, of which those
  * that do not slide keep the first `keep`. */
@@ -21,23 +24,67 @@ static qn__cache_window window_of(const qn__decoder_config *c, int layer, int64_
     return narrow ? (qn__cache_window){window - keep, keep} : (qn__cache_window){0};
 }
 
-qn_status qn__model_cache(qn__cache *cache, const qn__decoder *m, const qn__cache_room *room,
-                          int64_t limit, int64_t keep, qn_error *err)
+/* The encoding that is named, or what the model's own numbers want. */
+static qn_status encoding_of(const qn_model *model, const char *name, qn__encoding_id *out,
+                             qn_error *err)
 {
-    const qn__decoder_config *c = &m->config;
-    bool half = c->dtype == QN_BF16 && m->products == QN_PRODUCTS_AUTO;
+    const qn__decoder *m = &model->decoder;
+    bool half = m->config.dtype == QN_BF16 && m->products == QN_PRODUCTS_AUTO;
+    int id = name ? qn__encoding_named(name) : half ? QN__BF16 : QN__F32;
+    qn_device *device = model->device;
+    qn_dtype dtype;
+    qn__layout_id layout;
+    if (id < 0 || !device->ops->keep(device, &qn__encodings[id], &dtype, &layout))
+        return qn__fail(
+            err, QN_UNSUPPORTED,
+            "device %s keeps no keys and values in \"%.40s\"; f32 and bf16 are possible "
+            "everywhere, on a CPU f16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl and affine "
+            "groups such as affine8-g64-bf16, too",
+            device->name, name);
+    int64_t block = qn__encodings[id].block_elements, dim = m->config.head_dim;
+    if (dim % block)
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "keys and values of %lld numbers are no whole blocks of %s, which have "
+                        "%lld; f32, bf16 and f16 are possible",
+                        (long long)dim, qn__encodings[id].name, (long long)block);
+    *out = (qn__encoding_id)id;
+    return QN_OK;
+}
+
+qn_status qn__model_cache(qn__cache *cache, const qn_model *model, const qn__cache_room *room,
+                          const qn__model_cache_options *options, qn_error *err)
+{
+    const qn__decoder_config *c = &model->decoder.config;
+    *cache = (qn__cache){0};
     qn__cache_shape shape = {.n_layers = (int)c->n_layers,
                              .queries = c->n_heads,
                              .heads = c->n_kv_heads,
                              .key_dim = c->head_dim,
-                             .value_dim = c->head_dim,
-                             .dtype = half ? QN_BF16 : QN_F32};
+                             .value_dim = c->head_dim};
+    if (encoding_of(model, options->keys, &shape.keys, err) != QN_OK ||
+        encoding_of(model, options->values, &shape.values, err) != QN_OK)
+        return err->code;
     qn__cache_window *windows = calloc((size_t)c->n_layers, sizeof *windows);
     if (!windows)
         return qn__fail_memory(err, "a cache");
     for (int i = 0; i < c->n_layers; i++)
-        windows[i] = window_of(c, i, room->positions, limit, keep);
+        windows[i] = window_of(c, i, room->positions, options->limit, options->keep);
     qn_status status = qn__cache_begin(cache, &shape, windows, room, err);
     free(windows);
     return status;
+}
+
+uint64_t qn__model_cache_bytes(const qn_model *model, int64_t positions,
+                               const qn__model_cache_options *options)
+{
+    int64_t most = model->decoder.config.max_positions;
+    int64_t n = positions > 0 && positions <= INT32_MAX ? positions : most;
+    qn__cache_room room = {.sequences = 1, .positions = n, .reach = n < CHUNK ? n : CHUNK};
+    qn__cache cache;
+    qn_error err = {0};
+    if (qn__model_cache(&cache, model, &room, options, &err) != QN_OK)
+        return 0;
+    uint64_t bytes = qn__cache_most_bytes(&cache);
+    qn__cache_end(&cache);
+    return bytes;
 }

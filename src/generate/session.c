@@ -6,7 +6,7 @@
  *
  * A call that fails leaves the session's tokens as they were: the cache still has their keys and
  * values, or, where sliding layers gave some up that a rewind asks for, the next call runs the
- * tokens again, which is why such sessions remember them.
+ * tokens again.
  */
 #include "base/error.h"
 #include "base/sized.h"
@@ -17,25 +17,6 @@
 #include <stdlib.h>
 
 enum { PREFILL_CHUNK = 512, MOST_POSITIONS = 1 << 30 };
-
-struct qn_session {
-    qn_model *model;
-    qn__cache cache;
-    qn__sequence *sequences; /* [n_sequences] */
-    qn__batch batch;
-    int64_t length; /* tokens taken; the sequences have so many positions, or fewer: see catch_up */
-    int64_t context; /* tokens that it takes */
-    int64_t chunk;
-    int64_t n_sequences;
-    bool remembers; /* some layers give up positions */
-    int32_t *ids;   /* [n_sequences, room], where it remembers */
-    int64_t room;
-    const qn_flag *cancel;
-    void (*progress)(void *user, int64_t done, int64_t total);
-    void *progress_user;
-    float *logits; /* [n_sequences, vocab] */
-    bool has_logits;
-};
 
 static qn_status check_options(const qn_session_options *o, qn_error *err)
 {
@@ -48,21 +29,21 @@ static qn_status check_options(const qn_session_options *o, qn_error *err)
     return QN_OK;
 }
 
-static qn_status begin_sequences(qn_session *session, int64_t limit, int64_t keep, qn_error *err)
+static qn_status begin_sequences(qn_session *session, const qn__model_cache_options *options,
+                                 qn_error *err)
 {
-    const qn__decoder *m = &session->model->decoder;
     size_t batch = (size_t)session->n_sequences;
-    session->logits = malloc(batch * (size_t)m->config.vocab * sizeof(float));
+    size_t vocab = (size_t)session->model->decoder.config.vocab;
+    session->logits = malloc(batch * vocab * sizeof(float));
     session->sequences = calloc(batch, sizeof *session->sequences);
     if (!session->logits || !session->sequences)
         return qn__fail_memory(err, "a session");
     qn__cache_room room = {
         .sequences = session->n_sequences, .positions = session->context, .reach = session->chunk};
-    if (qn__model_cache(&session->cache, m, &room, limit, keep, err) != QN_OK)
+    if (qn__model_cache(&session->cache, session->model, &room, options, err) != QN_OK)
         return err->code;
     for (size_t b = 0; b < batch; b++)
         qn__sequence_begin(&session->sequences[b], &session->cache);
-    session->remembers = qn__cache_has_windows(&session->cache);
     return QN_OK;
 }
 
@@ -105,12 +86,28 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
     session->progress_user = o->progress_user;
     atomic_fetch_add(&model->refs, 1);
     session->model = model;
-    if (begin_sequences(session, o->rotate ? limit : 0, o->keep, err) != QN_OK) {
+    qn__model_cache_options cache_options = {.keys = o->cache_type_k,
+                                             .values = o->cache_type_v,
+                                             .limit = o->rotate ? limit : 0,
+                                             .keep = o->keep};
+    if (begin_sequences(session, &cache_options, err) != QN_OK) {
         qn_session_close(session);
         return err->code;
     }
     *out = session;
     return QN_OK;
+}
+
+uint64_t qn_model_cache_bytes(const qn_model *model, const qn_session_options *options)
+{
+    qn_session_options o;
+    qn_error err = {0};
+    if (qn__sized_in(&o, sizeof o, options, "qn_session_options", &err) != QN_OK ||
+        check_options(&o, &err) != QN_OK)
+        return 0;
+    qn__model_cache_options cache = {
+        .keys = o.cache_type_k, .values = o.cache_type_v, .limit = o.rotate ? o.context : 0};
+    return qn__model_cache_bytes(model, o.context, &cache);
 }
 
 void qn_session_close(qn_session *session)
@@ -208,13 +205,9 @@ static qn_status check_tokens(const qn_session *session, const int32_t *ids, siz
     return qn__model_check_tokens(session->model, ids, n * (size_t)session->n_sequences, err);
 }
 
-/* Keeps n tokens of each sequence behind those that count; they count when session->length says so.
- */
-static qn_status remember(qn_session *session, const int32_t *ids, int64_t n, qn_error *err)
+qn_status qn__session_remember(qn_session *session, const int32_t *ids, int64_t n, qn_error *err)
 {
     int64_t want = session->length + n;
-    if (!session->remembers)
-        return QN_OK;
     if (want > session->room) {
         int64_t room = want + want / 2 + 256;
         int32_t *all = malloc((size_t)(session->n_sequences * room) * sizeof *all);
@@ -245,8 +238,7 @@ static void rewind_sequences(qn_session *session, int64_t length)
         qn__sequence_rewind(&session->sequences[b], 0);
 }
 
-/* Runs the tokens that the cache lacks: a layer had given up what a rewind asked for. */
-static qn_status catch_up(qn_session *session, qn_error *err)
+qn_status qn__session_catch_up(qn_session *session, qn_error *err)
 {
     qn_status status = QN_OK;
     while (status == QN_OK && session->sequences[0].length < session->length) {
@@ -262,9 +254,9 @@ static qn_status prepare(qn_session *session, const int32_t *ids, size_t n, qn_e
 {
     session->has_logits = false;
     if (check_tokens(session, ids, n, err) != QN_OK ||
-        remember(session, ids, (int64_t)n, err) != QN_OK)
+        qn__session_remember(session, ids, (int64_t)n, err) != QN_OK)
         return err->code;
-    return catch_up(session, err);
+    return qn__session_catch_up(session, err);
 }
 
 /* After them: they count, or on failure are forgotten. */
@@ -360,33 +352,12 @@ void qn_session_rewind(qn_session *session, int64_t length)
     rewind_sequences(session, length);
 }
 
-uint64_t qn_model_cache_bytes(const qn_model *model, int64_t positions)
+const int32_t *qn_session_tokens(const qn_session *session)
 {
-    const qn__decoder_config *c = &model->decoder.config;
-    int64_t n = positions > 0 && positions <= MOST_POSITIONS ? positions : c->max_positions;
-    int64_t chunk = n < PREFILL_CHUNK ? n : PREFILL_CHUNK;
-    qn__cache cache;
-    qn_error err = {0};
-    if (qn__model_cache(&cache, &model->decoder,
-                        &(qn__cache_room){.sequences = 1, .positions = n, .reach = chunk}, 0, 0,
-                        &err) != QN_OK)
-        return 0;
-    uint64_t bytes = qn__cache_most_bytes(&cache);
-    qn__cache_end(&cache);
-    return bytes;
+    return session->ids;
 }
 
 size_t qn_session_cache_bytes(const qn_session *session)
 {
     return qn__cache_bytes(&session->cache);
-}
-
-qn_model *qn__session_model(const qn_session *session)
-{
-    return session->model;
-}
-
-int64_t qn__session_sequences(const qn_session *session)
-{
-    return session->n_sequences;
 }

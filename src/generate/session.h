@@ -1,13 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What generations need to know of a session.
+ * Sessions inside.
  */
 #ifndef QN_GENERATE_SESSION_H
 #define QN_GENERATE_SESSION_H
 
 #include "generate/model.h"
+#include "nn/batch.h"
 
-qn_model *qn__session_model(const qn_session *session);
-int64_t qn__session_sequences(const qn_session *session);
+struct qn_session {
+    qn_model *model;
+    qn__cache cache;
+    qn__sequence *sequences; /* [n_sequences] */
+    qn__batch batch;
+    int64_t length; /* tokens taken; the sequences have so many positions, or fewer: see catch_up */
+    int64_t context; /* tokens that it takes */
+    int64_t chunk;
+    int64_t n_sequences;
+    int32_t *ids; /* [n_sequences, room] */
+    int64_t room;
+    const qn_flag *cancel;
+    void (*progress)(void *user, int64_t done, int64_t total);
+    void *progress_user;
+    float *logits; /* [n_sequences, vocab] */
+    bool has_logits;
+};
+
+/* Runs the tokens that the cache lacks: a layer had given up what a rewind asked for. */
+qn_status qn__session_catch_up(qn_session *session, qn_error *err);
+
+/* Keeps n tokens of each sequence behind those that count; they count when session->length says so.
+ */
+qn_status qn__session_remember(qn_session *session, const int32_t *ids, int64_t n, qn_error *err);
 
 #endif

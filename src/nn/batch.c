@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "core/scope.h"
+#include "nn/hadamard.h"
 
 #include <stdlib.h>
 
@@ -174,34 +175,26 @@ static void record_numbers(qn_scope *s, qn__batch *batch)
 
 /* ---- the cache in the graph ------------------------------------------------------------------ */
 
-/* All pages of a layer's keys or values: retained, and known to no scope, so that steps may write
- * them in place. */
-static qn_array *reserve_pages(const qn_scope *s, const qn__cache *cache, int i)
-{
-    const qn__cache_shape *c = &cache->shape;
-    int64_t most = cache->kind[cache->kind_of[i / 2]].pages.most;
-    int64_t keys[] = {most, c->heads, QN__PAGE / QN__KEY_GROUP, c->key_dim, QN__KEY_GROUP};
-    int64_t values[] = {most, c->heads, QN__PAGE, c->value_dim};
-    qn_scope *own = qn_scope_begin(s->device);
-    qn_array *a = qn_retain(i % 2 == 0 ? qn__leaf_reserved(own, c->dtype, 5, keys)
-                                       : qn__leaf_reserved(own, c->dtype, 4, values));
-    qn_scope_end(own);
-    return a;
-}
-
 void qn__batch_record(qn_scope *s, qn__batch *batch)
 {
     qn__cache *cache = batch->cache;
     qn_error err = {0};
     record_numbers(s, batch);
+    if (qn__cache_reserve(cache, s->device, &err) != QN_OK) {
+        qn__scope_fail(s, err.code, "%s", err.message);
+        return;
+    }
     for (int i = 0; i < 2 * cache->shape.n_layers; i++) {
-        if (!cache->kept[i] && !(cache->kept[i] = reserve_pages(s, cache, i)))
-            qn__scope_fail(s, QN_MEMORY, "no memory for a cache of %d pages",
-                           cache->kind[cache->kind_of[i / 2]].pages.most);
-        else if (qn__cache_commit(cache, i, &err) != QN_OK)
+        if (qn__cache_commit(cache, i, &err) != QN_OK)
             qn__scope_fail(s, err.code, "%s", err.message);
         cache->current[i] = qn__lend(s, cache->kept[i]);
     }
+}
+
+/* Turned where they are kept in blocks. */
+static qn_array *turned(qn_scope *s, qn_array *matrix, qn_array *x)
+{
+    return matrix ? qn__hadamard_turn(s, matrix, x) : x;
 }
 
 qn_array *qn__batch_attend(qn_scope *s, qn__batch *batch, int layer, qn_array *q, qn_array *k,
@@ -213,9 +206,11 @@ qn_array *qn__batch_attend(qn_scope *s, qn__batch *batch, int layer, qn_array *q
     const qn__batch_kind *kind = &batch->kind[cache->kind_of[layer]];
     qn_attention_options o = *options;
     o.window = sees->window && (!o.window || sees->window < o.window) ? sees->window : o.window;
-    *keys = qn__write_keys(s, *keys, k, kind->slots);
-    *values = qn__write_values(s, *values, v, kind->slots);
-    return qn__attend(s, q, *keys, *values, batch->tiles, kind->table, sees->keep, &o);
+    *keys = qn__write_keys(s, *keys, turned(s, cache->turn[0], k), kind->slots);
+    *values = qn__write_values(s, *values, turned(s, cache->turn[1], v), kind->slots);
+    qn_array *y = qn__attend(s, turned(s, cache->turn[0], q), *keys, *values, batch->tiles,
+                             kind->table, sees->keep, &o);
+    return turned(s, cache->turn[1], y);
 }
 
 qn_array *qn__batch_outputs(qn_scope *s, const qn__batch *batch, qn_array *x)

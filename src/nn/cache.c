@@ -5,6 +5,9 @@
 #include "nn/cache.h"
 
 #include "base/error.h"
+#include "core/device.h"
+#include "core/scope.h"
+#include "nn/hadamard.h"
 
 #include <stdlib.h>
 
@@ -77,6 +80,8 @@ void qn__cache_end(qn__cache *cache)
 {
     for (int i = 0; cache->kept && i < 2 * cache->shape.n_layers; i++)
         qn_release(cache->kept[i]);
+    qn_release(cache->turn[0]);
+    qn_release(cache->turn[1]);
     for (int i = 0; i < cache->n_kinds; i++)
         qn__pages_end(&cache->kind[i].pages);
     free(cache->kept);
@@ -85,11 +90,17 @@ void qn__cache_end(qn__cache *cache)
     *cache = (qn__cache){0};
 }
 
+size_t qn__cache_head_bytes(qn__encoding_id encoding, int64_t dim)
+{
+    const qn__encoding *e = &qn__encodings[encoding];
+    return e->block_elements == 1 ? (size_t)dim * QN__PAGE * e->block_bytes
+                                  : qn__layout_bytes(QN__UNITS_OF(encoding), QN__PAGE, dim);
+}
+
 /* Of a page's keys and values in one layer. */
 static size_t page_bytes(const qn__cache *cache)
 {
-    const qn__cache_shape *c = &cache->shape;
-    return (size_t)(c->heads * (c->key_dim + c->value_dim) * QN__PAGE) * qn_dtype_size(c->dtype);
+    return qn__cache_page_bytes(cache, 0) + qn__cache_page_bytes(cache, 1);
 }
 
 size_t qn__cache_bytes(const qn__cache *cache)
@@ -116,6 +127,47 @@ static size_t bytes_in_use(const qn__cache *cache, int i)
     return qn__storage_bytes(a) / (size_t)a->shape[0] * top;
 }
 
+/* All pages of a layer's keys or values: retained, and known to no scope, so that steps may write
+ * them in place. */
+static qn_array *reserve_pages(const qn__cache *cache, qn_device *device, int i)
+{
+    const qn__cache_shape *c = &cache->shape;
+    bool keys = i % 2 == 0;
+    qn_dtype dtype;
+    qn__layout_id layout;
+    device->ops->keep(device, &qn__encodings[keys ? c->keys : c->values], &dtype, &layout);
+    int64_t most = cache->kind[cache->kind_of[i / 2]].pages.most;
+    int64_t turned[] = {most, c->heads, QN__PAGE / QN__KEY_GROUP, c->key_dim, QN__KEY_GROUP};
+    int64_t rows[] = {most, c->heads, QN__PAGE, keys ? c->key_dim : c->value_dim};
+    qn_scope *own = qn_scope_begin(device);
+    bool turn = keys && !layout;
+    qn_array *a =
+        qn_retain(qn__leaf_reserved(own, dtype, layout, turn ? 5 : 4, turn ? turned : rows));
+    qn_scope_end(own);
+    return a;
+}
+
+/* What keys (0) or values (1) are turned by; true where that is nothing. */
+static bool make_turn(qn__cache *cache, qn_device *device, int i)
+{
+    const qn__cache_shape *c = &cache->shape;
+    bool blocks = qn__encodings[i ? c->values : c->keys].block_elements > 1;
+    if (blocks && !cache->turn[i])
+        cache->turn[i] = qn__hadamard_new(device, i ? c->value_dim : c->key_dim);
+    return !blocks || cache->turn[i];
+}
+
+qn_status qn__cache_reserve(qn__cache *cache, qn_device *device, qn_error *err)
+{
+    for (int i = 0; i < 2 * cache->shape.n_layers; i++)
+        if (!cache->kept[i] && !(cache->kept[i] = reserve_pages(cache, device, i)))
+            return qn__fail(err, QN_MEMORY, "no memory for a cache of %d pages",
+                            cache->kind[cache->kind_of[i / 2]].pages.most);
+    if (!make_turn(cache, device, 0) || !make_turn(cache, device, 1))
+        return qn__fail_memory(err, "a cache");
+    return QN_OK;
+}
+
 qn_status qn__cache_commit(const qn__cache *cache, int i, qn_error *err)
 {
     qn__buffer *buffer = cache->kept[i]->buffer;
@@ -129,14 +181,6 @@ void qn__cache_trim(const qn__cache *cache)
     for (int i = 0; i < 2 * cache->shape.n_layers; i++)
         if (cache->kept[i])
             qn__buffer_commit(cache->kept[i]->buffer, bytes_in_use(cache, i), &unused);
-}
-
-bool qn__cache_has_windows(const qn__cache *cache)
-{
-    for (int i = 0; i < cache->n_kinds; i++)
-        if (cache->kind[i].sees.window)
-            return true;
-    return false;
 }
 
 /* ---- sequences ------------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@
 
 #include "nn/pages.h"
 #include "ops/ops.h"
+#include "quant/layout.h"
 
 enum { QN__MOST_KINDS = 4 };
 
@@ -22,7 +23,7 @@ typedef struct qn__cache_shape {
     int n_layers;
     int64_t queries, heads; /* query heads, and key heads that they share */
     int64_t key_dim, value_dim;
-    qn_dtype dtype; /* QN_F32 or QN_BF16 */
+    qn__encoding_id keys, values; /* as the device keeps them (core/device.h) */
 } qn__cache_shape;
 
 /* What queries of a layer see: the newest `window` positions, their own included (0: all), and the
@@ -45,6 +46,7 @@ typedef struct qn__cache {
     int64_t reach;      /* a window's positions are kept for steps, or for going back, of so many */
     qn_array **kept;    /* [2 * n_layers]: keys, values; retained, NULL before the first step */
     qn_array **current; /* the same in the step under way */
+    qn_array *turn[2];  /* what keys, and values, are turned by where they are kept in blocks */
 } qn__cache;
 
 /* windows: one a layer, or NULL: all see everything. There is room for so many sequences of so many
@@ -64,6 +66,9 @@ void qn__cache_end(qn__cache *cache);
 size_t qn__cache_bytes(const qn__cache *cache);
 size_t qn__cache_most_bytes(const qn__cache *cache);
 
+/* Arrays for all pages, where there are none yet: of this device. */
+qn_status qn__cache_reserve(qn__cache *cache, qn_device *device, qn_error *err);
+
 /* Memory for the pages in use of array i of `kept`; and, between steps, memory of pages behind the
  * last one in use back to the device. */
 qn_status qn__cache_commit(const qn__cache *cache, int i, qn_error *err);
@@ -71,9 +76,6 @@ void qn__cache_trim(const qn__cache *cache);
 
 /* Pages of one kind that a sequence of so many positions has at most. */
 int64_t qn__cache_most_pages(const qn__cache *cache, const qn__cache_kind *kind, int64_t positions);
-
-/* Whether some layer gives pages back. */
-bool qn__cache_has_windows(const qn__cache *cache);
 
 /* Pages of one kind: of block b of 64 positions at page[b], -1 where it was given back. */
 typedef struct qn__sequence_pages {
@@ -104,5 +106,23 @@ void qn__sequence_cut(qn__sequence *sequence);
 /* Forgets positions from `length` on. Where a window's pages that a query at `length` sees were
  * given back, the sequence is empty afterwards: returns the length that it has. */
 int64_t qn__sequence_rewind(qn__sequence *sequence, int64_t length);
+
+/* ---- pages as bytes (cache_move.c) ---- */
+
+/* Of a head's page of 64 keys or values. */
+size_t qn__cache_head_bytes(qn__encoding_id encoding, int64_t dim);
+
+/* A page of array i of `kept`, which is reserved; between steps. */
+size_t qn__cache_page_bytes(const qn__cache *cache, int i);
+qn_status qn__cache_read_page(const qn__cache *cache, int i, int32_t page, void *to, qn_error *err);
+qn_status qn__cache_write_page(const qn__cache *cache, int i, int32_t page, const void *from,
+                               qn_error *err);
+
+/* Whether what follows `length` positions sees anything of the block. */
+bool qn__cache_needs(const qn__cache_kind *kind, int64_t length, int64_t block);
+
+/* An empty sequence takes the pages that it needs with so many positions; the caller writes them.
+ * On failure it is empty. */
+qn_status qn__sequence_wake(qn__sequence *sequence, int64_t length, qn_error *err);
 
 #endif

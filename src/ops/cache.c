@@ -4,7 +4,8 @@
  * attending to them. The cache is an array of pages of 64 positions; which page and which place of
  * it a row goes to, and which pages a sequence's positions are in, is data. Keys are stored
  * transposed in groups of 16, [P, G, 4, D, 16], so that a kernel computes 16 scores at once in one
- * order for prefill and for decode; values are [P, G, 64, E]. For inference: no derivatives.
+ * order for prefill and for decode; values are [P, G, 64, E]. Either may lie in blocks, [P, G, 64,
+ * D] in the units of a weight's rows (quant/layout.h). For inference: no derivatives.
  */
 #include "ops/ops.h"
 
@@ -13,6 +14,14 @@
 static bool are_numbers(const qn_array *a, int ndim)
 {
     return a->ndim == ndim && a->dtype == QN_I32;
+}
+
+/* Whether it is a cache of keys, or of values; in blocks both lie alike. */
+static bool are_pages(const qn_array *cache, bool keys)
+{
+    if (keys && !cache->layout)
+        return cache->ndim == 5 && cache->shape[2] * cache->shape[4] == QN__PAGE;
+    return cache->ndim == 4 && cache->shape[2] == QN__PAGE;
 }
 
 static qn_array *write_cache(qn_scope *s, qn__op_id op, qn_array *cache, qn_array *rows,
@@ -24,17 +33,21 @@ static qn_array *write_cache(qn_scope *s, qn__op_id op, qn_array *cache, qn_arra
     slots = rows ? qn__input(s, slots, name) : NULL;
     if (!slots)
         return qn__poison(s);
-    bool keys = op == QN__OP_WRITE_KEYS;
-    if (cache->ndim != (keys ? 5 : 4) || rows->ndim != 4 || rows->shape[0] != 1 ||
-        rows->shape[1] != cache->shape[1] || rows->shape[3] != cache->shape[3] ||
-        cache->shape[2] * (keys ? cache->shape[4] : 1) != QN__PAGE)
+    if (!are_pages(cache, op == QN__OP_WRITE_KEYS) || rows->ndim != 4 || rows->shape[0] != 1 ||
+        rows->shape[1] != cache->shape[1] || rows->shape[3] != cache->shape[3])
         return qn__op_fail(s, name, cache, rows, "the rows do not fit the cache");
+    if (cache->layout && !(cache->flags & QN__DONATED))
+        return qn__op_fail(s, name, cache, rows, "a cache of blocks is written in place alone");
     if (!are_numbers(slots, 1) || slots->shape[0] != rows->shape[2])
         return qn__op_fail(s, name, rows, slots, "slots must be i32, one for each row");
     qn_array *in[] = {cache, qn_cast(s, rows, QN_F32), qn_contiguous(s, slots)};
     if (s->error.code != QN_OK)
         return qn__poison(s);
-    return qn__record(s, op, (qn_dtype)cache->dtype, cache->ndim, cache->shape, 3, in, NULL);
+    qn_array *written =
+        qn__record(s, op, (qn_dtype)cache->dtype, cache->ndim, cache->shape, 3, in, NULL);
+    if (!qn__is_poison(s, written))
+        written->layout = cache->layout;
+    return written;
 }
 
 qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *slots)
@@ -49,11 +62,10 @@ qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_arra
 
 static bool cache_fits(const qn_array *q, const qn_array *keys, const qn_array *values)
 {
-    return q->ndim == 4 && q->shape[0] == 1 && keys->ndim == 5 && values->ndim == 4 &&
+    return q->ndim == 4 && q->shape[0] == 1 && are_pages(keys, true) && are_pages(values, false) &&
            q->shape[3] == keys->shape[3] && keys->shape[1] > 0 &&
            q->shape[1] % keys->shape[1] == 0 && keys->shape[0] == values->shape[0] &&
-           keys->shape[1] == values->shape[1] && keys->shape[2] * keys->shape[4] == QN__PAGE &&
-           values->shape[2] == QN__PAGE;
+           keys->shape[1] == values->shape[1];
 }
 
 /* The parameters of options; keep is not among these. */

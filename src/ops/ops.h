@@ -76,7 +76,8 @@ qn_array *qn__sinks(qn_scope *s, qn_array *sinks, const qn_array *q, qn_dtype ty
  * slot page * 64 + place, and a sequence's pages stand in a row of a table. All of it i32. */
 
 /* Writes rows [1, G, T, D] to slots [T] (negative: nowhere) of keys [P, G, 4, D, 16] or of values
- * [P, G, 64, D]; in place when the cache was donated. */
+ * [P, G, 64, D], or of one in blocks, [P, G, 64, D] either way; in place when the cache was
+ * donated, as one in blocks must be. */
 qn_array *qn__write_keys(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *slots);
 qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_array *slots);
 

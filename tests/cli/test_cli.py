@@ -338,6 +338,25 @@ def test_rotate():
     check("--rotate, a context of one", out[0] == 0 and out[1], out)
 
 
+def test_cache_types():
+    """Kinds of caches answer, count their bytes, and exclude each other."""
+    args = ("-p", "Tell me a story about a fox.", "--temp", "0", "-n", "20")
+    plain = generate(*args)
+    check("--cache-type-k f32 -v f32", generate(*args, "--cache-type-k", "f32", "--cache-type-v", "f32")[0] == 0)
+    out = generate(*args, "--cache-type-k", "q8_0", "--cache-type-v", "f16")
+    check("--cache-type-k q8_0", out[0] == 0 and out[1][:10] == plain[1][:10], (plain, out))
+    bits = generate(*args, "--kv-bits", "4", "--kv-group-size", "32")
+    named = generate(*args, "--cache-type-k", "affine4-g32-bf16", "--cache-type-v", "affine4-g32-bf16")
+    check("--kv-bits", bits[0] == 0 and bits[1] == named[1] and bits[1], (bits, named))
+    for wrong in (("--kv-group-size", "32"), ("--kv-bits", "4", "--cache-type-k", "q8_0"),
+                  ("--kv-bits", "7"), ("--cache-type-v", "q3")):
+        out = generate(*args, *wrong)
+        check("wrong " + " ".join(wrong), out[0] == 1 and not out[1] and out[2].count("\n") == 1, out)
+    size = lambda *more: json.loads(run("info", "--json", "-c", "256", *more)[1])["cache_bytes"]
+    check("info counts q8_0", size("--cache-type-k", "f32", "--cache-type-v", "f32") * 34 ==
+          size("--cache-type-k", "q8_0", "--cache-type-v", "q8_0") * 128)
+
+
 def test_table():
     """--help, unknown options and pages of every command; a page has every option that --help has."""
     for command in COMMANDS:
@@ -609,7 +628,7 @@ def test_kernels():
 
 def main():
     for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
-                 test_prompts, test_rotate, test_output, test_sampling, test_tokenize, test_template, test_info,
+                 test_prompts, test_rotate, test_cache_types, test_output, test_sampling, test_tokenize, test_template, test_info,
                  test_convert, test_kernels):
         test()
     finish()

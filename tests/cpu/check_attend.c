@@ -4,6 +4,7 @@
  * in decode, in any tile, wherever its pages lie. Everything outside a row's range is NaN.
  */
 #include "check.h"
+#include "cpu/kernels/half.h"
 
 typedef struct attend_case {
     qn__cpu_type type;
@@ -11,14 +12,18 @@ typedef struct attend_case {
     int window;                         /* 0: causal over everything */
     float softcap;
     int sink;
-    size_t keep; /* first keys that every token sees, too */
+    size_t keep;                /* first keys that every token sees, too */
+    qn__layout_id keys, values; /* in blocks, not of the type */
 } attend_case;
 
 typedef struct attend_data {
     float *q, *k, *v, *o, *sink; /* k, v: plain f32 rows, rounded to the type */
     int32_t *begin, *end;
     void *scratch;
+    float *k_in, *v_in; /* before they were rounded */
 } attend_data;
+
+#define UNITS(id) QN__UNITS_OF(QN__##id)
 
 static const attend_case attend_cases[] = {
     {QN__CPU_F32, 64, 64, 4, 40, 0, 0, 0, 0, 0},
@@ -44,16 +49,35 @@ static const attend_case attend_cases[] = {
     {QN__CPU_F32, 64, 48, 2, 9, 2100, 0, 20.0f, 1, 0},
     {QN__CPU_BF16, 32, 32, 3, 70, 2000, 1100, 0, 0, 0},
     {QN__CPU_BF16, 32, 32, 3, 40, 3050, 990, 0, 1, 60},
+    {QN__CPU_F16, 64, 64, 4, 70, 130, 0, 0, 0, 0},
+    {QN__CPU_F16, 7, 9, 2, 20, 100, 5, 0, 1, 1},
+    {QN__CPU_F16, 40, 24, 1, 3, 190, 64, 0, 0, 0},
+    {QN__CPU_F32, 64, 64, 4, 70, 130, 0, 0, 0, 0, UNITS(Q8_0), UNITS(Q8_0)},
+    {QN__CPU_F32, 96, 32, 2, 40, 250, 130, 30.0f, 1, 17, UNITS(Q4_0), UNITS(Q4_0)},
+    {QN__CPU_F32, 128, 64, 1, 3, 1020, 0, 0, 0, 0, UNITS(Q5_1), QN__PLAIN},
+    {QN__CPU_BF16, 64, 160, 3, 12, 60, 0, 0, 0, 0, QN__PLAIN, UNITS(IQ4_NL)},
+    {QN__CPU_F32, 256, 256, 2, 9, 100, 70, 0, 0, 0, UNITS(AFFINE8_G64_BF16),
+     UNITS(AFFINE4_G64_F16)},
+    {QN__CPU_F32, 128, 128, 2, 9, 10, 0, 0, 0, 0, UNITS(AFFINE4_G128_F32), UNITS(MXFP4)},
 };
 
-static float stored(const qn__cpu_kernels *t, qn__cpu_type type, float f)
+/* n rows of d numbers as the cache has them. */
+static void store(qn__cpu_type type, qn__layout_id layout, const float *rows, size_t n, size_t d,
+                  float *to)
 {
-    uint16_t h;
-    if (type == QN__CPU_F32)
-        return f;
-    t->bf16_from_f32(&h, &f, 1);
-    t->f32_from_bf16(&f, &h, 1);
-    return f;
+    const qn__layout *l = qn__layout_of(layout);
+    if (l) {
+        size_t blocks = n * d / l->encoding->block_elements;
+        void *encoded = new_bytes(blocks * l->encoding->block_bytes);
+        l->encoding->encode(l->encoding, rows, NULL, blocks, encoded);
+        l->encoding->decode(l->encoding, encoded, blocks, to);
+        free(encoded);
+        return;
+    }
+    for (size_t i = 0; i < n * d; i++)
+        to[i] = type == QN__CPU_F32    ? rows[i]
+                : type == QN__CPU_BF16 ? qn__cpu_f32_of_bf16(qn__cpu_bf16_of_f32(rows[i]))
+                                       : qn__cpu_f32_of_f16(qn__cpu_f16_of_f32(rows[i]));
 }
 
 static int sees(const attend_case *c, const attend_data *d, size_t t, size_t key)
@@ -97,35 +121,52 @@ static void attend_plain(const attend_case *c, const attend_data *d, size_t t, s
 /* Pages that hold keys from `low` to `high`, NaN elsewhere; scattered ones lie apart and in another
  * order, and what no key is in does not exist. */
 typedef struct kv_cache {
-    void *k, *v;
+    qn__cpu_pages k, v;
     int32_t *pages;
-    size_t k_page, v_page;
 } kv_cache;
 
-static void write_pages(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
-                        const kv_cache *b, size_t s, size_t n)
+/* Bytes of a head's page. */
+static size_t page_bytes(qn__cpu_type type, qn__layout_id layout, size_t d)
 {
-    size_t size = c->type == QN__CPU_F32 ? 4 : 2, page = (size_t)b->pages[s / 64];
-    qn__cpu_cache_write w = {
-        c->type,         true, (char *)b->k + page * b->k_page * size, c->d, s % 64, n,
-        d->k + s * c->d, c->d};
-    t->cache_write(&w);
-    w.keys = false;
-    w.page = (char *)b->v + page * b->v_page * size;
-    w.d = w.ld_rows = c->dv;
-    w.rows = d->v + s * c->dv;
-    t->cache_write(&w);
+    return layout ? qn__layout_bytes(layout, 64, (int64_t)d)
+                  : 64 * d * (type == QN__CPU_F32 ? 4 : 2);
+}
+
+/* n rows of d numbers to places from s % 64 on of a page. */
+static void write_rows(const qn__cpu_kernels *t, const qn__cpu_pages *p, int32_t page, bool keys,
+                       size_t d, const float *rows, size_t s, size_t n)
+{
+    char *to = (char *)p->at + (size_t)page * p->page;
+    if (!p->layout) {
+        t->cache_write(&(qn__cpu_cache_write){p->type, keys, to, d, s % 64, n, rows, d});
+        return;
+    }
+    const qn__encoding *e = p->layout->encoding;
+    size_t bytes = qn__encoding_row_bytes(e, (int64_t)d);
+    void *encoded = new_bytes(n * bytes);
+    e->encode(e, rows, NULL, n * d / e->block_elements, encoded);
+    qn__layout_pack(p->layout, to, 64, (int64_t)d, encoded, bytes, (int64_t)(s % 64), (int64_t)n);
+    free(encoded);
+}
+
+static qn__cpu_pages new_pages(const qn__cpu_kernels *t, qn__cpu_type type, qn__layout_id layout,
+                               size_t d, size_t n, size_t apart)
+{
+    qn__cpu_pages p = {.type = type,
+                       .layout = qn__layout_of(layout),
+                       .unpack = t->unpack[layout],
+                       .page = page_bytes(type, layout, d) + apart};
+    p.at = new_bytes(n * p.page);
+    return p;
 }
 
 static kv_cache cache_with(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
                            size_t low, size_t high, int scattered)
 {
-    size_t size = c->type == QN__CPU_F32 ? 4 : 2, blocks = high / 64 + 1;
+    size_t blocks = high / 64 + 1;
     size_t first = scattered ? 0 : low / 64, n = scattered ? 2 * blocks : blocks - first;
-    kv_cache b = {.k_page = 64 * c->d + (scattered ? 32 : 0),
-                  .v_page = 64 * c->dv + (scattered ? 48 : 0)};
-    b.k = new_bytes(n * b.k_page * size);
-    b.v = new_bytes(n * b.v_page * size);
+    kv_cache b = {.k = new_pages(t, c->type, c->keys, c->d, n, scattered ? 128 : 0),
+                  .v = new_pages(t, c->type, c->values, c->dv, n, scattered ? 192 : 0)};
     b.pages = new_bytes(blocks * 4);
     for (size_t i = 0; i < blocks; i++)
         b.pages[i] =
@@ -133,7 +174,8 @@ static kv_cache cache_with(const qn__cpu_kernels *t, const attend_case *c, const
     for (size_t s = low; s < high;) { /* in pieces */
         size_t n_piece = 1 + random_below(high - s);
         n_piece = n_piece < 64 - s % 64 ? n_piece : 64 - s % 64;
-        write_pages(t, c, d, &b, s, n_piece);
+        write_rows(t, &b.k, b.pages[s / 64], true, c->d, d->k_in + s * c->d, s, n_piece);
+        write_rows(t, &b.v, b.pages[s / 64], false, c->dv, d->v_in + s * c->dv, s, n_piece);
         s += n_piece;
     }
     return b;
@@ -141,20 +183,17 @@ static kv_cache cache_with(const qn__cpu_kernels *t, const attend_case *c, const
 
 static void cache_free(kv_cache b)
 {
-    free(b.k), free(b.v), free(b.pages);
+    free((void *)b.k.at), free((void *)b.v.at), free(b.pages);
 }
 
 static void attend_range(const qn__cpu_kernels *t, const attend_case *c, const attend_data *d,
                          kv_cache b, float *o, size_t t0, size_t t1, size_t h0, size_t h1)
 {
     size_t token = c->heads * c->d, out = c->heads * c->dv, end = c->first + c->tokens;
-    qn__cpu_attend a = {.type = c->type,
-                        .d = c->d,
+    qn__cpu_attend a = {.d = c->d,
                         .dv = c->dv,
                         .k = b.k,
                         .v = b.v,
-                        .k_page = b.k_page,
-                        .v_page = b.v_page,
                         .pages = b.pages,
                         .tokens = t1 - t0,
                         .heads = h1 - h0,
@@ -222,13 +261,14 @@ static void attend_one(const qn__cpu_kernels *t, const attend_case *c)
         new_bytes(c->tokens * 4), new_bytes(t->attend_scratch(c->tokens, c->heads, c->d, c->dv))};
     float *z = new_floats(n);
     random_fill(d.q, rows * c->d);
-    random_fill(d.k, all * c->d);
-    random_fill(d.v, all * c->dv);
+    d.k_in = new_floats(all * c->d), d.v_in = new_floats(all * c->dv);
+    random_fill(d.k_in, all * c->d);
+    random_fill(d.v_in, all * c->dv);
     random_fill(d.sink, c->heads);
     for (size_t i = 0; i < all * c->d; i++)
-        d.k[i] = stored(t, c->type, d.k[i] * 3.0f);
-    for (size_t i = 0; i < all * c->dv; i++)
-        d.v[i] = stored(t, c->type, d.v[i]);
+        d.k_in[i] *= 3.0f;
+    store(c->type, c->keys, d.k_in, all, c->d, d.k);
+    store(c->type, c->values, d.v_in, all, c->dv, d.v);
     for (size_t s = 0; s < c->tokens; s++) {
         d.end[s] = (int32_t)(c->first + s + 1);
         d.begin[s] = c->window && d.end[s] > c->window ? d.end[s] - c->window : 0;
@@ -248,16 +288,17 @@ static void attend_one(const qn__cpu_kernels *t, const attend_case *c)
     }
     uint32_t past;
     memcpy(&past, d.o + n, 4);
-    char name[64];
-    snprintf(name, sizeof name, "attend %s d%zu h%zu t%zu+%zu%s",
-             c->type == QN__CPU_F32 ? "f32" : "bf16", c->d, c->heads, c->first, c->tokens,
-             c->keep ? " keep" : "");
+    char name[96];
+    const char *types[] = {[QN__CPU_F32] = "f32", [QN__CPU_BF16] = "bf16", [QN__CPU_F16] = "f16"};
+    snprintf(name, sizeof name, "attend %s %s %s d%zu h%zu t%zu+%zu%s", types[c->type],
+             c->keys ? qn__layout_name(c->keys) : "", c->values ? qn__layout_name(c->values) : "",
+             c->d, c->heads, c->first, c->tokens, c->keep ? " keep" : "");
     check(name, t->tier, nmse_ok(&e, 1e-11) && past == 0xffffffffu);
     strcat(name, " bits");
     check(name, t->tier, attend_same(t, c, &d, z));
     cache_free(b);
     free(o), free(z), free(d.q), free(d.k), free(d.v), free(d.o), free(d.sink), free(d.begin),
-        free(d.end), free(d.scratch);
+        free(d.end), free(d.scratch), free(d.k_in), free(d.v_in);
 }
 
 void check_attend(const qn__cpu_kernels *t)

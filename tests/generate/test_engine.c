@@ -29,12 +29,13 @@ static qn_generation_options options_of(const prompt *p)
                                    .max_tokens = p->max_tokens};
 }
 
-static void run_prompt(qn_model *model, prompt *p)
+static void run_prompt(qn_model *model, prompt *p, const char *type)
 {
     qn_session *session;
     qn_generation *g;
     qn_error err = {0};
-    qn_session_options with = {.size = sizeof with, .context = CONTEXT};
+    qn_session_options with = {
+        .size = sizeof with, .context = CONTEXT, .cache_type_k = type, .cache_type_v = type};
     qn_generation_options o = options_of(p);
     int32_t id;
     assert_int_equal(qn_session_open(&session, model, &with, &err), QN_OK);
@@ -46,7 +47,7 @@ static void run_prompt(qn_model *model, prompt *p)
 }
 
 /* Prompts of different lengths, of which some share a beginning, greedy and sampled ones. */
-static prompt *make_prompts(qn_model *model)
+static prompt *make_prompts(qn_model *model, const char *type)
 {
     prompt *p = calloc(N_PROMPTS, sizeof *p);
     size_t vocab = vocab_of(model);
@@ -60,7 +61,7 @@ static prompt *make_prompts(qn_model *model)
         p[i].sampling.seed = i;
         random_tokens(p[i].ids, ROOM, vocab, i / 3);
         random_tokens(p[i].ids + 150, ROOM - 150, vocab, 100 + i);
-        run_prompt(model, &p[i]);
+        run_prompt(model, &p[i], type);
     }
     return p;
 }
@@ -175,13 +176,54 @@ static void test_mixes(void **state)
             golden_directory(path, sizeof path, names[i]);
         qn_model *model = names[i] ? open_model_at(device, path, false)
                                    : open_model(device, "models/demo", false);
-        prompt *p = make_prompts(model);
+        prompt *p = make_prompts(model, NULL);
         for (size_t k = 0; k < sizeof options / sizeof *options; k++)
             check_mix(model, p, &options[k], 11 * i + k);
         free(p);
         qn_model_close(model);
     }
     assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
+/* However keys and values are kept, each request has the tokens of a session that keeps them so. */
+static void test_cache_types(void **state)
+{
+    static const char *const types[] = {"f16", "q8_0", "q4_0"};
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_model(device, "models/demo", false);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        prompt *p = make_prompts(model, types[i]);
+        qn_engine_options o = {.size = sizeof o,
+                               .context = CONTEXT,
+                               .parallel = 5,
+                               .cache_tokens = 330,
+                               .cache_type_k = types[i],
+                               .cache_type_v = types[i]};
+        check_mix(model, p, &o, i);
+        free(p);
+    }
+    qn_model_close(model);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
+/* Unknown ones, and blocks that do not divide a head's length, are refused. */
+static void test_wrong_cache_types(void **state)
+{
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_model(device, "models/demo", false);
+    static const char *const types[] = {"q4_k", "tq2_0", "i2_s", "q9", "affine4-g128-f16", ""};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        qn_session *session;
+        qn_error err = {0};
+        qn_session_options o = {.size = sizeof o, .cache_type_v = types[i]};
+        assert_int_equal(qn_session_open(&session, model, &o, &err), QN_UNSUPPORTED);
+        assert_non_null(strstr(err.message, types[i]));
+        assert_null(session);
+        assert_int_equal(qn_model_cache_bytes(model, &o), 0);
+    }
+    qn_model_close(model);
     qn_device_close(device);
 }
 
@@ -198,7 +240,7 @@ static void test_prefix(void **state)
         p[i].max_tokens = 3;
         p[i].sampling.size = sizeof p[i].sampling;
         p[i].ids[299] = 7 + i;
-        run_prompt(model, &p[i]);
+        run_prompt(model, &p[i], NULL);
     }
     qn_engine *engine = open_engine(model, NULL);
     for (int i = 0; i < 2; i++) {
@@ -258,7 +300,7 @@ static void test_refusals(void **state)
     expect(engine, outside, 2, 1, QN_INVALID, "token 1 is -1");
     prompt p = {.n = 5, .max_tokens = 2, .sampling = {.size = sizeof(qn_sampling)}};
     memcpy(p.ids, ids, sizeof p.ids);
-    run_prompt(model, &p);
+    run_prompt(model, &p, NULL);
     qn_request *two[] = {add(engine, &p, 0), add(engine, &p, 0)};
     expect(engine, ids, 5, 2, QN_BUSY, "2 requests wait already");
     qn_request_cancel(two[0]);
@@ -328,7 +370,7 @@ static void test_short_memory(void **state)
 {
     qn_device *device = open_cpu(state);
     qn_model *model = open_model(device, "models/demo", false);
-    prompt *p = make_prompts(model);
+    prompt *p = make_prompts(model, NULL);
     qn_engine_options o = {.size = sizeof o, .context = CONTEXT, .parallel = 8};
     qn_engine *engine = open_engine(model, &o);
     for (int k = 0; k < 2 * N_PROMPTS; k++) {
@@ -393,7 +435,7 @@ static void test_threads(void **state)
 {
     qn_device *device = open_cpu(state);
     qn_model *model = open_model(device, "models/demo", false);
-    prompt *p = make_prompts(model);
+    prompt *p = make_prompts(model, NULL);
     qn_engine_options o = {.size = sizeof o,
                            .context = CONTEXT,
                            .parallel = 4,
@@ -420,9 +462,14 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mixes),        cmocka_unit_test(test_prefix),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_short_memory), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_mixes),
+        cmocka_unit_test(test_cache_types),
+        cmocka_unit_test(test_wrong_cache_types),
+        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_short_memory),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,7 +106,7 @@ static run run_model(qn_device *device, const qn__decoder *m, const int32_t *tok
                              .heads = c->n_kv_heads,
                              .key_dim = c->head_dim,
                              .value_dim = c->head_dim,
-                             .dtype = QN_F32};
+                             .keys = QN__F32};
     qn__cache_window windows[MOST_LAYERS] = {{0}};
     for (int i = 0; i < c->n_layers; i++)
         windows[i].window = c->layer[i].sliding ? c->window : 0;

@@ -43,7 +43,7 @@ static run run_model(qn_device *device, const qn__decoder *m, const int32_t *tok
     qn__batch batch = {0};
     const qn__decoder_config *c = &m->config;
     qn__cache_shape shape = {(int)c->n_layers, c->n_heads,  c->n_kv_heads,
-                             c->head_dim,      c->head_dim, QN_F32};
+                             c->head_dim,      c->head_dim, QN__F32};
     qn_error err = {0};
     assert_int_equal(qn__cache_begin(&cache, &shape, NULL,
                                      &(qn__cache_room){.sequences = 1, .positions = N_TOKENS},

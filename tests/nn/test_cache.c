@@ -13,14 +13,16 @@
 #include <math.h>
 #include <string.h>
 
-enum { QUERIES = 4, HEADS = 2, WIDTH = 16, ROW = QUERIES * WIDTH, LAYERS = 4, PIECE = 8 };
+enum { QUERIES = 4, HEADS = 2, WIDTH = 32, ROW = QUERIES * WIDTH, LAYERS = 4, PIECE = 8 };
 
-static const qn__cache_shape shape = {.n_layers = LAYERS,
-                                      .queries = QUERIES,
-                                      .heads = HEADS,
-                                      .key_dim = WIDTH,
-                                      .value_dim = WIDTH,
-                                      .dtype = QN_F32};
+/* Tests that change the encodings of keys and values put them back. */
+static qn__cache_shape shape = {.n_layers = LAYERS,
+                                .queries = QUERIES,
+                                .heads = HEADS,
+                                .key_dim = WIDTH,
+                                .value_dim = WIDTH,
+                                .keys = QN__F32,
+                                .values = QN__F32};
 
 static void begin_cache(qn__cache *cache, const qn__cache_window *windows, int64_t sequences,
                         int64_t positions)
@@ -92,6 +94,8 @@ typedef struct portion {
     float *y;
 } portion;
 
+static int poison = -1; /* the stream whose numbers are none */
+
 /* Queries of all portions' tokens, [1, QUERIES, T, WIDTH]; of fewer heads, the first ones. */
 static qn_array *tokens_of(qn_scope *s, const portion *p, int n_portions, int64_t total)
 {
@@ -102,7 +106,8 @@ static qn_array *tokens_of(qn_scope *s, const portion *p, int n_portions, int64_
             for (int j = 0; j < ROW; j++)
                 x[at++] = sinf((float)((p[k].of->number * 7 + 3) *
                                        (p[k].of->sequence.length + i + 1) * (j + 5)) *
-                               0.37f);
+                               0.37f) +
+                          (p[k].of->number == poison ? NAN : 0);
     qn_array *a = qn_from(s, QN_F32, 4, (const int64_t[]){1, total, QUERIES, WIDTH}, x);
     free(x);
     return qn_transpose(s, a, (const int[]){0, 2, 1, 3});
@@ -327,35 +332,122 @@ static void random_step(qn_device *device, qn__cache *cache, stream *streams, co
     }
 }
 
+/* Random steps with so many threads, until each stream is done. */
+static void run_mix(int threads, const float *want, float *y)
+{
+    qn_device *device = open_cpu_threads(threads);
+    uint64_t seed = 77 + (uint64_t)threads;
+    qn__cache cache;
+    stream streams[STREAMS];
+    begin_cache(&cache, mixed, STREAMS, LONGEST);
+    for (int i = 0; i < STREAMS; i++) {
+        streams[i].number = i;
+        qn__sequence_begin(&streams[i].sequence, &cache);
+    }
+    for (int i = 0, done = 0; done < STREAMS && i < 4000; i++) {
+        random_step(device, &cache, streams, want, y, &seed);
+        done = 0;
+        for (int k = 0; k < STREAMS; k++)
+            done += streams[k].sequence.length == LONGEST;
+    }
+    for (int i = 0; i < STREAMS; i++)
+        qn__sequence_end(&streams[i].sequence);
+    assert_int_equal(qn__cache_bytes(&cache), 0);
+    qn__cache_end(&cache);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
+/* How far, in squares, keys and values of 32 numbers kept so are from those that are not. */
+static const struct {
+    qn__encoding_id keys, values;
+    double far;
+    size_t page; /* bytes of a layer's */
+} kept[] = {{QN__F32, QN__F32, 0, HEADS * 64 * 2 * WIDTH * 4},
+            {QN__BF16, QN__F16, 1e-4, HEADS * 64 * 2 * WIDTH * 2},
+            {QN__F16, QN__F16, 1e-6, HEADS * 64 * 2 * WIDTH * 2},
+            {QN__Q8_0, QN__Q8_0, 4e-4, HEADS * 64 * 2 * 2 * 34}, /* units are 64 columns wide */
+            {QN__Q4_0, QN__F32, 6e-2, HEADS * 64 * (2 * 18 + WIDTH * 4)},
+            {QN__F32, QN__Q4_1, 3e-2, HEADS * 64 * (2 * 20 + WIDTH * 4)}};
+
 static void test_mixes(void **state)
 {
     (void)state;
-    float *want = malloc((size_t)STREAMS * LONGEST * ROW * sizeof *want), y[STREAMS * PIECE * ROW];
-    for (int threads = 1; threads < 6; threads += 2) {
-        qn_device *device = open_cpu_threads(threads);
-        uint64_t seed = 77 + (uint64_t)threads;
-        if (threads == 1)
-            run_alone(device, want);
-        qn__cache cache;
-        stream streams[STREAMS];
-        begin_cache(&cache, mixed, STREAMS, LONGEST);
-        for (int i = 0; i < STREAMS; i++) {
-            streams[i].number = i;
-            qn__sequence_begin(&streams[i].sequence, &cache);
-        }
-        for (int i = 0, done = 0; done < STREAMS && i < 4000; i++) {
-            random_step(device, &cache, streams, want, y, &seed);
-            done = 0;
-            for (int k = 0; k < STREAMS; k++)
-                done += streams[k].sequence.length == LONGEST;
-        }
-        for (int i = 0; i < STREAMS; i++)
-            qn__sequence_end(&streams[i].sequence);
-        assert_int_equal(qn__cache_bytes(&cache), 0);
-        qn__cache_end(&cache);
+    size_t n = (size_t)STREAMS * LONGEST * ROW;
+    float *exact = malloc(n * sizeof *exact), *want = malloc(n * sizeof *want),
+          y[STREAMS * PIECE * ROW];
+    for (size_t k = 0; k < sizeof kept / sizeof *kept; k++) {
+        shape.keys = kept[k].keys;
+        shape.values = kept[k].values;
+        qn_device *device = open_cpu_threads(1);
+        run_alone(device, want);
         qn_device_close(device);
+        if (k == 0)
+            memcpy(exact, want, n * sizeof *want);
+        double error = 0, square = 0;
+        for (size_t i = 0; i < n; i++) {
+            error += ((double)want[i] - exact[i]) * ((double)want[i] - exact[i]);
+            square += (double)exact[i] * exact[i];
+        }
+        if (error > kept[k].far * square)
+            fail_msg("%s %s: %g", qn__encodings[shape.keys].name, qn__encodings[shape.values].name,
+                     error / square);
+        assert_true(k == 0 || error > 0);
+        for (int threads = k ? 3 : 1; threads < (k ? 4 : 6); threads += 2)
+            run_mix(threads, want, y);
     }
+    shape.keys = shape.values = QN__F32;
     free(want);
+    free(exact);
+}
+
+/* What a page takes is what is counted. */
+static void test_bytes(void **state)
+{
+    qn_device *device = open_cpu(state);
+    float *y = malloc(PIECE * ROW * sizeof *y);
+    for (size_t k = 0; k < sizeof kept / sizeof *kept; k++) {
+        qn__cache cache;
+        stream a = {.number = 1};
+        shape.keys = kept[k].keys;
+        shape.values = kept[k].values;
+        begin_cache(&cache, NULL, 1, 100);
+        qn__sequence_begin(&a.sequence, &cache);
+        assert_int_equal(step_one(device, &a, PIECE, 0, y, -1), QN_OK);
+        assert_int_equal(qn__cache_bytes(&cache), LAYERS * kept[k].page);
+        qn__sequence_end(&a.sequence);
+        qn__cache_end(&cache);
+    }
+    shape.keys = shape.values = QN__F32;
+    free(y);
+    qn_device_close(device);
+}
+
+/* A key that is not finite stays so, in blocks too, and harms no other sequence. */
+static void test_not_finite(void **state)
+{
+    qn_device *device = open_cpu(state);
+    float bad[ROW], good[ROW], want[ROW];
+    shape.keys = shape.values = QN__Q8_0;
+    qn__cache cache;
+    stream a = {.number = 1}, b = {.number = 2};
+    begin_cache(&cache, NULL, 2, 100);
+    qn__sequence_begin(&a.sequence, &cache);
+    qn__sequence_begin(&b.sequence, &cache);
+    assert_int_equal(step_one(device, &b, 1, 0, want, -1), QN_OK);
+    qn__sequence_rewind(&b.sequence, 0);
+    poison = 1;
+    const portion both[] = {{&a, 1, bad}, {&b, 1, good}};
+    assert_int_equal(step(device, &cache, both, 2, 0, -1, false), QN_OK);
+    poison = -1;
+    assert_int_equal(step_one(device, &a, 1, 0, bad, -1), QN_OK); /* which sees that key */
+    assert_true(isnan(bad[0]));
+    assert_memory_equal(good, want, sizeof good);
+    qn__sequence_end(&a.sequence);
+    qn__sequence_end(&b.sequence);
+    qn__cache_end(&cache);
+    shape.keys = shape.values = QN__F32;
+    qn_device_close(device);
 }
 
 int main(void)
@@ -364,6 +456,7 @@ int main(void)
         cmocka_unit_test(test_pages),   cmocka_unit_test(test_full),
         cmocka_unit_test(test_windows), cmocka_unit_test(test_failed_commit),
         cmocka_unit_test(test_rewind),  cmocka_unit_test(test_mixes),
+        cmocka_unit_test(test_bytes),   cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -212,25 +212,16 @@ static void attend_block_values(const attend_state *st, size_t b, qn__cpu_type t
     }
 }
 
-/* Widens what the rows see of a bf16 page, keys low .. high - 1. */
-static void attend_widen(const attend_state *st, const uint16_t *k, const uint16_t *v, size_t low,
-                         size_t high)
+static const void *attend_page(const qn__cpu_pages *p, int32_t page)
 {
-    size_t d = st->a->d, dv = st->a->dv;
-    for (size_t i = low / 16 * d; i < (high + 15) / 16 * d; i++)
-        v_store(st->wide_k + 16 * i, v_load_bf16(k + 16 * i));
-    for (size_t s = low; s < high; s++) {
-        size_t i = 0;
-        for (; i + 16 <= dv; i += 16)
-            v_store(st->wide_v + s * st->dv16 + i, v_load_bf16(v + s * dv + i));
-        for (; i < dv; i++)
-            st->wide_v[s * st->dv16 + i] = qn__cpu_f32_of_bf16(v[s * dv + i]);
-    }
+    return (const char *)p->at + (size_t)page * p->page;
 }
 
-static const void *attend_page(const void *at, size_t page, size_t stride, qn__cpu_type type)
+/* Whether the products read pages as they are. */
+static bool attend_direct(const qn__cpu_pages *p, size_t rows)
 {
-    return (const char *)at + page * stride * (type == QN__CPU_F32 ? 4 : 2);
+    return !p->layout &&
+           (p->type == QN__CPU_F32 || (p->type == QN__CPU_BF16 && rows < ATTEND_WIDEN_ROWS));
 }
 
 static void attend_block(const attend_state *st, size_t b)
@@ -245,24 +236,28 @@ static void attend_block(const attend_state *st, size_t b)
         }
     if (low >= high)
         return;
-    const void *k = attend_page(a->k, (size_t)a->pages[b], a->k_page, a->type),
-               *v = attend_page(a->v, (size_t)a->pages[b], a->v_page, a->type), *values = v,
-               *next = NULL;
+    const void *k = attend_page(&a->k, a->pages[b]), *v = attend_page(&a->v, a->pages[b]),
+               *values = v, *next = NULL;
     if ((b + 1) * ATTEND_BLOCK < st->high && a->pages[b + 1] >= 0)
-        next = attend_page(a->k, (size_t)a->pages[b + 1], a->k_page, a->type);
+        next = attend_page(&a->k, a->pages[b + 1]);
     size_t ldv = a->dv;
-    qn__cpu_type type = a->type;
-    if (type == QN__CPU_BF16 && seen >= ATTEND_WIDEN_ROWS) {
-        attend_widen(st, k, v, low, high);
-        type = QN__CPU_F32;
+    qn__cpu_type k_type = a->k.type, v_type = a->v.type;
+    if (!attend_direct(&a->k, seen)) {
+        widen_keys(&a->k, k, a->d, low / 16, (high + 15) / 16, st->wide_k);
+        k_type = QN__CPU_F32;
         k = st->wide_k;
+        next = NULL;
+    }
+    if (!attend_direct(&a->v, seen)) {
+        widen_values(&a->v, v, a->dv, st->dv16, low, high, st->wide_v);
+        v_type = QN__CPU_F32;
         v = st->wide_v;
         ldv = st->dv16;
-        next = values = NULL;
+        values = NULL;
     }
-    attend_block_scores(st, b, type, k, values);
+    attend_block_scores(st, b, k_type, k, values);
     attend_block_softmax(st, b);
-    attend_block_values(st, b, type, v, ldv, next);
+    attend_block_values(st, b, v_type, v, ldv, next);
 }
 
 static attend_state attend_rows_of(const qn__cpu_attend *a, float *state)

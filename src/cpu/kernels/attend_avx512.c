@@ -201,6 +201,10 @@ static void attend_values(int rows, qn__cpu_type type, float *const *acc, const 
     }
 }
 
+#include "widen.inl"
+
+#include "attend_pages.inl"
+
 #include "attend.inl"
 
 void qn__cpu_fill_attend_avx512(qn__cpu_kernels *t)

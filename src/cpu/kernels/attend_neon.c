@@ -7,6 +7,10 @@
 
 #include "attend_vec.inl"
 
+#include "widen.inl"
+
+#include "attend_pages.inl"
+
 #include "attend.inl"
 
 void qn__cpu_fill_attend_neon(qn__cpu_kernels *t)

@@ -32,7 +32,8 @@ typedef enum qn__cpu_type {
     QN__CPU_BF16,
     QN__CPU_INT8,      /* products alone: bytes with a scale a group (int8.inl) */
     QN__CPU_INT8_ROWS, /* the same with a scale a row */
-    QN__CPU_PRODUCTS
+    QN__CPU_PRODUCTS,
+    QN__CPU_F16 = QN__CPU_PRODUCTS /* keys and values alone */
 } qn__cpu_type;
 
 /* Elementwise functions. All take and return f32 (or f64); NaN in, NaN out. */
@@ -165,9 +166,10 @@ enum { QN__CPU_PAGE = 64, QN__CPU_SPAN = 16 * QN__CPU_PAGE };
 /* clang-format off */
 /*
  * Attention of one KV head: tokens x the query heads that share it. Position s of their sequence lies
- * in page p = pages[s / 64], of which this head has (strides in elements)
- *   keys:   groups of 16, transposed: k[p * k_page + qn__cpu_key_place(d, s % 64, i)]
- *   values: v[p * v_page + s % 64 * dv + i]
+ * in page p = pages[s / 64], of which this head has, from at + p * page on,
+ *   keys:   groups of 16, transposed: element qn__cpu_key_place(d, s % 64, i)
+ *   values: element s % 64 * dv + i
+ *   either in a layout: row s % 64 of the units of 64 rows
  * Only pages that a range touches are read, and in them nothing but whole groups of 16 keys; what lies
  * outside a token's range is never used (it may be NaN).
  * Token t sees keys begin[t] .. end[t] - 1 and, where there are any, keys 0 .. keep - 1 (64 at most;
@@ -176,11 +178,17 @@ enum { QN__CPU_PAGE = 64, QN__CPU_SPAN = 16 * QN__CPU_PAGE };
  * the softmax's denominator as one more logit. A token without keys gives zeros.
  */
 /* clang-format on */
+typedef struct qn__cpu_pages {
+    qn__cpu_type type;        /* F32, BF16 or F16 */
+    const qn__layout *layout; /* NULL: elements of the type */
+    qn__cpu_unpack *unpack;   /* of the layout */
+    const void *at;           /* 64-byte aligned with a layout */
+    size_t page;              /* bytes */
+} qn__cpu_pages;
+
 typedef struct qn__cpu_attend {
-    qn__cpu_type type; /* of k and v: F32 or BF16 */
-    size_t d, dv;      /* length of a key and of a value */
-    const void *k, *v;
-    size_t k_page, v_page;
+    size_t d, dv; /* length of a key and of a value */
+    qn__cpu_pages k, v;
     const int32_t *pages;
     size_t tokens, heads;
     const float *q; /* token t, head h at q + t * q_token + h * q_head */

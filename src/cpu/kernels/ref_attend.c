@@ -14,8 +14,10 @@
 
 static float ref_element(qn__cpu_type type, const void *p, size_t i)
 {
-    return type == QN__CPU_F32 ? ((const float *)p)[i]
-                               : qn__cpu_f32_of_bf16(((const uint16_t *)p)[i]);
+    if (type == QN__CPU_F32)
+        return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == QN__CPU_BF16 ? qn__cpu_f32_of_bf16(h) : qn__cpu_f32_of_f16(h);
 }
 
 static void ref_store(qn__cpu_type type, void *p, size_t i, float f)
@@ -23,7 +25,19 @@ static void ref_store(qn__cpu_type type, void *p, size_t i, float f)
     if (type == QN__CPU_F32)
         ((float *)p)[i] = f;
     else
-        ((uint16_t *)p)[i] = qn__cpu_bf16_of_f32(f);
+        ((uint16_t *)p)[i] = type == QN__CPU_BF16 ? qn__cpu_bf16_of_f32(f) : qn__cpu_f16_of_f32(f);
+}
+
+/* The key or value of position s, of d elements, as f32. */
+static void ref_row_at(const qn__cpu_attend *a, const qn__cpu_pages *p, bool keys, size_t d,
+                       size_t s, float *to)
+{
+    size_t at = s % QN__CPU_PAGE;
+    const char *page = (const char *)p->at + (size_t)a->pages[s / QN__CPU_PAGE] * p->page;
+    if (p->layout)
+        qn__layout_row_values(p->layout, page, (int64_t)d, (int64_t)at, to);
+    for (size_t i = 0; !p->layout && i < d; i++)
+        to[i] = ref_element(p->type, page, keys ? qn__cpu_key_place(d, at, i) : at * d + i);
 }
 
 /* The bounds of what token t sees of positions low .. high - 1; kept keys apart. */
@@ -45,12 +59,12 @@ static bool ref_sees(const qn__cpu_attend *a, size_t t, size_t s)
     return some && s < (size_t)a->end[t] && (s < a->keep || a->begin[t] <= (int32_t)s);
 }
 
-static float ref_score(const qn__cpu_attend *a, const float *q, size_t s)
+static float ref_score(const qn__cpu_attend *a, const float *q, size_t s, float *key)
 {
-    size_t at = (size_t)a->pages[s / QN__CPU_PAGE] * a->k_page;
     float sum = 0.0f;
+    ref_row_at(a, &a->k, true, a->d, s, key);
     for (size_t i = 0; i < a->d; i++)
-        sum += q[i] * ref_element(a->type, a->k, at + qn__cpu_key_place(a->d, s % QN__CPU_PAGE, i));
+        sum += q[i] * key[i];
     sum *= a->scale;
     return a->softcap > 0.0f ? a->softcap * tanhf(sum / a->softcap) : sum;
 }
@@ -69,14 +83,14 @@ static ref_row ref_row_of(const qn__cpu_attend *a, float *state, size_t row)
 
 /* The keys of one page that token t sees. */
 static void ref_attend_page(const qn__cpu_attend *a, size_t t, const float *q, ref_row r,
-                            size_t page)
+                            size_t page, float *one)
 {
     float p[QN__CPU_PAGE], top = *r.top, part = 0.0f;
-    size_t first = page * QN__CPU_PAGE, v = (size_t)a->pages[page] * a->v_page;
+    size_t first = page * QN__CPU_PAGE;
     for (size_t s = 0; s < QN__CPU_PAGE; s++) {
         if (!ref_sees(a, t, first + s))
             continue;
-        p[s] = ref_score(a, q, first + s);
+        p[s] = ref_score(a, q, first + s, one);
         top = p[s] > top || p[s] != p[s] ? p[s] : top;
     }
     float base = top == -INFINITY ? 0.0f : top, fade = expf(*r.top - base);
@@ -87,8 +101,9 @@ static void ref_attend_page(const qn__cpu_attend *a, size_t t, const float *q, r
             continue;
         p[s] = expf(p[s] - base);
         part += p[s];
+        ref_row_at(a, &a->v, false, a->dv, first + s, one);
         for (size_t i = 0; i < a->dv; i++)
-            r.acc[i] += p[s] * ref_element(a->type, a->v, v + s * a->dv + i);
+            r.acc[i] += p[s] * one[i];
     }
     *r.total = *r.total * fade + part;
     *r.top = top;
@@ -96,7 +111,6 @@ static void ref_attend_page(const qn__cpu_attend *a, size_t t, const float *q, r
 
 static void ref_attend(const qn__cpu_attend *a, size_t span, float *state, void *scratch)
 {
-    (void)scratch;
     size_t low = span * QN__CPU_SPAN, high = low + QN__CPU_SPAN;
     for (size_t row = 0; row < a->tokens * a->heads; row++) {
         ref_row r = ref_row_of(a, state, row);
@@ -108,7 +122,7 @@ static void ref_attend(const qn__cpu_attend *a, size_t span, float *state, void 
         for (size_t page = s / QN__CPU_PAGE; s < end && page * QN__CPU_PAGE < end; page++) {
             bool kept = a->keep && page == 0;
             if (kept || (page + 1) * QN__CPU_PAGE > ref_begin(a, t, low))
-                ref_attend_page(a, t, a->q + t * a->q_token + h * a->q_head, r, page);
+                ref_attend_page(a, t, a->q + t * a->q_token + h * a->q_head, r, page, scratch);
         }
     }
 }
