@@ -112,6 +112,18 @@ QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
                                  const qn_session_options *options, qn_error *err);
 QN_API void qn_session_close(qn_session *session); /* NULL is accepted */
 
+/* The session's tokens, [batch, a length of its own for each row: of one sequence the first
+ * qn_session_length count]. Valid until the next call on the session; NULL: there were none yet. */
+QN_API const int32_t *qn_session_tokens(const qn_session *session);
+
+/* Writes the session's tokens, keys and values into a file, which appears whole or not at all, and
+ * brings them back into an empty session without running a token: of the same model, types of cache
+ * and windows, else QN_STATE, with what differs. A file that was changed is QN_INVALID, one of more
+ * tokens than the context QN_LIMIT; the session then stays empty. The next call must append a token
+ * before there are logits. Sessions of several sequences are QN_UNSUPPORTED. */
+QN_API qn_status qn_session_save(qn_session *session, const char *path, qn_error *err);
+QN_API qn_status qn_session_restore(qn_session *session, const char *path, qn_error *err);
+
 /* Bytes of the keys and values of one sequence of such a session that is full; options may be NULL.
  * 0: the options are wrong, or memory is out. */
 QN_API uint64_t qn_model_cache_bytes(const qn_model *model, const qn_session_options *options);

@@ -7,6 +7,7 @@
 #include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
+#include "cli/prompt_cache.h"
 #include "cli/reply.h"
 #include "cli/shared.h"
 
@@ -79,18 +80,20 @@ static void print_logprobs(const reply *r, const qn_tokenizer *t)
 }
 
 /* `cancelled`: by Ctrl-C; what came before is there. */
-static void print_result(const reply *r, const arguments *a, const loaded *l, bool cancelled)
+static void print_result(const reply *r, const arguments *a, const loaded *l, size_t cached,
+                         bool cancelled)
 {
     const qn_metrics *m = &r->metrics;
     printf("{\"text\":");
     print_json_string(stdout, r->text.data ? r->text.data : "", r->text.n);
-    printf(",\"finish\":\"%s\",\"prompt_tokens\":%llu,\"generated_tokens\":%llu,"
+    printf(",\"finish\":\"%s\",\"prompt_tokens\":%llu,\"cached_tokens\":%zu,"
+           "\"generated_tokens\":%llu,"
            "\"load_seconds\":%.6f,\"prefill_seconds\":%.6f,\"decode_seconds\":%.6f,"
            "\"peak_bytes\":%zu",
            m->finish == QN_FINISH_STOP ? "stop"
            : cancelled                 ? "cancelled"
                                        : "length",
-           (unsigned long long)m->prompt_tokens, (unsigned long long)m->generated_tokens,
+           (unsigned long long)m->prompt_tokens, cached, (unsigned long long)m->generated_tokens,
            l->seconds, m->prefill_seconds, m->decode_seconds, m->peak_bytes);
     if (a->logprobs >= 0)
         print_logprobs(r, qn_model_tokenizer(l->model));
@@ -126,20 +129,39 @@ static void print_counters(qn_device *device, const qn_session *session)
  * -----------------------------------------------------------------------------------------------
  */
 
+/* The reply, behind what --prompt-cache has of the prompt: *cached tokens. */
+static qn_status run_behind_cache(reply *r, const arguments *a, qn_session *session,
+                                  const qn_tokens *ids, const qn_generation_options *options,
+                                  size_t *cached, qn_error *err)
+{
+    if (prompt_cache_wake(a, session, ids, cached, err) != QN_OK)
+        return err->code;
+    size_t kept = *cached;
+    double begun = qn__seconds();
+    if (prompt_cache_keep(a, session, ids, &kept, err) != QN_OK)
+        return err->code;
+    double taken = qn__seconds() - begun;
+    qn_status status = reply_run(r, session, ids, kept, options, !a->json, err);
+    r->metrics.prompt_tokens += kept - *cached;
+    r->metrics.prefill_seconds += taken;
+    return status == QN_OK ? prompt_cache_keep_all(a, session, err) : status;
+}
+
 static int answer(const arguments *a, const loaded *l, qn_session *session, const qn_tokens *ids)
 {
     qn_error err = {0};
     reply r = {0};
     qn_sampling sampling;
     qn_generation_options options = generation_of(a, l->model, &sampling);
-    qn_status status = reply_run(&r, session, ids, 0, &options, !a->json, &err);
+    size_t cached = 0;
+    qn_status status = run_behind_cache(&r, a, session, ids, &options, &cached, &err);
     if (!a->json && !r.write_failed && (r.text.n || status == QN_OK))
         putchar('\n');
     int code = status == QN_OK ? 0 : failed(&err);
     if (a->json && (status == QN_OK || status == QN_CANCELLED))
-        print_result(&r, a, l, status == QN_CANCELLED);
+        print_result(&r, a, l, cached, status == QN_CANCELLED);
     if ((isatty(STDERR_FILENO) || a->verbose) && code != 1)
-        reply_print_speed(&r.metrics, 0);
+        reply_print_speed(&r.metrics, cached);
     if (a->verbose)
         print_counters(l->device, session);
     reply_free(&r);
@@ -219,6 +241,8 @@ int command_generate(arguments *a)
         return wrong_usage("--system belongs to a chat; with --raw, write it into the prompt");
     if (a->logprobs >= 0 && !a->json)
         return wrong_usage("--logprobs is shown with --json alone");
+    if ((a->prompt_cache_all || a->prompt_cache_ro) && !a->prompt_cache)
+        return wrong_usage("--prompt-cache-all and --prompt-cache-ro go with --prompt-cache FILE");
     bool piped = !a->prompt && !a->prompt_file && input_is_piped();
     if (!a->prompt && !a->prompt_file && !piped)
         return wrong_usage(NO_PROMPT);

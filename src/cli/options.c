@@ -63,6 +63,12 @@ static const option table[] = {
      "stop after this many tokens (default: the model's limit, or when it ends)"},
     {"context", 'c', OPTION_INTEGER, OF_MODEL | OF_INFO, AT(context), 1, 1 << 30, "N",
      "positions at most (default: the model's)"},
+    {"prompt-cache", 0, OPTION_STRING, OF_GENERATE, AT(prompt_cache), 0, 0, "FILE",
+     "keep the prompt's keys and values in FILE; a prompt that begins alike runs the rest alone"},
+    {"prompt-cache-all", 0, OPTION_FLAG, OF_GENERATE, AT(prompt_cache_all), 0, 0, NULL,
+     "and those of the reply"},
+    {"prompt-cache-ro", 0, OPTION_FLAG, OF_GENERATE, AT(prompt_cache_ro), 0, 0, NULL,
+     "use the file, but leave it as it is"},
     {"cache-type-k", 0, OPTION_STRING, OF_MODEL | OF_EVAL | OF_BENCH | OF_INFO, AT(cache_type_k), 0,
      0, "TYPE",
      "how keys are kept: f32, bf16, f16, q8_0, q4_0, affine8-g64-bf16 ... (default: bf16, or f32 "

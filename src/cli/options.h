@@ -30,6 +30,8 @@ typedef struct arguments {
     bool ignore_eos, no_ceilings;
     const char *cache_type_k, *cache_type_v;
     int64_t kv_bits, kv_group_size;
+    const char *prompt_cache; /* generate */
+    bool prompt_cache_all, prompt_cache_ro;
     qn_sampling samplers; /* its chain alone; all zero: the usual one */
     const char *stop_strings[MOST_STOP_STRINGS];
     size_t n_stop_strings;

@@ -357,6 +357,36 @@ def test_cache_types():
           size("--cache-type-k", "q8_0", "--cache-type-v", "q8_0") * 128)
 
 
+def test_prompt_cache():
+    """What stands in the file is not run again, and the text is the same; wrong files are refused."""
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "prompt")
+        long = "Once there was a fox who lived in a wood. " * 4
+        def ask(prompt, *more):
+            status, out, err = generate("-p", prompt, "--temp", "0", "-n", "12", "--json", "--raw", *more)
+            return json.loads(out) if status == 0 else {"err": err}
+        plain, cold = ask(long), ask(long, "--prompt-cache", path)
+        warm = ask(long, "--prompt-cache", path, "--prompt-cache-ro")
+        n = plain["prompt_tokens"]
+        check("--prompt-cache, first", cold["text"] == plain["text"] and cold["prompt_tokens"] == n, cold)
+        check("--prompt-cache, again", warm["text"] == plain["text"] and warm["cached_tokens"] == n - 1
+              and warm["prompt_tokens"] == 1, warm)
+        size = os.path.getsize(path)
+        other = ask(long + "It was", "--prompt-cache", path, "--prompt-cache-ro")
+        check("--prompt-cache, a longer prompt", other["text"] == ask(long + "It was")["text"]
+              and other["cached_tokens"] >= n - 2 and os.path.getsize(path) == size, other)
+        short = ask("Once there was a dog", "--prompt-cache", path, "--prompt-cache-all")
+        check("--prompt-cache-all", short["text"] == ask("Once there was a dog")["text"]
+              and 2 < short["cached_tokens"] < 10 and os.path.getsize(path) != size, short)
+        wrong = ask(long, "--prompt-cache", path, "--cache-type-k", "q8_0")
+        check("--prompt-cache of another type", "keys is" in wrong.get("err", ""), wrong)
+        with open(path, "wb") as f:
+            f.write(b"no file of ours")
+        wrong = ask(long, "--prompt-cache", path)
+        check("--prompt-cache, no such file", path in wrong.get("err", ""), wrong)
+        check("--prompt-cache-all alone", generate("-p", "a", "--prompt-cache-all")[0] == 2)
+
+
 def test_table():
     """--help, unknown options and pages of every command; a page has every option that --help has."""
     for command in COMMANDS:
@@ -628,7 +658,8 @@ def test_kernels():
 
 def main():
     for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
-                 test_prompts, test_rotate, test_cache_types, test_output, test_sampling, test_tokenize, test_template, test_info,
+                 test_prompts, test_rotate, test_cache_types, test_prompt_cache,
+                 test_output, test_sampling, test_tokenize, test_template, test_info,
                  test_convert, test_kernels):
         test()
     finish()
