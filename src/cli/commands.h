@@ -29,6 +29,7 @@ int command_info(arguments *a);
 int command_convert(arguments *a);
 int command_eval(arguments *a);
 int command_bench(arguments *a);
+int command_batch(arguments *a);
 
 /* help.c: what `quern --help` and `quern COMMAND --help` print. */
 void help_overview(FILE *to);

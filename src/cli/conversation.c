@@ -186,21 +186,27 @@ static qn_status take_tools(conversation *c, const qn__json_at *tools, qn_error 
     return QN_OK;
 }
 
+qn_status conversation_take(conversation *c, const qn__json_at *object, qn_error *err)
+{
+    qn__json_at list, tools;
+    qn_status status = qn__json_get_array(object, "messages", &list, err);
+    if (status == QN_OK && qn__json_find(object, "tools", &tools))
+        status = take_tools(c, &tools, err);
+    return status == QN_OK ? parse_messages(c, &list, err) : status;
+}
+
 qn_status conversation_parse(conversation *c, const char *name, const char *text, size_t size,
                              qn_error *err)
 {
     cJSON *root = NULL;
     qn_status status = qn__json_parse(&root, name, text, size, err);
-    qn__json_at at = qn__json_root(name, root), list = at, tools;
-    if (status == QN_OK && cJSON_IsObject(root)) {
-        status = qn__json_get_array(&at, "messages", &list, err);
-        if (status == QN_OK && qn__json_find(&at, "tools", &tools))
-            status = take_tools(c, &tools, err);
-    } else if (status == QN_OK && !cJSON_IsArray(root)) {
+    qn__json_at at = qn__json_root(name, root);
+    if (status == QN_OK && cJSON_IsObject(root))
+        status = conversation_take(c, &at, err);
+    else if (status == QN_OK && cJSON_IsArray(root))
+        status = parse_messages(c, &at, err);
+    else if (status == QN_OK)
         status = qn__json_fail(&at, QN_FORMAT, err, "messages are an array, or an object with one");
-    }
-    if (status == QN_OK)
-        status = parse_messages(c, &list, err);
     cJSON_Delete(root);
     return status;
 }

@@ -5,6 +5,7 @@
 #ifndef QN_CLI_CONVERSATION_H
 #define QN_CLI_CONVERSATION_H
 
+#include "base/json.h"
 #include "cli/options.h"
 #include "quern/quern.h"
 
@@ -43,6 +44,9 @@ qn_status conversation_system(conversation *c, const char *content, size_t size,
  * conversation; `name` is for messages. */
 qn_status conversation_parse(conversation *c, const char *name, const char *text, size_t size,
                              qn_error *err);
+
+/* The same of an object that has been parsed, with its "messages" and "tools". */
+qn_status conversation_take(conversation *c, const qn__json_at *object, qn_error *err);
 
 /* Reads "tools", an array, from a file. */
 qn_status conversation_read_tools(conversation *c, const char *path, qn_error *err);

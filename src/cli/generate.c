@@ -4,10 +4,10 @@
  * terminal), speed and errors go to standard error. Without -m the built-in model answers.
  */
 #include "base/error.h"
-#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/prompt_cache.h"
+#include "cli/logprobs.h"
 #include "cli/reply.h"
 #include "cli/shared.h"
 
@@ -44,41 +44,6 @@ static qn_status encode_prompt(const loaded *l, const arguments *a, const char *
  * ------------------------------------------------------------------------------------------------
  */
 
-/* "token":"...","bytes":[...],"logprob":x: a token may be a part of a character. */
-static void print_logprob(const qn_tokenizer *t, const qn_logprob *p)
-{
-    qn_text bytes = {0};
-    qn_tokenizer_token_bytes(t, p->id, &bytes, NULL);
-    printf("\"id\":%d,\"token\":", p->id);
-    size_t whole = bytes.data ? qn__utf8_check(bytes.data, bytes.n) : 0;
-    print_json_string(stdout, whole == bytes.n && whole ? bytes.data : "",
-                      whole == bytes.n ? whole : 0);
-    printf(",\"bytes\":[");
-    for (size_t i = 0; i < bytes.n; i++)
-        printf("%s%d", i ? "," : "", (unsigned char)bytes.data[i]);
-    printf("],\"logprob\":%.7g", p->logprob > -9999 ? (double)p->logprob : -9999.0);
-    qn_text_free(&bytes);
-}
-
-/* One object a token, in OpenAI's words. */
-static void print_logprobs(const reply *r, const qn_tokenizer *t)
-{
-    printf(",\"logprobs\":[");
-    for (size_t i = 0; i < r->ids.n; i++) {
-        const qn_logprob *p = r->logprobs + i * r->n_logprobs;
-        printf(i ? ",{" : "{");
-        print_logprob(t, p);
-        printf(",\"top_logprobs\":[");
-        for (size_t k = 1; k < r->n_logprobs && p[k].id >= 0; k++) {
-            printf(k > 1 ? ",{" : "{");
-            print_logprob(t, &p[k]);
-            printf("}");
-        }
-        printf("]}");
-    }
-    printf("]");
-}
-
 /* `cancelled`: by Ctrl-C; what came before is there. */
 static void print_result(const reply *r, const arguments *a, const loaded *l, size_t cached,
                          bool cancelled)
@@ -96,7 +61,7 @@ static void print_result(const reply *r, const arguments *a, const loaded *l, si
            (unsigned long long)m->prompt_tokens, cached, (unsigned long long)m->generated_tokens,
            l->seconds, m->prefill_seconds, m->decode_seconds, m->peak_bytes);
     if (a->logprobs >= 0)
-        print_logprobs(r, qn_model_tokenizer(l->model));
+        print_logprobs(stdout, qn_model_tokenizer(l->model), r->logprobs, r->ids.n, r->n_logprobs);
     printf("}\n");
 }
 

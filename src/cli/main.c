@@ -86,6 +86,25 @@ const command commands[] = {
      "Ceilings are the best of several runs of small loops: reading memory, and multiplying with "
      "the instructions of the tier in use.",
      command_bench},
+    {{"batch", OF_BATCH, "FILE"},
+     "answer a file of prompts or chats, many at a time",
+     "Answers each line of a FILE of JSON Lines; results come in the same order, a line each.",
+     "A line is an object with \"prompt\", which is what -p is to quern generate (or an array of "
+     "token ids), or with \"messages\" and maybe \"tools\"; or a request of OpenAI's batches, "
+     "whose \"body\" is such an object (one for /v1/completions is continued without a chat "
+     "format). It may have a \"custom_id\", and what it says of max_tokens "
+     "(max_completion_tokens, n_predict), temperature, top_k, top_p, min_p, repeat_penalty, "
+     "presence_penalty, frequency_penalty, samplers, seed, stop, logit_bias, ignore_eos, "
+     "logprobs, top_logprobs and chat_template_kwargs counts in the place of the options; "
+     "\"model\" "
+     "is not looked at. Any other field is that line's error. A result has index, custom_id, text, "
+     "finish_reason and usage, or error; an error in a line does not stop the others, and the exit "
+     "status is then 1. A line without a seed draws with --seed, or 0, plus its index: the same "
+     "lines give the same results, however many run side by side. With -o the results are in a "
+     "file that a run that was cut off may be continued in, by the same command with --resume. "
+     "Requests that could fill the whole context reserve room for that: -n or -c lets more run at "
+     "once.",
+     command_batch},
 };
 
 const size_t n_commands = sizeof commands / sizeof *commands;

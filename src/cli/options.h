@@ -44,6 +44,8 @@ typedef struct arguments {
     size_t n_overrides;
     const char *template_vars[MOST_TEMPLATE_VARS];
     size_t n_template_vars;
+    int64_t parallel; /* batch */
+    bool resume;
 } arguments;
 
 /* Whose an option is. */
@@ -56,7 +58,8 @@ enum {
     OF_SET = 32, /* chat's /set takes it, too */
     OF_CONVERT = 64,
     OF_EVAL = 128,
-    OF_BENCH = 256
+    OF_BENCH = 256,
+    OF_BATCH = 1024
 };
 
 typedef enum option_type {
