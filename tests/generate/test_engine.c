@@ -471,5 +471,5 @@ int main(void)
         cmocka_unit_test(test_short_memory),
         cmocka_unit_test(test_threads),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
