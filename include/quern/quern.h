@@ -10,6 +10,7 @@
 #include "quern/convert.h"
 #include "quern/engine.h"
 #include "quern/extend.h"
+#include "quern/forward.h"
 #include "quern/io.h"
 #include "quern/model.h"
 #include "quern/ops.h"
