@@ -30,6 +30,8 @@ int command_convert(arguments *a);
 int command_eval(arguments *a);
 int command_bench(arguments *a);
 int command_batch(arguments *a);
+int command_classify(arguments *a);
+int command_embed(arguments *a);
 
 /* help.c: what `quern --help` and `quern COMMAND --help` print. */
 void help_overview(FILE *to);

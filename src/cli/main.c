@@ -105,6 +105,24 @@ const command commands[] = {
      "Requests that could fill the whole context reserve room for that: -n or -c lets more run at "
      "once.",
      command_batch},
+    {{"classify", OF_CLASSIFY, "FILE"},
+     "how probable labels or next tokens are behind texts",
+     "Prints how probable each --label is behind each text, or the most probable next tokens.",
+     "Texts are the lines of FILE, its words, or JSON Lines: a text, an array of token ids, or an "
+     "object with \"text\" (also called prompt or input) or \"messages\", and maybe a "
+     "\"custom_id\". A label's tokens are those of its text alone, so one that begins a word "
+     "begins "
+     "with a space; its logprob is the sum of theirs behind the text, and probabilities are among "
+     "the labels. Without labels there are the --top most probable tokens with the logarithms of "
+     "their probabilities. Texts of any lengths run side by side in full steps; the numbers are "
+     "those that each would get alone.",
+     command_classify},
+    {{"embed", OF_EMBED, "FILE"},
+     "a vector for each text",
+     "Prints the mean or last hidden state of each text, behind the model's last norm.",
+     "Texts are those of quern classify. The output is for all texts or none: one that cannot be "
+     "read ends the run.",
+     command_embed},
 };
 
 const size_t n_commands = sizeof commands / sizeof *commands;

@@ -15,7 +15,9 @@
 #define AT(field) offsetof(arguments, field)
 #define OF_MODEL  (OF_GENERATE | OF_CHAT)
 #define OF_SAMPLE (OF_MODEL | OF_BATCH)
-#define OF_ALL    (OF_SAMPLE | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT | OF_EVAL | OF_BENCH)
+#define OF_TEXTS  (OF_CLASSIFY | OF_EMBED)
+#define OF_RUN    (OF_SAMPLE | OF_TEXTS) /* runs a model, on texts of people */
+#define OF_ALL    (OF_RUN | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT | OF_EVAL | OF_BENCH)
 
 static const option table[] = {
     {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
@@ -56,9 +58,29 @@ static const option table[] = {
      "do not measure what the machine can do at best"},
     {"prompt", 'p', OPTION_STRING, OF_TOKENIZE, AT(prompt), 0, 0, "TEXT",
      "the text; without it FILE or standard input"},
+    {"prompt", 'p', OPTION_STRING, OF_TEXTS, AT(prompt), 0, 0, "TEXT",
+     "one text, in the place of FILE"},
+    {"split", 0, OPTION_STRING, OF_TEXTS, AT(split), 0, 0, "KIND",
+     "FILE's texts are its lines (default), its words, jsonl (default where it is called that), or "
+     "none: it is one"},
+    {"chat", 0, OPTION_FLAG, OF_TEXTS, AT(in_chat), 0, 0, NULL,
+     "each text is a user's message, in the model's chat format"},
+    {"label", 'l', OPTION_LABEL, OF_CLASSIFY, AT(labels), 0, 0, "TEXT",
+     "how probable is TEXT behind each text, among all labels? To be repeated"},
+    {"top", 0, OPTION_INTEGER, OF_CLASSIFY, AT(top), 1, 1000, "N",
+     "without labels: the N most probable next tokens (default 5)"},
+    {"pooling", 0, OPTION_STRING, OF_EMBED, AT(pooling), 0, 0, "KIND",
+     "mean over a text's tokens (default), or last"},
+    {"embd-normalize", 0, OPTION_INTEGER, OF_EMBED, AT(embd_normalize), -1, 2, "N",
+     "2: the vector has length 1 (default), 1: sizes sum to 1, 0: the largest is 32760, -1: as it "
+     "is"},
+    {"embd-output-format", 0, OPTION_STRING, OF_EMBED, AT(embd_form), 0, 0, "FORM",
+     "raw: a text's numbers on a line (default); json as OpenAI has it, array, jsonl"},
+    {"output", 'o', OPTION_STRING, OF_EMBED, AT(output), 0, 0, "FILE",
+     "write all vectors as one array, to a .npy, .npz or .safetensors file"},
     {"prompt", 'p', OPTION_STRING, OF_TEMPLATE, AT(prompt), 0, 0, "TEXT",
      "a user's message, in the place of FILE"},
-    {"system", 0, OPTION_STRING, OF_SAMPLE | OF_TEMPLATE, AT(system), 0, 0, "TEXT",
+    {"system", 0, OPTION_STRING, OF_RUN | OF_TEMPLATE, AT(system), 0, 0, "TEXT",
      "the system message"},
     {"max-tokens", 'n', OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(max_tokens), 1, 1e9, "N",
      "stop after this many tokens (default: the model's limit, or when it ends)"},
@@ -115,8 +137,8 @@ static const option table[] = {
      "load at once"},
     {"force", 0, OPTION_FLAG, OF_CONVERT | OF_BATCH, AT(force), 0, 0, NULL,
      "replace what is there"},
-    {"threads", 't', OPTION_INTEGER, OF_SAMPLE | OF_INFO | OF_CONVERT | OF_EVAL, AT(threads), 1,
-     1024, "N", "CPU threads (default: the CPUs it may use)"},
+    {"threads", 't', OPTION_INTEGER, OF_RUN | OF_INFO | OF_CONVERT | OF_EVAL, AT(threads), 1, 1024,
+     "N", "CPU threads (default: the CPUs it may use)"},
     {"temp", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(temperature), 0, 1e6, "X",
      "temperature; 0 always takes the most probable token"},
     {"top-k", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(top_k), 0, INT32_MAX, "N",
@@ -147,9 +169,9 @@ static const option table[] = {
      "with --json: log probabilities of each token and of the N most probable ones"},
     {"raw", 0, OPTION_FLAG, OF_GENERATE | OF_BATCH, AT(raw), 0, 0, NULL,
      "continue the prompt without a chat format"},
-    {"template-var", 0, OPTION_VARIABLE, OF_SAMPLE | OF_TEMPLATE, AT(template_vars), 0, 0,
+    {"template-var", 0, OPTION_VARIABLE, OF_RUN | OF_TEMPLATE, AT(template_vars), 0, 0,
      "NAME=VALUE", "a variable for the model's chat template, JSON or text; may be repeated"},
-    {"template-name", 0, OPTION_STRING, OF_SAMPLE | OF_TEMPLATE, AT(template_name), 0, 0, "NAME",
+    {"template-name", 0, OPTION_STRING, OF_RUN | OF_TEMPLATE, AT(template_name), 0, 0, "NAME",
      "which of the model's chat templates (default: tool_use with tools, else default)"},
     {"tools", 0, OPTION_STRING, OF_TEMPLATE, AT(tools), 0, 0, "FILE",
      "a JSON array of tools for the template"},
@@ -159,15 +181,15 @@ static const option table[] = {
     {"no-special", 0, OPTION_FLAG, OF_TOKENIZE, AT(no_special), 0, 0, NULL,
      "without the tokens that the model wants around a text; with --decode, leave special ones "
      "out"},
-    {"parse-special", 0, OPTION_FLAG, OF_SAMPLE | OF_TEMPLATE | OF_TOKENIZE | OF_EVAL,
+    {"parse-special", 0, OPTION_FLAG, OF_RUN | OF_TEMPLATE | OF_TOKENIZE | OF_EVAL,
      AT(parse_special), 0, 0, NULL,
      "special tokens that are written out in a text become those, as in transformers"},
     {"ids", 0, OPTION_FLAG, OF_TOKENIZE, AT(ids), 0, 0, NULL, "print the ids alone, on one line"},
     {"decode", 0, OPTION_FLAG, OF_TOKENIZE, AT(decode), 0, 0, NULL,
      "the input is ids, the output their text"},
-    {"products", 0, OPTION_STRING, OF_SAMPLE | OF_EVAL | OF_BENCH, AT(products), 0, 0, "KIND",
+    {"products", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH, AT(products), 0, 0, "KIND",
      "of linear layers: auto, or f32 for the weights' exact values, slower (default auto)"},
-    {"device", 0, OPTION_STRING, OF_SAMPLE | OF_INFO | OF_EVAL | OF_BENCH, AT(device), 0, 0, "NAME",
+    {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH, AT(device), 0, 0, "NAME",
      "cpu (default), cuda:0 ..."},
     {"no-history", 0, OPTION_FLAG, OF_CHAT, AT(no_history), 0, 0, NULL,
      "neither read nor write the file of lines typed before"},
@@ -181,6 +203,8 @@ static const option table[] = {
      "go on behind the last whole line of -o FILE, as one run would have"},
     {"parallel", 0, OPTION_INTEGER, OF_BATCH, AT(parallel), 1, 4096, "N",
      "lines that run side by side; also -np N (default 16)"},
+    {"json", 0, OPTION_FLAG, OF_CLASSIFY, AT(json), 0, 0, NULL, "a JSON object on each line"},
+    {"verbose", 0, OPTION_FLAG, OF_TEXTS, AT(verbose), 0, 0, NULL, "tokens and speed afterwards"},
     {"verbose", 0, OPTION_FLAG, OF_GENERATE, AT(verbose), 0, 0, NULL,
      "speed, plans and memory afterwards"},
     {"verbose", 0, OPTION_FLAG, OF_CHAT, AT(verbose), 0, 0, NULL,
@@ -214,6 +238,8 @@ arguments options_defaults(void)
                        .chunks = -1,
                        .repeat = -1,
                        .parallel = -1,
+                       .top = -1,
+                       .embd_normalize = 2,
                        .samplers = QN_INIT(qn_sampling),
                        .temperature = NAN,
                        .top_p = NAN,
@@ -422,6 +448,16 @@ static bool store_override(const option_user *user, const option *o, const char 
     return true;
 }
 
+/* A text, in which \n and the like stand for what they do in --stop. */
+static bool store_label(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    if (a->n_labels == MOST_LABELS)
+        return too_many(user, o, MOST_LABELS);
+    unescape((char *)text);
+    a->labels[a->n_labels++] = text;
+    return true;
+}
+
 static bool store(const option_user *user, const option *o, const char *text, arguments *a)
 {
     char *end;
@@ -437,6 +473,8 @@ static bool store(const option_user *user, const option *o, const char *text, ar
         return store_bias(user, o, text, a);
     if (o->type == OPTION_OVERRIDE)
         return store_override(user, o, text, a);
+    if (o->type == OPTION_LABEL)
+        return store_label(user, o, text, a);
     if (o->type == OPTION_STRING) {
         *(const char **)place = text;
         return true;

@@ -12,7 +12,13 @@
 
 #include "quern/model.h"
 
-enum { MOST_TEMPLATE_VARS = 64, MOST_STOP_STRINGS = 64, MOST_BIASES = 1024, MOST_OVERRIDES = 256 };
+enum {
+    MOST_TEMPLATE_VARS = 64,
+    MOST_STOP_STRINGS = 64,
+    MOST_BIASES = 1024,
+    MOST_OVERRIDES = 256,
+    MOST_LABELS = 256
+};
 
 /* What the options of all commands say. Absent: NULL, false, -1 for integers, NaN for numbers. */
 typedef struct arguments {
@@ -46,6 +52,13 @@ typedef struct arguments {
     size_t n_template_vars;
     int64_t parallel; /* batch */
     bool resume;
+    const char *split; /* classify, embed */
+    bool in_chat;
+    const char *labels[MOST_LABELS]; /* classify */
+    size_t n_labels;
+    int64_t top;
+    const char *pooling, *embd_form; /* embed */
+    int64_t embd_normalize;
 } arguments;
 
 /* Whose an option is. */
@@ -59,7 +72,9 @@ enum {
     OF_CONVERT = 64,
     OF_EVAL = 128,
     OF_BENCH = 256,
-    OF_BATCH = 1024
+    OF_BATCH = 1024,
+    OF_CLASSIFY = 2048,
+    OF_EMBED = 4096
 };
 
 typedef enum option_type {
@@ -71,7 +86,8 @@ typedef enum option_type {
     OPTION_SAMPLERS, /* names of a chain */
     OPTION_STOP,     /* text, once more each time */
     OPTION_BIAS,     /* ID+BIAS or ID-BIAS, once more each time */
-    OPTION_OVERRIDE  /* PATTERN=TYPE, once more each time */
+    OPTION_OVERRIDE, /* PATTERN=TYPE, once more each time */
+    OPTION_LABEL     /* text, once more each time */
 } option_type;
 
 typedef struct option {
