@@ -57,16 +57,24 @@ static qn_array *rotate(qn_scope *s, const qn__decoder *m, int layer, qn_array *
     return qn_rope(s, x, position, own ? m->sliding_frequency : m->frequency, false);
 }
 
-/* The scale of a layer's scores, 0 for 1 / sqrt(D). Where turning makes queries and keys longer,
- * what that does to their products is in it. */
-static double score_scale(const qn__decoder_config *c, int layer)
+double qn__decoder_rope_length(const qn__decoder_config *c, int layer)
 {
     const qn__layer_kind *kind = &c->layer[layer];
     bool own = kind->sliding && c->sliding_rope.theta > 0;
     double longer = own ? c->sliding_rope.attention : c->rope.attention;
-    if (kind->no_rope || longer == 0)
-        return c->query_scale;
-    return (c->query_scale != 0 ? c->query_scale : 1 / sqrt((double)c->head_dim)) * longer * longer;
+    return kind->no_rope || longer == 0 ? 1 : longer;
+}
+
+double qn__decoder_query_scale(const qn__decoder_config *c)
+{
+    return c->query_scale != 0 ? c->query_scale : 1 / sqrt((double)c->head_dim);
+}
+
+/* The scale of a layer's scores, 0 for 1 / sqrt(D). */
+static double score_scale(const qn__decoder_config *c, int layer)
+{
+    double longer = qn__decoder_rope_length(c, layer);
+    return longer == 1 ? c->query_scale : qn__decoder_query_scale(c) * longer * longer;
 }
 
 /* cap tanh(x / cap); x where there is no cap */

@@ -112,6 +112,13 @@ qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
                             const qn__decoder_place *place, qn_error *err);
 void qn__decoder_end(qn__decoder *m);
 
+/* By how much turning makes a layer's queries and keys longer. Here it does not: what that does to
+ * their products is in the scale of the scores. */
+double qn__decoder_rope_length(const qn__decoder_config *config, int layer);
+
+/* The scale of the scores of queries and keys that are that long. */
+double qn__decoder_query_scale(const qn__decoder_config *config);
+
 /* The residual stream after the last layer's norm, [B, L, hidden], of tokens i32 [B, L]. With a
  * step, which is recorded, these are its tokens [1, T], each behind its sequence's; without,
  * attention is causal over these tokens alone. layers_out, when given, receives the stream after

@@ -206,6 +206,10 @@ qn_array *qn__batch_attend(qn_scope *s, qn__batch *batch, int layer, qn_array *q
     const qn__batch_kind *kind = &batch->kind[cache->kind_of[layer]];
     qn_attention_options o = *options;
     o.window = sees->window && (!o.window || sees->window < o.window) ? sees->window : o.window;
+    if (batch->seen) {
+        batch->seen[2 * layer] = q;
+        batch->seen[2 * layer + 1] = k;
+    }
     *keys = qn__write_keys(s, *keys, turned(s, cache->turn[0], k), kind->slots);
     *values = qn__write_values(s, *values, turned(s, cache->turn[1], v), kind->slots);
     qn_array *y = qn__attend(s, turned(s, cache->turn[0], q), *keys, *values, batch->tiles,

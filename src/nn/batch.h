@@ -31,6 +31,8 @@ typedef struct qn__batch {
     int64_t n_parts, part_room;
     int32_t *ids, *positions, *outputs; /* [n_tokens]; of outputs n_outputs */
     int64_t n_tokens, n_outputs, token_room;
+    qn_array **seen; /* [2 * n_layers] receives queries and keys, as they attend; NULL: none wants
+                        them. The caller's, for all steps of the struct. */
     /* since qn__batch_record, i32: */
     qn_array *tokens, *position; /* [1, T] */
     qn_array *output;            /* [n_outputs]: the rows whose results are wanted; NULL: all */
