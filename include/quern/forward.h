@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a model makes of texts without writing: the tokens that may follow, the probabilities of
- * labels, embeddings. Many texts of any lengths run side by side, in as few steps as their tokens
- * fill; what comes out for a text is, to the bit, what it would get alone.
+ * labels, embeddings, and what attention sees. Many texts of any lengths run side by side, in as
+ * few steps as their tokens fill; what comes out for a text is, to the bit, what it would get
+ * alone.
  *
  *     qn_ids texts[] = {{first, n_first}, {second, n_second}};
  *     qn_ids labels[] = {{yes, n_yes}, {no, n_no}};
@@ -89,6 +90,34 @@ typedef struct qn_embed_options {
 QN_API qn_status qn_embed(qn_model *model, const qn_ids *texts, size_t n,
                           const qn_embed_options *embed, const qn_forward_options *options,
                           float *out, qn_error *err);
+
+/* ---- inside attention ------------------------------------------------------------------------ */
+
+typedef struct qn_inspection qn_inspection;
+
+typedef struct qn_inspect_options {
+    size_t size;               /* sizeof(qn_inspect_options) */
+    int first_layer, n_layers; /* which layers; n_layers 0: all from the first on */
+} qn_inspect_options;
+
+/* Runs a text and keeps the queries and keys of layers as they go into the scores: after their norm
+ * and rope, where the layer has them. inspect may be NULL. It keeps the model open. */
+QN_API qn_status qn_inspect(qn_inspection **out, qn_model *model, const qn_ids *text,
+                            const qn_inspect_options *inspect, const qn_forward_options *options,
+                            qn_error *err);
+QN_API void qn_inspection_free(qn_inspection *inspection); /* NULL is accepted */
+
+/* Queries [n_heads, n, head_dim] and keys [n_kv_heads, n, head_dim] of a layer, f32; the heads
+ * h * n_heads / n_kv_heads and up share key head h. NULL: the layer is none of those. They live as
+ * long as the inspection. */
+QN_API const float *qn_inspection_queries(const qn_inspection *inspection, int layer);
+QN_API const float *qn_inspection_keys(const qn_inspection *inspection, int layer);
+
+/* The weights [n, n] of a head: how much of each token (columns) goes into what each (rows) reads,
+ * by the layer's scale, cap and window, computed in f64 from these queries and keys. Rows sum to 1.
+ */
+QN_API qn_status qn_inspection_attention(const qn_inspection *inspection, int layer, int head,
+                                         float *out, qn_error *err);
 
 #ifdef __cplusplus
 }

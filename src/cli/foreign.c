@@ -31,7 +31,7 @@ static const translation commands_of_others[] = {
     {"list", LIST_OF_MODELS},
     {"models", LIST_OF_MODELS},
     {"show", "quern info -m MODEL"},
-    {"inspect", "quern info -m MODEL"},
+    {"attention", "quern inspect"},
     {"pull", "hf download ORG/NAME; quern fetches nothing itself"},
     {"download", "hf download ORG/NAME; quern fetches nothing itself"},
     {"rm", "hf cache, which removes models from the Hugging Face cache"},

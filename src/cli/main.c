@@ -123,6 +123,15 @@ const command commands[] = {
      "Texts are those of quern classify. The output is for all texts or none: one that cannot be "
      "read ends the run.",
      command_embed},
+    {{"inspect", OF_INSPECT, "FILE"},
+     "queries and keys inside attention, and a picture of it",
+     "Writes the queries and keys of a text, from FILE or -p, or what one head makes of them.",
+     "Arrays are layers.N.q [heads, tokens, head_dim] and layers.N.k [key heads, tokens, "
+     "head_dim], f32, as they go into the scores: after their norm and rope, where the model has "
+     "them; query head H reads key head H * (key heads) / (heads). ids are the tokens. The picture "
+     "has a square a pair of tokens, the darker the more of the column's token goes into what the "
+     "row's reads; rows sum to 1.",
+     command_inspect},
 };
 
 const size_t n_commands = sizeof commands / sizeof *commands;

@@ -15,7 +15,7 @@
 #define AT(field) offsetof(arguments, field)
 #define OF_MODEL  (OF_GENERATE | OF_CHAT)
 #define OF_SAMPLE (OF_MODEL | OF_BATCH)
-#define OF_TEXTS  (OF_CLASSIFY | OF_EMBED)
+#define OF_TEXTS  (OF_CLASSIFY | OF_EMBED | OF_INSPECT)
 #define OF_RUN    (OF_SAMPLE | OF_TEXTS) /* runs a model, on texts of people */
 #define OF_ALL    (OF_RUN | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT | OF_EVAL | OF_BENCH)
 
@@ -60,7 +60,7 @@ static const option table[] = {
      "the text; without it FILE or standard input"},
     {"prompt", 'p', OPTION_STRING, OF_TEXTS, AT(prompt), 0, 0, "TEXT",
      "one text, in the place of FILE"},
-    {"split", 0, OPTION_STRING, OF_TEXTS, AT(split), 0, 0, "KIND",
+    {"split", 0, OPTION_STRING, OF_CLASSIFY | OF_EMBED, AT(split), 0, 0, "KIND",
      "FILE's texts are its lines (default), its words, jsonl (default where it is called that), or "
      "none: it is one"},
     {"chat", 0, OPTION_FLAG, OF_TEXTS, AT(in_chat), 0, 0, NULL,
@@ -78,6 +78,14 @@ static const option table[] = {
      "raw: a text's numbers on a line (default); json as OpenAI has it, array, jsonl"},
     {"output", 'o', OPTION_STRING, OF_EMBED, AT(output), 0, 0, "FILE",
      "write all vectors as one array, to a .npy, .npz or .safetensors file"},
+    {"output", 'o', OPTION_STRING, OF_INSPECT, AT(output), 0, 0, "FILE",
+     "write queries and keys to a .npz or .safetensors file"},
+    {"picture", 0, OPTION_STRING, OF_INSPECT, AT(picture), 0, 0, "FILE",
+     "write the attention of one head to a .svg file"},
+    {"layer", 0, OPTION_INTEGER, OF_INSPECT, AT(layer), 0, 999, "N",
+     "the layer, from 0 on (default: -o all, --picture 0)"},
+    {"head", 0, OPTION_INTEGER, OF_INSPECT, AT(head), 0, 99999, "N",
+     "the query head of --picture, from 0 on (default 0)"},
     {"prompt", 'p', OPTION_STRING, OF_TEMPLATE, AT(prompt), 0, 0, "TEXT",
      "a user's message, in the place of FILE"},
     {"system", 0, OPTION_STRING, OF_RUN | OF_TEMPLATE, AT(system), 0, 0, "TEXT",
@@ -204,7 +212,8 @@ static const option table[] = {
     {"parallel", 0, OPTION_INTEGER, OF_BATCH, AT(parallel), 1, 4096, "N",
      "lines that run side by side; also -np N (default 16)"},
     {"json", 0, OPTION_FLAG, OF_CLASSIFY, AT(json), 0, 0, NULL, "a JSON object on each line"},
-    {"verbose", 0, OPTION_FLAG, OF_TEXTS, AT(verbose), 0, 0, NULL, "tokens and speed afterwards"},
+    {"verbose", 0, OPTION_FLAG, OF_CLASSIFY | OF_EMBED, AT(verbose), 0, 0, NULL,
+     "tokens and speed afterwards"},
     {"verbose", 0, OPTION_FLAG, OF_GENERATE, AT(verbose), 0, 0, NULL,
      "speed, plans and memory afterwards"},
     {"verbose", 0, OPTION_FLAG, OF_CHAT, AT(verbose), 0, 0, NULL,
@@ -239,6 +248,8 @@ arguments options_defaults(void)
                        .repeat = -1,
                        .parallel = -1,
                        .top = -1,
+                       .layer = -1,
+                       .head = -1,
                        .embd_normalize = 2,
                        .samplers = QN_INIT(qn_sampling),
                        .temperature = NAN,

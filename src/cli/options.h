@@ -59,6 +59,8 @@ typedef struct arguments {
     int64_t top;
     const char *pooling, *embd_form; /* embed */
     int64_t embd_normalize;
+    const char *picture; /* inspect */
+    int64_t layer, head;
 } arguments;
 
 /* Whose an option is. */
@@ -74,7 +76,8 @@ enum {
     OF_BENCH = 256,
     OF_BATCH = 1024,
     OF_CLASSIFY = 2048,
-    OF_EMBED = 4096
+    OF_EMBED = 4096,
+    OF_INSPECT = 8192
 };
 
 typedef enum option_type {

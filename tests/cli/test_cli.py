@@ -18,7 +18,7 @@ import tempfile
 from helper import QUERN, SOURCE, check, finish, refused, run
 
 TINY = os.path.join(SOURCE, "tests/golden/llama/plain")
-COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert", "eval", "bench", "batch", "classify", "embed"]
+COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert", "eval", "bench", "batch", "classify", "embed", "inspect"]
 
 
 def generate(*args, **kw):
