@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every allocation (and start of a thread) of a run fails once: opening a device, loading a model,
- * opening sessions, sampling three tokens and choosing three greedily. Nothing crashes or leaks;
+ * opening sessions, sampling three tokens and choosing three greedily; classifying, embedding and
+ * inspecting. Nothing crashes or leaks;
  * either the failure is reported in one line, or the run did not need that allocation and its
  * tokens are the right ones.
  */
 #include "generate/model_test.h"
 
 #include "base/fail_alloc.h"
+#include "quern/forward.h"
 
 #include <limits.h>
 
@@ -182,6 +184,59 @@ static void test_failed_append(void **state)
     qn_device_close(device);
 }
 
+typedef struct forwards {
+    qn_label_score scores[2][2];
+    qn_token_score best[2][3];
+    float vectors[2][64];
+    float attention[PROMPT * PROMPT];
+} forwards;
+
+static qn_status run_forwards(qn_model *model, forwards *f, qn_error *err)
+{
+    const qn_ids texts[] = {{prompt, PROMPT}, {prompt + 3, 4}};
+    const qn_ids labels[] = {{prompt + 1, 2}, {prompt + 4, 3}};
+    const qn_forward_options o = {.size = sizeof o, .step_tokens = 5};
+    qn_inspection *x = NULL;
+    qn_status status = qn_classify(model, texts, 2, labels, 2, &o, &f->scores[0][0], err);
+    if (status == QN_OK)
+        status = qn_next_tokens(model, texts, 2, 3, &o, &f->best[0][0], err);
+    if (status == QN_OK)
+        status = qn_embed(model, texts, 2, NULL, &o, &f->vectors[0][0], err);
+    if (status == QN_OK)
+        status = qn_inspect(&x, model, texts, NULL, &o, err);
+    if (status == QN_OK)
+        status = qn_inspection_attention(x, 1, 2, f->attention, err);
+    qn_inspection_free(x);
+    return status;
+}
+
+/* Classifying, embedding and inspecting. */
+static void test_forwards(void **state)
+{
+    (void)state;
+    qn_device *device = open_cpu_threads(1);
+    qn_model *model = open_model(device, "tests/golden/llama/plain", false);
+    static forwards want, got;
+    long n = -1, reported = 0; /* the first fails nothing and leaves plans */
+    for (bool failed = true; failed; n++) {
+        qn_error err = {0};
+        memset(&got, 0, sizeof got);
+        fail_allocation_begin(n < 0 ? LONG_MAX : n);
+        qn_status status = run_forwards(model, n < 0 ? &want : &got, &err);
+        failed = fail_allocation_end() || n < 0;
+        if (status != QN_OK && (status != QN_MEMORY || err.code != status || !err.message[0]))
+            fail_msg("allocation %ld: status %d, \"%s\"", n, (int)status, err.message);
+        if (status == QN_OK && n >= 0)
+            assert_memory_equal(&got, &want, sizeof got);
+        reported += status != QN_OK;
+    }
+    printf("forwards: %ld allocations failed, %ld reported\n", n, reported);
+    assert_true(reported > 50);
+    qn_model_close(model);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
 /* A limit instead of a failure: every size from nothing to enough. */
 static void test_memory_limits(void **state)
 {
@@ -216,9 +271,8 @@ static void test_memory_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_allocation),
-        cmocka_unit_test(test_demo),
-        cmocka_unit_test(test_failed_append),
+        cmocka_unit_test(test_every_allocation), cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_failed_append),    cmocka_unit_test(test_forwards),
         cmocka_unit_test(test_memory_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
