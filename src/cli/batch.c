@@ -350,10 +350,15 @@ static qn_status begin_run(batch_run *b, const arguments *a, qn_chat **chat, qn_
     b->ring = calloc(b->room, sizeof *b->ring);
     if (!b->ring)
         return qn__fail_memory(err, "a batch");
+    cache_types types;
+    if (cache_types_of(a, &types, err) != QN_OK)
+        return err->code;
     qn_engine_options options = {.size = sizeof options,
                                  .context = a->context > 0 ? a->context : 0,
                                  .parallel = parallel,
-                                 .queue = (int)b->most_open};
+                                 .queue = (int)b->most_open,
+                                 .cache_type_k = types.k,
+                                 .cache_type_v = types.v};
     return qn_engine_open(&b->engine, b->loaded->model, &options, err);
 }
 

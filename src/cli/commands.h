@@ -33,6 +33,7 @@ int command_batch(arguments *a);
 int command_classify(arguments *a);
 int command_embed(arguments *a);
 int command_inspect(arguments *a);
+int command_serve(arguments *a);
 
 /* help.c: what `quern --help` and `quern COMMAND --help` print. */
 void help_overview(FILE *to);

@@ -38,8 +38,8 @@ static const translation commands_of_others[] = {
     {"encode", "quern tokenize"},
     {"decode", "quern tokenize --decode"},
     {"detokenize", "quern tokenize --decode"},
-    {"serve", NULL},
-    {"server", NULL},
+    {"server", "quern serve -m MODEL"},
+    {"api", "quern serve -m MODEL"},
     {"ps", NULL},
     {"stop", NULL},
     {"create", NULL},
@@ -137,6 +137,15 @@ static const translation options_of_others[] = {
     {"--token-embedding-type", "--override token_embd=TYPE"},
     {"--leave-output-tensor", "--keep-head"},
     {"--revision", "-m ORG/NAME@REVISION"},
+    {"-np", "--parallel"},
+    {"--max-num-seqs", "--parallel"},
+    {"--served-model-name", "--alias"},
+    {"--api-keys", "--api-key"},
+    {"--allowed-origins", "--allow-origin"},
+    {"--cors-origins", "--allow-origin"},
+    {"--max-model-len", "--context (-c)"},
+    {"--cont-batching", "nothing: requests always run side by side"},
+    {"--metrics", "nothing: /metrics is always there"},
 };
 
 static const translation chat_commands_of_others[] = {

@@ -132,6 +132,18 @@ const command commands[] = {
      "has a square a pair of tokens, the darker the more of the column's token goes into what the "
      "row's reads; rows sum to 1.",
      command_inspect},
+    {{"serve", OF_SERVE, NULL},
+     "answer other programs over HTTP, as OpenAI's servers do",
+     "Serves a model at /v1/chat/completions and /v1/completions, to many clients at once.",
+     "Further paths are /v1/models, /health (which needs no key) and /metrics (for Prometheus). "
+     "Clients are those of OpenAI's API, with http://127.0.0.1:8080/v1 as its base URL; a field of "
+     "a request that is not known here is refused by its name. Requests run side by side, each "
+     "with the reply that it would get alone; beginnings that they share run once. Sampling that a "
+     "request leaves open is the model's own. It listens on this machine alone unless --host says "
+     "otherwise, which needs a key. There is no TLS: a proxy in front has it. One line a request "
+     "goes to standard error, with counts and times, never with what was asked. SIGTERM and Ctrl-C "
+     "end it: what was begun may go on for 30 seconds.",
+     command_serve},
 };
 
 const size_t n_commands = sizeof commands / sizeof *commands;

@@ -16,8 +16,10 @@
 #define OF_MODEL  (OF_GENERATE | OF_CHAT)
 #define OF_SAMPLE (OF_MODEL | OF_BATCH)
 #define OF_TEXTS  (OF_CLASSIFY | OF_EMBED | OF_INSPECT)
+#define OF_CACHE  (OF_SAMPLE | OF_SERVE | OF_EVAL | OF_BENCH | OF_INFO) /* has keys and values */
 #define OF_RUN    (OF_SAMPLE | OF_TEXTS) /* runs a model, on texts of people */
-#define OF_ALL    (OF_RUN | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT | OF_EVAL | OF_BENCH)
+#define OF_ALL                                                                                     \
+    (OF_RUN | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT | OF_EVAL | OF_BENCH | OF_SERVE)
 
 static const option table[] = {
     {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
@@ -100,17 +102,35 @@ static const option table[] = {
      "and those of the reply"},
     {"prompt-cache-ro", 0, OPTION_FLAG, OF_GENERATE, AT(prompt_cache_ro), 0, 0, NULL,
      "use the file, but leave it as it is"},
-    {"cache-type-k", 0, OPTION_STRING, OF_MODEL | OF_EVAL | OF_BENCH | OF_INFO, AT(cache_type_k), 0,
-     0, "TYPE",
+    {"cache-type-k", 0, OPTION_STRING, OF_CACHE, AT(cache_type_k), 0, 0, "TYPE",
      "how keys are kept: f32, bf16, f16, q8_0, q4_0, affine8-g64-bf16 ... (default: bf16, or f32 "
      "for "
      "models in f32)"},
-    {"cache-type-v", 0, OPTION_STRING, OF_MODEL | OF_EVAL | OF_BENCH | OF_INFO, AT(cache_type_v), 0,
-     0, "TYPE", "and values"},
-    {"kv-bits", 0, OPTION_INTEGER, OF_MODEL | OF_EVAL | OF_BENCH | OF_INFO, AT(kv_bits), 2, 8, "N",
+    {"cache-type-v", 0, OPTION_STRING, OF_CACHE, AT(cache_type_v), 0, 0, "TYPE", "and values"},
+    {"kv-bits", 0, OPTION_INTEGER, OF_CACHE, AT(kv_bits), 2, 8, "N",
      "keys and values in affine groups of N bits: 2, 3, 4, 5, 6 or 8"},
-    {"kv-group-size", 0, OPTION_INTEGER, OF_MODEL | OF_EVAL | OF_BENCH | OF_INFO, AT(kv_group_size),
-     32, 128, "N", "numbers of such a group: 32, 64 (default) or 128"},
+    {"kv-group-size", 0, OPTION_INTEGER, OF_CACHE, AT(kv_group_size), 32, 128, "N",
+     "numbers of such a group: 32, 64 (default) or 128"},
+    {"context", 'c', OPTION_INTEGER, OF_SERVE, AT(context), 1, 1 << 30, "N",
+     "positions of a request at most, prompt and reply (default: the model's)"},
+    {"host", 0, OPTION_STRING, OF_SERVE, AT(host), 0, 0, "HOST",
+     "where to listen (default 127.0.0.1, for this machine alone)"},
+    {"port", 0, OPTION_INTEGER, OF_SERVE, AT(port), 0, 65535, "N",
+     "the port (default 8080; 0: any that is free)"},
+    {"api-key", 0, OPTION_WORDS, OF_SERVE, AT(keys), 0, 0, "KEY",
+     "clients need a key; may be repeated. Others can see it in the list of processes: "
+     "--api-key-file or QUERN_API_KEY hide it"},
+    {"api-key-file", 0, OPTION_STRING, OF_SERVE, AT(key_file), 0, 0, "FILE",
+     "clients need one of the keys in FILE, one a line"},
+    {"alias", 'a', OPTION_STRING, OF_SERVE, AT(alias), 0, 0, "NAME",
+     "the model's name for clients (default: that of -m)"},
+    {"allow-host", 0, OPTION_WORDS, OF_SERVE, AT(hosts), 0, 0, "NAME",
+     "a name that clients use for this machine, beside localhost and addresses; may be repeated"},
+    {"allow-origin", 0, OPTION_WORDS, OF_SERVE, AT(origins), 0, 0, "ORIGIN",
+     "web pages of ORIGIN (https://example.org) may ask, beside those of this machine; may be "
+     "repeated"},
+    {"insecure", 0, OPTION_FLAG, OF_SERVE, AT(insecure), 0, 0, NULL,
+     "listen beyond this machine without a key, too"},
     {"context", 'c', OPTION_INTEGER, OF_EVAL, AT(context), 3, 1 << 30, "N",
      "tokens of a chunk (default 512)"},
     {"stride", 0, OPTION_INTEGER, OF_EVAL, AT(stride), 1, 1 << 30, "N",
@@ -145,8 +165,8 @@ static const option table[] = {
      "load at once"},
     {"force", 0, OPTION_FLAG, OF_CONVERT | OF_BATCH, AT(force), 0, 0, NULL,
      "replace what is there"},
-    {"threads", 't', OPTION_INTEGER, OF_RUN | OF_INFO | OF_CONVERT | OF_EVAL, AT(threads), 1, 1024,
-     "N", "CPU threads (default: the CPUs it may use)"},
+    {"threads", 't', OPTION_INTEGER, OF_RUN | OF_INFO | OF_CONVERT | OF_EVAL | OF_SERVE,
+     AT(threads), 1, 1024, "N", "CPU threads (default: the CPUs it may use)"},
     {"temp", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(temperature), 0, 1e6, "X",
      "temperature; 0 always takes the most probable token"},
     {"top-k", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(top_k), 0, INT32_MAX, "N",
@@ -195,10 +215,10 @@ static const option table[] = {
     {"ids", 0, OPTION_FLAG, OF_TOKENIZE, AT(ids), 0, 0, NULL, "print the ids alone, on one line"},
     {"decode", 0, OPTION_FLAG, OF_TOKENIZE, AT(decode), 0, 0, NULL,
      "the input is ids, the output their text"},
-    {"products", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH, AT(products), 0, 0, "KIND",
-     "of linear layers: auto, or f32 for the weights' exact values, slower (default auto)"},
-    {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH, AT(device), 0, 0, "NAME",
-     "cpu (default), cuda:0 ..."},
+    {"products", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH | OF_SERVE, AT(products), 0, 0,
+     "KIND", "of linear layers: auto, or f32 for the weights' exact values, slower (default auto)"},
+    {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE, AT(device), 0, 0,
+     "NAME", "cpu (default), cuda:0 ..."},
     {"no-history", 0, OPTION_FLAG, OF_CHAT, AT(no_history), 0, 0, NULL,
      "neither read nor write the file of lines typed before"},
     {"json", 0, OPTION_FLAG, OF_GENERATE, AT(json), 0, 0, NULL,
@@ -209,8 +229,8 @@ static const option table[] = {
      "write the results to FILE, line by line (default: standard output)"},
     {"resume", 0, OPTION_FLAG, OF_BATCH, AT(resume), 0, 0, NULL,
      "go on behind the last whole line of -o FILE, as one run would have"},
-    {"parallel", 0, OPTION_INTEGER, OF_BATCH, AT(parallel), 1, 4096, "N",
-     "lines that run side by side; also -np N (default 16)"},
+    {"parallel", 0, OPTION_INTEGER, OF_BATCH | OF_SERVE, AT(parallel), 1, 4096, "N",
+     "replies that are generated side by side, at most; also -np N (default 16)"},
     {"json", 0, OPTION_FLAG, OF_CLASSIFY, AT(json), 0, 0, NULL, "a JSON object on each line"},
     {"verbose", 0, OPTION_FLAG, OF_CLASSIFY | OF_EMBED, AT(verbose), 0, 0, NULL,
      "tokens and speed afterwards"},
@@ -251,6 +271,7 @@ arguments options_defaults(void)
                        .layer = -1,
                        .head = -1,
                        .embd_normalize = 2,
+                       .port = -1,
                        .samplers = QN_INIT(qn_sampling),
                        .temperature = NAN,
                        .top_p = NAN,
@@ -469,6 +490,19 @@ static bool store_label(const option_user *user, const option *o, const char *te
     return true;
 }
 
+static bool store_word(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    words *w = (words *)((char *)a + o->offset);
+    if (w->n == MOST_WORDS)
+        return too_many(user, o, MOST_WORDS);
+    if (!*text) {
+        fprintf(stderr, "quern %s: --%s: the text is empty\n", user->name, o->name);
+        return false;
+    }
+    w->word[w->n++] = text;
+    return true;
+}
+
 static bool store(const option_user *user, const option *o, const char *text, arguments *a)
 {
     char *end;
@@ -486,6 +520,8 @@ static bool store(const option_user *user, const option *o, const char *text, ar
         return store_override(user, o, text, a);
     if (o->type == OPTION_LABEL)
         return store_label(user, o, text, a);
+    if (o->type == OPTION_WORDS)
+        return store_word(user, o, text, a);
     if (o->type == OPTION_STRING) {
         *(const char **)place = text;
         return true;

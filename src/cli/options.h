@@ -17,8 +17,15 @@ enum {
     MOST_STOP_STRINGS = 64,
     MOST_BIASES = 1024,
     MOST_OVERRIDES = 256,
-    MOST_LABELS = 256
+    MOST_LABELS = 256,
+    MOST_WORDS = 64
 };
+
+/* What an option says that may come several times. */
+typedef struct words {
+    const char *word[MOST_WORDS];
+    size_t n;
+} words;
 
 /* What the options of all commands say. Absent: NULL, false, -1 for integers, NaN for numbers. */
 typedef struct arguments {
@@ -46,11 +53,14 @@ typedef struct arguments {
     const char *mode, *dtype, *shard_size; /* convert */
     int64_t bits, group_size;
     bool keep_head, force, packed;
+    const char *host, *key_file, *alias; /* serve */
+    int64_t port, parallel;
+    bool insecure;
+    words keys, hosts, origins;
     const char *overrides[MOST_OVERRIDES];
     size_t n_overrides;
     const char *template_vars[MOST_TEMPLATE_VARS];
     size_t n_template_vars;
-    int64_t parallel; /* batch */
     bool resume;
     const char *split; /* classify, embed */
     bool in_chat;
@@ -74,6 +84,7 @@ enum {
     OF_CONVERT = 64,
     OF_EVAL = 128,
     OF_BENCH = 256,
+    OF_SERVE = 512,
     OF_BATCH = 1024,
     OF_CLASSIFY = 2048,
     OF_EMBED = 4096,
@@ -90,7 +101,8 @@ typedef enum option_type {
     OPTION_STOP,     /* text, once more each time */
     OPTION_BIAS,     /* ID+BIAS or ID-BIAS, once more each time */
     OPTION_OVERRIDE, /* PATTERN=TYPE, once more each time */
-    OPTION_LABEL     /* text, once more each time */
+    OPTION_LABEL,    /* text, once more each time */
+    OPTION_WORDS     /* text, once more each time */
 } option_type;
 
 typedef struct option {

@@ -96,6 +96,8 @@ static void print_environment(void)
         "~/.cache/huggingface/hub. Nothing is ever fetched.");
     printf(".It Ev QN_CPU\n");
     print_filled("The instruction set tier to use: ref, avx2, avx512 or amx.");
+    printf(".It Ev QUERN_API_KEY\n");
+    print_filled("A key that clients of quern serve need, as with --api-key.");
     printf(".It Ev NO_COLOR\n");
     print_filled("If it is set and not empty, nothing is coloured.");
     printf(".El\n");

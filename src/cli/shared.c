@@ -187,8 +187,7 @@ enum {
 
 /* The cache grows as tokens come: what a model could hold by default need not fit, but what is
  * asked for must. */
-static qn_status check_cache(const qn_model *model, const qn_session_options *options,
-                             qn_error *err)
+qn_status check_cache(const qn_model *model, const qn_session_options *options, qn_error *err)
 {
     uint64_t bytes = qn_model_cache_bytes(model, options), there = available_memory();
     int64_t context = options->context;
