@@ -47,7 +47,7 @@ check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBeh
 
 check-tsan: setup $(THREADED)/build.ninja listed ## the quick tests of what has threads, under ThreadSanitizer
 	$(call build,$(THREADED))
-	@scripts/run-tests --quick --suites core,cpu,ops,models,generate $(THREADED)
+	@scripts/run-tests --quick --suites core,cpu,ops,models,generate,server $(THREADED)
 
 check-clang: $(CLANG)/build.ninja listed ## the quick tests as Clang builds them, without a warning
 	$(call build,$(CLANG))
@@ -69,6 +69,9 @@ fuzz: setup sanitized ## the random graphs, and the parsers on changed files, un
 
 faults: setup all ## plant each fault of tests/faults.txt and see a test catch it
 	@scripts/plant-faults
+
+soak: setup all ## the server under mixed load: MINUTES (30)
+	@QUERN_SOURCE=$(CURDIR) python3 tests/server/test_soak.py $(QUERN) $${MINUTES:-30}
 
 bench: setup all ## speeds against the machine's limits and llama.cpp (installs it from PyPI)
 	@bench/run
@@ -126,4 +129,4 @@ clean: ## remove the build folders
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 
-.PHONY: all setup setup-tests demo test check check-asan check-tsan check-clang check-arm check-abi faults fuzz bench fmt check-format new-op new-model install sanitized clean help listed
+.PHONY: all setup setup-tests demo test check check-asan check-tsan check-clang check-arm check-abi faults fuzz soak bench fmt check-format new-op new-model install sanitized clean help listed

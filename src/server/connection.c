@@ -247,13 +247,26 @@ static enum MHD_Result respond(qn__exchange *x)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
+/* A CR alone, for one, may be the end of a line to others. */
+static bool has_controls(const char *value)
+{
+    for (; *value; value++)
+        if (((unsigned char)*value < 0x20 && *value != '\t') || *value == 0x7f)
+            return true;
+    return false;
+}
+
 static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key,
                                   const char *value)
 {
+    static const char token[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "!#$%&'*+-.^_`|~";
     qn__headers *h = cls;
     (void)kind;
     value = value ? value : "";
     h->n++;
+    h->odd |= key != h->next || strspn(key, token) != strlen(key) || has_controls(value);
+    h->next = value + strlen(value) + 2;
     if (!strcasecmp(key, "Host")) {
         h->hosts++;
         h->host = value;
@@ -300,13 +313,28 @@ static void refuse_body(qn__exchange *x)
     x->lingering = true;
 }
 
-static enum MHD_Result begin_request(qn__exchange *x, const char *version)
+/* libmicrohttpd before 1.0 ends texts at a NUL, takes lines without CR, and joins lines; what is
+ * behind a NUL a proxy in front sees and we do not. But the texts lie where they came: each must
+ * begin where the one before ends, and the last one end where the header does. A query ends the
+ * path, too; there are none here. */
+static void read_headers(qn__exchange *x, const char *method, const char *url, const char *version,
+                         qn__headers *h)
 {
-    qn__headers h = {0};
-    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, &h);
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-    h.bytes = info ? info->header_size : 0;
+    h->bytes = info ? info->header_size : 0;
+    h->next = version + strlen(version) + 2;
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, h);
+    h->odd |= url + strlen(url) + 1 != version || h->next + 2 != method + h->bytes;
+    if (MHD_get_version()[0] != '0')
+        h->odd = false;
+}
+
+static enum MHD_Result begin_request(qn__exchange *x, const char *method, const char *url,
+                                     const char *version)
+{
+    qn__headers h = {0};
+    read_headers(x, method, url, version, &h);
     pthread_mutex_lock(&x->server->lock);
     set_deadline(x, BODY_SECONDS);
     bool fine = qn__guard(x, version, &h);
@@ -371,7 +399,7 @@ enum MHD_Result qn__on_request(void *server, struct MHD_Connection *connection, 
     qn__exchange *x = *state;
     if (!x) {
         x = *state = new_exchange(server, connection, method, url);
-        return x ? begin_request(x, version) : MHD_NO;
+        return x ? begin_request(x, method, url, version) : MHD_NO;
     }
     if (*n) {
         take_body(x, data, *n);

@@ -25,6 +25,11 @@ static bool check_framing(qn__exchange *x, const char *version, const qn__header
     else if (h->n > MOST_HEADER_FIELDS || h->bytes > MOST_HEADER_BYTES)
         qn__refuse(x, 431, "the header has more than %d fields or %d bytes", MOST_HEADER_FIELDS,
                    MOST_HEADER_BYTES);
+    else if (h->odd)
+        qn__refuse(
+            x, 400,
+            "the header has a query, a name that is none, a control character, a line without "
+            "CR, or one that goes on in the next");
     else if (h->lengths > 1 || h->encodings > 1 || (h->lengths && h->encodings))
         qn__refuse(x, 400, "the body's length is given twice");
     else if (h->encodings && strcasecmp(h->encoding, "chunked") != 0)

@@ -129,7 +129,7 @@ typedef struct qn__exchange {
     int fd;
     int references; /* the connection's, and the one of whoever works on it */
     const qn__route *route;
-    char method[8], path[80], client[64], origin[128];
+    char method[16], path[80], client[64], origin[128];
     char id[40];
     int64_t created; /* seconds since 1970 */
     qn_text body;
@@ -207,6 +207,8 @@ const qn__route *qn__route_find(const char *path);
 typedef struct qn__headers {
     int n, hosts, lengths, encodings, origins;
     size_t bytes;
+    const char *next; /* where the next field must begin */
+    bool odd;         /* a name that is none, control characters, or bytes between the fields */
     const char *host, *origin, *authorization, *api_key, *encoding, *length, *expect;
 } qn__headers;
 
