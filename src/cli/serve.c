@@ -167,7 +167,7 @@ static int run_server(qn__server *server, const arguments *a, loaded *l)
     engine.cache_type_k = one.cache_type_k = types.k;
     engine.cache_type_v = one.cache_type_v = types.v;
     if ((a->context > 0 && check_cache(l->model, &one, &err) != QN_OK) ||
-        qn__server_serve(server, l->model, l->path, &engine, &err) != QN_OK)
+        qn__server_serve(server, l->device, l->model, l->path, &engine, &err) != QN_OK)
         return failed(&err);
     fprintf(stderr, "quern: %s at %s\n", model_name(a), qn__server_url(server));
     wait_for_stop();

@@ -243,7 +243,8 @@ struct qn__server {
     struct MHD_Daemon *daemon;
     int64_t created; /* seconds since 1970 */
 
-    qn_model *model; /* these are set before `ready` and stay */
+    qn_device *device; /* these are set before `ready` and stay */
+    qn_model *model;
     qn_chat *chat;
     qn_engine *engine;
     qn_model_info info;

@@ -67,6 +67,19 @@ static void put_engine(qn__page *p, const qn__server *s)
               most > 0 ? (double)e.cache_bytes / most : 0);
 }
 
+static void put_device(qn__page *p, const qn__server *s)
+{
+    qn_plan_stats plans = QN_INIT(qn_plan_stats);
+    qn_memory_stats memory = QN_INIT(qn_memory_stats);
+    if (s->ready) {
+        qn_device_plan_stats(s->device, &plans);
+        qn_device_memory(s->device, &memory);
+    }
+    put_value(p, "plan_bytes", "gauge", "Plans of steps that are kept.", (double)plans.bytes);
+    put_value(p, "device_memory_bytes", "gauge", "Weights, cache and other arrays.",
+              (double)memory.active);
+}
+
 void qn__put_metrics(qn__page *p, const qn__server *s)
 {
     const qn__metrics *m = &s->metrics;
@@ -77,6 +90,7 @@ void qn__put_metrics(qn__page *p, const qn__server *s)
                            (unsigned long long)m->by_status[i]);
     put_value(p, "connections", "gauge", "Connections that are open.", s->n_connections);
     put_engine(p, s);
+    put_device(p, s);
     put_histogram(p, "time_to_first_token_seconds", "From the request to its first token.",
                   &m->first_token);
     put_histogram(p, "inter_token_latency_seconds", "Between two tokens of a reply.",

@@ -215,7 +215,7 @@ static void put_logprobs(qn__page *p, const qn__exchange *x, qn__choice *c)
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static void put_head(qn__page *p, const qn__exchange *x, const char *object)
+static void put_reply_head(qn__page *p, const qn__exchange *x, const char *object)
 {
     const qn__server *s = x->server;
     qn__put_format(p, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->id, object,
@@ -227,7 +227,7 @@ static void put_head(qn__page *p, const qn__exchange *x, const char *object)
 static void put_stream_head(qn__page *p, const qn__exchange *x)
 {
     qn__put(p, "data: ");
-    put_head(p, x, x->job.chat ? "chat.completion.chunk" : "text_completion");
+    put_reply_head(p, x, x->job.chat ? "chat.completion.chunk" : "text_completion");
 }
 
 static void put_usage(qn__page *p, const qn__exchange *x)
@@ -296,7 +296,7 @@ void qn__put_ending(qn__page *p, const qn__exchange *x)
 
 void qn__put_whole(qn__page *p, qn__exchange *x)
 {
-    put_head(p, x, x->job.chat ? "chat.completion" : "text_completion");
+    put_reply_head(p, x, x->job.chat ? "chat.completion" : "text_completion");
     for (size_t i = 0; i < x->n_choices; i++) {
         qn__choice *c = &x->choices[i];
         qn__put_format(p, "%s{\"index\":%zu,", i ? "," : "", i);

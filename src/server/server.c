@@ -89,7 +89,7 @@ const char *qn__server_url(const qn__server *s)
     return s->url;
 }
 
-qn_status qn__server_serve(qn__server *s, qn_model *model, const char *path,
+qn_status qn__server_serve(qn__server *s, qn_device *device, qn_model *model, const char *path,
                            const qn_engine_options *options, qn_error *err)
 {
     sigset_t all, before;
@@ -98,6 +98,7 @@ qn_status qn__server_serve(qn__server *s, qn_model *model, const char *path,
     qn_model_get_info(model, &s->info);
     qn_model_get_defaults(model, &s->defaults);
     s->context = options->context ? options->context : s->info.max_positions;
+    s->device = device;
     s->model = model;
     if (qn_chat_open(&s->chat, qn_model_tokenizer(model), path, err) != QN_OK ||
         qn_engine_open(&s->engine, model, options, err) != QN_OK)

@@ -2,9 +2,9 @@
  *
  * The server of `quern serve`: HTTP with OpenAI's chat completions and completions, on one model.
  *
- *     qn__server_open(&server, &options, &err);             listens; says 503 while there is no
- * model qn__server_serve(server, model, path, &engine, &err); from now on requests are answered
- *     qn__server_drain(server, 30);                         takes no more, lets the others end
+ *     qn__server_open(&server, &options, &err);   listens, and says 503
+ *     qn__server_serve(server, device, model, path, &engine, &err);   answers
+ *     qn__server_drain(server, 30);   takes no more, lets the others end
  *     qn__server_close(server);
  *
  * These are to be called by one thread. docs/decisions/2026-11-23-server.md says why it is a part
@@ -39,8 +39,8 @@ qn_status qn__server_open(qn__server **out, const qn__server_options *options, q
 /* "http://127.0.0.1:8080" */
 const char *qn__server_url(const qn__server *server);
 
-/* Answers with the model, whose chat templates lie at `path`. Once. */
-qn_status qn__server_serve(qn__server *server, qn_model *model, const char *path,
+/* Answers with the model of the device, whose chat templates lie at `path`. Once. */
+qn_status qn__server_serve(qn__server *server, qn_device *device, qn_model *model, const char *path,
                            const qn_engine_options *engine, qn_error *err);
 
 /* Takes no more connections and requests, and waits for the end of those that there are, for

@@ -18,7 +18,8 @@ import tempfile
 from helper import QUERN, SOURCE, check, finish, refused, run
 
 TINY = os.path.join(SOURCE, "tests/golden/llama/plain")
-COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert", "eval", "bench", "batch", "classify", "embed", "inspect"]
+COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert", "eval", "bench", "batch", "classify", "embed", "inspect",
+            "serve"]
 
 
 def generate(*args, **kw):
@@ -65,7 +66,7 @@ def test_words_of_others():
     """Commands and options of llama.cpp, ollama, mlx-lm and transformers are answered with ours."""
     for theirs, ours in (("run", "quern chat"), ("ls", "hf cache"), ("list", "quern info"), ("pull", "hf download"),
                          ("show", "quern info"), ("gen", "quern generate"), ("perplexity", "quern eval"),
-                         ("serve", "nothing like it"), ("quantize", "quern convert")):
+                         ("server", "quern serve"), ("ps", "nothing like it"), ("quantize", "quern convert")):
         refused(f"quern {theirs}", run(theirs), 2, f'"{theirs}"', ours)
     for theirs, ours in (("-ngl 99", "--device cuda:0"), ("--n-gpu-layers 9", "--device cuda:0"), ("--temperature 1", "--temp"),
                          ("--ctx-size 8", "--context (-c)"), ("--ctx_size=8", "--context (-c)"), ("-temp 0", "--temp"),
