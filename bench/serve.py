@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Speed of a server of OpenAI's completions, Quern's or another's, from outside.
+
+    bench/serve.py URL [--requests 128] [--parallel 16] [--prompt 200] [--tokens 100] [--path /health]
+
+Sends so many completions, so many of them at a time, of prompts that share no beginning (random tokens, as ids) and
+prints tokens and requests a second, and quantiles of the time to the first token and between tokens. With --path
+it asks for that instead. The requests go out from one thread, through Python's standard library alone.
+"""
+import argparse
+import asyncio
+import json
+import random
+import time
+
+
+async def request(host, port, method, path, body, on_line):
+    reader, writer = await asyncio.open_connection(host, port)
+    data = json.dumps(body).encode() if body else b""
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                 f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    status = int((await reader.readline()).split()[1])
+    while line := await reader.readline():
+        on_line(line)
+    writer.close()
+    return status
+
+
+def quantiles(name, values):
+    v = sorted(values)
+    at = lambda q: v[min(len(v) - 1, int(q * len(v)))] * 1000  # noqa: E731
+    print(f"{name}: p50 {at(0.5):.1f} ms, p90 {at(0.9):.1f}, p99 {at(0.99):.1f}, most {v[-1] * 1000:.1f}")
+
+
+async def main(a):
+    host, port = a.url.split("//")[1].rstrip("/").rsplit(":", 1)
+    r, first, between, whole, tokens, bad = random.Random(1), [], [], [], [0], []
+    left = [a.requests]
+
+    async def one():
+        body = {"prompt": [r.randrange(100, a.vocab) for _ in range(a.prompt)], "max_tokens": a.tokens, "temperature": 0,
+                "ignore_eos": True, "stream": True}
+        begun, times = time.perf_counter(), []
+
+        def on_line(line):
+            if line.startswith(b"data: {"):
+                times.append(time.perf_counter())
+
+        status = await request(host, port, "GET" if a.path else "POST", a.path or "/v1/completions", None if a.path else body, on_line)
+        whole.append(time.perf_counter() - begun)
+        if status != 200:
+            bad.append(status)
+        if times:
+            first.append(times[0] - begun)
+            between.extend(y - x for x, y in zip(times, times[1:]))
+            tokens[0] += a.tokens
+
+    async def worker():
+        while left[0] > 0:
+            left[0] -= 1
+            await one()
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(a.parallel)))
+    seconds = time.perf_counter() - begun
+    print(f"{a.requests} requests, {a.parallel} at a time, {seconds:.2f} s: {a.requests / seconds:.1f} requests/s"
+          + (f", {tokens[0] / seconds:.0f} tokens/s" if first else "") + (f"; refused: {bad}" if bad else ""))
+    quantiles("a request", whole)
+    if first:
+        quantiles("first token", first)
+        quantiles("between tokens", between)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("url")
+for name, value in (("requests", 128), ("parallel", 16), ("prompt", 200), ("tokens", 100), ("vocab", 2000)):
+    parser.add_argument(f"--{name}", type=int, default=value)
+parser.add_argument("--path")
+asyncio.run(main(parser.parse_args()))
