@@ -31,7 +31,7 @@ def chunked(*chunks):
     return b"".join(b"%x\r\n%s\r\n" % (len(c), c) for c in chunks)
 
 
-TE, EVIL = b"Transfer-Encoding: chunked\r\n", b"Origin: http://evil.example\r\n"
+LENGTH, TE, EVIL = b"Content-Length: %d\r\n" % len(BODY), b"Transfer-Encoding: chunked\r\n", b"Origin: http://evil.example\r\n"
 RAW = [  # name, bytes, status; 0: closed without a word
     ("plain", get(b"/health"), 200),
     ("HTTP/1.0", b"GET /health HTTP/1.0\r\n" + HOST + b"\r\n", 200),
@@ -41,8 +41,8 @@ RAW = [  # name, bytes, status; 0: closed without a word
     ("a header of 1 MB", get(b"/health", b"X: " + b"a" * 1000000 + b"\r\n"), 431),
     ("a path of 30 KB", get(b"/" + b"a" * 30000), 414),
     ("200 fields", get(b"/health", b"".join(b"X%d: a\r\n" % i for i in range(200))), 431),
-    ("length and chunks", post(b"Content-Length: 5\r\n" + TE, b"0\r\n\r\n"), 400),
-    ("two lengths", post(b"Content-Length: 5\r\nContent-Length: 6\r\n", b"aaaaaa"), 400),
+    ("length and chunks", post(LENGTH + TE, chunked(BODY, b"")), 400),
+    ("two lengths", post(LENGTH + LENGTH, BODY), 400),
     ("a list of lengths", post(b"Content-Length: 5, 5\r\n", b"aaaaa"), 400),
     ("a negative length", post(b"Content-Length: -5\r\n", b"aaaaa"), 400),
     ("a length of 2^64 + 1", post(b"Content-Length: 18446744073709551617\r\n"), 413),
@@ -51,12 +51,12 @@ RAW = [  # name, bytes, status; 0: closed without a word
     ("a chunk that is longer than it says", post(TE, b"2\r\naab\r\n0\r\n\r\n"), 400),
     ("chunks", post(TE, chunked(BODY[:9], BODY[9:], b"")), 200),
     ("gzip, chunked", post(b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"), 501),
-    ("chunks, with a space before the colon", post(b"Transfer-Encoding : chunked\r\n", b"0\r\n\r\n"), 400),
-    ("chunks in HTTP/1.0", post(TE, b"0\r\n\r\n").replace(b"1.1", b"1.0"), 400),
+    ("chunks, with a space before the colon", post(LENGTH + b"Transfer-Encoding : chunked\r\n", BODY), 400),
+    ("chunks in HTTP/1.0", post(TE, chunked(BODY, b"")).replace(b"1.1", b"1.0"), 400),
     ("a body of 9 MB", post(b"Content-Length: 9000000\r\n", b"a" * 9000000), 413),
     ("a body of 9 MB, expected", post(b"Content-Length: 9000000\r\nExpect: 100-continue\r\n"), 413),
     ("chunks without an end", post(TE, chunked(*[b"a" * 65536] * 200)), 413),
-    ("an expected body", post(b"Content-Length: %d\r\nExpect: 100-continue\r\n" % len(BODY), BODY), 200),
+    ("an expected body", post(LENGTH + b"Expect: 100-continue\r\n", BODY), 200),
     ("no Host", b"GET /health HTTP/1.1\r\n\r\n", 400),
     ("two Hosts", get(b"/health", HOST), 400),
     ("another Host", get(b"/health", host=b"Host: evil.example\r\n"), 403),
@@ -67,7 +67,7 @@ RAW = [  # name, bytes, status; 0: closed without a word
     ("an IPv6 address", get(b"/health", host=b"Host: [::1]:8080\r\n"), 200),
     ("a foreign page", get(b"/health", EVIL), 403),
     ("a foreign page asks for leave", get(b"/v1/models", EVIL).replace(b"GET", b"OPTIONS"), 403),
-    ("a foreign page that sends no JSON", post(EVIL + b"Content-Type: text/plain\r\nContent-Length: %d\r\n" % len(BODY), BODY), 403),
+    ("a foreign page that sends no JSON", post(EVIL + b"Content-Type: text/plain\r\n" + LENGTH, BODY), 403),
     ("a page without an origin", get(b"/health", b"Origin: null\r\n"), 403),
     ("http://localhost.evil.example", get(b"/health", b"Origin: http://localhost.evil.example\r\n"), 403),
     ("a page at an address", get(b"/health", b"Origin: http://10.0.0.1\r\n"), 403),
@@ -149,7 +149,7 @@ def test_raw(s):
     status, fields, _ = s.raw(get(b"/health").replace(b"GET", b"PUT"))
     check("what may be asked", fields.get("allow") == "GET, HEAD, OPTIONS", fields)
     with s.connect() as c:  # several requests, at once, on one connection
-        c.sendall(get(b"/health") + post(b"Content-Length: %d\r\n" % len(BODY), BODY) + get(b"/nothing"))
+        c.sendall(get(b"/health") + post(LENGTH, BODY) + get(b"/nothing"))
         data = b""
         while data.count(b"HTTP/1.1 ") < 3:
             data += c.recv(65536)
@@ -252,13 +252,20 @@ def test_drain(_):
             s.connect().close()
         except ConnectionRefusedError:
             break
-    kept.sendall(get(b"/health") + post(b"Content-Length: %d\r\n" % len(BODY), BODY))
+    kept.sendall(get(b"/health") + post(LENGTH, BODY))
     status, fields, _ = read_response(kept)
     check("drain: health", status == 503 and fields.get("connection") == "close", (status, fields))
     status, _, text = read_response(c)
     events = events_of(text.decode())
     check("drain: the stream ends", status == 200 and events[-1] == "[DONE]" and len(events) > 450, text[-100:])
-    check("drain: status 0", s.stop() == 0, s.log[-3:])
+    check("drain: status 0", s.process.wait(45) == 0, s.log[-3:])
+    hurried = Server()
+    c = hurried.start("/v1/chat/completions", FOREVER)
+    hurried.wait_for(lambda m: m["requests_processing"])
+    hurried.process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    hurried.process.send_signal(signal.SIGTERM)
+    check("drain: a second signal ends it at once", hurried.process.wait(45) == -signal.SIGTERM, hurried.log[-3:])
 
 
 def test_keys(_):

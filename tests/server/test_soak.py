@@ -9,6 +9,7 @@ Memory must stay, no descriptor may be lost, and every reply that comes is the r
 """
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -118,7 +119,9 @@ def main():
         check("soak: replies", not load.wrong and min(load.counts.values()) > 5, load.wrong[:2])
         check("soak: nothing is left behind", idle, s.metrics())
         check("soak: descriptors", descriptors(pid) <= open_before + 2, descriptors(pid))
-        check("soak: memory", growth < max(4 << 20, 0.01 * late[0][1]), growth)
+        with open(f"/proc/{pid}/maps") as f:
+            sanitized = re.search(r"lib[at]san", f.read())  # which keep what was freed for a while
+        check("soak: memory", sanitized or growth < max(4 << 20, 0.01 * late[0][1]), growth)
 
 
 main()
