@@ -3,10 +3,11 @@
 """Speed of a server of OpenAI's completions, Quern's or another's, from outside.
 
     bench/serve.py URL [--requests 128] [--parallel 16] [--prompt 200] [--tokens 100] [--path /health]
+                        [--slow N]
 
 Sends so many completions, so many of them at a time, of prompts that share no beginning (random tokens, as ids) and
 prints tokens and requests a second, and quantiles of the time to the first token and between tokens. With --path
-it asks for that instead. The requests go out from one thread, through Python's standard library alone.
+it asks for that instead; --slow adds connections that send a byte in ten seconds. The requests go out from one thread, through Python's standard library alone.
 """
 import argparse
 import asyncio
@@ -31,6 +32,19 @@ def quantiles(name, values):
     v = sorted(values)
     at = lambda q: v[min(len(v) - 1, int(q * len(v)))] * 1000  # noqa: E731
     print(f"{name}: p50 {at(0.5):.1f} ms, p90 {at(0.9):.1f}, p99 {at(0.99):.1f}, most {v[-1] * 1000:.1f}")
+
+
+async def slow(host, port):
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+            writer.write(f"GET /health HTTP/1.1\r\nHost: {host}\r\nX: ".encode())
+            while not writer.is_closing():
+                await asyncio.sleep(10 * random.random() * 2)
+                writer.write(b"a")
+                await writer.drain()
+        except OSError:
+            pass
 
 
 async def main(a):
@@ -61,6 +75,8 @@ async def main(a):
             left[0] -= 1
             await one()
 
+    others = [asyncio.ensure_future(slow(host, port)) for _ in range(a.slow)]
+    await asyncio.sleep(5 if others else 0)
     begun = time.perf_counter()
     await asyncio.gather(*(worker() for _ in range(a.parallel)))
     seconds = time.perf_counter() - begun
@@ -74,7 +90,7 @@ async def main(a):
 
 parser = argparse.ArgumentParser()
 parser.add_argument("url")
-for name, value in (("requests", 128), ("parallel", 16), ("prompt", 200), ("tokens", 100), ("vocab", 2000)):
+for name, value in (("requests", 128), ("parallel", 16), ("prompt", 200), ("tokens", 100), ("vocab", 2000), ("slow", 0)):
     parser.add_argument(f"--{name}", type=int, default=value)
 parser.add_argument("--path")
 asyncio.run(main(parser.parse_args()))

@@ -31,7 +31,7 @@ int command_serve(arguments *a)
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { LONGEST_KEY = 255, LARGEST_KEY_FILE = 64 << 10, DRAIN_SECONDS = 30 };
+enum { LONGEST_KEY = 255, LARGEST_KEY_FILE = 64 << 10, DRAIN_SECONDS = 30, LONGEST_NAME = 255 };
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
@@ -128,7 +128,7 @@ static void log_request(void *user, qn_log_level level, const char *line)
 /* What clients call the model: --alias, org/name as it was given, else a path's last part. */
 static const char *model_name(const arguments *a)
 {
-    static char name[256];
+    static char name[LONGEST_NAME + 1];
     const char *given = a->alias ? a->alias : a->model ? a->model : "demo";
     snprintf(name, sizeof name, "%s", given);
     size_t n = strlen(name);
@@ -187,6 +187,8 @@ int command_serve(arguments *a)
     int code = 0;
     if (!catch_stops())
         qn__fail(&err, QN_IO, "signals cannot be caught: %s", strerror(errno));
+    if (a->alias && (!*a->alias || strlen(a->alias) > LONGEST_NAME))
+        qn__fail(&err, QN_INVALID, "--alias: a name has 1 to %d bytes", LONGEST_NAME);
     if (err.code == QN_OK)
         gather_keys(a, &key_text, &err);
     allow_connections();

@@ -146,12 +146,11 @@ void qn__release(qn__exchange *x)
     log_exchange(x);
     pthread_mutex_lock(&s->lock);
     s->metrics.by_status[x->status > 0 && x->status < 600 ? x->status : 0]++;
-    s->body_bytes -= x->body_bytes;
+    qn__drop_body(x);
     s->n_exchanges--;
     pthread_cond_broadcast(&s->quiet);
     pthread_mutex_unlock(&s->lock);
     qn__job_free(&x->job);
-    qn_text_free(&x->body);
     qn_text_free(&x->out);
     free(x->choices);
     free(x);
@@ -353,24 +352,37 @@ static enum MHD_Result begin_request(qn__exchange *x, const char *method, const 
     return result;
 }
 
+static void keep_body(qn__exchange *x, const char *data, size_t n)
+{
+    qn__server *s = x->server;
+    if (s->body_bytes + n > MOST_BODIES)
+        qn__refuse(x, 503, "too many bodies are coming in; try again later");
+    else if (!qn__text_append(&x->body, data, n))
+        qn__refuse(x, 503, "out of memory");
+    else {
+        x->kept += n;
+        s->body_bytes += n;
+    }
+}
+
+void qn__drop_body(qn__exchange *x)
+{
+    qn_text_free(&x->body);
+    x->server->body_bytes -= x->kept;
+    x->kept = 0;
+}
+
 static void take_body(qn__exchange *x, const char *data, size_t n)
 {
     qn__server *s = x->server;
     pthread_mutex_lock(&s->lock);
-    x->body_bytes += n;
-    s->body_bytes += n;
-    if (x->lingering)
-        ;
-    else if (x->body_bytes > MOST_BODY)
+    x->received += n;
+    if (x->received > MOST_BODY && !x->lingering)
         refuse_body(x);
-    else if (x->complete || !x->route || x->route->answer)
-        ;
-    else if (s->body_bytes > MOST_BODIES)
-        qn__refuse(x, 503, "too many bodies are coming in; try again later");
-    else if (!qn__text_append(&x->body, data, n))
-        qn__refuse(x, 503, "out of memory");
+    else if (!x->complete && !x->route->answer)
+        keep_body(x, data, n);
     if (x->complete)
-        qn_text_free(&x->body);
+        qn__drop_body(x);
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -102,11 +102,9 @@ static void serve_at_desk(qn__exchange *x)
     qn__server *s = x->server;
     qn_error err = {0};
     qn__job_parse(&x->job, s, x->route->chat, x->body.data ? x->body.data : "", x->body.n, &err);
-    qn_text_free(&x->body);
     name_exchange(x);
     pthread_mutex_lock(&s->lock);
-    s->body_bytes -= x->body_bytes;
-    x->body_bytes = 0;
+    qn__drop_body(x);
     x->broken = qn__has_left(x);
     bool given = !x->broken && err.code == QN_OK && add_choices(x, &err) == QN_OK;
     if (given)

@@ -133,8 +133,8 @@ typedef struct qn__exchange {
     char id[40];
     int64_t created; /* seconds since 1970 */
     qn_text body;
-    size_t body_bytes; /* counted in the server's */
-    qn_text out;       /* the response, from `sent` on */
+    size_t received, kept; /* bytes of the body; the kept ones count in the server's body_bytes */
+    qn_text out;           /* the response, from `sent` on */
     size_t sent;
     int status; /* of HTTP; 0: not known yet */
     const char *content_type;
@@ -165,6 +165,9 @@ void qn__wake(qn__exchange *x);
 
 /* The last one frees it, and writes its line in the log; not under the lock. */
 void qn__release(qn__exchange *x);
+
+/* Its body is not needed any more; under the lock. */
+void qn__drop_body(qn__exchange *x);
 
 /* Whether the client has closed its connection; under the lock. */
 bool qn__has_left(const qn__exchange *x);

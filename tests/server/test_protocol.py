@@ -307,6 +307,7 @@ def test_keys(_):
               and s.ask("/health", headers="Origin: http://page.example\r\n")[0] == 403, fields)
         refused("a port that is taken", run("serve", "--port", str(s.port), "--host", "127.0.0.1"), 1, str(s.port), "in use")
     refused("a model that is none", run("serve", "--port", "0", "-m", "/nothing"), 1, "/nothing")
+    refused("a name that is too long", run("serve", "--alias", "a" * 300), 1, "--alias", "255")
     refused("a host that is none", run("serve", "--host", "no.such.host.invalid"), 1, "no.such.host.invalid")
     refused("a context beyond the model's", run("serve", "--port", "0", "-c", "5000"), 1, "5000", "1024")
 
