@@ -44,8 +44,8 @@ struct worker {
 
 typedef uint64_t wide_words __attribute__((vector_size(64)));
 
-/* Widest loads that the machine has. */
-#if defined(__x86_64__)
+/* Widest loads that the machine has. (ThreadSanitizer cannot be where the loader chooses.) */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 static uint64_t

@@ -142,7 +142,7 @@ const command commands[] = {
      "request leaves open is the model's own. It listens on this machine alone unless --host says "
      "otherwise, which needs a key. There is no TLS: a proxy in front has it. One line a request "
      "goes to standard error, with counts and times, never with what was asked. SIGTERM and Ctrl-C "
-     "end it: what was begun may go on for 30 seconds.",
+     "end it, with status 0: what was begun may go on for 30 seconds.",
      command_serve},
 };
 

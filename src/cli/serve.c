@@ -151,7 +151,7 @@ static void allow_connections(void)
     }
 }
 
-static int run_server(qn__server *server, const arguments *a, loaded *l)
+static int run_server(qn__server *server, const char *name, const arguments *a, loaded *l)
 {
     qn_error err = {0};
     qn_engine_options engine = {.size = sizeof engine,
@@ -169,7 +169,7 @@ static int run_server(qn__server *server, const arguments *a, loaded *l)
     if ((a->context > 0 && check_cache(l->model, &one, &err) != QN_OK) ||
         qn__server_serve(server, l->device, l->model, l->path, &engine, &err) != QN_OK)
         return failed(&err);
-    fprintf(stderr, "quern: %s at %s\n", model_name(a), qn__server_url(server));
+    fprintf(stderr, "quern: %s at %s\n", name, qn__server_url(server));
     wait_for_stop();
     if (!qn__server_drain(server, 0))
         note("stopping: waiting %d s at most for what was begun; again to stop at once",
@@ -206,7 +206,7 @@ int command_serve(arguments *a)
     if (err.code != QN_OK || qn__server_open(&server, &options, &err) != QN_OK)
         code = failed(&err);
     else
-        code = run_server(server, a, &l);
+        code = run_server(server, options.name, a, &l);
     qn__server_close(server);
     close_loaded(&l);
     free(key_text);

@@ -224,7 +224,8 @@ static void add_headers(struct MHD_Response *r, const qn__exchange *x)
     }
 }
 
-/* Hands the response to libmicrohttpd; under the lock. */
+/* Hands the response to libmicrohttpd; not under the lock, since that reads a stream with a lock of
+ * its own. Nobody else touches now what it needs. */
 static enum MHD_Result respond(qn__exchange *x)
 {
     struct MHD_Response *r;
@@ -237,7 +238,6 @@ static enum MHD_Result respond(qn__exchange *x)
     }
     if (!r)
         return MHD_NO;
-    x->closes |= x->server->draining;
     add_headers(r, x);
     enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)x->status, r);
     MHD_destroy_response(r);
@@ -345,11 +345,9 @@ static enum MHD_Result begin_request(qn__exchange *x, const char *method, const 
         fine = false;
     }
     /* With an Expect the client waits for what we say; and what has two lengths has no end. */
-    enum MHD_Result result = MHD_YES;
-    if (!fine && !x->lingering && (x->closes || h.expect))
-        result = respond(x);
+    bool at_once = !fine && !x->lingering && (x->closes || h.expect);
     pthread_mutex_unlock(&x->server->lock);
-    return result;
+    return at_once ? respond(x) : MHD_YES;
 }
 
 static void keep_body(qn__exchange *x, const char *data, size_t n)
@@ -387,10 +385,8 @@ static void take_body(qn__exchange *x, const char *data, size_t n)
 }
 
 /* The body has come, or whoever worked on the exchange lets it go on; under the lock. */
-static enum MHD_Result go_on(qn__exchange *x)
+static void go_on(qn__exchange *x)
 {
-    if (x->lingering || x->broken)
-        return MHD_NO;
     if (!x->complete && !x->submitted) {
         set_deadline(x, 0);
         if (x->route->answer)
@@ -398,10 +394,9 @@ static enum MHD_Result go_on(qn__exchange *x)
         else
             qn__submit(x);
     }
-    if (x->complete || x->streaming)
-        return respond(x);
-    suspend(x);
-    return MHD_YES;
+    x->closes |= x->server->draining;
+    if (!x->complete && !x->streaming)
+        suspend(x);
 }
 
 enum MHD_Result qn__on_request(void *server, struct MHD_Connection *connection, const char *url,
@@ -419,9 +414,12 @@ enum MHD_Result qn__on_request(void *server, struct MHD_Connection *connection, 
         return MHD_YES;
     }
     pthread_mutex_lock(&x->server->lock);
-    enum MHD_Result result = go_on(x);
+    bool cut = x->lingering || x->broken;
+    if (!cut)
+        go_on(x);
+    bool ready = x->complete || x->streaming;
     pthread_mutex_unlock(&x->server->lock);
-    return result;
+    return cut ? MHD_NO : ready ? respond(x) : MHD_YES;
 }
 
 void qn__on_completed(void *server, struct MHD_Connection *connection, void **state,

@@ -21,7 +21,7 @@ class Server:
 
     def __init__(self, *args, env=None):
         self.process = subprocess.Popen([QUERN, "serve", "--port", "0", *args], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                         env=dict(os.environ, **(env or {})))
         self.log, self.url = [], None
         self.ready = threading.Event()
