@@ -11,6 +11,7 @@ it asks for that instead; --slow adds connections that send a byte in ten second
 """
 import argparse
 import asyncio
+import collections
 import json
 import random
 import time
@@ -81,7 +82,7 @@ async def main(a):
     await asyncio.gather(*(worker() for _ in range(a.parallel)))
     seconds = time.perf_counter() - begun
     print(f"{a.requests} requests, {a.parallel} at a time, {seconds:.2f} s: {a.requests / seconds:.1f} requests/s"
-          + (f", {tokens[0] / seconds:.0f} tokens/s" if first else "") + (f"; refused: {bad}" if bad else ""))
+          + (f", {tokens[0] / seconds:.0f} tokens/s" if first else "") + (f"; not 200: {collections.Counter(bad)}" if bad else ""))
     quantiles("a request", whole)
     if first:
         quantiles("first token", first)

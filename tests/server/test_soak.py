@@ -116,7 +116,7 @@ def main():
         growth = slope(late) * (late[-1][0] - late[0][0])
         print(f"{SECONDS:.0f} s: {load.counts}; {samples[0][1] / 2**20:.1f} MiB at first, {samples[-1][1] / 2**20:.1f} at last, "
               f"grown by {growth / 1024:.0f} KiB in the last two thirds; {open_before} descriptors before, {descriptors(pid)} after")
-        check("soak: replies", not load.wrong and min(load.counts.values()) > 5, load.wrong[:2])
+        check("soak: replies", not load.wrong and min(load.counts.values()) > 0, load.wrong[:2])
         check("soak: nothing is left behind", idle, s.metrics())
         check("soak: descriptors", descriptors(pid) <= open_before + 2, descriptors(pid))
         with open(f"/proc/{pid}/maps") as f:
