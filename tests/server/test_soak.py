@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from served import HOST, Server, check, finish, generated
+from served import HOST, Server, check, finish, generated, read_response
 
 SECONDS = 60 * float(sys.argv[2]) if len(sys.argv) > 2 else 15
 PROMPTS = [f"Tell me a story about a {a} and a {b}." for a in ("fox", "goose", "mouse") for b in ("lantern", "ladder")]
@@ -124,5 +124,20 @@ def main():
         check("soak: memory", sanitized or growth < max(4 << 20, 0.01 * late[0][1]), growth)
 
 
+def test_pings():
+    """A stream that waits for more than a quarter of a minute says that it is there."""
+    long = {"messages": [{"role": "user", "content": PROMPTS[0]}], "max_tokens": 900, "ignore_eos": True}
+    with Server("--parallel", "1") as s:
+        others = [s.start("/v1/chat/completions", long) for _ in range(200)]
+        with s.start("/v1/chat/completions", dict(long, stream=True, max_tokens=2)) as c:
+            time.sleep(18)
+            for other in others:
+                other.close()
+            _, _, text = read_response(c)
+        check("pings", text.count(b": ping\n\n") == 1 and text.endswith(b"data: [DONE]\n\n"), text)
+
+
 main()
+if SECONDS >= 60:
+    test_pings()
 finish()
