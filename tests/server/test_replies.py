@@ -7,9 +7,12 @@
 With QUERN_TEST_MODELS also with a larger model.
 """
 import os
+import socket
+import subprocess
 import threading
+import time
 
-from served import Server, check, finish, generated, run, skipped
+from served import HOST, QUERN, Server, check, finish, generated, read_response, run, skipped
 
 FOX = "Tell me a story about a fox and a lantern."
 GOOSE = "Tell me a story about a goose and a ladder."
@@ -199,12 +202,33 @@ def test_models(s):
           and got["error"]["type"] == "not_found_error", got)
 
 
+def test_loading(path):
+    """While the model is read it listens already, and says 503."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([QUERN, "serve", "-m", path, "--port", str(port)], stderr=subprocess.DEVNULL)
+    seen, end = [], time.monotonic() + 60
+    while 200 not in seen and time.monotonic() < end:
+        for route, body in (("/v1/completions", b'{"prompt":"a","max_tokens":1}'), ("/v1/models", None), ("/health", None)):
+            head = f"{'POST' if body else 'GET'} {route} HTTP/1.1\r\nContent-Length: {len(body or b'')}\r\n".encode()
+            try:
+                with socket.create_connection(("127.0.0.1", port), 10) as c:
+                    c.sendall(head + HOST + b"\r\n" + (body or b""))
+                    seen.append(read_response(c)[0])
+            except ConnectionRefusedError:
+                time.sleep(0.002)
+    process.terminate()
+    check("loading: 503, then 200", seen[:3] == [503] * 3 and set(seen) == {503, 200} and process.wait(40) == 0, seen[-9:])
+
+
 def test_real():
     folder = os.environ.get("QUERN_TEST_MODELS", "")
     path = os.path.join(folder, "SmolLM2-135M-Instruct.Q4_1.gguf")
     if not folder or not os.path.exists(path):
         skipped("QUERN_TEST_MODELS names no folder with SmolLM2-135M-Instruct.Q4_1.gguf")
         return
+    test_loading(path)
     with Server("-m", path, "-c", "2048", "--alias", "org/smol", "--parallel", "4") as s:
         want = generated("Where is Rome?", "--temp", "0", "-n", "24", model=("-m", path))
         _, _, got = s.chat("Where is Rome?", temperature=0, max_tokens=24, model="smol")
