@@ -71,8 +71,6 @@ typedef struct qn__metrics {
 
 void qn__observe(qn__histogram *histogram, double value);
 
-struct qn__exchange;
-
 /* All of it, in the text format of Prometheus; under the lock. */
 void qn__put_metrics(qn__page *page, const qn__server *server);
 
@@ -226,7 +224,7 @@ void *qn__runner_run(void *server);
 /* Gives an exchange to the desk; under the lock. */
 void qn__submit(qn__exchange *x);
 
-/* runner.c: writes what is new of a choice, and what ends all, as JSON: reply.c */
+/* reply.c: how a stream begins, what is new of a choice, how it ends; and a reply in one. */
 void qn__put_opening(qn__page *page, const qn__exchange *x);
 void qn__put_chunk(qn__page *page, qn__exchange *x, size_t choice);
 void qn__put_ending(qn__page *page, const qn__exchange *x);
@@ -234,7 +232,7 @@ void qn__put_whole(qn__page *page, qn__exchange *x);
 
 /* ---- listen.c -------------------------------------------------------------------------------- */
 
-/* A socket that listens; `url` says where. `beyond`: others than this machine can reach it. */
+/* A socket that listens; `url` says where. */
 qn_status qn__listen(int *fd, const qn__server_options *options, char *url, size_t room,
                      qn_error *err);
 
