@@ -3,11 +3,12 @@
 """Speed of a server of OpenAI's completions, Quern's or another's, from outside.
 
     bench/serve.py URL [--requests 128] [--parallel 16] [--prompt 200] [--tokens 100] [--path /health]
-                        [--slow N]
+                        [--slow N] [--long N]
 
 Sends so many completions, so many of them at a time, of prompts that share no beginning (random tokens, as ids) and
 prints tokens and requests a second, and quantiles of the time to the first token and between tokens. With --path
-it asks for that instead; --slow adds connections that send a byte in ten seconds. The requests go out from one thread, through Python's standard library alone.
+it asks for that instead; --slow adds connections that send a byte in ten seconds; --long measures how streams go on
+while a prompt of N tokens comes in. The requests go out from one thread, through Python's standard library alone.
 """
 import argparse
 import asyncio
@@ -48,14 +49,41 @@ async def slow(host, port):
             pass
 
 
+def completion(r, a, prompt, tokens):
+    return {"prompt": [r.randrange(100, a.vocab) for _ in range(prompt)], "max_tokens": tokens, "temperature": 0,
+            "ignore_eos": True, "stream": True}
+
+
+async def long_prompt(a):
+    """Gaps of `parallel` streams before, and while, one long prompt is read."""
+    host, port = a.url.split("//")[1].rstrip("/").rsplit(":", 1)
+    r, streams = random.Random(1), [[] for _ in range(a.parallel)]
+
+    async def stream(times, prompt, tokens):
+        await request(host, port, "POST", "/v1/completions", completion(r, a, prompt, tokens),
+                      lambda line: line.startswith(b"data: {") and times.append(time.perf_counter()))
+
+    running = [asyncio.ensure_future(stream(t, a.prompt, a.tokens)) for t in streams]
+    while min(map(len, streams)) < 20:
+        await asyncio.sleep(0.1)
+    begun, long = time.perf_counter(), []
+    await stream(long, a.long, 1)
+    for t in running:
+        t.cancel()
+    gaps = [(x, y - x) for t in streams for x, y in zip(t[10:], t[11:])]
+    before, during = sorted(g for x, g in gaps if x < begun), sorted(g for x, g in gaps if begun <= x < long[0])
+    median = before[len(before) // 2]
+    print(f"{a.parallel} streams, a gap of {median * 1000:.1f} ms; for {long[0] - begun:.1f} s a prompt of {a.long} tokens: "
+          f"median {during[len(during) // 2] / median:.2f} of that, most {during[-1] / median:.2f}")
+
+
 async def main(a):
     host, port = a.url.split("//")[1].rstrip("/").rsplit(":", 1)
     r, first, between, whole, tokens, bad = random.Random(1), [], [], [], [0], []
     left = [a.requests]
 
     async def one():
-        body = {"prompt": [r.randrange(100, a.vocab) for _ in range(a.prompt)], "max_tokens": a.tokens, "temperature": 0,
-                "ignore_eos": True, "stream": True}
+        body = completion(r, a, a.prompt, a.tokens)
         begun, times = time.perf_counter(), []
 
         def on_line(line):
@@ -91,7 +119,9 @@ async def main(a):
 
 parser = argparse.ArgumentParser()
 parser.add_argument("url")
-for name, value in (("requests", 128), ("parallel", 16), ("prompt", 200), ("tokens", 100), ("vocab", 2000), ("slow", 0)):
+for name, value in (("requests", 128), ("parallel", 16), ("prompt", 200), ("tokens", 100), ("vocab", 2000), ("slow", 0),
+                    ("long", 0)):
     parser.add_argument(f"--{name}", type=int, default=value)
 parser.add_argument("--path")
-asyncio.run(main(parser.parse_args()))
+arguments = parser.parse_args()
+asyncio.run(long_prompt(arguments) if arguments.long else main(arguments))

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARALLEL = 16, STEP_TOKENS = 512, QUEUE = 256, FIRST_PIECE = 32 };
+enum { PARALLEL = 16, STEP_TOKENS = 512, QUEUE = 256 };
 static const uint64_t default_bytes = (uint64_t)4 << 30;
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -63,7 +63,6 @@ static qn_status begin_engine(qn_engine *e, const qn_engine_options *o, qn_error
     e->parallel = o->parallel;
     e->queue = o->queue;
     e->reuses = !o->no_prefix_reuse;
-    e->piece = FIRST_PIECE < o->step_tokens ? FIRST_PIECE : o->step_tokens;
     e->running = calloc((size_t)o->parallel, sizeof *e->running);
     e->best = malloc((size_t)o->parallel * sizeof *e->best);
     e->row = malloc((size_t)e->model->decoder.config.vocab * sizeof *e->row);

@@ -56,7 +56,7 @@ struct qn_engine {
     uint64_t n_added;
     int64_t n_open;        /* requests that are not freed */
     double decode_seconds; /* of a step without prompts, lately; 0: not known */
-    int64_t piece;         /* prompt tokens beside other requests' tokens, in a step */
+    double prompt_seconds; /* of a prompt's token beside others, lately; 0: not known */
     float *row;            /* [vocab] logits */
     int32_t *best;         /* [parallel] */
     qn_engine_stats stats;

@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-enum { SMALLEST_PIECE = 8 };
+enum { SMALLEST_PIECE = 4 };
 static const double slower = 2; /* a step with a piece of a prompt, than one without */
 
 /* ---- the queue ------------------------------------------------------------------------------- */
@@ -194,6 +194,17 @@ static qn_request *next_prompt(const qn_engine *e)
     return next;
 }
 
+/* Prompt tokens in a step beside other requests' tokens. */
+static int64_t piece_of(const qn_engine *e)
+{
+    double fits = SMALLEST_PIECE;
+    if (e->decode_seconds > 0 && e->prompt_seconds > 0)
+        fits = (slower - 1) * e->decode_seconds / e->prompt_seconds;
+    if (fits >= (double)e->step_tokens)
+        return e->step_tokens;
+    return fits > SMALLEST_PIECE ? (int64_t)fits : SMALLEST_PIECE;
+}
+
 static void fill_batch(qn_engine *e)
 {
     qn__batch_begin(&e->batch, &e->cache);
@@ -202,7 +213,7 @@ static void fill_batch(qn_engine *e)
     for (int i = e->n_running - 1; i >= 0; i--)
         if (left_of(e->running[i]) == 1)
             add_rows(e, e->running[i], 1);
-    int64_t budget = e->batch.n_tokens ? e->piece : e->step_tokens;
+    int64_t budget = e->batch.n_tokens ? piece_of(e) : e->step_tokens;
     qn_request *r;
     while (budget > 0 && (r = next_prompt(e))) {
         int64_t n = left_of(r) < budget ? left_of(r) : budget;
@@ -224,6 +235,12 @@ void qn__schedule(qn_engine *e)
     fill_batch(e);
 }
 
+/* The mean of what was learned and what is new. */
+static double learned(double known, double seconds, double share)
+{
+    return known > 0 ? (1 - share) * known + share * seconds : seconds;
+}
+
 void qn__schedule_learn(qn_engine *e, double seconds)
 {
     int64_t decoding = 0, prompts = 0;
@@ -231,13 +248,11 @@ void qn__schedule_learn(qn_engine *e, double seconds)
         decoding += e->running[i]->n_rows == 1;
         prompts += e->running[i]->n_rows > 1 ? e->running[i]->n_rows : 0;
     }
+    double extra = seconds - e->decode_seconds;
     if (decoding && !prompts)
-        e->decode_seconds =
-            e->decode_seconds > 0 ? 0.75 * e->decode_seconds + 0.25 * seconds : seconds;
-    if (!decoding || !prompts || e->decode_seconds <= 0)
-        return;
-    double fits = (double)e->piece * slower * e->decode_seconds / seconds;
-    int64_t piece = fits < (double)(2 * e->piece) ? (int64_t)fits : 2 * e->piece;
-    piece = piece > SMALLEST_PIECE ? piece : SMALLEST_PIECE;
-    e->piece = piece < e->step_tokens ? piece : e->step_tokens;
+        e->decode_seconds = learned(e->decode_seconds, seconds, 0.25);
+    else if (decoding && e->decode_seconds > 0 && extra > 0)
+        e->prompt_seconds = learned(e->prompt_seconds, extra / (double)prompts, 0.5);
+    else if (!decoding && prompts && e->prompt_seconds <= 0) /* in small pieces it is about twice */
+        e->prompt_seconds = 2 * seconds / (double)prompts;
 }
