@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { QN__CUDA_AXES = 6, QN__CUDA_KEY_GROUP = 16, QN__CUDA_PAGE = 64 };
+enum { QN__CUDA_AXES = 6, QN__CUDA_KEY_GROUP = 16, QN__CUDA_PAGE = 64, QN__CUDA_WIDEST = 256 };
 
 typedef struct qn__cuda_view {
     int64_t ndim;
@@ -69,6 +69,14 @@ typedef struct qn__cuda_reduce_args {
     int64_t type;      /* of x */
 } qn__cuda_reduce_args;
 
+/* The place of the largest of each row of x [rows, n], f32, cut into parts, which have a block
+ * each.
+ */
+typedef struct qn__cuda_argmax_args {
+    void *at[3]; /* x, best [rows, parts] u64, y */
+    int64_t rows, n, parts;
+} qn__cuda_argmax_args;
+
 typedef struct qn__cuda_softmax_args {
     void *at[2]; /* x, y: [rows, n] */
     int64_t rows, n, wide;
@@ -77,6 +85,7 @@ typedef struct qn__cuda_softmax_args {
 typedef struct qn__cuda_norm_args {
     void *at[3]; /* x, weight (or x again), y: [rows, n] */
     int64_t rows, n, has_weight, wide;
+    int64_t quads; /* f32 in vectors of 16 bytes */
     double eps;
 } qn__cuda_norm_args;
 
@@ -104,6 +113,31 @@ typedef struct qn__cuda_linear_args {
     int64_t type; /* of w; f64: of all */
 } qn__cuda_linear_args;
 
+/* ---- linear.cu ------------------------------------------------------------------------------- */
+
+/* A span: columns whose products are summed before they meet the others. SHARED: bytes of a block
+ * of linear_many. */
+enum {
+    QN__CUDA_SPAN = 256,
+    QN__CUDA_LINEAR_SHARED = 3 * 4 * (128 * 64 + 64),
+    QN__CUDA_LINEARS = 3
+};
+
+/* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is f32 and row-major; of
+ * linear_many bf16. */
+typedef struct qn__cuda_linears_args {
+    void *at[1 +
+             2 * QN__CUDA_LINEARS]; /* x; w and y of each; the first again where there are fewer */
+    int64_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
+    int64_t rows, k;
+    int64_t early; /* no step writes the weights */
+} qn__cuda_linears_args;
+
+typedef struct qn__cuda_round_args {
+    void *at[2]; /* x, bf16 */
+    int64_t n;
+} qn__cuda_round_args;
+
 /* ---- attend.cu ------------------------------------------------------------------------------- */
 
 typedef struct qn__cuda_write_args {
@@ -115,13 +149,14 @@ typedef struct qn__cuda_write_args {
 } qn__cuda_write_args;
 
 typedef struct qn__cuda_attend_args {
-    void *at[7]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
-                    [B, W], sinks [H], y */
+    void *at[8]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
+                    [B, W], sinks [H], y, parts [T, H, W, E + 2] (where each page has a block) */
     int64_t heads, groups, length, d, e;
     int64_t q_stride[4], y_stride[4];
     int64_t k_page, k_head, v_page, v_head;
     int64_t pages, tiles, tile, sequences, width;
     int64_t window, keep, half, has_sinks;
+    int64_t split; /* each page of a row's keys has a block, whose results attend_join takes */
     float scale, softcap;
 } qn__cuda_attend_args;
 

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention over a cache of pages: keys in groups of 16, transposed, [64 / 16, D, 16]; values [64, E].
- * A block of threads has one query row and visits keys in tiles of 256 anchored at key 0, with a
- * running maximum and sum, so that a row's bits depend on its query, its range and what lies in that
- * range.
+ *
+ * A row's pages are computed apart, each with a maximum, a sum and the weighted values, and joined in
+ * their order. So a row's bits depend on its query, its range and what lies in that range: whether a
+ * block goes from page to page (many rows), or each page has a block and another launch joins them
+ * (few rows), is the same. A block has one row and some of the heads that share a key head, and reads
+ * a page once for all of them.
+ *
+ * Heads that these kernels do not take (attend_any): a block has one row of one head and visits keys
+ * in tiles of 256 anchored at key 0, with a running maximum and sum.
  */
 #include "cuda/common.cuh"
 
@@ -20,6 +26,7 @@ static __device__ int64_t key_place(int64_t d, int64_t place, int64_t k)
 
 extern "C" __global__ void write_cache(qn__cuda_write_args a)
 {
+    wait_for_others();
     const int32_t *slots = (const int32_t *)a.at[1];
     int64_t length = a.shape[2], d = a.shape[3];
     FOR_EACH(i, a.shape[1] * length * d)
@@ -37,7 +44,7 @@ extern "C" __global__ void write_cache(qn__cuda_write_args a)
     }
 }
 
-/* ---- attending ------------------------------------------------------------------------------- */
+/* ---- any heads ------------------------------------------------------------------------------- */
 
 static __device__ float value_of(float x)
 {
@@ -153,8 +160,9 @@ static __device__ bool tile_fits(const qn__cuda_attend_args &a, const int32_t *t
            row + n <= a.length && position >= 0 && position + n <= a.width * PAGE;
 }
 
-extern "C" __global__ void attend(qn__cuda_attend_args a)
+extern "C" __global__ void attend_any(qn__cuda_attend_args a)
 {
+    wait_for_others();
     __shared__ row_state row;
     for (int64_t i = blockIdx.x; i < a.tiles * a.tile * a.heads; i += gridDim.x) {
         int64_t h = i % a.heads, r = i / a.heads % a.tile;
@@ -166,5 +174,334 @@ extern "C" __global__ void attend(qn__cuda_attend_args a)
             attend_row<uint16_t>(a, row, tile[1] + r, h, tile[3] + r, pages);
         else
             attend_row<float>(a, row, tile[1] + r, h, tile[3] + r, pages);
+    }
+}
+
+/* ---- page by page ---------------------------------------------------------------------------- */
+
+enum { WIDEST = QN__CUDA_WIDEST, PAGE_THREADS = 128 };
+
+/* 16 bytes of a cache as f32. */
+template <typename C> struct some;
+template <> struct some<float> {
+    enum { N = 4 };
+    static __device__ void load(const float *p, float v[4])
+    {
+        float4 x = *(const float4 *)p;
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    }
+};
+template <> struct some<uint16_t> {
+    enum { N = 8 };
+    static __device__ void load(const uint16_t *p, float v[8])
+    {
+        uint4 x = *(const uint4 *)p;
+        const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[2 * i] = __uint_as_float(w[i] << 16);
+            v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+        }
+    }
+};
+
+/* What is known of keys so far: their largest score, and the sum of weights. */
+struct weight_sum {
+    float max, total;
+};
+
+/* Adds what another set of keys came to; old values are to be multiplied by *fade, new ones by
+ * *share. */
+static __device__ void join_sums(weight_sum &s, weight_sum more, float *fade, float *share)
+{
+    float top = larger(s.max, more.max), base = top == -CUDART_INF_F ? 0.0f : top;
+    *fade = expf(s.max - base);
+    *share = expf(more.max - base);
+    s.total = fmaf(s.total, *fade, more.total * *share);
+    s.max = top;
+}
+
+static __device__ float joined(float old, float fade, float more, float share)
+{
+    return fmaf(old, fade, more * share);
+}
+
+/* The result from the sums over all keys. */
+static __device__ float with_sink(const qn__cuda_attend_args &a, weight_sum s, int64_t h, float value)
+{
+    float fade = 1;
+    if (a.has_sinks) {
+        float sink = ((const float *)a.at[5])[h], top = larger(sink, s.max);
+        float base = top == -CUDART_INF_F ? 0.0f : top;
+        fade = expf(s.max - base);
+        s.total = s.total * fade + expf(sink - base);
+    }
+    return s.total == 0 ? 0.0f : value * fade / s.total;
+}
+
+/* Row l of a step, if it is of a tile: what it sees. All threads of the block ask. */
+static __device__ bool find_row(const qn__cuda_attend_args &a, int64_t l, row_range *r)
+{
+    __shared__ int found;
+    if (threadIdx.x == 0)
+        found = -1;
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < a.tiles; i += blockDim.x) {
+        const int32_t *tile = (const int32_t *)a.at[3] + 4 * i;
+        if (l >= tile[1] && l < (int64_t)tile[1] + tile[2] && tile_fits(a, tile))
+            found = (int)i;
+    }
+    __syncthreads();
+    int at = found;
+    __syncthreads();
+    if (at < 0)
+        return false;
+    const int32_t *tile = (const int32_t *)a.at[3] + 4 * at;
+    int64_t end = tile[3] + (l - tile[1]) + 1;
+    bool apart = a.window && end > a.window + a.keep;
+    *r = {apart ? end - a.window : 0, end, apart ? a.keep : 0,
+          (const int32_t *)a.at[4] + tile[0] * a.width};
+    return true;
+}
+
+/* The row's next page after `page`; -1 begins, the width ends. */
+static __device__ int64_t next_page(const qn__cuda_attend_args &a, const row_range &r, int64_t page)
+{
+    int64_t first = r.begin / PAGE;
+    if (page < 0 && r.keep)
+        return 0;
+    int64_t next = page < first ? first : page + 1;
+    return next * PAGE < r.end ? next : a.width;
+}
+
+/* R heads at most. */
+template <int R> struct page_state {
+    float q[R][WIDEST], p[R][PAGE];
+    weight_sum of[R];
+};
+
+/* The scores of a page's keys: a warp has 16 of them, of which a lane sums some dimensions. */
+template <typename C, int R>
+static __device__ void page_scores(const qn__cuda_attend_args &a, page_state<R> &s, const row_range &r,
+                                   const C *keys, int64_t page)
+{
+    enum { N = some<C>::N, APART = 16 / N };
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = (int)a.d;
+    const C *from = keys + warp * 16 * d + lane * N;
+    float sum[R][N] = {};
+#pragma unroll 4
+    for (int i = lane / APART; i < d; i += 32 / APART, from += 32 * N) {
+        float k[N];
+        some<C>::load(from, k);
+#pragma unroll
+        for (int h = 0; h < R; h++)
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                sum[h][j] = fmaf(s.q[h][i], k[j], sum[h][j]);
+    }
+    int own = 0, mask = 16; /* of a lane's keys one remains */
+#pragma unroll
+    for (int n = N / 2; n; n /= 2, mask /= 2) {
+        bool upper = lane & mask;
+        own += upper ? n : 0;
+#pragma unroll
+        for (int h = 0; h < R; h++)
+#pragma unroll
+            for (int j = 0; j < n; j++) {
+                float mine = upper ? sum[h][j + n] : sum[h][j];
+                float other = upper ? sum[h][j] : sum[h][j + n];
+                sum[h][j] = mine + __shfl_xor_sync(~0u, other, mask);
+            }
+    }
+    int place = warp * 16 + lane % APART * N + own;
+    bool inside = sees(r, page * PAGE + place);
+#pragma unroll
+    for (int h = 0; h < R; h++) {
+        float v = (sum[h][0] + __shfl_xor_sync(~0u, sum[h][0], mask)) * a.scale;
+        v = a.softcap > 0 ? a.softcap * tanhf(v / a.softcap) : v;
+        if (!(lane & mask))
+            s.p[h][place] = inside ? v : -CUDART_INF_F;
+    }
+    __syncthreads();
+}
+
+/* Scores become weights: a warp a head. */
+template <int R> static __device__ void page_weights(page_state<R> &s)
+{
+    const int lane = threadIdx.x % 32;
+    for (int h = threadIdx.x / 32; h < R; h += PAGE_THREADS / 32) {
+        float v0 = s.p[h][lane], v1 = s.p[h][lane + 32], max = larger(v0, v1);
+        for (int m = 16; m; m /= 2)
+            max = larger(max, __shfl_xor_sync(~0u, max, m));
+        float base = max == -CUDART_INF_F ? 0.0f : max;
+        v0 = expf(v0 - base);
+        v1 = expf(v1 - base);
+        float total = v0 + v1;
+        for (int m = 16; m; m /= 2)
+            total += __shfl_xor_sync(~0u, total, m);
+        s.p[h][lane] = v0;
+        s.p[h][lane + 32] = v1;
+        if (lane == 0)
+            s.of[h] = {max, total};
+    }
+    __syncthreads();
+}
+
+/* The weighted values, in `room` [threads / (E / N)][R][E]: a thread has some columns of some keys. */
+template <typename C, int R>
+static __device__ void page_values(const qn__cuda_attend_args &a, page_state<R> &s, const row_range &r,
+                                   const C *values, int64_t page, float *room)
+{
+    enum { N = some<C>::N };
+    const int across = (int)a.e / N, column = threadIdx.x % across * N, first = threadIdx.x / across,
+              apart = PAGE_THREADS / across;
+    float sum[R][N] = {};
+#pragma unroll 4
+    for (int j = first; j < PAGE; j += apart)
+        if (first < apart && sees(r, page * PAGE + j)) {
+            float v[N];
+            some<C>::load(values + j * a.e + column, v);
+#pragma unroll
+            for (int h = 0; h < R; h++)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    sum[h][i] = fmaf(s.p[h][j], v[i], sum[h][i]);
+        }
+    if (first < apart)
+#pragma unroll
+        for (int h = 0; h < R; h++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                room[(first * R + h) * a.e + column + i] = sum[h][i];
+    __syncthreads();
+}
+
+/* One row of n heads from h on, page by page or page `only` alone. */
+template <typename C, int R>
+static __device__ void attend_heads(const qn__cuda_attend_args &a, page_state<R> &s, float *room,
+                                    const row_range &r, int64_t l, int64_t h, int n, int64_t only)
+{
+    enum { OWN = R * WIDEST / PAGE_THREADS };
+    const int e = (int)a.e, apart = PAGE_THREADS / (e / some<C>::N);
+    const int64_t g = h / (a.heads / a.groups);
+    const float *q = (const float *)a.at[0] + h * a.q_stride[1] + l * a.q_stride[2];
+    for (int i = threadIdx.x; i < R * a.d; i += PAGE_THREADS) {
+        int head = i / (int)a.d, k = i % (int)a.d;
+        s.q[head][k] = head < n ? q[head * a.q_stride[1] + k * a.q_stride[3]] : 0.0f;
+    }
+    __syncthreads();
+    float value[OWN] = {};
+    weight_sum sum[R];
+#pragma unroll
+    for (int i = 0; i < R; i++)
+        sum[i] = {-CUDART_INF_F, 0};
+    for (int64_t page = only < 0 ? next_page(a, r, -1) : only; page < a.width;
+         page = only < 0 ? next_page(a, r, page) : a.width) {
+        int64_t place = r.pages[page];
+        page_scores(a, s, r, (const C *)a.at[1] + g * a.k_head + place * a.k_page, page);
+        page_weights(s);
+        page_values(a, s, r, (const C *)a.at[2] + g * a.v_head + place * a.v_page, page, room);
+        float fade[R], share[R];
+#pragma unroll
+        for (int i = 0; i < R; i++)
+            if (only < 0)
+                join_sums(sum[i], s.of[i], &fade[i], &share[i]);
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            int at = threadIdx.x + i * PAGE_THREADS, head = at / e;
+            float more = 0;
+            for (int k = 0; k < apart && head < n; k++)
+                more += room[k * R * e + at];
+#pragma unroll
+            for (int j = 0; j < R; j++)
+                if (j == head && only < 0)
+                    value[i] = joined(value[i], fade[j], more, share[j]);
+            if (head < n && only >= 0) {
+                float *part = (float *)a.at[7] + ((l * a.heads + h + head) * a.width + only) * (e + 2);
+                part[at % e] = more;
+                if (at % e == 0) {
+                    part[e] = s.of[head].max;
+                    part[e + 1] = s.of[head].total;
+                }
+            }
+        }
+        __syncthreads();
+    }
+    if (only >= 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int at = threadIdx.x + i * PAGE_THREADS, head = at / e;
+#pragma unroll
+        for (int j = 0; j < R; j++)
+            if (j == head && head < n)
+                ((float *)a.at[6])[(h + head) * a.y_stride[1] + l * a.y_stride[2] +
+                                   at % e * a.y_stride[3]] = with_sink(a, sum[j], h + head, value[i]);
+    }
+}
+
+/* Blocks: [T][chunks of R of the heads that share a key head][W, where each page has one] */
+template <typename C, int R> static __device__ void attend_rows(const qn__cuda_attend_args &a)
+{
+    __shared__ page_state<R> s;
+    __shared__ float room[PAGE_THREADS * R * some<C>::N];
+    wait_for_others();
+    const int64_t shared = a.heads / a.groups, chunks = (shared + R - 1) / R,
+                  pages = a.split ? a.width : 1;
+    for (int64_t i = blockIdx.x; i < a.length * a.groups * chunks * pages; i += gridDim.x) {
+        int64_t page = i % pages, chunk = i / pages % chunks, g = i / pages / chunks % a.groups,
+                l = i / pages / chunks / a.groups;
+        row_range r;
+        if (!find_row(a, l, &r))
+            continue;
+        if (a.split && !(page == 0 && r.keep) &&
+            (page < r.begin / PAGE || page * PAGE >= r.end))
+            continue;
+        int n = (int)(shared - chunk * R < R ? shared - chunk * R : R);
+        attend_heads<C, R>(a, s, room, r, l, g * shared + chunk * R, n, a.split ? page : -1);
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_f32(const qn__cuda_attend_args a)
+{
+    attend_rows<float, 4>(a);
+}
+extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_f32_wide(const qn__cuda_attend_args a)
+{
+    attend_rows<float, 8>(a);
+}
+extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_bf16(const qn__cuda_attend_args a)
+{
+    attend_rows<uint16_t, 4>(a);
+}
+extern "C" __global__ void __launch_bounds__(PAGE_THREADS)
+    attend_bf16_wide(const qn__cuda_attend_args a)
+{
+    attend_rows<uint16_t, 8>(a);
+}
+
+/* Joins the pages of a row of a head. */
+extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_join(const qn__cuda_attend_args a)
+{
+    wait_for_others();
+    for (int64_t i = blockIdx.x; i < a.length * a.heads; i += gridDim.x) {
+        int64_t l = i / a.heads, h = i % a.heads;
+        row_range r;
+        if (!find_row(a, l, &r))
+            continue;
+        for (int64_t e = threadIdx.x; e < a.e; e += PAGE_THREADS) {
+            weight_sum sum = {-CUDART_INF_F, 0};
+            float value = 0;
+            for (int64_t page = next_page(a, r, -1); page < a.width; page = next_page(a, r, page)) {
+                const float *part = (const float *)a.at[7] + (i * a.width + page) * (a.e + 2);
+                float fade, share;
+                join_sums(sum, {part[a.e], part[a.e + 1]}, &fade, &share);
+                value = joined(value, fade, part[e], share);
+            }
+            ((float *)a.at[6])[h * a.y_stride[1] + l * a.y_stride[2] + e * a.y_stride[3]] =
+                with_sink(a, sum, h, value);
+        }
+        __syncthreads();
     }
 }

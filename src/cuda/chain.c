@@ -60,17 +60,24 @@ static void print_kernel(page *p, const qn__ir *ir)
              n + 1, QN_MAX_NDIM, n ? n : 1, QN_MAX_NDIM, n_numbers ? n_numbers : 1);
     print_to(
         p, "extern \"C\" __global__ void chain(chain_args a)\n{\n"
+           "#if __CUDA_ARCH__ >= 900\n"
+           "    asm volatile(\"griddepcontrol.launch_dependents; griddepcontrol.wait;\" ::: "
+           "\"memory\");\n"
+           "#endif\n"
            "    i64 step = (i64)gridDim.x * blockDim.x;\n"
            "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n");
     for (int k = 0; k < n; k++)
         print_to(p, "        i64 o%d = 0;\n", k);
     print_to(p, "        i64 rest = i;\n"
-                "        for (int d = (int)a.n_axes - 1; d >= 0; d--) {\n"
+                "        for (int d = (int)a.n_axes - 1; d > 0; d--) {\n"
                 "            i64 index = rest %% a.shape[d];\n"
                 "            rest /= a.shape[d];\n");
     for (int k = 0; k < n; k++)
         print_to(p, "            o%d += index * a.stride[%d][d];\n", k, k);
-    print_to(p, "        }\n        ((%s *)a.at[%d])[i] = element(",
+    print_to(p, "        }\n");
+    for (int k = 0; k < n; k++)
+        print_to(p, "        o%d += rest * a.stride[%d][0];\n", k, k);
+    print_to(p, "        ((%s *)a.at[%d])[i] = element(",
              qn__ir_type_c(qn__ir_dtype(ir, ir->result)), n);
     for (int k = 0; k < n; k++)
         print_to(p, "%s((const %s *)a.at[%d])[o%d]", k ? ", " : "", types[k], k, k);

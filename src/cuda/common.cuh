@@ -15,6 +15,26 @@
 
 #define THREADS 256 /* as QN__CUDA_THREADS */
 
+/* Every kernel calls this before it touches what another one writes: lets the next kernel begin,
+ * and waits until the ones before have ended. */
+static __device__ void let_next_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+static __device__ void wait_for_last()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+static __device__ void wait_for_others()
+{
+    let_next_begin();
+    wait_for_last();
+}
+
 /* For each i below n, spread over the grid. */
 #define FOR_EACH(i, n)                                                                             \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                      \

@@ -35,10 +35,12 @@ typedef struct qn__cuda_program qn__cuda_program;
 
 typedef struct qn__cuda {
     qn__cu cu;
-    qn__nvrtc nvrtc;  /* loaded with the first fused chain */
-    char name[32];    /* the device's, for messages */
-    int device, arch; /* arch: 90 is sm_90 */
-    size_t piece;     /* bytes that the driver maps at once */
+    qn__nvrtc nvrtc;             /* loaded with the first fused chain */
+    char name[32];               /* the device's, for messages */
+    int device, arch;            /* arch: 90 is sm_90 */
+    int processors, most_shared; /* multiprocessors; bytes of shared memory a block may have */
+    bool overlaps;               /* a launch may begin before the one ahead of it ends */
+    size_t piece;                /* bytes that the driver maps at once */
     qn__cu_context context;
     qn__cu_stream stream;  /* everything runs on it, in order */
     qn__cu_stream capture; /* captured into, never run */
@@ -65,9 +67,15 @@ qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *d
 
 /* ---- binding: turning calls into launches ---------------------------------------------------- */
 
+/* How a kernel is launched. */
+typedef struct qn__cuda_grid {
+    int64_t blocks;
+    unsigned threads, shared; /* of a block; bytes */
+} qn__cuda_grid;
+
 typedef struct qn__cuda_launch {
     qn__cu_function function;
-    unsigned blocks;
+    unsigned blocks, threads, shared;
     uint32_t first_at, n_at; /* its addresses, among the binding's */
     size_t args;             /* offset of its arguments in the binding's bytes */
 } qn__cuda_launch;
@@ -75,10 +83,12 @@ typedef struct qn__cuda_launch {
 typedef struct qn__cuda_binding {
     qn__cuda_launch *launches;
     uint32_t n_launches, launch_room;
-    uint32_t *at; /* for each address: the operand, an index into the binding's */
+    uint32_t *at; /* for each address: the operand, an index into the binding's, or SCRATCH */
     uint32_t n_at, at_room;
     char *args;
     size_t n_args, args_room;
+    size_t scratch; /* bytes of the workspace behind its values, which launches have in turn */
+    uint32_t x;     /* what the newest launch of linear layers multiplies, an operand */
     qn__cu_exec exec;
     void **slots; /* those that exec was captured for; NULL: none yet */
 } qn__cuda_binding;
@@ -86,8 +96,12 @@ typedef struct qn__cuda_binding {
 typedef struct qn__cuda_binder {
     qn__cuda *cuda;
     qn__cuda_binding *bound;
+    const qn__binding *binding;
     qn_error *err;
 } qn__cuda_binder;
+
+/* Stands for an operand: the scratch memory of the launch. */
+enum { QN__CUDA_SCRATCH = 255 };
 
 /* Adds a launch over `work` threads (or blocks of threads, when by_block). args begins with n_at
  * addresses; operand[i] is the call's operand that address i points to. False when memory is out.
@@ -102,6 +116,27 @@ bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bo
     qn__cuda_add(b, (b)->cuda->kernels[QN__CUDA_KERNEL_##kernel], work, by_block, &(args),         \
                  sizeof(args), call, (int)(sizeof(args).at / sizeof *(args).at),                   \
                  (const uint8_t[]){__VA_ARGS__})
+
+/* The same with a grid of its own; args as above. */
+bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
+                       const void *args, size_t size, const qn__call *call, int n_at,
+                       const uint8_t *operand);
+
+#define QN__CUDA_ADD_GRID(b, kernel, grid, args, call, ...)                                        \
+    qn__cuda_add_grid(b, (b)->cuda->kernels[QN__CUDA_KERNEL_##kernel], grid, &(args),              \
+                      sizeof(args), call, (int)(sizeof(args).at / sizeof *(args).at),              \
+                      (const uint8_t[]){__VA_ARGS__})
+
+/* Asks for so many bytes of scratch memory; the next launch overwrites them. */
+void qn__cuda_want_scratch(qn__cuda_binder *b, size_t bytes);
+
+/* Whether no step of the plan writes what the operand lies in: a kernel may read it before those
+ * ahead of it have ended. */
+bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o);
+
+/* Linear layers that stream (op_linear.c): whether such a weight can, and the launch. */
+bool qn__cuda_streams(const qn__operand *x, const qn__operand *w);
+bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call);
 
 typedef struct qn__cuda_routine {
     qn__op_id op;

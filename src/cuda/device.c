@@ -326,15 +326,16 @@ static const qn__device_ops cuda_device_ops = {
 };
 
 /* The compiled kernels: an image for each .cu file, made by the build. */
-enum { IMAGE_move, IMAGE_order, IMAGE_rows, IMAGE_matmul, IMAGE_attend, IMAGE_COUNT };
+enum { IMAGE_move, IMAGE_order, IMAGE_rows, IMAGE_matmul, IMAGE_linear, IMAGE_attend, IMAGE_COUNT };
 extern const unsigned long long qn__cuda_image_move[], qn__cuda_image_order[],
-    qn__cuda_image_rows[], qn__cuda_image_matmul[], qn__cuda_image_attend[];
+    qn__cuda_image_rows[], qn__cuda_image_matmul[], qn__cuda_image_linear[],
+    qn__cuda_image_attend[];
 
 static int load_kernels(qn__cuda *cuda)
 {
     static const unsigned long long *const images[IMAGE_COUNT] = {
-        qn__cuda_image_move, qn__cuda_image_order, qn__cuda_image_rows, qn__cuda_image_matmul,
-        qn__cuda_image_attend};
+        qn__cuda_image_move,   qn__cuda_image_order,  qn__cuda_image_rows,
+        qn__cuda_image_matmul, qn__cuda_image_linear, qn__cuda_image_attend};
     static const struct {
         int image;
         const char *name;
@@ -349,6 +350,10 @@ static int load_kernels(qn__cuda *cuda)
     for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++)
         result = cuda->cu.module_function(&cuda->kernels[i], cuda->modules[kernels[i].image],
                                           kernels[i].name);
+    for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++)
+        if (kernels[i].image == IMAGE_linear)
+            result = cuda->cu.function_set(cuda->kernels[i], QN__CU_DYNAMIC_SHARED,
+                                           QN__CUDA_LINEAR_SHARED);
     return result;
 }
 
@@ -383,6 +388,11 @@ static qn_status open_context(qn__cuda *cuda, int index, qn_error *err)
     cuda->cu.device_attribute(&major, QN__CU_COMPUTE_MAJOR, cuda->device);
     cuda->cu.device_attribute(&minor, QN__CU_COMPUTE_MINOR, cuda->device);
     cuda->arch = major * 10 + minor;
+    int version = 0;
+    cuda->cu.version(&version);
+    cuda->overlaps = cuda->arch >= 90 && version >= QN__CU_EDGES_OF_12_3;
+    cuda->cu.device_attribute(&cuda->processors, QN__CU_MULTIPROCESSORS, cuda->device);
+    cuda->cu.device_attribute(&cuda->most_shared, QN__CU_MOST_SHARED, cuda->device);
     if (cuda->arch < 80)
         return qn__fail(err, QN_UNSUPPORTED, "%s: the GPU is sm_%d; sm_80 or newer is needed",
                         cuda->name, cuda->arch);

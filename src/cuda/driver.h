@@ -38,6 +38,22 @@ typedef struct qn__cu_access {
     int flags;
 } qn__cu_access;
 
+/* An attribute of a launch: its number, and its value, which has room for the longest. */
+typedef struct qn__cu_attribute {
+    int64_t id;
+    union {
+        int on;
+        char room[64];
+    } value;
+} qn__cu_attribute;
+
+typedef struct qn__cu_launch {
+    unsigned grid[3], block[3], shared;
+    qn__cu_stream stream;
+    const qn__cu_attribute *attributes;
+    unsigned n_attributes;
+} qn__cu_launch;
+
 typedef struct qn__cu_update_info {
     int result;
     void *error_node, *error_from_node;
@@ -49,8 +65,13 @@ enum {
     QN__CU_STREAM_NON_BLOCKING = 1,
     QN__CU_CAPTURE_THREAD_LOCAL = 1,
     QN__CU_EVENT_DISABLE_TIMING = 2,
+    QN__CU_MULTIPROCESSORS = 16,
     QN__CU_COMPUTE_MAJOR = 75,
     QN__CU_COMPUTE_MINOR = 76,
+    QN__CU_MOST_SHARED = 97,      /* of a device */
+    QN__CU_DYNAMIC_SHARED = 8,    /* of a function */
+    QN__CU_BEFORE_THE_LAST = 6,   /* of a launch: it may begin before the one ahead of it ends */
+    QN__CU_EDGES_OF_12_3 = 12030, /* from this version on a graph keeps that */
     QN__CU_ON_DEVICE = 1,
     QN__CU_PINNED = 1,
     QN__CU_READ_WRITE = 3
@@ -60,6 +81,7 @@ enum {
 #define QN__CU_LIST(X)                                                                             \
     X(init, cuInit, (unsigned flags))                                                              \
     X(error_name, cuGetErrorName, (int error, const char **name))                                  \
+    X(version, cuDriverGetVersion, (int *version))                                                 \
     X(device_count, cuDeviceGetCount, (int *n))                                                    \
     X(device_get, cuDeviceGet, (int *device, int index))                                           \
     X(device_name, cuDeviceGetName, (char *name, int room, int device))                            \
@@ -104,9 +126,9 @@ enum {
     X(module_unload, cuModuleUnload, (qn__cu_module module))                                       \
     X(module_function, cuModuleGetFunction,                                                        \
       (qn__cu_function * function, qn__cu_module module, const char *name))                        \
-    X(launch, cuLaunchKernel,                                                                      \
-      (qn__cu_function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,  \
-       unsigned bz, unsigned shared, qn__cu_stream stream, void **params, void **extra))           \
+    X(function_set, cuFuncSetAttribute, (qn__cu_function function, int attribute, int value))      \
+    X(launch, cuLaunchKernelEx,                                                                    \
+      (const qn__cu_launch *how, qn__cu_function function, void **params, void **extra))           \
     X(capture_begin, cuStreamBeginCapture_v2, (qn__cu_stream stream, int mode))                    \
     X(capture_end, cuStreamEndCapture, (qn__cu_stream stream, qn__cu_graph * graph))               \
     X(graph_destroy, cuGraphDestroy, (qn__cu_graph graph))                                         \

@@ -30,6 +30,7 @@ template <typename T> static __device__ void matmul_elements(const qn__cuda_matm
 
 extern "C" __global__ void matmul(qn__cuda_matmul_args a)
 {
+    wait_for_others();
     if (a.wide)
         matmul_elements<double>(a);
     else
@@ -94,6 +95,7 @@ static __device__ void linear_elements(const qn__cuda_linear_args &a)
 
 extern "C" __global__ void linear(qn__cuda_linear_args a)
 {
+    wait_for_others();
     switch (a.type) {
     case QN_BF16: linear_elements<float, uint16_t>(a); break;
     case QN_F16: linear_elements<float, __half>(a); break;
@@ -119,6 +121,7 @@ static __device__ void linear_back_elements(const qn__cuda_linear_args &a)
 
 extern "C" __global__ void linear_back(qn__cuda_linear_args a)
 {
+    wait_for_others();
     switch (a.type) {
     case QN_BF16: linear_back_elements<float, uint16_t>(a); break;
     case QN_F16: linear_back_elements<float, __half>(a); break;

@@ -6,6 +6,7 @@
 
 extern "C" __global__ void arange(qn__cuda_arange_args a)
 {
+    wait_for_others();
     void *y = a.at[0];
     FOR_EACH(i, a.n)
     {
@@ -28,12 +29,14 @@ extern "C" __global__ void arange(qn__cuda_arange_args a)
 
 extern "C" __global__ void copy(qn__cuda_copy_args a)
 {
+    wait_for_others();
     FOR_EACH(i, a.n)
     move_element(a.at[1], a.to_offset + offset_of(a.to, i), a.at[0], offset_of(a.from, i), a.size);
 }
 
 extern "C" __global__ void take(qn__cuda_take_args a)
 {
+    wait_for_others();
     const int32_t *ids = (const int32_t *)a.at[1];
     const uint64_t zero = 0;
     FOR_EACH(i, a.n_ids * a.columns)
@@ -49,6 +52,7 @@ extern "C" __global__ void take(qn__cuda_take_args a)
 
 extern "C" __global__ void take_along_last(qn__cuda_along_args a)
 {
+    wait_for_others();
     const int32_t *ids = (const int32_t *)a.at[1];
     const uint64_t zero = 0;
     FOR_EACH(i, a.n)

@@ -38,7 +38,42 @@ static bool takes_attend(const qn_array *node)
            node->in[0]->shape[3] <= LONGEST && node->in[2]->shape[3] <= LONGEST;
 }
 
-/* A block has one query row of a tile. */
+/* Whether heads are such that pages are read 16 bytes at a time. */
+static bool goes_by_pages(const qn__cuda_attend_args *a, const qn__operand *k, const qn__operand *v)
+{
+    int64_t strides = a->k_page | a->k_head | a->v_page | a->v_head;
+    return a->d % 16 == 0 && a->d <= QN__CUDA_WIDEST && a->e % 8 == 0 && a->e <= QN__CUDA_WIDEST &&
+           strides % 8 == 0 && k->offset % 16 == 0 && v->offset % 16 == 0;
+}
+
+enum { PAGE_THREADS = 128, NARROW = 4, WIDE = 8, MOST_PARTS = 64 << 20 /* bytes */ };
+
+/* A block has a row of up to 4 or 8 heads; where there are few, and more than one page, a page of
+ * that, and another launch joins these. */
+static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+{
+    uint8_t n = (uint8_t)(call->n_operands - 1), sinks = args->has_sinks ? 5 : 0;
+    int64_t shared = args->heads / args->groups, most = shared > NARROW ? WIDE : NARROW;
+    int64_t blocks = args->length * args->groups * ((shared + most - 1) / most);
+    int64_t parts = args->length * args->heads * args->width * (args->e + 2) * 4;
+    args->split = args->width > 1 && blocks < 8 * b->cuda->processors && parts <= MOST_PARTS;
+    if (args->split)
+        qn__cuda_want_scratch(b, (size_t)parts);
+    qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS, 0},
+                  join = {args->length * args->heads, PAGE_THREADS, 0};
+    qn__cu_function kernel =
+        b->cuda->kernels[args->half ? (most == WIDE ? QN__CUDA_KERNEL_attend_bf16_wide
+                                                    : QN__CUDA_KERNEL_attend_bf16)
+                                    : (most == WIDE ? QN__CUDA_KERNEL_attend_f32_wide
+                                                    : QN__CUDA_KERNEL_attend_f32)];
+    const uint8_t operands[] = {0, 1, 2, 3, 4, sinks, n, QN__CUDA_SCRATCH};
+    if (!qn__cuda_add_grid(b, kernel, &grid, args, sizeof *args, call, 8, operands))
+        return false;
+    return !args->split || qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join],
+                                             &join, args, sizeof *args, call, 8, operands);
+}
+
+/* Of other heads a block has one query row of a tile. */
 static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__attention_params *p = call->params;
@@ -67,8 +102,11 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                                  .softcap = p->softcap};
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
-    return QN__CUDA_ADD(b, attend, args.tiles * args.tile * args.heads, true, args, call, 0, 1, 2,
-                        3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks));
+    if (goes_by_pages(&args, k, v))
+        return launch_pages(b, call, &args);
+    return QN__CUDA_ADD(b, attend_any, args.tiles * args.tile * args.heads, true, args, call, 0, 1,
+                        2, 3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks),
+                        (uint8_t)(5 + p->has_sinks));
 }
 
 const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend};

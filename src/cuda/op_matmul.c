@@ -58,6 +58,8 @@ enum { WARP = 32 }; /* threads that share an element of the result */
 static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
 {
     qn__cuda_linear_args args = linear_args(call);
+    if (args.rows && qn__cuda_streams(&call->operand[0], &call->operand[1]))
+        return qn__cuda_stream_linear(b, call);
     return QN__CUDA_ADD(b, linear, args.rows * args.n * WARP, false, args, call, 0, 1, 2);
 }
 

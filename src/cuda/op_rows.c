@@ -21,10 +21,38 @@ static bool takes_reduce(const qn_array *node)
            (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
 }
 
+enum { LONG_ROW = 4096, PARTS = 128, QUADS_OF_ROW = 8 * QN__CUDA_THREADS };
+
+/* Of long rows that lie side by side: parts of a row, then the best of these. */
+static bool launch_argmax(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__operand *x = &call->operand[0];
+    qn__cuda_argmax_args args = {.rows = rows_of(x), .n = x->shape[x->ndim - 1], .parts = PARTS};
+    qn__cuda_want_scratch(b, (size_t)(args.rows * PARTS) * 8);
+    return QN__CUDA_ADD(b, argmax_parts, args.rows * PARTS, true, args, call, 0, QN__CUDA_SCRATCH,
+                        1) &&
+           QN__CUDA_ADD(b, argmax_join, args.rows, true, args, call, 0, QN__CUDA_SCRATCH, 1);
+}
+
+static bool is_long_argmax(const qn__call *call)
+{
+    const qn__operand *x = &call->operand[0];
+    int64_t stride = 1;
+    if (((const qn__reduce_params *)call->params)->reduction != QN__ARGMAX || x->dtype != QN_F32 ||
+        x->ndim < 1 || x->shape[x->ndim - 1] < LONG_ROW)
+        return false;
+    for (int i = x->ndim - 1; i >= 0; stride *= x->shape[i--])
+        if (x->shape[i] > 1 && x->stride[i] != stride)
+            return false;
+    return true;
+}
+
 static bool launch_reduce(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
     int last = x->ndim - 1;
+    if (is_long_argmax(call))
+        return launch_argmax(b, call);
     qn__cuda_reduce_args args = {.lead = qn__cuda_view_of(x, 0, last),
                                  .rows = rows_of(x),
                                  .n = last < 0 ? 1 : x->shape[last],
@@ -61,6 +89,9 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
                                .has_weight = p->has_weight,
                                .wide = x->dtype == QN_F64,
                                .eps = (double)p->eps};
+    int64_t places = (int64_t)(x->offset | call->operand[call->n_operands - 1].offset |
+                               (p->has_weight ? call->operand[1].offset : 0));
+    args.quads = !args.wide && args.n % 4 == 0 && args.n / 4 <= QUADS_OF_ROW && places % 16 == 0;
     return QN__CUDA_ADD(b, rms_norm, args.rows, true, args, call, 0, p->has_weight ? 1 : 0,
                         (uint8_t)(call->n_operands - 1));
 }

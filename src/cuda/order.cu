@@ -103,6 +103,7 @@ static __device__ bool replaces(int64_t mode, const void *y, int64_t to, const v
 
 extern "C" __global__ void scatter(qn__cuda_scatter_args a)
 {
+    wait_for_others();
     const int32_t *ids = (const int32_t *)a.at[0];
     int64_t size = size_of(a.type);
     FOR_EACH(t, a.columns * a.parts)
@@ -127,6 +128,7 @@ extern "C" __global__ void scatter(qn__cuda_scatter_args a)
  * beside the result, and none waits for another. */
 extern "C" __global__ void argsort(qn__cuda_argsort_args a)
 {
+    wait_for_others();
     int64_t size = size_of(a.type);
     int width = 8 * (int)size;
     FOR_EACH(t, a.rows * a.n)

@@ -6,12 +6,18 @@
  * donated caches is. With other slots the launches are captured again and put into the same
  * executable graph.
  *
- * The workspace is the last slot, so growing it (for another plan) shows as another address.
+ * The workspace is the last slot, so growing it (for another plan) shows as another address. Behind
+ * its values is scratch memory, which one launch after the other has.
+ *
+ * Where the GPU can (sm_90), a launch begins before the one ahead of it has ended: every kernel
+ * waits inside for that (common.cuh), and until then reads nothing but what no step writes.
  */
 #include "base/error.h"
 #include "cuda/cuda.h"
 
 #include <stdlib.h>
+
+#define SCRATCH UINT32_MAX /* among the addresses of a binding */
 
 /* ---- binding --------------------------------------------------------------------------------- */
 
@@ -48,11 +54,43 @@ static bool reserve_launch(qn__cuda_binding *bound, size_t args, size_t n_at)
     return ok;
 }
 
+/* Where scratch memory begins in a workspace whose values take so many bytes. */
+static size_t scratch_at(size_t values)
+{
+    return (values + 255) & ~(size_t)255;
+}
+
+void qn__cuda_want_scratch(qn__cuda_binder *b, size_t bytes)
+{
+    if (bytes > b->bound->scratch)
+        b->bound->scratch = bytes;
+}
+
+bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o)
+{
+    const qn__binding *binding = b->binding;
+    for (uint32_t i = 0; i < binding->plan->n_steps; i++) {
+        const qn__call *call = &binding->calls[i];
+        if (call->operand[call->n_operands - 1].slot == o->slot)
+            return false;
+    }
+    return true;
+}
+
 bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bool by_block,
                   const void *args, size_t size, const qn__call *call, int n_at,
                   const uint8_t *operand)
 {
-    if (work <= 0)
+    qn__cuda_grid grid = {by_block ? work : (work + QN__CUDA_THREADS - 1) / QN__CUDA_THREADS,
+                          QN__CUDA_THREADS, 0};
+    return qn__cuda_add_grid(b, function, &grid, args, size, call, n_at, operand);
+}
+
+bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
+                       const void *args, size_t size, const qn__call *call, int n_at,
+                       const uint8_t *operand)
+{
+    if (grid->blocks <= 0)
         return true;
     qn__cuda_binding *bound = b->bound;
     size_t room = (size + 15) & ~(size_t)15;
@@ -60,17 +98,19 @@ bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bo
         qn__fail_memory(b->err, "a binding");
         return false;
     }
-    int64_t blocks = by_block ? work : (work + QN__CUDA_THREADS - 1) / QN__CUDA_THREADS;
-    bound->launches[bound->n_launches++] =
-        (qn__cuda_launch){.function = function,
-                          .blocks = (unsigned)(blocks < QN__CUDA_BLOCKS ? blocks : QN__CUDA_BLOCKS),
-                          .first_at = bound->n_at,
-                          .n_at = (uint32_t)n_at,
-                          .args = bound->n_args};
+    int64_t blocks = grid->blocks < QN__CUDA_BLOCKS ? grid->blocks : QN__CUDA_BLOCKS;
+    bound->launches[bound->n_launches++] = (qn__cuda_launch){.function = function,
+                                                             .blocks = (unsigned)blocks,
+                                                             .threads = grid->threads,
+                                                             .shared = grid->shared,
+                                                             .first_at = bound->n_at,
+                                                             .n_at = (uint32_t)n_at,
+                                                             .args = bound->n_args};
     memcpy(bound->args + bound->n_args, args, size);
     bound->n_args += room;
     for (int i = 0; i < n_at; i++)
-        bound->at[bound->n_at++] = call->first_operand + operand[i];
+        bound->at[bound->n_at++] =
+            operand[i] == QN__CUDA_SCRATCH ? SCRATCH : call->first_operand + operand[i];
     return true;
 }
 
@@ -90,10 +130,12 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
     if (!bound)
         return qn__fail_memory(err, "a binding");
     binding->device_part = bound;
-    qn__cuda_binder b = {device->state, bound, err};
+    qn__cuda_binder b = {device->state, bound, binding, err};
     for (uint32_t i = 0; i < plan->n_steps; i++)
         if (!bind_call(&b, &binding->calls[i]))
             return err && err->code ? err->code : QN_DEVICE;
+    if (bound->scratch)
+        binding->workspace = scratch_at(binding->values) + bound->scratch;
     return QN_OK;
 }
 
@@ -121,12 +163,15 @@ void qn__cuda_drop(qn_device *device, qn__binding *binding)
 static void fill_addresses(qn__cuda_binding *bound, const qn__submission *sub)
 {
     const qn__operand *operands = sub->binding->operands;
+    char *workspace = sub->slots[sub->n_slots - 1];
+    char *scratch = workspace + scratch_at(sub->binding->values);
     for (uint32_t i = 0; i < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         void **at = (void **)(bound->args + launch->args);
         for (uint32_t k = 0; k < launch->n_at; k++) {
-            const qn__operand *o = &operands[bound->at[launch->first_at + k]];
-            at[k] = (char *)sub->slots[o->slot] + o->offset;
+            uint32_t from = bound->at[launch->first_at + k];
+            const qn__operand *o = &operands[from == SCRATCH ? 0 : from];
+            at[k] = from == SCRATCH ? scratch : (char *)sub->slots[o->slot] + o->offset;
         }
     }
 }
@@ -134,11 +179,17 @@ static void fill_addresses(qn__cuda_binding *bound, const qn__submission *sub)
 static int launch_all(qn__cuda *cuda, qn__cuda_binding *bound)
 {
     int result = 0;
+    const qn__cu_attribute early = {.id = QN__CU_BEFORE_THE_LAST, .value.on = 1};
     for (uint32_t i = 0; i < bound->n_launches && result == 0; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         void *params[] = {bound->args + launch->args};
-        result = cuda->cu.launch(launch->function, launch->blocks, 1, 1, QN__CUDA_THREADS, 1, 1, 0,
-                                 cuda->capture, params, NULL);
+        qn__cu_launch how = {.grid = {launch->blocks, 1, 1},
+                             .block = {launch->threads, 1, 1},
+                             .shared = launch->shared,
+                             .stream = cuda->capture,
+                             .attributes = &early,
+                             .n_attributes = cuda->overlaps};
+        result = cuda->cu.launch(&how, launch->function, params, NULL);
     }
     return result;
 }

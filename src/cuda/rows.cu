@@ -167,6 +167,7 @@ struct brain16 {
 
 extern "C" __global__ void reduce(qn__cuda_reduce_args a)
 {
+    wait_for_others();
     switch (a.type) {
     case QN_F16: reduce_rows<double, half16>(a); break;
     case QN_BF16: reduce_rows<double, brain16>(a); break;
@@ -181,6 +182,46 @@ extern "C" __global__ void reduce(qn__cuda_reduce_args a)
     case QN_I16: reduce_rows<int32_t, int16_t>(a); break;
     case QN_I32: reduce_rows<int32_t, int32_t>(a); break;
     default: reduce_rows<int64_t, int64_t>(a); break;
+    }
+}
+
+/* ---- argmax of long rows --------------------------------------------------------------------- */
+
+/* A number that is largest for the first of the largest elements: NaN is above all, -0 is 0. */
+static __device__ unsigned long long rank_of(float x, int64_t i)
+{
+    uint32_t u = __float_as_uint(x == 0 ? 0.0f : x);
+    u = x != x ? ~0u : u & 0x80000000u ? ~u : u | 0x80000000u;
+    return (unsigned long long)u << 32 | (0xffffffffu - (uint32_t)i);
+}
+
+extern "C" __global__ void argmax_parts(qn__cuda_argmax_args a)
+{
+    __shared__ unsigned long long room[THREADS];
+    wait_for_others();
+    for (int64_t b = blockIdx.x; b < a.rows * a.parts; b += gridDim.x) {
+        int64_t row = b / a.parts, size = (a.n + a.parts - 1) / a.parts, first = b % a.parts * size,
+                end = first + size < a.n ? first + size : a.n;
+        const float *x = (const float *)a.at[0] + row * a.n;
+        unsigned long long best = 0;
+#pragma unroll 4
+        for (int64_t i = first + threadIdx.x; i < end; i += THREADS)
+            best = max(best, rank_of(x[i], i));
+        best = block_max(best, room);
+        if (threadIdx.x == 0)
+            ((unsigned long long *)a.at[1])[b] = best;
+    }
+}
+
+extern "C" __global__ void argmax_join(qn__cuda_argmax_args a)
+{
+    __shared__ unsigned long long room[THREADS];
+    wait_for_others();
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        const unsigned long long *parts = (const unsigned long long *)a.at[1] + row * a.parts;
+        unsigned long long best = block_max(threadIdx.x < a.parts ? parts[threadIdx.x] : 0, room);
+        if (threadIdx.x == 0)
+            ((int32_t *)a.at[2])[row] = (int32_t)(0xffffffffu - (uint32_t)best);
     }
 }
 
@@ -203,6 +244,7 @@ template <typename T> static __device__ void softmax_rows(const qn__cuda_softmax
 
 extern "C" __global__ void softmax(qn__cuda_softmax_args a)
 {
+    wait_for_others();
     if (a.wide)
         softmax_rows<double>(a);
     else
@@ -225,9 +267,59 @@ template <typename T> static __device__ void norm_rows(const qn__cuda_norm_args 
     }
 }
 
+/* The same of f32 in vectors, which stay in registers: element 4 i to thread i mod 256, whose sums
+ * are added by warp, then over the warps. */
+enum { MOST_QUADS = 8 };
+
+static __device__ float quad_sum(float4 v)
+{
+    return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
+
+static __device__ void norm_quads(const qn__cuda_norm_args &a)
+{
+    __shared__ float room[THREADS / 32];
+    const int n = (int)a.n / 4;
+    const float4 *w = (const float4 *)a.at[1];
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        const float4 *x = (const float4 *)a.at[0] + r * n;
+        float4 v[MOST_QUADS], *y = (float4 *)a.at[2] + r * n;
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < MOST_QUADS; k++)
+            if ((int)threadIdx.x + k * THREADS < n)
+                v[k] = x[threadIdx.x + k * THREADS];
+#pragma unroll
+        for (int k = 0; k < MOST_QUADS; k++)
+            if ((int)threadIdx.x + k * THREADS < n)
+                sum += quad_sum(v[k]);
+        for (int m = 16; m; m /= 2)
+            sum += __shfl_xor_sync(~0u, sum, m);
+        if (threadIdx.x % 32 == 0)
+            room[threadIdx.x / 32] = sum;
+        __syncthreads();
+        sum = 0;
+        for (int i = 0; i < THREADS / 32; i++)
+            sum += room[i];
+        float scale = 1.0f / sqrtf(sum / (float)a.n + (float)a.eps);
+#pragma unroll
+        for (int k = 0; k < MOST_QUADS; k++)
+            if ((int)threadIdx.x + k * THREADS < n) {
+                int i = threadIdx.x + k * THREADS;
+                float4 u = a.has_weight ? w[i] : make_float4(1, 1, 1, 1);
+                y[i] = make_float4(v[k].x * scale * u.x, v[k].y * scale * u.y,
+                                   v[k].z * scale * u.z, v[k].w * scale * u.w);
+            }
+        __syncthreads();
+    }
+}
+
 extern "C" __global__ void rms_norm(qn__cuda_norm_args a)
 {
-    if (a.wide)
+    wait_for_others();
+    if (a.quads)
+        norm_quads(a);
+    else if (a.wide)
         norm_rows<double>(a);
     else
         norm_rows<float>(a);
@@ -272,6 +364,7 @@ template <typename T> static __device__ void rope_elements(const qn__cuda_rope_a
 
 extern "C" __global__ void rope(qn__cuda_rope_args a)
 {
+    wait_for_others();
     if (a.wide)
         rope_elements<double>(a);
     else

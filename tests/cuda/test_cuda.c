@@ -270,6 +270,14 @@ static qn_array *op_argmax_ties(qn_scope *s)
 {
     return qn_argmax(s, qn_round(s, noise(s, QN_F32, 2, SHAPE(20, 777))), -1, false);
 }
+static qn_array *op_argmax_long(qn_scope *s)
+{
+    qn_array *x = qn_round(s, noise(s, QN_F32, 3000, SHAPE(5, 50001)));
+    qn_array *hit = qn_equal(s, qn_arange(s, QN_I32, 50001), qn_scalar(s, QN_I32, 49999));
+    qn_array *row = qn_equal(s, qn_arange(s, QN_I32, 5), qn_scalar(s, QN_I32, 3));
+    hit = qn_logical_and(s, hit, qn_expand_dims(s, row, 1));
+    return qn_argmax(s, qn_where(s, hit, qn_scalar(s, QN_F32, NAN), x), -1, false);
+}
 static qn_array *op_argmax_middle(qn_scope *s)
 {
     return qn_argmax(s, f32(s, SHAPE(3, 50, 4)), 1, true);
@@ -320,6 +328,31 @@ static qn_array *op_linear(qn_scope *s)
 static qn_array *op_linear_bf16(qn_scope *s)
 {
     return qn_linear(s, f32(s, SHAPE(4, 129)), noise(s, QN_BF16, 1, SHAPE(65, 129)), NULL);
+}
+/* Three weights with the same x, in rows that stream; so many rows of it. */
+static qn_array *streamed(qn_scope *s, int64_t rows, int64_t columns)
+{
+    qn_array *x = f32(s, SHAPE(rows, columns)), *part[4];
+    const int64_t n[] = {40, 16, 131, 8};
+    for (int i = 0; i < 4; i++)
+        part[i] = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(n[i], columns)), NULL);
+    return qn_concatenate(s, part, 4, 1);
+}
+static qn_array *op_linear_1(qn_scope *s)
+{
+    return streamed(s, 1, 2048);
+}
+static qn_array *op_linear_5(qn_scope *s)
+{
+    return streamed(s, 5, 264);
+}
+static qn_array *op_linear_13(qn_scope *s)
+{
+    return streamed(s, 13, 4504);
+}
+static qn_array *op_linear_200(qn_scope *s)
+{
+    return streamed(s, 200, 584);
 }
 static qn_array *op_linear_f16(qn_scope *s)
 {
@@ -514,6 +547,42 @@ static qn_array *op_attend_keep(qn_scope *s)
     return cached(s, QN_F32, 2, 11, &o);
 }
 
+/* The same sequences with heads that are read by pages. */
+static qn_array *paged(qn_scope *s, qn_dtype type, int64_t heads, int64_t groups, int64_t d,
+                       int64_t keep, const qn_attention_options *o)
+{
+    static const int32_t tiles[3][4] = {{0, 0, 2, 535}, {1, 2, 2, 38}, {0, 0, 0, 0}};
+    qn_array *slots = slots_of_two(s, 0, 537, 0, 40);
+    qn_array *k = qn_zeros(s, type, SHAPE(CACHE_PAGES, groups, 4, d, 16));
+    qn_array *v = qn_zeros(s, type, SHAPE(CACHE_PAGES, groups, 64, d));
+    k = qn__write_keys(s, k, f32(s, SHAPE(1, groups, 577, d)), slots);
+    v = qn__write_values(s, v, f32(s, SHAPE(1, groups, 577, d)), slots);
+    return qn__attend(s, f32(s, SHAPE(1, heads, 4, d)), k, v,
+                      qn_from(s, QN_I32, SHAPE(3, 4), tiles), pages_of_two(s), keep, o);
+}
+static qn_array *op_paged(qn_scope *s)
+{
+    return paged(s, QN_F32, 8, 2, 64, 0, NULL);
+}
+static qn_array *op_paged_bf16(qn_scope *s)
+{
+    return paged(s, QN_BF16, 8, 2, 64, 0, NULL);
+}
+static qn_array *op_paged_7(qn_scope *s)
+{
+    return paged(s, QN_BF16, 14, 2, 128, 0, NULL);
+}
+static qn_array *op_paged_256(qn_scope *s)
+{
+    return paged(s, QN_F32, 10, 1, 256, 0, NULL);
+}
+static qn_array *op_paged_keep(qn_scope *s)
+{
+    qn_attention_options o = {
+        .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
+    return paged(s, QN_BF16, 6, 2, 96, 11, &o);
+}
+
 static qn_array *op_large(qn_scope *s) /* more than the stages hold */
 {
     return qn_multiply(s, f32(s, SHAPE(3 << 20)), qn_scalar(s, QN_F32, 3));
@@ -677,6 +746,7 @@ static const op_case cases[] = {
     EXACT(max_nan),
     EXACT(argmax_nan),
     EXACT(argmax_ties),
+    EXACT(argmax_long),
     EXACT(argmax_middle),
     EXACT(argmax_i32),
     CLOSE(logsumexp),
@@ -689,6 +759,10 @@ static const op_case cases[] = {
     EXACT(matmul_empty),
     CLOSE(linear),
     CLOSE(linear_bf16),
+    CLOSE(linear_1),
+    CLOSE(linear_5),
+    CLOSE(linear_13),
+    CLOSE(linear_200),
     CLOSE(linear_f16),
     CLOSE(linear_view),
     CLOSE(linear_f64),
@@ -715,6 +789,11 @@ static const op_case cases[] = {
     CLOSE(attend_bf16),
     CLOSE(attend_window),
     CLOSE(attend_keep),
+    CLOSE(paged),
+    CLOSE(paged_bf16),
+    CLOSE(paged_7),
+    CLOSE(paged_256),
+    CLOSE(paged_keep),
     EXACT(large),
     CLOSE(sizes),
 };
@@ -1060,6 +1139,26 @@ static void test_threads(qn_device *dev)
     }
 }
 
+/* Row 3 of x has the same result, to the bit, in whatever company: linear layers. */
+static void test_company(qn_device *dev)
+{
+    enum { COLUMNS = 4504, N = 72, MOST = 150, ROW = 3 };
+    static float alone[N], beside[MOST * N];
+    static const int64_t companies[] = {4, 8, 9, 16, 17, MOST};
+    for (size_t i = 0; i < sizeof companies / sizeof *companies; i++) {
+        int64_t n = companies[i];
+        seed = 5;
+        qn_scope *s = qn_scope_begin(dev);
+        qn_array *w = noise(s, QN_BF16, 1, SHAPE(N, COLUMNS)), *x = f32(s, SHAPE(MOST, COLUMNS));
+        qn_array *y = qn_linear(s, qn_slice(s, x, 0, 0, n, 1), w, NULL);
+        qn_array *one = qn_linear(s, qn_slice(s, x, 0, ROW, ROW + 1, 1), w, NULL);
+        CHECK("company", qn_read_f32(s, y, beside, (size_t)(n * N)) == QN_OK);
+        CHECK("company", qn_read_f32(s, one, alone, N) == QN_OK);
+        CHECK("company", !memcmp(alone, beside + ROW * N, sizeof alone));
+        qn_scope_end(s);
+    }
+}
+
 /* Runs whose arrays lie elsewhere go into the executable graph that is there. */
 static void test_updates(qn_device *dev)
 {
@@ -1212,6 +1311,7 @@ int main(void)
     test_async(cuda);
     test_threads(cuda);
     test_updates(cuda);
+    test_company(cuda);
     test_limit(cuda);
     CHECK("all buffers are back", active_bytes(cuda) == 0);
     qn_device_close(cuda);

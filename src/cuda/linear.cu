@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers on weights in bf16, on tensor cores: x is rounded to bf16, sums are f32.
+ *
+ * A weight's 16 rows are the rows of a product, rows of x its columns. K is cut into spans of 256;
+ * in a span products follow each other in order of k, and the spans' sums are added in order. That
+ * fixes the bits: few rows or many, in whatever company, one row's result is the same.
+ *
+ * The k of a product are permuted, the same way on both sides, so that a lane's 16 bytes are what it
+ * needs of two products: of 32 columns lane 4 g + t has 8 t .. 8 t + 7.
+ *
+ * Few rows: what counts is that weights stream. A warp has a span of 16 rows, 8 KiB, which it asks
+ * for at once, the first time before the kernels ahead have ended. Many: x is rounded first
+ * (linear_round), then a block multiplies 128 rows of the weight and 128 of x, which pass through
+ * shared memory.
+ */
+#include "cuda/common.cuh"
+#include "cuda/mma.cuh"
+
+enum { TILE = 16, SPAN = QN__CUDA_SPAN, STEPS = SPAN / 32 };
+
+/* Where tile number `tile` of a launch's weights is. */
+struct tile_place {
+    const uint16_t *w;
+    float *y;
+    int64_t n, row, stride; /* rows of the weight; the tile's first; elements between rows */
+};
+
+static __device__ tile_place place_of(const qn__cuda_linears_args &a, int64_t tile, int64_t size)
+{
+    int64_t first = (a.n[0] + size - 1) / size, second = first + (a.n[1] + size - 1) / size;
+    if (tile < first)
+        return {(const uint16_t *)a.at[1], (float *)a.at[2], a.n[0], tile * size, a.stride[0]};
+    if (tile < second)
+        return {(const uint16_t *)a.at[3], (float *)a.at[4], a.n[1], (tile - first) * size,
+                a.stride[1]};
+    return {(const uint16_t *)a.at[5], (float *)a.at[6], a.n[2], (tile - second) * size,
+            a.stride[2]};
+}
+
+static __device__ int64_t tiles_of(const qn__cuda_linears_args &a, int64_t size)
+{
+    return (a.n[0] + size - 1) / size + (a.n[1] + size - 1) / size + (a.n[2] + size - 1) / size;
+}
+
+/* ---- few rows -------------------------------------------------------------------------------- */
+
+/* A lane's columns of a span of two rows of the weight: zeros behind the last. */
+static __device__ void load_span(const tile_place &p, int at, int k, uint4 w[2][STEPS])
+{
+    int g = threadIdx.x % 32 / 4;
+    for (int i = 0; i < 2; i++) {
+        int64_t row = p.row + g + 8 * i;
+        const uint16_t *from = p.w + (row < p.n ? row : p.n - 1) * p.stride + at;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+            w[i][s] = at + 32 * s < k ? load_once(from + 32 * s) : make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* Eight columns of a row of x as bf16. */
+static __device__ uint4 x_at(const float *x, bool real)
+{
+    if (!real)
+        return make_uint4(0, 0, 0, 0);
+    float4 a = ((const float4 *)x)[0], b = ((const float4 *)x)[1];
+    return make_uint4(pair_of(a.x, a.y), pair_of(a.z, a.w), pair_of(b.x, b.y), pair_of(b.z, b.w));
+}
+
+/* NT: of 8 rows of x each. part: [span][16][8 NT] */
+template <int NT> static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
+{
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, g = threadIdx.x % 32 / 4,
+              t = threadIdx.x % 4;
+    const int k = (int)a.k, rows = (int)a.rows, spans = (k + SPAN - 1) / SPAN;
+    const int64_t tiles = tiles_of(a, TILE);
+    bool waits = true;
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
+    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        tile_place p = place_of(a, tile, TILE);
+        for (int span = warp; span < spans; span += warps) {
+            uint4 w[2][STEPS];
+            float c[NT][4] = {};
+            int at = span * SPAN + 8 * t;
+            load_span(p, at, k, w);
+            if (waits && a.early)
+                wait_for_last();
+            waits = false;
+#pragma unroll
+            for (int s = 0; s < STEPS; s++)
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+                    int row = 8 * j + g, column = at + 32 * s;
+                    uint4 x = x_at((const float *)a.at[0] + row * a.k + column,
+                                   row < rows && column < k);
+                    mma_bf16(c[j], w[0][s].x, w[1][s].x, w[0][s].y, w[1][s].y, x.x, x.y);
+                    mma_bf16(c[j], w[0][s].z, w[1][s].z, w[0][s].w, w[1][s].w, x.z, x.w);
+                }
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                float *to = part + (span * TILE + g) * 8 * NT + 8 * j + 2 * t;
+                to[0] = c[j][0];
+                to[1] = c[j][1];
+                to[8 * 8 * NT] = c[j][2];
+                to[8 * 8 * NT + 1] = c[j][3];
+            }
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < TILE * rows; i += blockDim.x) {
+            int r = i % TILE, b = i / TILE;
+            const float *from = part + r * 8 * NT + b;
+            float sum = from[0];
+            for (int s = 1; s < spans; s++)
+                sum += from[s * TILE * 8 * NT];
+            if (p.row + r < p.n)
+                p.y[b * p.n + p.row + r] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) linear_8(const qn__cuda_linears_args a)
+{
+    extern __shared__ float part[];
+    few_rows<1>(a, part);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) linear_16(const qn__cuda_linears_args a)
+{
+    extern __shared__ float part[];
+    few_rows<2>(a, part);
+}
+
+/* ---- many rows ------------------------------------------------------------------------------- */
+
+/* x as bf16, eight elements a thread. */
+extern "C" __global__ void linear_round(qn__cuda_round_args a)
+{
+    wait_for_others();
+    FOR_EACH(i, a.n / 8)
+    ((uint4 *)a.at[1])[i] = x_at((const float *)a.at[0] + 8 * i, true);
+}
+
+/* A stage: 64 columns of 128 rows of w, then of x, each as two planes of 32 columns, so that eight
+ * lanes that read together read 128 bytes side by side. */
+enum {
+    BLOCK = 128,
+    DEEP = 64,
+    PLANE = BLOCK * 64 + 64, /* bytes; the rest moves the second one by half the banks */
+    STAGE = 4 * PLANE,
+    STAGES = QN__CUDA_LINEAR_SHARED / STAGE
+};
+
+/* Asks for columns k .. k + 63 of 128 rows: from `rows` on the last one stands for the others. */
+static __device__ void load_stage(char *to, const uint16_t *from, int64_t first, int64_t rows,
+                                  int64_t stride, int64_t k, int64_t columns)
+{
+    for (int i = threadIdx.x; i < BLOCK * 8; i += 256) {
+        int row = i / 8, c = i % 8;
+        int64_t r = first + row < rows ? first + row : rows - 1, at = k + 8 * c;
+        bool real = at < columns;
+        copy_ahead(to + c / 4 * PLANE + row * 64 + c % 4 * 16, from + r * stride + (real ? at : 0),
+                   real);
+    }
+}
+
+/* One plane's products: a warp has 64 rows of w and 32 of x. */
+static __device__ void multiply_plane(const char *w, const char *x, float c[4][4][4])
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint4 *wl = (const uint4 *)(w + warp / 4 * 64 * 64) + lane;
+    const uint4 *xl = (const uint4 *)(x + warp % 4 * 32 * 64) + lane;
+    uint4 b[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        b[j] = xl[j * 32];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint4 a0 = wl[i * 64], a1 = wl[i * 64 + 32];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            mma_bf16(c[i][j], a0.x, a1.x, a0.y, a1.y, b[j].x, b[j].y);
+            mma_bf16(c[i][j], a0.z, a1.z, a0.w, a1.w, b[j].z, b[j].w);
+        }
+    }
+}
+
+/* Blocks go down the rows of x first: those that run together share a part of the weight. */
+extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const qn__cuda_linears_args a)
+{
+    extern __shared__ __align__(128) char stages[];
+    const int64_t x_tiles = (a.rows + BLOCK - 1) / BLOCK;
+    const tile_place p = place_of(a, blockIdx.x / x_tiles, BLOCK);
+    const int64_t first = blockIdx.x % x_tiles * BLOCK, deep = (a.k + DEEP - 1) / DEEP;
+    const uint16_t *x = (const uint16_t *)a.at[0];
+    float c[4][4][4] = {}, sum[4][4][4];
+    wait_for_others();
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (s < deep) {
+            load_stage(stages + s * STAGE, p.w, p.row, p.n, p.stride, s * DEEP, a.k);
+            load_stage(stages + s * STAGE + 2 * PLANE, x, first, a.rows, a.k, s * DEEP, a.k);
+        }
+        copies_end();
+    }
+    for (int64_t d = 0; d < deep; d++) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        int64_t next = d + STAGES - 1;
+        if (next < deep) {
+            char *to = stages + next % STAGES * STAGE;
+            load_stage(to, p.w, p.row, p.n, p.stride, next * DEEP, a.k);
+            load_stage(to + 2 * PLANE, x, first, a.rows, a.k, next * DEEP, a.k);
+        }
+        copies_end();
+        const char *at = stages + d % STAGES * STAGE;
+        multiply_plane(at, at + 2 * PLANE, c);
+        multiply_plane(at + PLANE, at + 3 * PLANE, c);
+        bool starts = d < SPAN / DEEP, ends = d % (SPAN / DEEP) == SPAN / DEEP - 1 || d == deep - 1;
+        if (ends)
+#pragma unroll
+            for (int i = 0; i < 64; i++) {
+                float *to = &sum[0][0][0] + i, *from = &c[0][0][0] + i;
+                *to = starts ? *from : *to + *from;
+                *from = 0;
+            }
+    }
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        int64_t n = p.row + warp / 4 * 64 + i / 16 * 16 + g + i % 4 / 2 * 8;
+        int64_t row = first + warp % 4 * 32 + i / 4 % 4 * 8 + 2 * t + i % 2;
+        if (n < p.n && row < a.rows)
+            p.y[row * p.n + n] = (&sum[0][0][0])[i];
+    }
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers on weights in bf16: how they are launched. Layers that follow each other and take
+ * the same x (queries, keys and values; gate and up) are one launch.
+ */
+#include "core/dtype.h"
+#include "cuda/cuda.h"
+
+enum { FEW = 16, TILE = 16, BLOCK = 128, MOST_WARPS = 16 };
+
+static int64_t parts_of(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+/* Vectors of 16 bytes are read. */
+bool qn__cuda_streams(const qn__operand *x, const qn__operand *w)
+{
+    return w->dtype == QN_BF16 && !w->layout && w->shape[0] > 0 && w->shape[1] > 0 &&
+           w->shape[1] % 8 == 0 && w->stride[1] == 1 && w->stride[0] % 8 == 0 &&
+           w->offset % 16 == 0 && x->offset % 16 == 0;
+}
+
+static bool same_place(const qn__operand *a, const qn__operand *b)
+{
+    return a->slot == b->slot && a->offset == b->offset;
+}
+
+/* The launch at the end that this call can join: of a linear layer with the same x, where no step
+ * writes either weight. NULL: none. */
+static qn__cuda_launch *joined_launch(qn__cuda_binder *b, const qn__call *call, int64_t rows)
+{
+    qn__cuda_binding *bound = b->bound;
+    const qn__cuda *cuda = b->cuda;
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (!last || (last->function != cuda->kernels[QN__CUDA_KERNEL_linear_8] &&
+                  last->function != cuda->kernels[QN__CUDA_KERNEL_linear_16] &&
+                  last->function != cuda->kernels[QN__CUDA_KERNEL_linear_many]))
+        return NULL;
+    const qn__cuda_linears_args *args = (const qn__cuda_linears_args *)(bound->args + last->args);
+    const qn__operand *x = &b->binding->operands[bound->x];
+    bool joins = !args->n[QN__CUDA_LINEARS - 1] && args->early && args->rows == rows &&
+                 args->k == call->operand[1].shape[1] && same_place(x, &call->operand[0]) &&
+                 qn__cuda_is_fixed(b, &call->operand[1]);
+    return joins ? last : NULL;
+}
+
+static void join_launch(qn__cuda_binder *b, qn__cuda_launch *last, const qn__call *call)
+{
+    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(b->bound->args + last->args);
+    const qn__operand *w = &call->operand[1];
+    int i = args->n[1] ? 2 : 1;
+    args->n[i] = w->shape[0];
+    args->stride[i] = w->stride[0];
+    b->bound->at[last->first_at + 1 + 2 * (uint32_t)i] = call->first_operand + 1;
+    b->bound->at[last->first_at + 2 + 2 * (uint32_t)i] = call->first_operand + 2;
+}
+
+/* Blocks of a launch, as many as its weights have tiles. */
+static unsigned blocks_of(const qn__cuda *cuda, const qn__cuda_linears_args *args, bool few,
+                          int64_t warps)
+{
+    int64_t tiles = 0;
+    for (int i = 0; i < QN__CUDA_LINEARS; i++)
+        tiles += parts_of(args->n[i], few ? TILE : BLOCK);
+    if (!few)
+        return (unsigned)(tiles * parts_of(args->rows, BLOCK));
+    int64_t at_once = cuda->processors * (MOST_WARPS / warps);
+    return (unsigned)(tiles < at_once ? tiles : at_once);
+}
+
+bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__operand *x = &call->operand[0], *w = &call->operand[1];
+    qn__cuda_linears_args args = {.n = {w->shape[0]},
+                                  .stride = {w->stride[0]},
+                                  .rows = qn__cuda_elements(x) / w->shape[1],
+                                  .k = w->shape[1],
+                                  .early = qn__cuda_is_fixed(b, w)};
+    int64_t spans = parts_of(args.k, QN__CUDA_SPAN),
+            warps = parts_of(spans, parts_of(spans, MOST_WARPS)),
+            sums = spans * TILE * (args.rows > 8 ? 16 : 8) * 4;
+    bool few = args.rows <= FEW && sums <= QN__CUDA_LINEAR_SHARED;
+    qn__cuda_launch *last = joined_launch(b, call, args.rows);
+    if (last) {
+        join_launch(b, last, call);
+        last->blocks = blocks_of(b->cuda, (const void *)(b->bound->args + last->args), few, warps);
+        return true;
+    }
+    qn__cuda_grid grid = {blocks_of(b->cuda, &args, few, warps), few ? (unsigned)warps * 32 : 256,
+                          few ? (unsigned)sums : QN__CUDA_LINEAR_SHARED};
+    bool ok = true;
+    if (!few) {
+        qn__cuda_round_args round = {.n = args.rows * args.k};
+        qn__cuda_want_scratch(b, (size_t)round.n * 2);
+        ok = QN__CUDA_ADD(b, linear_round, round.n / 8, false, round, call, 0, QN__CUDA_SCRATCH);
+    }
+    uint8_t from = few ? 0 : QN__CUDA_SCRATCH;
+    b->bound->x = call->first_operand;
+    if (few && args.rows <= 8)
+        return QN__CUDA_ADD_GRID(b, linear_8, &grid, args, call, from, 1, 2, 1, 2, 1, 2);
+    if (few)
+        return QN__CUDA_ADD_GRID(b, linear_16, &grid, args, call, from, 1, 2, 1, 2, 1, 2);
+    return ok && QN__CUDA_ADD_GRID(b, linear_many, &grid, args, call, from, 1, 2, 1, 2, 1, 2);
+}
