@@ -11,6 +11,10 @@
 
 enum { QN__CUDA_AXES = 6, QN__CUDA_KEY_GROUP = 16, QN__CUDA_PAGE = 64, QN__CUDA_WIDEST = 256 };
 
+/* Bytes of shared memory, at most, that a kernel of attend.cu has besides what its launch asks for.
+ */
+enum { QN__CUDA_STATIC_SHARED = 44 << 10 };
+
 typedef struct qn__cuda_view {
     int64_t ndim;
     int64_t shape[QN__CUDA_AXES], stride[QN__CUDA_AXES];
@@ -86,6 +90,7 @@ typedef struct qn__cuda_norm_args {
     void *at[3]; /* x, weight (or x again), y: [rows, n] */
     int64_t rows, n, has_weight, wide;
     int64_t quads; /* f32 in vectors of 16 bytes */
+    int64_t early; /* no step writes the weight */
     double eps;
 } qn__cuda_norm_args;
 
@@ -94,6 +99,7 @@ typedef struct qn__cuda_rope_args {
     int64_t shape[4];
     int64_t x_stride[4], y_stride[4];
     int64_t half, traditional, wide;
+    int64_t early;                    /* no step writes offsets and frequencies */
     int64_t batch_offset, row_offset; /* from one offset to the next; row_offset 0: rows count */
 } qn__cuda_rope_args;
 
@@ -115,10 +121,11 @@ typedef struct qn__cuda_linear_args {
 
 /* ---- linear.cu ------------------------------------------------------------------------------- */
 
-/* A span: columns whose products are summed before they meet the others. SHARED: bytes of a block
- * of linear_many. */
+/* A span: columns whose products are summed before they meet the others. RING: chunks of 4 KiB that
+ * a warp of linear_8 and linear_16 has under way. SHARED: bytes of a block of linear_many. */
 enum {
     QN__CUDA_SPAN = 256,
+    QN__CUDA_RING = 3,
     QN__CUDA_LINEAR_SHARED = 3 * 4 * (128 * 64 + 64),
     QN__CUDA_LINEARS = 3
 };
@@ -156,6 +163,7 @@ typedef struct qn__cuda_attend_args {
     int64_t k_page, k_head, v_page, v_head;
     int64_t pages, tiles, tile, sequences, width;
     int64_t window, keep, half, has_sinks;
+    int64_t early; /* no step writes tiles and table, and of the cache one, this step's rows */
     int64_t split; /* each page of a row's keys has a block, whose results attend_join takes */
     float scale, softcap;
 } qn__cuda_attend_args;

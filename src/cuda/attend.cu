@@ -12,6 +12,7 @@
  * in tiles of 256 anchored at key 0, with a running maximum and sum.
  */
 #include "cuda/common.cuh"
+#include "cuda/mma.cuh"
 
 enum { LONGEST = 2048, PAGE = QN__CUDA_PAGE }; /* elements of a head; positions of a page */
 
@@ -26,12 +27,14 @@ static __device__ int64_t key_place(int64_t d, int64_t place, int64_t k)
 
 extern "C" __global__ void write_cache(qn__cuda_write_args a)
 {
-    wait_for_others();
+    let_next_begin();
     const int32_t *slots = (const int32_t *)a.at[1];
     int64_t length = a.shape[2], d = a.shape[3];
     FOR_EACH(i, a.shape[1] * length * d)
     {
-        int64_t k = i % d, l = i / d % length, h = i / d / length, slot = slots[l];
+        int64_t k = i % d, l = i / d % length, h = i / d / length;
+        wait_for_last();
+        int64_t slot = slots[l];
         if (slot < 0 || slot / PAGE >= a.pages)
             continue; /* a dead row; never write outside */
         int64_t to = slot / PAGE * a.page + h * a.head +
@@ -239,24 +242,32 @@ static __device__ float with_sink(const qn__cuda_attend_args &a, weight_sum s, i
     return s.total == 0 ? 0.0f : value * fade / s.total;
 }
 
-/* Row l of a step, if it is of a tile: what it sees. All threads of the block ask. */
-static __device__ bool find_row(const qn__cuda_attend_args &a, int64_t l, row_range *r)
+/* Row l of a step, if it is of a tile: what it sees. All threads of the block ask. *old: positions
+ * below are not of this step, but were in the cache before. */
+static __device__ bool find_row(const qn__cuda_attend_args &a, int64_t l, row_range *r, int64_t *old)
 {
-    __shared__ int found;
-    if (threadIdx.x == 0)
-        found = -1;
+    __shared__ int found, least;
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < a.tiles; i += blockDim.x) {
-        const int32_t *tile = (const int32_t *)a.at[3] + 4 * i;
-        if (l >= tile[1] && l < (int64_t)tile[1] + tile[2] && tile_fits(a, tile))
-            found = (int)i;
+    if (threadIdx.x == 0) {
+        found = -1;
+        least = INT32_MAX;
     }
     __syncthreads();
-    int at = found;
+    const int32_t *tiles = (const int32_t *)a.at[3];
+    for (int i = threadIdx.x; i < a.tiles; i += blockDim.x) {
+        const int32_t *tile = tiles + 4 * i;
+        if (l >= tile[1] && l < (int64_t)tile[1] + tile[2] && tile_fits(a, tile))
+            found = i;
+    }
     __syncthreads();
-    if (at < 0)
+    if (found < 0)
         return false;
-    const int32_t *tile = (const int32_t *)a.at[3] + 4 * at;
+    const int32_t *tile = tiles + 4 * found;
+    for (int i = threadIdx.x; i < a.tiles; i += blockDim.x)
+        if (tiles[4 * i + 2] > 0 && tiles[4 * i] == tile[0])
+            atomicMin(&least, tiles[4 * i + 3]);
+    __syncthreads();
+    *old = least;
     int64_t end = tile[3] + (l - tile[1]) + 1;
     bool apart = a.window && end > a.window + a.keep;
     *r = {apart ? end - a.window : 0, end, apart ? a.keep : 0,
@@ -279,6 +290,22 @@ template <int R> struct page_state {
     float q[R][WIDEST], p[R][PAGE];
     weight_sum of[R];
 };
+
+/* Asks for a head's keys and values of a page, which lie side by side. */
+template <typename C>
+static __device__ void ask_page(const qn__cuda_attend_args &a, const row_range &r, int64_t g,
+                                int64_t page, char *room)
+{
+    int64_t place = r.pages[page];
+    const C *keys = (const C *)a.at[1] + g * a.k_head + place * a.k_page;
+    const C *values = (const C *)a.at[2] + g * a.v_head + place * a.v_page;
+    int n_keys = PAGE * (int)a.d / some<C>::N, n_values = PAGE * (int)a.e / some<C>::N;
+    for (int i = threadIdx.x; i < n_keys; i += PAGE_THREADS)
+        copy_ahead(room + 16 * i, keys + i * some<C>::N, true);
+    for (int i = threadIdx.x; i < n_values; i += PAGE_THREADS)
+        copy_ahead(room + 16 * (n_keys + i), values + i * some<C>::N, true);
+    copies_end();
+}
 
 /* The scores of a page's keys: a warp has 16 of them, of which a lane sums some dimensions. */
 template <typename C, int R>
@@ -379,7 +406,8 @@ static __device__ void page_values(const qn__cuda_attend_args &a, page_state<R> 
 /* One row of n heads from h on, page by page or page `only` alone. */
 template <typename C, int R>
 static __device__ void attend_heads(const qn__cuda_attend_args &a, page_state<R> &s, float *room,
-                                    const row_range &r, int64_t l, int64_t h, int n, int64_t only)
+                                    char *page_room, const row_range &r, int64_t l, int64_t h, int n,
+                                    int64_t only, bool asked)
 {
     enum { OWN = R * WIDEST / PAGE_THREADS };
     const int e = (int)a.e, apart = PAGE_THREADS / (e / some<C>::N);
@@ -397,10 +425,13 @@ static __device__ void attend_heads(const qn__cuda_attend_args &a, page_state<R>
         sum[i] = {-CUDART_INF_F, 0};
     for (int64_t page = only < 0 ? next_page(a, r, -1) : only; page < a.width;
          page = only < 0 ? next_page(a, r, page) : a.width) {
-        int64_t place = r.pages[page];
-        page_scores(a, s, r, (const C *)a.at[1] + g * a.k_head + place * a.k_page, page);
+        if (!asked)
+            ask_page<C>(a, r, g, page, page_room);
+        copies_wait<0>();
+        __syncthreads();
+        page_scores(a, s, r, (const C *)page_room, page);
         page_weights(s);
-        page_values(a, s, r, (const C *)a.at[2] + g * a.v_head + place * a.v_page, page, room);
+        page_values(a, s, r, (const C *)page_room + PAGE * a.d, page, room);
         float fade[R], share[R];
 #pragma unroll
         for (int i = 0; i < R; i++)
@@ -445,22 +476,32 @@ template <typename C, int R> static __device__ void attend_rows(const qn__cuda_a
 {
     __shared__ page_state<R> s;
     __shared__ float room[PAGE_THREADS * R * some<C>::N];
-    wait_for_others();
+    extern __shared__ __align__(128) char page_room[]; /* keys, then values */
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
     const int64_t shared = a.heads / a.groups, chunks = (shared + R - 1) / R,
                   pages = a.split ? a.width : 1;
     for (int64_t i = blockIdx.x; i < a.length * a.groups * chunks * pages; i += gridDim.x) {
         int64_t page = i % pages, chunk = i / pages % chunks, g = i / pages / chunks % a.groups,
                 l = i / pages / chunks / a.groups;
         row_range r;
-        if (!find_row(a, l, &r))
+        int64_t old;
+        if (!find_row(a, l, &r, &old))
             continue;
         if (a.split && !(page == 0 && r.keep) &&
             (page < r.begin / PAGE || page * PAGE >= r.end))
             continue;
+        bool asked = a.split && a.early && (page + 1) * PAGE <= old;
+        if (asked)
+            ask_page<C>(a, r, g, page, page_room);
+        wait_for_last();
         int n = (int)(shared - chunk * R < R ? shared - chunk * R : R);
-        attend_heads<C, R>(a, s, room, r, l, g * shared + chunk * R, n, a.split ? page : -1);
+        attend_heads<C, R>(a, s, room, page_room, r, l, g * shared + chunk * R, n,
+                           a.split ? page : -1, asked);
         __syncthreads();
     }
+    wait_for_last(); /* blocks without a row, too: what waits for this kernel relies on it */
 }
 
 extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_f32(const qn__cuda_attend_args a)
@@ -481,27 +522,50 @@ extern "C" __global__ void __launch_bounds__(PAGE_THREADS)
     attend_rows<uint16_t, 8>(a);
 }
 
-/* Joins the pages of a row of a head. */
+/* Joins the pages of a row of a head. The sums of so many pages are loaded side by side. */
+enum { SOME_PAGES = 8 };
+
 extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_join(const qn__cuda_attend_args a)
 {
-    wait_for_others();
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
     for (int64_t i = blockIdx.x; i < a.length * a.heads; i += gridDim.x) {
         int64_t l = i / a.heads, h = i % a.heads;
         row_range r;
-        if (!find_row(a, l, &r))
+        int64_t old;
+        if (!find_row(a, l, &r, &old))
             continue;
+        wait_for_last();
         for (int64_t e = threadIdx.x; e < a.e; e += PAGE_THREADS) {
             weight_sum sum = {-CUDART_INF_F, 0};
             float value = 0;
-            for (int64_t page = next_page(a, r, -1); page < a.width; page = next_page(a, r, page)) {
-                const float *part = (const float *)a.at[7] + (i * a.width + page) * (a.e + 2);
-                float fade, share;
-                join_sums(sum, {part[a.e], part[a.e + 1]}, &fade, &share);
-                value = joined(value, fade, part[e], share);
+            for (int64_t page = next_page(a, r, -1); page < a.width;) {
+                float part[SOME_PAGES], max[SOME_PAGES], total[SOME_PAGES];
+                int n = 0;
+#pragma unroll
+                for (int j = 0; j < SOME_PAGES; j++)
+                    if (page < a.width) {
+                        const float *from =
+                            (const float *)a.at[7] + (i * a.width + page) * (a.e + 2);
+                        part[j] = from[e];
+                        max[j] = from[a.e];
+                        total[j] = from[a.e + 1];
+                        page = next_page(a, r, page);
+                        n++;
+                    }
+#pragma unroll
+                for (int j = 0; j < SOME_PAGES; j++)
+                    if (j < n) {
+                        float fade, share;
+                        join_sums(sum, {max[j], total[j]}, &fade, &share);
+                        value = joined(value, fade, part[j], share);
+                    }
             }
             ((float *)a.at[6])[h * a.y_stride[1] + l * a.y_stride[2] + e * a.y_stride[3]] =
                 with_sink(a, sum, h, value);
         }
         __syncthreads();
     }
+    wait_for_last();
 }

@@ -61,8 +61,7 @@ static void print_kernel(page *p, const qn__ir *ir)
     print_to(
         p, "extern \"C\" __global__ void chain(chain_args a)\n{\n"
            "#if __CUDA_ARCH__ >= 900\n"
-           "    asm volatile(\"griddepcontrol.launch_dependents; griddepcontrol.wait;\" ::: "
-           "\"memory\");\n"
+           "    asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\");\n"
            "#endif\n"
            "    i64 step = (i64)gridDim.x * blockDim.x;\n"
            "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n");
@@ -77,6 +76,9 @@ static void print_kernel(page *p, const qn__ir *ir)
     print_to(p, "        }\n");
     for (int k = 0; k < n; k++)
         print_to(p, "        o%d += rest * a.stride[%d][0];\n", k, k);
+    print_to(p, "#if __CUDA_ARCH__ >= 900\n"
+                "        asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"
+                "#endif\n");
     print_to(p, "        ((%s *)a.at[%d])[i] = element(",
              qn__ir_type_c(qn__ir_dtype(ir, ir->result)), n);
     for (int k = 0; k < n; k++)

@@ -138,6 +138,9 @@ bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o);
 bool qn__cuda_streams(const qn__operand *x, const qn__operand *w);
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call);
 
+/* Whether what the operand lies in is written by one step, which writes rows of a cache. */
+bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o);
+
 typedef struct qn__cuda_routine {
     qn__op_id op;
     /* Whether it can compute this node, whose inputs are plain; NULL: f32 and f64. */

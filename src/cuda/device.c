@@ -351,9 +351,11 @@ static int load_kernels(qn__cuda *cuda)
         result = cuda->cu.module_function(&cuda->kernels[i], cuda->modules[kernels[i].image],
                                           kernels[i].name);
     for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++)
-        if (kernels[i].image == IMAGE_linear)
+        if (kernels[i].image == IMAGE_linear || kernels[i].image == IMAGE_attend)
             result = cuda->cu.function_set(cuda->kernels[i], QN__CU_DYNAMIC_SHARED,
-                                           QN__CUDA_LINEAR_SHARED);
+                                           cuda->most_shared - (kernels[i].image == IMAGE_attend
+                                                                    ? QN__CUDA_STATIC_SHARED
+                                                                    : 0));
     return result;
 }
 

@@ -9,15 +9,15 @@
  * The k of a product are permuted, the same way on both sides, so that a lane's 16 bytes are what it
  * needs of two products: of 32 columns lane 4 g + t has 8 t .. 8 t + 7.
  *
- * Few rows: what counts is that weights stream. A warp has a span of 16 rows, 8 KiB, which it asks
- * for at once, the first time before the kernels ahead have ended. Many: x is rounded first
- * (linear_round), then a block multiplies 128 rows of the weight and 128 of x, which pass through
- * shared memory.
+ * Few rows: what counts is that weights stream. A warp has spans of its own, of 16 rows at a time,
+ * and a ring of chunks in shared memory that it asks for ahead, across tiles, and the first time
+ * before the kernels ahead have ended. Many: x is rounded first (linear_round), then a block
+ * multiplies 128 rows of the weight and 128 of x, which pass through shared memory.
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
 
-enum { TILE = 16, SPAN = QN__CUDA_SPAN, STEPS = SPAN / 32 };
+enum { TILE = 16, SPAN = QN__CUDA_SPAN };
 
 /* Where tile number `tile` of a launch's weights is. */
 struct tile_place {
@@ -45,16 +45,45 @@ static __device__ int64_t tiles_of(const qn__cuda_linears_args &a, int64_t size)
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* A lane's columns of a span of two rows of the weight: zeros behind the last. */
-static __device__ void load_span(const tile_place &p, int at, int k, uint4 w[2][STEPS])
+/* A chunk: 128 columns of a tile, 4 KiB, which lie in shared memory piece by piece as the lanes that
+ * copied them read them. */
+enum { CHUNK = 128, PIECES = 8, RING = QN__CUDA_RING };
+
+/* A warp's way through its chunks: spans of one tile, then of the next. */
+struct chunk_cursor {
+    int tile, span, half;
+
+    __device__ bool next(int first_span, int spans)
+    {
+        half ^= 1;
+        if (half || (span += blockDim.x / 32) < spans)
+            return false;
+        span = first_span;
+        tile += gridDim.x;
+        return true;
+    }
+};
+
+/* A lane's rows of a tile: of those behind the last, the last. */
+struct lane_rows {
+    const uint16_t *row[2];
+
+    __device__ void begin(const tile_place &p)
+    {
+        for (int i = 0; i < 2; i++) {
+            int64_t r = p.row + threadIdx.x % 32 / 4 + 8 * i;
+            row[i] = p.w + (r < p.n ? r : p.n - 1) * p.stride;
+        }
+    }
+};
+
+/* Asks for a lane's columns of a chunk: zeros behind the last. */
+static __device__ void ask_chunk(uint4 *to, const lane_rows &rows, int column, int k)
 {
-    int g = threadIdx.x % 32 / 4;
-    for (int i = 0; i < 2; i++) {
-        int64_t row = p.row + g + 8 * i;
-        const uint16_t *from = p.w + (row < p.n ? row : p.n - 1) * p.stride + at;
 #pragma unroll
-        for (int s = 0; s < STEPS; s++)
-            w[i][s] = at + 32 * s < k ? load_once(from + 32 * s) : make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < PIECES; i++) {
+        int at = column + i % 4 * 32;
+        copy_ahead(to + 32 * i, rows.row[i / 4] + (at < k ? at : 0), at < k);
     }
 }
 
@@ -67,69 +96,92 @@ static __device__ uint4 x_at(const float *x, bool real)
     return make_uint4(pair_of(a.x, a.y), pair_of(a.z, a.w), pair_of(b.x, b.y), pair_of(b.z, b.w));
 }
 
-/* NT: of 8 rows of x each. part: [span][16][8 NT] */
+/* A tile's results: the sums of its spans, part [span][16][8 NT], in their order. */
+template <int NT>
+static __device__ void finish_tile(const tile_place &p, const float *part, int rows, int spans)
+{
+    for (int i = threadIdx.x; i < TILE * rows; i += blockDim.x) {
+        int r = i % TILE, b = i / TILE;
+        const float *from = part + r * 8 * NT + b;
+        float sum = from[0];
+        for (int s = 1; s < spans; s++)
+            sum += from[s * TILE * 8 * NT];
+        if (p.row + r < p.n)
+            p.y[b * p.n + p.row + r] = sum;
+    }
+}
+
+/* NT: of 8 rows of x each. */
 template <int NT> static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
 {
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, g = threadIdx.x % 32 / 4,
-              t = threadIdx.x % 4;
-    const int k = (int)a.k, rows = (int)a.rows, spans = (k + SPAN - 1) / SPAN;
-    const int64_t tiles = tiles_of(a, TILE);
-    bool waits = true;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int k = (int)a.k, rows = (int)a.rows, spans = (k + SPAN - 1) / SPAN,
+              tiles = (int)tiles_of(a, TILE);
+    uint4 *ring = (uint4 *)(part + spans * TILE * 8 * NT) + warp * RING * PIECES * 32 + lane;
+    chunk_cursor ask = {(int)blockIdx.x, warp, 0}, get = ask;
+    lane_rows own;
     let_next_begin();
     if (!a.early)
         wait_for_last();
-    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        tile_place p = place_of(a, tile, TILE);
-        for (int span = warp; span < spans; span += warps) {
-            uint4 w[2][STEPS];
-            float c[NT][4] = {};
-            int at = span * SPAN + 8 * t;
-            load_span(p, at, k, w);
-            if (waits && a.early)
-                wait_for_last();
-            waits = false;
+    own.begin(place_of(a, ask.tile, TILE));
+    auto ask_next = [&](int at) {
+        if (ask.tile < tiles) {
+            ask_chunk(ring + at * PIECES * 32, own, ask.span * SPAN + ask.half * CHUNK + 8 * t, k);
+            if (ask.next(warp, spans) && ask.tile < tiles)
+                own.begin(place_of(a, ask.tile, TILE));
+        }
+        copies_end();
+    };
+    for (int i = 0; i < RING; i++)
+        ask_next(i);
+    if (a.early)
+        wait_for_last();
+    float c[NT][4] = {};
+    for (int at = 0; get.tile < tiles;) {
+        copies_wait<RING - 1>();
+        const uint4 *w = ring + at * PIECES * 32;
 #pragma unroll
-            for (int s = 0; s < STEPS; s++)
-#pragma unroll
-                for (int j = 0; j < NT; j++) {
-                    int row = 8 * j + g, column = at + 32 * s;
-                    uint4 x = x_at((const float *)a.at[0] + row * a.k + column,
-                                   row < rows && column < k);
-                    mma_bf16(c[j], w[0][s].x, w[1][s].x, w[0][s].y, w[1][s].y, x.x, x.y);
-                    mma_bf16(c[j], w[0][s].z, w[1][s].z, w[0][s].w, w[1][s].w, x.z, x.w);
-                }
+        for (int s = 0; s < 4; s++) {
+            uint4 w0 = w[32 * s], w1 = w[32 * (s + 4)];
+            int column = get.span * SPAN + get.half * CHUNK + 32 * s + 8 * t;
 #pragma unroll
             for (int j = 0; j < NT; j++) {
-                float *to = part + (span * TILE + g) * 8 * NT + 8 * j + 2 * t;
+                int row = 8 * j + g;
+                uint4 x = x_at((const float *)a.at[0] + row * k + column, row < rows && column < k);
+                mma_bf16(c[j], w0.x, w1.x, w0.y, w1.y, x.x, x.y);
+                mma_bf16(c[j], w0.z, w1.z, w0.w, w1.w, x.z, x.w);
+            }
+        }
+        ask_next(at);
+        at = at == RING - 1 ? 0 : at + 1;
+        if (get.half)
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                float *to = part + (get.span * TILE + g) * 8 * NT + 8 * j + 2 * t;
                 to[0] = c[j][0];
                 to[1] = c[j][1];
                 to[8 * 8 * NT] = c[j][2];
                 to[8 * 8 * NT + 1] = c[j][3];
+                c[j][0] = c[j][1] = c[j][2] = c[j][3] = 0;
             }
+        int tile = get.tile;
+        if (get.next(warp, spans)) {
+            __syncthreads();
+            finish_tile<NT>(place_of(a, tile, TILE), part, rows, spans);
+            __syncthreads();
         }
-        __syncthreads();
-        for (int i = threadIdx.x; i < TILE * rows; i += blockDim.x) {
-            int r = i % TILE, b = i / TILE;
-            const float *from = part + r * 8 * NT + b;
-            float sum = from[0];
-            for (int s = 1; s < spans; s++)
-                sum += from[s * TILE * 8 * NT];
-            if (p.row + r < p.n)
-                p.y[b * p.n + p.row + r] = sum;
-        }
-        __syncthreads();
     }
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_8(const qn__cuda_linears_args a)
 {
-    extern __shared__ float part[];
+    extern __shared__ __align__(128) float part[];
     few_rows<1>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_16(const qn__cuda_linears_args a)
 {
-    extern __shared__ float part[];
+    extern __shared__ __align__(128) float part[];
     few_rows<2>(a, part);
 }
 

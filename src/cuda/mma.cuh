@@ -19,14 +19,14 @@ static __device__ void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* The same for bytes, a without a sign: c[16x8] += a[16x32] b[32x8], a lane's 4 k in a word, the
- * second words 16 further on. */
-static __device__ void mma_bytes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+/* c[16x8] += a[16x16] b[16x8] of bytes, a's without a sign; sums are exact. Lane 4 g + t has k 4 t ..
+ * 4 t + 3 of rows g and g + 8 of a and of column g of b; of c as above. */
+static __device__ void mma_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t b)
 {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "r"(a0), "r"(a1), "r"(b));
 }
 
 /* Two f32 as bf16, to nearest even, the first in the low half. */

@@ -38,12 +38,21 @@ static bool takes_attend(const qn_array *node)
            node->in[0]->shape[3] <= LONGEST && node->in[2]->shape[3] <= LONGEST;
 }
 
+/* Keys and values of a head in a page. */
+static int64_t page_bytes(const qn__cuda_attend_args *a)
+{
+    return QN__PAGE * (a->d + a->e) * (a->half ? 2 : 4);
+}
+
 /* Whether heads are such that pages are read 16 bytes at a time. */
-static bool goes_by_pages(const qn__cuda_attend_args *a, const qn__operand *k, const qn__operand *v)
+static bool goes_by_pages(const qn__cuda *cuda, const qn__cuda_attend_args *a, const qn__operand *k,
+                          const qn__operand *v)
 {
     int64_t strides = a->k_page | a->k_head | a->v_page | a->v_head;
     return a->d % 16 == 0 && a->d <= QN__CUDA_WIDEST && a->e % 8 == 0 && a->e <= QN__CUDA_WIDEST &&
-           strides % 8 == 0 && k->offset % 16 == 0 && v->offset % 16 == 0;
+           strides % 8 == 0 && a->v_head == QN__PAGE * a->e && a->k_head == QN__PAGE * a->d &&
+           k->offset % 16 == 0 && v->offset % 16 == 0 &&
+           page_bytes(a) + QN__CUDA_STATIC_SHARED <= cuda->most_shared;
 }
 
 enum { PAGE_THREADS = 128, NARROW = 4, WIDE = 8, MOST_PARTS = 64 << 20 /* bytes */ };
@@ -59,8 +68,12 @@ static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
     args->split = args->width > 1 && blocks < 8 * b->cuda->processors && parts <= MOST_PARTS;
     if (args->split)
         qn__cuda_want_scratch(b, (size_t)parts);
-    qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS, 0},
-                  join = {args->length * args->heads, PAGE_THREADS, 0};
+    args->early =
+        qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
+        qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
+    qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS,
+                          (unsigned)page_bytes(args)},
+                  join = {args->length * args->heads, PAGE_THREADS};
     qn__cu_function kernel =
         b->cuda->kernels[args->half ? (most == WIDE ? QN__CUDA_KERNEL_attend_bf16_wide
                                                     : QN__CUDA_KERNEL_attend_bf16)
@@ -102,7 +115,7 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                                  .softcap = p->softcap};
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
-    if (goes_by_pages(&args, k, v))
+    if (goes_by_pages(b->cuda, &args, k, v))
         return launch_pages(b, call, &args);
     return QN__CUDA_ADD(b, attend_any, args.tiles * args.tile * args.heads, true, args, call, 0, 1,
                         2, 3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks),

@@ -6,7 +6,7 @@
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
-enum { FEW = 16, TILE = 16, BLOCK = 128, MOST_WARPS = 16 };
+enum { FEW = 16, TILE = 16, BLOCK = 128, MOST_WARPS = 16, CHUNK = 4096 /* bytes */ };
 
 static int64_t parts_of(int64_t n, int64_t size)
 {
@@ -79,8 +79,8 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .early = qn__cuda_is_fixed(b, w)};
     int64_t spans = parts_of(args.k, QN__CUDA_SPAN),
             warps = parts_of(spans, parts_of(spans, MOST_WARPS)),
-            sums = spans * TILE * (args.rows > 8 ? 16 : 8) * 4;
-    bool few = args.rows <= FEW && sums <= QN__CUDA_LINEAR_SHARED;
+            shared = spans * TILE * (args.rows > 8 ? 16 : 8) * 4 + warps * QN__CUDA_RING * CHUNK;
+    bool few = args.rows <= FEW && shared <= b->cuda->most_shared;
     qn__cuda_launch *last = joined_launch(b, call, args.rows);
     if (last) {
         join_launch(b, last, call);
@@ -88,7 +88,7 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
         return true;
     }
     qn__cuda_grid grid = {blocks_of(b->cuda, &args, few, warps), few ? (unsigned)warps * 32 : 256,
-                          few ? (unsigned)sums : QN__CUDA_LINEAR_SHARED};
+                          few ? (unsigned)shared : QN__CUDA_LINEAR_SHARED};
     bool ok = true;
     if (!few) {
         qn__cuda_round_args round = {.n = args.rows * args.k};

@@ -92,6 +92,7 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
     int64_t places = (int64_t)(x->offset | call->operand[call->n_operands - 1].offset |
                                (p->has_weight ? call->operand[1].offset : 0));
     args.quads = !args.wide && args.n % 4 == 0 && args.n / 4 <= QUADS_OF_ROW && places % 16 == 0;
+    args.early = !p->has_weight || qn__cuda_is_fixed(b, &call->operand[1]);
     return QN__CUDA_ADD(b, rms_norm, args.rows, true, args, call, 0, p->has_weight ? 1 : 0,
                         (uint8_t)(call->n_operands - 1));
 }
@@ -102,12 +103,13 @@ const qn__cuda_routine qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, lau
 static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *offset = &call->operand[1], *y = &call->operand[3];
-    qn__cuda_rope_args args = {.half = call->operand[2].shape[0],
-                               .traditional = ((const qn__rope_params *)call->params)->traditional,
-                               .wide = x->dtype == QN_F64,
-                               .row_offset = offset->ndim == 2,
-                               .batch_offset = offset->ndim == 2 ? offset->shape[1]
-                                                                 : qn__cuda_elements(offset) > 1};
+    qn__cuda_rope_args args = {
+        .half = call->operand[2].shape[0],
+        .traditional = ((const qn__rope_params *)call->params)->traditional,
+        .wide = x->dtype == QN_F64,
+        .early = qn__cuda_is_fixed(b, offset) && qn__cuda_is_fixed(b, &call->operand[2]),
+        .row_offset = offset->ndim == 2,
+        .batch_offset = offset->ndim == 2 ? offset->shape[1] : qn__cuda_elements(offset) > 1};
     memcpy(args.shape, x->shape, sizeof args.shape);
     memcpy(args.x_stride, x->stride, sizeof args.x_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);

@@ -77,6 +77,22 @@ bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o)
     return true;
 }
 
+bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o)
+{
+    const qn__binding *binding = b->binding;
+    int n = 0;
+    for (uint32_t i = 0; i < binding->plan->n_steps; i++) {
+        const qn__call *call = &binding->calls[i];
+        if (call->operand[call->n_operands - 1].slot != o->slot)
+            continue;
+        if (call->copy || call->program ||
+            (call->op != QN__OP_WRITE_KEYS && call->op != QN__OP_WRITE_VALUES))
+            return false;
+        n++;
+    }
+    return n == 1;
+}
+
 bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bool by_block,
                   const void *args, size_t size, const qn__call *call, int n_at,
                   const uint8_t *operand)

@@ -278,9 +278,17 @@ static __device__ float quad_sum(float4 v)
 
 static __device__ void norm_quads(const qn__cuda_norm_args &a)
 {
+    float4 u[MOST_QUADS];
     __shared__ float room[THREADS / 32];
     const int n = (int)a.n / 4;
     const float4 *w = (const float4 *)a.at[1];
+    if (!a.early)
+        wait_for_last();
+#pragma unroll
+    for (int k = 0; k < MOST_QUADS; k++)
+        if ((int)threadIdx.x + k * THREADS < n)
+            u[k] = a.has_weight ? w[threadIdx.x + k * THREADS] : make_float4(1, 1, 1, 1);
+    wait_for_last();
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
         const float4 *x = (const float4 *)a.at[0] + r * n;
         float4 v[MOST_QUADS], *y = (float4 *)a.at[2] + r * n;
@@ -306,9 +314,8 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
         for (int k = 0; k < MOST_QUADS; k++)
             if ((int)threadIdx.x + k * THREADS < n) {
                 int i = threadIdx.x + k * THREADS;
-                float4 u = a.has_weight ? w[i] : make_float4(1, 1, 1, 1);
-                y[i] = make_float4(v[k].x * scale * u.x, v[k].y * scale * u.y,
-                                   v[k].z * scale * u.z, v[k].w * scale * u.w);
+                y[i] = make_float4(v[k].x * scale * u[k].x, v[k].y * scale * u[k].y,
+                                   v[k].z * scale * u[k].z, v[k].w * scale * u[k].w);
             }
         __syncthreads();
     }
@@ -316,10 +323,13 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
 
 extern "C" __global__ void rms_norm(qn__cuda_norm_args a)
 {
-    wait_for_others();
-    if (a.quads)
+    let_next_begin();
+    if (a.quads) {
         norm_quads(a);
-    else if (a.wide)
+        return;
+    }
+    wait_for_last();
+    if (a.wide)
         norm_rows<double>(a);
     else
         norm_rows<float>(a);
@@ -348,6 +358,7 @@ template <typename T> static __device__ void rope_elements(const qn__cuda_rope_a
         T *y = (T *)a.at[3] + b * a.y_stride[0] + h * a.y_stride[1] + l * a.y_stride[2];
         int64_t xs = a.x_stride[3], ys = a.y_stride[3];
         if (k >= a.half) {
+            wait_for_last();
             y[(k + a.half) * ys] = x[(k + a.half) * xs];
             continue;
         }
@@ -355,6 +366,7 @@ template <typename T> static __device__ void rope_elements(const qn__cuda_rope_a
         T position = (T)(offset[b * a.batch_offset + l * a.row_offset] + (a.row_offset ? 0 : l));
         T s, c;
         sine(position * ((const T *)a.at[2])[k], &s, &c);
+        wait_for_last();
         int64_t p = a.traditional ? 2 * k : k, q = a.traditional ? 2 * k + 1 : k + a.half;
         T u = x[p * xs], v = x[q * xs];
         y[p * ys] = u * c - v * s;
@@ -364,7 +376,9 @@ template <typename T> static __device__ void rope_elements(const qn__cuda_rope_a
 
 extern "C" __global__ void rope(qn__cuda_rope_args a)
 {
-    wait_for_others();
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
     if (a.wide)
         rope_elements<double>(a);
     else
