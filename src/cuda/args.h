@@ -145,6 +145,21 @@ typedef struct qn__cuda_round_args {
     int64_t n;
 } qn__cuda_round_args;
 
+/* ---- units.cu -------------------------------------------------------------------------------- */
+
+/* y [rows, n] = x [rows, k] w [n, k]^T, w in units; a block has `group` rows of x at most. */
+typedef struct qn__cuda_units_args {
+    void *at[3]; /* x, w, y */
+    int64_t rows, n, k, group;
+    int64_t early; /* no step writes the weight */
+} qn__cuda_units_args;
+
+/* y[i] = x[ids[i]], x [rows, columns] in units */
+typedef struct qn__cuda_take_units_args {
+    void *at[3]; /* x, ids, y */
+    int64_t n_ids, rows, columns;
+} qn__cuda_take_units_args;
+
 /* ---- attend.cu ------------------------------------------------------------------------------- */
 
 typedef struct qn__cuda_write_args {

@@ -141,11 +141,19 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call);
 /* Whether what the operand lies in is written by one step, which writes rows of a cache. */
 bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o);
 
+/* Weights in units (op_units.c): of which layouts there are kernels, for which linear layers, and
+ * their launches. */
+bool qn__cuda_has_units(qn__layout_id layout);
+bool qn__cuda_takes_units(const qn_array *node);
+bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call);
+bool qn__cuda_take_units(qn__cuda_binder *b, const qn__call *call);
+
 typedef struct qn__cuda_routine {
     qn__op_id op;
     /* Whether it can compute this node, whose inputs are plain; NULL: f32 and f64. */
     bool (*accepts)(const qn_array *node);
     bool (*prepare)(qn__cuda_binder *b, const qn__call *call);
+    int units_in; /* the input that may be a weight in units, which accepts looks at; -1: none */
 } qn__cuda_routine;
 
 /* The operations of cuda.def by id; NULL where there is none. */
@@ -155,6 +163,12 @@ extern const qn__cuda_routine *const qn__cuda_routines[QN__OP_COUNT];
 bool qn__cuda_prepare_copy(qn__cuda_binder *b, const qn__call *call);
 
 int64_t qn__cuda_elements(const qn__operand *o);
+
+/* Into how many parts of `size` n falls. */
+static inline int64_t qn__cuda_parts(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
 
 /* An operand's axes first .. ndim - 1. */
 qn__cuda_view qn__cuda_view_of(const qn__operand *o, int first, int ndim);

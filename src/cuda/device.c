@@ -200,15 +200,40 @@ static qn_status cuda_read(qn_device *device, void *host, const qn__buffer *from
     return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "reading from the device");
 }
 
-/* Weights are plain: f32 and bf16 as they are, f16 as f32, which is exact. */
+/* Floats are plain: f32 and bf16 as they are, f16 as f32, which is exact. Others stay in units. */
 static bool cuda_hold(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
                       qn__layout_id *layout)
 {
     (void)device;
     size_t id = (size_t)(e - qn__encodings);
+    bool units = qn__cuda_has_units(QN__UNITS_OF(id));
     *dtype = id == QN__BF16 ? QN_BF16 : QN_F32;
-    *layout = QN__PLAIN;
-    return id == QN__F32 || id == QN__F16 || id == QN__BF16;
+    *layout = units ? QN__UNITS_OF(id) : QN__PLAIN;
+    return id == QN__F32 || id == QN__F16 || id == QN__BF16 || units;
+}
+
+/* Rows into the units of their groups, on the host. Where a group has other rows too, what it has
+ * of them comes from the device first. */
+static qn_status pack_units(qn_device *device, qn_array *w, const void *rows, int64_t first,
+                            int64_t n, qn_error *err)
+{
+    const qn__layout *l = qn__layout_of(w->layout);
+    int64_t columns = w->shape[1], from = first / QN__UNIT_ROWS,
+            to = (first + n + QN__UNIT_ROWS - 1) / QN__UNIT_ROWS, before = from * QN__UNIT_ROWS;
+    size_t group = qn__layout_group_bytes(l, columns), bytes = group * (size_t)(to - from),
+           at = group * (size_t)from;
+    bool whole = first == before && (first + n == w->shape[0] || first + n == to * QN__UNIT_ROWS);
+    char *units = malloc(bytes + 1);
+    if (!units)
+        return qn__fail_memory(err, "a weight");
+    qn_status status = whole ? QN_OK : cuda_read(device, units, w->buffer, at, bytes, err);
+    if (status == QN_OK) {
+        qn__layout_pack(l, units, w->shape[0] - before, columns, rows,
+                        qn__encoding_row_bytes(l->encoding, columns), first - before, n);
+        status = cuda_write(device, (char *)w->buffer->data + at, units, bytes, err);
+    }
+    free(units);
+    return status;
 }
 
 static bool cuda_keep(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
@@ -220,6 +245,8 @@ static bool cuda_keep(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
 static qn_status cuda_pack_rows(qn_device *device, qn_array *w, const qn__encoding *e,
                                 const void *rows, int64_t first, int64_t n, qn_error *err)
 {
+    if (w->layout)
+        return pack_units(device, w, rows, first, n, err);
     size_t count = (size_t)(n * w->shape[1]), size = qn__dtype_size((qn_dtype)w->dtype);
     char *to = (char *)w->buffer->data + (size_t)(first * w->shape[1]) * size;
     if (e->block_bytes == size)
@@ -242,7 +269,7 @@ static const void *cuda_routine(qn_device *device, const qn_array *node)
     if (!op || (!op->accepts && node->dtype != QN_F32 && node->dtype != QN_F64))
         return NULL;
     for (int i = 0; i < node->n_in; i++)
-        if (node->in[i]->layout != QN__PLAIN)
+        if (node->in[i]->layout != QN__PLAIN && i != op->units_in)
             return NULL;
     return !op->accepts || op->accepts(node) ? op : NULL;
 }
@@ -326,16 +353,25 @@ static const qn__device_ops cuda_device_ops = {
 };
 
 /* The compiled kernels: an image for each .cu file, made by the build. */
-enum { IMAGE_move, IMAGE_order, IMAGE_rows, IMAGE_matmul, IMAGE_linear, IMAGE_attend, IMAGE_COUNT };
+enum {
+    IMAGE_move,
+    IMAGE_order,
+    IMAGE_rows,
+    IMAGE_matmul,
+    IMAGE_linear,
+    IMAGE_units,
+    IMAGE_attend,
+    IMAGE_COUNT
+};
 extern const unsigned long long qn__cuda_image_move[], qn__cuda_image_order[],
-    qn__cuda_image_rows[], qn__cuda_image_matmul[], qn__cuda_image_linear[],
+    qn__cuda_image_rows[], qn__cuda_image_matmul[], qn__cuda_image_linear[], qn__cuda_image_units[],
     qn__cuda_image_attend[];
 
 static int load_kernels(qn__cuda *cuda)
 {
     static const unsigned long long *const images[IMAGE_COUNT] = {
-        qn__cuda_image_move,   qn__cuda_image_order,  qn__cuda_image_rows,
-        qn__cuda_image_matmul, qn__cuda_image_linear, qn__cuda_image_attend};
+        qn__cuda_image_move,   qn__cuda_image_order, qn__cuda_image_rows,  qn__cuda_image_matmul,
+        qn__cuda_image_linear, qn__cuda_image_units, qn__cuda_image_attend};
     static const struct {
         int image;
         const char *name;
@@ -351,7 +387,8 @@ static int load_kernels(qn__cuda *cuda)
         result = cuda->cu.module_function(&cuda->kernels[i], cuda->modules[kernels[i].image],
                                           kernels[i].name);
     for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++)
-        if (kernels[i].image == IMAGE_linear || kernels[i].image == IMAGE_attend)
+        if (kernels[i].image == IMAGE_linear || kernels[i].image == IMAGE_units ||
+            kernels[i].image == IMAGE_attend)
             result = cuda->cu.function_set(cuda->kernels[i], QN__CU_DYNAMIC_SHARED,
                                            cuda->most_shared - (kernels[i].image == IMAGE_attend
                                                                     ? QN__CUDA_STATIC_SHARED

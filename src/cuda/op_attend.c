@@ -27,8 +27,8 @@ static bool launch_write(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, write_cache, qn__cuda_elements(rows), false, args, call, 1, 2, 3);
 }
 
-const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, is_cache, launch_write};
-const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, is_cache, launch_write};
+const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, is_cache, launch_write, -1};
+const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, is_cache, launch_write, -1};
 
 enum { LONGEST = 2048 }; /* elements of a head: what the kernel's shared memory holds */
 
@@ -73,7 +73,7 @@ static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
         qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
     qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS,
                           (unsigned)page_bytes(args)},
-                  join = {args->length * args->heads, PAGE_THREADS};
+                  join = {args->length * args->heads, PAGE_THREADS, 0};
     qn__cu_function kernel =
         b->cuda->kernels[args->half ? (most == WIDE ? QN__CUDA_KERNEL_attend_bf16_wide
                                                     : QN__CUDA_KERNEL_attend_bf16)
@@ -122,4 +122,4 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                         (uint8_t)(5 + p->has_sinks));
 }
 
-const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend};
+const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend, -1};

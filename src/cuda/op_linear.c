@@ -8,11 +8,6 @@
 
 enum { FEW = 16, TILE = 16, BLOCK = 128, MOST_WARPS = 16, CHUNK = 4096 /* bytes */ };
 
-static int64_t parts_of(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size;
-}
-
 /* Vectors of 16 bytes are read. */
 bool qn__cuda_streams(const qn__operand *x, const qn__operand *w)
 {
@@ -62,9 +57,9 @@ static unsigned blocks_of(const qn__cuda *cuda, const qn__cuda_linears_args *arg
 {
     int64_t tiles = 0;
     for (int i = 0; i < QN__CUDA_LINEARS; i++)
-        tiles += parts_of(args->n[i], few ? TILE : BLOCK);
+        tiles += qn__cuda_parts(args->n[i], few ? TILE : BLOCK);
     if (!few)
-        return (unsigned)(tiles * parts_of(args->rows, BLOCK));
+        return (unsigned)(tiles * qn__cuda_parts(args->rows, BLOCK));
     int64_t at_once = cuda->processors * (MOST_WARPS / warps);
     return (unsigned)(tiles < at_once ? tiles : at_once);
 }
@@ -77,8 +72,8 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .rows = qn__cuda_elements(x) / w->shape[1],
                                   .k = w->shape[1],
                                   .early = qn__cuda_is_fixed(b, w)};
-    int64_t spans = parts_of(args.k, QN__CUDA_SPAN),
-            warps = parts_of(spans, parts_of(spans, MOST_WARPS)),
+    int64_t spans = qn__cuda_parts(args.k, QN__CUDA_SPAN),
+            warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS)),
             shared = spans * TILE * (args.rows > 8 ? 16 : 8) * 4 + warps * QN__CUDA_RING * CHUNK;
     bool few = args.rows <= FEW && shared <= b->cuda->most_shared;
     qn__cuda_launch *last = joined_launch(b, call, args.rows);

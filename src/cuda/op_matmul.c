@@ -25,11 +25,13 @@ static bool launch_matmul(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, matmul, args.batch * args.m * args.n, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_routine qn__cuda_matmul = {QN__OP_MATMUL, NULL, launch_matmul};
+const qn__cuda_routine qn__cuda_matmul = {QN__OP_MATMUL, NULL, launch_matmul, -1};
 
-/* x is f32 with weights in f32 or bf16, or all is f64. */
+/* x is f32 with weights in f32, bf16 or units, or all is f64. */
 static bool takes_linear(const qn_array *node)
 {
+    if (node->in[1]->layout)
+        return qn__cuda_takes_units(node);
     qn_dtype w = (qn_dtype)node->in[1]->dtype;
     const qn__linear_params *p = node->params;
     if (node->dtype == QN_F64)
@@ -57,13 +59,15 @@ enum { WARP = 32 }; /* threads that share an element of the result */
 
 static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
 {
+    if (call->operand[1].layout)
+        return qn__cuda_linear_units(b, call);
     qn__cuda_linear_args args = linear_args(call);
     if (args.rows && qn__cuda_streams(&call->operand[0], &call->operand[1]))
         return qn__cuda_stream_linear(b, call);
     return QN__CUDA_ADD(b, linear, args.rows * args.n * WARP, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_routine qn__cuda_linear = {QN__OP_LINEAR, takes_linear, launch_linear};
+const qn__cuda_routine qn__cuda_linear = {QN__OP_LINEAR, takes_linear, launch_linear, 1};
 
 static bool launch_linear_back(qn__cuda_binder *b, const qn__call *call)
 {
@@ -71,5 +75,5 @@ static bool launch_linear_back(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, linear_back, args.rows * args.k, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_routine qn__cuda_linear_back = {QN__OP_LINEAR_BACK, takes_linear,
-                                               launch_linear_back};
+const qn__cuda_routine qn__cuda_linear_back = {QN__OP_LINEAR_BACK, takes_linear, launch_linear_back,
+                                               -1};

@@ -23,7 +23,7 @@ static bool launch_arange(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, arange, args.n, false, args, call, 0);
 }
 
-const qn__cuda_routine qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arange};
+const qn__cuda_routine qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arange, -1};
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
@@ -59,7 +59,8 @@ static bool launch_concatenate(qn__cuda_binder *b, const qn__call *call)
     return true;
 }
 
-const qn__cuda_routine qn__cuda_concatenate = {QN__OP_CONCATENATE, takes_all, launch_concatenate};
+const qn__cuda_routine qn__cuda_concatenate = {QN__OP_CONCATENATE, takes_all, launch_concatenate,
+                                               -1};
 
 /* The output holds the old values already. */
 static bool launch_slice_update(qn__cuda_binder *b, const qn__call *call)
@@ -72,14 +73,21 @@ static bool launch_slice_update(qn__cuda_binder *b, const qn__call *call)
     return add_block_copy(b, call, 1, 2, at);
 }
 
-const qn__cuda_routine qn__cuda_slice_update = {QN__OP_SLICE_UPDATE, takes_all,
-                                                launch_slice_update};
+const qn__cuda_routine qn__cuda_slice_update = {QN__OP_SLICE_UPDATE, takes_all, launch_slice_update,
+                                                -1};
 
 /* ---- by index -------------------------------------------------------------------------------- */
+
+static bool takes_rows(const qn_array *node)
+{
+    return !node->in[0]->layout || qn__cuda_has_units(node->in[0]->layout);
+}
 
 static bool launch_take(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *ids = &call->operand[1];
+    if (x->layout)
+        return qn__cuda_take_units(b, call);
     qn__cuda_take_args args = {.row = qn__cuda_view_of(x, 1, x->ndim),
                                .n_ids = qn__cuda_elements(ids),
                                .columns = 1,
@@ -91,7 +99,7 @@ static bool launch_take(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, take, args.n_ids * args.columns, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_routine qn__cuda_take = {QN__OP_TAKE, takes_all, launch_take};
+const qn__cuda_routine qn__cuda_take = {QN__OP_TAKE, takes_rows, launch_take, 0};
 
 static bool launch_take_along_last(qn__cuda_binder *b, const qn__call *call)
 {
@@ -106,4 +114,4 @@ static bool launch_take_along_last(qn__cuda_binder *b, const qn__call *call)
 }
 
 const qn__cuda_routine qn__cuda_take_along_last = {QN__OP_TAKE_ALONG_LAST, takes_all,
-                                                   launch_take_along_last};
+                                                   launch_take_along_last, -1};

@@ -45,8 +45,9 @@ static bool launch_scatter(qn__cuda_binder *b, const qn__call *call)
     return launch_scatter_mode(b, call, (qn_scatter_mode)p->mode);
 }
 
-const qn__cuda_routine qn__cuda_scatter_add = {QN__OP_SCATTER_ADD, takes_plain, launch_scatter_add};
-const qn__cuda_routine qn__cuda_scatter = {QN__OP_SCATTER, takes_plain, launch_scatter};
+const qn__cuda_routine qn__cuda_scatter_add = {QN__OP_SCATTER_ADD, takes_plain, launch_scatter_add,
+                                               -1};
+const qn__cuda_routine qn__cuda_scatter = {QN__OP_SCATTER, takes_plain, launch_scatter, -1};
 
 /* ---- argsort ------------------------------------------------------------------------------------
  */
@@ -63,4 +64,4 @@ static bool launch_argsort(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, argsort, total, false, args, call, 0, 1);
 }
 
-const qn__cuda_routine qn__cuda_argsort = {QN__OP_ARGSORT, takes_plain, launch_argsort};
+const qn__cuda_routine qn__cuda_argsort = {QN__OP_ARGSORT, takes_plain, launch_argsort, -1};

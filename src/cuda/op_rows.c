@@ -62,7 +62,7 @@ static bool launch_reduce(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, reduce, args.rows, true, args, call, 0, 1);
 }
 
-const qn__cuda_routine qn__cuda_reduce = {QN__OP_REDUCE, takes_reduce, launch_reduce};
+const qn__cuda_routine qn__cuda_reduce = {QN__OP_REDUCE, takes_reduce, launch_reduce, -1};
 
 static bool launch_softmax(qn__cuda_binder *b, const qn__call *call)
 {
@@ -72,7 +72,7 @@ static bool launch_softmax(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, softmax, args.rows, true, args, call, 0, 1);
 }
 
-const qn__cuda_routine qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, launch_softmax};
+const qn__cuda_routine qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, launch_softmax, -1};
 
 static bool takes_rms_norm(const qn_array *node)
 {
@@ -97,7 +97,7 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
                         (uint8_t)(call->n_operands - 1));
 }
 
-const qn__cuda_routine qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, launch_rms_norm};
+const qn__cuda_routine qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, launch_rms_norm, -1};
 
 /* A thread has one pair, or one of the elements that do not rotate. */
 static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
@@ -117,4 +117,4 @@ static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, rope, work, false, args, call, 0, 1, 2, 3);
 }
 
-const qn__cuda_routine qn__cuda_rope = {QN__OP_ROPE, NULL, launch_rope};
+const qn__cuda_routine qn__cuda_rope = {QN__OP_ROPE, NULL, launch_rope, -1};

@@ -6,6 +6,7 @@
 #include "ops/ops.h"
 #include "quant/layout.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,21 @@ bool qn__packed_bytes(const qn_device *device, const qn__encoding *e, int64_t ro
     return true;
 }
 
+static void fail_hold(qn_scope *s, const qn__encoding *e)
+{
+    char names[512] = "";
+    size_t n = 0;
+    qn_dtype dtype;
+    qn__layout_id layout;
+    for (int i = 0; i < QN__ENCODING_COUNT && n < sizeof names; i++)
+        if (s->device->ops->hold(s->device, &qn__encodings[i], &dtype, &layout))
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
+                                  qn__encodings[i].name);
+    qn__scope_fail(s, QN_UNSUPPORTED,
+                   "%s holds no weights in %s; it holds them in %s, the CPU in every format",
+                   s->device->name, e->name, names);
+}
+
 qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64_t columns)
 {
     qn_dtype dtype;
@@ -29,10 +45,7 @@ qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64
     if (!s || s->error.code != QN_OK)
         return NULL;
     if (!s->device->ops->hold(s->device, e, &dtype, &layout)) {
-        qn__scope_fail(s, QN_UNSUPPORTED,
-                       "%s holds no weights in %s; it holds them in f32, f16 and bf16, the CPU in "
-                       "every format",
-                       s->device->name, e->name);
+        fail_hold(s, e);
         return NULL;
     }
     if (columns % e->block_elements) {

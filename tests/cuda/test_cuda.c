@@ -700,6 +700,62 @@ static qn_array *op_order(qn_scope *s)
     return qn_concatenate(s, all, n, 0);
 }
 
+/* ---- quantised weights ----------------------------------------------------------------------- */
+
+static int case_encoding;
+static int64_t case_rows;
+
+/* A weight of case_encoding, written in two pieces that part a unit. */
+static qn_array *in_units(qn_scope *s, int64_t rows, int64_t columns)
+{
+    enum { FIRST = 21 };
+    const qn__encoding *e = &qn__encodings[case_encoding];
+    size_t n = (size_t)(rows * columns), row = qn__encoding_row_bytes(e, columns);
+    float *values = malloc(n * sizeof *values);
+    char *blocks = malloc((size_t)rows * row);
+    for (size_t i = 0; values && i < n; i++)
+        values[i] = (float)uniform();
+    qn_array *w = values && blocks ? qn__packed_new(s, e, rows, columns) : NULL;
+    if (w) {
+        e->encode(e, values, NULL, n / e->block_elements, blocks);
+        qn__packed_write(w, e, blocks, 0, FIRST, &s->error);
+        qn__packed_write(w, e, blocks + FIRST * row, FIRST, rows - FIRST, &s->error);
+    }
+    free(values);
+    free(blocks);
+    return w;
+}
+
+/* Linear layers of case_rows rows by products of bytes or in f32, or rows of the weight. */
+static qn_array *from_units(qn_scope *s, qn_products products, int64_t columns)
+{
+    qn_array *w = in_units(s, 75, columns), *y;
+    if (!w)
+        return qn__poison(s);
+    if (products == QN_PRODUCTS_AUTO)
+        y = qn_take(s, w, indices(s, 75, true, SHAPE(3, 4)), 0);
+    else
+        y = qn_linear_with(s, f32(s, SHAPE(case_rows, columns)), w, NULL, products);
+    qn_release(w);
+    return y;
+}
+static qn_array *op_unit_bytes(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_INT8, 4352);
+}
+static qn_array *op_unit_bytes_short(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_INT8, 768);
+}
+static qn_array *op_unit_values(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_F32, 2304);
+}
+static qn_array *op_unit_rows(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_AUTO, 512);
+}
+
 typedef struct op_case {
     const char *name;
     qn_array *(*build)(qn_scope *s);
@@ -1052,6 +1108,23 @@ static void compare_cases(qn_device *cpu, qn_device *cuda)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         compare_case(&cases[i], cpu, cuda);
+    for (case_encoding = QN__Q4_0; case_encoding < QN__ENCODING_COUNT; case_encoding++) {
+        static const int64_t counts[] = {1, 5, 8, 40};
+        char name[64];
+        qn_dtype type;
+        qn__layout_id layout;
+        if (!cuda->ops->hold(cuda, &qn__encodings[case_encoding], &type, &layout))
+            continue;
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            case_rows = counts[i];
+            snprintf(name, sizeof name, "%s x %d", qn__encodings[case_encoding].name,
+                     (int)case_rows);
+            compare_case(&(op_case){name, op_unit_bytes, 1e-11}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_bytes_short, 1e-11}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_values, 1e-11}, cpu, cuda);
+        }
+        compare_case(&(op_case){qn__encodings[case_encoding].name, op_unit_rows, 0}, cpu, cuda);
+    }
     for (int t = 0; t < QN_DTYPE_COUNT; t++) {
         char name[32];
         case_type = (qn_dtype)t;
@@ -1140,22 +1213,30 @@ static void test_threads(qn_device *dev)
 }
 
 /* Row 3 of x has the same result, to the bit, in whatever company: linear layers. */
-static void test_company(qn_device *dev)
+static qn_array *company_weight(qn_scope *s, qn_products products, int64_t rows, int64_t columns)
 {
-    enum { COLUMNS = 4504, N = 72, MOST = 150, ROW = 3 };
+    case_encoding = QN__Q4_K;
+    return products == QN_PRODUCTS_BF16 ? keep(s, noise(s, QN_BF16, 1, SHAPE(rows, columns)))
+                                        : in_units(s, rows, columns);
+}
+
+static void test_company(qn_device *dev, qn_products products)
+{
+    enum { COLUMNS = 4352, N = 72, MOST = 150, ROW = 3 };
     static float alone[N], beside[MOST * N];
     static const int64_t companies[] = {4, 8, 9, 16, 17, MOST};
     for (size_t i = 0; i < sizeof companies / sizeof *companies; i++) {
         int64_t n = companies[i];
         seed = 5;
         qn_scope *s = qn_scope_begin(dev);
-        qn_array *w = noise(s, QN_BF16, 1, SHAPE(N, COLUMNS)), *x = f32(s, SHAPE(MOST, COLUMNS));
-        qn_array *y = qn_linear(s, qn_slice(s, x, 0, 0, n, 1), w, NULL);
-        qn_array *one = qn_linear(s, qn_slice(s, x, 0, ROW, ROW + 1, 1), w, NULL);
+        qn_array *w = company_weight(s, products, N, COLUMNS), *x = f32(s, SHAPE(MOST, COLUMNS));
+        qn_array *y = qn_linear_with(s, qn_slice(s, x, 0, 0, n, 1), w, NULL, products);
+        qn_array *one = qn_linear_with(s, qn_slice(s, x, 0, ROW, ROW + 1, 1), w, NULL, products);
         CHECK("company", qn_read_f32(s, y, beside, (size_t)(n * N)) == QN_OK);
         CHECK("company", qn_read_f32(s, one, alone, N) == QN_OK);
         CHECK("company", !memcmp(alone, beside + ROW * N, sizeof alone));
         qn_scope_end(s);
+        qn_release(w);
     }
 }
 
@@ -1311,7 +1392,9 @@ int main(void)
     test_async(cuda);
     test_threads(cuda);
     test_updates(cuda);
-    test_company(cuda);
+    test_company(cuda, QN_PRODUCTS_BF16);
+    test_company(cuda, QN_PRODUCTS_INT8);
+    test_company(cuda, QN_PRODUCTS_F32);
     test_limit(cuda);
     CHECK("all buffers are back", active_bytes(cuda) == 0);
     qn_device_close(cuda);
