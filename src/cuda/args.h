@@ -138,6 +138,7 @@ typedef struct qn__cuda_linears_args {
     int64_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
     int64_t rows, k;
     int64_t early; /* no step writes the weights */
+    int64_t group; /* of weights in units: rows of x that a block has at most */
 } qn__cuda_linears_args;
 
 typedef struct qn__cuda_round_args {
@@ -146,13 +147,6 @@ typedef struct qn__cuda_round_args {
 } qn__cuda_round_args;
 
 /* ---- units.cu -------------------------------------------------------------------------------- */
-
-/* y [rows, n] = x [rows, k] w [n, k]^T, w in units; a block has `group` rows of x at most. */
-typedef struct qn__cuda_units_args {
-    void *at[3]; /* x, w, y */
-    int64_t rows, n, k, group;
-    int64_t early; /* no step writes the weight */
-} qn__cuda_units_args;
 
 /* y[i] = x[ids[i]], x [rows, columns] in units */
 typedef struct qn__cuda_take_units_args {

@@ -138,6 +138,18 @@ bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o);
 bool qn__cuda_streams(const qn__operand *x, const qn__operand *w);
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call);
 
+/* The newest launch and its arguments with this call's weight added: where that is one of the same
+ * kernel with the same x, and no step writes either weight. NULL: it cannot join. */
+const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_function function,
+                                                  const qn__call *call, int64_t rows,
+                                                  qn__cuda_launch **launch);
+
+/* A launch of its own, with x from this operand; and the tiles of `size` rows of all its weights.
+ */
+bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
+                         const qn__cuda_linears_args *args, const qn__call *call, uint8_t x);
+int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size);
+
 /* Whether what the operand lies in is written by one step, which writes rows of a cache. */
 bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o);
 

@@ -16,32 +16,9 @@
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/tiles.cuh"
 
 enum { TILE = 16, SPAN = QN__CUDA_SPAN };
-
-/* Where tile number `tile` of a launch's weights is. */
-struct tile_place {
-    const uint16_t *w;
-    float *y;
-    int64_t n, row, stride; /* rows of the weight; the tile's first; elements between rows */
-};
-
-static __device__ tile_place place_of(const qn__cuda_linears_args &a, int64_t tile, int64_t size)
-{
-    int64_t first = (a.n[0] + size - 1) / size, second = first + (a.n[1] + size - 1) / size;
-    if (tile < first)
-        return {(const uint16_t *)a.at[1], (float *)a.at[2], a.n[0], tile * size, a.stride[0]};
-    if (tile < second)
-        return {(const uint16_t *)a.at[3], (float *)a.at[4], a.n[1], (tile - first) * size,
-                a.stride[1]};
-    return {(const uint16_t *)a.at[5], (float *)a.at[6], a.n[2], (tile - second) * size,
-            a.stride[2]};
-}
-
-static __device__ int64_t tiles_of(const qn__cuda_linears_args &a, int64_t size)
-{
-    return (a.n[0] + size - 1) / size + (a.n[1] + size - 1) / size + (a.n[2] + size - 1) / size;
-}
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
@@ -72,7 +49,7 @@ struct lane_rows {
     {
         for (int i = 0; i < 2; i++) {
             int64_t r = p.row + threadIdx.x % 32 / 4 + 8 * i;
-            row[i] = p.w + (r < p.n ? r : p.n - 1) * p.stride;
+            row[i] = (const uint16_t *)p.w + (r < p.n ? r : p.n - 1) * p.stride;
         }
     }
 };
@@ -246,12 +223,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const qn__cuda_
     const int64_t x_tiles = (a.rows + BLOCK - 1) / BLOCK;
     const tile_place p = place_of(a, blockIdx.x / x_tiles, BLOCK);
     const int64_t first = blockIdx.x % x_tiles * BLOCK, deep = (a.k + DEEP - 1) / DEEP;
-    const uint16_t *x = (const uint16_t *)a.at[0];
+    const uint16_t *x = (const uint16_t *)a.at[0], *w = (const uint16_t *)p.w;
     float c[4][4][4] = {}, sum[4][4][4];
     wait_for_others();
     for (int s = 0; s < STAGES - 1; s++) {
         if (s < deep) {
-            load_stage(stages + s * STAGE, p.w, p.row, p.n, p.stride, s * DEEP, a.k);
+            load_stage(stages + s * STAGE, w, p.row, p.n, p.stride, s * DEEP, a.k);
             load_stage(stages + s * STAGE + 2 * PLANE, x, first, a.rows, a.k, s * DEEP, a.k);
         }
         copies_end();
@@ -262,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const qn__cuda_
         int64_t next = d + STAGES - 1;
         if (next < deep) {
             char *to = stages + next % STAGES * STAGE;
-            load_stage(to, p.w, p.row, p.n, p.stride, next * DEEP, a.k);
+            load_stage(to, w, p.row, p.n, p.stride, next * DEEP, a.k);
             load_stage(to + 2 * PLANE, x, first, a.rows, a.k, next * DEEP, a.k);
         }
         copies_end();

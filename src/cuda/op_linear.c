@@ -21,43 +21,51 @@ static bool same_place(const qn__operand *a, const qn__operand *b)
     return a->slot == b->slot && a->offset == b->offset;
 }
 
-/* The launch at the end that this call can join: of a linear layer with the same x, where no step
- * writes either weight. NULL: none. */
-static qn__cuda_launch *joined_launch(qn__cuda_binder *b, const qn__call *call, int64_t rows)
+const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_function function,
+                                                  const qn__call *call, int64_t rows,
+                                                  qn__cuda_launch **launch)
 {
     qn__cuda_binding *bound = b->bound;
-    const qn__cuda *cuda = b->cuda;
-    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
-    if (!last || (last->function != cuda->kernels[QN__CUDA_KERNEL_linear_8] &&
-                  last->function != cuda->kernels[QN__CUDA_KERNEL_linear_16] &&
-                  last->function != cuda->kernels[QN__CUDA_KERNEL_linear_many]))
-        return NULL;
-    const qn__cuda_linears_args *args = (const qn__cuda_linears_args *)(bound->args + last->args);
-    const qn__operand *x = &b->binding->operands[bound->x];
-    bool joins = !args->n[QN__CUDA_LINEARS - 1] && args->early && args->rows == rows &&
-                 args->k == call->operand[1].shape[1] && same_place(x, &call->operand[0]) &&
-                 qn__cuda_is_fixed(b, &call->operand[1]);
-    return joins ? last : NULL;
-}
-
-static void join_launch(qn__cuda_binder *b, qn__cuda_launch *last, const qn__call *call)
-{
-    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(b->bound->args + last->args);
     const qn__operand *w = &call->operand[1];
-    int i = args->n[1] ? 2 : 1;
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (!last || last->function != function)
+        return NULL;
+    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
+    if (args->n[QN__CUDA_LINEARS - 1] || !args->early || args->rows != rows ||
+        args->k != w->shape[1] || !same_place(&b->binding->operands[bound->x], &call->operand[0]) ||
+        !qn__cuda_is_fixed(b, w))
+        return NULL;
+    uint32_t i = args->n[1] ? 2 : 1;
     args->n[i] = w->shape[0];
     args->stride[i] = w->stride[0];
-    b->bound->at[last->first_at + 1 + 2 * (uint32_t)i] = call->first_operand + 1;
-    b->bound->at[last->first_at + 2 + 2 * (uint32_t)i] = call->first_operand + 2;
+    bound->at[last->first_at + 1 + 2 * i] = call->first_operand + 1;
+    bound->at[last->first_at + 2 + 2 * i] = call->first_operand + 2;
+    *launch = last;
+    return args;
+}
+
+int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size)
+{
+    int64_t tiles = 0;
+    for (int i = 0; i < QN__CUDA_LINEARS; i++)
+        tiles += qn__cuda_parts(args->n[i], size);
+    return tiles;
+}
+
+bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
+                         const qn__cuda_linears_args *args, const qn__call *call, uint8_t x)
+{
+    const uint8_t operands[] = {x, 1, 2, 1, 2, 1, 2};
+    b->bound->x = call->first_operand;
+    return qn__cuda_add_grid(b, function, grid, args, sizeof *args, call, 1 + 2 * QN__CUDA_LINEARS,
+                             operands);
 }
 
 /* Blocks of a launch, as many as its weights have tiles. */
 static unsigned blocks_of(const qn__cuda *cuda, const qn__cuda_linears_args *args, bool few,
                           int64_t warps)
 {
-    int64_t tiles = 0;
-    for (int i = 0; i < QN__CUDA_LINEARS; i++)
-        tiles += qn__cuda_parts(args->n[i], few ? TILE : BLOCK);
+    int64_t tiles = qn__cuda_linear_tiles(args, few ? TILE : BLOCK);
     if (!few)
         return (unsigned)(tiles * qn__cuda_parts(args->rows, BLOCK));
     int64_t at_once = cuda->processors * (MOST_WARPS / warps);
@@ -76,25 +84,22 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
             warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS)),
             shared = spans * TILE * (args.rows > 8 ? 16 : 8) * 4 + warps * QN__CUDA_RING * CHUNK;
     bool few = args.rows <= FEW && shared <= b->cuda->most_shared;
-    qn__cuda_launch *last = joined_launch(b, call, args.rows);
-    if (last) {
-        join_launch(b, last, call);
-        last->blocks = blocks_of(b->cuda, (const void *)(b->bound->args + last->args), few, warps);
+    qn__cu_function function = b->cuda->kernels[!few            ? QN__CUDA_KERNEL_linear_many
+                                                : args.rows > 8 ? QN__CUDA_KERNEL_linear_16
+                                                                : QN__CUDA_KERNEL_linear_8];
+    qn__cuda_launch *last;
+    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
+    if (all) {
+        last->blocks = blocks_of(b->cuda, all, few, warps);
         return true;
     }
     qn__cuda_grid grid = {blocks_of(b->cuda, &args, few, warps), few ? (unsigned)warps * 32 : 256,
                           few ? (unsigned)shared : QN__CUDA_LINEAR_SHARED};
-    bool ok = true;
     if (!few) {
         qn__cuda_round_args round = {.n = args.rows * args.k};
         qn__cuda_want_scratch(b, (size_t)round.n * 2);
-        ok = QN__CUDA_ADD(b, linear_round, round.n / 8, false, round, call, 0, QN__CUDA_SCRATCH);
+        if (!QN__CUDA_ADD(b, linear_round, round.n / 8, false, round, call, 0, QN__CUDA_SCRATCH))
+            return false;
     }
-    uint8_t from = few ? 0 : QN__CUDA_SCRATCH;
-    b->bound->x = call->first_operand;
-    if (few && args.rows <= 8)
-        return QN__CUDA_ADD_GRID(b, linear_8, &grid, args, call, from, 1, 2, 1, 2, 1, 2);
-    if (few)
-        return QN__CUDA_ADD_GRID(b, linear_16, &grid, args, call, from, 1, 2, 1, 2, 1, 2);
-    return ok && QN__CUDA_ADD_GRID(b, linear_many, &grid, args, call, from, 1, 2, 1, 2, 1, 2);
+    return qn__cuda_add_linear(b, function, &grid, &args, call, few ? 0 : QN__CUDA_SCRATCH);
 }

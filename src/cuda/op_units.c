@@ -46,13 +46,25 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, b
     return shared <= cuda->most_shared ? shared : 0;
 }
 
+/* Each group of rows of x has as many blocks as there is room for, up to a tile each. */
+static int64_t blocks_of(const qn__cuda *cuda, const qn__cuda_linears_args *args, int64_t warps,
+                         int64_t shared)
+{
+    int64_t groups = qn__cuda_parts(args->rows, args->group),
+            tiles = qn__cuda_linear_tiles(args, TILE);
+    int64_t beside = cuda->most_shared / shared, threads = MOST_THREADS / (warps * 32);
+    int64_t at_once = cuda->processors * (beside < threads ? beside : threads);
+    int64_t each = groups && at_once > groups ? at_once / groups : 1;
+    return groups * (each < tiles ? each : tiles);
+}
+
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *w = &call->operand[1];
     const qn__layout *l = qn__layout_of(w->layout);
     bool bytes = ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8;
-    qn__cuda_units_args args = {
-        .n = w->shape[0], .k = w->shape[1], .early = qn__cuda_is_fixed(b, w)};
+    qn__cuda_linears_args args = {
+        .n = {w->shape[0]}, .k = w->shape[1], .early = qn__cuda_is_fixed(b, w)};
     args.rows = args.k ? qn__cuda_elements(x) / args.k : 0;
     int64_t few = bytes ? 8 : 1, many = bytes ? 32 : 4, warps = 0, shared = 0;
     bool wide = args.rows > few;
@@ -68,16 +80,18 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
         return false;
     }
     args.group = wide ? many : few;
-    int64_t groups = qn__cuda_parts(args.rows, args.group), tiles = qn__cuda_parts(args.n, TILE);
-    int64_t beside = b->cuda->most_shared / shared, threads = MOST_THREADS / (warps * 32);
-    int64_t at_once = b->cuda->processors * (beside < threads ? beside : threads);
-    int64_t each = groups && at_once > groups ? at_once / groups : 1;
-    qn__cuda_grid grid = {groups * (each < tiles ? each : tiles), (unsigned)warps * 32,
+    qn__cu_function function =
+        b->cuda->kernels[kernels[w->layout] +
+                         (bytes ? (wide ? BYTES_32 : BYTES_8) : (wide ? VALUES_4 : VALUES_1))];
+    qn__cuda_launch *last;
+    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
+    if (all) {
+        last->blocks = (unsigned)blocks_of(b->cuda, all, warps, shared);
+        return true;
+    }
+    qn__cuda_grid grid = {blocks_of(b->cuda, &args, warps, shared), (unsigned)warps * 32,
                           (unsigned)shared};
-    int kernel =
-        kernels[w->layout] + (bytes ? (wide ? BYTES_32 : BYTES_8) : (wide ? VALUES_4 : VALUES_1));
-    return qn__cuda_add_grid(b, b->cuda->kernels[kernel], &grid, &args, sizeof args, call, 3,
-                             (const uint8_t[]){0, 1, 2});
+    return qn__cuda_add_linear(b, function, &grid, &args, call, 0);
 }
 
 bool qn__cuda_take_units(qn__cuda_binder *b, const qn__call *call)

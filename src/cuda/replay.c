@@ -97,8 +97,8 @@ bool qn__cuda_add(qn__cuda_binder *b, qn__cu_function function, int64_t work, bo
                   const void *args, size_t size, const qn__call *call, int n_at,
                   const uint8_t *operand)
 {
-    qn__cuda_grid grid = {by_block ? work : (work + QN__CUDA_THREADS - 1) / QN__CUDA_THREADS,
-                          QN__CUDA_THREADS, 0};
+    int64_t blocks = by_block ? work : qn__cuda_parts(work, QN__CUDA_THREADS);
+    qn__cuda_grid grid = {blocks < QN__CUDA_BLOCKS ? blocks : QN__CUDA_BLOCKS, QN__CUDA_THREADS, 0};
     return qn__cuda_add_grid(b, function, &grid, args, size, call, n_at, operand);
 }
 
@@ -114,9 +114,8 @@ bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__c
         qn__fail_memory(b->err, "a binding");
         return false;
     }
-    int64_t blocks = grid->blocks < QN__CUDA_BLOCKS ? grid->blocks : QN__CUDA_BLOCKS;
     bound->launches[bound->n_launches++] = (qn__cuda_launch){.function = function,
-                                                             .blocks = (unsigned)blocks,
+                                                             .blocks = (unsigned)grid->blocks,
                                                              .threads = grid->threads,
                                                              .shared = grid->shared,
                                                              .first_at = bound->n_at,

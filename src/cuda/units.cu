@@ -13,6 +13,7 @@
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/tiles.cuh"
 #include "cuda/units.cuh"
 
 enum { TILE = 16, SPAN = QN__CUDA_SPAN, RING = QN__CUDA_RING };
@@ -23,12 +24,12 @@ struct unit_work {
     int tile, apart, tiles;    /* the first tile, from one to the next */
 };
 
-static __device__ unit_work work_of(const qn__cuda_units_args &a)
+static __device__ unit_work work_of(const qn__cuda_linears_args &a)
 {
     int groups = (int)((a.rows + a.group - 1) / a.group), at = blockIdx.x % groups;
     unit_work w = {(int)a.k, (int)((a.k + SPAN - 1) / SPAN), 0, at * (int)a.group,
                    (int)blockIdx.x / groups, (int)gridDim.x / groups,
-                   (int)((a.n + TILE - 1) / TILE)};
+                   (int)tiles_of(a, TILE)};
     w.rows = (int)(a.rows - w.first < a.group ? a.rows - w.first : a.group);
     return w;
 }
@@ -36,30 +37,35 @@ static __device__ unit_work work_of(const qn__cuda_units_args &a)
 /* A warp's ring of spans. */
 template <class U> struct unit_ring {
     enum { BYTES = SPAN / U::COLUMNS * U::BYTES, ROOM = RING * BYTES };
-    const char *w;
+    const char *group; /* the tile's 16 rows */
     char *room;
     size_t group_bytes;
     int tile, span;
 
-    __device__ void begin(const qn__cuda_units_args &a, const unit_work &work, char *rings)
+    __device__ void begin(const qn__cuda_linears_args &a, const unit_work &work, char *rings)
     {
-        w = (const char *)a.at[1];
         room = rings + threadIdx.x / 32 * ROOM;
         group_bytes = (size_t)((work.k + U::COLUMNS - 1) / U::COLUMNS) * U::BYTES;
         tile = work.tile;
         span = threadIdx.x / 32;
+        find(a);
+    }
+    __device__ void find(const qn__cuda_linears_args &a)
+    {
+        tile_place p = place_of(a, tile, TILE);
+        group = (const char *)p.w + p.row / TILE * group_bytes;
     }
     /* Asks for the next span into place `at`; zeros behind the last unit. */
-    __device__ void ask(const unit_work &work, int at)
+    __device__ void ask(const qn__cuda_linears_args &a, const unit_work &work, int at)
     {
         if (tile < work.tiles) {
-            const char *group = w + tile * group_bytes;
             for (int i = threadIdx.x % 32 * 16; i < BYTES; i += 32 * 16) {
                 size_t from = (size_t)span * BYTES + i;
                 copy_ahead(room + at * BYTES + i, group + (from < group_bytes ? from : 0),
                            from < group_bytes);
             }
-            next(work, &tile, &span);
+            if (next(work, &tile, &span) && tile < work.tiles)
+                find(a);
         }
         copies_end();
     }
@@ -74,9 +80,10 @@ template <class U> struct unit_ring {
 };
 
 /* A tile's results: part [span][16][width] added in the order of spans. */
-static __device__ void finish_tile(const qn__cuda_units_args &a, const unit_work &work, int tile,
+static __device__ void finish_tile(const qn__cuda_linears_args &a, const unit_work &work, int tile,
                                    const float *part, int width)
 {
+    const tile_place p = place_of(a, tile, TILE);
     __syncthreads();
     for (int i = threadIdx.x; i < TILE * work.rows; i += blockDim.x) {
         int r = i % TILE, b = i / TILE;
@@ -84,8 +91,8 @@ static __device__ void finish_tile(const qn__cuda_units_args &a, const unit_work
         float sum = from[0];
         for (int s = 1; s < work.spans; s++)
             sum += from[s * TILE * width];
-        if (tile * TILE + r < a.n)
-            ((float *)a.at[2])[(work.first + b) * a.n + tile * TILE + r] = sum;
+        if (p.row + r < p.n)
+            p.y[(work.first + b) * p.n + p.row + r] = sum;
     }
     __syncthreads();
 }
@@ -101,7 +108,7 @@ struct byte_step {
 /* The rows of a group as bytes, `apart` bytes from row to row, and [step][width] of what is known of
  * steps. So many lanes have the columns of a scale, four each. */
 template <class U>
-static __device__ void bytes_of_x(const qn__cuda_units_args &a, const unit_work &work, char *bytes,
+static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_work &work, char *bytes,
                                   int apart, byte_step *steps, int width)
 {
     enum { SHARED = U::STEP > 32 ? U::STEP : 32, LANES = SHARED / 4, OF_STEP = U::STEP / 4 };
@@ -176,7 +183,7 @@ static __device__ void multiply_bytes(const uint8_t *units, const char *bytes, i
     }
 }
 
-template <class U, int NT> static __device__ void byte_products(const qn__cuda_units_args &a)
+template <class U, int NT> static __device__ void byte_products(const qn__cuda_linears_args &a)
 {
     extern __shared__ __align__(128) char shared[];
     const unit_work work = work_of(a);
@@ -191,7 +198,7 @@ template <class U, int NT> static __device__ void byte_products(const qn__cuda_u
         wait_for_last();
     ring.begin(a, work, rings);
     for (int i = 0; i < RING; i++)
-        ring.ask(work, i);
+        ring.ask(a, work, i);
     wait_for_last();
     bytes_of_x<U>(a, work, bytes, apart, steps, 8 * NT);
     __syncthreads();
@@ -202,7 +209,7 @@ template <class U, int NT> static __device__ void byte_products(const qn__cuda_u
         multiply_bytes<U, NT>((const uint8_t *)ring.room + at * ring.BYTES, bytes + span * SPAN,
                               apart, steps + span * (SPAN / U::STEP) * 8 * NT, f);
         __syncwarp();
-        ring.ask(work, at);
+        ring.ask(a, work, at);
         at = at == RING - 1 ? 0 : at + 1;
 #pragma unroll
         for (int j = 0; j < NT; j++)
@@ -231,7 +238,7 @@ static __device__ float4 values_of(uint32_t code, float scale, float bias)
 }
 
 /* NB rows of x at most. */
-template <class U, int NB> static __device__ void f32_products(const qn__cuda_units_args &a)
+template <class U, int NB> static __device__ void f32_products(const qn__cuda_linears_args &a)
 {
     extern __shared__ __align__(128) char shared[];
     enum { QUADS = U::STEP / 4, OF_UNIT = U::COLUMNS / U::STEP };
@@ -245,7 +252,7 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_un
         wait_for_last();
     ring.begin(a, work, shared);
     for (int i = 0; i < RING; i++)
-        ring.ask(work, i);
+        ring.ask(a, work, i);
     wait_for_last();
     for (int i = threadIdx.x; i < work.rows * padded; i += blockDim.x) {
         int row = i / padded, column = i % padded;
@@ -279,7 +286,7 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_un
             }
         }
         __syncwarp();
-        ring.ask(work, at);
+        ring.ask(a, work, at);
         at = at == RING - 1 ? 0 : at + 1;
         for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -323,22 +330,22 @@ template <class U> static __device__ void take_rows(const qn__cuda_take_units_ar
 
 #define UNIT_KERNELS(name, ...)                                                                    \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        bytes_8_##name(const qn__cuda_units_args a)                                                \
+        bytes_8_##name(const qn__cuda_linears_args a)                                                \
     {                                                                                              \
         byte_products<__VA_ARGS__, 1>(a);                                                          \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        bytes_32_##name(const qn__cuda_units_args a)                                               \
+        bytes_32_##name(const qn__cuda_linears_args a)                                               \
     {                                                                                              \
         byte_products<__VA_ARGS__, 4>(a);                                                          \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        values_1_##name(const qn__cuda_units_args a)                                               \
+        values_1_##name(const qn__cuda_linears_args a)                                               \
     {                                                                                              \
         f32_products<__VA_ARGS__, 1>(a);                                                           \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        values_4_##name(const qn__cuda_units_args a)                                               \
+        values_4_##name(const qn__cuda_linears_args a)                                               \
     {                                                                                              \
         f32_products<__VA_ARGS__, 4>(a);                                                           \
     }                                                                                              \
