@@ -62,8 +62,8 @@ bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn_
 }
 
 /* Blocks of a launch, as many as its weights have tiles. */
-static unsigned blocks_of(const qn__cuda *cuda, const qn__cuda_linears_args *args, bool few,
-                          int64_t warps)
+static unsigned linear_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args, bool few,
+                              int64_t warps)
 {
     int64_t tiles = qn__cuda_linear_tiles(args, few ? TILE : BLOCK);
     if (!few)
@@ -90,10 +90,11 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
     qn__cuda_launch *last;
     const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
     if (all) {
-        last->blocks = blocks_of(b->cuda, all, few, warps);
+        last->blocks = linear_blocks(b->cuda, all, few, warps);
         return true;
     }
-    qn__cuda_grid grid = {blocks_of(b->cuda, &args, few, warps), few ? (unsigned)warps * 32 : 256,
+    qn__cuda_grid grid = {linear_blocks(b->cuda, &args, few, warps),
+                          few ? (unsigned)warps * 32 : 256,
                           few ? (unsigned)shared : QN__CUDA_LINEAR_SHARED};
     if (!few) {
         qn__cuda_round_args round = {.n = args.rows * args.k};

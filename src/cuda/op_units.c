@@ -47,8 +47,8 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, b
 }
 
 /* Each group of rows of x has as many blocks as there is room for, up to a tile each. */
-static int64_t blocks_of(const qn__cuda *cuda, const qn__cuda_linears_args *args, int64_t warps,
-                         int64_t shared)
+static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args, int64_t warps,
+                           int64_t shared)
 {
     int64_t groups = qn__cuda_parts(args->rows, args->group),
             tiles = qn__cuda_linear_tiles(args, TILE);
@@ -86,10 +86,10 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     qn__cuda_launch *last;
     const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
     if (all) {
-        last->blocks = (unsigned)blocks_of(b->cuda, all, warps, shared);
+        last->blocks = (unsigned)unit_blocks(b->cuda, all, warps, shared);
         return true;
     }
-    qn__cuda_grid grid = {blocks_of(b->cuda, &args, warps, shared), (unsigned)warps * 32,
+    qn__cuda_grid grid = {unit_blocks(b->cuda, &args, warps, shared), (unsigned)warps * 32,
                           (unsigned)shared};
     return qn__cuda_add_linear(b, function, &grid, &args, call, 0);
 }
