@@ -248,8 +248,12 @@ typedef struct qn_generation_options {
         *stop_strings; /* further texts that end the generation: copied; they need the model's
                           tokenizer. The name of a special token means that token, too. */
     size_t n_stop_strings;
-    bool logprobs;        /* keep them for qn_generation_logprobs */
-    int32_t top_logprobs; /* and those of so many of the most probable tokens, 1000 at most */
+    bool logprobs;         /* keep them for qn_generation_logprobs */
+    int32_t top_logprobs;  /* and those of so many of the most probable tokens, 1000 at most */
+    int32_t prompt_lookup; /* guess up to so many tokens, 64 at most, from what stood behind the
+                              same tokens before, and check them in one step: the same reply, in
+                              less time where it repeats its prompt. 0: none. While the generation
+                              goes on its session may hold tokens that are not said yet. */
 } qn_generation_options;
 
 /* Begins generating behind ids, which are run by the first qn_generation_next. options may be NULL.

@@ -96,6 +96,10 @@ static const option table[] = {
      "stop after this many tokens (default: the model's limit, or when it ends)"},
     {"context", 'c', OPTION_INTEGER, OF_SAMPLE | OF_INFO, AT(context), 1, 1 << 30, "N",
      "positions at most (default: the model's)"},
+    {"prompt-lookup-num-tokens", 0, OPTION_INTEGER, OF_MODEL | OF_SET, AT(prompt_lookup), 0, 64,
+     "N",
+     "guess up to N tokens from what the text repeats and check them in one step: the same "
+     "text, sooner (default 0)"},
     {"prompt-cache", 0, OPTION_STRING, OF_GENERATE, AT(prompt_cache), 0, 0, "FILE",
      "keep the prompt's keys and values in FILE; a prompt that begins alike runs the rest alone"},
     {"prompt-cache-all", 0, OPTION_FLAG, OF_GENERATE, AT(prompt_cache_all), 0, 0, NULL,
@@ -261,6 +265,7 @@ arguments options_defaults(void)
                        .logprobs = -1,
                        .bits = -1,
                        .kv_bits = -1,
+                       .prompt_lookup = -1,
                        .kv_group_size = -1,
                        .group_size = -1,
                        .stride = -1,

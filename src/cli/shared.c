@@ -275,6 +275,8 @@ qn_generation_options generation_of(const arguments *a, const qn_model *model,
                                    .ban_stop = a->ignore_eos,
                                    .stop_strings = a->stop_strings,
                                    .n_stop_strings = a->n_stop_strings,
+                                   .prompt_lookup =
+                                       a->prompt_lookup > 0 ? (int32_t)a->prompt_lookup : 0,
                                    .logprobs = a->logprobs >= 0,
                                    .top_logprobs = a->logprobs >= 0 ? (int32_t)a->logprobs : 0};
 }

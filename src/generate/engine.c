@@ -370,6 +370,10 @@ static qn_status begin_reply(const qn_engine *e, qn_request *r, const int32_t *i
 {
     if (qn__reply_begin(&r->reply, e->model, ids, n, generation, err) != QN_OK)
         return err->code;
+    if (r->reply.prompt_lookup)
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "requests of an engine do not guess; prompt_lookup is "
+                        "for generations");
     if (r->reply.n_before)
         return qn__fail(err, QN_INVALID, "a request has no tokens before its prompt");
     r->given_logprobs = calloc(r->reply.n_top + 1, sizeof *r->given_logprobs);
