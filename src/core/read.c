@@ -92,30 +92,51 @@ static qn_array *readable(qn_scope *s, qn_array *array)
     return NULL;
 }
 
+/* Reads elements first .. end - 1 of a's storage; false with the scope's error set. */
+static bool read_span(qn_scope *s, const qn_array *a, int64_t first, int64_t end, void *host)
+{
+    size_t size = qn__dtype_size((qn_dtype)a->dtype);
+    const qn__buffer *from = a->base->buffer;
+    if (s->device->ops->read(s->device, host, from, (size_t)first * size,
+                             (size_t)(end - first) * size, &s->error) == QN_OK) {
+        if (!atomic_load(&from->invalid))
+            return true;
+        qn__scope_fail(s, QN_STATE, "read: the array is the result of a run that failed");
+    }
+    return false;
+}
+
 /* A copy on the host of the storage that a view with elements spans, from element *first; to be
  * freed. NULL with the scope's error set. */
 static char *fetch(qn_scope *s, const qn_array *a, int64_t *first)
 {
     int64_t end;
     view_span(a, first, &end);
-    size_t size = qn__dtype_size((qn_dtype)a->dtype), bytes = (size_t)(end - *first) * size;
+    size_t bytes = (size_t)(end - *first) * qn__dtype_size((qn_dtype)a->dtype);
     char *host = malloc(bytes);
     if (!host) {
         qn__scope_fail(s, QN_MEMORY, "out of memory while reading %zu bytes", bytes);
         return NULL;
     }
-    const qn__buffer *from = a->base->buffer;
-    if (s->device->ops->read(s->device, host, from, (size_t)*first * size, bytes, &s->error) ==
-        QN_OK) {
-        if (!atomic_load(&from->invalid))
-            return host;
-        qn__scope_fail(s, QN_STATE, "read: the array is the result of a run that failed");
-    }
+    if (read_span(s, a, *first, end, host))
+        return host;
     free(host);
     return NULL;
 }
 
-static qn_status read_with(qn_scope *s, qn_array *array, size_t n, visit_fn *visit, void *out)
+/* Whether the elements lie side by side in their order. */
+static bool is_dense(const qn_array *a)
+{
+    int64_t stride = 1;
+    for (int i = a->ndim - 1; i >= 0; stride *= a->shape[i--])
+        if (a->shape[i] > 1 && a->stride[i] != stride)
+            return false;
+    return true;
+}
+
+/* raw: out takes the elements as they are. */
+static qn_status read_with(qn_scope *s, qn_array *array, size_t n, bool raw, visit_fn *visit,
+                           void *out)
 {
     qn_array *a = readable(s, array);
     if (!a)
@@ -128,6 +149,10 @@ static qn_status read_with(qn_scope *s, qn_array *array, size_t n, visit_fn *vis
     }
     if (!n)
         return QN_OK;
+    if (raw && is_dense(a)) {
+        read_span(s, a, a->offset, a->offset + (int64_t)n, out);
+        return s->error.code;
+    }
     int64_t first;
     char *host = fetch(s, a, &first);
     if (host)
@@ -160,17 +185,17 @@ qn_status qn_read(qn_scope *s, qn_array *a, void *out, size_t bytes)
         qn__scope_fail(s, QN_INVALID, "read: %zu bytes are no whole number of elements", bytes);
         return qn_scope_status(s);
     }
-    return read_with(s, a, bytes / size, visit_raw, out);
+    return read_with(s, a, bytes / size, true, visit_raw, out);
 }
 
 qn_status qn_read_f32(qn_scope *s, qn_array *a, float *out, size_t n)
 {
-    return read_with(s, a, n, visit_f32, out);
+    return read_with(s, a, n, a && a->dtype == QN_F32, visit_f32, out);
 }
 
 qn_status qn_read_i64(qn_scope *s, qn_array *a, int64_t *out, size_t n)
 {
-    return read_with(s, a, n, visit_i64, out);
+    return read_with(s, a, n, a && a->dtype == QN_I64, visit_i64, out);
 }
 
 typedef struct typed_room {
@@ -196,9 +221,9 @@ qn_status qn_read_as(qn_scope *s, qn_array *a, qn_dtype dtype, void *out, size_t
         return qn_scope_status(s);
     }
     if (a && a->dtype == dtype)
-        return read_with(s, a, n, visit_raw, out);
+        return read_with(s, a, n, true, visit_raw, out);
     typed_room room = {out, dtype};
-    return read_with(s, a, n, visit_typed, &room);
+    return read_with(s, a, n, false, visit_typed, &room);
 }
 
 /* ---- element by element --------------------------------------------------------------------- */
