@@ -142,10 +142,13 @@ QN_API const float *qn_session_logits(const qn_session *session);
 QN_API qn_status qn_session_score(qn_session *session, const int32_t *ids, size_t n, float *out,
                                   qn_error *err);
 
-/* Runs one token and gives the most probable next one; token and position stay on the device when
- * `token` is what the call before gave. For sessions of batch 1. */
+/* Runs one token and gives the most probable next one, which is chosen on the device. For sessions
+ * of batch 1. */
 QN_API qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *next,
                                         qn_error *err);
+/* The same of each sequence: tokens and next are [batch], and may be one array. */
+QN_API qn_status qn_session_step_greedy_batch(qn_session *session, const int32_t *tokens,
+                                              int32_t *next, qn_error *err);
 
 QN_API int64_t qn_session_length(const qn_session *session);
 QN_API int64_t qn_session_context(const qn_session *session); /* tokens at most; rotating: 2^30 */

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_VALUES = 16, MOST_DEPTH = 1 << 20 };
+enum { MOST_VALUES = 16, MOST_DEPTH = 1 << 20, MOST_BATCH = 256 };
 
 typedef struct number_list {
     int64_t value[MOST_VALUES];
@@ -160,14 +160,14 @@ static int32_t *make_tokens(const subject *s, int64_t batch, int64_t n)
     return ids;
 }
 
-/* One token behind the other; one sequence takes what it generates. */
-static qn_status generate(qn_session *session, const test *t, int32_t *ids, qn_error *err)
+/* One token behind the other: each sequence takes what it generates. */
+static qn_status generate(qn_session *session, const test *t, const int32_t *ids, qn_error *err)
 {
-    int32_t next = ids[0];
+    int32_t next[MOST_BATCH];
     qn_status status = QN_OK;
+    memcpy(next, ids, (size_t)t->batch * sizeof *next);
     for (int64_t i = 0; status == QN_OK && i < t->gen; i++)
-        status = t->batch == 1 ? qn_session_step_greedy(session, next, &next, err)
-                               : qn_session_append(session, ids, 1, err);
+        status = qn_session_step_greedy_batch(session, next, next, err);
     return status;
 }
 
@@ -344,7 +344,7 @@ static bool make_plan(plan *p, const arguments *a)
         return parse_list("n-prompt", a->n_prompt, 512, 0, MOST_DEPTH, &p->prompts) &&
                parse_list("n-gen", a->n_gen, 64, 0, MOST_DEPTH, &p->gens) &&
                parse_list("n-depth", a->n_depth, 0, 0, MOST_DEPTH, &p->depths) &&
-               parse_list("batch", a->batches, 1, 1, 256, &p->batches) &&
+               parse_list("batch", a->batches, 1, 1, MOST_BATCH, &p->batches) &&
                parse_list("threads", a->thread_counts, sysconf(_SC_NPROCESSORS_ONLN), 1, 1024,
                           &p->threads);
     return false;

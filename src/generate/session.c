@@ -307,20 +307,28 @@ qn_status qn_session_score(qn_session *session, const int32_t *ids, size_t n, fl
 
 qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *next, qn_error *err)
 {
+    if (session->n_sequences != 1)
+        return qn__fail(err, QN_INVALID,
+                        "a step of one token is for sessions of one sequence; "
+                        "qn_session_step_greedy_batch takes one of each");
+    return qn_session_step_greedy_batch(session, &token, next, err);
+}
+
+qn_status qn_session_step_greedy_batch(qn_session *session, const int32_t *tokens, int32_t *next,
+                                       qn_error *err)
+{
     qn_error local = {0};
     err = err ? err : &local;
-    if (session->n_sequences != 1)
-        return qn__fail(err, QN_INVALID, "greedy steps are for sessions of one sequence");
-    if (prepare(session, &token, 1, err) != QN_OK ||
-        begin_step(session, &token, 1, 1, 1, err) != QN_OK)
+    if (prepare(session, tokens, 1, err) != QN_OK ||
+        begin_step(session, tokens, 1, 1, 1, err) != QN_OK)
         return err->code;
     qn_scope *s = begin_scope(session, err);
     if (!s)
         return err->code;
     qn_array *best = qn_argmax(s, qn__decoder_run(s, &session->model->decoder, &session->batch), -1,
-                               false); /* [1, 1] */
+                               false); /* [1, n_sequences] */
     run_step(session, s, best);
-    qn_read(s, best, next, sizeof *next);
+    qn_read(s, best, next, (size_t)session->n_sequences * sizeof *next);
     return conclude(session, 1, end_scope(s, err));
 }
 

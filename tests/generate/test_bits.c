@@ -164,6 +164,22 @@ static void check_token_by_token(const fixture *f)
     qn_session_close(greedy);
 }
 
+/* The sequences' next tokens, where each goes on with another one of its own. */
+static void check_greedy_batch(const fixture *f, qn_session *session, int batch)
+{
+    qn_error err = {0};
+    int32_t tokens[BATCH], next[BATCH];
+    for (int b = 0; b < batch; b++)
+        tokens[b] = f->ids[b * LENGTH + 1];
+    append(session, tokens, 1);
+    for (int b = 0; b < batch; b++)
+        next[b] = largest(qn_session_logits(session) + (size_t)b * f->vocab, f->vocab);
+    qn_session_rewind(session, LENGTH);
+    assert_int_equal(qn_session_step_greedy_batch(session, tokens, tokens, &err), QN_OK);
+    assert_memory_equal(tokens, next, (size_t)batch * sizeof *next);
+    assert_null(qn_session_logits(session)); /* not those of the call before */
+}
+
 static void check_batches(const fixture *f)
 {
     float *out = malloc(BATCH * LENGTH * f->vocab * sizeof *out);
@@ -181,6 +197,7 @@ static void check_batches(const fixture *f)
         for (int b = 0; b < batch; b++)
             same(f, qn_session_logits(session) + (size_t)b * f->vocab, row(f, 0, LENGTH - 1), 1,
                  "the same in each slot");
+        check_greedy_batch(f, session, batch);
         qn_session_close(session);
     }
     free(copies);
