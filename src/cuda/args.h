@@ -122,7 +122,7 @@ typedef struct qn__cuda_linear_args {
 /* ---- linear.cu ------------------------------------------------------------------------------- */
 
 /* A span: columns whose products are summed before they meet the others. RING: chunks of 4 KiB that
- * a warp of linear_8 and linear_16 has under way. SHARED: bytes of a block of linear_many. */
+ * a warp of linear_8 .. linear_64 has under way. SHARED: bytes of a block of linear_many. */
 enum {
     QN__CUDA_SPAN = 256,
     QN__CUDA_RING = 3,
@@ -130,8 +130,8 @@ enum {
     QN__CUDA_LINEARS = 3
 };
 
-/* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is f32 and row-major; of
- * linear_many bf16. */
+/* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is row-major and bf16; of
+ * linear_8 f32. */
 typedef struct qn__cuda_linears_args {
     void *at[1 +
              2 * QN__CUDA_LINEARS]; /* x; w and y of each; the first again where there are fewer */

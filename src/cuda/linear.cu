@@ -11,8 +11,9 @@
  *
  * Few rows: what counts is that weights stream. A warp has spans of its own, of 16 rows at a time,
  * and a ring of chunks in shared memory that it asks for ahead, across tiles, and the first time
- * before the kernels ahead have ended. Many: x is rounded first (linear_round), then a block
- * multiplies 128 rows of the weight and 128 of x, which pass through shared memory.
+ * before the kernels ahead have ended. From 9 rows on x is rounded first (linear_round), since every
+ * tile reads it. Many: a block multiplies 128 rows of the weight and 128 of x, which pass through
+ * shared memory.
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
@@ -73,6 +74,12 @@ static __device__ uint4 x_at(const float *x, bool real)
     return make_uint4(pair_of(a.x, a.y), pair_of(a.z, a.w), pair_of(b.x, b.y), pair_of(b.z, b.w));
 }
 
+/* The same of rows that are bf16 already. */
+static __device__ uint4 x_at(const uint16_t *x, bool real)
+{
+    return real ? *(const uint4 *)x : make_uint4(0, 0, 0, 0);
+}
+
 /* A tile's results: the sums of its spans, part [span][16][8 NT], in their order. */
 template <int NT>
 static __device__ void finish_tile(const tile_place &p, const float *part, int rows, int spans)
@@ -88,8 +95,9 @@ static __device__ void finish_tile(const tile_place &p, const float *part, int r
     }
 }
 
-/* NT: of 8 rows of x each. */
-template <int NT> static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
+/* NT: of 8 rows of x each. X: what x is, float or bf16. */
+template <int NT, typename X>
+static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int k = (int)a.k, rows = (int)a.rows, spans = (k + SPAN - 1) / SPAN,
@@ -124,7 +132,7 @@ template <int NT> static __device__ void few_rows(const qn__cuda_linears_args &a
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 int row = 8 * j + g;
-                uint4 x = x_at((const float *)a.at[0] + row * k + column, row < rows && column < k);
+                uint4 x = x_at((const X *)a.at[0] + row * k + column, row < rows && column < k);
                 mma_bf16(c[j], w0.x, w1.x, w0.y, w1.y, x.x, x.y);
                 mma_bf16(c[j], w0.z, w1.z, w0.w, w1.w, x.z, x.w);
             }
@@ -153,13 +161,25 @@ template <int NT> static __device__ void few_rows(const qn__cuda_linears_args &a
 extern "C" __global__ void __launch_bounds__(512, 1) linear_8(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<1>(a, part);
+    few_rows<1, float>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_16(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<2>(a, part);
+    few_rows<2, uint16_t>(a, part);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) linear_32(const qn__cuda_linears_args a)
+{
+    extern __shared__ __align__(128) float part[];
+    few_rows<4, uint16_t>(a, part);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) linear_64(const qn__cuda_linears_args a)
+{
+    extern __shared__ __align__(128) float part[];
+    few_rows<8, uint16_t>(a, part);
 }
 
 /* ---- many rows ------------------------------------------------------------------------------- */

@@ -6,7 +6,15 @@
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
-enum { FEW = 16, TILE = 16, BLOCK = 128, MOST_WARPS = 16, CHUNK = 4096 /* bytes */ };
+enum {
+    FEW = 64,
+    ROUNDED = 9, /* rows from which on x is rounded by a launch of its own */
+    TILE = 16,
+    BLOCK = 128,
+    LEAST_WARPS = 4,
+    MOST_WARPS = 16,
+    CHUNK = 4096 /* bytes */
+};
 
 /* Vectors of 16 bytes are read. */
 bool qn__cuda_streams(const qn__operand *x, const qn__operand *w)
@@ -61,15 +69,36 @@ bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn_
                              operands);
 }
 
-/* Blocks of a launch, as many as its weights have tiles. */
-static unsigned linear_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args, bool few,
-                              int64_t warps)
+/* Blocks of a launch: as many as its weights have tiles, of few rows those that run at once. */
+static unsigned linear_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args,
+                              int64_t warps, int64_t shared)
 {
-    int64_t tiles = qn__cuda_linear_tiles(args, few ? TILE : BLOCK);
-    if (!few)
-        return (unsigned)(tiles * qn__cuda_parts(args->rows, BLOCK));
-    int64_t at_once = cuda->processors * (MOST_WARPS / warps);
+    if (!warps)
+        return (unsigned)(qn__cuda_linear_tiles(args, BLOCK) * qn__cuda_parts(args->rows, BLOCK));
+    int64_t tiles = qn__cuda_linear_tiles(args, TILE), side_by_side = MOST_WARPS / warps,
+            fit = cuda->most_shared / shared,
+            at_once = cuda->processors * (fit < side_by_side ? fit : side_by_side);
     return (unsigned)(tiles < at_once ? tiles : at_once);
+}
+
+/* Warps of a block for few rows, which have the spans in turn, as many as its shared memory has
+ * room for: for all spans' sums and a ring each. 0: none. */
+static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args, int64_t *shared)
+{
+    int64_t spans = qn__cuda_parts(args->k, QN__CUDA_SPAN),
+            turns = qn__cuda_parts(spans, MOST_WARPS), rows = 8, warps;
+    *shared = 0;
+    if (args->rows > FEW)
+        return 0;
+    while (rows < args->rows)
+        rows *= 2;
+    do {
+        warps = qn__cuda_parts(spans, turns++);
+        *shared = spans * TILE * rows * 4 + warps * QN__CUDA_RING * CHUNK;
+        if (*shared <= cuda->most_shared)
+            return warps;
+    } while (warps > LEAST_WARPS);
+    return 0;
 }
 
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
@@ -80,27 +109,27 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .rows = qn__cuda_elements(x) / w->shape[1],
                                   .k = w->shape[1],
                                   .early = qn__cuda_is_fixed(b, w)};
-    int64_t spans = qn__cuda_parts(args.k, QN__CUDA_SPAN),
-            warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS)),
-            shared = spans * TILE * (args.rows > 8 ? 16 : 8) * 4 + warps * QN__CUDA_RING * CHUNK;
-    bool few = args.rows <= FEW && shared <= b->cuda->most_shared;
-    qn__cu_function function = b->cuda->kernels[!few            ? QN__CUDA_KERNEL_linear_many
-                                                : args.rows > 8 ? QN__CUDA_KERNEL_linear_16
-                                                                : QN__CUDA_KERNEL_linear_8];
+    int64_t shared, warps = few_warps(b->cuda, &args, &shared);
+    bool few = warps > 0, rounded = !few || args.rows >= ROUNDED;
+    qn__cu_function function = b->cuda->kernels[!few             ? QN__CUDA_KERNEL_linear_many
+                                                : args.rows > 32 ? QN__CUDA_KERNEL_linear_64
+                                                : args.rows > 16 ? QN__CUDA_KERNEL_linear_32
+                                                : rounded        ? QN__CUDA_KERNEL_linear_16
+                                                                 : QN__CUDA_KERNEL_linear_8];
     qn__cuda_launch *last;
     const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
     if (all) {
-        last->blocks = linear_blocks(b->cuda, all, few, warps);
+        last->blocks = linear_blocks(b->cuda, all, warps, shared);
         return true;
     }
-    qn__cuda_grid grid = {linear_blocks(b->cuda, &args, few, warps),
+    qn__cuda_grid grid = {linear_blocks(b->cuda, &args, warps, shared),
                           few ? (unsigned)warps * 32 : 256,
                           few ? (unsigned)shared : QN__CUDA_LINEAR_SHARED};
-    if (!few) {
+    if (rounded) {
         qn__cuda_round_args round = {.n = args.rows * args.k};
         qn__cuda_want_scratch(b, (size_t)round.n * 2);
         if (!QN__CUDA_ADD(b, linear_round, round.n / 8, false, round, call, 0, QN__CUDA_SCRATCH))
             return false;
     }
-    return qn__cuda_add_linear(b, function, &grid, &args, call, few ? 0 : QN__CUDA_SCRATCH);
+    return qn__cuda_add_linear(b, function, &grid, &args, call, rounded ? QN__CUDA_SCRATCH : 0);
 }

@@ -350,6 +350,14 @@ static qn_array *op_linear_13(qn_scope *s)
 {
     return streamed(s, 13, 4504);
 }
+static qn_array *op_linear_29(qn_scope *s)
+{
+    return streamed(s, 29, 4504);
+}
+static qn_array *op_linear_61(qn_scope *s)
+{
+    return streamed(s, 61, 2312);
+}
 static qn_array *op_linear_200(qn_scope *s)
 {
     return streamed(s, 200, 584);
@@ -818,6 +826,8 @@ static const op_case cases[] = {
     CLOSE(linear_1),
     CLOSE(linear_5),
     CLOSE(linear_13),
+    CLOSE(linear_29),
+    CLOSE(linear_61),
     CLOSE(linear_200),
     CLOSE(linear_f16),
     CLOSE(linear_view),
@@ -1224,7 +1234,7 @@ static void test_company(qn_device *dev, qn_products products)
 {
     enum { COLUMNS = 4352, N = 72, MOST = 150, ROW = 3 };
     static float alone[N], beside[MOST * N];
-    static const int64_t companies[] = {4, 8, 9, 16, 17, MOST};
+    static const int64_t companies[] = {4, 8, 9, 16, 17, 32, 33, 64, 65, MOST};
     for (size_t i = 0; i < sizeof companies / sizeof *companies; i++) {
         int64_t n = companies[i];
         seed = 5;
