@@ -131,15 +131,8 @@ static void begin_request(qn_engine *e, qn_request *r)
     for (int k = 0; k < e->cache.n_kinds; k++)
         e->reserved[k] += r->reserved[k];
     qn__sequence_begin(&r->sequence, &e->cache);
-    int64_t known = 0;
-    if (e->reuses)
-        known = qn__prefix_attach(&e->prefix, &r->sequence, r->reply.history,
-                                  (int64_t)r->reply.n_history);
-    e->stats.cached_tokens += (uint64_t)known;
-    if (r->begun == 0) {
+    if (r->begun == 0)
         r->begun = qn__seconds();
-        r->cached = (size_t)known;
-    }
 }
 
 static void end_cancelled(qn_engine *e)
@@ -182,13 +175,47 @@ static void add_rows(qn_engine *e, qn_request *r, int64_t n)
     r->n_rows = n;
 }
 
+/* Pages of tokens that both begin with. */
+static int64_t common_pages(const qn__reply *a, const qn__reply *b)
+{
+    size_t most = a->n_history < b->n_history ? a->n_history : b->n_history, n = 0;
+    while (n < most && a->history[n] == b->history[n])
+        n++;
+    return (int64_t)n / QN__PAGE;
+}
+
+/* Whether a prompt that has not begun begins as another does, which runs first: what they share
+ * will be known soon, more than is now. */
+static bool waits_for_another(const qn_engine *e, const qn_request *r)
+{
+    for (int i = 0; e->reuses && !r->sequence.length && i < e->n_running; i++) {
+        const qn_request *q = e->running[i];
+        bool ahead = q != r && q->first == 0 && (q->sequence.length || before(q, r));
+        if (ahead && common_pages(&q->reply, &r->reply) > (int64_t)q->cached / QN__PAGE)
+            return true;
+    }
+    return false;
+}
+
+/* What is known of a prompt that begins. */
+static void attach_known(qn_engine *e, qn_request *r)
+{
+    if (!e->reuses || r->sequence.length)
+        return;
+    int64_t known =
+        qn__prefix_attach(&e->prefix, &r->sequence, r->reply.history, (int64_t)r->reply.n_history);
+    e->stats.cached_tokens += (uint64_t)known;
+    if (r->first == 0)
+        r->cached = (size_t)known;
+}
+
 /* Of those whose prompt is not through and who have no part yet, the next. */
 static qn_request *next_prompt(const qn_engine *e)
 {
     qn_request *next = NULL;
     for (int i = 0; i < e->n_running; i++) {
         qn_request *r = e->running[i];
-        if (!r->n_rows && left_of(r) > 1 && (!next || before(r, next)))
+        if (!r->n_rows && left_of(r) > 1 && (!next || before(r, next)) && !waits_for_another(e, r))
             next = r;
     }
     return next;
@@ -216,6 +243,7 @@ static void fill_batch(qn_engine *e)
     int64_t budget = e->batch.n_tokens ? piece_of(e) : e->step_tokens;
     qn_request *r;
     while (budget > 0 && (r = next_prompt(e))) {
+        attach_known(e, r);
         int64_t n = left_of(r) < budget ? left_of(r) : budget;
         add_rows(e, r, n);
         budget -= n;

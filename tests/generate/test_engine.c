@@ -277,6 +277,43 @@ static void expect(qn_engine *engine, const int32_t *ids, size_t n, int64_t max_
         fail_msg("\"%s\" says nothing of \"%s\"", err.message, says);
 }
 
+/* Prompts that come at once and begin alike: what they share is run once. */
+static void test_prefix_at_once(void **state)
+{
+    enum { N = 6 };
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_model(device, "models/demo", false);
+    prompt *p = calloc(N, sizeof *p);
+    qn_request *r[N];
+    qn_engine_options o = {.size = sizeof o, .step_tokens = 2000}; /* room for all */
+    qn_engine *engine = open_engine(model, &o);
+    random_tokens(p[0].ids, ROOM, vocab_of(model), 1);
+    for (int i = 0; i < N; i++) {
+        memcpy(p[i].ids, p[0].ids, sizeof p[i].ids);
+        p[i].n = 300;
+        p[i].max_tokens = 3 + i;
+        p[i].sampling.size = sizeof p[i].sampling;
+        p[i].ids[299] = 7 + i / 2; /* also the same ones */
+        run_prompt(model, &p[i], NULL);
+        r[i] = add(engine, &p[i], i == 3);
+    }
+    for (bool busy = true; busy;)
+        assert_int_equal(qn_engine_step(engine, &busy, NULL), QN_OK);
+    for (int i = 0; i < N; i++) {
+        size_t n = 0;
+        assert_true(read_tokens(r[i], &p[i], &n));
+        qn_request_metrics m = QN_INIT(qn_request_metrics);
+        assert_int_equal(qn_request_get_metrics(r[i], &m), QN_OK);
+        assert_int_equal(m.cached_tokens, i == 3 ? 0 : 256);
+        qn_request_close(r[i]);
+    }
+    assert_int_equal(stats_of(engine).prompt_tokens, 300 + (N - 1) * 44);
+    qn_engine_close(engine);
+    free(p);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
 static void test_refusals(void **state)
 {
     qn_device *device = open_cpu(state);
@@ -466,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_cache_types),
         cmocka_unit_test(test_wrong_cache_types),
         cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_prefix_at_once),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_short_memory),
