@@ -18,8 +18,8 @@ typedef struct classification {
     const loaded *l;
     text_source source;
     text_list texts;
-    qn_tokens label_ids[MOST_LABELS];
-    qn_ids labels[MOST_LABELS];
+    qn_tokens label_ids[MOST_WORDS];
+    qn_ids labels[MOST_WORDS];
     size_t longest; /* tokens of a label */
     size_t top;
     uint64_t n_done, n_tokens;
@@ -54,14 +54,14 @@ static void begin_object(const classification *c, const text_item *item, uint64_
 
 static void print_labels_json(const classification *c, const qn_label_score *scores)
 {
-    const char *const *names = c->a->labels;
+    const char *const *names = c->a->labels.word;
     size_t best = 0;
-    for (size_t i = 1; i < c->a->n_labels; i++)
+    for (size_t i = 1; i < c->a->labels.n; i++)
         best = scores[i].logprob > scores[best].logprob ? i : best;
     printf(",\"label\":");
     print_json_string(stdout, names[best], strlen(names[best]));
     printf(",\"labels\":[");
-    for (size_t i = 0; i < c->a->n_labels; i++) {
+    for (size_t i = 0; i < c->a->labels.n; i++) {
         printf("%s{\"label\":", i ? "," : "");
         print_json_string(stdout, names[i], strlen(names[i]));
         printf(",\"probability\":%.9g,\"logprob\":", scores[i].probability);
@@ -73,8 +73,8 @@ static void print_labels_json(const classification *c, const qn_label_score *sco
 
 static void print_labels(const classification *c, const qn_label_score *scores)
 {
-    for (size_t i = 0; i < c->a->n_labels; i++)
-        printf("%s%.4f %s", i ? "\t" : "", scores[i].probability, c->a->labels[i]);
+    for (size_t i = 0; i < c->a->labels.n; i++)
+        printf("%s%.4f %s", i ? "\t" : "", scores[i].probability, c->a->labels.word[i]);
 }
 
 static void print_best_json(const classification *c, const qn_token_score *best)
@@ -105,7 +105,7 @@ static void print_window(classification *c, const qn_label_score *scores,
         if (c->a->json)
             begin_object(c, item, c->n_done + i);
         if (scores)
-            (c->a->json ? print_labels_json : print_labels)(c, scores + i * c->a->n_labels);
+            (c->a->json ? print_labels_json : print_labels)(c, scores + i * c->a->labels.n);
         else
             (c->a->json ? print_best_json : print_best)(c, best + i * c->top);
         if (!c->a->json)
@@ -127,7 +127,7 @@ static void show_tokens(void *user, uint64_t done, uint64_t total)
 static qn_status run_window(classification *c, qn_error *err)
 {
     const text_list *t = &c->texts;
-    size_t n_labels = c->a->n_labels;
+    size_t n_labels = c->a->labels.n;
     qn_forward_options o = {.size = sizeof o,
                             .cancel = &interrupted,
                             .progress = isatty(STDERR_FILENO) ? show_tokens : NULL};
@@ -153,8 +153,8 @@ static qn_status run_window(classification *c, qn_error *err)
 static qn_status encode_labels(classification *c, qn_error *err)
 {
     const qn_tokenizer *t = qn_model_tokenizer(c->l->model);
-    for (size_t i = 0; t && i < c->a->n_labels; i++) {
-        const char *label = c->a->labels[i];
+    for (size_t i = 0; t && i < c->a->labels.n; i++) {
+        const char *label = c->a->labels.word[i];
         if (qn_tokenizer_encode(t, label, strlen(label), 0, &c->label_ids[i], err) != QN_OK)
             return err->code;
         if (!c->label_ids[i].n)
@@ -179,7 +179,7 @@ static int run_classification(classification *c, text_kind kind)
         texts_close(&c->source);
     }
     texts_free(&c->texts);
-    for (size_t i = 0; i < c->a->n_labels; i++)
+    for (size_t i = 0; i < c->a->labels.n; i++)
         qn_tokens_free(&c->label_ids[i]);
     if (err.code == QN_OK && (c->a->verbose || isatty(STDERR_FILENO)))
         fprintf(stderr, "%llu texts, %llu tokens in %.2f s, %.1f tok/s\n",
@@ -193,7 +193,7 @@ int command_classify(arguments *a)
     text_kind kind;
     if (!text_kind_of(a, "classify", &kind))
         return 2;
-    if (a->n_labels && a->top > 0) {
+    if (a->labels.n && a->top > 0) {
         fprintf(stderr, "quern classify: --top is for next tokens, in the place of --label\n");
         return 2;
     }

@@ -485,16 +485,6 @@ static bool store_override(const option_user *user, const option *o, const char 
     return true;
 }
 
-/* A text, in which \n and the like stand for what they do in --stop. */
-static bool store_label(const option_user *user, const option *o, const char *text, arguments *a)
-{
-    if (a->n_labels == MOST_LABELS)
-        return too_many(user, o, MOST_LABELS);
-    unescape((char *)text);
-    a->labels[a->n_labels++] = text;
-    return true;
-}
-
 static bool store_word(const option_user *user, const option *o, const char *text, arguments *a)
 {
     words *w = (words *)((char *)a + o->offset);
@@ -504,6 +494,8 @@ static bool store_word(const option_user *user, const option *o, const char *tex
         fprintf(stderr, "quern %s: --%s: the text is empty\n", user->name, o->name);
         return false;
     }
+    if (o->type == OPTION_LABEL)
+        unescape((char *)text);
     w->word[w->n++] = text;
     return true;
 }
@@ -523,9 +515,7 @@ static bool store(const option_user *user, const option *o, const char *text, ar
         return store_bias(user, o, text, a);
     if (o->type == OPTION_OVERRIDE)
         return store_override(user, o, text, a);
-    if (o->type == OPTION_LABEL)
-        return store_label(user, o, text, a);
-    if (o->type == OPTION_WORDS)
+    if (o->type == OPTION_WORDS || o->type == OPTION_LABEL)
         return store_word(user, o, text, a);
     if (o->type == OPTION_STRING) {
         *(const char **)place = text;

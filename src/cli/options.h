@@ -17,8 +17,7 @@ enum {
     MOST_STOP_STRINGS = 64,
     MOST_BIASES = 1024,
     MOST_OVERRIDES = 256,
-    MOST_LABELS = 256,
-    MOST_WORDS = 64
+    MOST_WORDS = 256
 };
 
 /* What an option says that may come several times. */
@@ -65,8 +64,7 @@ typedef struct arguments {
     bool resume;
     const char *split; /* classify, embed */
     bool in_chat;
-    const char *labels[MOST_LABELS]; /* classify */
-    size_t n_labels;
+    words labels; /* classify */
     int64_t top;
     const char *pooling, *embd_form; /* embed */
     int64_t embd_normalize;
@@ -102,8 +100,8 @@ typedef enum option_type {
     OPTION_STOP,     /* text, once more each time */
     OPTION_BIAS,     /* ID+BIAS or ID-BIAS, once more each time */
     OPTION_OVERRIDE, /* PATTERN=TYPE, once more each time */
-    OPTION_LABEL,    /* text, once more each time */
-    OPTION_WORDS     /* text, once more each time */
+    OPTION_WORDS,    /* text, once more each time */
+    OPTION_LABEL     /* the same, in which \n and the like stand for what they do in --stop */
 } option_type;
 
 typedef struct option {

@@ -199,7 +199,7 @@ def test_refusals():
                           (b'{"text":', "byte"), (b"5", "expected")):
             refused(f"{command}: {row}", run(command, "-", "--split", "jsonl", stdin=b'"a"\n' + row), 1, "line 2", part)
     refused("labels and --top", run("classify", "-p", "a", "-l", "b", "--top", "2"), 2, "--top")
-    refused("an empty label", run("classify", "-p", "a", "-l", ""), 1, "--label")
+    refused("an empty label", run("classify", "-p", "a", "-l", ""), 2, "--label")
     refused("pooling", run("embed", "-p", "a", "--pooling", "max"), 2, "--pooling", "max")
     refused("form", run("embed", "-p", "a", "--embd-output-format", "xml"), 2, "xml")
     refused("norm", run("embed", "-p", "a", "--embd-normalize", "3"), 2, "--embd-normalize", "-1 to 2")
