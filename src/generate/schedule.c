@@ -6,8 +6,10 @@
  * of a lower one, which waits and runs again what its pages held.
  *
  * A step has the next token of each request whose prompt is through, and then pieces of prompts.
- * Beside others' tokens a piece is so small that the step takes about twice what it takes without:
- * readers see an even stream while a long prompt comes in.
+ * Beside others' tokens pieces are so small that the step takes about two and a half times what it
+ * takes without: readers see an even stream while a long prompt comes in. But a delay that nobody
+ * sees is no reason for pieces that are slow by their smallness, and where more prompts wait than
+ * replies run, they get more, as much for each prompt as for each reply.
  */
 #include "base/clock.h"
 #include "base/error.h"
@@ -16,7 +18,8 @@
 #include <string.h>
 
 enum { SMALLEST_PIECE = 4 };
-static const double slower = 2; /* a step with a piece of a prompt, than one without */
+static const double slower = 1.5;   /* by this many steps without prompts, because of a piece */
+static const double unseen = 0.025; /* seconds */
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
@@ -224,9 +227,11 @@ static qn_request *next_prompt(const qn_engine *e)
 /* Prompt tokens in a step beside other requests' tokens. */
 static int64_t piece_of(const qn_engine *e)
 {
-    double fits = SMALLEST_PIECE;
+    double fits = SMALLEST_PIECE, replies = (double)e->batch.n_parts;
+    double share = ((double)e->n_running - replies) / replies;
+    double seconds = slower * e->decode_seconds * (share > 1 ? share : 1);
     if (e->decode_seconds > 0 && e->prompt_seconds > 0)
-        fits = (slower - 1) * e->decode_seconds / e->prompt_seconds;
+        fits = (seconds > unseen ? seconds : unseen) / e->prompt_seconds;
     if (fits >= (double)e->step_tokens)
         return e->step_tokens;
     return fits > SMALLEST_PIECE ? (int64_t)fits : SMALLEST_PIECE;
@@ -276,11 +281,16 @@ void qn__schedule_learn(qn_engine *e, double seconds)
         decoding += e->running[i]->n_rows == 1;
         prompts += e->running[i]->n_rows > 1 ? e->running[i]->n_rows : 0;
     }
-    double extra = seconds - e->decode_seconds;
+    if (!decoding && prompts && e->prompt_seconds <= 0) /* in small pieces it is about twice */
+        e->prompt_seconds = 2 * seconds / (double)prompts;
     if (decoding && !prompts)
         e->decode_seconds = learned(e->decode_seconds, seconds, 0.25);
-    else if (decoding && e->decode_seconds > 0 && extra > 0)
-        e->prompt_seconds = learned(e->prompt_seconds, extra / (double)prompts, 0.5);
-    else if (!decoding && prompts && e->prompt_seconds <= 0) /* in small pieces it is about twice */
-        e->prompt_seconds = 2 * seconds / (double)prompts;
+    if (!decoding || !prompts || e->prompt_seconds <= 0)
+        return;
+    double for_prompts = e->prompt_seconds * (double)prompts, rest = seconds - for_prompts;
+    if (e->decode_seconds <= 0)
+        e->decode_seconds = rest > seconds / 4 ? rest : seconds / 4;
+    double wrong = seconds / (for_prompts + e->decode_seconds); /* more likely the prompts' fault */
+    e->prompt_seconds *= 0.75 + 0.25 * wrong;
+    e->decode_seconds *= 0.95 + 0.05 * wrong;
 }
