@@ -236,10 +236,14 @@ static qn_status pack_units(qn_device *device, qn_array *w, const void *rows, in
     return status;
 }
 
+/* Keys and values are plain: what attention's kernels read. */
 static bool cuda_keep(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
                       qn__layout_id *layout)
 {
-    return cuda_hold(device, e, dtype, layout) && e != &qn__encodings[QN__F16];
+    (void)device;
+    *dtype = e == &qn__encodings[QN__BF16] ? QN_BF16 : QN_F32;
+    *layout = QN__PLAIN;
+    return e == &qn__encodings[QN__F32] || e == &qn__encodings[QN__BF16];
 }
 
 static qn_status cuda_pack_rows(qn_device *device, qn_array *w, const qn__encoding *e,

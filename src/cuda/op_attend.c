@@ -11,7 +11,12 @@ _Static_assert((int)QN__KEY_GROUP == (int)QN__CUDA_KEY_GROUP && (int)QN__PAGE ==
 
 static bool is_cache(const qn_array *cache)
 {
-    return cache->dtype == QN_F32 || cache->dtype == QN_BF16;
+    return !cache->layout && (cache->dtype == QN_F32 || cache->dtype == QN_BF16);
+}
+
+static bool takes_write(const qn_array *node)
+{
+    return is_cache(node->in[0]);
 }
 
 static bool launch_write(qn__cuda_binder *b, const qn__call *call)
@@ -27,15 +32,16 @@ static bool launch_write(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, write_cache, qn__cuda_elements(rows), false, args, call, 1, 2, 3);
 }
 
-const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, is_cache, launch_write, -1};
-const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, is_cache, launch_write, -1};
+const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write, -1};
+const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write, -1};
 
 enum { LONGEST = 2048 }; /* elements of a head: what the kernel's shared memory holds */
 
 static bool takes_attend(const qn_array *node)
 {
-    return is_cache(node->in[1]) && node->in[1]->dtype == node->in[2]->dtype &&
-           node->in[0]->shape[3] <= LONGEST && node->in[2]->shape[3] <= LONGEST;
+    return is_cache(node->in[1]) && is_cache(node->in[2]) &&
+           node->in[1]->dtype == node->in[2]->dtype && node->in[0]->shape[3] <= LONGEST &&
+           node->in[2]->shape[3] <= LONGEST;
 }
 
 /* Keys and values of a head in a page. */
