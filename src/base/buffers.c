@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,23 @@ bool qn__text_append(qn_text *text, const char *data, size_t n)
     text->n += n;
     text->data[text->n] = '\0';
     return true;
+}
+
+bool qn__text_append_json(qn_text *text, const char *data, size_t n)
+{
+    bool ok = qn__text_append(text, "\"", 1);
+    for (size_t i = 0, begin = 0; ok && i <= n; i++) {
+        unsigned char c = i < n ? (unsigned char)data[i] : 0;
+        if (i < n && c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        char escaped[8] = {'\\', c == '\n' ? 'n' : (char)c};
+        if (c < 0x20 && c != '\n')
+            snprintf(escaped, sizeof escaped, "\\u%04x", c);
+        ok = qn__text_append(text, data + begin, i - begin) &&
+             (i == n || qn__text_append(text, escaped, strlen(escaped)));
+        begin = i + 1;
+    }
+    return ok && qn__text_append(text, "\"", 1);
 }
 
 bool qn__tokens_reserve(qn_tokens *tokens, size_t n)

@@ -11,6 +11,9 @@
 bool qn__text_reserve(qn_text *text, size_t n);
 bool qn__text_append(qn_text *text, const char *data, size_t n);
 
+/* n bytes of UTF-8 as a string of JSON, in quotes. */
+bool qn__text_append_json(qn_text *text, const char *data, size_t n);
+
 bool qn__tokens_reserve(qn_tokens *tokens, size_t n);
 
 static inline bool qn__tokens_push(qn_tokens *tokens, int32_t id)

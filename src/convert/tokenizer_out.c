@@ -53,21 +53,7 @@ static void put_number(json_out *o, double value)
 
 static void put_string(json_out *o, const char *text, size_t n)
 {
-    char escaped[8];
-    size_t done = 0;
-    put(o, "\"");
-    for (size_t i = 0; i <= n; i++) {
-        unsigned char c = i < n ? (unsigned char)text[i] : 0;
-        if (i < n && c >= 0x20 && c != '"' && c != '\\')
-            continue;
-        o->failed = o->failed || !qn__text_append(&o->text, text + done, i - done);
-        done = i + 1;
-        if (i == n)
-            break;
-        snprintf(escaped, sizeof escaped, c < 0x20 ? "\\u%04x" : "\\%c", c);
-        put(o, escaped);
-    }
-    put(o, "\"");
+    o->failed = o->failed || !qn__text_append_json(&o->text, text, n);
 }
 
 static void put_piece(json_out *o, const qn_tokenizer *t, int32_t id)

@@ -37,23 +37,7 @@ void qn__put_format(qn__page *p, const char *format, ...)
 
 void qn__put_string(qn__page *p, const char *text, size_t n)
 {
-    size_t from = 0;
-    qn__put(p, "\"");
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7f)
-            continue;
-        put_bytes(p, text + from, i - from);
-        from = i + 1;
-        if (c == '"' || c == '\\')
-            qn__put_format(p, "\\%c", c);
-        else if (c == '\n')
-            qn__put(p, "\\n");
-        else
-            qn__put_format(p, "\\u%04x", c);
-    }
-    put_bytes(p, text + from, n - from);
-    qn__put(p, "\"");
+    p->failed |= !qn__text_append_json(&p->text, text, n);
 }
 
 void qn__put_error(qn__page *p, int status, const char *message)

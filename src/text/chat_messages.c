@@ -8,25 +8,7 @@
 #include "base/utf8.h"
 #include "base/buffers.h"
 
-#include <stdio.h>
 #include <string.h>
-
-/* A JSON string of n bytes of UTF-8. */
-static bool append_string(qn_text *json, const char *text, size_t n)
-{
-    bool ok = qn__text_append(json, "\"", 1);
-    for (size_t i = 0, begin = 0; ok && i <= n; i++) {
-        unsigned char c = i < n ? (unsigned char)text[i] : 0;
-        if (i < n && c >= 0x20 && c != '"' && c != '\\')
-            continue;
-        char escaped[8];
-        int size = i < n ? snprintf(escaped, sizeof escaped, "\\u%04x", c) : 0;
-        ok = qn__text_append(json, text + begin, i - begin) &&
-             qn__text_append(json, escaped, (size_t)size);
-        begin = i + 1;
-    }
-    return ok && qn__text_append(json, "\"", 1);
-}
 
 static bool append_plain(qn_text *json, const char *text)
 {
@@ -47,8 +29,9 @@ qn_status qn__chat_messages_json(const qn_chat_message *messages, size_t n, bool
         if (valid != size || qn__utf8_check(m->role, strlen(m->role)) != strlen(m->role))
             return qn__fail(err, QN_FORMAT, "message %zu is not valid UTF-8 at byte %zu", i, valid);
         ok = append_plain(json, i ? ",{\"role\":" : "{\"role\":") &&
-             append_string(json, m->role, strlen(m->role)) && append_plain(json, ",\"content\":") &&
-             append_string(json, m->content, size) && append_plain(json, "}");
+             qn__text_append_json(json, m->role, strlen(m->role)) &&
+             append_plain(json, ",\"content\":") && qn__text_append_json(json, m->content, size) &&
+             append_plain(json, "}");
     }
     ok = ok && append_plain(json, add_prompt ? "],\"add_generation_prompt\":true}"
                                              : "],\"add_generation_prompt\":false}");
