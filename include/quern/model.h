@@ -106,8 +106,9 @@ typedef struct qn_session_options {
     const char *cache_type_k, *cache_type_v; /* types of keys and values: "f32", "bf16", "f16" or
         one whose blocks divide a head's length, "q8_0", "q4_0", "affine8-g64-bf16" ...; NULL: bf16
         where the model's own numbers are, else f32. On a GPU f32 and bf16 alone. */
+    qn_model *draft; /* a smaller model of the same tokens, which guesses for generations that have
+                        draft_tokens; kept open. NULL: none. Tokens that differ: QN_INVALID. */
 } qn_session_options;
-
 QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
                                  const qn_session_options *options, qn_error *err);
 QN_API void qn_session_close(qn_session *session); /* NULL is accepted */
@@ -257,6 +258,8 @@ typedef struct qn_generation_options {
                               same tokens before, and check them in one step: the same reply, in
                               less time where it repeats its prompt. 0: none. While the generation
                               goes on its session may hold tokens that are not said yet. */
+    int32_t draft_tokens;  /* where that finds nothing, guess up to so many, 64 at most, with the
+                              session's draft model; without one QN_INVALID */
 } qn_generation_options;
 
 /* Begins generating behind ids, which are run by the first qn_generation_next. options may be NULL.
@@ -288,6 +291,7 @@ typedef struct qn_metrics {
     double prefill_seconds, decode_seconds; /* decode: from the second token on */
     size_t peak_bytes;                      /* of the device's memory */
     qn_finish finish;
+    uint64_t guessed_tokens, right_tokens; /* guesses that were checked, and those of them said */
 } qn_metrics;
 
 /* QN_INVALID: metrics->size was not set. */

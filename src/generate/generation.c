@@ -6,27 +6,17 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/sized.h"
-#include "generate/guess.h"
-#include "generate/reply.h"
 #include "generate/session.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_GUESSES = 4 };
-
-/* Guesses behind the newest token, which ran in one step with it. */
-typedef struct guesses {
-    int32_t id[QN__MOST_GUESSES];
-    size_t most, now; /* at once, at most; as the last ones turned out */
-    size_t n, row;    /* so many; the row of `logits` that is next, n + 1 at most */
-    float *logits;    /* [n + 1, vocab]: behind the newest token, behind each guess */
-} guesses;
-
 struct qn_generation {
     qn_session *session;
     qn__reply reply;
-    guesses guesses;
+    qn__guesses guesses; /* behind the newest token, in the session with it */
+    size_t row;          /* of their logits the next one, guesses.n + 1 at most */
+    float *logits;       /* [most guesses + 1, vocab]: behind that token, behind each guess */
     double prefill_seconds, decode_seconds;
 };
 
@@ -34,9 +24,9 @@ struct qn_generation {
 
 /* Tokens in the session that would not be there without guesses: those that are not said yet, and
  * the newest one. */
-static int64_t ahead(const guesses *u)
+static int64_t ahead(const qn_generation *g)
 {
-    return (int64_t)(u->n - u->row) + (u->row > 0);
+    return g->guesses.n ? (int64_t)(g->guesses.n - g->row) + (g->row > 0) : 0;
 }
 
 /* Takes the newest n tokens out of the session; there are no guesses any more. */
@@ -45,59 +35,72 @@ static void drop_guesses(qn_generation *g, int64_t n)
     if (!g->guesses.n)
         return;
     qn_session_rewind(g->session, qn_session_length(g->session) - n);
-    g->guesses.n = g->guesses.row = 0;
+    qn__guesses_learn(&g->guesses, g->row);
+    g->row = 0;
+}
+
+/* Tokens that may be said behind the next one. */
+static size_t room_for_guesses(const qn_generation *g)
+{
+    const qn__reply *r = &g->reply;
+    int64_t room = qn_session_context(g->session) - qn_session_length(g->session) - 1;
+    int64_t wanted = r->max_tokens - (int64_t)qn__reply_generated(r) - 1;
+    int64_t most = room < wanted ? room : wanted;
+    return most > 0 ? (size_t)most : 0;
+}
+
+static qn_status make_guesses(qn_generation *g, qn_error *err)
+{
+    qn__guesses *u = &g->guesses;
+    const qn__reply *r = &g->reply;
+    size_t room = room_for_guesses(g);
+    qn__guesses_from_text(u, r->history, r->n_history, room);
+    if (u->n || !u->draft.most)
+        return QN_OK;
+    qn__draft_job job = {.draft = &g->session->draft, .reply = r, .guesses = u, .room = room};
+    return qn__drafter_run(&g->session->drafter, &job, 1, INT64_MAX, err);
 }
 
 /* Runs the newest token and guesses behind it, where there are any. */
 static qn_status run_guesses(qn_generation *g, qn_error *err)
 {
-    guesses *u = &g->guesses;
-    const qn__reply *r = &g->reply;
-    int64_t room = qn_session_context(g->session) - qn_session_length(g->session) - 1;
-    int64_t wanted = r->max_tokens - (int64_t)qn__reply_generated(r) - 1;
-    int64_t most = room < wanted ? room : wanted;
-    most = most < (int64_t)u->now ? most : (int64_t)u->now;
-    int32_t ids[1 + QN__MOST_GUESSES] = {r->history[r->n_history - 1]};
-    size_t n = most > 0 ? qn__guess(r->history, r->n_history, ids + 1, (size_t)most) : 0;
-    qn_status status = QN_OK;
-    if (n)
-        status = qn_session_score(g->session, ids, n + 1, u->logits, err);
-    if (!n || status != QN_OK)
-        return status;
-    memcpy(u->id, ids + 1, n * sizeof *ids);
-    u->n = n;
-    return QN_OK;
+    qn__guesses *u = &g->guesses;
+    int32_t ids[1 + QN__MOST_GUESSES] = {g->reply.history[g->reply.n_history - 1]};
+    qn_status status = make_guesses(g, err);
+    memcpy(ids + 1, u->id, u->n * sizeof *ids);
+    if (status == QN_OK && u->n)
+        status = qn_session_score(g->session, ids, u->n + 1, g->logits, err);
+    if (status != QN_OK)
+        u->n = 0;
+    return status;
 }
 
 /* Chooses from the next row; where that is no guess, the others are dropped. */
 static qn_status choose_row(qn_generation *g, int32_t *id, qn_error *err)
 {
-    guesses *u = &g->guesses;
-    size_t vocab = (size_t)g->session->model->decoder.config.vocab, n = u->n;
-    qn_status status = qn__reply_choose(&g->reply, u->logits + u->row * vocab, id, err);
+    const qn__guesses *u = &g->guesses;
+    size_t vocab = (size_t)g->session->model->decoder.config.vocab;
+    qn_status status = qn__reply_choose(&g->reply, g->logits + g->row * vocab, id, err);
     if (status != QN_OK)
         return status;
-    if (u->row < n && *id == u->id[u->row]) {
-        u->row++;
-        return QN_OK;
-    }
-    if (u->row == n) /* all were right */
-        u->now = 2 * u->now < u->most ? 2 * u->now : u->most;
+    if (g->row < u->n && *id == u->id[g->row])
+        g->row++;
     else
-        u->now = u->row + 1;
-    drop_guesses(g, (int64_t)(n - u->row));
+        drop_guesses(g, (int64_t)(u->n - g->row));
     return QN_OK;
 }
 
 static qn_status begin_guesses(qn_generation *g, qn_error *err)
 {
-    int32_t most = g->reply.prompt_lookup;
-    guesses *u = &g->guesses;
-    u->most = (size_t)most;
-    u->now = most < FIRST_GUESSES ? (size_t)most : FIRST_GUESSES;
+    size_t text = (size_t)g->reply.prompt_lookup, draft = (size_t)g->reply.draft_tokens;
     size_t vocab = (size_t)g->session->model->decoder.config.vocab;
-    u->logits = most ? malloc((u->most + 1) * vocab * sizeof *u->logits) : NULL;
-    return u->logits || !most ? QN_OK : qn__fail_memory(err, "guesses");
+    size_t most = text > draft ? text : draft;
+    if (draft && !g->session->drafter.model)
+        return qn__fail(err, QN_INVALID, "draft_tokens %zu, but the session has no draft model",
+                        draft);
+    qn__guesses_begin(&g->guesses, text, draft);
+    g->logits = most ? malloc((most + 1) * vocab * sizeof *g->logits) : NULL;
+    return g->logits || !most ? QN_OK : qn__fail_memory(err, "guesses");
 }
 
 qn_status qn_generation_begin(qn_generation **out, qn_session *session, const int32_t *ids,
@@ -138,7 +141,7 @@ static qn_status choose(qn_generation *g, int32_t *id, qn_error *err)
     qn__reply *r = &g->reply;
     bool first = qn__reply_generated(r) == 0;
     qn_status status = QN_OK;
-    if (!first && g->guesses.most && !g->guesses.n)
+    if (!first && g->logits && !g->guesses.n)
         status = run_guesses(g, err);
     if (status != QN_OK)
         return status;
@@ -167,8 +170,7 @@ qn_status qn_generation_next(qn_generation *g, int32_t *id, qn_error *err)
         return QN_OK;
     bool first = qn__reply_generated(r) == 0;
     if ((int64_t)qn__reply_generated(r) >= r->max_tokens ||
-        (!first &&
-         qn_session_length(g->session) - ahead(&g->guesses) >= qn_session_context(g->session))) {
+        (!first && qn_session_length(g->session) - ahead(g) >= qn_session_context(g->session))) {
         r->finish = QN_FINISH_LENGTH;
         return QN_OK;
     }
@@ -180,7 +182,7 @@ qn_status qn_generation_next(qn_generation *g, int32_t *id, qn_error *err)
     *(first ? &g->prefill_seconds : &g->decode_seconds) += qn__seconds() - begun;
     status = qn__reply_accept(r, next, id, err);
     if (r->finish != QN_FINISH_NONE)
-        drop_guesses(g, ahead(&g->guesses));
+        drop_guesses(g, ahead(g));
     return status;
 }
 
@@ -201,7 +203,9 @@ qn_status qn_generation_get_metrics(const qn_generation *g, qn_metrics *out)
                           .prefill_seconds = g->prefill_seconds,
                           .decode_seconds = g->decode_seconds,
                           .peak_bytes = memory.peak,
-                          .finish = r->finish};
+                          .finish = r->finish,
+                          .guessed_tokens = g->guesses.made,
+                          .right_tokens = g->guesses.right};
     return qn__sized_out(out, &metrics, sizeof metrics);
 }
 
@@ -209,8 +213,8 @@ void qn_generation_end(qn_generation *g)
 {
     if (!g)
         return;
-    drop_guesses(g, ahead(&g->guesses));
-    free(g->guesses.logits);
+    drop_guesses(g, ahead(g));
+    free(g->logits);
     qn__reply_end(&g->reply);
     free(g);
 }

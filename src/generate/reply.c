@@ -126,10 +126,12 @@ qn_status qn__reply_begin(qn__reply *r, const qn_model *model, const int32_t *id
     if (o.max_tokens < 0)
         return qn__fail(err, QN_INVALID, "max_tokens %lld; give 0 for no limit of your own",
                         (long long)o.max_tokens);
-    if (o.prompt_lookup < 0 || o.prompt_lookup > QN__MOST_GUESSES)
-        return qn__fail(err, QN_INVALID, "prompt_lookup %d; give 0 to %d", o.prompt_lookup,
-                        QN__MOST_GUESSES);
+    if (o.prompt_lookup < 0 || o.prompt_lookup > QN__MOST_GUESSES || o.draft_tokens < 0 ||
+        o.draft_tokens > QN__MOST_GUESSES)
+        return qn__fail(err, QN_INVALID, "prompt_lookup %d or draft_tokens %d; give 0 to %d",
+                        o.prompt_lookup, o.draft_tokens, QN__MOST_GUESSES);
     r->prompt_lookup = o.prompt_lookup;
+    r->draft_tokens = o.draft_tokens;
     int64_t limit = model->max_tokens;
     r->max_tokens = o.max_tokens ? o.max_tokens : limit ? limit : INT64_MAX;
     if (take_stops(r, &o, err) != QN_OK || take_sampling(r, &o, err) != QN_OK ||

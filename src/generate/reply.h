@@ -27,7 +27,7 @@ typedef struct qn__reply {
     size_t n_decoded;    /* of history, from n_prompt on */
     qn__stops stops;
     qn_finish finish;
-    int32_t prompt_lookup; /* of the options */
+    int32_t prompt_lookup, draft_tokens; /* of the options */
 } qn__reply;
 
 /* Of a prompt of n tokens, at least one, behind options->before. On failure, too, qn__reply_end. */

@@ -47,6 +47,16 @@ static qn_status begin_sequences(qn_session *session, const qn__model_cache_opti
     return QN_OK;
 }
 
+static qn_status begin_drafter(qn_session *session, qn_model *draft, qn_error *err)
+{
+    if (!draft)
+        return QN_OK;
+    if (session->n_sequences != 1)
+        return qn__fail(err, QN_UNSUPPORTED, "a draft model is for sessions of one sequence");
+    return qn__drafter_begin(&session->drafter, draft, session->model, 1, session->context,
+                             session->cancel, err);
+}
+
 qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_options *options,
                           qn_error *err)
 {
@@ -90,7 +100,8 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
                                              .values = o->cache_type_v,
                                              .limit = o->rotate ? limit : 0,
                                              .keep = o->keep};
-    if (begin_sequences(session, &cache_options, err) != QN_OK) {
+    if (begin_sequences(session, &cache_options, err) != QN_OK ||
+        begin_drafter(session, o->draft, err) != QN_OK) {
         qn_session_close(session);
         return err->code;
     }
@@ -118,6 +129,8 @@ void qn_session_close(qn_session *session)
         qn__sequence_end(&session->sequences[b]);
     qn__cache_end(&session->cache);
     qn__batch_free(&session->batch);
+    qn__draft_end(&session->draft);
+    qn__drafter_end(&session->drafter);
     qn_model_close(session->model);
     free(session->sequences);
     free(session->logits);

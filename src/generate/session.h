@@ -5,8 +5,7 @@
 #ifndef QN_GENERATE_SESSION_H
 #define QN_GENERATE_SESSION_H
 
-#include "generate/model.h"
-#include "nn/batch.h"
+#include "generate/draft.h"
 
 struct qn_session {
     qn_model *model;
@@ -24,6 +23,8 @@ struct qn_session {
     void *progress_user;
     float *logits; /* [n_sequences, vocab] */
     bool has_logits;
+    qn__drafter drafter; /* of options->draft */
+    qn__draft draft;
 };
 
 /* Runs the tokens that the cache lacks: a layer had given up what a rewind asked for. */
