@@ -39,6 +39,7 @@ typedef struct qn_engine_options {
     int queue;            /* requests that wait, at most; 0: 256 */
     bool no_prefix_reuse; /* run every prompt whole */
     const char *cache_type_k, *cache_type_v; /* as qn_session_options' */
+    qn_model *draft;                         /* as qn_session_options' */
 } qn_engine_options;
 
 /* The engine keeps the model open. */
@@ -65,6 +66,7 @@ typedef struct qn_engine_stats {
     uint64_t generated_tokens;
     uint64_t preempted; /* requests that had to give their pages back, and ran again */
     uint64_t cache_bytes, cache_most_bytes; /* pages in use, those of known beginnings too; all */
+    uint64_t guessed_tokens, right_tokens;  /* guesses that were checked, and those of them right */
 } qn_engine_stats;
 
 /* QN_INVALID: out->size was not set. */

@@ -7,12 +7,16 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/sized.h"
+#include "core/device.h"
 #include "core/scope.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { PARALLEL = 16, STEP_TOKENS = 512, QUEUE = 256 };
+enum {
+    CATCH_UP = 64
+}; /* tokens that a draft model runs of each request, beside others, in a step */
 static const uint64_t default_bytes = (uint64_t)4 << 30;
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -64,11 +68,15 @@ static qn_status begin_engine(qn_engine *e, const qn_engine_options *o, qn_error
     e->queue = o->queue;
     e->reuses = !o->no_prefix_reuse;
     e->running = calloc((size_t)o->parallel, sizeof *e->running);
-    e->best = malloc((size_t)o->parallel * sizeof *e->best);
+    e->drafts = calloc((size_t)o->parallel, sizeof *e->drafts);
+    e->best = malloc((size_t)o->step_tokens * sizeof *e->best);
     e->row = malloc((size_t)e->model->decoder.config.vocab * sizeof *e->row);
-    if (!e->running || !e->best || !e->row)
+    if (!e->running || !e->drafts || !e->best || !e->row)
         return qn__fail_memory(err, "an engine");
     if (begin_engine_cache(e, o, err) != QN_OK)
+        return err->code;
+    if (o->draft && qn__drafter_begin(&e->drafter, o->draft, e->model, o->parallel, o->context,
+                                      NULL, err) != QN_OK)
         return err->code;
     return qn__prefix_begin(&e->prefix, &e->cache, err);
 }
@@ -109,11 +117,13 @@ static void free_engine(qn_engine *e)
     if (e->cache.kept)
         qn__cache_end(&e->cache);
     qn__batch_free(&e->batch);
+    qn__drafter_end(&e->drafter);
     pthread_cond_destroy(&e->work);
     pthread_cond_destroy(&e->news);
     pthread_mutex_destroy(&e->lock);
     qn_model_close(e->model);
     free(e->running);
+    free(e->drafts);
     free(e->best);
     free(e->row);
     free(e);
@@ -151,6 +161,27 @@ static bool wants_logits(const qn_engine *e)
     return false;
 }
 
+/* Guesses for the requests whose newest token is all that they have to run; without the lock. Where
+ * the draft model fails they go on without. */
+static void make_guesses(qn_engine *e)
+{
+    size_t n = 0;
+    for (int i = 0; i < e->n_running; i++) {
+        qn_request *r = e->running[i];
+        size_t room = qn__schedule_room(e, r);
+        qn__guesses_from_text(&r->guesses, r->reply.history, r->reply.n_history, room);
+        if (!r->guesses.n && r->guesses.draft.most && room)
+            e->drafts[n++] = (qn__draft_job){&r->draft, &r->reply, &r->guesses, room, false};
+    }
+    qn_error err = {0};
+    int64_t most = e->n_running == 1 ? e->step_tokens : CATCH_UP;
+    if (!n || qn__drafter_run(&e->drafter, e->drafts, n, most, &err) == QN_OK)
+        return;
+    qn__log(e->model->device, QN_LOG_WARN, "no guesses in this step: %s", err.message);
+    for (size_t i = 0; i < n; i++)
+        e->drafts[i].guesses->n = 0;
+}
+
 /* Runs the batch; *logits (of which `e->row` takes a row at a time) and e->best are what came out.
  */
 static qn_scope *run_batch(qn_engine *e, qn_array **logits)
@@ -172,15 +203,15 @@ static qn_scope *run_batch(qn_engine *e, qn_array **logits)
     return s;
 }
 
-/* The request's next token, from its row of the step's outputs. */
+/* The request's next token, from a row of the step's outputs. */
 static qn_status choose_token(qn_engine *e, qn_scope *s, qn_array *logits, qn_request *r,
-                              int32_t *token, qn_error *err)
+                              int64_t output, int32_t *token, qn_error *err)
 {
     int64_t vocab = e->model->decoder.config.vocab;
-    *token = e->best[r->output];
+    *token = e->best[output];
     if (qn__reply_is_greedy(&r->reply))
         return QN_OK;
-    qn_array *row = qn_slice(s, logits, 1, r->output, r->output + 1, 1);
+    qn_array *row = qn_slice(s, logits, 1, output, output + 1, 1);
     if (qn_read_f32(s, row, e->row, (size_t)vocab) != QN_OK)
         return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
     return qn__reply_choose(&r->reply, e->row, token, err);
@@ -201,30 +232,48 @@ static qn_status keep_logprobs(qn_request *r, qn_error *err)
     return QN_OK;
 }
 
-/* A token of a request, or its failure. */
-static void take_token(qn_engine *e, qn_request *r, int32_t token, qn_error *err)
+/* A token of a request, or its failure; whether it goes on. */
+static bool take_token(qn_engine *e, qn_request *r, int32_t token, qn_error *err)
 {
     qn__reply *reply = &r->reply;
     int32_t id = -1;
-    bool first = r->first == 0;
     if (err->code == QN_OK && qn__reply_accept(reply, token, &id, err) == QN_OK && id >= 0) {
         keep_logprobs(r, err);
         e->stats.generated_tokens++;
     }
     r->newest = qn__seconds();
-    r->first = first ? r->newest : r->first;
-    if (err->code != QN_OK) {
-        qn__schedule_finish(e, r, err);
-        return;
-    }
+    r->first = r->first == 0 ? r->newest : r->first;
     bool full = (int64_t)qn__reply_generated(reply) >= reply->max_tokens ||
-                r->sequence.length >= e->context;
-    if (reply->finish == QN_FINISH_NONE && full)
+                (int64_t)reply->n_history > e->context;
+    if (err->code == QN_OK && reply->finish == QN_FINISH_NONE && full)
         reply->finish = QN_FINISH_LENGTH;
-    if (reply->finish != QN_FINISH_NONE)
-        qn__schedule_finish(e, r, NULL);
+    return err->code == QN_OK && reply->finish == QN_FINISH_NONE;
+}
+
+/* A request's tokens of the step: the next one and, as long as it is what was guessed, those behind
+ * it. They are chosen without the lock. */
+static void take_tokens_of(qn_engine *e, qn_scope *s, qn_array *logits, qn_request *r)
+{
+    qn_error err = {0};
+    int64_t n = (int64_t)r->guesses.n, right = 0, ran = r->sequence.length - n;
+    bool goes_on, first = r->first == 0;
+    for (;; right++) {
+        int32_t token = -1;
+        pthread_mutex_unlock(&e->lock);
+        choose_token(e, s, logits, r, r->output + right, &token, &err);
+        pthread_mutex_lock(&e->lock);
+        goes_on = take_token(e, r, token, &err);
+        if (!goes_on || right == n || token != r->guesses.id[right])
+            break;
+    }
+    qn__sequence_rewind(&r->sequence, ran + right);
+    e->stats.guessed_tokens += (uint64_t)n;
+    e->stats.right_tokens += (uint64_t)right;
+    qn__guesses_learn(&r->guesses, (size_t)right);
+    if (!goes_on)
+        qn__schedule_finish(e, r, err.code == QN_OK ? NULL : &err);
     else if (first && e->reuses)
-        qn__prefix_keep(&e->prefix, &r->sequence, reply->history);
+        qn__prefix_keep(&e->prefix, &r->sequence, r->reply.history);
 }
 
 /* All requests of the step end with the error; but where memory was short and known beginnings held
@@ -242,22 +291,16 @@ static void fail_step(qn_engine *e, const qn_error *err)
             qn__schedule_finish(e, e->running[i], err);
 }
 
-/* After the step: tokens, which are chosen without the lock. */
 static void take_tokens(qn_engine *e, qn_scope *s, qn_array *logits)
 {
     for (int i = e->n_running - 1; i >= 0; i--) {
         qn_request *r = e->running[i];
+        int64_t outputs = r->output >= 0 ? 1 + (int64_t)r->guesses.n : 0;
         if (!r->n_rows)
             continue;
-        e->stats.prompt_tokens += (uint64_t)(r->n_rows - (r->output >= 0 && r->first > 0));
-        if (r->output < 0)
-            continue;
-        qn_error err = {0};
-        int32_t token = -1;
-        pthread_mutex_unlock(&e->lock);
-        choose_token(e, s, logits, r, &token, &err);
-        pthread_mutex_lock(&e->lock);
-        take_token(e, r, token, &err);
+        e->stats.prompt_tokens += (uint64_t)(r->n_rows - (r->first > 0 ? outputs : 0));
+        if (outputs)
+            take_tokens_of(e, s, logits, r);
     }
 }
 
@@ -266,6 +309,10 @@ qn_status qn_engine_step(qn_engine *e, bool *busy, qn_error *err)
     (void)err; /* what fails belongs to a request */
     pthread_mutex_lock(&e->lock);
     qn__schedule(e);
+    pthread_mutex_unlock(&e->lock);
+    make_guesses(e);
+    pthread_mutex_lock(&e->lock);
+    qn__schedule_fill(e);
     if (e->batch.n_tokens) {
         qn_array *logits;
         double begun = qn__seconds();
@@ -370,10 +417,10 @@ static qn_status begin_reply(const qn_engine *e, qn_request *r, const int32_t *i
 {
     if (qn__reply_begin(&r->reply, e->model, ids, n, generation, err) != QN_OK)
         return err->code;
-    if (r->reply.prompt_lookup)
-        return qn__fail(err, QN_UNSUPPORTED,
-                        "requests of an engine do not guess; prompt_lookup is "
-                        "for generations");
+    if (r->reply.draft_tokens && !e->drafter.model)
+        return qn__fail(err, QN_INVALID, "draft_tokens %d, but the engine has no draft model",
+                        r->reply.draft_tokens);
+    qn__guesses_begin(&r->guesses, (size_t)r->reply.prompt_lookup, (size_t)r->reply.draft_tokens);
     if (r->reply.n_before)
         return qn__fail(err, QN_INVALID, "a request has no tokens before its prompt");
     r->given_logprobs = calloc(r->reply.n_top + 1, sizeof *r->given_logprobs);

@@ -7,8 +7,7 @@
 #ifndef QN_GENERATE_ENGINE_H
 #define QN_GENERATE_ENGINE_H
 
-#include "generate/reply.h"
-#include "nn/batch.h"
+#include "generate/draft.h"
 #include "nn/prefix.h"
 #include "quern/engine.h"
 
@@ -31,9 +30,11 @@ struct qn_request {
     size_t n_logprobs;          /* of so many tokens */
     qn_logprob *given_logprobs; /* [1 + n_top], of the token that was given last */
     qn_error error;             /* of the request itself */
-    int64_t row, n_rows;        /* its part of the step under way; n_rows 0: none */
-    int64_t output;             /* which of the step's outputs is its; -1: none */
-    size_t cached;              /* tokens of its prompt that were known */
+    int64_t n_rows;             /* its part of the step under way; 0: none */
+    int64_t output;             /* the first of the step's outputs that is its; -1: none */
+    qn__guesses guesses;        /* behind its newest token: each has an output, too */
+    qn__draft draft;
+    size_t cached;                      /* tokens of its prompt that were known */
     double added, begun, first, newest; /* seconds of the clock */
 };
 
@@ -58,7 +59,9 @@ struct qn_engine {
     double decode_seconds; /* of a step without prompts, lately; 0: not known */
     double prompt_seconds; /* of a prompt's token beside others, lately; 0: not known */
     float *row;            /* [vocab] logits */
-    int32_t *best;         /* [parallel] */
+    int32_t *best;         /* [step_tokens] */
+    qn__drafter drafter;   /* of options->draft */
+    qn__draft_job *drafts; /* [parallel] */
     qn_engine_stats stats;
 };
 
@@ -67,8 +70,14 @@ struct qn_engine {
 /* Puts a request among those that wait. */
 void qn__schedule_enqueue(qn_engine *engine, qn_request *request);
 
-/* Ends what was cancelled, lets those that wait begin where there is room, and fills the batch. */
+/* Ends what was cancelled, and lets those that wait begin where there is room. */
 void qn__schedule(qn_engine *engine);
+
+/* How many guesses may stand behind a request's newest token; 0: it has tokens to run before. */
+size_t qn__schedule_room(const qn_engine *engine, const qn_request *request);
+
+/* Fills the batch, guesses with it. */
+void qn__schedule_fill(qn_engine *engine);
 
 /* The step took so long. */
 void qn__schedule_learn(qn_engine *engine, double seconds);

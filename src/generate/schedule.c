@@ -62,6 +62,7 @@ static void stop_running(qn_engine *e, qn_request *r)
     if (e->reuses)
         qn__prefix_keep(&e->prefix, &r->sequence, r->reply.history);
     qn__sequence_end(&r->sequence);
+    qn__draft_end(&r->draft);
 }
 
 void qn__schedule_finish(qn_engine *e, qn_request *r, const qn_error *error)
@@ -160,15 +161,13 @@ static int64_t left_of(const qn_request *r)
     return (int64_t)r->reply.n_history - r->sequence.length;
 }
 
-/* n of them. Known beginnings give way until they have pages. */
-static void add_rows(qn_engine *e, qn_request *r, int64_t n)
+/* Tokens of its that run in this step, with results of the newest `outputs`. Known beginnings give
+ * way until they have pages. */
+static void add_rows(qn_engine *e, qn_request *r, const int32_t *ids, int64_t n, int64_t outputs)
 {
-    int64_t left = left_of(r);
-    const int32_t *ids = r->reply.history + r->sequence.length;
     qn_error err = {0};
-    r->row = e->batch.n_tokens;
-    r->output = n == left ? e->batch.n_outputs : -1;
-    while (qn__batch_add(&e->batch, &r->sequence, ids, n, n == left, &err) != QN_OK) {
+    r->output = outputs ? e->batch.n_outputs : -1;
+    while (qn__batch_add(&e->batch, &r->sequence, ids, n, outputs, &err) != QN_OK) {
         if (err.code != QN_LIMIT || !qn__prefix_forget(&e->prefix)) {
             qn__schedule_finish(e, r, &err);
             return;
@@ -176,6 +175,28 @@ static void add_rows(qn_engine *e, qn_request *r, int64_t n)
         err = (qn_error){0};
     }
     r->n_rows = n;
+}
+
+static void add_piece(qn_engine *e, qn_request *r, int64_t n)
+{
+    add_rows(e, r, r->reply.history + r->sequence.length, n, n == left_of(r));
+}
+
+/* The newest token, and guesses. */
+static void add_newest(qn_engine *e, qn_request *r)
+{
+    int32_t ids[1 + QN__MOST_GUESSES] = {r->reply.history[r->sequence.length]};
+    memcpy(ids + 1, r->guesses.id, r->guesses.n * sizeof *ids);
+    add_rows(e, r, ids, 1 + (int64_t)r->guesses.n, 1 + (int64_t)r->guesses.n);
+}
+
+size_t qn__schedule_room(const qn_engine *e, const qn_request *r)
+{
+    int64_t said = (int64_t)qn__reply_generated(&r->reply);
+    int64_t most = e->step_tokens / e->n_running - 1; /* of the step, as much for each */
+    most = e->context - r->sequence.length - 1 < most ? e->context - r->sequence.length - 1 : most;
+    most = r->reply.max_tokens - said - 1 < most ? r->reply.max_tokens - said - 1 : most;
+    return left_of(r) == 1 && r->first > 0 && most > 0 ? (size_t)most : 0;
 }
 
 /* Pages of tokens that both begin with. */
@@ -237,20 +258,20 @@ static int64_t piece_of(const qn_engine *e)
     return fits > SMALLEST_PIECE ? (int64_t)fits : SMALLEST_PIECE;
 }
 
-static void fill_batch(qn_engine *e)
+void qn__schedule_fill(qn_engine *e)
 {
     qn__batch_begin(&e->batch, &e->cache);
     for (int i = 0; i < e->n_running; i++)
         e->running[i]->n_rows = 0;
     for (int i = e->n_running - 1; i >= 0; i--)
         if (left_of(e->running[i]) == 1)
-            add_rows(e, e->running[i], 1);
+            add_newest(e, e->running[i]);
     int64_t budget = e->batch.n_tokens ? piece_of(e) : e->step_tokens;
     qn_request *r;
     while (budget > 0 && (r = next_prompt(e))) {
         attach_known(e, r);
         int64_t n = left_of(r) < budget ? left_of(r) : budget;
-        add_rows(e, r, n);
+        add_piece(e, r, n);
         budget -= n;
     }
 }
@@ -265,7 +286,6 @@ void qn__schedule(qn_engine *e)
             break;
         begin_request(e, r);
     }
-    fill_batch(e);
 }
 
 /* The mean of what was learned and what is new. */
@@ -278,8 +298,10 @@ void qn__schedule_learn(qn_engine *e, double seconds)
 {
     int64_t decoding = 0, prompts = 0;
     for (int i = 0; i < e->n_running; i++) {
-        decoding += e->running[i]->n_rows == 1;
-        prompts += e->running[i]->n_rows > 1 ? e->running[i]->n_rows : 0;
+        const qn_request *r = e->running[i];
+        bool decodes = r->n_rows == 1 + (int64_t)r->guesses.n;
+        decoding += decodes;
+        prompts += decodes ? 0 : r->n_rows;
     }
     if (!decoding && prompts && e->prompt_seconds <= 0) /* in small pieces it is about twice */
         e->prompt_seconds = 2 * seconds / (double)prompts;

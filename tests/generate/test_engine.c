@@ -61,20 +61,31 @@ static prompt *make_prompts(qn_model *model, const char *type)
         p[i].sampling.seed = i;
         random_tokens(p[i].ids, ROOM, vocab, i / 3);
         random_tokens(p[i].ids + 150, ROOM - 150, vocab, 100 + i);
+        for (size_t j = 100; i % 4 == 2 && j < ROOM; j++) /* some repeat themselves */
+            p[i].ids[j] = p[i].ids[j - 20];
         run_prompt(model, &p[i], type);
     }
     return p;
 }
 
-static qn_request *add(qn_engine *engine, const prompt *p, int priority)
+/* With guesses: so many from the text, and by a draft model. */
+static qn_request *add_guessing(qn_engine *engine, const prompt *p, int priority, int text,
+                                int draft)
 {
     qn_request *r;
     qn_error err = {0};
     qn_generation_options g = options_of(p);
+    g.prompt_lookup = text;
+    g.draft_tokens = draft;
     qn_request_options o = {.size = sizeof o, .generation = &g, .priority = priority};
     if (qn_request_add(&r, engine, p->ids, p->n, &o, &err) != QN_OK)
         fail_msg("%s", err.message);
     return r;
+}
+
+static qn_request *add(qn_engine *engine, const prompt *p, int priority)
+{
+    return add_guessing(engine, p, priority, 0, 0);
 }
 
 /* What there is to read of a request so far, which must be what is wanted; whether it has ended. */
@@ -120,7 +131,9 @@ static void check_mix(qn_model *model, const prompt *p, const qn_engine_options 
         assert_true(step < 20000);
         if (n_added < 2 * N_PROMPTS && test_random(&seed) > 0.3) {
             const prompt *of = &p[n_added % N_PROMPTS];
-            requests[n_added++] = add(engine, of, test_random(&seed) > 0.6 ? 1 : 0);
+            int text = step % 3 ? 0 : 9, draft = o->draft ? step % 4 * 3 : 0;
+            requests[n_added++] =
+                add_guessing(engine, of, test_random(&seed) > 0.6 ? 1 : 0, text, draft);
         }
         assert_int_equal(qn_engine_step(engine, &busy, &err), QN_OK);
         for (size_t i = 0; i < n_added; i++) {
@@ -139,10 +152,14 @@ static void check_mix(qn_model *model, const prompt *p, const qn_engine_options 
     assert_false(busy);
     qn_engine_stats stats = stats_of(engine);
     assert_int_equal(stats.running + stats.waiting, 0);
-    printf("parallel %d, cache %lld: %llu steps, %llu prompt tokens, %llu known, %llu preempted\n",
+    printf("parallel %d, cache %lld: %llu steps, %llu prompt tokens, %llu known, %llu preempted, "
+           "%llu of %llu guesses right\n",
            o->parallel, (long long)o->cache_tokens, (unsigned long long)stats.steps,
            (unsigned long long)stats.prompt_tokens, (unsigned long long)stats.cached_tokens,
-           (unsigned long long)stats.preempted);
+           (unsigned long long)stats.preempted, (unsigned long long)stats.right_tokens,
+           (unsigned long long)stats.guessed_tokens);
+    assert_true(!o->draft || stats.guessed_tokens > 0);
+    assert_true(o->draft != model || stats.right_tokens > 30);
     assert_true(o->no_prefix_reuse ? stats.cached_tokens == 0 : stats.cached_tokens > 0);
     if (o->no_prefix_reuse)
         assert_int_equal(stats.cache_bytes, 0);
@@ -177,10 +194,15 @@ static void test_mixes(void **state)
         qn_model *model = names[i] ? open_model_at(device, path, false)
                                    : open_model(device, "models/demo", false);
         prompt *p = make_prompts(model, NULL);
-        for (size_t k = 0; k < sizeof options / sizeof *options; k++)
-            check_mix(model, p, &options[k], 11 * i + k);
+        qn_model *other = open_other(device, vocab_of(model));
+        for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
+            qn_engine_options o = options[k];
+            o.draft = k == 0 ? NULL : k == 2 ? other : model;
+            check_mix(model, p, &o, 11 * i + k);
+        }
         free(p);
         qn_model_close(model);
+        qn_model_close(other);
     }
     assert_int_equal(memory_of(device).active, 0);
     qn_device_close(device);
@@ -338,6 +360,13 @@ static void test_refusals(void **state)
     prompt p = {.n = 5, .max_tokens = 2, .sampling = {.size = sizeof(qn_sampling)}};
     memcpy(p.ids, ids, sizeof p.ids);
     run_prompt(model, &p, NULL);
+    qn_generation_options drafts = {.size = sizeof drafts, .draft_tokens = 3};
+    qn_request_options with = {.size = sizeof with, .generation = &drafts};
+    qn_request *none;
+    err = (qn_error){0};
+    assert_int_equal(qn_request_add(&none, engine, ids, 5, &with, &err), QN_INVALID);
+    assert_non_null(strstr(err.message, "no draft model"));
+    err = (qn_error){0};
     qn_request *two[] = {add(engine, &p, 0), add(engine, &p, 0)};
     expect(engine, ids, 5, 2, QN_BUSY, "2 requests wait already");
     qn_request_cancel(two[0]);
@@ -368,7 +397,8 @@ static void test_logprobs(void **state)
                                .max_tokens = N,
                                .logprobs = true,
                                .top_logprobs = TOP,
-                               .ignore_stop = true};
+                               .ignore_stop = true,
+                               .prompt_lookup = 4};
     qn_request_options o = {.size = sizeof o, .generation = &g};
     qn_error err = {0};
     int32_t ids[20], id;

@@ -146,24 +146,6 @@ static void check_same(qn_model *model, qn_model *draft, qn_device *device, uint
     }
 }
 
-/* A model of other weights, which guesses as many tokens. */
-static qn_model *open_other(qn_device *device, size_t vocab)
-{
-    char config[400];
-    qn_error err = {0};
-    qn_model *model;
-    snprintf(config, sizeof config,
-             "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,"
-             "\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
-             "\"vocab_size\":%zu,\"max_position_embeddings\":100,\"rms_norm_eps\":1e-5,"
-             "\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}",
-             vocab);
-    if (qn_model_open_random(&model, device, config, strlen(config), "bf16", "bf16", NULL, &err) !=
-        QN_OK)
-        fail_msg("%s", err.message);
-    return model;
-}
-
 static void test_same(void **state)
 {
     static const char *const names[] = {NULL, "gemma3/text", "mistral/window"}; /* NULL: the demo */
