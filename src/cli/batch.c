@@ -358,7 +358,8 @@ static qn_status begin_run(batch_run *b, const arguments *a, qn_chat **chat, qn_
                                  .parallel = parallel,
                                  .queue = (int)b->most_open,
                                  .cache_type_k = types.k,
-                                 .cache_type_v = types.v};
+                                 .cache_type_v = types.v,
+                                 .draft = b->loaded->draft};
     return qn_engine_open(&b->engine, b->loaded->model, &options, err);
 }
 

@@ -261,7 +261,7 @@ static qn_status open_chat(chat *s, qn_chat **form, qn_error *err)
     if (a->system &&
         conversation_system(&s->conversation, a->system, strlen(a->system), err) != QN_OK)
         return err->code;
-    return open_session(&s->session, a, s->model.model, err);
+    return open_session(&s->session, a, &s->model, err);
 }
 
 int command_chat(arguments *a)

@@ -140,7 +140,7 @@ static int run_loaded(const arguments *a, const loaded *l, const char *prompt, s
     qn_tokens ids = {0};
     int code;
     if (encode_prompt(l, a, prompt, size, &ids, &err) != QN_OK ||
-        open_session(&session, a, l->model, &err) != QN_OK)
+        open_session(&session, a, l, &err) != QN_OK)
         code = failed(&err);
     else
         code = answer(a, l, session, &ids);

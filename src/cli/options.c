@@ -15,6 +15,7 @@
 #define AT(field) offsetof(arguments, field)
 #define OF_MODEL  (OF_GENERATE | OF_CHAT)
 #define OF_SAMPLE (OF_MODEL | OF_BATCH)
+#define OF_GUESS  (OF_SAMPLE | OF_SERVE)
 #define OF_TEXTS  (OF_CLASSIFY | OF_EMBED | OF_INSPECT)
 #define OF_CACHE  (OF_SAMPLE | OF_SERVE | OF_EVAL | OF_BENCH | OF_INFO) /* has keys and values */
 #define OF_RUN    (OF_SAMPLE | OF_TEXTS) /* runs a model, on texts of people */
@@ -96,10 +97,15 @@ static const option table[] = {
      "stop after this many tokens (default: the model's limit, or when it ends)"},
     {"context", 'c', OPTION_INTEGER, OF_SAMPLE | OF_INFO, AT(context), 1, 1 << 30, "N",
      "positions at most (default: the model's)"},
-    {"prompt-lookup-num-tokens", 0, OPTION_INTEGER, OF_MODEL | OF_SET, AT(prompt_lookup), 0, 64,
+    {"prompt-lookup-num-tokens", 0, OPTION_INTEGER, OF_GUESS | OF_SET, AT(prompt_lookup), 0, 64,
      "N",
      "guess up to N tokens from what the text repeats and check them in one step: the same "
      "text, sooner (default 0)"},
+    {"draft-model", 0, OPTION_STRING, OF_GUESS, AT(draft_model), 0, 0, "MODEL",
+     "a smaller model of the same tokens, which guesses what -m will say: the same text, sooner "
+     "where it guesses well"},
+    {"num-draft-tokens", 0, OPTION_INTEGER, OF_GUESS | OF_SET, AT(draft_tokens), 0, 64, "N",
+     "and so many tokens at once, at most (default 8)"},
     {"prompt-cache", 0, OPTION_STRING, OF_GENERATE, AT(prompt_cache), 0, 0, "FILE",
      "keep the prompt's keys and values in FILE; a prompt that begins alike runs the rest alone"},
     {"prompt-cache-all", 0, OPTION_FLAG, OF_GENERATE, AT(prompt_cache_all), 0, 0, NULL,
@@ -266,6 +272,7 @@ arguments options_defaults(void)
                        .bits = -1,
                        .kv_bits = -1,
                        .prompt_lookup = -1,
+                       .draft_tokens = -1,
                        .kv_group_size = -1,
                        .group_size = -1,
                        .stride = -1,

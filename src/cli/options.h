@@ -43,7 +43,8 @@ typedef struct arguments {
     const char *cache_type_k, *cache_type_v;
     int64_t kv_bits, kv_group_size;
     const char *prompt_cache; /* generate */
-    int64_t prompt_lookup;
+    int64_t prompt_lookup, draft_tokens;
+    const char *draft_model;
     bool prompt_cache_all, prompt_cache_ro;
     qn_sampling samplers; /* its chain alone; all zero: the usual one */
     const char *stop_strings[MOST_STOP_STRINGS];

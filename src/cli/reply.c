@@ -106,9 +106,13 @@ void reply_print_speed(const qn_metrics *m, size_t kept)
     char before[48] = "";
     if (kept)
         snprintf(before, sizeof before, " behind %zu", kept);
-    fprintf(stderr, "prompt %llu tokens%s, %.1f tok/s; generated %llu tokens, %.1f tok/s\n",
+    char guessed[64] = "";
+    if (m->guessed_tokens)
+        snprintf(guessed, sizeof guessed, "; %llu of %llu guesses right",
+                 (unsigned long long)m->right_tokens, (unsigned long long)m->guessed_tokens);
+    fprintf(stderr, "prompt %llu tokens%s, %.1f tok/s; generated %llu tokens, %.1f tok/s%s\n",
             (unsigned long long)m->prompt_tokens, before,
             m->prefill_seconds > 0 ? (double)m->prompt_tokens / m->prefill_seconds : 0,
             (unsigned long long)m->generated_tokens,
-            m->decode_seconds > 0 ? decoded / m->decode_seconds : 0);
+            m->decode_seconds > 0 ? decoded / m->decode_seconds : 0, guessed);
 }

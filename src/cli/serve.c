@@ -166,6 +166,7 @@ static int run_server(qn__server *server, const char *name, const arguments *a, 
         return failed(&err);
     engine.cache_type_k = one.cache_type_k = types.k;
     engine.cache_type_v = one.cache_type_v = types.v;
+    engine.draft = l->draft;
     if ((a->context > 0 && check_cache(l->model, &one, &err) != QN_OK) ||
         qn__server_serve(server, l->device, l->model, l->path, &engine, &err) != QN_OK)
         return failed(&err);
@@ -202,6 +203,8 @@ int command_serve(arguments *a)
                                   .origins = a->origins.word,
                                   .n_origins = a->origins.n,
                                   .insecure = a->insecure,
+                                  .prompt_lookup = lookup_of(a),
+                                  .draft_tokens = draft_tokens_of(a),
                                   .log = log_request};
     if (err.code != QN_OK || qn__server_open(&server, &options, &err) != QN_OK)
         code = failed(&err);

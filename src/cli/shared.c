@@ -147,11 +147,20 @@ qn_status products_of(const char *text, qn_products *out, qn_error *err)
     return QN_OK;
 }
 
+static qn_status open_draft(loaded *l, const char *name, const qn_model_options *options,
+                            qn_error *err)
+{
+    char path[PATH_ROOM];
+    return locate_model(name, path, err) != QN_OK
+               ? err->code
+               : qn_model_open(&l->draft, l->device, path, options, err);
+}
+
 int open_loaded(loaded *l, const arguments *a, bool describe)
 {
     qn_error err = {0};
     l->device = NULL;
-    l->model = NULL;
+    l->model = l->draft = NULL;
     qn_device_options device_options = {.size = sizeof device_options,
                                         .threads = a->threads > 0 ? (int)a->threads : 0,
                                         .log = log_line,
@@ -171,19 +180,23 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
         qn_device_open(&l->device, a->device, &device_options, &err) != QN_OK ||
         qn_model_open(&l->model, l->device, l->path, &options, &err) != QN_OK)
         return failed(&err);
+    if (a->draft_model && open_draft(l, a->draft_model, &options, &err) != QN_OK)
+        return failed(&err);
     l->seconds = qn__seconds() - begun;
     return 0;
 }
 
 void close_loaded(loaded *l)
 {
+    qn_model_close(l->draft);
     qn_model_close(l->model);
     qn_device_close(l->device);
 }
 
 enum {
-    KEPT_TOKENS = 4
-}; /* models lean on the first ones (arXiv:2309.17453); mlx-lm keeps as many */
+    KEPT_TOKENS = 4, /* models lean on the first ones (arXiv:2309.17453); mlx-lm keeps as many */
+    DRAFT_TOKENS = 8
+};
 
 /* The cache grows as tokens come: what a model could hold by default need not fit, but what is
  * asked for must. */
@@ -217,26 +230,38 @@ qn_status cache_types_of(const arguments *a, cache_types *out, qn_error *err)
     return QN_OK;
 }
 
-qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err)
+qn_status open_session(qn_session **out, const arguments *a, const loaded *l, qn_error *err)
 {
     qn_model_info info = QN_INIT(qn_model_info);
-    qn_model_get_info(model, &info);
+    qn_model_get_info(l->model, &info);
     int64_t context = a->context > 0 ? a->context : info.max_positions;
     qn_session_options options = {.size = sizeof options,
                                   .context = context,
                                   .cancel = &interrupted,
                                   .progress = isatty(STDERR_FILENO) ? show_prefill : NULL,
-                                  .rotate = a->rotate};
+                                  .rotate = a->rotate,
+                                  .draft = l->draft};
     cache_types types;
     if (cache_types_of(a, &types, err) != QN_OK)
         return err->code;
     options.cache_type_k = types.k;
     options.cache_type_v = types.v;
-    if (a->context > 0 && check_cache(model, &options, err) != QN_OK)
+    if (a->context > 0 && check_cache(l->model, &options, err) != QN_OK)
         return err->code;
     if (a->rotate)
         options.keep = context > KEPT_TOKENS ? KEPT_TOKENS : context - 1;
-    return qn_session_open(out, model, &options, err);
+    return qn_session_open(out, l->model, &options, err);
+}
+
+int32_t lookup_of(const arguments *a)
+{
+    return a->prompt_lookup > 0 ? (int32_t)a->prompt_lookup : 0;
+}
+
+int32_t draft_tokens_of(const arguments *a)
+{
+    int32_t n = a->draft_model ? DRAFT_TOKENS : 0;
+    return a->draft_tokens >= 0 ? (int32_t)a->draft_tokens : n;
 }
 
 static qn_sampling sampling_of(const arguments *a, const qn_model *model)
@@ -275,8 +300,8 @@ qn_generation_options generation_of(const arguments *a, const qn_model *model,
                                    .ban_stop = a->ignore_eos,
                                    .stop_strings = a->stop_strings,
                                    .n_stop_strings = a->n_stop_strings,
-                                   .prompt_lookup =
-                                       a->prompt_lookup > 0 ? (int32_t)a->prompt_lookup : 0,
+                                   .prompt_lookup = lookup_of(a),
+                                   .draft_tokens = draft_tokens_of(a),
                                    .logprobs = a->logprobs >= 0,
                                    .top_logprobs = a->logprobs >= 0 ? (int32_t)a->logprobs : 0};
 }

@@ -56,14 +56,14 @@ bool expand_home(const char *path, char out[PATH_ROOM]);
 typedef struct loaded {
     char path[PATH_ROOM];
     qn_device *device;
-    qn_model *model;
+    qn_model *model, *draft; /* --draft-model; NULL: none */
     double seconds;
 } loaded;
 
 /* What --products says; NULL: auto. */
 qn_status products_of(const char *text, qn_products *out, qn_error *err);
 
-/* Opens the device and the model of the arguments, with its progress on a terminal. close_loaded
+/* Opens the device and the models of the arguments, with its progress on a terminal. close_loaded
  * also after a failure, of which a line has been printed. Returns the exit status. `describe`: to
  * be described only, without its weights and its tokenizer. */
 int open_loaded(loaded *l, const arguments *a, bool describe);
@@ -78,7 +78,11 @@ qn_status check_cache(const qn_model *model, const qn_session_options *options, 
 
 /* A session as the arguments ask for it, which Ctrl-C stops. A --context whose keys and values
  * would not fit into memory is refused. */
-qn_status open_session(qn_session **out, const arguments *a, qn_model *model, qn_error *err);
+qn_status open_session(qn_session **out, const arguments *a, const loaded *l, qn_error *err);
+
+/* How many tokens the options let the text, and a draft model, guess at once. */
+int32_t lookup_of(const arguments *a);
+int32_t draft_tokens_of(const arguments *a);
 
 /* How to generate: what the model asks for, and what the arguments say instead. They lend the
  * lists; *sampling is filled, and the options point at it. */

@@ -57,6 +57,10 @@ static void put_engine(qn__page *p, const qn__server *s)
               (double)e.cached_tokens);
     put_value(p, "tokens_predicted_total", "counter", "Tokens generated.",
               (double)e.generated_tokens);
+    put_value(p, "guessed_tokens_total", "counter", "Guesses that were checked.",
+              (double)e.guessed_tokens);
+    put_value(p, "right_guesses_total", "counter", "Those of them that were said.",
+              (double)e.right_tokens);
     put_value(p, "steps_total", "counter", "Steps of the model.", (double)e.steps);
     put_value(p, "preemptions_total", "counter", "Replies that had to make room and ran again.",
               (double)e.preempted);

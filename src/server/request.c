@@ -334,6 +334,8 @@ static qn_status read_fields(reading *r, const qn__json_at *root, qn_error *err)
                                             .max_tokens = j->max_tokens ? j->max_tokens
                                                                         : j->max_completion_tokens,
                                             .ban_stop = j->ignore_eos,
+                                            .prompt_lookup = r->server->options.prompt_lookup,
+                                            .draft_tokens = r->server->options.draft_tokens,
                                             .stop_strings = (const char *const *)j->stops,
                                             .n_stop_strings = j->n_stops,
                                             .logprobs = j->logprobs,

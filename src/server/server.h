@@ -28,7 +28,8 @@ typedef struct qn__server_options {
     size_t n_hosts;             /* beside localhost and addresses */
     const char *const *origins; /* of web pages that may ask, beside local ones */
     size_t n_origins;
-    bool insecure; /* listen beyond this machine also without a key */
+    int32_t prompt_lookup, draft_tokens; /* of all requests, as qn_generation_options' */
+    bool insecure;                       /* listen beyond this machine also without a key */
     qn_log_fn log; /* a line for each request; NULL: none. No prompts, no keys. */
     void *log_user;
 } qn__server_options;

@@ -358,6 +358,36 @@ def test_cache_types():
           size("--cache-type-k", "q8_0", "--cache-type-v", "q8_0") * 128)
 
 
+def test_guesses():
+    """Guesses, from the text and by a draft model, leave the text as it is; what cannot guess is refused."""
+    demo = os.path.join(SOURCE, "models/demo")
+    args = ("--raw", "-p", "Once there was a fox. Once there was a", "-n", "30", "--verbose")
+    for more in (("--temp", "0"), ("--temp", "1", "--seed", "7")):
+        plain = generate(*args, *more)
+        check("no guesses", plain[0] == 0 and "guesses" not in plain[2], plain)
+        for guess in (("--draft-model", demo), ("--draft-model", demo, "--num-draft-tokens", "3"),
+                      ("--draft-model", demo, "--prompt-lookup-num-tokens", "4")):
+            out = generate(*args, *more, *guess)
+            check(" ".join((*more, *guess)), out[:2] == plain[:2] and "guesses right" in out[2], (plain, out))
+        out = generate(*args, *more, "--prompt-lookup-num-tokens", "4")
+        check("--prompt-lookup-num-tokens", out[:2] == plain[:2], (plain, out))
+    refused("no draft model", generate("-p", "x", "--num-draft-tokens", "4"), 1, "no draft model")
+    with tempfile.TemporaryDirectory() as d:
+        other = os.path.join(d, "other")
+        shutil.copytree(demo, other)
+        path = os.path.join(other, "tokenizer.json")
+        with open(path, encoding="utf-8") as f:
+            tokenizer = json.load(f)
+        last, before = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)[-1:-3:-1]
+        vocab = tokenizer["model"]["vocab"]
+        vocab[last], vocab[before] = vocab[before], vocab[last]
+        os.chmod(path, 0o644)
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(tokenizer, f)
+        refused("a draft of other tokens", generate("-p", "x", "--draft-model", other), 1, f"token {vocab[last]} is not")
+    refused("no such draft", generate("-p", "x", "--draft-model", demo + "/none"), 1, demo + "/none")
+
+
 def test_prompt_cache():
     """What stands in the file is not run again, and the text is the same; wrong files are refused."""
     with tempfile.TemporaryDirectory() as d:
@@ -659,7 +689,7 @@ def test_kernels():
 
 def main():
     for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
-                 test_prompts, test_rotate, test_cache_types, test_prompt_cache,
+                 test_prompts, test_rotate, test_cache_types, test_guesses, test_prompt_cache,
                  test_output, test_sampling, test_tokenize, test_template, test_info,
                  test_convert, test_kernels):
         test()

@@ -355,6 +355,20 @@ def slow_clients(s, n):
     return closed, stop, thread
 
 
+def test_guesses(demo):
+    """Requests that guess say what they say without."""
+    asked = [dict(content="Tell me a story, story, story", max_tokens=20, temperature=t, seed=5) for t in (0, 1)]
+    said = []
+    for args in ((), ("--prompt-lookup-num-tokens", "4"), ("--draft-model", demo)):
+        with Server(*args) as s:
+            said.append([s.chat(**a)[2]["choices"][0]["message"]["content"] for a in asked])
+            m = s.metrics()
+            draft = "--draft-model" in args
+            check(f"{args}: right guesses", m["right_guesses_total"] > 10 if draft else not args or
+                  m["guessed_tokens_total"] >= m["right_guesses_total"], m)
+    check("guesses", said[0] == said[1] == said[2] and all(said[0]), said)
+
+
 with Server() as server:
     closed, stop, thread = slow_clients(server, 60)
     for test in (test_raw, test_fields, test_log, test_leaving, test_slow_reader):
@@ -362,6 +376,7 @@ with Server() as server:
     test_full(server)
     test_drain(server)
     test_keys(server)
+    test_guesses(os.path.join(os.path.dirname(__file__), "../../models/demo"))
     end = time.monotonic() + 16
     while len(closed) < 40 and time.monotonic() < end:
         time.sleep(0.1)
