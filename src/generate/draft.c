@@ -135,7 +135,7 @@ static qn_status follow(qn__drafter *d, qn__draft_job *job, int64_t most, qn_err
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* Tokens that the job has to run now. */
-static int64_t left_of(const qn__draft_job *job)
+static int64_t to_run(const qn__draft_job *job)
 {
     bool goes_on = job->late || job->guesses->n < job->room;
     return goes_on ? (int64_t)job->draft->n - job->draft->sequence.length : 0;
@@ -147,7 +147,7 @@ static qn_status fill_step(qn__drafter *d, qn__draft_job *jobs, size_t n_jobs, q
     qn__batch_begin(&d->batch, &d->cache);
     for (size_t i = 0; i < n_jobs; i++) {
         qn__draft *draft = jobs[i].draft;
-        int64_t left = left_of(&jobs[i]), n = left < room ? left : room;
+        int64_t left = to_run(&jobs[i]), n = left < room ? left : room;
         const int32_t *ids = draft->ids + draft->sequence.length;
         if (n && qn__batch_add(&d->batch, &draft->sequence, ids, n, n == left && !jobs[i].late,
                                err) != QN_OK)
@@ -158,7 +158,7 @@ static qn_status fill_step(qn__drafter *d, qn__draft_job *jobs, size_t n_jobs, q
 }
 
 /* The most probable tokens behind the step's outputs. */
-static qn_status run_step(qn__drafter *d, qn_error *err)
+static qn_status run_drafts(qn__drafter *d, qn_error *err)
 {
     qn_scope *s = qn_scope_begin(d->model->device);
     if (!s) {
@@ -188,7 +188,7 @@ static void take_guesses(qn__drafter *d, qn__draft_job *jobs, size_t n_jobs)
     for (size_t i = 0; i < n_jobs; i++) {
         qn__draft *draft = jobs[i].draft;
         qn__guesses *u = jobs[i].guesses;
-        if (jobs[i].late || u->n >= jobs[i].room || left_of(&jobs[i]))
+        if (jobs[i].late || u->n >= jobs[i].room || to_run(&jobs[i]))
             continue;
         int32_t id = *next++;
         if (id < d->vocab)
@@ -211,7 +211,7 @@ qn_status qn__drafter_run(qn__drafter *d, qn__draft_job *jobs, size_t n_jobs, in
         }
         if (!d->batch.n_tokens)
             return QN_OK;
-        if (run_step(d, err) != QN_OK)
+        if (run_drafts(d, err) != QN_OK)
             return err->code;
         take_guesses(d, jobs, n_jobs);
     }

@@ -163,7 +163,7 @@ static bool wants_logits(const qn_engine *e)
 
 /* Guesses for the requests whose newest token is all that they have to run; without the lock. Where
  * the draft model fails they go on without. */
-static void make_guesses(qn_engine *e)
+static void guess_for_all(qn_engine *e)
 {
     size_t n = 0;
     for (int i = 0; i < e->n_running; i++) {
@@ -310,7 +310,7 @@ qn_status qn_engine_step(qn_engine *e, bool *busy, qn_error *err)
     pthread_mutex_lock(&e->lock);
     qn__schedule(e);
     pthread_mutex_unlock(&e->lock);
-    make_guesses(e);
+    guess_for_all(e);
     pthread_mutex_lock(&e->lock);
     qn__schedule_fill(e);
     if (e->batch.n_tokens) {
