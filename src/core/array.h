@@ -16,6 +16,8 @@
 #include "core/buffer.h"
 #include "core/op.h"
 
+#include <string.h>
+
 enum {
     QN__CONTIGUOUS = 1, /* row-major without gaps, offset anywhere */
     QN__DONATED = 2,    /* a leaf whose buffer the graph may overwrite */
@@ -57,6 +59,11 @@ static inline int64_t qn__elements(const qn_array *a)
     for (int i = 0; i < a->ndim; i++)
         n *= a->shape[i];
     return n;
+}
+
+static inline bool qn__same_shape(const qn_array *a, const qn_array *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
 }
 
 /* The storage bytes of a base node: packed formats and permuted outputs included. */

@@ -24,6 +24,15 @@ typedef enum qn__op_class {
     QN__KERNEL       /* a routine of the device computes it, with kernels */
 } qn__op_class;
 
+/* What an operation can be in a stage (plan_stage.c). */
+typedef enum qn__stage_role {
+    QN__STAGE_ALONE,
+    QN__STAGE_ROOT, /* others of its kind may run beside it on the same input 0; elementwise steps
+                       on what it gives may follow before all of that is there */
+    QN__STAGE_PROLOGUE /* rows of input 0 to rows of the same length, each by itself: may be part of
+                          what reads them */
+} qn__stage_role;
+
 /* Derivatives of one node. `ct` is the cotangent of the node's value, of its shape. Fills grads[i]
  * for each input i with want[i]; leaving NULL means zero. */
 typedef void qn__vjp_fn(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
@@ -46,6 +55,7 @@ typedef struct qn__op_def {
     /* The output takes over the storage of input 0, which holds the old values when the kernel
      * runs. No other input then shares that storage. */
     bool in_place;
+    qn__stage_role stage;
     /* Elementwise, without inputs and emit: every element is this number, which differs from call
      * to call. */
     double (*number)(const void *params);

@@ -35,6 +35,16 @@ typedef struct qn__storage {
                     * is, no alias itself; WORKSPACE: the last step that reads or writes it */
 } qn__storage;
 
+/* What a step is in its stage: steps that follow each other and that a device may run as one, with
+ * the same values (plan_stage.c). What is read or written by any of them stays in its place to the
+ * end of the stage. */
+typedef enum qn__stage_part {
+    QN__PART_ROOT,     /* begins a stage, unless a prologue did */
+    QN__PART_PROLOGUE, /* begins one: rows that only the root and its siblings read, as input 0 */
+    QN__PART_SIBLING,  /* the root's operation on its input 0, which reads nothing of the stage's */
+    QN__PART_SINK      /* elementwise on what the ones before gave, in its own shape and order */
+} qn__stage_part;
+
 /* One kernel launch. Operands are live nodes; the last is the output. */
 typedef struct qn__step {
     const void *routine; /* the device's; NULL for a fused chain or a copy */
@@ -45,6 +55,7 @@ typedef struct qn__step {
     uint32_t
         first_constant; /* ... the live nodes that give its program's numbers: plan->constants */
     bool copy;          /* copies operand 0 to the output, element by element */
+    uint8_t part;       /* qn__stage_part */
 } qn__step;
 
 typedef struct qn__operand {
@@ -184,6 +195,16 @@ static inline bool qn__covers(const qn_array *view)
 
 /* plan_make.c: decides. NULL with the scope's error set on failure. */
 qn__plan *qn__plan_make(qn_scope *s, const qn__live *live);
+
+/* plan_stage.c: fills order[] with the nodes that have steps, has_step[i], as they were recorded
+ * but for siblings, which come directly behind their root. Clears has_step. */
+void qn__stage_order(const qn__live *live, bool *has_step, uint32_t *order);
+
+/* Fills the parts of the plan's steps, whose storage is decided. False: memory is out. */
+bool qn__stage_parts(qn__plan *plan, const qn__live *live);
+
+/* The step behind the last one of the stage that begins with `step`. */
+uint32_t qn__stage_end(const qn__plan *plan, uint32_t step);
 
 /* plan_layout.c: fills offsets[] with the place in the workspace of each live node that has one of
  * its own. False: memory is out. */

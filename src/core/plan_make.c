@@ -55,11 +55,6 @@ static bool is_constant(const qn_array *a)
     return is_elementwise(a) && a->n_in == 0;
 }
 
-static bool same_shape(const qn_array *a, const qn_array *b)
-{
-    return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
-}
-
 /* ---- grouping ------------------------------------------------------------------------------- */
 
 /* Notes that the step of `reader` (a group) reads input `in`. */
@@ -68,7 +63,7 @@ static void note_consumer(planner *p, const qn_array *in, const qn_array *reader
     draft *d = &p->drafts[in->index];
     if (is_constant(in) && is_elementwise(reader))
         return;
-    bool joins = is_elementwise(in) && same_shape(in, reader) && is_elementwise(reader);
+    bool joins = is_elementwise(in) && qn__same_shape(in, reader) && is_elementwise(reader);
     if (!joins || (d->wanted_by != NONE && d->wanted_by != group))
         d->wanted_by = MANY;
     else
@@ -300,7 +295,7 @@ static bool add_copy(planner *p, uint32_t from, uint32_t to, qn__step *step)
 static bool fits_over(const planner *p, uint32_t i, const qn_array *in)
 {
     const qn_array *a = node_at(p, i);
-    return in->dtype == a->dtype && same_shape(in, a) && a->flags & QN__CONTIGUOUS &&
+    return in->dtype == a->dtype && qn__same_shape(in, a) && a->flags & QN__CONTIGUOUS &&
            qn__covers(in) && p->drafts[in->base->index].last_read == i;
 }
 
@@ -351,19 +346,27 @@ static void place_at_alias(planner *p, uint32_t node, uint32_t other)
     p->plan->storage[node] = (qn__storage){.place = QN__ALIAS, .slot = other};
 }
 
-/* Notes for each value in the workspace the last step that touches it, and makes aliases direct. */
+/* Makes aliases direct. */
+static void settle_aliases(planner *p)
+{
+    for (uint32_t i = 0; i < p->live->n; i++)
+        owner_of(p->plan, i);
+}
+
+/* Notes for each value in the workspace the last step that touches it, or may while its stage runs.
+ */
 static void note_lifetimes(planner *p)
 {
     qn__plan *plan = p->plan;
-    for (uint32_t i = 0; i < plan->n_steps; i++)
+    for (uint32_t i = 0, end = 0; i < plan->n_steps; i++) {
+        end = i == end ? qn__stage_end(plan, i) : end;
         for (uint32_t k = 0; k < plan->steps[i].n_operands; k++) {
             uint32_t node = p->operands[plan->steps[i].first_operand + k];
             qn__storage *storage = &plan->storage[owner_of(plan, node)];
             if (storage->place == QN__WORKSPACE)
-                storage->slot = i;
+                storage->slot = end - 1;
         }
-    for (uint32_t i = 0; i < p->live->n; i++)
-        owner_of(plan, i);
+    }
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */
@@ -483,6 +486,29 @@ static qn__plan *new_plan(const planner *p)
     return plan;
 }
 
+/* The steps of all nodes, in the order in which they run. */
+static bool add_all_steps(planner *p)
+{
+    uint32_t n = p->live->n, n_steps = 0;
+    qn__ir_value *values = malloc((n + 1) * sizeof *values);
+    bool *has_step = malloc((n + 1) * sizeof *has_step);
+    uint32_t *order = malloc((n + 1) * sizeof *order);
+    bool ok = values && has_step && order;
+    for (uint32_t i = 0; ok && i < n; i++) {
+        const qn_array *a = node_at(p, i);
+        has_step[i] = !qn__is_leaf(a) && a->base == a && p->drafts[i].group == i;
+        n_steps += has_step[i];
+    }
+    if (ok)
+        qn__stage_order(p->live, has_step, order);
+    for (uint32_t i = 0; ok && i < n_steps; i++)
+        ok = add_steps(p, order[i], values) && !p->ir->failed;
+    free(values);
+    free(has_step);
+    free(order);
+    return ok;
+}
+
 /* Fills p->plan. False when memory is out, or p->ir failed: an operation does not fit a program. */
 static bool fill_plan(planner *p)
 {
@@ -493,17 +519,10 @@ static bool fill_plan(planner *p)
     group_nodes(p);
     note_reads(p);
     place_nodes(p);
-    qn__ir_value *values = malloc((n + 1) * sizeof *values);
-    bool ok = values != NULL;
-    for (uint32_t i = 0; ok && i < n; i++) {
-        const qn_array *a = node_at(p, i);
-        if (!qn__is_leaf(a) && a->base == a && p->drafts[i].group == i)
-            ok = add_steps(p, i, values) && !p->ir->failed;
-    }
-    free(values);
-    if (!ok)
+    if (!add_all_steps(p))
         return false;
     place_targets(p);
+    settle_aliases(p);
     plan->n_operands = p->n_operands;
     plan->operands = table(plan, p->n_operands, sizeof *plan->operands);
     if (!plan->operands)
@@ -515,6 +534,8 @@ static bool fill_plan(planner *p)
         return false;
     if (p->n_constants)
         memcpy(plan->constants, p->constants, p->n_constants * sizeof *p->constants);
+    if (!qn__stage_parts(plan, p->live))
+        return false;
     note_lifetimes(p);
     return true;
 }

@@ -30,6 +30,11 @@ typedef struct qn__cpu_job {
     size_t shared;  /* bytes for all threads, from phase to phase */
     bool serial;    /* too small to be worth cutting */
     bool long_work; /* so long that it is worth cutting finely */
+    /* of a stage whose threads each prepare its input for themselves: */
+    uint32_t prepared; /* which input, in which form: what a thread has already it does not prepare
+                          again; 0: the job is of no such stage */
+    const struct qn__cpu_job *prologue; /* makes that input, in scratch; NULL: it is there */
+    size_t scratch_at, prologue_at; /* where its own, and that input, lie in a thread's scratch */
 } qn__cpu_job;
 
 /* One thread's part of a phase. at: one pointer an operand, the output last. */
@@ -38,6 +43,7 @@ typedef struct qn__cpu_part {
     int phase;
     int64_t begin, end; /* units */
     void *scratch, *shared;
+    bool prepared; /* the thread has the input of the job's stage prepared in its scratch */
 } qn__cpu_part;
 
 typedef struct qn__cpu_routine {
@@ -47,16 +53,25 @@ typedef struct qn__cpu_routine {
     /* Fills n_phases, units, scratch, shared; `work` in elements decides whether it is serial. */
     int64_t (*prepare)(qn__cpu_job *job);
     void (*run)(const qn__cpu_job *job, const qn__cpu_part *part);
-    /* Whether this job, of as many phases as `before`, the one just before it and of the same
-     * operation, reads nothing that `before` writes, and phase 0 of two leaves in `shared` what
-     * this one's would. It is then left out, and both run side by side. NULL: never. */
+    /* Whether this job prepares what `before`, its sibling, does: in phase 0 of two, which is then
+     * left out, or in a thread's scratch. NULL: never. */
     bool (*shares)(const qn__cpu_job *job, const qn__cpu_job *before);
+    /* Where part->begin..end of a job of one phase, in units, are columns of the output: how many
+     * columns a unit has. 0: they are none. */
+    int columns;
 } qn__cpu_routine;
 
-/* What threads take chunks of: one phase of a job, or a run of small jobs as a single chunk. */
+/* A fused chain in another unit than tiles: elements, where all operands are one axis. */
+enum { QN__TAPE_ELEMENTS = 1 };
+
+enum { QN__TASK_SERIAL = -1, QN__TASK_COLUMNS = -2 };
+
+/* What threads take chunks of: one phase of a job, a run of small jobs as a single chunk, or
+ * columns of all that a stage gives. */
 typedef struct qn__cpu_task {
     uint32_t job, n_jobs;
-    int phase; /* -1: all phases of n_jobs jobs, in one chunk */
+    int phase; /* or QN__TASK_SERIAL: all phases of n_jobs jobs; QN__TASK_COLUMNS: of n_jobs jobs, a
+                  root, siblings and sinks, the same columns */
     uint32_t n_chunks;
     bool beside; /* needs nothing of the task before: begins without waiting for it */
 } qn__cpu_task;
@@ -83,6 +98,10 @@ typedef struct qn__cpu {
     bool has_runner;
     pthread_t runner;
 } qn__cpu;
+
+/* tasks.c: cuts the jobs, one a step of the plan, into tasks, for which there is room, and says
+ * what scratch and shared memory they need. */
+void qn__cpu_make_tasks(qn__cpu_binding *bound, const qn__plan *plan, int n_threads);
 
 /* ---- running (run.c, queue.c) ---- */
 

@@ -196,67 +196,6 @@ static void cpu_drop(qn_device *device, qn__binding *binding)
     free(bound);
 }
 
-/* Chunks a thread: enough that one that comes late leaves work to the others, few enough that
- * taking them costs nothing. Steps of many milliseconds have more: on a busy machine the last chunk
- * is what is waited for. */
-enum { CHUNKS_A_THREAD = 4, CHUNKS_OF_LONG = 16 };
-
-/* Whether two operands may share bytes: buffers do not, places in the workspace can. */
-static bool overlap(const qn__operand *a, size_t a_bytes, const qn__operand *b, size_t b_bytes)
-{
-    return a->slot == b->slot && a->offset < b->offset + b_bytes && b->offset < a->offset + a_bytes;
-}
-
-static size_t dense_bytes(const qn__operand *o)
-{
-    if (o->layout)
-        return qn__layout_bytes(o->layout, o->shape[0], o->shape[1]);
-    return (size_t)qn__cpu_elements(o) * qn__dtype_size((qn_dtype)o->dtype);
-}
-
-/* Whether the output of a job lies where one of the steps first..job - 1, which may still run,
- * reads or writes. */
-static bool writes_over(const qn__cpu_job *first, const qn__cpu_job *job)
-{
-    const qn__operand *y = &job->call->operand[job->call->n_operands - 1];
-    for (; first < job; first++)
-        for (uint32_t k = 0; k < first->call->n_operands; k++) {
-            const qn__operand *o = &first->call->operand[k];
-            if (overlap(y, dense_bytes(y), o, dense_bytes(o)))
-                return true;
-        }
-    return false;
-}
-
-/* Cuts the steps into tasks; room for them is there. */
-static void make_tasks(qn__cpu_binding *bound, int n_threads)
-{
-    const qn__cpu_job *first = bound->jobs; /* of those that run side by side */
-    for (uint32_t i = 0; i < bound->n_jobs; i++) {
-        const qn__cpu_job *job = &bound->jobs[i];
-        qn__cpu_task *last = bound->n_tasks ? &bound->tasks[bound->n_tasks - 1] : NULL;
-        if (job->serial && last && last->n_chunks == 1 && last->phase < 0) {
-            last->n_jobs++;
-            continue;
-        }
-        bool shares = last && !job->serial && job[-1].op == job->op && !job[-1].serial &&
-                      job->op->shares && job->op->shares(job, job - 1) && !writes_over(first, job);
-        if (!shares)
-            first = job;
-        for (int phase = shares && job->n_phases > 1; phase < (job->serial ? 1 : job->n_phases);
-             phase++) {
-            int64_t most = (int64_t)(job->long_work ? CHUNKS_OF_LONG : CHUNKS_A_THREAD) * n_threads,
-                    units = job->units[phase];
-            bound->tasks[bound->n_tasks++] = (qn__cpu_task){
-                .job = i,
-                .n_jobs = 1,
-                .phase = job->serial ? -1 : phase,
-                .beside = shares,
-                .n_chunks = job->serial ? 1 : (uint32_t)(units < most ? units : most)};
-        }
-    }
-}
-
 static qn_status cpu_bind(qn_device *device, const qn__plan *plan, qn__binding *binding,
                           qn_error *err)
 {
@@ -273,11 +212,9 @@ static qn_status cpu_bind(qn_device *device, const qn__plan *plan, qn__binding *
         qn__cpu_job *job = &bound->jobs[bound->n_jobs];
         if (!bind_job(cpu, &binding->calls[bound->n_jobs], job, &binding->bytes))
             return qn__fail_memory(err, "a binding");
-        bound->scratch = job->scratch > bound->scratch ? job->scratch : bound->scratch;
-        bound->shared = job->shared > bound->shared ? job->shared : bound->shared;
     }
     int n_threads = qn__team_size(cpu->team);
-    make_tasks(bound, n_threads);
+    qn__cpu_make_tasks(bound, plan, n_threads);
     bound->scratch = (bound->scratch + 127) & ~(size_t)63; /* no line shared between threads */
     bound->shared = (bound->shared + 127) & ~(size_t)63;
     qn__cpu_divide_workspace(binding, n_threads);

@@ -410,37 +410,52 @@ static void load_input(const qn__cpu_tape *tape, const qn__tape_instruction *t, 
         gather(own, from, in->stride[tape->n_axes - 1], in->size, f->n);
 }
 
+/* At most `most` elements from index[] on, along the last axis; returns how many. */
+static int64_t run_tile(const qn__cpu_tape *tape, frame *f, char *const *at, const int64_t *index,
+                        int64_t most)
+{
+    int last = tape->n_axes - 1;
+    int64_t left = tape->shape[last] - index[last], out = 0;
+    left = left < most ? left : most;
+    for (int d = 0; d <= last; d++)
+        out = out * tape->shape[d] + index[d];
+    f->n = (size_t)(left < QN__TILE ? left : QN__TILE);
+    char *to = at[tape->n_inputs] + out * tape->out_size;
+    for (int i = 0; i < tape->n_code; i++) {
+        const qn__tape_instruction *t = &tape->code[i];
+        if (t->code.op == QN__IR_INPUT) {
+            load_input(tape, t, f, at[t->code.a], index);
+            continue;
+        }
+        bool final = i == tape->n_code - 1 && t->reg == tape->result;
+        f->reg[t->reg] = f->scratch + (size_t)t->reg * QN__TILE_BYTES;
+        run_instruction(t, f, final ? to : f->reg[t->reg]);
+        if (final)
+            f->reg[t->reg] = to;
+    }
+    if (f->reg[tape->result] != to)
+        memcpy(to, f->reg[tape->result], f->n * tape->out_size);
+    return (int64_t)f->n;
+}
+
 void RUN_TAPE(const qn__cpu_job *job, const qn__cpu_part *part)
 {
     const qn__cpu_tape *tape = job->tape;
     frame f = {.table = job->table};
     f.scratch = (char *)(((uintptr_t)part->scratch + 63) & ~(uintptr_t)63);
+    if (part->phase == QN__TAPE_ELEMENTS) {
+        for (int64_t i = part->begin; i < part->end;)
+            i += run_tile(tape, &f, part->at, &i, part->end - i);
+        return;
+    }
     int last = tape->n_axes - 1;
     for (int64_t unit = part->begin; unit < part->end; unit++) {
-        int64_t index[QN_MAX_NDIM], row = unit / tape->inner_tiles, out = 0;
+        int64_t index[QN_MAX_NDIM], row = unit / tape->inner_tiles;
         index[last] = unit % tape->inner_tiles * QN__TILE;
         for (int d = last - 1; d >= 0; d--) {
             index[d] = row % tape->shape[d];
             row /= tape->shape[d];
         }
-        for (int d = 0; d <= last; d++)
-            out = out * tape->shape[d] + index[d];
-        int64_t left = tape->shape[last] - index[last];
-        f.n = (size_t)(left < QN__TILE ? left : QN__TILE);
-        char *to = part->at[tape->n_inputs] + out * tape->out_size;
-        for (int i = 0; i < tape->n_code; i++) {
-            const qn__tape_instruction *t = &tape->code[i];
-            if (t->code.op == QN__IR_INPUT) {
-                load_input(tape, t, &f, part->at[t->code.a], index);
-                continue;
-            }
-            bool final = i == tape->n_code - 1 && t->reg == tape->result;
-            f.reg[t->reg] = f.scratch + (size_t)t->reg * QN__TILE_BYTES;
-            run_instruction(t, &f, final ? to : f.reg[t->reg]);
-            if (final)
-                f.reg[t->reg] = to;
-        }
-        if (f.reg[tape->result] != to)
-            memcpy(to, f.reg[tape->result], f.n * tape->out_size);
+        run_tile(tape, &f, part->at, index, QN__TILE);
     }
 }

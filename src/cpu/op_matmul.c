@@ -150,9 +150,9 @@ static void run_linear(const qn__cpu_job *job, const qn__cpu_part *part)
     const qn__layout *layout = qn__layout_of(w->layout);
     const float *rows = (const float *)part->at[0];
     char *prepared = aligned64(job->n_phases == 1 ? part->scratch : part->shared);
-    if (job->n_phases == 1) {
+    if (job->n_phases == 1 && !part->prepared) {
         job->table->prepare[products](layout, prepared, rows, k, m, k, 0, m);
-    } else if (part->phase == 0) {
+    } else if (job->n_phases == 2 && part->phase == 0) {
         size_t block = job->table->cut[products].block_rows, end = (size_t)part->end * block;
         job->table->prepare[products](layout, prepared, rows, k, m, k, (size_t)part->begin * block,
                                       end < m ? end : m);
@@ -174,20 +174,16 @@ static void run_linear(const qn__cpu_job *job, const qn__cpu_part *part)
         multiply_bands(job, part, &a);
 }
 
-/* The same x for weights of the same kind: with many rows it is laid out once, and in any case they
- * run side by side. */
+/* Siblings have the same x; for weights of the same kind it is laid out alike. */
 static bool shares_linear(const qn__cpu_job *job, const qn__cpu_job *before)
 {
-    const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1],
-                      *x0 = &before->call->operand[0], *w0 = &before->call->operand[1];
-    return job->n_phases == before->n_phases && x->slot == x0->slot && x->offset == x0->offset &&
-           qn__cpu_rows(x) == qn__cpu_rows(x0) && w->layout == w0->layout &&
-           w->shape[1] == w0->shape[1] && products_of(job->call) == products_of(before->call);
+    return job->call->operand[1].layout == before->call->operand[1].layout &&
+           products_of(job->call) == products_of(before->call);
 }
 
-const qn__cpu_routine qn__cpu_linear_routine = {QN__OP_LINEAR, .accepts = accepts_linear,
-                                                .prepare = prepare_linear, .run = run_linear,
-                                                .shares = shares_linear};
+const qn__cpu_routine qn__cpu_linear_routine = {
+    QN__OP_LINEAR,     .accepts = accepts_linear, .prepare = prepare_linear,
+    .run = run_linear, .shares = shares_linear,   .columns = QN__CPU_PANEL};
 
 /* A unit is 32 columns of the result, or a unit of the weight where that is wider. */
 static int64_t back_columns(const qn__operand *w)

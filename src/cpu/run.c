@@ -25,19 +25,67 @@ typedef struct run_context {
     const atomic_bool *cancel;
 } run_context;
 
-static void run_units(const run_context *run, const qn__cpu_job *job, int phase, int thread,
-                      int64_t begin, int64_t end)
+/* A thread of a run: its scratch, and what it has prepared there. */
+typedef struct worker {
+    const run_context *run;
+    char *scratch;
+    uint32_t prepared;
+} worker;
+
+enum { MOST_OPERANDS = 8 }; /* of a stage's root */
+
+/* The rows that a job reads as input 0, which its thread makes for itself. */
+static char *make_input(const worker *w, const qn__cpu_job *job)
 {
+    const qn__cpu_job *prologue = job->prologue;
+    uint32_t n = prologue->call->n_operands;
+    char *at[MOST_OPERANDS], *rows = (char *)(((uintptr_t)w->scratch + 63) & ~(uintptr_t)63);
+    memcpy(at, w->run->pointers + prologue->call->first_operand, n * sizeof *at);
+    at[n - 1] = rows;
+    qn__cpu_part part = {.at = at, .end = prologue->units[0], .shared = w->run->shared};
+    if (w->prepared != job->prepared)
+        prologue->op->run(prologue, &part);
+    return rows;
+}
+
+static void run_units(worker *w, const qn__cpu_job *job, int phase, int64_t begin, int64_t end)
+{
+    char *at[MOST_OPERANDS];
     qn__cpu_part part = {
-        .at = run->pointers + job->call->first_operand,
+        .at = w->run->pointers + job->call->first_operand,
         .phase = phase,
         .begin = begin,
         .end = end,
-        .scratch = run->scratch + (size_t)thread * run->bound->scratch,
-        .shared = run->shared,
+        .scratch = w->scratch + job->scratch_at,
+        .shared = w->run->shared,
+        .prepared = job->prepared && w->prepared == job->prepared,
     };
-    if (begin < end)
-        job->op->run(job, &part);
+    if (begin >= end)
+        return;
+    if (job->prologue) {
+        memcpy(at, part.at, job->call->n_operands * sizeof *at);
+        at[0] = make_input(w, job);
+        part.at = at;
+    }
+    job->op->run(job, &part);
+    if (!job->tape || !job->prepared) /* sinks leave it as it is */
+        w->prepared = job->prepared;
+}
+
+/* Columns of what a root and its siblings give, and then what the sinks make of them. */
+static void run_columns(worker *w, const qn__cpu_task *task, int64_t begin, int64_t end)
+{
+    const qn__cpu_job *root = &w->run->bound->jobs[task->job];
+    const qn__operand *y = &root->call->operand[root->call->n_operands - 1];
+    int64_t n = y->shape[y->ndim - 1], rows = qn__cpu_rows(y);
+    int64_t first = begin * root->op->columns, last = end * root->op->columns;
+    last = last < n ? last : n;
+    for (const qn__cpu_job *job = root; job < root + task->n_jobs; job++)
+        if (!job->tape)
+            run_units(w, job, 0, begin, end);
+        else
+            for (int64_t r = 0; r < rows; r++)
+                run_units(w, job, QN__TAPE_ELEMENTS, r * n + first, r * n + last);
 }
 
 /* Where a chunk begins: they shrink towards the end, so that what is waited for there is short. */
@@ -49,18 +97,23 @@ static int64_t begin_of(int64_t units, int64_t chunk, int64_t n)
     return units - (int64_t)((double)units * left * left);
 }
 
-static void run_chunk(const run_context *run, const qn__cpu_task *task, int64_t chunk, int thread)
+static void run_chunk(worker *w, const qn__cpu_task *task, int64_t chunk)
 {
-    const qn__cpu_job *job = &run->bound->jobs[task->job];
-    if (task->phase >= 0) {
-        int64_t units = job->units[task->phase];
-        run_units(run, job, task->phase, thread, begin_of(units, chunk, task->n_chunks),
-                  begin_of(units, chunk + 1, task->n_chunks));
+    const qn__cpu_job *job = &w->run->bound->jobs[task->job];
+    if (task->phase != QN__TASK_SERIAL) {
+        bool columns = task->phase == QN__TASK_COLUMNS;
+        int64_t units = job->units[columns ? 0 : task->phase];
+        int64_t begin = begin_of(units, chunk, task->n_chunks),
+                end = begin_of(units, chunk + 1, task->n_chunks);
+        if (columns)
+            run_columns(w, task, begin, end);
+        else
+            run_units(w, job, task->phase, begin, end);
         return;
     }
     for (uint32_t i = 0; i < task->n_jobs; i++, job++)
         for (int phase = 0; phase < job->n_phases; phase++)
-            run_units(run, job, phase, thread, 0, job->units[phase]);
+            run_units(w, job, phase, 0, job->units[phase]);
 }
 
 static bool cancelled(const run_context *run)
@@ -80,8 +133,9 @@ static void wait_for(const run_context *run, uint32_t begin, uint32_t end)
 
 /* Takes chunks of a task until none is left. A cancelled run still counts its chunks, so that every
  * thread gets through. */
-static void work_on(const run_context *run, uint32_t t, int thread)
+static void work_on(worker *w, uint32_t t)
 {
+    const run_context *run = w->run;
     const qn__cpu_task *task = &run->bound->tasks[t];
     progress *p = &run->progress[t];
     for (;;) {
@@ -89,24 +143,26 @@ static void work_on(const run_context *run, uint32_t t, int thread)
         if (chunk >= task->n_chunks)
             break;
         if (!cancelled(run))
-            run_chunk(run, task, chunk, thread);
+            run_chunk(w, task, chunk);
         atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
     }
 }
 
-static void run_alone(const run_context *run)
+static void run_alone(worker *w)
 {
+    const run_context *run = w->run;
     for (uint32_t t = 0; t < run->bound->n_tasks; t++)
         for (uint32_t chunk = 0; chunk < run->bound->tasks[t].n_chunks; chunk++)
             if (!cancelled(run))
-                run_chunk(run, &run->bound->tasks[t], chunk, 0);
+                run_chunk(w, &run->bound->tasks[t], chunk);
 }
 
 static void run_thread(void *context, int thread, int n)
 {
     const run_context *run = context;
+    worker w = {.run = run, .scratch = run->scratch + (size_t)thread * run->bound->scratch};
     if (n == 1) {
-        run_alone(run);
+        run_alone(&w);
         return;
     }
     uint32_t done = 0, n_tasks = run->bound->n_tasks; /* tasks before `done` are known to be done */
@@ -115,7 +171,7 @@ static void run_thread(void *context, int thread, int n)
             wait_for(run, done, t);
             done = t;
         }
-        work_on(run, t, thread);
+        work_on(&w, t);
     }
     wait_for(run, done, n_tasks);
 }

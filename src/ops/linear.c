@@ -192,6 +192,7 @@ static qn_array *jvp_linear_back(qn_scope *s, const qn_array *node, qn_array *co
 const qn__op_def qn__linear_op = {.name = "linear",
                                   .params_size = sizeof(qn__linear_params),
                                   .class = QN__KERNEL,
+                                  .stage = QN__STAGE_ROOT,
                                   .decompose = decompose_linear,
                                   .vjp = vjp_linear,
                                   .jvp = jvp_linear};

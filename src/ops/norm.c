@@ -82,9 +82,11 @@ static qn_array *decompose_layer_norm(qn_scope *s, const qn_array *node)
 
 const qn__op_def qn__rms_norm_op = {.name = "rms_norm",
                                     .class = QN__KERNEL,
+                                    .stage = QN__STAGE_PROLOGUE,
                                     .params_size = sizeof(qn__norm_params),
                                     .decompose = decompose_rms_norm};
 const qn__op_def qn__layer_norm_op = {.name = "layer_norm",
                                       .class = QN__KERNEL,
+                                      .stage = QN__STAGE_PROLOGUE,
                                       .params_size = sizeof(qn__norm_params),
                                       .decompose = decompose_layer_norm};
