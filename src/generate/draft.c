@@ -141,7 +141,7 @@ static int64_t to_run(const qn__draft_job *job)
     return goes_on ? (int64_t)job->draft->n - job->draft->sequence.length : 0;
 }
 
-static qn_status fill_step(qn__drafter *d, qn__draft_job *jobs, size_t n_jobs, qn_error *err)
+static qn_status fill_drafts(qn__drafter *d, qn__draft_job *jobs, size_t n_jobs, qn_error *err)
 {
     int64_t room = CHUNK;
     qn__batch_begin(&d->batch, &d->cache);
@@ -205,7 +205,7 @@ qn_status qn__drafter_run(qn__drafter *d, qn__draft_job *jobs, size_t n_jobs, in
         if (follow(d, &jobs[i], most, err) != QN_OK)
             return err->code;
     for (;;) {
-        if (fill_step(d, jobs, n_jobs, err) != QN_OK) {
+        if (fill_drafts(d, jobs, n_jobs, err) != QN_OK) {
             qn__batch_end(NULL, &d->batch);
             return err->code;
         }
