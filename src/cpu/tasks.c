@@ -38,7 +38,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static size_t aligned(size_t bytes)
+static size_t whole_lines(size_t bytes)
 {
     return (bytes + 63) & ~(size_t)63;
 }
@@ -71,7 +71,7 @@ static void place_scratch(qn__cpu_binding *bound, const stage *s, uint32_t *n_pr
     size_t rows = 0, roots = 0;
     if (prologue) {
         const qn__operand *y = &prologue->call->operand[prologue->call->n_operands - 1];
-        rows = aligned((size_t)qn__cpu_elements(y) * qn__dtype_size((qn_dtype)y->dtype)) + 64;
+        rows = whole_lines((size_t)qn__cpu_elements(y) * qn__dtype_size((qn_dtype)y->dtype)) + 64;
     }
     for (uint32_t i = s->root; i < s->sinks; i++) {
         qn__cpu_job *job = &bound->jobs[i];
@@ -79,7 +79,7 @@ static void place_scratch(qn__cpu_binding *bound, const stage *s, uint32_t *n_pr
         job->prepared = same ? *n_prepared : ++*n_prepared;
         job->prologue = prologue;
         job->scratch_at = rows;
-        roots = larger(roots, aligned(job->scratch));
+        roots = larger(roots, whole_lines(job->scratch));
     }
     for (uint32_t i = s->sinks; i < s->end; i++) {
         bound->jobs[i].prepared = *n_prepared;
@@ -169,7 +169,7 @@ void qn__cpu_make_tasks(qn__cpu_binding *bound, const qn__plan *plan, int n_thre
         add_stage(bound, &s, n_threads);
         for (; i < s.end; i++) {
             const qn__cpu_job *job = &bound->jobs[i];
-            bound->scratch = larger(bound->scratch, job->scratch_at + aligned(job->scratch));
+            bound->scratch = larger(bound->scratch, job->scratch_at + whole_lines(job->scratch));
             bound->shared = larger(bound->shared, job->shared);
         }
     }
