@@ -79,6 +79,7 @@ typedef struct qn_request_options {
     const qn_generation_options *generation; /* borrowed until add returns; NULL: greedy. n_before
                                                 must be 0: the engine knows what has run. */
     int priority; /* higher ones run first, and may take the place of lower ones */
+    int adapter;  /* as qn_session_options' */
 } qn_request_options;
 
 /* Adds a prompt of n tokens. QN_LIMIT: it does not fit the context or the cache; QN_BUSY: the queue

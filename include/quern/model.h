@@ -28,6 +28,14 @@ extern "C" {
 
 typedef struct qn_model qn_model;
 
+/* A LoRA adapter: a directory as PEFT or mlx-lm writes it (adapter_config.json and
+ * adapter_model.safetensors, .bin, or adapters.safetensors), of a model of these shapes. */
+typedef struct qn_adapter {
+    const char *path;
+    const char *name; /* NULL: the last part of the path */
+    float scale;      /* multiplies what it adds, besides its own scale; 0: 1 */
+} qn_adapter;
+
 typedef struct qn_model_options {
     size_t size; /* sizeof(qn_model_options) */
     /* Called on the caller's thread while weights are read, by as many threads as the device has;
@@ -40,6 +48,8 @@ typedef struct qn_model_options {
     qn_products products; /* of the linear layers: AUTO, or F32: of the weights' values, exact and
                              slower; the cache is then f32, too. Others are QN_INVALID. What goes
                              into BitNet's layers is bytes with AUTO, what it is with F32 */
+    const qn_adapter *adapters; /* borrowed; known as 1 to n_adapters, 64 at most */
+    size_t n_adapters;
 } qn_model_options;
 
 /* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors,
@@ -77,6 +87,15 @@ typedef struct qn_model_info {
 QN_API qn_status qn_model_get_info(const qn_model *model, qn_model_info *info);
 QN_API const qn_tokenizer *qn_model_tokenizer(const qn_model *model);
 
+/* The adapters that the model was opened with. The name is NULL where i is not 1 to their number.
+ */
+QN_API int qn_model_n_adapters(const qn_model *model);
+QN_API const char *qn_model_adapter_name(const qn_model *model, int i);
+
+/* What sessions and requests may ask for instead of a number: the only adapter, or none where there
+ * are several; and none. */
+enum { QN_ADAPTER_DEFAULT = 0, QN_ADAPTER_NONE = -1 };
+
 /* Weights by name, sorted. The array is borrowed; packed ones are read by qn_linear and qn_take
  * alone. */
 QN_API int qn_model_n_parameters(const qn_model *model);
@@ -108,6 +127,7 @@ typedef struct qn_session_options {
         where the model's own numbers are, else f32. On a GPU f32 and bf16 alone. */
     qn_model *draft; /* a smaller model of the same tokens, which guesses for generations that have
                         draft_tokens; kept open. NULL: none. Tokens that differ: QN_INVALID. */
+    int adapter;     /* QN_ADAPTER_DEFAULT, QN_ADAPTER_NONE, or one of the model's */
 } qn_session_options;
 QN_API qn_status qn_session_open(qn_session **out, qn_model *model,
                                  const qn_session_options *options, qn_error *err);

@@ -27,6 +27,11 @@ static const option table[] = {
      "a Hugging Face model directory or org/name[@REVISION] in its cache, or a GGUF file; else the "
      "built-in "
      "model"},
+    {"adapter", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH, AT(adapter), 0, 0, "DIR",
+     "a LoRA adapter of that model, as PEFT or mlx-lm writes it"},
+    {"adapter", 0, OPTION_WORDS, OF_SERVE, AT(adapters), 0, 0, "DIR",
+     "a LoRA adapter of that model; may be repeated: requests choose by the directory's name as "
+     "their model, and without one have the only adapter, or none of several"},
     {"prompt", 'p', OPTION_STRING, OF_GENERATE, AT(prompt), 0, 0, "TEXT",
      "what to answer or continue; what is piped in follows it; - is standard input alone"},
     {"file", 'f', OPTION_STRING, OF_GENERATE, AT(prompt_file), 0, 0, "FILE",

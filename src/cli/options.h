@@ -45,6 +45,8 @@ typedef struct arguments {
     const char *prompt_cache; /* generate */
     int64_t prompt_lookup, draft_tokens;
     const char *draft_model;
+    const char *adapter;
+    words adapters; /* serve */
     bool prompt_cache_all, prompt_cache_ro;
     qn_sampling samplers; /* its chain alone; all zero: the usual one */
     const char *stop_strings[MOST_STOP_STRINGS];

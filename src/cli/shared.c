@@ -151,9 +151,11 @@ static qn_status open_draft(loaded *l, const char *name, const qn_model_options 
                             qn_error *err)
 {
     char path[PATH_ROOM];
+    qn_model_options o = *options;
+    o.n_adapters = 0;
     return locate_model(name, path, err) != QN_OK
                ? err->code
-               : qn_model_open(&l->draft, l->device, path, options, err);
+               : qn_model_open(&l->draft, l->device, path, &o, err);
 }
 
 int open_loaded(loaded *l, const arguments *a, bool describe)
@@ -166,6 +168,7 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
                                         .log = log_line,
                                         .log_user = (void *)a};
     qn_products products;
+    qn_adapter adapters[MOST_WORDS + 1] = {{0}};
     if (products_of(a->products, &products, &err) != QN_OK)
         return failed(&err);
     int shown = -1;
@@ -174,7 +177,13 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
                                 .progress_user = &shown,
                                 .no_weights = describe,
                                 .products = products,
-                                .no_tokenizer = describe};
+                                .no_tokenizer = describe,
+                                .adapters = adapters,
+                                .n_adapters = a->adapters.n};
+    for (size_t i = 0; i < a->adapters.n; i++)
+        adapters[i].path = a->adapters.word[i];
+    if (a->adapter)
+        adapters[options.n_adapters++].path = a->adapter;
     double begun = qn__seconds();
     if (locate_model(a->model, l->path, &err) != QN_OK ||
         qn_device_open(&l->device, a->device, &device_options, &err) != QN_OK ||

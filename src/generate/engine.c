@@ -445,7 +445,9 @@ qn_status qn_request_add(qn_request **out, qn_engine *e, const int32_t *ids, siz
     r->engine = e;
     r->priority = o.priority;
     r->added = qn__seconds();
-    qn_status status = begin_reply(e, r, ids, n, o.generation, err);
+    qn_status status = qn__model_adapter(e->model, o.adapter, &r->adapter, err);
+    if (status == QN_OK)
+        status = begin_reply(e, r, ids, n, o.generation, err);
     pthread_mutex_lock(&e->lock);
     if (status == QN_OK && e->closing)
         status = qn__fail(err, QN_STATE, "the engine is closing");

@@ -23,6 +23,7 @@ struct qn_request {
     qn__request_state state;
     bool cancelled, closed; /* closed: freed by the engine once it is done */
     int priority;
+    int32_t adapter;                  /* the number of the model's; 0: none */
     uint64_t number;                  /* in the order of adding */
     int64_t reserved[QN__MOST_KINDS]; /* pages that it may come to need */
     size_t n_given;                   /* of what was generated, to the caller */

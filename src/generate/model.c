@@ -131,7 +131,8 @@ qn_status qn_model_open(qn_model **out, qn_device *device, const char *path,
     qn_model *m = new_model(device, err);
     if (!m)
         return err->code;
-    if (read_model(m, path, &options, err) != QN_OK) {
+    if (read_model(m, path, &options, err) != QN_OK ||
+        qn__model_open_adapters(m, &options, err) != QN_OK) {
         qn_model_close(m);
         return err->code;
     }
@@ -182,6 +183,7 @@ void qn_model_close(qn_model *m)
     if (!m || atomic_fetch_sub(&m->refs, 1) != 1)
         return;
     qn__decoder_end(&m->decoder);
+    qn__model_close_adapters(m);
     qn_tokenizer_close(m->tokenizer);
     qn_device_close(m->device);
     for (size_t i = 0; i < m->n_stop_strings; i++)

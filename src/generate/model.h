@@ -22,7 +22,15 @@ struct qn_model {
     char *stop_strings[QN__MOST_STOPS];
     size_t n_stop_strings;
     int64_t max_tokens; /* of a generation; 0: no limit of the model's */
+    char **adapter_names;
 };
+
+/* adapters.c: reads the options' adapters. */
+qn_status qn__model_open_adapters(qn_model *m, const qn_model_options *options, qn_error *err);
+void qn__model_close_adapters(qn_model *m);
+
+/* The number that `asked`, an option of that name, means; *out 0: none. */
+qn_status qn__model_adapter(const qn_model *m, int asked, int32_t *out, qn_error *err);
 
 /* Reads generation_config.json, or what stands for it; it may be absent and may hold anything: what
  * makes no sense is left out, with a line in the log. Fails only when memory is out. */

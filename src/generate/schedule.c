@@ -135,6 +135,7 @@ static void begin_request(qn_engine *e, qn_request *r)
     for (int k = 0; k < e->cache.n_kinds; k++)
         e->reserved[k] += r->reserved[k];
     qn__sequence_begin(&r->sequence, &e->cache);
+    r->sequence.adapter = r->adapter;
     if (r->begun == 0)
         r->begun = qn__seconds();
 }
@@ -214,7 +215,8 @@ static bool waits_for_another(const qn_engine *e, const qn_request *r)
 {
     for (int i = 0; e->reuses && !r->sequence.length && i < e->n_running; i++) {
         const qn_request *q = e->running[i];
-        bool ahead = q != r && q->first == 0 && (q->sequence.length || before(q, r));
+        bool ahead = q != r && q->adapter == r->adapter && q->first == 0 &&
+                     (q->sequence.length || before(q, r));
         if (ahead && common_pages(&q->reply, &r->reply) > (int64_t)q->cached / QN__PAGE)
             return true;
     }

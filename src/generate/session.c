@@ -57,6 +57,16 @@ static qn_status begin_drafter(qn_session *session, qn_model *draft, qn_error *e
                              session->cancel, err);
 }
 
+static qn_status choose_adapter(qn_session *session, int asked, qn_error *err)
+{
+    int32_t adapter;
+    if (qn__model_adapter(session->model, asked, &adapter, err) != QN_OK)
+        return err->code;
+    for (int64_t b = 0; b < session->n_sequences; b++)
+        session->sequences[b].adapter = adapter;
+    return QN_OK;
+}
+
 qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_options *options,
                           qn_error *err)
 {
@@ -101,7 +111,8 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
                                              .limit = o->rotate ? limit : 0,
                                              .keep = o->keep};
     if (begin_sequences(session, &cache_options, err) != QN_OK ||
-        begin_drafter(session, o->draft, err) != QN_OK) {
+        begin_drafter(session, o->draft, err) != QN_OK ||
+        choose_adapter(session, o->adapter, err) != QN_OK) {
         qn_session_close(session);
         return err->code;
     }

@@ -15,7 +15,7 @@
 /* ---- the forward pass
  * ------------------------------------------------------------------------------------ */
 
-static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l)
+static qn_array *base_linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l)
 {
     if (l->order)
         x = qn_take(s, x, l->order, -1);
@@ -27,6 +27,18 @@ static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn
     qn_array *y = qn_linear_with(s, x, l->weight, inside ? l->bias : NULL, products);
     y = qn_multiply(s, y, l->factor);
     return l->bias && !inside ? qn_add(s, y, l->bias) : y;
+}
+
+/* What a layer gives, with what the rows' adapters add. */
+static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l,
+                        const qn__batch *batch)
+{
+    qn_array *y = base_linear(s, m, x, l);
+    if (!l->lora_a || !batch || !batch->adapter_scale)
+        return y;
+    qn_array *z = qn_linear_with(s, x, l->lora_a, NULL, QN_PRODUCTS_F32);
+    z = qn_multiply(s, z, batch->adapter_scale);
+    return qn_add(s, y, qn_linear_with(s, z, l->lora_b, NULL, QN_PRODUCTS_F32));
 }
 
 /* x normalised where there is a norm */
@@ -91,9 +103,9 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
 {
     const qn__decoder_config *c = &m->config;
     const qn__decoder_layer *w = &m->layers[layer];
-    qn_array *q = split_heads(s, m, linear(s, m, x, &w->q), c->n_heads, w->q_norm);
-    qn_array *k = split_heads(s, m, linear(s, m, x, &w->k), c->n_kv_heads, w->k_norm);
-    qn_array *v = split_heads(s, m, linear(s, m, x, &w->v), c->n_kv_heads, NULL);
+    qn_array *q = split_heads(s, m, linear(s, m, x, &w->q, batch), c->n_heads, w->q_norm);
+    qn_array *k = split_heads(s, m, linear(s, m, x, &w->k, batch), c->n_kv_heads, w->k_norm);
+    qn_array *v = split_heads(s, m, linear(s, m, x, &w->v, batch), c->n_kv_heads, NULL);
     qn_array *position = batch ? batch->position : qn_scalar(s, QN_I32, 0);
     q = rotate(s, m, layer, q, position);
     k = rotate(s, m, layer, k, position);
@@ -109,7 +121,7 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
         return o;
     int64_t joined[] = {qn_array_dim(o, 0), qn_array_dim(o, 1), c->n_heads * c->head_dim};
     o = normalised(s, m, qn_reshape(s, o, 3, joined), w->attention_sub_norm);
-    return linear(s, m, o, &w->output);
+    return linear(s, m, o, &w->output, batch);
 }
 
 static qn_array *activated(qn_scope *s, const qn__decoder *m, qn_array *x)
@@ -121,12 +133,13 @@ static qn_array *activated(qn_scope *s, const qn__decoder *m, qn_array *x)
     }
 }
 
-static qn_array *feed_forward(qn_scope *s, const qn__decoder *m, int layer, qn_array *x)
+static qn_array *feed_forward(qn_scope *s, const qn__decoder *m, int layer, qn_array *x,
+                              const qn__batch *batch)
 {
     const qn__decoder_layer *w = &m->layers[layer];
-    qn_array *gate = activated(s, m, linear(s, m, x, &w->gate));
-    x = qn_multiply(s, gate, linear(s, m, x, &w->up));
-    return linear(s, m, normalised(s, m, x, w->ffn_sub_norm), &w->down);
+    qn_array *gate = activated(s, m, linear(s, m, x, &w->gate, batch));
+    x = qn_multiply(s, gate, linear(s, m, x, &w->up, batch));
+    return linear(s, m, normalised(s, m, x, w->ffn_sub_norm), &w->down, batch);
 }
 
 /* sqrt(hidden) as the checkpoint's type holds it */
@@ -153,13 +166,16 @@ qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens
 {
     float eps = (float)m->config.norm_eps;
     qn_array *h = embed(s, m, tokens);
+    if (batch)
+        batch->adapter_scale =
+            batch->adapter ? qn_take(s, m->adapter_scales, batch->adapter, 0) : NULL;
     if (layers_out)
         layers_out[0] = h;
     for (int i = 0; i < m->config.n_layers; i++) {
         const qn__decoder_layer *w = &m->layers[i];
         qn_array *y = attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), batch);
         h = qn_add(s, h, normalised(s, m, y, w->attention_post_norm));
-        y = feed_forward(s, m, i, qn_rms_norm(s, h, w->ffn_norm, eps));
+        y = feed_forward(s, m, i, qn_rms_norm(s, h, w->ffn_norm, eps), batch);
         h = qn_add(s, h, normalised(s, m, y, w->ffn_post_norm));
         if (layers_out)
             layers_out[i + 1] = h;
@@ -221,6 +237,7 @@ static void add_linear(const listing *l, qn__linear *w, int64_t rows, int64_t co
     p->factor = &w->factor;
     p->ternary = l->m->config.ternary;
     p->order = &w->order;
+    p->linear = w;
     if (bias)
         add(l, &w->bias, rows, 0, role, "bias");
 }
@@ -298,7 +315,12 @@ void qn__decoder_end(qn__decoder *m)
             qn_release(*m->parameters[i].factor);
         if (m->parameters[i].order)
             qn_release(*m->parameters[i].order);
+        if (m->parameters[i].linear) {
+            qn_release(m->parameters[i].linear->lora_a);
+            qn_release(m->parameters[i].linear->lora_b);
+        }
     }
+    qn_release(m->adapter_scales);
     qn_release(m->frequency);
     qn_release(m->sliding_frequency);
     free(m->layers);

@@ -60,6 +60,7 @@ typedef struct qn__decoder_config {
  * alike. */
 typedef struct qn__linear {
     qn_array *weight, *bias, *factor, *order;
+    qn_array *lora_a, *lora_b; /* of all adapters (adapter.h); NULL: none has any */
 } qn__linear;
 
 typedef struct qn__decoder_layer {
@@ -88,6 +89,8 @@ typedef struct qn__decoder {
     int n_parameters;
     qn_products products; /* of the linear layers */
     qn__decoder_sizes sizes;
+    int n_adapters;
+    qn_array *adapter_scales; /* f32 [1 + n_adapters, ranks]; NULL: there is none */
 } qn__decoder;
 
 /* One weight: where it is kept, what it is, what shape it must have. */
@@ -98,7 +101,8 @@ typedef struct qn__parameter {
     qn_array **slot;
     qn_array **factor; /* of its products; NULL: it can have none */
     qn__ternary ternary;
-    qn_array **order; /* of a linear layer's matrix: where to keep its columns' order */
+    qn_array **order;   /* of a linear layer's matrix: where to keep its columns' order */
+    qn__linear *linear; /* whose matrix it is; NULL: no layer's */
     int64_t shape[2];
     int ndim;      /* 2: a matrix, packed; 1: a vector, kept in f32 */
     bool plus_one; /* kept with 1 added */

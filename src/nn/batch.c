@@ -84,7 +84,8 @@ qn_status qn__batch_add(qn__batch *batch, qn__sequence *sequence, const int32_t 
 typedef struct sizes {
     int64_t tile, n_tiles; /* tokens in a tile at most */
     int64_t width;         /* pages of a sequence, in whole spans */
-    int64_t outputs, tiles, kinds, one_kind, all;
+    int64_t outputs, adapters, tiles, kinds, one_kind, all;
+    bool any_adapter;
 } sizes;
 
 static int64_t tiles_of(const qn__batch_part *part, int64_t tile)
@@ -101,10 +102,12 @@ static sizes measure(const qn__batch *batch)
         int64_t pages = (part->sequence->length + part->n + QN__PAGE - 1) / QN__PAGE;
         z.n_tiles += tiles_of(part, z.tile);
         z.width = pages > z.width ? pages : z.width;
+        z.any_adapter |= part->sequence->adapter > 0;
     }
     z.width = (z.width + QN__SPAN_PAGES - 1) / QN__SPAN_PAGES * QN__SPAN_PAGES;
     z.outputs = 2 * batch->n_tokens;
-    z.tiles = z.outputs + batch->n_outputs;
+    z.adapters = z.outputs + batch->n_outputs;
+    z.tiles = z.adapters + (z.any_adapter ? batch->n_tokens : 0);
     z.kinds = z.tiles + z.n_tiles * QN__TILE_FIELDS;
     z.one_kind = batch->n_tokens + batch->n_parts * z.width;
     z.all = z.kinds + batch->cache->n_kinds * z.one_kind;
@@ -123,6 +126,13 @@ static void fill_tiles(const qn__batch *batch, const sizes *z, int32_t *tile)
             tile[QN__TILE_POSITION] = (int32_t)(part->sequence->length + row);
         }
     }
+}
+
+static void fill_adapters(const qn__batch *batch, int32_t *adapter)
+{
+    for (int64_t i = 0; i < batch->n_parts; i++)
+        for (int64_t row = 0; row < batch->parts[i].n; row++)
+            adapter[batch->parts[i].row + row] = batch->parts[i].sequence->adapter;
 }
 
 static void fill_kind(const qn__batch *batch, const sizes *z, int kind, int32_t *slots)
@@ -158,6 +168,8 @@ static void record_numbers(qn_scope *s, qn__batch *batch)
     memcpy(n, batch->ids, (size_t)batch->n_tokens * sizeof *n);
     memcpy(n + batch->n_tokens, batch->positions, (size_t)batch->n_tokens * sizeof *n);
     memcpy(n + z.outputs, batch->outputs, (size_t)batch->n_outputs * sizeof *n);
+    if (z.any_adapter)
+        fill_adapters(batch, n + z.adapters);
     fill_tiles(batch, &z, n + z.tiles);
     for (int k = 0; k < batch->cache->n_kinds; k++)
         fill_kind(batch, &z, k, n + z.kinds + k * z.one_kind);
@@ -165,6 +177,7 @@ static void record_numbers(qn_scope *s, qn__batch *batch)
     batch->tokens = piece(s, all, 0, 2, 1, batch->n_tokens);
     batch->position = piece(s, all, batch->n_tokens, 2, 1, batch->n_tokens);
     batch->output = batch->n_outputs ? piece(s, all, z.outputs, 1, 1, batch->n_outputs) : NULL;
+    batch->adapter = z.any_adapter ? piece(s, all, z.adapters, 2, 1, batch->n_tokens) : NULL;
     batch->tiles = piece(s, all, z.tiles, 2, z.n_tiles, QN__TILE_FIELDS);
     for (int k = 0; k < batch->cache->n_kinds; k++) {
         int64_t at = z.kinds + k * z.one_kind;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A token batch: what a step runs, T tokens of any sequences of a cache, one behind the other.
- * Which sequence a token belongs to, its position and its pages are data: a chat's next token, a
- * long prompt's next piece beside other chats', and the check of guessed tokens are the same graph,
- * [1, T, ...], and plans are made by the bucket of T.
+ * Which sequence a token belongs to, its position, its pages and its adapter are data: a chat's
+ * next token, a long prompt's next piece beside other chats', and the check of guessed tokens are
+ * the same graph, [1, T, ...], and plans are made by the bucket of T.
  *
  * Sequences are added, the graph is recorded with what qn__batch_record made, qn__batch_targets are
  * evaluated with the step's own results, and qn__batch_end commits: only then do the positions
@@ -37,6 +37,9 @@ typedef struct qn__batch {
     qn_array *tokens, *position; /* [1, T] */
     qn_array *output;            /* [n_outputs]: the rows whose results are wanted; NULL: all */
     qn_array *tiles;             /* [N, 4] */
+    qn_array *adapter;           /* [1, T]: the number of each token's; NULL: none has one */
+    qn_array
+        *adapter_scale; /* f32 [1, T, ranks], the model's, which sets it for the step; or NULL */
     qn__batch_kind kind[QN__MOST_KINDS];
 } qn__batch;
 

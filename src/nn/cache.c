@@ -187,7 +187,7 @@ void qn__cache_trim(const qn__cache *cache)
 
 void qn__sequence_begin(qn__sequence *sequence, qn__cache *cache)
 {
-    *sequence = (qn__sequence){.cache = cache};
+    *sequence = (qn__sequence){.cache = cache, .adapter = cache->adapter};
 }
 
 void qn__sequence_end(qn__sequence *sequence)

@@ -47,6 +47,7 @@ typedef struct qn__cache {
     qn_array **kept;    /* [2 * n_layers]: keys, values; retained, NULL before the first step */
     qn_array **current; /* the same in the step under way */
     qn_array *turn[2];  /* what keys, and values, are turned by where they are kept in blocks */
+    int32_t adapter;    /* of sequences where nothing else is said */
 } qn__cache;
 
 /* windows: one a layer, or NULL: all see everything. There is room for so many sequences of so many
@@ -86,7 +87,8 @@ typedef struct qn__sequence_pages {
 
 typedef struct qn__sequence {
     qn__cache *cache;
-    int64_t length; /* positions that count */
+    int64_t length;  /* positions that count */
+    int32_t adapter; /* the number of the model's adapter that its tokens run with; 0: none */
     qn__sequence_pages kind[QN__MOST_KINDS];
 } qn__sequence;
 

@@ -20,10 +20,11 @@ static int32_t chain_of(const qn__prefix *p, int32_t parent, const int32_t *toke
     return (int32_t)(h % (uint64_t)p->n_chains);
 }
 
-static int32_t find_below(const qn__prefix *p, int32_t parent, const int32_t *tokens)
+static int32_t find_below(const qn__prefix *p, int32_t parent, int32_t adapter,
+                          const int32_t *tokens)
 {
     int32_t i = p->chains[chain_of(p, parent, tokens)];
-    while (i >= 0 && (p->nodes[i].parent != parent ||
+    while (i >= 0 && (p->nodes[i].parent != parent || p->nodes[i].adapter != adapter ||
                       memcmp(p->nodes[i].tokens, tokens, sizeof p->nodes[i].tokens) != 0))
         i = p->nodes[i].next;
     return i;
@@ -141,7 +142,7 @@ int64_t qn__prefix_attach(qn__prefix *p, qn__sequence *sequence, const int32_t *
     int32_t *path = malloc((size_t)(most + 1) * sizeof *path), at = ROOT;
     if (!path)
         return 0;
-    while (found < most && (at = find_below(p, at, ids + found * QN__PAGE)) >= 0)
+    while (found < most && (at = find_below(p, at, sequence->adapter, ids + found * QN__PAGE)) >= 0)
         path[found++] = at;
     while (found && !path_serves(p, path, found))
         found--;
@@ -157,7 +158,7 @@ int64_t qn__prefix_attach(qn__prefix *p, qn__sequence *sequence, const int32_t *
 /* ---- keeping and forgetting ------------------------------------------------------------------ */
 
 /* A new node below `parent`; -1: memory is out. */
-static int32_t add_node(qn__prefix *p, int32_t parent, const int32_t *tokens)
+static int32_t add_node(qn__prefix *p, int32_t parent, int32_t adapter, const int32_t *tokens)
 {
     int32_t i = p->free;
     if (i < 0 && p->n_nodes == p->room && !grow_table(p))
@@ -167,7 +168,7 @@ static int32_t add_node(qn__prefix *p, int32_t parent, const int32_t *tokens)
     else
         i = p->n_nodes++;
     qn__prefix_node *node = &p->nodes[i];
-    *node = (qn__prefix_node){.parent = parent};
+    *node = (qn__prefix_node){.parent = parent, .adapter = adapter};
     memcpy(node->tokens, tokens, sizeof node->tokens);
     for (int k = 0; k < QN__MOST_KINDS; k++)
         node->page[k] = -1;
@@ -182,8 +183,8 @@ void qn__prefix_keep(qn__prefix *p, const qn__sequence *sequence, const int32_t 
     p->clock++;
     for (int64_t b = 0; (b + 1) * QN__PAGE <= sequence->length; b++) {
         const int32_t *tokens = ids + b * QN__PAGE;
-        int32_t below = find_below(p, at, tokens);
-        at = below >= 0 ? below : add_node(p, at, tokens);
+        int32_t below = find_below(p, at, sequence->adapter, tokens);
+        at = below >= 0 ? below : add_node(p, at, sequence->adapter, tokens);
         if (at < 0)
             return;
         p->nodes[at].used = p->clock;

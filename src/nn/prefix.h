@@ -13,6 +13,7 @@
 
 typedef struct qn__prefix_node {
     int32_t parent;               /* -1: free */
+    int32_t adapter;              /* with which its tokens ran */
     int32_t next;                 /* in its chain, or of the free ones; -1: none */
     int32_t n_below;              /* nodes whose parent it is */
     int32_t page[QN__MOST_KINDS]; /* -1: given back before */

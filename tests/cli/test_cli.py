@@ -388,6 +388,40 @@ def test_guesses():
     refused("no such draft", generate("-p", "x", "--draft-model", demo + "/none"), 1, demo + "/none")
 
 
+def make_adapter(folder, value, rank=4):
+    """A directory as PEFT writes it: layer 0's down_proj of the demo, A and B all one number."""
+    with open(os.path.join(SOURCE, "models/demo/config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    shapes = {"A": (rank, config["intermediate_size"]), "B": (config["hidden_size"], rank)}
+    header, data = {}, b""
+    for part, shape in shapes.items():
+        n = shape[0] * shape[1] * 4
+        header[f"base_model.model.model.layers.0.mlp.down_proj.lora_{part}.weight"] = {
+            "dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + n]}
+        data += struct.pack("<f", value) * (n // 4)
+    text = json.dumps(header).encode()
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "adapter_model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as f:
+        json.dump({"peft_type": "LORA", "r": rank, "lora_alpha": rank}, f)
+
+
+def test_adapters():
+    """An adapter of zeros changes nothing, one of numbers does; a directory that is none is refused."""
+    args = ("--raw", "-p", "Once there was a fox.", "-n", "20", "--temp", "0")
+    with tempfile.TemporaryDirectory() as d:
+        none, some = os.path.join(d, "none"), os.path.join(d, "some")
+        make_adapter(none, 0)
+        make_adapter(some, 0.05)
+        plain = generate(*args)
+        check("--adapter of zeros", generate(*args, "--adapter", none)[:2] == plain[:2] and plain[0] == 0, plain)
+        out = generate(*args, "--adapter", some)
+        check("--adapter", out[0] == 0 and out[1] != plain[1], out)
+        refused("no adapter", generate(*args, "--adapter", d), 1, d, "PEFT", "mlx-lm")
+        refused("--lora", generate(*args, "--lora", some), 2, "--adapter")
+
+
 def test_prompt_cache():
     """What stands in the file is not run again, and the text is the same; wrong files are refused."""
     with tempfile.TemporaryDirectory() as d:
@@ -689,7 +723,7 @@ def test_kernels():
 
 def main():
     for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
-                 test_prompts, test_rotate, test_cache_types, test_guesses, test_prompt_cache,
+                 test_prompts, test_rotate, test_cache_types, test_guesses, test_adapters, test_prompt_cache,
                  test_output, test_sampling, test_tokenize, test_template, test_info,
                  test_convert, test_kernels):
         test()
