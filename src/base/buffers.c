@@ -48,6 +48,11 @@ bool qn__text_append(qn_text *text, const char *data, size_t n)
     return true;
 }
 
+bool qn__text_puts(qn_text *text, const char *s)
+{
+    return qn__text_append(text, s, strlen(s));
+}
+
 bool qn__text_append_json(qn_text *text, const char *data, size_t n)
 {
     bool ok = qn__text_append(text, "\"", 1);

@@ -10,6 +10,7 @@
 /* Room for n more bytes and the NUL; false when memory is out. */
 bool qn__text_reserve(qn_text *text, size_t n);
 bool qn__text_append(qn_text *text, const char *data, size_t n);
+bool qn__text_puts(qn_text *text, const char *s); /* terminated */
 
 /* n bytes of UTF-8 as a string of JSON, in quotes. */
 bool qn__text_append_json(qn_text *text, const char *data, size_t n);

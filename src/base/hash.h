@@ -2,7 +2,7 @@
  *
  * A seeded 64-bit hash of bytes for tables whose keys come from a file: two words are multiplied
  * to 128 bits and folded. The seed is drawn per table, so that a hostile file cannot choose keys
- * that collide. Values never leave the process.
+ * that collide. With a seed that is known, as files that sleep have it, it tells accidents alone.
  */
 #ifndef QN_BASE_HASH_H
 #define QN_BASE_HASH_H

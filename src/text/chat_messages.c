@@ -10,15 +10,10 @@
 
 #include <string.h>
 
-static bool append_plain(qn_text *json, const char *text)
-{
-    return qn__text_append(json, text, strlen(text));
-}
-
 qn_status qn__chat_messages_json(const qn_chat_message *messages, size_t n, bool add_prompt,
                                  qn_text *json, qn_error *err)
 {
-    bool ok = append_plain(json, "{\"messages\":[");
+    bool ok = qn__text_puts(json, "{\"messages\":[");
     for (size_t i = 0; ok && i < n; i++) {
         const qn_chat_message *m = &messages[i];
         if (!m->role || !m->content)
@@ -28,12 +23,12 @@ qn_status qn__chat_messages_json(const qn_chat_message *messages, size_t n, bool
         size_t valid = qn__utf8_check(m->content, size);
         if (valid != size || qn__utf8_check(m->role, strlen(m->role)) != strlen(m->role))
             return qn__fail(err, QN_FORMAT, "message %zu is not valid UTF-8 at byte %zu", i, valid);
-        ok = append_plain(json, i ? ",{\"role\":" : "{\"role\":") &&
+        ok = qn__text_puts(json, i ? ",{\"role\":" : "{\"role\":") &&
              qn__text_append_json(json, m->role, strlen(m->role)) &&
-             append_plain(json, ",\"content\":") && qn__text_append_json(json, m->content, size) &&
-             append_plain(json, "}");
+             qn__text_puts(json, ",\"content\":") && qn__text_append_json(json, m->content, size) &&
+             qn__text_puts(json, "}");
     }
-    ok = ok && append_plain(json, add_prompt ? "],\"add_generation_prompt\":true}"
-                                             : "],\"add_generation_prompt\":false}");
+    ok = ok && qn__text_puts(json, add_prompt ? "],\"add_generation_prompt\":true}"
+                                              : "],\"add_generation_prompt\":false}");
     return ok ? QN_OK : qn__fail_memory(err, "a chat");
 }
