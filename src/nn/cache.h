@@ -120,11 +120,20 @@ qn_status qn__cache_read_page(const qn__cache *cache, int i, int32_t page, void 
 qn_status qn__cache_write_page(const qn__cache *cache, int i, int32_t page, const void *from,
                                qn_error *err);
 
-/* Whether what follows `length` positions sees anything of the block. */
-bool qn__cache_needs(const qn__cache_kind *kind, int64_t length, int64_t block);
+/* The first block that what follows `length` positions sees, and the first that a sequence of so
+ * many would still have: both besides block 0 where its positions stay. */
+int64_t qn__cache_first_needed(const qn__cache_kind *kind, int64_t length);
+int64_t qn__cache_first_kept(const qn__cache *cache, const qn__cache_kind *kind, int64_t length);
 
-/* An empty sequence takes the pages that it needs with so many positions; the caller writes them.
- * On failure it is empty. */
-qn_status qn__sequence_wake(qn__sequence *sequence, int64_t length, qn_error *err);
+/* Whether a sequence whose blocks begin with `first` has the block. */
+static inline bool qn__cache_holds(const qn__cache_kind *kind, int64_t first, int64_t block)
+{
+    return block >= first || (block == 0 && kind->sees.keep);
+}
+
+/* An empty sequence takes the pages of so many positions, of each kind from block first[k] on; the
+ * caller writes them. On failure it is empty. */
+qn_status qn__sequence_wake(qn__sequence *sequence, int64_t length, const int64_t *first,
+                            qn_error *err);
 
 #endif

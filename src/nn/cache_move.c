@@ -29,29 +29,34 @@ qn_status qn__cache_write_page(const qn__cache *cache, int i, int32_t page, cons
                                       from, bytes, err);
 }
 
-/* The first block of a kind, behind those that stay, that a sequence of so many positions needs. */
-static int64_t first_needed(const qn__cache_kind *kind, int64_t length)
+/* The first block that holds one of the `positions` before `length`. */
+static int64_t block_before(const qn__cache_kind *kind, int64_t length, int64_t positions)
 {
-    int64_t from = length - kind->sees.window + 1;
+    int64_t from = length - positions;
     return kind->sees.window && from > 0 ? from / QN__PAGE : 0;
 }
 
-bool qn__cache_needs(const qn__cache_kind *kind, int64_t length, int64_t block)
+int64_t qn__cache_first_needed(const qn__cache_kind *kind, int64_t length)
 {
-    return block * QN__PAGE < length &&
-           (block >= first_needed(kind, length) || (block == 0 && kind->sees.keep));
+    return block_before(kind, length, kind->sees.window - 1);
 }
 
-static qn_status wake_kind(qn__sequence *sequence, int k, int64_t length, qn_error *err)
+int64_t qn__cache_first_kept(const qn__cache *cache, const qn__cache_kind *kind, int64_t length)
+{
+    return block_before(kind, length, kind->sees.window - 1 + cache->reach);
+}
+
+static qn_status wake_kind(qn__sequence *sequence, int k, int64_t length, int64_t first,
+                           qn_error *err)
 {
     qn__cache_kind *kind = &sequence->cache->kind[k];
     qn__sequence_pages *of = &sequence->kind[k];
-    int64_t blocks = (length + QN__PAGE - 1) / QN__PAGE, first = first_needed(kind, length);
+    int64_t blocks = (length + QN__PAGE - 1) / QN__PAGE;
     if (qn__sequence_reserve(of, blocks, err) != QN_OK)
         return err->code;
     for (; of->n < blocks; of->n++) {
         of->page[of->n] = -1;
-        if (qn__cache_needs(kind, length, of->n) &&
+        if (qn__cache_holds(kind, first, of->n) &&
             qn__pages_take(&kind->pages, &of->page[of->n], err) != QN_OK)
             return err->code;
     }
@@ -59,12 +64,13 @@ static qn_status wake_kind(qn__sequence *sequence, int k, int64_t length, qn_err
     return QN_OK;
 }
 
-qn_status qn__sequence_wake(qn__sequence *sequence, int64_t length, qn_error *err)
+qn_status qn__sequence_wake(qn__sequence *sequence, int64_t length, const int64_t *first,
+                            qn_error *err)
 {
     qn__cache *cache = sequence->cache;
     qn_status status = QN_OK;
     for (int k = 0; status == QN_OK && k < cache->n_kinds; k++)
-        status = wake_kind(sequence, k, length, err);
+        status = wake_kind(sequence, k, length, first[k], err);
     for (int i = 0; status == QN_OK && i < 2 * cache->shape.n_layers; i++)
         status = qn__cache_commit(cache, i, err);
     if (status == QN_OK)

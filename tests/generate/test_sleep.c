@@ -168,7 +168,7 @@ int main(void)
     snprintf(path, sizeof path, "/tmp/quern-sleep-%d", (int)getpid());
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same),
                                        cmocka_unit_test(test_refusals)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, temp_begin, temp_end);
     unlink(path);
     return failed;
 }
