@@ -177,6 +177,11 @@ QN_API int64_t qn_session_context(const qn_session *session); /* tokens at most;
  * needs: when going back further than that the next call runs the tokens that are left once more.
  */
 QN_API void qn_session_rewind(qn_session *session, int64_t length);
+
+/* Rewinds a session of one sequence to what its tokens and ids[0..n) begin with, all of ids but the
+ * last at most, which must run to give logits. Returns how many tokens the session then has: none
+ * where windows would have to run them once more. */
+QN_API int64_t qn_session_rewind_to(qn_session *session, const int32_t *ids, size_t n);
 QN_API size_t qn_session_cache_bytes(const qn_session *session);
 
 /* ---- sampling -------------------------------------------------------------------------------- */

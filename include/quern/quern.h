@@ -7,6 +7,7 @@
 
 #include "quern/array.h"
 #include "quern/base.h"
+#include "quern/conversation.h"
 #include "quern/convert.h"
 #include "quern/engine.h"
 #include "quern/extend.h"

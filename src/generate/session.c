@@ -384,6 +384,18 @@ void qn_session_rewind(qn_session *session, int64_t length)
     rewind_sequences(session, length);
 }
 
+int64_t qn_session_rewind_to(qn_session *session, const int32_t *ids, size_t n)
+{
+    int64_t same = 0;
+    if (session->n_sequences == 1)
+        while (same < session->length && (size_t)same + 1 < n && session->ids[same] == ids[same])
+            same++;
+    qn_session_rewind(session, same);
+    if (session->sequences[0].length < session->length) /* they would run anyway */
+        session->length = session->sequences[0].length;
+    return session->length;
+}
+
 const int32_t *qn_session_tokens(const qn_session *session)
 {
     return session->ids;

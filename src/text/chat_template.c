@@ -12,8 +12,10 @@
 #include "text/chat_messages.h"
 #include "text/chat_templates.h"
 #include "jinja/jinja.h"
+#include "text/conversation.h"
 #include "text/tokenizer.h"
 
+#include "base/hash.h"
 #include "base/json_scan.h"
 #include "base/utf8.h"
 
@@ -232,6 +234,30 @@ static qn_status template_for(const qn_chat *chat, bool tools, const qn_template
         return qn__fail(err, QN_UNSUPPORTED, "the model has no chat template");
     *out = item->t;
     return item->t ? QN_OK : qn__fail(err, item->error.code, "%s", item->error.message);
+}
+
+const qn_tokenizer *qn__chat_tokenizer(const qn_chat *chat)
+{
+    return chat->tokenizer;
+}
+
+static uint64_t mix_words(uint64_t h, const char *s)
+{
+    return qn__hash_bytes(s, strlen(s), h);
+}
+
+uint64_t qn__chat_fingerprint(const qn_chat *chat)
+{
+    uint64_t h = 1;
+    if (!qn_chat_has_template(chat))
+        return mix_words(h, qn_chat_format_name(qn_chat_format_of(chat->tokenizer)));
+    for (size_t i = 0; i < chat->templates.n; i++) {
+        const qn__named_template *t = &chat->templates.items[i];
+        h = qn__hash_bytes(t->source, t->n, mix_words(h, t->name));
+    }
+    if (chat->templates.variables)
+        h = mix_words(h, chat->templates.variables);
+    return chat->chosen ? mix_words(h, chat->chosen->name) : h;
 }
 
 /* ---- rendering ------------------------------------------------------------------------------ */
