@@ -319,44 +319,31 @@ static qn_status take_ids(batch_line *l, const qn__json_at *prompt, qn_error *er
     return l->ids.n ? QN_OK : qn__json_fail(prompt, QN_INVALID, err, "it is empty");
 }
 
-static qn_status encode_chat(batch_line *l, const batch_model *m, conversation *c, qn_error *err)
-{
-    const arguments *a = &l->arguments;
-    chat_form form = {.tokenizer = m->tokenizer, .chat = m->chat, .arguments = a};
-    bool has_system = !strcmp(c->messages[0].role, "system");
-    if (a->system && !has_system && conversation_system(c, a->system, strlen(a->system), err))
-        return err->code;
-    return conversation_ids(c, &form, &l->ids, err);
-}
-
 /* A text is what -p is to quern generate. */
 static qn_status take_prompt(batch_line *l, const batch_model *m, const qn__json_at *prompt,
                              qn_error *err)
 {
     const char *text;
-    chat_form form = {.tokenizer = m->tokenizer, .chat = m->chat, .arguments = &l->arguments};
     bool raw = l->arguments.raw;
     if (cJSON_IsArray(prompt->node))
         return take_ids(l, prompt, err);
     if (qn__json_as_string(prompt, &text, err) != QN_OK)
         return err->code;
-    if (raw || !chat_form_exists(&form))
+    if (raw || !chat_form_exists(m->chat, m->tokenizer))
         return qn_tokenizer_encode(m->tokenizer, text, strlen(text),
                                    QN_ADD_SPECIAL | (raw ? QN_PARSE_SPECIAL : 0), &l->ids, err);
-    conversation c = {0};
-    if (conversation_add(&c, "user", text, strlen(text), err) == QN_OK)
-        encode_chat(l, m, &c, err);
-    conversation_free(&c);
-    return err->code;
+    return message_encode(m->chat, &l->arguments, text, strlen(text), &l->ids, err);
 }
 
 static qn_status take_messages(batch_line *l, const batch_model *m, const qn__json_at *body,
                                qn_error *err)
 {
-    conversation c = {0};
-    if (conversation_take(&c, body, err) == QN_OK)
-        encode_chat(l, m, &c, err);
-    conversation_free(&c);
+    qn_conversation *c;
+    if (qn_conversation_new(&c, m->chat, err) != QN_OK)
+        return err->code;
+    if (conversation_take(c, body, err) == QN_OK)
+        conversation_encode(c, &l->arguments, &l->ids, err);
+    qn_conversation_free(c);
     return err->code;
 }
 

@@ -2,16 +2,16 @@
  *
  * quern chat: a conversation, on a terminal or through a pipe.
  *
- * Each turn renders the whole conversation with the model's template, which may drop the reasoning
- * of earlier replies, and compares the ids with those in the session: what both begin with stays in
- * the KV cache, the session is rewound to its end, and only the rest runs.
+ * What a reply takes over from the turns before is the library's business (quern/conversation.h).
  */
 #include "cli/chat.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/complete.h"
 #include "cli/reply.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -28,49 +28,35 @@ void chat_failed(chat *s, const qn_error *err)
  * -----------------------------------------------------------------------------------------------
  */
 
-/* How many of the ids the session has already, short of the last: that one must run to give logits.
- */
-static size_t common_prefix(const qn_tokens *held, const qn_tokens *ids)
+/* Whether it is the context that has no room. */
+static bool is_too_long(const chat *s)
 {
-    size_t n = 0;
-    while (n < held->n && n + 1 < ids->n && held->ids[n] == ids->ids[n])
-        n++;
-    return n;
+    qn_tokens ids = {0};
+    qn_error ignored = {0};
+    qn_conversation_ids(s->conversation, true, &ids, &ignored);
+    size_t n = ids.n;
+    qn_tokens_free(&ids);
+    return n > (size_t)qn_session_context(s->session);
 }
 
-/* Afterwards `held` is ids and then the reply's, as far as the session ran them. */
-static void hold(chat *s, qn_tokens *ids, const reply *r)
+static void advise(qn_error *err, const char *advice)
 {
-    size_t length = (size_t)qn_session_length(s->session), n = ids->n + r->ids.n;
-    int32_t *all = realloc(ids->ids, (n + 1) * sizeof *all);
-    if (!all) { /* then nothing is known of the session */
-        qn_session_rewind(s->session, 0);
-        s->held.n = 0;
-        return;
-    }
-    if (r->ids.n)
-        memcpy(all + ids->n, r->ids.ids, r->ids.n * sizeof *all);
-    qn_tokens_free(&s->held);
-    s->held = (qn_tokens){all, length < n ? length : n, n + 1};
-    *ids = (qn_tokens){0};
+    size_t n = strlen(err->message);
+    snprintf(err->message + n, sizeof err->message - n, "%s", advice);
 }
 
-static qn_status run_reply(chat *s, qn_tokens *ids, reply *r, size_t *kept, qn_error *err)
+/* *kept: the tokens that ran before. */
+static qn_status begin_reply(chat *s, qn_generation **g, size_t *kept, qn_error *err)
 {
-    int64_t context = qn_session_context(s->session);
-    if (ids->n > (size_t)context)
-        return qn__fail(
-            err, QN_LIMIT,
-            "the conversation takes %zu tokens, the context holds %lld; it stays as it was "
-            "(/reset begins anew, -c gives more room, --rotate forgets the oldest)",
-            ids->n, (long long)context);
-    *kept = common_prefix(&s->held, ids);
-    qn_session_rewind(s->session, (int64_t)*kept);
     qn_sampling sampling;
     qn_generation_options options = generation_of(s->arguments, s->model.model, &sampling);
     sampling.seed = (s->arguments->seed >= 0 ? (uint64_t)s->arguments->seed : s->seed) + s->replies;
-    qn_status status = reply_run(r, s->session, ids, *kept, &options, true, err);
-    hold(s, ids, r);
+    qn_status status = qn_conversation_begin_reply(g, s->conversation, s->session, &options, err);
+    if (status == QN_LIMIT && is_too_long(s))
+        advise(err,
+               "; it stays as it was (/reset begins anew, -c gives more room, --rotate forgets "
+               "the oldest)");
+    *kept = (size_t)qn_session_length(s->session);
     return status;
 }
 
@@ -90,21 +76,21 @@ static void note_end(const chat *s, const reply *r, qn_status status)
 bool chat_answer(chat *s)
 {
     qn_error err = {0};
-    qn_tokens ids = {0};
+    qn_generation *g;
     wrapper wrap = {.width = s->terminal ? terminal_width() : 0};
     reply r = {.wrap = wrap.width ? &wrap : NULL};
     size_t kept = 0;
-    qn_status status = conversation_ids(&s->conversation, &s->form, &ids, &err);
+    qn_status status = begin_reply(s, &g, &kept, &err);
     if (status == QN_OK)
-        status = run_reply(s, &ids, &r, &kept, &err);
+        status = reply_run(&r, g, true, &err);
     bool said = status == QN_OK || (r.text.n && !r.write_failed);
     if (said) {
         putchar('\n');
         fflush(stdout);
         s->replies++;
         qn_error late = {0};
-        said = conversation_add(&s->conversation, "assistant", r.text.data ? r.text.data : "",
-                                r.text.n, &late) == QN_OK;
+        said = qn_conversation_add(s->conversation, "assistant", r.text.data ? r.text.data : "",
+                                   r.text.n, &late) == QN_OK;
         if (!said)
             chat_failed(s, &late);
     }
@@ -119,7 +105,6 @@ bool chat_answer(chat *s)
         s->status = 1;
     atomic_store(&interrupted, false);
     reply_free(&r);
-    qn_tokens_free(&ids);
     return said;
 }
 
@@ -127,20 +112,20 @@ static void say(chat *s, const qn_text *text)
 {
     qn_error err = {0};
     qn_text whole = {0};
-    size_t before = s->conversation.n;
+    size_t before = qn_conversation_length(s->conversation);
     bool ok = text_append(&whole, s->attached.data, s->attached.n) &&
               text_append(&whole, text->data, text->n);
     if (!ok)
         qn__fail_memory(&err, "a message");
     else
-        conversation_add(&s->conversation, "user", whole.data, whole.n, &err);
+        qn_conversation_add(s->conversation, "user", whole.data, whole.n, &err);
     qn_text_free(&whole);
     if (err.code != QN_OK)
         chat_failed(s, &err);
     else if (chat_answer(s))
         s->attached.n = 0;
     else
-        conversation_cut(&s->conversation, before);
+        qn_conversation_cut(s->conversation, before);
 }
 
 /* ---- messages
@@ -245,23 +230,86 @@ static void converse(chat *s)
  * -----------------------------------------------------------------------------------------------
  */
 
-static qn_status open_chat(chat *s, qn_chat **form, qn_error *err)
+qn_status chat_wake(chat *s, const char *path, const char *advice, qn_error *err)
+{
+    qn_session *session = NULL;
+    if (open_session(&session, s->arguments, s->model.model, err) != QN_OK ||
+        qn_conversation_restore(s->conversation, session, path, err) != QN_OK) {
+        if (err->code == QN_STATE)
+            advise(err, advice);
+        qn_session_close(session);
+        return err->code;
+    }
+    qn_session_close(s->session);
+    s->session = session;
+    return conversation_fill(s->conversation, s->arguments, err);
+}
+
+/* Before an hour's conversation, not behind it. */
+static qn_status check_bed(const arguments *a, qn_error *err)
+{
+    if (!a->prompt_cache || a->prompt_cache_ro)
+        return QN_OK;
+    char *folder = qn__path_parent(a->prompt_cache);
+    if (!folder)
+        qn__fail_memory(err, "a path");
+    else if (access(folder, W_OK) != 0)
+        qn__fail(err, QN_IO, "%s: nothing can be written into %s: %s", a->prompt_cache, folder,
+                 strerror(errno));
+    free(folder);
+    return err->code;
+}
+
+/* What --prompt-cache has, else an empty one. */
+static qn_status open_conversation(chat *s, qn_error *err)
+{
+    const arguments *a = s->arguments;
+    if (check_bed(a, err) != QN_OK || qn_conversation_new(&s->conversation, s->form, err) != QN_OK)
+        return err->code;
+    if (a->prompt_cache && access(a->prompt_cache, F_OK) == 0)
+        return chat_wake(s, a->prompt_cache,
+                         "; without --prompt-cache, /load takes the messages alone", err);
+    return open_session(&s->session, a, s->model.model, err) == QN_OK
+               ? conversation_fill(s->conversation, a, err)
+               : err->code;
+}
+
+static qn_status open_chat(chat *s, qn_error *err)
 {
     const arguments *a = s->arguments;
     const qn_tokenizer *t = qn_model_tokenizer(s->model.model);
-    if (chat_form_open(form, t, s->model.path, a, err) != QN_OK)
+    if (chat_form_open(&s->form, t, s->model.path, a, err) != QN_OK)
         return err->code;
-    s->form = (chat_form){.tokenizer = t, .chat = *form, .arguments = a};
-    if (!chat_form_exists(&s->form))
+    if (!chat_form_exists(s->form, t))
         return qn__fail(
             err, QN_UNSUPPORTED,
             "%s: the model has no chat template, nor the tokens of a known chat format; quern "
             "generate --raw continues text",
             s->model.path);
-    if (a->system &&
-        conversation_system(&s->conversation, a->system, strlen(a->system), err) != QN_OK)
+    if (open_conversation(s, err) != QN_OK || !a->system)
         return err->code;
-    return open_session(&s->session, a, &s->model, err);
+    return qn_conversation_set_system(s->conversation, a->system, strlen(a->system), err);
+}
+
+static void greet(const chat *s)
+{
+    const arguments *a = s->arguments;
+    size_t n = qn_conversation_length(s->conversation);
+    fprintf(stderr, "%s%s%s; /help lists the commands\n", colour_code(stderr, COLOUR_BOLD),
+            a->model ? a->model : "the built-in model", colour_code(stderr, COLOUR_NONE));
+    if (a->prompt_cache && n)
+        note("%zu messages from %s", n, a->prompt_cache);
+}
+
+/* At the end, with --prompt-cache. Ctrl-C, which may have brought it about, does not stop this. */
+static void go_to_sleep(chat *s)
+{
+    const arguments *a = s->arguments;
+    qn_error err = {0};
+    atomic_store(&interrupted, false);
+    if (a->prompt_cache && !a->prompt_cache_ro &&
+        qn_conversation_save(s->conversation, s->session, a->prompt_cache, &err) != QN_OK)
+        s->status = failed(&err);
 }
 
 int command_chat(arguments *a)
@@ -270,11 +318,14 @@ int command_chat(arguments *a)
               .stats = a->verbose,
               .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO),
               .seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20};
-    qn_chat *form = NULL;
     qn_error err = {0};
+    if (a->prompt_cache_ro && !a->prompt_cache) {
+        fprintf(stderr, "quern chat: --prompt-cache-ro goes with --prompt-cache FILE\n");
+        return 2;
+    }
     catch_interrupts(false);
     s.status = open_loaded(&s.model, a, false);
-    if (!s.status && open_chat(&s, &form, &err) != QN_OK)
+    if (!s.status && open_chat(&s, &err) != QN_OK)
         s.status = failed(&err);
     if (!s.status && !(s.lines = line_open(s.terminal, !a->no_history, complete_line))) {
         fprintf(stderr, "quern: the terminal cannot be used: out of memory\n");
@@ -282,16 +333,15 @@ int command_chat(arguments *a)
     }
     if (s.lines) {
         if (s.terminal)
-            fprintf(stderr, "%s%s%s; /help lists the commands\n", colour_code(stderr, COLOUR_BOLD),
-                    a->model ? a->model : "the built-in model", colour_code(stderr, COLOUR_NONE));
+            greet(&s);
         converse(&s);
+        go_to_sleep(&s);
     }
     line_close(s.lines);
     qn_session_close(s.session);
-    conversation_free(&s.conversation);
-    qn_tokens_free(&s.held);
+    qn_conversation_free(s.conversation);
     qn_text_free(&s.attached);
-    qn_chat_close(form);
+    qn_chat_close(s.form);
     close_loaded(&s.model);
     return s.status;
 }

@@ -12,10 +12,9 @@
 typedef struct chat {
     arguments *arguments; /* /set changes them */
     loaded model;
-    chat_form form;
+    qn_chat *form;
     qn_session *session;
-    qn_tokens held; /* the tokens in the session */
-    conversation conversation;
+    qn_conversation *conversation;
     qn_text attached; /* files that stand before the next message */
     line_reader *lines;
     bool terminal; /* someone is there: prompts, notes */
@@ -31,6 +30,10 @@ void chat_failed(chat *s, const qn_error *err);
 /* Lets the model reply to the conversation and appends the reply, which Ctrl-C may have cut short.
  * False where there is none; the conversation is then as it was. */
 bool chat_answer(chat *s);
+
+/* The conversation of a file that sleeps, and its session in the place of the present one. On
+ * failure both are as they were; `advice` then follows where the messages alone can be had. */
+qn_status chat_wake(chat *s, const char *path, const char *advice, qn_error *err);
 
 /* Runs a line that begins with "/". */
 void chat_command_run(chat *s, const char *line);

@@ -5,6 +5,7 @@
  */
 #include "cli/chat.h"
 #include "cli/commands.h"
+#include "cli/conversation.h"
 #include "cli/foreign.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -37,10 +38,16 @@ static void run_help(chat *s, const char *argument)
         fprintf(stderr, "  %-18s %s\n", "Tab", "completes commands and names of files");
 }
 
+static bool begins_with_system(const qn_conversation *c)
+{
+    const qn_chat_message *first = qn_conversation_message(c, 0);
+    return first && !strcmp(first->role, "system");
+}
+
 static void run_system(chat *s, const char *text)
 {
     qn_error err = {0};
-    if (conversation_system(&s->conversation, text, strlen(text), &err) != QN_OK)
+    if (qn_conversation_set_system(s->conversation, text, strlen(text), &err) != QN_OK)
         chat_failed(s, &err);
     else if (s->terminal)
         note("%s", *text ? "system message set" : "no system message");
@@ -50,29 +57,34 @@ static void run_system(chat *s, const char *text)
 static void run_reset(chat *s, const char *argument)
 {
     (void)argument;
-    const conversation *c = &s->conversation;
-    conversation_cut(&s->conversation, c->n && !strcmp(c->messages[0].role, "system"));
+    qn_conversation_cut(s->conversation, begins_with_system(s->conversation));
     s->attached.n = 0;
     if (s->terminal)
         note("a new conversation");
 }
 
+/* Without the last reply, which comes back where there is no other. */
 static void run_regen(chat *s, const char *argument)
 {
     (void)argument;
-    conversation *c = &s->conversation;
-    message old = {0};
-    bool replied = c->n && !strcmp(c->messages[c->n - 1].role, "assistant");
-    if (!c->n || (c->n == 1 && !strcmp(c->messages[0].role, "system"))) {
+    qn_error err = {0};
+    qn_conversation *c = s->conversation;
+    size_t n = qn_conversation_length(c);
+    if (n == begins_with_system(c)) {
         usage_error(s, "quern chat: %s: there is no message to reply to\n", "/regen");
         return;
     }
-    if (replied)
-        old = conversation_pop(c);
-    if (chat_answer(s))
-        message_free(&old);
-    else if (replied)
-        conversation_push(c, old);
+    bool replied = !strcmp(qn_conversation_message(c, n - 1)->role, "assistant");
+    char *old = replied ? strdup(qn_conversation_message_json(c, n - 1)) : NULL;
+    if (replied && !old) {
+        qn__fail_memory(&err, "a reply");
+        chat_failed(s, &err);
+        return;
+    }
+    qn_conversation_cut(c, n - replied);
+    if (!chat_answer(s) && replied && qn_conversation_add_json(c, old, strlen(old), &err) != QN_OK)
+        chat_failed(s, &err);
+    free(old);
 }
 
 /* A file that the user names, where ~ is at home. */
@@ -84,36 +96,55 @@ static qn_status find_file(const char *name, char path[PATH_ROOM], qn_error *err
                           strlen(name), PATH_ROOM - 1);
 }
 
+static void note_messages(const chat *s, const char *where, const char *path)
+{
+    if (s->terminal)
+        note("%zu messages %s %s", qn_conversation_length(s->conversation), where, path);
+}
+
 static void run_save(chat *s, const char *name)
 {
     qn_error err = {0};
     char path[PATH_ROOM];
     if (find_file(name, path, &err) != QN_OK ||
-        conversation_save(&s->conversation, path, &err) != QN_OK)
+        qn_conversation_write(s->conversation, path, &err) != QN_OK)
         chat_failed(s, &err);
-    else if (s->terminal)
-        note("%zu messages in %s", s->conversation.n, path);
+    else
+        note_messages(s, "in", path);
 }
 
 static void run_load(chat *s, const char *name)
 {
     qn_error err = {0};
     char path[PATH_ROOM];
-    conversation c = {0};
-    char *text = NULL;
-    size_t n;
     if (find_file(name, path, &err) != QN_OK ||
-        qn__file_read(path, LARGEST_INPUT, &text, &n, &err) != QN_OK ||
-        conversation_parse(&c, path, text, n, &err) != QN_OK) {
+        qn_conversation_read(s->conversation, path, &err) != QN_OK ||
+        conversation_fill(s->conversation, s->arguments, &err) != QN_OK)
         chat_failed(s, &err);
-        conversation_free(&c);
-    } else {
-        conversation_free(&s->conversation);
-        s->conversation = c;
-        if (s->terminal)
-            note("%zu messages from %s", c.n, path);
-    }
-    free(text);
+    else
+        note_messages(s, "from", path);
+}
+
+static void run_sleep(chat *s, const char *name)
+{
+    qn_error err = {0};
+    char path[PATH_ROOM];
+    if (find_file(name, path, &err) != QN_OK ||
+        qn_conversation_save(s->conversation, s->session, path, &err) != QN_OK)
+        chat_failed(s, &err);
+    else
+        note_messages(s, "sleep in", path);
+}
+
+static void run_wake(chat *s, const char *name)
+{
+    qn_error err = {0};
+    char path[PATH_ROOM];
+    if (find_file(name, path, &err) != QN_OK ||
+        chat_wake(s, path, "; /load takes its messages alone, which then run anew", &err) != QN_OK)
+        chat_failed(s, &err);
+    else
+        note_messages(s, "from", path);
 }
 
 static void list_settings(const chat *s)
@@ -185,7 +216,9 @@ static const chat_command_help help_texts[] = {
     {"/reset", "forget the messages but the system message"},
     {"/regen", "reply to the last message once more"},
     {"/save FILE", "write the conversation to FILE, as JSON"},
-    {"/load FILE", "continue the conversation in FILE"},
+    {"/load FILE", "continue the conversation in FILE, of /save or /sleep"},
+    {"/sleep FILE", "write it to FILE with its keys and values"},
+    {"/wake FILE", "continue that of /sleep, of which nothing runs again"},
     {"/set NAME VALUE", "change an option of sampling, or stats on; without NAME list them"},
     {"/read FILE", "put the text of FILE before the next message"},
     {"/exit", "end"},
@@ -197,7 +230,8 @@ static const struct {
 } actions[] = {
     {run_help, NO_ARGUMENT},   {run_system, MAYBE_ARGUMENT}, {run_reset, NO_ARGUMENT},
     {run_regen, NO_ARGUMENT},  {run_save, ONE_ARGUMENT},     {run_load, ONE_ARGUMENT},
-    {run_set, MAYBE_ARGUMENT}, {run_read, ONE_ARGUMENT},     {run_exit, NO_ARGUMENT},
+    {run_sleep, ONE_ARGUMENT}, {run_wake, ONE_ARGUMENT},     {run_set, MAYBE_ARGUMENT},
+    {run_read, ONE_ARGUMENT},  {run_exit, NO_ARGUMENT},
 };
 
 enum { N_CHAT_COMMANDS = sizeof actions / sizeof *actions };

@@ -25,17 +25,11 @@ static qn_status encode_prompt(const loaded *l, const arguments *a, const char *
         qn_chat_close(chat);
         return err->code;
     }
-    chat_form form = {.tokenizer = t, .chat = chat, .arguments = a};
-    if (a->raw || !chat_form_exists(&form)) {
-        qn_chat_close(chat);
-        return qn_tokenizer_encode(t, text, size, QN_ADD_SPECIAL | (a->raw ? QN_PARSE_SPECIAL : 0),
-                                   ids, err);
-    }
-    conversation c = {0};
-    if (conversation_add(&c, "user", text, size, err) == QN_OK &&
-        (!a->system || conversation_system(&c, a->system, strlen(a->system), err) == QN_OK))
-        conversation_ids(&c, &form, ids, err);
-    conversation_free(&c);
+    if (a->raw || !chat_form_exists(chat, t))
+        qn_tokenizer_encode(t, text, size, QN_ADD_SPECIAL | (a->raw ? QN_PARSE_SPECIAL : 0), ids,
+                            err);
+    else
+        message_encode(chat, a, text, size, ids, err);
     qn_chat_close(chat);
     return err->code;
 }
@@ -96,9 +90,10 @@ static void print_counters(qn_device *device, const qn_session *session)
 
 /* The reply, behind what --prompt-cache has of the prompt: *cached tokens. */
 static qn_status run_behind_cache(reply *r, const arguments *a, qn_session *session,
-                                  const qn_tokens *ids, const qn_generation_options *options,
+                                  const qn_tokens *ids, qn_generation_options *options,
                                   size_t *cached, qn_error *err)
 {
+    qn_generation *g;
     if (prompt_cache_wake(a, session, ids, cached, err) != QN_OK)
         return err->code;
     size_t kept = *cached;
@@ -106,7 +101,12 @@ static qn_status run_behind_cache(reply *r, const arguments *a, qn_session *sess
     if (prompt_cache_keep(a, session, ids, &kept, err) != QN_OK)
         return err->code;
     double taken = qn__seconds() - begun;
-    qn_status status = reply_run(r, session, ids, kept, options, !a->json, err);
+    options->before = ids->ids;
+    options->n_before = kept;
+    qn_status status =
+        qn_generation_begin(&g, session, ids->ids + kept, ids->n - kept, options, err);
+    if (status == QN_OK)
+        status = reply_run(r, g, !a->json, err);
     r->metrics.prompt_tokens += kept - *cached;
     r->metrics.prefill_seconds += taken;
     return status == QN_OK ? prompt_cache_keep_all(a, session, err) : status;

@@ -115,7 +115,11 @@ static const option table[] = {
      "keep the prompt's keys and values in FILE; a prompt that begins alike runs the rest alone"},
     {"prompt-cache-all", 0, OPTION_FLAG, OF_GENERATE, AT(prompt_cache_all), 0, 0, NULL,
      "and those of the reply"},
-    {"prompt-cache-ro", 0, OPTION_FLAG, OF_GENERATE, AT(prompt_cache_ro), 0, 0, NULL,
+    {"prompt-cache", 0, OPTION_STRING, OF_CHAT, AT(prompt_cache), 0, 0, "FILE",
+     "at the end, keep the conversation with its keys and values in FILE; if it is there, go on "
+     "from it, "
+     "without running it again"},
+    {"prompt-cache-ro", 0, OPTION_FLAG, OF_MODEL, AT(prompt_cache_ro), 0, 0, NULL,
      "use the file, but leave it as it is"},
     {"cache-type-k", 0, OPTION_STRING, OF_CACHE, AT(cache_type_k), 0, 0, "TYPE",
      "how keys are kept: f32, bf16, f16, q8_0, q4_0, affine8-g64-bf16 ... (default: bf16; models "

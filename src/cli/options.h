@@ -42,7 +42,7 @@ typedef struct arguments {
     bool ignore_eos, no_ceilings;
     const char *cache_type_k, *cache_type_v;
     int64_t kv_bits, kv_group_size;
-    const char *prompt_cache; /* generate */
+    const char *prompt_cache; /* generate, chat */
     int64_t prompt_lookup, draft_tokens;
     const char *draft_model;
     const char *adapter;

@@ -14,12 +14,7 @@ qn_status prompt_cache_wake(const arguments *a, qn_session *session, const qn_to
         return QN_OK;
     if (qn_session_restore(session, a->prompt_cache, err) != QN_OK)
         return err->code;
-    const int32_t *known = qn_session_tokens(session);
-    size_t n = (size_t)qn_session_length(session), same = 0;
-    while (same < n && same + 1 < ids->n && known[same] == ids->ids[same])
-        same++;
-    qn_session_rewind(session, (int64_t)same);
-    *kept = same;
+    *kept = (size_t)qn_session_rewind_to(session, ids->ids, ids->n);
     return QN_OK;
 }
 

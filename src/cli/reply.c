@@ -70,15 +70,10 @@ static bool keep_logprobs(reply *r, const qn_generation *g)
     return true;
 }
 
-qn_status reply_run(reply *r, qn_session *session, const qn_tokens *ids, size_t kept,
-                    const qn_generation_options *options, bool print, qn_error *err)
+qn_status reply_run(reply *r, qn_generation *g, bool print, qn_error *err)
 {
-    qn_generation_options o = *options;
-    o.before = ids->ids;
-    o.n_before = kept;
-    qn_generation *g = NULL;
     qn_text piece = {0};
-    qn_status status = qn_generation_begin(&g, session, ids->ids + kept, ids->n - kept, &o, err);
+    qn_status status = QN_OK;
     int32_t id = 0;
     while (status == QN_OK && (status = qn_generation_next(g, &id, err)) == QN_OK && id >= 0) {
         if (!keep_id(&r->ids, id) || !keep_logprobs(r, g))
@@ -87,14 +82,13 @@ qn_status reply_run(reply *r, qn_session *session, const qn_tokens *ids, size_t 
             status = emit(r, &piece, print, err);
     }
     /* What was held back, an unfinished character at the end, also where the run was cancelled. */
-    if (g && !r->write_failed && qn_generation_text(g, true, &piece, NULL) == QN_OK) {
+    if (!r->write_failed && qn_generation_text(g, true, &piece, NULL) == QN_OK) {
         qn_error late = {0};
         if (emit(r, &piece, print, &late) != QN_OK && status == QN_OK)
             status = qn__fail(err, late.code, "%s", late.message);
     }
     r->metrics.size = sizeof r->metrics;
-    if (g)
-        qn_generation_get_metrics(g, &r->metrics);
+    qn_generation_get_metrics(g, &r->metrics);
     qn_generation_end(g);
     qn_text_free(&piece);
     return status;

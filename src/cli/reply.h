@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One reply: generation behind a prompt of which the session may have a part already, written as it
- * comes.
+ * One reply, written as it comes.
  */
 #ifndef QN_CLI_REPLY_H
 #define QN_CLI_REPLY_H
@@ -24,11 +23,9 @@ typedef struct reply {
 
 void reply_free(reply *r);
 
-/* Runs ids[kept..n), n > kept, behind the `kept` ones in the session and generates as the options
- * say (what they say of tokens before is filled in here); `print` writes to standard output, too.
- * *r must be zero but for wrap. After a failure, also a cancelled run, r has what came before. */
-qn_status reply_run(reply *r, qn_session *session, const qn_tokens *ids, size_t kept,
-                    const qn_generation_options *options, bool print, qn_error *err);
+/* Runs the generation and ends it; `print` writes to standard output, too. *r must be zero but for
+ * wrap. After a failure, also a cancelled run, r has what came before. */
+qn_status reply_run(reply *r, qn_generation *g, bool print, qn_error *err);
 
 /* "prompt 12 tokens, 80.1 tok/s; generated ..." on standard error; `kept` are mentioned unless 0.
  */

@@ -10,33 +10,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From the file or -p, with --system in front and --tools. */
-static qn_status gather(conversation *c, const arguments *a, qn_error *err)
+static qn_status read_conversation(qn_conversation *c, const char *path, qn_error *err)
 {
     char *text = NULL;
     size_t size;
-    if (a->prompt)
-        conversation_add(c, "user", a->prompt, strlen(a->prompt), err);
-    else if (read_input(a->file, &text, &size, err) == QN_OK)
-        conversation_parse(c, strcmp(a->file, "-") ? a->file : "standard input", text, size, err);
+    const char *name = strcmp(path, "-") ? path : "standard input";
+    if (read_input(path, &text, &size, err) == QN_OK &&
+        qn_conversation_parse(c, name, text, size, err) == QN_OK && !qn_conversation_length(c))
+        qn__fail(err, QN_FORMAT, "%s: there is no message", name);
     free(text);
-    if (err->code == QN_OK && a->system)
-        conversation_system(c, a->system, strlen(a->system), err);
-    if (err->code == QN_OK && a->tools)
-        conversation_read_tools(c, a->tools, err);
     return err->code;
 }
 
-static qn_status print_rendered(const conversation *c, const chat_form *form, const arguments *a,
-                                qn_error *err)
+/* From the file or -p, with --system in front and --tools. */
+static qn_status gather(qn_conversation *c, const arguments *a, qn_error *err)
+{
+    if (a->prompt)
+        qn_conversation_add(c, "user", a->prompt, strlen(a->prompt), err);
+    else
+        read_conversation(c, a->file, err);
+    if (err->code == QN_OK && a->system)
+        qn_conversation_set_system(c, a->system, strlen(a->system), err);
+    if (err->code == QN_OK && a->tools)
+        conversation_read_tools(c, a->tools, err);
+    return err->code == QN_OK ? conversation_fill(c, a, err) : err->code;
+}
+
+static qn_status print_rendered(const qn_conversation *c, const arguments *a, qn_error *err)
 {
     qn_text text = {0};
     qn_tokens ids = {0};
     qn_status status = QN_OK;
     if (!a->tokens || a->json)
-        status = conversation_text(c, form, &text, err);
+        status = qn_conversation_text(c, !a->no_prompt, &text, err);
     if (status == QN_OK && (a->tokens || a->json))
-        status = conversation_ids(c, form, &ids, err);
+        status = qn_conversation_ids(c, !a->no_prompt, &ids, err);
     if (status == QN_OK && a->json) {
         printf("{\"text\":");
         print_json_string(stdout, text.data ? text.data : "", text.n);
@@ -64,13 +72,12 @@ int command_template(arguments *a)
     char path[PATH_ROOM];
     qn_tokenizer *t = NULL;
     qn_chat *chat = NULL;
-    conversation c = {0};
+    qn_conversation *c = NULL;
     if (locate_model(a->model, path, &err) == QN_OK && qn_tokenizer_open(&t, path, &err) == QN_OK &&
-        chat_form_open(&chat, t, path, a, &err) == QN_OK && gather(&c, a, &err) == QN_OK) {
-        chat_form form = {.tokenizer = t, .chat = chat, .arguments = a, .no_prompt = a->no_prompt};
-        print_rendered(&c, &form, a, &err);
-    }
-    conversation_free(&c);
+        chat_form_open(&chat, t, path, a, &err) == QN_OK &&
+        qn_conversation_new(&c, chat, &err) == QN_OK && gather(c, a, &err) == QN_OK)
+        print_rendered(c, a, &err);
+    qn_conversation_free(c);
     qn_chat_close(chat);
     qn_tokenizer_close(t);
     return err.code == QN_OK ? 0 : failed(&err);

@@ -77,23 +77,10 @@ void texts_free(text_list *list)
 
 /* ---- one text -------------------------------------------------------------------------------- */
 
-static qn_status encode_messages(const text_source *s, conversation *c, text_item *item,
-                                 qn_error *err)
-{
-    const arguments *a = s->arguments;
-    chat_form form = {
-        .tokenizer = qn_model_tokenizer(s->loaded->model), .chat = s->chat, .arguments = a};
-    bool has_system = !strcmp(c->messages[0].role, "system");
-    if (a->system && !has_system && conversation_system(c, a->system, strlen(a->system), err))
-        return err->code;
-    return conversation_ids(c, &form, &item->ids, err);
-}
-
 static qn_status encode_text(const text_source *s, const char *text, size_t n, text_item *item,
                              qn_error *err)
 {
     const arguments *a = s->arguments;
-    conversation c = {0};
     item->text = strndup(text, n);
     if (!item->text)
         return qn__fail_memory(err, "a text");
@@ -101,9 +88,18 @@ static qn_status encode_text(const text_source *s, const char *text, size_t n, t
         return qn_tokenizer_encode(qn_model_tokenizer(s->loaded->model), text, n,
                                    QN_ADD_SPECIAL | (a->parse_special ? QN_PARSE_SPECIAL : 0),
                                    &item->ids, err);
-    if (conversation_add(&c, "user", text, n, err) == QN_OK)
-        encode_messages(s, &c, item, err);
-    conversation_free(&c);
+    return message_encode(s->chat, a, text, n, &item->ids, err);
+}
+
+static qn_status take_text_messages(const text_source *s, const qn__json_at *line, text_item *item,
+                                    qn_error *err)
+{
+    qn_conversation *c;
+    if (qn_conversation_new(&c, s->chat, err) != QN_OK)
+        return err->code;
+    if (conversation_take(c, line, err) == QN_OK)
+        conversation_encode(c, s->arguments, &item->ids, err);
+    qn_conversation_free(c);
     return err->code;
 }
 
@@ -140,16 +136,13 @@ static qn_status take_member(const text_source *s, const qn__json_at *line,
                              const qn__json_at *member, text_item *item, qn_error *err)
 {
     const char *id;
-    conversation c = {0};
     if (!strcmp(member->key, "custom_id")) {
         if (qn__json_as_string(member, &id, err) == QN_OK && !(item->custom_id = strdup(id)))
             qn__fail_memory(err, "a text");
     } else if (item->text || item->ids.n) {
         qn__json_fail(member, QN_INVALID, err, "the line has a text already");
     } else if (!strcmp(member->key, "messages")) {
-        if (conversation_take(&c, line, err) == QN_OK)
-            encode_messages(s, &c, item, err);
-        conversation_free(&c);
+        take_text_messages(s, line, item, err);
     } else if (!strcmp(member->key, "text") || !strcmp(member->key, "prompt") ||
                !strcmp(member->key, "input")) {
         take_value(s, member, item, err);

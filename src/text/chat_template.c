@@ -249,7 +249,7 @@ static uint64_t mix_words(uint64_t h, const char *s)
 uint64_t qn__chat_fingerprint(const qn_chat *chat)
 {
     uint64_t h = 1;
-    if (!qn_chat_has_template(chat))
+    if (chat->templates.n == 0)
         return mix_words(h, qn_chat_format_name(qn_chat_format_of(chat->tokenizer)));
     for (size_t i = 0; i < chat->templates.n; i++) {
         const qn__named_template *t = &chat->templates.items[i];

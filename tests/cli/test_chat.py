@@ -135,6 +135,75 @@ def test_files():
         refused("invalid UTF-8", chat([], stdin=b"a\xffb\n"), 1, "UTF-8")
 
 
+SPEED = re.compile(r"prompt (\d+) tokens(?: behind (\d+))?,")
+
+
+def ran(err):
+    """Of each reply: tokens that ran, tokens that were there."""
+    return [(int(a), int(b or 0)) for a, b in SPEED.findall(err)]
+
+
+def test_sleep():
+    one = reply(FIRST)
+    two = reply(FIRST, one, SECOND)
+    three = reply(FIRST, one, SECOND, two, "Why?")
+    both = ran(chat([FIRST, SECOND], *GREEDY, "--verbose")[2])
+    with tempfile.TemporaryDirectory() as d:
+        file, other = os.path.join(d, "bed"), os.path.join(d, "other")
+        out = chat([FIRST, f"/sleep {file}", "/reset", f"/wake {file}", SECOND], *GREEDY, "--verbose")
+        check("/sleep and /wake", out[:2] == (0, f"{one}\n{two}\n".encode()) and ran(out[2]) == both, out)
+        out = chat([f"/wake {file}", SECOND, f"/save {other}"], *GREEDY, "--verbose")
+        check("/wake in another process runs what is new alone", out[:2] == (0, f"{two}\n".encode())
+              and ran(out[2]) == both[1:], (out, both))
+        check("/wake brings the messages", [m["content"] for m in json.load(open(other))] == [FIRST, one, SECOND, two])
+        out = chat([f"/load {file}", SECOND], *GREEDY, "--verbose")
+        check("/load of such a file runs them anew", out[:2] == (0, f"{two}\n".encode())
+              and ran(out[2]) == [(sum(both[1]), 0)], (out, both))
+        cache = ("--prompt-cache", other)
+        os.remove(other)
+        check("--prompt-cache, first", chat([FIRST], *GREEDY, *cache)[:2] == (0, f"{one}\n".encode()))
+        out = chat([SECOND], *GREEDY, *cache, "--verbose")
+        check("--prompt-cache, again", out[:2] == (0, f"{two}\n".encode()) and ran(out[2]) == both[1:], (out, both))
+        kept = open(other, "rb").read()
+        out = chat(["Why?"], *GREEDY, *cache, "--prompt-cache-ro")
+        check("--prompt-cache-ro", out == (0, f"{three}\n".encode(), "") and open(other, "rb").read() == kept, out)
+        out = chat(["/regen"], *GREEDY, *cache, "--prompt-cache-ro", "--verbose")
+        check("/regen behind sleep", out[:2] == (0, f"{two}\n".encode()) and ran(out[2]) == [(1, sum(both[1]) - 1)], out)
+        system = reply(FIRST, one, SECOND, two, "Why?", system="Be brief.")
+        out = chat(["Why?"], *GREEDY, *cache, "--prompt-cache-ro", "--system", "Be brief.")
+        check("--system with it", out == (0, f"{system}\n".encode(), ""), out)
+        status, out, err = run("generate", "--raw", "-p", chatml(FIRST, one, SECOND, two, "Why?"), *GREEDY, *cache,
+                               "--prompt-cache-ro", "--json")
+        check("quern generate takes it, too", status == 0 and json.loads(out)["text"] == three
+              and json.loads(out)["cached_tokens"] >= sum(both[1]), (out, err))
+        for name, args, named in (("type of cache", ("--cache-type-k", "f16"), "keys is"),
+                                  ("model", ("--products", "f32"), "another model"),
+                                  ("context", ("-c", "10"), "context of 10")):
+            refused(f"--prompt-cache of another {name}", chat([FIRST], *GREEDY, *cache, *args), 1, other, named,
+                    "/load takes the messages" if name != "context" else "")
+            refused(f"/wake of another {name}", chat([f"/wake {other}"], *GREEDY, *args), 1, other, named)
+            check(f"another {name} leaves the file", open(other, "rb").read() == kept)
+        out = chat([f"/wake {other}", FIRST], *GREEDY, "--cache-type-k", "q8_0", "--cache-type-v", "q8_0")
+        check("a /wake that fails leaves the chat", out[0] == 1 and out[2].count("\n") == 1
+              and out[1].decode() == reply(FIRST, model=("--cache-type-k", "q8_0", "--cache-type-v", "q8_0")) + "\n", out)
+        with open(other, "wb") as f:
+            f.write(kept[:-100] + bytes([kept[-100] ^ 1]) + kept[-99:])
+        refused("--prompt-cache, flipped", chat([FIRST], *GREEDY, *cache), 1, other, "not those")
+        check("which stays", open(other, "rb").read() != kept and len(open(other, "rb").read()) == len(kept))
+        run("generate", "-p", "hi", *GREEDY, "--prompt-cache", file + "2")
+        refused("--prompt-cache without messages", chat([FIRST], "--prompt-cache", file + "2"), 1, "no conversation")
+        for line, named in (("/sleep", "/sleep FILE"), ("/wake", "/wake FILE"), ("/wake /none", "/none"),
+                            (f"/sleep {d}/no/x", "no/x"), (f"/sleep {d}", d), (f"/wake {d}", d),
+                            (f"/wake {SOURCE}/README.md", "README.md")):
+            refused(f"chat {line[:12]}", chat([line]), 1, named)
+        refused("--prompt-cache-ro alone", chat([FIRST], "--prompt-cache-ro"), 2, "--prompt-cache FILE")
+        refused("--prompt-cache where nothing can be written", chat([FIRST], "--prompt-cache", d + "/no/x"), 1, "no/x")
+        before = sorted(os.listdir(d))
+        status, out, err = run(shell=f"trap '' XFSZ; ulimit -f 0; exec '{QUERN}' chat -n 2", stdin=f"hi\n/sleep {d}/full\n".encode())
+        check("/sleep to a full disk", status == 1 and "full" in err and err.count("\n") == 1, (status, err))
+        check("leaves nothing", sorted(os.listdir(d)) == before, os.listdir(d))
+
+
 def test_limits():
     long = "once upon a time " * 400
     status, out, err = chat([FIRST, long, "/regen"], *GREEDY)
@@ -358,6 +427,21 @@ def test_completion():
         check("a red error", t.expect("\x1b[31mquern:\x1b[0m nothing")[0] is not None, t.seen)
         t.type("\x04")
         t.end()
+        t = Terminal(state, *GREEDY, "--prompt-cache", "bed")
+        t.expect("> ")
+        t.type(FIRST + "\r")
+        t.expect("\n> ")
+        t.type("\x04")
+        t.end()
+        t = Terminal(state, *GREEDY, "--prompt-cache", "bed")
+        check("a chat that goes on says so", t.expect("(2 messages from bed)")[0] is not None, t.seen)
+        t.expect("> ")
+        t.type("/sleep bed2\r")
+        check("/sleep says so", t.expect("(2 messages sleep in bed2)")[0] is not None, t.seen)
+        t.type("/wake bed2\r")
+        check("/wake says so", t.expect("(2 messages from bed2)")[0] is not None, t.seen)
+        t.type("\x04")
+        t.end()
         t = Terminal(state, *GREEDY, NO_COLOR="", TERM="dumb")
         check("no colour on a dumb terminal", "\x1b[32m" not in (t.expect("> ")[0] or "\x1b[32m"))
         t.type("\x04")
@@ -487,6 +571,7 @@ def test_interrupt():
 def main():
     test_turns()
     test_files()
+    test_sleep()
     test_limits()
     test_wrapping()
     if os.environ.get("QUERN_LIBEDIT", "true") == "true":

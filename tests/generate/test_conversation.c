@@ -225,6 +225,43 @@ static void test_cancelled(void **state)
     qn_device_close(device);
 }
 
+/* A reply knows what stood before it, also what did not run for it. */
+static void test_repeats(void **state)
+{
+    qn_device *device = open_cpu(state);
+    qn_tokenizer *t = ascii_tokenizer("repeats", "te");
+    qn_chat *chat = template_chat(t, "repeats", TURN_TEMPLATE);
+    qn_model *model = open_row(device, "qwen3/plain");
+    qn_conversation *c = new_conversation(chat);
+    qn_session *session = session_of(model, NULL, NULL), *fresh = session_of(model, NULL, NULL);
+    qn_sampling sampling = {
+        .size = sizeof sampling, .repeat_penalty = 1.8f, .repeat_last = -1, .seed = 1};
+    qn_generation_options o = {
+        .size = sizeof o, .max_tokens = 30, .ignore_stop = true, .sampling = &sampling};
+    int32_t said[2][30];
+    qn_error err = {0};
+    turn one;
+    say(c, "user", question);
+    assert_int_equal(take_turn(c, session, 20, &one, &err), QN_OK);
+    add_reply(c, t, &one, NULL);
+    say(c, "user", "And then?");
+    for (int k = 0; k < 2; k++) {
+        qn_generation *g;
+        qn_conversation_begin_reply(&g, c, k ? fresh : session, &o, &err);
+        for (int i = 0; i < 30; i++)
+            assert_int_equal(qn_generation_next(g, &said[k][i], &err), QN_OK);
+        qn_generation_end(g);
+    }
+    assert_memory_equal(said[0], said[1], sizeof said[0]);
+    qn_session_close(fresh);
+    qn_session_close(session);
+    qn_conversation_free(c);
+    qn_model_close(model);
+    qn_chat_close(chat);
+    qn_tokenizer_close(t);
+    qn_device_close(device);
+}
+
 /* What cannot begin says why, and leaves the session. */
 static void test_refusals(void **state)
 {
@@ -282,9 +319,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_reasoning),
-        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_families),  cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_cancelled), cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
