@@ -5,17 +5,12 @@
 #include "server/inside.h"
 
 #include "base/buffers.h"
+#include "quern/conversation.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- chats ----------------------------------------------------------------------------------- */
-
-/* A message as the template gets it. */
-typedef struct said {
-    const char *role;
-    qn_text content;
-} said;
 
 static qn_status append_part(const qn__json_at *part, qn_text *out, bool first, qn_error *err)
 {
@@ -65,114 +60,103 @@ static qn_status read_role(const qn__json_at *message, const char **role, qn_err
                          "roles are system, developer, user, assistant and tool");
 }
 
-/* Role and content; `page` gets the whole message. */
-static qn_status read_message(const qn__json_at *message, said *m, qn__page *page, qn_error *err)
+/* The texts that may stand beside role and content. */
+static qn_status read_texts(const qn__json_at *message, qn__page *page, qn_error *err)
 {
-    static const char *const texts[] = {"name", "reasoning_content"};
+    static const char *const texts[] = {"role", "content", "name", "reasoning_content"};
+    enum { OTHERS = 2, N_TEXTS = sizeof texts / sizeof *texts };
     qn__json_at at;
-    if (!cJSON_IsObject(message->node))
-        return qn__json_fail(message, QN_FORMAT, err, "expected an object with role and content");
-    if (read_role(message, &m->role, err) != QN_OK)
-        return err->code;
-    qn__put_format(page, "{\"role\":\"%s\"", m->role);
     for (bool any = qn__json_first(message, &at); any; any = qn__json_next(&at)) {
         const char *text;
-        bool known = !strcmp(at.key, "role") || !strcmp(at.key, "content");
-        for (size_t i = 0; !known && i < sizeof texts / sizeof *texts; i++) {
-            if (strcmp(at.key, texts[i]) != 0)
-                continue;
-            known = true;
-            if (cJSON_IsNull(at.node))
-                break;
-            if (qn__json_as_string(&at, &text, err) != QN_OK)
-                return err->code;
-            qn__put_format(page, ",\"%s\":", texts[i]);
-            qn__put_string(page, text, strlen(text));
-        }
-        if (!known)
+        size_t i = 0;
+        while (i < N_TEXTS && strcmp(at.key, texts[i]) != 0)
+            i++;
+        if (i == N_TEXTS)
             return qn__json_fail(&at, QN_UNSUPPORTED, err,
                                  "not supported; role, content, name and reasoning_content are");
+        if (i < OTHERS || cJSON_IsNull(at.node))
+            continue;
+        if (qn__json_as_string(&at, &text, err) != QN_OK)
+            return err->code;
+        qn__put_format(page, ",\"%s\":", texts[i]);
+        qn__put_string(page, text, strlen(text));
     }
-    qn__json_find(message, "content", &at);
-    if (read_content(&at, &m->content, err) != QN_OK)
-        return err->code;
-    qn__put(page, ",\"content\":");
-    qn__put_string(page, m->content.data, m->content.n);
-    qn__put(page, "}");
     return QN_OK;
 }
 
-static qn_status put_variables(qn__page *page, const qn__json_at *variables, qn_error *err)
+/* `page` gets the whole message. */
+static qn_status read_message(const qn__json_at *message, qn__page *page, qn_error *err)
+{
+    qn__json_at at;
+    qn_text content = {0};
+    const char *role;
+    if (!cJSON_IsObject(message->node))
+        return qn__json_fail(message, QN_FORMAT, err, "expected an object with role and content");
+    if (read_role(message, &role, err) != QN_OK)
+        return err->code;
+    qn__put_format(page, "{\"role\":\"%s\"", role);
+    if (read_texts(message, page, err) != QN_OK)
+        return err->code;
+    qn__json_find(message, "content", &at);
+    if (read_content(&at, &content, err) == QN_OK) {
+        qn__put(page, ",\"content\":");
+        qn__put_string(page, content.data, content.n);
+        qn__put(page, "}");
+    }
+    qn_text_free(&content);
+    return err->code;
+}
+
+static qn_status add_messages(qn_conversation *c, const qn__json_at *messages, qn_error *err)
+{
+    qn__json_at at;
+    bool any = qn__json_first(messages, &at);
+    if (!any)
+        return qn__json_fail(messages, QN_INVALID, err, "there is no message");
+    for (; any && err->code == QN_OK; any = qn__json_next(&at)) {
+        qn__page page = {0};
+        read_message(&at, &page, err);
+        if (page.failed)
+            qn__fail_memory(err, "a chat");
+        if (err->code == QN_OK)
+            qn_conversation_add_json(c, page.text.data, page.text.n, err);
+        qn_text_free(&page.text);
+    }
+    return err->code;
+}
+
+static qn_status set_variables(const qn__server *s, qn_conversation *c,
+                               const qn__json_at *variables, qn_error *err)
 {
     static const char *const ours[] = {"messages", "tools", "documents"};
     qn__json_at at;
-    bool prompt_given = false;
-    for (bool any = variables && qn__json_first(variables, &at); any; any = qn__json_next(&at)) {
+    if (!qn_chat_has_template(s->chat))
+        return qn__json_fail(variables, QN_UNSUPPORTED, err, "the model has no chat template");
+    for (bool any = qn__json_first(variables, &at); any; any = qn__json_next(&at)) {
         for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
             if (!strcmp(at.key, ours[i]))
                 return qn__json_fail(&at, QN_UNSUPPORTED, err, "not a variable of templates");
         char *value = cJSON_PrintUnformatted(at.node);
         if (!value)
             return qn__fail_memory(err, "a chat");
-        qn__put_string(page, at.key, strlen(at.key));
-        qn__put(page, ":");
-        qn__put(page, value);
-        qn__put(page, ",");
+        qn_status status = qn_conversation_set_variable(c, at.key, value, strlen(value), err);
         cJSON_free(value);
-        prompt_given |= !strcmp(at.key, "add_generation_prompt");
+        if (status != QN_OK)
+            return status;
     }
-    if (!prompt_given)
-        qn__put(page, "\"add_generation_prompt\":true,");
     return QN_OK;
-}
-
-/* By the model's template, or one of the built-in formats, which know texts alone. */
-static qn_status encode_chat(const qn__server *s, const qn__page *page, const said *messages,
-                             size_t n, const qn__json_at *variables, qn_tokens *out, qn_error *err)
-{
-    if (page->failed)
-        return qn__fail_memory(err, "a chat");
-    if (qn_chat_has_template(s->chat))
-        return qn_chat_render_ids(s->chat, page->text.data, page->text.n, 0, out, err);
-    if (variables)
-        return qn__json_fail(variables, QN_UNSUPPORTED, err, "the model has no chat template");
-    qn_chat_message *list = calloc(n + 1, sizeof *list);
-    if (!list)
-        return qn__fail_memory(err, "a chat");
-    for (size_t i = 0; i < n; i++)
-        list[i] =
-            (qn_chat_message){messages[i].role, messages[i].content.data, messages[i].content.n};
-    qn_status status = qn_chat_apply(s->chat, list, n, true, out, err);
-    free(list);
-    return status;
 }
 
 qn_status qn__chat_tokens(const qn__server *s, const qn__json_at *messages,
                           const qn__json_at *variables, qn_tokens *out, qn_error *err)
 {
-    size_t n = (size_t)cJSON_GetArraySize(messages->node), done = 0;
-    qn__page page = {0};
-    qn__json_at at;
-    if (!n)
-        return qn__json_fail(messages, QN_INVALID, err, "there is no message");
-    said *list = calloc(n, sizeof *list);
-    if (!list)
-        return qn__fail_memory(err, "a chat");
-    qn__put(&page, "{");
-    put_variables(&page, variables, err);
-    qn__put(&page, "\"messages\":[");
-    for (bool any = qn__json_first(messages, &at); any && err->code == QN_OK;
-         any = qn__json_next(&at)) {
-        qn__put(&page, done ? "," : "");
-        read_message(&at, &list[done++], &page, err);
-    }
-    qn__put(&page, "]}");
-    if (err->code == QN_OK)
-        encode_chat(s, &page, list, n, variables, out, err);
-    for (size_t i = 0; i < done; i++)
-        qn_text_free(&list[i].content);
-    qn_text_free(&page.text);
-    free(list);
+    qn_conversation *c;
+    if (qn_conversation_new(&c, s->chat, err) != QN_OK)
+        return err->code;
+    if (add_messages(c, messages, err) == QN_OK &&
+        (!variables || set_variables(s, c, variables, err) == QN_OK))
+        qn_conversation_ids(c, true, out, err);
+    qn_conversation_free(c);
     return err->code;
 }
 
