@@ -34,8 +34,8 @@ QN_API void qn_conversation_free(qn_conversation *conversation); /* NULL is acce
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Appends a message with a copy of content[0..n), UTF-8 (else QN_FORMAT). role: "system", "user",
- * "assistant", or another that the template takes. */
+/* Appends a message with a copy of content[0..n), UTF-8 (else QN_FORMAT; NULL where n is 0). role:
+ * "system", "user", "assistant", or another that the template takes. */
 QN_API qn_status qn_conversation_add(qn_conversation *conversation, const char *role,
                                      const char *content, size_t n, qn_error *err);
 

@@ -30,7 +30,10 @@ const command commands[] = {
      "broken between words, but for what stands between ``` lines. Ctrl-C stops a reply; at the "
      "prompt it drops the line, and a second one, or Ctrl-D, ends the chat. Where standard input "
      "is no terminal there are no prompts: messages and commands are read line by line, and "
-     "replies alone go to standard output.",
+     "replies alone go to standard output. /save writes the messages, as JSON; /sleep, and "
+     "--prompt-cache at the end, the keys and values, too, so that /wake, or the same option, goes "
+     "on without running anything again: with the same model, template and types of cache. Where "
+     "they differ, /load takes the messages of either file, which then run anew.",
      command_chat},
     {{"tokenize", OF_TOKENIZE, "FILE"},
      "show a text's tokens, or the text of tokens",

@@ -124,7 +124,7 @@ static qn_status add_message(qn_conversation *c, size_t at, const char *role, co
 qn_status qn_conversation_add(qn_conversation *c, const char *role, const char *content, size_t n,
                               qn_error *err)
 {
-    return add_message(c, c->n, role, content, n, err);
+    return add_message(c, c->n, role, n ? content : "", n, err);
 }
 
 qn_status qn_conversation_set_system(qn_conversation *c, const char *content, size_t n,
