@@ -167,7 +167,7 @@ static qn_status write_file(saver *s, const char *path, qn_error *err)
     size_t n = OWN_WORDS;
     if (bind_file(s->session, &b, err) != QN_OK)
         return err->code;
-    qn__metadata metadata[OWN_WORDS + MOST_BESIDE] = {{"format", "quern session 1"},
+    qn__metadata metadata[OWN_WORDS + MOST_BESIDE] = {{"format", "quern session 2"},
                                                       {"model", b.model.hex},
                                                       {"keys", b.keys},
                                                       {"values", b.values},
@@ -237,7 +237,7 @@ qn_status qn__session_check_file(const qn_session *session, const qn_tensors *fi
     if (bind_file(session, &b, err) != QN_OK)
         return err->code;
     const char *const words[][3] = {
-        {"format", "quern session 1", "it is no sleeping session of this version"},
+        {"format", "quern session 2", "it is no sleeping session of this version"},
         {"model", b.model.hex, "it was made with another model, or other options of it"},
         {"keys", b.keys, "open the session with this type of cache"},
         {"values", b.values, "open the session with this type of cache"},

@@ -2,7 +2,7 @@
  *
  * Every allocation (and start of a thread) of a run fails once: opening a device, loading a model,
  * opening sessions, sampling three tokens and choosing three greedily; classifying, embedding and
- * inspecting. Nothing crashes or leaks;
+ * inspecting; a conversation that sleeps. Nothing crashes or leaks;
  * either the failure is reported in one line, or the run did not need that allocation and its
  * tokens are the right ones.
  */
@@ -12,6 +12,7 @@
 #include "quern/forward.h"
 
 #include <limits.h>
+#include <unistd.h>
 
 enum { PROMPT = 9, SAMPLED = 3, GREEDY = 3 };
 
@@ -23,6 +24,7 @@ typedef struct job {
     int recovered;
 } job;
 
+static char asleep[64];
 static const int32_t prompt[PROMPT] = {5, 17, 42, 3, 99, 120, 8, 33, 64};
 
 static qn_status generate(job *j, qn_model *model, float temperature, int32_t *out, int n,
@@ -237,6 +239,72 @@ static void test_forwards(void **state)
     qn_device_close(device);
 }
 
+enum { TOLD = 6 };
+
+static qn_status tell(qn_model *model, const qn_chat *chat, int32_t *ids, qn_error *err)
+{
+    qn_session_options so = {.size = sizeof so, .context = 200};
+    qn_generation_options go = {.size = sizeof go, .max_tokens = TOLD / 2, .ignore_stop = true};
+    qn_session *session[2] = {NULL, NULL};
+    qn_conversation *c = NULL;
+    qn_status status = qn_conversation_new(&c, chat, err);
+    for (int k = 0; status == QN_OK && k < 2; k++) {
+        qn_generation *g = NULL;
+        status = qn_session_open(&session[k], model, &so, err);
+        if (status == QN_OK && k)
+            status = qn_conversation_restore(c, session[k], asleep, err);
+        if (status == QN_OK)
+            status = qn_conversation_add(c, "user", "And then?", 9, err);
+        if (status == QN_OK)
+            status = qn_conversation_begin_reply(&g, c, session[k], &go, err);
+        for (int i = 0; status == QN_OK && i < TOLD / 2; i++)
+            status = qn_generation_next(g, &ids[k * TOLD / 2 + i], err);
+        qn_generation_end(g);
+        if (status == QN_OK)
+            status = qn_conversation_save(c, session[k], asleep, err);
+        if (status == QN_OK)
+            status = qn_conversation_read(c, asleep, err);
+    }
+    qn_session_close(session[0]);
+    qn_session_close(session[1]);
+    qn_conversation_free(c);
+    return status;
+}
+
+/* A reply, sleep, and a reply behind it. */
+static void test_told(void **state)
+{
+    (void)state;
+    char path[600];
+    int32_t want[TOLD], got[TOLD];
+    qn_chat *chat;
+    qn_device *device = open_cpu_threads(1);
+    qn_model *model = open_model(device, "models/demo", true);
+    snprintf(path, sizeof path, "%s/models/demo", getenv("QUERN_SOURCE"));
+    snprintf(asleep, sizeof asleep, "/tmp/quern-told-%d", (int)getpid());
+    assert_int_equal(qn_chat_open(&chat, qn_model_tokenizer(model), path, NULL), QN_OK);
+    long n = -1, reported = 0; /* the first fails nothing and leaves plans */
+    for (bool failed = true; failed; n++) {
+        qn_error err = {0};
+        memset(got, 0, sizeof got);
+        fail_allocation_begin(n < 0 ? LONG_MAX : n);
+        qn_status status = tell(model, chat, n < 0 ? want : got, &err);
+        failed = fail_allocation_end() || n < 0;
+        if (status != QN_OK && (status != QN_MEMORY || err.code != status || !err.message[0]))
+            fail_msg("allocation %ld: status %d, \"%s\"", n, (int)status, err.message);
+        if (status == QN_OK && n >= 0)
+            assert_memory_equal(got, want, sizeof got);
+        reported += status != QN_OK;
+    }
+    printf("conversation: %ld allocations failed, %ld reported\n", n, reported);
+    assert_true(reported > 50);
+    unlink(asleep);
+    qn_chat_close(chat);
+    qn_model_close(model);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
 /* A limit instead of a failure: every size from nothing to enough. */
 static void test_memory_limits(void **state)
 {
@@ -271,8 +339,11 @@ static void test_memory_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_allocation), cmocka_unit_test(test_demo),
-        cmocka_unit_test(test_failed_append),    cmocka_unit_test(test_forwards),
+        cmocka_unit_test(test_every_allocation),
+        cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_failed_append),
+        cmocka_unit_test(test_forwards),
+        cmocka_unit_test(test_told),
         cmocka_unit_test(test_memory_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
