@@ -233,7 +233,7 @@ static void converse(chat *s)
 qn_status chat_wake(chat *s, const char *path, const char *advice, qn_error *err)
 {
     qn_session *session = NULL;
-    if (open_session(&session, s->arguments, s->model.model, err) != QN_OK ||
+    if (open_session(&session, s->arguments, &s->model, err) != QN_OK ||
         qn_conversation_restore(s->conversation, session, path, err) != QN_OK) {
         if (err->code == QN_STATE)
             advise(err, advice);
@@ -269,7 +269,7 @@ static qn_status open_conversation(chat *s, qn_error *err)
     if (a->prompt_cache && access(a->prompt_cache, F_OK) == 0)
         return chat_wake(s, a->prompt_cache,
                          "; without --prompt-cache, /load takes the messages alone", err);
-    return open_session(&s->session, a, s->model.model, err) == QN_OK
+    return open_session(&s->session, a, &s->model, err) == QN_OK
                ? conversation_fill(s->conversation, a, err)
                : err->code;
 }
