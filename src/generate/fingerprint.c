@@ -35,7 +35,23 @@ static qn_status mix_array(uint64_t *h, const qn_array *a, qn_error *err)
     return QN_OK;
 }
 
-qn_status qn__model_fingerprint(const qn_model *model, uint64_t *out, qn_error *err)
+/* Which adapter, and all of them: their columns lie side by side. */
+static qn_status mix_adapters(uint64_t *h, const qn__decoder *m, int32_t adapter, qn_error *err)
+{
+    *h = mix(*h, &adapter, sizeof adapter);
+    if (mix_array(h, m->adapter_scales, err) != QN_OK)
+        return err->code;
+    for (int i = 0; i < m->n_parameters; i++) {
+        const qn__linear *l = m->parameters[i].linear;
+        if (l && l->lora_a &&
+            (mix_array(h, l->lora_a, err) != QN_OK || mix_array(h, l->lora_b, err) != QN_OK))
+            return err->code;
+    }
+    return QN_OK;
+}
+
+qn_status qn__model_fingerprint(const qn_model *model, int32_t adapter, uint64_t *out,
+                                qn_error *err)
 {
     const qn__decoder *m = &model->decoder;
     const qn__decoder_config *c = &m->config;
@@ -53,6 +69,8 @@ qn_status qn__model_fingerprint(const qn_model *model, uint64_t *out, qn_error *
         if (mix_array(&h, *m->parameters[i].slot, err) != QN_OK)
             return err->code;
     }
+    if (adapter && mix_adapters(&h, m, adapter, err) != QN_OK)
+        return err->code;
     *out = h;
     return QN_OK;
 }

@@ -52,7 +52,7 @@ static qn__sleep_word windows_of(const qn__cache *cache)
 static qn_status bind_file(const qn_session *session, binding *b, qn_error *err)
 {
     uint64_t h;
-    if (qn__model_fingerprint(session->model, &h, err) != QN_OK)
+    if (qn__model_fingerprint(session->model, session->sequences[0].adapter, &h, err) != QN_OK)
         return err->code;
     b->model = qn__sleep_word_of(h);
     b->windows = windows_of(&session->cache);

@@ -143,6 +143,30 @@ static void test_rows(void **state)
     qn_device_close(device);
 }
 
+/* A session that slept with one adapter does not wake with another. */
+static void test_sleep(void **state)
+{
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_all(device);
+    char path[700];
+    int32_t ids[9];
+    snprintf(path, sizeof path, "%s/asleep", temp_root);
+    random_tokens(ids, 9, VOCAB, 1);
+    qn_session *with = session_with(model, 2);
+    qn_error err = {0};
+    assert_int_equal(qn_session_append(with, ids, 9, &err), QN_OK);
+    assert_int_equal(qn_session_save(with, path, &err), QN_OK);
+    for (int adapter = QN_ADAPTER_NONE; adapter <= 3; adapter++) {
+        qn_session *other = session_with(model, adapter);
+        err = (qn_error){0};
+        assert_int_equal(qn_session_restore(other, path, &err), adapter == 2 ? QN_OK : QN_STATE);
+        qn_session_close(other);
+    }
+    qn_session_close(with);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void write_text(const char *folder, const char *name, const char *text)
@@ -247,6 +271,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_logits), cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_sleep),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
