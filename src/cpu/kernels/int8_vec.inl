@@ -54,7 +54,7 @@ ALWAYS int int8_run(int quads, int top)
 ALWAYS void int8_dots(int rows, int run, int from, const uint8_t *at, int first, int quads,
                       const uint8_t *x, size_t next, vi *c)
 {
-#define BEGIN(r) vi c##r = vi_set(0), d##r = c##r;
+#define BEGIN(r) vi c##r = c[r], d##r = vi_set(0);
     INT8_ALL_ROWS(BEGIN)
 #undef BEGIN
 #ifdef VEC_PAIRS
@@ -104,7 +104,7 @@ ALWAYS void int8_dots(int rows, int run, int from, const uint8_t *at, int first,
     }
 #define END(r)                                                                                     \
     if (rows > r)                                                                                  \
-        c[r] = vi_add(c[r], rows < 3 ? vi_add(c##r, d##r) : c##r);
+        c[r] = rows < 3 ? vi_add(c##r, d##r) : c##r;
     INT8_ALL_ROWS(END)
 #undef END
 }
@@ -116,11 +116,9 @@ ALWAYS void int8_add(int rows, int biased, const vi *c, vf scale, vf bias, const
 #define ADD(r)                                                                                     \
     if (rows > r) {                                                                                \
         float of_x[2];                                                                             \
-        uint32_t begin;                                                                            \
         memcpy(of_x, meta + INT8_AT(0, r), 4);                                                     \
-        memcpy(&begin, meta + INT8_AT(1, r), 4);                                                   \
         memcpy(of_x + 1, meta + INT8_AT(2, r), 4);                                                 \
-        f[r] = v_fma(v_of_int(vi_add(c[r], vi_set(begin))), v_mul(scale, v_set(of_x[0])), f[r]);   \
+        f[r] = v_fma(v_of_int(c[r]), v_mul(scale, v_set(of_x[0])), f[r]);                          \
         if (biased)                                                                                \
             f[r] = v_fma(bias, v_set(of_x[1]), f[r]);                                              \
     }
@@ -128,7 +126,20 @@ ALWAYS void int8_add(int rows, int biased, const vi *c, vf scale, vf bias, const
 #undef ADD
 }
 
-#define INT8_CLEAR(r) c[r] = vi_set(0);
+/* What a step's sums begin with. */
+ALWAYS void int8_begin(int rows, const uint8_t *meta, size_t next, vi *c)
+{
+#define BEGIN(r)                                                                                   \
+    c[r] = vi_set(0);                                                                              \
+    if (rows > r) {                                                                                \
+        uint32_t begin;                                                                            \
+        memcpy(&begin, meta + INT8_AT(1, r), 4);                                                   \
+        c[r] = vi_set(begin);                                                                      \
+    }
+    INT8_ALL_ROWS(BEGIN)
+#undef BEGIN
+}
+
 #define INT8_LOAD(r)                                                                               \
     f[r] = rows > r && a->resume ? v_load_n(a->y + (r)*a->ldy, a->last, 0.0f) : v_set(0.0f);
 #define INT8_SAVE(r)                                                                               \
@@ -137,21 +148,22 @@ ALWAYS void int8_add(int rows, int biased, const vi *c, vf scale, vf bias, const
 
 /* ---- codes that were unpacked ---- */
 
-/* A step is a number of these. */
-enum { INT8_QUADS = 4 };
+/* A step is a number of these; of as many as sums of pairs hold, where it can be. */
+enum { INT8_QUADS = 4, INT8_MORE_QUADS = 8 };
 
-ALWAYS void int8_vec_tile(int rows, int run, int biased, const int8_args *a)
+ALWAYS void int8_vec_tile(int rows, int quads, int run, int biased, const int8_args *a)
 {
     const uint8_t *codes = a->codes, *x = a->x, *meta = a->meta;
     const float *scale = a->scale, *bias = a->bias;
     vf f[4];
     INT8_EACH_ROW(INT8_LOAD)
     for (size_t s = 0; s < a->steps; s++) {
-        vi c[4] = {vi_set(0), vi_set(0), vi_set(0), vi_set(0)};
-        for (size_t q = 0; q < a->quads; q += INT8_QUADS) {
-            int8_dots(rows, run, INT8_STORED, codes, 0, INT8_QUADS, x, 0, c);
-            codes += 64 * INT8_QUADS;
-            x += 4 * INT8_QUADS * rows;
+        vi c[8];
+        int8_begin(rows, meta, 0, c);
+        for (size_t q = 0; q < a->quads; q += (size_t)quads) {
+            int8_dots(rows, run, INT8_STORED, codes, 0, quads, x, 0, c);
+            codes += 64 * quads;
+            x += 4 * quads * rows;
         }
         vf of_w = v_load(scale);
         int8_add(rows, biased, c, of_w, biased ? v_load(bias) : of_w, meta, 0, f);
@@ -162,11 +174,11 @@ ALWAYS void int8_vec_tile(int rows, int run, int biased, const int8_args *a)
     INT8_EACH_ROW(INT8_SAVE)
 }
 
-ALWAYS void int8_vec_rows(int run, int biased, size_t rows, const int8_args *a)
+ALWAYS void int8_vec_rows(int quads, int run, int biased, size_t rows, const int8_args *a)
 {
     switch (rows) {
 #define SHAPE(r)                                                                                   \
-    case r + 1: int8_vec_tile(r + 1, run, biased, a); break;
+    case r + 1: int8_vec_tile(r + 1, quads, run, biased, a); break;
         INT8_EACH_ROW(SHAPE)
 #undef SHAPE
     default: break;
@@ -176,15 +188,19 @@ ALWAYS void int8_vec_rows(int run, int biased, size_t rows, const int8_args *a)
 static void int8_vec(size_t rows, size_t panels, const int8_args *a)
 {
     (void)panels;
-    switch (int8_run(INT8_QUADS, a->top) * 2 + a->biased) {
-#define RUN(n)                                                                                     \
-    case 2 * n: int8_vec_rows(n, 0, rows, a); break;                                               \
-    case 2 * n + 1: int8_vec_rows(n, 1, rows, a); break;
-        RUN(0)
-        RUN(1)
+    int more = a->quads % INT8_MORE_QUADS == 0, run = int8_run(INT8_QUADS, a->top);
+    if (more && int8_run(INT8_MORE_QUADS, a->top) > INT8_QUADS)
+        run = INT8_MORE_QUADS;
+    switch (run * 2 + a->biased) {
+#define RUN(quads, n)                                                                              \
+    case 2 * n: int8_vec_rows(quads, n, 0, rows, a); break;                                        \
+    case 2 * n + 1: int8_vec_rows(quads, n, 1, rows, a); break;
+        RUN(INT8_QUADS, 0)
+        RUN(INT8_QUADS, 1)
 #ifdef VEC_PAIRS
-        RUN(2)
-        RUN(4)
+        RUN(INT8_QUADS, 2)
+        RUN(INT8_QUADS, 4)
+        RUN(INT8_MORE_QUADS, 8)
 #endif
 #undef RUN
     default: break;
@@ -208,7 +224,7 @@ ALWAYS void int8_blocks(int rows, int id, const int8_args *a)
             unit_ahead(l, unit, s);
             vf scale = unit_scale(id, unit, s), bias = l->biased ? unit_bias(id, unit, s) : scale;
             vi c[8];
-            INT8_ALL_ROWS(INT8_CLEAR)
+            int8_begin(rows, meta, a->next_meta, c);
             int8_dots(rows, run, id, unit, s * quads, quads, x, a->next_x, c);
             int8_add(rows, l->biased, c, scale, bias, meta, a->next_meta, f);
             x += 4 * quads * lie;
@@ -234,7 +250,7 @@ ALWAYS void int8_group_steps(int rows, int bits, int type, int zeroed, int quads
             unit_ahead(l, unit, s);
             vf scale = group_scale(type, l, unit, s), bias = group_bias(type, zeroed, l, unit, s);
             vi c[8];
-            INT8_ALL_ROWS(INT8_CLEAR)
+            int8_begin(rows, meta, a->next_meta, c);
             int8_dots(rows, run, INT8_GROUPS + bits, unit + 8 * bits * quads * s, 0, quads, x,
                       a->next_x, c);
             int8_add(rows, 1, c, scale, bias, meta, a->next_meta, f);
