@@ -47,7 +47,7 @@ static size_t write_tree_path(const qn__json_at *at, char *out, size_t size)
 qn_status qn__json_fail(const qn__json_at *at, qn_status code, qn_error *err, const char *format,
                         ...)
 {
-    char path[256] = "", message[256];
+    char path[256] = "", message[400];
     write_tree_path(at, path, sizeof path);
     va_list args;
     va_start(args, format);

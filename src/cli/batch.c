@@ -145,10 +145,14 @@ static qn_status finish_place(batch_run *b, place *p, qn_error *failure, qn_erro
 
 /* ---- lines under way ------------------------------------------------------------------------- */
 
+/* A line that gives no seed draws with the command's, or 0, plus its index. */
 static qn_status add_request(batch_run *b, place *p, const batch_line *l, qn_error *err)
 {
     qn_sampling sampling;
-    qn_generation_options generation = generation_of(&l->arguments, b->loaded->model, &sampling);
+    const arguments *a = b->model.arguments;
+    qn_generation_options generation = generation_of(a, b->loaded->model, &sampling);
+    sampling.seed = (a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0) + p->index;
+    qn__settings_apply(&l->settings, &sampling, &generation);
     qn_request_options options = {.size = sizeof options, .generation = &generation};
     p->n_each = generation.logprobs ? (size_t)generation.top_logprobs + 1 : 0;
     return qn_request_add(&p->request, b->engine, l->ids.ids, l->ids.n, &options, err);
@@ -161,7 +165,7 @@ static qn_status begin_place(batch_run *b, qn_error *failure, qn_error *err)
     batch_line l = {.custom_id = NULL};
     *p = (place){.index = b->n_read++};
     if (failure->code == QN_OK)
-        batch_line_read(&l, &b->model, &b->in.line, b->in.number, p->index, failure);
+        batch_line_read(&l, &b->model, &b->in.line, b->in.number, failure);
     p->custom_id = l.custom_id;
     l.custom_id = NULL;
     if (failure->code == QN_OK)
@@ -339,7 +343,10 @@ static qn_status begin_run(batch_run *b, const arguments *a, qn_chat **chat, qn_
 {
     int parallel = a->parallel > 0 ? (int)a->parallel : PARALLEL;
     const qn_model *model = b->loaded->model;
-    b->model = (batch_model){.tokenizer = qn_model_tokenizer(model), .arguments = a};
+    qn_model_info info = QN_INIT(qn_model_info);
+    qn_model_get_info(model, &info);
+    b->model = (batch_model){
+        .tokenizer = qn_model_tokenizer(model), .arguments = a, .vocab_size = info.vocab_size};
     if (!b->model.tokenizer)
         return qn__fail(err, QN_NOT_FOUND, "the model has no tokenizer");
     if (chat_form_open(chat, b->model.tokenizer, b->loaded->path, a, err) != QN_OK)

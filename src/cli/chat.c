@@ -50,7 +50,8 @@ static qn_status begin_reply(chat *s, qn_generation **g, size_t *kept, qn_error 
 {
     qn_sampling sampling;
     qn_generation_options options = generation_of(s->arguments, s->model.model, &sampling);
-    sampling.seed = (s->arguments->seed >= 0 ? (uint64_t)s->arguments->seed : s->seed) + s->replies;
+    int64_t seed = s->arguments->settings.seed;
+    sampling.seed = (seed >= 0 ? (uint64_t)seed : s->seed) + s->replies;
     qn_status status = qn_conversation_begin_reply(g, s->conversation, s->session, &options, err);
     if (status == QN_LIMIT && is_too_long(s))
         advise(err,
@@ -68,7 +69,7 @@ static void note_end(const chat *s, const reply *r, qn_status status)
     else if (r->metrics.finish == QN_FINISH_LENGTH &&
              qn_session_length(s->session) >= qn_session_context(s->session))
         note("the context of %lld tokens is full", (long long)qn_session_context(s->session));
-    else if (r->metrics.finish == QN_FINISH_LENGTH && s->arguments->max_tokens < 0)
+    else if (r->metrics.finish == QN_FINISH_LENGTH && s->arguments->settings.max_tokens < 0)
         note("the model's limit of %llu tokens a reply; /set max-tokens N gives more",
              (unsigned long long)r->metrics.generated_tokens);
 }

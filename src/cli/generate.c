@@ -54,7 +54,7 @@ static void print_result(const reply *r, const arguments *a, const loaded *l, si
                                        : "length",
            (unsigned long long)m->prompt_tokens, cached, (unsigned long long)m->generated_tokens,
            l->seconds, m->prefill_seconds, m->decode_seconds, m->peak_bytes);
-    if (a->logprobs >= 0)
+    if (a->settings.logprobs >= 0)
         print_logprobs(stdout, qn_model_tokenizer(l->model), r->logprobs, r->ids.n, r->n_logprobs);
     printf("}\n");
 }
@@ -204,7 +204,7 @@ int command_generate(arguments *a)
         return wrong_usage("the prompt comes from -p or from -f, not both");
     if (a->raw && a->system)
         return wrong_usage("--system belongs to a chat; with --raw, write it into the prompt");
-    if (a->logprobs >= 0 && !a->json)
+    if (a->settings.logprobs >= 0 && !a->json)
         return wrong_usage("--logprobs is shown with --json alone");
     if ((a->prompt_cache_all || a->prompt_cache_ro) && !a->prompt_cache)
         return wrong_usage("--prompt-cache-all and --prompt-cache-ro go with --prompt-cache FILE");

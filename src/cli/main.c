@@ -97,11 +97,11 @@ const command commands[] = {
      "whose \"body\" is such an object (one for /v1/completions is continued without a chat "
      "format). It may have a \"custom_id\", and what it says of max_tokens "
      "(max_completion_tokens, n_predict), temperature, top_k, top_p, min_p, repeat_penalty, "
-     "presence_penalty, frequency_penalty, samplers, seed, stop, logit_bias, ignore_eos, "
-     "logprobs, top_logprobs and chat_template_kwargs counts in the place of the options; "
-     "\"model\" "
-     "is not looked at. Any other field is that line's error. A result has index, custom_id, text, "
-     "finish_reason and usage, or error; an error in a line does not stop the others, and the exit "
+     "repeat_last_n, presence_penalty, frequency_penalty, samplers, seed, stop, logit_bias, "
+     "ignore_eos, logprobs, top_logprobs and chat_template_kwargs counts in the place of the "
+     "options; \"model\" is not looked at. Any other field is that line's error. A result has "
+     "index, custom_id, text, finish_reason and usage, or error; an error in a line does not stop "
+     "the others, and the exit "
      "status is then 1. A line without a seed draws with --seed, or 0, plus its index: the same "
      "lines give the same results, however many run side by side. With -o the results are in a "
      "file that a run that was cut off may be continued in, by the same command with --resume. "
@@ -157,12 +157,15 @@ static int run_command(const command *c, int argc, char **argv)
 {
     arguments a = options_defaults();
     bool help;
+    int code = 0;
     if (!options_parse(&c->user, argc, argv, &a, &help))
-        return 2;
-    if (!help)
-        return c->run(&a);
-    help_command(c);
-    return 0;
+        code = 2;
+    else if (help)
+        help_command(c);
+    else
+        code = c->run(&a);
+    qn__settings_free(&a.settings);
+    return code;
 }
 
 static int print_page(const char *name)

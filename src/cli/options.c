@@ -98,7 +98,7 @@ static const option table[] = {
      "a user's message, in the place of FILE"},
     {"system", 0, OPTION_STRING, OF_RUN | OF_TEMPLATE, AT(system), 0, 0, "TEXT",
      "the system message"},
-    {"max-tokens", 'n', OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(max_tokens), 1, 1e9, "N",
+    {"max-tokens", 'n', OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(settings.max_tokens), 1, 1e9, "N",
      "stop after this many tokens (default: the model's limit, or when it ends)"},
     {"context", 'c', OPTION_INTEGER, OF_SAMPLE | OF_INFO, AT(context), 1, 1 << 30, "N",
      "positions at most (default: the model's)"},
@@ -186,33 +186,33 @@ static const option table[] = {
      "replace what is there"},
     {"threads", 't', OPTION_INTEGER, OF_RUN | OF_INFO | OF_CONVERT | OF_EVAL | OF_SERVE,
      AT(threads), 1, 1024, "N", "CPU threads (default: the CPUs it may use)"},
-    {"temp", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(temperature), 0, 1e6, "X",
+    {"temp", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.temperature), 0, 1e6, "X",
      "temperature; 0 always takes the most probable token"},
-    {"top-k", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(top_k), 0, INT32_MAX, "N",
+    {"top-k", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(settings.top_k), 0, INT32_MAX, "N",
      "sample from the N most probable tokens; 0: all"},
-    {"top-p", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(top_p), 0, 1, "X",
+    {"top-p", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.top_p), 0, 1, "X",
      "sample from the most probable tokens that sum to X; 1: all"},
-    {"min-p", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(min_p), 0, 1, "X",
+    {"min-p", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.min_p), 0, 1, "X",
      "leave out tokens less probable than X times the most probable"},
-    {"repeat-penalty", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(repeat_penalty), 1e-3, 1e3, "X",
-     "make the last 64 tokens less probable; 1: off"},
-    {"presence-penalty", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(presence_penalty), -1e3, 1e3, "X",
-     "take X off the logit of each token of the reply so far; 0: off"},
-    {"frequency-penalty", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(frequency_penalty), -1e3, 1e3,
-     "X", "take X off for each time that a token came in the reply; 0: off"},
-    {"samplers", 0, OPTION_SAMPLERS, OF_SAMPLE | OF_SET, AT(samplers), 0, 0, "NAMES",
+    {"repeat-penalty", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.repeat_penalty), 1e-3, 1e3,
+     "X", "make the last 64 tokens less probable; 1: off"},
+    {"presence-penalty", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.presence_penalty), -1e3,
+     1e3, "X", "take X off the logit of each token of the reply so far; 0: off"},
+    {"frequency-penalty", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.frequency_penalty),
+     -1e3, 1e3, "X", "take X off for each time that a token came in the reply; 0: off"},
+    {"samplers", 0, OPTION_SAMPLERS, OF_SAMPLE | OF_SET, AT(settings.samplers), 0, 0, "NAMES",
      "steps in their order (default: penalties;top_p;min_p;top_k;temperature)"},
-    {"logit-bias", 0, OPTION_BIAS, OF_SAMPLE, AT(biases), 0, 0, "ID(+/-)X",
+    {"logit-bias", 0, OPTION_BIAS, OF_SAMPLE, AT(settings.biases), 0, 0, "ID(+/-)X",
      "add X to the logit of token ID, or -inf to forbid it; may be repeated"},
-    {"stop", 'r', OPTION_STOP, OF_SAMPLE, AT(stop_strings), 0, 0, "TEXT",
+    {"stop", 'r', OPTION_STOP, OF_SAMPLE, AT(settings.stops), 0, 0, "TEXT",
      "end before TEXT, in which \\n is a newline and \\\\ a backslash; may be repeated"},
-    {"ignore-eos", 0, OPTION_FLAG, OF_SAMPLE, AT(ignore_eos), 0, 0, NULL,
+    {"ignore-eos", 0, OPTION_FLAG, OF_SAMPLE, AT(settings.ignore_eos), 0, 0, NULL,
      "never draw the tokens that end a reply"},
-    {"seed", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(seed), 0, 9007199254740991, "N",
+    {"seed", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(settings.seed), 0, 9007199254740991, "N",
      "of the random numbers; the same seed gives the same text"},
-    {"logprobs", 0, OPTION_INTEGER, OF_BATCH, AT(logprobs), 0, 1000, "N",
+    {"logprobs", 0, OPTION_INTEGER, OF_BATCH, AT(settings.logprobs), 0, 1000, "N",
      "log probabilities of each token and of the N most probable ones"},
-    {"logprobs", 0, OPTION_INTEGER, OF_GENERATE, AT(logprobs), 0, 1000, "N",
+    {"logprobs", 0, OPTION_INTEGER, OF_GENERATE, AT(settings.logprobs), 0, 1000, "N",
      "with --json: log probabilities of each token and of the N most probable ones"},
     {"raw", 0, OPTION_FLAG, OF_GENERATE | OF_BATCH, AT(raw), 0, 0, NULL,
      "continue the prompt without a chat format"},
@@ -272,12 +272,9 @@ const option *options_next(unsigned of, size_t *at)
 arguments options_defaults(void)
 {
     return (arguments){.device = "cpu",
-                       .max_tokens = -1,
+                       .settings = qn__settings_begin(),
                        .context = -1,
                        .threads = -1,
-                       .top_k = -1,
-                       .seed = -1,
-                       .logprobs = -1,
                        .bits = -1,
                        .kv_bits = -1,
                        .prompt_lookup = -1,
@@ -292,14 +289,7 @@ arguments options_defaults(void)
                        .layer = -1,
                        .head = -1,
                        .embd_normalize = 2,
-                       .port = -1,
-                       .samplers = QN_INIT(qn_sampling),
-                       .temperature = NAN,
-                       .top_p = NAN,
-                       .min_p = NAN,
-                       .repeat_penalty = NAN,
-                       .presence_penalty = NAN,
-                       .frequency_penalty = NAN};
+                       .port = -1};
 }
 
 enum { LONGEST_WORD = 63 };
@@ -435,15 +425,6 @@ static bool too_many(const option_user *user, const option *o, size_t most)
     return false;
 }
 
-static bool store_samplers(const option_user *user, const option *o, const char *text, arguments *a)
-{
-    qn_error err = {0};
-    if (qn_sampling_set_chain(&a->samplers, text, &err) == QN_OK)
-        return true;
-    fprintf(stderr, "quern %s: --%s: %s\n", user->name, o->name, err.message);
-    return false;
-}
-
 /* \n, \t, \r and \\ become what they stand for, in place. */
 static void unescape(char *text)
 {
@@ -457,26 +438,34 @@ static void unescape(char *text)
     *to = 0;
 }
 
+static bool stored(const option_user *user, const option *o, const qn_error *err)
+{
+    if (err->code != QN_OK)
+        fprintf(stderr, "quern %s: --%s: %s\n", user->name, o->name, err->message);
+    return err->code == QN_OK;
+}
+
 /* The text is the program's own, which may be written to. */
 static bool store_stop(const option_user *user, const option *o, const char *text, arguments *a)
 {
-    if (a->n_stop_strings == MOST_STOP_STRINGS)
-        return too_many(user, o, MOST_STOP_STRINGS);
-    if (!*text) {
-        fprintf(stderr, "quern %s: --%s: the text is empty\n", user->name, o->name);
-        return false;
-    }
+    qn_error err = {0};
     unescape((char *)text);
-    a->stop_strings[a->n_stop_strings++] = text;
-    return true;
+    qn__settings_stop(&a->settings, text, &err);
+    return stored(user, o, &err);
+}
+
+static bool store_samplers(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    qn_error err = {0};
+    qn_sampling_set_chain(&a->settings.samplers, text, &err);
+    return stored(user, o, &err);
 }
 
 /* 15043+1, 15043-0.5, 2-inf */
 static bool store_bias(const option_user *user, const option *o, const char *text, arguments *a)
 {
     char *sign, *end;
-    if (a->n_biases == MOST_BIASES)
-        return too_many(user, o, MOST_BIASES);
+    qn_error err = {0};
     long long id = strtoll(text, &sign, 10);
     bool fits = sign > text && *text != '-' && *text != '+' && id <= INT32_MAX &&
                 (*sign == '+' || *sign == '-');
@@ -489,8 +478,8 @@ static bool store_bias(const option_user *user, const option *o, const char *tex
             user->name, o->name, text);
         return false;
     }
-    a->biases[a->n_biases++] = (qn_token_bias){(int32_t)id, (float)bias};
-    return true;
+    qn__settings_bias(&a->settings, id, bias, &err);
+    return stored(user, o, &err);
 }
 
 static bool store_override(const option_user *user, const option *o, const char *text, arguments *a)
@@ -647,8 +636,8 @@ const char *options_value(const option *o, const arguments *a, char *text, size_
 {
     const void *place = (const char *)a + o->offset;
     snprintf(text, room, "default");
-    if (o->type == OPTION_SAMPLERS && a->samplers.chain[0] != QN_SAMPLER_END)
-        print_chain(a->samplers.chain, text, room);
+    if (o->type == OPTION_SAMPLERS && a->settings.samplers.chain[0] != QN_SAMPLER_END)
+        print_chain(a->settings.samplers.chain, text, room);
     if (o->type == OPTION_INTEGER && *(const int64_t *)place >= 0)
         snprintf(text, room, "%lld", (long long)*(const int64_t *)place);
     else if (o->type == OPTION_NUMBER && !isnan(*(const double *)place))

@@ -10,15 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "quern/model.h"
+#include "request/settings.h"
 
-enum {
-    MOST_TEMPLATE_VARS = 64,
-    MOST_STOP_STRINGS = 64,
-    MOST_BIASES = 1024,
-    MOST_OVERRIDES = 256,
-    MOST_WORDS = 256
-};
+enum { MOST_TEMPLATE_VARS = 64, MOST_OVERRIDES = 256, MOST_WORDS = 256 };
 
 /* What an option says that may come several times. */
 typedef struct words {
@@ -35,11 +29,11 @@ typedef struct arguments {
     const char *type, *output;              /* bench, convert */
     const char *shape, *head_type;          /* bench, with the lists that follow */
     const char *n_prompt, *n_gen, *n_depth, *batches, *thread_counts;
-    int64_t max_tokens, context, threads, top_k, seed, logprobs, stride, chunks, repeat;
-    double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t context, threads, stride, chunks, repeat;
+    qn__settings settings;
     bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt,
         no_history;
-    bool ignore_eos, no_ceilings;
+    bool no_ceilings;
     const char *cache_type_k, *cache_type_v;
     int64_t kv_bits, kv_group_size;
     const char *prompt_cache; /* generate, chat */
@@ -48,11 +42,6 @@ typedef struct arguments {
     const char *adapter;
     words adapters; /* serve */
     bool prompt_cache_all, prompt_cache_ro;
-    qn_sampling samplers; /* its chain alone; all zero: the usual one */
-    const char *stop_strings[MOST_STOP_STRINGS];
-    size_t n_stop_strings;
-    qn_token_bias biases[MOST_BIASES];
-    size_t n_biases;
     const char *mode, *dtype, *shard_size; /* convert */
     int64_t bits, group_size;
     bool keep_head, force, packed;
@@ -128,6 +117,7 @@ typedef struct option_user {
 /* The options of one command, one by one: NULL at the end. Begin with *at = 0. */
 const option *options_next(unsigned of, size_t *at);
 
+/* The settings are to be freed. */
 arguments options_defaults(void);
 
 /* Parses argv[1..]. On failure prints one line to standard error (with the nearest name where an

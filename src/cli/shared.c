@@ -5,11 +5,10 @@
 #include "cli/shared.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <float.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -273,46 +272,18 @@ int32_t draft_tokens_of(const arguments *a)
     return a->draft_tokens >= 0 ? (int32_t)a->draft_tokens : n;
 }
 
-static qn_sampling sampling_of(const arguments *a, const qn_model *model)
-{
-    qn_generation_defaults defaults = QN_INIT(qn_generation_defaults);
-    qn_model_get_defaults(model, &defaults);
-    qn_sampling p = *defaults.sampling;
-    if (!isnan(a->temperature))
-        p.temperature = (float)a->temperature;
-    if (a->top_k >= 0)
-        p.top_k = (int32_t)a->top_k;
-    if (!isnan(a->top_p))
-        p.top_p = a->top_p > 0 ? (float)a->top_p : FLT_MIN; /* 0 leaves one token */
-    if (!isnan(a->min_p))
-        p.min_p = (float)a->min_p;
-    if (!isnan(a->repeat_penalty)) {
-        p.repeat_penalty = (float)a->repeat_penalty;
-        p.repeat_last = 0;
-    }
-    p.presence_penalty = isnan(a->presence_penalty) ? 0 : (float)a->presence_penalty;
-    p.frequency_penalty = isnan(a->frequency_penalty) ? 0 : (float)a->frequency_penalty;
-    p.seed = a->seed >= 0 ? (uint64_t)a->seed : (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20;
-    memcpy(p.chain, a->samplers.chain, sizeof p.chain);
-    p.bias = a->biases;
-    p.n_bias = a->n_biases;
-    return p;
-}
-
 qn_generation_options generation_of(const arguments *a, const qn_model *model,
                                     qn_sampling *sampling)
 {
-    *sampling = sampling_of(a, model);
-    return (qn_generation_options){.size = sizeof(qn_generation_options),
-                                   .sampling = sampling,
-                                   .max_tokens = a->max_tokens > 0 ? a->max_tokens : 0,
-                                   .ban_stop = a->ignore_eos,
-                                   .stop_strings = a->stop_strings,
-                                   .n_stop_strings = a->n_stop_strings,
-                                   .prompt_lookup = lookup_of(a),
-                                   .draft_tokens = draft_tokens_of(a),
-                                   .logprobs = a->logprobs >= 0,
-                                   .top_logprobs = a->logprobs >= 0 ? (int32_t)a->logprobs : 0};
+    qn_generation_defaults defaults = QN_INIT(qn_generation_defaults);
+    qn_generation_options options = QN_INIT(qn_generation_options);
+    qn_model_get_defaults(model, &defaults);
+    *sampling = *defaults.sampling;
+    sampling->seed = qn__hash_seed();
+    qn__settings_apply(&a->settings, sampling, &options);
+    options.prompt_lookup = lookup_of(a);
+    options.draft_tokens = draft_tokens_of(a);
+    return options;
 }
 
 /* ---- input and output

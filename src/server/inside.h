@@ -14,7 +14,7 @@
 #ifndef QN_SERVER_INSIDE_H
 #define QN_SERVER_INSIDE_H
 
-#include "base/json.h"
+#include "request/settings.h"
 #include "server/server.h"
 
 #include <microhttpd.h>
@@ -29,9 +29,7 @@ enum {
     MOST_CONNECTIONS = 4096,
     MOST_AT_DESK = 256, /* exchanges */
     MOST_CHOICES = 128, /* of an exchange */
-    MOST_STOPS = 64,
-    LONGEST_STOP = 1024, /* bytes */
-    MOST_TOP_LOGPROBS = 20,
+    MOST_SERVED_LOGPROBS = 20,
     LONGEST_KEY = 255
 };
 
@@ -83,14 +81,7 @@ typedef struct qn__job {
     int64_t n; /* replies to each */
     qn_sampling sampling;
     qn_generation_options generation;
-    int64_t max_tokens, max_completion_tokens, top_logprobs;
-    double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    int64_t top_k, repeat_last, seed;
-    bool logprobs, ignore_eos;
-    char *stops[MOST_STOPS];
-    size_t n_stops;
-    qn_token_bias *biases;
-    size_t n_biases;
+    qn__settings settings;
 } qn__job;
 
 /* Reads a body; `chat`: of /v1/chat/completions. On failure, too, qn__job_free. */

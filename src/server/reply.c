@@ -186,9 +186,9 @@ static void put_lists(qn__page *p, const qn_tokenizer *t, qn__choice *c, size_t 
 static void put_logprobs(qn__page *p, const qn__exchange *x, qn__choice *c)
 {
     const qn_tokenizer *t = qn_model_tokenizer(x->server->model);
-    size_t top = (size_t)x->job.top_logprobs;
+    size_t top = (size_t)x->job.generation.top_logprobs;
     qn__put(p, ",\"logprobs\":");
-    if (!x->job.logprobs)
+    if (!x->job.generation.logprobs)
         qn__put(p, "null");
     else if (x->job.chat)
         put_chat_logprobs(p, t, c, top);

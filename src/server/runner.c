@@ -19,9 +19,9 @@
 
 static qn_status keep_newest_logprobs(qn__exchange *x, qn__choice *c, qn_error *err)
 {
-    size_t n, row = (size_t)x->job.top_logprobs + 1;
+    size_t n, row = (size_t)x->job.generation.top_logprobs + 1;
     const qn_logprob *newest = qn_request_logprobs(c->request, &n);
-    if (!x->job.logprobs || !newest)
+    if (!x->job.generation.logprobs || !newest)
         return QN_OK;
     if (c->n_logprobs == c->room) {
         size_t room = c->room * 2 + 8;

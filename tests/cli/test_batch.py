@@ -74,6 +74,7 @@ def test_other_settings():
             ({"samplers": "temperature;min_p", "min_p": 0.3}, ["--samplers", "temperature;min_p", "--min-p", "0.3"]),
             ({"ignore_eos": True}, ["--ignore-eos"]), ({"logprobs": True, "top_logprobs": 2}, ["--logprobs", "2"]),
             ({"logprobs": 1}, ["--logprobs", "1"]), ({"logprobs": True}, ["--logprobs", "0"]),
+            ({"repeat_penalty": 1.5, "repeat_last_n": 64}, ["--repeat-penalty", "1.5"]), ({"max_completion_tokens": 16, "n_predict": 16}, []),
             ({"n": 1, "stream": False, "model": "x", "temperature": None}, [])]
     results, status = batch([{"prompt": text, "seed": 3, "max_tokens": 16, **s} for s, _ in rows])
     for r, (s, options) in zip(results, rows):
@@ -88,6 +89,9 @@ def test_other_settings():
     results, _ = batch([{"prompt": text}, {"prompt": text}, {"prompt": text, "temperature": 0, "n_predict": 4}],
                        "--temp", "1.5", "--seed", "11", "-n", "9", "--stop", "the")
     same("the line's own", results[2], alone(text, ["--temp", "0", "-n", "4", "--stop", "the"]))
+    own = {"prompt": text, "seed": 1, "max_tokens": 60, "stop": [], "logit_bias": {}, "ignore_eos": False, "logprobs": False}
+    results, _ = batch([own], "--stop", "a", "--logit-bias", "264-inf", "--ignore-eos", "--logprobs", "1")
+    same("the line says that there is none", results[0], alone(text, ["--seed", "1", "-n", "60"]))
 
 
 def test_forms():
@@ -117,13 +121,14 @@ def test_forms():
 def test_bad_lines():
     good = {"custom_id": "good", "prompt": "A fox.", "max_tokens": 2}
     bad = [('{"prompt": ', "byte"), ("[1]", "object"), ("{}", "messages"), ('{"prompt":"a","messages":[]}', "not both"),
-           ('{"prompt":"a","top_pp":1}', "did you mean top_p?"), ('{"prompt":"a","zzzzzzzzzz":1}', "zzzzzzzzzz"),
+           ('{"prompt":"a","top_pp":1}', "top_pp: not supported; what is: max_tokens "), ('{"prompt":"a","zzzzzzzzzz":1}', "zzzzzzzzzz"),
            ('{"prompt":"a","temperature":"hot"}', "temperature"), ('{"prompt":"a","max_tokens":0}', "max_tokens"),
            ('{"prompt":"a","top_p":1.5}', "top_p"), ('{"prompt":"a","n":2}', "only 1"), ('{"prompt":"a","stream":true}', "stream"),
            ('{"prompt":"a","stop":[""]}', "stop"), ('{"prompt":"a","samplers":["magic"]}', "magic"),
-           ('{"prompt":"a","logit_bias":{"x":1}}', "number"), ('{"prompt":"a","logit_bias":{"99999":1}}', "99999"),
+           ('{"prompt":"a","logit_bias":{"x":1}}', "0..2047"), ('{"prompt":"a","logit_bias":{"99999":1}}', "99999"),
            ('{"prompt":[]}', "empty"), ('{"prompt":[99999]}', "99999"), ('{"prompt":[1,-1]}', "prompt"),
-           ('{"prompt":"a","seed":-1}', "seed"), ('{"prompt":"a","top_logprobs":1}', "logprobs"),
+           ('{"prompt":"a","seed":-2}', "seed"), ('{"prompt":"a","n_predict":2,"max_tokens":3}', "differ"),
+           ('{"prompt":"a","logit_bias":[[1]]}', "[id, bias]"), ('{"prompt":"a","zzz":null}', "zzz"), ('{"prompt":"a","top_logprobs":1}', "logprobs"),
            ('{"messages":[{"role":"user"}]}', "content"), ('{"body":{"prompt":"a"},"url":"/v1/embeddings"}', "/v1/completions"),
            ('{"body":{"prompt":"a"},"method":"GET"}', "POST"), ('{"body":{"prompt":"a"},"temperature":0}', "temperature"),
            ('{"prompt":"a","tools":[]}', "tools"), ('{"prompt":"a","chat_template_kwargs":{"messages":1}}', "messages"),

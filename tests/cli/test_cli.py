@@ -318,12 +318,12 @@ def test_sampling():
           == generate("-p", "Hi", "-n", "20", "--temp", "0")[1])
     refused("--samplers dry", generate("-p", "x", "--samplers", "top_k;dry"), 2, "dry", "top_k, top_p, min_p")
     refused("--samplers twice", generate("-p", "x", "--samplers", "top_k;top_k"), 2, "twice")
-    refused("--stop, empty", generate("-p", "x", "--stop", ""), 2, "--stop", "empty")
+    refused("--stop, empty", generate("-p", "x", "--stop", ""), 2, "--stop", "1 to 1024 bytes")
     for bad in ("5", "x+1", "-5+1", "5+", "5*2", "5+nan", "5+inf", "99999999999+1"):
         refused(f"--logit-bias {bad}", generate("-p", "x", "--logit-bias", bad), 2, "--logit-bias", bad, "15043+1")
     refused("a bias beyond", generate("-p", "x", "--logit-bias", "2048+1"), 1, "2048")
     refused("--logprobs alone", generate("-p", "x", "--logprobs", "1"), 2, "--json")
-    refused("65 stop strings", generate("-p", "x", *["--stop", "y"] * 65), 2, "more than 64")
+    refused("65 stop strings", generate("-p", "x", *["--stop", "y"] * 65), 2, "at most 64")
     status, out, err = generate("-p", "Hi", "-n", "2", "--temp", "0", "-c", "2000")
     check("-c beyond", status == 0 and out and err.count("\n") == 1 and "2000" in err and "1024" in err, err)
 

@@ -106,12 +106,12 @@ FIELDS = [  # (chat, fields, what the message has)
     (True, '"top_p":1.01', ["top_p"]), (True, '"min_p":-0.1', ["min_p"]), (True, '"seed":1e17', ["seed"]),
     (True, '"repeat_penalty":0', ["repeat_penalty"]), (True, '"presence_penalty":1e9', ["presence_penalty"]),
     (True, '"logit_bias":{"2048":1}', ["logit_bias.2048", "0..2047"]), (True, '"logit_bias":{"-1":1}', ["0..2047"]),
-    (True, '"logit_bias":{"5x":1}', ["0..2047"]), (True, '"logit_bias":{"1":101}', ["logit_bias.1", "101"]),
+    (True, '"logit_bias":{"5x":1}', ["0..2047"]), (True, '"logit_bias":{"1":1e7}', ["logit_bias.1", "1000000"]),
     (True, '"logit_bias":{"1":1,"1":2}', ["twice"]), (True, '"logit_bias":[1]', ["logit_bias"]),
     (True, '"stop":""', ["stop"]), (True, '"stop":[1]', ["stop[0]"]), (True, '"stop":"' + "a" * 2000 + '"', ["stop", "1024"]),
     (True, '"stop":' + json.dumps(["a"] * 65), ["stop[64]", "64"]), (True, '"stop":"a\\u0000b"', ["NUL"]),
     (True, '"top_logprobs":3', ["top_logprobs", "logprobs"]), (True, '"logprobs":true,"top_logprobs":21', ["0..20"]),
-    (True, '"logprobs":5', ["logprobs", "true or false"]), (True, '"stream":1', ["stream"]),
+    (True, '"logprobs":"all"', ["logprobs", "0..1000"]), (True, '"samplers":"magic"', ["samplers", "magic", "top_k"]), (True, '"stream":1', ["stream"]),
     (True, '"stream_options":{"include_usage":true}', ["stream_options"]),
     (True, '"stream":true,"stream_options":{"x":1}', ["stream_options.x", "include_usage"]),
     (True, '"grammar":"' + "(" * 60000 + '"', ["grammar: not supported", "temperature"]),
@@ -121,7 +121,7 @@ FIELDS = [  # (chat, fields, what the message has)
     (True, '"chat_template_kwargs":7', ["chat_template_kwargs"]), (True, '"model":7', ["model"]),
     (True, '"messages":[{"role":"user","content":"x"}]', ["twice"]),
     (False, '"echo":true', ["echo"]), (False, '"suffix":"x"', ["suffix: not supported"]), (False, '"best_of":2', ["best_of"]),
-    (False, '"logprobs":21', ["0..20"]), (False, '"max_completion_tokens":2', ["max_completion_tokens: not supported"]),
+    (False, '"logprobs":21', ["0..20"]), (False, '"messages":[]', ["messages: not supported", "prompt"]),
 ]
 PROMPTS = ['5', '{}', 'true', '[5000]', '[-1]', '[1.5]', '[[5000]]', '["a",[1]' + ',[1]' * 130 + ']', '[["a"]]', '""', '[]', '[[]]',
            '[1,"a"]', 'null']

@@ -98,6 +98,9 @@ def test_settings(s):
             ("presence_penalty", {"presence_penalty": 1.5}, ["--presence-penalty", "1.5"]),
             ("frequency_penalty", {"frequency_penalty": 1.2}, ["--frequency-penalty", "1.2"]),
             ("logit_bias", {"logit_bias": {"300": 5, "301": -100}}, ["--logit-bias", "300+5", "--logit-bias", "301-inf"]),
+            ("logit_bias, a list", {"logit_bias": [[300, 5], [301, False]]}, ["--logit-bias", "300+5", "--logit-bias", "301-inf"]),
+            ("samplers", {"samplers": ["top_k", "temperature"], "top_k": 3}, ["--samplers", "top_k;temperature", "--top-k", "3"]),
+            ("n_predict", {"max_tokens": None, "n_predict": 9}, ["-n", "9"]),
             ("ignore_eos", {"ignore_eos": True, "max_tokens": 300}, ["--ignore-eos", "-n", "300"])):
         args = ["-n", "40", "--seed", "11", *args]
         want = generated(FOX, *args)["text"]
