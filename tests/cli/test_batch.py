@@ -89,9 +89,10 @@ def test_other_settings():
     results, _ = batch([{"prompt": text}, {"prompt": text}, {"prompt": text, "temperature": 0, "n_predict": 4}],
                        "--temp", "1.5", "--seed", "11", "-n", "9", "--stop", "the")
     same("the line's own", results[2], alone(text, ["--temp", "0", "-n", "4", "--stop", "the"]))
-    own = {"prompt": text, "seed": 1, "max_tokens": 60, "stop": [], "logit_bias": {}, "ignore_eos": False, "logprobs": False}
+    own = {"prompt": text, "seed": 1, "max_tokens": 400, "stop": [], "logit_bias": {}, "ignore_eos": False, "logprobs": False}
     results, _ = batch([own], "--stop", "a", "--logit-bias", "264-inf", "--ignore-eos", "--logprobs", "1")
-    same("the line says that there is none", results[0], alone(text, ["--seed", "1", "-n", "60"]))
+    same("the line says that there is none", results[0], alone(text, ["--seed", "1", "-n", "400"]))
+    check("it ends", results[0]["finish_reason"] == "stop", results[0])
 
 
 def test_forms():
