@@ -6,6 +6,7 @@
 #define QUERN_QUERN_H
 
 #include "quern/array.h"
+#include "quern/backend.h"
 #include "quern/base.h"
 #include "quern/conversation.h"
 #include "quern/convert.h"

@@ -145,7 +145,14 @@ const command commands[] = {
      "request leaves open is the model's own. It listens on this machine alone unless --host says "
      "otherwise, which needs a key. There is no TLS: a proxy in front has it. One line a request "
      "goes to standard error, with counts and times, never with what was asked. SIGTERM and Ctrl-C "
-     "end it, with status 0: what was begun may go on for 30 seconds.",
+     "end it, with status 0: what was begun may go on for 30 seconds. With --stdio it is there for "
+     "the program that starts it, by JSON objects, a line each, on standard input and output: "
+     "{\"cmd\":\"load\",\"path\":...} answers ok, model_type and vocab_size; generate, with a "
+     "prompt (which is continued), and chat, with messages of role and content, answer token and "
+     "token_id for each token (-1 for text that was held back) and then done, with what ended it "
+     "as finish; they take the settings of quern batch. info describes the model, cancel ends the "
+     "replies that run and wait (or answers done, with finish idle), quit ends all, as does the "
+     "end of input when it has been answered. What cannot be is answered by error.",
      command_serve},
 };
 

@@ -132,6 +132,8 @@ static const option table[] = {
      "numbers of such a group: 32, 64 (default) or 128"},
     {"context", 'c', OPTION_INTEGER, OF_SERVE, AT(context), 1, 1 << 30, "N",
      "positions of a request at most, prompt and reply (default: the model's)"},
+    {"stdio", 0, OPTION_FLAG, OF_SERVE, AT(stdio), 0, 0, NULL,
+     "not HTTP: JSON Lines on standard input and output, for the program that starts it"},
     {"host", 0, OPTION_STRING, OF_SERVE, AT(host), 0, 0, "HOST",
      "where to listen (default 127.0.0.1, for this machine alone)"},
     {"port", 0, OPTION_INTEGER, OF_SERVE, AT(port), 0, 65535, "N",

@@ -47,7 +47,7 @@ typedef struct arguments {
     bool keep_head, force, packed;
     const char *host, *key_file, *alias; /* serve */
     int64_t port, parallel;
-    bool insecure;
+    bool insecure, stdio;
     words keys, hosts, origins;
     const char *overrides[MOST_OVERRIDES];
     size_t n_overrides;

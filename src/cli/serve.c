@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quern serve: a model for other programs, over HTTP. It listens before the model is loaded, so
- * that who looks at /health sees it come; SIGTERM and Ctrl-C let what was begun end, a second one
- * does not. Nothing is printed on standard output.
+ * quern serve: a model for other programs, over HTTP; serve_stdio.c has the other way. It listens
+ * before the model is loaded, so that who looks at /health sees it come; SIGTERM and Ctrl-C let
+ * what was begun end, a second one does not. Nothing is printed on standard output.
  */
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/shared.h"
 
+#include "cli/serve_stdio.h"
+
 #ifndef QN_MICROHTTPD
 
 int command_serve(arguments *a)
 {
-    (void)a;
-    fprintf(stderr, "quern serve: quern was built without libmicrohttpd, which it needs\n");
+    if (a->stdio)
+        return serve_stdio(a);
+    fprintf(stderr, "quern serve: quern was built without libmicrohttpd, which HTTP needs; --stdio "
+                    "goes without\n");
     return 1;
 }
 
@@ -186,6 +190,8 @@ int command_serve(arguments *a)
     qn__server *server = NULL;
     loaded l = {0};
     int code = 0;
+    if (a->stdio)
+        return serve_stdio(a);
     if (!catch_stops())
         qn__fail(&err, QN_IO, "signals cannot be caught: %s", strerror(errno));
     if (a->alias && (!*a->alias || strlen(a->alias) > LONGEST_NAME))

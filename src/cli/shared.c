@@ -157,15 +157,20 @@ static qn_status open_draft(loaded *l, const char *name, const qn_model_options 
                : qn_model_open(&l->draft, l->device, path, &o, err);
 }
 
+qn_status open_device(qn_device **out, const arguments *a, qn_error *err)
+{
+    qn_device_options options = {.size = sizeof options,
+                                 .threads = a->threads > 0 ? (int)a->threads : 0,
+                                 .log = log_line,
+                                 .log_user = (void *)a};
+    return qn_device_open(out, a->device, &options, err);
+}
+
 int open_loaded(loaded *l, const arguments *a, bool describe)
 {
     qn_error err = {0};
     l->device = NULL;
     l->model = l->draft = NULL;
-    qn_device_options device_options = {.size = sizeof device_options,
-                                        .threads = a->threads > 0 ? (int)a->threads : 0,
-                                        .log = log_line,
-                                        .log_user = (void *)a};
     qn_products products;
     qn_adapter adapters[MOST_WORDS + 1] = {{0}};
     if (products_of(a->products, &products, &err) != QN_OK)
@@ -185,7 +190,7 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
         adapters[options.n_adapters++].path = a->adapter;
     double begun = qn__seconds();
     if (locate_model(a->model, l->path, &err) != QN_OK ||
-        qn_device_open(&l->device, a->device, &device_options, &err) != QN_OK ||
+        open_device(&l->device, a, &err) != QN_OK ||
         qn_model_open(&l->model, l->device, l->path, &options, &err) != QN_OK)
         return failed(&err);
     if (a->draft_model && open_draft(l, a->draft_model, &options, &err) != QN_OK)

@@ -69,6 +69,9 @@ qn_status products_of(const char *text, qn_products *out, qn_error *err);
 int open_loaded(loaded *l, const arguments *a, bool describe);
 void close_loaded(loaded *l);
 
+/* The device alone. */
+qn_status open_device(qn_device **out, const arguments *a, qn_error *err);
+
 /* memory.c: bytes that could be had now. */
 uint64_t available_memory(void);
 

@@ -73,6 +73,11 @@ qn_status qn__take_value(void *to, const qn__field *f, const qn__json_at *value,
     return QN_OK;
 }
 
+qn_status qn__take_text(void *to, const qn__field *f, const qn__json_at *value, qn_error *err)
+{
+    return qn__json_as_string(value, place_of(to, f), err);
+}
+
 qn_status qn__take_ignored(void *to, const qn__field *f, const qn__json_at *value, qn_error *err)
 {
     const char *text;

@@ -35,6 +35,9 @@ qn_status qn__take_flag(void *to, const qn__field *f, const qn__json_at *value, 
 /* A qn__json_at, whatever it is, to be read later. */
 qn_status qn__take_value(void *to, const qn__field *f, const qn__json_at *value, qn_error *err);
 
+/* A const char * that is the tree's. */
+qn_status qn__take_text(void *to, const qn__field *f, const qn__json_at *value, qn_error *err);
+
 /* A text that says nothing here. */
 qn_status qn__take_ignored(void *to, const qn__field *f, const qn__json_at *value, qn_error *err);
 

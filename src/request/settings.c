@@ -259,7 +259,7 @@ qn_status qn__settings_read(qn__settings *s, const qn__json_at *object, const qn
 
 /* ---- together -------------------------------------------------------------------------------- */
 
-static void say(float *to, double value)
+static void set_number(float *to, double value)
 {
     if (!isnan(value))
         *to = (float)value;
@@ -268,9 +268,9 @@ static void say(float *to, double value)
 /* A penalty that is said looks as far back as is usual, however far the model's own does. */
 static void apply_penalties(const qn__settings *s, qn_sampling *p)
 {
-    say(&p->repeat_penalty, s->repeat_penalty);
-    say(&p->presence_penalty, s->presence_penalty);
-    say(&p->frequency_penalty, s->frequency_penalty);
+    set_number(&p->repeat_penalty, s->repeat_penalty);
+    set_number(&p->presence_penalty, s->presence_penalty);
+    set_number(&p->frequency_penalty, s->frequency_penalty);
     if (s->repeat_last != QN__UNSAID)
         p->repeat_last = (int32_t)s->repeat_last;
     else if (!isnan(s->repeat_penalty))
@@ -279,9 +279,10 @@ static void apply_penalties(const qn__settings *s, qn_sampling *p)
 
 void qn__settings_apply(const qn__settings *s, qn_sampling *p, qn_generation_options *g)
 {
-    say(&p->temperature, s->temperature);
-    say(&p->top_p, s->top_p > 0 ? s->top_p : s->top_p + (double)FLT_MIN); /* 0 leaves one token */
-    say(&p->min_p, s->min_p);
+    set_number(&p->temperature, s->temperature);
+    set_number(&p->top_p,
+               s->top_p > 0 ? s->top_p : s->top_p + (double)FLT_MIN); /* 0 leaves one token */
+    set_number(&p->min_p, s->min_p);
     apply_penalties(s, p);
     if (s->top_k >= 0)
         p->top_k = (int32_t)s->top_k;
