@@ -24,6 +24,10 @@ typedef struct qn_backend qn_backend;
 /* The name of backend i of this library; NULL behind the last. */
 QN_API const char *qn_backend_name(size_t i);
 
+/* Whether there is one of that name. QN_NOT_FOUND: there is not, with those there are;
+ * QN_UNSUPPORTED: it was left out when quern was built. */
+QN_API qn_status qn_backend_find(const char *name, qn_error *err);
+
 typedef struct qn_backend_options {
     size_t size;           /* sizeof(qn_backend_options) */
     const qn_flag *cancel; /* polled while a model is opened and runs: true makes calls fail with
@@ -37,8 +41,7 @@ typedef struct qn_backend_options {
     double load_seconds; /* how long Python may take to load a model; 0: 600 */
 } qn_backend_options;
 
-/* Opens a model. options may be NULL. QN_NOT_FOUND: there is no such backend, with those there are;
- * QN_UNSUPPORTED: it was left out when quern was built. */
+/* Opens a model. options may be NULL. */
 QN_API qn_status qn_backend_open(qn_backend **out, const char *name, const char *path,
                                  const qn_backend_options *options, qn_error *err);
 QN_API void qn_backend_close(qn_backend *backend); /* NULL is accepted */

@@ -25,7 +25,7 @@ const char *qn_backend_name(size_t i)
     return i < N_KINDS ? kinds[i]->name : NULL;
 }
 
-static const qn__backend_kind *find_kind(const char *name, qn_error *err)
+static const qn__backend_kind *kind_of(const char *name, qn_error *err)
 {
     char names[100] = "";
     size_t n = 0;
@@ -42,13 +42,20 @@ static const qn__backend_kind *find_kind(const char *name, qn_error *err)
     return NULL;
 }
 
+qn_status qn_backend_find(const char *name, qn_error *err)
+{
+    qn_error local = {0};
+    err = err ? err : &local;
+    return kind_of(name, err) ? QN_OK : err->code;
+}
+
 qn_status qn_backend_open(qn_backend **out, const char *name, const char *path,
                           const qn_backend_options *options, qn_error *err)
 {
     qn_error local = {0};
     err = err ? err : &local;
     *out = NULL;
-    const qn__backend_kind *kind = find_kind(name, err);
+    const qn__backend_kind *kind = kind_of(name, err);
     qn_backend *b = kind ? calloc(1, sizeof *b) : NULL;
     if (!b)
         return kind ? qn__fail_memory(err, "a backend") : err->code;

@@ -142,6 +142,20 @@ qn_status qn__path_is_directory(const char *path, bool *is_directory, qn_error *
     return QN_OK;
 }
 
+bool qn__path_make(const char *path)
+{
+    char *part = strdup(path);
+    bool ok = part != NULL;
+    for (char *slash = ok ? strchr(part + 1, '/') : NULL; ok && slash;
+         slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        ok = mkdir(part, 0700) == 0 || errno == EEXIST;
+        *slash = '/';
+    }
+    free(part);
+    return ok && (mkdir(path, 0700) == 0 || errno == EEXIST);
+}
+
 char *qn__path_join(const char *directory, const char *name)
 {
     size_t a = strlen(directory), b = strlen(name);

@@ -35,6 +35,10 @@ qn_status qn__file_pread(const qn__file *file, uint64_t offset, void *dst, size_
 /* Whether `path` is a directory; a missing path is QN_NOT_FOUND. */
 qn_status qn__path_is_directory(const char *path, bool *is_directory, qn_error *err);
 
+/* Makes a directory, and those that it lies in, for the user alone; false, with errno: it cannot.
+ */
+bool qn__path_make(const char *path);
+
 /* directory + "/" + name, unchecked; malloc, NULL when memory is out. */
 char *qn__path_join(const char *directory, const char *name);
 

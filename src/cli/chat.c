@@ -7,6 +7,7 @@
 #include "cli/chat.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/backend.h"
 #include "cli/commands.h"
 #include "cli/complete.h"
 #include "cli/reply.h"
@@ -325,6 +326,8 @@ int command_chat(arguments *a)
         return 2;
     }
     catch_interrupts(false);
+    if (backend_is_other(a))
+        return backend_chat(a, s.terminal);
     s.status = open_loaded(&s.model, a, false);
     if (!s.status && open_chat(&s, &err) != QN_OK)
         s.status = failed(&err);

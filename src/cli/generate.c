@@ -4,6 +4,7 @@
  * terminal), speed and errors go to standard error. Without -m the built-in model answers.
  */
 #include "base/error.h"
+#include "cli/backend.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/prompt_cache.h"
@@ -149,6 +150,41 @@ static int run_loaded(const arguments *a, const loaded *l, const char *prompt, s
     return code;
 }
 
+static int run_native(const arguments *a, const qn_text *prompt)
+{
+    loaded l;
+    int code = open_loaded(&l, a, false);
+    if (!code)
+        code = run_loaded(a, &l, prompt->data ? prompt->data : "", prompt->n);
+    close_loaded(&l);
+    return code;
+}
+
+static int run_backend(const arguments *a, const qn_text *prompt)
+{
+    qn_error err = {0};
+    qn_backend *b = NULL;
+    conversation c = {0};
+    reply r = {0};
+    loaded l = {.seconds = qn__seconds()};
+    qn_status status = backend_open(&b, a, &err);
+    l.seconds = qn__seconds() - l.seconds;
+    if (status == QN_OK &&
+        (status = conversation_add(&c, "user", prompt->data, prompt->n, &err)) == QN_OK &&
+        a->system)
+        status = conversation_system(&c, a->system, strlen(a->system), &err);
+    if (status == QN_OK)
+        status = backend_reply(b, a, &c, a->raw, &r, !a->json, &err);
+    if (!a->json && !r.write_failed && r.text.n)
+        putchar('\n');
+    if (a->json && b && (status == QN_OK || status == QN_CANCELLED))
+        print_result(&r, a, &l, 0, status == QN_CANCELLED);
+    reply_free(&r);
+    conversation_free(&c);
+    qn_backend_close(b);
+    return status == QN_OK ? 0 : failed(&err);
+}
+
 /* ---- the prompt
  * -------------------------------------------------------------------------------------------- */
 
@@ -221,11 +257,7 @@ int command_generate(arguments *a)
         qn_text_free(&prompt);
         return err.code != QN_OK ? failed(&err) : wrong_usage(NO_PROMPT);
     }
-    loaded l;
-    int code = open_loaded(&l, a, false);
-    if (!code)
-        code = run_loaded(a, &l, prompt.data ? prompt.data : "", prompt.n);
-    close_loaded(&l);
+    int code = backend_is_other(a) ? run_backend(a, &prompt) : run_native(a, &prompt);
     qn_text_free(&prompt);
     return code;
 }

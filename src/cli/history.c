@@ -7,7 +7,6 @@
 #include "base/utf8.h"
 #include "cli/shared.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,18 +24,6 @@ static bool history_folder(char path[PATH_ROOM])
     else
         return false;
     return n < PATH_ROOM - 16;
-}
-
-static bool make_folders(char *path)
-{
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        bool ok = mkdir(path, 0700) == 0 || errno == EEXIST;
-        *slash = '/';
-        if (!ok)
-            return false;
-    }
-    return mkdir(path, 0700) == 0 || errno == EEXIST;
 }
 
 /* A line that may go to a terminal again. */
@@ -91,7 +78,7 @@ bool history_append(const char *line)
     qn_text text = {0};
     qn_error err = {0};
     qn__writer *writer;
-    if (!is_clean(line, strlen(line)) || !history_folder(path) || !make_folders(path))
+    if (!is_clean(line, strlen(line)) || !history_folder(path) || !qn__path_make(path))
         return false;
     strcat(path, "/history");
     history_read(add_line, &text);

@@ -2,6 +2,7 @@
  *
  * The quern command: picks the subcommand.
  */
+#include "cli/backend.h"
 #include "cli/commands.h"
 #include "cli/foreign.h"
 #include "quern/quern.h"
@@ -169,6 +170,8 @@ static int run_command(const command *c, int argc, char **argv)
         code = 2;
     else if (help)
         help_command(c);
+    else if (!backend_fits(&c->user, &a))
+        code = 2;
     else
         code = c->run(&a);
     qn__settings_free(&a.settings);

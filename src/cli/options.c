@@ -23,7 +23,7 @@
     (OF_RUN | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT | OF_EVAL | OF_BENCH | OF_SERVE)
 
 static const option table[] = {
-    {"model", 'm', OPTION_STRING, OF_ALL, AT(model), 0, 0, "MODEL",
+    {"model", 'm', OPTION_STRING, OF_ALL | OF_BACKENDS, AT(model), 0, 0, "MODEL",
      "a Hugging Face model directory or org/name[@REVISION] in its cache, or a GGUF file; else the "
      "built-in "
      "model"},
@@ -32,9 +32,9 @@ static const option table[] = {
     {"adapter", 0, OPTION_WORDS, OF_SERVE, AT(adapters), 0, 0, "DIR",
      "a LoRA adapter of that model; may be repeated: requests choose by the directory's name as "
      "their model, and without one have the only adapter, or none of several"},
-    {"prompt", 'p', OPTION_STRING, OF_GENERATE, AT(prompt), 0, 0, "TEXT",
+    {"prompt", 'p', OPTION_STRING, OF_GENERATE | OF_BACKENDS, AT(prompt), 0, 0, "TEXT",
      "what to answer or continue; what is piped in follows it; - is standard input alone"},
-    {"file", 'f', OPTION_STRING, OF_GENERATE, AT(prompt_file), 0, 0, "FILE",
+    {"file", 'f', OPTION_STRING, OF_GENERATE | OF_BACKENDS, AT(prompt_file), 0, 0, "FILE",
      "the prompt is the text of FILE"},
     {"file", 'f', OPTION_STRING, OF_EVAL, AT(prompt_file), 0, 0, "FILE",
      "the text; - is standard input"},
@@ -96,10 +96,10 @@ static const option table[] = {
      "the query head of --picture, from 0 on (default 0)"},
     {"prompt", 'p', OPTION_STRING, OF_TEMPLATE, AT(prompt), 0, 0, "TEXT",
      "a user's message, in the place of FILE"},
-    {"system", 0, OPTION_STRING, OF_RUN | OF_TEMPLATE, AT(system), 0, 0, "TEXT",
+    {"system", 0, OPTION_STRING, OF_RUN | OF_TEMPLATE | OF_BACKENDS, AT(system), 0, 0, "TEXT",
      "the system message"},
-    {"max-tokens", 'n', OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(settings.max_tokens), 1, 1e9, "N",
-     "stop after this many tokens (default: the model's limit, or when it ends)"},
+    {"max-tokens", 'n', OPTION_INTEGER, OF_SAMPLE | OF_SET | OF_BACKENDS, AT(settings.max_tokens),
+     1, 1e9, "N", "stop after this many tokens (default: the model's limit, or when it ends)"},
     {"context", 'c', OPTION_INTEGER, OF_SAMPLE | OF_INFO, AT(context), 1, 1 << 30, "N",
      "positions at most (default: the model's)"},
     {"prompt-lookup-num-tokens", 0, OPTION_INTEGER, OF_GUESS | OF_SET, AT(prompt_lookup), 0, 64,
@@ -188,13 +188,13 @@ static const option table[] = {
      "replace what is there"},
     {"threads", 't', OPTION_INTEGER, OF_RUN | OF_INFO | OF_CONVERT | OF_EVAL | OF_SERVE,
      AT(threads), 1, 1024, "N", "CPU threads (default: the CPUs it may use)"},
-    {"temp", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.temperature), 0, 1e6, "X",
-     "temperature; 0 always takes the most probable token"},
-    {"top-k", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(settings.top_k), 0, INT32_MAX, "N",
-     "sample from the N most probable tokens; 0: all"},
-    {"top-p", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.top_p), 0, 1, "X",
+    {"temp", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET | OF_BACKENDS, AT(settings.temperature), 0, 1e6,
+     "X", "temperature; 0 always takes the most probable token"},
+    {"top-k", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET | OF_BACKENDS, AT(settings.top_k), 0, INT32_MAX,
+     "N", "sample from the N most probable tokens; 0: all"},
+    {"top-p", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET | OF_BACKENDS, AT(settings.top_p), 0, 1, "X",
      "sample from the most probable tokens that sum to X; 1: all"},
-    {"min-p", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.min_p), 0, 1, "X",
+    {"min-p", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET | OF_BACKENDS, AT(settings.min_p), 0, 1, "X",
      "leave out tokens less probable than X times the most probable"},
     {"repeat-penalty", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET, AT(settings.repeat_penalty), 1e-3, 1e3,
      "X", "make the last 64 tokens less probable; 1: off"},
@@ -210,13 +210,13 @@ static const option table[] = {
      "end before TEXT, in which \\n is a newline and \\\\ a backslash; may be repeated"},
     {"ignore-eos", 0, OPTION_FLAG, OF_SAMPLE, AT(settings.ignore_eos), 0, 0, NULL,
      "never draw the tokens that end a reply"},
-    {"seed", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET, AT(settings.seed), 0, 9007199254740991, "N",
-     "of the random numbers; the same seed gives the same text"},
+    {"seed", 0, OPTION_INTEGER, OF_SAMPLE | OF_SET | OF_BACKENDS, AT(settings.seed), 0,
+     9007199254740991, "N", "of the random numbers; the same seed gives the same text"},
     {"logprobs", 0, OPTION_INTEGER, OF_BATCH, AT(settings.logprobs), 0, 1000, "N",
      "log probabilities of each token and of the N most probable ones"},
     {"logprobs", 0, OPTION_INTEGER, OF_GENERATE, AT(settings.logprobs), 0, 1000, "N",
      "with --json: log probabilities of each token and of the N most probable ones"},
-    {"raw", 0, OPTION_FLAG, OF_GENERATE | OF_BATCH, AT(raw), 0, 0, NULL,
+    {"raw", 0, OPTION_FLAG, OF_GENERATE | OF_BATCH | OF_BACKENDS, AT(raw), 0, 0, NULL,
      "continue the prompt without a chat format"},
     {"template-var", 0, OPTION_VARIABLE, OF_RUN | OF_TEMPLATE, AT(template_vars), 0, 0,
      "NAME=VALUE", "a variable for the model's chat template, JSON or text; may be repeated"},
@@ -238,11 +238,13 @@ static const option table[] = {
      "the input is ids, the output their text"},
     {"products", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH | OF_SERVE, AT(products), 0, 0,
      "KIND", "of linear layers: auto, or f32 for the weights' exact values, slower (default auto)"},
+    {"backend", 0, OPTION_STRING, OF_RUN | OF_SERVE | OF_BACKENDS, AT(backend), 0, 0, "NAME",
+     "what runs the model: native (default), or mlx_lm, which is Python's mlx-lm"},
     {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE, AT(device), 0, 0,
      "NAME", "cpu (default), cuda:0 ..."},
-    {"no-history", 0, OPTION_FLAG, OF_CHAT, AT(no_history), 0, 0, NULL,
+    {"no-history", 0, OPTION_FLAG, OF_CHAT | OF_BACKENDS, AT(no_history), 0, 0, NULL,
      "neither read nor write the file of lines typed before"},
-    {"json", 0, OPTION_FLAG, OF_GENERATE, AT(json), 0, 0, NULL,
+    {"json", 0, OPTION_FLAG, OF_GENERATE | OF_BACKENDS, AT(json), 0, 0, NULL,
      "one JSON object with text and figures"},
     {"json", 0, OPTION_FLAG, OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_EVAL, AT(json), 0, 0, NULL,
      "one JSON object"},
@@ -292,6 +294,18 @@ arguments options_defaults(void)
                        .head = -1,
                        .embd_normalize = 2,
                        .port = -1};
+}
+
+bool options_given(const option *o, const arguments *a)
+{
+    static const size_t sizes[] = {[OPTION_FLAG] = sizeof(bool),
+                                   [OPTION_INTEGER] = sizeof(int64_t),
+                                   [OPTION_NUMBER] = sizeof(double),
+                                   [OPTION_SAMPLERS] = sizeof(qn_sampling)};
+    const arguments usual = options_defaults();
+    size_t size =
+        o->type < sizeof sizes / sizeof *sizes && sizes[o->type] ? sizes[o->type] : sizeof(void *);
+    return memcmp((const char *)a + o->offset, (const char *)&usual + o->offset, size) != 0;
 }
 
 enum { LONGEST_WORD = 63 };

@@ -22,6 +22,7 @@ typedef struct words {
 
 /* What the options of all commands say. Absent: NULL, false, -1 for integers, NaN for numbers. */
 typedef struct arguments {
+    const char *backend;
     const char *model, *prompt, *system, *device, *tools, *template_name, *products;
     const char *file;        /* the word that is no option, of the commands that take one */
     const char *prompt_file; /* -f */
@@ -79,7 +80,8 @@ enum {
     OF_BATCH = 1024,
     OF_CLASSIFY = 2048,
     OF_EMBED = 4096,
-    OF_INSPECT = 8192
+    OF_INSPECT = 8192,
+    OF_BACKENDS = 16384 /* that other backends than native have, too */
 };
 
 typedef enum option_type {
@@ -119,6 +121,9 @@ const option *options_next(unsigned of, size_t *at);
 
 /* The settings are to be freed. */
 arguments options_defaults(void);
+
+/* Whether it says something else than by default. */
+bool options_given(const option *o, const arguments *a);
 
 /* Parses argv[1..]. On failure prints one line to standard error (with the nearest name where an
  * option is unknown) and returns false. *help: --help was there. */

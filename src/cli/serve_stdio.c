@@ -34,6 +34,7 @@ typedef struct asked_line {
     qn_error error; /* it cannot be read */
     uint64_t number;
     bool cancelled;
+    bool answered; /* all but: it is too late to cancel it */
 } asked_line;
 
 typedef struct stdio_server {
@@ -102,8 +103,17 @@ static void say_format(stdio_server *s, const char *format, ...)
     say_line(s);
 }
 
+/* Before a line's last answer: whoever has read that finds nothing to cancel. */
+static void close_line(stdio_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->lines[s->first].answered = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void say_error(stdio_server *s, const qn_error *err)
 {
+    close_line(s);
     size_t n = strlen(err->message), whole = qn__utf8_check(err->message, n);
     put_text(s, "{\"error\":", err->message, whole < n ? whole : n); /* one may be cut off */
     say_format(s, "}\n");
@@ -119,6 +129,7 @@ static bool say_token(void *user, int32_t id, const char *text, size_t n)
 
 static void say_done(stdio_server *s, const char *finish)
 {
+    close_line(s);
     say_format(s, "{\"done\":true,\"finish\":\"%s\"}\n", finish);
 }
 
@@ -332,7 +343,7 @@ static bool cancel_replies(stdio_server *s)
     bool any = false;
     for (size_t i = 0; i < s->n; i++) {
         asked_line *l = &s->lines[(s->first + i) % MOST_WAITING];
-        if (!is_command(l, "generate") && !is_command(l, "chat"))
+        if (l->answered || (!is_command(l, "generate") && !is_command(l, "chat")))
             continue;
         any = l->cancelled = true;
         if (i == 0)

@@ -10,6 +10,7 @@ heard in the midst of a reply. Ends like cmocka, so that scripts/run-tests count
 import json
 import os
 import subprocess
+import threading
 import time
 
 from helper import QUERN, SOURCE, check, finish, refused, run
@@ -22,6 +23,9 @@ LONG = {"cmd": "generate", "prompt": "Once", "temperature": 0, "ignore_eos": Tru
 class Serving:
     def __init__(self, *args):
         self.p = subprocess.Popen([QUERN, "serve", "--stdio", *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.limit = threading.Timer(60, self.p.kill)  # a line that does not come
+        self.limit.daemon = True
+        self.limit.start()
 
     def say(self, *lines):
         for line in lines:
