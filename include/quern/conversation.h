@@ -28,7 +28,8 @@ extern "C" {
 
 typedef struct qn_conversation qn_conversation;
 
-/* An empty one. The chat, which may be one without templates, is borrowed and must outlive it. */
+/* An empty one. The chat, which may be one without templates, is borrowed and must outlive it;
+ * NULL: there are messages alone, and what needs a model is QN_STATE. */
 QN_API qn_status qn_conversation_new(qn_conversation **out, const qn_chat *chat, qn_error *err);
 QN_API void qn_conversation_free(qn_conversation *conversation); /* NULL is accepted */
 

@@ -69,22 +69,23 @@ static bool emit_token(void *user, int32_t id, const char *text, size_t n)
 }
 
 /* The texts of a conversation; NULL when memory is out. */
-static qn_chat_message *messages_of(const conversation *c)
+static qn_chat_message *messages_of(const qn_conversation *c)
 {
-    qn_chat_message *list = calloc(c->n + 1, sizeof *list);
-    for (size_t i = 0; list && i < c->n; i++)
-        list[i] = (qn_chat_message){c->messages[i].role, c->messages[i].content,
-                                    c->messages[i].content_size};
+    size_t n = qn_conversation_length(c);
+    qn_chat_message *list = calloc(n + 1, sizeof *list);
+    for (size_t i = 0; list && i < n; i++)
+        list[i] = *qn_conversation_message(c, i);
     return list;
 }
 
-qn_status backend_reply(qn_backend *b, const arguments *a, const conversation *c, bool raw,
+qn_status backend_reply(qn_backend *b, const arguments *a, const qn_conversation *c, bool raw,
                         reply *r, bool print, qn_error *err)
 {
     emitted e = {.reply = r, .print = print};
     qn_sampling sampling = *qn_backend_sampling(b);
     qn_generation_options options = QN_INIT(qn_generation_options);
-    const message *last = &c->messages[c->n - 1];
+    size_t n = qn_conversation_length(c);
+    const qn_chat_message *last = qn_conversation_message(c, n - 1);
     qn_chat_message *messages = messages_of(c);
     if (!messages)
         return qn__fail_memory(err, "a chat");
@@ -92,7 +93,7 @@ qn_status backend_reply(qn_backend *b, const arguments *a, const conversation *c
     qn__settings_apply(&a->settings, &sampling, &options);
     qn_status status = raw ? qn_backend_generate(b, last->content, last->content_size, &options,
                                                  emit_token, &e, err)
-                           : qn_backend_chat(b, messages, c->n, &options, emit_token, &e, err);
+                           : qn_backend_chat(b, messages, n, &options, emit_token, &e, err);
     free(messages);
     r->metrics.size = sizeof r->metrics;
     qn_backend_get_metrics(b, &r->metrics);
@@ -106,22 +107,23 @@ qn_status backend_reply(qn_backend *b, const arguments *a, const conversation *c
 /* ---- quern chat ------------------------------------------------------------------------------ */
 
 /* False: the chat ends, with *code. */
-static bool answer_message(qn_backend *b, const arguments *a, conversation *c, const qn_text *line,
-                           bool terminal, int *code)
+static bool answer_message(qn_backend *b, const arguments *a, qn_conversation *c,
+                           const qn_text *line, bool terminal, int *code)
 {
     qn_error err = {0};
     reply r = {0};
-    size_t before = c->n;
-    qn_status status = conversation_add(c, "user", line->data, line->n, &err);
+    size_t before = qn_conversation_length(c);
+    qn_status status = qn_conversation_add(c, "user", line->data, line->n, &err);
     if (status == QN_OK)
         status = backend_reply(b, a, c, false, &r, true, &err);
     if (r.text.n && !r.write_failed)
         putchar('\n');
     fflush(stdout);
     if (status == QN_OK)
-        status = conversation_add(c, "assistant", r.text.data ? r.text.data : "", r.text.n, &err);
+        status =
+            qn_conversation_add(c, "assistant", r.text.data ? r.text.data : "", r.text.n, &err);
     if (status != QN_OK) {
-        conversation_cut(c, before);
+        qn_conversation_cut(c, before);
         int failure = failed(&err);
         *code = terminal && !r.write_failed ? *code : failure;
     }
@@ -136,7 +138,7 @@ static void complete_nothing(const char *line, completions *c)
     (void)c;
 }
 
-static int converse_with(qn_backend *b, const arguments *a, conversation *c, bool terminal)
+static int converse_with(qn_backend *b, const arguments *a, qn_conversation *c, bool terminal)
 {
     line_reader *lines = line_open(terminal, !a->no_history, complete_nothing);
     qn_text line = {0};
@@ -167,14 +169,14 @@ int backend_chat(const arguments *a, bool terminal)
 {
     qn_error err = {0};
     qn_backend *b = NULL;
-    conversation c = {0};
+    qn_conversation *c = NULL;
     int code;
-    if (backend_open(&b, a, &err) == QN_OK &&
-        (!a->system || conversation_system(&c, a->system, strlen(a->system), &err) == QN_OK))
-        code = converse_with(b, a, &c, terminal);
+    if (backend_open(&b, a, &err) == QN_OK && qn_conversation_new(&c, NULL, &err) == QN_OK &&
+        (!a->system || qn_conversation_set_system(c, a->system, strlen(a->system), &err) == QN_OK))
+        code = converse_with(b, a, c, terminal);
     else
         code = failed(&err);
-    conversation_free(&c);
+    qn_conversation_free(c);
     qn_backend_close(b);
     return code;
 }

@@ -5,8 +5,10 @@
 #ifndef QN_CLI_BACKEND_H
 #define QN_CLI_BACKEND_H
 
-#include "cli/conversation.h"
+#include "cli/options.h"
 #include "cli/reply.h"
+#include "quern/backend.h"
+#include "quern/conversation.h"
 
 bool backend_is_other(const arguments *a);
 
@@ -19,7 +21,7 @@ qn_status backend_open(qn_backend **out, const arguments *a, qn_error *err);
 
 /* The reply to a conversation, or with `raw` what goes on behind its last message; `print` writes
  * it to standard output, too. *r must be zero. */
-qn_status backend_reply(qn_backend *b, const arguments *a, const conversation *c, bool raw,
+qn_status backend_reply(qn_backend *b, const arguments *a, const qn_conversation *c, bool raw,
                         reply *r, bool print, qn_error *err);
 
 /* quern chat on it, without the commands of a chat; returns the exit status. */

@@ -164,23 +164,23 @@ static int run_backend(const arguments *a, const qn_text *prompt)
 {
     qn_error err = {0};
     qn_backend *b = NULL;
-    conversation c = {0};
+    qn_conversation *c = NULL;
     reply r = {0};
     loaded l = {.seconds = qn__seconds()};
     qn_status status = backend_open(&b, a, &err);
     l.seconds = qn__seconds() - l.seconds;
-    if (status == QN_OK &&
-        (status = conversation_add(&c, "user", prompt->data, prompt->n, &err)) == QN_OK &&
+    if (status == QN_OK && (status = qn_conversation_new(&c, NULL, &err)) == QN_OK &&
+        (status = qn_conversation_add(c, "user", prompt->data, prompt->n, &err)) == QN_OK &&
         a->system)
-        status = conversation_system(&c, a->system, strlen(a->system), &err);
+        status = qn_conversation_set_system(c, a->system, strlen(a->system), &err);
     if (status == QN_OK)
-        status = backend_reply(b, a, &c, a->raw, &r, !a->json, &err);
+        status = backend_reply(b, a, c, a->raw, &r, !a->json, &err);
     if (!a->json && !r.write_failed && r.text.n)
         putchar('\n');
     if (a->json && b && (status == QN_OK || status == QN_CANCELLED))
         print_result(&r, a, &l, 0, status == QN_CANCELLED);
     reply_free(&r);
-    conversation_free(&c);
+    qn_conversation_free(c);
     qn_backend_close(b);
     return status == QN_OK ? 0 : failed(&err);
 }

@@ -62,6 +62,8 @@ typedef struct reader_words {
 static qn_status words_of(const qn_conversation *c, reader_words *out, qn_error *err)
 {
     uint64_t h;
+    if (!c->chat)
+        return qn__fail(err, QN_STATE, "the conversation is of messages alone: it has no chat");
     if (qn__tokenizer_fingerprint(qn__chat_tokenizer(c->chat), &h, err) != QN_OK)
         return err->code;
     out->tokenizer = qn__sleep_word_of(h);

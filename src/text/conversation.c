@@ -296,10 +296,19 @@ static qn_status encode_built_in(const qn_conversation *c, bool add_prompt, qn_t
     return status;
 }
 
+static qn_status check_chat(const qn_conversation *c, qn_error *err)
+{
+    return c->chat
+               ? QN_OK
+               : qn__fail(err, QN_STATE, "the conversation is of messages alone: it has no chat");
+}
+
 qn_status qn_conversation_ids(const qn_conversation *c, bool add_prompt, qn_tokens *out,
                               qn_error *err)
 {
     qn_text json = {0};
+    if (check_chat(c, err) != QN_OK)
+        return QN_STATE;
     if (!qn_chat_has_template(c->chat))
         return encode_built_in(c, add_prompt, out, err);
     qn_status status = write_request(c, add_prompt, &json, err);
@@ -315,7 +324,9 @@ qn_status qn_conversation_text(const qn_conversation *c, bool add_prompt, qn_tex
 {
     qn_text json = {0};
     qn_tokens ids = {0};
-    qn_status status;
+    qn_status status = check_chat(c, err);
+    if (status != QN_OK)
+        return status;
     if (qn_chat_has_template(c->chat)) {
         status = write_request(c, add_prompt, &json, err);
         if (status == QN_OK)
