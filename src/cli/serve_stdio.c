@@ -477,8 +477,8 @@ int serve_stdio(const arguments *a)
         pthread_create(&reader, NULL, read_lines, &s) != 0)
         qn__fail_memory(&err, "a thread");
     if (err.code == QN_OK) {
+        pthread_detach(reader); /* it has read its last line when that is run; see leave */
         run_stdio(&s);
-        pthread_join(reader, NULL);
     }
     lines_close(&s.in);
     qn_backend_close(s.backend);

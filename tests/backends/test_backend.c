@@ -4,6 +4,7 @@
  * that are no mlx-lm but end, hang or say what they should not. None may stay behind.
  * tests/cli/test_backend.py has the real one.
  */
+#include "../base/fail_alloc.h"
 #include "../base/temp_dir.h"
 #include "test.h"
 
@@ -401,6 +402,30 @@ static void test_close(void **state)
     assert_no_children();
 }
 
+static void test_memory(void **state)
+{
+    (void)state;
+    skip_without_mlx_lm();
+    const qn_chat_message say = {"user", "Hi", 0};
+    for (long n = 0;; n++) {
+        qn_error err;
+        qn_backend *b;
+        heard h = {.n = 0};
+        fail_allocation_begin(n);
+        qn_status status = open_fake(
+            &b, ASKED TOKEN "echo '{\"done\":true,\"finish\":\"stop\"}'; read quit\n", NULL, &err);
+        if (status == QN_OK)
+            status = qn_backend_chat(b, &say, 1, &GREEDY, hear, &h, &err);
+        bool failed = fail_allocation_end();
+        /* a script that cannot be compared is written anew */
+        assert_true(status == QN_OK || (failed && status == QN_MEMORY));
+        qn_backend_close(b);
+        assert_no_children();
+        if (!failed)
+            break;
+    }
+}
+
 /* ---- the script ------------------------------------------------------------------------------ */
 
 /* The path of the one file in the cache folder. */
@@ -499,7 +524,8 @@ int main(void)
         cmocka_unit_test(test_loads_that_fail), cmocka_unit_test(test_replies_that_fail),
         cmocka_unit_test(test_reply),           cmocka_unit_test(test_refused),
         cmocka_unit_test(test_cancel),          cmocka_unit_test(test_close),
-        cmocka_unit_test(test_script),          cmocka_unit_test(test_no_python),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_script),
+        cmocka_unit_test(test_no_python),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
