@@ -79,7 +79,7 @@ QN_API qn_status qn_backend_chat(qn_backend *backend, const qn_chat_message *mes
 
 /* Of the newest reply. Of mlx_lm all is zero but `finish`. QN_INVALID: metrics->size was not set.
  */
-QN_API qn_status qn_backend_get_metrics(const qn_backend *backend, qn_metrics *metrics);
+QN_API qn_status qn_backend_get_metrics(qn_backend *backend, qn_metrics *metrics);
 
 #ifdef __cplusplus
 }

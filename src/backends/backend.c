@@ -92,9 +92,12 @@ const qn_sampling *qn_backend_sampling(const qn_backend *b)
     return &b->sampling;
 }
 
-qn_status qn_backend_get_metrics(const qn_backend *b, qn_metrics *metrics)
+qn_status qn_backend_get_metrics(qn_backend *b, qn_metrics *metrics)
 {
-    return qn__sized_out(metrics, &b->metrics, sizeof b->metrics);
+    pthread_mutex_lock(&b->lock);
+    qn_status status = qn__sized_out(metrics, &b->metrics, sizeof b->metrics);
+    pthread_mutex_unlock(&b->lock);
+    return status;
 }
 
 /* ---- replies --------------------------------------------------------------------------------- */

@@ -86,6 +86,21 @@ class Speaking:
         return self.p.wait(30)
 
 
+def add_tokenizer(model):
+    """One whose tokens are bytes, for a model of tests/golden/ that has none."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    letters = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
+    tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
+                 "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+                 "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+                 "model": {"type": "BPE", "vocab": {letters[b]: b for b in range(256)}, "merges": []}}
+    with open(os.path.join(model, "tokenizer.json"), "w") as f:
+        json.dump(tokenizer, f)
+    with open(os.path.join(model, "tokenizer_config.json"), "w") as f:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, f)
+
+
 def test_tokens(model):
     """Both programs, asked alike, say the same lines, but for a space at the beginning, which mlx-lm leaves out."""
     ours = Speaking(QUERN, "serve", "--stdio")
@@ -102,6 +117,14 @@ def test_tokens(model):
         check("something is said", len(a) > 20 or "messages" not in line and "prompt" not in line, a)
     b = theirs.ask(cmd="generate", prompt="x " * 2000, max_tokens=5, **greedy)
     check("too long", "1024" in b[0]["error"], b)
+    for name in ("plain", "llama3-tied", "linear", "biased"):
+        with tempfile.TemporaryDirectory() as d:
+            small = shutil.copytree(os.path.join(SOURCE, "tests/golden/llama", name), os.path.join(d, name))
+            add_tokenizer(small)
+            a, b = ([[t.get("token_id", t) for t in s.ask(**line)] for line in
+                     ({"cmd": "load", "path": small}, {"cmd": "info"}, {"cmd": "generate", "prompt": "The fox went home.", "max_tokens": 40, **greedy})]
+                    for s in (ours, theirs))
+            check(f"golden/llama/{name}", a == b and len(a[2]) > 40, (a, b))
     check("both end", ours.end() == 0 and theirs.end() == 0)
 
 
