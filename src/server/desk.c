@@ -58,7 +58,8 @@ static qn_status add_choice(qn__exchange *x, size_t i, qn_error *err)
     sampling.seed += i % (size_t)j->n;
     qn_generation_options generation = j->generation;
     generation.sampling = &sampling;
-    qn_request_options options = {.size = sizeof options, .generation = &generation};
+    qn_request_options options = {
+        .size = sizeof options, .generation = &generation, .adapter = j->adapter};
     return qn_request_add(&x->choices[i].request, x->server->engine, prompt->ids, prompt->n,
                           &options, err);
 }

@@ -78,7 +78,8 @@ typedef struct qn__job {
     bool chat, stream, include_usage;
     qn_tokens *prompts;
     size_t n_prompts;
-    int64_t n; /* replies to each */
+    int64_t n;   /* replies to each */
+    int adapter; /* as qn_request_options' */
     qn_sampling sampling;
     qn_generation_options generation;
     qn__settings settings;
@@ -88,6 +89,9 @@ typedef struct qn__job {
 qn_status qn__job_parse(qn__job *job, const qn__server *server, bool chat, const char *body,
                         size_t n, qn_error *err);
 void qn__job_free(qn__job *job);
+
+/* What clients call the model: 0; or with its adapter of that number. */
+const char *qn__served_name(const qn__server *server, int adapter);
 
 /* "messages" and maybe "chat_template_kwargs" (NULL) as tokens. */
 qn_status qn__chat_tokens(const qn__server *server, const qn__json_at *messages,

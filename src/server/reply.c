@@ -204,7 +204,8 @@ static void put_reply_head(qn__page *p, const qn__exchange *x, const char *objec
     const qn__server *s = x->server;
     qn__put_format(p, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->id, object,
                    (long long)x->created);
-    qn__put_string(p, s->options.name, strlen(s->options.name));
+    const char *name = qn__served_name(s, x->job.adapter);
+    qn__put_string(p, name, strlen(name));
     qn__put(p, ",\"choices\":[");
 }
 

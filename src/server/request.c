@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -19,19 +20,36 @@ typedef struct reading {
     qn__json_at messages, prompt, variables; /* node NULL: absent */
 } reading;
 
-/* The name that models have here, or its last part, in any case. */
+static qn_status fail_model(const qn__server *s, const qn__json_at *at, const char *given,
+                            qn_error *err)
+{
+    char quoted[64], names[300] = "";
+    size_t n = 0;
+    int last = qn_model_n_adapters(s->model);
+    for (int i = 0; i <= last && n < sizeof names; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s\"%s\"", i ? ", " : "",
+                              qn__served_name(s, i));
+    return qn__json_fail(at, QN_NOT_FOUND, err, "there is no model \"%s\"; here %s %s",
+                         qn__utf8_quote(quoted, sizeof quoted, given, strlen(given)),
+                         last ? "are" : "is", names);
+}
+
+/* The name that models have here, an adapter's, or the model's or its last part, in any case. */
 static qn_status take_model(void *to, const qn__field *f, const qn__json_at *at, qn_error *err)
 {
     const reading *r = to;
-    const char *given, *name = r->server->options.name, *slash = strrchr(name, '/');
+    const qn__server *s = r->server;
+    const char *given, *name = s->options.name, *slash = strrchr(name, '/');
     (void)f;
     if (qn__json_as_string(at, &given, err) != QN_OK)
         return err->code;
-    if (!strcasecmp(given, name) || (slash && !strcasecmp(given, slash + 1)))
-        return QN_OK;
-    char quoted[64];
-    return qn__json_fail(at, QN_NOT_FOUND, err, "there is no model \"%s\"; the one here is \"%s\"",
-                         qn__utf8_quote(quoted, sizeof quoted, given, strlen(given)), name);
+    for (int i = 1; i <= qn_model_n_adapters(s->model); i++)
+        if (!strcasecmp(given, qn__served_name(s, i))) {
+            r->job->adapter = i;
+            return QN_OK;
+        }
+    bool known = !strcasecmp(given, name) || (slash && !strcasecmp(given, slash + 1));
+    return known ? QN_OK : fail_model(s, at, given, err);
 }
 
 /* Of these, one value alone: what happens anyway. */

@@ -42,6 +42,11 @@ static void answer_metrics(qn__exchange *x)
     answer_page(x, &page);
 }
 
+const char *qn__served_name(const qn__server *s, int adapter)
+{
+    return adapter > 0 ? qn_model_adapter_name(s->model, adapter) : s->options.name;
+}
+
 static void answer_models(qn__exchange *x)
 {
     const qn__server *s = x->server;
@@ -50,12 +55,17 @@ static void answer_models(qn__exchange *x)
         qn__refuse(x, 503, "the model is loading");
         return;
     }
-    qn__put(&page, "{\"object\":\"list\",\"data\":[{\"id\":");
-    qn__put_string(&page, s->options.name, strlen(s->options.name));
-    qn__put_format(&page,
-                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"quern\","
-                   "\"max_model_len\":%lld}]}",
-                   (long long)s->created, (long long)s->context);
+    qn__put(&page, "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i <= qn_model_n_adapters(s->model); i++) {
+        const char *name = qn__served_name(s, i);
+        qn__put(&page, i ? ",{\"id\":" : "{\"id\":");
+        qn__put_string(&page, name, strlen(name));
+        qn__put_format(&page,
+                       ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"quern\","
+                       "\"max_model_len\":%lld}",
+                       (long long)s->created, (long long)s->context);
+    }
+    qn__put(&page, "]}");
     answer_page(x, &page);
 }
 

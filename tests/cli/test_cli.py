@@ -15,7 +15,7 @@ import struct
 import subprocess
 import tempfile
 
-from helper import QUERN, SOURCE, check, finish, refused, run
+from helper import QUERN, SOURCE, check, finish, make_adapter, refused, run
 
 TINY = os.path.join(SOURCE, "tests/golden/llama/plain")
 COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert", "eval", "bench", "batch", "classify", "embed", "inspect",
@@ -386,25 +386,6 @@ def test_guesses():
             json.dump(tokenizer, f)
         refused("a draft of other tokens", generate("-p", "x", "--draft-model", other), 1, f"token {vocab[last]} is not")
     refused("no such draft", generate("-p", "x", "--draft-model", demo + "/none"), 1, demo + "/none")
-
-
-def make_adapter(folder, value, rank=4):
-    """A directory as PEFT writes it: layer 0's down_proj of the demo, A and B all one number."""
-    with open(os.path.join(SOURCE, "models/demo/config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    shapes = {"A": (rank, config["intermediate_size"]), "B": (config["hidden_size"], rank)}
-    header, data = {}, b""
-    for part, shape in shapes.items():
-        n = shape[0] * shape[1] * 4
-        header[f"base_model.model.model.layers.0.mlp.down_proj.lora_{part}.weight"] = {
-            "dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + n]}
-        data += struct.pack("<f", value) * (n // 4)
-    text = json.dumps(header).encode()
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "adapter_model.safetensors"), "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + data)
-    with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as f:
-        json.dump({"peft_type": "LORA", "r": rank, "lora_alpha": rank}, f)
 
 
 def test_adapters():

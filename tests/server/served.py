@@ -11,7 +11,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
-from helper import QUERN, SOURCE, check, finish, refused, run, skipped  # noqa: E402,F401
+from helper import QUERN, SOURCE, check, finish, make_adapter, refused, run, skipped  # noqa: E402,F401
 
 HOST = b"Host: localhost\r\n"
 

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 
-from served import HOST, Server, check, events_of, finish, read_response, refused, run
+from served import HOST, Server, check, events_of, finish, make_adapter, read_response, refused, run
 
 FOX = "Tell me a story about a fox and a lantern."
 BODY = b'{"prompt":"x","max_tokens":2}'
@@ -369,6 +369,35 @@ def test_guesses(demo):
     check("guesses", said[0] == said[1] == said[2] and all(said[0]), said)
 
 
+def test_adapters():
+    """Adapters are models of their own, and run beside each other; the model's name is without one of several."""
+    story = dict(content="Tell me a story about a fox.", max_tokens=16, temperature=0)
+    said = lambda reply: (reply[2]["model"], reply[2]["choices"][0]["message"]["content"])
+    with tempfile.TemporaryDirectory() as d:
+        a, b = os.path.join(d, "a"), os.path.join(d, "b")
+        make_adapter(a, 0.4)
+        make_adapter(b, -0.5)
+        with Server("--alias", "base") as s:
+            plain = said(s.chat(**story))
+        with Server("--alias", "base", "--adapter", a) as s:
+            only = said(s.chat(**story))
+            check("one adapter is the default", only[0] == "base" and only[1] != plain[1], only)
+        with Server("--alias", "base", "--adapter", a, "--adapter", b) as s:
+            names = [m["id"] for m in s.ask("/v1/models")[2]["data"]]
+            check("adapters: models", names == ["base", "a", "b"], names)
+            replies = {}
+            ask = lambda name: replies.update({name: said(s.chat(**story, model=name))})
+            threads = [threading.Thread(target=ask, args=(name,)) for name in names]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            check("adapters: side by side", replies["base"] == plain and replies["a"] == ("a", only[1])
+                  and replies["b"][0] == "b" and replies["b"][1] != plain[1], replies)
+            status, _, out = s.chat(**story, model="c")
+            check("adapters: another name", status == 404 and '"base", "a", "b"' in out["error"]["message"], out)
+
+
 with Server() as server:
     closed, stop, thread = slow_clients(server, 60)
     for test in (test_raw, test_fields, test_log, test_leaving, test_slow_reader):
@@ -376,6 +405,7 @@ with Server() as server:
     test_full(server)
     test_drain(server)
     test_keys(server)
+    test_adapters()
     test_guesses(os.path.join(os.path.dirname(__file__), "../../models/demo"))
     end = time.monotonic() + 16
     while len(closed) < 40 and time.monotonic() < end:
