@@ -5,9 +5,9 @@
  * in words of 32 bits as NAME.weight, NAME.scales and NAME.biases beside it, and bits and group in
  * config.json.
  *
- * All is put into a directory beside the output, which gets its name at the end. One that is
- * replaced changes places with it first, and must hold nothing but what a conversion writes.
+ * It appears whole or not at all (base/directory.h).
  */
+#include "base/directory.h"
 #include "convert/convert.h"
 #include "convert/tokenizer_out.h"
 #include "core/device.h"
@@ -16,15 +16,10 @@
 #include "ops/ops.h"
 #include "quant/layout.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { LARGEST_COPY = 256 << 20, USUAL_GROUP = 64 };
 
@@ -490,7 +485,7 @@ static bool is_shard(const char *name)
 
 static bool is_ours(const char *name)
 {
-    bool ours = !strcmp(name, ".") || !strcmp(name, "..") || is_shard(name);
+    bool ours = is_shard(name);
     for (int i = 0; i < N_COPIED; i++)
         ours = ours || !strcmp(name, copied[i]);
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
@@ -498,93 +493,21 @@ static bool is_ours(const char *name)
     return ours;
 }
 
-/* What is there may be replaced: a directory with a conversion's files alone. */
-static qn_status check_target(const qn__conversion *c, bool *exists)
-{
-    struct stat info;
-    *exists = lstat(c->out, &info) == 0;
-    if (!*exists)
-        return QN_OK;
-    if (!c->options->replace)
-        return qn__fail(c->err, QN_INVALID, "%s: exists already", c->out);
-    DIR *dir = S_ISDIR(info.st_mode) ? opendir(c->out) : NULL;
-    if (!dir)
-        return qn__fail(c->err, QN_INVALID, "%s: cannot replace: is not a directory", c->out);
-    for (struct dirent *e; c->err->code == QN_OK && (e = readdir(dir));)
-        if (!is_ours(e->d_name))
-            qn__fail(c->err, QN_INVALID, "%s: cannot replace: there is %.60s in it", c->out,
-                     e->d_name);
-    closedir(dir);
-    return c->err->code;
-}
-
-static void remove_directory(const char *path)
-{
-    DIR *dir = opendir(path);
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
-            continue;
-        char *file = qn__path_join(path, e->d_name);
-        if (file)
-            unlink(file);
-        free(file);
-    }
-    if (dir)
-        closedir(dir);
-    rmdir(path);
-}
-
-static char *make_temporary(qn__conversion *c)
-{
-    size_t n = strlen(c->out), size = n + 48;
-    char *path = malloc(size);
-    while (n > 1 && c->out[n - 1] == '/')
-        n--;
-    for (int i = 0; path && i < 1000; i++) {
-        snprintf(path, size, "%.*s.%ld-%d.tmp", (int)n, c->out, (long)getpid(), i);
-        if (mkdir(path, 0777) == 0)
-            return path;
-        if (errno != EEXIST)
-            break;
-    }
-    if (path)
-        qn__fail(c->err, QN_IO, "%s: cannot create: %s", c->out, strerror(errno));
-    else
-        qn__fail_memory(c->err, "a path");
-    free(path);
-    return NULL;
-}
-
-/* Gives the directory its name; what had it before is then under the temporary one. */
-static qn_status publish(qn__conversion *c, const char *temporary, bool exists)
-{
-    unsigned how = exists ? RENAME_EXCHANGE : RENAME_NOREPLACE;
-    int code = renameat2(AT_FDCWD, temporary, AT_FDCWD, c->out, how);
-    if (code != 0 && !exists && (errno == EINVAL || errno == ENOSYS)) /* no such file system */
-        code = rename(temporary, c->out);
-    return code == 0 ? QN_OK
-                     : qn__fail(c->err, QN_IO, "%s: cannot rename into place: %s", c->out,
-                                strerror(errno));
-}
-
 qn_status qn__convert_to_directory(qn__conversion *c)
 {
     layout l;
-    bool exists;
-    char *temporary = NULL;
-    if (check_target(c, &exists) != QN_OK || read_layout(c, &l) != QN_OK)
+    qn__directory out;
+    if (qn__directory_begin(&out, c->out, c->options->replace, is_ours, c->err) != QN_OK)
         return c->err->code;
-    if (l.bits && !((l.quantization = cJSON_CreateObject()) &&
-                    cJSON_AddNumberToObject(l.quantization, "group_size", l.group) &&
-                    cJSON_AddNumberToObject(l.quantization, "bits", l.bits) &&
-                    cJSON_AddStringToObject(l.quantization, "mode", l.mxfp4 ? "mxfp4" : "affine")))
+    if (read_layout(c, &l) == QN_OK && l.bits &&
+        !((l.quantization = cJSON_CreateObject()) &&
+          cJSON_AddNumberToObject(l.quantization, "group_size", l.group) &&
+          cJSON_AddNumberToObject(l.quantization, "bits", l.bits) &&
+          cJSON_AddStringToObject(l.quantization, "mode", l.mxfp4 ? "mxfp4" : "affine")))
         qn__fail_memory(c->err, "a configuration");
-    if (c->err->code == QN_OK && list_tensors(c, &l) == QN_OK && (temporary = make_temporary(c))) {
-        if (write_files(c, &l, temporary) != QN_OK || publish(c, temporary, exists) != QN_OK ||
-            exists)
-            remove_directory(temporary);
-    }
-    free(temporary);
+    if (c->err->code == QN_OK && list_tensors(c, &l) == QN_OK)
+        write_files(c, &l, out.temporary);
+    qn__directory_end(&out, c->err->code, c->err);
     cJSON_Delete(l.quantization);
     return c->err->code;
 }
