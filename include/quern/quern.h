@@ -17,5 +17,6 @@
 #include "quern/model.h"
 #include "quern/ops.h"
 #include "quern/text.h"
+#include "quern/train.h"
 
 #endif

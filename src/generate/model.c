@@ -12,6 +12,7 @@
 #include "core/array.h"
 #include "core/device.h"
 #include "models/load.h"
+#include "models/loaded.h"
 
 #include <stdlib.h>
 
@@ -189,6 +190,22 @@ void qn_model_close(qn_model *m)
     for (size_t i = 0; i < m->n_stop_strings; i++)
         free(m->stop_strings[i]);
     free(m);
+}
+
+qn_model *qn__model_retain(qn_model *m)
+{
+    atomic_fetch_add(&m->refs, 1);
+    return m;
+}
+
+qn_device *qn__model_device(const qn_model *m)
+{
+    return m->device;
+}
+
+const qn__decoder *qn__model_decoder(const qn_model *m)
+{
+    return &m->decoder;
 }
 
 qn_status qn_model_get_info(const qn_model *m, qn_model_info *out)

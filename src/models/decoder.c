@@ -29,15 +29,16 @@ static qn_array *base_linear(qn_scope *s, const qn__decoder *m, qn_array *x, con
     return l->bias && !inside ? qn_add(s, y, l->bias) : y;
 }
 
-/* What a layer gives, with what the rows' adapters add. */
+/* What a layer gives, with what its rows' adapters, or the one that is trained, add. */
 static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l,
                         const qn__batch *batch)
 {
     qn_array *y = base_linear(s, m, x, l);
-    if (!l->lora_a || !batch || !batch->adapter_scale)
+    qn_array *scale = batch ? batch->adapter_scale : m->adapter_scale;
+    if (!l->lora_a || !scale)
         return y;
     qn_array *z = qn_linear_with(s, x, l->lora_a, NULL, QN_PRODUCTS_F32);
-    z = qn_multiply(s, z, batch->adapter_scale);
+    z = qn_multiply(s, z, scale);
     return qn_add(s, y, qn_linear_with(s, z, l->lora_b, NULL, QN_PRODUCTS_F32));
 }
 

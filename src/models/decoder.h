@@ -91,6 +91,8 @@ typedef struct qn__decoder {
     qn__decoder_sizes sizes;
     int n_adapters;
     qn_array *adapter_scales; /* f32 [1 + n_adapters, ranks]; NULL: there is none */
+    qn_array *adapter_scale;  /* of all rows where there is no batch, while an adapter is trained
+                                 (train/trainer.c); else NULL */
 } qn__decoder;
 
 /* One weight: where it is kept, what it is, what shape it must have. */

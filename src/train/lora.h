@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The matrices that are trained: a pair for each linear layer of a decoder that the targets name.
+ */
+#ifndef QN_TRAIN_LORA_H
+#define QN_TRAIN_LORA_H
+
+#include "models/decoder.h"
+#include "quern/train.h"
+#include "train/adamw.h"
+
+/* A [rank, K] and B [N, rank], each with AdamW's state; retained arrays of f32. */
+typedef struct qn__lora_pair {
+    const qn__parameter *of; /* of the model's decoder */
+    qn__linear *linear;      /* of the trainer's own */
+    qn_array *a[QN__ADAMW_ARRAYS], *b[QN__ADAMW_ARRAYS];
+} qn__lora_pair;
+
+typedef struct qn__lora {
+    qn__lora_pair *pairs;
+    int n_pairs;
+    int64_t rank;
+    double alpha;
+    char **targets; /* as an adapter's configuration names them */
+    size_t n_targets;
+} qn__lora;
+
+/* Finds the layers of `model` that the options name, and where they are in `own`, a copy of it with
+ * layers of its own; draws the matrices, or reads them. */
+qn_status qn__lora_begin(qn__lora *l, const qn__decoder *model, const qn__decoder *own,
+                         qn_device *device, const qn_trainer_options *options, qn_error *err);
+void qn__lora_end(qn__lora *l);
+
+/* "base_model.model.LAYER.lora_A.weight", PEFT's name of a matrix. */
+void qn__lora_name(char *out, size_t room, const qn__lora_pair *pair, bool is_b);
+
+/* save.c: a directory of PEFT's files, whole or not at all. */
+qn_status qn__lora_save(const qn__lora *l, qn_device *device, const char *directory, qn_error *err);
+
+/* read.c: takes the matrices of such a directory, each in the place of a drawn one. */
+qn_status qn__lora_read(qn__lora *l, qn_scope *s, const char *directory, qn_error *err);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is made small.
+ */
+#ifndef QN_TRAIN_LOSS_H
+#define QN_TRAIN_LOSS_H
+
+#include "models/decoder.h"
+
+/* The mean of -log p over the tokens i32 [B, L] that count, each given those before it in its row.
+ * mask f32 [B, L]: 1 where a token counts, else 0; the first of a row is left out. */
+qn_array *qn__text_loss(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn_array *mask);
+
+#endif

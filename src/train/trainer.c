@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The trainer: a step is one scope, which records loss, gradients and AdamW, and one evaluation,
+ * which overwrites the matrices and their state where they lie.
+ *
+ * The decoder that it runs is a copy of the model's description whose layers have this adapter's
+ * matrices; the weights are the model's own. State is donated last, when all is recorded: until a
+ * run begins, a failure leaves it as it was.
+ */
+#include "train/lora.h"
+#include "train/loss.h"
+
+#include "base/error.h"
+#include "base/sized.h"
+#include "core/array.h"
+#include "core/buffer.h"
+#include "models/adapter.h"
+#include "models/loaded.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct qn_trainer {
+    qn_model *model;
+    qn_device *device;
+    qn__decoder decoder; /* shallow, but for the layers */
+    qn__lora lora;
+    qn__adamw adamw;
+    double clip;
+    int64_t steps;
+    bool spoiled; /* a run that failed has overwritten something, or the loss is no number */
+};
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static double or_default(double value, double otherwise)
+{
+    return value == 0 ? otherwise : value;
+}
+
+static bool is_learning_rate(double value)
+{
+    return value > 0 && value <= 1e3;
+}
+
+static qn_status check_options(const qn_trainer_options *o, qn_error *err)
+{
+    if (o->rank < 1 || o->rank > QN__MOST_RANK)
+        return qn__fail(err, QN_INVALID, "rank %lld; it is 1 to %d", (long long)o->rank,
+                        QN__MOST_RANK);
+    const struct {
+        const char *name;
+        double value;
+        bool fits;
+    } numbers[] = {{"alpha", o->alpha, o->alpha >= 1e-6 && o->alpha <= 1e6},
+                   {"learning_rate", o->learning_rate, is_learning_rate(o->learning_rate)},
+                   {"beta1", o->beta1, o->beta1 > 0 && o->beta1 < 1},
+                   {"beta2", o->beta2, o->beta2 > 0 && o->beta2 < 1},
+                   {"eps", o->eps, o->eps > 0 && o->eps <= 1},
+                   {"weight_decay", o->weight_decay, o->weight_decay <= 1e3},
+                   {"clip", o->clip, o->clip >= 0 && isfinite(o->clip)}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!numbers[i].fits)
+            return qn__fail(err, QN_INVALID, "qn_trainer_options.%s is %g, out of its range",
+                            numbers[i].name, numbers[i].value);
+    return QN_OK;
+}
+
+static qn_status read_options(qn_trainer_options *o, const qn_trainer_options *given, qn_error *err)
+{
+    if (qn__sized_in(o, sizeof *o, given, "qn_trainer_options", err) != QN_OK)
+        return err->code;
+    o->rank = o->rank ? o->rank : 8;
+    o->alpha = or_default(o->alpha, 2 * (double)o->rank);
+    o->learning_rate = or_default(o->learning_rate, 1e-5);
+    o->beta1 = or_default(o->beta1, 0.9);
+    o->beta2 = or_default(o->beta2, 0.999);
+    o->eps = or_default(o->eps, 1e-8);
+    o->weight_decay = or_default(o->weight_decay, 0.01);
+    return check_options(o, err);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static qn_status copy_decoder(qn_trainer *t, const qn__decoder *m, qn_error *err)
+{
+    if (!m->embedding)
+        return qn__fail(err, QN_STATE, "the model was opened without its weights");
+    if (m->n_adapters)
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "the model was opened with adapters; training wants it without");
+    size_t bytes = (size_t)m->config.n_layers * sizeof *m->layers;
+    t->decoder = *m;
+    t->decoder.layers = malloc(bytes);
+    if (!t->decoder.layers)
+        return qn__fail_memory(err, "a trainer");
+    memcpy(t->decoder.layers, m->layers, bytes);
+    return QN_OK;
+}
+
+qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_options *given,
+                          qn_error *err)
+{
+    qn_error local = {0};
+    qn_trainer_options o;
+    err = err ? err : &local;
+    *out = NULL;
+    if (read_options(&o, given, err) != QN_OK)
+        return err->code;
+    qn_trainer *t = calloc(1, sizeof *t);
+    if (!t)
+        return qn__fail_memory(err, "a trainer");
+    const qn__decoder *m = qn__model_decoder(model);
+    t->model = qn__model_retain(model);
+    t->device = qn__model_device(model);
+    t->clip = o.clip;
+    t->adamw = (qn__adamw){.learning_rate = o.learning_rate,
+                           .beta1 = o.beta1,
+                           .beta2 = o.beta2,
+                           .eps = o.eps,
+                           .decay = o.weight_decay > 0 ? o.weight_decay : 0};
+    if (copy_decoder(t, m, err) != QN_OK ||
+        qn__lora_begin(&t->lora, m, &t->decoder, t->device, &o, err) != QN_OK) {
+        qn_trainer_close(t);
+        return err->code;
+    }
+    *out = t;
+    return QN_OK;
+}
+
+void qn_trainer_close(qn_trainer *t)
+{
+    if (!t)
+        return;
+    qn__lora_end(&t->lora);
+    free(t->decoder.layers);
+    qn_model_close(t->model);
+    free(t);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* What a step trains and makes: matrix 2 i is A of pair i, 2 i + 1 its B. */
+typedef struct step {
+    int n;           /* of matrices */
+    qn_array **wrt;  /* [n]: the matrices, as the scope has them */
+    qn_array **grad; /* [n] */
+    qn_array **made; /* [1 + 3 n]: the loss, then of each matrix what replaces p, m, v */
+    qn_array **old;  /* [3 n]: the state that was donated */
+} step;
+
+static qn_array **state_of(const qn__lora *l, int i)
+{
+    return i % 2 ? l->pairs[i / 2].b : l->pairs[i / 2].a;
+}
+
+static qn_status begin_step(step *p, const qn__lora *l, qn_error *err)
+{
+    int n = 2 * l->n_pairs;
+    qn_array **room = calloc((size_t)(8 * n) + 1, sizeof *room);
+    if (!room)
+        return qn__fail_memory(err, "a step");
+    *p = (step){n, room, room + n, room + 2 * n, room + 5 * n + 1};
+    return QN_OK;
+}
+
+/* The batch's mask as numbers; NULL with the error filled. */
+static qn_array *mask_array(qn_scope *s, const uint8_t *mask, int64_t rows, int64_t length,
+                            qn_error *err)
+{
+    const int64_t shape[] = {rows, length};
+    bool any = false;
+    float *values = malloc((size_t)(rows * length) * sizeof *values);
+    if (!values) {
+        qn__fail_memory(err, "a mask");
+        return NULL;
+    }
+    for (int64_t i = 0; i < rows * length; i++) {
+        values[i] = !mask || mask[i];
+        any |= values[i] != 0 && i % length;
+    }
+    qn_array *a = any ? qn_from(s, QN_F32, 2, shape, values) : NULL;
+    if (!any)
+        qn__fail(err, QN_INVALID, "no token counts: the mask is 0 behind the rows' first ones");
+    free(values);
+    return a;
+}
+
+static qn_status check_batch(const qn_trainer *t, const int32_t *tokens, int64_t rows,
+                             int64_t length, qn_error *err)
+{
+    const qn__decoder_config *c = &t->decoder.config;
+    if (t->spoiled)
+        return qn__fail(err, QN_STATE,
+                        "a step before this one failed and left the adapter unusable");
+    if (rows < 1 || length < 2 || rows > INT32_MAX / length)
+        return qn__fail(err, QN_INVALID, "tokens [%lld, %lld]: rows of two or more are trained on",
+                        (long long)rows, (long long)length);
+    if (length > c->max_positions)
+        return qn__fail(err, QN_LIMIT, "rows of %lld tokens; the model's context is %lld",
+                        (long long)length, (long long)c->max_positions);
+    for (int64_t i = 0; i < rows * length; i++)
+        if (tokens[i] < 0 || tokens[i] >= c->vocab)
+            return qn__fail(err, QN_INVALID, "row %lld, token %lld is %d, the vocabulary has %lld",
+                            (long long)(i / length), (long long)(i % length), tokens[i],
+                            (long long)c->vocab);
+    return QN_OK;
+}
+
+/* The loss of a batch, recorded: the trainer's layers get the matrices first. */
+static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, const uint8_t *mask,
+                             int64_t rows, int64_t length, qn_error *err)
+{
+    const int64_t shape[] = {rows, length};
+    qn_array *counts = mask_array(s, mask, rows, length, err);
+    if (!counts)
+        return NULL;
+    for (int i = 0; i < t->lora.n_pairs; i++) {
+        qn__lora_pair *p = &t->lora.pairs[i];
+        p->linear->lora_a = p->a[0];
+        p->linear->lora_b = p->b[0];
+    }
+    t->decoder.adapter_scale = qn_scalar(s, QN_F32, t->lora.alpha / (double)t->lora.rank);
+    return qn__text_loss(s, &t->decoder, qn_from(s, QN_I32, 2, shape, tokens), counts);
+}
+
+static void record_step(qn_trainer *t, qn_scope *s, step *p, qn_array *loss)
+{
+    qn__adamw o = t->adamw;
+    o.step = t->steps + 1;
+    for (int i = 0; i < p->n; i++)
+        p->wrt[i] = state_of(&t->lora, i)[0];
+    p->made[0] = loss;
+    if (qn_grad(s, loss, p->wrt, p->n, p->grad) != QN_OK)
+        return;
+    qn_array *factor = t->clip > 0 ? qn__clip_factor(s, p->grad, p->n, t->clip) : NULL;
+    for (int i = 0; i < p->n; i++) {
+        qn_array *g = factor ? qn_multiply(s, p->grad[i], factor) : p->grad[i];
+        qn__adamw_record(s, &o, state_of(&t->lora, i), g, p->made + 1 + QN__ADAMW_ARRAYS * i);
+    }
+}
+
+/* Gives the state to the graph and runs it. What is then in its place is kept: what was made, or,
+ * where the run was refused before it began, what had been there. */
+static qn_status run_step(qn_trainer *t, qn_scope *s, const step *p)
+{
+    int n = QN__ADAMW_ARRAYS * p->n;
+    for (int i = 0; i < n; i++)
+        p->old[i] = qn_donate(s, state_of(&t->lora, i / QN__ADAMW_ARRAYS)[i % QN__ADAMW_ARRAYS]);
+    bool ran = qn_eval_many(s, p->made, n + 1) == QN_OK;
+    for (int i = 0; i < n; i++) {
+        qn_array *kept = qn_retain(ran ? p->made[i + 1] : p->old[i]);
+        state_of(&t->lora, i / QN__ADAMW_ARRAYS)[i % QN__ADAMW_ARRAYS] = kept;
+        t->spoiled |= !kept || atomic_load(&kept->buffer->invalid);
+    }
+    return qn_scope_status(s);
+}
+
+static qn_status give_loss(qn_trainer *t, qn_scope *s, qn_array *loss, double *out, qn_error *err)
+{
+    float value = 0;
+    if (qn_scope_status(s) == QN_OK)
+        qn_read_f32(s, loss, &value, 1);
+    if (qn_scope_status(s) != QN_OK)
+        return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
+    if (out)
+        *out = value;
+    if (isfinite(value))
+        return QN_OK;
+    t->spoiled = true;
+    return qn__fail(err, QN_STATE,
+                    "step %lld: the loss is %g: training has diverged; a lower learning rate may "
+                    "help",
+                    (long long)t->steps, (double)value);
+}
+
+qn_status qn_trainer_step(qn_trainer *t, const int32_t *tokens, const uint8_t *mask, int64_t rows,
+                          int64_t length, double *loss_out, qn_error *err)
+{
+    qn_error local = {0};
+    step p = {0};
+    err = err ? err : &local;
+    if (check_batch(t, tokens, rows, length, err) != QN_OK ||
+        begin_step(&p, &t->lora, err) != QN_OK)
+        return err->code;
+    qn_scope *s = qn_scope_begin(t->device);
+    qn_array *loss = record_loss(t, s, tokens, mask, rows, length, err);
+    if (loss)
+        record_step(t, s, &p, loss);
+    if (loss && qn_scope_status(s) == QN_OK && run_step(t, s, &p) == QN_OK)
+        t->steps++;
+    if (loss)
+        give_loss(t, s, loss, loss_out, err);
+    qn_scope_end(s);
+    free(p.wrt);
+    return err->code;
+}
+
+qn_status qn_trainer_loss(qn_trainer *t, const int32_t *tokens, const uint8_t *mask, int64_t rows,
+                          int64_t length, double *loss_out, qn_error *err)
+{
+    qn_error local = {0};
+    err = err ? err : &local;
+    if (check_batch(t, tokens, rows, length, err) != QN_OK)
+        return err->code;
+    qn_scope *s = qn_scope_begin(t->device);
+    qn_array *loss = record_loss(t, s, tokens, mask, rows, length, err);
+    if (loss)
+        give_loss(t, s, loss, loss_out, err);
+    qn_scope_end(s);
+    return err->code;
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+qn_status qn_trainer_set_learning_rate(qn_trainer *t, double learning_rate, qn_error *err)
+{
+    if (!is_learning_rate(learning_rate))
+        return qn__fail(err, QN_INVALID, "learning rate %g, out of its range", learning_rate);
+    t->adamw.learning_rate = learning_rate;
+    return QN_OK;
+}
+
+int64_t qn_trainer_steps(const qn_trainer *t)
+{
+    return t->steps;
+}
+
+uint64_t qn_trainer_parameters(const qn_trainer *t)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < t->lora.n_pairs; i++) {
+        const qn__parameter *of = t->lora.pairs[i].of;
+        n += (uint64_t)((of->shape[0] + of->shape[1]) * t->lora.rank);
+    }
+    return n;
+}
+
+qn_status qn_trainer_save(qn_trainer *t, const char *directory, qn_error *err)
+{
+    qn_error local = {0};
+    err = err ? err : &local;
+    if (t->spoiled)
+        return qn__fail(err, QN_STATE, "a step failed and left the adapter unusable");
+    return qn__lora_save(&t->lora, t->device, directory, err);
+}
