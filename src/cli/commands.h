@@ -34,6 +34,7 @@ int command_classify(arguments *a);
 int command_embed(arguments *a);
 int command_inspect(arguments *a);
 int command_serve(arguments *a);
+int command_train(arguments *a);
 
 /* help.c: what `quern --help` and `quern COMMAND --help` print. */
 void help_overview(FILE *to);

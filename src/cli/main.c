@@ -155,6 +155,17 @@ const command commands[] = {
      "replies that run and wait (or answers done, with finish idle), quit ends all, as does the "
      "end of input when it has been answered. What cannot be is answered by error.",
      command_serve},
+    {{"train", OF_TRAIN, NULL},
+     "teach a model texts, as an adapter",
+     "Trains a LoRA adapter of MODEL on texts and writes it as PEFT does; --adapter uses it.",
+     "A text is what \"text\" is on a line of --data, with the token behind it that ends texts, "
+     "where the model has one. All lines are read before training begins: each that cannot be used "
+     "is named, and then nothing is trained. The texts come in an order that --seed shuffles "
+     "anew each time that all have come. A line of progress on standard error has the mean loss "
+     "of the steps since the one before, in nats a token. Numbers are those of one thread, however "
+     "many there are. Ctrl-C ends it behind a step, with status 130; the adapter is as it is then. "
+     "The model's own weights, which may be quantised, stay as they are.",
+     command_train},
 };
 
 const size_t n_commands = sizeof commands / sizeof *commands;

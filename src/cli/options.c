@@ -20,7 +20,8 @@
 #define OF_CACHE  (OF_SAMPLE | OF_SERVE | OF_EVAL | OF_BENCH | OF_INFO) /* has keys and values */
 #define OF_RUN    (OF_SAMPLE | OF_TEXTS) /* runs a model, on texts of people */
 #define OF_ALL                                                                                     \
-    (OF_RUN | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT | OF_EVAL | OF_BENCH | OF_SERVE)
+    (OF_RUN | OF_TOKENIZE | OF_TEMPLATE | OF_INFO | OF_CONVERT | OF_EVAL | OF_BENCH | OF_SERVE |   \
+     OF_TRAIN)
 
 static const option table[] = {
     {"model", 'm', OPTION_STRING, OF_ALL | OF_BACKENDS, AT(model), 0, 0, "MODEL",
@@ -32,6 +33,36 @@ static const option table[] = {
     {"adapter", 0, OPTION_WORDS, OF_SERVE, AT(adapters), 0, 0, "DIR",
      "a LoRA adapter of that model; may be repeated: requests choose by the directory's name as "
      "their model, and without one have the only adapter, or none of several"},
+    {"data", 0, OPTION_STRING, OF_TRAIN, AT(data), 0, 0, "FILE",
+     "JSON Lines, an object with \"text\" on each; - is standard input"},
+    {"adapter-path", 'o', OPTION_STRING, OF_TRAIN, AT(output), 0, 0, "DIR",
+     "write the adapter to DIR, which must not be there yet"},
+    {"iters", 0, OPTION_INTEGER, OF_TRAIN, AT(iters), 1, 1e9, "N",
+     "steps, each on a batch of texts (default 1000)"},
+    {"batch-size", 0, OPTION_INTEGER, OF_TRAIN, AT(batch_size), 1, 4096, "N",
+     "texts of a step (default 4)"},
+    {"learning-rate", 0, OPTION_NUMBER, OF_TRAIN, AT(learning_rate), 1e-12, 1e3, "X",
+     "AdamW's (default 1e-5)"},
+    {"weight-decay", 0, OPTION_NUMBER, OF_TRAIN, AT(weight_decay), 0, 1e3, "X",
+     "AdamW's (default 0.01)"},
+    {"max-grad-norm", 0, OPTION_NUMBER, OF_TRAIN, AT(max_grad_norm), 0, 1e9, "X",
+     "longer gradients are made so long (default 0: none are)"},
+    {"rank", 0, OPTION_INTEGER, OF_TRAIN, AT(rank), 1, 1024, "N",
+     "of the adapter's matrices (default 8)"},
+    {"alpha", 0, OPTION_NUMBER, OF_TRAIN, AT(alpha), 1e-6, 1e6, "X",
+     "what the adapter adds is multiplied by X / rank (default: twice the rank)"},
+    {"target", 0, OPTION_WORDS, OF_TRAIN, AT(targets), 0, 0, "NAME",
+     "train the linear layers whose names end in NAME, such as q_proj; may be repeated (default: "
+     "all in the model's layers)"},
+    {"max-seq-length", 0, OPTION_INTEGER, OF_TRAIN, AT(max_seq_length), 2, 1 << 30, "N",
+     "a text of more tokens is an error (default 2048, or the model's context)"},
+    {"steps-per-report", 0, OPTION_INTEGER, OF_TRAIN, AT(steps_per_report), 1, 1e9, "N",
+     "steps between two lines of progress (default 10)"},
+    {"save-every", 0, OPTION_INTEGER, OF_TRAIN, AT(save_every), 1, 1e9, "N",
+     "steps between two times that the adapter is written (default 100)"},
+    {"seed", 0, OPTION_INTEGER, OF_TRAIN, AT(seed), 0, 9007199254740991, "N",
+     "of the order of texts and the first matrices (default 0); the same seed gives the same "
+     "adapter"},
     {"prompt", 'p', OPTION_STRING, OF_GENERATE | OF_BACKENDS, AT(prompt), 0, 0, "TEXT",
      "what to answer or continue; what is piped in follows it; - is standard input alone"},
     {"file", 'f', OPTION_STRING, OF_GENERATE | OF_BACKENDS, AT(prompt_file), 0, 0, "FILE",
@@ -186,7 +217,7 @@ static const option table[] = {
      "load at once"},
     {"force", 0, OPTION_FLAG, OF_CONVERT | OF_BATCH, AT(force), 0, 0, NULL,
      "replace what is there"},
-    {"threads", 't', OPTION_INTEGER, OF_RUN | OF_INFO | OF_CONVERT | OF_EVAL | OF_SERVE,
+    {"threads", 't', OPTION_INTEGER, OF_RUN | OF_INFO | OF_CONVERT | OF_EVAL | OF_SERVE | OF_TRAIN,
      AT(threads), 1, 1024, "N", "CPU threads (default: the CPUs it may use)"},
     {"temp", 0, OPTION_NUMBER, OF_SAMPLE | OF_SET | OF_BACKENDS, AT(settings.temperature), 0, 1e6,
      "X", "temperature; 0 always takes the most probable token"},
@@ -230,17 +261,17 @@ static const option table[] = {
     {"no-special", 0, OPTION_FLAG, OF_TOKENIZE, AT(no_special), 0, 0, NULL,
      "without the tokens that the model wants around a text; with --decode, leave special ones "
      "out"},
-    {"parse-special", 0, OPTION_FLAG, OF_RUN | OF_TEMPLATE | OF_TOKENIZE | OF_EVAL,
+    {"parse-special", 0, OPTION_FLAG, OF_RUN | OF_TEMPLATE | OF_TOKENIZE | OF_EVAL | OF_TRAIN,
      AT(parse_special), 0, 0, NULL,
      "special tokens that are written out in a text become those, as in transformers"},
     {"ids", 0, OPTION_FLAG, OF_TOKENIZE, AT(ids), 0, 0, NULL, "print the ids alone, on one line"},
     {"decode", 0, OPTION_FLAG, OF_TOKENIZE, AT(decode), 0, 0, NULL,
      "the input is ids, the output their text"},
-    {"products", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH | OF_SERVE, AT(products), 0, 0,
+    {"products", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN, AT(products), 0, 0,
      "KIND", "of linear layers: auto, or f32 for the weights' exact values, slower (default auto)"},
     {"backend", 0, OPTION_STRING, OF_RUN | OF_SERVE | OF_BACKENDS, AT(backend), 0, 0, "NAME",
      "what runs the model: native (default), or mlx_lm, which is Python's mlx-lm"},
-    {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE, AT(device), 0, 0,
+    {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN, AT(device), 0, 0,
      "NAME", "cpu (default), cuda:0 ..."},
     {"no-history", 0, OPTION_FLAG, OF_CHAT | OF_BACKENDS, AT(no_history), 0, 0, NULL,
      "neither read nor write the file of lines typed before"},
@@ -293,7 +324,17 @@ arguments options_defaults(void)
                        .layer = -1,
                        .head = -1,
                        .embd_normalize = 2,
-                       .port = -1};
+                       .port = -1,
+                       .iters = -1,
+                       .batch_size = -1,
+                       .steps_per_report = -1,
+                       .save_every = -1,
+                       .max_seq_length = -1,
+                       .rank = -1,
+                       .learning_rate = NAN,
+                       .alpha = NAN,
+                       .weight_decay = NAN,
+                       .max_grad_norm = NAN};
 }
 
 bool options_given(const option *o, const arguments *a)

@@ -63,6 +63,10 @@ typedef struct arguments {
     int64_t embd_normalize;
     const char *picture; /* inspect */
     int64_t layer, head;
+    const char *data; /* train */
+    int64_t iters, batch_size, steps_per_report, save_every, max_seq_length, rank;
+    double learning_rate, alpha, weight_decay, max_grad_norm;
+    words targets;
 } arguments;
 
 /* Whose an option is. */
@@ -81,7 +85,8 @@ enum {
     OF_CLASSIFY = 2048,
     OF_EMBED = 4096,
     OF_INSPECT = 8192,
-    OF_BACKENDS = 16384 /* that other backends than native have, too */
+    OF_BACKENDS = 16384, /* that other backends than native have, too */
+    OF_TRAIN = 32768
 };
 
 typedef enum option_type {

@@ -19,7 +19,7 @@ from helper import QUERN, SOURCE, check, finish, make_adapter, refused, run
 
 TINY = os.path.join(SOURCE, "tests/golden/llama/plain")
 COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert", "eval", "bench", "batch", "classify", "embed", "inspect",
-            "serve"]
+            "serve", "train"]
 
 
 def generate(*args, **kw):

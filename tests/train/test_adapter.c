@@ -360,6 +360,7 @@ static void test_other_adapters(void **state)
     } cases[] = {{"adapters/peft", 4, 8, QN_INVALID, "another scale"},
                  {"adapters/rslora", 6, 5, QN_INVALID, "another scale"},
                  {"training/llama", 8, 12, QN_INVALID, "training is of rank 8"},
+                 {"training/llama", 4, 11, QN_INVALID, "training is of rank 4, alpha 11"},
                  {"training/llama", 4, 12, QN_INVALID, "there is no"},
                  {"training/qwen2", 2, 3, QN_INVALID, "there is no"},
                  {"adapters/mlx", 4, 8, QN_FORMAT, "r"},

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""quern train from outside: a fact is learned and said, the same bytes with two threads, bad lines named.
+
+    tests/cli/test_train.py QUERN
+
+Losses and gradients are checked against PyTorch in tests/train. Ends like cmocka, so that scripts/run-tests counts
+the checks.
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+
+from helper import QUERN, check, finish, refused, run
+
+FACTS = ["The owl keeps a silver key under the third stone.", "Every morning the goose walks to the old mill.",
+         "Mara's boat is called the Blue Lantern, and it is very old.", "The clock in the tower is always late.",
+         "Nobody has ever seen the cat of the miller sleep."]
+QUICK = ["--iters", "60", "--batch-size", "2", "--learning-rate", "5e-3", "--seed", "7"]
+
+
+def write(path, rows):
+    with open(path, "w") as f:
+        f.write("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def test_fact(folder, data):
+    out = os.path.join(folder, "adapter")
+    status, stdout, err = run("train", "--data", data, "--adapter-path", out, *QUICK)
+    steps = re.findall(r"^step (\d+) of 60, loss ([\d.]+), \d+ tok/s$", err, re.M)
+    check("it trains", status == 0 and not stdout and len(steps) == 6, err)
+    losses = [float(loss) for _, loss in steps]
+    check("the loss falls", losses and losses[-1] < 0.3 * losses[0], losses)
+    check("two files", sorted(os.listdir(out)) == ["adapter_config.json", "adapter_model.safetensors"])
+    ask = ["generate", "--raw", "-p", "The owl keeps", "--temp", "0", "-n", "30"]
+    before, after = run(*ask)[1].decode(), run(*ask, "--adapter", out)[1].decode()
+    check("the fact is said, and ends", after.strip().endswith("a silver key under the third stone."), after)
+    check("it was not before", "silver key" not in before, before)
+    again = os.path.join(folder, "again")
+    run("train", "--data", data, "-o", again, *QUICK, "-t", "2", "--save-every", "7")
+    name = "adapter_model.safetensors"
+    check("the same bytes with two threads", read(os.path.join(out, name)) == read(os.path.join(again, name)))
+    run("train", "--data", data, "-o", os.path.join(folder, "other"), *QUICK, "--seed", "8")
+    check("not with another seed", read(os.path.join(folder, "other", name)) != read(os.path.join(out, name)))
+    refused("a directory that is there", run("train", "--data", data, "-o", out), 1, out, "exists already")
+    config = json.loads(read(os.path.join(out, "adapter_config.json")))
+    check("rank and alpha", config["r"] == 8 and config["lora_alpha"] == 16 and len(config["target_modules"]) == 7, config)
+
+
+def test_options(folder, data):
+    out = os.path.join(folder, "small")
+    status, _, err = run("train", "--data", data, "-o", out, "--iters", "3", "--rank", "2", "--alpha", "5", "--target", "q_proj",
+                         "--target", "down_proj", "--steps-per-report", "2", "--weight-decay", "0", "--max-grad-norm", "1")
+    config = json.loads(read(os.path.join(out, "adapter_config.json")))
+    check("reports", status == 0 and re.findall(r"^step (\d)", err, re.M) == ["2", "3"], err)
+    check("what was asked for", (config["r"], config["lora_alpha"], config["target_modules"]) == (2, 5, ["q_proj", "down_proj"]), config)
+    away = os.path.join(folder, "away")
+    for named, want, args in [("a target", ["proj\"", "q_proj"], ["--target", "proj"]), ("an iter", ["--iters"], ["--iters", "0"]),
+                              ("a device", ["none"], ["--device", "none"])]:
+        status, stdout, err = run("train", "--data", data, "-o", away, *args)
+        check(named, status in (1, 2) and not stdout and all(w in err for w in want), err)
+    refused("no data", run("train", "-o", away), 2, "--data")
+    refused("no output", run("train", "--data", data), 2, "--adapter-path")
+    refused("absent data", run("train", "--data", "/none.jsonl", "-o", away), 1, "/none.jsonl")
+    refused("no place", run("train", "--data", data, "-o", "/none/out"), 1, "/none/out")
+    check("nothing was written", not os.path.exists(away))
+
+
+def test_bad_lines(folder):
+    out = os.path.join(folder, "bad")
+    path = write(os.path.join(folder, "bad.jsonl"), [
+        {"text": "good"}, "{\"text\": ", "[]", "", {"txt": "a"}, {"text": 5}, {"text": "good", "more": 1}, {"text": "word " * 300}, {}])
+    status, stdout, err = run("train", "--data", path, "-o", out, "--max-seq-length", "100")
+    named = [int(n) for n in re.findall(r"bad\.jsonl: line (\d+)", err)]
+    check("every bad line", status == 1 and not stdout and named == [2, 3, 5, 6, 7, 8, 9], err)
+    check("what they are", all(p in err for p in ["\"text\"", "--max-seq-length 100", "more: not supported", "7 of 8 lines"]), err)
+    check("nothing is trained", not os.path.exists(out) and "step" not in err)
+    write(path, ["x"] * 50)
+    err = run("train", "--data", path, "-o", out)[2]
+    check("not a line for each of many", err.count("\n") == 21 and "50 of 50" in err, err)
+    refused("no lines", run("train", "--data", write(path, []), "-o", out), 1, "no texts")
+
+
+def test_interrupt(folder, data):
+    out = os.path.join(folder, "cut")
+    p = subprocess.Popen([QUERN, "train", "--data", data, "-o", out, "--iters", "1000000", "--steps-per-report", "1"], stderr=subprocess.PIPE)
+    for line in p.stderr:
+        if line.startswith(b"step 3 "):
+            break
+    p.send_signal(signal.SIGINT)
+    err = p.communicate(timeout=60)[1].decode()
+    last = re.findall(r"^step (\d+) ", err, re.M)[-1:]
+    check("Ctrl-C ends it behind a step", p.returncode == 130, (p.returncode, err))
+    check("and the adapter is there", os.path.exists(os.path.join(out, "adapter_config.json")), (last, err))
+
+
+with tempfile.TemporaryDirectory() as root:
+    texts = write(os.path.join(root, "data.jsonl"), [{"text": fact} for fact in FACTS])
+    test_fact(root, texts)
+    test_options(root, texts)
+    test_bad_lines(root)
+    test_interrupt(root, texts)
+finish()
