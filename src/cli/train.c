@@ -52,7 +52,9 @@ static qn_status feed_begin(feed *f, const train_data *data, const arguments *a,
     rows = rows < data->n ? rows : data->n;
     for (size_t i = 0; i < data->n; i++)
         longest = data->texts[i].n > longest ? data->texts[i].n : longest;
-    *f = (feed){.data = data, .seed = a->seed > 0 ? (uint64_t)a->seed : 0, .most = (int64_t)rows};
+    *f = (feed){.data = data,
+                .seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0,
+                .most = (int64_t)rows};
     f->order = malloc(data->n * sizeof *f->order);
     f->tokens = calloc(rows * longest, sizeof *f->tokens);
     f->mask = malloc(rows * longest);
@@ -110,7 +112,7 @@ static qn_status open_for(qn_trainer **out, qn_model *model, const arguments *a,
                             .learning_rate = isnan(a->learning_rate) ? 0 : a->learning_rate,
                             .weight_decay = decay,
                             .clip = isnan(a->max_grad_norm) ? 0 : a->max_grad_norm,
-                            .seed = a->seed > 0 ? (uint64_t)a->seed : 0};
+                            .seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0};
     return qn_trainer_open(out, model, &o, err);
 }
 
