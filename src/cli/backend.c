@@ -116,7 +116,7 @@ static bool answer_message(qn_backend *b, const arguments *a, qn_conversation *c
     qn_status status = qn_conversation_add(c, "user", line->data, line->n, &err);
     if (status == QN_OK)
         status = backend_reply(b, a, c, false, &r, true, &err);
-    if (r.text.n && !r.write_failed)
+    if (!r.write_failed && (r.text.n || status == QN_OK)) /* a reply may be empty */
         putchar('\n');
     fflush(stdout);
     if (status == QN_OK)

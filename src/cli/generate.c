@@ -175,7 +175,7 @@ static int run_backend(const arguments *a, const qn_text *prompt)
         status = qn_conversation_set_system(c, a->system, strlen(a->system), &err);
     if (status == QN_OK)
         status = backend_reply(b, a, c, a->raw, &r, !a->json, &err);
-    if (!a->json && !r.write_failed && r.text.n)
+    if (!a->json && !r.write_failed && (r.text.n || status == QN_OK))
         putchar('\n');
     if (a->json && b && (status == QN_OK || status == QN_CANCELLED))
         print_result(&r, a, &l, 0, status == QN_CANCELLED);

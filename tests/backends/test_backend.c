@@ -354,6 +354,7 @@ static void test_refused(void **state)
     REFUSED((o.stop_strings = &stop, o.n_stop_strings = 1),
             (o.stop_strings = NULL, o.n_stop_strings = 0), "stop")
     REFUSED(o.prompt_lookup = 4, o.prompt_lookup = 0, "prompt_lookup")
+    REFUSED(o.draft_tokens = 4, o.draft_tokens = 0, "draft_tokens")
     assert_int_equal(qn_backend_generate(b, "\xff", 1, &o, hear, &h, NULL), QN_FORMAT);
     qn_backend_close(b);
     assert_no_children();

@@ -166,6 +166,7 @@ static qn_status refuse_settings(const qn_generation_options *o, qn_error *err)
                         : o->ban_stop || o->ignore_stop                 ? "ignore_eos"
                         : o->n_stop || o->n_stop_strings                ? "stop"
                         : o->prompt_lookup                              ? "prompt_lookup"
+                        : o->draft_tokens                               ? "draft_tokens"
                                                                         : NULL;
     return field ? qn__fail(err, QN_UNSUPPORTED,
                             "mlx_lm: %s is not possible; max_tokens, temperature, top_p, top_k, "
