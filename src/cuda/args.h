@@ -15,6 +15,10 @@ enum { QN__CUDA_AXES = 6, QN__CUDA_KEY_GROUP = 16, QN__CUDA_PAGE = 64, QN__CUDA_
  */
 enum { QN__CUDA_STATIC_SHARED = 44 << 10 };
 
+/* Of attend_half.cu: bytes for each element of a head, of which there are 64 or so many, and the
+ * rows of products in a tile. */
+enum { QN__CUDA_TILE_SHARED = 512, QN__CUDA_WIDEST_HALF = 128, QN__CUDA_TILE_ROWS = 64 };
+
 typedef struct qn__cuda_view {
     int64_t ndim;
     int64_t shape[QN__CUDA_AXES], stride[QN__CUDA_AXES];
@@ -140,6 +144,26 @@ typedef struct qn__cuda_linears_args {
     int64_t early; /* no step writes the weights */
     int64_t group; /* of weights in units: rows of x that a block has at most */
 } qn__cuda_linears_args;
+
+/* Of wide.cu: rows of x in a tile, and bytes of a block. */
+enum { QN__CUDA_WIDE_ROWS = 128, QN__CUDA_WIDE_SHARED = 226 << 10 };
+
+/* Says where a tensor lies and in which boxes it is copied; the driver writes it. */
+typedef struct qn__cuda_map {
+#ifdef __cplusplus
+    alignas(64)
+#else
+    _Alignas(64)
+#endif
+        char bytes[128];
+} qn__cuda_map;
+
+/* The same with the maps of each weight and of x. */
+typedef struct qn__cuda_wide_args {
+    qn__cuda_linears_args linears;
+    int64_t box; /* rows of a weight that are copied at once */
+    qn__cuda_map map[QN__CUDA_LINEARS + 1];
+} qn__cuda_wide_args;
 
 typedef struct qn__cuda_round_args {
     void *at[2]; /* x, bf16 */

@@ -11,10 +11,10 @@
  * Heads that these kernels do not take (attend_any): a block has one row of one head and visits keys
  * in tiles of 256 anchored at key 0, with a running maximum and sum.
  */
-#include "cuda/common.cuh"
+#include "cuda/attend.cuh"
 #include "cuda/mma.cuh"
 
-enum { LONGEST = 2048, PAGE = QN__CUDA_PAGE }; /* elements of a head; positions of a page */
+enum { LONGEST = 2048 }; /* elements of a head */
 
 /* Where dimension k of the key at `place` of a page lies. */
 static __device__ int64_t key_place(int64_t d, int64_t place, int64_t k)
@@ -62,17 +62,6 @@ struct row_state {
     float q[LONGEST], sum[LONGEST]; /* the query; the values weighted so far */
     float p[THREADS], room[THREADS];
 };
-
-/* What a row sees: keys begin .. end - 1 and the first `keep`, in these pages. */
-struct row_range {
-    int64_t begin, end, keep;
-    const int32_t *pages;
-};
-
-static __device__ bool sees(const row_range &r, int64_t s)
-{
-    return s < r.end && (s >= r.begin || s < r.keep);
-}
 
 /* The score of key s for the row's query. */
 template <typename C>
@@ -155,14 +144,6 @@ static __device__ void attend_row(const qn__cuda_attend_args &a, row_state &row,
     __syncthreads();
 }
 
-/* Whether what the tile's rows see is in the cache. */
-static __device__ bool tile_fits(const qn__cuda_attend_args &a, const int32_t *tile)
-{
-    int64_t sequence = tile[0], row = tile[1], n = tile[2], position = tile[3];
-    return sequence >= 0 && sequence < a.sequences && row >= 0 && n <= a.tile &&
-           row + n <= a.length && position >= 0 && position + n <= a.width * PAGE;
-}
-
 extern "C" __global__ void attend_any(qn__cuda_attend_args a)
 {
     wait_for_others();
@@ -208,40 +189,6 @@ template <> struct some<uint16_t> {
     }
 };
 
-/* What is known of keys so far: their largest score, and the sum of weights. */
-struct weight_sum {
-    float max, total;
-};
-
-/* Adds what another set of keys came to; old values are to be multiplied by *fade, new ones by
- * *share. */
-static __device__ void join_sums(weight_sum &s, weight_sum more, float *fade, float *share)
-{
-    float top = larger(s.max, more.max), base = top == -CUDART_INF_F ? 0.0f : top;
-    *fade = expf(s.max - base);
-    *share = expf(more.max - base);
-    s.total = fmaf(s.total, *fade, more.total * *share);
-    s.max = top;
-}
-
-static __device__ float joined(float old, float fade, float more, float share)
-{
-    return fmaf(old, fade, more * share);
-}
-
-/* The result from the sums over all keys. */
-static __device__ float with_sink(const qn__cuda_attend_args &a, weight_sum s, int64_t h, float value)
-{
-    float fade = 1;
-    if (a.has_sinks) {
-        float sink = ((const float *)a.at[5])[h], top = larger(sink, s.max);
-        float base = top == -CUDART_INF_F ? 0.0f : top;
-        fade = expf(s.max - base);
-        s.total = s.total * fade + expf(sink - base);
-    }
-    return s.total == 0 ? 0.0f : value * fade / s.total;
-}
-
 /* Row l of a step, if it is of a tile: what it sees. All threads of the block ask. *old: positions
  * below are not of this step, but were in the cache before. */
 static __device__ bool find_row(const qn__cuda_attend_args &a, int64_t l, row_range *r, int64_t *old)
@@ -268,21 +215,8 @@ static __device__ bool find_row(const qn__cuda_attend_args &a, int64_t l, row_ra
             atomicMin(&least, tiles[4 * i + 3]);
     __syncthreads();
     *old = least;
-    int64_t end = tile[3] + (l - tile[1]) + 1;
-    bool apart = a.window && end > a.window + a.keep;
-    *r = {apart ? end - a.window : 0, end, apart ? a.keep : 0,
-          (const int32_t *)a.at[4] + tile[0] * a.width};
+    *r = range_of(a, tile, l - tile[1]);
     return true;
-}
-
-/* The row's next page after `page`; -1 begins, the width ends. */
-static __device__ int64_t next_page(const qn__cuda_attend_args &a, const row_range &r, int64_t page)
-{
-    int64_t first = r.begin / PAGE;
-    if (page < 0 && r.keep)
-        return 0;
-    int64_t next = page < first ? first : page + 1;
-    return next * PAGE < r.end ? next : a.width;
 }
 
 /* R heads at most. */

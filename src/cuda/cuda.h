@@ -73,11 +73,15 @@ typedef struct qn__cuda_grid {
     unsigned threads, shared; /* of a block; bytes */
 } qn__cuda_grid;
 
+/* Fills in what follows from the addresses of a launch's arguments; a result of the driver. */
+typedef int qn__cuda_fill(qn__cuda *cuda, void *args);
+
 typedef struct qn__cuda_launch {
     qn__cu_function function;
     unsigned blocks, threads, shared;
     uint32_t first_at, n_at; /* its addresses, among the binding's */
     size_t args;             /* offset of its arguments in the binding's bytes */
+    qn__cuda_fill *fill;     /* NULL: addresses are all that a run adds to the arguments */
 } qn__cuda_launch;
 
 typedef struct qn__cuda_binding {
@@ -149,6 +153,12 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
 bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
                          const qn__cuda_linears_args *args, const qn__call *call, uint8_t x);
 int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size);
+
+/* Many rows of x on tensor cores of sm_90 (op_wide.c): x is the first operand, rounded, in scratch
+ * memory. */
+bool qn__cuda_has_wide(const qn__cuda *cuda);
+bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
+                          const qn__call *call);
 
 /* Whether what the operand lies in is written by one step, which writes rows of a cache. */
 bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o);

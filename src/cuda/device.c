@@ -300,7 +300,8 @@ static void close_context(qn__cuda *cuda)
             cuda->cu.stream_synchronize(cuda->stream);
         qn__cuda_programs_free(cuda);
         for (int i = 0; i < cuda->n_modules; i++)
-            cuda->cu.module_unload(cuda->modules[i]);
+            if (cuda->modules[i])
+                cuda->cu.module_unload(cuda->modules[i]);
         for (int i = 0; i < QN__CUDA_EVENTS; i++)
             if (cuda->done[i])
                 cuda->cu.event_destroy(cuda->done[i]);
@@ -363,19 +364,41 @@ enum {
     IMAGE_rows,
     IMAGE_matmul,
     IMAGE_linear,
+    IMAGE_wide,
     IMAGE_units,
     IMAGE_attend,
+    IMAGE_attend_half,
     IMAGE_COUNT
 };
 extern const unsigned long long qn__cuda_image_move[], qn__cuda_image_order[],
-    qn__cuda_image_rows[], qn__cuda_image_matmul[], qn__cuda_image_linear[], qn__cuda_image_units[],
-    qn__cuda_image_attend[];
+    qn__cuda_image_rows[], qn__cuda_image_matmul[], qn__cuda_image_linear[], qn__cuda_image_wide[],
+    qn__cuda_image_units[], qn__cuda_image_attend[], qn__cuda_image_attend_half[];
+
+/* wide.cu has instructions that sm_90 alone knows. */
+static bool runs_here(const qn__cuda *cuda, int image)
+{
+    return image != IMAGE_wide || qn__cuda_has_wide(cuda);
+}
+
+/* Bytes of shared memory that a launch may ask for; 0: what every kernel may. */
+static int most_dynamic(const qn__cuda *cuda, int image)
+{
+    switch (image) {
+    case IMAGE_linear:
+    case IMAGE_units: return cuda->most_shared;
+    case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
+    case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;
+    case IMAGE_attend_half: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;
+    default: return 0;
+    }
+}
 
 static int load_kernels(qn__cuda *cuda)
 {
     static const unsigned long long *const images[IMAGE_COUNT] = {
-        qn__cuda_image_move,   qn__cuda_image_order, qn__cuda_image_rows,  qn__cuda_image_matmul,
-        qn__cuda_image_linear, qn__cuda_image_units, qn__cuda_image_attend};
+        qn__cuda_image_move,   qn__cuda_image_order,  qn__cuda_image_rows,
+        qn__cuda_image_matmul, qn__cuda_image_linear, qn__cuda_image_wide,
+        qn__cuda_image_units,  qn__cuda_image_attend, qn__cuda_image_attend_half};
     static const struct {
         int image;
         const char *name;
@@ -386,17 +409,17 @@ static int load_kernels(qn__cuda *cuda)
     };
     int result = 0;
     for (; cuda->n_modules < IMAGE_COUNT && result == 0; cuda->n_modules += result == 0)
-        result = cuda->cu.module_load(&cuda->modules[cuda->n_modules], images[cuda->n_modules]);
+        if (runs_here(cuda, cuda->n_modules))
+            result = cuda->cu.module_load(&cuda->modules[cuda->n_modules], images[cuda->n_modules]);
     for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++)
-        result = cuda->cu.module_function(&cuda->kernels[i], cuda->modules[kernels[i].image],
-                                          kernels[i].name);
-    for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++)
-        if (kernels[i].image == IMAGE_linear || kernels[i].image == IMAGE_units ||
-            kernels[i].image == IMAGE_attend)
-            result = cuda->cu.function_set(cuda->kernels[i], QN__CU_DYNAMIC_SHARED,
-                                           cuda->most_shared - (kernels[i].image == IMAGE_attend
-                                                                    ? QN__CUDA_STATIC_SHARED
-                                                                    : 0));
+        if (runs_here(cuda, kernels[i].image))
+            result = cuda->cu.module_function(&cuda->kernels[i], cuda->modules[kernels[i].image],
+                                              kernels[i].name);
+    for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++) {
+        int most = most_dynamic(cuda, kernels[i].image);
+        if (most && runs_here(cuda, kernels[i].image))
+            result = cuda->cu.function_set(cuda->kernels[i], QN__CU_DYNAMIC_SHARED, most);
+    }
     return result;
 }
 

@@ -74,7 +74,10 @@ enum {
     QN__CU_EDGES_OF_12_3 = 12030, /* from this version on a graph keeps that */
     QN__CU_ON_DEVICE = 1,
     QN__CU_PINNED = 1,
-    QN__CU_READ_WRITE = 3
+    QN__CU_READ_WRITE = 3,
+    QN__CU_TENSOR_BF16 = 9,     /* of a tensor map */
+    QN__CU_TENSOR_SWIZZLED = 3, /* by 128 bytes */
+    QN__CU_TENSOR_FETCH = 3     /* 256 bytes into the second cache */
 };
 
 /* name, symbol, parameters; each returns 0 or an error code. */
@@ -109,6 +112,10 @@ enum {
     X(mem_unmap, cuMemUnmap, (qn__cu_address address, size_t bytes))                               \
     X(mem_set_access, cuMemSetAccess,                                                              \
       (qn__cu_address address, size_t bytes, const qn__cu_access *who, size_t n))                  \
+    X(tensor_map, cuTensorMapEncodeTiled,                                                          \
+      (void *map, int type, unsigned rank, void *data, const uint64_t *shape,                      \
+       const uint64_t *bytes_apart, const unsigned *box, const unsigned *step, int interleave,     \
+       int swizzle, int fetch, int outside))                                                       \
     X(host_alloc, cuMemAllocHost_v2, (void **data, size_t bytes))                                  \
     X(host_free, cuMemFreeHost, (void *data))                                                      \
     X(copy_in, cuMemcpyHtoDAsync_v2,                                                               \

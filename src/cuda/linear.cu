@@ -6,14 +6,14 @@
  * in a span products follow each other in order of k, and the spans' sums are added in order. That
  * fixes the bits: few rows or many, in whatever company, one row's result is the same.
  *
- * The k of a product are permuted, the same way on both sides, so that a lane's 16 bytes are what it
- * needs of two products: of 32 columns lane 4 g + t has 8 t .. 8 t + 7.
+ * A product has 16 consecutive k, in whatever order within: the tensor core's sum of 16 is the same, and
+ * the same as that of the wide products (wide.cu). So of 16 columns lane 4 g + t has 4 t .. 4 t + 3.
  *
  * Few rows: what counts is that weights stream. A warp has spans of its own, of 16 rows at a time,
  * and a ring of chunks in shared memory that it asks for ahead, across tiles, and the first time
  * before the kernels ahead have ended. From 9 rows on x is rounded first (linear_round), since every
- * tile reads it. Many: a block multiplies 128 rows of the weight and 128 of x, which pass through
- * shared memory.
+ * tile reads it. Many, where there is no wide.cu: a block multiplies 128 rows of the weight and 128 of x,
+ * which pass through shared memory.
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
@@ -23,8 +23,8 @@ enum { TILE = 16, SPAN = QN__CUDA_SPAN };
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* A chunk: 128 columns of a tile, 4 KiB, which lie in shared memory piece by piece as the lanes that
- * copied them read them. */
+/* A chunk: 128 columns of a tile, 4 KiB: pieces of 8 rows and 32 columns. The halves of a piece's columns
+ * lie apart, so that what a warp reads at once, 8 bytes a lane, lies side by side. */
 enum { CHUNK = 128, PIECES = 8, RING = QN__CUDA_RING };
 
 /* A warp's way through its chunks: spans of one tile, then of the next. */
@@ -65,19 +65,25 @@ static __device__ void ask_chunk(uint4 *to, const lane_rows &rows, int column, i
     }
 }
 
-/* Eight columns of a row of x as bf16. */
-static __device__ uint4 x_at(const float *x, bool real)
+/* Where the lane's 16 bytes of a piece go: columns 8 t .. 8 t + 7 of row g. */
+static __device__ int place_in_piece(int g, int t)
+{
+    return t / 2 * 16 + 2 * g + t % 2;
+}
+
+/* Four columns of a row of x as bf16. */
+static __device__ uint2 x_at(const float *x, bool real)
 {
     if (!real)
-        return make_uint4(0, 0, 0, 0);
-    float4 a = ((const float4 *)x)[0], b = ((const float4 *)x)[1];
-    return make_uint4(pair_of(a.x, a.y), pair_of(a.z, a.w), pair_of(b.x, b.y), pair_of(b.z, b.w));
+        return make_uint2(0, 0);
+    float4 a = *(const float4 *)x;
+    return make_uint2(pair_of(a.x, a.y), pair_of(a.z, a.w));
 }
 
 /* The same of rows that are bf16 already. */
-static __device__ uint4 x_at(const uint16_t *x, bool real)
+static __device__ uint2 x_at(const uint16_t *x, bool real)
 {
-    return real ? *(const uint4 *)x : make_uint4(0, 0, 0, 0);
+    return real ? *(const uint2 *)x : make_uint2(0, 0);
 }
 
 /* A tile's results: the sums of its spans, part [span][16][8 NT], in their order. */
@@ -102,7 +108,8 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int k = (int)a.k, rows = (int)a.rows, spans = (k + SPAN - 1) / SPAN,
               tiles = (int)tiles_of(a, TILE);
-    uint4 *ring = (uint4 *)(part + spans * TILE * 8 * NT) + warp * RING * PIECES * 32 + lane;
+    uint4 *ring = (uint4 *)(part + spans * TILE * 8 * NT) + warp * RING * PIECES * 32;
+    const int own_place = place_in_piece(g, t);
     chunk_cursor ask = {(int)blockIdx.x, warp, 0}, get = ask;
     lane_rows own;
     let_next_begin();
@@ -111,7 +118,8 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
     own.begin(place_of(a, ask.tile, TILE));
     auto ask_next = [&](int at) {
         if (ask.tile < tiles) {
-            ask_chunk(ring + at * PIECES * 32, own, ask.span * SPAN + ask.half * CHUNK + 8 * t, k);
+            ask_chunk(ring + at * PIECES * 32 + own_place, own,
+                      ask.span * SPAN + ask.half * CHUNK + 8 * t, k);
             if (ask.next(warp, spans) && ask.tile < tiles)
                 own.begin(place_of(a, ask.tile, TILE));
         }
@@ -124,19 +132,20 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
     float c[NT][4] = {};
     for (int at = 0; get.tile < tiles;) {
         copies_wait<RING - 1>();
-        const uint4 *w = ring + at * PIECES * 32;
+        __syncwarp();
+        const uint2 *w = (const uint2 *)(ring + at * PIECES * 32) + lane;
 #pragma unroll
-        for (int s = 0; s < 4; s++) {
-            uint4 w0 = w[32 * s], w1 = w[32 * (s + 4)];
-            int column = get.span * SPAN + get.half * CHUNK + 32 * s + 8 * t;
+        for (int s = 0; s < 8; s++) {
+            uint2 w0 = w[32 * s], w1 = w[32 * (s + 8)];
+            int column = get.span * SPAN + get.half * CHUNK + 16 * s + 4 * t;
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 int row = 8 * j + g;
-                uint4 x = x_at((const X *)a.at[0] + row * k + column, row < rows && column < k);
+                uint2 x = x_at((const X *)a.at[0] + row * k + column, row < rows && column < k);
                 mma_bf16(c[j], w0.x, w1.x, w0.y, w1.y, x.x, x.y);
-                mma_bf16(c[j], w0.z, w1.z, w0.w, w1.w, x.z, x.w);
             }
         }
+        __syncwarp();
         ask_next(at);
         at = at == RING - 1 ? 0 : at + 1;
         if (get.half)
@@ -189,11 +198,15 @@ extern "C" __global__ void linear_round(qn__cuda_round_args a)
 {
     wait_for_others();
     FOR_EACH(i, a.n / 8)
-    ((uint4 *)a.at[1])[i] = x_at((const float *)a.at[0] + 8 * i, true);
+    {
+        uint2 low = x_at((const float *)a.at[0] + 8 * i, true),
+              high = x_at((const float *)a.at[0] + 8 * i + 4, true);
+        ((uint4 *)a.at[1])[i] = make_uint4(low.x, low.y, high.x, high.y);
+    }
 }
 
-/* A stage: 64 columns of 128 rows of w, then of x, each as two planes of 32 columns, so that eight
- * lanes that read together read 128 bytes side by side. */
+/* A stage: 64 columns of 128 rows of w, then of x, each as two planes of 32 columns. Where row / 2 is odd
+ * the halves of a row of a plane are exchanged, so that lanes that read together read other banks. */
 enum {
     BLOCK = 128,
     DEEP = 64,
@@ -210,28 +223,30 @@ static __device__ void load_stage(char *to, const uint16_t *from, int64_t first,
         int row = i / 8, c = i % 8;
         int64_t r = first + row < rows ? first + row : rows - 1, at = k + 8 * c;
         bool real = at < columns;
-        copy_ahead(to + c / 4 * PLANE + row * 64 + c % 4 * 16, from + r * stride + (real ? at : 0),
-                   real);
+        copy_ahead(to + c / 4 * PLANE + row * 64 + (c % 4 ^ row & 2) * 16,
+                   from + r * stride + (real ? at : 0), real);
     }
 }
 
 /* One plane's products: a warp has 64 rows of w and 32 of x. */
 static __device__ void multiply_plane(const char *w, const char *x, float c[4][4][4])
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint4 *wl = (const uint4 *)(w + warp / 4 * 64 * 64) + lane;
-    const uint4 *xl = (const uint4 *)(x + warp % 4 * 32 * 64) + lane;
-    uint4 b[4];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const char *wl = w + (warp / 4 * 64 + g) * 64 + 8 * t, *xl = x + (warp % 4 * 32 + g) * 64 + 8 * t;
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        b[j] = xl[j * 32];
+    for (int half = 0; half < 64; half += 32) {
+        const int at = half ^ (g & 2) * 16;
+        uint2 b[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint4 a0 = wl[i * 64], a1 = wl[i * 64 + 32];
+        for (int j = 0; j < 4; j++)
+            b[j] = *(const uint2 *)(xl + j * 8 * 64 + at);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            mma_bf16(c[i][j], a0.x, a1.x, a0.y, a1.y, b[j].x, b[j].y);
-            mma_bf16(c[i][j], a0.z, a1.z, a0.w, a1.w, b[j].z, b[j].w);
+        for (int i = 0; i < 4; i++) {
+            uint2 a0 = *(const uint2 *)(wl + i * 16 * 64 + at),
+                  a1 = *(const uint2 *)(wl + (i * 16 + 8) * 64 + at);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                mma_bf16(c[i][j], a0.x, a1.x, a0.y, a1.y, b[j].x, b[j].y);
         }
     }
 }

@@ -61,35 +61,72 @@ static bool goes_by_pages(const qn__cuda *cuda, const qn__cuda_attend_args *a, c
            page_bytes(a) + QN__CUDA_STATIC_SHARED <= cuda->most_shared;
 }
 
-enum { PAGE_THREADS = 128, NARROW = 4, WIDE = 8, MOST_PARTS = 64 << 20 /* bytes */ };
+enum {
+    PAGE_THREADS = 128,
+    TILE_THREADS = 128,
+    NARROW = 4,
+    WIDE = 8,
+    MOST_PARTS = 64 << 20 /* bytes */
+};
 
-/* A block has a row of up to 4 or 8 heads; where there are few, and more than one page, a page of
- * that, and another launch joins these. */
-static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+/* What the pages of every row of every head come to. */
+static int64_t part_bytes(const qn__cuda_attend_args *a)
 {
-    uint8_t n = (uint8_t)(call->n_operands - 1), sinks = args->has_sinks ? 5 : 0;
-    int64_t shared = args->heads / args->groups, most = shared > NARROW ? WIDE : NARROW;
-    int64_t blocks = args->length * args->groups * ((shared + most - 1) / most);
-    int64_t parts = args->length * args->heads * args->width * (args->e + 2) * 4;
-    args->split = args->width > 1 && blocks < 8 * b->cuda->processors && parts <= MOST_PARTS;
+    return a->length * a->heads * a->width * (a->e + 2) * 4;
+}
+
+/* The launch, and where pages have blocks of their own the one that joins them. */
+static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args,
+                       const qn__cuda_grid *grid, int kernel)
+{
+    const uint8_t n = (uint8_t)(call->n_operands - 1), sinks = args->has_sinks ? 5 : 0,
+                  operands[] = {0, 1, 2, 3, 4, sinks, n, QN__CUDA_SCRATCH};
+    const qn__cuda_grid join = {args->length * args->heads, PAGE_THREADS, 0};
     if (args->split)
-        qn__cuda_want_scratch(b, (size_t)parts);
+        qn__cuda_want_scratch(b, (size_t)part_bytes(args));
     args->early =
         qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
         qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
-    qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS,
-                          (unsigned)page_bytes(args)},
-                  join = {args->length * args->heads, PAGE_THREADS, 0};
-    qn__cu_function kernel =
-        b->cuda->kernels[args->half ? (most == WIDE ? QN__CUDA_KERNEL_attend_bf16_wide
-                                                    : QN__CUDA_KERNEL_attend_bf16)
-                                    : (most == WIDE ? QN__CUDA_KERNEL_attend_f32_wide
-                                                    : QN__CUDA_KERNEL_attend_f32)];
-    const uint8_t operands[] = {0, 1, 2, 3, 4, sinks, n, QN__CUDA_SCRATCH};
-    if (!qn__cuda_add_grid(b, kernel, &grid, args, sizeof *args, call, 8, operands))
+    if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, sizeof *args, call, 8,
+                           operands))
         return false;
     return !args->split || qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join],
                                              &join, args, sizeof *args, call, 8, operands);
+}
+
+/* A block has a row of up to 4 or 8 heads; where there are few, and more than one page, a page of
+ * that. */
+static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+{
+    int64_t shared = args->heads / args->groups, most = shared > NARROW ? WIDE : NARROW;
+    int64_t blocks = args->length * args->groups * ((shared + most - 1) / most);
+    args->split =
+        args->width > 1 && blocks < 8 * b->cuda->processors && part_bytes(args) <= MOST_PARTS;
+    qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS,
+                          (unsigned)page_bytes(args)};
+    return add_attend(
+        b, call, args, &grid,
+        args->half ? (most == WIDE ? QN__CUDA_KERNEL_attend_bf16_wide : QN__CUDA_KERNEL_attend_bf16)
+                   : (most == WIDE ? QN__CUDA_KERNEL_attend_f32_wide : QN__CUDA_KERNEL_attend_f32));
+}
+
+/* Whether a block can have a tile of rows: on a cache in bf16. */
+static bool goes_by_tiles(const qn__cuda_attend_args *a)
+{
+    return a->half && a->d == a->e && (a->d == 64 || a->d == QN__CUDA_WIDEST_HALF) &&
+           a->tile * (a->heads / a->groups) <= QN__CUDA_TILE_ROWS;
+}
+
+/* A block has a tile and a key head; where there are few, a page of that. */
+static bool launch_tiles(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+{
+    int64_t blocks = args->tiles * args->groups, parts = part_bytes(args);
+    args->split = args->width > 1 && blocks < b->cuda->processors && parts <= MOST_PARTS;
+    qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, TILE_THREADS,
+                          (unsigned)(QN__CUDA_TILE_SHARED * args->d)};
+    return add_attend(b, call, args, &grid,
+                      args->d == 64 ? QN__CUDA_KERNEL_attend_half_64
+                                    : QN__CUDA_KERNEL_attend_half_128);
 }
 
 /* Of other heads a block has one query row of a tile. */
@@ -122,7 +159,7 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
     if (goes_by_pages(b->cuda, &args, k, v))
-        return launch_pages(b, call, &args);
+        return goes_by_tiles(&args) ? launch_tiles(b, call, &args) : launch_pages(b, call, &args);
     return QN__CUDA_ADD(b, attend_any, args.tiles * args.tile * args.heads, true, args, call, 0, 1,
                         2, 3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks),
                         (uint8_t)(5 + p->has_sinks));

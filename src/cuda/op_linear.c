@@ -111,6 +111,8 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .early = qn__cuda_is_fixed(b, w)};
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);
     bool few = warps > 0, rounded = !few || args.rows >= ROUNDED;
+    if (!few && qn__cuda_has_wide(b->cuda))
+        return qn__cuda_wide_linear(b, &args, call);
     qn__cu_function function = b->cuda->kernels[!few             ? QN__CUDA_KERNEL_linear_many
                                                 : args.rows > 32 ? QN__CUDA_KERNEL_linear_64
                                                 : args.rows > 16 ? QN__CUDA_KERNEL_linear_32

@@ -175,8 +175,9 @@ void qn__cuda_drop(qn_device *device, qn__binding *binding)
 /* ---- capturing ------------------------------------------------------------------------------- */
 
 /* Writes the addresses of this run into the launches' arguments. */
-static void fill_addresses(qn__cuda_binding *bound, const qn__submission *sub)
+static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__submission *sub)
 {
+    int result = 0;
     const qn__operand *operands = sub->binding->operands;
     char *workspace = sub->slots[sub->n_slots - 1];
     char *scratch = workspace + scratch_at(sub->binding->values);
@@ -188,7 +189,10 @@ static void fill_addresses(qn__cuda_binding *bound, const qn__submission *sub)
             const qn__operand *o = &operands[from == SCRATCH ? 0 : from];
             at[k] = from == SCRATCH ? scratch : (char *)sub->slots[o->slot] + o->offset;
         }
+        if (launch->fill && result == 0)
+            result = launch->fill(cuda, bound->args + launch->args);
     }
+    return result;
 }
 
 static int launch_all(qn__cuda *cuda, qn__cuda_binding *bound)
@@ -247,9 +251,10 @@ static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *bound, const qn__s
         bound->slots = malloc(bytes);
     if (!bound->slots)
         return qn__fail_memory(err, "a graph");
-    fill_addresses(bound, sub);
-    qn__cu_graph graph;
-    int result = capture(cuda, bound, &graph);
+    qn__cu_graph graph = NULL;
+    int result = fill_addresses(cuda, bound, sub);
+    if (result == 0)
+        result = capture(cuda, bound, &graph);
     if (result == 0)
         result = instantiate(cuda, bound, graph);
     if (graph)

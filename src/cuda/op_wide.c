@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers on weights in bf16 with many rows of x, as wide.cu has them: how they are launched.
+ */
+#include "cuda/cuda.h"
+
+enum { ROWS = QN__CUDA_WIDE_ROWS, DEEP = 64, THREADS = 384 };
+
+/* Of the tiles that there are kernels for, in the order of kernels.def. */
+static const int64_t widths[] = {192, 128, 96};
+
+bool qn__cuda_has_wide(const qn__cuda *cuda)
+{
+    return cuda->arch == 90;
+}
+
+/* Describes rows of `columns` elements, copied `box` rows and 64 columns at a time. */
+static int describe(qn__cuda *cuda, qn__cuda_map *to, void *data, int64_t rows, int64_t columns,
+                    int64_t stride, int64_t box)
+{
+    qn__cuda_map map;
+    const uint64_t shape[] = {(uint64_t)columns, (uint64_t)rows}, apart[] = {(uint64_t)stride * 2};
+    const unsigned size[] = {DEEP, (unsigned)box}, step[] = {1, 1};
+    int result = cuda->cu.tensor_map(&map, QN__CU_TENSOR_BF16, 2, data, shape, apart, size, step, 0,
+                                     QN__CU_TENSOR_SWIZZLED, QN__CU_TENSOR_FETCH, 0);
+    memcpy(to, &map, sizeof map);
+    return result;
+}
+
+static int fill_maps(qn__cuda *cuda, void *args)
+{
+    qn__cuda_wide_args a;
+    memcpy(&a, args, sizeof a);
+    const qn__cuda_linears_args *l = &a.linears;
+    int result = describe(cuda, &a.map[QN__CUDA_LINEARS], l->at[0], l->rows, l->k, l->k, ROWS);
+    for (int i = 0; i < QN__CUDA_LINEARS && result == 0; i++)
+        if (l->n[i])
+            result =
+                describe(cuda, &a.map[i], l->at[1 + 2 * i], l->n[i], l->k, l->stride[i], a.box);
+    memcpy(args, &a, sizeof a);
+    return result;
+}
+
+/* Tiles of `width` rows of the weights, for each tile of rows of x. */
+static int64_t tiles_of(const qn__cuda_linears_args *l, int64_t x_tiles, int64_t width)
+{
+    return qn__cuda_linear_tiles(l, width) * x_tiles;
+}
+
+/* What it takes with tiles of this width: times a processor has one, and what one loads. */
+static int64_t cost_of(const qn__cuda *cuda, const qn__cuda_linears_args *l, int64_t x_tiles,
+                       int64_t width)
+{
+    return qn__cuda_parts(tiles_of(l, x_tiles, width), cuda->processors) * (ROWS + width);
+}
+
+/* Chooses the kernel of the newest launch by the sizes of all its weights. */
+static void choose(const qn__cuda *cuda, qn__cuda_binding *bound)
+{
+    qn__cuda_launch *launch = &bound->launches[bound->n_launches - 1];
+    qn__cuda_wide_args a;
+    memcpy(&a, bound->args + launch->args, sizeof a);
+    const qn__cuda_linears_args *l = &a.linears;
+    int64_t x_tiles = qn__cuda_parts(l->rows, ROWS), blocks = cuda->processors;
+    bool pair = x_tiles % 2 == 0 || x_tiles > 4;
+    x_tiles += pair && x_tiles % 2;
+    int best = 0;
+    for (int i = 1; i < 3; i++)
+        if (cost_of(cuda, l, x_tiles, widths[i]) < cost_of(cuda, l, x_tiles, widths[best]))
+            best = i;
+    int64_t width = widths[best], tiles = tiles_of(l, x_tiles, width);
+    a.box = pair ? width / 2 : width;
+    memcpy(bound->args + launch->args, &a, sizeof a);
+    blocks -= pair && blocks % 2;
+    launch->blocks = (unsigned)(tiles < blocks ? tiles : blocks);
+    launch->function = cuda->kernels[QN__CUDA_KERNEL_wide_192 + 2 * best + pair];
+}
+
+static bool is_wide(const qn__cuda *cuda, qn__cu_function function)
+{
+    for (int i = QN__CUDA_KERNEL_wide_192; i <= QN__CUDA_KERNEL_wide_96_pair; i++)
+        if (function == cuda->kernels[i])
+            return true;
+    return false;
+}
+
+bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
+                          const qn__call *call)
+{
+    qn__cuda_binding *bound = b->bound;
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (last && is_wide(b->cuda, last->function) &&
+        qn__cuda_join_linear(b, last->function, call, linears->rows, &last)) {
+        choose(b->cuda, bound);
+        return true;
+    }
+    qn__cuda_round_args round = {.n = linears->rows * linears->k};
+    qn__cuda_wide_args args = {.linears = *linears};
+    qn__cuda_grid grid = {1, THREADS, QN__CUDA_WIDE_SHARED};
+    const uint8_t operands[] = {QN__CUDA_SCRATCH, 1, 2, 1, 2, 1, 2};
+    qn__cuda_want_scratch(b, (size_t)round.n * 2);
+    if (!QN__CUDA_ADD(b, linear_round, round.n / 8, false, round, call, 0, QN__CUDA_SCRATCH) ||
+        !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_wide_192], &grid, &args, sizeof args,
+                           call, sizeof operands, operands))
+        return false;
+    bound->launches[bound->n_launches - 1].fill = fill_maps;
+    bound->x = call->first_operand;
+    choose(b->cuda, bound);
+    return true;
+}
