@@ -107,11 +107,11 @@ QN_API qn_array *qn_model_parameter(const qn_model *model, const char *name); /*
 typedef struct qn_session qn_session;
 
 typedef struct qn_session_options {
-    size_t size;     /* sizeof(qn_session_options) */
-    int64_t context; /* positions at most; 0: the model's, more: the log warns */
-    int64_t
-        prefill_chunk; /* tokens evaluated at once; 0: 512. Does not change a bit of the result. */
-    int batch;         /* sequences in lockstep; 0: 1 */
+    size_t size;           /* sizeof(qn_session_options) */
+    int64_t context;       /* positions at most; 0: the model's, more: the log warns */
+    int64_t prefill_chunk; /* tokens evaluated at once; 0: 512, on a GPU 2,048. Does not change a
+                              bit of the result. */
+    int batch;             /* sequences in lockstep; 0: 1 */
     const qn_flag *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */
     /* Called while qn_session_append runs more tokens than one chunk: before each, and at the end
      * (done = total, also when it failed). */

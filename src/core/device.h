@@ -13,7 +13,8 @@
 #include "quant/layout.h"
 
 typedef struct qn__device_ops {
-    const char *kind; /* "cpu", "cuda" */
+    const char *kind;    /* "cpu", "cuda" */
+    int64_t step_tokens; /* of a prompt that a step has unless told otherwise; 0: 512 */
     void (*close)(qn_device *device);
 
     /* Memory. alloc returns NULL when there is none. write fills a buffer that no submission knows;
@@ -80,6 +81,11 @@ struct qn_device {
     void *log_user;
     atomic_int refs; /* the opener's, buffers' and scopes' */
 };
+
+static inline int64_t qn__device_step_tokens(const qn_device *device)
+{
+    return device->ops->step_tokens ? device->ops->step_tokens : 512;
+}
 
 /* Fills the parts of a device that core owns; the device's open function calls it. */
 void qn__device_begin(qn_device *device, const qn__device_ops *ops, const char *name,

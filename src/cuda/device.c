@@ -338,6 +338,7 @@ static void cuda_close(qn_device *device)
 
 static const qn__device_ops cuda_device_ops = {
     .kind = "cuda",
+    .step_tokens = 2048, /* with fewer, tiles of products do not come to all processors */
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,

@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 
-enum { CHUNK = 512 }; /* of a prompt, where windows keep what a chunk sees */
-
 /* What a layer's queries see: with `limit`, every layer that many positions at most, of which those
  * that do not slide keep the first `keep`. */
 static qn__cache_window window_of(const qn__decoder_config *c, int layer, int64_t positions,
@@ -80,7 +78,8 @@ uint64_t qn__model_cache_bytes(const qn_model *model, int64_t positions,
 {
     int64_t most = model->decoder.config.max_positions;
     int64_t n = positions > 0 && positions <= INT32_MAX ? positions : most;
-    qn__cache_room room = {.sequences = 1, .positions = n, .reach = n < CHUNK ? n : CHUNK};
+    int64_t step = qn__device_step_tokens(model->device); /* windows keep what a step sees */
+    qn__cache_room room = {.sequences = 1, .positions = n, .reach = n < step ? n : step};
     qn__cache cache;
     qn_error err = {0};
     if (qn__model_cache(&cache, model, &room, options, &err) != QN_OK)

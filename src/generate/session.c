@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-enum { PREFILL_CHUNK = 512, MOST_POSITIONS = 1 << 30 };
+enum { MOST_POSITIONS = 1 << 30 };
 
 static qn_status check_options(const qn_session_options *o, qn_error *err)
 {
@@ -98,7 +98,7 @@ qn_status qn_session_open(qn_session **out, qn_model *model, const qn_session_op
     if (!session)
         return qn__fail_memory(err, "a session");
     session->n_sequences = o->batch ? o->batch : 1;
-    session->chunk = o->prefill_chunk ? o->prefill_chunk : PREFILL_CHUNK;
+    session->chunk = o->prefill_chunk ? o->prefill_chunk : qn__device_step_tokens(model->device);
     session->chunk = session->chunk < limit ? session->chunk : limit;
     session->context = o->rotate ? MOST_POSITIONS : limit;
     session->cancel = o->cancel;
