@@ -91,20 +91,28 @@ typedef struct qn__cuda_softmax_args {
 } qn__cuda_softmax_args;
 
 typedef struct qn__cuda_norm_args {
-    void *at[3]; /* x, weight (or x again), y: [rows, n] */
+    void *at[4]; /* x, weight (or x again), y: [rows, n]; y as bf16, of quads. NULL: not wanted */
     int64_t rows, n, has_weight, wide;
-    int64_t quads; /* f32 in vectors of 16 bytes */
-    int64_t early; /* no step writes the weight */
+    int64_t quads;  /* f32 in vectors of 16 bytes */
+    int64_t turned; /* how y is rounded (turned.cuh) */
+    int64_t early;  /* no step writes the weight */
     double eps;
 } qn__cuda_norm_args;
 
-typedef struct qn__cuda_rope_args {
-    void *at[4]; /* x, offset, frequency, y: [B, H, L, D] */
+typedef struct qn__cuda_rope_part {
     int64_t shape[4];
     int64_t x_stride[4], y_stride[4];
-    int64_t half, traditional, wide;
-    int64_t early;                    /* no step writes offsets and frequencies */
+    int64_t half, traditional;
     int64_t batch_offset, row_offset; /* from one offset to the next; row_offset 0: rows count */
+    int64_t each;                     /* heads that a thread turns */
+} qn__cuda_rope_part;
+
+/* One array, or two of the same type, the second with the blocks behind the first `blocks`. */
+typedef struct qn__cuda_rope_args {
+    void *at[8]; /* of each: x, offset, frequency, y: [B, H, L, D] */
+    qn__cuda_rope_part part[2];
+    int64_t blocks, wide;
+    int64_t early; /* no step writes offsets and frequencies */
 } qn__cuda_rope_args;
 
 /* ---- matmul.cu ------------------------------------------------------------------------------- */
@@ -131,18 +139,25 @@ enum {
     QN__CUDA_SPAN = 256,
     QN__CUDA_RING = 3,
     QN__CUDA_LINEAR_SHARED = 3 * 4 * (128 * 64 + 64),
-    QN__CUDA_LINEARS = 3
+    QN__CUDA_LINEARS = 3,
+    QN__CUDA_ADDED = 1 + 2 * QN__CUDA_LINEARS, /* among their addresses */
+    QN__CUDA_ROUNDED
 };
 
-/* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is row-major and bf16; of
- * linear_8 f32. */
+/* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is row-major; f32 for linear_8 and
+ * units, bf16 for the others, up to linear_64 turned (turned.cuh) in rows of whole 32 columns.
+ * Gated: the one result is silu(x w0^T) * (x w1^T), or of 2 with the weights exchanged. */
 typedef struct qn__cuda_linears_args {
-    void *at[1 +
-             2 * QN__CUDA_LINEARS]; /* x; w and y of each; the first again where there are fewer */
+    void
+        *at[3 + 2 * QN__CUDA_LINEARS]; /* x; w and y of each; the first again where there are fewer;
+                                          what is added to y [rows, n] of one weight, or NULL; a
+                                          gated y as bf16, or NULL, and then y may be NULL */
     int64_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
     int64_t rows, k;
     int64_t early; /* no step writes the weights */
     int64_t group; /* of weights in units: rows of x that a block has at most */
+    int64_t gated;
+    int64_t turned; /* how a gated y is rounded */
 } qn__cuda_linears_args;
 
 /* Of wide.cu: rows of x in a tile, and bytes of a block. */
@@ -165,9 +180,11 @@ typedef struct qn__cuda_wide_args {
     qn__cuda_map map[QN__CUDA_LINEARS + 1];
 } qn__cuda_wide_args;
 
+/* Rows of `columns` become rows of `padded`, with zeros behind. */
 typedef struct qn__cuda_round_args {
     void *at[2]; /* x, bf16 */
-    int64_t n;
+    int64_t rows, columns, padded;
+    int64_t turned;
 } qn__cuda_round_args;
 
 /* ---- units.cu -------------------------------------------------------------------------------- */
@@ -180,24 +197,34 @@ typedef struct qn__cuda_take_units_args {
 
 /* ---- attend.cu ------------------------------------------------------------------------------- */
 
-typedef struct qn__cuda_write_args {
-    void *at[3];      /* rows [1, G, T, D] f32, slots [T], cache */
+typedef struct qn__cuda_write_part {
     int64_t shape[4]; /* of the rows */
     int64_t stride[4];
     int64_t page, head;        /* of the cache: from one to the next */
     int64_t pages, keys, half; /* half: the cache is bf16 */
+    int64_t quads;             /* a thread has four elements of a row */
+} qn__cuda_write_part;
+
+/* One cache, or two, the second with the blocks behind the first `blocks`. */
+typedef struct qn__cuda_write_args {
+    void *at[6]; /* of each: rows [1, G, T, D] f32, slots [T], cache */
+    qn__cuda_write_part part[2];
+    int64_t blocks;
 } qn__cuda_write_args;
 
 typedef struct qn__cuda_attend_args {
-    void *at[8]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
-                    [B, W], sinks [H], y, parts [T, H, W, E + 2] (where each page has a block) */
+    void *at[9]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
+                    [B, W], sinks [H], y, parts [T, H, W, E + 2] (where each page has a block), y as
+                    bf16, of tiles and of attend_join. NULL: not wanted */
     int64_t heads, groups, length, d, e;
     int64_t q_stride[4], y_stride[4];
     int64_t k_page, k_head, v_page, v_head;
     int64_t pages, tiles, tile, sequences, width;
     int64_t window, keep, half, has_sinks;
-    int64_t early; /* no step writes tiles and table, and of the cache one, this step's rows */
-    int64_t split; /* each page of a row's keys has a block, whose results attend_join takes */
+    int64_t parts_at; /* where parts begin, in floats */
+    int64_t turned;   /* how y is rounded (turned.cuh) */
+    int64_t early;    /* no step writes tiles and table, and of the cache one, this step's rows */
+    int64_t split;    /* each page of a row's keys has a block, whose results attend_join takes */
     float scale, softcap;
 } qn__cuda_attend_args;
 

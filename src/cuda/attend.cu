@@ -23,28 +23,63 @@ static __device__ int64_t key_place(int64_t d, int64_t place, int64_t k)
     return place / group * group * d + k * group + place % group;
 }
 
-/* ---- writing: a thread an element of the rows ------------------------------------------------ */
+/* ---- writing --------------------------------------------------------------------------------- */
 
-extern "C" __global__ void write_cache(qn__cuda_write_args a)
+/* Where row l of head h goes, its element 0; -1: nowhere, a dead row, or a slot outside. Keys lie 16
+ * elements apart. */
+static __device__ int64_t place_of_row(const qn__cuda_write_part &a, const int32_t *slots, int64_t h,
+                                       int64_t l)
+{
+    int64_t slot = slots[l], d = a.shape[3];
+    if (slot < 0 || slot / PAGE >= a.pages)
+        return -1;
+    return slot / PAGE * a.page + h * a.head +
+           (a.keys ? key_place(d, slot % PAGE, 0) : slot % PAGE * d);
+}
+
+static __device__ void put_element(const qn__cuda_write_part &a, void *cache, int64_t at, float x)
+{
+    if (a.half)
+        ((uint16_t *)cache)[at] = bf16_of_f32(x);
+    else
+        ((float *)cache)[at] = x;
+}
+
+/* A thread has an element, or four, of keys neighbouring rows side by side. */
+static __device__ void write_rows(const qn__cuda_write_part &a, void *const *at, int64_t block,
+                                  int64_t blocks)
+{
+    const int each = a.quads ? 4 : 1, length = (int)a.shape[2], units = (int)a.shape[3] / each;
+    const int64_t apart = a.keys ? QN__CUDA_KEY_GROUP : 1, head = (int64_t)length * units;
+    for (int64_t i = block * blockDim.x + threadIdx.x; i < a.shape[1] * head;
+         i += blocks * blockDim.x) {
+        const int j = (int)(i % head), h = (int)(i / head), l = a.keys ? j % length : j / units,
+                  k = (a.keys ? j / length : j % units) * each;
+        wait_for_last();
+        const int64_t to = place_of_row(a, (const int32_t *)at[1], h, l);
+        if (to < 0)
+            continue;
+        const float *x = (const float *)at[0] + h * a.stride[1] + l * a.stride[2] + k * a.stride[3];
+        if (a.quads) {
+            const float4 v = *(const float4 *)x;
+            put_element(a, at[2], to + k * apart, v.x);
+            put_element(a, at[2], to + (k + 1) * apart, v.y);
+            put_element(a, at[2], to + (k + 2) * apart, v.z);
+            put_element(a, at[2], to + (k + 3) * apart, v.w);
+        } else {
+            put_element(a, at[2], to + k * apart, *x);
+        }
+    }
+}
+
+extern "C" __global__ void write_cache(const __grid_constant__ qn__cuda_write_args a)
 {
     let_next_begin();
-    const int32_t *slots = (const int32_t *)a.at[1];
-    int64_t length = a.shape[2], d = a.shape[3];
-    FOR_EACH(i, a.shape[1] * length * d)
-    {
-        int64_t k = i % d, l = i / d % length, h = i / d / length;
-        wait_for_last();
-        int64_t slot = slots[l];
-        if (slot < 0 || slot / PAGE >= a.pages)
-            continue; /* a dead row; never write outside */
-        int64_t to = slot / PAGE * a.page + h * a.head +
-                     (a.keys ? key_place(d, slot % PAGE, k) : slot % PAGE * d + k);
-        float x = ((const float *)a.at[0])[h * a.stride[1] + l * a.stride[2] + k * a.stride[3]];
-        if (a.half)
-            ((uint16_t *)a.at[2])[to] = bf16_of_f32(x);
-        else
-            ((float *)a.at[2])[to] = x;
-    }
+    const bool second = blockIdx.x >= a.blocks;
+    if (second)
+        write_rows(a.part[1], a.at + 3, blockIdx.x - a.blocks, gridDim.x - a.blocks);
+    else
+        write_rows(a.part[0], a.at, blockIdx.x, a.blocks);
 }
 
 /* ---- any heads ------------------------------------------------------------------------------- */
@@ -382,7 +417,7 @@ static __device__ void attend_heads(const qn__cuda_attend_args &a, page_state<R>
                 if (j == head && only < 0)
                     value[i] = joined(value[i], fade[j], more, share[j]);
             if (head < n && only >= 0) {
-                float *part = (float *)a.at[7] + ((l * a.heads + h + head) * a.width + only) * (e + 2);
+                float *part = parts_of(a) + ((l * a.heads + h + head) * a.width + only) * (e + 2);
                 part[at % e] = more;
                 if (at % e == 0) {
                     part[e] = s.of[head].max;
@@ -481,7 +516,7 @@ extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_join(const qn_
                 for (int j = 0; j < SOME_PAGES; j++)
                     if (page < a.width) {
                         const float *from =
-                            (const float *)a.at[7] + (i * a.width + page) * (a.e + 2);
+                            parts_of(a) + (i * a.width + page) * (a.e + 2);
                         part[j] = from[e];
                         max[j] = from[a.e];
                         total[j] = from[a.e + 1];
@@ -496,8 +531,12 @@ extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_join(const qn_
                         value = joined(value, fade, part[j], share);
                     }
             }
-            ((float *)a.at[6])[h * a.y_stride[1] + l * a.y_stride[2] + e * a.y_stride[3]] =
-                with_sink(a, sum, h, value);
+            const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + e * a.y_stride[3];
+            const float y = with_sink(a, sum, h, value);
+            if (a.at[6])
+                ((float *)a.at[6])[at] = y;
+            if (a.at[8])
+                ((uint16_t *)a.at[8])[rounded_place(at, a.turned)] = bf16_of_f32(y);
         }
         __syncthreads();
     }

@@ -6,8 +6,14 @@
 #define QN_CUDA_ATTEND_CUH
 
 #include "cuda/common.cuh"
+#include "cuda/turned.cuh"
 
 enum { PAGE = QN__CUDA_PAGE }; /* positions of a page */
+
+static __device__ float *parts_of(const qn__cuda_attend_args &a)
+{
+    return (float *)a.at[7] + a.parts_at;
+}
 
 /* What a row sees: keys begin .. end - 1 and the first `keep`, in these pages. */
 struct row_range {

@@ -32,21 +32,23 @@ template <int D> static __device__ int value_piece(int row, int piece)
     return row * (D / 8) + (piece ^ (row & 7));
 }
 
-/* Asks for a page; values from `end` on are zeros, whatever the cache has there. */
+/* Asks for the page that lies at `place`; values from `end` on are zeros, whatever the cache has there. */
 template <int D>
 static __device__ void ask_page(const qn__cuda_attend_args &a, page_room<D> &room, const row_range &r,
-                                int64_t g, int64_t page)
+                                int64_t g, int64_t page, int64_t place)
 {
-    const int64_t place = r.pages[page];
-    const uint4 *keys = (const uint4 *)((const uint16_t *)a.at[1] + g * a.k_head + place * a.k_page),
-                *values = (const uint4 *)((const uint16_t *)a.at[2] + g * a.v_head + place * a.v_page);
-    for (int i = threadIdx.x; i < D * 8; i += THREADS_OF_TILE)
-        copy_ahead(&room.keys[key_piece(i / 2, i % 2)], keys + i, true);
-    for (int i = threadIdx.x; i < D * 8; i += THREADS_OF_TILE) {
-        int row = i / (D / 8);
-        copy_ahead(&room.values[value_piece<D>(row, i % (D / 8))], values + i,
-                   page * PAGE + row < r.end);
-    }
+    enum { TIMES = D * 8 / THREADS_OF_TILE, ROWS = THREADS_OF_TILE / (D / 8) };
+    const int i = threadIdx.x, row = i / (D / 8), end = (int)(r.end - page * PAGE);
+    const uint4 *keys = (const uint4 *)((const uint16_t *)a.at[1] + g * a.k_head + place * a.k_page) + i,
+                *values = (const uint4 *)((const uint16_t *)a.at[2] + g * a.v_head + place * a.v_page) + i;
+    uint4 *to_keys = &room.keys[key_piece(i / 2, i % 2)],
+          *to_values = &room.values[value_piece<D>(row, i % (D / 8))];
+#pragma unroll
+    for (int t = 0; t < TIMES; t++)
+        copy_ahead(to_keys + t * THREADS_OF_TILE, keys + t * THREADS_OF_TILE, true);
+#pragma unroll
+    for (int t = 0; t < TIMES; t++)
+        copy_ahead(to_values + t * THREADS_OF_TILE, values + t * THREADS_OF_TILE, row + t * ROWS < end);
     copies_end();
 }
 
@@ -55,8 +57,7 @@ static __device__ void load_turned(uint32_t (&b)[4], const uint4 *piece)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(piece))
-                 : "memory");
+                 : "r"((uint32_t)__cvta_generic_to_shared(piece)));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -100,11 +101,21 @@ static __device__ void begin_rows(const qn__cuda_attend_args &a, lane_rows<D> &r
         r.value[i][0] = r.value[i][1] = r.value[i][2] = r.value[i][3] = 0;
 }
 
-/* Over the four lanes that have a row. */
+#define LOG2E 1.4426950408889634f
+
+/* 2^x, nearly: weights are rounded to bf16. */
+static __device__ float exp_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Over the four lanes that have a row. NaN comes through as a weight. */
 static __device__ float row_max_of(float v)
 {
-    v = larger(v, __shfl_xor_sync(~0u, v, 1));
-    return larger(v, __shfl_xor_sync(~0u, v, 2));
+    v = fmaxf(v, __shfl_xor_sync(~0u, v, 1));
+    return fmaxf(v, __shfl_xor_sync(~0u, v, 2));
 }
 static __device__ float row_sum_of(float v)
 {
@@ -112,12 +123,37 @@ static __device__ float row_sum_of(float v)
     return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-/* The scores of a page's keys: score j is of keys 8 j + 2 t and the next, of both rows. */
+/* -inf for what a row does not see, if there is any such key in the page. */
 template <int D>
-static __device__ void page_scores(const qn__cuda_attend_args &a, const lane_rows<D> &r,
+static __device__ void hide_unseen(const lane_rows<D> &r, int64_t page, float (&score)[8][4])
+{
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int64_t first = page * PAGE;
+        const int begin = (int)(r.range[i].begin - first), end = (int)(r.range[i].end - first),
+                  keep = (int)(r.range[i].keep - first);
+        if (begin <= 0 && end >= PAGE)
+            continue;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int key = 8 * j + 2 * t + e;
+                if (key >= end || (key < begin && key >= keep))
+                    score[j][2 * i + e] = -CUDART_INF_F;
+            }
+    }
+}
+
+/* The scores of a page's keys: score j is of keys 8 j + 2 t and the next, of both rows. Returns what they are
+ * still to be multiplied by, which is more than 0. */
+template <int D>
+static __device__ float page_scores(const qn__cuda_attend_args &a, const lane_rows<D> &r,
                                    const page_room<D> &room, int64_t page, float (&score)[8][4])
 {
-    const int lane = threadIdx.x % 32, t = lane % 4;
+    const int lane = threadIdx.x % 32;
+    const uint4 *keys = &room.keys[key_piece(lane % 16, lane / 16)];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         float *one = score[2 * j], *two = score[2 * j + 1];
@@ -127,44 +163,52 @@ static __device__ void page_scores(const qn__cuda_attend_args &a, const lane_row
 #pragma unroll
         for (int s = 0; s < D / 16; s++) {
             uint32_t b[4];
-            load_turned(b, &room.keys[key_piece(j * D + s * 16 + lane % 16, lane / 16)]);
+            load_turned(b, keys + (j * D + s * 16) * 2);
             mma_bf16(one, r.q[s][0], r.q[s][1], r.q[s][2], r.q[s][3], b[0], b[1]);
             mma_bf16(two, r.q[s][0], r.q[s][1], r.q[s][2], r.q[s][3], b[2], b[3]);
         }
     }
-    bool all = true;
+    float scale = a.scale;
+    const float cap = a.softcap;
+    if (cap > 0 || scale <= 0) {
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-        all = all && (page + 1) * PAGE <= r.range[i].end && page * PAGE >= r.range[i].begin;
+        for (int i = 0; i < 32; i++)
+            score[i / 4][i % 4] *= scale;
+        scale = 1;
+    }
+    if (cap > 0)
+#pragma unroll 1
+        for (int i = 0; i < 4; i++)
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float v = score[j][i] * a.scale;
-            v = a.softcap > 0 ? a.softcap * tanhf(v / a.softcap) : v;
-            bool inside = all || sees(r.range[i / 2], page * PAGE + 8 * j + 2 * t + i % 2);
-            score[j][i] = inside ? v : -CUDART_INF_F;
-        }
+            for (int j = 0; j < 8; j++) { /* turns each row of numbers, so that indices are known */
+                float v = cap * tanhf(score[j][0] / cap);
+                score[j][0] = score[j][1];
+                score[j][1] = score[j][2];
+                score[j][2] = score[j][3];
+                score[j][3] = v;
+            }
+    hide_unseen(r, page, score);
+    return scale;
 }
 
 /* Scores become weights, and these, as bf16, the left side of a product. */
-static __device__ void page_weights(float (&score)[8][4], weight_sum (&sum)[2], uint32_t (&p)[4][4])
+static __device__ void page_weights(float (&score)[8][4], float scale, weight_sum (&sum)[2], uint32_t (&p)[4][4])
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float max = -CUDART_INF_F, total = 0;
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            max = larger(max, larger(score[j][2 * i], score[j][2 * i + 1]));
+            max = fmaxf(max, fmaxf(score[j][2 * i], score[j][2 * i + 1]));
         max = row_max_of(max);
-        float base = max == -CUDART_INF_F ? 0.0f : max;
+        const float times = scale * LOG2E, base = max == -CUDART_INF_F ? 0.0f : max * -times;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            score[j][2 * i] = __expf(score[j][2 * i] - base);
-            score[j][2 * i + 1] = __expf(score[j][2 * i + 1] - base);
+            score[j][2 * i] = exp_2(fmaf(score[j][2 * i], times, base));
+            score[j][2 * i + 1] = exp_2(fmaf(score[j][2 * i + 1], times, base));
             total += score[j][2 * i] + score[j][2 * i + 1];
         }
-        sum[i] = {max, row_sum_of(total)};
+        sum[i] = {max * scale, row_sum_of(total)};
     }
 #pragma unroll
     for (int s = 0; s < 4; s++) {
@@ -181,13 +225,14 @@ static __device__ void page_values(const page_room<D> &room, const uint32_t (&p)
                                    float (&v)[2][4])
 {
     const int lane = threadIdx.x % 32;
+    const uint4 *values = &room.values[value_piece<D>(lane % 16, columns * 2 + lane / 16)];
 #pragma unroll
     for (int i = 0; i < 4; i++)
         v[0][i] = v[1][i] = 0;
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         uint32_t b[4];
-        load_turned(b, &room.values[value_piece<D>(s * 16 + lane % 16, columns * 2 + lane / 16)]);
+        load_turned(b, values + s * 16 * (D / 8));
         mma_bf16(v[0], p[s][0], p[s][1], p[s][2], p[s][3], b[0], b[1]);
         mma_bf16(v[1], p[s][0], p[s][1], p[s][2], p[s][3], b[2], b[3]);
     }
@@ -202,7 +247,7 @@ static __device__ void store_part(const qn__cuda_attend_args &a, const lane_rows
     const int t = threadIdx.x % 4;
     if (r.head[i] < 0)
         return;
-    float *part = (float *)a.at[7] + ((r.l[i] * a.heads + r.head[i]) * a.width + page) * (D + 2);
+    float *part = parts_of(a) + ((r.l[i] * a.heads + r.head[i]) * a.width + page) * (D + 2);
 #pragma unroll
     for (int j = 0; j < 2; j++)
         *(float2 *)(part + columns * 16 + j * 8 + 2 * t) = make_float2(v[j][2 * i], v[j][2 * i + 1]);
@@ -210,16 +255,16 @@ static __device__ void store_part(const qn__cuda_attend_args &a, const lane_rows
         *(float2 *)(part + D) = make_float2(sum.max, sum.total);
 }
 
-template <int D>
+template <int D, bool SPLIT>
 static __device__ void add_page(const qn__cuda_attend_args &a, lane_rows<D> &r,
                                 const page_room<D> &room, int64_t page)
 {
     float score[8][4], fade[2], share[2];
     uint32_t p[4][4];
     weight_sum sum[2];
-    page_scores(a, r, room, page, score);
-    page_weights(score, sum, p);
-    if (!a.split)
+    const float scale = page_scores(a, r, room, page, score);
+    page_weights(score, scale, sum, p);
+    if (!SPLIT)
 #pragma unroll
         for (int i = 0; i < 2; i++)
             join_sums(r.sum[i], sum[i], &fade[i], &share[i]);
@@ -227,7 +272,7 @@ static __device__ void add_page(const qn__cuda_attend_args &a, lane_rows<D> &r,
     for (int n = 0; n < D / 16; n++) {
         float v[2][4];
         page_values<D>(room, p, n, v);
-        if (a.split) {
+        if (SPLIT) {
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 store_part(a, r, i, page, sum[i], n, v);
@@ -249,13 +294,19 @@ static __device__ void store_rows(const qn__cuda_attend_args &a, const lane_rows
     for (int i = 0; i < 2; i++) {
         if (r.head[i] < 0)
             continue;
-        float *y = (float *)a.at[6] + r.head[i] * a.y_stride[1] + r.l[i] * a.y_stride[2];
+        const int64_t at = r.head[i] * a.y_stride[1] + r.l[i] * a.y_stride[2];
 #pragma unroll
-        for (int n = 0; n < D / 8; n++)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                y[(8 * n + 2 * t + j) * a.y_stride[3]] =
-                    with_sink(a, r.sum[i], r.head[i], r.value[n][2 * i + j]);
+        for (int n = 0; n < D / 8; n++) {
+            int64_t e = at + (8 * n + 2 * t) * a.y_stride[3];
+            float u = with_sink(a, r.sum[i], r.head[i], r.value[n][2 * i]),
+                  v = with_sink(a, r.sum[i], r.head[i], r.value[n][2 * i + 1]);
+            if (a.at[6]) {
+                ((float *)a.at[6])[e] = u;
+                ((float *)a.at[6])[e + a.y_stride[3]] = v;
+            }
+            if (a.at[8]) /* elements lie side by side then */
+                *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(e, a.turned)) = pair_of(u, v);
+        }
     }
 }
 
@@ -276,65 +327,80 @@ static __device__ int64_t first_new(const qn__cuda_attend_args &a, const int32_t
     return least;
 }
 
-/* Blocks: [tiles, the last ones first, since they see most][key heads][pages, where each has one] */
-template <int D> static __device__ void attend_tile_of(const qn__cuda_attend_args &a)
+/* Blocks: [tiles, the last ones first, since they see most][key heads][SPLIT: pages] */
+template <int D, bool SPLIT> static __device__ void attend_tile_of(const qn__cuda_attend_args &a)
 {
     extern __shared__ __align__(128) char shared_room[];
     page_room<D> *room = (page_room<D> *)shared_room;
     let_next_begin();
     if (!a.early)
         wait_for_last();
-    const int64_t pages = a.split ? a.width : 1, only = blockIdx.x % pages,
-                  g = blockIdx.x / pages % a.groups,
-                  number = a.tiles - 1 - blockIdx.x / pages / a.groups;
+    const int pages = SPLIT ? (int)a.width : 1, only = blockIdx.x % pages, groups = (int)a.groups,
+              g = blockIdx.x / pages % groups,
+              number = (int)a.tiles - 1 - blockIdx.x / pages / groups;
     const int32_t *tile = (const int32_t *)a.at[3] + number * 4;
     bool runs = tile[2] > 0 && tile_fits(a, tile);
     row_range all = {0, 0, 0, NULL};
     if (runs) { /* what any of the rows sees */
         all = range_of(a, tile, tile[2] - 1);
         all.begin = range_of(a, tile, 0).begin;
-        runs = !a.split || (only == 0 && all.keep) ||
+        runs = !SPLIT || (only == 0 && all.keep) ||
                (only >= all.begin / PAGE && only * PAGE < all.end);
     }
     if (!runs) {
         wait_for_last(); /* what waits for this kernel relies on it */
         return;
     }
-    int64_t page = a.split ? only : next_page(a, all, -1);
-    bool asked = a.split && a.early && (only + 1) * PAGE <= first_new(a, tile);
+    int64_t page = SPLIT ? only : next_page(a, all, -1), next = SPLIT ? a.width : next_page(a, all, page);
+    const int64_t place = all.pages[page];
+    int64_t next_place = next < a.width ? all.pages[next] : 0; /* read ahead of its use */
+    bool asked = SPLIT && a.early && (only + 1) * PAGE <= first_new(a, tile);
     if (asked)
-        ask_page(a, room[0], all, g, page);
+        ask_page(a, room[0], all, g, page, place);
     wait_for_last();
     if (!asked)
-        ask_page(a, room[0], all, g, page);
+        ask_page(a, room[0], all, g, page, place);
     lane_rows<D> r;
     begin_rows(a, r, tile, g);
     const int first_row = threadIdx.x / 32 * 16, rows = tile[2] * (int)(a.heads / a.groups);
     for (int at = 0; page < a.width; at ^= 1) {
-        int64_t next = a.split ? a.width : next_page(a, all, page);
+        const int64_t behind = next < a.width ? next_page(a, all, next) : a.width,
+                      behind_place = behind < a.width ? all.pages[behind] : 0;
         if (next < a.width) {
-            ask_page(a, room[at ^ 1], all, g, next);
+            ask_page(a, room[at ^ 1], all, g, next, next_place);
             copies_wait<1>();
         } else {
             copies_wait<0>();
         }
         __syncthreads();
         if (first_row < rows)
-            add_page(a, r, room[at], page);
+            add_page<D, SPLIT>(a, r, room[at], page);
         __syncthreads();
         page = next;
+        next = behind;
+        next_place = behind_place;
     }
-    if (!a.split && first_row < rows)
+    if (!SPLIT && first_row < rows)
         store_rows(a, r);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE)
+extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE, 4)
     attend_half_64(const qn__cuda_attend_args a)
 {
-    attend_tile_of<64>(a);
+    attend_tile_of<64, false>(a);
+}
+extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE)
+    attend_half_64_page(const qn__cuda_attend_args a)
+{
+    attend_tile_of<64, true>(a);
 }
 extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE)
     attend_half_128(const qn__cuda_attend_args a)
 {
-    attend_tile_of<128>(a);
+    attend_tile_of<128, false>(a);
+}
+extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE)
+    attend_half_128_page(const qn__cuda_attend_args a)
+{
+    attend_tile_of<128, true>(a);
 }

@@ -2,7 +2,8 @@
  *
  * Fused chains: the program is rendered as CUDA C (core/ir_c.c) inside a kernel that walks its
  * operands by strides, compiled by NVRTC and kept by its text. The text names no sizes, so one
- * program serves every shape; sizes and strides are arguments.
+ * program serves every shape; sizes and strides are arguments. Where all lies side by side, a
+ * thread has four elements, and an f32 result may be written as bf16, too.
  */
 #include "base/error.h"
 #include "base/hash.h"
@@ -41,6 +42,61 @@ static void print_to(page *p, const char *format, ...)
         p->length += (size_t)n;
 }
 
+#define BEGINS                                                                                     \
+    "#if __CUDA_ARCH__ >= 900\n"                                                                   \
+    "    asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\");\n"                    \
+    "#endif\n"
+#define WAITS                                                                                      \
+    "#if __CUDA_ARCH__ >= 900\n"                                                                   \
+    "        asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"                             \
+    "#endif\n"
+
+enum { MOST_OF_QUADS = 16 }; /* instructions: larger programs take long to compile four times */
+
+/* Four elements a thread. An input of stride 0 is one number. */
+static void print_quads(page *p, const qn__ir *ir, const char *const *types, bool numbers)
+{
+    int n = ir->n_inputs;
+    const char *type = qn__ir_type_c(qn__ir_dtype(ir, ir->result));
+    print_to(
+        p,
+        "static __device__ void quads(const chain_args &a)\n{\n"
+        "    i64 step = (i64)gridDim.x * blockDim.x;\n" WAITS
+        "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n / 4; i += step) {\n");
+    for (int k = 0; k < n; k++)
+        print_to(p,
+                 "        quad<%s> v%d;\n"
+                 "        if (a.stride[%d][0])\n"
+                 "            v%d = ((const quad<%s> *)a.at[%d])[i];\n"
+                 "        else\n"
+                 "            v%d.v[0] = v%d.v[1] = v%d.v[2] = v%d.v[3] = *(const %s *)a.at[%d];\n",
+                 types[k], k, k, k, types[k], k, k, k, k, k, types[k], k);
+    print_to(p,
+             "        quad<%s> y;\n        for (int j = 0; j < 4; j++)\n"
+             "            y.v[j] = element(",
+             type);
+    for (int k = 0; k < n; k++)
+        print_to(p, "%sv%d.v[j]", k ? ", " : "", k);
+    if (numbers)
+        print_to(p, "%sa.numbers", n ? ", " : "");
+    print_to(p, ");\n        if (a.at[%d])\n            ((quad<%s> *)a.at[%d])[i] = y;\n", n, type,
+             n);
+    if (qn__ir_dtype(ir, ir->result) == QN_F32)
+        print_to(p,
+                 "        if (a.at[%d]) {\n"
+                 "            quad<u16> r;\n"
+                 "            for (int j = 0; j < 4; j++)\n"
+                 "                r.v[j] = bf16_of_f32(y.v[j]);\n"
+                 "            for (i64 j = 0; j < 2; j++) {\n"
+                 "                i64 at = 2 * i + j, to = (at & ~15ll) | (at & 3) << 2 | (at >> 2 "
+                 "& 3);\n"
+                 "                ((u32 *)a.at[%d])[a.turned ? to : at] = r.v[2 * j] | (u32)r.v[2 "
+                 "* j + 1] << 16;\n"
+                 "            }\n        }\n",
+                 n + 1, n + 1);
+    print_to(p, "    }\n}\n");
+}
+
 /* Axes of the output are walked from the last; strides lie input by input. Mirrors chain_args
  * below. */
 static void print_kernel(page *p, const qn__ir *ir)
@@ -55,16 +111,20 @@ static void print_kernel(page *p, const qn__ir *ir)
         n_numbers += ir->code[i].op == QN__IR_NUMBER;
     }
     print_to(p,
-             "struct chain_args { void *at[%d]; i64 n, n_axes, shape[%d], stride[%d][%d]; u64 "
+             "template <typename T> struct alignas(4 * sizeof(T)) quad { T v[4]; };\n"
+             "struct chain_args { void *at[%d]; i64 n, n_axes, quads, turned, shape[%d], "
+             "stride[%d][%d]; u64 "
              "numbers[%d]; };\n",
-             n + 1, QN_MAX_NDIM, n ? n : 1, QN_MAX_NDIM, n_numbers ? n_numbers : 1);
-    print_to(
-        p, "extern \"C\" __global__ void chain(chain_args a)\n{\n"
-           "#if __CUDA_ARCH__ >= 900\n"
-           "    asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\");\n"
-           "#endif\n"
-           "    i64 step = (i64)gridDim.x * blockDim.x;\n"
-           "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n");
+             n + 2, QN_MAX_NDIM, n ? n : 1, QN_MAX_NDIM, n_numbers ? n_numbers : 1);
+    bool quads = ir->n <= MOST_OF_QUADS;
+    if (quads)
+        print_quads(p, ir, types, n_numbers > 0);
+    print_to(p,
+             "extern \"C\" __global__ void chain(const __grid_constant__ chain_args a)\n{\n" BEGINS
+             "%s"
+             "    i64 step = (i64)gridDim.x * blockDim.x;\n"
+             "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n",
+             quads ? "    if (a.quads) {\n        quads(a);\n        return;\n    }\n" : "");
     for (int k = 0; k < n; k++)
         print_to(p, "        i64 o%d = 0;\n", k);
     print_to(p, "        i64 rest = i;\n"
@@ -76,9 +136,7 @@ static void print_kernel(page *p, const qn__ir *ir)
     print_to(p, "        }\n");
     for (int k = 0; k < n; k++)
         print_to(p, "        o%d += rest * a.stride[%d][0];\n", k, k);
-    print_to(p, "#if __CUDA_ARCH__ >= 900\n"
-                "        asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"
-                "#endif\n");
+    print_to(p, WAITS);
     print_to(p, "        ((%s *)a.at[%d])[i] = element(",
              qn__ir_type_c(qn__ir_dtype(ir, ir->result)), n);
     for (int k = 0; k < n; k++)
@@ -217,7 +275,10 @@ static qn__cu_function program_function(qn__cuda_binder *b, const qn__ir *ir)
 /* As the kernel's chain_args, for n inputs, without the addresses: stride has n rows, behind which
  * the bits of the program's numbers follow. */
 typedef struct chain_args {
-    int64_t n, n_axes, shape[QN_MAX_NDIM];
+    int64_t n, n_axes;
+    int64_t quads;  /* a thread has four elements, which lie side by side */
+    int64_t turned; /* how the result is rounded (turned.cuh) */
+    int64_t shape[QN_MAX_NDIM];
     int64_t stride[][QN_MAX_NDIM];
 } chain_args;
 
@@ -250,6 +311,19 @@ static void join_axes(const qn__call *call, chain_args *args)
     args->n_axes = n;
 }
 
+/* Whether four elements of each operand are one vector, or the same one. */
+static bool has_quads(const qn__call *call, const chain_args *args)
+{
+    uint32_t n = call->n_operands - 1;
+    bool ok = call->program->n <= MOST_OF_QUADS && args->n_axes <= 1 && args->n % 4 == 0;
+    for (uint32_t k = 0; k <= n && ok; k++) {
+        const qn__operand *o = &call->operand[k];
+        int64_t stride = k < n ? args->stride[k][0] : 1;
+        ok = !stride || (stride == 1 && o->offset % (4 * qn__dtype_size((qn_dtype)o->dtype)) == 0);
+    }
+    return ok;
+}
+
 /* The bits of a call's numbers, in the order of the program; returns how many. */
 static int put_numbers(const qn__call *call, uint64_t *bits)
 {
@@ -264,27 +338,66 @@ static int put_numbers(const qn__call *call, uint64_t *bits)
     return n;
 }
 
+/* silu(a) * b of two inputs: the number of a; -1: something else. */
+static int gate_of(const qn__ir *ir)
+{
+    const qn__ir_instruction *code = ir->code, *last = &code[ir->result];
+    if (ir->n != 5 || ir->n_inputs != 2 || last->op != QN__IR_MUL || last->dtype != QN_F32)
+        return -1;
+    for (int i = 0; i < 2; i++) {
+        const qn__ir_instruction *silu = &code[i ? last->b : last->a],
+                                 *up = &code[i ? last->a : last->b];
+        const qn__ir_value x = code[silu->a].op == QN__IR_INPUT ? silu->a : silu->b,
+                           sigmoid = x == silu->a ? silu->b : silu->a;
+        if (silu->op == QN__IR_MUL && up->op == QN__IR_INPUT && code[x].op == QN__IR_INPUT &&
+            code[sigmoid].op == QN__IR_SIGMOID && code[sigmoid].a == x && code[x].a != up->a)
+            return code[x].a;
+    }
+    return -1;
+}
+
+static bool is_sum(const qn__ir *ir)
+{
+    const qn__ir_instruction *last = &ir->code[ir->result];
+    return ir->n == 3 && ir->n_inputs == 2 && last->op == QN__IR_ADD && last->dtype == QN_F32;
+}
+
 bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
 {
     int n = (int)call->n_operands - 1; /* inputs */
     union {
-        char bytes[(QN__IR_INPUTS + 1) * sizeof(void *) + sizeof(chain_args) +
+        char bytes[(QN__IR_INPUTS + 2) * sizeof(void *) + sizeof(chain_args) +
                    QN__IR_INPUTS * QN_MAX_NDIM * sizeof(int64_t) +
                    QN__IR_LARGEST * sizeof(uint64_t)];
         int64_t aligned;
     } packed = {{0}};
-    uint8_t operand[QN__IR_INPUTS + 1];
+    uint8_t operand[QN__IR_INPUTS + 2] = {0};
     for (int i = 0; i <= n; i++)
         operand[i] = (uint8_t)i;
-    chain_args *args = (chain_args *)(packed.bytes + ((size_t)n + 1) * sizeof(void *));
+    operand[n + 1] = QN__CUDA_NONE;
+    chain_args *args = (chain_args *)(packed.bytes + ((size_t)n + 2) * sizeof(void *));
     args->n = qn__cuda_elements(&call->operand[n]);
     if (!args->n)
         return true;
     join_axes(call, args);
+    args->quads = has_quads(call, args);
+    if (args->quads && is_sum(call->program) && args->stride[0][0] && args->stride[1][0] &&
+        qn__cuda_add_behind(b, call))
+        return true;
+    int gate = args->quads && args->stride[0][0] && n == 2 && args->stride[1][0]
+                   ? gate_of(call->program)
+                   : -1;
+    if (gate >= 0 && qn__cuda_gate_behind(b, call, gate))
+        return true;
     qn__cu_function function = program_function(b, call->program);
     uint64_t *numbers = (uint64_t *)args->stride[n ? n : 1];
     int n_numbers = put_numbers(call, numbers);
     size_t size = (size_t)((char *)(numbers + (n_numbers ? n_numbers : 1)) - packed.bytes);
-    return function &&
-           qn__cuda_add(b, function, args->n, false, packed.bytes, size, call, n + 1, operand);
+    if (!function || !qn__cuda_add(b, function, args->quads ? args->n / 4 : args->n, false,
+                                   packed.bytes, size, call, n + 2, operand))
+        return false;
+    if (args->quads && call->operand[n].dtype == QN_F32)
+        qn__cuda_may_round(b, (uint8_t)n, (uint8_t)(n + 1),
+                           ((size_t)n + 2) * sizeof(void *) + offsetof(chain_args, turned));
+    return true;
 }

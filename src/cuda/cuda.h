@@ -79,9 +79,12 @@ typedef int qn__cuda_fill(qn__cuda *cuda, void *args);
 typedef struct qn__cuda_launch {
     qn__cu_function function;
     unsigned blocks, threads, shared;
-    uint32_t first_at, n_at; /* its addresses, among the binding's */
-    size_t args;             /* offset of its arguments in the binding's bytes */
-    qn__cuda_fill *fill;     /* NULL: addresses are all that a run adds to the arguments */
+    uint32_t first_at, n_at;  /* its addresses, among the binding's */
+    size_t args;              /* offset of its arguments in the binding's bytes */
+    qn__cuda_fill *fill;      /* NULL: addresses are all that a run adds to the arguments */
+    uint8_t y_at, rounded_at; /* among its addresses: the result, f32, and where that may go as bf16
+                               * as well; 0: nowhere */
+    size_t turned;            /* ... and where, in the binding's bytes, it says whether turned */
 } qn__cuda_launch;
 
 typedef struct qn__cuda_binding {
@@ -91,8 +94,9 @@ typedef struct qn__cuda_binding {
     uint32_t n_at, at_room;
     char *args;
     size_t n_args, args_room;
-    size_t scratch; /* bytes of the workspace behind its values, which launches have in turn */
-    uint32_t x;     /* what the newest launch of linear layers multiplies, an operand */
+    size_t scratch,
+        behind; /* bytes of the workspace behind its values, which launches have in turn */
+    uint32_t x; /* what the newest launch of linear layers multiplies, an operand */
     qn__cu_exec exec;
     void **slots; /* those that exec was captured for; NULL: none yet */
 } qn__cuda_binding;
@@ -104,8 +108,14 @@ typedef struct qn__cuda_binder {
     qn_error *err;
 } qn__cuda_binder;
 
-/* Stands for an operand: the scratch memory of the launch. */
-enum { QN__CUDA_SCRATCH = 255 };
+/* Stand for an operand: the scratch memory of the launch; no address; more scratch memory, for what
+ * a launch makes of what lies in the first. */
+enum { QN__CUDA_SCRATCH = 255, QN__CUDA_NONE = 254, QN__CUDA_BEHIND = 253 };
+
+/* The same among the addresses of a binding. */
+#define QN__CUDA_AT_SCRATCH UINT32_MAX
+#define QN__CUDA_AT_NONE    (UINT32_MAX - 1)
+#define QN__CUDA_AT_BEHIND  (UINT32_MAX - 2) /* the least */
 
 /* Adds a launch over `work` threads (or blocks of threads, when by_block). args begins with n_at
  * addresses; operand[i] is the call's operand that address i points to. False when memory is out.
@@ -131,8 +141,36 @@ bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__c
                       sizeof(args), call, (int)(sizeof(args).at / sizeof *(args).at),              \
                       (const uint8_t[]){__VA_ARGS__})
 
-/* Asks for so many bytes of scratch memory; the next launch overwrites them. */
+/* Asks for so many bytes of scratch memory; the next launch overwrites them. Behind: of the other.
+ */
 void qn__cuda_want_scratch(qn__cuda_binder *b, size_t bytes);
+void qn__cuda_want_behind(qn__cuda_binder *b, size_t bytes);
+
+/* The newest launch can round its result (op_round.c); `turned` is the place of that in its
+ * arguments. */
+void qn__cuda_may_round(qn__cuda_binder *b, uint8_t y_at, uint8_t rounded_at, size_t turned);
+
+/* The rows of a linear layer's x as bf16 in scratch memory, turned (turned.cuh) or as they are, for
+ * the launch that follows: by the launch that makes x, where that is the newest, or by one of its
+ * own, if `always`. *place: the operand that has them; 0: they are as they were. */
+bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bool turned,
+                      bool always, uint8_t *place);
+
+/* The arguments of the newest launch, where that is of this kernel, has room for a second call (as
+ * many addresses again), and neither needs what the other makes; else NULL. Then put_beside adds
+ * the last n_at operands of the call, and its blocks. */
+void *qn__cuda_beside(qn__cuda_binder *b, int kernel, const qn__call *call, uint32_t n_at);
+void qn__cuda_put_beside(qn__cuda_binder *b, const qn__call *call, uint32_t n_at, unsigned blocks);
+
+/* Once all is bound: of what was rounded, f32 results that nothing reads are not written. */
+void qn__cuda_drop_unread(qn__cuda_binder *b);
+
+/* Whether two operands may have an element in common. */
+bool qn__cuda_overlap(const qn__operand *a, const qn__operand *b);
+
+/* A sum of two f32 that lie side by side, where the newest launch, a linear layer, makes one of
+ * them for nobody else: that adds the other. False: it cannot. */
+bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call);
 
 /* Whether no step of the plan writes what the operand lies in: a kernel may read it before those
  * ahead of it have ended. */
@@ -154,9 +192,15 @@ bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn_
                          const qn__cuda_linears_args *args, const qn__call *call, uint8_t x);
 int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size);
 
-/* Many rows of x on tensor cores of sm_90 (op_wide.c): x is the first operand, rounded, in scratch
- * memory. */
+/* silu(operand `gate`) times the other, where the newest launch is of the two linear layers that
+ * make both for nobody else: that does it. False: it cannot. */
+bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate);
+
+/* Many rows of x on tensor cores of sm_90 (op_wide.c); choose finds the kernel and the tiles of the
+ * newest launch, which is one of these. */
 bool qn__cuda_has_wide(const qn__cuda *cuda);
+void qn__cuda_choose_wide(qn__cuda_binder *b);
+bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function);
 bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
                           const qn__call *call);
 

@@ -6,8 +6,7 @@
  * in a span products follow each other in order of k, and the spans' sums are added in order. That
  * fixes the bits: few rows or many, in whatever company, one row's result is the same.
  *
- * A product has 16 consecutive k, in whatever order within: the tensor core's sum of 16 is the same, and
- * the same as that of the wide products (wide.cu). So of 16 columns lane 4 g + t has 4 t .. 4 t + 3.
+ * A product has 16 consecutive k: its sum is then that of the wide products (wide.cu), bit for bit.
  *
  * Few rows: what counts is that weights stream. A warp has spans of its own, of 16 rows at a time,
  * and a ring of chunks in shared memory that it asks for ahead, across tiles, and the first time
@@ -23,21 +22,20 @@ enum { TILE = 16, SPAN = QN__CUDA_SPAN };
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* A chunk: 128 columns of a tile, 4 KiB: pieces of 8 rows and 32 columns. The halves of a piece's columns
- * lie apart, so that what a warp reads at once, 8 bytes a lane, lies side by side. */
+/* A chunk: 128 columns of a tile, 4 KiB: pieces of 8 rows and 32 columns. */
 enum { CHUNK = 128, PIECES = 8, RING = QN__CUDA_RING };
 
-/* A warp's way through its chunks: spans of one tile, then of the next. */
+/* A warp's way through its chunks: spans of one tile, then of the next, which may be one of a pair. */
 struct chunk_cursor {
     int tile, span, half;
 
-    __device__ bool next(int first_span, int spans)
+    __device__ bool next(int first_span, int spans, bool pairs)
     {
         half ^= 1;
         if (half || (span += blockDim.x / 32) < spans)
             return false;
         span = first_span;
-        tile += gridDim.x;
+        tile += !pairs ? gridDim.x : tile & 1 ? 2 * gridDim.x - 1 : 1;
         return true;
     }
 };
@@ -65,40 +63,81 @@ static __device__ void ask_chunk(uint4 *to, const lane_rows &rows, int column, i
     }
 }
 
-/* Where the lane's 16 bytes of a piece go: columns 8 t .. 8 t + 7 of row g. */
-static __device__ int place_in_piece(int g, int t)
+/* Where 16 bytes of a piece are: columns 8 c .. 8 c + 7 of row g. What is read together, one c of all rows,
+ * lies in different banks; a row stays in 64 bytes, since copies that scatter it take half as long again. */
+static __device__ int place_in_piece(int g, int c)
 {
-    return t / 2 * 16 + 2 * g + t % 2;
+    return g * 4 + (c ^ g / 2);
 }
 
-/* Four columns of a row of x as bf16. */
-static __device__ uint2 x_at(const float *x, bool real)
+/* A product's 16 x 16 of a weight: the lane has the address of one of the 32 rows of 8 x 8 matrices. (It stays
+ * between waits, which are volatile, too, but loads of x pass it.) */
+static __device__ uint4 load_product(const uint4 *piece)
 {
-    if (!real)
-        return make_uint2(0, 0);
-    float4 a = *(const float4 *)x;
-    return make_uint2(pair_of(a.x, a.y), pair_of(a.z, a.w));
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"((uint32_t)__cvta_generic_to_shared(piece)));
+    return v;
 }
 
-/* The same of rows that are bf16 already. */
-static __device__ uint2 x_at(const uint16_t *x, bool real)
+static __device__ uint2 quad_of(float4 v)
 {
-    return real ? *(const uint2 *)x : make_uint2(0, 0);
+    return make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w));
 }
 
-/* A tile's results: the sums of its spans, part [span][16][8 NT], in their order. */
+/* A lane's part of 32 columns of x from `column` on, for two products; zeros unless `real`. */
+static __device__ uint4 x_at(const float *x, int row, int column, int k, bool real)
+{
+    const int at = column + threadIdx.x % 4 * 2;
+    const float2 *from = (const float2 *)(x + row * k + at), none = make_float2(0, 0);
+    const float2 a = real && column < k ? from[0] : none, b = real && column + 8 < k ? from[4] : none,
+                 c = real && column + 16 < k ? from[8] : none,
+                 d = real && column + 24 < k ? from[12] : none;
+    return make_uint4(pair_of(a.x, a.y), pair_of(b.x, b.y), pair_of(c.x, c.y), pair_of(d.x, d.y));
+}
+
+/* The same of rows that are bf16 and turned. */
+static __device__ uint4 x_at(const uint16_t *x, int row, int column, int k, bool real)
+{
+    const uint4 *from = (const uint4 *)(x + row * ((k + 31) & ~31) + column) + threadIdx.x % 4;
+    return real && column < k ? *from : make_uint4(0, 0, 0, 0);
+}
+
+/* A tile's results: the sums of its spans, part [span][16][8 NT], in their order. ahead: what is added to
+ * the thread's first one. kept: the gate's, until those that it gates come. */
 template <int NT>
-static __device__ void finish_tile(const tile_place &p, const float *part, int rows, int spans)
+static __device__ void finish_tile(const qn__cuda_linears_args &a, int tile, const float *part,
+                                   float *kept, int spans, float ahead)
 {
-    for (int i = threadIdx.x; i < TILE * rows; i += blockDim.x) {
+    const tile_place p = place_of(a, tile, TILE);
+    const float *added = (const float *)a.at[QN__CUDA_ADDED];
+    for (int i = threadIdx.x; i < TILE * (int)a.rows; i += blockDim.x) {
         int r = i % TILE, b = i / TILE;
         const float *from = part + r * 8 * NT + b;
         float sum = from[0];
         for (int s = 1; s < spans; s++)
             sum += from[s * TILE * 8 * NT];
-        if (p.row + r < p.n)
-            p.y[b * p.n + p.row + r] = sum;
+        const int64_t at = b * p.n + p.row + r;
+        if (p.row + r >= p.n)
+            continue;
+        if (added)
+            p.y[at] = sum + (i == (int)threadIdx.x ? ahead : added[at]);
+        else if (!a.gated)
+            p.y[at] = sum;
+        else if (tile & 1)
+            put_gated(a, at, kept[i], sum);
+        else
+            kept[i] = sum;
     }
+}
+
+/* What is added to the thread's first result of a tile. */
+static __device__ float added_ahead(const qn__cuda_linears_args &a, int tile)
+{
+    const float *added = (const float *)a.at[QN__CUDA_ADDED];
+    const int i = threadIdx.x, row = tile * TILE + i % TILE;
+    return added && i < TILE * (int)a.rows && row < a.n[0] ? added[i / TILE * a.n[0] + row] : 0;
 }
 
 /* NT: of 8 rows of x each. X: what x is, float or bf16. */
@@ -108,9 +147,13 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int k = (int)a.k, rows = (int)a.rows, spans = (k + SPAN - 1) / SPAN,
               tiles = (int)tiles_of(a, TILE);
-    uint4 *ring = (uint4 *)(part + spans * TILE * 8 * NT) + warp * RING * PIECES * 32;
-    const int own_place = place_in_piece(g, t);
-    chunk_cursor ask = {(int)blockIdx.x, warp, 0}, get = ask;
+    float *kept = part + spans * TILE * 8 * NT;
+    const bool pairs = a.gated != 0;
+    uint4 *ring = (uint4 *)(kept + (pairs ? TILE * 8 * NT : 0)) + warp * RING * PIECES * 32;
+    const int own_place = place_in_piece(g, t), below = lane / 8 % 2 * 32 * PIECES / 2,
+              first = below + place_in_piece(lane % 8, lane / 16),
+              second = below + place_in_piece(lane % 8, lane / 16 + 2);
+    chunk_cursor ask = {(int)blockIdx.x * (1 + pairs), warp, 0}, get = ask;
     lane_rows own;
     let_next_begin();
     if (!a.early)
@@ -120,7 +163,7 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
         if (ask.tile < tiles) {
             ask_chunk(ring + at * PIECES * 32 + own_place, own,
                       ask.span * SPAN + ask.half * CHUNK + 8 * t, k);
-            if (ask.next(warp, spans) && ask.tile < tiles)
+            if (ask.next(warp, spans, pairs) && ask.tile < tiles)
                 own.begin(place_of(a, ask.tile, TILE));
         }
         copies_end();
@@ -129,20 +172,21 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
         ask_next(i);
     if (a.early)
         wait_for_last();
-    float c[NT][4] = {};
+    float c[NT][4] = {}, ahead = added_ahead(a, get.tile);
     for (int at = 0; get.tile < tiles;) {
         copies_wait<RING - 1>();
         __syncwarp();
-        const uint2 *w = (const uint2 *)(ring + at * PIECES * 32) + lane;
+        const uint4 *w = ring + at * PIECES * 32;
 #pragma unroll
-        for (int s = 0; s < 8; s++) {
-            uint2 w0 = w[32 * s], w1 = w[32 * (s + 8)];
-            int column = get.span * SPAN + get.half * CHUNK + 16 * s + 4 * t;
+        for (int s = 0; s < 4; s++) {
+            uint4 u = load_product(w + first + 32 * s), v = load_product(w + second + 32 * s);
+            int column = get.span * SPAN + get.half * CHUNK + 32 * s;
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 int row = 8 * j + g;
-                uint2 x = x_at((const X *)a.at[0] + row * k + column, row < rows && column < k);
-                mma_bf16(c[j], w0.x, w1.x, w0.y, w1.y, x.x, x.y);
+                uint4 x = x_at((const X *)a.at[0], row, column, k, row < rows);
+                mma_bf16(c[j], u.x, u.y, u.z, u.w, x.x, x.y);
+                mma_bf16(c[j], v.x, v.y, v.z, v.w, x.z, x.w);
             }
         }
         __syncwarp();
@@ -159,9 +203,11 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
                 c[j][0] = c[j][1] = c[j][2] = c[j][3] = 0;
             }
         int tile = get.tile;
-        if (get.next(warp, spans)) {
+        if (get.next(warp, spans, pairs)) {
             __syncthreads();
-            finish_tile<NT>(place_of(a, tile, TILE), part, rows, spans);
+            finish_tile<NT>(a, tile, part, kept, spans, ahead);
+            if (get.tile < tiles)
+                ahead = added_ahead(a, get.tile);
             __syncthreads();
         }
     }
@@ -171,6 +217,12 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_8(const qn__cuda_lin
 {
     extern __shared__ __align__(128) float part[];
     few_rows<1, float>(a, part);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) linear_8_rounded(const qn__cuda_linears_args a)
+{
+    extern __shared__ __align__(128) float part[];
+    few_rows<1, uint16_t>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_16(const qn__cuda_linears_args a)
@@ -193,20 +245,21 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_64(const qn__cuda_li
 
 /* ---- many rows ------------------------------------------------------------------------------- */
 
-/* x as bf16, eight elements a thread. */
-extern "C" __global__ void linear_round(qn__cuda_round_args a)
+/* x as bf16, four elements a thread; rows of the result have zeros behind. */
+extern "C" __global__ void linear_round(const qn__cuda_round_args a)
 {
     wait_for_others();
-    FOR_EACH(i, a.n / 8)
+    const int64_t padded = a.padded / 4, quads = a.columns / 4;
+    FOR_EACH(i, a.rows * padded)
     {
-        uint2 low = x_at((const float *)a.at[0] + 8 * i, true),
-              high = x_at((const float *)a.at[0] + 8 * i + 4, true);
-        ((uint4 *)a.at[1])[i] = make_uint4(low.x, low.y, high.x, high.y);
+        const int64_t row = i / padded, quad = i % padded;
+        float4 v = quad < quads ? ((const float4 *)a.at[0])[row * quads + quad] : make_float4(0, 0, 0, 0);
+        put_rounded(a.at[1], i, quad_of(v), a.turned);
     }
 }
 
-/* A stage: 64 columns of 128 rows of w, then of x, each as two planes of 32 columns. Where row / 2 is odd
- * the halves of a row of a plane are exchanged, so that lanes that read together read other banks. */
+/* A stage: 64 columns of 128 rows of w, then of x, each as two planes of 32 columns, whose pieces of 16
+ * bytes are exchanged by row, so that rows that are read together lie in different banks. */
 enum {
     BLOCK = 128,
     DEEP = 64,
@@ -223,7 +276,7 @@ static __device__ void load_stage(char *to, const uint16_t *from, int64_t first,
         int row = i / 8, c = i % 8;
         int64_t r = first + row < rows ? first + row : rows - 1, at = k + 8 * c;
         bool real = at < columns;
-        copy_ahead(to + c / 4 * PLANE + row * 64 + (c % 4 ^ row & 2) * 16,
+        copy_ahead(to + c / 4 * PLANE + row * 64 + (c % 4 ^ row / 2 % 4) * 16,
                    from + r * stride + (real ? at : 0), real);
     }
 }
@@ -231,22 +284,23 @@ static __device__ void load_stage(char *to, const uint16_t *from, int64_t first,
 /* One plane's products: a warp has 64 rows of w and 32 of x. */
 static __device__ void multiply_plane(const char *w, const char *x, float c[4][4][4])
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const char *wl = w + (warp / 4 * 64 + g) * 64 + 8 * t, *xl = x + (warp % 4 * 32 + g) * 64 + 8 * t;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane % 8, m = lane / 8;
+    const char *wl = w + (warp / 4 * 64 + m % 2 * 8 + row) * 64,
+               *xl = x + (warp % 4 * 32 + m / 2 * 8 + row) * 64;
 #pragma unroll
-    for (int half = 0; half < 64; half += 32) {
-        const int at = half ^ (g & 2) * 16;
-        uint2 b[4];
+    for (int half = 0; half < 4; half += 2) {
+        const int w_at = (half + m / 2 ^ row / 2) * 16, x_at = (half + m % 2 ^ row / 2) * 16;
+        uint4 b[2];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            b[j] = *(const uint2 *)(xl + j * 8 * 64 + at);
+        for (int j = 0; j < 2; j++)
+            b[j] = load_product((const uint4 *)(xl + j * 16 * 64 + x_at));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            uint2 a0 = *(const uint2 *)(wl + i * 16 * 64 + at),
-                  a1 = *(const uint2 *)(wl + (i * 16 + 8) * 64 + at);
+            const uint4 a = load_product((const uint4 *)(wl + i * 16 * 64 + w_at));
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                mma_bf16(c[i][j], a0.x, a1.x, a0.y, a1.y, b[j].x, b[j].y);
+                mma_bf16(c[i][j], a.x, a.y, a.z, a.w, j % 2 ? b[j / 2].z : b[j / 2].x,
+                         j % 2 ? b[j / 2].w : b[j / 2].y);
         }
     }
 }
@@ -295,7 +349,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const qn__cuda_
     for (int i = 0; i < 64; i++) {
         int64_t n = p.row + warp / 4 * 64 + i / 16 * 16 + g + i % 4 / 2 * 8;
         int64_t row = first + warp % 4 * 32 + i / 4 % 4 * 8 + 2 * t + i % 2;
+        const float *added = (const float *)a.at[QN__CUDA_ADDED];
+        float v = (&sum[0][0][0])[i];
         if (n < p.n && row < a.rows)
-            p.y[row * p.n + n] = (&sum[0][0][0])[i];
+            p.y[row * p.n + n] = added ? v + added[row * p.n + n] : v;
     }
 }

@@ -19,17 +19,34 @@ static bool takes_write(const qn_array *node)
     return is_cache(node->in[0]);
 }
 
+enum { MOST_BLOCKS = 1 << 20 };
+
+/* Values are written in the launch that writes keys. */
 static bool launch_write(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *rows = &call->operand[1], *y = &call->operand[3];
-    qn__cuda_write_args args = {.page = y->stride[0],
+    qn__cuda_write_part part = {.page = y->stride[0],
                                 .head = y->stride[1],
                                 .pages = y->shape[0],
                                 .keys = call->op == QN__OP_WRITE_KEYS,
                                 .half = y->dtype == QN_BF16};
-    memcpy(args.shape, rows->shape, sizeof args.shape);
-    memcpy(args.stride, rows->stride, sizeof args.stride);
-    return QN__CUDA_ADD(b, write_cache, qn__cuda_elements(rows), false, args, call, 1, 2, 3);
+    memcpy(part.shape, rows->shape, sizeof part.shape);
+    memcpy(part.stride, rows->stride, sizeof part.stride);
+    part.quads = part.shape[3] % 4 == 0 && part.stride[3] == 1 && rows->offset % 16 == 0 &&
+                 (part.stride[1] | part.stride[2]) % 4 == 0;
+    int64_t work = qn__cuda_elements(rows) / (part.quads ? 4 : 1),
+            blocks = qn__cuda_parts(work, QN__CUDA_THREADS);
+    qn__cuda_grid grid = {blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, QN__CUDA_THREADS, 0};
+    qn__cuda_write_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_write_cache, call, 3);
+    if (first) {
+        first->part[1] = part;
+        qn__cuda_put_beside(b, call, 3, (unsigned)grid.blocks);
+        return true;
+    }
+    qn__cuda_write_args args = {.part = {part}, .blocks = grid.blocks};
+    const uint8_t none = QN__CUDA_NONE, operands[] = {1, 2, 3, none, none, none};
+    return qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_write_cache], &grid, &args,
+                             sizeof args, call, 6, operands);
 }
 
 const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write, -1};
@@ -80,18 +97,25 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
                        const qn__cuda_grid *grid, int kernel)
 {
     const uint8_t n = (uint8_t)(call->n_operands - 1), sinks = args->has_sinks ? 5 : 0,
-                  operands[] = {0, 1, 2, 3, 4, sinks, n, QN__CUDA_SCRATCH};
+                  operands[] = {0, 1, 2, 3, 4, sinks, n, QN__CUDA_SCRATCH, QN__CUDA_NONE};
     const qn__cuda_grid join = {args->length * args->heads, PAGE_THREADS, 0};
-    if (args->split)
-        qn__cuda_want_scratch(b, (size_t)part_bytes(args));
+    if (args->split) { /* y, rounded, lies before the parts */
+        args->parts_at = (args->length * args->heads * args->e / 2 + 63) & ~(int64_t)63;
+        qn__cuda_want_scratch(b, (size_t)(args->parts_at * 4 + part_bytes(args)));
+    }
     args->early =
         qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
         qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
     if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, sizeof *args, call, 8,
                            operands))
         return false;
-    return !args->split || qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join],
-                                             &join, args, sizeof *args, call, 8, operands);
+    if (args->split && !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join], &join,
+                                          args, sizeof *args, call, sizeof operands, operands))
+        return false;
+    bool rounds = args->split || kernel >= QN__CUDA_KERNEL_attend_half_64;
+    if (grid->blocks > 0 && args->y_stride[3] == 1 && rounds)
+        qn__cuda_may_round(b, 6, 8, offsetof(qn__cuda_attend_args, turned));
+    return true;
 }
 
 /* A block has a row of up to 4 or 8 heads; where there are few, and more than one page, a page of
@@ -124,9 +148,8 @@ static bool launch_tiles(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
     args->split = args->width > 1 && blocks < b->cuda->processors && parts <= MOST_PARTS;
     qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, TILE_THREADS,
                           (unsigned)(QN__CUDA_TILE_SHARED * args->d)};
-    return add_attend(b, call, args, &grid,
-                      args->d == 64 ? QN__CUDA_KERNEL_attend_half_64
-                                    : QN__CUDA_KERNEL_attend_half_128);
+    int kernel = args->d == 64 ? QN__CUDA_KERNEL_attend_half_64 : QN__CUDA_KERNEL_attend_half_128;
+    return add_attend(b, call, args, &grid, kernel + (args->split ? 1 : 0));
 }
 
 /* Of other heads a block has one query row of a tile. */
@@ -161,8 +184,8 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     if (goes_by_pages(b->cuda, &args, k, v))
         return goes_by_tiles(&args) ? launch_tiles(b, call, &args) : launch_pages(b, call, &args);
     return QN__CUDA_ADD(b, attend_any, args.tiles * args.tile * args.heads, true, args, call, 0, 1,
-                        2, 3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks),
-                        (uint8_t)(5 + p->has_sinks));
+                        2, 3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks), QN__CUDA_NONE,
+                        QN__CUDA_NONE);
 }
 
 const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend, -1};

@@ -39,9 +39,10 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
     if (!last || last->function != function)
         return NULL;
     qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
-    if (args->n[QN__CUDA_LINEARS - 1] || !args->early || args->rows != rows ||
-        args->k != w->shape[1] || !same_place(&b->binding->operands[bound->x], &call->operand[0]) ||
-        !qn__cuda_is_fixed(b, w))
+    if (args->n[QN__CUDA_LINEARS - 1] || args->gated ||
+        bound->at[last->first_at + QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !args->early ||
+        args->rows != rows || args->k != w->shape[1] ||
+        !same_place(&b->binding->operands[bound->x], &call->operand[0]) || !qn__cuda_is_fixed(b, w))
         return NULL;
     uint32_t i = args->n[1] ? 2 : 1;
     args->n[i] = w->shape[0];
@@ -63,9 +64,9 @@ int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size)
 bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
                          const qn__cuda_linears_args *args, const qn__call *call, uint8_t x)
 {
-    const uint8_t operands[] = {x, 1, 2, 1, 2, 1, 2};
+    const uint8_t operands[] = {x, 1, 2, 1, 2, 1, 2, QN__CUDA_NONE, QN__CUDA_NONE};
     b->bound->x = call->first_operand;
-    return qn__cuda_add_grid(b, function, grid, args, sizeof *args, call, 1 + 2 * QN__CUDA_LINEARS,
+    return qn__cuda_add_grid(b, function, grid, args, sizeof *args, call, sizeof operands,
                              operands);
 }
 
@@ -75,8 +76,8 @@ static unsigned linear_blocks(const qn__cuda *cuda, const qn__cuda_linears_args 
 {
     if (!warps)
         return (unsigned)(qn__cuda_linear_tiles(args, BLOCK) * qn__cuda_parts(args->rows, BLOCK));
-    int64_t tiles = qn__cuda_linear_tiles(args, TILE), side_by_side = MOST_WARPS / warps,
-            fit = cuda->most_shared / shared,
+    int64_t tiles = qn__cuda_linear_tiles(args, TILE) / (args->gated ? 2 : 1),
+            side_by_side = MOST_WARPS / warps, fit = cuda->most_shared / shared,
             at_once = cuda->processors * (fit < side_by_side ? fit : side_by_side);
     return (unsigned)(tiles < at_once ? tiles : at_once);
 }
@@ -94,11 +95,19 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
         rows *= 2;
     do {
         warps = qn__cuda_parts(spans, turns++);
-        *shared = spans * TILE * rows * 4 + warps * QN__CUDA_RING * CHUNK;
+        *shared = (spans + (args->gated != 0)) * TILE * rows * 4 + warps * QN__CUDA_RING * CHUNK;
         if (*shared <= cuda->most_shared)
             return warps;
     } while (warps > LEAST_WARPS);
     return 0;
+}
+
+static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
+{
+    for (int i = QN__CUDA_KERNEL_linear_8; i <= QN__CUDA_KERNEL_linear_many; i++)
+        if (function == cuda->kernels[i])
+            return true;
+    return false;
 }
 
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
@@ -110,28 +119,114 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .k = w->shape[1],
                                   .early = qn__cuda_is_fixed(b, w)};
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);
-    bool few = warps > 0, rounded = !few || args.rows >= ROUNDED;
+    bool few = warps > 0;
+    uint8_t place;
     if (!few && qn__cuda_has_wide(b->cuda))
         return qn__cuda_wide_linear(b, &args, call);
-    qn__cu_function function = b->cuda->kernels[!few             ? QN__CUDA_KERNEL_linear_many
-                                                : args.rows > 32 ? QN__CUDA_KERNEL_linear_64
-                                                : args.rows > 16 ? QN__CUDA_KERNEL_linear_32
-                                                : rounded        ? QN__CUDA_KERNEL_linear_16
-                                                                 : QN__CUDA_KERNEL_linear_8];
-    qn__cuda_launch *last;
-    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
+    qn__cuda_launch *last =
+        b->bound->n_launches ? &b->bound->launches[b->bound->n_launches - 1] : NULL;
+    const qn__cuda_linears_args *all =
+        last && is_streaming(b->cuda, last->function)
+            ? qn__cuda_join_linear(b, last->function, call, args.rows, &last)
+            : NULL;
     if (all) {
         last->blocks = linear_blocks(b->cuda, all, warps, shared);
         return true;
     }
+    if (!qn__cuda_round_x(b, call, args.rows, few, !few || args.rows >= ROUNDED, &place))
+        return false;
+    qn__cu_function function = b->cuda->kernels[!few             ? QN__CUDA_KERNEL_linear_many
+                                                : args.rows > 32 ? QN__CUDA_KERNEL_linear_64
+                                                : args.rows > 16 ? QN__CUDA_KERNEL_linear_32
+                                                : args.rows > 8  ? QN__CUDA_KERNEL_linear_16
+                                                : place          ? QN__CUDA_KERNEL_linear_8_rounded
+                                                                 : QN__CUDA_KERNEL_linear_8];
     qn__cuda_grid grid = {linear_blocks(b->cuda, &args, warps, shared),
                           few ? (unsigned)warps * 32 : 256,
                           few ? (unsigned)shared : QN__CUDA_LINEAR_SHARED};
-    if (rounded) {
-        qn__cuda_round_args round = {.n = args.rows * args.k};
-        qn__cuda_want_scratch(b, (size_t)round.n * 2);
-        if (!QN__CUDA_ADD(b, linear_round, round.n / 8, false, round, call, 0, QN__CUDA_SCRATCH))
+    return qn__cuda_add_linear(b, function, &grid, &args, call, place);
+}
+
+/* ---- sums behind a layer --------------------------------------------------------------------- */
+
+/* Whether a call behind `call` reads y, which is in the workspace, before something else lies
+ * there. */
+static bool is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
+{
+    const qn__call *end = b->binding->calls + b->binding->plan->n_steps;
+    if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
+        return false;
+    for (call++; call < end; call++) {
+        for (uint32_t i = 0; i + 1 < call->n_operands; i++)
+            if (qn__cuda_overlap(&call->operand[i], y))
+                return true;
+        if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
             return false;
     }
-    return qn__cuda_add_linear(b, function, &grid, &args, call, rounded ? QN__CUDA_SCRATCH : 0);
+    return false;
+}
+
+bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
+{
+    qn__cuda_binding *bound = b->bound;
+    const qn__cuda_launch *last =
+        bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (!last ||
+        (!qn__cuda_is_wide(b->cuda, last->function) && !is_streaming(b->cuda, last->function)))
+        return false;
+    const qn__cuda_linears_args *args = (const qn__cuda_linears_args *)(bound->args + last->args);
+    uint32_t *at = bound->at + last->first_at;
+    const qn__operand *y = &b->binding->operands[at[2]], *result = &call->operand[2];
+    int i = same_place(&call->operand[1], y);
+    if (args->n[1] || at[QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !same_place(&call->operand[i], y) ||
+        qn__cuda_elements(y) != qn__cuda_elements(result) || same_place(&call->operand[1 - i], y) ||
+        y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
+        is_read_behind(b, call, y) ||
+        (at[0] < QN__CUDA_AT_BEHIND && /* blocks that are done write where others still read */
+         qn__cuda_overlap(result, &b->binding->operands[at[0]])))
+        return false;
+    at[2] = at[4] = at[6] = call->first_operand + 2;
+    at[QN__CUDA_ADDED] = call->first_operand + 1 - (uint32_t)i;
+    return true;
+}
+
+bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
+{
+    qn__cuda_binding *bound = b->bound;
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    bool wide = last && qn__cuda_is_wide(b->cuda, last->function);
+    if (!last || (!wide && !is_streaming(b->cuda, last->function)) ||
+        last->function == b->cuda->kernels[QN__CUDA_KERNEL_linear_many])
+        return false;
+    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
+    uint32_t *at = bound->at + last->first_at;
+    const qn__operand *operands = b->binding->operands, *result = &call->operand[2];
+    if (args->n[0] != args->n[1] || args->n[2] || args->gated)
+        return false;
+    bool exchanged = same_place(&call->operand[gate], &operands[at[4]]);
+    for (int i = 0; i < 2; i++) {
+        const qn__operand *y = &operands[at[2 + 2 * (i ^ exchanged)]];
+        if (!same_place(&call->operand[gate ^ i], y) ||
+            qn__cuda_elements(y) != qn__cuda_elements(result) ||
+            y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
+            is_read_behind(b, call, y))
+            return false;
+    }
+    if (at[0] < QN__CUDA_AT_BEHIND && qn__cuda_overlap(result, &operands[at[0]]))
+        return false;
+    args->gated = exchanged ? 2 : 1;
+    int64_t shared, warps = wide ? 0 : few_warps(b->cuda, args, &shared);
+    if (!wide && b->cuda->most_shared / shared < b->cuda->most_shared / last->shared) {
+        args->gated = 0; /* fewer blocks beside each other would cost more */
+        return false;
+    }
+    at[2] = at[4] = at[6] = call->first_operand + 2;
+    if (wide) {
+        qn__cuda_choose_wide(b);
+    } else {
+        last->blocks = linear_blocks(b->cuda, args, warps, shared);
+        last->shared = (unsigned)shared;
+    }
+    qn__cuda_may_round(b, 2, QN__CUDA_ROUNDED, offsetof(qn__cuda_linears_args, turned));
+    return true;
 }

@@ -44,7 +44,8 @@ static int fill_maps(qn__cuda *cuda, void *args)
 /* Tiles of `width` rows of the weights, for each tile of rows of x. */
 static int64_t tiles_of(const qn__cuda_linears_args *l, int64_t x_tiles, int64_t width)
 {
-    return qn__cuda_linear_tiles(l, width) * x_tiles;
+    int64_t tiles = l->gated ? qn__cuda_parts(l->n[0], width / 2) : qn__cuda_linear_tiles(l, width);
+    return tiles * x_tiles;
 }
 
 /* What it takes with tiles of this width: times a processor has one, and what one loads. */
@@ -55,30 +56,29 @@ static int64_t cost_of(const qn__cuda *cuda, const qn__cuda_linears_args *l, int
 }
 
 /* Chooses the kernel of the newest launch by the sizes of all its weights. */
-static void choose(const qn__cuda *cuda, qn__cuda_binding *bound)
+void qn__cuda_choose_wide(qn__cuda_binder *b)
 {
+    const qn__cuda *cuda = b->cuda;
+    qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *launch = &bound->launches[bound->n_launches - 1];
     qn__cuda_wide_args a;
     memcpy(&a, bound->args + launch->args, sizeof a);
     const qn__cuda_linears_args *l = &a.linears;
     int64_t x_tiles = qn__cuda_parts(l->rows, ROWS), blocks = cuda->processors;
-    bool pair = x_tiles % 2 == 0 || x_tiles > 4;
-    x_tiles += pair && x_tiles % 2;
     int best = 0;
     for (int i = 1; i < 3; i++)
         if (cost_of(cuda, l, x_tiles, widths[i]) < cost_of(cuda, l, x_tiles, widths[best]))
             best = i;
     int64_t width = widths[best], tiles = tiles_of(l, x_tiles, width);
-    a.box = pair ? width / 2 : width;
+    a.box = l->gated ? width / 2 : width;
     memcpy(bound->args + launch->args, &a, sizeof a);
-    blocks -= pair && blocks % 2;
     launch->blocks = (unsigned)(tiles < blocks ? tiles : blocks);
-    launch->function = cuda->kernels[QN__CUDA_KERNEL_wide_192 + 2 * best + pair];
+    launch->function = cuda->kernels[QN__CUDA_KERNEL_wide_192 + best];
 }
 
-static bool is_wide(const qn__cuda *cuda, qn__cu_function function)
+bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_wide_192; i <= QN__CUDA_KERNEL_wide_96_pair; i++)
+    for (int i = QN__CUDA_KERNEL_wide_192; i <= QN__CUDA_KERNEL_wide_96; i++)
         if (function == cuda->kernels[i])
             return true;
     return false;
@@ -89,22 +89,20 @@ bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linea
 {
     qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
-    if (last && is_wide(b->cuda, last->function) &&
+    if (last && qn__cuda_is_wide(b->cuda, last->function) &&
         qn__cuda_join_linear(b, last->function, call, linears->rows, &last)) {
-        choose(b->cuda, bound);
+        qn__cuda_choose_wide(b);
         return true;
     }
-    qn__cuda_round_args round = {.n = linears->rows * linears->k};
     qn__cuda_wide_args args = {.linears = *linears};
     qn__cuda_grid grid = {1, THREADS, QN__CUDA_WIDE_SHARED};
-    const uint8_t operands[] = {QN__CUDA_SCRATCH, 1, 2, 1, 2, 1, 2};
-    qn__cuda_want_scratch(b, (size_t)round.n * 2);
-    if (!QN__CUDA_ADD(b, linear_round, round.n / 8, false, round, call, 0, QN__CUDA_SCRATCH) ||
+    uint8_t operands[] = {0, 1, 2, 1, 2, 1, 2, QN__CUDA_NONE, QN__CUDA_NONE};
+    if (!qn__cuda_round_x(b, call, linears->rows, false, true, &operands[0]) ||
         !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_wide_192], &grid, &args, sizeof args,
                            call, sizeof operands, operands))
         return false;
     bound->launches[bound->n_launches - 1].fill = fill_maps;
     bound->x = call->first_operand;
-    choose(b->cuda, bound);
+    qn__cuda_choose_wide(b);
     return true;
 }

@@ -17,8 +17,6 @@
 
 #include <stdlib.h>
 
-#define SCRATCH UINT32_MAX /* among the addresses of a binding */
-
 /* ---- binding --------------------------------------------------------------------------------- */
 
 /* Makes room for `more` elements behind `n`; false when memory is out. */
@@ -64,6 +62,12 @@ void qn__cuda_want_scratch(qn__cuda_binder *b, size_t bytes)
 {
     if (bytes > b->bound->scratch)
         b->bound->scratch = bytes;
+}
+
+void qn__cuda_want_behind(qn__cuda_binder *b, size_t bytes)
+{
+    if (bytes > b->bound->behind)
+        b->bound->behind = bytes;
 }
 
 bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o)
@@ -124,8 +128,11 @@ bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__c
     memcpy(bound->args + bound->n_args, args, size);
     bound->n_args += room;
     for (int i = 0; i < n_at; i++)
-        bound->at[bound->n_at++] =
-            operand[i] == QN__CUDA_SCRATCH ? SCRATCH : call->first_operand + operand[i];
+        bound->at[bound->n_at++] = operand[i] == QN__CUDA_SCRATCH ? QN__CUDA_AT_SCRATCH
+                                   : operand[i] == QN__CUDA_NONE  ? QN__CUDA_AT_NONE
+                                   : operand[i] == QN__CUDA_BEHIND
+                                       ? QN__CUDA_AT_BEHIND
+                                       : call->first_operand + operand[i];
     return true;
 }
 
@@ -149,8 +156,10 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
     for (uint32_t i = 0; i < plan->n_steps; i++)
         if (!bind_call(&b, &binding->calls[i]))
             return err && err->code ? err->code : QN_DEVICE;
+    qn__cuda_drop_unread(&b);
     if (bound->scratch)
-        binding->workspace = scratch_at(binding->values) + bound->scratch;
+        binding->workspace =
+            scratch_at(binding->values) + scratch_at(bound->scratch) + bound->behind;
     return QN_OK;
 }
 
@@ -186,8 +195,11 @@ static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__sub
         void **at = (void **)(bound->args + launch->args);
         for (uint32_t k = 0; k < launch->n_at; k++) {
             uint32_t from = bound->at[launch->first_at + k];
-            const qn__operand *o = &operands[from == SCRATCH ? 0 : from];
-            at[k] = from == SCRATCH ? scratch : (char *)sub->slots[o->slot] + o->offset;
+            at[k] = from == QN__CUDA_AT_SCRATCH  ? scratch
+                    : from == QN__CUDA_AT_BEHIND ? scratch + scratch_at(bound->scratch)
+                    : from == QN__CUDA_AT_NONE
+                        ? NULL
+                        : (char *)sub->slots[operands[from].slot] + operands[from].offset;
         }
         if (launch->fill && result == 0)
             result = launch->fill(cuda, bound->args + launch->args);

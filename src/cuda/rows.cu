@@ -4,6 +4,8 @@
  * order of a sum depends on the row's length only. And rope: a thread a pair.
  */
 #include "cuda/common.cuh"
+#include "cuda/mma.cuh"
+#include "cuda/turned.cuh"
 
 enum { SUM, MAX, LOGSUMEXP, ARGMAX }; /* qn__reduction */
 
@@ -291,7 +293,7 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
     wait_for_last();
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
         const float4 *x = (const float4 *)a.at[0] + r * n;
-        float4 v[MOST_QUADS], *y = (float4 *)a.at[2] + r * n;
+        float4 v[MOST_QUADS];
         float sum = 0;
 #pragma unroll
         for (int k = 0; k < MOST_QUADS; k++)
@@ -314,8 +316,13 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
         for (int k = 0; k < MOST_QUADS; k++)
             if ((int)threadIdx.x + k * THREADS < n) {
                 int i = threadIdx.x + k * THREADS;
-                y[i] = make_float4(v[k].x * scale * u[k].x, v[k].y * scale * u[k].y,
-                                   v[k].z * scale * u[k].z, v[k].w * scale * u[k].w);
+                float4 y = make_float4(v[k].x * scale * u[k].x, v[k].y * scale * u[k].y,
+                                       v[k].z * scale * u[k].z, v[k].w * scale * u[k].w);
+                if (a.at[2])
+                    ((float4 *)a.at[2])[r * n + i] = y;
+                if (a.at[3])
+                    put_rounded(a.at[3], r * n + i, make_uint2(pair_of(y.x, y.y), pair_of(y.z, y.w)),
+                                a.turned);
             }
         __syncthreads();
     }
@@ -346,41 +353,54 @@ static __device__ void sine(double x, double *s, double *c)
     sincos(x, s, c);
 }
 
-/* Index i counts [B, H, L, D - half]: first the pairs, then what does not rotate. */
-template <typename T> static __device__ void rope_elements(const qn__cuda_rope_args &a)
+/* Index i counts [B, H / each, L, D - half]: first the pairs, then what does not rotate. */
+template <typename T, typename I>
+static __device__ void rope_elements(const qn__cuda_rope_part &a, void *const *at, int64_t block,
+                                     int64_t blocks)
 {
-    int64_t n = a.shape[3] - a.half;
-    FOR_EACH(i, a.shape[0] * a.shape[1] * a.shape[2] * n)
-    {
-        int64_t k = i % n, l = i / n % a.shape[2], h = i / n / a.shape[2] % a.shape[1];
-        int64_t b = i / n / a.shape[2] / a.shape[1];
-        const T *x = (const T *)a.at[0] + b * a.x_stride[0] + h * a.x_stride[1] + l * a.x_stride[2];
-        T *y = (T *)a.at[3] + b * a.y_stride[0] + h * a.y_stride[1] + l * a.y_stride[2];
-        int64_t xs = a.x_stride[3], ys = a.y_stride[3];
+    const I n = (I)(a.shape[3] - a.half), rows = (I)a.shape[2], heads = (I)(a.shape[1] / a.each);
+    const int64_t work = a.shape[0] * a.shape[1] / a.each * a.shape[2] * n;
+    for (int64_t i = block * blockDim.x + threadIdx.x; i < work; i += blocks * blockDim.x) {
+        I k = (I)i % n, l = (I)i / n % rows, h = (I)i / n / rows % heads, b = (I)i / n / rows / heads;
+        const T *x = (const T *)at[0] + b * a.x_stride[0] + h * a.each * a.x_stride[1] +
+                     l * a.x_stride[2];
+        T *y = (T *)at[3] + b * a.y_stride[0] + h * a.each * a.y_stride[1] + l * a.y_stride[2];
+        const int64_t xs = a.x_stride[3], ys = a.y_stride[3];
         if (k >= a.half) {
             wait_for_last();
-            y[(k + a.half) * ys] = x[(k + a.half) * xs];
+            for (int e = 0; e < a.each; e++, x += a.x_stride[1], y += a.y_stride[1])
+                y[(k + a.half) * ys] = x[(k + a.half) * xs];
             continue;
         }
-        const int32_t *offset = (const int32_t *)a.at[1];
-        T position = (T)(offset[b * a.batch_offset + l * a.row_offset] + (a.row_offset ? 0 : l));
+        const int32_t *offset = (const int32_t *)at[1];
+        T position = (T)(offset[b * a.batch_offset + l * a.row_offset] + (a.row_offset ? 0 : (int64_t)l));
         T s, c;
-        sine(position * ((const T *)a.at[2])[k], &s, &c);
+        sine(position * ((const T *)at[2])[k], &s, &c);
         wait_for_last();
-        int64_t p = a.traditional ? 2 * k : k, q = a.traditional ? 2 * k + 1 : k + a.half;
-        T u = x[p * xs], v = x[q * xs];
-        y[p * ys] = u * c - v * s;
-        y[q * ys] = v * c + u * s;
+        const int64_t p = a.traditional ? 2 * k : k, q = a.traditional ? 2 * k + 1 : k + a.half;
+        for (int e = 0; e < a.each; e++, x += a.x_stride[1], y += a.y_stride[1]) {
+            T u = x[p * xs], v = x[q * xs];
+            y[p * ys] = u * c - v * s;
+            y[q * ys] = v * c + u * s;
+        }
     }
 }
 
-extern "C" __global__ void rope(qn__cuda_rope_args a)
+extern "C" __global__ void rope(const __grid_constant__ qn__cuda_rope_args a)
 {
     let_next_begin();
     if (!a.early)
         wait_for_last();
+    const bool second = blockIdx.x >= a.blocks;
+    const qn__cuda_rope_part &part = a.part[second];
+    void *const *at = a.at + 4 * second;
+    const int64_t block = second ? blockIdx.x - a.blocks : blockIdx.x,
+                  blocks = second ? gridDim.x - a.blocks : a.blocks;
+    const bool small = part.shape[0] * part.shape[1] * part.shape[2] * part.shape[3] <= INT32_MAX;
     if (a.wide)
-        rope_elements<double>(a);
+        rope_elements<double, int64_t>(part, at, block, blocks);
+    else if (small)
+        rope_elements<float, uint32_t>(part, at, block, blocks);
     else
-        rope_elements<float>(a);
+        rope_elements<float, int64_t>(part, at, block, blocks);
 }

@@ -24,7 +24,7 @@ static __device__ void barrier_begin(uint64_t *barrier, int arrivals)
                  : "memory");
 }
 
-/* What the thread began is seen by the copy engine, and in the cluster. */
+/* What the thread began is seen by the copy engine. */
 static __device__ void barriers_begun()
 {
     asm volatile("fence.mbarrier_init.release.cluster;\n"
@@ -47,36 +47,15 @@ static __device__ void barrier_arrive(uint64_t *barrier)
                  : "memory");
 }
 
-/* The same at the barrier in the same place of a block of the cluster. */
-static __device__ void barrier_arrive_at(uint64_t *barrier, int block)
-{
-    asm volatile("{\n.reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(
-                     shared_address(barrier)),
-                 "r"(block)
-                 : "memory");
-}
-
 /* Until the phase with this parity has ended. */
 static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
 {
     asm volatile("{\n.reg .pred ended;\n"
                  "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%0], %1;\n"
+                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 ended, [%0], %1;\n"
                  "@!ended bra again;\n}" ::"r"(shared_address(barrier)),
                  "r"(parity)
                  : "memory");
-}
-
-template <int CLUSTER> static __device__ void block_or_cluster_sync()
-{
-    if (CLUSTER == 1)
-        __syncthreads();
-    else
-        asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                     "barrier.cluster.wait.acquire.aligned;" ::
-                         : "memory");
 }
 
 /* ---- boxes ----------------------------------------------------------------------------------- */
@@ -87,16 +66,6 @@ static __device__ void copy_box(void *to, const void *map, uint64_t *full, int c
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared_address(to)),
                  "l"(map), "r"(shared_address(full)), "r"(column), "r"(row)
-                 : "memory");
-}
-
-/* The same to the same place in these blocks of the cluster, whose barriers learn it. */
-static __device__ void copy_box_to_all(void *to, const void *map, uint64_t *full, int column,
-                                       int row, int blocks)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
-                 "l"(map), "r"(shared_address(full)), "r"(column), "r"(row), "h"((short)blocks)
                  : "memory");
 }
 

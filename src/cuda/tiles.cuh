@@ -5,9 +5,11 @@
 #ifndef QN_CUDA_TILES_CUH
 #define QN_CUDA_TILES_CUH
 
-#include "cuda/args.h"
+#include "cuda/common.cuh"
+#include "cuda/turned.cuh"
 
-/* Where tile number `tile` of a launch's weights is. */
+/* Where tile number `tile` of a launch's weights is. Gated weights have their tiles in turn, that of the
+ * gate first. */
 struct tile_place {
     const void *w;
     float *y;
@@ -16,6 +18,10 @@ struct tile_place {
 
 static __device__ tile_place place_of(const qn__cuda_linears_args &a, int64_t tile, int64_t size)
 {
+    if (a.gated) {
+        int i = (tile & 1) ^ (a.gated == 2);
+        return {a.at[1 + 2 * i], (float *)a.at[2], a.n[0], tile / 2 * size, a.stride[i]};
+    }
     int64_t first = (a.n[0] + size - 1) / size, second = first + (a.n[1] + size - 1) / size;
     if (tile < first)
         return {a.at[1], (float *)a.at[2], a.n[0], tile * size, a.stride[0]};
@@ -24,6 +30,35 @@ static __device__ tile_place place_of(const qn__cuda_linears_args &a, int64_t ti
                 a.stride[1]};
     return {a.at[5], (float *)a.at[6], a.n[2], (tile - second) * size,
             a.stride[2]};
+}
+
+/* As fused programs have it (core/ir_c.c). */
+static __device__ float silu(float x)
+{
+    float e = expf(-fabsf(x));
+    return x * ((x < 0 ? e : 1.0f) / (1.0f + e));
+}
+
+/* Puts an element of a gated result where it is wanted. */
+static __device__ void put_gated(const qn__cuda_linears_args &a, int64_t at, float gate, float up)
+{
+    const float y = silu(gate) * up;
+    if (a.at[2])
+        ((float *)a.at[2])[at] = y;
+    if (a.at[QN__CUDA_ROUNDED])
+        ((uint16_t *)a.at[QN__CUDA_ROUNDED])[rounded_place(at, a.turned)] = bf16_of_f32(y);
+}
+
+/* The same of two, the first at an even place. */
+static __device__ void put_gated_pair(const qn__cuda_linears_args &a, int64_t at, const float *gate,
+                                      const float *up)
+{
+    const float u = silu(gate[0]) * up[0], v = silu(gate[1]) * up[1];
+    if (a.at[2])
+        *(float2 *)((float *)a.at[2] + at) = make_float2(u, v);
+    if (a.at[QN__CUDA_ROUNDED])
+        *(uint32_t *)((uint16_t *)a.at[QN__CUDA_ROUNDED] + rounded_place(at, a.turned)) =
+            (uint32_t)bf16_of_f32(v) << 16 | bf16_of_f32(u);
 }
 
 static __device__ int64_t tiles_of(const qn__cuda_linears_args &a, int64_t size)

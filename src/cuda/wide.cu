@@ -7,10 +7,11 @@
  *
  * A block's tile is 128 rows of x and N of a weight. One thread of its first warps asks for stages of 64
  * columns of both, four warps after these multiply 64 rows of x, and four more the others; all go from tile
- * to tile. Two blocks of a cluster have the same rows of the weight and ask for half of them each.
+ * to tile. (Two blocks of a cluster that share a weight's rows by multicast are slower: 290 TFLOP/s for 596.)
  */
 #include "cuda/common.cuh"
 #include "cuda/tensor.cuh"
+#include "cuda/tiles.cuh"
 
 enum {
     ROWS = QN__CUDA_WIDE_ROWS,
@@ -95,7 +96,7 @@ static __device__ void wide_product(float (&c)[48], uint64_t x, uint64_t w, bool
         : "l"(x), "l"(w), "r"((int)more));
 }
 
-template <int N, int CLUSTER> struct wide {
+template <int N> struct wide {
     enum {
         X_BYTES = ROWS * DEEP * 2,
         W_BYTES = N * DEEP * 2,
@@ -106,7 +107,8 @@ template <int N, int CLUSTER> struct wide {
     uint64_t *full, *empty;
 };
 
-/* A tile: which weight, its first row there, and of x. */
+/* A tile: which weight, its first row there, and of x. Gated, it has N / 2 rows of the gate, then those of the
+ * other. */
 struct wide_tile {
     int weight, row, x_row;
 };
@@ -116,29 +118,33 @@ static __device__ wide_tile tile_at(const qn__cuda_linears_args &a, int64_t x_ti
 {
     int64_t tile = i / x_tiles;
     int weight = 0;
+    if (a.gated)
+        return {0, (int)(tile * (N / 2)), (int)(i % x_tiles * ROWS)};
     for (; weight < QN__CUDA_LINEARS - 1 && tile >= (a.n[weight] + N - 1) / N; weight++)
         tile -= (a.n[weight] + N - 1) / N;
     return {weight, (int)(tile * N), (int)(i % x_tiles * ROWS)};
 }
 
 /* Asks for a tile's stages, in whole spans, as they become free; behind the last column are zeros. */
-template <int N, int CLUSTER>
-static __device__ void ask_stages(const qn__cuda_wide_args &a, const wide<N, CLUSTER> &s,
-                                  const wide_tile &tile, int rank, int &stage, uint32_t &phase)
+template <int N>
+static __device__ void ask_stages(const qn__cuda_wide_args &a, const wide<N> &s,
+                                  const wide_tile &tile, int &stage, uint32_t &phase)
 {
-    typedef wide<N, CLUSTER> W;
+    typedef wide<N> W;
     const int spans = ((int)a.linears.k + SPAN - 1) / SPAN;
     for (int k = 0; k < spans * SPAN; k += DEEP) {
         char *to = s.stages + stage * W::STAGE;
         barrier_wait(&s.empty[stage], phase ^ 1);
         barrier_expect(&s.full[stage], W::STAGE);
         copy_box(to, &a.map[QN__CUDA_LINEARS], &s.full[stage], k, tile.x_row);
-        to += W::X_BYTES + rank * (W::W_BYTES / CLUSTER);
-        if (CLUSTER == 1)
+        to += W::X_BYTES;
+        if (a.linears.gated) {
+            const int gate = a.linears.gated == 2;
+            copy_box(to, &a.map[gate], &s.full[stage], k, tile.row);
+            copy_box(to + W::W_BYTES / 2, &a.map[!gate], &s.full[stage], k, tile.row);
+        } else {
             copy_box(to, &a.map[tile.weight], &s.full[stage], k, tile.row);
-        else
-            copy_box_to_all(to, &a.map[tile.weight], &s.full[stage], k,
-                            tile.row + rank * (N / CLUSTER), (1 << CLUSTER) - 1);
+        }
         if (++stage == W::STAGES) {
             stage = 0;
             phase ^= 1;
@@ -146,14 +152,11 @@ static __device__ void ask_stages(const qn__cuda_wide_args &a, const wide<N, CLU
     }
 }
 
-/* A warp is done with a stage: the blocks that fill it learn that. */
-template <int CLUSTER> static __device__ void give_back(uint64_t *empty)
+/* A warp is done with a stage: the thread that fills it learns that. */
+static __device__ void give_back(uint64_t *empty)
 {
-    int lane = threadIdx.x % 32;
-    if (CLUSTER == 1 && lane == 0)
+    if (threadIdx.x % 32 == 0)
         barrier_arrive(empty);
-    if (CLUSTER > 1 && lane < CLUSTER)
-        barrier_arrive_at(empty, lane);
 }
 
 template <int N>
@@ -163,6 +166,7 @@ static __device__ void store_tile(const qn__cuda_linears_args &a, const wide_til
     const int warp = threadIdx.x / 32 - 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int64_t n = a.n[tile.weight];
     float *y = (float *)a.at[2 + 2 * tile.weight];
+    const float *added = (const float *)a.at[QN__CUDA_ADDED];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int64_t row = tile.x_row + warp * 16 + g + 8 * half;
@@ -170,26 +174,52 @@ static __device__ void store_tile(const qn__cuda_linears_args &a, const wide_til
             continue;
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
-            int64_t column = tile.row + 8 * j + 2 * t;
+            const int64_t column = tile.row + 8 * j + 2 * t, at = row * n + column;
             const float *v = &sum[4 * j + 2 * half];
             if (n % 2 == 0 && column < n) {
-                *(float2 *)(y + row * n + column) = make_float2(v[0], v[1]);
+                float2 more = added ? *(const float2 *)(added + at) : make_float2(0, 0);
+                *(float2 *)(y + at) =
+                    added ? make_float2(v[0] + more.x, v[1] + more.y) : make_float2(v[0], v[1]);
             } else {
-                if (column < n)
-                    y[row * n + column] = v[0];
-                if (column + 1 < n)
-                    y[row * n + column + 1] = v[1];
+                for (int i = 0; i < 2; i++)
+                    if (column + i < n)
+                        y[at + i] = added ? v[i] + added[at + i] : v[i];
+            }
+        }
+    }
+}
+
+template <int N>
+static __device__ void store_gated(const qn__cuda_linears_args &a, const wide_tile &tile,
+                                   const float (&sum)[N / 2])
+{
+    const int warp = threadIdx.x / 32 - 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int64_t row = tile.x_row + warp * 16 + g + 8 * half;
+        if (row >= a.rows)
+            continue;
+#pragma unroll
+        for (int j = 0; j < N / 16; j++) {
+            const int64_t column = tile.row + 8 * j + 2 * t, at = row * a.n[0] + column;
+            const float *gate = &sum[4 * j + 2 * half], *up = &sum[4 * (j + N / 16) + 2 * half];
+            if (column + 1 < a.n[0] && at % 2 == 0) {
+                put_gated_pair(a, at, gate, up);
+            } else {
+                for (int i = 0; i < 2; i++)
+                    if (column + i < a.n[0])
+                        put_gated(a, at + i, gate[i], up[i]);
             }
         }
     }
 }
 
 /* A tile's sums by the four warps that have 64 of its rows. */
-template <int N, int CLUSTER>
-static __device__ void multiply_tile(const qn__cuda_wide_args &a, const wide<N, CLUSTER> &s,
+template <int N>
+static __device__ void multiply_tile(const qn__cuda_wide_args &a, const wide<N> &s,
                                      const wide_tile &tile, int &stage, uint32_t &phase)
 {
-    typedef wide<N, CLUSTER> W;
+    typedef wide<N> W;
     float c[N / 2], sum[N / 2];
     const int group = threadIdx.x / GROUP - 1;
     for (int k = 0; k < a.linears.k; k += SPAN) {
@@ -207,7 +237,7 @@ static __device__ void multiply_tile(const qn__cuda_wide_args &a, const wide<N, 
             products_end();
             if (d) {
                 products_wait<1>();
-                give_back<CLUSTER>(&s.empty[last]);
+                give_back(&s.empty[last]);
             }
             last = stage;
             if (++stage == W::STAGES) {
@@ -216,35 +246,39 @@ static __device__ void multiply_tile(const qn__cuda_wide_args &a, const wide<N, 
             }
         }
         products_wait<0>();
-        give_back<CLUSTER>(&s.empty[last]);
+        give_back(&s.empty[last]);
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
             settled(c[i]);
             sum[i] = k ? sum[i] + c[i] : c[i];
         }
     }
-    store_tile<N>(a.linears, tile, sum);
+    if (a.linears.gated)
+        store_gated<N>(a.linears, tile, sum);
+    else
+        store_tile<N>(a.linears, tile, sum);
 }
 
-template <int N, int CLUSTER> static __device__ void multiply(const qn__cuda_wide_args &a)
+template <int N> static __device__ void multiply(const qn__cuda_wide_args &a)
 {
-    typedef wide<N, CLUSTER> W;
+    typedef wide<N> W;
     extern __shared__ __align__(1024) char room[];
     __shared__ uint64_t full[W::STAGES], empty[W::STAGES];
     const W s = {room + (1024 - shared_address(room) % 1024) % 1024, full, empty};
-    const int rank = CLUSTER > 1 ? (int)(blockIdx.x % CLUSTER) : 0;
-    const int64_t x_tiles = (a.linears.rows + ROWS * CLUSTER - 1) / (ROWS * CLUSTER) * CLUSTER;
+    const int64_t x_tiles = (a.linears.rows + ROWS - 1) / ROWS;
     int64_t tiles = 0;
     for (int i = 0; i < QN__CUDA_LINEARS; i++)
         tiles += (a.linears.n[i] + N - 1) / N * x_tiles;
+    if (a.linears.gated)
+        tiles = (a.linears.n[0] + N / 2 - 1) / (N / 2) * x_tiles;
     if (threadIdx.x == 0) {
         for (int i = 0; i < W::STAGES; i++) {
             barrier_begin(&full[i], 1);
-            barrier_begin(&empty[i], WARPS * CLUSTER);
+            barrier_begin(&empty[i], WARPS);
         }
         barriers_begun();
     }
-    block_or_cluster_sync<CLUSTER>();
+    __syncthreads();
     wait_for_others();
     int stage = 0;
     uint32_t phase = 0;
@@ -252,43 +286,26 @@ template <int N, int CLUSTER> static __device__ void multiply(const qn__cuda_wid
         registers_fewer<40>();
         if (threadIdx.x == 0)
             for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x)
-                ask_stages<N, CLUSTER>(a, s, tile_at<N>(a.linears, x_tiles, i), rank, stage, phase);
+                ask_stages<N>(a, s, tile_at<N>(a.linears, x_tiles, i), stage, phase);
     } else {
         registers_more<232>();
         for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x)
-            multiply_tile<N, CLUSTER>(a, s, tile_at<N>(a.linears, x_tiles, i), stage, phase);
+            multiply_tile<N>(a, s, tile_at<N>(a.linears, x_tiles, i), stage, phase);
     }
-    if (CLUSTER > 1)
-        block_or_cluster_sync<CLUSTER>(); /* a block's barriers stay until the other has arrived */
 }
 
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
     wide_192(const __grid_constant__ qn__cuda_wide_args a)
 {
-    multiply<192, 1>(a);
-}
-extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) __cluster_dims__(2, 1, 1)
-    wide_192_pair(const __grid_constant__ qn__cuda_wide_args a)
-{
-    multiply<192, 2>(a);
+    multiply<192>(a);
 }
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
     wide_128(const __grid_constant__ qn__cuda_wide_args a)
 {
-    multiply<128, 1>(a);
-}
-extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) __cluster_dims__(2, 1, 1)
-    wide_128_pair(const __grid_constant__ qn__cuda_wide_args a)
-{
-    multiply<128, 2>(a);
+    multiply<128>(a);
 }
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
     wide_96(const __grid_constant__ qn__cuda_wide_args a)
 {
-    multiply<96, 1>(a);
-}
-extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) __cluster_dims__(2, 1, 1)
-    wide_96_pair(const __grid_constant__ qn__cuda_wide_args a)
-{
-    multiply<96, 2>(a);
+    multiply<96>(a);
 }

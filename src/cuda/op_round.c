@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Launches that do a part of what follows. x of linear layers on weights in bf16 is rounded: norms,
+ * chains and attention write their result so, too, when they are asked; what then nobody reads as
+ * f32 they do not write. And two calls of one kernel that know nothing of each other are one
+ * launch.
+ */
+#include "core/dtype.h"
+#include "cuda/cuda.h"
+
+#include <string.h>
+
+enum { TURN = 32 /* columns */ };
+
+void qn__cuda_may_round(qn__cuda_binder *b, uint8_t y_at, uint8_t rounded_at, size_t turned)
+{
+    qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
+    last->y_at = y_at;
+    last->rounded_at = rounded_at;
+    last->turned = last->args + turned;
+}
+
+bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bool turned,
+                      bool always, uint8_t *place)
+{
+    qn__cuda_binding *bound = b->bound;
+    const qn__operand *x = &call->operand[0], *operands = b->binding->operands;
+    int64_t k = x->shape[x->ndim - 1], padded = turned ? qn__cuda_parts(k, TURN) * TURN : k;
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    const qn__operand *y =
+        last && last->rounded_at ? &operands[bound->at[last->first_at + last->y_at]] : NULL;
+    bool made = y && y->slot == x->slot && y->offset == x->offset &&
+                qn__cuda_elements(y) == rows * k && k == padded;
+    /* what the launch reads stays until it has ended */
+    bool behind = made && bound->at[last->first_at] == QN__CUDA_AT_SCRATCH;
+    *place = behind ? QN__CUDA_BEHIND : made || always ? QN__CUDA_SCRATCH : 0;
+    if (behind)
+        qn__cuda_want_behind(b, (size_t)(rows * padded) * 2);
+    else if (*place)
+        qn__cuda_want_scratch(b, (size_t)(rows * padded) * 2);
+    if (made) {
+        const int64_t how = turned;
+        bound->at[last->first_at + last->rounded_at] =
+            behind ? QN__CUDA_AT_BEHIND : QN__CUDA_AT_SCRATCH;
+        memcpy(bound->args + last->turned, &how, sizeof how);
+        return true;
+    }
+    qn__cuda_round_args args = {.rows = rows, .columns = k, .padded = padded, .turned = turned};
+    return !always ||
+           QN__CUDA_ADD(b, linear_round, rows * padded / 4, false, args, call, 0, QN__CUDA_SCRATCH);
+}
+
+/* ---- launches beside each other -------------------------------------------------------------- */
+
+/* Whether the call neither reads nor writes what the newest launch writes, nor writes what that
+ * reads. */
+static bool is_apart(const qn__cuda_binder *b, const qn__call *call, uint32_t n_at)
+{
+    const qn__cuda_binding *bound = b->bound;
+    const qn__cuda_launch *last = &bound->launches[bound->n_launches - 1];
+    const qn__operand *operands = b->binding->operands, *y = &call->operand[call->n_operands - 1],
+                      *before = &operands[bound->at[last->first_at + n_at - 1]];
+    for (uint32_t i = 0; i < call->n_operands; i++)
+        if (qn__cuda_overlap(&call->operand[i], before))
+            return false;
+    for (uint32_t i = 0; i < n_at; i++)
+        if (qn__cuda_overlap(&operands[bound->at[last->first_at + i]], y))
+            return false;
+    return true;
+}
+
+void *qn__cuda_beside(qn__cuda_binder *b, int kernel, const qn__call *call, uint32_t n_at)
+{
+    qn__cuda_binding *bound = b->bound;
+    const qn__cuda_launch *last =
+        bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (!last || last->function != b->cuda->kernels[kernel] ||
+        bound->at[last->first_at + n_at] != QN__CUDA_AT_NONE || !is_apart(b, call, n_at))
+        return NULL;
+    return bound->args + last->args;
+}
+
+void qn__cuda_put_beside(qn__cuda_binder *b, const qn__call *call, uint32_t n_at, unsigned blocks)
+{
+    qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
+    uint32_t first = call->first_operand + call->n_operands - n_at;
+    for (uint32_t i = 0; i < n_at; i++)
+        b->bound->at[last->first_at + n_at + i] = first + i;
+    last->blocks += blocks;
+}
+
+/* ---- results that nothing reads -------------------------------------------------------------- */
+
+/* The bytes of a slot that an operand spans. */
+static void span_of(const qn__operand *o, size_t *begin, size_t *end)
+{
+    int64_t last = 0;
+    for (int i = 0; i < o->ndim; i++)
+        last += (o->shape[i] - 1) * o->stride[i];
+    *begin = o->offset;
+    *end = o->offset + (size_t)(last + 1) * qn__dtype_size((qn_dtype)o->dtype);
+}
+
+bool qn__cuda_overlap(const qn__operand *a, const qn__operand *b)
+{
+    size_t begin, end, first, last;
+    span_of(a, &begin, &end);
+    span_of(b, &first, &last);
+    return a->slot == b->slot && (a->layout || b->layout || (begin < last && first < end));
+}
+
+static bool is_result(const qn__binding *binding, uint32_t operand)
+{
+    for (uint32_t i = 0; i < binding->plan->n_steps; i++) {
+        const qn__call *call = &binding->calls[i];
+        if (operand - call->first_operand < call->n_operands)
+            return operand == call->first_operand + call->n_operands - 1;
+    }
+    return false;
+}
+
+/* Whether a later launch reads some of what launch i writes to y, which is in the workspace. What
+ * is written there later is another value, which the plan has put there since this one's readers
+ * have run. */
+static bool is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y)
+{
+    const qn__cuda_binding *bound = b->bound;
+    for (i++; i < bound->n_launches; i++) {
+        const qn__cuda_launch *launch = &bound->launches[i];
+        bool gone = false;
+        for (uint32_t k = 0; k < launch->n_at; k++) {
+            uint32_t at = bound->at[launch->first_at + k];
+            if (at >= QN__CUDA_AT_BEHIND || !qn__cuda_overlap(&b->binding->operands[at], y))
+                continue;
+            gone = is_result(b->binding, at);
+            if (!gone)
+                return true;
+        }
+        if (gone)
+            return false;
+    }
+    return false;
+}
+
+void qn__cuda_drop_unread(qn__cuda_binder *b)
+{
+    const qn__plan *plan = b->binding->plan;
+    qn__cuda_binding *bound = b->bound;
+    for (uint32_t i = 0; i < bound->n_launches; i++) {
+        const qn__cuda_launch *launch = &bound->launches[i];
+        uint32_t *at = bound->at + launch->first_at;
+        if (!launch->rounded_at || at[launch->rounded_at] == QN__CUDA_AT_NONE)
+            continue;
+        const qn__operand *y = &b->binding->operands[at[launch->y_at]];
+        if (y->slot == plan->n_inputs + plan->n_outputs && !is_read(b, i, y))
+            at[launch->y_at] = QN__CUDA_AT_NONE;
+    }
+}
