@@ -35,7 +35,8 @@ static __device__ bool tile_fits(const qn__cuda_attend_args &a, const int32_t *t
 }
 
 /* What row `row` of a tile sees. */
-static __device__ row_range range_of(const qn__cuda_attend_args &a, const int32_t *tile, int64_t row)
+static __device__ row_range range_of(const qn__cuda_attend_args &a, const int32_t *tile,
+                                     int64_t row)
 {
     int64_t end = tile[3] + row + 1;
     bool apart = a.window && end > a.window + a.keep;
@@ -75,7 +76,8 @@ static __device__ float joined(float old, float fade, float more, float share)
 }
 
 /* The result from the sums over all keys. */
-static __device__ float with_sink(const qn__cuda_attend_args &a, weight_sum s, int64_t h, float value)
+static __device__ float with_sink(const qn__cuda_attend_args &a, weight_sum s, int64_t h,
+                                  float value)
 {
     float fade = 1;
     if (a.has_sinks) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention over a cache in bf16, on tensor cores: queries and weights are rounded to bf16, sums are f32.
+ * Attention over a cache in bf16, on tensor cores: queries and weights are rounded to bf16, sums
+ * are f32.
  *
- * A block has a tile of rows and a key head: up to 64 rows of products, each a token's query of one of the
- * heads that share the key head, 16 a warp. It goes from page to page; a page's scores, weights and weighted
- * values come to a maximum, a sum and values, which are joined to those of the pages before (as in attend.cu).
- * Where there are few tiles each page has a block, and attend_join joins them. The bits are the same: a row
- * of a product depends on nothing but that row.
+ * A block has a tile of rows and a key head: up to 64 rows of products, each a token's query of one
+ * of the heads that share the key head, 16 a warp. It goes from page to page; a page's scores,
+ * weights and weighted values come to a maximum, a sum and values, which are joined to those of the
+ * pages before (as in attend.cu). Where there are few tiles each page has a block, and attend_join
+ * joins them. The bits are the same: a row of a product depends on nothing but that row.
  */
 #include "cuda/attend.cuh"
 #include "cuda/mma.cuh"
@@ -15,9 +16,9 @@ enum { THREADS_OF_TILE = 128 };
 
 /* ---- a page in shared memory ----------------------------------------------------------------- */
 
-/* Keys lie as in the cache: rows of 16 keys for each group and dimension. Values: rows of D columns for
- * each key. Pieces of 16 bytes are exchanged by row, so that eight rows that are read together lie in
- * different banks. */
+/* Keys lie as in the cache: rows of 16 keys for each group and dimension. Values: rows of D columns
+ * for each key. Pieces of 16 bytes are exchanged by row, so that eight rows that are read together
+ * lie in different banks. */
 template <int D> struct page_room {
     uint4 keys[D * 8], values[D * 8];
 };
@@ -32,15 +33,20 @@ template <int D> static __device__ int value_piece(int row, int piece)
     return row * (D / 8) + (piece ^ (row & 7));
 }
 
-/* Asks for the page that lies at `place`; values from `end` on are zeros, whatever the cache has there. */
+/* Asks for the page that lies at `place`; values from `end` on are zeros, whatever the cache has
+ * there. */
 template <int D>
-static __device__ void ask_page(const qn__cuda_attend_args &a, page_room<D> &room, const row_range &r,
-                                int64_t g, int64_t page, int64_t place)
+static __device__ void ask_page(const qn__cuda_attend_args &a, page_room<D> &room,
+                                const row_range &r, int64_t g, int64_t page, int64_t place)
 {
     enum { TIMES = D * 8 / THREADS_OF_TILE, ROWS = THREADS_OF_TILE / (D / 8) };
     const int i = threadIdx.x, row = i / (D / 8), end = (int)(r.end - page * PAGE);
-    const uint4 *keys = (const uint4 *)((const uint16_t *)a.at[1] + g * a.k_head + place * a.k_page) + i,
-                *values = (const uint4 *)((const uint16_t *)a.at[2] + g * a.v_head + place * a.v_page) + i;
+    const uint4 *keys =
+                    (const uint4 *)((const uint16_t *)a.at[1] + g * a.k_head + place * a.k_page) +
+                    i,
+                *values =
+                    (const uint4 *)((const uint16_t *)a.at[2] + g * a.v_head + place * a.v_page) +
+                    i;
     uint4 *to_keys = &room.keys[key_piece(i / 2, i % 2)],
           *to_values = &room.values[value_piece<D>(row, i % (D / 8))];
 #pragma unroll
@@ -48,7 +54,8 @@ static __device__ void ask_page(const qn__cuda_attend_args &a, page_room<D> &roo
         copy_ahead(to_keys + t * THREADS_OF_TILE, keys + t * THREADS_OF_TILE, true);
 #pragma unroll
     for (int t = 0; t < TIMES; t++)
-        copy_ahead(to_values + t * THREADS_OF_TILE, values + t * THREADS_OF_TILE, row + t * ROWS < end);
+        copy_ahead(to_values + t * THREADS_OF_TILE, values + t * THREADS_OF_TILE,
+                   row + t * ROWS < end);
     copies_end();
 }
 
@@ -72,8 +79,8 @@ template <int D> struct lane_rows {
 };
 
 template <int D>
-static __device__ void begin_rows(const qn__cuda_attend_args &a, lane_rows<D> &r, const int32_t *tile,
-                                  int64_t g)
+static __device__ void begin_rows(const qn__cuda_attend_args &a, lane_rows<D> &r,
+                                  const int32_t *tile, int64_t g)
 {
     const int shared = (int)(a.heads / a.groups), lane = threadIdx.x % 32, t = lane % 4;
     const float *q[2];
@@ -146,11 +153,11 @@ static __device__ void hide_unseen(const lane_rows<D> &r, int64_t page, float (&
     }
 }
 
-/* The scores of a page's keys: score j is of keys 8 j + 2 t and the next, of both rows. Returns what they are
- * still to be multiplied by, which is more than 0. */
+/* The scores of a page's keys: score j is of keys 8 j + 2 t and the next, of both rows. Returns
+ * what they are still to be multiplied by, which is more than 0. */
 template <int D>
 static __device__ float page_scores(const qn__cuda_attend_args &a, const lane_rows<D> &r,
-                                   const page_room<D> &room, int64_t page, float (&score)[8][4])
+                                    const page_room<D> &room, int64_t page, float (&score)[8][4])
 {
     const int lane = threadIdx.x % 32;
     const uint4 *keys = &room.keys[key_piece(lane % 16, lane / 16)];
@@ -192,7 +199,8 @@ static __device__ float page_scores(const qn__cuda_attend_args &a, const lane_ro
 }
 
 /* Scores become weights, and these, as bf16, the left side of a product. */
-static __device__ void page_weights(float (&score)[8][4], float scale, weight_sum (&sum)[2], uint32_t (&p)[4][4])
+static __device__ void page_weights(float (&score)[8][4], float scale, weight_sum (&sum)[2],
+                                    uint32_t (&p)[4][4])
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -250,7 +258,8 @@ static __device__ void store_part(const qn__cuda_attend_args &a, const lane_rows
     float *part = parts_of(a) + ((r.l[i] * a.heads + r.head[i]) * a.width + page) * (D + 2);
 #pragma unroll
     for (int j = 0; j < 2; j++)
-        *(float2 *)(part + columns * 16 + j * 8 + 2 * t) = make_float2(v[j][2 * i], v[j][2 * i + 1]);
+        *(float2 *)(part + columns * 16 + j * 8 + 2 * t) =
+            make_float2(v[j][2 * i], v[j][2 * i + 1]);
     if (columns == 0 && t == 0)
         *(float2 *)(part + D) = make_float2(sum.max, sum.total);
 }
@@ -272,16 +281,16 @@ static __device__ void add_page(const qn__cuda_attend_args &a, lane_rows<D> &r,
     for (int n = 0; n < D / 16; n++) {
         float v[2][4];
         page_values<D>(room, p, n, v);
-        if (SPLIT) {
+        if constexpr (SPLIT) {
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 store_part(a, r, i, page, sum[i], n, v);
-            continue;
-        }
+        } else {
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float *to = &r.value[2 * n + i / 4][i % 4];
-            *to = joined(*to, fade[i % 4 / 2], v[i / 4][i % 4], share[i % 4 / 2]);
+            for (int i = 0; i < 8; i++) {
+                float *to = &r.value[2 * n + i / 4][i % 4];
+                *to = joined(*to, fade[i % 4 / 2], v[i / 4][i % 4], share[i % 4 / 2]);
+            }
         }
     }
 }
@@ -351,7 +360,8 @@ template <int D, bool SPLIT> static __device__ void attend_tile_of(const qn__cud
         wait_for_last(); /* what waits for this kernel relies on it */
         return;
     }
-    int64_t page = SPLIT ? only : next_page(a, all, -1), next = SPLIT ? a.width : next_page(a, all, page);
+    int64_t page = SPLIT ? only : next_page(a, all, -1),
+            next = SPLIT ? a.width : next_page(a, all, page);
     const int64_t place = all.pages[page];
     int64_t next_place = next < a.width ? all.pages[next] : 0; /* read ahead of its use */
     bool asked = SPLIT && a.early && (only + 1) * PAGE <= first_new(a, tile);

@@ -10,9 +10,9 @@
  *
  * Few rows: what counts is that weights stream. A warp has spans of its own, of 16 rows at a time,
  * and a ring of chunks in shared memory that it asks for ahead, across tiles, and the first time
- * before the kernels ahead have ended. From 9 rows on x is rounded first (linear_round), since every
- * tile reads it. Many, where there is no wide.cu: a block multiplies 128 rows of the weight and 128 of x,
- * which pass through shared memory.
+ * before the kernels ahead have ended. From 9 rows on x is rounded first (linear_round), since
+ * every tile reads it. Many, where there is no wide.cu: a block multiplies 128 rows of the weight
+ * and 128 of x, which pass through shared memory.
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
@@ -25,7 +25,8 @@ enum { TILE = 16, SPAN = QN__CUDA_SPAN };
 /* A chunk: 128 columns of a tile, 4 KiB: pieces of 8 rows and 32 columns. */
 enum { CHUNK = 128, PIECES = 8, RING = QN__CUDA_RING };
 
-/* A warp's way through its chunks: spans of one tile, then of the next, which may be one of a pair. */
+/* A warp's way through its chunks: spans of one tile, then of the next, which may be one of a pair.
+ */
 struct chunk_cursor {
     int tile, span, half;
 
@@ -63,15 +64,16 @@ static __device__ void ask_chunk(uint4 *to, const lane_rows &rows, int column, i
     }
 }
 
-/* Where 16 bytes of a piece are: columns 8 c .. 8 c + 7 of row g. What is read together, one c of all rows,
- * lies in different banks; a row stays in 64 bytes, since copies that scatter it take half as long again. */
+/* Where 16 bytes of a piece are: columns 8 c .. 8 c + 7 of row g. What is read together, one c of
+ * all rows, lies in different banks; a row stays in 64 bytes, since copies that scatter it take
+ * half as long again. */
 static __device__ int place_in_piece(int g, int c)
 {
     return g * 4 + (c ^ g / 2);
 }
 
-/* A product's 16 x 16 of a weight: the lane has the address of one of the 32 rows of 8 x 8 matrices. (It stays
- * between waits, which are volatile, too, but loads of x pass it.) */
+/* A product's 16 x 16 of a weight: the lane has the address of one of the 32 rows of 8 x 8
+ * matrices. (It stays between waits, which are volatile, too, but loads of x pass it.) */
 static __device__ uint4 load_product(const uint4 *piece)
 {
     uint4 v;
@@ -91,7 +93,8 @@ static __device__ uint4 x_at(const float *x, int row, int column, int k, bool re
 {
     const int at = column + threadIdx.x % 4 * 2;
     const float2 *from = (const float2 *)(x + row * k + at), none = make_float2(0, 0);
-    const float2 a = real && column < k ? from[0] : none, b = real && column + 8 < k ? from[4] : none,
+    const float2 a = real && column < k ? from[0] : none,
+                 b = real && column + 8 < k ? from[4] : none,
                  c = real && column + 16 < k ? from[8] : none,
                  d = real && column + 24 < k ? from[12] : none;
     return make_uint4(pair_of(a.x, a.y), pair_of(b.x, b.y), pair_of(c.x, c.y), pair_of(d.x, d.y));
@@ -104,8 +107,8 @@ static __device__ uint4 x_at(const uint16_t *x, int row, int column, int k, bool
     return real && column < k ? *from : make_uint4(0, 0, 0, 0);
 }
 
-/* A tile's results: the sums of its spans, part [span][16][8 NT], in their order. ahead: what is added to
- * the thread's first one. kept: the gate's, until those that it gates come. */
+/* A tile's results: the sums of its spans, part [span][16][8 NT], in their order. ahead: what is
+ * added to the thread's first one. kept: the gate's, until those that it gates come. */
 template <int NT>
 static __device__ void finish_tile(const qn__cuda_linears_args &a, int tile, const float *part,
                                    float *kept, int spans, float ahead)
@@ -253,13 +256,14 @@ extern "C" __global__ void linear_round(const qn__cuda_round_args a)
     FOR_EACH(i, a.rows * padded)
     {
         const int64_t row = i / padded, quad = i % padded;
-        float4 v = quad < quads ? ((const float4 *)a.at[0])[row * quads + quad] : make_float4(0, 0, 0, 0);
+        float4 v =
+            quad < quads ? ((const float4 *)a.at[0])[row * quads + quad] : make_float4(0, 0, 0, 0);
         put_rounded(a.at[1], i, quad_of(v), a.turned);
     }
 }
 
-/* A stage: 64 columns of 128 rows of w, then of x, each as two planes of 32 columns, whose pieces of 16
- * bytes are exchanged by row, so that rows that are read together lie in different banks. */
+/* A stage: 64 columns of 128 rows of w, then of x, each as two planes of 32 columns, whose pieces
+ * of 16 bytes are exchanged by row, so that rows that are read together lie in different banks. */
 enum {
     BLOCK = 128,
     DEEP = 64,

@@ -321,8 +321,8 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
                 if (a.at[2])
                     ((float4 *)a.at[2])[r * n + i] = y;
                 if (a.at[3])
-                    put_rounded(a.at[3], r * n + i, make_uint2(pair_of(y.x, y.y), pair_of(y.z, y.w)),
-                                a.turned);
+                    put_rounded(a.at[3], r * n + i,
+                                make_uint2(pair_of(y.x, y.y), pair_of(y.z, y.w)), a.turned);
             }
         __syncthreads();
     }
@@ -361,9 +361,10 @@ static __device__ void rope_elements(const qn__cuda_rope_part &a, void *const *a
     const I n = (I)(a.shape[3] - a.half), rows = (I)a.shape[2], heads = (I)(a.shape[1] / a.each);
     const int64_t work = a.shape[0] * a.shape[1] / a.each * a.shape[2] * n;
     for (int64_t i = block * blockDim.x + threadIdx.x; i < work; i += blocks * blockDim.x) {
-        I k = (I)i % n, l = (I)i / n % rows, h = (I)i / n / rows % heads, b = (I)i / n / rows / heads;
-        const T *x = (const T *)at[0] + b * a.x_stride[0] + h * a.each * a.x_stride[1] +
-                     l * a.x_stride[2];
+        I k = (I)i % n, l = (I)i / n % rows, h = (I)i / n / rows % heads,
+          b = (I)i / n / rows / heads;
+        const T *x =
+            (const T *)at[0] + b * a.x_stride[0] + h * a.each * a.x_stride[1] + l * a.x_stride[2];
         T *y = (T *)at[3] + b * a.y_stride[0] + h * a.each * a.y_stride[1] + l * a.y_stride[2];
         const int64_t xs = a.x_stride[3], ys = a.y_stride[3];
         if (k >= a.half) {
@@ -373,7 +374,8 @@ static __device__ void rope_elements(const qn__cuda_rope_part &a, void *const *a
             continue;
         }
         const int32_t *offset = (const int32_t *)at[1];
-        T position = (T)(offset[b * a.batch_offset + l * a.row_offset] + (a.row_offset ? 0 : (int64_t)l));
+        T position =
+            (T)(offset[b * a.batch_offset + l * a.row_offset] + (a.row_offset ? 0 : (int64_t)l));
         T s, c;
         sine(position * ((const T *)at[2])[k], &s, &c);
         wait_for_last();

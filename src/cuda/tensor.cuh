@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instructions of sm_90a: barriers in shared memory, boxes of a tensor copied there, products of them.
+ * Instructions of sm_90a: barriers in shared memory, boxes of a tensor copied there, products of
+ * them.
  *
- * A tile in shared memory has rows of 128 bytes, whose pieces of 16 are exchanged by row: piece c of row
- * r is at c ^ r % 8. It begins at a multiple of 1024 bytes.
+ * A tile in shared memory has rows of 128 bytes, whose pieces of 16 are exchanged by row: piece c
+ * of row r is at c ^ r % 8. It begins at a multiple of 1024 bytes.
  */
 #ifndef QN_CUDA_TENSOR_CUH
 #define QN_CUDA_TENSOR_CUH
@@ -35,10 +36,10 @@ static __device__ void barriers_begun()
 /* An arrival, and so many bytes that are to be copied. */
 static __device__ void barrier_expect(uint64_t *barrier, int bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(barrier)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
 }
 
 static __device__ void barrier_arrive(uint64_t *barrier)

@@ -8,8 +8,8 @@
 #include "cuda/common.cuh"
 #include "cuda/turned.cuh"
 
-/* Where tile number `tile` of a launch's weights is. Gated weights have their tiles in turn, that of the
- * gate first. */
+/* Where tile number `tile` of a launch's weights is. Gated weights have their tiles in turn, that
+ * of the gate first. */
 struct tile_place {
     const void *w;
     float *y;
@@ -26,10 +26,8 @@ static __device__ tile_place place_of(const qn__cuda_linears_args &a, int64_t ti
     if (tile < first)
         return {a.at[1], (float *)a.at[2], a.n[0], tile * size, a.stride[0]};
     if (tile < second)
-        return {a.at[3], (float *)a.at[4], a.n[1], (tile - first) * size,
-                a.stride[1]};
-    return {a.at[5], (float *)a.at[6], a.n[2], (tile - second) * size,
-            a.stride[2]};
+        return {a.at[3], (float *)a.at[4], a.n[1], (tile - first) * size, a.stride[1]};
+    return {a.at[5], (float *)a.at[6], a.n[2], (tile - second) * size, a.stride[2]};
 }
 
 /* As fused programs have it (core/ir_c.c). */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows in bf16 as linear layers of few rows read them: of 32 columns, what a lane needs for two products
- * lies side by side, columns 2 t, 2 t + 8, 2 t + 16 and 2 t + 24, each with the next.
+ * Rows in bf16 as linear layers of few rows read them: of 32 columns, what a lane needs for two
+ * products lies side by side, columns 2 t, 2 t + 8, 2 t + 16 and 2 t + 24, each with the next.
  */
 #ifndef QN_CUDA_TURNED_CUH
 #define QN_CUDA_TURNED_CUH

@@ -422,6 +422,30 @@ static qn_array *op_linear_gradient(qn_scope *s)
     return qn_concatenate(s, grad, 2, 0);
 }
 
+/* A feed-forward network with what stands around it: its launches do parts of each other. */
+static qn_array *network(qn_scope *s, int64_t rows)
+{
+    enum { WIDE = 96, INNER_WIDE = 232 };
+    qn_array *h = f32(s, SHAPE(rows, WIDE)), *gate = noise(s, QN_BF16, 1, SHAPE(INNER_WIDE, WIDE)),
+             *up = noise(s, QN_BF16, 1, SHAPE(INNER_WIDE, WIDE)),
+             *down = noise(s, QN_BF16, 1, SHAPE(WIDE, INNER_WIDE));
+    qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-5f),
+             *g = qn_silu(s, qn_linear(s, x, gate, NULL));
+    return qn_add(s, h, qn_linear(s, qn_multiply(s, g, qn_linear(s, x, up, NULL)), down, NULL));
+}
+static qn_array *op_network_1(qn_scope *s)
+{
+    return network(s, 1);
+}
+static qn_array *op_network_40(qn_scope *s)
+{
+    return network(s, 40);
+}
+static qn_array *op_network_300(qn_scope *s)
+{
+    return network(s, 300);
+}
+
 static qn_array *op_rms_norm(qn_scope *s)
 {
     return qn_rms_norm(s, f32(s, SHAPE(3, 5, 300)), f32(s, SHAPE(300)), 1e-5f);
@@ -784,7 +808,7 @@ typedef struct op_case {
     {                                                                                              \
 #name, op_##name, 1e-11                                                                    \
     }
-/* Queries and probabilities are bf16 there, on the CPU by tier. */
+/* Queries and probabilities are bf16 there, on the CPU by tier; or a network's activations. */
 #define ROUNDED(name)                                                                              \
     {                                                                                              \
 #name, op_##name, 3e-5                                                                     \
@@ -867,6 +891,9 @@ static const op_case cases[] = {
     CLOSE(attend_window),
     CLOSE(attend_keep),
     CLOSE(paged),
+    ROUNDED(network_1),
+    ROUNDED(network_40),
+    ROUNDED(network_300),
     ROUNDED(paged_bf16),
     ROUNDED(paged_7),
     CLOSE(paged_256),
