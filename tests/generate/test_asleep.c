@@ -325,8 +325,8 @@ static void test_lies(void **state)
     static const char *const lies[] = {
         "[]",
         "[{\"role\":\"user\",\"content\":\"Something else was asked.\",\"tokens\":[1,2,3]}]",
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"Who slept, the hare or the dog?\"},"
-        "{\"role\":\"assistant\",\"content\":\"The dog.\"}],\"length\":9999}",
+        ("{\"messages\":[{\"role\":\"user\",\"content\":\"Who slept, the hare or the dog?\"},"
+         "{\"role\":\"assistant\",\"content\":\"The dog.\"}],\"length\":9999}"),
     };
     bed b = make_bed(state, "lies");
     qn__sleep_word sum;
