@@ -98,18 +98,6 @@ static qn_status encode_asked(const native *s, const qn__asked *asked, qn_tokens
                                      QN_ADD_SPECIAL | QN_PARSE_SPECIAL, ids, err);
 }
 
-/* How many of the ids the session has already, short of the last, which must run to give logits;
- * it forgets the others. */
-static size_t keep_beginning(qn_session *session, const qn_tokens *ids)
-{
-    const int32_t *held = qn_session_tokens(session);
-    size_t n = 0, most = held ? (size_t)qn_session_length(session) : 0;
-    while (n < most && n + 1 < ids->n && held[n] == ids->ids[n])
-        n++;
-    qn_session_rewind(session, (int64_t)n);
-    return n;
-}
-
 static qn_status give(const qn__asked *asked, int32_t id, qn_text *piece, qn_error *err)
 {
     bool goes_on = asked->token(asked->user, id, piece->data ? piece->data : "", piece->n);
@@ -139,7 +127,7 @@ static qn_status reply_native(qn_backend *b, const qn__asked *asked, qn_error *e
     qn_generation_options options = *asked->options;
     qn_status status = encode_asked(s, asked, &ids, err);
     if (status == QN_OK) {
-        options.n_before = keep_beginning(s->session, &ids);
+        options.n_before = (size_t)qn_session_rewind_to(s->session, ids.ids, ids.n);
         options.before = ids.ids;
         status = qn_generation_begin(&g, s->session, ids.ids + options.n_before,
                                      ids.n - options.n_before, &options, err);

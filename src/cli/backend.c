@@ -3,6 +3,7 @@
  * Other backends; see backend.h.
  */
 #include "cli/backend.h"
+#include "base/buffers.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "cli/line.h"
@@ -65,7 +66,7 @@ static bool emit_token(void *user, int32_t id, const char *text, size_t n)
     (void)id;
     if (e->print && n && (fwrite(text, 1, n, stdout) != n || fflush(stdout) != 0))
         e->reply->write_failed = true;
-    return text_append(&e->reply->text, text, n) && !e->reply->write_failed;
+    return qn__text_append(&e->reply->text, text, n) && !e->reply->write_failed;
 }
 
 /* The texts of a conversation; NULL when memory is out. */

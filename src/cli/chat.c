@@ -5,6 +5,7 @@
  * What a reply takes over from the turns before is the library's business (quern/conversation.h).
  */
 #include "cli/chat.h"
+#include "base/buffers.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/backend.h"
@@ -115,8 +116,8 @@ static void say(chat *s, const qn_text *text)
     qn_error err = {0};
     qn_text whole = {0};
     size_t before = qn_conversation_length(s->conversation);
-    bool ok = text_append(&whole, s->attached.data, s->attached.n) &&
-              text_append(&whole, text->data, text->n);
+    bool ok = qn__text_append(&whole, s->attached.data, s->attached.n) &&
+              qn__text_append(&whole, text->data, text->n);
     if (!ok)
         qn__fail_memory(&err, "a message");
     else
@@ -151,8 +152,8 @@ static line_result read_more(chat *s, qn_text *message, bool quoted)
         result = line_read(s->lines, s->terminal ? ". " : "", &line);
         if (result != LINE_READ)
             break;
-        if (message->n + line.n >= LARGEST_INPUT || !text_append(message, "\n", 1) ||
-            !text_append(message, line.data, line.n)) {
+        if (message->n + line.n >= LARGEST_INPUT || !qn__text_append(message, "\n", 1) ||
+            !qn__text_append(message, line.data, line.n)) {
             fprintf(stderr, "quern: a message exceeds %d bytes\n", LARGEST_INPUT);
             result = LINE_FAILED;
             break;

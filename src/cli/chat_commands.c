@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/foreign.h"
+#include "base/buffers.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
@@ -190,7 +191,7 @@ static void run_read(chat *s, const char *name)
     else if (err.code == QN_OK && s->attached.n + n > LARGEST_INPUT)
         qn__fail(&err, QN_LIMIT, "%s: with it the message exceeds %d bytes", path, LARGEST_INPUT);
     else if (err.code == QN_OK &&
-             !(text_append(&s->attached, text, n) && text_append(&s->attached, "\n", 1)))
+             !(qn__text_append(&s->attached, text, n) && qn__text_append(&s->attached, "\n", 1)))
         qn__fail_memory(&err, "a message");
     free(text);
     if (err.code != QN_OK)
@@ -265,7 +266,7 @@ void chat_command_run(chat *s, const char *line)
             usage_error(s, "quern chat: it is %s\n", form);
         else if (actions[i].argument == NO_ARGUMENT && length)
             usage_error(s, "quern chat: %s takes nothing behind it\n", word);
-        else if (text_append(&argument, line, length))
+        else if (qn__text_append(&argument, line, length))
             actions[i].run(s, argument.data);
         qn_text_free(&argument);
         return;

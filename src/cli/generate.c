@@ -3,6 +3,7 @@
  * quern generate: a prompt in, text out. The text alone goes to standard output; progress (on a
  * terminal), speed and errors go to standard error. Without -m the built-in model answers.
  */
+#include "base/buffers.h"
 #include "base/error.h"
 #include "cli/backend.h"
 #include "cli/commands.h"
@@ -202,7 +203,7 @@ static qn_status append_input(qn_text *prompt, const char *path, qn_error *err)
     if (read_input(path, &input, &size, err) == QN_OK) {
         while (size && (input[size - 1] == '\n' || input[size - 1] == '\r'))
             size--;
-        if (!text_append(prompt, input, size))
+        if (!qn__text_append(prompt, input, size))
             qn__fail_memory(err, "a prompt");
     }
     free(input);
@@ -218,13 +219,13 @@ static qn_status gather_prompt(const arguments *a, qn_text *prompt, qn_error *er
         return append_input(prompt, "-", err);
     if (a->prompt_file)
         append_input(prompt, a->prompt_file, err);
-    else if (!text_append(prompt, a->prompt, strlen(a->prompt)))
+    else if (!qn__text_append(prompt, a->prompt, strlen(a->prompt)))
         qn__fail_memory(err, "a prompt");
     bool from_stdin = a->prompt_file && !strcmp(a->prompt_file, "-");
     if (err->code != QN_OK || from_stdin || !input_is_piped())
         return err->code;
     size_t before = prompt->n;
-    if (before && !text_append(prompt, "\n", 1))
+    if (before && !qn__text_append(prompt, "\n", 1))
         return qn__fail_memory(err, "a prompt");
     size_t joined = prompt->n;
     if (append_input(prompt, "-", err) == QN_OK && prompt->n == joined)

@@ -3,6 +3,7 @@
  * The history file.
  */
 #include "cli/history.h"
+#include "base/buffers.h"
 #include "base/file.h"
 #include "base/utf8.h"
 #include "cli/shared.h"
@@ -58,8 +59,8 @@ void history_read(void (*each)(void *user, const char *line), void *user)
 static void add_line(void *user, const char *line)
 {
     qn_text *text = user;
-    if (text_append(text, line, strlen(line)))
-        text_append(text, "\n", 1);
+    if (qn__text_append(text, line, strlen(line)))
+        qn__text_append(text, "\n", 1);
 }
 
 /* The newest lines of a text of lines, one of them to come. */

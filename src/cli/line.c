@@ -9,6 +9,7 @@
  * newlines again.
  */
 #include "cli/line.h"
+#include "base/buffers.h"
 #include "cli/history.h"
 #include "cli/shared.h"
 
@@ -77,7 +78,7 @@ static line_result read_plain(line_reader *r, qn_text *line)
         const char *at = r->buffer + r->begin;
         const char *newline = memchr(at, '\n', r->end - r->begin);
         size_t n = newline ? (size_t)(newline - at) : r->end - r->begin;
-        if (line->n + n > LARGEST_INPUT || !text_append(line, at, n)) {
+        if (line->n + n > LARGEST_INPUT || !qn__text_append(line, at, n)) {
             fprintf(stderr, "quern: a line of standard input exceeds %d bytes\n", LARGEST_INPUT);
             return LINE_FAILED;
         }
@@ -94,9 +95,10 @@ static line_result read_plain(line_reader *r, qn_text *line)
 static bool append_exchanged(qn_text *out, const char *text, const char *from, const char *to)
 {
     for (const char *at; (at = strstr(text, from)); text = at + strlen(from))
-        if (!text_append(out, text, (size_t)(at - text)) || !text_append(out, to, strlen(to)))
+        if (!qn__text_append(out, text, (size_t)(at - text)) ||
+            !qn__text_append(out, to, strlen(to)))
             return false;
-    return text_append(out, text, strlen(text));
+    return qn__text_append(out, text, strlen(text));
 }
 
 /* ---- edited
@@ -176,7 +178,8 @@ static bool read_paste(EditLine *editor, qn_text *out)
     const size_t mark = strlen(PASTE_ENDS);
     char byte;
     while (out->n < mark || memcmp(out->data + out->n - mark, PASTE_ENDS, mark) != 0)
-        if (out->n >= LARGEST_INPUT || next_byte(editor, &byte) != 1 || !text_append(out, &byte, 1))
+        if (out->n >= LARGEST_INPUT || next_byte(editor, &byte) != 1 ||
+            !qn__text_append(out, &byte, 1))
             return false;
     out->data[out->n -= mark] = 0;
     return true;
@@ -192,8 +195,8 @@ static bool clean_paste(const qn_text *paste, qn_text *out)
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)paste->data[i];
         bool ends = c == '\r' || c == '\n', kept = (c >= 0x20 && c != 0x7f) || c == '\t';
-        if (ends ? !text_append(out, SHOWN_NEWLINE, strlen(SHOWN_NEWLINE))
-                 : kept && !text_append(out, (const char *)&c, 1))
+        if (ends ? !qn__text_append(out, SHOWN_NEWLINE, strlen(SHOWN_NEWLINE))
+                 : kept && !qn__text_append(out, (const char *)&c, 1))
             return false;
     }
     return true;
@@ -228,7 +231,7 @@ static unsigned char complete(EditLine *editor, int key)
     const LineInfo *info = el_line(editor);
     unsigned char result = CC_ERROR;
     el_get(editor, EL_CLIENTDATA, &r);
-    if (text_append(&line, info->buffer, (size_t)(info->cursor - info->buffer)))
+    if (qn__text_append(&line, info->buffer, (size_t)(info->cursor - info->buffer)))
         r->complete(line.data, &c);
     size_t common = completions_common(&c);
     if (common > c.typed) {
@@ -351,7 +354,7 @@ line_result line_read(line_reader *r, const char *prompt, qn_text *line)
 {
     line->n = 0;
     r->prompt = prompt;
-    if (!text_append(line, "", 0)) {
+    if (!qn__text_append(line, "", 0)) {
         fprintf(stderr, "quern: out of memory for a line\n");
         return LINE_FAILED;
     }

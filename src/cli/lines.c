@@ -3,6 +3,7 @@
  * Reading lines.
  */
 #include "cli/lines.h"
+#include "base/buffers.h"
 #include "base/error.h"
 #include "cli/shared.h"
 
@@ -67,7 +68,7 @@ static qn_status read_line(text_lines *r, bool *more, qn_error *err)
         r->at += n + (end != NULL);
         r->taken += n + (end != NULL);
         fits = fits && r->line.n + n <= LONGEST_LINE;
-        if (fits && !text_append(&r->line, from, n))
+        if (fits && !qn__text_append(&r->line, from, n))
             return qn__fail_memory(err, "a line");
     }
     *more = any;

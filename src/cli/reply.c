@@ -3,6 +3,7 @@
  * Generating and writing one reply.
  */
 #include "cli/reply.h"
+#include "base/buffers.h"
 #include "base/error.h"
 #include "cli/shared.h"
 
@@ -34,7 +35,7 @@ static bool keep_id(qn_tokens *ids, int32_t id)
 static qn_status emit(reply *r, qn_text *piece, bool print, qn_error *err)
 {
     qn_text wrapped = {0};
-    bool kept = text_append(&r->text, piece->data, piece->n);
+    bool kept = qn__text_append(&r->text, piece->data, piece->n);
     if (kept && print && r->wrap)
         kept = wrap_text(r->wrap, piece->data, piece->n, &wrapped);
     const qn_text *shown = r->wrap ? &wrapped : piece;

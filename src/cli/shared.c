@@ -3,6 +3,7 @@
  * What several commands need.
  */
 #include "cli/shared.h"
+#include "base/buffers.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -294,23 +295,6 @@ qn_generation_options generation_of(const arguments *a, const qn_model *model,
 /* ---- input and output
  * -------------------------------------------------------------------------------------- */
 
-bool text_append(qn_text *text, const char *data, size_t n)
-{
-    if (text->n + n + 1 > text->capacity) {
-        size_t room = (text->n + n + 1) * 2;
-        char *more = realloc(text->data, room);
-        if (!more)
-            return false;
-        text->data = more;
-        text->capacity = room;
-    }
-    if (n)
-        memcpy(text->data + text->n, data, n);
-    text->n += n;
-    text->data[text->n] = 0;
-    return true;
-}
-
 bool input_is_piped(void)
 {
     struct stat info;
@@ -330,7 +314,7 @@ static qn_status read_standard_input(char **out, size_t *size, qn_error *err)
     qn_text text = {0};
     char piece[1 << 16];
     ssize_t n;
-    bool ok = text_append(&text, "", 0);
+    bool ok = qn__text_append(&text, "", 0);
     note_waiting();
     while (ok && (n = read(STDIN_FILENO, piece, sizeof piece)) != 0) {
         if (n < 0) {
@@ -342,7 +326,7 @@ static qn_status read_standard_input(char **out, size_t *size, qn_error *err)
             qn__fail(err, QN_LIMIT, "standard input exceeds %d bytes", LARGEST_INPUT);
             break;
         }
-        ok = text_append(&text, piece, (size_t)n);
+        ok = qn__text_append(&text, piece, (size_t)n);
     }
     if (!ok)
         qn__fail_memory(err, "standard input");

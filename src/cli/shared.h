@@ -100,9 +100,6 @@ bool input_is_piped(void);
 /* All of a file, or of standard input for "-"; malloc, terminated. */
 qn_status read_input(const char *path, char **text, size_t *size, qn_error *err);
 
-/* Appends n bytes, terminated; false when memory is out. */
-bool text_append(qn_text *text, const char *data, size_t n);
-
 void print_json_string(FILE *out, const char *text, size_t n);
 
 /* How keys and values are kept, as --cache-type-k, -v and --kv-bits say; NULL: as usual. Stays

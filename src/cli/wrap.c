@@ -11,6 +11,7 @@
  * copied; a word longer than a line is, too.
  */
 #include "cli/wrap.h"
+#include "base/buffers.h"
 #include "cli/shared.h"
 
 #include <stdio.h>
@@ -51,8 +52,8 @@ static bool break_line(wrapper *w, qn_text *out)
     int n = w->word_width ? snprintf(back, sizeof back, "\x1b[%dD", w->word_width) : 0;
     w->column = w->word_width;
     w->broken = true;
-    return text_append(out, back, (size_t)n) && text_append(out, "\x1b[K\n", 4) &&
-           text_append(out, w->word, w->word_size);
+    return qn__text_append(out, back, (size_t)n) && qn__text_append(out, "\x1b[K\n", 4) &&
+           qn__text_append(out, w->word, w->word_size);
 }
 
 /* One character of n bytes that is neither a newline nor a space. */
@@ -77,7 +78,7 @@ static bool wrap_character(wrapper *w, const char *at, size_t n, int width, qn_t
     w->column += width;
     if (width > 1)
         end_word(w);
-    return text_append(out, at, n);
+    return qn__text_append(out, at, n);
 }
 
 static bool wrap_space(wrapper *w, qn_text *out)
@@ -88,10 +89,10 @@ static bool wrap_space(wrapper *w, qn_text *out)
     if (w->column + 1 >= w->width) {
         w->column = 0;
         w->broken = true;
-        return text_append(out, "\n", 1);
+        return qn__text_append(out, "\n", 1);
     }
     w->column++;
-    return text_append(out, " ", 1);
+    return qn__text_append(out, " ", 1);
 }
 
 /* The bytes of the character at text[0..n), and its columns. */
@@ -112,7 +113,7 @@ static size_t character(const char *text, size_t n, int *width)
 bool wrap_text(wrapper *w, const char *text, size_t n, qn_text *out)
 {
     if (!w->width)
-        return text_append(out, text, n);
+        return qn__text_append(out, text, n);
     bool ok = true;
     for (size_t i = 0, size; ok && i < n; i += size) {
         int width;
@@ -123,11 +124,11 @@ bool wrap_text(wrapper *w, const char *text, size_t n, qn_text *out)
         bool as_is = w->fenced || (w->started && w->start[0] == '`' && w->started < 3);
         if (newline) {
             end_line(w);
-            ok = text_append(out, "\n", 1);
+            ok = qn__text_append(out, "\n", 1);
         } else if (as_is || text[i] == '\t') {
             end_word(w);
             w->column = text[i] == '\t' ? (w->column / 8 + 1) * 8 : w->column + width;
-            ok = text_append(out, text + i, size);
+            ok = qn__text_append(out, text + i, size);
         } else {
             ok =
                 text[i] == ' ' ? wrap_space(w, out) : wrap_character(w, text + i, size, width, out);

@@ -68,7 +68,8 @@ qn_status qn__model_cache(qn__cache *cache, const qn_model *model, const qn__cac
     for (int i = 0; i < c->n_layers; i++)
         windows[i] = window_of(c, i, room->positions, options->limit, options->keep);
     qn_status status = qn__cache_begin(cache, &shape, windows, room, err);
-    cache->adapter = model->decoder.n_adapters == 1; /* QN_ADAPTER_DEFAULT */
+    if (status == QN_OK)
+        status = qn__model_adapter(model, QN_ADAPTER_DEFAULT, &cache->adapter, err);
     free(windows);
     return status;
 }

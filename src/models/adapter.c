@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LARGEST_CONFIG = 4 << 20, NAME = 200, PATH = 4096 };
+enum { LARGEST_CONFIG = 4 << 20, NAME = 200 };
 
 /* One layer's pair in an adapter's file. */
 typedef struct pair {
@@ -29,7 +29,7 @@ typedef struct pair {
 } pair;
 
 typedef struct adapter {
-    char config_path[PATH];
+    char *config_path;
     qn_tensors *file;
     cJSON *config;
     bool peft;
@@ -95,7 +95,9 @@ static qn_status read_mlx_lm(adapter *l, const qn__json_at *config, qn_error *er
 
 static qn_status read_config(adapter *l, const char *directory, qn_error *err)
 {
-    snprintf(l->config_path, sizeof l->config_path, "%s/adapter_config.json", directory);
+    l->config_path = qn__path_join(directory, "adapter_config.json");
+    if (!l->config_path)
+        return qn__fail_memory(err, "an adapter");
     if (qn__json_read(&l->config, l->config_path, LARGEST_CONFIG, err) != QN_OK)
         return err->code;
     qn__json_at config = qn__json_root(l->config_path, l->config);
@@ -110,18 +112,17 @@ static qn_status open_files(adapter *l, const char *directory, qn_error *err)
     } files[] = {{"adapter_model.safetensors", true},
                  {"adapter_model.bin", true},
                  {"adapters.safetensors", false}};
-    char path[PATH];
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        qn__file probe;
-        snprintf(path, sizeof path, "%s/%s", directory, files[i].name);
-        bool exists = qn__file_open(&probe, path, NULL) == QN_OK;
-        qn__file_close(&probe);
-        if (!exists)
-            continue;
+        char *path = qn__path_join(directory, files[i].name);
+        if (!path)
+            return qn__fail_memory(err, "an adapter");
+        bool is_directory, exists = qn__path_is_directory(path, &is_directory, NULL) == QN_OK;
+        if (exists)
+            qn_tensors_open(&l->file, path, err);
+        free(path);
         l->peft = files[i].peft;
-        if (qn_tensors_open(&l->file, path, err) != QN_OK)
-            return err->code;
-        return read_config(l, directory, err);
+        if (exists)
+            return l->file ? read_config(l, directory, err) : err->code;
     }
     return qn__fail(err, QN_NOT_FOUND,
                     "%s: no adapter; there is neither adapter_model.safetensors (PEFT) nor "
@@ -370,6 +371,7 @@ qn_status qn__adapters_load(qn__decoder *m, qn_device *device, const qn__adapter
     for (int i = 0; all && i < n; i++) {
         qn_tensors_close(all[i].file);
         cJSON_Delete(all[i].config);
+        free(all[i].config_path);
         free(all[i].pairs);
     }
     free(all);
