@@ -118,7 +118,11 @@ static int open_subject(subject *s, const arguments *a, int threads)
     qn_error err = {0};
     char path[PATH_ROOM];
     qn_device_options device = {.size = sizeof device, .threads = threads};
-    qn_model_options options = {.size = sizeof options, .no_tokenizer = true};
+    const qn_adapter adapter = {.path = a->adapter};
+    qn_model_options options = {.size = sizeof options,
+                                .no_tokenizer = true,
+                                .adapters = &adapter,
+                                .n_adapters = a->adapter != NULL};
     *s = (subject){.info = QN_INIT(qn_model_info), .tier = "", .threads = threads};
     if (products_of(a->products, &options.products, &err) != QN_OK ||
         cache_types_of(a, &s->cache, &err) != QN_OK ||
@@ -337,6 +341,9 @@ static bool make_plan(plan *p, const arguments *a)
     else if (a->shape && a->model)
         fprintf(stderr, "quern bench: there is a model, %.200s, and a --shape; give one\n",
                 a->model);
+    else if (a->shape && a->adapter)
+        fprintf(stderr,
+                "quern bench: --adapter is of a model, not of a --shape's random weights\n");
     else if (!a->shape && (a->type || a->head_type))
         fprintf(stderr, "quern bench: --%s is for the random weights of a --shape\n",
                 a->type ? "type" : "head-type");

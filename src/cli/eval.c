@@ -114,11 +114,14 @@ static int evaluate(const arguments *a, qn_model *model, qn_model *against)
     return err.code == QN_OK ? 0 : failed(&err);
 }
 
-/* The second model: another one, or the same with other products. */
+/* The second model: another one, which has no adapter of the first, or the same with other
+ * products.
+ */
 static int open_against(loaded *l, const arguments *a)
 {
     arguments other = *a;
     other.model = a->against ? a->against : a->model;
+    other.adapter = a->against ? NULL : a->adapter;
     other.products = a->against_products ? a->against_products : a->products;
     return open_loaded(l, &other, false);
 }

@@ -15,7 +15,7 @@
 #define AT(field) offsetof(arguments, field)
 #define OF_MODEL  (OF_GENERATE | OF_CHAT)
 #define OF_SAMPLE (OF_MODEL | OF_BATCH)
-#define OF_GUESS  (OF_SAMPLE | OF_SERVE)
+#define OF_GUESS  (OF_SAMPLE | OF_SERVE | OF_HTTP)
 #define OF_TEXTS  (OF_CLASSIFY | OF_EMBED | OF_INSPECT)
 #define OF_CACHE  (OF_SAMPLE | OF_SERVE | OF_EVAL | OF_BENCH | OF_INFO) /* has keys and values */
 #define OF_RUN    (OF_SAMPLE | OF_TEXTS) /* runs a model, on texts of people */
@@ -30,7 +30,7 @@ static const option table[] = {
      "model"},
     {"adapter", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH, AT(adapter), 0, 0, "DIR",
      "a LoRA adapter of that model, as PEFT or mlx-lm writes it"},
-    {"adapter", 0, OPTION_WORDS, OF_SERVE, AT(adapters), 0, 0, "DIR",
+    {"adapter", 0, OPTION_WORDS, OF_SERVE | OF_HTTP, AT(adapters), 0, 0, "DIR",
      "a LoRA adapter of that model; may be repeated: requests choose by the directory's name as "
      "their model, and without one have the only adapter, or none of several"},
     {"data", 0, OPTION_STRING, OF_TRAIN, AT(data), 0, 0, "FILE",
@@ -165,23 +165,23 @@ static const option table[] = {
      "positions of a request at most, prompt and reply (default: the model's)"},
     {"stdio", 0, OPTION_FLAG, OF_SERVE, AT(stdio), 0, 0, NULL,
      "not HTTP: JSON Lines on standard input and output, for the program that starts it"},
-    {"host", 0, OPTION_STRING, OF_SERVE, AT(host), 0, 0, "HOST",
+    {"host", 0, OPTION_STRING, OF_SERVE | OF_HTTP, AT(host), 0, 0, "HOST",
      "where to listen (default 127.0.0.1, for this machine alone)"},
-    {"port", 0, OPTION_INTEGER, OF_SERVE, AT(port), 0, 65535, "N",
+    {"port", 0, OPTION_INTEGER, OF_SERVE | OF_HTTP, AT(port), 0, 65535, "N",
      "the port (default 8080; 0: any that is free)"},
-    {"api-key", 0, OPTION_WORDS, OF_SERVE, AT(keys), 0, 0, "KEY",
+    {"api-key", 0, OPTION_WORDS, OF_SERVE | OF_HTTP, AT(keys), 0, 0, "KEY",
      "clients need a key; may be repeated. Others can see it in the list of processes: "
      "--api-key-file or QUERN_API_KEY hide it"},
-    {"api-key-file", 0, OPTION_STRING, OF_SERVE, AT(key_file), 0, 0, "FILE",
+    {"api-key-file", 0, OPTION_STRING, OF_SERVE | OF_HTTP, AT(key_file), 0, 0, "FILE",
      "clients need one of the keys in FILE, one a line"},
-    {"alias", 'a', OPTION_STRING, OF_SERVE, AT(alias), 0, 0, "NAME",
+    {"alias", 'a', OPTION_STRING, OF_SERVE | OF_HTTP, AT(alias), 0, 0, "NAME",
      "the model's name for clients (default: that of -m)"},
-    {"allow-host", 0, OPTION_WORDS, OF_SERVE, AT(hosts), 0, 0, "NAME",
+    {"allow-host", 0, OPTION_WORDS, OF_SERVE | OF_HTTP, AT(hosts), 0, 0, "NAME",
      "a name that clients use for this machine, beside localhost and addresses; may be repeated"},
-    {"allow-origin", 0, OPTION_WORDS, OF_SERVE, AT(origins), 0, 0, "ORIGIN",
+    {"allow-origin", 0, OPTION_WORDS, OF_SERVE | OF_HTTP, AT(origins), 0, 0, "ORIGIN",
      "web pages of ORIGIN (https://example.org) may ask, beside those of this machine; may be "
      "repeated"},
-    {"insecure", 0, OPTION_FLAG, OF_SERVE, AT(insecure), 0, 0, NULL,
+    {"insecure", 0, OPTION_FLAG, OF_SERVE | OF_HTTP, AT(insecure), 0, 0, NULL,
      "listen beyond this machine without a key, too"},
     {"context", 'c', OPTION_INTEGER, OF_EVAL, AT(context), 3, 1 << 30, "N",
      "tokens of a chunk (default 512)"},
@@ -284,7 +284,7 @@ static const option table[] = {
      "write the results to FILE, line by line (default: standard output)"},
     {"resume", 0, OPTION_FLAG, OF_BATCH, AT(resume), 0, 0, NULL,
      "go on behind the last whole line of -o FILE, as one run would have"},
-    {"parallel", 0, OPTION_INTEGER, OF_BATCH | OF_SERVE, AT(parallel), 1, 4096, "N",
+    {"parallel", 0, OPTION_INTEGER, OF_BATCH | OF_SERVE | OF_HTTP, AT(parallel), 1, 4096, "N",
      "replies that are generated side by side, at most; also -np N (default 16)"},
     {"json", 0, OPTION_FLAG, OF_CLASSIFY, AT(json), 0, 0, NULL, "a JSON object on each line"},
     {"verbose", 0, OPTION_FLAG, OF_CLASSIFY | OF_EMBED, AT(verbose), 0, 0, NULL,

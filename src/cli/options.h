@@ -86,7 +86,8 @@ enum {
     OF_EMBED = 4096,
     OF_INSPECT = 8192,
     OF_BACKENDS = 16384, /* that other backends than native have, too */
-    OF_TRAIN = 32768
+    OF_TRAIN = 32768,
+    OF_HTTP = 65536 /* of serve, not with --stdio */
 };
 
 typedef enum option_type {

@@ -443,19 +443,14 @@ static void run_stdio(stdio_server *s)
     }
 }
 
-/* Options of serving over HTTP. */
-static const char *foreign_to_stdio(const arguments *a)
+/* An option that is given, but is not for --stdio; NULL: there is none. */
+static const option *foreign_to_stdio(const arguments *a)
 {
-    return a->host           ? "host"
-           : a->port >= 0    ? "port"
-           : a->keys.n       ? "api-key"
-           : a->key_file     ? "api-key-file"
-           : a->alias        ? "alias"
-           : a->hosts.n      ? "allow-host"
-           : a->origins.n    ? "allow-origin"
-           : a->insecure     ? "insecure"
-           : a->parallel > 0 ? "parallel"
-                             : NULL;
+    size_t at = 0;
+    for (const option *o; (o = options_next(OF_HTTP, &at));)
+        if (o->of & OF_SERVE && options_given(o, a))
+            return o;
+    return NULL;
 }
 
 int serve_stdio(const arguments *a)
@@ -463,9 +458,10 @@ int serve_stdio(const arguments *a)
     static stdio_server s; /* large, and the reader's */
     qn_error err = {0};
     pthread_t reader;
-    const char *wrong = foreign_to_stdio(a);
+    const option *wrong = foreign_to_stdio(a);
     if (wrong) {
-        fprintf(stderr, "quern serve: --%s is of HTTP, it does not go with --stdio\n", wrong);
+        fprintf(stderr, "quern serve: --%s is for HTTP, it does not go with --stdio\n",
+                wrong->name);
         return 2;
     }
     s.arguments = a;

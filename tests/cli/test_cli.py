@@ -399,6 +399,17 @@ def test_adapters():
         check("--adapter of zeros", generate(*args, "--adapter", none)[:2] == plain[:2] and plain[0] == 0, plain)
         out = generate(*args, "--adapter", some)
         check("--adapter", out[0] == 0 and out[1] != plain[1], out)
+        story = os.path.join(d, "story")
+        with open(story, "w", encoding="utf-8") as f:
+            f.write("Once there was a fox who polished a lantern. " * 12)
+        kl = lambda *more: json.loads(run("eval", "--json", "-c", "64", "-f", story, *more)[1])["kl"]
+        demo = os.path.join(SOURCE, "models/demo")
+        check("eval --adapter --against", kl("--adapter", some, "--against", demo) > 1e-6
+              and kl("--adapter", none, "--against", demo) < 1e-9)
+        bench = ("bench", "-p", "16", "-n", "0", "-r", "1", "--no-ceilings")
+        check("bench --adapter", run(*bench, "--adapter", some)[0] == 0)
+        refused("bench, no adapter", run(*bench, "--adapter", d), 1, d, "PEFT")
+        refused("bench --shape --adapter", run(*bench, "--shape", "llama-1b", "--adapter", some), 2, "--adapter")
         refused("no adapter", generate(*args, "--adapter", d), 1, d, "PEFT", "mlx-lm")
         refused("--lora", generate(*args, "--lora", some), 2, "--adapter")
 

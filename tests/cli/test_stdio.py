@@ -141,7 +141,9 @@ def test_output():
     status, _, err = run(shell=f"exec '{QUERN}' serve --stdio >/dev/full", stdin=b'{"cmd":"info"}\n')
     check("a full disk", status == 1 and "cannot be written" in err, (status, err))
     refused("a model that is none", run("serve", "--stdio", "-m", "/nothing"), 1, "/nothing")
-    refused("--port", run("serve", "--stdio", "--port", "5"), 2, "--port", "--stdio")
+    for given in (("--port", "5"), ("--adapter", "x"), ("--draft-model", "x"), ("--num-draft-tokens", "3"),
+                  ("--prompt-lookup-num-tokens", "3"), ("--parallel", "2"), ("--insecure",)):
+        refused(given[0], run("serve", "--stdio", *given), 2, given[0], "--stdio")
     status, out, err = run("serve", "--stdio", "-c", "8", "-m", DEMO, stdin=json.dumps(dict(LONG, max_tokens=40)).encode())
     check("-c", len(out.splitlines()) < 12 and b'"length"' in out, out)
 
