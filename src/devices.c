@@ -53,7 +53,7 @@ qn_status qn_device_open(qn_device **out, const char *name, const qn_device_opti
     if (status == QN_OK)
         status = open_named(out, name, &options, err);
     if (status == QN_OK)
-        qn__cpu_host_passes(&(*out)->passes, &options);
+        (*out)->weigh = qn__cpu_host_weigh(&options);
     return status;
 }
 

@@ -238,12 +238,11 @@ typedef struct qn_sampling {
  * the known ones named; the chain is then as it was. */
 QN_API qn_status qn_sampling_set_chain(qn_sampling *sampling, const char *names, qn_error *err);
 
-/* Draws from logits[0..vocab), which are on the host, with the kernels of the device's tier (each
- * draws alike). history holds the n_history tokens so far, of which the newest n_generated are no
- * prompt; the draw's random number depends on seed and n_history alone. logits are overwritten.
- * Returns the id; -1 with err filled when the parameters are out of range or no logit is a number.
- */
-QN_API int32_t qn_sample(const qn_device *device, float *logits, size_t vocab,
+/* Draws from logits[0..vocab), which are on the host, as a generation's steps do on the device; all
+ * tiers of the CPU draw alike. history holds the n_history tokens so far, of which the newest
+ * n_generated are no prompt; the draw's random number depends on seed and n_history alone. Returns
+ * the id; -1 with err filled when the parameters are out of range or no logit is a number. */
+QN_API int32_t qn_sample(qn_device *device, const float *logits, size_t vocab,
                          const qn_sampling *sampling, const int32_t *history, size_t n_history,
                          size_t n_generated, qn_error *err);
 

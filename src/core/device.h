@@ -7,7 +7,6 @@
 #define QN_CORE_DEVICE_H
 
 #include "core/array.h"
-#include "core/passes.h"
 #include "core/plan.h"
 #include "core/primitive.h"
 #include "quant/layout.h"
@@ -69,10 +68,15 @@ typedef struct qn__device_ops {
     bool (*chosen)(const qn_device *device, int i, const char **purpose, const char **tier);
 } qn__device_ops;
 
+/* The sum of exp((x - max) * scale) over n logits on the host that reach `floor`, NaN being none;
+ * tops and sums may be NULL (src/cpu/kernels/kernels.h). */
+typedef double qn__weigh_fn(const float *x, size_t n, const float *tops, float max, float scale,
+                            float floor, double *sums);
+
 struct qn_device {
     const qn__device_ops *ops;
-    void *state;       /* the device's own */
-    qn__passes passes; /* for logits on the host, filled when the device is opened */
+    void *state;         /* the device's own */
+    qn__weigh_fn *weigh; /* filled when the device is opened */
     char name[32];
     qn__pool pool;
     qn__plan_cache plans;

@@ -320,11 +320,11 @@ static const char *wanted_tier(const qn_device_options *options)
     return tier && *tier ? tier : NULL;
 }
 
-void qn__cpu_host_passes(qn__passes *out, const qn_device_options *options)
+qn__weigh_fn *qn__cpu_host_weigh(const qn_device_options *options)
 {
     qn__cpu_kernels t;
     qn__cpu_kernels_fill(&t, wanted_tier(options));
-    *out = (qn__passes){t.block_tops, t.weigh, t.weigh_block, t.split, t.collect};
+    return t.weigh;
 }
 
 static qn_status choose_tier(qn__cpu *cpu, const qn_device_options *options, qn_error *err)

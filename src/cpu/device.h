@@ -5,12 +5,11 @@
 #ifndef QN_CPU_DEVICE_H
 #define QN_CPU_DEVICE_H
 
-#include "core/passes.h"
-#include "quern/array.h"
+#include "core/device.h"
 
 /* For logits on the host, whichever device made them: of the tier that the options or QN_CPU name,
  * or, where that is none of this machine's, the reference's. */
-void qn__cpu_host_passes(qn__passes *out, const qn_device_options *options);
+qn__weigh_fn *qn__cpu_host_weigh(const qn_device_options *options);
 
 qn_status qn__cpu_open(qn_device **out, const qn_device_options *options, qn_error *err);
 

@@ -69,9 +69,9 @@ static qn_status begin_engine(qn_engine *e, const qn_engine_options *o, qn_error
     e->reuses = !o->no_prefix_reuse;
     e->running = calloc((size_t)o->parallel, sizeof *e->running);
     e->drafts = calloc((size_t)o->parallel, sizeof *e->drafts);
-    e->best = malloc((size_t)o->step_tokens * sizeof *e->best);
+    e->drawn = malloc((size_t)o->step_tokens * sizeof *e->drawn);
     e->row = malloc((size_t)e->model->decoder.config.vocab * sizeof *e->row);
-    if (!e->running || !e->drafts || !e->best || !e->row)
+    if (!e->running || !e->drafts || !e->drawn || !e->row)
         return qn__fail_memory(err, "an engine");
     if (begin_engine_cache(e, o, err) != QN_OK)
         return err->code;
@@ -117,6 +117,7 @@ static void free_engine(qn_engine *e)
     if (e->cache.kept)
         qn__cache_end(&e->cache);
     qn__batch_free(&e->batch);
+    qn__draws_free(&e->draws);
     qn__drafter_end(&e->drafter);
     pthread_cond_destroy(&e->work);
     pthread_cond_destroy(&e->news);
@@ -124,7 +125,7 @@ static void free_engine(qn_engine *e)
     qn_model_close(e->model);
     free(e->running);
     free(e->drafts);
-    free(e->best);
+    free(e->drawn);
     free(e->row);
     free(e);
 }
@@ -150,17 +151,6 @@ void qn_engine_close(qn_engine *e)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Whether some request in the step wants more of its logits than the best token. */
-static bool wants_logits(const qn_engine *e)
-{
-    for (int i = 0; i < e->n_running; i++) {
-        const qn_request *r = e->running[i];
-        if (r->n_rows && r->output >= 0 && !qn__reply_is_greedy(&r->reply))
-            return true;
-    }
-    return false;
-}
-
 /* Guesses for the requests whose newest token is all that they have to run; without the lock. Where
  * the draft model fails they go on without. */
 static void guess_for_all(qn_engine *e)
@@ -182,39 +172,59 @@ static void guess_for_all(qn_engine *e)
         e->drafts[i].guesses->n = 0;
 }
 
-/* Runs the batch; *logits (of which `e->row` takes a row at a time) and e->best are what came out.
- */
+/* How each request of the step draws behind its outputs; *logits: whether one wants theirs. */
+static qn_status set_draws(qn_engine *e, bool *logits, qn_error *err)
+{
+    size_t n = (size_t)e->batch.n_outputs, vocab = (size_t)e->model->decoder.config.vocab;
+    *logits = false;
+    qn_status status = qn__draws_begin(&e->draws, n, vocab, err);
+    for (int i = 0; status == QN_OK && i < e->n_running; i++) {
+        qn_request *r = e->running[i];
+        if (!r->n_rows || r->output < 0)
+            continue;
+        *logits |= qn__reply_wants_logits(&r->reply);
+        status = qn__reply_draw(&r->reply, &e->draws, (size_t)r->output, r->guesses.id,
+                                r->guesses.n, err);
+    }
+    return status;
+}
+
+/* Runs the batch and draws; *logits (of which `e->row` takes a row at a time) and e->drawn are what
+ * came out. */
 static qn_scope *run_batch(qn_engine *e, qn_array **logits)
 {
     qn_scope *s = qn_scope_begin(e->model->device);
+    qn_error err = {0};
     if (!s)
         return NULL;
-    int64_t n_outputs = e->batch.n_outputs;
-    qn_array *best = NULL, *results[2];
+    size_t n_outputs = (size_t)e->batch.n_outputs;
+    qn_array *drawn = NULL, *results[2];
     int n = 0;
+    bool wants_logits;
+    if (set_draws(e, &wants_logits, &err) != QN_OK)
+        qn__scope_fail(s, err.code, "%s", err.message);
     *logits = qn__decoder_run(s, &e->model->decoder, &e->batch);
     if (*logits)
-        results[n++] = best = qn_argmax(s, *logits, -1, false);
-    if (*logits && wants_logits(e))
+        results[n++] = drawn = qn__draws_record(s, &e->draws, 0, n_outputs, *logits);
+    if (*logits && wants_logits)
         results[n++] = *logits;
     qn__batch_eval(s, &e->batch, results, n);
-    if (best)
-        qn_read(s, best, e->best, (size_t)n_outputs * sizeof *e->best);
+    if (drawn)
+        qn_read(s, drawn, e->drawn, n_outputs * sizeof *e->drawn);
     return s;
 }
 
-/* The request's next token, from a row of the step's outputs. */
-static qn_status choose_token(qn_engine *e, qn_scope *s, qn_array *logits, qn_request *r,
-                              int64_t output, int32_t *token, qn_error *err)
+/* What a row of the step's outputs gave the request: a token, and logits where it wants them. */
+static qn_status take_draw(qn_engine *e, qn_scope *s, qn_array *logits, qn_request *r,
+                           int64_t output, qn_error *err)
 {
     int64_t vocab = e->model->decoder.config.vocab;
-    *token = e->best[output];
-    if (qn__reply_is_greedy(&r->reply))
-        return QN_OK;
+    if (!qn__reply_wants_logits(&r->reply))
+        return qn__reply_take_draw(&r->reply, e->drawn[output], NULL, err);
     qn_array *row = qn_slice(s, logits, 1, output, output + 1, 1);
     if (qn_read_f32(s, row, e->row, (size_t)vocab) != QN_OK)
         return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
-    return qn__reply_choose(&r->reply, e->row, token, err);
+    return qn__reply_take_draw(&r->reply, e->drawn[output], e->row, err);
 }
 
 /* Keeps the log-probabilities of the token that was taken. */
@@ -251,16 +261,16 @@ static bool take_token(qn_engine *e, qn_request *r, int32_t token, qn_error *err
 }
 
 /* A request's tokens of the step: the next one and, as long as it is what was guessed, those behind
- * it. They are chosen without the lock. */
+ * it. Logits are read without the lock. */
 static void take_tokens_of(qn_engine *e, qn_scope *s, qn_array *logits, qn_request *r)
 {
     qn_error err = {0};
     int64_t n = (int64_t)r->guesses.n, right = 0, ran = r->sequence.length - n;
     bool goes_on, first = r->first == 0;
     for (;; right++) {
-        int32_t token = -1;
+        int32_t token = e->drawn[r->output + right];
         pthread_mutex_unlock(&e->lock);
-        choose_token(e, s, logits, r, r->output + right, &token, &err);
+        take_draw(e, s, logits, r, r->output + right, &err);
         pthread_mutex_lock(&e->lock);
         goes_on = take_token(e, r, token, &err);
         if (!goes_on || right == n || token != r->guesses.id[right])

@@ -59,8 +59,9 @@ struct qn_engine {
     int64_t n_open;        /* requests that are not freed */
     double decode_seconds; /* of a step without prompts, lately; 0: not known */
     double prompt_seconds; /* of a prompt's token beside others, lately; 0: not known */
-    float *row;            /* [vocab] logits */
-    int32_t *best;         /* [step_tokens] */
+    qn__draws draws;       /* of a step */
+    int32_t *drawn;        /* [step_tokens] */
+    float *row;            /* [vocab] logits, of a request that wants them */
     qn__drafter drafter;   /* of options->draft */
     qn__draft_job *drafts; /* [parallel] */
     qn_engine_stats stats;

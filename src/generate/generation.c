@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Generation: a pull iterator over a session. Plain greedy choices are made on the device and only
- * the token is read; everything else samples from a copy of the logits.
+ * Generation: a pull iterator over a session. Tokens are drawn on the device; logits are read where
+ * their probabilities are wanted.
  */
 #include "base/clock.h"
 #include "base/error.h"
@@ -14,9 +14,10 @@
 struct qn_generation {
     qn_session *session;
     qn__reply reply;
-    qn__guesses guesses; /* behind the newest token, in the session with it */
-    size_t row;          /* of their logits the next one, guesses.n + 1 at most */
-    float *logits;       /* [most guesses + 1, vocab]: behind that token, behind each guess */
+    qn__guesses guesses;                 /* behind the newest token, in the session with it */
+    size_t row;                          /* of what was drawn the next one, guesses.n + 1 at most */
+    int32_t drawn[1 + QN__MOST_GUESSES]; /* behind that token, behind each guess */
+    float *logits; /* [most guesses + 1, vocab]: theirs, where the reply wants them */
     double prefill_seconds, decode_seconds;
 };
 
@@ -61,26 +62,28 @@ static qn_status make_guesses(qn_generation *g, qn_error *err)
     return qn__drafter_run(&g->session->drafter, &job, 1, INT64_MAX, err);
 }
 
-/* Runs the newest token and guesses behind it, where there are any. */
-static qn_status run_guesses(qn_generation *g, qn_error *err)
+/* Runs n tokens, the last ones of which are the newest that was said and guesses behind it, and
+ * draws behind each of these. */
+static qn_status run(qn_generation *g, const int32_t *ids, size_t n, qn_error *err)
 {
-    qn__guesses *u = &g->guesses;
-    int32_t ids[1 + QN__MOST_GUESSES] = {g->reply.history[g->reply.n_history - 1]};
-    qn_status status = make_guesses(g, err);
-    memcpy(ids + 1, u->id, u->n * sizeof *ids);
-    if (status == QN_OK && u->n)
-        status = qn_session_score(g->session, ids, u->n + 1, g->logits, err);
-    if (status != QN_OK)
-        u->n = 0;
-    return status;
+    qn_session *session = g->session;
+    const qn__guesses *u = &g->guesses;
+    size_t vocab = (size_t)session->model->decoder.config.vocab;
+    qn__wanted wanted = {.outputs = 1 + (int64_t)u->n, .logits = g->logits, .drawn = g->drawn};
+    if (qn__draws_begin(&session->draws, 1 + u->n, vocab, err) != QN_OK ||
+        qn__reply_draw(&g->reply, &session->draws, 0, u->id, u->n, err) != QN_OK)
+        return err->code;
+    return qn__session_run(session, ids, n, &wanted, err);
 }
 
-/* Chooses from the next row; where that is no guess, the others are dropped. */
-static qn_status choose_row(qn_generation *g, int32_t *id, qn_error *err)
+/* The next of what was drawn; where that is no guess, the others are dropped. */
+static qn_status take_row(qn_generation *g, int32_t *id, qn_error *err)
 {
     const qn__guesses *u = &g->guesses;
     size_t vocab = (size_t)g->session->model->decoder.config.vocab;
-    qn_status status = qn__reply_choose(&g->reply, g->logits + g->row * vocab, id, err);
+    const float *logits = g->logits ? g->logits + g->row * vocab : NULL;
+    *id = g->drawn[g->row];
+    qn_status status = qn__reply_take_draw(&g->reply, *id, logits, err);
     if (status != QN_OK)
         return status;
     if (g->row < u->n && *id == u->id[g->row])
@@ -99,8 +102,10 @@ static qn_status begin_guesses(qn_generation *g, qn_error *err)
         return qn__fail(err, QN_INVALID, "draft_tokens %zu, but the session has no draft model",
                         draft);
     qn__guesses_begin(&g->guesses, text, draft);
-    g->logits = most ? malloc((most + 1) * vocab * sizeof *g->logits) : NULL;
-    return g->logits || !most ? QN_OK : qn__fail_memory(err, "guesses");
+    if (!qn__reply_wants_logits(&g->reply))
+        return QN_OK;
+    g->logits = malloc((most + 1) * vocab * sizeof *g->logits);
+    return g->logits ? QN_OK : qn__fail_memory(err, "logits");
 }
 
 qn_status qn_generation_begin(qn_generation **out, qn_session *session, const int32_t *ids,
@@ -135,27 +140,31 @@ qn_status qn_generation_text(qn_generation *g, bool all, qn_text *out, qn_error 
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Runs what the session lacks, and chooses. */
+/* Runs what the session lacks, with guesses behind it but for the prompt. */
+static qn_status run_newest(qn_generation *g, qn_error *err)
+{
+    const qn__reply *r = &g->reply;
+    if (!qn__reply_generated(r))
+        return run(g, r->history + r->n_before, r->n_history - r->n_before, err);
+    int32_t ids[1 + QN__MOST_GUESSES] = {r->history[r->n_history - 1]};
+    qn_status status = make_guesses(g, err);
+    memcpy(ids + 1, g->guesses.id, g->guesses.n * sizeof *ids);
+    if (status == QN_OK)
+        status = run(g, ids, 1 + g->guesses.n, err);
+    if (status != QN_OK)
+        g->guesses.n = 0;
+    return status;
+}
+
 static qn_status choose(qn_generation *g, int32_t *id, qn_error *err)
 {
-    qn__reply *r = &g->reply;
-    bool first = qn__reply_generated(r) == 0;
-    qn_status status = QN_OK;
-    if (!first && g->logits && !g->guesses.n)
-        status = run_guesses(g, err);
-    if (status != QN_OK)
-        return status;
-    if (g->guesses.n)
-        return choose_row(g, id, err);
-    if (!first && qn__reply_is_greedy(r))
-        return qn_session_step_greedy(g->session, r->history[r->n_history - 1], id, err);
-    size_t from = first ? r->n_before : r->n_history - 1;
     int64_t before = qn_session_length(g->session);
-    status = qn_session_append(g->session, r->history + from, r->n_history - from, err);
+    bool waiting = g->guesses.n > 0; /* drawn, and not said */
+    qn_status status = waiting ? QN_OK : run_newest(g, err);
     if (status != QN_OK)
         return status;
-    status = qn__reply_choose(r, qn_session_logits(g->session), id, err);
-    if (status != QN_OK)
+    status = take_row(g, id, err);
+    if (status != QN_OK && !waiting && !g->guesses.n)
         qn_session_rewind(g->session, before); /* so that it can be tried again */
     return status;
 }

@@ -38,7 +38,7 @@ qn_status qn__log_total(const qn_device *device, const float *logits, size_t voc
     if (!isfinite(max))
         return qn__fail(err, QN_INVALID,
                         "the model's logits are not numbers: its weights may be damaged");
-    *total = (double)max + log(device->passes.weigh(logits, vocab, NULL, max, 1, -INFINITY, NULL));
+    *total = (double)max + log(device->weigh(logits, vocab, NULL, max, 1, -INFINITY, NULL));
     return QN_OK;
 }
 

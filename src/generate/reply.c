@@ -149,7 +149,6 @@ void qn__reply_end(qn__reply *r)
     qn__stops_end(&r->stops);
     qn_decoder_free(r->decoder);
     free(r->logprobs);
-    free(r->logits);
     free(r->bias);
     free(r->stop);
     free(r->history);
@@ -191,23 +190,31 @@ size_t qn__reply_generated(const qn__reply *r)
     return r->n_history - r->n_prompt;
 }
 
-bool qn__reply_is_greedy(const qn__reply *r)
+bool qn__reply_wants_logits(const qn__reply *r)
 {
-    return qn__sampling_is_argmax(&r->sampling) && !r->logprobs;
+    return r->logprobs != NULL;
 }
 
-qn_status qn__reply_choose(qn__reply *r, const float *logits, int32_t *id, qn_error *err)
+qn_status qn__reply_draw(qn__reply *r, qn__draws *draws, size_t first, const int32_t *guesses,
+                         size_t n, qn_error *err)
 {
-    size_t vocab = vocab_size(r);
-    if (!r->logits && !(r->logits = malloc(vocab * sizeof *r->logits)))
+    if (!reserve_history(r, r->n_history + n))
         return qn__fail_memory(err, "a generation");
-    memcpy(r->logits, logits, vocab * sizeof *logits);
-    qn_device *device = r->model->device;
-    *id = qn_sample(device, r->logits, vocab, &r->sampling, r->history, r->n_history,
-                    qn__reply_generated(r), err);
-    if (*id < 0)
-        return err->code;
-    return r->logprobs ? qn_logprobs(device, logits, vocab, *id, r->n_top, r->logprobs, err)
+    if (n)
+        memcpy(r->history + r->n_history, guesses, n * sizeof *guesses);
+    for (size_t i = 0; i <= n; i++)
+        if (qn__draws_set(draws, first + i, &r->sampling, r->history, r->n_history + i,
+                          qn__reply_generated(r) + i, err) != QN_OK)
+            return err->code;
+    return QN_OK;
+}
+
+qn_status qn__reply_take_draw(qn__reply *r, int32_t id, const float *logits, qn_error *err)
+{
+    if (id < 0)
+        return qn__draws_fail(&r->sampling, err);
+    return r->logprobs ? qn_logprobs(r->model->device, logits, vocab_size(r), id, r->n_top,
+                                     r->logprobs, err)
                        : QN_OK;
 }
 

@@ -7,6 +7,7 @@
 #ifndef QN_GENERATE_REPLY_H
 #define QN_GENERATE_REPLY_H
 
+#include "generate/draws.h"
 #include "generate/model.h"
 #include "generate/stops.h"
 
@@ -20,7 +21,6 @@ typedef struct qn__reply {
     int32_t *history; /* prompt and generated */
     size_t n_history, n_prompt, n_before,
         room;             /* n_prompt: with the n_before ones that ran before */
-    float *logits;        /* [vocab] the sampler's */
     qn_logprob *logprobs; /* [1 + n_top], where they are kept */
     size_t n_top;
     qn_decoder *decoder; /* NULL: no text was wanted yet */
@@ -38,11 +38,16 @@ void qn__reply_end(qn__reply *reply);
 /* Tokens said so far. */
 size_t qn__reply_generated(const qn__reply *reply);
 
-/* Whether the most probable token is all that it needs of the logits. */
-bool qn__reply_is_greedy(const qn__reply *reply);
+/* How its next token is drawn, and those behind each of n guesses, were they right: rows first ..
+ * first + n. */
+qn_status qn__reply_draw(qn__reply *reply, qn__draws *draws, size_t first, const int32_t *guesses,
+                         size_t n, qn_error *err);
 
-/* Chooses from logits [vocab], which stay as they are. */
-qn_status qn__reply_choose(qn__reply *reply, const float *logits, int32_t *id, qn_error *err);
+/* Whether the logits of what is drawn are needed, too. */
+bool qn__reply_wants_logits(const qn__reply *reply);
+
+/* Fails where no token was drawn (id -1); keeps what is wanted of the logits [vocab], else NULL. */
+qn_status qn__reply_take_draw(qn__reply *reply, int32_t id, const float *logits, qn_error *err);
 
 /* Takes the token that was chosen; *id is -1 where it ends the reply and is not part of it. */
 qn_status qn__reply_accept(qn__reply *reply, int32_t next, int32_t *id, qn_error *err);

@@ -140,6 +140,7 @@ void qn_session_close(qn_session *session)
         qn__sequence_end(&session->sequences[b]);
     qn__cache_end(&session->cache);
     qn__batch_free(&session->batch);
+    qn__draws_free(&session->draws);
     qn__draft_end(&session->draft);
     qn__drafter_end(&session->drafter);
     qn_model_close(session->model);
@@ -167,14 +168,6 @@ static qn_status begin_step(qn_session *session, const int32_t *ids, size_t stri
     return QN_OK;
 }
 
-/* Evaluates the step with `result`, which may be NULL, and commits. */
-static void run_step(qn_session *session, qn_scope *s, qn_array *result)
-{
-    s->cancel = session->cancel;
-    qn__batch_eval(s, &session->batch, &result, result != NULL);
-    qn__batch_end(s, &session->batch);
-}
-
 /* Ends a step's scope. */
 static qn_status end_scope(qn_scope *s, qn_error *err)
 {
@@ -196,24 +189,48 @@ static qn_scope *begin_scope(qn_session *session, qn_error *err)
     return s;
 }
 
-/* Runs the tokens of begin_step. What of the logits is wanted: none, those of the last token (into
- * session->logits), or all ([batch, n, vocab] rows `row` apart, into out). */
-static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stride, int64_t n,
-                            bool last, float *out, size_t out_stride, qn_error *err)
+/* Of a call's wanted results those that a step gives: outputs first .. first + outputs - 1. */
+typedef struct results {
+    const qn__wanted *of;
+    int64_t first, outputs;
+} results;
+
+/* Copies the step's results to where they are wanted. */
+static void read_results(qn_session *session, qn_scope *s, const results *r, qn_array *logits,
+                         qn_array *drawn)
 {
-    int64_t vocab = session->model->decoder.config.vocab, n_sequences = session->n_sequences;
-    if (begin_step(session, ids, stride, n, out ? n : last, err) != QN_OK)
+    int64_t vocab = session->model->decoder.config.vocab;
+    float *out = r->of->logits ? r->of->logits + r->first * vocab : NULL;
+    for (int64_t b = 0; out && b < session->n_sequences; b++, out += r->of->outputs * vocab)
+        qn_read_f32(s, qn_slice(s, logits, 1, b * r->outputs, (b + 1) * r->outputs, 1), out,
+                    (size_t)(r->outputs * vocab));
+    if (drawn)
+        qn_read(s, drawn, r->of->drawn + r->first,
+                (size_t)(session->n_sequences * r->outputs) * sizeof *r->of->drawn);
+}
+
+/* Runs the tokens of begin_step. */
+static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stride, int64_t n,
+                            const results *r, qn_error *err)
+{
+    if (begin_step(session, ids, stride, n, r->outputs, err) != QN_OK)
         return err->code;
     qn_scope *s = begin_scope(session, err);
     if (!s)
         return err->code;
     qn_array *logits = qn__decoder_run(s, &session->model->decoder, &session->batch);
-    run_step(session, s, logits);
-    if (last)
-        qn_read_f32(s, logits, session->logits, (size_t)(n_sequences * vocab));
-    for (int64_t b = 0; out && b < n_sequences; b++)
-        qn_read_f32(s, qn_slice(s, logits, 1, b * n, (b + 1) * n, 1), out + (size_t)b * out_stride,
-                    (size_t)(n * vocab));
+    qn_array *drawn = NULL, *targets[2];
+    int n_targets = 0;
+    if (r->outputs && r->of->logits)
+        targets[n_targets++] = logits;
+    if (r->outputs && r->of->drawn)
+        targets[n_targets++] = drawn = qn__draws_record(s, &session->draws, (size_t)r->first,
+                                                        (size_t)session->batch.n_outputs, logits);
+    s->cancel = session->cancel;
+    qn__batch_eval(s, &session->batch, targets, n_targets);
+    qn__batch_end(s, &session->batch);
+    if (r->outputs)
+        read_results(session, s, r, logits, drawn);
     return end_scope(s, err);
 }
 
@@ -268,7 +285,8 @@ qn_status qn__session_catch_up(qn_session *session, qn_error *err)
     while (status == QN_OK && session->sequences[0].length < session->length) {
         int64_t at = session->sequences[0].length, left = session->length - at;
         status = run_tokens(session, session->ids + at, (size_t)session->room,
-                            left < session->chunk ? left : session->chunk, false, NULL, 0, err);
+                            left < session->chunk ? left : session->chunk, &(results){.outputs = 0},
+                            err);
     }
     return status;
 }
@@ -299,34 +317,38 @@ static void tell_progress(const qn_session *session, size_t done, size_t total)
         session->progress(session->progress_user, (int64_t)done, (int64_t)total);
 }
 
-static qn_status run_chunks(qn_session *session, const int32_t *ids, size_t n, float *out,
-                            qn_error *err)
+qn_status qn__session_run(qn_session *session, const int32_t *ids, size_t n,
+                          const qn__wanted *wanted, qn_error *err)
 {
     qn_error local = {0};
     err = err ? err : &local;
     qn_status status = prepare(session, ids, n, err);
-    size_t vocab = (size_t)session->model->decoder.config.vocab;
-    for (size_t i = 0; status == QN_OK && i < n; i += (size_t)session->chunk) {
-        size_t left = n - i, take = left < (size_t)session->chunk ? left : (size_t)session->chunk;
-        bool last = !out && take == left;
+    size_t chunk = (size_t)session->chunk;
+    int64_t before = (int64_t)n - wanted->outputs; /* tokens of which nothing is wanted */
+    for (size_t i = 0; status == QN_OK && i < n; i += chunk) {
+        size_t take = n - i < chunk ? n - i : chunk;
+        int64_t first = (int64_t)i - before, end = first + (int64_t)take;
+        results r = {.of = wanted, .first = first > 0 ? first : 0};
+        r.outputs = end > r.first ? end - r.first : 0;
         tell_progress(session, i, n);
-        status = run_tokens(session, ids + i, n, (int64_t)take, last, out ? out + i * vocab : NULL,
-                            n * vocab, err);
+        status = run_tokens(session, ids + i, n, (int64_t)take, &r, err);
     }
-    session->has_logits = status == QN_OK && n > 0 && !out;
     tell_progress(session, n, n); /* also when it failed: the end */
     return conclude(session, n, status);
 }
 
 qn_status qn_session_append(qn_session *session, const int32_t *ids, size_t n, qn_error *err)
 {
-    return run_chunks(session, ids, n, NULL, err);
+    qn__wanted last = {.outputs = n ? 1 : 0, .logits = session->logits};
+    qn_status status = qn__session_run(session, ids, n, &last, err);
+    session->has_logits = status == QN_OK && n > 0;
+    return status;
 }
 
 qn_status qn_session_score(qn_session *session, const int32_t *ids, size_t n, float *out,
                            qn_error *err)
 {
-    return run_chunks(session, ids, n, out, err);
+    return qn__session_run(session, ids, n, &(qn__wanted){(int64_t)n, out, NULL}, err);
 }
 
 qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *next, qn_error *err)
@@ -341,19 +363,18 @@ qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *ne
 qn_status qn_session_step_greedy_batch(qn_session *session, const int32_t *tokens, int32_t *next,
                                        qn_error *err)
 {
+    size_t n = (size_t)session->n_sequences, vocab = (size_t)session->model->decoder.config.vocab;
     qn_error local = {0};
     err = err ? err : &local;
-    if (prepare(session, tokens, 1, err) != QN_OK ||
-        begin_step(session, tokens, 1, 1, 1, err) != QN_OK)
-        return err->code;
-    qn_scope *s = begin_scope(session, err);
-    if (!s)
-        return err->code;
-    qn_array *best = qn_argmax(s, qn__decoder_run(s, &session->model->decoder, &session->batch), -1,
-                               false); /* [1, n_sequences] */
-    run_step(session, s, best);
-    qn_read(s, best, next, (size_t)session->n_sequences * sizeof *next);
-    return conclude(session, 1, end_scope(s, err));
+    qn_status status = qn__draws_begin(&session->draws, n, vocab, err);
+    if (status == QN_OK)
+        status = qn__session_run(session, tokens, 1, &(qn__wanted){1, NULL, next}, err);
+    for (size_t b = 0; status == QN_OK && b < n; b++)
+        if (next[b] < 0) {
+            qn_session_rewind(session, session->length - 1);
+            status = qn__draws_fail(&QN_INIT(qn_sampling), err);
+        }
+    return status;
 }
 
 /* ---- queries

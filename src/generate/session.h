@@ -23,6 +23,7 @@ struct qn_session {
     void *progress_user;
     float *logits; /* [n_sequences, vocab] */
     bool has_logits;
+    qn__draws draws;
     qn__drafter drafter; /* of options->draft */
     qn__draft draft;
 };
@@ -33,5 +34,17 @@ qn_status qn__session_catch_up(qn_session *session, qn_error *err);
 /* Keeps n tokens of each sequence behind those that count; they count when session->length says so.
  */
 qn_status qn__session_remember(qn_session *session, const int32_t *ids, int64_t n, qn_error *err);
+
+/* What of the newest `outputs` of a call's tokens is wanted. */
+typedef struct qn__wanted {
+    int64_t outputs;
+    float *logits;  /* [n_sequences, outputs, vocab]; NULL: none */
+    int32_t *drawn; /* by session->draws, whose rows are these outputs'; NULL: none. Of one
+                       sequence, or of one output each. */
+} qn__wanted;
+
+/* Runs n tokens of each sequence, ids [n_sequences, n], and gives what is wanted. */
+qn_status qn__session_run(qn_session *session, const int32_t *ids, size_t n,
+                          const qn__wanted *wanted, qn_error *err);
 
 #endif

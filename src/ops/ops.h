@@ -89,4 +89,9 @@ qn_array *qn__write_values(qn_scope *s, qn_array *cache, qn_array *rows, qn_arra
 qn_array *qn__attend(qn_scope *s, qn_array *q, qn_array *keys, qn_array *values, qn_array *tiles,
                      qn_array *table, int64_t keep, const qn_attention_options *options);
 
+/* Tokens i32 [N] drawn from logits [N, V], -1 where none of a row's is a number. rows i32 [N,
+ * QN__SAMPLE_ROW_WORDS] holds a qn__sample_row for each, entries i32 [M, QN__SAMPLE_ENTRY_WORDS]
+ * their qn__sample_entry; the ids and ranges in them are not checked. No gradients. */
+qn_array *qn__sample(qn_scope *s, qn_array *logits, qn_array *rows, qn_array *entries);
+
 #endif

@@ -6,15 +6,18 @@
 #include "models/golden_model.h"
 
 #include "base/random.h"
-#include "core/device.h"
+#include "cpu/kernels/kernels.h"
+#include "generate/draws.h"
+#include "quern/ops.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST = 128256, SOME = 5000, BLOCK = QN__PASS_BLOCK, MOST_TIERS = 5 };
+enum { MOST = 128256, SOME = 5000, BLOCK = 64, MOST_TIERS = 5 };
 
 /* A device of each tier that this machine has, the reference first; `device` is the best. */
 static qn_device *tiers[MOST_TIERS], *device;
+static qn__cpu_kernels tables[MOST_TIERS];
 static int n_tiers;
 
 static int set_up(void **state)
@@ -23,7 +26,10 @@ static int set_up(void **state)
     (void)state;
     for (int i = 0; i < MOST_TIERS; i++) {
         qn_device_options o = {.size = sizeof o, .tier = names[i], .threads = 1};
-        n_tiers += qn_device_open(&tiers[n_tiers], "cpu", &o, NULL) == QN_OK;
+        if (qn_device_open(&tiers[n_tiers], "cpu", &o, NULL) != QN_OK)
+            continue;
+        qn__cpu_kernels_fill(&tables[n_tiers], names[i]);
+        n_tiers++;
     }
     device = n_tiers ? tiers[n_tiers - 1] : NULL;
     return n_tiers ? 0 : -1;
@@ -132,10 +138,8 @@ static size_t distribution(const float *logits, size_t vocab, const qn_sampling 
 static int32_t sample(const float *logits, size_t vocab, const qn_sampling *p,
                       const int32_t *history, size_t n)
 {
-    static float copy[MOST];
     qn_error err = {0};
-    memcpy(copy, logits, vocab * sizeof *copy);
-    int32_t id = qn_sample(device, copy, vocab, p, history, n, n_generated, &err);
+    int32_t id = qn_sample(device, logits, vocab, p, history, n, n_generated, &err);
     if (id < 0)
         fail_msg("%s", err.message);
     return id;
@@ -458,14 +462,15 @@ static void test_shapes(void **state)
 
 /* ---- the passes over all logits ------------------------------------------------------- */
 
-static void passes_into(const qn__passes *pass, const float *x, size_t n, float *to, size_t room)
+static void passes_into(const qn__cpu_kernels *pass, const float *x, size_t n, float *to,
+                        size_t room)
 {
     static float tops[MOST / 64 + 1], found[MOST];
     static double sums[MOST / 64 + 1];
     float weight[BLOCK], *end = to + room;
     size_t blocks = (n + BLOCK - 1) / BLOCK;
     memset(to, 0, room * sizeof *to);
-    *to++ = pass->tops(x, n, tops);
+    *to++ = pass->block_tops(x, n, tops);
     memcpy(to, tops, blocks * sizeof *tops);
     to += blocks;
     double total = pass->weigh(x, n, tops, 4, 1.7f, 0.5f, sums);
@@ -485,7 +490,7 @@ static void passes_into(const qn__passes *pass, const float *x, size_t n, float 
 }
 
 /* What one after another gives: counts exactly, weights to single precision. */
-static void check_passes(const qn__passes *pass, const float *x, size_t n)
+static void check_passes(const qn__cpu_kernels *pass, const float *x, size_t n)
 {
     static float tops[SOME], found[SOME], want[SOME];
     float top = -INFINITY, weight[BLOCK];
@@ -500,7 +505,7 @@ static void check_passes(const qn__passes *pass, const float *x, size_t n)
         if (x[i] >= -0.5f && x[i] <= 1)
             want[kept++] = x[i];
     }
-    assert_true(pass->tops(x, n, tops) == top);
+    assert_true(pass->block_tops(x, n, tops) == top);
     double split[3];
     pass->split(x, n, 4, 1, -0.5f, 1, split);
     assert_true(fabs(split[0] - all) <= 3e-7 * all);
@@ -532,12 +537,72 @@ static void test_passes(void **state)
                     x[i] = i % 8 == 1 ? NAN : -INFINITY;
             }
             for (int tier = 0; tier < n_tiers; tier++) {
-                passes_into(&tiers[tier]->passes, x, n, tier ? other : plain, 4 * SOME);
+                passes_into(&tables[tier], x, n, tier ? other : plain, 4 * SOME);
                 if (tier)
                     assert_memory_equal(plain, other, sizeof plain);
-                check_passes(&tiers[tier]->passes, x, n);
+                check_passes(&tables[tier], x, n);
             }
         }
+}
+
+/* ---- rows ------------------------------------------------------------------------------ */
+
+/* Settings of the n-th row: all kinds, some without entries. */
+static qn_sampling some_sampling(int n, const qn_token_bias *bias)
+{
+    qn_sampling p = {.size = sizeof p, .seed = (uint64_t)n, .temperature = n % 5 ? 0.8f : 0};
+    p.top_k = n % 3 == 1 ? 20 : 0;
+    p.top_p = n % 4 == 2 ? 0.9f : 0;
+    p.min_p = n % 7 == 3 ? 0.05f : 0;
+    p.repeat_penalty = n % 2 ? 1.3f : 0;
+    p.presence_penalty = n % 3 == 2 ? 0.5f : 0;
+    p.bias = bias;
+    p.n_bias = n % 4 == 3 ? 2 : 0;
+    return p;
+}
+
+/* Rows of one operation, with settings and histories of their own, draw what each would alone,
+ * and leave the logits as they are. */
+static void test_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 40 };
+    static float logits[ROWS * 700];
+    const qn_token_bias bias[] = {{3, 4}, {5, -INFINITY}};
+    int32_t history[ROWS], want, got[ROWS];
+    for (size_t vocab = 11; vocab <= 700; vocab += 689) {
+        qn__draws draws = {0};
+        qn_error err = {0};
+        random_logits(logits, ROWS * vocab, 2, vocab);
+        assert_int_equal(qn__draws_begin(&draws, ROWS + 1, vocab, &err), QN_OK);
+        for (int r = 0; r < ROWS; r++) {
+            qn_sampling p = some_sampling(r, bias);
+            history[r] = r % 11;
+            assert_int_equal(
+                qn__draws_set(&draws, (size_t)r + 1, &p, history, (size_t)r, (size_t)r / 2, &err),
+                QN_OK);
+        }
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *x = qn_reshape(s, qn_from_f32(s, logits, (int64_t)(ROWS * vocab)), 2,
+                                 (int64_t[]){ROWS, (int64_t)vocab});
+        qn_array *drawn = qn__draws_record(s, &draws, 1, ROWS, x);
+        qn_array *after = qn_argmax(s, x, -1, false);
+        assert_int_equal(qn_read(s, drawn, got, sizeof got), QN_OK);
+        for (int r = 0; r < ROWS; r++) {
+            qn_sampling p = some_sampling(r, bias);
+            want = qn_sample(device, logits + (size_t)r * vocab, vocab, &p, history, (size_t)r,
+                             (size_t)r / 2, &err);
+            assert_int_equal(got[r], want);
+        }
+        assert_int_equal(qn_read(s, after, got, sizeof got), QN_OK);
+        for (int r = 0; r < ROWS; r++) {
+            want = qn_sample(device, logits + (size_t)r * vocab, vocab, &QN_INIT(qn_sampling), NULL,
+                             0, 0, &err);
+            assert_int_equal(got[r], want);
+        }
+        qn_scope_end(s);
+        qn__draws_free(&draws);
+    }
 }
 
 /* ---- how often ------------------------------------------------------------------------ */
@@ -717,7 +782,7 @@ int main(void)
         cmocka_unit_test(test_names),    cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_passes),   cmocka_unit_test(test_frequencies),
         cmocka_unit_test(test_edges),    cmocka_unit_test(test_last_draw),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

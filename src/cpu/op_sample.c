@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sampling chain: biases, the steps in the order asked for, the draw.
+ * Sampling: a token from each row of logits. A unit is a row: biases, the steps of its chain in
+ * their order, the draw.
  *
- * Problem: 128,000 logits a token, of which the filters mostly keep a few dozen, at times most of
+ * Problem: 128,000 logits a row, of which the filters mostly keep a few dozen, at times most of
  * them; 500 us at most. An exp of each takes 90 us in lanes of 8, other passes 20.
  *
  * Approach: nothing is sorted. Each filter keeps a prefix of the tokens in order of falling logit
@@ -14,32 +15,26 @@
  * sample of the logits: one pass weighs all logits, and apart those above the bracket and those in
  * it, which tells whether the cut is there. If not, the candidates are all above the bracket, or
  * all from its upper end down: the same cut, found in more time. The draw weighs what reaches the
- * floor, where it stands, by blocks. The passes over all logits are the CPU tiers'.
+ * floor, where it stands, by blocks. The passes over all logits are the table's.
  */
-#include "base/error.h"
 #include "base/random.h"
-#include "base/sized.h"
-#include "core/device.h"
-#include "generate/sampling.h"
+#include "cpu/cpu.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = QN__PASS_BLOCK };
+enum { BLOCK = 64 };
 
 /* Room for one draw, for blocks of a vocabulary, and where its chain stands. */
 typedef struct sampler {
-    const qn__passes *pass;
-    const qn_sampling *settings;
-    const int32_t *history;
-    size_t n_history, n_generated;
+    const qn__cpu_kernels *table;
+    const qn__sample_row *row;
+    const qn__sample_entry *entries; /* the row's */
     float *logits;
     size_t vocab, n_blocks;
     double *sums;      /* [n_blocks] */
     float *tops;       /* [n_blocks] the largest logit of each */
     float *candidates; /* [vocab] logits among which a filter ends; selection reorders them */
-    uint32_t *count;   /* [vocab] of the penalties; the same memory */
     float max;
     float floor;    /* what is less is out; some that equal it are -inf */
     float near;     /* what is less will be out in the end */
@@ -49,43 +44,29 @@ typedef struct sampler {
 
 static void add_biases(sampler *s)
 {
-    const qn_sampling *p = s->settings;
-    for (size_t i = 0; i < p->n_bias; i++)
-        s->logits[p->bias[i].id] += p->bias[i].bias;
+    for (int32_t i = 0; i < s->row->n_entries; i++)
+        s->logits[s->entries[i].id] += s->entries[i].bias;
 }
 
-/* Each repeated token is penalised once, however often it came. */
 static void penalise_repeats(sampler *s)
 {
-    const qn_sampling *p = s->settings;
-    size_t n = s->n_history;
-    size_t window = p->repeat_last == 0 ? 64 : p->repeat_last < 0 ? n : (size_t)p->repeat_last;
-    memset(s->count, 0, s->vocab * sizeof *s->count);
-    for (size_t i = n > window ? n - window : 0; i < n; i++) {
-        int32_t id = s->history[i];
-        if (id < 0 || (size_t)id >= s->vocab || s->count[id])
-            continue;
-        s->count[id] = 1;
-        float *logit = &s->logits[id];
-        *logit = *logit > 0 ? *logit / p->repeat_penalty : *logit * p->repeat_penalty;
+    float penalty = s->row->repeat_penalty;
+    for (int32_t i = 0; i < s->row->n_entries; i++) {
+        float *logit = &s->logits[s->entries[i].id];
+        if (s->entries[i].repeats)
+            *logit = *logit > 0 ? *logit / penalty : *logit * penalty;
     }
 }
 
 /* What has been generated costs by presence and by how often. */
 static void penalise_generated(sampler *s)
 {
-    const qn_sampling *p = s->settings;
-    const int32_t *ids = s->history + (s->n_history - s->n_generated);
-    memset(s->count, 0, s->vocab * sizeof *s->count);
-    for (size_t i = 0; i < s->n_generated; i++)
-        if (ids[i] >= 0 && (size_t)ids[i] < s->vocab)
-            s->count[ids[i]]++;
-    for (size_t i = 0; i < s->n_generated; i++) {
-        if (ids[i] < 0 || (size_t)ids[i] >= s->vocab || !s->count[ids[i]])
-            continue;
-        float cost = p->presence_penalty + (float)s->count[ids[i]] * p->frequency_penalty;
-        s->logits[ids[i]] -= cost / s->scale;
-        s->count[ids[i]] = 0;
+    const qn__sample_row *p = s->row;
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const qn__sample_entry *e = &s->entries[i];
+        if (e->generated)
+            s->logits[e->id] -=
+                (p->presence_penalty + (float)e->generated * p->frequency_penalty) / s->scale;
     }
 }
 
@@ -125,7 +106,7 @@ static cut select_prefix(const sampler *s, float *x, size_t n, size_t count, dou
         size_t front = partition(x, n, pivot), equals = 0;
         double sum = 0;
         if (weight < INFINITY)
-            sum = s->pass->weigh(x, front, NULL, s->max, s->scale, -INFINITY, NULL);
+            sum = s->table->weigh(x, front, NULL, s->max, s->scale, -INFINITY, NULL);
         for (size_t i = 0; i < front; i++)
             equals += x[i] == pivot;
         if (front < count && sum < weight && front < n) { /* it ends behind */
@@ -265,7 +246,7 @@ static void drop_equals(const sampler *s, cut end)
  * and what is above `high`; returns the least logit that is kept. */
 static float keep_prefix(const sampler *s, float low, float high, size_t count, double weight)
 {
-    size_t n = s->pass->collect(s->logits, s->vocab, s->tops, low, high, s->candidates);
+    size_t n = s->table->collect(s->logits, s->vocab, s->tops, low, high, s->candidates);
     if (n == 0 || (n <= count && weight == INFINITY))
         return low;
     cut end = select_prefix(s, s->candidates, n, count, weight);
@@ -285,7 +266,7 @@ static float keep_top_p(const sampler *s, double p)
 {
     bracket at = estimate_cut(s, p);
     double sums[3]; /* all, above the bracket, inside */
-    s->pass->split(s->logits, s->vocab, s->max, s->scale, at.low, at.high, sums);
+    s->table->split(s->logits, s->vocab, s->max, s->scale, at.low, at.high, sums);
     double weight = p * sums[0];
     float low = least_near(s, p, sums[0]);
     if (sums[1] >= weight) { /* the estimate was too low */
@@ -300,100 +281,114 @@ static float keep_top_p(const sampler *s, double p)
 
 /* ---- the steps ------------------------------------------------------------------------ */
 
-/* What top_k, where it comes before the logits change again, will leave nothing below of. */
-static float look_ahead(const sampler *s, const qn_sampler *rest)
+/* The step that a chain begins with. */
+static qn__sample_step first_of(uint32_t chain)
 {
-    bool changes = qn__sampling_penalises(s->settings);
-    size_t k = s->settings->top_k > 0 ? (size_t)s->settings->top_k : s->n_blocks + 1;
-    for (; *rest != QN_SAMPLER_END && !(changes && *rest == QN_SAMPLER_PENALTIES); rest++)
-        if (*rest == QN_SAMPLER_TOP_K && k <= s->n_blocks)
+    return (qn__sample_step)(chain & ((1u << QN__SAMPLE_STEP_BITS) - 1));
+}
+
+static bool penalises(const qn__sample_row *row)
+{
+    return row->repeat_penalty != 1 || row->presence_penalty != 0 || row->frequency_penalty != 0;
+}
+
+/* What top_k, where it comes before the logits change again, will leave nothing below of. */
+static float look_ahead(const sampler *s, uint32_t rest)
+{
+    size_t k = s->row->top_k > 0 ? (size_t)s->row->top_k : s->n_blocks + 1;
+    for (; rest; rest >>= QN__SAMPLE_STEP_BITS) {
+        if (first_of(rest) == QN__SAMPLE_PENALTIES && penalises(s->row))
+            break;
+        if (first_of(rest) == QN__SAMPLE_TOP_K && k <= s->n_blocks)
             return reached_by(s, k);
+    }
     return -INFINITY;
 }
 
 /* When the logits have changed. */
-static void measure(sampler *s, const qn_sampler *rest)
+static void measure(sampler *s, uint32_t rest)
 {
-    s->max = s->pass->tops(s->logits, s->vocab, s->tops);
+    s->max = s->table->block_tops(s->logits, s->vocab, s->tops);
     s->floor = -INFINITY;
     s->near = look_ahead(s, rest);
 }
 
-static void step_penalties(sampler *s, const qn_sampler *rest)
+static void step_penalties(sampler *s, uint32_t rest)
 {
-    const qn_sampling *p = s->settings;
-    if (!qn__sampling_penalises(p))
+    if (!penalises(s->row))
         return;
     for (size_t i = 0; s->floor > -INFINITY && i < s->vocab; i++) /* what is out stays out */
         if (!(s->logits[i] >= s->floor))
             s->logits[i] = -INFINITY;
-    if (p->repeat_penalty != 0 && p->repeat_penalty != 1)
+    if (s->row->repeat_penalty != 1)
         penalise_repeats(s);
-    if (p->presence_penalty != 0 || p->frequency_penalty != 0)
-        penalise_generated(s);
+    penalise_generated(s);
     measure(s, rest);
 }
 
-static void step_top_k(sampler *s, const qn_sampler *rest)
+static void step_top_k(sampler *s, uint32_t rest)
 {
     (void)rest;
-    size_t k = s->settings->top_k > 0 ? (size_t)s->settings->top_k : s->vocab;
+    size_t k = s->row->top_k > 0 ? (size_t)s->row->top_k : s->vocab;
     if (k < s->vocab)
         s->floor = keep_prefix(s, fmaxf(s->floor, s->near), s->max, k, INFINITY);
 }
 
 /* Of what is left, once more. */
-static void step_top_p(sampler *s, const qn_sampler *rest)
+static void step_top_p(sampler *s, uint32_t rest)
 {
     (void)rest;
-    double p = (double)s->settings->top_p;
+    double p = (double)s->row->top_p;
     if (p <= 0 || p >= 1)
         return;
     if (s->floor == -INFINITY && s->near == -INFINITY) {
         s->floor = keep_top_p(s, p);
         return;
     }
-    double all = s->pass->weigh(s->logits, s->vocab, s->tops, s->max, s->scale, s->floor, NULL);
+    double all = s->table->weigh(s->logits, s->vocab, s->tops, s->max, s->scale, s->floor, NULL);
     s->floor = keep_prefix(s, fmaxf(s->floor, s->near), s->max, SIZE_MAX, p * all);
 }
 
-static void step_min_p(sampler *s, const qn_sampler *rest)
+static void step_min_p(sampler *s, uint32_t rest)
 {
     (void)rest;
-    if (s->settings->min_p > 0)
-        s->floor = fmaxf(s->floor, s->max + logf(s->settings->min_p) / s->scale);
+    if (s->row->min_p > 0)
+        s->floor = fmaxf(s->floor, s->max + logf(s->row->min_p) / s->scale);
 }
 
 static int32_t best_of(const sampler *s)
 {
-    for (size_t i = 0; i < s->vocab; i++)
-        if (s->logits[i] == s->max)
-            return (int32_t)i;
-    return -1;
+    size_t block = 0;
+    while (s->tops[block] != s->max)
+        block++;
+    size_t i = block * BLOCK;
+    while (s->logits[i] != s->max)
+        i++;
+    return (int32_t)i;
 }
 
-static void step_temperature(sampler *s, const qn_sampler *rest)
+static void step_temperature(sampler *s, uint32_t rest)
 {
     (void)rest;
-    if (s->settings->temperature == 0)
+    if (s->row->temperature == 0)
         s->chosen = best_of(s);
     else
-        s->scale = fminf(s->scale / s->settings->temperature, 1e38f);
+        s->scale = fminf(s->scale / s->row->temperature, 1e38f);
 }
 
 /* Runs the chain. Where no logit is a number (any more) max is infinite in the end. */
 static void run_chain(sampler *s)
 {
-    static void (*const steps[])(sampler *, const qn_sampler *) = {
-        [QN_SAMPLER_PENALTIES] = step_penalties,
-        [QN_SAMPLER_TOP_K] = step_top_k,
-        [QN_SAMPLER_TOP_P] = step_top_p,
-        [QN_SAMPLER_MIN_P] = step_min_p,
-        [QN_SAMPLER_TEMPERATURE] = step_temperature};
-    const qn_sampler *step = qn__sampling_chain(s->settings);
-    measure(s, step);
-    for (; *step != QN_SAMPLER_END && s->chosen < 0 && isfinite(s->max); step++)
-        steps[*step](s, step + 1);
+    static void (*const steps[])(sampler *,
+                                 uint32_t) = {[QN__SAMPLE_PENALTIES] = step_penalties,
+                                              [QN__SAMPLE_TOP_K] = step_top_k,
+                                              [QN__SAMPLE_TOP_P] = step_top_p,
+                                              [QN__SAMPLE_MIN_P] = step_min_p,
+                                              [QN__SAMPLE_TEMPERATURE] = step_temperature};
+    uint32_t chain = s->row->chain;
+    measure(s, chain);
+    for (; chain && s->chosen < 0 && isfinite(s->max); chain >>= QN__SAMPLE_STEP_BITS)
+        steps[first_of(chain)](s, chain >> QN__SAMPLE_STEP_BITS);
 }
 
 /* Inverse of the cumulative distribution at u, by id, of the tokens that are left. */
@@ -401,14 +396,14 @@ static int32_t draw(const sampler *s, double u)
 {
     float weight[BLOCK];
     double left =
-        u * s->pass->weigh(s->logits, s->vocab, s->tops, s->max, s->scale, s->floor, s->sums);
+        u * s->table->weigh(s->logits, s->vocab, s->tops, s->max, s->scale, s->floor, s->sums);
     size_t block = 0, last = 0;
     for (size_t b = 0; b < s->n_blocks; b++)
         last = s->sums[b] > 0 ? b : last; /* where rounding leaves a little at the end of all */
     while (block < last && left >= s->sums[block])
         left -= s->sums[block++];
     size_t at = block * BLOCK, chosen = at;
-    s->pass->weigh_block(s->logits + at, s->vocab - at, s->max, s->scale, s->floor, weight);
+    s->table->weigh_block(s->logits + at, s->vocab - at, s->max, s->scale, s->floor, weight);
     for (size_t i = 0; i < BLOCK; i++) {
         if (weight[i] > 0)
             chosen = at + i; /* rounding may leave a little at the end of a block */
@@ -419,48 +414,65 @@ static int32_t draw(const sampler *s, double u)
     return (int32_t)chosen;
 }
 
-static bool begin(sampler *s)
+/* ---- the routine ---------------------------------------------------------------------- */
+
+static size_t blocks_of(int64_t vocab)
 {
-    size_t n = s->n_blocks = (s->vocab + BLOCK - 1) / BLOCK;
-    s->scale = 1;
-    s->chosen = -1;
-    s->sums = malloc(n * (sizeof(double) + sizeof(float)) + (s->vocab + 1) * sizeof(float));
-    if (!s->sums)
-        return false;
-    s->tops = (float *)(s->sums + n);
-    s->candidates = s->tops + n;
-    s->count = (uint32_t *)s->candidates;
-    return true;
+    return ((size_t)vocab + BLOCK - 1) / BLOCK;
 }
 
-int32_t qn_sample(const qn_device *device, float *logits, size_t vocab, const qn_sampling *sampling,
-                  const int32_t *history, size_t n_history, size_t n_generated, qn_error *err)
+/* Whether the token is simply the one of the largest logit. */
+static bool is_argmax(const qn__sample_row *row)
 {
-    qn_sampling given, *p = &given;
-    if (qn__sized_in(&given, sizeof given, sampling, "qn_sampling", err) != QN_OK ||
-        qn__sampling_check(p, vocab, err) != QN_OK)
-        return -1;
-    sampler s = {.pass = &device->passes,
-                 .settings = p,
-                 .history = history,
-                 .n_history = n_history,
-                 .n_generated = n_generated < n_history ? n_generated : n_history,
-                 .logits = logits,
-                 .vocab = vocab};
-    if (!begin(&s)) {
-        qn__fail_memory(err, "the candidates of a sample");
-        return -1;
-    }
-    add_biases(&s);
-    run_chain(&s);
-    int32_t id = -1;
-    if (!isfinite(s.max))
-        qn__fail(err, QN_INVALID, "%s",
-                 p->n_bias ? "no token is left to draw: biases forbid all, or the model's logits "
-                             "are not numbers"
-                           : "the model's logits are not numbers: its weights may be damaged");
-    else
-        id = s.chosen >= 0 ? s.chosen : draw(&s, qn__random_uniform(p->seed, n_history));
-    free(s.sums);
-    return id;
+    return row->chain == QN__SAMPLE_TEMPERATURE && row->temperature == 0 && !row->n_entries;
 }
+
+static int64_t prepare_sample(qn__cpu_job *job)
+{
+    const qn__operand *x = &job->call->operand[0];
+    size_t vocab = (size_t)x->shape[1], blocks = blocks_of(x->shape[1]);
+    job->n_phases = 1;
+    job->units[0] = x->shape[0];
+    job->scratch = blocks * (sizeof(double) + sizeof(float)) + 2 * vocab * sizeof(float) + 64;
+    return 8 * qn__cpu_elements(x);
+}
+
+/* The sampler of a row; its logits are copied into scratch unless nothing changes them. */
+static sampler begin_row(const qn__cpu_job *job, const qn__cpu_part *part, int64_t r)
+{
+    sampler s = {.table = job->table,
+                 .row = (const qn__sample_row *)part->at[1] + r,
+                 .vocab = (size_t)job->call->operand[0].shape[1],
+                 .scale = 1,
+                 .chosen = -1};
+    s.entries = (const qn__sample_entry *)part->at[2] + s.row->first_entry;
+    s.n_blocks = blocks_of((int64_t)s.vocab);
+    s.sums = part->scratch;
+    s.tops = (float *)(s.sums + s.n_blocks);
+    s.candidates = s.tops + s.n_blocks;
+    s.logits = (float *)part->at[0] + (size_t)r * s.vocab;
+    if (!is_argmax(s.row))
+        s.logits = memcpy(s.candidates + s.vocab, s.logits, s.vocab * sizeof(float));
+    return s;
+}
+
+static void run_sample(const qn__cpu_job *job, const qn__cpu_part *part)
+{
+    for (int64_t r = part->begin; r < part->end; r++) {
+        sampler s = begin_row(job, part, r);
+        add_biases(&s);
+        run_chain(&s);
+        int32_t id = s.chosen;
+        if (id < 0 && isfinite(s.max))
+            id = draw(&s, qn__random_uniform(qn__sample_seed(s.row), s.row->position));
+        ((int32_t *)part->at[3])[r] = id;
+    }
+}
+
+static bool accepts_sample(const qn_array *node)
+{
+    return node->in[0]->dtype == QN_F32;
+}
+
+const qn__cpu_routine qn__cpu_sample_routine = {QN__OP_SAMPLE, .accepts = accepts_sample,
+                                                .prepare = prepare_sample, .run = run_sample};

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Draws: settings and histories become rows and entries of the operation (ops/sample.c).
+ */
+#include "generate/draws.h"
+
+#include "base/error.h"
+#include "base/sized.h"
+#include "generate/sampling.h"
+#include "ops/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)QN_SAMPLER_PENALTIES == QN__SAMPLE_PENALTIES &&
+                   (int)QN_SAMPLER_TOP_K == QN__SAMPLE_TOP_K &&
+                   (int)QN_SAMPLER_TOP_P == QN__SAMPLE_TOP_P &&
+                   (int)QN_SAMPLER_MIN_P == QN__SAMPLE_MIN_P &&
+                   (int)QN_SAMPLER_TEMPERATURE == QN__SAMPLE_TEMPERATURE,
+               "steps have the same numbers");
+
+qn_status qn__draws_begin(qn__draws *d, size_t n, size_t vocab, qn_error *err)
+{
+    if (n > d->row_room) {
+        qn__sample_row *rows = realloc(d->rows, n * sizeof *rows);
+        if (!rows)
+            return qn__fail_memory(err, "draws");
+        d->rows = rows;
+        d->row_room = n;
+    }
+    if (vocab != d->vocab) {
+        free(d->place);
+        d->vocab = 0;
+        if (!(d->place = calloc(vocab, sizeof *d->place)))
+            return qn__fail_memory(err, "draws");
+        d->vocab = vocab;
+    }
+    for (size_t r = 0; r < n; r++)
+        d->rows[r] = (qn__sample_row){.chain = QN__SAMPLE_TEMPERATURE};
+    d->n_rows = n;
+    d->n_entries = 0;
+    return QN_OK;
+}
+
+void qn__draws_free(qn__draws *d)
+{
+    free(d->rows);
+    free(d->entries);
+    free(d->place);
+    *d = (qn__draws){0};
+}
+
+/* A further entry, zero; NULL: no memory. */
+static qn__sample_entry *add_entry(qn__draws *d, int32_t id)
+{
+    if (d->n_entries == d->entry_room) {
+        size_t room = 2 * d->entry_room + 64;
+        qn__sample_entry *entries = realloc(d->entries, room * sizeof *entries);
+        if (!entries)
+            return NULL;
+        d->entries = entries;
+        d->entry_room = room;
+    }
+    d->entries[d->n_entries] = (qn__sample_entry){.id = id};
+    return &d->entries[d->n_entries++];
+}
+
+/* The row's entry of a token that stands in the history. */
+static qn__sample_entry *entry_of(qn__draws *d, size_t first, int32_t id)
+{
+    if (d->place[id])
+        return &d->entries[first + (size_t)d->place[id] - 1];
+    qn__sample_entry *e = add_entry(d, id);
+    if (e)
+        d->place[id] = (int32_t)(d->n_entries - first);
+    return e;
+}
+
+/* Entries of ids[0..n), some of which may be no tokens: they repeat, or have been generated. */
+static bool add_tokens(qn__draws *d, size_t first, const int32_t *ids, size_t n, bool generated)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || (size_t)ids[i] >= d->vocab)
+            continue;
+        qn__sample_entry *e = entry_of(d, first, ids[i]);
+        if (!e)
+            return false;
+        if (generated)
+            e->generated++;
+        else
+            e->repeats = 1;
+    }
+    return true;
+}
+
+static bool add_history(qn__draws *d, const qn_sampling *p, const int32_t *history, size_t n,
+                        size_t n_generated)
+{
+    size_t first = d->n_entries, last = p->repeat_last == 0  ? 64
+                                        : p->repeat_last < 0 ? n
+                                                             : (size_t)p->repeat_last;
+    bool repeats = p->repeat_penalty != 0 && p->repeat_penalty != 1, ok = true;
+    bool counts = p->presence_penalty != 0 || p->frequency_penalty != 0;
+    last = last < n ? last : n;
+    if (repeats)
+        ok = add_tokens(d, first, history + (n - last), last, false);
+    if (ok && counts)
+        ok = add_tokens(d, first, history + (n - n_generated), n_generated, true);
+    for (size_t i = first; i < d->n_entries; i++)
+        d->place[d->entries[i].id] = 0;
+    return ok;
+}
+
+static bool add_biases(qn__draws *d, const qn_sampling *p)
+{
+    for (size_t i = 0; i < p->n_bias; i++) {
+        qn__sample_entry *e = add_entry(d, p->bias[i].id);
+        if (!e)
+            return false;
+        e->bias = p->bias[i].bias;
+    }
+    return true;
+}
+
+static uint32_t chain_of(const qn_sampling *p)
+{
+    const qn_sampler *step = qn__sampling_chain(p);
+    uint32_t chain = 0;
+    if (qn__sampling_is_argmax(p)) /* no filter takes that one */
+        return QN__SAMPLE_TEMPERATURE;
+    for (int at = 0; *step != QN_SAMPLER_END; step++, at += QN__SAMPLE_STEP_BITS)
+        chain |= (uint32_t)*step << at;
+    return chain;
+}
+
+qn_status qn__draws_set(qn__draws *d, size_t r, const qn_sampling *p, const int32_t *history,
+                        size_t n_history, size_t n_generated, qn_error *err)
+{
+    size_t first = d->n_entries;
+    bool penalises = qn__sampling_penalises(p);
+    if (!add_biases(d, p) || (penalises && !add_history(d, p, history, n_history, n_generated)))
+        return qn__fail_memory(err, "draws");
+    d->rows[r] = (qn__sample_row){.chain = chain_of(p),
+                                  .temperature = p->temperature,
+                                  .top_p = p->top_p,
+                                  .min_p = p->min_p,
+                                  .top_k = p->top_k,
+                                  .repeat_penalty = p->repeat_penalty != 0 ? p->repeat_penalty : 1,
+                                  .presence_penalty = p->presence_penalty,
+                                  .frequency_penalty = p->frequency_penalty,
+                                  .seed = {(uint32_t)p->seed, (uint32_t)(p->seed >> 32)},
+                                  .position = (uint32_t)n_history,
+                                  .first_entry = (int32_t)first,
+                                  .n_entries = (int32_t)(d->n_entries - first)};
+    return QN_OK;
+}
+
+qn_array *qn__draws_record(qn_scope *s, const qn__draws *d, size_t first, size_t n,
+                           qn_array *logits)
+{
+    static const qn__sample_entry none = {0}; /* an array has some element */
+    int64_t row_shape[] = {(int64_t)n, QN__SAMPLE_ROW_WORDS};
+    int64_t entry_shape[] = {d->n_entries ? (int64_t)d->n_entries : 1, QN__SAMPLE_ENTRY_WORDS};
+    int64_t flat[] = {(int64_t)n, (int64_t)d->vocab};
+    return qn__sample(s, qn_reshape(s, logits, 2, flat),
+                      qn_from(s, QN_I32, 2, row_shape, d->rows + first),
+                      qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none));
+}
+
+qn_status qn__draws_fail(const qn_sampling *p, qn_error *err)
+{
+    return qn__fail(err, QN_INVALID, "%s",
+                    p->n_bias ? "no token is left to draw: biases forbid all, or the model's "
+                                "logits are not numbers"
+                              : "the model's logits are not numbers: its weights may be damaged");
+}
+
+/* Draws the one row. */
+static qn_status draw(qn_device *device, const qn__draws *d, const float *logits, int32_t *id,
+                      qn_error *err)
+{
+    qn_scope *s = qn_scope_begin(device);
+    if (!s)
+        return qn__fail_memory(err, "a draw");
+    qn_array *row = qn_from_f32(s, logits, (int64_t)d->vocab);
+    qn_status status = qn_read(s, qn__draws_record(s, d, 0, 1, row), id, sizeof *id);
+    if (status != QN_OK)
+        qn__fail(err, status, "%s", qn_scope_error(s));
+    qn_scope_end(s);
+    return status;
+}
+
+int32_t qn_sample(qn_device *device, const float *logits, size_t vocab, const qn_sampling *sampling,
+                  const int32_t *history, size_t n_history, size_t n_generated, qn_error *err)
+{
+    qn_sampling p;
+    qn__draws d = {0};
+    qn_error local = {0};
+    int32_t id = -1;
+    err = err ? err : &local;
+    if (qn__sized_in(&p, sizeof p, sampling, "qn_sampling", err) != QN_OK ||
+        qn__sampling_check(&p, vocab, err) != QN_OK)
+        return -1;
+    n_generated = n_generated < n_history ? n_generated : n_history;
+    qn_status status = vocab ? qn__draws_begin(&d, 1, vocab, err) : qn__draws_fail(&p, err);
+    if (status == QN_OK)
+        status = qn__draws_set(&d, 0, &p, history, n_history, n_generated, err);
+    if (status == QN_OK)
+        status = draw(device, &d, logits, &id, err);
+    if (status == QN_OK && id < 0)
+        qn__draws_fail(&p, err);
+    qn__draws_free(&d);
+    return id;
+}
