@@ -85,6 +85,14 @@ typedef struct qn__cuda_argmax_args {
     int64_t rows, n, parts;
 } qn__cuda_argmax_args;
 
+/* A token of each row of logits. The best of each part of a row, as a rank; room for rows that are
+ * changed. */
+typedef struct qn__cuda_sample_args {
+    void *at[6]; /* logits [rows, vocab] f32, qn__sample_row [rows], qn__sample_entry, tokens, best
+                    [rows, parts] u64, changed [rows, vocab] */
+    int64_t rows, vocab, parts;
+} qn__cuda_sample_args;
+
 typedef struct qn__cuda_softmax_args {
     void *at[2]; /* x, y: [rows, n] */
     int64_t rows, n, wide;

@@ -359,21 +359,13 @@ static const qn__device_ops cuda_device_ops = {
 };
 
 /* The compiled kernels: an image for each .cu file, made by the build. */
-enum {
-    IMAGE_move,
-    IMAGE_order,
-    IMAGE_rows,
-    IMAGE_matmul,
-    IMAGE_linear,
-    IMAGE_wide,
-    IMAGE_units,
-    IMAGE_attend,
-    IMAGE_attend_half,
-    IMAGE_COUNT
-};
-extern const unsigned long long qn__cuda_image_move[], qn__cuda_image_order[],
-    qn__cuda_image_rows[], qn__cuda_image_matmul[], qn__cuda_image_linear[], qn__cuda_image_wide[],
-    qn__cuda_image_units[], qn__cuda_image_attend[], qn__cuda_image_attend_half[];
+#define IMAGES(X)                                                                                  \
+    X(move) X(order) X(rows) X(sample) X(matmul) X(linear) X(wide) X(units) X(attend) X(attend_half)
+#define IMAGE_ID(name)      IMAGE_##name,
+#define IMAGE_EXTERN(name)  extern const unsigned long long qn__cuda_image_##name[];
+#define IMAGE_POINTER(name) qn__cuda_image_##name,
+enum { IMAGES(IMAGE_ID) IMAGE_COUNT };
+IMAGES(IMAGE_EXTERN)
 
 /* wide.cu has instructions that sm_90 alone knows. */
 static bool runs_here(const qn__cuda *cuda, int image)
@@ -396,10 +388,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
 
 static int load_kernels(qn__cuda *cuda)
 {
-    static const unsigned long long *const images[IMAGE_COUNT] = {
-        qn__cuda_image_move,   qn__cuda_image_order,  qn__cuda_image_rows,
-        qn__cuda_image_matmul, qn__cuda_image_linear, qn__cuda_image_wide,
-        qn__cuda_image_units,  qn__cuda_image_attend, qn__cuda_image_attend_half};
+    static const unsigned long long *const images[IMAGE_COUNT] = {IMAGES(IMAGE_POINTER)};
     static const struct {
         int image;
         const char *name;

@@ -65,7 +65,7 @@ static qn__sample_entry *add_entry(qn__draws *d, int32_t id)
     return &d->entries[d->n_entries++];
 }
 
-/* The row's entry of a token that stands in the history. */
+/* The entry of a token in the row whose entries begin at `first`. */
 static qn__sample_entry *entry_of(qn__draws *d, size_t first, int32_t id)
 {
     if (d->place[id])
@@ -74,6 +74,17 @@ static qn__sample_entry *entry_of(qn__draws *d, size_t first, int32_t id)
     if (e)
         d->place[id] = (int32_t)(d->n_entries - first);
     return e;
+}
+
+static bool add_biases(qn__draws *d, size_t first, const qn_sampling *p)
+{
+    for (size_t i = 0; i < p->n_bias; i++) {
+        qn__sample_entry *e = entry_of(d, first, p->bias[i].id);
+        if (!e)
+            return false;
+        e->bias += p->bias[i].bias;
+    }
+    return true;
 }
 
 /* Entries of ids[0..n), some of which may be no tokens: they repeat, or have been generated. */
@@ -93,33 +104,17 @@ static bool add_tokens(qn__draws *d, size_t first, const int32_t *ids, size_t n,
     return true;
 }
 
-static bool add_history(qn__draws *d, const qn_sampling *p, const int32_t *history, size_t n,
-                        size_t n_generated)
+static bool add_history(qn__draws *d, size_t first, const qn_sampling *p, const int32_t *history,
+                        size_t n, size_t n_generated)
 {
-    size_t first = d->n_entries, last = p->repeat_last == 0  ? 64
-                                        : p->repeat_last < 0 ? n
-                                                             : (size_t)p->repeat_last;
-    bool repeats = p->repeat_penalty != 0 && p->repeat_penalty != 1, ok = true;
+    size_t last = p->repeat_last == 0 ? 64 : p->repeat_last < 0 ? n : (size_t)p->repeat_last;
+    bool repeats = p->repeat_penalty != 0 && p->repeat_penalty != 1;
     bool counts = p->presence_penalty != 0 || p->frequency_penalty != 0;
     last = last < n ? last : n;
-    if (repeats)
-        ok = add_tokens(d, first, history + (n - last), last, false);
-    if (ok && counts)
-        ok = add_tokens(d, first, history + (n - n_generated), n_generated, true);
-    for (size_t i = first; i < d->n_entries; i++)
-        d->place[d->entries[i].id] = 0;
-    return ok;
-}
-
-static bool add_biases(qn__draws *d, const qn_sampling *p)
-{
-    for (size_t i = 0; i < p->n_bias; i++) {
-        qn__sample_entry *e = add_entry(d, p->bias[i].id);
-        if (!e)
-            return false;
-        e->bias = p->bias[i].bias;
-    }
-    return true;
+    if (!qn__sampling_penalises(p))
+        return true;
+    return (!repeats || add_tokens(d, first, history + (n - last), last, false)) &&
+           (!counts || add_tokens(d, first, history + (n - n_generated), n_generated, true));
 }
 
 static uint32_t chain_of(const qn_sampling *p)
@@ -137,8 +132,11 @@ qn_status qn__draws_set(qn__draws *d, size_t r, const qn_sampling *p, const int3
                         size_t n_history, size_t n_generated, qn_error *err)
 {
     size_t first = d->n_entries;
-    bool penalises = qn__sampling_penalises(p);
-    if (!add_biases(d, p) || (penalises && !add_history(d, p, history, n_history, n_generated)))
+    bool added =
+        add_biases(d, first, p) && add_history(d, first, p, history, n_history, n_generated);
+    for (size_t i = first; i < d->n_entries; i++)
+        d->place[d->entries[i].id] = 0;
+    if (!added)
         return qn__fail_memory(err, "draws");
     d->rows[r] = (qn__sample_row){.chain = chain_of(p),
                                   .temperature = p->temperature,

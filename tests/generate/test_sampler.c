@@ -16,7 +16,8 @@
 enum { MOST = 128256, SOME = 5000, BLOCK = 64, MOST_TIERS = 5 };
 
 /* A device of each tier that this machine has, the reference first; `device` is the best. */
-static qn_device *tiers[MOST_TIERS], *device;
+static qn_device *tiers[MOST_TIERS + 1], *device;
+static int n_others; /* behind the tiers: what QUERN_TEST_DEVICE names is `device` */
 static qn__cpu_kernels tables[MOST_TIERS];
 static int n_tiers;
 
@@ -31,15 +32,20 @@ static int set_up(void **state)
         qn__cpu_kernels_fill(&tables[n_tiers], names[i]);
         n_tiers++;
     }
+    const char *other = getenv("QUERN_TEST_DEVICE");
     device = n_tiers ? tiers[n_tiers - 1] : NULL;
+    if (other && qn_device_open(&device, other, NULL, NULL) != QN_OK)
+        return -1;
+    if (other)
+        tiers[n_tiers + n_others++] = device;
     return n_tiers ? 0 : -1;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    while (n_tiers)
-        qn_device_close(tiers[--n_tiers]);
+    for (int i = 0; i < n_tiers + n_others; i++)
+        qn_device_close(tiers[i]);
     return 0;
 }
 
