@@ -282,36 +282,120 @@ static qn_status read_matrix(const adapter *l, const qn_tensor_info *t, bool tur
     return status;
 }
 
+struct qn__adapters {
+    adapter *all;
+    const qn__adapter_place *places;
+    int n;
+    int64_t ranks;
+};
+
+int64_t qn__adapters_ranks(const qn__adapters *l)
+{
+    return l->ranks;
+}
+
+/* Adapter i's pair of that layer; NULL: it has none. */
+static const pair *find_pair(const qn__adapters *l, int i, const qn__parameter *of)
+{
+    for (size_t k = 0; k < l->all[i].n_pairs; k++)
+        if (l->all[i].pairs[k].of == of)
+            return &l->all[i].pairs[k];
+    return NULL;
+}
+
+static qn_status read_pair(const qn__adapters *l, int i, const pair *p, bool placed, float *a,
+                           float *b, qn_error *err)
+{
+    const adapter *from = &l->all[i];
+    double scale = p->scale * (placed ? l->places[i].scale : 1);
+    qn_status status = read_matrix(from, p->a, !from->peft, 1, a + from->first * p->of->shape[1],
+                                   p->of->shape[1], err);
+    if (status == QN_OK)
+        status = read_matrix(from, p->b, !from->peft, scale, b + from->first, l->ranks, err);
+    return status;
+}
+
+qn_status qn__adapters_read(const qn__adapters *l, const qn__parameter *of, bool placed,
+                            float **out_a, float **out_b, qn_error *err)
+{
+    float *a = NULL, *b = NULL;
+    qn_status status = QN_OK;
+    for (int i = 0; status == QN_OK && i < l->n; i++) {
+        const pair *p = find_pair(l, i, of);
+        if (!p)
+            continue;
+        a = a ? a : calloc((size_t)(l->ranks * of->shape[1]) + 1, sizeof *a);
+        b = b ? b : calloc((size_t)(l->ranks * of->shape[0]) + 1, sizeof *b);
+        status =
+            a && b ? read_pair(l, i, p, placed, a, b, err) : qn__fail_memory(err, "an adapter");
+    }
+    if (status != QN_OK) {
+        free(a);
+        free(b);
+        a = b = NULL;
+    }
+    *out_a = a;
+    *out_b = b;
+    return status;
+}
+
+void qn__adapters_close(qn__adapters *l)
+{
+    for (int i = 0; l && l->all && i < l->n; i++) {
+        qn_tensors_close(l->all[i].file);
+        cJSON_Delete(l->all[i].config);
+        free(l->all[i].config_path);
+        free(l->all[i].pairs);
+    }
+    if (l)
+        free(l->all);
+    free(l);
+}
+
+qn_status qn__adapters_open(qn__adapters **out, const qn__decoder *m,
+                            const qn__adapter_place *places, int n, qn_error *err)
+{
+    *out = NULL;
+    if (n > QN__MOST_ADAPTERS)
+        return qn__fail(err, QN_LIMIT, "%d adapters; a model has %d at most", n, QN__MOST_ADAPTERS);
+    qn__adapters *l = calloc(1, sizeof *l);
+    if (!l || !(l->all = calloc((size_t)n + 1, sizeof *l->all))) {
+        free(l);
+        return qn__fail_memory(err, "adapters");
+    }
+    l->places = places;
+    l->n = n;
+    qn_status status = QN_OK;
+    for (int i = 0; status == QN_OK && i < n; i++) {
+        status = open_files(&l->all[i], places[i].path, err);
+        if (status == QN_OK)
+            status = find_pairs(&l->all[i], m, err);
+        l->all[i].first = l->ranks;
+        l->ranks += l->all[i].rank;
+    }
+    if (status == QN_OK)
+        *out = l;
+    else
+        qn__adapters_close(l);
+    return status;
+}
+
+/* ---- into a decoder -------------------------------------------------------------------------- */
+
 static qn_array *pack(qn_scope *s, const float *values, int64_t rows, int64_t columns)
 {
     const int64_t shape[] = {rows, columns};
     return qn_pack(s, qn_reshape(s, qn_from_f32(s, values, rows * columns), 2, shape));
 }
 
-/* All adapters' matrices of one layer. */
-static qn_status fill_layer(qn_scope *s, const adapter *all, int n, int64_t ranks,
-                            const qn__parameter *of, qn_error *err)
+static qn_status fill_layer(qn_scope *s, const qn__adapters *l, const qn__parameter *of,
+                            qn_error *err)
 {
-    int64_t rows = of->shape[0], columns = of->shape[1];
-    float *a = calloc((size_t)(ranks * columns) + 1, sizeof *a);
-    float *b = calloc((size_t)(ranks * rows) + 1, sizeof *b);
-    bool any = false;
-    qn_status status = a && b ? QN_OK : qn__fail_memory(err, "an adapter");
-    for (int i = 0; i < n; i++)
-        for (size_t k = 0; status == QN_OK && k < all[i].n_pairs; k++) {
-            const pair *p = &all[i].pairs[k];
-            if (p->of != of)
-                continue;
-            any = true;
-            status = read_matrix(&all[i], p->a, !all[i].peft, 1, a + all[i].first * columns,
-                                 columns, err);
-            if (status == QN_OK)
-                status = read_matrix(&all[i], p->b, !all[i].peft, p->scale, b + all[i].first, ranks,
-                                     err);
-        }
-    if (status == QN_OK && any) {
-        of->linear->lora_a = pack(s, a, ranks, columns);
-        of->linear->lora_b = pack(s, b, rows, ranks);
+    float *a, *b;
+    qn_status status = qn__adapters_read(l, of, false, &a, &b, err);
+    if (a) {
+        of->linear->lora_a = pack(s, a, l->ranks, of->shape[1]);
+        of->linear->lora_b = pack(s, b, of->shape[0], l->ranks);
         if (qn_scope_status(s) != QN_OK)
             status = qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
     }
@@ -321,59 +405,44 @@ static qn_status fill_layer(qn_scope *s, const adapter *all, int n, int64_t rank
 }
 
 /* [n + 1, ranks]: of each adapter its scale in its columns, 0 elsewhere; first none. */
-static qn_status fill_scales(qn__decoder *m, qn_scope *s, const adapter *all,
-                             const qn__adapter_place *places, int n, int64_t ranks, qn_error *err)
+static qn_status fill_scales(qn__decoder *m, qn_scope *s, const qn__adapters *l, qn_error *err)
 {
-    const int64_t shape[] = {n + 1, ranks};
-    float *scales = calloc((size_t)((n + 1) * ranks), sizeof *scales);
+    const int64_t shape[] = {l->n + 1, l->ranks};
+    float *scales = calloc((size_t)((l->n + 1) * l->ranks), sizeof *scales);
     if (!scales)
         return qn__fail_memory(err, "an adapter");
-    for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < all[i].rank; k++)
-            scales[(i + 1) * ranks + all[i].first + k] = (float)places[i].scale;
-    m->adapter_scales = qn_retain(qn_reshape(s, qn_from_f32(s, scales, (n + 1) * ranks), 2, shape));
+    for (int i = 0; i < l->n; i++)
+        for (int64_t k = 0; k < l->all[i].rank; k++)
+            scales[(i + 1) * l->ranks + l->all[i].first + k] = (float)l->places[i].scale;
+    qn_array *flat = qn_from_f32(s, scales, (l->n + 1) * l->ranks);
+    m->adapter_scales = qn_retain(qn_reshape(s, flat, 2, shape));
     free(scales);
     return m->adapter_scales ? QN_OK : qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
 }
 
-static qn_status fill_all(qn__decoder *m, qn_device *device, const adapter *all,
-                          const qn__adapter_place *places, int n, int64_t ranks, qn_error *err)
+static qn_status fill_all(qn__decoder *m, qn_device *device, const qn__adapters *l, qn_error *err)
 {
     qn_scope *s = qn_scope_begin(device);
     if (!s)
         return qn__fail_memory(err, "an adapter");
-    qn_status status = fill_scales(m, s, all, places, n, ranks, err);
+    qn_status status = fill_scales(m, s, l, err);
     for (int i = 0; status == QN_OK && i < m->n_parameters; i++)
         if (m->parameters[i].linear)
-            status = fill_layer(s, all, n, ranks, &m->parameters[i], err);
+            status = fill_layer(s, l, &m->parameters[i], err);
     qn_scope_end(s);
-    m->n_adapters = status == QN_OK ? n : 0;
+    m->n_adapters = status == QN_OK ? l->n : 0;
     return status;
 }
 
 qn_status qn__adapters_load(qn__decoder *m, qn_device *device, const qn__adapter_place *places,
                             int n, qn_error *err)
 {
-    int64_t ranks = 0;
-    if (n > QN__MOST_ADAPTERS)
-        return qn__fail(err, QN_LIMIT, "%d adapters; a model has %d at most", n, QN__MOST_ADAPTERS);
-    adapter *all = calloc((size_t)n + 1, sizeof *all);
-    qn_status status = all ? QN_OK : qn__fail_memory(err, "adapters");
-    for (int i = 0; status == QN_OK && i < n; i++) {
-        status = open_files(&all[i], places[i].path, err);
-        if (status == QN_OK)
-            status = find_pairs(&all[i], m, err);
-        all[i].first = ranks;
-        ranks += all[i].rank;
-    }
-    if (status == QN_OK && n)
-        status = fill_all(m, device, all, places, n, ranks, err);
-    for (int i = 0; all && i < n; i++) {
-        qn_tensors_close(all[i].file);
-        cJSON_Delete(all[i].config);
-        free(all[i].config_path);
-        free(all[i].pairs);
-    }
-    free(all);
+    qn__adapters *l;
+    if (!n)
+        return QN_OK;
+    qn_status status = qn__adapters_open(&l, m, places, n, err);
+    if (status == QN_OK)
+        status = fill_all(m, device, l, err);
+    qn__adapters_close(l);
     return status;
 }

@@ -19,6 +19,20 @@ typedef struct qn__adapter_place {
     double scale;
 } qn__adapter_place;
 
+/* Adapters that are open, for a decoder that is described. */
+typedef struct qn__adapters qn__adapters;
+qn_status qn__adapters_open(qn__adapters **out, const qn__decoder *m,
+                            const qn__adapter_place *places, int n, qn_error *err);
+void qn__adapters_close(qn__adapters *adapters); /* NULL is accepted */
+
+/* Ranks of all, which is R. */
+int64_t qn__adapters_ranks(const qn__adapters *adapters);
+
+/* The matrices of a parameter, A [R, K] and B [N, R], which the caller frees; NULL where no adapter
+ * has any. B is times the files' scales, and where `placed` also times the places'. */
+qn_status qn__adapters_read(const qn__adapters *adapters, const qn__parameter *of, bool placed,
+                            float **a, float **b, qn_error *err);
+
 /* Gives the linear layers of a decoder that is loaded the matrices of n adapters, 1 to n from then
  * on. */
 qn_status qn__adapters_load(qn__decoder *m, qn_device *device, const qn__adapter_place *places,
