@@ -11,7 +11,7 @@
 #ifndef QUERN_CONVERT_H
 #define QUERN_CONVERT_H
 
-#include "quern/array.h"
+#include "quern/model.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,6 +51,10 @@ typedef struct qn_convert_options {
      * reading. They stay as they are, GGUF's blocks, too, or become what `type` or `bits` say; no
      * other program reads them, and a later version may want them converted again. */
     bool packed;
+    /* Added to the weights of their layers, all of them, each times its scale: fused. Quantised
+     * weights are quantised anew, in f32 before that; ternary ones are QN_UNSUPPORTED. Borrowed. */
+    const qn_adapter *adapters;
+    size_t n_adapters;
 } qn_convert_options;
 
 /* Converts the model at `source` (what qn_model_open takes) into `out`: a GGUF file where the name

@@ -27,6 +27,7 @@ int command_tokenize(arguments *a);
 int command_template(arguments *a);
 int command_info(arguments *a);
 int command_convert(arguments *a);
+int command_fuse(arguments *a);
 int command_eval(arguments *a);
 int command_bench(arguments *a);
 int command_batch(arguments *a);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quern convert: a model into another format or type. The library does it; here are the options and
- * the progress.
+ * quern convert: a model into another format or type; quern fuse: with what adapters add. The
+ * library does it; here are the options and the progress.
  */
 #include "base/error.h"
 #include "cli/commands.h"
@@ -83,6 +83,9 @@ int command_convert(arguments *a)
     int shown = -1, wrongly = check_arguments(a);
     qn_device_options device_options = {
         .size = sizeof device_options, .threads = 1, .log = warn_line};
+    qn_adapter adapters[MOST_WORDS] = {{0}};
+    for (size_t i = 0; i < a->adapters.n; i++)
+        adapters[i].path = a->adapters.word[i];
     qn_convert_options options = {.size = sizeof options,
                                   .progress = show_conversion,
                                   .progress_user = &shown,
@@ -97,7 +100,9 @@ int command_convert(arguments *a)
                                   .replace = a->force,
                                   .packed = a->packed,
                                   .shard_bytes = a->shard_size ? read_size(a->shard_size) : 0,
-                                  .threads = a->threads > 0 ? (int)a->threads : 0};
+                                  .threads = a->threads > 0 ? (int)a->threads : 0,
+                                  .adapters = adapters,
+                                  .n_adapters = a->adapters.n};
     if (wrongly)
         return wrongly;
     catch_interrupts(true);
@@ -108,4 +113,13 @@ int command_convert(arguments *a)
     if (err.code != QN_OK && shown >= 0 && isatty(STDERR_FILENO))
         fprintf(stderr, "\r\033[K");
     return err.code == QN_OK ? 0 : failed(&err);
+}
+
+int command_fuse(arguments *a)
+{
+    if (!a->adapters.n) {
+        fprintf(stderr, "quern fuse: --adapter says which adapter is fused\n");
+        return 2;
+    }
+    return command_convert(a);
 }

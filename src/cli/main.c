@@ -66,6 +66,15 @@ const command commands[] = {
      "embedding, in the type that they have in MODEL; --override 'output=q8_0' gives the head "
      "another one.",
      command_convert},
+    {{"fuse", OF_CONVERT, NULL},
+     "write a model with an adapter in its weights",
+     "Writes MODEL with what adapters add to its layers added to their weights, for programs that "
+     "take no adapters.",
+     "As quern convert with --adapter: a GGUF file or a directory, in any type. Quantised weights "
+     "are read, added to and quantised again, which costs some of what the adapter learned: where "
+     "there is room, --dtype or --type f16 or bf16 keeps it. A model that was trained on quantised "
+     "weights fits these best.",
+     command_fuse},
     {{"eval", OF_EVAL, NULL},
      "how well a model tells a text, or how far it is from another model",
      "Prints the perplexity of a text; with --against also the KL divergence from another model.",

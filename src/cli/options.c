@@ -33,6 +33,8 @@ static const option table[] = {
     {"adapter", 0, OPTION_WORDS, OF_SERVE | OF_HTTP, AT(adapters), 0, 0, "DIR",
      "a LoRA adapter of that model; may be repeated: requests choose by the directory's name as "
      "their model, and without one have the only adapter, or none of several"},
+    {"adapter", 0, OPTION_WORDS, OF_CONVERT, AT(adapters), 0, 0, "DIR",
+     "add what this LoRA adapter adds to the weights themselves; may be repeated"},
     {"data", 0, OPTION_STRING, OF_TRAIN, AT(data), 0, 0, "FILE",
      "JSON Lines, an object with \"text\" on each; - is standard input"},
     {"adapter-path", 'o', OPTION_STRING, OF_TRAIN, AT(output), 0, 0, "DIR",

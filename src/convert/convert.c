@@ -80,6 +80,8 @@ qn_status qn__output_from_parameter(qn__conversion *c, qn__output_tensor *t, con
 qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t)
 {
     size_t row = t->target ? qn__encoding_row_bytes(t->target, t->columns) : 0;
+    if (qn__fuse_check(c, t) != QN_OK)
+        return c->err->code;
     if (!t->source)
         return QN_OK;
     if (row == 0 && t->columns > 0)
@@ -264,6 +266,7 @@ qn_status qn_convert(qn_device *device, const char *source, const char *out,
     }
     free(c.overrides);
     qn__team_free(c.team);
+    qn__fuse_end(&c);
     qn__decoder_end(&c.decoder);
     qn__source_close(&c.source);
     free(c.tensors);

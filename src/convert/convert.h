@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/team.h"
 #include "convert/recipe.h"
+#include "models/adapter.h"
 #include "models/load.h"
 #include "models/quantized.h"
 #include "quern/convert.h"
@@ -44,8 +45,11 @@ typedef struct qn__output_tensor {
     bool ternary; /* rows come as -1, 0 and 1, and `times` is what they mean */
     float times;
     qn__block_part part;
-    bool units;     /* rows are packed as the CPU has them */
-    uint64_t bytes; /* in the output */
+    bool units;                 /* rows are packed as the CPU has them */
+    const qn__parameter *fused; /* whose adapters' products are added to the rows; NULL: none */
+    bool pairs;                 /* the output's rows, of heads of head_dim, are in pairs */
+    const float *a, *b;         /* of fused ones, [ranks, columns] and [rows, ranks] */
+    uint64_t bytes;             /* in the output */
 } qn__output_tensor;
 
 typedef struct qn__override {
@@ -65,6 +69,8 @@ typedef struct qn__conversion {
     qn__output_tensor *tensors;
     size_t n_tensors, capacity;
     float *divisors; /* of the frequencies, where they become a tensor */
+    qn__adapter_place *places;
+    qn__adapters *adapters; /* NULL: none */
     qn__team *team;
     char *in, *converted, *scratch, *packed; /* a piece; of each thread two rows */
     size_t in_size, converted_size, scratch_size, scratch_each, packed_size;
@@ -81,6 +87,23 @@ void qn__output_from(qn__output_tensor *t, const qn_tensor_info *from);
 /* The same of a decoder's parameter, whose rows may be of several tensors. */
 qn_status qn__output_from_parameter(qn__conversion *c, qn__output_tensor *t,
                                     const qn__parameter *p);
+
+/* fuse.c: opens the options' adapters for the decoder, which is described. */
+qn_status qn__fuse_begin(qn__conversion *c);
+void qn__fuse_end(qn__conversion *c);
+
+/* Marks a tensor to which adapters add. `pairs`: its rows come out in pairs. */
+void qn__fuse_mark(const qn__conversion *c, qn__output_tensor *t, const qn__parameter *p,
+                   bool pairs);
+
+/* Fails where a marked tensor has a target that cannot be written anew. */
+qn_status qn__fuse_check(const qn__conversion *c, const qn__output_tensor *t);
+
+/* The matrices of a marked tensor, in the order of its rows; the caller frees them. */
+qn_status qn__fuse_read(const qn__conversion *c, const qn__output_tensor *t, float **a, float **b);
+
+/* Adds their product to a row of the output. */
+void qn__fuse_row(const qn__conversion *c, const qn__output_tensor *t, int64_t row, float *values);
 
 /* Fills `bytes` for source, target and part; fails where the rows are no whole blocks. */
 qn_status qn__output_measure(qn__conversion *c, qn__output_tensor *t);

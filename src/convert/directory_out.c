@@ -180,6 +180,7 @@ static qn_status add_parameter(qn__conversion *c, const layout *l, const qn__par
     snprintf(t.name, sizeof t.name, "%s", p->name);
     t.head_rows = p->paired_rows;
     t.added = c->source.norms_whole && p->ndim == 1 ? -1 : 0;
+    qn__fuse_mark(c, &t, p, false);
     if (c->options->packed && p->ndim == 2) {
         t.target = l->dense ? l->dense : t.source;
         return choose_units(c, l, p, bits, &t);
@@ -200,7 +201,8 @@ static qn_status add_parameter(qn__conversion *c, const layout *l, const qn__par
 
 static qn_status list_tensors(qn__conversion *c, const layout *l)
 {
-    if (qn__decoder_describe_source(&c->decoder, c->device, &c->source, c->err) != QN_OK)
+    if (qn__decoder_describe_source(&c->decoder, c->device, &c->source, c->err) != QN_OK ||
+        qn__fuse_begin(c) != QN_OK)
         return c->err->code;
     if (c->source.gguf && qn_tensors_find(c->source.tensors, "rope_freqs.weight"))
         return qn__fail(

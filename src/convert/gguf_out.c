@@ -49,7 +49,7 @@ static qn_status choose_targets(qn__conversion *c, const qn__recipe_model *m)
         qn__output_tensor *t = &c->tensors[i];
         if (choose_target(c, m, t) != QN_OK)
             return c->err->code;
-        again = again || (t->source && !t->ternary && t->source != t->target &&
+        again = again || (t->source && !t->ternary && (t->source != t->target || t->fused) &&
                           t->source->block_elements > 1 && t->target->block_elements > 1);
     }
     if (again)
@@ -104,6 +104,23 @@ static qn_status rules_of_gguf(qn__conversion *c, const qn__gguf *g, qn__recipe_
     return QN_OK;
 }
 
+/* Tensors that are taken as they are, but for what adapters add. */
+static qn_status mark_fused(qn__conversion *c)
+{
+    if (!c->options->n_adapters)
+        return QN_OK;
+    if (qn__decoder_describe_source(&c->decoder, c->device, &c->source, c->err) != QN_OK ||
+        qn__fuse_begin(c) != QN_OK)
+        return c->err->code;
+    for (int i = 0; i < c->decoder.n_parameters; i++) {
+        const qn__parameter *p = &c->decoder.parameters[i];
+        for (size_t j = 0; j < c->n_tensors; j++)
+            if (!strcmp(c->tensors[j].name, p->stored))
+                qn__fuse_mark(c, &c->tensors[j], p, p->paired_rows != 0);
+    }
+    return QN_OK;
+}
+
 static qn_status list_gguf(qn__conversion *c, const qn__gguf *g, qn__gguf_keys *k)
 {
     static const char *const left_out[] = {
@@ -128,7 +145,7 @@ static qn_status list_gguf(qn__conversion *c, const qn__gguf *g, qn__gguf_keys *
         if (kept)
             qn__put_value(k, &g->values[i]);
     }
-    if (choose_targets(c, &m) != QN_OK)
+    if (mark_fused(c) != QN_OK || choose_targets(c, &m) != QN_OK)
         return c->err->code;
     put_file_type(c, k);
     return QN_OK;
@@ -154,6 +171,7 @@ static qn_status list_decoder(qn__conversion *c, const qn__gguf_layout *kind)
         if (turned && kind->paired != (p->paired_rows != 0))
             t->head_rows = d->config.head_dim;
         t->into_pairs = kind->paired;
+        qn__fuse_mark(c, t, p, turned && kind->paired);
         t->added = kind->norms_whole && p->plus_one ? 1 : 0;
     }
     return QN_OK;
@@ -164,7 +182,8 @@ static qn_status list_directory(qn__conversion *c, qn__gguf_keys *k)
     qn__gguf_layout kind;
     const qn__decoder_config *d = &c->decoder.config;
     if (qn__decoder_describe_source(&c->decoder, c->device, &c->source, c->err) != QN_OK ||
-        qn__gguf_put_model(c, k, &kind) != QN_OK || list_decoder(c, &kind) != QN_OK)
+        qn__fuse_begin(c) != QN_OK || qn__gguf_put_model(c, k, &kind) != QN_OK ||
+        list_decoder(c, &kind) != QN_OK)
         return c->err->code;
     qn__recipe_model m = {d->n_layers, d->n_heads, d->n_kv_heads, d->tied};
     if (choose_targets(c, &m) != QN_OK)

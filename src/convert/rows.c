@@ -27,8 +27,8 @@ typedef struct piece {
     const char *in;
     char *out;
     size_t in_row, out_row, block_row; /* bytes: in the source, in the output, of all parts */
-    int64_t rows, grain;
-    atomic_llong next, bad; /* a row; the first bad one */
+    int64_t first, rows, grain;        /* first: of the rows in the output */
+    atomic_llong next, bad;            /* a row; the first bad one */
 } piece;
 
 /* Where a row of the output stands in the source's order; `n` rows make a head. */
@@ -93,7 +93,7 @@ static bool convert_row(const piece *p, int64_t row, float *values, char *blocks
     const char *from = p->in + (size_t)source_row(t, row) * p->in_row;
     char *to = p->out + (size_t)row * p->out_row;
     size_t n = (size_t)t->columns, n_blocks = n / t->target->block_elements;
-    if (t->source == t->target && t->added == 0 && !t->weight.columns_order) {
+    if (t->source == t->target && t->added == 0 && !t->weight.columns_order && !t->fused) {
         if (t->part == QN__BLOCK_WHOLE)
             memcpy(to, from, p->out_row);
         else
@@ -107,6 +107,8 @@ static bool convert_row(const piece *p, int64_t row, float *values, char *blocks
         values[i] += t->added;
     for (size_t i = 0; t->ternary && i < n; i++)
         values[i] *= t->times;
+    if (t->fused)
+        qn__fuse_row(p->c, t, p->first + row, values);
     if (!can_hold(t->target, values, t->columns))
         return false;
     encoder_of(t)(t->target, values, NULL, n_blocks, t->part == QN__BLOCK_WHOLE ? to : blocks);
@@ -249,6 +251,7 @@ static qn_status write_rows(qn__conversion *c, qn__writer *writer, const qn__out
     p.in = c->in;
     p.out = c->converted;
     for (int64_t r = 0; r < t->rows; r += rows) {
+        p.first = r;
         p.rows = t->rows - r < rows ? t->rows - r : rows;
         if (write_piece(c, writer, &p, r) != QN_OK)
             return c->err->code;
@@ -263,7 +266,7 @@ qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__outp
         return status == QN_OK ? report(c, (size_t)t->bytes) : status;
     }
     bool same = t->source == t->target && t->part == QN__BLOCK_WHOLE && !t->units &&
-                !is_put_together(t) && !t->head_rows && t->added == 0;
+                !is_put_together(t) && !t->head_rows && t->added == 0 && !t->fused;
     if (!t->source || same)
         return copy_bytes(c, writer, t);
     if (t->rows == 0 || t->columns == 0)
@@ -280,7 +283,14 @@ qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__outp
                         "own format has; a type, bits or a dtype give it another",
                         c->source.path, t->name);
     }
-    qn_status status = write_rows(c, writer, &ordered);
+    float *a = NULL, *b = NULL;
+    qn_status status = t->fused ? qn__fuse_read(c, t, &a, &b) : QN_OK;
+    ordered.a = a;
+    ordered.b = b;
+    if (status == QN_OK)
+        status = write_rows(c, writer, &ordered);
+    free(a);
+    free(b);
     free(order);
     return status;
 }

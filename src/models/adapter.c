@@ -303,6 +303,14 @@ static const pair *find_pair(const qn__adapters *l, int i, const qn__parameter *
     return NULL;
 }
 
+bool qn__adapters_have(const qn__adapters *l, const qn__parameter *of)
+{
+    for (int i = 0; i < l->n; i++)
+        if (find_pair(l, i, of))
+            return true;
+    return false;
+}
+
 static qn_status read_pair(const qn__adapters *l, int i, const pair *p, bool placed, float *a,
                            float *b, qn_error *err)
 {

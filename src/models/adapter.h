@@ -28,6 +28,9 @@ void qn__adapters_close(qn__adapters *adapters); /* NULL is accepted */
 /* Ranks of all, which is R. */
 int64_t qn__adapters_ranks(const qn__adapters *adapters);
 
+/* Whether any has matrices of the parameter. */
+bool qn__adapters_have(const qn__adapters *adapters, const qn__parameter *of);
+
 /* The matrices of a parameter, A [R, K] and B [N, R], which the caller frees; NULL where no adapter
  * has any. B is times the files' scales, and where `placed` also times the places'. */
 qn_status qn__adapters_read(const qn__adapters *adapters, const qn__parameter *of, bool placed,

@@ -18,7 +18,7 @@ import tempfile
 from helper import QUERN, SOURCE, check, finish, make_adapter, refused, run
 
 TINY = os.path.join(SOURCE, "tests/golden/llama/plain")
-COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert", "eval", "bench", "batch", "classify", "embed", "inspect",
+COMMANDS = ["generate", "chat", "tokenize", "template", "info", "convert", "fuse", "eval", "bench", "batch", "classify", "embed", "inspect",
             "serve", "train"]
 
 
@@ -678,6 +678,9 @@ def test_convert():
               config["quantization_config"], config)
         check("convert, files", sorted(os.listdir(folder)) == ["config.json", "generation_config.json", "model.safetensors",
                                                                "tokenizer.json", "tokenizer_config.json"])
+        run("convert", "-m", folder, "-o", folder + "-again", "--bits", "4")
+        same = [open(os.path.join(f, "model.safetensors"), "rb").read() for f in (folder, folder + "-again")]
+        check("convert what has these bits", same[0] == same[1])
         refused("convert onto its source", run("convert", "-m", out, "-o", out, "--force"), 1, "is read from")
         refused("convert --type of a directory", run("convert", "-o", os.path.join(d, "x"), "--type", "q8_0"), 1, ".gguf")
         refused("convert --bits of a file", run("convert", "-o", os.path.join(d, "x.gguf"), "--bits", "4"), 1, "directory")
@@ -685,8 +688,20 @@ def test_convert():
         refused("convert, nowhere", run("convert", "-o", os.path.join(d, "no", "x.gguf")), 1, "No such file")
         refused("convert, disk full", run(shell=f"ulimit -f 100; trap '' XFSZ; '{QUERN}' convert -o '{d}/y.gguf'"), 1, "too large")
         refused("convert --shard-size", run("convert", "-o", os.path.join(d, "x.gguf"), "--shard-size", "2X"), 2, "500M")
-        check("convert leaves nothing", sorted(os.listdir(d)) == ["a.gguf", "b.gguf", "mlx"], os.listdir(d))
+        check("convert leaves nothing", sorted(os.listdir(d)) == ["a.gguf", "b.gguf", "mlx", "mlx-again"], os.listdir(d))
     refused("convert without -o", run("convert"), 2, "-o")
+    with tempfile.TemporaryDirectory() as d:
+        base, adapter = (os.path.join(SOURCE, "tests/golden", n) for n in ("llama/plain", "adapters/peft"))
+        fused, plain = (os.path.join(d, n) for n in ("fused.gguf", "plain.gguf"))
+        done = run("fuse", "-m", base, "--adapter", adapter, "-o", fused)
+        check("fuse", done[:2] == (0, b"") and "no tokenizer" in done[2], done)
+        run("convert", "-m", base, "-o", plain)
+        check("fuse adds", open(fused, "rb").read() != open(plain, "rb").read())
+        refused("fuse without an adapter", run("fuse", "-m", base, "-o", os.path.join(d, "x")), 2, "--adapter")
+        make_adapter(os.path.join(d, "a"), 0.1)
+        refused("fuse, of another model", run("fuse", "-m", base, "--adapter", os.path.join(d, "a"), "-o", os.path.join(d, "x")), 1,
+                "of another model")
+        refused("fuse --save-path", run("fuse", "--save-path", d), 2, "--output")
     refused("convert --bits 7", run("convert", "-o", "x", "--bits", "7"), 2, "--bits")
     refused("convert --group-size 33", run("convert", "-o", "x", "--bits", "4", "--group-size", "33"), 2, "--group-size")
     refused("convert --mode", run("convert", "-o", "x", "--bits", "4", "--mode", "nvfp4"), 2, "affine or mxfp4")

@@ -88,7 +88,7 @@ def test_command(root, empty):
 
 
 def test_completions(root):
-    words = "generate chat tokenize template info convert eval bench batch classify embed inspect serve train"
+    words = "generate chat tokenize template info convert fuse eval bench batch classify embed inspect serve train"
     script = root / "share/bash-completion/completions/quern.bash"
     ask = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _quern; echo "${COMPREPLY[@]}"'
     for line, want in ((["quern", "gen"], "generate"), (["quern", ""], words + " help --help --version"),

@@ -53,7 +53,6 @@ def make_peft(name, spec, seed):
                 value.normal_(0, 0.2)
         tokens = tokens_of(seed)
         logits = model(tokens).logits[0]
-        plain = base.model.__class__  # the base's own logits, without what was added
         with model.disable_adapter():
             off = model(tokens).logits[0]
     assert ((logits - off) ** 2).mean() / (off ** 2).mean() > 1e-2, plain
