@@ -382,6 +382,13 @@ QN_API qn_status qn_vjp(qn_scope *s, qn_array *y, qn_array *ct, qn_array *const 
 QN_API qn_array *qn_jvp(qn_scope *s, qn_array *y, qn_array *const *wrt, qn_array *const *tangents,
                         int n);
 
+/* What is recorded between the two, gradients do not keep: where they need it they compute it
+ * again, from the arrays that it began with, once the cotangents of its results are there. More
+ * work, less memory, the same bits: a layer of a model is a good stretch. One ends before the next
+ * begins, and before a gradient is asked for, else the scope fails with QN_STATE. */
+QN_API void qn_checkpoint_begin(qn_scope *s);
+QN_API void qn_checkpoint_end(qn_scope *s);
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,6 +29,16 @@ typedef struct qn__trace {
 bool qn__trace_begin(qn__trace *t, qn_scope *s, uint32_t first, qn_array *y,
                      qn_array *const *variables, int n);
 
+/* Takes the cotangent of the trace's node `at` back to its inputs, where it has one. (vjp.c) */
+bool qn__step_back(qn__trace *t, uint32_t at);
+
+/* The stretch that a node is in, which gradients compute again; NULL: it is in none. */
+const qn__stretch *qn__stretch_of(const qn_scope *s, uint32_t number);
+
+/* Takes cotangents back through a stretch, whose newest node with one is the trace's *i-th; *i
+ * becomes its first one's. (checkpoint.c) */
+bool qn__stretch_back(qn__trace *t, const qn__stretch *stretch, uint32_t *i);
+
 /* Where the derivative of an array is kept; NULL when it depends on no variable. */
 qn_array **qn__trace_value(qn__trace *t, const qn_array *a);
 

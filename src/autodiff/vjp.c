@@ -33,9 +33,12 @@ static bool node_vjp(qn_scope *s, const qn_array *node, qn_array *ct, const bool
     return !qn__is_poison(s, y) && backward(s, first, y, ct, node->in, node->n_in, grads);
 }
 
-static bool step_back(qn__trace *t, const qn_array *node, qn_array *ct)
+bool qn__step_back(qn__trace *t, uint32_t at)
 {
     qn_scope *s = t->s;
+    const qn_array *node = t->node[at];
+    if (!t->active[at] || !t->value[at] || !node->n_in)
+        return true;
     bool *want = qn__scope_alloc(s, node->n_in);
     qn_array **grads = qn__scope_alloc(s, node->n_in * sizeof *grads);
     if (!want || !grads)
@@ -44,7 +47,7 @@ static bool step_back(qn__trace *t, const qn_array *node, qn_array *ct)
         grads[i] = NULL;
         want[i] = qn__trace_value(t, node->in[i]) && qn__is_float((qn_dtype)node->in[i]->dtype);
     }
-    if (!node_vjp(s, node, ct, want, grads))
+    if (!node_vjp(s, node, t->value[at], want, grads))
         return false;
     for (int i = 0; i < node->n_in; i++)
         if (want[i] && grads[i])
@@ -64,9 +67,11 @@ static bool backward(qn_scope *s, uint32_t first, qn_array *y, qn_array *ct, qn_
     if (!value)
         return true;
     *value = ct;
-    for (uint32_t i = t.n; i-- > 0;)
-        if (t.active[i] && t.value[i] && t.node[i]->n_in && !step_back(&t, t.node[i], t.value[i]))
+    for (uint32_t i = t.n; i-- > 0;) {
+        const qn__stretch *stretch = t.value[i] ? qn__stretch_of(s, first + i) : NULL;
+        if (stretch ? !qn__stretch_back(&t, stretch, &i) : !qn__step_back(&t, i))
             return false;
+    }
     for (int i = 0; i < n; i++) {
         bool seen = false;
         for (int k = 0; k < i; k++)
@@ -88,6 +93,10 @@ qn_status qn_vjp(qn_scope *s, qn_array *y, qn_array *ct, qn_array *const *wrt, i
         out[i] = qn__poison(s);
         if (variables && !(variables[i] = qn__input(s, wrt[i], "vjp")))
             variables = NULL;
+    }
+    if (variables && s->in_stretch) {
+        qn__scope_fail(s, QN_STATE, "vjp: qn_checkpoint_end has not been called");
+        return s->error.code;
     }
     if (!variables)
         return qn_scope_status(s);

@@ -365,6 +365,20 @@ qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, con
     return a;
 }
 
+qn_array *qn__record_again(qn_scope *s, const qn_array *node, qn_array *const *in)
+{
+    qn_array *a = new_node(s, node->op, (qn_dtype)node->dtype, node->ndim, node->shape);
+    if (!a || !attach(s, a, node->n_in, in, node->params))
+        return qn__poison(s);
+    memcpy(a->stride, node->stride, sizeof a->stride);
+    a->offset = node->offset;
+    a->layout = node->layout;
+    a->flags = node->flags & QN__CONTIGUOUS;
+    if (node->base != node)
+        a->base = in[0]->base;
+    return a;
+}
+
 /* ---- retained arrays ------------------------------------------------------------------------ */
 
 qn_array *qn_retain(qn_array *a)

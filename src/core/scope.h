@@ -10,13 +10,21 @@
 #include "core/plan.h"
 #include "quant/layout.h"
 
+/* Nodes number first .. end - 1, which gradients compute again (autodiff/checkpoint.c). */
+typedef struct qn__stretch {
+    uint32_t first, end;
+    struct qn__stretch *before; /* recorded before this one */
+} qn__stretch;
+
 struct qn_scope {
     qn_device *device;
     qn__arena arena;
     qn_array *last; /* newest node; the others behind it by `previous` */
     uint32_t n_nodes;
-    uint32_t epoch;    /* counts evaluations */
-    qn_array **leaves; /* open-addressed table from retained array to its leaf node */
+    uint32_t epoch;         /* counts evaluations */
+    qn__stretch *stretches; /* the newest */
+    bool in_stretch;        /* it has not ended */
+    qn_array **leaves;      /* open-addressed table from retained array to its leaf node */
     uint32_t n_leaves, leaf_room;
     qn_array poison;           /* what failed operations return */
     qn_error error;            /* the first failure */
@@ -54,6 +62,9 @@ qn_array *qn__record_strided(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim
 /* Records a view of `in`: same storage, the given strides and offset. */
 qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset, const void *params);
+
+/* Records what a node computes once more, from these inputs, of the same shapes and layouts. */
+qn_array *qn__record_again(qn_scope *s, const qn_array *node, qn_array *const *in);
 
 /* A leaf with uninitialised row-major storage of the scope's device; with a reserved one, whose
  * memory qn__buffer_commit brings. */
