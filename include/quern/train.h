@@ -45,6 +45,20 @@ typedef struct qn_trainer_options {
                              rank and alpha and these targets; AdamW begins anew */
 } qn_trainer_options;
 
+/* ---- batches --------------------------------------------------------------------------------- */
+
+/* tokens [rows, length], each row a text of its own; mask [rows, length]: not 0 where a token
+ * counts. Zero it before use ({0}) where something fills it. */
+typedef struct qn_batch {
+    int32_t *tokens;
+    uint8_t *mask; /* NULL: all count */
+    int64_t rows, length;
+    int64_t counted; /* tokens that count; for information */
+    size_t capacity; /* numbers in tokens and mask, where qn_batch_free frees them */
+} qn_batch;
+
+QN_API void qn_batch_free(qn_batch *batch);
+
 typedef struct qn_trainer qn_trainer;
 
 /* Keeps the model open. options may be NULL. QN_INVALID: a number out of its range, a target that
@@ -81,6 +95,64 @@ QN_API uint64_t qn_trainer_parameters(const qn_trainer *trainer); /* numbers tha
  * a directory that appears whole or not at all. One that exists is replaced where it holds these
  * files alone (and a README.md), else it is QN_INVALID. qn_model_options.adapters reads it. */
 QN_API qn_status qn_trainer_save(qn_trainer *trainer, const char *directory, qn_error *err);
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+/* Texts of a file of JSON Lines, larger than memory if need be. A line is an object with
+ *
+ *     "text": learned as it is, with the token behind it that ends texts;
+ *     "prompt" and "completion", maybe "tools": a user's message and the reply, or, where the model
+ *     knows no chats, one behind the other, as a text;
+ *     "messages", maybe "tools" and "chat_template_kwargs": what the model's template makes of
+ *     them.
+ *
+ * A dataset belongs to one thread. */
+typedef struct qn_dataset qn_dataset;
+
+/* Zero means default. */
+typedef struct qn_dataset_options {
+    size_t size;        /* sizeof(qn_dataset_options) */
+    int64_t max_length; /* tokens of a text; what is behind them is left out; 0: 2048 */
+    bool mask_prompt;   /* learn a completion, or the last message, alone; not of "text" */
+    bool parse_special; /* special tokens that are written out in a text become those */
+    bool in_order;      /* the file's, not one that is drawn */
+    uint64_t seed;      /* of the order */
+    /* Called for each line that cannot be used, with "FILE: line N: ..." */
+    void (*bad)(void *user, const char *message);
+    void *user;
+    const qn_flag *cancel; /* polled while opening: true gives QN_CANCELLED */
+} qn_dataset_options;
+
+typedef struct qn_dataset_info {
+    size_t size;             /* sizeof(qn_dataset_info), set by the caller */
+    uint64_t texts, tokens;  /* that are learned from, prompts included */
+    uint64_t longest;        /* tokens of the longest text */
+    uint64_t cut, left_out;  /* texts cut off, and with no token left to learn */
+    uint64_t bad;            /* lines that cannot be used */
+    uint64_t fingerprint;    /* of all tokens and prompts, in their order */
+    const char *passed_over; /* members of lines that are not looked at: "id, source"; lives as
+                                long as the dataset */
+} qn_dataset_info;
+
+/* Reads and encodes all lines once. The chat, which may be one without templates, is borrowed, and
+ * must outlive it. QN_INVALID: lines cannot be used, of which all are told, or nothing is there to
+ * learn. options may be NULL. */
+QN_API qn_status qn_dataset_open(qn_dataset **out, const qn_chat *chat, const char *path,
+                                 const qn_dataset_options *options, qn_error *err);
+QN_API void qn_dataset_close(qn_dataset *dataset); /* NULL is accepted */
+QN_API qn_status qn_dataset_get_info(const qn_dataset *dataset, qn_dataset_info *info);
+
+/* Takes a part of the texts, 0 < part < 1, out into a dataset of their own, which is in order: for
+ * validation. Which ones the seed says. */
+QN_API qn_status qn_dataset_split(qn_dataset *dataset, double part, qn_dataset **out,
+                                  qn_error *err);
+
+/* Batch `index`, from 0 on, of `rows` texts, in an order of the whole dataset that is drawn anew
+ * each time that all have come; the last before that may have fewer. It depends on nothing else: no
+ * state is left behind. QN_STATE: the file has changed since it was opened. */
+QN_API qn_status qn_dataset_batch(qn_dataset *dataset, int64_t rows, int64_t index, qn_batch *batch,
+                                  qn_error *err);
+QN_API int64_t qn_dataset_batches(const qn_dataset *dataset, int64_t rows); /* until then */
 
 #ifdef __cplusplus
 }

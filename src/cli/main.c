@@ -167,8 +167,10 @@ const command commands[] = {
     {{"train", OF_TRAIN, NULL},
      "teach a model texts, as an adapter",
      "Trains a LoRA adapter of MODEL on texts and writes it as PEFT does; --adapter uses it.",
-     "A text is what \"text\" is on a line of --data, with the token behind it that ends texts, "
-     "where the model has one. All lines are read before training begins: each that cannot be used "
+     "A line of --data is an object with \"text\", which is learned with the token behind it that "
+     "ends texts; with \"prompt\" and \"completion\"; or with \"messages\" and maybe \"tools\", "
+     "which become what the model's chat template makes of them. --mask-prompt learns completions "
+     "and last messages alone. All lines are read before training begins: each that cannot be used "
      "is named, and then nothing is trained. The texts come in an order that --seed shuffles "
      "anew each time that all have come. A line of progress on standard error has the mean loss "
      "of the steps since the one before, in nats a token. Numbers are those of one thread, however "

@@ -64,8 +64,10 @@ typedef struct arguments {
     const char *picture; /* inspect */
     int64_t layer, head;
     const char *data; /* train */
-    int64_t iters, batch_size, steps_per_report, save_every, max_seq_length, rank;
-    double learning_rate, alpha, weight_decay, max_grad_norm;
+    int64_t iters, batch_size, steps_per_report, steps_per_eval, val_batches, save_every,
+        max_seq_length, rank;
+    double learning_rate, alpha, weight_decay, max_grad_norm, val_split;
+    bool mask_prompt;
     words targets;
 } arguments;
 

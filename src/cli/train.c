@@ -3,7 +3,6 @@
  * quern train: a LoRA adapter from a file of texts. Names of options are mlx-lm's.
  */
 #include "base/error.h"
-#include "base/random.h"
 #include "cli/commands.h"
 #include "cli/train_data.h"
 #include "quern/train.h"
@@ -15,88 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ITERS = 1000, BATCH = 4, REPORT = 10, SAVE = 100, SEQUENCE = 2048 };
-
-/* The texts in a shuffled order, again and again; and a batch of them. */
-typedef struct feed {
-    const train_data *data;
-    uint64_t seed, draws;
-    size_t *order, at; /* [n] */
-    int32_t *tokens;   /* [rows, length] of the newest batch */
-    uint8_t *mask;
-    int64_t most, rows, length;
-    uint64_t counted; /* its tokens that count */
-} feed;
+enum { ITERS = 1000, BATCH = 4, REPORT = 10, SAVE = 100, EVALUATE = 200, VALIDATION = 25 };
 
 static int64_t given(int64_t value, int64_t otherwise)
 {
     return value > 0 ? value : otherwise;
-}
-
-/* ---- batches --------------------------------------------------------------------------------- */
-
-static void shuffle(feed *f)
-{
-    for (size_t i = f->data->n; i > 1; i--) {
-        size_t k = (size_t)(qn__random_uniform(f->seed, f->draws++) * (double)i);
-        size_t other = f->order[k];
-        f->order[k] = f->order[i - 1];
-        f->order[i - 1] = other;
-    }
-    f->at = 0;
-}
-
-static qn_status feed_begin(feed *f, const train_data *data, const arguments *a, qn_error *err)
-{
-    size_t longest = 0, rows = (size_t)given(a->batch_size, BATCH);
-    rows = rows < data->n ? rows : data->n;
-    for (size_t i = 0; i < data->n; i++)
-        longest = data->texts[i].n > longest ? data->texts[i].n : longest;
-    *f = (feed){.data = data,
-                .seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0,
-                .most = (int64_t)rows};
-    f->order = malloc(data->n * sizeof *f->order);
-    f->tokens = calloc(rows * longest, sizeof *f->tokens);
-    f->mask = malloc(rows * longest);
-    if (!f->order || !f->tokens || !f->mask)
-        return qn__fail_memory(err, "a batch");
-    for (size_t i = 0; i < data->n; i++)
-        f->order[i] = i;
-    shuffle(f);
-    return QN_OK;
-}
-
-static void feed_end(feed *f)
-{
-    free(f->order);
-    free(f->tokens);
-    free(f->mask);
-}
-
-/* The next rows, fewer where no more are left, as long as the longest of them; what is behind a
- * shorter one's end does not count. */
-static void feed_next(feed *f)
-{
-    size_t n = f->data->n;
-    if (f->at == n)
-        shuffle(f);
-    size_t left = n - f->at, rows = left < (size_t)f->most ? left : (size_t)f->most;
-    const size_t *chosen = f->order + f->at;
-    f->at += rows;
-    f->rows = (int64_t)rows;
-    f->length = 0;
-    f->counted = 0;
-    for (size_t i = 0; i < rows; i++) {
-        int64_t length = (int64_t)f->data->texts[chosen[i]].n;
-        f->length = length > f->length ? length : f->length;
-        f->counted += (uint64_t)length - 1;
-    }
-    memset(f->mask, 0, rows * (size_t)f->length);
-    for (size_t i = 0; i < rows; i++) {
-        const qn_tokens *t = &f->data->texts[chosen[i]];
-        memcpy(f->tokens + i * (size_t)f->length, t->ids, t->n * sizeof *t->ids);
-        memset(f->mask + i * (size_t)f->length, 1, t->n);
-    }
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -130,26 +52,83 @@ static void print_report(report *r, int64_t step, int64_t iters)
     *r = (report){.begun = now};
 }
 
-/* The adapter is written every so many steps and at the end, also where Ctrl-C is the end. */
-static qn_status run_steps(qn_trainer *t, feed *f, const arguments *a, qn_error *err)
+/* One training. */
+typedef struct training {
+    const arguments *a;
+    qn_trainer *trainer;
+    train_data data;
+    qn_batch batch;
+    int64_t iters, rows;
+    report report;
+} training;
+
+/* The mean over the tokens of the validation's texts. */
+static qn_status validate(training *r, double *loss, qn_error *err)
 {
-    int64_t iters = given(a->iters, ITERS), every = given(a->steps_per_report, REPORT);
-    int64_t save = given(a->save_every, SAVE), i = 0;
-    report r = {.begun = qn__seconds()};
-    while (i < iters && !interrupted) {
-        double loss;
-        feed_next(f);
-        if (qn_trainer_step(t, f->tokens, f->mask, f->rows, f->length, &loss, err) != QN_OK)
+    int64_t all = qn_dataset_batches(r->data.valid, r->rows), n = r->a->val_batches;
+    double sum = 0, tokens = 0, mean = 0;
+    n = n == 0 ? VALIDATION : n;
+    n = n < 0 || n > all ? all : n;
+    for (int64_t i = 0; i < n; i++) {
+        qn_batch *b = &r->batch;
+        if (qn_dataset_batch(r->data.valid, r->rows, i, b, err) != QN_OK ||
+            qn_trainer_loss(r->trainer, b->tokens, b->mask, b->rows, b->length, &mean, err) !=
+                QN_OK)
             return err->code;
-        r.sum += loss;
-        r.tokens += f->counted;
-        r.n++;
-        if (++i % every == 0 || i == iters)
-            print_report(&r, i, iters);
-        if (i % save == 0 && i < iters && qn_trainer_save(t, a->output, err) != QN_OK)
+        sum += mean * (double)b->counted;
+        tokens += (double)b->counted;
+    }
+    *loss = sum / tokens;
+    return QN_OK;
+}
+
+static qn_status report_validation(training *r, int64_t step, qn_error *err)
+{
+    double loss = 0, begun = qn__seconds();
+    if (validate(r, &loss, err) != QN_OK)
+        return err->code;
+    fprintf(stderr, "step %lld of %lld, validation loss %.4f\n", (long long)step,
+            (long long)r->iters, loss);
+    r->report.begun += qn__seconds() - begun;
+    return QN_OK;
+}
+
+/* What is due behind step i. */
+static qn_status after_step(training *r, int64_t i, qn_error *err)
+{
+    const arguments *a = r->a;
+    bool last = i == r->iters;
+    if (i % given(a->steps_per_report, REPORT) == 0 || last)
+        print_report(&r->report, i, r->iters);
+    if (r->data.valid && (i % given(a->steps_per_eval, EVALUATE) == 0 || last) &&
+        report_validation(r, i, err) != QN_OK)
+        return err->code;
+    return i % given(a->save_every, SAVE) == 0 && !last
+               ? qn_trainer_save(r->trainer, a->output, err)
+               : QN_OK;
+}
+
+/* The adapter is written every so many steps and at the end, also where Ctrl-C is the end. */
+static qn_status run_steps(training *r, qn_error *err)
+{
+    int64_t i = 0;
+    if (r->data.valid && report_validation(r, 0, err) != QN_OK)
+        return err->code;
+    r->report.begun = qn__seconds();
+    while (i < r->iters && !interrupted) {
+        double loss = 0;
+        qn_batch *b = &r->batch;
+        if (qn_dataset_batch(r->data.train, r->rows, i, b, err) != QN_OK ||
+            qn_trainer_step(r->trainer, b->tokens, b->mask, b->rows, b->length, &loss, err) !=
+                QN_OK)
+            return err->code;
+        r->report.sum += loss;
+        r->report.tokens += (uint64_t)b->counted;
+        r->report.n++;
+        if (after_step(r, ++i, err) != QN_OK)
             return err->code;
     }
-    if (i > 0 && qn_trainer_save(t, a->output, err) != QN_OK)
+    if (i > 0 && qn_trainer_save(r->trainer, r->a->output, err) != QN_OK)
         return err->code;
     return interrupted ? qn__fail(err, QN_CANCELLED, "cancelled behind step %lld", (long long)i)
                        : QN_OK;
@@ -158,25 +137,18 @@ static qn_status run_steps(qn_trainer *t, feed *f, const arguments *a, qn_error 
 static int train_model(const loaded *l, const arguments *a)
 {
     qn_error err = {0};
-    train_data data = {0};
-    feed f = {0};
-    qn_trainer *trainer = NULL;
-    qn_model_info info = QN_INIT(qn_model_info);
-    qn_model_get_info(l->model, &info);
-    const qn_tokenizer *t = qn_model_tokenizer(l->model);
-    int64_t longest = given(a->max_seq_length, SEQUENCE);
-    longest = longest < info.max_positions ? longest : info.max_positions;
-    if (!t)
-        qn__fail(&err, QN_NOT_FOUND, "the model has no tokenizer");
-    if (t && train_data_read(&data, a, t, (size_t)longest, &err) == QN_OK &&
-        open_for(&trainer, l->model, a, &err) == QN_OK && feed_begin(&f, &data, a, &err) == QN_OK) {
-        fprintf(stderr, "%zu texts, an adapter of %llu numbers\n", data.n,
-                (unsigned long long)qn_trainer_parameters(trainer));
-        run_steps(trainer, &f, a, &err);
+    training r = {.a = a, .iters = given(a->iters, ITERS), .rows = given(a->batch_size, BATCH)};
+    if (train_data_open(&r.data, l, a, &err) == QN_OK &&
+        open_for(&r.trainer, l->model, a, &err) == QN_OK) {
+        qn_dataset_info info = QN_INIT(qn_dataset_info);
+        qn_dataset_get_info(r.data.train, &info);
+        fprintf(stderr, "%llu texts, an adapter of %llu numbers\n", (unsigned long long)info.texts,
+                (unsigned long long)qn_trainer_parameters(r.trainer));
+        run_steps(&r, &err);
     }
-    feed_end(&f);
-    qn_trainer_close(trainer);
-    train_data_free(&data);
+    qn_batch_free(&r.batch);
+    qn_trainer_close(r.trainer);
+    train_data_close(&r.data);
     return err.code == QN_OK ? 0 : failed(&err);
 }
 

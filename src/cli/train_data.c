@@ -1,138 +1,107 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading what is trained on. Whoever has a file of texts wants to hear of all its bad lines at
- * once, and before hours of work, not after: so it is read whole.
+ * Opening what is trained on. Whoever has a file of texts wants to hear of all its bad lines at
+ * once, and before hours of work, not after.
  */
 #include "cli/train_data.h"
 
 #include "base/error.h"
-#include "base/json.h"
-#include "cli/lines.h"
+#include "base/file.h"
+#include "cli/conversation.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { MOST_NAMED = 20 }; /* bad lines */
+enum { MOST_NAMED = 20, SEQUENCE = 2048 }; /* bad lines */
 
-void train_data_free(train_data *d)
+/* Bad lines are named where they are not too many. */
+static void name_bad_line(void *user, const char *message)
 {
-    for (size_t i = 0; i < d->n; i++)
-        qn_tokens_free(&d->texts[i]);
-    free(d->texts);
-    *d = (train_data){0};
+    size_t *named = user;
+    if (++*named <= MOST_NAMED)
+        fprintf(stderr, "quern: %s\n", message);
 }
 
-/* The token that ends a text goes behind it, unless the tokenizer has put it there. */
-static qn_status add_end(qn_tokens *ids, int32_t eos, qn_error *err)
+/* What a user may not have meant. */
+static void warn_of(const char *path, const qn_dataset *d, int64_t longest)
 {
-    if (eos < 0 || (ids->n && ids->ids[ids->n - 1] == eos))
-        return QN_OK;
-    int32_t *more = realloc(ids->ids, (ids->n + 1) * sizeof *more);
-    if (!more)
-        return qn__fail_memory(err, "a text");
-    ids->ids = more;
-    ids->capacity = ids->n + 1;
-    ids->ids[ids->n++] = eos;
-    return QN_OK;
+    qn_dataset_info i = QN_INIT(qn_dataset_info);
+    qn_dataset_get_info(d, &i);
+    if (i.cut)
+        fprintf(stderr, "quern: warning: %s: %llu texts are cut off at %lld tokens%s\n", path,
+                (unsigned long long)i.cut, (long long)longest,
+                i.left_out ? "" : " (--max-seq-length)");
+    if (i.left_out)
+        fprintf(stderr,
+                "quern: warning: %s: %llu of them are left out: their prompts alone are as long "
+                "(--max-seq-length)\n",
+                path, (unsigned long long)i.left_out);
+    if (*i.passed_over)
+        fprintf(stderr, "quern: warning: %s: not looked at: %s\n", path, i.passed_over);
 }
 
-static qn_status encode_training_text(const arguments *a, const qn_tokenizer *t, const char *text,
-                                      size_t longest, qn_tokens *ids, qn_error *err)
+static qn_status open_texts(qn_dataset **out, const qn_chat *chat, const char *path,
+                            const arguments *a, int64_t longest, qn_error *err)
 {
-    unsigned flags = QN_ADD_SPECIAL | (a->parse_special ? QN_PARSE_SPECIAL : 0);
-    if (qn_tokenizer_encode(t, text, strlen(text), flags, ids, err) != QN_OK ||
-        add_end(ids, qn_tokenizer_eos(t), err) != QN_OK)
-        return err->code;
-    if (ids->n > longest)
-        return qn__fail(err, QN_LIMIT, "%zu tokens, more than --max-seq-length %zu", ids->n,
-                        longest);
-    return ids->n > 1 ? QN_OK : qn__fail(err, QN_INVALID, "the text is too short to learn from");
-}
-
-/* {"text": "..."} */
-static qn_status read_text(const text_lines *in, const arguments *a, const qn_tokenizer *t,
-                           size_t longest, qn_tokens *ids, qn_error *err)
-{
-    char name[PATH_ROOM];
-    cJSON *tree = NULL;
-    const char *text;
-    qn__json_at member;
-    snprintf(name, sizeof name, "%s: line %llu", in->name, (unsigned long long)in->number);
-    if (qn__json_parse(&tree, name, in->line.data, in->line.n, err) != QN_OK)
-        return err->code;
-    qn__json_at line = qn__json_root(name, tree);
-    if (!cJSON_IsObject(tree))
-        qn__json_fail(&line, QN_INVALID, err, "not an object with \"text\"");
-    for (bool any = err->code == QN_OK && qn__json_first(&line, &member); any && err->code == QN_OK;
-         any = qn__json_next(&member))
-        if (strcmp(member.key, "text") != 0)
-            qn__json_fail(&member, QN_UNSUPPORTED, err, "not supported; \"text\" is");
-    qn_error wrong = {0};
-    if (err->code == QN_OK && qn__json_get_string(&line, "text", &text, err) == QN_OK &&
-        encode_training_text(a, t, text, longest, ids, &wrong) != QN_OK)
-        qn__fail(err, wrong.code, "%s: %s", name, wrong.message);
-    cJSON_Delete(tree);
+    size_t named = 0;
+    qn_dataset_options o = {.size = sizeof o,
+                            .max_length = longest,
+                            .mask_prompt = a->mask_prompt,
+                            .parse_special = a->parse_special,
+                            .seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0,
+                            .bad = name_bad_line,
+                            .user = &named,
+                            .cancel = &interrupted};
+    if (qn_dataset_open(out, chat, path, &o, err) == QN_OK)
+        warn_of(path, *out, longest);
     return err->code;
 }
 
-static qn_status reserve_text(train_data *d, qn_error *err)
+/* FILE, or DIR/name where there is one; "" where there is none. */
+static void place_of(const arguments *a, const char *name, bool directory, char out[PATH_ROOM])
 {
-    if (d->n < d->room)
-        return QN_OK;
-    size_t room = d->room * 2 + 64;
-    qn_tokens *texts = realloc(d->texts, room * sizeof *texts);
-    if (!texts)
-        return qn__fail_memory(err, "texts");
-    d->texts = texts;
-    d->room = room;
-    return QN_OK;
+    int n = snprintf(out, PATH_ROOM, directory ? "%s/%s" : "%s", a->data, name);
+    if (directory && (n >= PATH_ROOM || access(out, F_OK) != 0))
+        *out = 0;
 }
 
-/* The next text; a line that cannot be used is counted, and named where not too many were. */
-static qn_status take_training_text(train_data *d, text_lines *in, const arguments *a,
-                                    const qn_tokenizer *t, size_t longest, bool *more, size_t *bad,
-                                    qn_error *err)
+qn_status train_data_open(train_data *d, const loaded *l, const arguments *a, qn_error *err)
 {
-    qn_error wrong = {0};
-    if (reserve_text(d, err) != QN_OK)
+    char path[PATH_ROOM], valid[PATH_ROOM] = "";
+    bool directory = false;
+    qn_model_info info = QN_INIT(qn_model_info);
+    qn_model_get_info(l->model, &info);
+    const qn_tokenizer *t = qn_model_tokenizer(l->model);
+    int64_t longest = a->max_seq_length > 0 ? a->max_seq_length : SEQUENCE;
+    longest = longest < info.max_positions ? longest : info.max_positions;
+    if (!t)
+        return qn__fail(err, QN_NOT_FOUND, "the model has no tokenizer");
+    if (!strcmp(a->data, "-"))
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "--data -: texts are read again and again; give a file");
+    if (chat_form_open(&d->chat, t, l->path, a, err) != QN_OK ||
+        qn__path_is_directory(a->data, &directory, err) != QN_OK)
         return err->code;
-    qn_status status = lines_next(in, more, &wrong);
-    if (status == QN_OK && !*more)
-        return QN_OK;
-    if (status != QN_OK && status != QN_LIMIT)
-        return qn__fail(err, status, "%s", wrong.message);
-    d->texts[d->n] = (qn_tokens){0};
-    if (status == QN_OK && read_text(in, a, t, longest, &d->texts[d->n], &wrong) == QN_OK) {
-        d->n++;
-        return QN_OK;
-    }
-    qn_tokens_free(&d->texts[d->n]);
-    if (wrong.code == QN_MEMORY)
-        return qn__fail_memory(err, "texts");
-    if (++*bad <= MOST_NAMED)
-        fprintf(stderr, "quern: %s\n", wrong.message);
-    return QN_OK;
+    place_of(a, "train.jsonl", directory, path);
+    if (!*path)
+        return qn__fail(err, QN_NOT_FOUND, "%s: there is no train.jsonl in it", a->data);
+    if (directory)
+        place_of(a, "valid.jsonl", true, valid);
+    if (*valid && !isnan(a->val_split))
+        return qn__fail(err, QN_INVALID, "--val-split, but there is %s", valid);
+    if (open_texts(&d->train, d->chat, path, a, longest, err) != QN_OK)
+        return err->code;
+    if (!isnan(a->val_split))
+        return qn_dataset_split(d->train, a->val_split, &d->valid, err);
+    return *valid ? open_texts(&d->valid, d->chat, valid, a, longest, err) : QN_OK;
 }
 
-qn_status train_data_read(train_data *d, const arguments *a, const qn_tokenizer *t, size_t longest,
-                          qn_error *err)
+void train_data_close(train_data *d)
 {
-    text_lines *in = malloc(sizeof *in);
-    bool more = true;
-    size_t bad = 0;
-    if (!in)
-        return qn__fail_memory(err, "texts");
-    if (lines_open(in, a->data, err) == QN_OK)
-        while (more && !interrupted && err->code == QN_OK)
-            take_training_text(d, in, a, t, longest, &more, &bad, err);
-    lines_close(in);
-    free(in);
-    if (err->code != QN_OK)
-        return err->code;
-    if (interrupted)
-        return qn__fail(err, QN_CANCELLED, "cancelled");
-    if (bad)
-        return qn__fail(err, QN_INVALID, "%s: %zu of %zu lines cannot be used; nothing was trained",
-                        a->data, bad, d->n + bad);
-    return d->n ? QN_OK : qn__fail(err, QN_INVALID, "%s: there are no texts", a->data);
+    qn_dataset_close(d->train);
+    qn_dataset_close(d->valid);
+    qn_chat_close(d->chat);
+    *d = (train_data){0};
 }

@@ -78,16 +78,45 @@ def test_options(folder, data):
 def test_bad_lines(folder):
     out = os.path.join(folder, "bad")
     path = write(os.path.join(folder, "bad.jsonl"), [
-        {"text": "good"}, "{\"text\": ", "[]", "", {"txt": "a"}, {"text": 5}, {"text": "good", "more": 1}, {"text": "word " * 300}, {}])
-    status, stdout, err = run("train", "--data", path, "-o", out, "--max-seq-length", "100")
+        {"text": "good"}, "{\"text\": ", "[]", "", {"txt": "a"}, {"text": 5}, {"prompt": "good"}, {"text": "a", "messages": []}, {}])
+    status, stdout, err = run("train", "--data", path, "-o", out)
     named = [int(n) for n in re.findall(r"bad\.jsonl: line (\d+)", err)]
     check("every bad line", status == 1 and not stdout and named == [2, 3, 5, 6, 7, 8, 9], err)
-    check("what they are", all(p in err for p in ["\"text\"", "--max-seq-length 100", "more: not supported", "7 of 8 lines"]), err)
+    check("what they are", all(p in err for p in ["\"text\"", "completion: ", "7 of 8 lines"]), err)
     check("nothing is trained", not os.path.exists(out) and "step" not in err)
     write(path, ["x"] * 50)
     err = run("train", "--data", path, "-o", out)[2]
     check("not a line for each of many", err.count("\n") == 21 and "50 of 50" in err, err)
     refused("no lines", run("train", "--data", write(path, []), "-o", out), 1, "no texts")
+    refused("standard input", run("train", "--data", "-", "-o", out), 1, "give a file")
+
+
+def test_directory(folder):
+    """mlx-lm's: train.jsonl and valid.jsonl, of chats; a text that is cut off; what is not looked at."""
+    data, out = os.path.join(folder, "set"), os.path.join(folder, "chats")
+    os.mkdir(data)
+    refused("no train.jsonl", run("train", "--data", data, "-o", out), 1, "there is no train.jsonl")
+    chats = [{"messages": [{"role": "user", "content": "Where is the key?"}, {"role": "assistant", "content": "Under the third stone."}], "id": 5},
+             {"prompt": "Who walks to the mill?", "completion": "The goose, every morning."},
+             {"prompt": "word " * 100, "completion": "Never."}, {"prompt": "So?", "completion": "word " * 100}]
+    write(os.path.join(data, "train.jsonl"), chats)
+    write(os.path.join(data, "valid.jsonl"), chats[:2])
+    quick = ["--iters", "80", "--batch-size", "2", "--learning-rate", "5e-3", "--mask-prompt", "--max-seq-length", "60"]
+    status, _, err = run("train", "--data", data, "-o", out, *quick, "--steps-per-eval", "40")
+    check("warnings that count", "2 texts are cut off at 60 tokens" in err and "1 of them are left out" in err and "not looked at: id" in err, err)
+    valid = [float(x) for x in re.findall(r"^step (?:0|40|80) of 80, validation loss ([\d.]+)$", err, re.M)]
+    check("validation", status == 0 and len(valid) == 3 and valid[2] < 0.2 * valid[0], err)
+    reply = run("generate", "-p", "Where is the key?", "--temp", "0", "--adapter", out)[1].decode()
+    check("the answer is learned", reply.strip() == "Under the third stone.", reply)
+    refused("two validations", run("train", "--data", data, "-o", out + "2", "--val-split", "0.5", "--max-seq-length", "600"), 1, "valid.jsonl")
+
+
+def test_split(folder, data):
+    out = os.path.join(folder, "split")
+    status, _, err = run("train", "--data", data, "-o", out, "--iters", "4", "--val-split", "0.4", "--steps-per-eval", "2", "--val-batches", "-1")
+    valid = re.findall(r"^step (\d) of 4, validation loss", err, re.M)
+    check("a part is validated with", status == 0 and valid == ["0", "2", "4"] and "3 texts, an adapter" in err, err)
+    refused("too small a part", run("train", "--data", data, "-o", out + "2", "--val-split", "0.01"), 1, "each side")
 
 
 def test_interrupt(folder, data):
@@ -108,5 +137,7 @@ with tempfile.TemporaryDirectory() as root:
     test_fact(root, texts)
     test_options(root, texts)
     test_bad_lines(root)
+    test_directory(root)
+    test_split(root, texts)
     test_interrupt(root, texts)
 finish()
