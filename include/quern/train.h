@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training: a LoRA adapter (arXiv:2106.09685) of a loaded model, by AdamW (arXiv:1711.05101). The
+ * Training: a LoRA adapter (arXiv:2106.09685) of a loaded model, by AdamW and others. The
  * model's own weights, dense or quantised, stay as they are. Experimental: it will grow.
  *
  *     qn_trainer *trainer;
@@ -25,6 +25,19 @@
 extern "C" {
 #endif
 
+#define QN_OPTIMIZER_LIST(X)                                                                       \
+    X(ADAMW, "adamw") /* arXiv:1711.05101 */                                                       \
+    X(ADAM, "adam")   /* arXiv:1412.6980 */                                                        \
+    X(SGD, "sgd")     /* with momentum beta1 */                                                    \
+    X(LION, "lion")   /* arXiv:2302.06675 */
+
+typedef enum qn_optimizer {
+#define QN_OPTIMIZER_ENUM(name, text) QN_OPTIMIZER_##name,
+    QN_OPTIMIZER_LIST(QN_OPTIMIZER_ENUM)
+#undef QN_OPTIMIZER_ENUM
+        QN_OPTIMIZER_COUNT
+} qn_optimizer;
+
 /* Zero means default. To the products of a layer with weights [N, K] the adapter adds
  * (alpha / rank) (x A^T) B^T, A f32 [rank, K], B f32 [N, rank]. */
 typedef struct qn_trainer_options {
@@ -36,13 +49,15 @@ typedef struct qn_trainer_options {
     const char *const *targets;
     size_t n_targets;
     double learning_rate; /* 0: 1e-5 */
-    double beta1, beta2;  /* 0: 0.9, 0.999 */
+    double beta1, beta2;  /* 0: 0.9 and 0.999, Lion 0.99; negative: SGD without momentum */
     double eps;           /* 0: 1e-8 */
-    double weight_decay;  /* decoupled; 0: 0.01, negative: none */
+    double weight_decay;  /* AdamW's and Lion's decoupled; 0: AdamW 0.01, negative: none */
     double clip;          /* the gradients' norm, all of them together, at most; 0: any */
     uint64_t seed;        /* of A, uniform within 1 / sqrt(K) as PEFT draws it; B is 0 */
     const char *adapter;  /* NULL, or a directory of PEFT's files to go on from, of this
-                             rank and alpha and these targets; AdamW begins anew */
+                             rank and alpha and these targets; the optimiser begins anew */
+    qn_optimizer optimizer;
+    int64_t num_layers; /* the model's last so many; 0: all */
 } qn_trainer_options;
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -68,7 +83,7 @@ QN_API qn_status qn_trainer_open(qn_trainer **out, qn_model *model,
                                  const qn_trainer_options *options, qn_error *err);
 QN_API void qn_trainer_close(qn_trainer *trainer); /* NULL is accepted */
 
-/* One step of AdamW on tokens [rows, length], each row a text of its own. *loss, which may be NULL,
+/* One step on tokens [rows, length], each row a text of its own. *loss, which may be NULL,
  * receives what it was before: the mean of -log p over the tokens that count, each given those
  * before it in its row. mask [rows, length]: not 0 where a token counts; NULL: all do. The first
  * of a row never counts, as nothing is before it. Rows that are shorter are filled behind their end
@@ -80,16 +95,39 @@ QN_API void qn_trainer_close(qn_trainer *trainer); /* NULL is accepted */
 QN_API qn_status qn_trainer_step(qn_trainer *trainer, const int32_t *tokens, const uint8_t *mask,
                                  int64_t rows, int64_t length, double *loss, qn_error *err);
 
+/* One step on n batches, with the gradient that one batch of all their rows would have: each token
+ * that counts counts alike. Memory is that of one of them, and of one more copy of the gradients.
+ */
+QN_API qn_status qn_trainer_step_batches(qn_trainer *trainer, const qn_batch *batches, size_t n,
+                                         double *loss, qn_error *err);
+
 /* The loss alone; nothing is learned. */
 QN_API qn_status qn_trainer_loss(qn_trainer *trainer, const int32_t *tokens, const uint8_t *mask,
                                  int64_t rows, int64_t length, double *loss, qn_error *err);
 
-/* Of the steps from then on; above 0, else QN_INVALID. */
+/* Of the steps from then on; 0 or above, else QN_INVALID. */
 QN_API qn_status qn_trainer_set_learning_rate(qn_trainer *trainer, double learning_rate,
                                               qn_error *err);
 
 QN_API int64_t qn_trainer_steps(const qn_trainer *trainer);       /* taken */
 QN_API uint64_t qn_trainer_parameters(const qn_trainer *trainer); /* numbers that are trained */
+
+typedef enum qn_schedule_kind {
+    QN_SCHEDULE_CONSTANT,
+    QN_SCHEDULE_LINEAR,
+    QN_SCHEDULE_COSINE
+} qn_schedule_kind;
+
+/* A learning rate that rises from 0 in `warmup` steps, then stays, or falls to `end` at `steps`. */
+typedef struct qn_schedule {
+    size_t size; /* sizeof(qn_schedule) */
+    qn_schedule_kind kind;
+    double learning_rate, end;
+    int64_t warmup, steps; /* warm-up included */
+} qn_schedule;
+
+/* The rate of a step, 0 the first, as transformers has it: with a warm-up the first is 0. */
+QN_API double qn_schedule_rate(const qn_schedule *schedule, int64_t step);
 
 /* Writes the adapter as PEFT has it, adapter_config.json and adapter_model.safetensors in f32, into
  * a directory that appears whole or not at all. One that exists is replaced where it holds these

@@ -65,8 +65,10 @@ typedef struct arguments {
     int64_t layer, head;
     const char *data; /* train */
     int64_t iters, batch_size, steps_per_report, steps_per_eval, val_batches, save_every,
-        max_seq_length, rank;
-    double learning_rate, alpha, weight_decay, max_grad_norm, val_split;
+        max_seq_length, rank, grad_accumulation_steps, num_layers, warmup_steps;
+    double learning_rate, alpha, weight_decay, max_grad_norm, val_split, beta1, beta2, eps,
+        min_learning_rate;
+    const char *optimizer, *lr_schedule;
     bool mask_prompt;
     words targets;
 } arguments;

@@ -9,12 +9,15 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { ITERS = 1000, BATCH = 4, REPORT = 10, SAVE = 100, EVALUATE = 200, VALIDATION = 25 };
+
+static const double RATE = 1e-5;
 
 static int64_t given(int64_t value, int64_t otherwise)
 {
@@ -23,18 +26,66 @@ static int64_t given(int64_t value, int64_t otherwise)
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
+static qn_status optimizer_of(const char *name, qn_optimizer *out, qn_error *err)
+{
+    static const char *const names[] = {
+#define OPTIMIZER_TEXT(name, text) text,
+        QN_OPTIMIZER_LIST(OPTIMIZER_TEXT)
+#undef OPTIMIZER_TEXT
+    };
+    for (int i = 0; i < QN_OPTIMIZER_COUNT; i++)
+        if (!strcmp(name, names[i])) {
+            *out = i;
+            return QN_OK;
+        }
+    return qn__fail(err, QN_INVALID, "--optimizer: it is adamw, adam, sgd or lion, not \"%.40s\"",
+                    name);
+}
+
+static qn_status schedule_of(const arguments *a, qn_schedule *out, qn_error *err)
+{
+    static const char *const names[] = {"constant", "linear", "cosine"};
+    *out = (qn_schedule){.size = sizeof *out,
+                         .learning_rate = isnan(a->learning_rate) ? RATE : a->learning_rate,
+                         .end = isnan(a->min_learning_rate) ? 0 : a->min_learning_rate,
+                         .warmup = given(a->warmup_steps, 0),
+                         .steps = given(a->iters, ITERS)};
+    for (int i = 0; a->lr_schedule && i < 3; i++)
+        if (!strcmp(a->lr_schedule, names[i])) {
+            out->kind = i;
+            return QN_OK;
+        }
+    return a->lr_schedule
+               ? qn__fail(err, QN_INVALID,
+                          "--lr-schedule: it is constant, linear or cosine, not \"%.40s\"",
+                          a->lr_schedule)
+               : QN_OK;
+}
+
+static double or_zero(double value)
+{
+    return isnan(value) ? 0 : value;
+}
+
 static qn_status open_for(qn_trainer **out, qn_model *model, const arguments *a, qn_error *err)
 {
-    double decay = isnan(a->weight_decay) ? 0 : a->weight_decay > 0 ? a->weight_decay : -1;
+    qn_optimizer optimizer = QN_OPTIMIZER_ADAMW;
+    if (a->optimizer && optimizer_of(a->optimizer, &optimizer, err) != QN_OK)
+        return err->code;
     qn_trainer_options o = {.size = sizeof o,
                             .rank = given(a->rank, 0),
-                            .alpha = isnan(a->alpha) ? 0 : a->alpha,
+                            .alpha = or_zero(a->alpha),
                             .targets = a->targets.word,
                             .n_targets = a->targets.n,
-                            .learning_rate = isnan(a->learning_rate) ? 0 : a->learning_rate,
-                            .weight_decay = decay,
-                            .clip = isnan(a->max_grad_norm) ? 0 : a->max_grad_norm,
-                            .seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0};
+                            .learning_rate = or_zero(a->learning_rate),
+                            .beta1 = a->beta1 == 0 ? -1 : or_zero(a->beta1),
+                            .beta2 = or_zero(a->beta2),
+                            .eps = or_zero(a->eps),
+                            .weight_decay = a->weight_decay == 0 ? -1 : or_zero(a->weight_decay),
+                            .clip = or_zero(a->max_grad_norm),
+                            .seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0,
+                            .optimizer = optimizer,
+                            .num_layers = given(a->num_layers, 0)};
     return qn_trainer_open(out, model, &o, err);
 }
 
@@ -57,8 +108,9 @@ typedef struct training {
     const arguments *a;
     qn_trainer *trainer;
     train_data data;
-    qn_batch batch;
-    int64_t iters, rows;
+    qn_batch *batches; /* of a step */
+    qn_schedule schedule;
+    int64_t iters, rows, n_batches;
     report report;
 } training;
 
@@ -70,7 +122,7 @@ static qn_status validate(training *r, double *loss, qn_error *err)
     n = n == 0 ? VALIDATION : n;
     n = n < 0 || n > all ? all : n;
     for (int64_t i = 0; i < n; i++) {
-        qn_batch *b = &r->batch;
+        qn_batch *b = r->batches;
         if (qn_dataset_batch(r->data.valid, r->rows, i, b, err) != QN_OK ||
             qn_trainer_loss(r->trainer, b->tokens, b->mask, b->rows, b->length, &mean, err) !=
                 QN_OK)
@@ -108,6 +160,23 @@ static qn_status after_step(training *r, int64_t i, qn_error *err)
                : QN_OK;
 }
 
+static qn_status take_training_step(training *r, int64_t i, qn_error *err)
+{
+    double loss = 0;
+    for (int64_t k = 0; k < r->n_batches; k++) {
+        if (qn_dataset_batch(r->data.train, r->rows, i * r->n_batches + k, &r->batches[k], err) !=
+            QN_OK)
+            return err->code;
+        r->report.tokens += (uint64_t)r->batches[k].counted;
+    }
+    if (qn_trainer_set_learning_rate(r->trainer, qn_schedule_rate(&r->schedule, i), err) != QN_OK ||
+        qn_trainer_step_batches(r->trainer, r->batches, (size_t)r->n_batches, &loss, err) != QN_OK)
+        return err->code;
+    r->report.sum += loss;
+    r->report.n++;
+    return QN_OK;
+}
+
 /* The adapter is written every so many steps and at the end, also where Ctrl-C is the end. */
 static qn_status run_steps(training *r, qn_error *err)
 {
@@ -115,40 +184,50 @@ static qn_status run_steps(training *r, qn_error *err)
     if (r->data.valid && report_validation(r, 0, err) != QN_OK)
         return err->code;
     r->report.begun = qn__seconds();
-    while (i < r->iters && !interrupted) {
-        double loss = 0;
-        qn_batch *b = &r->batch;
-        if (qn_dataset_batch(r->data.train, r->rows, i, b, err) != QN_OK ||
-            qn_trainer_step(r->trainer, b->tokens, b->mask, b->rows, b->length, &loss, err) !=
-                QN_OK)
+    for (; i < r->iters && !interrupted; i++)
+        if (take_training_step(r, i, err) != QN_OK || after_step(r, i + 1, err) != QN_OK)
             return err->code;
-        r->report.sum += loss;
-        r->report.tokens += (uint64_t)b->counted;
-        r->report.n++;
-        if (after_step(r, ++i, err) != QN_OK)
-            return err->code;
-    }
     if (i > 0 && qn_trainer_save(r->trainer, r->a->output, err) != QN_OK)
         return err->code;
     return interrupted ? qn__fail(err, QN_CANCELLED, "cancelled behind step %lld", (long long)i)
                        : QN_OK;
 }
 
+static qn_status begin_training(training *r, const loaded *l, qn_error *err)
+{
+    const arguments *a = r->a;
+    r->iters = given(a->iters, ITERS);
+    r->rows = given(a->batch_size, BATCH);
+    r->n_batches = given(a->grad_accumulation_steps, 1);
+    r->batches = calloc((size_t)r->n_batches, sizeof *r->batches);
+    if (!r->batches)
+        return qn__fail_memory(err, "batches");
+    if (schedule_of(a, &r->schedule, err) != QN_OK || train_data_open(&r->data, l, a, err) != QN_OK)
+        return err->code;
+    return open_for(&r->trainer, l->model, a, err);
+}
+
+static void end_training(training *r)
+{
+    for (int64_t i = 0; r->batches && i < r->n_batches; i++)
+        qn_batch_free(&r->batches[i]);
+    free(r->batches);
+    qn_trainer_close(r->trainer);
+    train_data_close(&r->data);
+}
+
 static int train_model(const loaded *l, const arguments *a)
 {
     qn_error err = {0};
-    training r = {.a = a, .iters = given(a->iters, ITERS), .rows = given(a->batch_size, BATCH)};
-    if (train_data_open(&r.data, l, a, &err) == QN_OK &&
-        open_for(&r.trainer, l->model, a, &err) == QN_OK) {
+    training r = {.a = a};
+    if (begin_training(&r, l, &err) == QN_OK) {
         qn_dataset_info info = QN_INIT(qn_dataset_info);
         qn_dataset_get_info(r.data.train, &info);
         fprintf(stderr, "%llu texts, an adapter of %llu numbers\n", (unsigned long long)info.texts,
                 (unsigned long long)qn_trainer_parameters(r.trainer));
         run_steps(&r, &err);
     }
-    qn_batch_free(&r.batch);
-    qn_trainer_close(r.trainer);
-    train_data_close(&r.data);
+    end_training(&r);
     return err.code == QN_OK ? 0 : failed(&err);
 }
 

@@ -110,6 +110,12 @@ static qn_status choose_targets(qn__lora *l, const qn__decoder *m, const qn_trai
     return QN_OK;
 }
 
+/* Which of the decoder's layers a linear layer is in. */
+static int64_t layer_of(const qn__decoder *m, const qn__parameter *p)
+{
+    return ((char *)p->linear - (char *)m->layers) / (ptrdiff_t)sizeof *m->layers;
+}
+
 /* A pair for every layer that a target names. */
 static qn_status list_pairs(qn__lora *l, const qn__decoder *m, const qn__decoder *own,
                             qn_error *err)
@@ -122,32 +128,34 @@ static qn_status list_pairs(qn__lora *l, const qn__decoder *m, const qn__decoder
         bool wanted = false;
         for (size_t k = 0; p->linear && k < l->n_targets; k++)
             wanted |= is_target(p, l->targets[k]);
-        if (!wanted)
+        if (!wanted || layer_of(m, p) < l->first_layer)
             continue;
         ptrdiff_t at = (char *)p->linear - (char *)m->layers;
         l->pairs[l->n_pairs++] =
             (qn__lora_pair){.of = p, .linear = (qn__linear *)((char *)own->layers + at)};
     }
-    return QN_OK;
+    return l->n_pairs ? QN_OK
+                      : qn__fail(err, QN_INVALID, "none of the targets is in the last %lld layers",
+                                 (long long)(l->n_layers - l->first_layer));
 }
 
 /* ---- matrices -------------------------------------------------------------------------------- */
 
 /* The drawn matrices and zeros, recorded and evaluated; of one pair. */
-static qn_status draw_pair(qn__lora_pair *p, qn_scope *s, qn_array *key, int64_t rank)
+static qn_status draw_pair(const qn__lora *l, qn__lora_pair *p, qn_scope *s, qn_array *key)
 {
-    const int64_t a[] = {rank, p->of->shape[1]}, b[] = {p->of->shape[0], rank};
+    const int64_t a[] = {l->rank, p->of->shape[1]}, b[] = {p->of->shape[0], l->rank};
     double bound = 1 / sqrt((double)a[1]);
-    qn_array *made[2 * QN__ADAMW_ARRAYS], **kept[2 * QN__ADAMW_ARRAYS];
-    for (int i = 0; i < QN__ADAMW_ARRAYS; i++) {
+    qn_array *made[2 * QN__OPTIMIZER_ARRAYS], **kept[2 * QN__OPTIMIZER_ARRAYS];
+    for (int i = 0; i < l->n_arrays; i++) {
         made[i] =
             i ? qn_zeros(s, QN_F32, 2, a) : qn_random_uniform(s, key, QN_F32, -bound, bound, 2, a);
-        made[QN__ADAMW_ARRAYS + i] = qn_zeros(s, QN_F32, 2, b);
+        made[l->n_arrays + i] = qn_zeros(s, QN_F32, 2, b);
         kept[i] = &p->a[i];
-        kept[QN__ADAMW_ARRAYS + i] = &p->b[i];
+        kept[l->n_arrays + i] = &p->b[i];
     }
-    qn_eval_many(s, made, 2 * QN__ADAMW_ARRAYS);
-    for (int i = 0; i < 2 * QN__ADAMW_ARRAYS && qn_scope_status(s) == QN_OK; i++)
+    qn_eval_many(s, made, 2 * l->n_arrays);
+    for (int i = 0; i < 2 * l->n_arrays && qn_scope_status(s) == QN_OK; i++)
         *kept[i] = qn_retain(made[i]);
     return qn_scope_status(s);
 }
@@ -157,7 +165,7 @@ static void draw_pairs(qn__lora *l, qn_scope *s, uint64_t seed)
     qn_array *key = qn_random_key(s, seed);
     for (int i = 0; i < l->n_pairs; i++) {
         qn_array *own = qn_random_fold_in(s, key, qn_scalar(s, QN_I32, i));
-        if (draw_pair(&l->pairs[i], s, own, l->rank) != QN_OK)
+        if (draw_pair(l, &l->pairs[i], s, own) != QN_OK)
             return;
     }
 }
@@ -165,7 +173,12 @@ static void draw_pairs(qn__lora *l, qn_scope *s, uint64_t seed)
 qn_status qn__lora_begin(qn__lora *l, const qn__decoder *model, const qn__decoder *own,
                          qn_device *device, const qn_trainer_options *o, qn_error *err)
 {
-    *l = (qn__lora){.rank = o->rank, .alpha = o->alpha};
+    int64_t n = model->config.n_layers;
+    *l = (qn__lora){.rank = o->rank,
+                    .alpha = o->alpha,
+                    .n_arrays = qn__optimizer_arrays(o->optimizer),
+                    .first_layer = o->num_layers && o->num_layers < n ? n - o->num_layers : 0,
+                    .n_layers = n};
     if (choose_targets(l, model, o, err) != QN_OK || list_pairs(l, model, own, err) != QN_OK)
         return err->code;
     qn_scope *s = qn_scope_begin(device);
@@ -181,7 +194,7 @@ qn_status qn__lora_begin(qn__lora *l, const qn__decoder *model, const qn__decode
 void qn__lora_end(qn__lora *l)
 {
     for (int i = 0; i < l->n_pairs; i++)
-        for (int k = 0; k < QN__ADAMW_ARRAYS; k++) {
+        for (int k = 0; k < QN__OPTIMIZER_ARRAYS; k++) {
             qn_release(l->pairs[i].a[k]);
             qn_release(l->pairs[i].b[k]);
         }

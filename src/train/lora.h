@@ -6,23 +6,23 @@
 #define QN_TRAIN_LORA_H
 
 #include "models/decoder.h"
-#include "quern/train.h"
-#include "train/adamw.h"
+#include "train/optimizer.h"
 
-/* A [rank, K] and B [N, rank], each with AdamW's state; retained arrays of f32. */
+/* A [rank, K] and B [N, rank], each with its moments; retained arrays of f32. */
 typedef struct qn__lora_pair {
     const qn__parameter *of; /* of the model's decoder */
     qn__linear *linear;      /* of the trainer's own */
-    qn_array *a[QN__ADAMW_ARRAYS], *b[QN__ADAMW_ARRAYS];
+    qn_array *a[QN__OPTIMIZER_ARRAYS], *b[QN__OPTIMIZER_ARRAYS];
 } qn__lora_pair;
 
 typedef struct qn__lora {
     qn__lora_pair *pairs;
-    int n_pairs;
+    int n_pairs, n_arrays; /* n_arrays: of each matrix, itself and its moments */
     int64_t rank;
     double alpha;
     char **targets; /* as an adapter's configuration names them */
     size_t n_targets;
+    int64_t first_layer, n_layers; /* those that are trained, of all that there are */
 } qn__lora;
 
 /* Finds the layers of `model` that the options name, and where they are in `own`, a copy of it with

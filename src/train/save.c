@@ -34,6 +34,10 @@ static cJSON *make_config(const qn__lora *l)
               cJSON_AddBoolToObject(c, "fan_in_fan_out", false) &&
               cJSON_AddBoolToObject(c, "use_rslora", false) &&
               cJSON_AddBoolToObject(c, "inference_mode", true);
+    cJSON *layers = l->first_layer ? cJSON_AddArrayToObject(c, "layers_to_transform") : targets;
+    ok = ok && layers;
+    for (int64_t i = l->first_layer; ok && layers != targets && i < l->n_layers; i++)
+        ok = cJSON_AddItemToArray(layers, cJSON_CreateNumber((double)i));
     for (size_t i = 0; ok && i < l->n_targets; i++)
         ok = cJSON_AddItemToArray(targets, cJSON_CreateString(l->targets[i]));
     if (ok)

@@ -26,7 +26,7 @@ struct qn_trainer {
     qn_device *device;
     qn__decoder decoder; /* shallow, but for the layers */
     qn__lora lora;
-    qn__adamw adamw;
+    qn__optimizer optimizer;
     double clip;
     int64_t steps;
     bool spoiled; /* a run that failed has overwritten something, or the loss is no number */
@@ -41,7 +41,7 @@ static double or_default(double value, double otherwise)
 
 static bool is_learning_rate(double value)
 {
-    return value > 0 && value <= 1e3;
+    return value >= 0 && value <= 1e3;
 }
 
 static qn_status check_options(const qn_trainer_options *o, qn_error *err)
@@ -49,13 +49,17 @@ static qn_status check_options(const qn_trainer_options *o, qn_error *err)
     if (o->rank < 1 || o->rank > QN__MOST_RANK)
         return qn__fail(err, QN_INVALID, "rank %lld; it is 1 to %d", (long long)o->rank,
                         QN__MOST_RANK);
+    if ((unsigned)o->optimizer >= QN_OPTIMIZER_COUNT)
+        return qn__fail(err, QN_INVALID, "there is no optimizer %d", (int)o->optimizer);
+    bool plain = o->optimizer == QN_OPTIMIZER_SGD && o->beta1 == 0;
     const struct {
         const char *name;
         double value;
         bool fits;
     } numbers[] = {{"alpha", o->alpha, o->alpha >= 1e-6 && o->alpha <= 1e6},
                    {"learning_rate", o->learning_rate, is_learning_rate(o->learning_rate)},
-                   {"beta1", o->beta1, o->beta1 > 0 && o->beta1 < 1},
+                   {"num_layers", (double)o->num_layers, o->num_layers >= 0},
+                   {"beta1", o->beta1, plain || (o->beta1 > 0 && o->beta1 < 1)},
                    {"beta2", o->beta2, o->beta2 > 0 && o->beta2 < 1},
                    {"eps", o->eps, o->eps > 0 && o->eps <= 1},
                    {"weight_decay", o->weight_decay, o->weight_decay <= 1e3},
@@ -75,9 +79,11 @@ static qn_status read_options(qn_trainer_options *o, const qn_trainer_options *g
     o->alpha = or_default(o->alpha, 2 * (double)o->rank);
     o->learning_rate = or_default(o->learning_rate, 1e-5);
     o->beta1 = or_default(o->beta1, 0.9);
-    o->beta2 = or_default(o->beta2, 0.999);
+    if (o->optimizer == QN_OPTIMIZER_SGD && o->beta1 < 0)
+        o->beta1 = 0;
+    o->beta2 = or_default(o->beta2, o->optimizer == QN_OPTIMIZER_LION ? 0.99 : 0.999);
     o->eps = or_default(o->eps, 1e-8);
-    o->weight_decay = or_default(o->weight_decay, 0.01);
+    o->weight_decay = or_default(o->weight_decay, o->optimizer == QN_OPTIMIZER_ADAMW ? 0.01 : -1);
     return check_options(o, err);
 }
 
@@ -115,11 +121,12 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
     t->model = qn__model_retain(model);
     t->device = qn__model_device(model);
     t->clip = o.clip;
-    t->adamw = (qn__adamw){.learning_rate = o.learning_rate,
-                           .beta1 = o.beta1,
-                           .beta2 = o.beta2,
-                           .eps = o.eps,
-                           .decay = o.weight_decay > 0 ? o.weight_decay : 0};
+    t->optimizer = (qn__optimizer){.kind = o.optimizer,
+                                   .learning_rate = o.learning_rate,
+                                   .beta1 = o.beta1,
+                                   .beta2 = o.beta2,
+                                   .eps = o.eps,
+                                   .decay = o.weight_decay > 0 ? o.weight_decay : 0};
     if (copy_decoder(t, m, err) != QN_OK ||
         qn__lora_begin(&t->lora, m, &t->decoder, t->device, &o, err) != QN_OK) {
         qn_trainer_close(t);
@@ -143,11 +150,12 @@ void qn_trainer_close(qn_trainer *t)
 
 /* What a step trains and makes: matrix 2 i is A of pair i, 2 i + 1 its B. */
 typedef struct step {
-    int n;           /* of matrices */
+    int n, arrays;   /* matrices; of each, itself and its moments */
     qn_array **wrt;  /* [n]: the matrices, as the scope has them */
     qn_array **grad; /* [n] */
-    qn_array **made; /* [1 + 3 n]: the loss, then of each matrix what replaces p, m, v */
-    qn_array **old;  /* [3 n]: the state that was donated */
+    qn_array **made; /* [1 + arrays n]: the loss, then of each matrix what replaces its arrays */
+    qn_array **old;  /* [arrays n]: the state that was donated */
+    qn_array **sum;  /* [n]: gradients of the batches before, retained; NULL: none */
 } step;
 
 static qn_array **state_of(const qn__lora *l, int i)
@@ -155,14 +163,30 @@ static qn_array **state_of(const qn__lora *l, int i)
     return i % 2 ? l->pairs[i / 2].b : l->pairs[i / 2].a;
 }
 
+static qn_array **place_of_state(const qn__lora *l, int i)
+{
+    return &state_of(l, i / l->n_arrays)[i % l->n_arrays];
+}
+
 static qn_status begin_step(step *p, const qn__lora *l, qn_error *err)
 {
-    int n = 2 * l->n_pairs;
-    qn_array **room = calloc((size_t)(8 * n) + 1, sizeof *room);
+    int n = 2 * l->n_pairs, arrays = l->n_arrays;
+    qn_array **room = calloc((size_t)((3 + 2 * arrays) * n) + 1, sizeof *room);
     if (!room)
         return qn__fail_memory(err, "a step");
-    *p = (step){n, room, room + n, room + 2 * n, room + 5 * n + 1};
+    *p = (step){n, arrays, room};
+    p->grad = p->wrt + n;
+    p->sum = p->grad + n;
+    p->made = p->sum + n;
+    p->old = p->made + arrays * n + 1;
     return QN_OK;
+}
+
+static void end_step(step *p)
+{
+    for (int i = 0; i < p->n; i++)
+        qn_release(p->sum[i]);
+    free(p->wrt);
 }
 
 /* The batch's mask as numbers; NULL with the error filled. */
@@ -225,19 +249,31 @@ static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, 
     return qn__text_loss(s, &t->decoder, qn_from(s, QN_I32, 2, shape, tokens), counts);
 }
 
-static void record_step(qn_trainer *t, qn_scope *s, step *p, qn_array *loss)
+/* Records the gradients of a batch whose loss is `weight` of the step's, and of those before. */
+static bool record_gradients(qn_trainer *t, qn_scope *s, step *p, qn_array *loss, double weight)
 {
-    qn__adamw o = t->adamw;
-    o.step = t->steps + 1;
     for (int i = 0; i < p->n; i++)
         p->wrt[i] = state_of(&t->lora, i)[0];
+    qn_array *part = weight == 1 ? loss : qn_multiply(s, loss, qn_scalar(s, QN_F32, weight));
+    if (qn_grad(s, part, p->wrt, p->n, p->grad) != QN_OK)
+        return false;
+    for (int i = 0; i < p->n; i++)
+        if (p->sum[i])
+            p->grad[i] = qn_add(s, p->sum[i], p->grad[i]);
+    return true;
+}
+
+static void record_step(qn_trainer *t, qn_scope *s, step *p, qn_array *loss, double weight)
+{
+    qn__optimizer o = t->optimizer;
+    o.step = t->steps + 1;
     p->made[0] = loss;
-    if (qn_grad(s, loss, p->wrt, p->n, p->grad) != QN_OK)
+    if (!record_gradients(t, s, p, loss, weight))
         return;
     qn_array *factor = t->clip > 0 ? qn__clip_factor(s, p->grad, p->n, t->clip) : NULL;
     for (int i = 0; i < p->n; i++) {
         qn_array *g = factor ? qn_multiply(s, p->grad[i], factor) : p->grad[i];
-        qn__adamw_record(s, &o, state_of(&t->lora, i), g, p->made + 1 + QN__ADAMW_ARRAYS * i);
+        qn__optimizer_record(s, &o, state_of(&t->lora, i), g, p->made + 1 + p->arrays * i);
     }
 }
 
@@ -245,16 +281,31 @@ static void record_step(qn_trainer *t, qn_scope *s, step *p, qn_array *loss)
  * where the run was refused before it began, what had been there. */
 static qn_status run_step(qn_trainer *t, qn_scope *s, const step *p)
 {
-    int n = QN__ADAMW_ARRAYS * p->n;
+    int n = p->arrays * p->n;
     for (int i = 0; i < n; i++)
-        p->old[i] = qn_donate(s, state_of(&t->lora, i / QN__ADAMW_ARRAYS)[i % QN__ADAMW_ARRAYS]);
+        p->old[i] = qn_donate(s, *place_of_state(&t->lora, i));
     bool ran = qn_eval_many(s, p->made, n + 1) == QN_OK;
     for (int i = 0; i < n; i++) {
         qn_array *kept = qn_retain(ran ? p->made[i + 1] : p->old[i]);
-        state_of(&t->lora, i / QN__ADAMW_ARRAYS)[i % QN__ADAMW_ARRAYS] = kept;
+        *place_of_state(&t->lora, i) = kept;
         t->spoiled |= !kept || atomic_load(&kept->buffer->invalid);
     }
     return qn_scope_status(s);
+}
+
+/* Evaluates gradients alone, which the next batch's are added to. */
+static qn_status run_sum(qn_scope *s, step *p, qn_array *loss)
+{
+    p->made[0] = loss;
+    for (int i = 0; i < p->n; i++)
+        p->made[i + 1] = p->grad[i];
+    if (qn_eval_many(s, p->made, p->n + 1) != QN_OK)
+        return qn_scope_status(s);
+    for (int i = 0; i < p->n; i++) {
+        qn_release(p->sum[i]);
+        p->sum[i] = qn_retain(p->grad[i]);
+    }
+    return QN_OK;
 }
 
 static qn_status give_loss(qn_trainer *t, qn_scope *s, qn_array *loss, double *out, qn_error *err)
@@ -275,26 +326,69 @@ static qn_status give_loss(qn_trainer *t, qn_scope *s, qn_array *loss, double *o
                     (long long)t->steps, (double)value);
 }
 
-qn_status qn_trainer_step(qn_trainer *t, const int32_t *tokens, const uint8_t *mask, int64_t rows,
-                          int64_t length, double *loss_out, qn_error *err)
+/* One batch of a step, and with the last one the step. */
+static qn_status take_batch(qn_trainer *t, step *p, const qn_batch *b, double weight, bool last,
+                            double *loss_out, qn_error *err)
 {
-    qn_error local = {0};
-    step p = {0};
-    err = err ? err : &local;
-    if (check_batch(t, tokens, rows, length, err) != QN_OK ||
-        begin_step(&p, &t->lora, err) != QN_OK)
-        return err->code;
     qn_scope *s = qn_scope_begin(t->device);
-    qn_array *loss = record_loss(t, s, tokens, mask, rows, length, err);
-    if (loss)
-        record_step(t, s, &p, loss);
-    if (loss && qn_scope_status(s) == QN_OK && run_step(t, s, &p) == QN_OK)
+    qn_array *loss = record_loss(t, s, b->tokens, b->mask, b->rows, b->length, err);
+    if (loss && last)
+        record_step(t, s, p, loss, weight);
+    else if (loss)
+        record_gradients(t, s, p, loss, weight);
+    if (loss && qn_scope_status(s) == QN_OK && !last)
+        run_sum(s, p, loss);
+    else if (loss && qn_scope_status(s) == QN_OK && run_step(t, s, p) == QN_OK)
         t->steps++;
     if (loss)
         give_loss(t, s, loss, loss_out, err);
     qn_scope_end(s);
-    free(p.wrt);
     return err->code;
+}
+
+/* Tokens that count. */
+static int64_t count_tokens(const qn_batch *b)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < b->rows * b->length; i++)
+        n += i % b->length && (!b->mask || b->mask[i]);
+    return n;
+}
+
+qn_status qn_trainer_step_batches(qn_trainer *t, const qn_batch *batches, size_t n,
+                                  double *loss_out, qn_error *err)
+{
+    qn_error local = {0};
+    step p = {0};
+    double all = 0, sum = 0;
+    err = err ? err : &local;
+    if (n < 1)
+        return qn__fail(err, QN_INVALID, "a step of no batches");
+    for (size_t i = 0; i < n; i++) {
+        const qn_batch *b = &batches[i];
+        if (check_batch(t, b->tokens, b->rows, b->length, err) != QN_OK)
+            return err->code;
+        all += (double)count_tokens(b);
+    }
+    if (begin_step(&p, &t->lora, err) != QN_OK)
+        return err->code;
+    for (size_t i = 0; i < n && err->code == QN_OK; i++) {
+        double loss = 0, weight = n == 1 ? 1 : (double)count_tokens(&batches[i]) / all;
+        if (take_batch(t, &p, &batches[i], weight, i == n - 1, &loss, err) == QN_OK)
+            sum += weight * loss;
+    }
+    end_step(&p);
+    if (loss_out && err->code == QN_OK)
+        *loss_out = sum;
+    return err->code;
+}
+
+qn_status qn_trainer_step(qn_trainer *t, const int32_t *tokens, const uint8_t *mask, int64_t rows,
+                          int64_t length, double *loss_out, qn_error *err)
+{
+    const qn_batch one = {
+        .tokens = (int32_t *)tokens, .mask = (uint8_t *)mask, .rows = rows, .length = length};
+    return qn_trainer_step_batches(t, &one, 1, loss_out, err);
 }
 
 qn_status qn_trainer_loss(qn_trainer *t, const int32_t *tokens, const uint8_t *mask, int64_t rows,
@@ -318,7 +412,7 @@ qn_status qn_trainer_set_learning_rate(qn_trainer *t, double learning_rate, qn_e
 {
     if (!is_learning_rate(learning_rate))
         return qn__fail(err, QN_INVALID, "learning rate %g, out of its range", learning_rate);
-    t->adamw.learning_rate = learning_rate;
+    t->optimizer.learning_rate = learning_rate;
     return QN_OK;
 }
 

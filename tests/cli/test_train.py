@@ -111,6 +111,23 @@ def test_directory(folder):
     refused("two validations", run("train", "--data", data, "-o", out + "2", "--val-split", "0.5", "--max-seq-length", "600"), 1, "valid.jsonl")
 
 
+def test_schedules(folder, data):
+    """Batches put together are one batch; a schedule, another optimiser and fewer layers are what is asked for."""
+    name, losses, sizes = "adapter_model.safetensors", {}, {}
+    for case, args in {"one": ["--batch-size", "4"], "two": ["--batch-size", "2", "--grad-accumulation-steps", "2"],
+                       "cosine": ["--lr-schedule", "cosine", "--warmup-steps", "2", "--optimizer", "lion", "--num-layers", "1"]}.items():
+        out = os.path.join(folder, case)
+        status, _, err = run("train", "--data", data, "-o", out, "--iters", "4", "--learning-rate", "1e-3", *args, "--steps-per-report", "1")
+        losses[case] = re.findall(r"^step \d of 4, loss ([\d.]+)", err, re.M)
+        sizes[case] = os.path.getsize(os.path.join(out, name))
+        check(f"{case} trains", status == 0 and len(losses[case]) == 4, err)
+    check("the same losses of the first four texts", losses["one"][0] == losses["two"][0], losses)
+    check("the first step of a warm-up changes nothing but a later one", losses["cosine"][3] != losses["one"][3], losses)
+    check("fewer layers", sizes["cosine"] < sizes["one"] / 2, sizes)
+    refused("an optimizer", run("train", "--data", data, "-o", out + "2", "--optimizer", "muon"), 1, "adamw, adam, sgd or lion", "muon")
+    refused("a schedule", run("train", "--data", data, "-o", out + "2", "--lr-schedule", "step"), 1, "constant, linear or cosine")
+
+
 def test_split(folder, data):
     out = os.path.join(folder, "split")
     status, _, err = run("train", "--data", data, "-o", out, "--iters", "4", "--val-split", "0.4", "--steps-per-eval", "2", "--val-batches", "-1")
@@ -139,5 +156,6 @@ with tempfile.TemporaryDirectory() as root:
     test_bad_lines(root)
     test_directory(root)
     test_split(root, texts)
+    test_schedules(root, texts)
     test_interrupt(root, texts)
 finish()

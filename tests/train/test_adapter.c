@@ -6,6 +6,7 @@
 #include "models/golden_model.h"
 
 #include "base/fail_alloc.h"
+#include "base/file.h"
 
 #include <math.h>
 #include <string.h>
@@ -230,6 +231,8 @@ static void test_refused(void **state)
                                       {.beta2 = -0.5},
                                       {.eps = -1},
                                       {.weight_decay = NAN},
+                                      {.optimizer = QN_OPTIMIZER_COUNT},
+                                      {.num_layers = -1},
                                       {.clip = -1},
                                       {.targets = absent, .n_targets = 2}};
     qn_trainer *t;
@@ -254,11 +257,53 @@ static void test_refused(void **state)
     expect(t, tokens, NULL, 0, 4, QN_INVALID, "two or more");
     expect(t, tokens, NULL, INT64_MAX / 2, 4, QN_INVALID, "two or more");
     expect(t, long_row, NULL, 1, 1000, QN_LIMIT, "context is 512");
-    assert_int_equal(qn_trainer_set_learning_rate(t, 0, NULL), QN_INVALID);
+    assert_int_equal(qn_trainer_set_learning_rate(t, -1, NULL), QN_INVALID);
     assert_true(loss_of(t) == loss);
     assert_int_equal(qn_trainer_steps(t), 1);
     free(long_row);
     qn_trainer_close(t);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
+/* The last layers alone: others have no matrices, and PEFT is told which there are. */
+static void test_layers(void **state)
+{
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_plain(device, NULL, QN_PRODUCTS_F32);
+    qn_trainer_options o = quick;
+    qn_error err = {0};
+    qn_tensors *file;
+    char *text;
+    size_t n;
+    o.num_layers = 2;
+    qn_trainer *t = train_on(model, &o, 2);
+    assert_int_equal(qn_trainer_parameters(t), 2 * 4 * (4 * (64 + 64) + 3 * (64 + 80)));
+    double after = loss_of(t);
+    const char *out = temp_path("layers");
+    assert_int_equal(qn_trainer_save(t, out, &err), QN_OK);
+    qn_trainer_close(t);
+    assert_int_equal(qn_tensors_open(&file, temp_path("layers/adapter_model.safetensors"), &err),
+                     QN_OK);
+    assert_null(
+        qn_tensors_find(file, "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"));
+    assert_non_null(
+        qn_tensors_find(file, "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight"));
+    qn_tensors_close(file);
+    assert_int_equal(
+        qn__file_read(temp_path("layers/adapter_config.json"), 1 << 20, &text, &n, &err), QN_OK);
+    const char *layers = strstr(text, "\"layers_to_transform\":\t[1, 2]");
+    if (!layers)
+        fail_msg("%s", text);
+    free(text);
+    qn_model *with = open_plain(device, out, QN_PRODUCTS_F32);
+    assert_true(fabs(session_loss(with) - after) < 1e-5);
+    qn_model_close(with);
+    static const char *const first[] = {"layers.0.mlp.down_proj"};
+    o.targets = first;
+    o.n_targets = 1;
+    assert_int_equal(qn_trainer_open(&t, model, &o, &err), QN_INVALID);
+    assert_non_null(strstr(err.message, "in the last 2 layers"));
     qn_model_close(model);
     qn_device_close(device);
 }
@@ -436,11 +481,11 @@ int main(void)
 {
     draw_tokens();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_saved),     cmocka_unit_test(test_drawn),
-        cmocka_unit_test(test_quantised), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_limit),     cmocka_unit_test(test_diverged),
-        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_other_adapters),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_saved),          cmocka_unit_test(test_drawn),
+        cmocka_unit_test(test_quantised),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_layers),         cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_diverged),       cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_other_adapters), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

@@ -167,10 +167,151 @@ static void test_memory(void **state)
     qn_device_close(device);
 }
 
+/* ---- tests/golden/make_optimizers.py --------------------------------------------------------- */
+
+static double *golden_numbers(const char *name, const char *part, size_t want)
+{
+    char key[60];
+    size_t n;
+    snprintf(key, sizeof key, "%s.%s", name, part);
+    qn_tensors *file = NULL;
+    char path[600];
+    golden_path(path, sizeof path, "training", "optimizers.safetensors");
+    assert_int_equal(qn_tensors_open(&file, path, NULL), QN_OK);
+    double *values = golden_tensor(file, key, &n);
+    assert_int_equal(n, 2 * want);
+    qn_tensors_close(file);
+    return values;
+}
+
+/* A trainer of training/llama with other numbers. */
+static qn_trainer *open_other(qn_model *model, const double *o, qn_optimizer kind)
+{
+    static char path[600];
+    qn_error err = {0};
+    qn_trainer *t;
+    golden_path(path, sizeof path, runs[0].name, NULL);
+    qn_trainer_options options = {.size = sizeof options,
+                                  .rank = runs[0].rank,
+                                  .alpha = 12,
+                                  .targets = runs[0].targets,
+                                  .n_targets = runs[0].n_targets,
+                                  .learning_rate = o[0],
+                                  .beta1 = o[1] > 0 ? o[1] : -1,
+                                  .beta2 = o[2],
+                                  .eps = o[3],
+                                  .weight_decay = o[4],
+                                  .adapter = path,
+                                  .optimizer = kind};
+    if (qn_trainer_open(&t, model, &options, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return t;
+}
+
+static void test_optimizers(void **state)
+{
+    static const struct {
+        const char *name;
+        qn_optimizer kind;
+        double tolerance; /* Lion takes signs: of a gradient near 0 rounding decides */
+    } all[] = {{"adam", QN_OPTIMIZER_ADAM, 1e-4},
+               {"sgd", QN_OPTIMIZER_SGD, 1e-4},
+               {"plain", QN_OPTIMIZER_SGD, 1e-4},
+               {"lion", QN_OPTIMIZER_LION, 1e-3}};
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_base(device, runs[0].base, NULL);
+    data d = read_data(&runs[0]);
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        double *settings = golden_numbers(all[k].name, "settings", 5), worst = 0;
+        double *losses = golden_numbers(all[k].name, "losses", STEPS);
+        qn_trainer *t = open_other(model, settings, all[k].kind);
+        for (int i = 0; i < STEPS; i++) {
+            double loss = take_step(t, &d, i), e = fabs(loss - losses[i]) / losses[i];
+            worst = e > worst ? e : worst;
+            if (!(e <= all[k].tolerance))
+                fail_msg("%s, step %d: %.7f, PyTorch %.7f", all[k].name, i, loss, losses[i]);
+        }
+        print_message("%s: relative error %.1e\n", all[k].name, worst);
+        qn_trainer_close(t);
+        free(settings);
+        free(losses);
+    }
+    free_data(&d);
+    qn_model_close(model);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
+/* A step on two batches is one on all their rows; rows of the second do not count alike. */
+static void test_accumulation(void **state)
+{
+    static const double settings[] = {1e-2, 0.9, 0.999, 1e-8, 0.01};
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_base(device, runs[0].base, NULL);
+    data d = read_data(&runs[0]);
+    double *losses = golden_numbers("pairs", "losses", STEPS / 2);
+    qn_trainer *t = open_other(model, settings, QN_OPTIMIZER_ADAMW);
+    qn_batch parts[2];
+    qn_error err = {0};
+    for (int i = 0; i < STEPS / 2; i++) {
+        double loss;
+        for (int k = 0; k < 2; k++) {
+            size_t at = (size_t)((2 * i + k) % BATCHES) * TOKENS;
+            parts[k] = (qn_batch){
+                .tokens = d.tokens + at, .mask = d.mask + at, .rows = ROWS, .length = LENGTH};
+        }
+        if (qn_trainer_step_batches(t, parts, 2, &loss, &err) != QN_OK)
+            fail_msg("%s", err.message);
+        if (!(fabs(loss - losses[i]) <= 1e-4 * losses[i]))
+            fail_msg("step %d: %.7f, PyTorch %.7f", i, loss, losses[i]);
+    }
+    assert_int_equal(qn_trainer_steps(t), STEPS / 2);
+    /* What fails behind the first batch leaves all as it was. */
+    double before = 0, after = 1;
+    qn_trainer_loss(t, d.tokens, d.mask, ROWS, LENGTH, &before, &err);
+    uint8_t none[TOKENS] = {0};
+    parts[1].mask = none;
+    assert_int_equal(qn_trainer_step_batches(t, parts, 2, NULL, &err), QN_INVALID);
+    assert_int_equal(qn_trainer_step_batches(t, parts, 0, NULL, NULL), QN_INVALID);
+    qn_trainer_loss(t, d.tokens, d.mask, ROWS, LENGTH, &after, NULL);
+    assert_true(before == after);
+    qn_trainer_close(t);
+    free(losses);
+    free_data(&d);
+    qn_model_close(model);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
+static void test_schedules(void **state)
+{
+    (void)state;
+    enum { RATES = 40 };
+    static const struct {
+        const char *name;
+        qn_schedule_kind kind;
+        double end;
+    } all[] = {{"constant", QN_SCHEDULE_CONSTANT, 0},
+               {"linear_0", QN_SCHEDULE_LINEAR, 0},
+               {"linear", QN_SCHEDULE_LINEAR, 1e-4},
+               {"cosine_0", QN_SCHEDULE_COSINE, 0},
+               {"cosine", QN_SCHEDULE_COSINE, 1e-4}};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        double *rates = golden_numbers("rates", all[k].name, RATES);
+        const qn_schedule o = {sizeof o, all[k].kind, 2e-3, all[k].end, 7, 30};
+        for (int i = 0; i < RATES; i++)
+            if (!(fabs(qn_schedule_rate(&o, i) - rates[i]) <= 1e-15))
+                fail_msg("%s, step %d: %g, transformers %g", all[k].name, i,
+                         qn_schedule_rate(&o, i), rates[i]);
+        free(rates);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_optimizers), cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_schedules),  cmocka_unit_test(test_losses),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
