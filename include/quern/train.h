@@ -58,6 +58,9 @@ typedef struct qn_trainer_options {
                              rank and alpha and these targets; the optimiser begins anew */
     qn_optimizer optimizer;
     int64_t num_layers; /* the model's last so many; 0: all */
+    const char *resume; /* NULL, or a directory of qn_trainer_save_state to go on from */
+    const char *bound;  /* NULL, or a JSON object of what else a step depends on, such as the
+                           data's fingerprint: one that goes on must have the same */
 } qn_trainer_options;
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -133,6 +136,15 @@ QN_API double qn_schedule_rate(const qn_schedule *schedule, int64_t step);
  * a directory that appears whole or not at all. One that exists is replaced where it holds these
  * files alone (and a README.md), else it is QN_INVALID. qn_model_options.adapters reads it. */
 QN_API qn_status qn_trainer_save(qn_trainer *trainer, const char *directory, qn_error *err);
+
+/* The same with what going on needs, moments and steps, in two files more, optimizer.safetensors
+ * and trainer.json; all are on the disk when it returns. options.resume reads it: the steps that
+ * follow are, to the bit, those that this trainer would have taken. That is QN_STATE, with the name
+ * of what differs, where the model or an option (but for learning_rate, which is as it was saved)
+ * is another; QN_INVALID where a file was changed. note: a text for whoever goes on; NULL: none. */
+QN_API qn_status qn_trainer_save_state(qn_trainer *trainer, const char *directory, const char *note,
+                                       qn_error *err);
+QN_API const char *qn_trainer_note(const qn_trainer *trainer); /* read; "": none */
 
 /* ---- data ------------------------------------------------------------------------------------ */
 

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,30 @@ static void remove_directory(const char *path)
     rmdir(path);
 }
 
+/* What processes that were killed left beside d->path: PATH.PID-N.tmp of no process there is. */
+static void remove_leftovers(const qn__directory *d)
+{
+    char *parent = qn__path_parent(d->path);
+    DIR *dir = parent ? opendir(parent) : NULL;
+    const char *slash = strrchr(d->path, '/'), *base = slash ? slash + 1 : d->path;
+    size_t n = strlen(base);
+    for (struct dirent *e; dir && n && (e = readdir(dir));) {
+        long pid = 0;
+        int number, end = 0;
+        if (strncmp(e->d_name, base, n) != 0 ||
+            sscanf(e->d_name + n, ".%ld-%d.tmp%n", &pid, &number, &end) != 2 || !end ||
+            e->d_name[n + (size_t)end] || pid < 1 || kill((pid_t)pid, 0) == 0 || errno != ESRCH)
+            continue;
+        char *left = qn__path_join(parent, e->d_name);
+        if (left)
+            remove_directory(left);
+        free(left);
+    }
+    if (dir)
+        closedir(dir);
+    free(parent);
+}
+
 static qn_status make_temporary(qn__directory *d, qn_error *err)
 {
     size_t n = strlen(d->path), size = n + 48;
@@ -81,6 +106,8 @@ qn_status qn__directory_begin(qn__directory *d, const char *path, bool replace,
 {
     *d = (qn__directory){.path = path};
     qn_status status = check_directory(d, replace, is_ours, err);
+    if (status == QN_OK)
+        remove_leftovers(d);
     return status == QN_OK ? make_temporary(d, err) : status;
 }
 
@@ -96,12 +123,24 @@ static qn_status publish(const qn__directory *d, qn_error *err)
                : qn__fail(err, QN_IO, "%s: cannot rename into place: %s", d->path, strerror(errno));
 }
 
+/* Without this a power cut could still lose the name. */
+static qn_status sync_parent(const qn__directory *d, qn_error *err)
+{
+    char *parent = qn__path_parent(d->temporary);
+    qn_status status =
+        parent ? qn__path_sync(parent, d->path, err) : qn__fail_memory(err, "a path");
+    free(parent);
+    return status;
+}
+
 qn_status qn__directory_end(qn__directory *d, qn_status status, qn_error *err)
 {
     if (!d->temporary)
         return status;
     if (status == QN_OK)
         status = publish(d, err);
+    if (status == QN_OK)
+        status = sync_parent(d, err);
     if (status != QN_OK || d->exists)
         remove_directory(d->temporary);
     free(d->temporary);

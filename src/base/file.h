@@ -69,6 +69,10 @@ qn_status qn__writer_write(qn__writer *writer, const void *data, size_t n, qn_er
  * file is gone and an existing target untouched. */
 qn_status qn__writer_commit(qn__writer *writer, qn_error *err);
 
+/* Makes the names in a directory durable: what is complete could lose its name in a power cut.
+ * Some file systems cannot: that is no failure. `path` is for messages. */
+qn_status qn__path_sync(const char *directory, const char *path, qn_error *err);
+
 /* Deletes the temporary file; NULL is accepted. */
 void qn__writer_abort(qn__writer *writer);
 

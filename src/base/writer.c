@@ -165,6 +165,17 @@ static int publish_file(const qn__writer *writer)
     return rename(writer->temporary, writer->path);
 }
 
+qn_status qn__path_sync(const char *directory, const char *path, qn_error *err)
+{
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int code = fd >= 0 && fsync(fd) != 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return code == EIO
+               ? qn__fail(err, QN_IO, "%s: cannot sync the directory: %s", path, strerror(EIO))
+               : QN_OK;
+}
+
 qn_status qn__writer_commit(qn__writer *writer, qn_error *err)
 {
     qn_status status = flush_buffer(writer, err);
@@ -181,15 +192,7 @@ qn_status qn__writer_commit(qn__writer *writer, qn_error *err)
         qn__writer_abort(writer);
         return status;
     }
-    /* The file is complete; without this a power cut could still lose its name. Some file systems
-     * cannot sync a directory: that is no failure. */
-    int fd = open(writer->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        if (fsync(fd) != 0 && errno == EIO)
-            status = qn__fail(err, QN_IO, "%s: cannot sync the directory: %s", writer->path,
-                              strerror(EIO));
-        close(fd);
-    }
+    status = qn__path_sync(writer->directory, writer->path, err);
     free_writer(writer);
     return status;
 }

@@ -174,7 +174,11 @@ const command commands[] = {
      "is named, and then nothing is trained. The texts come in an order that --seed shuffles "
      "anew each time that all have come. A line of progress on standard error has the mean loss "
      "of the steps since the one before, in nats a token. Numbers are those of one thread, however "
-     "many there are. Ctrl-C ends it behind a step, with status 130; the adapter is as it is then. "
+     "many there are. Ctrl-C ends it behind a step, which is saved, with status 130; a second one "
+     "ends it at once. "
+     "The same command with --resume goes on from what was saved last, after Ctrl-C or anything "
+     "else, and ends with the same bytes as one that was never cut off; it names what is not the "
+     "same any more: the model, the texts, an option. "
      "The model's own weights, which may be quantised, stay as they are.",
      command_train},
 };

@@ -68,7 +68,7 @@ typedef struct arguments {
         max_seq_length, rank, grad_accumulation_steps, num_layers, warmup_steps;
     double learning_rate, alpha, weight_decay, max_grad_norm, val_split, beta1, beta2, eps,
         min_learning_rate;
-    const char *optimizer, *lr_schedule;
+    const char *optimizer, *lr_schedule, *resume_adapter;
     bool mask_prompt;
     words targets;
 } arguments;

@@ -7,6 +7,7 @@
 #include "cli/train_data.h"
 #include "quern/train.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +24,24 @@ static int64_t given(int64_t value, int64_t otherwise)
 {
     return value > 0 ? value : otherwise;
 }
+
+/* What a line of progress tells of. */
+typedef struct report {
+    double sum, begun;
+    uint64_t n, tokens;
+} report;
+
+/* One training. */
+typedef struct training {
+    const arguments *a;
+    qn_trainer *trainer;
+    train_data data;
+    qn_batch *batches; /* of a step */
+    qn_schedule schedule;
+    int64_t iters, rows, n_batches;
+    bool resumed; /* from what is at a->output */
+    report report;
+} training;
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
@@ -67,11 +86,52 @@ static double or_zero(double value)
     return isnan(value) ? 0 : value;
 }
 
-static qn_status open_for(qn_trainer **out, qn_model *model, const arguments *a, qn_error *err)
+/* What a step depends on and the trainer does not know, for whoever resumes; malloc. */
+static char *describe_steps(const training *r)
 {
+    const arguments *a = r->a;
+    const qn_schedule *o = &r->schedule;
+    qn_dataset_info info = QN_INIT(qn_dataset_info);
+    qn_dataset_get_info(r->data.train, &info);
+    char data[24], *text = NULL;
+    snprintf(data, sizeof data, "%016llx", (unsigned long long)info.fingerprint);
+    cJSON *c = cJSON_CreateObject();
+    bool falls = o->kind != QN_SCHEDULE_CONSTANT;
+    if (cJSON_AddStringToObject(c, "data", data) &&
+        cJSON_AddNumberToObject(c, "batch_size", (double)r->rows) &&
+        cJSON_AddNumberToObject(c, "grad_accumulation_steps", (double)r->n_batches) &&
+        cJSON_AddStringToObject(c, "lr_schedule", a->lr_schedule ? a->lr_schedule : "constant") &&
+        cJSON_AddNumberToObject(c, "learning_rate", o->learning_rate) &&
+        cJSON_AddNumberToObject(c, "warmup_steps", (double)o->warmup) &&
+        (!falls || (cJSON_AddNumberToObject(c, "min_learning_rate", o->end) &&
+                    cJSON_AddNumberToObject(c, "iters", (double)o->steps))))
+        text = cJSON_PrintUnformatted(c);
+    cJSON_Delete(c);
+    return text;
+}
+
+/* The directory of an adapter, which mlx-lm names by its file. */
+static void adapter_directory(const char *path, char out[PATH_ROOM])
+{
+    static const char file[] = "adapter_model.safetensors";
+    size_t n = strlen(path), k = sizeof file - 1;
+    snprintf(out, PATH_ROOM, "%s", path);
+    if (n >= k && n < PATH_ROOM && !strcmp(path + n - k, file))
+        snprintf(out + n - k, PATH_ROOM - (n - k), ".");
+}
+
+static qn_status open_trainer(training *r, qn_model *model, qn_error *err)
+{
+    const arguments *a = r->a;
+    char adapter[PATH_ROOM];
     qn_optimizer optimizer = QN_OPTIMIZER_ADAMW;
     if (a->optimizer && optimizer_of(a->optimizer, &optimizer, err) != QN_OK)
         return err->code;
+    if (a->resume_adapter)
+        adapter_directory(a->resume_adapter, adapter);
+    char *bound = describe_steps(r);
+    if (!bound)
+        return qn__fail_memory(err, "a training");
     qn_trainer_options o = {.size = sizeof o,
                             .rank = given(a->rank, 0),
                             .alpha = or_zero(a->alpha),
@@ -84,16 +144,15 @@ static qn_status open_for(qn_trainer **out, qn_model *model, const arguments *a,
                             .weight_decay = a->weight_decay == 0 ? -1 : or_zero(a->weight_decay),
                             .clip = or_zero(a->max_grad_norm),
                             .seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0,
+                            .adapter = a->resume_adapter ? adapter : NULL,
                             .optimizer = optimizer,
-                            .num_layers = given(a->num_layers, 0)};
-    return qn_trainer_open(out, model, &o, err);
+                            .num_layers = given(a->num_layers, 0),
+                            .resume = r->resumed ? a->output : NULL,
+                            .bound = bound};
+    qn_trainer_open(&r->trainer, model, &o, err);
+    free(bound);
+    return err->code;
 }
-
-/* What a line of progress tells of. */
-typedef struct report {
-    double sum, begun;
-    uint64_t n, tokens;
-} report;
 
 static void print_report(report *r, int64_t step, int64_t iters)
 {
@@ -102,17 +161,6 @@ static void print_report(report *r, int64_t step, int64_t iters)
             r->sum / (double)r->n, now > r->begun ? (double)r->tokens / (now - r->begun) : 0);
     *r = (report){.begun = now};
 }
-
-/* One training. */
-typedef struct training {
-    const arguments *a;
-    qn_trainer *trainer;
-    train_data data;
-    qn_batch *batches; /* of a step */
-    qn_schedule schedule;
-    int64_t iters, rows, n_batches;
-    report report;
-} training;
 
 /* The mean over the tokens of the validation's texts. */
 static qn_status validate(training *r, double *loss, qn_error *err)
@@ -156,7 +204,7 @@ static qn_status after_step(training *r, int64_t i, qn_error *err)
         report_validation(r, i, err) != QN_OK)
         return err->code;
     return i % given(a->save_every, SAVE) == 0 && !last
-               ? qn_trainer_save(r->trainer, a->output, err)
+               ? qn_trainer_save_state(r->trainer, a->output, NULL, err)
                : QN_OK;
 }
 
@@ -180,14 +228,14 @@ static qn_status take_training_step(training *r, int64_t i, qn_error *err)
 /* The adapter is written every so many steps and at the end, also where Ctrl-C is the end. */
 static qn_status run_steps(training *r, qn_error *err)
 {
-    int64_t i = 0;
-    if (r->data.valid && report_validation(r, 0, err) != QN_OK)
+    int64_t i = qn_trainer_steps(r->trainer), first = i;
+    if (i == 0 && r->data.valid && report_validation(r, 0, err) != QN_OK)
         return err->code;
     r->report.begun = qn__seconds();
     for (; i < r->iters && !interrupted; i++)
         if (take_training_step(r, i, err) != QN_OK || after_step(r, i + 1, err) != QN_OK)
             return err->code;
-    if (i > 0 && qn_trainer_save(r->trainer, r->a->output, err) != QN_OK)
+    if (i > first && qn_trainer_save_state(r->trainer, r->a->output, NULL, err) != QN_OK)
         return err->code;
     return interrupted ? qn__fail(err, QN_CANCELLED, "cancelled behind step %lld", (long long)i)
                        : QN_OK;
@@ -204,7 +252,7 @@ static qn_status begin_training(training *r, const loaded *l, qn_error *err)
         return qn__fail_memory(err, "batches");
     if (schedule_of(a, &r->schedule, err) != QN_OK || train_data_open(&r->data, l, a, err) != QN_OK)
         return err->code;
-    return open_for(&r->trainer, l->model, a, err);
+    return open_trainer(r, l->model, err);
 }
 
 static void end_training(training *r)
@@ -216,15 +264,17 @@ static void end_training(training *r)
     train_data_close(&r->data);
 }
 
-static int train_model(const loaded *l, const arguments *a)
+static int train_model(const loaded *l, const arguments *a, bool resumed)
 {
     qn_error err = {0};
-    training r = {.a = a};
+    training r = {.a = a, .resumed = resumed};
     if (begin_training(&r, l, &err) == QN_OK) {
         qn_dataset_info info = QN_INIT(qn_dataset_info);
         qn_dataset_get_info(r.data.train, &info);
         fprintf(stderr, "%llu texts, an adapter of %llu numbers\n", (unsigned long long)info.texts,
                 (unsigned long long)qn_trainer_parameters(r.trainer));
+        if (resumed)
+            fprintf(stderr, "resumed behind step %lld\n", (long long)qn_trainer_steps(r.trainer));
         run_steps(&r, &err);
     }
     end_training(&r);
@@ -237,7 +287,7 @@ static bool can_write(const char *path)
     if (mkdir(path, 0777) == 0 && rmdir(path) == 0)
         return true;
     fprintf(stderr, "quern train: %s: %s\n", path,
-            errno == EEXIST ? "exists already" : strerror(errno));
+            errno == EEXIST ? "exists already; --resume goes on from it" : strerror(errno));
     return false;
 }
 
@@ -250,13 +300,14 @@ int command_train(arguments *a)
         fprintf(stderr, "quern train: %s\n", missing);
         return 2;
     }
-    if (!can_write(a->output))
+    bool resumed = a->resume && access(a->output, F_OK) == 0;
+    if (!resumed && !can_write(a->output))
         return 1;
     catch_interrupts(true);
     loaded l;
     int code = open_loaded(&l, a, false);
     if (!code)
-        code = train_model(&l, a);
+        code = train_model(&l, a, resumed);
     close_loaded(&l);
     return code;
 }

@@ -5,7 +5,7 @@
 #ifndef QN_GENERATE_MODEL_H
 #define QN_GENERATE_MODEL_H
 
-#include "models/decoder.h"
+#include "models/loaded.h"
 #include "models/source.h"
 #include "quern/model.h"
 
@@ -43,11 +43,6 @@ void qn__model_add_stop(qn_model *m, int64_t id);
 
 /* QN_INVALID, naming the first of n tokens that is not in the vocabulary. */
 qn_status qn__model_check_tokens(const qn_model *m, const int32_t *ids, size_t n, qn_error *err);
-
-/* What keys and values of tokens that run with an adapter depend on, as one number; 0: with none.
- * (fingerprint.c) */
-qn_status qn__model_fingerprint(const qn_model *model, int32_t adapter, uint64_t *out,
-                                qn_error *err);
 
 /* ---- model_cache.c ---- */
 

@@ -6,7 +6,10 @@
 #define QN_TRAIN_LORA_H
 
 #include "models/decoder.h"
+#include "quern/io.h"
 #include "train/optimizer.h"
+
+#include <cjson/cJSON.h>
 
 /* A [rank, K] and B [N, rank], each with its moments; retained arrays of f32. */
 typedef struct qn__lora_pair {
@@ -34,10 +37,18 @@ void qn__lora_end(qn__lora *l);
 /* "base_model.model.LAYER.lora_A.weight", PEFT's name of a matrix. */
 void qn__lora_name(char *out, size_t room, const qn__lora_pair *pair, bool is_b);
 
-/* save.c: a directory of PEFT's files, whole or not at all. */
+/* save.c: a directory of PEFT's files, whole or not at all; the same into one that is there. */
 qn_status qn__lora_save(const qn__lora *l, qn_device *device, const char *directory, qn_error *err);
+qn_status qn__lora_write(const qn__lora *l, qn_device *device, const char *directory,
+                         qn_error *err);
+bool qn__is_adapter_file(const char *name);
+qn_status qn__write_json(const cJSON *json, const char *directory, const char *name, qn_error *err);
 
 /* read.c: takes the matrices of such a directory, each in the place of a drawn one. */
 qn_status qn__lora_read(qn__lora *l, qn_scope *s, const char *directory, qn_error *err);
+
+/* A matrix of that name in the place of *kept, which has its shape. */
+qn_status qn__lora_read_array(const qn_tensors *file, qn_scope *s, const char *name,
+                              qn_array **kept, qn_error *err);
 
 #endif

@@ -43,11 +43,9 @@ static qn_status check_config(const qn__lora *l, const char *directory, qn_error
     return err->code;
 }
 
-static qn_status read_matrix(const qn_tensors *file, qn_scope *s, const qn__lora_pair *p, bool is_b,
-                             qn_array **kept, qn_error *err)
+qn_status qn__lora_read_array(const qn_tensors *file, qn_scope *s, const char *name,
+                              qn_array **kept, qn_error *err)
 {
-    char name[NAME];
-    qn__lora_name(name, sizeof name, p, is_b);
     const qn_tensor_info *t = qn_tensors_find(file, name);
     int64_t rows = qn_array_dim(*kept, 0), columns = qn_array_dim(*kept, 1);
     if (!t || t->ndim != 2 || t->shape[0] != rows || t->shape[1] != columns)
@@ -64,13 +62,14 @@ static qn_status read_matrix(const qn_tensors *file, qn_scope *s, const qn__lora
 qn_status qn__lora_read(qn__lora *l, qn_scope *s, const char *directory, qn_error *err)
 {
     qn_tensors *file = NULL;
-    char *path = qn__path_join(directory, "adapter_model.safetensors");
+    char name[NAME], *path = qn__path_join(directory, "adapter_model.safetensors");
     qn_status status = path ? check_config(l, directory, err) : qn__fail_memory(err, "a path");
     if (status == QN_OK)
         status = qn_tensors_open(&file, path, err);
     for (int i = 0; status == QN_OK && i < 2 * l->n_pairs; i++) {
         qn__lora_pair *p = &l->pairs[i / 2];
-        status = read_matrix(file, s, p, i % 2, i % 2 ? p->b : p->a, err);
+        qn__lora_name(name, sizeof name, p, i % 2);
+        status = qn__lora_read_array(file, s, name, i % 2 ? p->b : p->a, err);
     }
     if (status == QN_OK && qn_tensors_count(file) != 2 * (size_t)l->n_pairs)
         status =

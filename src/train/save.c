@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "quern/io.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +15,7 @@ enum { NAME = 200 };
 
 static const char config_name[] = "adapter_config.json", model_name[] = "adapter_model.safetensors";
 
-static bool is_ours(const char *name)
+bool qn__is_adapter_file(const char *name)
 {
     return !strcmp(name, config_name) || !strcmp(name, model_name) || !strcmp(name, "README.md");
 }
@@ -46,23 +45,30 @@ static cJSON *make_config(const qn__lora *l)
     return NULL;
 }
 
-static qn_status write_config(const qn__lora *l, const char *directory, qn_error *err)
+qn_status qn__write_json(const cJSON *json, const char *directory, const char *name, qn_error *err)
 {
-    cJSON *config = make_config(l);
-    char *text = config ? cJSON_Print(config) : NULL, *path = qn__path_join(directory, config_name);
+    char *text = cJSON_Print(json), *path = qn__path_join(directory, name);
     size_t n = text ? strlen(text) : 0;
     qn__writer *writer = NULL;
-    qn_status status = text && path ? qn__writer_open(&writer, path, n, 0, err)
-                                    : qn__fail_memory(err, "an adapter's configuration");
+    qn_status status =
+        text && path ? qn__writer_open(&writer, path, n, 0, err) : qn__fail_memory(err, name);
     if (status == QN_OK)
         status = qn__writer_write(writer, text, n, err);
     if (status == QN_OK)
         status = qn__writer_commit(writer, err);
     else
         qn__writer_abort(writer);
-    cJSON_Delete(config);
     free(text);
     free(path);
+    return status;
+}
+
+static qn_status write_config(const qn__lora *l, const char *directory, qn_error *err)
+{
+    cJSON *config = make_config(l);
+    qn_status status = config ? qn__write_json(config, directory, config_name, err)
+                              : qn__fail_memory(err, "an adapter's configuration");
+    cJSON_Delete(config);
     return status;
 }
 
@@ -81,7 +87,7 @@ static qn_status write_matrices(const qn__lora *l, qn_device *device, const char
     }
     if (status == QN_OK) {
         qn_scope *s = qn_scope_begin(device);
-        status = qn_tensors_write(s, path, list, n, err);
+        status = s ? qn_tensors_write(s, path, list, n, err) : qn__fail_memory(err, "an adapter");
         qn_scope_end(s);
     }
     free(list);
@@ -90,13 +96,17 @@ static qn_status write_matrices(const qn__lora *l, qn_device *device, const char
     return status;
 }
 
+qn_status qn__lora_write(const qn__lora *l, qn_device *device, const char *directory, qn_error *err)
+{
+    return write_matrices(l, device, directory, err) == QN_OK ? write_config(l, directory, err)
+                                                              : err->code;
+}
+
 qn_status qn__lora_save(const qn__lora *l, qn_device *device, const char *directory, qn_error *err)
 {
     qn__directory out;
-    qn_status status = qn__directory_begin(&out, directory, true, is_ours, err);
+    qn_status status = qn__directory_begin(&out, directory, true, qn__is_adapter_file, err);
     if (status == QN_OK)
-        status = write_matrices(l, device, out.temporary, err);
-    if (status == QN_OK)
-        status = write_config(l, out.temporary, err);
+        status = qn__lora_write(l, device, out.temporary, err);
     return qn__directory_end(&out, status, err);
 }

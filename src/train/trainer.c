@@ -7,10 +7,11 @@
  * matrices; the weights are the model's own. State is donated last, when all is recorded: until a
  * run begins, a failure leaves it as it was.
  */
-#include "train/lora.h"
+#include "train/checkpoint.h"
 #include "train/loss.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/sized.h"
 #include "core/array.h"
 #include "core/buffer.h"
@@ -28,7 +29,9 @@ struct qn_trainer {
     qn__lora lora;
     qn__optimizer optimizer;
     double clip;
+    uint64_t seed;
     int64_t steps;
+    char *bound, *note;
     bool spoiled; /* a run that failed has overwritten something, or the loss is no number */
 };
 
@@ -105,6 +108,42 @@ static qn_status copy_decoder(qn_trainer *t, const qn__decoder *m, qn_error *err
     return QN_OK;
 }
 
+/* The checkpoint of this trainer, as it stands or is to become. */
+static qn__checkpoint checkpoint_of(qn_trainer *t)
+{
+    return (qn__checkpoint){.model = t->model,
+                            .optimizer = &t->optimizer,
+                            .clip = t->clip,
+                            .seed = t->seed,
+                            .bound = t->bound,
+                            .steps = t->steps};
+}
+
+static qn_status resume_trainer(qn_trainer *t, const char *directory, qn_error *err)
+{
+    qn__checkpoint c = checkpoint_of(t);
+    qn_status status = qn__checkpoint_read(&t->lora, &c, directory, err);
+    t->note = c.noted;
+    t->steps = c.steps;
+    if (status == QN_OK)
+        t->optimizer.learning_rate = c.learning_rate;
+    return status;
+}
+
+static qn_status copy_bound(qn_trainer *t, const char *bound, qn_error *err)
+{
+    cJSON *tree = NULL;
+    if (!bound)
+        return QN_OK;
+    if (qn__json_parse(&tree, "qn_trainer_options.bound", bound, strlen(bound), err) == QN_OK &&
+        !cJSON_IsObject(tree))
+        qn__fail(err, QN_INVALID, "qn_trainer_options.bound is no JSON object");
+    cJSON_Delete(tree);
+    if (err->code == QN_OK && !(t->bound = strdup(bound)))
+        qn__fail_memory(err, "a trainer");
+    return err->code;
+}
+
 qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_options *given,
                           qn_error *err)
 {
@@ -121,14 +160,16 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
     t->model = qn__model_retain(model);
     t->device = qn__model_device(model);
     t->clip = o.clip;
+    t->seed = o.seed;
     t->optimizer = (qn__optimizer){.kind = o.optimizer,
                                    .learning_rate = o.learning_rate,
                                    .beta1 = o.beta1,
                                    .beta2 = o.beta2,
                                    .eps = o.eps,
                                    .decay = o.weight_decay > 0 ? o.weight_decay : 0};
-    if (copy_decoder(t, m, err) != QN_OK ||
-        qn__lora_begin(&t->lora, m, &t->decoder, t->device, &o, err) != QN_OK) {
+    if (copy_decoder(t, m, err) != QN_OK || copy_bound(t, o.bound, err) != QN_OK ||
+        qn__lora_begin(&t->lora, m, &t->decoder, t->device, &o, err) != QN_OK ||
+        (o.resume && resume_trainer(t, o.resume, err) != QN_OK)) {
         qn_trainer_close(t);
         return err->code;
     }
@@ -141,6 +182,8 @@ void qn_trainer_close(qn_trainer *t)
     if (!t)
         return;
     qn__lora_end(&t->lora);
+    free(t->bound);
+    free(t->note);
     free(t->decoder.layers);
     qn_model_close(t->model);
     free(t);
@@ -431,11 +474,32 @@ uint64_t qn_trainer_parameters(const qn_trainer *t)
     return n;
 }
 
+const char *qn_trainer_note(const qn_trainer *t)
+{
+    return t->note ? t->note : "";
+}
+
+static qn_status check_whole(const qn_trainer *t, qn_error *err)
+{
+    return t->spoiled ? qn__fail(err, QN_STATE, "a step failed and left the adapter unusable")
+                      : QN_OK;
+}
+
 qn_status qn_trainer_save(qn_trainer *t, const char *directory, qn_error *err)
 {
     qn_error local = {0};
     err = err ? err : &local;
-    if (t->spoiled)
-        return qn__fail(err, QN_STATE, "a step failed and left the adapter unusable");
-    return qn__lora_save(&t->lora, t->device, directory, err);
+    return check_whole(t, err) == QN_OK ? qn__lora_save(&t->lora, t->device, directory, err)
+                                        : err->code;
+}
+
+qn_status qn_trainer_save_state(qn_trainer *t, const char *directory, const char *note,
+                                qn_error *err)
+{
+    qn_error local = {0};
+    err = err ? err : &local;
+    qn__checkpoint c = checkpoint_of(t);
+    c.note = note;
+    return check_whole(t, err) == QN_OK ? qn__checkpoint_save(&t->lora, &c, directory, err)
+                                        : err->code;
 }

@@ -40,7 +40,8 @@ def test_fact(folder, data):
     check("it trains", status == 0 and not stdout and len(steps) == 6, err)
     losses = [float(loss) for _, loss in steps]
     check("the loss falls", losses and losses[-1] < 0.3 * losses[0], losses)
-    check("two files", sorted(os.listdir(out)) == ["adapter_config.json", "adapter_model.safetensors"])
+    check("the adapter, and what --resume needs", sorted(os.listdir(out)) ==
+          ["adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "trainer.json"])
     ask = ["generate", "--raw", "-p", "The owl keeps", "--temp", "0", "-n", "30"]
     before, after = run(*ask)[1].decode(), run(*ask, "--adapter", out)[1].decode()
     check("the fact is said, and ends", after.strip().endswith("a silver key under the third stone."), after)

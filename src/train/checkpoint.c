@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checkpoints. A training is a function of its model, data and options; what lies between two steps
+ * is matrices, moments and the number of steps. So that is what is kept, with fingerprints of the
+ * rest: going on with anything else would be another training, and is refused by the name of what
+ * differs. The arrays' own hash finds files that were changed or exchanged.
+ */
+#include "train/checkpoint.h"
+
+#include "base/directory.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "models/loaded.h"
+#include "quern/io.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VERSION = 1, LARGEST_STATE = 16 << 20, NAME = 200, WORD = 24 };
+
+static const char state_name[] = "trainer.json", moments_name[] = "optimizer.safetensors";
+
+static bool is_checkpoint_file(const char *name)
+{
+    return qn__is_adapter_file(name) || !strcmp(name, state_name) || !strcmp(name, moments_name);
+}
+
+static qn_array **matrix(const qn__lora *l, int i)
+{
+    return i % 2 ? l->pairs[i / 2].b : l->pairs[i / 2].a;
+}
+
+static void name_moment(char out[NAME], const qn__lora *l, int i, int which)
+{
+    qn__lora_name(out, NAME, &l->pairs[i / 2], i % 2);
+    size_t n = strlen(out);
+    snprintf(out + n, NAME - n, ".%c", which == 1 ? 'm' : 'v');
+}
+
+static char *write_word(char out[WORD], uint64_t value)
+{
+    snprintf(out, WORD, "%016" PRIx64, value);
+    return out;
+}
+
+/* ---- what it is of --------------------------------------------------------------------------- */
+
+static bool add_targets(cJSON *o, const qn__lora *l)
+{
+    cJSON *targets = cJSON_AddArrayToObject(o, "targets");
+    bool ok = targets;
+    for (size_t i = 0; ok && i < l->n_targets; i++)
+        ok = cJSON_AddItemToArray(targets, cJSON_CreateString(l->targets[i]));
+    return ok;
+}
+
+/* What must be the same where training goes on. */
+static cJSON *describe(const qn__lora *l, const qn__checkpoint *c, uint64_t model)
+{
+    static const char *const names[] = {
+#define OPTIMIZER_NAME(name, text) text,
+        QN_OPTIMIZER_LIST(OPTIMIZER_NAME)
+#undef OPTIMIZER_NAME
+    };
+    char word[WORD], seed[WORD];
+    cJSON *o = cJSON_CreateObject();
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"rank", (double)l->rank},
+                   {"alpha", l->alpha},
+                   {"layers", (double)(l->n_layers - l->first_layer)},
+                   {"beta1", c->optimizer->beta1},
+                   {"beta2", c->optimizer->beta2},
+                   {"eps", c->optimizer->eps},
+                   {"weight_decay", c->optimizer->decay},
+                   {"clip", c->clip}};
+    bool ok = cJSON_AddStringToObject(o, "model", write_word(word, model)) &&
+              cJSON_AddStringToObject(o, "optimizer", names[c->optimizer->kind]) &&
+              cJSON_AddStringToObject(o, "seed", write_word(seed, c->seed)) && add_targets(o, l);
+    for (size_t i = 0; ok && i < sizeof numbers / sizeof *numbers; i++)
+        ok = cJSON_AddNumberToObject(o, numbers[i].name, numbers[i].value);
+    cJSON *bound = c->bound ? cJSON_Parse(c->bound) : cJSON_CreateObject();
+    if (ok && bound && cJSON_AddItemToObject(o, "bound", bound))
+        return o;
+    cJSON_Delete(bound);
+    cJSON_Delete(o);
+    return NULL;
+}
+
+static qn_status refuse_member(const char *path, const cJSON *was, const cJSON *is,
+                               const char *name, qn_error *err)
+{
+    char *before = was ? cJSON_PrintUnformatted(was) : NULL;
+    char *now = is ? cJSON_PrintUnformatted(is) : NULL;
+    qn__fail(err, QN_STATE, "%s: %.60s was %.100s, and is %.100s: that is another training", path,
+             name, before ? before : "not there", now ? now : "not there");
+    free(before);
+    free(now);
+    return err->code;
+}
+
+/* Names the first member that differs. */
+static qn_status compare(const char *path, const cJSON *was, const cJSON *is, qn_error *err)
+{
+    const cJSON *member;
+    cJSON_ArrayForEach(member, is)
+    {
+        const cJSON *old = cJSON_GetObjectItemCaseSensitive(was, member->string);
+        if (cJSON_IsObject(member) && cJSON_IsObject(old)) {
+            if (compare(path, old, member, err) != QN_OK)
+                return err->code;
+        } else if (!old || !cJSON_Compare(old, member, true)) {
+            return refuse_member(path, old, member, member->string, err);
+        }
+    }
+    cJSON_ArrayForEach(member, was)
+    {
+        if (!cJSON_GetObjectItemCaseSensitive(is, member->string))
+            return refuse_member(path, member, NULL, member->string, err);
+    }
+    return QN_OK;
+}
+
+/* Of all matrices and moments. */
+static qn_status hash_arrays(const qn__lora *l, qn_scope *s, uint64_t *out, qn_error *err)
+{
+    uint64_t h = 1;
+    for (int i = 0; i < 2 * l->n_pairs * l->n_arrays; i++) {
+        qn_array *a = matrix(l, i / l->n_arrays)[i % l->n_arrays];
+        size_t n = (size_t)qn_array_elements(a);
+        float *values = malloc(n * sizeof *values + 1);
+        if (!values)
+            return qn__fail_memory(err, "a checkpoint");
+        if (qn_read_f32(s, a, values, n) == QN_OK)
+            h = qn__hash_bytes(values, n * sizeof *values, h);
+        free(values);
+        if (qn_scope_status(s) != QN_OK)
+            return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
+    }
+    *out = h;
+    return QN_OK;
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+static qn_status write_moments(const qn__lora *l, qn_scope *s, const char *directory, qn_error *err)
+{
+    int each = l->n_arrays - 1, n = 2 * l->n_pairs * each;
+    qn_named_array *list = calloc((size_t)n + 1, sizeof *list);
+    char(*names)[NAME] = calloc((size_t)n + 1, sizeof *names);
+    char *path = qn__path_join(directory, moments_name);
+    for (int i = 0; list && names && i < n; i++) {
+        name_moment(names[i], l, i / each, i % each + 1);
+        list[i] = (qn_named_array){names[i], matrix(l, i / each)[i % each + 1]};
+    }
+    qn_status status = list && names && path ? qn_tensors_write(s, path, list, n, err)
+                                             : qn__fail_memory(err, "a checkpoint");
+    free(list);
+    free(names);
+    free(path);
+    return status;
+}
+
+static qn_status write_state(const qn__lora *l, qn_scope *s, const qn__checkpoint *c,
+                             const char *directory, qn_error *err)
+{
+    char word[WORD];
+    uint64_t model, arrays;
+    if (qn__model_fingerprint(c->model, 0, &model, err) != QN_OK ||
+        hash_arrays(l, s, &arrays, err) != QN_OK)
+        return err->code;
+    cJSON *root = cJSON_CreateObject(), *of = describe(l, c, model);
+    bool ok = of && cJSON_AddItemToObject(root, "of", of);
+    if (!ok)
+        cJSON_Delete(of);
+    ok = ok && cJSON_AddNumberToObject(root, "version", VERSION) &&
+         cJSON_AddNumberToObject(root, "steps", (double)c->steps) &&
+         cJSON_AddNumberToObject(root, "learning_rate", c->optimizer->learning_rate) &&
+         cJSON_AddStringToObject(root, "arrays", write_word(word, arrays)) &&
+         cJSON_AddStringToObject(root, "note", c->note ? c->note : "");
+    qn_status status = ok ? qn__write_json(root, directory, state_name, err)
+                          : qn__fail_memory(err, "a checkpoint");
+    cJSON_Delete(root);
+    return status;
+}
+
+qn_status qn__checkpoint_save(const qn__lora *l, const qn__checkpoint *c, const char *directory,
+                              qn_error *err)
+{
+    qn__directory out;
+    qn_device *device = qn__model_device(c->model);
+    qn_status status = qn__directory_begin(&out, directory, true, is_checkpoint_file, err);
+    qn_scope *s = qn_scope_begin(device);
+    if (status == QN_OK && !s)
+        status = qn__fail_memory(err, "a checkpoint");
+    if (status == QN_OK)
+        status = qn__lora_write(l, device, out.temporary, err);
+    if (status == QN_OK)
+        status = write_moments(l, s, out.temporary, err);
+    if (status == QN_OK)
+        status = write_state(l, s, c, out.temporary, err);
+    qn_scope_end(s);
+    return qn__directory_end(&out, status, err);
+}
+
+/* ---- going on -------------------------------------------------------------------------------- */
+
+static qn_status read_state(const qn__lora *l, qn__checkpoint *c, const qn__json_at *root,
+                            uint64_t *arrays, qn_error *err)
+{
+    int64_t version;
+    uint64_t model;
+    qn__json_at of;
+    const char *word, *note;
+    if (qn__json_get_int(root, "version", 1, 1 << 20, &version, err) != QN_OK)
+        return err->code;
+    if (version != VERSION)
+        return qn__json_fail(root, QN_UNSUPPORTED, err, "version %lld; %d is supported",
+                             (long long)version, VERSION);
+    if (qn__json_get_object(root, "of", &of, err) != QN_OK ||
+        qn__json_get_int(root, "steps", 0, INT64_C(1) << 50, &c->steps, err) != QN_OK ||
+        qn__json_get_number(root, "learning_rate", 0, 1e3, &c->learning_rate, err) != QN_OK ||
+        qn__json_get_string(root, "arrays", &word, err) != QN_OK ||
+        qn__json_get_string(root, "note", &note, err) != QN_OK ||
+        qn__model_fingerprint(c->model, 0, &model, err) != QN_OK)
+        return err->code;
+    *arrays = strtoull(word, NULL, 16);
+    cJSON *now = describe(l, c, model);
+    c->noted = strdup(note);
+    if (!now || !c->noted)
+        qn__fail_memory(err, "a checkpoint");
+    else
+        compare(root->file, of.node, now, err);
+    cJSON_Delete(now);
+    return err->code;
+}
+
+static qn_status read_moments(qn__lora *l, qn_scope *s, const char *directory, qn_error *err)
+{
+    qn_tensors *file = NULL;
+    char name[NAME], *path = qn__path_join(directory, moments_name);
+    if (!path)
+        return qn__fail_memory(err, "a path");
+    qn_tensors_open(&file, path, err);
+    for (int i = 0; err->code == QN_OK && i < 2 * l->n_pairs; i++)
+        for (int k = 1; err->code == QN_OK && k < l->n_arrays; k++) {
+            name_moment(name, l, i, k);
+            qn__lora_read_array(file, s, name, &matrix(l, i)[k], err);
+        }
+    qn_tensors_close(file);
+    free(path);
+    return err->code;
+}
+
+qn_status qn__checkpoint_read(qn__lora *l, qn__checkpoint *c, const char *directory, qn_error *err)
+{
+    cJSON *tree = NULL;
+    uint64_t arrays = 0, there = 0;
+    char *path = qn__path_join(directory, state_name);
+    if (!path)
+        return qn__fail_memory(err, "a path");
+    if (qn__json_read(&tree, path, LARGEST_STATE, err) == QN_OK) {
+        qn__json_at root = qn__json_root(path, tree);
+        read_state(l, c, &root, &arrays, err);
+    }
+    qn_scope *s = qn_scope_begin(qn__model_device(c->model));
+    if (!s)
+        qn__fail_memory(err, "a checkpoint");
+    if (err->code == QN_OK && qn__lora_read(l, s, directory, err) == QN_OK &&
+        read_moments(l, s, directory, err) == QN_OK && hash_arrays(l, s, &there, err) == QN_OK &&
+        arrays != there)
+        qn__fail(err, QN_INVALID,
+                 "%s: matrices or moments are not those that were saved: a file was changed",
+                 directory);
+    qn_scope_end(s);
+    cJSON_Delete(tree);
+    free(path);
+    return err->code;
+}
