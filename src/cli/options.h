@@ -65,10 +65,12 @@ typedef struct arguments {
     int64_t layer, head;
     const char *data; /* train */
     int64_t iters, batch_size, steps_per_report, steps_per_eval, val_batches, save_every,
-        max_seq_length, rank, grad_accumulation_steps, num_layers, warmup_steps;
+        max_seq_length, rank, grad_accumulation_steps, num_layers, warmup_steps, lr_decay_steps,
+        patience;
     double learning_rate, alpha, weight_decay, max_grad_norm, val_split, beta1, beta2, eps,
         min_learning_rate;
-    const char *optimizer, *lr_schedule, *resume_adapter;
+    const char *optimizer, *lr_schedule, *resume_adapter, *config, *log;
+    bool grad_checkpoint, dry_run;
     bool mask_prompt;
     words targets;
 } arguments;

@@ -36,7 +36,7 @@ def read(path):
 def test_fact(folder, data):
     out = os.path.join(folder, "adapter")
     status, stdout, err = run("train", "--data", data, "--adapter-path", out, *QUICK)
-    steps = re.findall(r"^step (\d+) of 60, loss ([\d.]+), \d+ tok/s$", err, re.M)
+    steps = re.findall(r"^step (\d+) of 60, loss ([\d.]+), lr 0.005, \d+ tok/s, \d+ MiB, [\d:]+ left$", err, re.M)
     check("it trains", status == 0 and not stdout and len(steps) == 6, err)
     losses = [float(loss) for _, loss in steps]
     check("the loss falls", losses and losses[-1] < 0.3 * losses[0], losses)

@@ -75,7 +75,7 @@ def test_interrupted(folder, args, whole):
     check("130, and the step", p.returncode == 130 and at and 3 <= int(at[0]) < 60, err)
     state = json.load(open(os.path.join(out, "trainer.json"), encoding="utf-8"))
     check("that step is saved", state["steps"] == int(at[0]), state)
-    for what, change, part in [("rank", ["--rank", "4"], "rank was 8, and is 4"), ("iters", ["--iters", "70"], "iters was 60, and is 70"),
+    for what, change, part in [("rank", ["--rank", "4"], "rank was 8, and is 4"), ("iters", ["--iters", "70"], "lr_decay_steps was 60, and is 70"),
                                ("seed", ["--seed", "4"], "seed was"), ("mask", ["--max-seq-length", "6"], "data was"),
                                ("rate", ["--learning-rate", "1e-3"], "learning_rate was 0.002")]:
         status, _, err = run("train", *args, "-o", out, "--resume", *change)

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""quern train -c: what mlx-lm's YAML says is what the options say; lines that cannot be are named. And what a run says
+of itself: the log, --dry-run, early ends.
+
+    tests/cli/test_train_config.py QUERN
+"""
+import json
+import os
+import re
+import tempfile
+
+from helper import check, finish, refused, run
+
+# mlx-lm's example (lora_config.yaml), with what it has commented out, for other data.
+CONFIG = """\
+# The path to the local model directory or Hugging Face repo.
+---
+train: true   # whether or not to train
+fine_tune_type: lora
+optimizer: adamw
+optimizer_config:
+  adamw:
+    betas: [0.8, 0.98]
+    eps: 1e-6
+    bias_correction: true
+  sgd: {}
+data: "%s"
+seed: 7
+num_layers: 2
+batch_size: 2
+iters: 12
+val_batches: 25
+learning_rate: 2e-3
+steps_per_report: 5
+steps_per_eval: 200
+resume_adapter_file: null
+adapter_path: '%s'
+save_every: 100
+test: false
+test_batches: 100
+max_seq_length: 2048
+grad_checkpoint: false
+lora_parameters:
+  # These are the default keys
+  keys: ["self_attn.q_proj", 'self_attn.v_proj']
+  rank: 4
+  scale: 5.0
+  dropout: 0.0
+lr_schedule:
+  name: cosine_decay
+  warmup: 3 # 0 for no warmup
+  warmup_init: 0
+  arguments:
+  - 2e-3
+  - 9
+  - 1e-7
+"""
+SAME = ["--beta1", "0.8", "--beta2", "0.98", "--eps", "1e-6", "--seed", "7", "--num-layers", "2", "--batch-size", "2", "--iters", "12",
+        "--learning-rate", "2e-3", "--rank", "4", "--alpha", "20", "--target", "self_attn.q_proj", "--target", "self_attn.v_proj",
+        "--lr-schedule", "cosine", "--warmup-steps", "3", "--lr-decay-steps", "12", "--min-learning-rate", "1e-7"]
+
+
+def put(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    return path
+
+
+def read(*parts):
+    with open(os.path.join(*parts), "rb") as f:
+        return f.read()
+
+
+def test_same(folder, data):
+    by_options, by_config, by_json = (os.path.join(folder, name) for name in ("options", "config", "json"))
+    status, _, err = run("train", "--data", data, "-o", by_options, *SAME)
+    check("by options", status == 0, err)
+    config = put(folder, "config.yaml", CONFIG.replace("  sgd: {}\n", "") % (data, by_config))
+    status, _, err = run("train", "-c", config)
+    check("by the configuration", status == 0 and "step 5 of 12" in err, err)
+    check("it is the same", read(by_config, "trainer.json") == read(by_options, "trainer.json"), read(by_config, "trainer.json"))
+    text = json.dumps({"data": data, "adapter_path": by_json, "seed": 7, "iters": 12, "batch_size": 2, "num_layers": 2,
+                       "optimizer_config": {"adamw": {"betas": [0.8, 0.98], "eps": 1e-6}},
+                       "lora_parameters": {"keys": ["self_attn.q_proj", "self_attn.v_proj"], "rank": 4, "scale": 5},
+                       "lr_schedule": {"name": "cosine_decay", "arguments": [2e-3, 9, 1e-7], "warmup": 3}})
+    status, _, err = run("train", "-c", put(folder, "config.json", text))
+    check("as JSON", status == 0 and read(by_json, "trainer.json") == read(by_options, "trainer.json"), err)
+    over = os.path.join(folder, "over")
+    status, _, err = run("train", "-c", config, "-o", over, "--rank", "2", "--iters", "3", "--target", "down_proj")
+    state = json.loads(read(over, "trainer.json"))
+    check("the command line counts", status == 0 and (state["of"]["rank"], state["steps"], state["of"]["targets"]) == (2, 3, ["down_proj"]), state)
+
+
+def test_refused(folder, data):
+    cases = [("learning_rat: 1", "learning_rat: there is no such option; did you mean --learning-rate?"),
+             ("train: false", "train: not supported; true is"), ("fine_tune_type: dora", "lora is"), ("test: true", "false is"),
+             ("hf_dataset: {a: b}", "line 1: this part of YAML"), ("model: &anchor x", "line 1: this part of YAML"),
+             ("a: 1\n   b: 2", "line 2: indentation"), ("\titers: 2", "line 1: a tab"), ("iters", "line 1: neither"),
+             ("iters: 2\niters: 3", "line 2: the key stands twice"), ("model: \"x", "line 1: a quote"),
+             ("target: [a, b", "line 1: a list ends"), ("- a", "line 1: a list and keys"), ("iters: [1]", "iters: a number or a text"),
+             ("mask_prompt: 3", "true or false"), ("lora_parameters:\n  dropout: 0.1", "dropout: not supported; 0 is"),
+             ("lora_parameters:\n  rang: 4", "rang: not supported"), ("lr_schedule:\n  name: step_decay\n  arguments: [1, 2]", "cosine_decay or"),
+             ("optimizer_config:\n  adamw:\n    amsgrad: true", "amsgrad: not supported"), ("{\"iters\": 2,}", "JSON"),
+             ("config: x", "config: there is no such option")]
+    for i, (text, part) in enumerate(cases):
+        path = put(folder, f"bad{i}.yaml", text)
+        refused(f"configuration {i}", run("train", "-c", path, "--data", data, "-o", "/nowhere/x"), 2, path, part)
+    status, _, err = run("train", "-c", put(folder, "bad.yaml", "iters: none"), "--data", data)
+    check("a value", status == 2 and "--iters: \"none\" is not a whole number" in err and "bad.yaml: iters" in err, err)
+    refused("no file", run("train", "-c", "/none.yaml"), 2, "/none.yaml")
+    refused("checkpointing", run("train", "--grad-checkpoint", "--data", data, "-o", "x"), 2, "--grad-checkpoint is not there", "--batch-size")
+
+
+def test_told(folder, data):
+    out, log = os.path.join(folder, "told"), os.path.join(folder, "log.jsonl")
+    args = ["--data", data, "-o", out, "--val-split", "0.4", "--batch-size", "1", "--learning-rate", "2e-2", "--log", log]
+    status, stdout, err = run("train", *args, "--iters", "400", "--steps-per-eval", "10", "--patience", "3")
+    ended = re.search(r"^ended behind step (\d+): 3 validations were no better$", err, re.M)
+    check("it ends early", status == 0 and not stdout and ended and int(ended[1]) < 400, err)
+    lowest = re.search(r"^lowest validation loss ([\d.]+), behind step (\d+)$", err, re.M)
+    check("thirty steps behind the best", ended and lowest and int(ended[1]) == int(lowest[2]) + 30, err)
+    check("the curve", re.search("^loss [\u2581-\u2588]{40,60} [\\d.]+ to [\\d.]+$", err, re.M), err)
+    rows = [json.loads(line) for line in read(log).splitlines()]
+    losses, valid = [r for r in rows if "loss" in r], [r for r in rows if "validation_loss" in r]
+    check("the log", len(losses) == int(ended[1]) // 10 and valid[0]["step"] == 0 and len(valid) == len(losses) + 1, rows)
+    check("what is in it", set(losses[0]) == {"step", "loss", "learning_rate", "tokens", "seconds", "memory"}, losses[0])
+    check("and what was said is so", f"{min(v['validation_loss'] for v in valid):.4f}" == lowest[1], (valid, lowest[0]))
+    status, _, err = run("train", *args, "--iters", "400", "--steps-per-eval", "10", "--patience", "3", "--resume")
+    check("it does not go on", status == 0 and f"ended behind step {ended[1]}" in err and "tok/s" not in err, err)
+    check("the log goes on", b"{\"resumed\":%d}" % int(ended[1]) in read(log), read(log)[-200:])
+    status, stdout, err = run("train", "--data", data, "--dry-run", "--iters", "100", "--batch-size", "2", "--grad-accumulation-steps", "3")
+    plan = dict(re.split(r" {2,}", line, maxsplit=1) for line in stdout.decode().splitlines())
+    check("a plan", status == 0 and set(plan) == {"texts", "adapter", "steps", "memory", "time"}, stdout)
+    check("of what is asked for", plan["steps"] == "100, of 6 texts: 120.0 epochs" and plan["adapter"] == "131072 numbers", plan)
+    status, _, err = run("train", "--data", data, "-o", out + "2", "--log", "/none/x")
+    check("a log that cannot be", status == 1 and "/none/x: cannot open" in err and not os.path.exists(out + "2"), err)
+    if os.path.exists("/dev/full"):
+        status, _, err = run("train", "--data", data, "-o", out + "3", "--iters", "20", "--log", "/dev/full")
+        check("a log that is full", status == 1 and "/dev/full: cannot write" in err, err)
+
+
+with tempfile.TemporaryDirectory() as root:
+    texts = put(root, "data.jsonl", "".join(json.dumps({"text": f"Owl {i} keeps a key under stone {i * i}."}) + "\n" for i in range(5)))
+    test_same(root, texts)
+    test_refused(root, texts)
+    test_told(root, texts)
+finish()
