@@ -113,28 +113,46 @@ static qn_status run_steps(training *r, qn_error *err)
 
 static void describe_training(const training *r)
 {
-    qn_dataset_info info = QN_INIT(qn_dataset_info);
-    qn_dataset_get_info(r->data.train, &info);
-    fprintf(stderr, "%llu texts, an adapter of %llu numbers\n", (unsigned long long)info.texts,
-            (unsigned long long)qn_trainer_parameters(r->trainer));
+    fprintf(stderr, "%llu texts, an adapter of %llu numbers\n", (unsigned long long)r->texts,
+            (unsigned long long)r->parameters);
     if (r->resumed)
         fprintf(stderr, "resumed behind step %lld\n", (long long)qn_trainer_steps(r->trainer));
 }
 
-static int train_model(const loaded *l, const arguments *a, bool resumed)
+static qn_status train_model(training *r, const loaded *l, qn_error *err)
+{
+    if (training_begin(r, l, err) == QN_OK && r->a->dry_run) {
+        print_plan(r, err);
+    } else if (err->code == QN_OK) {
+        describe_training(r);
+        if (progress_begin(r, err) == QN_OK)
+            run_steps(r, err);
+    }
+    progress_end(r);
+    training_end(r);
+    return err->code;
+}
+
+/* With the model as it is, then with its adapter; it is loaded anew in between, so that there are
+ * never two. */
+static int train_and_report(training *r, samples *s, arguments *a)
 {
     qn_error err = {0};
-    training r = {.a = a, .resumed = resumed};
-    if (training_begin(&r, l, &err) == QN_OK && a->dry_run) {
-        print_plan(&r, &err);
-    } else if (err.code == QN_OK) {
-        describe_training(&r);
-        if (progress_begin(&r, &err) == QN_OK)
-            run_steps(&r, &err);
-    }
-    progress_end(&r);
-    training_end(&r);
-    return err.code == QN_OK ? 0 : failed(&err);
+    bool report = a->report && !a->dry_run;
+    loaded l;
+    int code = open_loaded(&l, a, false);
+    if (!code && (!report || samples_take(&l, a, &s->before, &err) == QN_OK))
+        train_model(r, &l, &err);
+    close_loaded(&l);
+    if (code || err.code != QN_OK || !report)
+        return code ? code : err.code != QN_OK ? failed(&err) : 0;
+    a->adapter = a->output;
+    code = open_loaded(&l, a, false);
+    a->adapter = NULL;
+    if (!code && samples_take(&l, a, &s->after, &err) == QN_OK)
+        write_report(r, s, &err);
+    close_loaded(&l);
+    return err.code != QN_OK ? failed(&err) : code;
 }
 
 /* That the adapter cannot be written is to be said before hours of work. */
@@ -155,6 +173,8 @@ static const char *wrong_usage_of(const arguments *a)
                "--grad-accumulation-steps, or --max-seq-length, needs less memory";
     if (!a->data)
         return "--data names the texts";
+    if (a->samples.n && !a->report)
+        return "--sample is for --report FILE";
     return a->output || a->dry_run ? NULL : "--adapter-path, or -o, says where the adapter goes";
 }
 
@@ -168,12 +188,15 @@ static int run_training(arguments *a)
     bool resumed = a->resume && a->output && access(a->output, F_OK) == 0;
     if (!resumed && !a->dry_run && !can_write(a->output))
         return 1;
+    qn_error err = {0};
+    if (a->report && check_report(a, &err) != QN_OK)
+        return failed(&err);
     catch_interrupts(true);
-    loaded l;
-    int code = open_loaded(&l, a, false);
-    if (!code)
-        code = train_model(&l, a, resumed);
-    close_loaded(&l);
+    training r = {.a = a, .resumed = resumed};
+    samples s = {0};
+    int code = train_and_report(&r, &s, a);
+    course_free(&r.course);
+    samples_free(&s, a);
     return code;
 }
 

@@ -25,6 +25,7 @@ typedef struct training {
     qn_schedule schedule;
     int64_t iters, rows, n_batches;
     bool resumed; /* from what is at a->output */
+    uint64_t texts, tokens, parameters;
     progress progress;
     train_course course;
 } training;
@@ -35,6 +36,8 @@ int64_t given(int64_t value, int64_t otherwise);
 /* ---- train_setup.c: the arguments become a trainer ---- */
 
 qn_status training_begin(training *r, const loaded *l, qn_error *err);
+
+/* Leaves what a report tells of; the course is to be freed. */
 void training_end(training *r);
 
 /* ---- train_progress.c ---- */
@@ -64,5 +67,21 @@ typedef struct train_config {
  * where it cannot be. */
 bool train_config_read(train_config *c, const char *path, arguments *a);
 void train_config_free(train_config *c);
+
+/* ---- train_samples.c ---- */
+
+/* What the model says to each --sample, before and after; each a list. */
+typedef struct samples {
+    char **before, **after;
+} samples;
+
+qn_status samples_take(const loaded *l, const arguments *a, char ***out, qn_error *err);
+void samples_free(samples *s, const arguments *a);
+
+/* ---- train_report.c ---- */
+
+/* That it can be written is to be known before. */
+qn_status check_report(const arguments *a, qn_error *err);
+qn_status write_report(const training *r, const samples *s, qn_error *err);
 
 #endif

@@ -141,9 +141,15 @@ qn_status training_begin(training *r, const loaded *l, qn_error *err)
     if (schedule_of(a, &r->schedule, err) != QN_OK || train_data_open(&r->data, l, a, err) != QN_OK)
         return err->code;
     r->device = l->device;
-    return open_trainer(r, l->model, err) == QN_OK
-               ? course_read(&r->course, qn_trainer_note(r->trainer), err)
-               : err->code;
+    if (open_trainer(r, l->model, err) != QN_OK ||
+        course_read(&r->course, qn_trainer_note(r->trainer), err) != QN_OK)
+        return err->code;
+    qn_dataset_info info = QN_INIT(qn_dataset_info);
+    qn_dataset_get_info(r->data.train, &info);
+    r->texts = info.texts;
+    r->tokens = info.tokens;
+    r->parameters = qn_trainer_parameters(r->trainer);
+    return QN_OK;
 }
 
 void training_end(training *r)
@@ -153,5 +159,6 @@ void training_end(training *r)
     free(r->batches);
     qn_trainer_close(r->trainer);
     train_data_close(&r->data);
-    course_free(&r->course);
+    r->trainer = NULL;
+    r->batches = NULL;
 }

@@ -5,6 +5,7 @@ of itself: the log, --dry-run, early ends.
 
     tests/cli/test_train_config.py QUERN
 """
+import html.parser
 import json
 import os
 import re
@@ -136,9 +137,68 @@ def test_told(folder, data):
     check("of what is asked for", plan["steps"] == "100, of 6 texts: 120.0 epochs" and plan["adapter"] == "131072 numbers", plan)
     status, _, err = run("train", "--data", data, "-o", out + "2", "--log", "/none/x")
     check("a log that cannot be", status == 1 and "/none/x: cannot open" in err and not os.path.exists(out + "2"), err)
+    long = os.path.join(folder, "long")
+    tiny = ["--iters", "600", "--batch-size", "1", "--rank", "1", "--num-layers", "1", "--steps-per-report", "1", "--learning-rate", "1e-3"]
+    err = run("train", "--data", data, "-o", long, *tiny)[2]
+    course = json.loads(json.loads(read(long, "trainer.json"))["note"])
+    losses = [float(x) for x in re.findall(r"loss ([\d.]+), lr", err)]
+    check("600 steps in 150 points", course["width"] == 4 and [n for _, n in course["points"]] == [4] * 150, course)
+    check("each of its steps", all(abs(total - sum(losses[4 * i:4 * i + 4])) < 3e-4 for i, (total, _) in enumerate(course["points"])), course)
     if os.path.exists("/dev/full"):
         status, _, err = run("train", "--data", data, "-o", out + "3", "--iters", "20", "--log", "/dev/full")
         check("a log that is full", status == 1 and "/dev/full: cannot write" in err, err)
+
+
+class Page(html.parser.HTMLParser):
+    """A page's cells, curves, and what it would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.cells, self.curves, self.loads = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if tag not in ("meta", "polyline", "path"):
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+        if tag == "polyline":
+            self.curves.append([tuple(map(float, pair.split(","))) for pair in attrs["points"].split()])
+        self.loads += [attrs[k] for k in ("src", "href") if k in attrs]
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells[-1] += data
+
+
+def test_report(folder, data):
+    out, page = os.path.join(folder, "reported"), os.path.join(folder, "page.html")
+    args = ["--data", data, "-o", out, "--report", page, "--iters", "60", "--batch-size", "2", "--learning-rate", "5e-3"]
+    ask = ["--raw", "--sample", "Owl 3 keeps", "--sample", "<b> & \"c\""]
+    status, stdout, err = run("train", *args, *ask, "--steps-per-eval", "20", "--val-split", "0.4", "--lr-schedule", "linear")
+    check("a report", status == 0 and not stdout, err)
+    p = Page(read(page).decode())
+    check("nothing is open or loaded", not p.open and not p.loads and "<script" not in read(page).decode(), (p.open, p.loads))
+    check("curves of steps, validations and rates", [len(c) for c in p.curves] == [60, 4, 201], [len(c) for c in p.curves])
+    loss, valid, rate = p.curves
+    check("the loss falls: y grows", loss[-1][1] > loss[0][1] + 100 and rate[-1][1] > rate[0][1] + 100, (loss[0], loss[-1]))
+    check("within the frame", all(56 <= x <= 712 and 12 <= y <= 216 for c in p.curves for x, y in c), p.curves)
+    at = p.cells.index("Owl 3 keeps")
+    after = run("generate", "--raw", "-p", "Owl 3 keeps", "--temp", "0", "-n", "64", "--adapter", out)[1].decode()
+    before = run("generate", "--raw", "-p", "Owl 3 keeps", "--temp", "0", "-n", "64")[1].decode()
+    check("samples", (p.cells[at + 1], p.cells[at + 2]) == (before[:-1], after[:-1]) and before != after, p.cells[at:at + 3])
+    check("text is no markup", "<b> & \"c\"" in p.cells, p.cells)
+    check("options", p.cells[p.cells.index("learning-rate") + 1] == "0.005" and p.cells[p.cells.index("lr-schedule") + 1] == "linear", p.cells)
+    refused("a sample without a report", run("train", "--data", data, "-o", out + "2", "--sample", "x"), 2, "--report")
+    refused("no place for it", run("train", "--data", data, "-o", out + "2", "--report", "/none/x.html"), 1, "/none/x.html")
+    check("and then nothing is trained", not os.path.exists(out + "2"))
 
 
 with tempfile.TemporaryDirectory() as root:
@@ -146,4 +206,5 @@ with tempfile.TemporaryDirectory() as root:
     test_same(root, texts)
     test_refused(root, texts)
     test_told(root, texts)
+    test_report(root, texts)
 finish()
