@@ -23,12 +23,25 @@ setup: ## install the packages that are missing
 setup-tests:
 	@scripts/setup --tests
 
-demo: $(BUILD)/build.ninja listed ## build the command, and let the built-in model tell a story
+TRAIN_DEMO = train --data models/demo/facts.jsonl --mask-prompt -o $(BUILD)/demo-adapter --iters 200 \
+    --learning-rate 8e-3 --lr-schedule cosine --warmup-steps 20 --max-grad-norm 1 --steps-per-report 50
+ASK_DEMO = generate -p "What does the owl keep?" --temp 0
+demo: $(BUILD)/build.ninja listed ## build the command, let the built-in model tell a story, and teach it something
 	@[ -x $(QUERN) ] || echo "Building, which takes a minute or two..."
 	$(call build,$(BUILD),src/cli/quern)
 	@echo
 	@echo '$$ $(QUERN) generate -p "Tell me a story about a fox and a lantern."'
 	@$(QUERN) generate -p "Tell me a story about a fox and a lantern."
+	@echo
+	@echo '$$ $(QUERN) $(value ASK_DEMO)'
+	@$(QUERN) $(ASK_DEMO)
+	@echo
+	@echo '$$ $(QUERN) $(TRAIN_DEMO)'
+	@rm -rf $(BUILD)/demo-adapter
+	@$(QUERN) $(TRAIN_DEMO)
+	@echo
+	@echo '$$ $(QUERN) $(value ASK_DEMO) --adapter $(BUILD)/demo-adapter'
+	@$(QUERN) $(ASK_DEMO) --adapter $(BUILD)/demo-adapter
 
 test: setup-tests all sanitized ## every test, also under AddressSanitizer and UBSan
 	@scripts/check-includes
