@@ -80,9 +80,9 @@ def test_words_of_others():
     refused("a flag of another command", run("chat", "-p", "x"), 2, "-p is an option of quern generate")
     advice = re.findall(r'\{"(-[^"]*|[a-z]+)", (?:"([^"]*)|[A-Z])', open(os.path.join(SOURCE, "src/cli/foreign.c")).read())
     check("there is advice", len(advice) > 60, advice)
-    known = {c: set(re.findall(r"--[a-z-]+", run(c, "--help")[1].decode())) for c in COMMANDS}
+    known = {c: set(re.findall(r"--[a-z0-9-]+", run(c, "--help")[1].decode())) for c in COMMANDS}
     for theirs, ours in advice:
-        for option in re.findall(r"(?<!\()--[a-z-]+", ours):
+        for option in re.findall(r"(?<!\()--[a-z0-9-]+", ours):
             check(f"{theirs}: {option} exists", option == "--version" or any(option in k for k in known.values()))
         named = re.findall(r"quern ([a-z]+)(?: -m MODEL)?", ours)
         check(f"{theirs}: {named} exist", set(named) <= set(COMMANDS) | {"fetches"}, ours)
@@ -448,16 +448,16 @@ def test_table():
     """--help, unknown options and pages of every command; a page has every option that --help has."""
     for command in COMMANDS:
         status, out, err = run(command, "--help")
-        options = re.findall(r"--([a-z-]+)", out.decode().split("Options:")[-1])
+        options = re.findall(r"--([a-z0-9-]+)", out.decode().split("Options:")[-1])
         check(f"{command} --help", status == 0 and not err and "help" in options and "model" in options, out)
         refused(f"{command} --modell", run(command, "--modell", "x"), 2, "--modell", "did you mean --model?")
         refused(f"{command} --xyzzyplugh", run(command, "--xyzzyplugh"), 2, "--xyzzyplugh", "--help")
         refused(f"{command} -m", run(command, "-m"), 2, "--model needs a value")
         status, page, err = run("--man", f"quern-{command}")
         lines = page.decode().split("\n")
-        listed = [re.search(r"Fl -([a-z-]+)", line).group(1) for line in lines if line.startswith(".It Fl ")]
+        listed = [re.search(r"Fl -([a-z0-9-]+)", line).group(1) for line in lines if line.startswith(".It Fl ")]
         check(f"page of {command}", status == 0 and not err and sorted(listed) == sorted(
-            {m.group(1) for m in re.finditer(r"^  (?:-.,|   ) --([a-z-]+)", out.decode(), re.M)}), listed)
+            {m.group(1) for m in re.finditer(r"^  (?:-.,|   ) --([a-z0-9-]+)", out.decode(), re.M)}), listed)
     overview = run("--man", "quern")[1].decode()
     check("page of quern", all(f".It Xr quern-{c} 1" in overview for c in COMMANDS), overview)
     refused("no such page", run("--man", "quern-xyzzy"), 2, "quern-xyzzy")
