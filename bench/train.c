@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Times LoRA steps of a model: the forward pass alone and whole steps in turn, so that a drift of
+ * the machine hits both. Prints medians as one JSON object; speed does not depend on what is in the
+ * weights (bench/make_model.py).
+ *
+ *     bench-train DIR [threads [repeats [length [rows]]]]
+ */
+#include "quern/quern.h"
+#include "quern/train.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+
+enum { MOST_REPEATS = 99 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, compare);
+    return x[n / 2];
+}
+
+static int fail(const qn_error *err)
+{
+    fprintf(stderr, "bench-train: %s\n", err->message);
+    return 1;
+}
+
+/* The first of each makes the plan and is not counted. */
+static int time_steps(qn_trainer *t, const int32_t *ids, int rows, int length, int repeats,
+                      double *forward, double *step)
+{
+    qn_error err = {0};
+    double loss = 0;
+    for (int r = -1; r < repeats; r++) {
+        double t0 = now();
+        if (qn_trainer_loss(t, ids, NULL, rows, length, &loss, &err) != QN_OK)
+            return fail(&err);
+        double t1 = now();
+        if (qn_trainer_step(t, ids, NULL, rows, length, &loss, &err) != QN_OK)
+            return fail(&err);
+        if (r >= 0) {
+            forward[r] = t1 - t0;
+            step[r] = now() - t1;
+        }
+    }
+    printf("{\"loss\":%.6f,", loss);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int threads = argc > 2 ? atoi(argv[2]) : 0, repeats = argc > 3 ? atoi(argv[3]) : 3;
+    int length = argc > 4 ? atoi(argv[4]) : 512, rows = argc > 5 ? atoi(argv[5]) : 1;
+    if (argc < 2 || repeats < 1 || repeats > MOST_REPEATS || length < 2 || rows < 1)
+        return fprintf(stderr, "usage: bench-train DIR [threads [repeats [length [rows]]]]\n"), 2;
+    qn_error err = {0};
+    qn_device *device;
+    qn_model *model;
+    qn_trainer *trainer;
+    qn_device_options o = {.size = sizeof o, .threads = threads};
+    qn_model_options mo = {.size = sizeof mo, .no_tokenizer = true};
+    if (qn_device_open(&device, "cpu", &o, &err) != QN_OK ||
+        qn_model_open(&model, device, argv[1], &mo, &err) != QN_OK ||
+        qn_trainer_open(&trainer, model, NULL, &err) != QN_OK)
+        return fail(&err);
+    qn_model_info info = QN_INIT(qn_model_info);
+    qn_model_get_info(model, &info);
+    int32_t *ids = malloc((size_t)length * (size_t)rows * sizeof *ids);
+    for (int i = 0; ids && i < length * rows; i++)
+        ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)info.vocab_size);
+    double forward[MOST_REPEATS], step[MOST_REPEATS];
+    if (!ids || time_steps(trainer, ids, rows, length, repeats, forward, step))
+        return 1;
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    double f = median(forward, repeats), s = median(step, repeats);
+    printf("\"forward_seconds\":%.3f,\"step_seconds\":%.3f,\"step_of_forward\":%.2f,"
+           "\"peak_rss_bytes\":%lld}\n",
+           f, s, s / f, (long long)usage.ru_maxrss * 1024);
+    free(ids);
+    qn_trainer_close(trainer);
+    qn_model_close(model);
+    qn_device_close(device);
+    return 0;
+}
