@@ -273,7 +273,7 @@ typedef struct linear_bench {
     qn__layout_id id;
     size_t m, n, k, matrices;
     float *x, *y;
-    void *xp;
+    void *xp, *gp; /* prepared: x, and rows of n for products in f32 */
 } linear_bench;
 
 static void linear_job(const bench *b, void *data, int id)
@@ -297,13 +297,23 @@ static void linear_job(const bench *b, void *data, int id)
     }
 }
 
+/* Panels of 96 columns or 256: what linear_back wants. */
 static void back_job(const bench *b, void *data, int id)
 {
     const linear_bench *d = data;
-    size_t threads = (size_t)b->threads, i = (size_t)id;
-    qn__cpu_linear_back a = {
-        qn__layout_of(d->id), b->t.unpack[d->id], b->big, d->n, d->k, d->m, d->x, d->n, d->y, d->k};
-    b->t.linear_back(&a, d->k * i / threads / 256 * 256, d->k * (i + 1) / threads / 256 * 256);
+    size_t threads = (size_t)b->threads, i = (size_t)id, panels = qn__cpu_panels(d->k);
+    qn__cpu_linear a = {.layout = qn__layout_of(d->id),
+                        .unpack = b->t.unpack[d->id],
+                        .w = b->big,
+                        .n = d->n,
+                        .k = d->k,
+                        .m = d->m,
+                        .m1 = d->m,
+                        .x = d->gp,
+                        .y = d->y,
+                        .ldy = d->k};
+    size_t end = i + 1 == threads ? panels : panels * (i + 1) / threads / 48 * 48;
+    b->t.linear_back(&a, panels * i / threads / 48 * 48, end);
 }
 
 static void prepare_job(const bench *b, void *data, int id)
@@ -330,10 +340,11 @@ static void bench_linear(const bench *b, qn__cpu_type products, qn__layout_id id
                       m <= 16 ? b->big_bytes / bytes : 1,
                       new_floats(m * most),
                       new_floats(m * most),
-                      NULL};
-    d.xp = new_bytes(qn__cpu_prepared_bytes(m, k));
+                      new_bytes(qn__cpu_prepared_bytes(m, k)),
+                      new_bytes(qn__cpu_prepared_bytes(m, n))};
     random_fill(d.x, m * most);
     b->t.prepare[products](l, d.xp, d.x, k, m, k, 0, m);
+    b->t.prepare[QN__CPU_F32](l, d.gp, d.x, n, m, n, 0, m);
     snprintf(name, sizeof name, "linear %s by %s M%zu K%zu N%zu", l->encoding->name,
              kinds[products], m, k, n);
     if (m <= 16)
@@ -346,7 +357,7 @@ static void bench_linear(const bench *b, qn__cpu_type products, qn__layout_id id
         snprintf(name, sizeof name, "prepare %s M%zu K%zu (bytes in)", kinds[products], m, k);
         bench_case(b, name, YARD_READ, 4.0 * (double)(m * k), prepare_job, &d);
     }
-    free(d.x), free(d.y), free(d.xp);
+    free(d.x), free(d.y), free(d.xp), free(d.gp);
 }
 
 /* Decode, small batches, prefill, at the shapes of a Llama 1B. */

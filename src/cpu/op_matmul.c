@@ -96,25 +96,30 @@ static int64_t parts_of(int64_t n, size_t size)
     return (n + (int64_t)size - 1) / (int64_t)size;
 }
 
-/* Phase 0 lays x out for the kernel (with many rows), phase 1 multiplies; a unit is a panel of 16
- * columns, or, where there are many rows, a band of rows by a tile's panels: whole tiles alone
- * leave a thread idle for up to a tile at the end. */
+/* Phase 0 lays x[m, k] out for the kernel, phase 1 multiplies; a unit of it is a band of rows by a
+ * tile's panels: whole tiles alone leave a thread idle for up to a tile at the end. */
+static void cut_in_bands(qn__cpu_job *job, const qn__cpu_cut *cut, int64_t m, int64_t k,
+                         int64_t panels, size_t tile_panels)
+{
+    job->n_phases = 2;
+    job->units[0] = parts_of(m, cut->block_rows);
+    job->units[1] = parts_of(panels, tile_panels) * parts_of(m, cut->band_rows);
+    job->shared = qn__cpu_prepared_bytes((size_t)m, (size_t)k) + 64;
+}
+
+/* A unit of few rows is a panel of 16 columns. */
 static int64_t prepare_linear(qn__cpu_job *job)
 {
     const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1];
     int64_t m = qn__cpu_rows(x), k = w->shape[1];
     int64_t panels = (int64_t)qn__cpu_panels((size_t)w->shape[0]);
-    size_t bytes = qn__cpu_prepared_bytes((size_t)m, (size_t)k) + 64;
+    const qn__cpu_cut *cut = &job->table->cut[products_of(job->call)];
     if (m <= FEW_ROWS) {
         job->n_phases = 1;
         job->units[0] = panels;
-        job->scratch = bytes;
+        job->scratch = qn__cpu_prepared_bytes((size_t)m, (size_t)k) + 64;
     } else {
-        job->n_phases = 2;
-        const qn__cpu_cut *cut = &job->table->cut[products_of(job->call)];
-        job->units[0] = parts_of(m, cut->block_rows);
-        job->units[1] = parts_of(panels, cut->tile_panels) * parts_of(m, cut->band_rows);
-        job->shared = bytes;
+        cut_in_bands(job, cut, m, k, panels, cut->tile_panels);
     }
     return m * k * w->shape[0];
 }
@@ -124,21 +129,21 @@ static char *aligned64(void *p)
     return (char *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
 }
 
+typedef void multiply_panels(const qn__cpu_linear *a, size_t p0, size_t p1);
+
 /* Units are bands of a tile, then those of the next; neighbouring bands go in one call. */
-static void multiply_bands(const qn__cpu_job *job, const qn__cpu_part *part, qn__cpu_linear *a)
+static void multiply_bands(const qn__cpu_part *part, qn__cpu_linear *a, multiply_panels *multiply,
+                           const qn__cpu_cut *cut, size_t panels, size_t tile_panels)
 {
-    qn__cpu_type products = products_of(job->call);
-    const qn__cpu_cut *cut = &job->table->cut[products];
-    size_t panels = qn__cpu_panels(a->n), most = cut->tile_panels;
     int64_t bands = parts_of((int64_t)a->m, cut->band_rows), next;
     for (int64_t unit = part->begin; unit < part->end; unit = next) {
         next = (unit / bands + 1) * bands;
         next = next < part->end ? next : part->end;
-        size_t tile = (size_t)(unit / bands) * most;
+        size_t tile = (size_t)(unit / bands) * tile_panels;
         a->m0 = (size_t)(unit % bands) * cut->band_rows;
         a->m1 = a->m0 + (size_t)(next - unit) * cut->band_rows;
         a->m1 = a->m1 < a->m ? a->m1 : a->m;
-        job->table->linear[products](a, tile, tile + most < panels ? tile + most : panels);
+        multiply(a, tile, tile + tile_panels < panels ? tile + tile_panels : panels);
     }
 }
 
@@ -171,7 +176,8 @@ static void run_linear(const qn__cpu_job *job, const qn__cpu_part *part)
     if (job->n_phases == 1)
         job->table->linear[products](&a, (size_t)part->begin, (size_t)part->end);
     else
-        multiply_bands(job, part, &a);
+        multiply_bands(part, &a, job->table->linear[products], &job->table->cut[products],
+                       qn__cpu_panels(n), job->table->cut[products].tile_panels);
 }
 
 /* Siblings have the same x; for weights of the same kind it is laid out alike. */
@@ -185,38 +191,43 @@ const qn__cpu_routine qn__cpu_linear_routine = {
     QN__OP_LINEAR,     .accepts = accepts_linear, .prepare = prepare_linear,
     .run = run_linear, .shares = shares_linear,   .columns = QN__CPU_PANEL};
 
-/* A unit is 32 columns of the result, or a unit of the weight where that is wider. */
-static int64_t back_columns(const qn__operand *w)
+static size_t back_panels(const qn__operand *w)
 {
-    int64_t columns = qn__layout_of(w->layout)->columns;
-    return columns < 32 ? 32 : columns;
+    return qn__cpu_back_panels(qn__layout_of(w->layout));
 }
 
+/* Neighbouring bands share what is turned of the weight. */
 static int64_t prepare_linear_back(qn__cpu_job *job)
 {
-    const qn__operand *y = &job->call->operand[2], *w = &job->call->operand[1];
-    int64_t columns = back_columns(w);
-    job->n_phases = 1;
-    job->units[0] = (w->shape[1] + columns - 1) / columns;
-    return qn__cpu_elements(y) * w->shape[0];
+    const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1];
+    int64_t m = qn__cpu_rows(x), n = w->shape[0], k = w->shape[1];
+    cut_in_bands(job, &job->table->cut[QN__CPU_F32], m, n, (int64_t)qn__cpu_panels((size_t)k),
+                 back_panels(w));
+    return m * n * k;
 }
 
 static void run_linear_back(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *g = &job->call->operand[0], *w = &job->call->operand[1];
-    size_t n = (size_t)w->shape[0], k = (size_t)w->shape[1], columns = (size_t)back_columns(w),
-           end = (size_t)part->end * columns;
-    qn__cpu_linear_back a = {.layout = qn__layout_of(w->layout),
-                             .unpack = job->table->unpack[w->layout],
-                             .w = part->at[1],
-                             .n = n,
-                             .k = k,
-                             .m = (size_t)qn__cpu_rows(g),
-                             .g = (const float *)part->at[0],
-                             .ldg = n,
-                             .y = (float *)part->at[2],
-                             .ldy = k};
-    job->table->linear_back(&a, (size_t)part->begin * columns, end < k ? end : k);
+    const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1];
+    const qn__cpu_cut *cut = &job->table->cut[QN__CPU_F32];
+    size_t m = (size_t)qn__cpu_rows(x), n = (size_t)w->shape[0], k = (size_t)w->shape[1];
+    char *prepared = aligned64(part->shared);
+    if (part->phase == 0) {
+        size_t end = (size_t)part->end * cut->block_rows;
+        job->table->prepare[QN__CPU_F32](NULL, prepared, (const float *)part->at[0], n, m, n,
+                                         (size_t)part->begin * cut->block_rows, end < m ? end : m);
+        return;
+    }
+    qn__cpu_linear a = {.layout = qn__layout_of(w->layout),
+                        .unpack = job->table->unpack[w->layout],
+                        .w = part->at[1],
+                        .n = n,
+                        .k = k,
+                        .m = m,
+                        .x = prepared,
+                        .y = (float *)part->at[2],
+                        .ldy = k};
+    multiply_bands(part, &a, job->table->linear_back, cut, qn__cpu_panels(k), back_panels(w));
 }
 
 const qn__cpu_routine qn__cpu_linear_back_routine = {QN__OP_LINEAR_BACK, .accepts = accepts_packed,

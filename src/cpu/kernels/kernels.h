@@ -64,6 +64,12 @@ static inline size_t qn__cpu_prepared_bytes(size_t m, size_t k)
     return m * ((k + 255) / 256) * 1024 + 64;
 }
 
+/* Panels of columns whose units linear_back takes apart together: 192 columns or so. */
+static inline size_t qn__cpu_back_panels(const qn__layout *l)
+{
+    return (l->columns < 192 ? 192 / l->columns * l->columns : l->columns) / QN__CPU_PANEL;
+}
+
 /* Takes one unit apart: a byte for each code, [column / 4][16 rows][4], scale and bias for each
  * step of columns, [step][16]. Layouts without biases leave these alone. */
 typedef void qn__cpu_unpack(const qn__layout *l, const uint8_t *unit, uint8_t *codes, float *scale,
@@ -76,29 +82,18 @@ typedef struct qn__cpu_cut {
     size_t band_rows;   /* rows of a unit of work with many rows, a multiple of block_rows */
 } qn__cpu_cut;
 
-/* y[M, N] = x[M, K] W[N, K]^T on packed weights. */
+/* y[M, N] = x[M, K] W[N, K]^T on packed weights; or for gradients y[M, K] = x[M, N] W[N, K]. */
 typedef struct qn__cpu_linear {
     const qn__layout *layout;
     qn__cpu_unpack *unpack; /* of the layout, NULL for plain floats */
     const void *w;          /* packed, 64-byte aligned */
     size_t n, k, m;
     size_t m0, m1; /* the rows wanted; m0 a multiple of the cut's block_rows, m1, too, or m */
-    const void *x; /* prepared rows, from prepare with the same m, k and layout */
+    const void *x; /* prepared rows, from prepare with the same m, k (for gradients n), layout */
     float *y;      /* [M][ldy] */
     size_t ldy;
+    bool add; /* gradients alone: sums go on from what y holds */
 } qn__cpu_linear;
-
-/* y[M, K] = g[M, N] W[N, K] on the same packed weights; g and y are f32 rows, g is not rounded. */
-typedef struct qn__cpu_linear_back {
-    const qn__layout *layout;
-    qn__cpu_unpack *unpack;
-    const void *w;
-    size_t n, k, m;
-    const float *g;
-    size_t ldg;
-    float *y;
-    size_t ldy;
-} qn__cpu_linear_back;
 
 /*
  * C[m, n] = sum over k of A[m, k] B[k, n], plain arrays, any strides (also zero or negative) for A
@@ -238,9 +233,10 @@ typedef struct qn__cpu_kernels {
     /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of rows m0 .. m1 - 1. Fast
      * from about 4 panels a call. */
     void (*linear[QN__CPU_PRODUCTS])(const qn__cpu_linear *a, size_t p0, size_t p1);
-    /* Output columns k0 .. k1 - 1 of all m rows; k0 even, a multiple of the layout's columns. Fast
-     * from about 32 columns a call, k0 a multiple of 16. */
-    void (*linear_back)(const qn__cpu_linear_back *a, size_t k0, size_t k1);
+    /* The transposed product: columns 16 p0 .. 16 p1 - 1, cut at k, of rows m0 .. m1 - 1; x
+     * prepared for products in F32. p0 is a multiple of qn__cpu_back_panels. Fast from about 100
+     * rows a call, which turns blocks of W anew. */
+    void (*linear_back)(const qn__cpu_linear *a, size_t p0, size_t p1);
 
     /* --- plain strided matmul: rows m0 .. m1 - 1 --- */
     void (*dense)(const qn__cpu_dense *a, size_t m0, size_t m1);

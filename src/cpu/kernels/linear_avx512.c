@@ -180,7 +180,7 @@ static void linear_few(tile_fn *multiply, const qn__cpu_linear *a, size_t p0, si
 static void multiply_rows(tile_fn *multiply, const qn__cpu_linear *a, tile_args *t, size_t p,
                           size_t panels, size_t u, size_t units, size_t m0, size_t m1)
 {
-    t->resume = u > 0;
+    t->resume = u > 0 || a->add;
     for (size_t r = m0; r < m1; r += 8) {
         size_t rows = a->m - r < 8 ? a->m - r : 8;
         t->x = (const float *)a->x + r * units + u * rows;
@@ -255,6 +255,21 @@ static void linear_f32_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
         linear_direct(qn__cpu_tile_f32_avx512, a, p0, p1, a->k);
     else
         linear_widened(a, p0, p1);
+}
+
+void qn__cpu_turned_rows_avx512(const qn__cpu_linear *a, const float *w, size_t units, size_t p,
+                                size_t panels, size_t n)
+{
+    tile_args t = {(const char *)w,
+                   units * 64,
+                   NULL,
+                   units,
+                   NULL,
+                   a->ldy,
+                   0,
+                   lanes_of_panel(a->k, p + panels - 1),
+                   0};
+    multiply_rows(qn__cpu_tile_f32_avx512, a, &t, p, panels, n, a->n, a->m0, a->m1);
 }
 
 void qn__cpu_fill_linear_avx512(qn__cpu_kernels *t)

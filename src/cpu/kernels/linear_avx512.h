@@ -23,6 +23,11 @@ typedef struct tile_args {
 
 void qn__cpu_tile_f32_avx512(size_t rows, size_t panels, const tile_args *a);
 
+/* Of the transposed product: W's rows n .. n + units - 1, turned, [panel][unit][16 columns], meet
+ * all rows that are wanted: up to three panels of y, from panel p on. */
+void qn__cpu_turned_rows_avx512(const qn__cpu_linear *a, const float *w, size_t units, size_t p,
+                                size_t panels, size_t n);
+
 /* Products of bf16, by the dot product. */
 void qn__cpu_prepare_bf16_avx512(const qn__layout *l, void *dst, const float *x, size_t ldx,
                                  size_t m, size_t k, size_t m0, size_t m1);

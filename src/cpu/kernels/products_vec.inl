@@ -10,7 +10,7 @@
  *
  * Beyond what vec_ref.h lists, vec_*.h gives here v_fma_into(c, s, b) (c + s * b with s in every
  * lane, which takes the place of c), v_load_even and v_load_odd (the even and odd ones of 16 pairs
- * of bf16, in f32).
+ * of bf16, in f32), v_turn(to, from) (a transposed block of 16 x 16 adjacent floats).
  */
 
 #include "widen.inl"
@@ -22,8 +22,7 @@ enum {
     CHUNK_UNITS = 256, /* 16 KB of a panel, in the first cache */
     BAND_ROWS = 96,    /* 192 KB of x, in the second, for each of */
     GROUP_PANELS = 3,
-    BACK_PANELS = 128,
-    WIDE_PANELS = 4,
+    TURNED_ROWS = 128, /* a divisor of CHUNK_UNITS */
     DENSE_K = 128
 };
 
@@ -162,30 +161,39 @@ typedef struct vec_source {
     size_t k, units; /* columns, padded for pairs; words */
 } vec_source;
 
+/* `count` units at w, of which the first is unit u, meet rows m0 .. m1 - 1: sixteen columns of y,
+ * of which `left` are there, from column c on. */
+static void vec_panel_rows(const qn__cpu_linear *a, const vec_source *s, const float *w, size_t u,
+                           size_t count, size_t c, size_t left, bool resume, size_t m0, size_t m1)
+{
+    size_t lanes = left < 16 ? left : 16;
+    float sums[TILE_ROWS * 16];
+    tile_args t = {w, NULL, count, sums};
+    for (size_t r = m0; r < m1; r += TILE_ROWS) {
+        size_t rows = rows_of_block(r, a->m);
+        float *y = a->y + r * a->ldy + c;
+        for (size_t i = 0; i < rows; i++)
+            v_store(sums + 16 * i, resume ? v_load_n(y + i * a->ldy, lanes, 0.0f) : v_set(0.0f));
+        t.x = (const float *)a->x + place_in_x(s->half, r, a->m, u * s->k / s->units, s->k);
+        vec_tile_of(s->half, rows, &t);
+        for (size_t i = 0; i < rows; i++)
+            v_store_n(y + i * a->ldy, lanes, v_load(sums + 16 * i));
+    }
+}
+
 /* One panel and a chunk of units for rows m0 .. m1 - 1; the sums of earlier chunks come from y. */
 static void vec_panel_chunk(const qn__cpu_linear *a, const vec_source *s, size_t p, size_t u,
                             size_t count, size_t m0, size_t m1)
 {
     _Alignas(64) float wide[CHUNK_UNITS * 16];
-    size_t lanes = a->n - p * 16 < 16 ? a->n - p * 16 : 16;
-    tile_args t = {(const float *)a->w + (p * s->units + u) * 16, NULL, count, NULL};
+    const float *w = (const float *)a->w + (p * s->units + u) * 16;
     if (s->wide) {
         size_t columns = a->layout->columns;
         widen_panel(a->layout, a->unpack, a->w, a->k, p, u / columns,
                     (count + columns - 1) / columns, wide);
-        t.w = wide;
+        w = wide;
     }
-    for (size_t r = m0; r < m1; r += TILE_ROWS) {
-        size_t rows = rows_of_block(r, a->m);
-        float sums[TILE_ROWS * 16], *y = a->y + r * a->ldy + p * 16;
-        for (size_t i = 0; i < rows; i++)
-            v_store(sums + 16 * i, u ? v_load_n(y + i * a->ldy, lanes, 0.0f) : v_set(0.0f));
-        t.x = (const float *)a->x + place_in_x(s->half, r, a->m, u * s->k / s->units, s->k);
-        t.sums = sums;
-        vec_tile_of(s->half, rows, &t);
-        for (size_t i = 0; i < rows; i++)
-            v_store_n(y + i * a->ldy, lanes, v_load(sums + 16 * i));
-    }
+    vec_panel_rows(a, s, w, u, count, p * 16, a->n - p * 16, u > 0, m0, m1);
 }
 
 /* Each chunk of a few panels meets all rows before the next: it comes from memory once. Up to a
@@ -218,97 +226,46 @@ static void linear_bf16_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
     linear_from(a, &s, p0, p1);
 }
 
-/* --- the transposed product: as back_avx512.c, one row x 4 columns of a gathered chunk --- */
+/* --- the transposed product: blocks of W are turned into panels for the tiles above --- */
 
-/* Four columns of panels p0 .. p1 - 1, from panels that are f32 already (columns from `first` on,
- * `panel` floats apart) or pairs of bf16. */
-typedef struct vec_panels {
-    const float *w;
-    size_t panel, first, k;
-    bool half;
-} vec_panels;
-
-static void vec_back_gather(const vec_panels *a, size_t c, size_t p0, size_t p1, float *to)
+/* Columns c0 .. c1 - 1 of W's rows n0 .. n0 + count - 1 (n0 a multiple of 16) as f32 panels
+ * [column / 16][count][16]; `wide` is room for 16 rows of these columns. */
+static void turn_block(const qn__cpu_linear *a, size_t c0, size_t c1, size_t n0, size_t count,
+                       float *wide, float *to)
 {
-    for (size_t p = p0; p < p1; p++) {
-        const float *panel = a->w + p * a->panel;
-        for (size_t j = 0; j < 4; j++, to += 16) {
-            vf v = v_set(0.0f);
-            if (c + j < a->k) {
-                const float *at = panel + (a->half ? (c + j) / 2 : c + j - a->first) * 16;
-                v = !a->half ? v_load(at) : j % 2 ? v_load_odd(at) : v_load_even(at);
-            }
-            v_store(to, v);
+    size_t columns = a->layout->columns, units = (c1 - c0 + columns - 1) / columns;
+    for (size_t n = 0; n < count; n += 16) {
+        float block[256];
+        size_t rows = count - n < 16 ? count - n : 16;
+        widen_panel(a->layout, a->unpack, a->w, a->k, (n0 + n) / 16, c0 / columns, units, wide);
+        for (size_t c = 0; c < c1 - c0; c += 16) {
+            float *at = to + (c * count + n * 16);
+            v_turn(rows < 16 ? block : at, wide + c * 16);
+            if (rows < 16)
+                memcpy(at, block, rows * 64);
         }
     }
 }
 
-static void vec_back_row(const float *w, const float *g, size_t panels, size_t last, float *s)
+static void linear_back_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
-    vf c0 = v_set(0.0f), c1 = c0, c2 = c0, c3 = c0;
-    for (size_t p = 0; p < panels; p++, g += 16, w += 64) {
-        vf x = p + 1 == panels ? v_load_n(g, last, 0.0f) : v_load(g);
-        c0 = v_fma(x, v_load(w), c0);
-        c1 = v_fma(x, v_load(w + 16), c1);
-        c2 = v_fma(x, v_load(w + 32), c2);
-        c3 = v_fma(x, v_load(w + 48), c3);
-    }
-    s[0] = v_sum(c0), s[1] = v_sum(c1), s[2] = v_sum(c2), s[3] = v_sum(c3);
-}
-
-/* Columns c .. c + 3 of panels p .. p1 - 1, gathered, meet all rows; from p = 1 on they are added.
- */
-static void vec_back_rows(const qn__cpu_linear_back *a, const float *w, size_t c, size_t columns,
-                          size_t p, size_t p1)
-{
-    size_t panels = qn__cpu_panels(a->n), tail = a->n % 16 ? a->n % 16 : 16;
-    for (size_t r = 0; r < a->m; r++) {
-        float s[4], *y = a->y + r * a->ldy + c;
-        vec_back_row(w, a->g + r * a->ldg + p * 16, p1 - p, p1 == panels ? tail : 16, s);
-        for (size_t j = 0; j < 4 && j < columns; j++)
-            y[j] = p ? y[j] + s[j] : s[j];
-    }
-}
-
-static void back_direct(const qn__cpu_linear_back *a, size_t k0, size_t k1)
-{
-    _Alignas(64) float w[BACK_PANELS * 4 * 16];
-    bool half = a->layout->columns == 2;
-    size_t panels = qn__cpu_panels(a->n);
-    vec_panels from = {a->w, (half ? (a->k + 1) / 2 : a->k) * 16, 0, a->k, half};
-    for (size_t c = k0; c < k1; c += 4)
-        for (size_t p = 0; p < panels; p += BACK_PANELS) {
-            size_t p1 = panels - p < BACK_PANELS ? panels : p + BACK_PANELS;
-            vec_back_gather(&from, c, p, p1, w);
-            vec_back_rows(a, w, c, k1 - c, p, p1);
-        }
-}
-
-/* Weights that are neither f32 nor bf16: a few panels are widened first. */
-static void back_widened(const qn__cpu_linear_back *a, size_t k0, size_t k1)
-{
-    _Alignas(64) float wide[WIDE_PANELS * CHUNK_UNITS * 16], w[WIDE_PANELS * 4 * 16];
-    size_t panels = qn__cpu_panels(a->n), columns = a->layout->columns;
-    for (size_t c0 = k0; c0 < k1; c0 += CHUNK_UNITS) {
-        size_t n = k1 - c0 < CHUNK_UNITS ? k1 - c0 : CHUNK_UNITS;
-        vec_panels from = {wide, CHUNK_UNITS * 16, c0, a->k, false};
-        for (size_t p = 0; p < panels; p += WIDE_PANELS) {
-            size_t p1 = panels - p < WIDE_PANELS ? panels : p + WIDE_PANELS;
-            for (size_t q = p; q < p1; q++)
-                widen_panel(a->layout, a->unpack, a->w, a->k, q, c0 / columns,
-                            (n + columns - 1) / columns, wide + (q - p) * CHUNK_UNITS * 16);
-            for (size_t c = c0; c < c0 + n; c += 4) {
-                vec_back_gather(&from, c, 0, p1 - p, w);
-                vec_back_rows(a, w, c, k1 - c, p, p1);
-            }
+    _Alignas(64) float turned[TURNED_ROWS * 256], wide[256 * 16];
+    size_t columns = qn__cpu_back_panels(a->layout) * 16;
+    size_t end = p1 * 16 < a->k ? p1 * 16 : a->k;
+    vec_source s = {.k = a->n, .units = a->n};
+    memset(wide, 0, sizeof wide);
+    for (size_t c = p0 * 16; c < end; c += columns) {
+        size_t c1 = end - c < columns ? end : c + columns;
+        for (size_t n = 0; n < a->n; n += TURNED_ROWS) {
+            size_t count = a->n - n < TURNED_ROWS ? a->n - n : TURNED_ROWS;
+            turn_block(a, c, c1, n, count, wide, turned);
+            for (size_t m0 = a->m0; m0 < a->m1; m0 += BAND_ROWS)
+                for (size_t q = c; q < c1; q += 16)
+                    vec_panel_rows(a, &s, turned + (q - c) * count, n, count, q, end - q,
+                                   n > 0 || a->add, m0,
+                                   a->m1 - m0 < BAND_ROWS ? a->m1 : m0 + BAND_ROWS);
         }
     }
-}
-
-static void linear_back_vec(const qn__cpu_linear_back *a, size_t k0, size_t k1)
-{
-    bool direct = a->layout->columns == 1 || a->layout->encoding == &qn__encodings[QN__BF16];
-    (direct ? back_direct : back_widened)(a, k0, k1);
 }
 
 /* --- plain strided matmul: as dense_avx512.c, tiles of TILE_ROWS x 16 columns --- */

@@ -50,20 +50,20 @@ static void ref_linear(const qn__cpu_linear *a, size_t p0, size_t p1)
     }
 }
 
-static void ref_linear_back(const qn__cpu_linear_back *a, size_t k0, size_t k1)
+static void ref_linear_back(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
     float w[256 * 16];
     const qn__layout *l = a->layout;
-    size_t panels = qn__cpu_panels(a->n);
-    for (size_t c = k0 / l->columns * l->columns; c < k1; c += l->columns)
+    size_t panels = qn__cpu_panels(a->n), k1 = p1 * 16 < a->k ? p1 * 16 : a->k;
+    for (size_t c = p0 * 16; c < k1; c += l->columns)
         for (size_t p = 0; p < panels; p++) {
             size_t lanes = a->n - p * 16 < 16 ? a->n - p * 16 : 16;
             widen_panel(l, a->unpack, a->w, a->k, p, c / l->columns, 1, w);
-            for (size_t r = 0; r < a->m; r++)
-                for (size_t i = c < k0 ? k0 : c; i < c + l->columns && i < k1; i++) {
-                    float *y = a->y + r * a->ldy + i, sum = p ? *y : 0.0f;
+            for (size_t r = a->m0; r < a->m1; r++)
+                for (size_t i = c; i < c + l->columns && i < k1; i++) {
+                    float *y = a->y + r * a->ldy + i, sum = p || a->add ? *y : 0.0f;
                     for (size_t j = 0; j < lanes; j++)
-                        sum += a->g[r * a->ldg + p * 16 + j] * w[(i - c) * 16 + j];
+                        sum += ((const float *)a->x)[r * a->n + p * 16 + j] * w[(i - c) * 16 + j];
                     *y = sum;
                 }
         }

@@ -254,6 +254,38 @@ static inline vf v_load_odd(const float *pairs)
     return v;
 }
 
+/* Rows 0 .. 7 of 16 floats, of which eight columns begin at `from`, to columns. */
+static inline void v_turn_8x8(float *to, const float *from)
+{
+    __m256 a[8], b[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        __m256 x = _mm256_loadu_ps(from + i * 16), y = _mm256_loadu_ps(from + i * 16 + 16);
+        a[i] = _mm256_unpacklo_ps(x, y);
+        a[i + 1] = _mm256_unpackhi_ps(x, y);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) { /* b[i + j]: columns j and 4 + j of rows i .. i + 3 */
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        _mm256_storeu_ps(to + j * 16, _mm256_permute2f128_ps(b[j], b[4 + j], 0x20));
+        _mm256_storeu_ps(to + (j + 4) * 16, _mm256_permute2f128_ps(b[j], b[4 + j], 0x31));
+    }
+}
+
+static inline void v_turn(float *to, const float *from)
+{
+    v_turn_8x8(to, from);
+    v_turn_8x8(to + 8, from + 128);
+    v_turn_8x8(to + 128, from + 8);
+    v_turn_8x8(to + 136, from + 136);
+}
+
 static inline vf v_load_f16(const uint16_t *p)
 {
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),

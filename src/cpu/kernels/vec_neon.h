@@ -255,6 +255,20 @@ ALWAYS vf v_load_odd(const float *pairs)
     return v_float(vi_and(v_bits(v_load(pairs)), vi_set(0xffff0000u)));
 }
 
+ALWAYS void v_turn(float *to, const float *from)
+{
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 16; j += 4) {
+            float32x4x4_t block = {{vld1q_f32(from + i * 16 + j), vld1q_f32(from + i * 16 + 16 + j),
+                                    vld1q_f32(from + i * 16 + 32 + j),
+                                    vld1q_f32(from + i * 16 + 48 + j)}};
+            float lanes[16];
+            vst4q_f32(lanes, block);
+            for (int k = 0; k < 4; k++)
+                vst1q_f32(to + (j + k) * 16 + i, vld1q_f32(lanes + 4 * k));
+        }
+}
+
 ALWAYS vf v_load_f16(const uint16_t *p)
 {
     FOUR(vf, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
