@@ -368,6 +368,22 @@ QN_API qn_array *qn_attention(qn_scope *s, qn_array *q, qn_array *k, qn_array *v
  * shape. */
 QN_API qn_array *qn_cross_entropy(qn_scope *s, qn_array *logits, qn_array *targets);
 
+typedef struct qn_linear_cross_entropy_options {
+    size_t size;          /* sizeof(qn_linear_cross_entropy_options) */
+    float softcap;        /* of the logits: c tanh(logit / c); 0: none */
+    qn_products products; /* of x and w */
+    qn_array *weights;    /* what each loss is multiplied by, [...], itself no variable; rows with 0
+                             cost nothing; or NULL */
+    bool loss_only;       /* is not differentiated, or then for a second pass over w */
+} qn_linear_cross_entropy_options;
+
+/* qn_cross_entropy of qn_linear_with(x [..., K], w [V, K]), without the logits in memory where w is
+ * packed (qn_pack): a pass over w makes each row's loss and, unless loss_only, its gradient. That
+ * differentiates once, and to x alone. Other w take the memory, and differentiate to anything.
+ * options may be NULL. */
+QN_API qn_array *qn_linear_cross_entropy(qn_scope *s, qn_array *x, qn_array *w, qn_array *targets,
+                                         const qn_linear_cross_entropy_options *options);
+
 /* ---- derivatives ----------------------------------------------------------------------------- */
 
 /* out[i] = the gradient of `loss` (one element) with respect to wrt[i]; zeros where it does not

@@ -123,6 +123,14 @@ void *qn__cpu_alloc(qn_device *device, size_t size);
 /* The operations of cpu.def by id; NULL where there is none. */
 extern const qn__cpu_routine *const qn__cpu_routines[QN__OP_COUNT];
 
+static inline qn__cpu_type qn__cpu_products(qn_products products)
+{
+    return products == QN_PRODUCTS_INT8        ? QN__CPU_INT8
+           : products == QN_PRODUCTS_INT8_ROWS ? QN__CPU_INT8_ROWS
+           : products == QN_PRODUCTS_BF16      ? QN__CPU_BF16
+                                               : QN__CPU_F32;
+}
+
 /* Rows of the last axis: all other axes multiplied. */
 static inline int64_t qn__cpu_rows(const qn__operand *o)
 {

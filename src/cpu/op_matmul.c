@@ -83,10 +83,7 @@ static bool accepts_linear(const qn_array *node)
 static qn__cpu_type products_of(const qn__call *call)
 {
     const qn__linear_params *p = call->params;
-    return p->products == QN_PRODUCTS_INT8        ? QN__CPU_INT8
-           : p->products == QN_PRODUCTS_INT8_ROWS ? QN__CPU_INT8_ROWS
-           : p->products == QN_PRODUCTS_BF16      ? QN__CPU_BF16
-                                                  : QN__CPU_F32;
+    return qn__cpu_products((qn_products)p->products);
 }
 
 enum { FEW_ROWS = 8 }; /* up to here each thread prepares x for itself: cheaper than a phase */

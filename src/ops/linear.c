@@ -40,7 +40,7 @@ static qn_array *rounded_for(qn_scope *s, const qn_array *node)
     }
 }
 
-static qn_products auto_products(const qn_array *w)
+qn_products qn__auto_products(const qn_array *w)
 {
     const qn__layout *l = qn__layout_of(w->layout);
     if (l && l->step)
@@ -87,7 +87,7 @@ qn_array *qn_linear_with(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias,
         return qn__op_fail(s, "linear", x, w, "x must be [..., K] and w [N, K]");
     qn_dtype type = x->dtype == QN_F64 || w->dtype == QN_F64 ? QN_F64 : QN_F32;
     if (products == QN_PRODUCTS_AUTO)
-        products = auto_products(w);
+        products = qn__auto_products(w);
     if (!has_products(w, products))
         return qn__op_fail(s, "linear", x, w,
                            products == QN_PRODUCTS_INT8

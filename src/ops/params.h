@@ -93,6 +93,13 @@ typedef struct qn__linear_params {
     int32_t products; /* qn_products, never AUTO */
 } qn__linear_params;
 
+typedef struct qn__linear_cross_entropy_params {
+    float softcap;
+    int32_t products; /* qn_products, never AUTO */
+    int32_t has_weights, loss_only;
+} qn__linear_cross_entropy_params;
+QN__NO_PADDING(qn__linear_cross_entropy_params, 16);
+
 typedef struct qn__norm_params {
     float eps;
     int32_t has_weight, has_bias;

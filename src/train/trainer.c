@@ -277,7 +277,7 @@ static qn_status check_batch(const qn_trainer *t, const int32_t *tokens, int64_t
 
 /* The loss of a batch, recorded: the trainer's layers get the matrices first. */
 static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, const uint8_t *mask,
-                             int64_t rows, int64_t length, qn_error *err)
+                             int64_t rows, int64_t length, bool loss_only, qn_error *err)
 {
     const int64_t shape[] = {rows, length};
     qn_array *counts = mask_array(s, mask, rows, length, err);
@@ -289,7 +289,7 @@ static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, 
         p->linear->lora_b = p->b[0];
     }
     t->decoder.adapter_scale = qn_scalar(s, QN_F32, t->lora.alpha / (double)t->lora.rank);
-    return qn__text_loss(s, &t->decoder, qn_from(s, QN_I32, 2, shape, tokens), counts);
+    return qn__text_loss(s, &t->decoder, qn_from(s, QN_I32, 2, shape, tokens), counts, loss_only);
 }
 
 /* Records the gradients of a batch whose loss is `weight` of the step's, and of those before. */
@@ -374,7 +374,7 @@ static qn_status take_batch(qn_trainer *t, step *p, const qn_batch *b, double we
                             double *loss_out, qn_error *err)
 {
     qn_scope *s = qn_scope_begin(t->device);
-    qn_array *loss = record_loss(t, s, b->tokens, b->mask, b->rows, b->length, err);
+    qn_array *loss = record_loss(t, s, b->tokens, b->mask, b->rows, b->length, false, err);
     if (loss && last)
         record_step(t, s, p, loss, weight);
     else if (loss)
@@ -442,7 +442,7 @@ qn_status qn_trainer_loss(qn_trainer *t, const int32_t *tokens, const uint8_t *m
     if (check_batch(t, tokens, rows, length, err) != QN_OK)
         return err->code;
     qn_scope *s = qn_scope_begin(t->device);
-    qn_array *loss = record_loss(t, s, tokens, mask, rows, length, err);
+    qn_array *loss = record_loss(t, s, tokens, mask, rows, length, true, err);
     if (loss)
         give_loss(t, s, loss, loss_out, err);
     qn_scope_end(s);

@@ -272,6 +272,14 @@ static qn_array *f_cross_entropy(qn_scope *s, qn_array *const *x)
     return qn_cross_entropy(s, x[0], qn_from_i32(s, targets, 3));
 }
 
+/* Of a plain weight: it has a gradient, too. */
+static qn_array *f_linear_cross_entropy(qn_scope *s, qn_array *const *x)
+{
+    const int32_t targets[] = {1, 4, 0};
+    qn_linear_cross_entropy_options o = {.size = sizeof o, .softcap = 1.5f};
+    return qn_linear_cross_entropy(s, x[0], x[1], qn_from_i32(s, targets, 3), &o);
+}
+
 static qn_array *f_slice_update(qn_scope *s, qn_array *const *x)
 {
     return qn_slice_update(s, x[0], qn_square(s, x[1]), (const int64_t[]){1, 0});
@@ -483,6 +491,7 @@ static void test_operations(void **state)
         {"embedding", f_embedding, {A(5, 3)}, 0},
         {"take along axis 1", f_take_axis, {A(3, 4)}, 0},
         {"cross_entropy", f_cross_entropy, {A(3, 5)}, 0},
+        {"linear_cross_entropy", f_linear_cross_entropy, {A(3, 4), A(5, 4)}, 0},
         {"slice_update", f_slice_update, {A(4, 3), A(2, 3)}, 0},
         {"log1p", f_log1p, {A(5)}, 0},
         {"expm1", f_expm1, {A(5)}, 0},

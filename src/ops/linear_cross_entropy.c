@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cross-entropy of a linear layer, without its result: [..., V] of a large vocabulary is what
+ * training would need most memory for.
+ *
+ * A kernel goes through the vocabulary once and makes the loss and, as it has the logits then, the
+ * loss's gradient to x. So the node is [..., 1 + K]: the loss, and what its cotangent multiplies.
+ * That part is not differentiated again: who tries is told so. Where a device has no kernel (plain
+ * weights, as trained ones are), the losses are those of plain operations, and differentiate to
+ * anything.
+ */
+#include "ops/ops.h"
+
+#include "base/sized.h"
+#include "quant/layout.h"
+
+/* ---- the gradient: the identity, whose derivative is an error -------------------------------- */
+
+static qn__ir_value emit_last_derivative(qn__ir *ir, const void *params, const qn__ir_value *in)
+{
+    (void)ir, (void)params;
+    return in[0];
+}
+
+static qn_array *refuse(qn_scope *s)
+{
+    return qn__scope_fail(s, QN_UNSUPPORTED,
+                          "linear_cross_entropy has no second derivative; that of cross_entropy of "
+                          "linear has");
+}
+
+static void vjp_last_derivative(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                                qn_array **grads)
+{
+    (void)node, (void)ct, (void)want;
+    grads[0] = refuse(s);
+}
+
+static qn_array *jvp_last_derivative(qn_scope *s, const qn_array *node, qn_array *const *tangents)
+{
+    (void)node, (void)tangents;
+    return refuse(s);
+}
+
+const qn__op_def qn__last_derivative_op = {.name = "last_derivative",
+                                           .class = QN__ELEMENTWISE,
+                                           .emit = emit_last_derivative,
+                                           .vjp = vjp_last_derivative,
+                                           .jvp = jvp_last_derivative};
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+static qn_array *record_rows(qn_scope *s, int n_in, qn_array *const *in,
+                             const qn__linear_cross_entropy_params *params)
+{
+    int64_t shape[QN_MAX_NDIM];
+    const qn_array *x = in[0];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = params->loss_only ? 1 : 1 + x->shape[x->ndim - 1];
+    return qn__record(s, QN__OP_LINEAR_CROSS_ENTROPY, (qn_dtype)x->dtype, x->ndim, shape, n_in, in,
+                      params);
+}
+
+static bool is_like_rows(const qn_array *a, const qn_array *x)
+{
+    return a->ndim == x->ndim - 1 && !memcmp(a->shape, x->shape, a->ndim * sizeof *a->shape);
+}
+
+qn_array *qn_linear_cross_entropy(qn_scope *s, qn_array *x, qn_array *w, qn_array *targets,
+                                  const qn_linear_cross_entropy_options *given)
+{
+    qn_linear_cross_entropy_options o;
+    x = qn__input(s, x, "linear_cross_entropy");
+    w = x ? qn__input(s, w, "linear_cross_entropy") : NULL;
+    targets = w ? qn__input(s, targets, "linear_cross_entropy") : NULL;
+    if (!targets ||
+        qn__sized_in(&o, sizeof o, given, "qn_linear_cross_entropy_options", &s->error) != QN_OK)
+        return qn__poison(s);
+    if (w->ndim != 2 || x->ndim < 1 || x->shape[x->ndim - 1] != w->shape[1] ||
+        !qn__is_float((qn_dtype)w->dtype))
+        return qn__op_fail(s, "linear_cross_entropy", x, w, "x must be [..., K] and w [V, K]");
+    if (!is_like_rows(targets, x) || qn__is_float((qn_dtype)targets->dtype))
+        return qn__op_fail(s, "linear_cross_entropy", x, targets, "targets must be integers [...]");
+    qn_dtype type = x->dtype == QN_F64 || w->dtype == QN_F64 ? QN_F64 : QN_F32;
+    qn_array *in[4] = {qn_contiguous(s, qn_cast(s, x, type)), w, qn__indices(s, targets)};
+    qn_array *weights = o.weights ? qn__input(s, o.weights, "linear_cross_entropy") : NULL;
+    if (weights && !is_like_rows(weights, x))
+        return qn__op_fail(s, "linear_cross_entropy", x, weights, "weights must be [...]");
+    if (weights)
+        in[3] = qn_contiguous(s, qn_stop_gradient(s, qn_cast(s, weights, type)));
+    qn__linear_cross_entropy_params params = {
+        .products = o.products == QN_PRODUCTS_AUTO ? qn__auto_products(w) : o.products,
+        .softcap = o.softcap,
+        .has_weights = weights != NULL,
+        .loss_only = o.loss_only};
+    if (s->error.code != QN_OK)
+        return qn__poison(s);
+    qn_array *y = record_rows(s, 3 + params.has_weights, in, &params);
+    if (qn__is_poison(s, y) || y->op != QN__OP_LINEAR_CROSS_ENTROPY)
+        return y; /* decomposed: the losses themselves */
+    return qn_squeeze(s, qn_slice(s, y, -1, 0, 1, 1), -1);
+}
+
+/* ---- what it means --------------------------------------------------------------------------- */
+
+/* The losses alone: their gradient is that of these operations. */
+static qn_array *decompose_linear_cross_entropy(qn_scope *s, const qn_array *node)
+{
+    const qn__linear_cross_entropy_params *p = node->params;
+    qn_array *logits = qn_linear_with(s, node->in[0], node->in[1], NULL, (qn_products)p->products);
+    if (p->softcap > 0 && !qn__is_poison(s, logits)) {
+        qn_array *cap = qn__scalar_like(s, logits, p->softcap);
+        logits = qn_multiply(s, qn_tanh(s, qn_divide(s, logits, cap)), cap);
+    }
+    qn_array *y = qn_cross_entropy(s, logits, node->in[2]);
+    return p->has_weights ? qn_multiply(s, y, node->in[3]) : y;
+}
+
+/* What the loss of each row changes by with its x: [..., K]. */
+static qn_array *slope(qn_scope *s, const qn_array *node)
+{
+    qn__linear_cross_entropy_params params = *(const qn__linear_cross_entropy_params *)node->params;
+    qn_array *whole = (qn_array *)node;
+    if (params.loss_only) {
+        params.loss_only = 0;
+        whole = record_rows(s, node->n_in, node->in, &params);
+    }
+    qn_array *part = qn_slice(s, whole, -1, 1, INT64_MAX, 1);
+    if (qn__is_poison(s, part))
+        return part;
+    return qn__elementwise(s, QN__OP_LAST_DERIVATIVE, (qn_dtype)part->dtype, 1, &part);
+}
+
+static bool is_asked_for_weight(qn_scope *s, const qn_array *node, bool asked)
+{
+    if (asked)
+        qn__op_fail(s, "linear_cross_entropy", node->in[0], node->in[1],
+                    "a packed weight has no gradient of its own");
+    return asked;
+}
+
+static void vjp_linear_cross_entropy(qn_scope *s, const qn_array *node, qn_array *ct,
+                                     const bool *want, qn_array **grads)
+{
+    if (!is_asked_for_weight(s, node, want[1]) && want[0])
+        grads[0] = qn_multiply(s, slope(s, node), qn_slice(s, ct, -1, 0, 1, 1));
+}
+
+static qn_array *jvp_linear_cross_entropy(qn_scope *s, const qn_array *node, qn_array *const *t)
+{
+    if (is_asked_for_weight(s, node, t[1]) || !t[0])
+        return NULL;
+    qn_array *loss = qn_sum(s, qn_multiply(s, slope(s, node), t[0]), -1, true);
+    if (qn__is_poison(s, loss) || node->shape[node->ndim - 1] == 1)
+        return loss;
+    qn_array *both[] = {loss, qn__zeros_like(s, t[0])};
+    return qn_concatenate(s, both, 2, -1);
+}
+
+const qn__op_def qn__linear_cross_entropy_op = {.name = "linear_cross_entropy",
+                                                .class = QN__KERNEL,
+                                                .params_size =
+                                                    sizeof(qn__linear_cross_entropy_params),
+                                                .decompose = decompose_linear_cross_entropy,
+                                                .vjp = vjp_linear_cross_entropy,
+                                                .jvp = jvp_linear_cross_entropy};
