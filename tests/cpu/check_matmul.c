@@ -2,6 +2,35 @@
 /* Strided matmul: values against f64, and the same bits however the rows are cut. */
 #include "check.h"
 
+/* The sum over k in two calls. */
+static int same_in_parts(const qn__cpu_kernels *t, const qn__cpu_dense *d, size_t m,
+                         const float *want)
+{
+    qn__cpu_dense part = *d;
+    part.k = d->k / 2;
+    t->dense(&part, 0, m);
+    part.a += (ptrdiff_t)part.k * d->cas;
+    part.b += (ptrdiff_t)part.k * d->rbs;
+    part.k = d->k - part.k;
+    part.add = true;
+    t->dense(&part, 0, m);
+    return memcmp(want, d->c, m * (size_t)d->ldc * 4) == 0;
+}
+
+static int same_in_parts_f64(const qn__cpu_kernels *t, const qn__cpu_dense_f64 *d, size_t m,
+                             const double *want)
+{
+    qn__cpu_dense_f64 part = *d;
+    part.k = d->k / 2;
+    t->dense_f64(&part, 0, m);
+    part.a += (ptrdiff_t)part.k * d->cas;
+    part.b += (ptrdiff_t)part.k * d->rbs;
+    part.k = d->k - part.k;
+    part.add = true;
+    t->dense_f64(&part, 0, m);
+    return memcmp(want, d->c, m * (size_t)d->ldc * 8) == 0;
+}
+
 static void dense_case(const qn__cpu_kernels *t, size_t m, size_t n, size_t k, int ta, int tb)
 {
     size_t ldc = n + 1;
@@ -37,6 +66,11 @@ static void dense_case(const qn__cpu_kernels *t, size_t m, size_t n, size_t k, i
         r = r1;
     }
     ok &= memcmp(c, z, m * ldc * 4) == 0;
+    ok &= same_in_parts(t, &e, m, c);
+    double *whole = new_bytes(m * ldc * 8);
+    memcpy(whole, cd, m * ldc * 8);
+    ok &= same_in_parts_f64(t, &f, m, whole);
+    free(whole);
     char name[64];
     snprintf(name, sizeof name, "dense %zux%zux%zu %s%s", m, n, k, ta ? "At" : "A",
              tb == 1 ? "Bt"

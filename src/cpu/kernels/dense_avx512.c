@@ -142,7 +142,7 @@ static void dense_avx512(const qn__cpu_dense *a, size_t m0, size_t m1)
                                  a->ldc,
                                  nk,
                                  v_first(nn - 16 * (parts - 1)),
-                                 k > 0};
+                                 k > 0 || a->add};
             if (in_place) {
                 t.b = a->b + (ptrdiff_t)k * a->rbs + (ptrdiff_t)n;
                 t.step = a->rbs;

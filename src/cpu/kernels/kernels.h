@@ -97,7 +97,8 @@ typedef struct qn__cpu_linear {
 
 /*
  * C[m, n] = sum over k of A[m, k] B[k, n], plain arrays, any strides (also zero or negative) for A
- * and B; C's columns are adjacent. K = 0 gives zeros. The f64 form has the same fields.
+ * and B; C's columns are adjacent. K = 0 gives zeros. With `add` sums go on from what C holds. The
+ * f64 form has the same fields.
  */
 typedef struct qn__cpu_dense {
     size_t n, k;
@@ -107,6 +108,7 @@ typedef struct qn__cpu_dense {
     ptrdiff_t rbs, cbs; /* B[k, n] = b[k * rbs + n * cbs] */
     float *c;
     ptrdiff_t ldc;
+    bool add;
 } qn__cpu_dense;
 
 typedef struct qn__cpu_dense_f64 {
@@ -117,6 +119,7 @@ typedef struct qn__cpu_dense_f64 {
     ptrdiff_t rbs, cbs;
     double *c;
     ptrdiff_t ldc;
+    bool add;
 } qn__cpu_dense_f64;
 
 /*

@@ -10,7 +10,7 @@
  *
  * Beyond what vec_ref.h lists, vec_*.h gives here v_fma_into(c, s, b) (c + s * b with s in every
  * lane, which takes the place of c), v_load_even and v_load_odd (the even and odd ones of 16 pairs
- * of bf16, in f32), v_turn(to, from) (a transposed block of 16 x 16 adjacent floats).
+ * of bf16, in f32), v_turn(to, from, step) (16 rows of 16 floats, `step` apart, as 16 columns).
  */
 
 #include "widen.inl"
@@ -240,7 +240,7 @@ static void turn_block(const qn__cpu_linear *a, size_t c0, size_t c1, size_t n0,
         widen_panel(a->layout, a->unpack, a->w, a->k, (n0 + n) / 16, c0 / columns, units, wide);
         for (size_t c = 0; c < c1 - c0; c += 16) {
             float *at = to + (c * count + n * 16);
-            v_turn(rows < 16 ? block : at, wide + c * 16);
+            v_turn(rows < 16 ? block : at, wide + c * 16, 16);
             if (rows < 16)
                 memcpy(at, block, rows * 64);
         }
@@ -274,9 +274,17 @@ static void vec_dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t 
                            float *to)
 {
     const float *b = a->b + (ptrdiff_t)k0 * a->rbs + (ptrdiff_t)n0 * a->cbs;
-    for (size_t k = 0; k < nk; k++, b += a->rbs, to += 16)
-        for (size_t i = 0; i < 16; i++)
-            to[i] = i < nn ? b[(ptrdiff_t)i * a->cbs] : 0.0f;
+    size_t turned = a->rbs == 1 && nn == 16 ? nk / 16 * 16 : 0;
+    for (size_t k = 0; k < turned; k += 16)
+        v_turn(to + k * 16, b + k, a->cbs);
+    for (size_t k = turned; k < nk; k++) {
+        const float *row = b + (ptrdiff_t)k * a->rbs;
+        if (a->cbs == 1)
+            v_store(to + k * 16, nn == 16 ? v_load(row) : v_load_n(row, nn, 0.0f));
+        else
+            for (size_t i = 0; i < 16; i++)
+                to[k * 16 + i] = i < nn ? row[(ptrdiff_t)i * a->cbs] : 0.0f;
+    }
 }
 
 ALWAYS void vec_dense_tile(int rows, const qn__cpu_dense *d, const float *a, const float *b,
@@ -312,7 +320,8 @@ static void vec_dense_chunk(const qn__cpu_dense *d, size_t m0, size_t m1, size_t
         const float *a = d->a + (ptrdiff_t)m * d->ras + (ptrdiff_t)k * d->cas;
         float *c = d->c + (ptrdiff_t)m * d->ldc + (ptrdiff_t)n, sums[TILE_ROWS * 16];
         for (size_t i = 0; i < rows; i++)
-            v_store(sums + 16 * i, k ? v_load_n(c + (ptrdiff_t)i * d->ldc, nn, 0.0f) : v_set(0.0f));
+            v_store(sums + 16 * i,
+                    k || d->add ? v_load_n(c + (ptrdiff_t)i * d->ldc, nn, 0.0f) : v_set(0.0f));
         switch (rows) {
 #define SHAPE(r)                                                                                   \
     case r + 1: vec_dense_tile(r + 1, d, a, copy, nk, sums); break;

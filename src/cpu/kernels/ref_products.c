@@ -73,11 +73,11 @@ static void ref_dense(const qn__cpu_dense *a, size_t m0, size_t m1)
 {
     for (size_t r = m0; r < m1; r++) {
         for (size_t j = 0; j < a->n; j++) {
-            float sum = 0.0f;
+            float *c = a->c + (ptrdiff_t)r * a->ldc + (ptrdiff_t)j, sum = a->add ? *c : 0.0f;
             for (size_t i = 0; i < a->k; i++)
                 sum += a->a[(ptrdiff_t)r * a->ras + (ptrdiff_t)i * a->cas] *
                        a->b[(ptrdiff_t)i * a->rbs + (ptrdiff_t)j * a->cbs];
-            a->c[(ptrdiff_t)r * a->ldc + (ptrdiff_t)j] = sum;
+            *c = sum;
         }
     }
 }
@@ -86,11 +86,11 @@ static void ref_dense_f64(const qn__cpu_dense_f64 *a, size_t m0, size_t m1)
 {
     for (size_t r = m0; r < m1; r++) {
         for (size_t j = 0; j < a->n; j++) {
-            double sum = 0.0;
+            double *c = a->c + (ptrdiff_t)r * a->ldc + (ptrdiff_t)j, sum = a->add ? *c : 0.0;
             for (size_t i = 0; i < a->k; i++)
                 sum += a->a[(ptrdiff_t)r * a->ras + (ptrdiff_t)i * a->cas] *
                        a->b[(ptrdiff_t)i * a->rbs + (ptrdiff_t)j * a->cbs];
-            a->c[(ptrdiff_t)r * a->ldc + (ptrdiff_t)j] = sum;
+            *c = sum;
         }
     }
 }

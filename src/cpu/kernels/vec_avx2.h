@@ -254,13 +254,12 @@ static inline vf v_load_odd(const float *pairs)
     return v;
 }
 
-/* Rows 0 .. 7 of 16 floats, of which eight columns begin at `from`, to columns. */
-static inline void v_turn_8x8(float *to, const float *from)
+static inline void v_turn_8x8(float *to, const float *from, ptrdiff_t step)
 {
     __m256 a[8], b[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
-        __m256 x = _mm256_loadu_ps(from + i * 16), y = _mm256_loadu_ps(from + i * 16 + 16);
+        __m256 x = _mm256_loadu_ps(from + i * step), y = _mm256_loadu_ps(from + (i + 1) * step);
         a[i] = _mm256_unpacklo_ps(x, y);
         a[i + 1] = _mm256_unpackhi_ps(x, y);
     }
@@ -278,12 +277,12 @@ static inline void v_turn_8x8(float *to, const float *from)
     }
 }
 
-static inline void v_turn(float *to, const float *from)
+static inline void v_turn(float *to, const float *from, ptrdiff_t step)
 {
-    v_turn_8x8(to, from);
-    v_turn_8x8(to + 8, from + 128);
-    v_turn_8x8(to + 128, from + 8);
-    v_turn_8x8(to + 136, from + 136);
+    v_turn_8x8(to, from, step);
+    v_turn_8x8(to + 8, from + 8 * step, step);
+    v_turn_8x8(to + 128, from + 8, step);
+    v_turn_8x8(to + 136, from + 8 * step + 8, step);
 }
 
 static inline vf v_load_f16(const uint16_t *p)

@@ -255,13 +255,13 @@ ALWAYS vf v_load_odd(const float *pairs)
     return v_float(vi_and(v_bits(v_load(pairs)), vi_set(0xffff0000u)));
 }
 
-ALWAYS void v_turn(float *to, const float *from)
+ALWAYS void v_turn(float *to, const float *from, ptrdiff_t step)
 {
     for (int i = 0; i < 16; i += 4)
         for (int j = 0; j < 16; j += 4) {
-            float32x4x4_t block = {{vld1q_f32(from + i * 16 + j), vld1q_f32(from + i * 16 + 16 + j),
-                                    vld1q_f32(from + i * 16 + 32 + j),
-                                    vld1q_f32(from + i * 16 + 48 + j)}};
+            const float *at = from + i * step + j;
+            float32x4x4_t block = {{vld1q_f32(at), vld1q_f32(at + step), vld1q_f32(at + 2 * step),
+                                    vld1q_f32(at + 3 * step)}};
             float lanes[16];
             vst4q_f32(lanes, block);
             for (int k = 0; k < 4; k++)
