@@ -357,6 +357,8 @@ typedef struct qn_attention_options {
     qn_array
         *mask; /* broadcast to [B, H, L, S]: bool (true: keep) or added to the scores; or NULL */
     qn_array *sinks; /* f32 [H]: a score more for each query, whose value is 0; or NULL */
+    qn_array *first; /* i32 [B, L]: the first key that a query sees, as where texts stand behind
+                        each other in a row; or NULL. A query that sees none gives 0 */
 } qn_attention_options;
 
 /* softmax(scale q k^T + mask) v for q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], H a multiple of

@@ -76,7 +76,7 @@ static qn__attention_params attend_params(const qn_attention_options *o, int64_t
     return (qn__attention_params){.window = o ? o->window : 0,
                                   .scale = o && o->scale != 0 ? o->scale : scale,
                                   .softcap = o ? o->softcap : 0,
-                                  .keep = (int32_t)keep,
+                                  .keep = keep,
                                   .causal = 1,
                                   .has_sinks = o && o->sinks};
 }

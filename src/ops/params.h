@@ -127,11 +127,11 @@ static inline int64_t qn__attend_tile(int64_t group)
 /* keep: of attention over a cache alone: the first keys, at most QN__PAGE, seen besides the window.
  */
 typedef struct qn__attention_params {
-    int64_t window;
+    int64_t window, keep;
     float scale, softcap;
-    int32_t keep, causal, has_mask, has_sinks;
+    int32_t causal, has_mask, has_sinks, has_first;
 } qn__attention_params;
-QN__NO_PADDING(qn__attention_params, 32);
+QN__NO_PADDING(qn__attention_params, 40);
 
 /* The one pointer in any parameters: a primitive stays where it is as long as its device lives. */
 typedef struct qn__custom_params {

@@ -254,6 +254,33 @@ static qn_array *f_attention_capped(qn_scope *s, qn_array *const *x)
     return qn_attention(s, x[0], x[1], x[2], &o);
 }
 
+/* Two texts in a row: the second does not see the first. */
+static qn_array *attention_in_rows(qn_scope *s, qn_array *const *x)
+{
+    const int32_t first[] = {0, 0, 2, 2, 2, 0, 1, 1, 3, 3};
+    qn_attention_options o = {.size = sizeof o,
+                              .causal = true,
+                              .softcap = 0.9f,
+                              .window = 3,
+                              .first = qn_from(s, QN_I32, 2, (const int64_t[]){2, 5}, first)};
+    return qn_attention(s, x[0], x[1], x[2], &o);
+}
+
+static qn_array *f_attention_in_rows(qn_scope *s, qn_array *const *x)
+{
+    return attention_in_rows(s, x);
+}
+
+/* Its gradient, so that what is checked is the second. */
+static qn_array *f_attention_slope(qn_scope *s, qn_array *const *x)
+{
+    qn_array *g[3], *flat[3];
+    qn_vjp(s, attention_in_rows(s, x), x[3], x, 3, g);
+    for (int i = 0; i < 3; i++)
+        flat[i] = qn_reshape(s, g[i], 1, (const int64_t[]){-1});
+    return qn_concatenate(s, flat, 3, 0);
+}
+
 static qn_array *f_embedding(qn_scope *s, qn_array *const *x)
 {
     const int32_t ids[] = {4, 0, 4, 2};
@@ -484,6 +511,14 @@ static void test_operations(void **state)
         {"rope", f_rope, {A(2, 2, 3, 6)}, 0},
         {"rope traditional", f_rope_traditional, {A(1, 2, 3, 4)}, 0},
         {"attention", f_attention, {A(2, 4, 3, 4), A(2, 2, 5, 4), A(2, 2, 5, 3)}, 0},
+        {"attention in rows",
+         f_attention_in_rows,
+         {A(2, 4, 5, 3), A(2, 2, 5, 3), A(2, 2, 5, 2)},
+         0},
+        {"attention slope",
+         f_attention_slope,
+         {A(2, 2, 5, 2), A(2, 1, 5, 2), A(2, 1, 5, 2), A(2, 2, 5, 2)},
+         0},
         {"attention capped",
          f_attention_capped,
          {A(1, 2, 4, 3), A(1, 1, 4, 3), A(1, 1, 4, 2), A(4, 4)},
