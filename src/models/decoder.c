@@ -114,7 +114,8 @@ static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_arra
                                     .causal = true,
                                     .scale = (float)score_scale(c, layer),
                                     .softcap = (float)c->score_cap,
-                                    .window = c->layer[layer].sliding ? c->window : 0};
+                                    .window = c->layer[layer].sliding ? c->window : 0,
+                                    .first = batch ? NULL : m->begins};
     qn_array *o = batch ? qn__batch_attend(s, batch, layer, q, k, v, &options)
                         : qn_attention(s, q, k, v, &options);
     o = qn_transpose(s, o, (const int[]){0, 2, 1, 3}); /* [B, L, H, D] */

@@ -11,10 +11,12 @@ static qn_array *behind_first(qn_scope *s, qn_array *x)
 }
 
 qn_array *qn__text_loss(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn_array *mask,
-                        bool loss_only)
+                        qn_array *begins, bool loss_only)
 {
+    qn__decoder in_rows = *m;
     qn_array *read = qn_slice(s, tokens, 1, 0, -1, 1); /* nothing stands behind the last */
-    qn_array *hidden = qn__decoder_hidden(s, m, read, NULL, NULL);
+    in_rows.begins = begins ? qn_slice(s, begins, 1, 0, -1, 1) : NULL;
+    qn_array *hidden = qn__decoder_hidden(s, &in_rows, read, NULL, NULL);
     qn_array *counts = behind_first(s, mask);
     if (m->head_order)
         hidden = qn_take(s, hidden, m->head_order, -1);

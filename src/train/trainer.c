@@ -289,7 +289,8 @@ static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, 
         p->linear->lora_b = p->b[0];
     }
     t->decoder.adapter_scale = qn_scalar(s, QN_F32, t->lora.alpha / (double)t->lora.rank);
-    return qn__text_loss(s, &t->decoder, qn_from(s, QN_I32, 2, shape, tokens), counts, loss_only);
+    qn_array *read = qn_from(s, QN_I32, 2, shape, tokens);
+    return qn__text_loss(s, &t->decoder, read, counts, NULL, loss_only);
 }
 
 /* Records the gradients of a batch whose loss is `weight` of the step's, and of those before. */

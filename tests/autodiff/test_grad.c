@@ -623,9 +623,9 @@ static void nudge(qn_device *device, qn_array **slot, int64_t element, double by
     qn_scope_end(s);
 }
 
-static void test_llama_loss(void **state)
+/* Parameters know their places in m: it stays where it is. */
+static void begin_llama(qn_device *device, qn__decoder *m, uint64_t *seed)
 {
-    qn_device *device = open_device(state);
     qn__decoder_config c = {.family = "llama",
                             .n_layers = 2,
                             .hidden = 8,
@@ -640,20 +640,25 @@ static void test_llama_loss(void **state)
                             .tied = true,
                             .dtype = QN_F32,
                             .rope = {.theta = 100, .factor = 1}};
-    qn__decoder m;
     qn_error err = {0};
-    assert_int_equal(qn__decoder_begin(&m, &c, &(qn__decoder_place){"model.", ""}, &err), QN_OK);
-    uint64_t seed = 5;
-    for (int i = 0; i < m.n_parameters; i++)
-        *m.parameters[i].slot = parameter(device, &m.parameters[i], &seed);
+    assert_int_equal(qn__decoder_begin(m, &c, &(qn__decoder_place){"model.", ""}, &err), QN_OK);
+    for (int i = 0; i < m->n_parameters; i++)
+        *m->parameters[i].slot = parameter(device, &m->parameters[i], seed);
     qn_scope *s = qn_scope_begin(device);
     qn_array *frequency = qn_from(s, QN_F64, 1, (const int64_t[]){2}, (const double[]){1, 0.1});
-    m.frequency = qn_retain(frequency);
+    m->frequency = qn_retain(frequency);
     qn_scope_end(s);
+}
 
+static void test_llama_loss(void **state)
+{
+    qn_device *device = open_device(state);
+    uint64_t seed = 5;
+    qn__decoder m;
+    begin_llama(device, &m, &seed);
     enum { SAMPLES = 6 };
     qn_array *wrt[64], *grads[64];
-    s = qn_scope_begin(device);
+    qn_scope *s = qn_scope_begin(device);
     for (int i = 0; i < m.n_parameters; i++)
         wrt[i] = *m.parameters[i].slot;
     assert_int_equal(qn_grad(s, model_loss(s, &m), wrt, m.n_parameters, grads), QN_OK);
@@ -683,11 +688,38 @@ static void test_llama_loss(void **state)
     qn_device_close(device);
 }
 
+/* Two texts behind each other in a row give what they give alone. */
+static void test_texts_in_a_row(void **state)
+{
+    enum { WIDTH = 8, LONG = 4, SHORT = 3 };
+    qn_device *device = open_device(state);
+    uint64_t seed = 5;
+    qn__decoder m;
+    begin_llama(device, &m, &seed);
+    const int32_t tokens[] = {3, 1, 4, 1, 5, 9, 2}, begins[] = {0, 0, 0, 0, 4, 4, 4};
+    double both[(LONG + SHORT) * WIDTH], one[LONG * WIDTH], two[SHORT * WIDTH];
+    const int64_t all[] = {1, LONG + SHORT}, first[] = {1, LONG}, last[] = {1, SHORT};
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *a = qn__decoder_hidden(s, &m, qn_from(s, QN_I32, 2, first, tokens), NULL, NULL);
+    qn_array *b = qn__decoder_hidden(s, &m, qn_from(s, QN_I32, 2, last, tokens + LONG), NULL, NULL);
+    m.begins = qn_from(s, QN_I32, 2, all, begins);
+    qn_array *h = qn__decoder_hidden(s, &m, qn_from(s, QN_I32, 2, all, tokens), NULL, NULL);
+    assert_int_equal(qn_read(s, a, one, sizeof one), QN_OK);
+    assert_int_equal(qn_read(s, b, two, sizeof two), QN_OK);
+    assert_int_equal(qn_read(s, h, both, sizeof both), QN_OK);
+    for (int i = 0; i < (LONG + SHORT) * WIDTH; i++)
+        assert_true(fabs(both[i] - (i < LONG * WIDTH ? one[i] : two[i - LONG * WIDTH])) <= 1e-12);
+    qn_scope_end(s);
+    qn__decoder_end(&m);
+    qn_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_llama_loss),
+        cmocka_unit_test(test_texts_in_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
