@@ -182,15 +182,19 @@ static qn_array *next_gradient(qn_scope *s, qn_array *all, int64_t *at, const qn
     return qn_reshape(s, qn_slice(s, all, 0, begin, *at, 1), 4, shape);
 }
 
-/* [B, S, H, D] of each query head as [B, G, S, D] */
+/* [B, S, H, D] of each query head as [B, G, S, D]: one pass over memory, where a sum over an axis
+ * inside would gather. */
 static qn_array *join_heads(qn_scope *s, qn_array *x, int64_t g)
 {
     if (qn__is_poison(s, x))
         return x;
     const int64_t *n = x->shape, split[] = {n[0], n[1], g, n[2] / g, n[3]};
-    if (g != n[2])
-        x = qn_sum(s, qn_reshape(s, x, 5, split), 3, false);
-    return qn_transpose(s, x, (const int[]){0, 2, 1, 3});
+    qn_array *each = qn_reshape(s, x, 5, split), *sum = NULL;
+    for (int64_t i = 0; i < split[3]; i++) {
+        qn_array *head = qn_squeeze(s, qn_slice(s, each, 3, i, i + 1, 1), 3);
+        sum = sum ? qn_add(s, sum, head) : head;
+    }
+    return qn_transpose(s, sum, (const int[]){0, 2, 1, 3});
 }
 
 static void vjp_attention(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
