@@ -378,7 +378,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
 {
     switch (image) {
     case IMAGE_linear:
-    case IMAGE_units: return cuda->most_shared;
+    case IMAGE_units: return cuda->most_shared - QN__CUDA_NORM_SHARED;
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;
     case IMAGE_attend_half: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;

@@ -16,9 +16,8 @@
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/normed.cuh"
 #include "cuda/tiles.cuh"
-
-enum { TILE = 16, SPAN = QN__CUDA_SPAN };
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
@@ -107,49 +106,27 @@ static __device__ uint4 x_at(const uint16_t *x, int row, int column, int k, bool
     return real && column < k ? *from : make_uint4(0, 0, 0, 0);
 }
 
-/* A tile's results: the sums of its spans, part [span][16][8 NT], in their order. ahead: what is
- * added to the thread's first one. kept: the gate's, until those that it gates come. */
-template <int NT>
-static __device__ void finish_tile(const qn__cuda_linears_args &a, int tile, const float *part,
-                                   float *kept, int spans, float ahead)
+/* The row as bf16, normed and turned, in shared memory. */
+static __device__ void norm_x(const qn__cuda_linears_args &a, void *to)
 {
-    const tile_place p = place_of(a, tile, TILE);
-    const float *added = (const float *)a.at[QN__CUDA_ADDED];
-    for (int i = threadIdx.x; i < TILE * (int)a.rows; i += blockDim.x) {
-        int r = i % TILE, b = i / TILE;
-        const float *from = part + r * 8 * NT + b;
-        float sum = from[0];
-        for (int s = 1; s < spans; s++)
-            sum += from[s * TILE * 8 * NT];
-        const int64_t at = b * p.n + p.row + r;
-        if (p.row + r >= p.n)
-            continue;
-        if (added)
-            p.y[at] = sum + (i == (int)threadIdx.x ? ahead : added[at]);
-        else if (!a.gated)
-            p.y[at] = sum;
-        else if (tile & 1)
-            put_gated(a, at, kept[i], sum);
-        else
-            kept[i] = sum;
-    }
-}
-
-/* What is added to the thread's first result of a tile. */
-static __device__ float added_ahead(const qn__cuda_linears_args &a, int tile)
-{
-    const float *added = (const float *)a.at[QN__CUDA_ADDED];
-    const int i = threadIdx.x, row = tile * TILE + i % TILE;
-    return added && i < TILE * (int)a.rows && row < a.n[0] ? added[i / TILE * a.n[0] + row] : 0;
+    __shared__ float room[NORM_WARPS];
+    const float4 *x = (const float4 *)a.at[0], *weight = (const float4 *)a.at[QN__CUDA_NORM];
+    const int quads = (int)a.k / 4;
+    const float scale = norm_scale(x, (int)a.k, (float)a.eps, room);
+#pragma unroll 2
+    for (int i = threadIdx.x; i < quads; i += blockDim.x)
+        put_rounded(to, i, quad_of(normed_quad(x, weight, i, scale)), true);
+    __syncthreads();
 }
 
 /* NT: of 8 rows of x each. X: what x is, float or bf16. */
-template <int NT, typename X>
+template <int NT, typename X, bool NORMED>
 static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int k = (int)a.k, rows = (int)a.rows, spans = (k + SPAN - 1) / SPAN,
               tiles = (int)tiles_of(a, TILE);
+    const tile_end end = {spans, 8 * NT, 0, rows};
     float *kept = part + spans * TILE * 8 * NT;
     const bool pairs = a.gated != 0;
     uint4 *ring = (uint4 *)(kept + (pairs ? TILE * 8 * NT : 0)) + warp * RING * PIECES * 32;
@@ -173,9 +150,16 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
     };
     for (int i = 0; i < RING; i++)
         ask_next(i);
+    if (NORMED)
+        expect_norm(a);
     if (a.early)
         wait_for_last();
-    float c[NT][4] = {}, ahead = added_ahead(a, get.tile);
+    const X *own_x = (const X *)a.at[0];
+    if (NORMED) {
+        own_x = (const X *)(ring + (blockDim.x / 32 - warp) * RING * PIECES * 32);
+        norm_x(a, (void *)own_x);
+    }
+    float c[NT][4] = {}, ahead = added_ahead(a, get.tile, end);
     for (int at = 0; get.tile < tiles;) {
         copies_wait<RING - 1>();
         __syncwarp();
@@ -187,7 +171,7 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 int row = 8 * j + g;
-                uint4 x = x_at((const X *)a.at[0], row, column, k, row < rows);
+                uint4 x = x_at(own_x, row, column, k, row < rows);
                 mma_bf16(c[j], u.x, u.y, u.z, u.w, x.x, x.y);
                 mma_bf16(c[j], v.x, v.y, v.z, v.w, x.z, x.w);
             }
@@ -208,42 +192,48 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
         int tile = get.tile;
         if (get.next(warp, spans, pairs)) {
             __syncthreads();
-            finish_tile<NT>(a, tile, part, kept, spans, ahead);
+            finish_tile(a, tile, part, kept, end, ahead);
             if (get.tile < tiles)
-                ahead = added_ahead(a, get.tile);
+                ahead = added_ahead(a, get.tile, end);
             __syncthreads();
         }
     }
 }
 
+extern "C" __global__ void __launch_bounds__(512, 1) linear_1_normed(const qn__cuda_linears_args a)
+{
+    extern __shared__ __align__(128) float part[];
+    few_rows<1, uint16_t, true>(a, part);
+}
+
 extern "C" __global__ void __launch_bounds__(512, 1) linear_8(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<1, float>(a, part);
+    few_rows<1, float, false>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_8_rounded(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<1, uint16_t>(a, part);
+    few_rows<1, uint16_t, false>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_16(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<2, uint16_t>(a, part);
+    few_rows<2, uint16_t, false>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_32(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<4, uint16_t>(a, part);
+    few_rows<4, uint16_t, false>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_64(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<8, uint16_t>(a, part);
+    few_rows<8, uint16_t, false>(a, part);
 }
 
 /* ---- many rows ------------------------------------------------------------------------------- */

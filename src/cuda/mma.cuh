@@ -29,6 +29,16 @@ static __device__ void mma_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t b)
         : "r"(a0), "r"(a1), "r"(b));
 }
 
+/* The same of 32 k: those of the second half are 4 t + 16 .. 4 t + 19. */
+static __device__ void mma_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                 uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 /* Two f32 as bf16, to nearest even, the first in the low half. */
 static __device__ uint32_t pair_of(float low, float high)
 {

@@ -13,7 +13,8 @@ enum {
     BLOCK = 128,
     LEAST_WARPS = 4,
     MOST_WARPS = 16,
-    CHUNK = 4096 /* bytes */
+    CHUNK = 4096, /* bytes */
+    TURN = 32     /* columns that are turned together */
 };
 
 /* Vectors of 16 bytes are read. */
@@ -64,10 +65,24 @@ int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size)
 bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
                          const qn__cuda_linears_args *args, const qn__call *call, uint8_t x)
 {
-    const uint8_t operands[] = {x, 1, 2, 1, 2, 1, 2, QN__CUDA_NONE, QN__CUDA_NONE};
-    b->bound->x = call->first_operand;
-    return qn__cuda_add_grid(b, function, grid, args, sizeof *args, call, sizeof operands,
-                             operands);
+    const uint8_t none = QN__CUDA_NONE, operands[] = {x, 1, 2, 1, 2, 1, 2, none, none, none};
+    qn__cuda_binding *bound = b->bound;
+    qn__cuda_linears_args all = *args;
+    const qn__call *norm = qn__cuda_norm_of(b, call);
+    bound->x = call->first_operand;
+    if (norm) {
+        all.normed = 1;
+        all.eps = (double)((const qn__norm_params *)norm->params)->eps;
+    }
+    if (!qn__cuda_add_grid(b, function, grid, &all, sizeof all, call, sizeof operands, operands))
+        return false;
+    if (norm && grid->blocks > 0) {
+        uint32_t *at = bound->at + bound->launches[bound->n_launches - 1].first_at;
+        at[0] = norm->first_operand;
+        if (((const qn__norm_params *)norm->params)->has_weight)
+            at[QN__CUDA_NORM] = norm->first_operand + 1;
+    }
+    return true;
 }
 
 /* Blocks of a launch: as many as its weights have tiles, of few rows those that run at once. */
@@ -88,6 +103,8 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
 {
     int64_t spans = qn__cuda_parts(args->k, QN__CUDA_SPAN),
             turns = qn__cuda_parts(spans, MOST_WARPS), rows = 8, warps;
+    int64_t normed = args->normed ? args->k * 2 : 0,
+            most = cuda->most_shared - QN__CUDA_NORM_SHARED;
     *shared = 0;
     if (args->rows > FEW)
         return 0;
@@ -95,8 +112,9 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
         rows *= 2;
     do {
         warps = qn__cuda_parts(spans, turns++);
-        *shared = (spans + (args->gated != 0)) * TILE * rows * 4 + warps * QN__CUDA_RING * CHUNK;
-        if (*shared <= cuda->most_shared)
+        *shared =
+            (spans + (args->gated != 0)) * TILE * rows * 4 + warps * QN__CUDA_RING * CHUNK + normed;
+        if (*shared <= most)
             return warps;
     } while (warps > LEAST_WARPS);
     return 0;
@@ -104,10 +122,19 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
 
 static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_linear_8; i <= QN__CUDA_KERNEL_linear_many; i++)
+    for (int i = QN__CUDA_KERNEL_linear_1_normed; i <= QN__CUDA_KERNEL_linear_many; i++)
         if (function == cuda->kernels[i])
             return true;
     return false;
+}
+
+bool qn__cuda_stream_norm(const qn__cuda *cuda, const qn__call *call)
+{
+    const qn__operand *w = &call->operand[1];
+    qn__cuda_linears_args args = {.n = {w->shape[0]}, .rows = 1, .k = w->shape[1], .normed = 1};
+    int64_t shared;
+    return qn__cuda_streams(&call->operand[0], w) && args.k % TURN == 0 &&
+           few_warps(cuda, &args, &shared) > 0;
 }
 
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
@@ -117,10 +144,11 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .stride = {w->stride[0]},
                                   .rows = qn__cuda_elements(x) / w->shape[1],
                                   .k = w->shape[1],
-                                  .early = qn__cuda_is_fixed(b, w)};
+                                  .early = qn__cuda_is_fixed(b, w),
+                                  .normed = qn__cuda_norm_of(b, call) != NULL};
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);
     bool few = warps > 0;
-    uint8_t place;
+    uint8_t place = 0;
     if (!few && qn__cuda_has_wide(b->cuda))
         return qn__cuda_wide_linear(b, &args, call);
     qn__cuda_launch *last =
@@ -133,12 +161,14 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
         last->blocks = linear_blocks(b->cuda, all, warps, shared);
         return true;
     }
-    if (!qn__cuda_round_x(b, call, args.rows, few, !few || args.rows >= ROUNDED, &place))
+    if (!args.normed &&
+        !qn__cuda_round_x(b, call, args.rows, few, !few || args.rows >= ROUNDED, &place))
         return false;
     qn__cu_function function = b->cuda->kernels[!few             ? QN__CUDA_KERNEL_linear_many
                                                 : args.rows > 32 ? QN__CUDA_KERNEL_linear_64
                                                 : args.rows > 16 ? QN__CUDA_KERNEL_linear_32
                                                 : args.rows > 8  ? QN__CUDA_KERNEL_linear_16
+                                                : args.normed    ? QN__CUDA_KERNEL_linear_1_normed
                                                 : place          ? QN__CUDA_KERNEL_linear_8_rounded
                                                                  : QN__CUDA_KERNEL_linear_8];
     qn__cuda_grid grid = {linear_blocks(b->cuda, &args, warps, shared),
@@ -172,7 +202,8 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
     const qn__cuda_launch *last =
         bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
     if (!last ||
-        (!qn__cuda_is_wide(b->cuda, last->function) && !is_streaming(b->cuda, last->function)))
+        (!qn__cuda_is_wide(b->cuda, last->function) && !is_streaming(b->cuda, last->function) &&
+         !qn__cuda_is_units(b->cuda, last->function)))
         return false;
     const qn__cuda_linears_args *args = (const qn__cuda_linears_args *)(bound->args + last->args);
     uint32_t *at = bound->at + last->first_at;
@@ -194,8 +225,9 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
 {
     qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
-    bool wide = last && qn__cuda_is_wide(b->cuda, last->function);
-    if (!last || (!wide && !is_streaming(b->cuda, last->function)) ||
+    bool wide = last && qn__cuda_is_wide(b->cuda, last->function),
+         units = last && qn__cuda_is_units(b->cuda, last->function);
+    if (!last || (!wide && !units && !is_streaming(b->cuda, last->function)) ||
         last->function == b->cuda->kernels[QN__CUDA_KERNEL_linear_many])
         return false;
     qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
@@ -215,14 +247,16 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
     if (at[0] < QN__CUDA_AT_BEHIND && qn__cuda_overlap(result, &operands[at[0]]))
         return false;
     args->gated = exchanged ? 2 : 1;
-    int64_t shared, warps = wide ? 0 : few_warps(b->cuda, args, &shared);
-    if (!wide && b->cuda->most_shared / shared < b->cuda->most_shared / last->shared) {
+    int64_t shared = 0, warps = wide || units ? 0 : few_warps(b->cuda, args, &shared);
+    if (!wide && !units && b->cuda->most_shared / shared < b->cuda->most_shared / last->shared) {
         args->gated = 0; /* fewer blocks beside each other would cost more */
         return false;
     }
     at[2] = at[4] = at[6] = call->first_operand + 2;
     if (wide) {
         qn__cuda_choose_wide(b);
+    } else if (units) {
+        qn__cuda_units_again(b->cuda, last, args);
     } else {
         last->blocks = linear_blocks(b->cuda, args, warps, shared);
         last->shared = (unsigned)shared;

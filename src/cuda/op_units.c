@@ -8,10 +8,10 @@
 #include "cuda/cuda.h"
 
 /* The first kernel of each layout; the others follow it in kernels.def. */
-enum { BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS };
+enum { BYTES_1, BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS };
 
 static const uint8_t kernels[QN__LAYOUT_COUNT] = {
-#define CUDA_UNITS(id, name) [QN__UNITS_OF(QN__##id)] = QN__CUDA_KERNEL_bytes_8_##name,
+#define CUDA_UNITS(id, name) [QN__UNITS_OF(QN__##id)] = QN__CUDA_KERNEL_bytes_1_##name,
 #include "cuda/units.def"
 #undef CUDA_UNITS
 };
@@ -28,7 +28,7 @@ bool qn__cuda_takes_units(const qn_array *node)
            (p->products == QN_PRODUCTS_INT8 || p->products == QN_PRODUCTS_F32);
 }
 
-enum { TILE = 16, MOST_WARPS = 16, MOST_THREADS = 1024 /* of a multiprocessor */ };
+enum { TILE = 16, LEAST_WARPS = 4, MOST_WARPS = 16, MOST_THREADS = 1024 /* of a multiprocessor */ };
 
 /* What a block with `width` rows of x needs of shared memory; 0: more than there is. *warps gets
  * fewer until it fits. */
@@ -36,14 +36,17 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, b
                          int64_t width, int64_t *warps)
 {
     int64_t spans = qn__cuda_parts(k, QN__CUDA_SPAN), padded = spans * QN__CUDA_SPAN;
-    int64_t ring = QN__CUDA_RING * (QN__CUDA_SPAN / l->columns * l->unit_bytes);
-    int64_t x = bytes ? width * (padded + 16) + padded / l->step * width * 8 : width * padded * 4;
-    int64_t sums = spans * TILE * width * 4;
+    int64_t ring =
+        QN__CUDA_RING * (QN__CUDA_SPAN / l->columns * l->unit_bytes) + QN__CUDA_RING_BARS;
+    int64_t x =
+        bytes ? width * (padded + l->step) + padded / l->step * width * 8 : width * padded * 4;
+    int64_t sums = ((width == 1 ? 2 : 1) * spans + 1) * TILE * width * 4; /* and a gate's */
+    int64_t most = cuda->most_shared - QN__CUDA_NORM_SHARED;
     *warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
-    while (*warps > 1 && *warps * ring + x + sums > cuda->most_shared)
+    while (*warps > 1 && *warps * ring + x + sums > most)
         --*warps;
     int64_t shared = *warps * ring + x + sums;
-    return shared <= cuda->most_shared ? shared : 0;
+    return shared <= most ? shared : 0;
 }
 
 /* Each group of rows of x has as many blocks as there is room for, up to a tile each. */
@@ -51,46 +54,86 @@ static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
                            int64_t shared)
 {
     int64_t groups = qn__cuda_parts(args->rows, args->group),
-            tiles = qn__cuda_linear_tiles(args, TILE);
+            tiles = qn__cuda_linear_tiles(args, TILE) / (args->gated ? 2 : 1);
     int64_t beside = cuda->most_shared / shared, threads = MOST_THREADS / (warps * 32);
     int64_t at_once = cuda->processors * (beside < threads ? beside : threads);
     int64_t each = groups && at_once > groups ? at_once / groups : 1;
     return groups * (each < tiles ? each : tiles);
 }
 
+/* How a call is launched: its rows of x a block, the kernel behind the layout's first, and what a
+ * block has. False: its rows are too long. */
+typedef struct unit_form {
+    int64_t width, warps, shared;
+    int kernel;
+} unit_form;
+
+static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, unit_form *form)
+{
+    static const unit_form forms[2][3] = {
+        {{.width = 4, .kernel = VALUES_4}, {.width = 1, .kernel = VALUES_1}},
+        {{.width = 32, .kernel = BYTES_32},
+         {.width = 8, .kernel = BYTES_8},
+         {.width = 1, .kernel = BYTES_1}}};
+    bool bytes = ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8;
+    const qn__operand *w = &call->operand[1];
+    for (int i = 0; i < 2 + bytes; i++) {
+        *form = forms[bytes][i];
+        bool least = i == 1 + bytes;
+        if (!least && rows <= forms[bytes][i + 1].width)
+            continue;
+        form->shared = shared_of(cuda, qn__layout_of(w->layout), w->shape[1], bytes, form->width,
+                                 &form->warps);
+        if (form->shared && (least || form->width == 8 || form->warps >= LEAST_WARPS))
+            return true;
+    }
+    return false;
+}
+
+bool qn__cuda_units_norm(const qn__cuda *cuda, const qn__call *call)
+{
+    unit_form form;
+    return form_of(cuda, call, 1, &form) && form.kernel == BYTES_1;
+}
+
+bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
+{
+    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
+        for (int k = BYTES_1; kernels[i] && k <= VALUES_4; k++)
+            if (function == cuda->kernels[kernels[i] + k])
+                return true;
+    return false;
+}
+
+void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
+                          const qn__cuda_linears_args *args)
+{
+    launch->blocks = (unsigned)unit_blocks(cuda, args, launch->threads / 32, launch->shared);
+}
+
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *w = &call->operand[1];
-    const qn__layout *l = qn__layout_of(w->layout);
-    bool bytes = ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8;
     qn__cuda_linears_args args = {
         .n = {w->shape[0]}, .k = w->shape[1], .early = qn__cuda_is_fixed(b, w)};
+    unit_form form;
     args.rows = args.k ? qn__cuda_elements(x) / args.k : 0;
-    int64_t few = bytes ? 8 : 1, many = bytes ? 32 : 4, warps = 0, shared = 0;
-    bool wide = args.rows > few;
-    if (wide)
-        shared = shared_of(b->cuda, l, args.k, bytes, many, &warps);
-    wide = wide && shared && warps >= 4;
-    if (!wide)
-        shared = shared_of(b->cuda, l, args.k, bytes, few, &warps);
-    if (!shared) {
+    if (!form_of(b->cuda, call, args.rows, &form)) {
         qn__fail(b->err, QN_UNSUPPORTED,
                  "%s: rows of %lld columns are too long for its linear layers on %s weights",
-                 b->cuda->name, (long long)args.k, l->encoding->name);
+                 b->cuda->name, (long long)args.k, qn__layout_of(w->layout)->encoding->name);
         return false;
     }
-    args.group = wide ? many : few;
-    qn__cu_function function =
-        b->cuda->kernels[kernels[w->layout] +
-                         (bytes ? (wide ? BYTES_32 : BYTES_8) : (wide ? VALUES_4 : VALUES_1))];
+    args.group = form.width;
+    qn__cu_function function = b->cuda->kernels[kernels[w->layout] + form.kernel];
     qn__cuda_launch *last;
     const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
     if (all) {
-        last->blocks = (unsigned)unit_blocks(b->cuda, all, warps, shared);
+        qn__cuda_units_again(b->cuda, last, all);
         return true;
     }
-    qn__cuda_grid grid = {unit_blocks(b->cuda, &args, warps, shared), (unsigned)warps * 32,
-                          (unsigned)shared};
+    qn__cuda_grid grid = {unit_blocks(b->cuda, &args, form.warps, form.shared),
+                          (unsigned)form.warps * 32, (unsigned)form.shared};
     return qn__cuda_add_linear(b, function, &grid, &args, call, 0);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instructions of sm_90a: barriers in shared memory, boxes of a tensor copied there, products of
- * them.
+ * Instructions of sm_90a: boxes of a tensor copied into shared memory, products of them.
  *
  * A tile in shared memory has rows of 128 bytes, whose pieces of 16 are exchanged by row: piece c
  * of row r is at c ^ r % 8. It begins at a multiple of 1024 bytes.
@@ -9,55 +8,7 @@
 #ifndef QN_CUDA_TENSOR_CUH
 #define QN_CUDA_TENSOR_CUH
 
-#include <cstdint>
-
-static __device__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* ---- barriers -------------------------------------------------------------------------------- */
-
-static __device__ void barrier_begin(uint64_t *barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-                 "r"(arrivals)
-                 : "memory");
-}
-
-/* What the thread began is seen by the copy engine. */
-static __device__ void barriers_begun()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;\n"
-                 "fence.proxy.async.shared::cta;" ::
-                     : "memory");
-}
-
-/* An arrival, and so many bytes that are to be copied. */
-static __device__ void barrier_expect(uint64_t *barrier, int bytes)
-{
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
-}
-
-static __device__ void barrier_arrive(uint64_t *barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-                 : "memory");
-}
-
-/* Until the phase with this parity has ended. */
-static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred ended;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 ended, [%0], %1;\n"
-                 "@!ended bra again;\n}" ::"r"(shared_address(barrier)),
-                 "r"(parity)
-                 : "memory");
-}
+#include "cuda/bulk.cuh"
 
 /* ---- boxes ----------------------------------------------------------------------------------- */
 

@@ -59,6 +59,52 @@ static __device__ void put_gated_pair(const qn__cuda_linears_args &a, int64_t at
             (uint32_t)bf16_of_f32(v) << 16 | bf16_of_f32(u);
 }
 
+/* ---- few rows: tiles of 16 ------------------------------------------------------------------- */
+
+enum { TILE = 16, SPAN = QN__CUDA_SPAN };
+
+/* How a block makes a tile's results of the sums of its spans, part [span][16][width]: of `rows` rows
+ * of x from `first` on. */
+struct tile_end {
+    int spans, width, first, rows;
+};
+
+/* What is added to the thread's first result of a tile. */
+static __device__ float added_ahead(const qn__cuda_linears_args &a, int tile, const tile_end &e)
+{
+    const float *added = (const float *)a.at[QN__CUDA_ADDED];
+    const int i = threadIdx.x, row = tile * TILE + i % TILE;
+    return added && i < TILE * e.rows && row < a.n[0] ? added[(e.first + i / TILE) * a.n[0] + row]
+                                                      : 0;
+}
+
+/* The sums of the spans in their order are a tile's results. ahead: what is added to the thread's
+ * first one. kept: the gate's, until those that it gates come. */
+static __device__ void finish_tile(const qn__cuda_linears_args &a, int tile, const float *part,
+                                   float *kept, const tile_end &e, float ahead)
+{
+    const tile_place p = place_of(a, tile, TILE);
+    const float *added = (const float *)a.at[QN__CUDA_ADDED];
+    for (int i = threadIdx.x; i < TILE * e.rows; i += blockDim.x) {
+        int r = i % TILE, b = i / TILE;
+        const float *from = part + r * e.width + b;
+        float sum = from[0];
+        for (int s = 1; s < e.spans; s++)
+            sum += from[s * TILE * e.width];
+        const int64_t at = (e.first + b) * p.n + p.row + r;
+        if (p.row + r >= p.n)
+            continue;
+        if (added)
+            p.y[at] = sum + (i == (int)threadIdx.x ? ahead : added[at]);
+        else if (!a.gated)
+            p.y[at] = sum;
+        else if (tile & 1)
+            put_gated(a, at, kept[i], sum);
+        else
+            kept[i] = sum;
+    }
+}
+
 static __device__ int64_t tiles_of(const qn__cuda_linears_args &a, int64_t size)
 {
     return (a.n[0] + size - 1) / size + (a.n[1] + size - 1) / size + (a.n[2] + size - 1) / size;

@@ -12,213 +12,356 @@
  * shared memory go to other blocks, which read the weight again.
  */
 #include "cuda/common.cuh"
+#include "cuda/bulk.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/normed.cuh"
 #include "cuda/tiles.cuh"
 #include "cuda/units.cuh"
 
-enum { TILE = 16, SPAN = QN__CUDA_SPAN, RING = QN__CUDA_RING };
+enum { RING = QN__CUDA_RING };
 
-/* What a block does: tiles of 16 rows of w by one group of rows of x. */
+/* What a block does: tiles of 16 rows of w, gated ones in pairs, by one group of rows of x. */
 struct unit_work {
     int k, spans, rows, first; /* rows of x in the group, the first one */
     int tile, apart, tiles;    /* the first tile, from one to the next */
+    bool pairs;
+
+    /* The tile behind `at`. */
+    __device__ int next(int at) const
+    {
+        return !pairs ? at + apart : at & 1 ? at + 2 * apart - 1 : at + 1;
+    }
 };
 
 static __device__ unit_work work_of(const qn__cuda_linears_args &a)
 {
     int groups = (int)((a.rows + a.group - 1) / a.group), at = blockIdx.x % groups;
+    bool pairs = a.gated != 0;
     unit_work w = {(int)a.k, (int)((a.k + SPAN - 1) / SPAN), 0, at * (int)a.group,
-                   (int)blockIdx.x / groups, (int)gridDim.x / groups,
-                   (int)tiles_of(a, TILE)};
+                   (int)blockIdx.x / groups * (1 + pairs), (int)gridDim.x / groups,
+                   (int)tiles_of(a, TILE), pairs};
     w.rows = (int)(a.rows - w.first < a.group ? a.rows - w.first : a.group);
     return w;
 }
 
-/* A warp's ring of spans. */
+/* A warp's ring of spans, which lie as they are in memory. On sm_90 one lane asks the copy engine
+ * for a span, and a barrier counts its bytes; before, lanes copy 16 bytes each. */
 template <class U> struct unit_ring {
-    enum { BYTES = SPAN / U::COLUMNS * U::BYTES, ROOM = RING * BYTES };
+    enum { BYTES = SPAN / U::COLUMNS * U::BYTES, ROOM = RING * BYTES + QN__CUDA_RING_BARS };
     const char *group; /* the tile's 16 rows */
     char *room;
-    size_t group_bytes;
-    int tile, span;
+    int group_bytes, tile, span;
 
     __device__ void begin(const qn__cuda_linears_args &a, const unit_work &work, char *rings)
     {
         room = rings + threadIdx.x / 32 * ROOM;
-        group_bytes = (size_t)((work.k + U::COLUMNS - 1) / U::COLUMNS) * U::BYTES;
+        group_bytes = (work.k + U::COLUMNS - 1) / U::COLUMNS * U::BYTES;
         tile = work.tile;
         span = threadIdx.x / 32;
-        find(a);
+#if __CUDA_ARCH__ >= 900
+        if (threadIdx.x % 32 == 0) {
+            for (int i = 0; i < RING; i++)
+                barrier_begin(landed(i), 1);
+            barriers_begun();
+        }
+        __syncwarp();
+#endif
+        if (tile < work.tiles)
+            find(a);
+    }
+    __device__ uint64_t *landed(int at) const
+    {
+        return (uint64_t *)(room + RING * BYTES) + at;
     }
     __device__ void find(const qn__cuda_linears_args &a)
     {
         tile_place p = place_of(a, tile, TILE);
         group = (const char *)p.w + p.row / TILE * group_bytes;
     }
-    /* Asks for the next span into place `at`; zeros behind the last unit. */
+    /* Units of a span that there are: K may end within it. */
+    __device__ int units_in(int s) const
+    {
+        const int left = (group_bytes - s * BYTES) / U::BYTES;
+        return left < SPAN / U::COLUMNS ? left : SPAN / U::COLUMNS;
+    }
+    /* Asks for the next span into place `at`. */
     __device__ void ask(const qn__cuda_linears_args &a, const unit_work &work, int at)
     {
         if (tile < work.tiles) {
-            for (int i = threadIdx.x % 32 * 16; i < BYTES; i += 32 * 16) {
-                size_t from = (size_t)span * BYTES + i;
-                copy_ahead(room + at * BYTES + i, group + (from < group_bytes ? from : 0),
-                           from < group_bytes);
+            const int bytes = units_in(span) * U::BYTES;
+            const char *from = group + span * BYTES;
+#if __CUDA_ARCH__ >= 900
+            if (threadIdx.x % 32 == 0) {
+                barrier_expect(landed(at), bytes);
+                copy_bulk(room + at * BYTES, from, bytes, landed(at));
             }
+#else
+            for (int i = threadIdx.x % 32 * 16; i < bytes; i += 32 * 16)
+                copy_ahead(room + at * BYTES + i, from + i, true);
+#endif
             if (next(work, &tile, &span) && tile < work.tiles)
                 find(a);
         }
+#if __CUDA_ARCH__ < 900
         copies_end();
+#endif
+    }
+    /* Waits for what place `at` was asked for, the `round`th time. */
+    __device__ void wait(int at, int round) const
+    {
+#if __CUDA_ARCH__ >= 900
+        barrier_wait(landed(at), round & 1);
+#else
+        copies_wait<RING - 1>();
+        __syncwarp();
+#endif
     }
     static __device__ bool next(const unit_work &work, int *tile, int *span)
     {
         if ((*span += blockDim.x / 32) < work.spans)
             return false;
         *span = threadIdx.x / 32;
-        *tile += work.apart;
+        *tile = work.next(*tile);
         return true;
     }
 };
 
-/* A tile's results: part [span][16][width] added in the order of spans. */
-static __device__ void finish_tile(const qn__cuda_linears_args &a, const unit_work &work, int tile,
-                                   const float *part, int width)
-{
-    const tile_place p = place_of(a, tile, TILE);
-    __syncthreads();
-    for (int i = threadIdx.x; i < TILE * work.rows; i += blockDim.x) {
-        int r = i % TILE, b = i / TILE;
-        const float *from = part + r * width + b;
-        float sum = from[0];
-        for (int s = 1; s < work.spans; s++)
-            sum += from[s * TILE * width];
-        if (p.row + r < p.n)
-            p.y[(work.first + b) * p.n + p.row + r] = sum;
+/* Of a tile: what goes from its spans' sums to its results. Of one row of x two tiles' sums take
+ * turns, so that warps go on while one makes the results. */
+template <int W> struct unit_tile {
+    enum { TURNS = W == 1 ? 2 : 1 };
+    float *part, *kept, ahead;
+    tile_end how;
+    int turn;
+
+    __device__ void begin(const qn__cuda_linears_args &a, const unit_work &work, float *room)
+    {
+        how = {work.spans, W, work.first, work.rows};
+        part = room;
+        kept = room + TURNS * work.spans * TILE * W;
+        turn = 0;
+        ahead = work.tile < work.tiles ? added_ahead(a, work.tile, how) : 0;
     }
-    __syncthreads();
-}
+    __device__ float *sums() const
+    {
+        return part + turn * how.spans * TILE * W;
+    }
+    __device__ void end(const qn__cuda_linears_args &a, const unit_work &work, int tile, int next)
+    {
+        __syncthreads();
+        finish_tile(a, tile, sums(), kept, how, ahead);
+        if (next < work.tiles)
+            ahead = added_ahead(a, next, how);
+        if (TURNS == 1)
+            __syncthreads();
+        else
+            turn ^= 1;
+    }
+};
 
 /* ---- products of bytes ----------------------------------------------------------------------- */
 
-/* Of a row and a step of columns: what a byte of x is worth, and the sum of the bytes. */
+/* Of a row and a step of columns: what a byte of x is worth, and what the bytes' sum adds: to a
+ * product's sum where 0 has a code, else, worth as much, to what a bias is multiplied by. */
 struct byte_step {
     float scale;
-    int sum;
+    int added;
 };
 
-/* The rows of a group as bytes, `apart` bytes from row to row, and [step][width] of what is known of
- * steps. So many lanes have the columns of a scale, four each. */
-template <class U>
+/* The rows of a group as bytes, `apart` bytes from row to row, and [step][W] of what is known of
+ * steps. So many lanes have the columns of a scale, four each. A lane's words of a step, those of
+ * columns 4 t + 16 i, lie side by side. */
+template <class U, int W>
 static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_work &work, char *bytes,
-                                  int apart, byte_step *steps, int width)
+                                  int apart, byte_step *steps)
 {
-    enum { SHARED = U::STEP > 32 ? U::STEP : 32, LANES = SHARED / 4, OF_STEP = U::STEP / 4 };
-    const int padded = work.spans * SPAN, lane = threadIdx.x % LANES;
-    for (int i = threadIdx.x / LANES; i < work.rows * padded / SHARED; i += blockDim.x / LANES) {
-        int row = i / (padded / SHARED), column = i % (padded / SHARED) * SHARED + 4 * lane;
-        float4 v = make_float4(0, 0, 0, 0);
-        const float *x = (const float *)a.at[0] + (int64_t)(work.first + row) * work.k + column;
-        if (column < work.k)
-            v = (uintptr_t)x % 16 ? make_float4(x[0], x[1], x[2], x[3]) : *(const float4 *)x;
-        float top = larger(larger(fabsf(v.x), fabsf(v.y)), larger(fabsf(v.z), fabsf(v.w)));
-        float none = v.x * 0.0f + v.y * 0.0f + v.z * 0.0f + v.w * 0.0f;
-        for (int m = 1; m < LANES; m *= 2) {
-            top = larger(top, __shfl_xor_sync(~0u, top, m));
-            none += __shfl_xor_sync(~0u, none, m);
-        }
-        float inverse = top > 0 ? 127.0f / top : 0.0f;
-        if (!(inverse <= 3.4028235e38f))
-            inverse = 0;
-        int b0 = __float2int_rn(v.x * inverse), b1 = __float2int_rn(v.y * inverse),
-            b2 = __float2int_rn(v.z * inverse), b3 = __float2int_rn(v.w * inverse);
-        int sum = b0 + b1 + b2 + b3;
-        for (int m = 1; m < OF_STEP; m *= 2)
-            sum += __shfl_xor_sync(~0u, sum, m);
-        *(uint32_t *)(bytes + row * apart + column) =
-            (b0 & 255) | (b1 & 255) << 8 | (b2 & 255) << 16 | (uint32_t)b3 << 24;
-        if (lane % OF_STEP == 0)
-            steps[column / U::STEP * width + row] = {top / 127.0f + none, sum};
-    }
-}
-
-/* A span's products: f[j] has rows g and g + 8 of the tile by rows 8 j + 2 t and the next of x. */
-template <class U, int NT>
-static __device__ void multiply_bytes(const uint8_t *units, const char *bytes, int apart,
-                                      const byte_step *steps, float f[NT][4])
-{
-    enum { A_STEP = U::STEP / 16, OF_UNIT = U::COLUMNS / U::STEP };
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll 2
-    for (int s = 0; s < SPAN / U::STEP; s++) {
-        const uint8_t *u = units + s / OF_UNIT * U::BYTES;
-        uint32_t code[A_STEP][2];
-        float scale[2], bias[2];
+    enum { SHARED = U::STEP > 32 ? U::STEP : 32, LANES = SHARED / 4, OF_STEP = U::STEP / 4, AT_ONCE = 4 };
+    __shared__ float room[NORM_WARPS];
+    const int lane = threadIdx.x % LANES, in_row = work.spans * SPAN / 4, all = work.rows * in_row,
+              threads = blockDim.x;
+    const float4 *norm = (const float4 *)a.at[QN__CUDA_NORM];
+    const float *x = (const float *)a.at[0] + (int64_t)work.first * work.k;
+    const float scale =
+        a.normed ? norm_scale((const float4 *)x, work.k, (float)a.eps, room) : 0.0f;
+    for (int first = threadIdx.x; first < all; first += AT_ONCE * threads) {
+        float4 quad[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < A_STEP; i++) {
-            int quad = s % OF_UNIT * (U::STEP / 4) + 4 * i + t;
-            code[i][0] = U::code(u, quad, g);
-            code[i][1] = U::code(u, quad, g + 8);
-        }
-        for (int i = 0; i < 2; i++) {
-            scale[i] = U::scale(u, s % OF_UNIT, g + 8 * i);
-            bias[i] = U::bias(u, s % OF_UNIT, g + 8 * i);
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int i = first + j * threads, row = W == 1 ? 0 : i / in_row,
+                      q = W == 1 ? i : i % in_row;
+            const float *from = x + (int64_t)row * work.k + 4 * q;
+            quad[j] = i >= all || 4 * q >= work.k ? make_float4(0, 0, 0, 0)
+                      : a.normed ? normed_quad((const float4 *)x, norm, q, scale)
+                      : (uintptr_t)from % 16 ? make_float4(from[0], from[1], from[2], from[3])
+                                             : *(const float4 *)from;
         }
 #pragma unroll
-        for (int j = 0; j < NT; j++) {
-            const char *x = bytes + (8 * j + g) * apart + s * U::STEP + 4 * t;
-            byte_step of[2] = {steps[s * 8 * NT + 8 * j + 2 * t],
-                               steps[s * 8 * NT + 8 * j + 2 * t + 1]};
-            int c[4];
-            for (int i = 0; i < 4; i++)
-                c[i] = -U::ZERO * of[i % 2].sum;
-#pragma unroll
-            for (int i = 0; i < A_STEP; i++)
-                mma_bytes(c, code[i][0], code[i][1], *(const uint32_t *)(x + 16 * i));
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                f[j][i] = fmaf((float)c[i], scale[i / 2] * of[i % 2].scale, f[j][i]);
-                if (U::BIASED)
-                    f[j][i] = fmaf(bias[i / 2], of[i % 2].scale * (float)of[i % 2].sum, f[j][i]);
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int i = first + j * threads, row = W == 1 ? 0 : i / in_row,
+                      q = W == 1 ? i : i % in_row;
+            const float4 v = quad[j];
+            if (i >= all)
+                break;
+            float top = larger(larger(fabsf(v.x), fabsf(v.y)), larger(fabsf(v.z), fabsf(v.w)));
+            float none = v.x * 0.0f + v.y * 0.0f + v.z * 0.0f + v.w * 0.0f;
+            for (int m = 1; m < LANES; m *= 2) {
+                top = larger(top, __shfl_xor_sync(~0u, top, m));
+                none += __shfl_xor_sync(~0u, none, m);
+            }
+            float inverse = top > 0 ? 127.0f / top : 0.0f;
+            if (!(inverse <= 3.4028235e38f))
+                inverse = 0;
+            int b0 = __float2int_rn(v.x * inverse), b1 = __float2int_rn(v.y * inverse),
+                b2 = __float2int_rn(v.z * inverse), b3 = __float2int_rn(v.w * inverse);
+            int sum = b0 + b1 + b2 + b3;
+            for (int m = 1; m < OF_STEP; m *= 2)
+                sum += __shfl_xor_sync(~0u, sum, m);
+            const int word = q & ~(OF_STEP - 1) | q % 4 * (OF_STEP / 4) | q % OF_STEP / 4;
+            ((uint32_t *)(bytes + row * apart))[word] =
+                (b0 & 255) | (b1 & 255) << 8 | (b2 & 255) << 16 | (uint32_t)b3 << 24;
+            if (lane % OF_STEP == 0) {
+                float worth = top / 127.0f + none;
+                steps[q / OF_STEP * W + row] = {
+                    worth, U::BIASED ? __float_as_int(worth * (float)sum) : -U::ZERO * sum};
             }
         }
     }
 }
 
-template <class U, int NT> static __device__ void byte_products(const qn__cuda_linears_args &a)
+/* A step's words of x of a row: a lane's. */
+template <class U> static __device__ void words_of_x(const char *x, uint32_t w[U::STEP / 16])
 {
+    if (U::STEP == 64)
+        *(uint4 *)w = *(const uint4 *)x;
+    else if (U::STEP == 32)
+        *(uint2 *)w = *(const uint2 *)x;
+    else
+        *w = *(const uint32_t *)x;
+}
+
+/* A step's products with one tile of 8 columns: c's part, added to f. Of one row of x all columns are
+ * the same, and the even ones are made. */
+template <class U, int W>
+static __device__ void multiply_step(const uint32_t code[][2], const char *x, const byte_step *steps,
+                                     const float scale[2], const float bias[2], float f[4])
+{
+    enum { WORDS = U::STEP / 16, APART = W == 1 ? 2 : 1 };
+    const byte_step of[2] = {steps[0], W == 1 ? steps[0] : steps[1]};
+    __align__(16) uint32_t w[WORDS];
+    int c[4];
+    words_of_x<U>(x, w);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        c[i] = U::BIASED ? 0 : of[i % 2].added;
+    if (WORDS == 1)
+        mma_bytes(c, code[0][0], code[0][1], w[0]);
+#pragma unroll
+    for (int i = 0; i + 1 < WORDS; i += 2)
+        mma_bytes(c, code[i][0], code[i][1], code[i + 1][0], code[i + 1][1], w[i], w[i + 1]);
+#pragma unroll
+    for (int i = 0; i < 4; i += APART) {
+        f[i] = fmaf((float)c[i], scale[i / 2] * of[i % 2].scale, f[i]);
+        if (U::BIASED)
+            f[i] = fmaf(bias[i / 2], __int_as_float(of[i % 2].added), f[i]);
+    }
+}
+
+/* A unit's products: f[j] has rows g and g + 8 of the tile by rows 8 j + 2 t and the next of x. */
+template <class U, int W>
+static __device__ void multiply_unit(const uint8_t *u, const char *bytes, int apart,
+                                     const byte_step *steps, float f[(W + 7) / 8][4])
+{
+    enum { WORDS = U::STEP / 16 };
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, own = W == 1 ? 0 : 2 * t;
+#pragma unroll
+    for (int s = 0; s < U::COLUMNS / U::STEP; s++) {
+        uint32_t code[WORDS][2];
+        float scale[2], bias[2];
+#pragma unroll
+        for (int k = 0; k < WORDS; k++) {
+            code[k][0] = U::code(u, s * (U::STEP / 4) + 4 * k, t, g);
+            code[k][1] = U::code(u, s * (U::STEP / 4) + 4 * k, t, g + 8);
+        }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            scale[k] = U::scale(u, s, g + 8 * k);
+            bias[k] = U::bias(u, s, g + 8 * k);
+        }
+#pragma unroll
+        for (int j = 0; j < (W + 7) / 8; j++)
+            multiply_step<U, W>(code,
+                                bytes + (W == 1 ? 0 : (8 * j + g) * apart) + s * U::STEP +
+                                    4 * WORDS * t,
+                                steps + s * W + 8 * j + own, scale, bias, f[j]);
+    }
+}
+
+/* A span's, of which n units are there: K may end within it. */
+template <class U, int W>
+static __device__ void multiply_span(const uint8_t *units, int n, const char *bytes, int apart,
+                                     const byte_step *steps, float f[(W + 7) / 8][4])
+{
+    enum { UNITS = SPAN / U::COLUMNS, STEPS = U::COLUMNS / U::STEP * W };
+    if (n == UNITS) { /* side by side */
+#pragma unroll
+        for (int i = 0; i < UNITS; i++)
+            multiply_unit<U, W>(units + i * U::BYTES, bytes + i * U::COLUMNS, apart,
+                                steps + i * STEPS, f);
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < n; i++)
+            multiply_unit<U, W>(units + i * U::BYTES, bytes + i * U::COLUMNS, apart,
+                                steps + i * STEPS, f);
+    }
+}
+
+/* W: of so many rows of x. */
+template <class U, int W> static __device__ void byte_products(const qn__cuda_linears_args &a)
+{
+    enum { NT = (W + 7) / 8 };
     extern __shared__ __align__(128) char shared[];
     const unit_work work = work_of(a);
-    const int apart = work.spans * SPAN + 16, warps = blockDim.x / 32, g = threadIdx.x % 32 / 4,
-              t = threadIdx.x % 4;
-    char *rings = shared, *bytes = rings + warps * unit_ring<U>::ROOM;
-    byte_step *steps = (byte_step *)(bytes + 8 * NT * apart);
-    float *part = (float *)(steps + work.spans * SPAN / U::STEP * 8 * NT);
+    const int apart = work.spans * SPAN + U::STEP, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    char *bytes = shared + blockDim.x / 32 * unit_ring<U>::ROOM;
+    byte_step *steps = (byte_step *)(bytes + W * apart);
     unit_ring<U> ring;
+    unit_tile<W> of;
     let_next_begin();
     if (!a.early)
         wait_for_last();
-    ring.begin(a, work, rings);
+    ring.begin(a, work, shared);
     for (int i = 0; i < RING; i++)
         ring.ask(a, work, i);
+    if (a.normed)
+        expect_norm(a);
     wait_for_last();
-    bytes_of_x<U>(a, work, bytes, apart, steps, 8 * NT);
+    of.begin(a, work, (float *)(steps + work.spans * SPAN / U::STEP * W));
+    bytes_of_x<U, W>(a, work, bytes, apart, steps);
     __syncthreads();
-    for (int tile = work.tile, span = threadIdx.x / 32, at = 0; tile < work.tiles;) {
+    for (int tile = work.tile, span = threadIdx.x / 32, at = 0, round = 0; tile < work.tiles;) {
         float f[NT][4] = {};
-        copies_wait<RING - 1>();
-        __syncwarp();
-        multiply_bytes<U, NT>((const uint8_t *)ring.room + at * ring.BYTES, bytes + span * SPAN,
-                              apart, steps + span * (SPAN / U::STEP) * 8 * NT, f);
+        ring.wait(at, round);
+        multiply_span<U, W>((const uint8_t *)ring.room + at * ring.BYTES, ring.units_in(span),
+                            bytes + span * SPAN, apart, steps + span * (SPAN / U::STEP) * W, f);
         __syncwarp();
         ring.ask(a, work, at);
-        at = at == RING - 1 ? 0 : at + 1;
+        if (++at == RING) {
+            at = 0;
+            round++;
+        }
+        float *to = of.sums() + (span * TILE + g) * W;
+        if (W == 1 && t == 0) {
+            to[0] = f[0][0];
+            to[8] = f[0][2];
+        }
 #pragma unroll
-        for (int j = 0; j < NT; j++)
+        for (int j = 0; W > 1 && j < NT; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                part[(span * TILE + g + i / 2 * 8) * 8 * NT + 8 * j + 2 * t + i % 2] = f[j][i];
+                to[i / 2 * 8 * W + 8 * j + 2 * t + i % 2] = f[j][i];
         int done = tile;
         if (ring.next(work, &tile, &span))
-            finish_tile(a, work, done, part, 8 * NT);
+            of.end(a, work, done, tile);
     }
 }
 
@@ -245,8 +388,9 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_li
     const unit_work work = work_of(a);
     const int padded = work.spans * SPAN, warps = blockDim.x / 32, g = threadIdx.x % 32 / 4,
               t = threadIdx.x % 4;
-    float *x = (float *)(shared + warps * unit_ring<U>::ROOM), *part = x + NB * padded;
+    float *x = (float *)(shared + warps * unit_ring<U>::ROOM);
     unit_ring<U> ring;
+    unit_tile<NB> of;
     let_next_begin();
     if (!a.early)
         wait_for_last();
@@ -254,6 +398,7 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_li
     for (int i = 0; i < RING; i++)
         ring.ask(a, work, i);
     wait_for_last();
+    of.begin(a, work, x + NB * padded);
     for (int i = threadIdx.x; i < work.rows * padded; i += blockDim.x) {
         int row = i / padded, column = i % padded;
         x[i] = column < work.k
@@ -261,24 +406,23 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_li
                    : 0.0f;
     }
     __syncthreads();
-    for (int tile = work.tile, span = threadIdx.x / 32, at = 0; tile < work.tiles;) {
-        float sum[2][NB] = {};
-        copies_wait<RING - 1>();
-        __syncwarp();
-        for (int s = 0; s < SPAN / U::STEP; s++) {
+    for (int tile = work.tile, span = threadIdx.x / 32, at = 0, round = 0; tile < work.tiles;) {
+        float sum[2][NB] = {}, *part = of.sums();
+        ring.wait(at, round);
+        for (int s = 0; s < ring.units_in(span) * OF_UNIT; s++) {
             const uint8_t *u =
                 (const uint8_t *)ring.room + at * ring.BYTES + s / OF_UNIT * U::BYTES;
             for (int i = 0; i < 2; i++) {
                 float scale = U::scale(u, s % OF_UNIT, g + 8 * i),
                       bias = U::bias(u, s % OF_UNIT, g + 8 * i);
 #pragma unroll
-                for (int q = t; q < QUADS; q += 4) {
-                    float4 w = values_of<U>(U::code(u, s % OF_UNIT * QUADS + q, g + 8 * i), scale,
-                                            bias);
+                for (int q = 0; q < QUADS; q += 4) {
+                    float4 w = values_of<U>(U::code(u, s % OF_UNIT * QUADS + q, t, g + 8 * i),
+                                            scale, bias);
 #pragma unroll
                     for (int b = 0; b < NB; b++) {
                         float4 v = *(const float4 *)(x + b * padded + span * SPAN + s * U::STEP +
-                                                     4 * q);
+                                                     4 * (q + t));
                         float &to = sum[i][b];
                         to = fmaf(w.w, v.w, fmaf(w.z, v.z, fmaf(w.y, v.y, fmaf(w.x, v.x, to))));
                     }
@@ -287,7 +431,10 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_li
         }
         __syncwarp();
         ring.ask(a, work, at);
-        at = at == RING - 1 ? 0 : at + 1;
+        if (++at == RING) {
+            at = 0;
+            round++;
+        }
         for (int i = 0; i < 2; i++)
 #pragma unroll
             for (int b = 0; b < NB; b++) {
@@ -299,7 +446,7 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_li
             }
         int done = tile;
         if (ring.next(work, &tile, &span))
-            finish_tile(a, work, done, part, NB);
+            of.end(a, work, done, tile);
     }
 }
 
@@ -319,7 +466,7 @@ template <class U> static __device__ void take_rows(const qn__cuda_take_units_ar
             const uint8_t *u = (const uint8_t *)a.at[0] +
                                (id / TILE * units + column / U::COLUMNS) * U::BYTES;
             int row = (int)(id % TILE), c = (int)(column % U::COLUMNS), s = c / U::STEP;
-            uint32_t code = U::code(u, c / 4, row) >> (c % 4 * 8) & 255;
+            uint32_t code = U::code(u, c / 4 & ~3, c / 4 % 4, row) >> (c % 4 * 8) & 255;
             value = values_of<U>(code, U::scale(u, s, row), U::bias(u, s, row)).x;
         }
         ((float *)a.at[2])[i] = value;
@@ -330,14 +477,19 @@ template <class U> static __device__ void take_rows(const qn__cuda_take_units_ar
 
 #define UNIT_KERNELS(name, ...)                                                                    \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        bytes_8_##name(const qn__cuda_linears_args a)                                                \
+        bytes_1_##name(const qn__cuda_linears_args a)                                                \
     {                                                                                              \
         byte_products<__VA_ARGS__, 1>(a);                                                          \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
+        bytes_8_##name(const qn__cuda_linears_args a)                                                \
+    {                                                                                              \
+        byte_products<__VA_ARGS__, 8>(a);                                                          \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
         bytes_32_##name(const qn__cuda_linears_args a)                                               \
     {                                                                                              \
-        byte_products<__VA_ARGS__, 4>(a);                                                          \
+        byte_products<__VA_ARGS__, 32>(a);                                                         \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
         values_1_##name(const qn__cuda_linears_args a)                                               \

@@ -24,17 +24,18 @@ static __device__ uint32_t halves(uint32_t w, int high)
 }
 
 /* Of `words` words of halves: the low ones come first. */
-static __device__ uint32_t half_code(const uint8_t *w, int words, int quad, int row)
+static __device__ uint32_t half_code(const uint8_t *w, int words, int quad, int t, int row)
 {
-    return halves(word_at(w + 64 * (quad % words), row), quad / words % 2);
+    return halves(word_at(w + 64 * (quad % words + t), row), quad / words % 2);
 }
 
-/* Each layout: columns and bytes of a unit, columns that share a scale, the code of 0. */
+/* Each layout: columns and bytes of a unit, columns that share a scale, the code of 0. Codes are
+ * those of quad `quad` + t, of which the first is a multiple of 4 and t less. */
 struct units_q4_0 {
     enum { COLUMNS = 64, BYTES = 576, STEP = 32, ZERO = 8, BIASED = 0 };
-    static __device__ uint32_t code(const uint8_t *u, int quad, int row)
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
-        return half_code(u + 256 * (quad / 8), 4, quad % 8, row);
+        return half_code(u + 256 * (quad / 8), 4, quad % 8, t, row);
     }
     static __device__ float scale(const uint8_t *u, int s, int row)
     {
@@ -48,9 +49,9 @@ struct units_q4_0 {
 
 struct units_q8_0 {
     enum { COLUMNS = 64, BYTES = 1088, STEP = 32, ZERO = 128, BIASED = 0 };
-    static __device__ uint32_t code(const uint8_t *u, int quad, int row)
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
-        return word_at(u + 64 * quad, row) ^ 0x80808080u;
+        return word_at(u + 64 * (quad + t), row) ^ 0x80808080u;
     }
     static __device__ float scale(const uint8_t *u, int s, int row)
     {
@@ -69,15 +70,15 @@ static __device__ float packed_scale(const uint8_t *w, int j, int minimum, int r
     if (j < 4)
         four &= 0x3f3f3f3fu;
     else
-        four = half_code(w + 128, 1, minimum, row) | (four >> 2 & 0x30303030u);
+        four = half_code(w + 128, 1, minimum, 0, row) | (four >> 2 & 0x30303030u);
     return (float)(four >> (8 * (j & 3)) & 255);
 }
 
 struct units_q4_k {
     enum { COLUMNS = 256, BYTES = 2304, STEP = 32, ZERO = 0, BIASED = 1 };
-    static __device__ uint32_t code(const uint8_t *u, int quad, int row)
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
-        return half_code(u + 512 * (quad / 16), 8, quad % 16, row);
+        return half_code(u + 512 * (quad / 16), 8, quad % 16, t, row);
     }
     static __device__ float scale(const uint8_t *u, int s, int row)
     {
@@ -91,10 +92,10 @@ struct units_q4_k {
 
 struct units_q5_k {
     enum { COLUMNS = 256, BYTES = 2816, STEP = 32, ZERO = 0, BIASED = 1 };
-    static __device__ uint32_t code(const uint8_t *u, int quad, int row)
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
-        uint32_t high = word_at(u + 2048 + 64 * (quad % 8), row) >> (quad / 8) & 0x01010101u;
-        return half_code(u + 512 * (quad / 16), 8, quad % 16, row) | high << 4;
+        uint32_t high = word_at(u + 2048 + 64 * (quad % 8 + t), row) >> (quad / 8) & 0x01010101u;
+        return half_code(u + 512 * (quad / 16), 8, quad % 16, t, row) | high << 4;
     }
     static __device__ float scale(const uint8_t *u, int s, int row)
     {
@@ -108,9 +109,9 @@ struct units_q5_k {
 
 struct units_q6_k {
     enum { COLUMNS = 256, BYTES = 3392, STEP = 16, ZERO = 32, BIASED = 0 };
-    static __device__ uint32_t code(const uint8_t *u, int quad, int row)
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
-        int half = quad / 32, part = quad % 32 / 8, word = quad % 8;
+        int half = quad / 32, part = quad % 32 / 8, word = quad % 8 + t;
         uint32_t low = word_at(u + 1024 * half + 512 * (part % 2) + 64 * word, row),
                  high = word_at(u + 2048 + 512 * half + 64 * word, row);
         return halves(low, part / 2) | (high >> (2 * part) & 0x03030303u) << 4;
@@ -136,10 +137,10 @@ template <int BITS, int GROUP, bool F16> struct units_group {
         ZERO = 0,
         BIASED = 1
     };
-    static __device__ uint32_t code(const uint8_t *u, int quad, int row)
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         const uint8_t *w = u + 64 * BITS * (quad / 8);
-        return BITS == 8 ? word_at(w + 64 * (quad % 8), row) : half_code(w, 4, quad % 8, row);
+        return BITS == 8 ? word_at(w + 64 * (quad % 8 + t), row) : half_code(w, 4, quad % 8, t, row);
     }
     static __device__ float number(const uint8_t *p, int row)
     {

@@ -19,7 +19,6 @@
 enum {
     ROWS = QN__CUDA_WIDE_ROWS,
     DEEP = 64,
-    SPAN = QN__CUDA_SPAN,
     GROUP = 128, /* threads that multiply together */
     WARPS = 8    /* that multiply */
 };

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Instructions of sm_90: barriers in shared memory, and copies there by the copy engine, whose bytes
+ * they count.
+ */
+#ifndef QN_CUDA_BULK_CUH
+#define QN_CUDA_BULK_CUH
+
+#include <cstdint>
+
+static __device__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ void barrier_begin(uint64_t *barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
+}
+
+/* What the thread began is seen by the copy engine. */
+static __device__ void barriers_begun()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;\n"
+                 "fence.proxy.async.shared::cta;" ::
+                     : "memory");
+}
+
+/* An arrival, and so many bytes that are to be copied. */
+static __device__ void barrier_expect(uint64_t *barrier, int bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
+}
+
+static __device__ void barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+
+/* Until the phase with this parity has ended. */
+static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred ended;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 ended, [%0], %1;\n"
+                 "@!ended bra again;\n}" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Asks for bytes that lie side by side; addresses and their number are multiples of 16. */
+static __device__ void copy_bulk(void *to, const void *from, int bytes, uint64_t *full)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(full))
+                 : "memory");
+}
+
+#endif
