@@ -40,6 +40,10 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
     if (!last || last->function != function)
         return NULL;
     qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
+    const qn__call *norm = qn__cuda_norm_of(b, call);
+    if (args->normed != (norm != NULL) ||
+        (norm && bound->at[last->first_at] != norm->first_operand))
+        return NULL; /* x lies in the same place, and is another */
     if (args->n[QN__CUDA_LINEARS - 1] || args->gated ||
         bound->at[last->first_at + QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !args->early ||
         args->rows != rows || args->k != w->shape[1] ||

@@ -789,6 +789,24 @@ static qn_array *op_unit_values(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_F32, 2304);
 }
+/* As network() above: of one row its launches take on the norm, SiLU and the residual. */
+static qn_array *op_unit_network(qn_scope *s)
+{
+    enum { WIDE = 512, INNER_WIDE = 768 };
+    qn_array *h = f32(s, SHAPE(case_rows, WIDE)), *gate = in_units(s, INNER_WIDE, WIDE),
+             *up = in_units(s, INNER_WIDE, WIDE), *down = in_units(s, WIDE, INNER_WIDE),
+             *y = qn__poison(s);
+    if (gate && up && down) {
+        qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-5f),
+                 *g = qn_silu(s, qn_linear_with(s, x, gate, NULL, QN_PRODUCTS_INT8));
+        g = qn_multiply(s, g, qn_linear_with(s, x, up, NULL, QN_PRODUCTS_INT8));
+        y = qn_add(s, h, qn_linear_with(s, g, down, NULL, QN_PRODUCTS_INT8));
+    }
+    qn_release(gate);
+    qn_release(up);
+    qn_release(down);
+    return y;
+}
 static qn_array *op_unit_rows(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_AUTO, 512);
@@ -1171,6 +1189,7 @@ static void compare_cases(qn_device *cpu, qn_device *cuda)
             compare_case(&(op_case){name, op_unit_bytes, 1e-11}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_bytes_short, 1e-11}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_values, 1e-11}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_network, 1e-6}, cpu, cuda);
         }
         compare_case(&(op_case){qn__encodings[case_encoding].name, op_unit_rows, 0}, cpu, cuda);
     }
