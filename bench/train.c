@@ -4,7 +4,7 @@
  * the machine hits both. Prints medians as one JSON object; speed does not depend on what is in the
  * weights (bench/make_model.py).
  *
- *     bench-train DIR [threads [repeats [length [rows]]]]
+ *     bench-train DIR [threads [repeats [length [rows [checkpoint]]]]]
  */
 #include "quern/quern.h"
 #include "quern/train.h"
@@ -68,16 +68,19 @@ int main(int argc, char **argv)
     int threads = argc > 2 ? atoi(argv[2]) : 0, repeats = argc > 3 ? atoi(argv[3]) : 3;
     int length = argc > 4 ? atoi(argv[4]) : 512, rows = argc > 5 ? atoi(argv[5]) : 1;
     if (argc < 2 || repeats < 1 || repeats > MOST_REPEATS || length < 2 || rows < 1)
-        return fprintf(stderr, "usage: bench-train DIR [threads [repeats [length [rows]]]]\n"), 2;
+        return fprintf(stderr,
+                       "usage: bench-train DIR [threads [repeats [length [rows [checkpoint]]]]]\n"),
+               2;
     qn_error err = {0};
     qn_device *device;
     qn_model *model;
     qn_trainer *trainer;
+    qn_trainer_options to = {.size = sizeof to, .checkpoint = argc > 6};
     qn_device_options o = {.size = sizeof o, .threads = threads};
     qn_model_options mo = {.size = sizeof mo, .no_tokenizer = true};
     if (qn_device_open(&device, "cpu", &o, &err) != QN_OK ||
         qn_model_open(&model, device, argv[1], &mo, &err) != QN_OK ||
-        qn_trainer_open(&trainer, model, NULL, &err) != QN_OK)
+        qn_trainer_open(&trainer, model, &to, &err) != QN_OK)
         return fail(&err);
     qn_model_info info = QN_INIT(qn_model_info);
     qn_model_get_info(model, &info);
@@ -89,10 +92,12 @@ int main(int argc, char **argv)
         return 1;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
+    qn_memory_stats memory = QN_INIT(qn_memory_stats);
+    qn_device_memory(device, &memory);
     double f = median(forward, repeats), s = median(step, repeats);
     printf("\"forward_seconds\":%.3f,\"step_seconds\":%.3f,\"step_of_forward\":%.2f,"
-           "\"peak_rss_bytes\":%lld}\n",
-           f, s, s / f, (long long)usage.ru_maxrss * 1024);
+           "\"step_bytes\":%zu,\"peak_rss_bytes\":%lld}\n",
+           f, s, s / f, memory.peak - memory.active, (long long)usage.ru_maxrss * 1024);
     free(ids);
     qn_trainer_close(trainer);
     qn_model_close(model);

@@ -61,6 +61,8 @@ typedef struct qn_trainer_options {
     const char *resume; /* NULL, or a directory of qn_trainer_save_state to go on from */
     const char *bound;  /* NULL, or a JSON object of what else a step depends on, such as the
                            data's fingerprint: one that goes on must have the same */
+    bool checkpoint;    /* keep of each layer what goes into it, and compute the rest again for the
+                           gradients: less memory, about a forward pass more, the same bits */
 } qn_trainer_options;
 
 /* ---- batches --------------------------------------------------------------------------------- */

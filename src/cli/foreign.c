@@ -177,7 +177,7 @@ static const translation options_of_others[] = {
     {"--max-steps", "--iters"},
     {"--per-device-train-batch-size", "--batch-size"},
     {"--gradient-accumulation-steps", "--grad-accumulation-steps"},
-    {"--gradient-checkpointing", "--grad-checkpoint, which is not there yet"},
+    {"--gradient-checkpointing", "--grad-checkpoint"},
     {"--max-seq-len", "--max-seq-length"},
     {"--save-steps", "--save-every"},
     {"--eval-steps", "--steps-per-eval"},

@@ -64,7 +64,8 @@ static const option table[] = {
     {"dry-run", 0, OPTION_FLAG, OF_TRAIN, AT(dry_run), 0, 0, NULL,
      "read the texts, take some steps, print the memory and the time needed, write nothing"},
     {"grad-checkpoint", 0, OPTION_FLAG, OF_TRAIN, AT(grad_checkpoint), 0, 0, NULL,
-     "mlx-lm's; not there yet"},
+     "keep less of each layer for its gradients and compute it again: less memory, more time, the "
+     "same bytes"},
     {"resume-adapter-file", 0, OPTION_STRING, OF_TRAIN, AT(resume_adapter), 0, 0, "PATH",
      "begin with the matrices of a PEFT adapter of the same --rank, --alpha and --target"},
     {"iters", 0, OPTION_INTEGER, OF_TRAIN, AT(iters), 1, 1e9, "N",

@@ -168,9 +168,6 @@ static bool can_write(const char *path)
 /* What is wrong with how it was asked for; NULL: nothing. */
 static const char *wrong_usage_of(const arguments *a)
 {
-    if (a->grad_checkpoint)
-        return "--grad-checkpoint is not there yet; a smaller --batch-size with "
-               "--grad-accumulation-steps, or --max-seq-length, needs less memory";
     if (!a->data)
         return "--data names the texts";
     if (a->samples.n && !a->report)

@@ -123,7 +123,8 @@ static qn_status open_trainer(training *r, qn_model *model, qn_error *err)
                             .optimizer = optimizer,
                             .num_layers = given(a->num_layers, 0),
                             .resume = r->resumed ? a->output : NULL,
-                            .bound = bound};
+                            .bound = bound,
+                            .checkpoint = a->grad_checkpoint};
     qn_trainer_open(&r->trainer, model, &o, err);
     free(bound);
     return err->code;

@@ -175,10 +175,14 @@ qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens
         layers_out[0] = h;
     for (int i = 0; i < m->config.n_layers; i++) {
         const qn__decoder_layer *w = &m->layers[i];
+        if (m->checkpoint)
+            qn_checkpoint_begin(s);
         qn_array *y = attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), batch);
         h = qn_add(s, h, normalised(s, m, y, w->attention_post_norm));
         y = feed_forward(s, m, i, qn_rms_norm(s, h, w->ffn_norm, eps), batch);
         h = qn_add(s, h, normalised(s, m, y, w->ffn_post_norm));
+        if (m->checkpoint)
+            qn_checkpoint_end(s);
         if (layers_out)
             layers_out[i + 1] = h;
     }

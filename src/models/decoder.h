@@ -96,6 +96,7 @@ typedef struct qn__decoder {
     qn_array *begins; /* i32 [B, L], where there is no batch: where in its row the text that a token
                          is of begins, which sees no other (that it begins
                          later changes nothing: turning is relative); NULL: a row is one */
+    bool checkpoint;  /* gradients compute each layer again, from the stream before it */
 } qn__decoder;
 
 /* One weight: where it is kept, what it is, what shape it must have. */

@@ -5,7 +5,7 @@
  * file that has changed meanwhile is noticed by the hash. Batch i is a function of i, of the seed
  * and of the file: whoever goes on from a checkpoint needs no more than a number.
  */
-#include "train/sample.h"
+#include "train/example.h"
 
 #include "base/buffers.h"
 #include "base/error.h"
@@ -28,13 +28,13 @@ typedef struct entry {
 
 struct qn_dataset {
     qn__file file;
-    qn__sample_form form;
+    qn__example_form form;
     qn_dataset_options options;
     entry *entries;
     size_t n, room;
     uint32_t *order; /* of the texts in an epoch; NULL: none is drawn */
     int64_t epoch;
-    qn__sample sample; /* the newest, and its line */
+    qn__example sample; /* the newest, and its line */
     qn_text line;
     qn_dataset_info info;
     char passed_over[NAMES];
@@ -53,7 +53,7 @@ static void remember_key(void *user, const char *key)
         snprintf(d->passed_over + n, sizeof d->passed_over - n, "%s%s", n ? ", " : "", key);
 }
 
-static uint64_t hash_sample(const qn__sample *s)
+static uint64_t hash_example(const qn__example *s)
 {
     return qn__hash_bytes(s->ids.ids, s->ids.n * sizeof *s->ids.ids, s->prompt);
 }
@@ -68,8 +68,8 @@ static qn_status read_entry(qn_dataset *d, const entry *e, qn_dataset *names, qn
         return qn__fail_memory(err, "a line");
     if (qn__file_pread(&d->file, e->offset, d->line.data, e->bytes, err) != QN_OK)
         return err->code;
-    return qn__sample_read(&d->form, name, d->line.data, e->bytes, names ? remember_key : NULL,
-                           names, &d->sample, err);
+    return qn__example_read(&d->form, name, d->line.data, e->bytes, names ? remember_key : NULL,
+                            names, &d->sample, err);
 }
 
 static bool reserve_entry(qn_dataset *d)
@@ -104,14 +104,14 @@ static qn_status take_entry(qn_dataset *d, entry e, qn_error *err)
             d->options.bad(d->options.user, wrong.message);
         return QN_OK;
     }
-    const qn__sample *s = &d->sample;
+    const qn__example *s = &d->sample;
     d->info.cut += s->cut;
     if (s->prompt >= s->ids.n) {
         d->info.left_out++;
         return QN_OK;
     }
     e.tokens = (uint32_t)s->ids.n;
-    e.hash = hash_sample(s);
+    e.hash = hash_example(s);
     d->entries[d->n++] = e;
     return QN_OK;
 }
@@ -213,10 +213,10 @@ qn_status qn_dataset_open(qn_dataset **out, const qn_chat *chat, const char *pat
     if (!d)
         return qn__fail_memory(err, "texts");
     d->options = o;
-    d->form = (qn__sample_form){.chat = chat,
-                                .longest = o.max_length ? (size_t)o.max_length : SEQUENCE,
-                                .mask_prompt = o.mask_prompt,
-                                .parse_special = o.parse_special};
+    d->form = (qn__example_form){.chat = chat,
+                                 .longest = o.max_length ? (size_t)o.max_length : SEQUENCE,
+                                 .mask_prompt = o.mask_prompt,
+                                 .parse_special = o.parse_special};
     d->info.size = sizeof d->info;
     d->epoch = -1;
     if (qn__file_open(&d->file, path, err) != QN_OK || read_entries(d, err) != QN_OK) {
@@ -232,7 +232,7 @@ void qn_dataset_close(qn_dataset *d)
     if (!d)
         return;
     qn__file_close(&d->file);
-    qn__sample_free(&d->sample);
+    qn__example_free(&d->sample);
     qn_text_free(&d->line);
     free(d->entries);
     free(d->order);
@@ -295,8 +295,8 @@ static qn_status fill_row(qn_dataset *d, const entry *e, qn_batch *b, int64_t ro
 {
     if (read_entry(d, e, NULL, err) != QN_OK)
         return err->code;
-    const qn__sample *s = &d->sample;
-    if (s->ids.n != e->tokens || hash_sample(s) != e->hash)
+    const qn__example *s = &d->sample;
+    if (s->ids.n != e->tokens || hash_example(s) != e->hash)
         return qn__fail(err, QN_STATE, "%s: line %llu has changed since training began",
                         d->file.path, (unsigned long long)e->number);
     size_t at = (size_t)(row * b->length), first = s->prompt > 1 ? s->prompt : 1;

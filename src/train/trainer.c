@@ -173,6 +173,7 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
         qn_trainer_close(t);
         return err->code;
     }
+    t->decoder.checkpoint = o.checkpoint;
     *out = t;
     return QN_OK;
 }

@@ -111,7 +111,11 @@ def test_refused(folder, data):
     status, _, err = run("train", "-c", put(folder, "bad.yaml", "iters: none"), "--data", data)
     check("a value", status == 2 and "--iters: \"none\" is not a whole number" in err and "bad.yaml: iters" in err, err)
     refused("no file", run("train", "-c", "/none.yaml"), 2, "/none.yaml")
-    refused("checkpointing", run("train", "--grad-checkpoint", "--data", data, "-o", "x"), 2, "--grad-checkpoint is not there", "--batch-size")
+    both = [os.path.join(folder, n) for n in ("kept", "again")]
+    for out, more in zip(both, ([], ["--grad-checkpoint"])):
+        run("train", "--data", data, "-o", out, "--iters", "3", "--batch-size", "2", *more)
+    both = [open(os.path.join(out, "adapter_model.safetensors"), "rb").read() for out in both]
+    check("checkpointing", both[0] == both[1] and both[0])
 
 
 def test_told(folder, data):

@@ -4,7 +4,7 @@
  * its tokens have in common with those that would ask for its last reply, so that a template which
  * writes something else there (DeepSeek's "<think>") takes nothing from the reply.
  */
-#include "train/sample.h"
+#include "train/example.h"
 
 #include "base/buffers.h"
 #include "base/error.h"
@@ -16,10 +16,10 @@
 static const char *const known[] = {"text",     "prompt", "completion",
                                     "messages", "tools",  "chat_template_kwargs"};
 
-void qn__sample_free(qn__sample *s)
+void qn__example_free(qn__example *s)
 {
     qn_tokens_free(&s->ids);
-    *s = (qn__sample){0};
+    *s = (qn__example){0};
 }
 
 static size_t common_length(const qn_tokens *a, const qn_tokens *b)
@@ -37,7 +37,7 @@ static qn_status add_end(qn_tokens *ids, int32_t eos, qn_error *err)
     return has || qn__tokens_push(ids, eos) ? QN_OK : qn__fail_memory(err, "a text");
 }
 
-static qn_status encode_plain(const qn__sample_form *f, const char *text, size_t n, qn_tokens *out,
+static qn_status encode_plain(const qn__example_form *f, const char *text, size_t n, qn_tokens *out,
                               qn_error *err)
 {
     unsigned flags = QN_ADD_SPECIAL | (f->parse_special ? QN_PARSE_SPECIAL : 0);
@@ -46,7 +46,7 @@ static qn_status encode_plain(const qn__sample_form *f, const char *text, size_t
 
 /* ---- the forms ------------------------------------------------------------------------------- */
 
-static qn_status read_text(const qn__sample_form *f, const qn__json_at *line, qn__sample *out,
+static qn_status read_text(const qn__example_form *f, const qn__json_at *line, qn__example *out,
                            qn_error *err)
 {
     const char *text;
@@ -61,7 +61,7 @@ static qn_status read_text(const qn__sample_form *f, const qn__json_at *line, qn
 }
 
 /* The tokens of a conversation, and how many of them its last message does not have. */
-static qn_status encode_messages(const qn__sample_form *f, qn_conversation *c, qn__sample *out,
+static qn_status encode_messages(const qn__example_form *f, qn_conversation *c, qn__example *out,
                                  qn_error *err)
 {
     size_t n = qn_conversation_length(c);
@@ -83,8 +83,8 @@ static qn_status encode_messages(const qn__sample_form *f, qn_conversation *c, q
     return err->code;
 }
 
-static qn_status read_messages(const qn__sample_form *f, const char *name, const char *line,
-                               size_t n, qn__sample *out, qn_error *err)
+static qn_status read_messages(const qn__example_form *f, const char *name, const char *line,
+                               size_t n, qn__example *out, qn_error *err)
 {
     qn_conversation *c;
     if (qn_conversation_new(&c, f->chat, err) != QN_OK)
@@ -110,8 +110,9 @@ static qn_status take_tools(qn_conversation *c, const qn__json_at *line, qn_erro
 }
 
 /* A prompt and its completion are a user's message and the reply. */
-static qn_status read_as_chat(const qn__sample_form *f, const qn__json_at *line, const char *prompt,
-                              const char *completion, qn__sample *out, qn_error *err)
+static qn_status read_as_chat(const qn__example_form *f, const qn__json_at *line,
+                              const char *prompt, const char *completion, qn__example *out,
+                              qn_error *err)
 {
     qn_conversation *c;
     if (qn_conversation_new(&c, f->chat, err) != QN_OK)
@@ -125,8 +126,8 @@ static qn_status read_as_chat(const qn__sample_form *f, const qn__json_at *line,
 }
 
 /* One behind the other, for a model that knows no chats. */
-static qn_status read_as_text(const qn__sample_form *f, const char *prompt, const char *completion,
-                              qn__sample *out, qn_error *err)
+static qn_status read_as_text(const qn__example_form *f, const char *prompt, const char *completion,
+                              qn__example *out, qn_error *err)
 {
     qn_text both = {0};
     qn_tokens asked = {0};
@@ -142,8 +143,8 @@ static qn_status read_as_text(const qn__sample_form *f, const char *prompt, cons
     return err->code;
 }
 
-static qn_status read_completion(const qn__sample_form *f, const qn__json_at *line, qn__sample *out,
-                                 qn_error *err)
+static qn_status read_completion(const qn__example_form *f, const qn__json_at *line,
+                                 qn__example *out, qn_error *err)
 {
     const char *prompt, *completion;
     if (qn__json_get_string(line, "prompt", &prompt, err) != QN_OK ||
@@ -171,8 +172,8 @@ static void pass_over(const qn__json_at *line, void (*passed_over)(void *user, c
     }
 }
 
-static qn_status read_form(const qn__sample_form *f, const char *name, const char *json, size_t n,
-                           const qn__json_at *line, qn__sample *out, qn_error *err)
+static qn_status read_form(const qn__example_form *f, const char *name, const char *json, size_t n,
+                           const qn__json_at *line, qn__example *out, qn_error *err)
 {
     qn__json_at at;
     bool text = qn__json_find(line, "text", &at), chat = qn__json_find(line, "messages", &at);
@@ -187,9 +188,9 @@ static qn_status read_form(const qn__sample_form *f, const char *name, const cha
                   : read_completion(f, line, out, err);
 }
 
-qn_status qn__sample_read(const qn__sample_form *f, const char *name, const char *json, size_t n,
-                          void (*passed_over)(void *user, const char *key), void *user,
-                          qn__sample *out, qn_error *err)
+qn_status qn__example_read(const qn__example_form *f, const char *name, const char *json, size_t n,
+                           void (*passed_over)(void *user, const char *key), void *user,
+                           qn__example *out, qn_error *err)
 {
     cJSON *tree = NULL;
     qn_error wrong = {0};
