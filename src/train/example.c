@@ -182,7 +182,7 @@ static qn_status read_form(const qn__example_form *f, const char *name, const ch
         return qn__fail(err, QN_FORMAT,
                         "%s of \"text\", \"prompt\" and \"completion\", or \"messages\" is there; "
                         "a line has one of them",
-                        text + chat + pair ? "more than one" : "none");
+                        text || chat || pair ? "more than one" : "none");
     return text   ? read_text(f, line, out, err)
            : chat ? read_messages(f, name, json, n, out, err)
                   : read_completion(f, line, out, err);

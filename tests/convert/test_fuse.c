@@ -21,8 +21,8 @@ static float *logits_of(qn_device *device, const char *path, const char *adapter
 {
     float *out = malloc(sizeof *out * LENGTH * VOCAB);
     qn_error err = {0};
-    qn_model *model;
-    qn_session *session;
+    qn_model *model = NULL;
+    qn_session *session = NULL;
     qn_adapter beside = {.path = adapter};
     qn_model_options o = {.size = sizeof o,
                           .no_tokenizer = true,
