@@ -131,7 +131,7 @@ static int list_texts(qn_dataset *d, int64_t index, int64_t *sums)
         sums[row] = 0;
         for (int64_t i = 0; i < b.length; i++) {
             if (!i || b.mask[row * b.length + i])
-                sums[row] = sums[row] * 31 + b.tokens[row * b.length + i];
+                sums[row] = (sums[row] * 31 + b.tokens[row * b.length + i]) % 1000000007;
             counted += b.mask[row * b.length + i];
         }
     }
