@@ -62,7 +62,8 @@ QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *pa
 
 /* A model of random weights, for timing: config[0..n) is the text of a config.json. type, of the
  * linear layers, and head_type, of the embedding and the head, are encodings by GGUF's names in
- * lower case ("bf16", "q4_0", "q6_k") or MLX's ("affine4-g64-bf16"); there is no tokenizer. Of
+ * lower case ("bf16", "q4_0", "q6_k") or MLX's ("affine4-g64-bf16"); there is no tokenizer. Where
+ * the text has no torch_dtype it is that of a bf16 checkpoint, or with type "f32" of an f32 one. Of
  * options, which may be NULL, products count. QN_UNSUPPORTED: a type whose blocks do not divide a
  * row, or an unknown one. */
 QN_API qn_status qn_model_open_random(qn_model **out, qn_device *device, const char *config,

@@ -413,9 +413,11 @@ qn_status qn__decoder_load_random(qn__decoder *m, qn_device *device, qn__source 
     qn__json_at root = qn__json_root(source->config_path, source->config);
     *m = (qn__decoder){0};
     loader l = {.device = device, .source = source, .random = weights, .err = err};
-    if (read_family(&root, NULL, &config, &source->quantization, err) == QN_OK &&
-        qn__decoder_begin(m, &config, &places[0], err) == QN_OK && check_weights(&l, m) == QN_OK &&
-        qn__random_begin(weights, config.hidden, err) == QN_OK)
+    bool read = read_family(&root, NULL, &config, &source->quantization, err) == QN_OK;
+    if (read && !config.dtype_given) /* as checkpoints are, unless it is to be f32 */
+        config.dtype = weights->matrices == &qn__encodings[QN__F32] ? QN_F32 : QN_BF16;
+    if (read && qn__decoder_begin(m, &config, &places[0], err) == QN_OK &&
+        check_weights(&l, m) == QN_OK && qn__random_begin(weights, config.hidden, err) == QN_OK)
         fill(&l, m);
     qn__random_end(weights);
     return end_loader(&l, m);

@@ -79,6 +79,23 @@ static void test_bytes(void **state)
     qn_device_close(device);
 }
 
+/* Where the configuration does not say, it is a bf16 checkpoint, unless its weights are f32: keys
+ * and values are kept as such. */
+static void test_cache(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"f32", "bf16", "q4_0"};
+    qn_device *device;
+    qn_session_options o = {.size = sizeof o, .context = 128};
+    assert_int_equal(qn_device_open(&device, "cpu", NULL, NULL), QN_OK);
+    for (int i = 0; i < 3; i++) {
+        qn_model *model = random_model(device, types[i], types[i]);
+        assert_int_equal(qn_model_cache_bytes(model, &o), 2 * 2 * 128 * 128 * (i ? 2 : 4));
+        qn_model_close(model);
+    }
+    qn_device_close(device);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -103,6 +120,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_types), cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_cache),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
