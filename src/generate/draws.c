@@ -37,7 +37,6 @@ qn_status qn__draws_begin(qn__draws *d, size_t n, size_t vocab, qn_error *err)
     }
     for (size_t r = 0; r < n; r++)
         d->rows[r] = (qn__sample_row){.chain = QN__SAMPLE_TEMPERATURE};
-    d->n_rows = n;
     d->n_entries = 0;
     return QN_OK;
 }

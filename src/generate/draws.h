@@ -13,7 +13,7 @@
 typedef struct qn__draws {
     qn__sample_row *rows;
     qn__sample_entry *entries;
-    size_t n_rows, row_room, n_entries, entry_room;
+    size_t row_room, n_entries, entry_room;
     int32_t *place; /* [vocab] 1 + where an id stands among the entries of the row that is being
                        set; 0: nowhere, as all are between two rows */
     size_t vocab;

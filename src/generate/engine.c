@@ -172,7 +172,8 @@ static void guess_for_all(qn_engine *e)
         e->drafts[i].guesses->n = 0;
 }
 
-/* How each request of the step draws behind its outputs; *logits: whether one wants theirs. */
+/* How each request of the step draws behind its outputs; *logits: whether one wants theirs. With
+ * the lock: a reply's history, which others read, may move to have room for guesses. */
 static qn_status set_draws(qn_engine *e, bool *logits, qn_error *err)
 {
     size_t n = (size_t)e->batch.n_outputs, vocab = (size_t)e->model->decoder.config.vocab;
@@ -189,20 +190,21 @@ static qn_status set_draws(qn_engine *e, bool *logits, qn_error *err)
     return status;
 }
 
-/* Runs the batch and draws; *logits (of which `e->row` takes a row at a time) and e->drawn are what
- * came out. */
+/* Runs the batch and draws, without the lock; *logits (of which `e->row` takes a row at a time) and
+ * e->drawn are what came out. NULL: no memory. */
 static qn_scope *run_batch(qn_engine *e, qn_array **logits)
 {
-    qn_scope *s = qn_scope_begin(e->model->device);
     qn_error err = {0};
+    bool wants_logits;
+    pthread_mutex_lock(&e->lock);
+    qn_status status = set_draws(e, &wants_logits, &err);
+    pthread_mutex_unlock(&e->lock);
+    qn_scope *s = status == QN_OK ? qn_scope_begin(e->model->device) : NULL;
     if (!s)
         return NULL;
     size_t n_outputs = (size_t)e->batch.n_outputs;
     qn_array *drawn = NULL, *results[2];
     int n = 0;
-    bool wants_logits;
-    if (set_draws(e, &wants_logits, &err) != QN_OK)
-        qn__scope_fail(s, err.code, "%s", err.message);
     *logits = qn__decoder_run(s, &e->model->decoder, &e->batch);
     if (*logits)
         results[n++] = drawn = qn__draws_record(s, &e->draws, 0, n_outputs, *logits);
