@@ -48,7 +48,7 @@ typedef struct qn__output_tensor {
     bool units;                 /* rows are packed as the CPU has them */
     const qn__parameter *fused; /* whose adapters' products are added to the rows; NULL: none */
     bool pairs;                 /* the output's rows, of heads of head_dim, are in pairs */
-    const float *a, *b;         /* of fused ones, [ranks, columns] and [rows, ranks] */
+    const float *a, *b;         /* of fused ones, the parameter's [ranks, columns], [rows, ranks] */
     uint64_t bytes;             /* in the output */
 } qn__output_tensor;
 
@@ -99,9 +99,6 @@ void qn__fuse_mark(const qn__conversion *c, qn__output_tensor *t, const qn__para
 /* Fails where a marked tensor has a target that cannot be written anew. */
 qn_status qn__fuse_check(const qn__conversion *c, const qn__output_tensor *t);
 
-/* The matrices of a marked tensor, in the order of its rows; the caller frees them. */
-qn_status qn__fuse_read(const qn__conversion *c, const qn__output_tensor *t, float **a, float **b);
-
 /* Adds their product to a row of the output. */
 void qn__fuse_row(const qn__conversion *c, const qn__output_tensor *t, int64_t row, float *values);
 
@@ -119,6 +116,13 @@ size_t qn__count_shards(const qn__conversion *c);
  * it, in *encoding; -1: neither says any. */
 qn_status qn__output_choose(const qn__conversion *c, const qn__recipe_model *m,
                             const char *override, const char *name, int64_t columns, int *encoding);
+
+/* Where a row of heads of n rows in pairs stands when half a head lies behind the other. */
+static inline int64_t qn__row_of_pairs(int64_t row, int64_t n)
+{
+    int64_t i = row % n;
+    return row - i + i / 2 + i % 2 * (n / 2);
+}
 
 /* rows.c: writes the bytes of a tensor. */
 qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__output_tensor *t);

@@ -5,7 +5,6 @@
 #include "convert/convert.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 qn_status qn__fuse_begin(qn__conversion *c)
 {
@@ -57,34 +56,11 @@ qn_status qn__fuse_check(const qn__conversion *c, const qn__output_tensor *t)
                                 : "cannot be added to");
 }
 
-/* Rows of heads, one half behind the other, into pairs. */
-static qn_status pair_rows(const qn__conversion *c, float *b, int64_t rows, int64_t ranks)
-{
-    int64_t n = c->decoder.config.head_dim;
-    float *head = malloc((size_t)(n * ranks) * sizeof *head);
-    if (!head)
-        return qn__fail_memory(c->err, "an adapter");
-    for (int64_t r = 0; r + n <= rows; r += n) {
-        memcpy(head, b + r * ranks, (size_t)(n * ranks) * sizeof *head);
-        for (int64_t i = 0; i < n; i++)
-            memcpy(b + (r + i) * ranks, head + (i / 2 + i % 2 * (n / 2)) * ranks,
-                   (size_t)ranks * sizeof *head);
-    }
-    free(head);
-    return QN_OK;
-}
-
-qn_status qn__fuse_read(const qn__conversion *c, const qn__output_tensor *t, float **a, float **b)
-{
-    qn_status status = qn__adapters_read(c->adapters, t->fused, true, a, b, c->err);
-    if (status == QN_OK && t->pairs)
-        status = pair_rows(c, *b, t->rows, qn__adapters_ranks(c->adapters));
-    return status;
-}
-
 void qn__fuse_row(const qn__conversion *c, const qn__output_tensor *t, int64_t row, float *values)
 {
     int64_t ranks = qn__adapters_ranks(c->adapters);
+    if (t->pairs)
+        row = qn__row_of_pairs(row, c->decoder.config.head_dim);
     for (int64_t k = 0; k < ranks; k++) {
         float b = t->b[row * ranks + k];
         const float *a = t->a + k * t->columns;

@@ -37,7 +37,7 @@ static int64_t source_row(const qn__output_tensor *t, int64_t row)
     int64_t n = t->head_rows, i = n ? row % n : 0;
     if (!n)
         return row;
-    return row - i + (t->into_pairs ? i / 2 + i % 2 * (n / 2) : i % (n / 2) * 2 + i / (n / 2));
+    return t->into_pairs ? qn__row_of_pairs(row, n) : row - i + i % (n / 2) * 2 + i / (n / 2);
 }
 
 static bool can_hold(const qn__encoding *target, const float *values, int64_t n)
@@ -284,7 +284,9 @@ qn_status qn__write_tensor(qn__conversion *c, qn__writer *writer, const qn__outp
                         c->source.path, t->name);
     }
     float *a = NULL, *b = NULL;
-    qn_status status = t->fused ? qn__fuse_read(c, t, &a, &b) : QN_OK;
+    qn_status status = QN_OK;
+    if (t->fused)
+        status = qn__adapters_read(c->adapters, t->fused, true, &a, &b, c->err);
     ordered.a = a;
     ordered.b = b;
     if (status == QN_OK)
