@@ -6,6 +6,7 @@
  *     bench-model DIR [threads [repeats [prompt]]]
  */
 #include "quern/quern.h"
+#include "timing.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,29 +15,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { WARM = 512, DECODE = 64, MOST_REPEATS = 15, MOST_PROMPT = 1 << 17 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return x[n / 2];
-}
 
 /* ---- read bandwidth -------------------------------------------------------------------------- */
 
