@@ -76,4 +76,8 @@ qn_status qn__path_sync(const char *directory, const char *path, qn_error *err);
 /* Deletes the temporary file; NULL is accepted. */
 void qn__writer_abort(qn__writer *writer);
 
+/* All of these: a file of these n bytes. */
+qn_status qn__file_write(const char *path, const void *data, size_t n, unsigned flags,
+                         qn_error *err);
+
 #endif

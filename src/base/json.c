@@ -184,6 +184,16 @@ qn_status qn__json_read(cJSON **out, const char *path, size_t max_size, qn_error
     return status;
 }
 
+qn_status qn__json_write(const cJSON *json, const char *directory, const char *name, qn_error *err)
+{
+    char *text = json ? cJSON_Print(json) : NULL, *path = qn__path_join(directory, name);
+    qn_status status = text && path ? qn__file_write(path, text, strlen(text), 0, err)
+                                    : qn__fail_memory(err, name);
+    free(text);
+    free(path);
+    return status;
+}
+
 /* ---- walking -------------------------------------------------------------------------------- */
 
 bool qn__json_find(const qn__json_at *object, const char *key, qn__json_at *child)

@@ -206,3 +206,17 @@ void qn__writer_abort(qn__writer *writer)
     unlink(writer->temporary);
     free_writer(writer);
 }
+
+qn_status qn__file_write(const char *path, const void *data, size_t n, unsigned flags,
+                         qn_error *err)
+{
+    qn__writer *writer;
+    qn_status status = qn__writer_open(&writer, path, n, flags, err);
+    if (status != QN_OK)
+        return status;
+    status = qn__writer_write(writer, data, n, err);
+    if (status == QN_OK)
+        return qn__writer_commit(writer, err);
+    qn__writer_abort(writer);
+    return status;
+}

@@ -130,7 +130,6 @@ qn_status heatmap_write(const heatmap *h, const char *path, qn_error *err)
 {
     char *text = NULL;
     size_t n = 0;
-    qn__writer *writer;
     FILE *out = open_memstream(&text, &n);
     if (!out)
         return qn__fail_memory(err, "a picture");
@@ -138,12 +137,8 @@ qn_status heatmap_write(const heatmap *h, const char *path, qn_error *err)
     bool bad = ferror(out) != 0;
     if (fclose(out) != 0 || bad)
         qn__fail_memory(err, "a picture");
-    else if (qn__writer_open(&writer, path, n, QN__WRITER_REPLACE, err) == QN_OK) {
-        if (qn__writer_write(writer, text, n, err) == QN_OK)
-            qn__writer_commit(writer, err);
-        else
-            qn__writer_abort(writer);
-    }
+    else
+        qn__file_write(path, text, n, QN__WRITER_REPLACE, err);
     free(text);
     return err->code;
 }

@@ -78,7 +78,6 @@ bool history_append(const char *line)
     char path[PATH_ROOM];
     qn_text text = {0};
     qn_error err = {0};
-    qn__writer *writer;
     if (!is_clean(line, strlen(line)) || !history_folder(path) || !qn__path_make(path))
         return false;
     strcat(path, "/history");
@@ -86,13 +85,10 @@ bool history_append(const char *line)
     add_line(&text, line);
     bool ok = false;
     mode_t mask = umask(077);
-    if (text.n && qn__writer_open(&writer, path, 0, QN__WRITER_REPLACE, &err) == QN_OK) {
+    if (text.n) {
         const char *from = newest_lines(&text);
-        ok = qn__writer_write(writer, from, text.n - (size_t)(from - text.data), &err) == QN_OK;
-        if (ok)
-            ok = qn__writer_commit(writer, &err) == QN_OK;
-        else
-            qn__writer_abort(writer);
+        size_t n = text.n - (size_t)(from - text.data);
+        ok = qn__file_write(path, from, n, QN__WRITER_REPLACE, &err) == QN_OK;
     }
     umask(mask);
     qn_text_free(&text);

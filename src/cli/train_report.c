@@ -233,7 +233,6 @@ qn_status check_report(const arguments *a, qn_error *err)
 qn_status write_report(const training *r, const samples *s, qn_error *err)
 {
     page p = {0};
-    qn__writer *w = NULL;
     p.failed |= !qn__text_puts(&p.text, page_head);
     put_summary(&p, r);
     put_losses(&p, &r->course);
@@ -243,11 +242,8 @@ qn_status write_report(const training *r, const samples *s, qn_error *err)
     put_piece(&p, "</body></html>\n");
     if (p.failed)
         qn__fail_memory(err, "a report");
-    else if (qn__writer_open(&w, r->a->report, p.text.n, QN__WRITER_REPLACE, err) == QN_OK &&
-             qn__writer_write(w, p.text.data, p.text.n, err) == QN_OK)
-        qn__writer_commit(w, err);
     else
-        qn__writer_abort(w);
+        qn__file_write(r->a->report, p.text.data, p.text.n, QN__WRITER_REPLACE, err);
     qn_text_free(&p.text);
     return err->code;
 }

@@ -242,28 +242,6 @@ static qn_status put_tensor(void *user, qn__writer *writer, const qn__tensor_dat
 
 /* ---- the other files ------------------------------------------------------------------------- */
 
-static qn_status write_text(const char *path, const char *text, size_t n, qn_error *err)
-{
-    qn__writer *writer;
-    if (qn__writer_open(&writer, path, n, 0, err) != QN_OK)
-        return err->code;
-    if (qn__writer_write(writer, text, n, err) == QN_OK)
-        return qn__writer_commit(writer, err);
-    qn__writer_abort(writer);
-    return err->code;
-}
-
-static qn_status write_json(qn__conversion *c, const char *directory, const char *name,
-                            const cJSON *json)
-{
-    char *text = cJSON_Print(json), *path = qn__path_join(directory, name);
-    qn_status status = text && path ? write_text(path, text, strlen(text), c->err)
-                                    : qn__fail_memory(c->err, "a configuration");
-    free(text);
-    free(path);
-    return status;
-}
-
 static void describe_tensor(qn__tensor_data *out, const qn__output_tensor *t)
 {
     *out = (qn__tensor_data){.name = t->name, .dtype = dtype_of(t), .ndim = t->ndim, .data = t};
@@ -350,7 +328,7 @@ static qn_status write_safetensors(qn__conversion *c, const char *directory)
     }
     if (status == QN_OK && count > 1)
         status = cJSON_AddNumberToObject(metadata, "total_size", (double)c->total)
-                     ? write_json(c, directory, index_name, index)
+                     ? qn__json_write(index, directory, index_name, c->err)
                      : qn__fail_memory(c->err, "an index");
     cJSON_Delete(index);
     free(notes.list);
@@ -401,7 +379,7 @@ static qn_status write_config(qn__conversion *c, const layout *l, const char *di
         cJSON *copy = cJSON_Duplicate(l->quantization, true);
         ok = copy && cJSON_AddItemToObject(config, keys[i], copy);
     }
-    return ok ? write_json(c, directory, "config.json", config)
+    return ok ? qn__json_write(config, directory, "config.json", c->err)
               : qn__fail_memory(c->err, "a configuration");
 }
 
@@ -418,7 +396,7 @@ static qn_status copy_file(qn__conversion *c, const char *directory, const char 
     else if (!to)
         status = qn__fail_memory(c->err, "a path");
     else if ((status = qn__file_read(from, LARGEST_COPY, &data, &n, c->err)) == QN_OK)
-        status = write_text(to, data, n, c->err);
+        status = qn__file_write(to, data, n, 0, c->err);
     free(from);
     free(data);
     free(to);
@@ -447,12 +425,12 @@ static qn_status write_tokenizer(qn__conversion *c, const char *directory)
     if (status == QN_OK)
         status = qn__tokenizer_json(t, g, &json, c->err);
     if (status == QN_OK)
-        status = write_text(path, json.data, json.n, c->err);
+        status = qn__file_write(path, json.data, json.n, 0, c->err);
     if (status == QN_OK &&
         !(config = qn__tokenizer_config(t, g, &set, c->decoder.config.max_positions, c->err)))
         status = c->err->code;
     if (status == QN_OK)
-        status = write_json(c, directory, "tokenizer_config.json", config);
+        status = qn__json_write(config, directory, "tokenizer_config.json", c->err);
     free(path);
     cJSON_Delete(config);
     qn_text_free(&json);
@@ -469,7 +447,7 @@ static qn_status write_files(qn__conversion *c, const layout *l, const char *dir
     for (int i = 0; status == QN_OK && !c->source.gguf && i < N_COPIED; i++)
         status = copy_file(c, directory, copied[i]);
     if (status == QN_OK && c->source.generation)
-        status = write_json(c, directory, "generation_config.json", c->source.generation);
+        status = qn__json_write(c->source.generation, directory, "generation_config.json", c->err);
     if (status == QN_OK && c->source.gguf)
         status = write_tokenizer(c, directory);
     return status;

@@ -239,14 +239,9 @@ qn_status qn_conversation_to_json(const qn_conversation *c, qn_text *out, qn_err
 qn_status qn_conversation_write(const qn_conversation *c, const char *path, qn_error *err)
 {
     qn_text json = {0};
-    qn__writer *writer;
     qn_status status = qn_conversation_to_json(c, &json, err);
     if (status == QN_OK)
-        status = qn__writer_open(&writer, path, json.n, QN__WRITER_REPLACE, err);
-    if (status == QN_OK && (status = qn__writer_write(writer, json.data, json.n, err)) != QN_OK)
-        qn__writer_abort(writer);
-    else if (status == QN_OK)
-        status = qn__writer_commit(writer, err);
+        status = qn__file_write(path, json.data, json.n, QN__WRITER_REPLACE, err);
     qn_text_free(&json);
     return status;
 }

@@ -183,7 +183,7 @@ static qn_status write_state(const qn__lora *l, qn_scope *s, const qn__checkpoin
          cJSON_AddNumberToObject(root, "learning_rate", c->optimizer->learning_rate) &&
          cJSON_AddStringToObject(root, "arrays", write_word(word, arrays)) &&
          cJSON_AddStringToObject(root, "note", c->note ? c->note : "");
-    qn_status status = ok ? qn__write_json(root, directory, state_name, err)
+    qn_status status = ok ? qn__json_write(root, directory, state_name, err)
                           : qn__fail_memory(err, "a checkpoint");
     cJSON_Delete(root);
     return status;

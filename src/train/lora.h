@@ -42,7 +42,6 @@ qn_status qn__lora_save(const qn__lora *l, qn_device *device, const char *direct
 qn_status qn__lora_write(const qn__lora *l, qn_device *device, const char *directory,
                          qn_error *err);
 bool qn__is_adapter_file(const char *name);
-qn_status qn__write_json(const cJSON *json, const char *directory, const char *name, qn_error *err);
 
 /* read.c: takes the matrices of such a directory, each in the place of a drawn one. */
 qn_status qn__lora_read(qn__lora *l, qn_scope *s, const char *directory, qn_error *err);

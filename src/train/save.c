@@ -45,29 +45,10 @@ static cJSON *make_config(const qn__lora *l)
     return NULL;
 }
 
-qn_status qn__write_json(const cJSON *json, const char *directory, const char *name, qn_error *err)
-{
-    char *text = cJSON_Print(json), *path = qn__path_join(directory, name);
-    size_t n = text ? strlen(text) : 0;
-    qn__writer *writer = NULL;
-    qn_status status =
-        text && path ? qn__writer_open(&writer, path, n, 0, err) : qn__fail_memory(err, name);
-    if (status == QN_OK)
-        status = qn__writer_write(writer, text, n, err);
-    if (status == QN_OK)
-        status = qn__writer_commit(writer, err);
-    else
-        qn__writer_abort(writer);
-    free(text);
-    free(path);
-    return status;
-}
-
 static qn_status write_config(const qn__lora *l, const char *directory, qn_error *err)
 {
     cJSON *config = make_config(l);
-    qn_status status = config ? qn__write_json(config, directory, config_name, err)
-                              : qn__fail_memory(err, "an adapter's configuration");
+    qn_status status = qn__json_write(config, directory, config_name, err);
     cJSON_Delete(config);
     return status;
 }

@@ -60,14 +60,8 @@ static bool script_is(const char *path)
 
 static qn_status write_script(const char *path, qn_error *err)
 {
-    qn__writer *writer;
-    if (qn__writer_open(&writer, path, 0, QN__WRITER_REPLACE, err) != QN_OK)
-        return err->code;
-    if (qn__writer_write(writer, qn__mlx_lm_bridge, qn__mlx_lm_bridge_size, err) != QN_OK) {
-        qn__writer_abort(writer);
-        return err->code;
-    }
-    if (qn__writer_commit(writer, err) != QN_OK)
+    if (qn__file_write(path, qn__mlx_lm_bridge, qn__mlx_lm_bridge_size, QN__WRITER_REPLACE, err) !=
+        QN_OK)
         return err->code;
     return chmod(path, 0600) == 0 && script_is(path)
                ? QN_OK
