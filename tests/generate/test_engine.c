@@ -473,7 +473,7 @@ static void *call(void *data)
     const caller *c = data;
     for (int k = 0; k < 6; k++) {
         const prompt *p = &c->prompts[(c->number * 5 + k) % N_PROMPTS];
-        qn_request *r = add(c->engine, p, k % 2);
+        qn_request *r = add_guessing(c->engine, p, k % 2, k % 3 ? 4 : 0, 0);
         size_t n = 0;
         while (!read_tokens(r, p, &n) && !(k == 3 && n > 1))
             qn_request_wait(r, 5);
