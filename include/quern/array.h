@@ -171,6 +171,31 @@ QN_API void qn_release(qn_array *a);
  * it fail. */
 QN_API qn_array *qn_donate(qn_scope *s, qn_array *a);
 
+/* ---- functions ------------------------------------------------------------------------------ */
+
+/* Something recorded once and called again with other arrays, for which nothing is recorded,
+ * described or looked up any more: what a small step costs beside its arithmetic. A function
+ * belongs to one thread. */
+typedef struct qn_function qn_function;
+
+/* Records out[] from in[]. It is called for the first arguments of some shapes, types and strides,
+ * and for nothing else: numbers and arrays that it has from elsewhere, and keys of random numbers,
+ * are then what they were. It must not evaluate, read or donate. */
+typedef void qn_recorder(void *user, qn_scope *s, qn_array *const *in, qn_array **out);
+
+/* A function of n_in arrays that gives n_out. donated [n_in], or NULL for none: whose buffers it
+ * may overwrite, as qn_donate's. It keeps 16 recordings, of the shapes that were called last; those
+ * whose sizes are close share a plan. */
+QN_API qn_status qn_compile(qn_function **out, qn_device *device, qn_recorder *record, void *user,
+                            int n_in, const bool *donated, int n_out, qn_error *err);
+
+/* in [n_in] and out [n_out] are retained arrays, out new ones. Donated ones are the function's when
+ * it succeeds, and stay the caller's when it fails, though maybe invalid, as qn_donate says.
+ * QN_INVALID: an argument is not retained, or donated and given twice; else the first failure of
+ * recording or running. */
+QN_API qn_status qn_call(qn_function *f, qn_array *const *in, qn_array **out, qn_error *err);
+QN_API void qn_function_close(qn_function *f); /* NULL is accepted */
+
 QN_API qn_dtype qn_array_dtype(const qn_array *a);
 QN_API int qn_array_ndim(const qn_array *a);
 /* The size of an axis; -1 for an axis the array does not have. */

@@ -192,20 +192,10 @@ static qn_status submit(qn_scope *s, qn__submission *sub, const qn__live *live)
     return QN_OK;
 }
 
-/* Plans and submits targets that have no buffer yet. */
-static qn_status start(qn_scope *s, qn_array *const *targets, int n, bool async)
+/* Submits one run of a binding on what the live nodes have; takes over the reference. */
+static qn_status run_binding(qn_scope *s, qn__binding *binding, bool async, uint64_t begun,
+                             bool hit)
 {
-    settle_done(s);
-    if (s->error.code != QN_OK)
-        return s->error.code;
-    uint64_t begun = now_ns();
-    qn__live *live = &s->live;
-    if (!qn__live_collect(s, targets, n, live))
-        return s->error.code;
-    bool made;
-    qn__binding *binding = qn__plan_lookup(s, live, &made);
-    if (!binding)
-        return s->error.code;
     qn__submission *sub = new_submission(binding);
     if (!sub) {
         qn__binding_release(binding);
@@ -218,24 +208,47 @@ static qn_status start(qn_scope *s, qn_array *const *targets, int n, bool async)
         qn__submission_release(sub);
         return s->error.code;
     }
-    if (!fill_slots(s, sub, live)) {
+    if (!fill_slots(s, sub, &s->live)) {
         qn__pool_workspace_done(s->device);
         qn__submission_release(sub);
         return s->error.code;
     }
-    count(s->device, binding, now_ns() - begun, !made);
-    return submit(s, sub, live);
+    count(s->device, binding, now_ns() - begun, hit);
+    return submit(s, sub, &s->live);
 }
 
-static qn_status evaluate(qn_scope *s, qn_array *const *arrays, int n, bool async)
+/* Plans and submits targets that have no buffer yet. *kept, where asked for, is a reference. */
+static qn_status start(qn_scope *s, qn_array *const *targets, int n, bool async, qn__binding **kept)
+{
+    settle_done(s);
+    if (s->error.code != QN_OK)
+        return s->error.code;
+    uint64_t begun = now_ns();
+    if (!qn__live_collect(s, targets, n, &s->live))
+        return s->error.code;
+    bool made;
+    qn__binding *binding = qn__plan_lookup(s, &s->live, &made);
+    if (!binding)
+        return s->error.code;
+    if (kept) {
+        *kept = binding;
+        atomic_fetch_add(&binding->refs, 1);
+    }
+    return run_binding(s, binding, async, begun, !made);
+}
+
+static qn_status evaluate(qn_scope *s, qn_array *const *arrays, int n, bool async,
+                          qn__binding **kept)
 {
     if (!s)
         return QN_MEMORY;
+    if (s->is_compiled)
+        qn__scope_fail(s, QN_INVALID, "compile: the function evaluates or reads an array");
     qn_array *few[32], **targets = few;
     if (n > 16 && !(targets = qn__scope_alloc(s, 2 * (size_t)n * sizeof *targets)))
         return s->error.code;
-    qn_array **kept = targets + (n > 16 ? n : 16);
-    int n_targets = 0, n_kept = 0;
+    qn_array **leaves = targets + (n > 16 ? n : 16);
+    int n_targets = 0, n_leaves = 0;
     qn_status status = QN_OK;
     for (int i = 0; status == QN_OK && i < n; i++) {
         qn_array *a = qn__input(s, arrays[i], "eval");
@@ -247,27 +260,39 @@ static qn_status evaluate(qn_scope *s, qn_array *const *arrays, int n, bool asyn
             continue;
         a->base->flags |= a->base->buffer ? QN__KEPT : QN__TARGET;
         if (a->base->buffer)
-            kept[n_kept++] = a->base;
+            leaves[n_leaves++] = a->base;
         else
             targets[n_targets++] = a->base;
     }
     if (status == QN_OK)
-        status = n_targets ? start(s, targets, n_targets, async) : s->error.code;
+        status = n_targets ? start(s, targets, n_targets, async, kept) : s->error.code;
     for (int i = 0; i < n_targets; i++)
         targets[i]->flags &= (uint8_t)~QN__TARGET;
-    for (int i = 0; i < n_kept; i++)
-        kept[i]->flags &= (uint8_t)~QN__KEPT;
+    for (int i = 0; i < n_leaves; i++)
+        leaves[i]->flags &= (uint8_t)~QN__KEPT;
     return status;
 }
 
 qn_status qn_eval_async(qn_scope *s, qn_array *const *arrays, int n)
 {
-    return evaluate(s, arrays, n, true);
+    return evaluate(s, arrays, n, true, NULL);
 }
 
 qn_status qn_eval_many(qn_scope *s, qn_array *const *arrays, int n)
 {
-    qn_status status = evaluate(s, arrays, n, false);
+    return qn__eval_first(s, arrays, n, NULL);
+}
+
+qn_status qn__eval_first(qn_scope *s, qn_array *const *arrays, int n, qn__binding **binding)
+{
+    qn_status status = evaluate(s, arrays, n, false, binding);
+    return status == QN_OK ? qn_wait(s) : status;
+}
+
+qn_status qn__eval_again(qn_scope *s, qn__binding *binding)
+{
+    atomic_fetch_add(&binding->refs, 1);
+    qn_status status = run_binding(s, binding, false, now_ns(), true);
     return status == QN_OK ? qn_wait(s) : status;
 }
 

@@ -171,6 +171,21 @@ static bool grow_leaves(qn_scope *s)
     return true;
 }
 
+/* A leaf that stands for a retained array. */
+static qn_array *new_leaf(qn_scope *s, qn_array *origin)
+{
+    qn_array *leaf = new_node(s, QN__LEAF_OP, (qn_dtype)origin->dtype, origin->ndim, origin->shape);
+    if (!leaf)
+        return NULL;
+    memcpy(leaf->stride, origin->stride, sizeof leaf->stride);
+    leaf->offset = origin->offset;
+    leaf->layout = origin->layout;
+    leaf->flags = origin->flags & QN__CONTIGUOUS;
+    leaf->origin = qn_retain(origin);
+    leaf->buffer = qn__buffer_retain(origin->buffer);
+    return leaf;
+}
+
 /* The leaf of a retained array, made at its first use in the scope. */
 static qn_array *leaf_of(qn_scope *s, qn_array *origin)
 {
@@ -179,17 +194,21 @@ static qn_array *leaf_of(qn_scope *s, qn_array *origin)
     size_t slot = leaf_slot(s, origin);
     if (s->leaves[slot])
         return s->leaves[slot];
-    qn_array *leaf = new_node(s, QN__LEAF_OP, (qn_dtype)origin->dtype, origin->ndim, origin->shape);
+    qn_array *leaf = new_leaf(s, origin);
     if (!leaf)
         return qn__poison(s);
-    memcpy(leaf->stride, origin->stride, sizeof leaf->stride);
-    leaf->offset = origin->offset;
-    leaf->layout = origin->layout;
-    leaf->flags = origin->flags & QN__CONTIGUOUS;
-    leaf->origin = qn_retain(origin);
-    leaf->buffer = qn__buffer_retain(origin->buffer);
     s->leaves[slot] = leaf;
     s->n_leaves++;
+    return leaf;
+}
+
+qn_array *qn__argument(qn_scope *s, qn_array *a, bool donated)
+{
+    qn_array *leaf = s->error.code == QN_OK ? new_leaf(s, a) : NULL;
+    if (leaf && donated) {
+        leaf->flags |= QN__DONATED;
+        qn_release(a);
+    }
     return leaf;
 }
 

@@ -24,6 +24,7 @@ struct qn_scope {
     uint32_t epoch;         /* counts evaluations */
     qn__stretch *stretches; /* the newest */
     bool in_stretch;        /* it has not ended */
+    bool is_compiled;       /* what is recorded runs later: nothing may be evaluated */
     qn_array **leaves;      /* open-addressed table from retained array to its leaf node */
     uint32_t n_leaves, leaf_room;
     qn_array poison;           /* what failed operations return */
@@ -40,6 +41,10 @@ qn_array *qn__scope_fail(qn_scope *s, qn_status code, const char *format, ...) Q
 /* A usable input: the array itself, or the leaf that stands for a retained one. NULL when the scope
  * or the array is poisoned (the failure is recorded); callers then return qn__poison(s). */
 qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation);
+
+/* A leaf of its own for a retained array of the scope's device, which another use of that array
+ * does not share; a donated one takes over the caller's reference. NULL with the scope's error. */
+qn_array *qn__argument(qn_scope *s, qn_array *a, bool donated);
 
 /* As qn_donate, but the caller keeps its reference, and a run that fails does not make the buffer
  * invalid: for a buffer of which the caller knows what counts whatever a run has written, as a KV
@@ -71,6 +76,14 @@ qn_array *qn__record_again(qn_scope *s, const qn_array *node, qn_array *const *i
 qn_array *qn__leaf_new(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);
 qn_array *qn__leaf_reserved(qn_scope *s, qn_dtype dtype, qn__layout_id layout, int ndim,
                             const int64_t *shape);
+
+/* eval.c: as qn_eval_many; *binding, where asked for, becomes a reference to what ran, or stays if
+ * nothing had to. */
+qn_status qn__eval_first(qn_scope *s, qn_array *const *arrays, int n, qn__binding **binding);
+
+/* Runs what the scope evaluated last once more, on the buffers that its leaves have by now; its
+ * results have none. */
+qn_status qn__eval_again(qn_scope *s, qn__binding *binding);
 
 /* Temporary room in the scope's arena; records the failure when memory is out. */
 void *qn__scope_alloc(qn_scope *s, size_t size);

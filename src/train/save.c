@@ -6,6 +6,7 @@
 
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "quern/io.h"
 
 #include <stdlib.h>
