@@ -83,8 +83,9 @@ fuzz: setup sanitized ## the random graphs, and the parsers on changed files, un
 faults: setup all ## plant each fault of tests/faults.txt and see a test catch it
 	@scripts/plant-faults
 
-soak: setup all ## the server under mixed load: MINUTES (30)
+soak: setup all ## the server under mixed load: MINUTES (30); and under twenty times what it can do, for five
 	@QUERN_SOURCE=$(CURDIR) python3 tests/server/test_soak.py $(QUERN) $${MINUTES:-30}
+	@QUERN_SOURCE=$(CURDIR) python3 tests/server/test_overload.py $(QUERN) 300
 
 bench: setup all ## speeds against the machine's limits and llama.cpp (installs it from PyPI)
 	@bench/run
