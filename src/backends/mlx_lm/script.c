@@ -4,6 +4,7 @@
  */
 #include "backends/mlx_lm/script.h"
 
+#include "base/cache_folder.h"
 #include "base/file.h"
 #include "base/hash.h"
 
@@ -16,32 +17,6 @@
 /* scripts/embed */
 extern const unsigned char qn__mlx_lm_bridge[];
 extern const unsigned long qn__mlx_lm_bridge_size;
-
-static qn_status cache_folder(char **folder, qn_error *err)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool given = cache && cache[0] == '/';
-    *folder = NULL;
-    if (!given && !(home && home[0] == '/'))
-        return qn__fail(err, QN_NOT_FOUND, "there is no cache folder: set XDG_CACHE_HOME or HOME");
-    if (asprintf(folder, "%s%s", given ? cache : home, given ? "/quern" : "/.cache/quern") < 0) {
-        *folder = NULL;
-        return qn__fail_memory(err, "a path");
-    }
-    return QN_OK;
-}
-
-/* The folder is ours alone to write to. */
-static qn_status check_folder(const char *folder, qn_error *err)
-{
-    struct stat info;
-    if (!qn__path_make(folder) || lstat(folder, &info) != 0)
-        return qn__fail(err, QN_IO, "%s: cannot be made: %s", folder, strerror(errno));
-    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || info.st_mode & 022)
-        return qn__fail(err, QN_INVALID,
-                        "%s: others may write there; chmod 700, or set XDG_CACHE_HOME", folder);
-    return QN_OK;
-}
 
 /* Whether the file is what it should be. */
 static bool script_is(const char *path)
@@ -74,10 +49,10 @@ qn_status qn__mlx_lm_script(char **path, qn_error *err)
     *path = NULL;
     snprintf(name, sizeof name, "mlx_lm-%016llx.py",
              (unsigned long long)qn__hash_bytes(qn__mlx_lm_bridge, qn__mlx_lm_bridge_size, 0));
-    if (cache_folder(&folder, err) != QN_OK)
+    if (qn__cache_folder(NULL, &folder, err) != QN_OK)
         return err->code;
-    qn_status status = check_folder(folder, err);
-    if (status == QN_OK && !(*path = qn__path_join(folder, name)))
+    qn_status status = QN_OK;
+    if (!(*path = qn__path_join(folder, name)))
         status = qn__fail_memory(err, "a path");
     if (status == QN_OK && !script_is(*path))
         status = write_script(*path, err);
