@@ -173,7 +173,8 @@ static void fail_compile(const qn__nvrtc *nvrtc, qn__nvrtc_program program, qn_e
     free(log);
 }
 
-char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, qn_error *err)
+char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, size_t *size,
+                       qn_error *err)
 {
     char target[48];
     snprintf(target, sizeof target, "--gpu-architecture=sm_%d", arch);
@@ -184,10 +185,10 @@ char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, qn_er
         return NULL;
     }
     char *code = NULL;
-    size_t n = 0;
-    if (nvrtc->compile(program, 3, options) != 0 || nvrtc->code_size(program, &n) != 0)
+    *size = 0;
+    if (nvrtc->compile(program, 3, options) != 0 || nvrtc->code_size(program, size) != 0)
         fail_compile(nvrtc, program, err);
-    else if (!(code = malloc(n)) || nvrtc->code(program, code) != 0)
+    else if (!(code = malloc(*size)) || nvrtc->code(program, code) != 0)
         qn__fail_memory(err, "a program");
     nvrtc->destroy(&program);
     return code;
@@ -201,13 +202,28 @@ static qn__cuda_program *find_program(qn__cuda *cuda, const char *text, uint64_t
     return p;
 }
 
+/* From the disk, or compiled and kept there. */
+static char *program_code(qn__cuda *cuda, const char *text, size_t length, qn_error *err)
+{
+    char *code = qn__cuda_program_read(text, length, cuda->arch);
+    size_t size;
+    if (code)
+        return code;
+    if (!cuda->nvrtc.library && qn__nvrtc_load(&cuda->nvrtc, err) != QN_OK)
+        return NULL;
+    code = qn__cuda_compile(&cuda->nvrtc, text, cuda->arch, &size, err);
+    if (code) {
+        qn__cuda_program_write(text, length, cuda->arch, code, size);
+        cuda->stats.compiled++;
+    }
+    return code;
+}
+
 /* Under the lock, in the context. */
 static qn__cuda_program *make_program(qn__cuda *cuda, const char *text, size_t length,
                                       uint64_t hash, qn_error *err)
 {
-    if (!cuda->nvrtc.library && qn__nvrtc_load(&cuda->nvrtc, err) != QN_OK)
-        return NULL;
-    char *code = qn__cuda_compile(&cuda->nvrtc, text, cuda->arch, err);
+    char *code = program_code(cuda, text, length, err);
     if (!code)
         return NULL;
     qn__cuda_program *p = calloc(1, sizeof *p + length + 1);

@@ -260,9 +260,15 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call);
 /* The text of a chain's kernel `chain`, as snprintf; 0: the program cannot be rendered. */
 size_t qn__cuda_chain_text(const qn__ir *program, char *text, size_t room);
 
-/* Compiles text for an architecture (90: sm_90) into code that the driver loads; freed with free.
- */
-char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, qn_error *err);
+/* Compiles text for an architecture (90: sm_90) into `size` bytes of code that the driver loads;
+ * freed with free. */
+char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, size_t *size,
+                       qn_error *err);
+
+/* program_file.c: the code that was kept of a text of n bytes, freed with free, or NULL; and keeps
+ * it. */
+char *qn__cuda_program_read(const char *text, size_t n, int arch);
+void qn__cuda_program_write(const char *text, size_t n, int arch, const char *code, size_t size);
 
 void qn__cuda_programs_free(qn__cuda *cuda);
 

@@ -18,7 +18,8 @@ typedef struct qn__cuda_stats {
     uint64_t launches;       /* graph launches: one an evaluation */
     uint64_t host_reads;     /* copies from the device */
     uint64_t host_writes;    /* and to it */
-    uint64_t programs;       /* fused chains compiled */
+    uint64_t programs;       /* fused chains loaded */
+    uint64_t compiled;       /* of these, not found on the disk */
 } qn__cuda_stats;
 
 /* Any thread may ask. `device` is one that qn__cuda_open made. */

@@ -1386,11 +1386,14 @@ static void test_programs(void)
         every_instruction(&ir, (qn_dtype)type);
         size_t n = ir.failed ? 0 : qn__cuda_chain_text(&ir, text, sizeof text);
         CHECK("programs", n > 0 && n < sizeof text);
-        char *code = n ? qn__cuda_compile(&nvrtc, text, type % 2 ? 80 : 90, &err) : NULL;
+        size_t size;
+        char *code = n ? qn__cuda_compile(&nvrtc, text, type % 2 ? 80 : 90, &size, &err) : NULL;
         check(code != NULL, qn_dtype_name((qn_dtype)type), err.message);
         free(code);
     }
-    CHECK("programs", !qn__cuda_compile(&nvrtc, "no program", 80, &err) && err.code == QN_DEVICE);
+    size_t size;
+    CHECK("programs",
+          !qn__cuda_compile(&nvrtc, "no program", 80, &size, &err) && err.code == QN_DEVICE);
     qn__nvrtc_unload(&nvrtc);
     printf("programs: compiled for every type; a wrong one says: %s\n", err.message);
 }
