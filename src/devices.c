@@ -26,16 +26,35 @@ static int device_index(const char *name, const char *kind)
     return i >= 0 && i < 1024 && !*end ? (int)i : -1;
 }
 
+/* The first GPU; where there is none, the CPU. */
+static qn_status open_best(qn_device **out, const qn_device_options *options, qn_error *err)
+{
+#ifdef QN_CUDA
+    qn_error missing = {0};
+    qn_status status = qn__cuda_open(out, 0, options, &missing);
+    if (status == QN_OK)
+        return QN_OK;
+    if (status != QN_UNSUPPORTED)
+        return qn__fail(err, status, "%s", missing.message);
+    if (options->log)
+        options->log(options->log_user, QN_LOG_INFO, missing.message);
+#endif
+    return qn__cpu_open(out, options, err);
+}
+
 static qn_status open_named(qn_device **out, const char *name, const qn_device_options *options,
                             qn_error *err)
 {
     if (!name || !strcmp(name, "cpu"))
         return qn__cpu_open(out, options, err);
+    if (!strcmp(name, "auto"))
+        return open_best(out, options, err);
     int cuda = device_index(name, "cuda");
 #ifdef QN_CUDA
     if (cuda >= 0)
         return qn__cuda_open(out, cuda, options, err);
-    return qn__fail(err, QN_UNSUPPORTED, "no device \"%s\"; this build has cpu and cuda:N", name);
+    return qn__fail(err, QN_UNSUPPORTED, "no device \"%s\"; this build has auto, cpu and cuda:N",
+                    name);
 #else
     return qn__fail(err, QN_UNSUPPORTED,
                     cuda >= 0 ? "device \"%s\": this build is without CUDA; it has cpu"

@@ -73,8 +73,9 @@ typedef struct qn_device_options {
     void *log_user;
 } qn_device_options;
 
-/* Opens "cpu", "cuda", "cuda:1" ...; options may be NULL. Unknown or absent devices are
- * QN_UNSUPPORTED with the available ones named. */
+/* Opens "cpu", "cuda", "cuda:1" ..., or "auto": the first GPU if there is one, else the CPU.
+ * options may be NULL. Unknown or absent devices are QN_UNSUPPORTED with the available ones
+ * named. */
 QN_API qn_status qn_device_open(qn_device **out, const char *name, const qn_device_options *options,
                                 qn_error *err);
 

@@ -117,6 +117,7 @@ static int open_subject(subject *s, const arguments *a, int threads)
 {
     qn_error err = {0};
     char path[PATH_ROOM];
+    const char *name;
     qn_device_options device = {.size = sizeof device, .threads = threads};
     const qn_adapter adapter = {.path = a->adapter};
     qn_model_options options = {.size = sizeof options,
@@ -125,8 +126,8 @@ static int open_subject(subject *s, const arguments *a, int threads)
                                 .n_adapters = a->adapter != NULL};
     *s = (subject){.info = QN_INIT(qn_model_info), .tier = "", .threads = threads};
     if (products_of(a->products, &options.products, &err) != QN_OK ||
-        cache_types_of(a, &s->cache, &err) != QN_OK ||
-        qn_device_open(&s->device, a->device, &device, &err) != QN_OK)
+        cache_types_of(a, &s->cache, &err) != QN_OK || device_of(a, &name, &err) != QN_OK ||
+        qn_device_open(&s->device, name, &device, &err) != QN_OK)
         return failed(&err);
     if (a->shape)
         open_shape(s, a, &options, &err);
@@ -134,6 +135,7 @@ static int open_subject(subject *s, const arguments *a, int threads)
         qn_model_open(&s->model, s->device, path, &options, &err);
     if (err.code != QN_OK)
         return failed(&err);
+    warn_of_layers(a, s->model);
     const char *purpose;
     qn_model_get_info(s->model, &s->info);
     qn_device_kernel(s->device, 0, &purpose, &s->tier);

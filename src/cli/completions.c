@@ -62,7 +62,7 @@ static void print_bash(void)
     printf("help --help --version\" -- \"$cur\")\n        return\n    fi\n    case $prev in\n");
     print_bash_case(FILES, "mapfile -t COMPREPLY < <(compgen -f -- \"$cur\");");
     print_bash_case(DIRECTORIES, "mapfile -t COMPREPLY < <(compgen -d -- \"$cur\");");
-    print_bash_case(DEVICES, "mapfile -t COMPREPLY < <(compgen -W \"cpu cuda:0\" -- \"$cur\");");
+    print_bash_case(DEVICES, "mapfile -t COMPREPLY < <(compgen -W \"auto cpu cuda:0\" -- \"$cur\");");
     print_bash_case(FREE, "");
     printf("    esac\n    case ${COMP_WORDS[1]} in\n");
     for (size_t i = 0; i < n_commands; i++) {
@@ -86,7 +86,7 @@ static void print_zsh_option(const option *o)
     static const char *const actions[] = {[NO_VALUE] = "",
                                           [FILES] = "_files",
                                           [DIRECTORIES] = "_files -/",
-                                          [DEVICES] = "(cpu cuda\\:0)",
+                                          [DEVICES] = "(auto cpu cuda\\:0)",
                                           [FREE] = " "};
     value_kind kind = kind_of(o);
     const char *repeat = o->type == OPTION_VARIABLE ? "*" : "";
@@ -139,7 +139,7 @@ static void print_fish(void)
                                          [FILES] = " -r -F",
                                          [FREE] = " -x",
                                          [DIRECTORIES] = " -x -a '(__fish_complete_directories)'",
-                                         [DEVICES] = " -x -a 'cpu cuda:0'"};
+                                         [DEVICES] = " -x -a 'auto cpu cuda:0'"};
     printf("# fish completion for quern, made by: quern --completions fish\n");
     for (size_t i = 0; i < n_commands; i++) {
         const command *c = &commands[i];

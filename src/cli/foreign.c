@@ -53,12 +53,8 @@ static const translation commands_of_others[] = {
     {"benchmark", "quern bench -m MODEL"},
 };
 
-#define GPU_LAYERS "--device cuda:0, which takes the whole model (without it all runs on the CPU)"
-
 static const translation options_of_others[] = {
-    {"-ngl", GPU_LAYERS},
-    {"--n-gpu-layers", GPU_LAYERS},
-    {"--gpu-layers", GPU_LAYERS},
+    {"--n-gpu-layers", "--gpu-layers (-ngl)"},
     {"--main-gpu", "--device cuda:N"},
     {"--temperature", "--temp"},
     {"-temp", "--temp"},

@@ -323,7 +323,11 @@ static const option table[] = {
     {"backend", 0, OPTION_STRING, OF_RUN | OF_SERVE | OF_BACKENDS, AT(backend), 0, 0, "NAME",
      "what runs the model: native (default), or mlx_lm, which is Python's mlx-lm"},
     {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
-     AT(device), 0, 0, "NAME", "cpu (default), cuda:0 ..."},
+     AT(device), 0, 0, "NAME",
+     "cpu (default), cuda:0 ..., or auto: the first GPU if there is one, else the CPU"},
+    {"gpu-layers", 0, OPTION_INTEGER, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
+     AT(gpu_layers), 0, 1e6, "N",
+     "above 0 the whole model runs on cuda:0, or on --device; also -ngl N"},
     {"no-history", 0, OPTION_FLAG, OF_CHAT | OF_BACKENDS, AT(no_history), 0, 0, NULL,
      "neither read nor write the file of lines typed before"},
     {"json", 0, OPTION_FLAG, OF_GENERATE | OF_BACKENDS, AT(json), 0, 0, NULL,
@@ -357,7 +361,7 @@ const option *options_next(unsigned of, size_t *at)
 
 arguments options_defaults(void)
 {
-    return (arguments){.device = "cpu",
+    return (arguments){.gpu_layers = -1,
                        .settings = qn__settings_begin(),
                        .context = -1,
                        .threads = -1,
@@ -674,10 +678,16 @@ static bool take_operand(const option_user *user, const char *word, arguments *a
     return false;
 }
 
+/* Names of several letters that users of llama.cpp know. */
+static const char *whole_name(const char *word)
+{
+    return !strcmp(word, "-np") ? "--parallel" : !strcmp(word, "-ngl") ? "--gpu-layers" : word;
+}
+
 /* argv[*i], and where it has a value of its own, also the next one. */
 static bool parse_option(const option_user *user, int argc, char **argv, int *i, arguments *a)
 {
-    const char *word = strcmp(argv[*i], "-np") ? argv[*i] : "--parallel", *text = NULL, *ours;
+    const char *word = whole_name(argv[*i]), *text = NULL, *ours;
     const option *o;
     if (word[1] != '-' && word[2] && foreign_option(word, &ours)) /* -ngl is not -n gl */
         return unknown(user, word);

@@ -30,7 +30,7 @@ typedef struct arguments {
     const char *type, *output;              /* bench, convert */
     const char *shape, *head_type;          /* bench, with the lists that follow */
     const char *n_prompt, *n_gen, *n_depth, *batches, *thread_counts;
-    int64_t context, threads, stride, chunks, repeat;
+    int64_t context, threads, gpu_layers, stride, chunks, repeat;
     qn__settings settings;
     bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt,
         no_history;

@@ -100,7 +100,8 @@ static void print_environment(void)
     print_filled("A key that clients of quern serve need, as with --api-key.");
     printf(".It Ev QUERN_PYTHON , Ev XDG_CACHE_HOME\n");
     print_filled("Of --backend mlx_lm: the Python that has mlx-lm, a program or its path (default: "
-                 "python3); and where the script that it runs is kept (default: ~/.cache).");
+                 "python3); and where the script that it runs, and compiled code for GPUs, is kept "
+                 "(default: ~/.cache).");
     printf(".It Ev NO_COLOR\n");
     print_filled("If it is set and not empty, nothing is coloured.");
     printf(".El\n");

@@ -164,7 +164,8 @@ qn_status open_device(qn_device **out, const arguments *a, qn_error *err)
                                  .threads = a->threads > 0 ? (int)a->threads : 0,
                                  .log = log_line,
                                  .log_user = (void *)a};
-    return qn_device_open(out, a->device, &options, err);
+    const char *name;
+    return device_of(a, &name, err) == QN_OK ? qn_device_open(out, name, &options, err) : err->code;
 }
 
 int open_loaded(loaded *l, const arguments *a, bool describe)
@@ -197,6 +198,7 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
     if (a->draft_model && open_draft(l, a->draft_model, &options, &err) != QN_OK)
         return failed(&err);
     l->seconds = qn__seconds() - begun;
+    warn_of_layers(a, l->model);
     return 0;
 }
 

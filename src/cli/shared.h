@@ -69,6 +69,12 @@ qn_status products_of(const char *text, qn_products *out, qn_error *err);
 int open_loaded(loaded *l, const arguments *a, bool describe);
 void close_loaded(loaded *l);
 
+/* device.c: the device's name, by --device or --gpu-layers; NULL is the CPU. */
+qn_status device_of(const arguments *a, const char **name, qn_error *err);
+
+/* What --gpu-layers does not do. */
+void warn_of_layers(const arguments *a, const qn_model *model);
+
 /* The device alone. */
 qn_status open_device(qn_device **out, const arguments *a, qn_error *err);
 

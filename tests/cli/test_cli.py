@@ -62,13 +62,25 @@ def test_usage():
     check("--version", status == 0 and out.startswith(b"quern ") and not err, err)
 
 
+def test_devices():
+    """Without a GPU; with one the words are the same, but auto takes it."""
+    plain = generate("-p", "x", "-n", "3", "--temp", "0")
+    for args, warning in ((["--device", "auto"], b""), (["--gpu-layers", "0"], b"quern: warning: --gpu-layers 0: all runs on the CPU\n"),
+                          (["-ngl", "0", "--device", "cpu"], b"quern: warning: --gpu-layers 0: all runs on the CPU\n")):
+        status, out, err = generate("-p", "x", "-n", "3", "--temp", "0", *args)
+        check(f"{args}", (status, out, err) == (0, plain[1], warning), (status, out, err))
+    refused("the CPU and the GPU", generate("-p", "x", "-ngl", "9", "--device", "cpu"), 1, "--gpu-layers 9 and --device cpu exclude each other")
+    refused("the GPU and the CPU", generate("-p", "x", "-ngl", "0", "--device", "cuda:1"), 1, "--gpu-layers 0 and --device cuda:1 exclude")
+    refused("no such device", generate("-p", "x", "--device", "gpu"), 1, 'no device "gpu"')
+
+
 def test_words_of_others():
     """Commands and options of llama.cpp, ollama, mlx-lm and transformers are answered with ours."""
     for theirs, ours in (("run", "quern chat"), ("ls", "hf cache"), ("list", "quern info"), ("pull", "hf download"),
                          ("show", "quern info"), ("gen", "quern generate"), ("perplexity", "quern eval"),
                          ("server", "quern serve"), ("ps", "nothing like it"), ("quantize", "quern convert")):
         refused(f"quern {theirs}", run(theirs), 2, f'"{theirs}"', ours)
-    for theirs, ours in (("-ngl 99", "--device cuda:0"), ("--n-gpu-layers 9", "--device cuda:0"), ("--temperature 1", "--temp"),
+    for theirs, ours in (("--n-gpu-layers 9", "--gpu-layers (-ngl)"), ("--temperature 1", "--temp"),
                          ("--ctx-size 8", "--context (-c)"), ("--ctx_size=8", "--context (-c)"), ("-temp 0", "--temp"),
                          ("--n-predict 5", "--max-tokens (-n)"), ("--repetition_penalty 2", "--repeat-penalty"),
                          ("-sys x", "--system"), ("--flash-attn", "leave it out: "), ("-no-cnv", "generate --raw"),

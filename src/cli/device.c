@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which device a command runs on: as --device says, or as users of llama.cpp say it.
+ */
+#include "cli/shared.h"
+
+#include "base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+qn_status device_of(const arguments *a, const char **name, qn_error *err)
+{
+    bool cpu = a->device && !strcmp(a->device, "cpu");
+    *name = a->device;
+    if (a->gpu_layers < 0)
+        return QN_OK;
+    if (a->device && cpu != (a->gpu_layers == 0))
+        return qn__fail(err, QN_INVALID, "--gpu-layers %lld and --device %.40s exclude each other",
+                        (long long)a->gpu_layers, a->device);
+    if (!a->device)
+        *name = a->gpu_layers ? "cuda:0" : "cpu";
+    return QN_OK;
+}
+
+void warn_of_layers(const arguments *a, const qn_model *model)
+{
+    qn_model_info info = QN_INIT(qn_model_info);
+    qn_model_get_info(model, &info);
+    if (a->gpu_layers == 0)
+        fprintf(stderr, "quern: warning: --gpu-layers 0: all runs on the CPU\n");
+    else if (a->gpu_layers > 0 && a->gpu_layers < info.n_layers)
+        fprintf(stderr,
+                "quern: warning: --gpu-layers %lld: all %lld layers run on the GPU, none on the "
+                "CPU\n",
+                (long long)a->gpu_layers, (long long)info.n_layers);
+}
