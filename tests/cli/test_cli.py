@@ -65,8 +65,8 @@ def test_usage():
 def test_devices():
     """Without a GPU; with one the words are the same, but auto takes it."""
     plain = generate("-p", "x", "-n", "3", "--temp", "0")
-    for args, warning in ((["--device", "auto"], b""), (["--gpu-layers", "0"], b"quern: warning: --gpu-layers 0: all runs on the CPU\n"),
-                          (["-ngl", "0", "--device", "cpu"], b"quern: warning: --gpu-layers 0: all runs on the CPU\n")):
+    for args, warning in ((["--device", "auto"], ""), (["--gpu-layers", "0"], "quern: warning: --gpu-layers 0: all runs on the CPU\n"),
+                          (["-ngl", "0", "--device", "cpu"], "quern: warning: --gpu-layers 0: all runs on the CPU\n")):
         status, out, err = generate("-p", "x", "-n", "3", "--temp", "0", *args)
         check(f"{args}", (status, out, err) == (0, plain[1], warning), (status, out, err))
     refused("the CPU and the GPU", generate("-p", "x", "-ngl", "9", "--device", "cpu"), 1, "--gpu-layers 9 and --device cpu exclude each other")
@@ -741,7 +741,7 @@ def test_kernels():
 
 
 def main():
-    for test in (test_usage, test_words_of_others, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
+    for test in (test_usage, test_words_of_others, test_devices, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
                  test_prompts, test_rotate, test_cache_types, test_guesses, test_adapters, test_prompt_cache,
                  test_output, test_sampling, test_tokenize, test_template, test_info,
                  test_convert, test_kernels):
