@@ -276,38 +276,48 @@ static qn_array *mask_array(qn_scope *s, const uint8_t *mask, int64_t rows, int6
     return a;
 }
 
-static qn_status check_batch(const qn_trainer *t, const int32_t *tokens, int64_t rows,
-                             int64_t length, qn_error *err)
+static qn_status check_values(const qn__decoder_config *c, const qn_batch *b, qn_error *err)
+{
+    for (int64_t i = 0; i < b->rows * b->length; i++) {
+        long long row = i / b->length, at = i % b->length;
+        if (b->tokens[i] < 0 || b->tokens[i] >= c->vocab)
+            return qn__fail(err, QN_INVALID, "row %lld, token %lld is %d, the vocabulary has %lld",
+                            row, at, b->tokens[i], (long long)c->vocab);
+        if (b->begins && (b->begins[i] < 0 || b->begins[i] > at))
+            return qn__fail(err, QN_INVALID, "row %lld, token %lld: its text begins at %d", row, at,
+                            b->begins[i]);
+    }
+    return QN_OK;
+}
+
+static qn_status check_batch(const qn_trainer *t, const qn_batch *b, qn_error *err)
 {
     const qn__decoder_config *c = &t->decoder.config;
+    long long rows = b->rows, length = b->length;
     if (t->spoiled)
         return qn__fail(err, QN_STATE,
                         "a step before this one failed and left what is trained unusable");
     if (rows < 1 || length < 2 || rows > INT32_MAX / length)
         return qn__fail(err, QN_INVALID, "tokens [%lld, %lld]: rows of two or more are trained on",
-                        (long long)rows, (long long)length);
+                        rows, length);
     if (length > c->max_positions)
-        return qn__fail(err, QN_LIMIT, "rows of %lld tokens; the model's context is %lld",
-                        (long long)length, (long long)c->max_positions);
-    for (int64_t i = 0; i < rows * length; i++)
-        if (tokens[i] < 0 || tokens[i] >= c->vocab)
-            return qn__fail(err, QN_INVALID, "row %lld, token %lld is %d, the vocabulary has %lld",
-                            (long long)(i / length), (long long)(i % length), tokens[i],
-                            (long long)c->vocab);
-    return QN_OK;
+        return qn__fail(err, QN_LIMIT, "rows of %lld tokens; the model's context is %lld", length,
+                        (long long)c->max_positions);
+    return check_values(c, b, err);
 }
 
 /* The loss of a batch, recorded: the trainer's decoder gets what is trained first. */
-static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, const uint8_t *mask,
-                             int64_t rows, int64_t length, bool loss_only, qn_error *err)
+static qn_array *record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, bool loss_only,
+                             qn_error *err)
 {
-    const int64_t shape[] = {rows, length};
-    qn_array *counts = mask_array(s, mask, rows, length, err);
+    const int64_t shape[] = {b->rows, b->length};
+    qn_array *counts = mask_array(s, b->mask, b->rows, b->length, err);
     if (!counts)
         return NULL;
     t->trained->kind->bind(t->trained, s, &t->decoder);
-    qn_array *read = qn_from(s, QN_I32, 2, shape, tokens);
-    return qn__text_loss(s, &t->decoder, read, counts, NULL, loss_only);
+    qn_array *read = qn_from(s, QN_I32, 2, shape, b->tokens);
+    qn_array *begins = b->begins ? qn_from(s, QN_I32, 2, shape, b->begins) : NULL;
+    return qn__text_loss(s, &t->decoder, read, counts, begins, loss_only);
 }
 
 /* Records the gradients of a batch whose loss is `weight` of the step's, and of those before. */
@@ -393,7 +403,7 @@ static qn_status take_batch(qn_trainer *t, step *p, const qn_batch *b, double we
                             double *loss_out, qn_error *err)
 {
     qn_scope *s = qn_scope_begin(t->device);
-    qn_array *loss = record_loss(t, s, b->tokens, b->mask, b->rows, b->length, false, err);
+    qn_array *loss = record_loss(t, s, b, false, err);
     if (loss && last)
         record_step(t, s, p, loss, weight);
     else if (loss)
@@ -427,10 +437,9 @@ qn_status qn_trainer_step_batches(qn_trainer *t, const qn_batch *batches, size_t
     if (n < 1)
         return qn__fail(err, QN_INVALID, "a step of no batches");
     for (size_t i = 0; i < n; i++) {
-        const qn_batch *b = &batches[i];
-        if (check_batch(t, b->tokens, b->rows, b->length, err) != QN_OK)
+        if (check_batch(t, &batches[i], err) != QN_OK)
             return err->code;
-        all += (double)count_tokens(b);
+        all += (double)count_tokens(&batches[i]);
     }
     if (begin_step(&p, t->trained, err) != QN_OK)
         return err->code;
@@ -457,11 +466,13 @@ qn_status qn_trainer_loss(qn_trainer *t, const int32_t *tokens, const uint8_t *m
                           int64_t length, double *loss_out, qn_error *err)
 {
     qn_error local = {0};
+    const qn_batch b = {
+        .tokens = (int32_t *)tokens, .mask = (uint8_t *)mask, .rows = rows, .length = length};
     err = err ? err : &local;
-    if (check_batch(t, tokens, rows, length, err) != QN_OK)
+    if (check_batch(t, &b, err) != QN_OK)
         return err->code;
     qn_scope *s = qn_scope_begin(t->device);
-    qn_array *loss = record_loss(t, s, tokens, mask, rows, length, true, err);
+    qn_array *loss = record_loss(t, s, &b, true, err);
     if (loss)
         give_loss(t, s, loss, loss_out, err);
     qn_scope_end(s);
