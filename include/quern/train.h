@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training: a LoRA adapter (arXiv:2106.09685) of a loaded model, by AdamW and others. The
- * model's own weights, dense or quantised, stay as they are. Experimental: it will grow.
+ * Training, by AdamW and others: a LoRA adapter (arXiv:2106.09685) of a loaded model, whose own
+ * weights, dense or quantised, stay as they are; or all weights of a dense one. Experimental: it
+ * will grow.
  *
  *     qn_trainer *trainer;
  *     qn_trainer_options options = QN_INIT(qn_trainer_options);
@@ -63,18 +64,25 @@ typedef struct qn_trainer_options {
                            data's fingerprint: one that goes on must have the same */
     bool checkpoint;    /* keep of each layer what goes into it, and compute the rest again for the
                            gradients: less memory, about a forward pass more, the same bits */
+    bool full;          /* no adapter: all weights are trained, in f32. The model, which stays as it
+                           was loaded, is a directory of Hugging Face's with dense weights. Norms and
+                           biases do not decay. No option of adapters (rank, alpha, targets, adapter,
+                           num_layers) may be there */
 } qn_trainer_options;
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-/* tokens [rows, length], each row a text of its own; mask [rows, length]: not 0 where a token
+/* tokens [rows, length], each row a text, or several; mask [rows, length]: not 0 where a token
  * counts. Zero it before use ({0}) where something fills it. */
 typedef struct qn_batch {
     int32_t *tokens;
     uint8_t *mask; /* NULL: all count */
     int64_t rows, length;
     int64_t counted; /* tokens that count; for information */
-    size_t capacity; /* numbers in tokens and mask, where qn_batch_free frees them */
+    size_t capacity; /* numbers in each, where qn_batch_free frees them */
+    int32_t *begins; /* NULL, or [rows, length]: where in its row the text that a token is of
+                        begins. Texts of a row see nothing of each other; the first token of each
+                        should not count */
 } qn_batch;
 
 QN_API void qn_batch_free(qn_batch *batch);
@@ -136,7 +144,9 @@ QN_API double qn_schedule_rate(const qn_schedule *schedule, int64_t step);
 
 /* Writes the adapter as PEFT has it, adapter_config.json and adapter_model.safetensors in f32, into
  * a directory that appears whole or not at all. One that exists is replaced where it holds these
- * files alone (and a README.md), else it is QN_INVALID. qn_model_options.adapters reads it. */
+ * files alone (and a README.md), else it is QN_INVALID. qn_model_options.adapters reads it. After
+ * full training it is a model: model.safetensors in its type, config.json and the tokenizer's
+ * files. */
 QN_API qn_status qn_trainer_save(qn_trainer *trainer, const char *directory, qn_error *err);
 
 /* The same with what going on needs, moments and steps, in two files more, optimizer.safetensors
@@ -173,6 +183,8 @@ typedef struct qn_dataset_options {
     void (*bad)(void *user, const char *message);
     void *user;
     const qn_flag *cancel; /* polled while opening: true gives QN_CANCELLED */
+    bool pack; /* rows of a batch are filled with texts, up to max_length tokens: the longest first,
+                  each where least is left behind it, as TRL's "bfd" does */
 } qn_dataset_options;
 
 typedef struct qn_dataset_info {
@@ -184,6 +196,7 @@ typedef struct qn_dataset_info {
     uint64_t fingerprint;    /* of all tokens and prompts, in their order */
     const char *passed_over; /* members of lines that are not looked at: "id, source"; lives as
                                 long as the dataset */
+    uint64_t rows;           /* of an epoch: its texts, or what they were packed into */
 } qn_dataset_info;
 
 /* Reads and encodes all lines once. The chat, which may be one without templates, is borrowed, and
@@ -194,12 +207,12 @@ QN_API qn_status qn_dataset_open(qn_dataset **out, const qn_chat *chat, const ch
 QN_API void qn_dataset_close(qn_dataset *dataset); /* NULL is accepted */
 QN_API qn_status qn_dataset_get_info(const qn_dataset *dataset, qn_dataset_info *info);
 
-/* Takes a part of the texts, 0 < part < 1, out into a dataset of their own, which is in order: for
- * validation. Which ones the seed says. */
+/* Takes a part of the texts, 0 < part < 1, out into a dataset of their own, which is in order and
+ * not packed: for validation. Which ones the seed says. */
 QN_API qn_status qn_dataset_split(qn_dataset *dataset, double part, qn_dataset **out,
                                   qn_error *err);
 
-/* Batch `index`, from 0 on, of `rows` texts, in an order of the whole dataset that is drawn anew
+/* Batch `index`, from 0 on, of `rows` rows, in an order of the whole dataset that is drawn anew
  * each time that all have come; the last before that may have fewer. It depends on nothing else: no
  * state is left behind. QN_STATE: the file has changed since it was opened. */
 QN_API qn_status qn_dataset_batch(qn_dataset *dataset, int64_t rows, int64_t index, qn_batch *batch,

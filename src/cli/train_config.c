@@ -210,10 +210,6 @@ static bool read_fixed(config_reader *r, const qn__json_at *at)
                  flags[i].is ? "true" : "false");
             return true;
         }
-    if (!strcmp(at->key, "fine_tune_type")) {
-        only(r, at, cJSON_IsString(at->node) && !strcmp(at->node->valuestring, "lora"), "lora");
-        return true;
-    }
     return !strcmp(at->key, "test_batches"); /* of test, which is not there */
 }
 

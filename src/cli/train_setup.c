@@ -20,6 +20,11 @@ int64_t given(int64_t value, int64_t otherwise)
     return value > 0 ? value : otherwise;
 }
 
+bool trains_fully(const arguments *a)
+{
+    return a->full || (a->fine_tune_type && !strcmp(a->fine_tune_type, "full"));
+}
+
 static qn_status optimizer_of(const char *name, qn_optimizer *out, qn_error *err)
 {
     static const char *const names[] = {
@@ -124,7 +129,8 @@ static qn_status open_trainer(training *r, qn_model *model, qn_error *err)
                             .num_layers = given(a->num_layers, 0),
                             .resume = r->resumed ? a->output : NULL,
                             .bound = bound,
-                            .checkpoint = a->grad_checkpoint};
+                            .checkpoint = a->grad_checkpoint,
+                            .full = trains_fully(a)};
     qn_trainer_open(&r->trainer, model, &o, err);
     free(bound);
     return err->code;
