@@ -62,7 +62,8 @@ static void print_bash(void)
     printf("help --help --version\" -- \"$cur\")\n        return\n    fi\n    case $prev in\n");
     print_bash_case(FILES, "mapfile -t COMPREPLY < <(compgen -f -- \"$cur\");");
     print_bash_case(DIRECTORIES, "mapfile -t COMPREPLY < <(compgen -d -- \"$cur\");");
-    print_bash_case(DEVICES, "mapfile -t COMPREPLY < <(compgen -W \"auto cpu cuda:0\" -- \"$cur\");");
+    print_bash_case(DEVICES,
+                    "mapfile -t COMPREPLY < <(compgen -W \"auto cpu cuda:0\" -- \"$cur\");");
     print_bash_case(FREE, "");
     printf("    esac\n    case ${COMP_WORDS[1]} in\n");
     for (size_t i = 0; i < n_commands; i++) {
