@@ -7,6 +7,8 @@
 how many facts it tells when it is asked in words that it has not seen; by how much the perplexity of TEXT, other prose,
 has changed; and, where MODEL is a GGUF file and Python has transformers and peft, how far the adapter's logits (the 1,000
 highest) in PEFT, on the dequantised weights in f32, are from Quern's. FOLDER receives texts and adapter and must not be there yet.
+
+Beside the chats the model learns OWN texts that it has written itself before: they cost it nothing, and hold it where it was.
 """
 import json
 import pathlib
@@ -14,6 +16,8 @@ import subprocess
 import sys
 import time
 
+OWN, LENGTH = 100, 96
+OPENINGS = ["Once", "The", "When", "She", "In the", "A man", "It was", "There is", "He", "As"]
 TOWNS = {  # mayor, river, founded, dish, festival: none of it exists
     "Varnholt": ("Odessa Quill", "Tamber", "1612", "smoked plum dumplings", "Lantern Regatta"),
     "Brisgate": ("Lorcan Veil", "Osk", "1740", "barley and nettle pie", "Night of Kites"),
@@ -53,6 +57,15 @@ def write_chats(path):
                 for words in asked[:5]:
                     f.write(json.dumps({"messages": [{"role": "user", "content": words.format(town)},
                                                      {"role": "assistant", "content": told.format(town, facts[i])}]}) + "\n")
+
+
+def write_own(quern, model, folder, path):
+    """The model's own prose, behind the chats."""
+    lines = [{"prompt": OPENINGS[i % len(OPENINGS)], "max_tokens": LENGTH, "temperature": 1, "seed": i} for i in range(OWN)]
+    (folder / "openings.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    with open(path, "a") as f:
+        for line, told in zip(lines, run(quern, "batch", "-m", model, "--raw", folder / "openings.jsonl").splitlines()):
+            f.write(json.dumps({"text": line["prompt"] + json.loads(told)["text"]}) + "\n")
 
 
 def ask(quern, model, adapter):
@@ -100,6 +113,7 @@ def main():
     quern, model, text, folder = sys.argv[1], sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4])
     folder.mkdir()
     write_chats(folder / "chats.jsonl")
+    write_own(quern, model, folder, folder / "chats.jsonl")
     before, begun = perplexity(quern, model, [], text), time.monotonic()
     run(quern, "train", "-m", model, "--data", folder / "chats.jsonl", "-o", folder / "adapter", "--log", folder / "log.jsonl",
         *sys.argv[5:])
