@@ -307,6 +307,31 @@ static qn_array *f_linear_cross_entropy(qn_scope *s, qn_array *const *x)
     return qn_linear_cross_entropy(s, x[0], x[1], qn_from_i32(s, targets, 3), &o);
 }
 
+static qn_array *f_mse_loss(qn_scope *s, qn_array *const *x)
+{
+    return qn_mse_loss(s, x[0], x[1]);
+}
+
+/* Of distributions: the arguments are logits. */
+static qn_array *f_kl_div(qn_scope *s, qn_array *const *x)
+{
+    qn_array *q = qn_softmax(s, x[0], -1), *p = qn_softmax(s, x[1], -1);
+    return qn_add(s, qn_kl_div(s, qn_log(s, q), p, false),
+                  qn_square(s, qn_kl_div(s, qn_log(s, p), qn_log(s, q), true)));
+}
+
+static qn_array *f_dpo_loss(qn_scope *s, qn_array *const *x)
+{
+    return qn_dpo_loss(s, x[0], x[1], x[2], x[3], 0.8, 0.1);
+}
+
+static qn_array *f_masked_mean(qn_scope *s, qn_array *const *x)
+{
+    const bool mask[] = {1, 0, 1, 1};
+    return qn_masked_mean(s, qn_square(s, x[0]),
+                          qn_from(s, QN_BOOL, 1, (const int64_t[]){4}, mask));
+}
+
 static qn_array *f_slice_update(qn_scope *s, qn_array *const *x)
 {
     return qn_slice_update(s, x[0], qn_square(s, x[1]), (const int64_t[]){1, 0});
@@ -527,6 +552,10 @@ static void test_operations(void **state)
         {"take along axis 1", f_take_axis, {A(3, 4)}, 0},
         {"cross_entropy", f_cross_entropy, {A(3, 5)}, 0},
         {"linear_cross_entropy", f_linear_cross_entropy, {A(3, 4), A(5, 4)}, 0},
+        {"mse_loss", f_mse_loss, {A(2, 3), A(2, 3)}, 0},
+        {"kl_div", f_kl_div, {A(2, 5), A(2, 5)}, 0},
+        {"dpo_loss", f_dpo_loss, {A(3), A(3), A(3), A(3)}, 0},
+        {"masked_mean", f_masked_mean, {A(4)}, 0},
         {"slice_update", f_slice_update, {A(4, 3), A(2, 3)}, 0},
         {"log1p", f_log1p, {A(5)}, 0},
         {"expm1", f_expm1, {A(5)}, 0},
