@@ -13,32 +13,26 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "models/loaded.h"
-#include "quern/io.h"
+#include "train/lora.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 1, LARGEST_STATE = 16 << 20, NAME = 200, WORD = 24 };
+enum { VERSION = 1, LARGEST_STATE = 16 << 20, NAME = QN__TRAINED_NAME + 4, WORD = 24 };
 
 static const char state_name[] = "trainer.json", moments_name[] = "optimizer.safetensors";
 
+/* Any kind's: what is there may be of another. */
 static bool is_checkpoint_file(const char *name)
 {
     return qn__is_adapter_file(name) || !strcmp(name, state_name) || !strcmp(name, moments_name);
 }
 
-static qn_array **matrix(const qn__lora *l, int i)
+static void name_moment(char out[NAME], const qn__trained_array *a, int which)
 {
-    return i % 2 ? l->pairs[i / 2].b : l->pairs[i / 2].a;
-}
-
-static void name_moment(char out[NAME], const qn__lora *l, int i, int which)
-{
-    qn__lora_name(out, NAME, &l->pairs[i / 2], i % 2);
-    size_t n = strlen(out);
-    snprintf(out + n, NAME - n, ".%c", which == 1 ? 'm' : 'v');
+    snprintf(out, NAME, "%s.%c", a->name, which == 1 ? 'm' : 'v');
 }
 
 static char *write_word(char out[WORD], uint64_t value)
@@ -49,17 +43,8 @@ static char *write_word(char out[WORD], uint64_t value)
 
 /* ---- what it is of --------------------------------------------------------------------------- */
 
-static bool add_targets(cJSON *o, const qn__lora *l)
-{
-    cJSON *targets = cJSON_AddArrayToObject(o, "targets");
-    bool ok = targets;
-    for (size_t i = 0; ok && i < l->n_targets; i++)
-        ok = cJSON_AddItemToArray(targets, cJSON_CreateString(l->targets[i]));
-    return ok;
-}
-
 /* What must be the same where training goes on. */
-static cJSON *describe(const qn__lora *l, const qn__checkpoint *c, uint64_t model)
+static cJSON *describe(const qn__trained *t, const qn__checkpoint *c, uint64_t model)
 {
     static const char *const names[] = {
 #define OPTIMIZER_NAME(name, text) text,
@@ -71,17 +56,15 @@ static cJSON *describe(const qn__lora *l, const qn__checkpoint *c, uint64_t mode
     const struct {
         const char *name;
         double value;
-    } numbers[] = {{"rank", (double)l->rank},
-                   {"alpha", l->alpha},
-                   {"layers", (double)(l->n_layers - l->first_layer)},
-                   {"beta1", c->optimizer->beta1},
+    } numbers[] = {{"beta1", c->optimizer->beta1},
                    {"beta2", c->optimizer->beta2},
                    {"eps", c->optimizer->eps},
                    {"weight_decay", c->optimizer->decay},
                    {"clip", c->clip}};
     bool ok = cJSON_AddStringToObject(o, "model", write_word(word, model)) &&
               cJSON_AddStringToObject(o, "optimizer", names[c->optimizer->kind]) &&
-              cJSON_AddStringToObject(o, "seed", write_word(seed, c->seed)) && add_targets(o, l);
+              cJSON_AddStringToObject(o, "seed", write_word(seed, c->seed)) &&
+              t->kind->describe(t, o);
     for (size_t i = 0; ok && i < sizeof numbers / sizeof *numbers; i++)
         ok = cJSON_AddNumberToObject(o, numbers[i].name, numbers[i].value);
     cJSON *bound = c->bound ? cJSON_Parse(c->bound) : cJSON_CreateObject();
@@ -127,11 +110,11 @@ static qn_status compare(const char *path, const cJSON *was, const cJSON *is, qn
 }
 
 /* Of all matrices and moments. */
-static qn_status hash_arrays(const qn__lora *l, qn_scope *s, uint64_t *out, qn_error *err)
+static qn_status hash_arrays(const qn__trained *t, qn_scope *s, uint64_t *out, qn_error *err)
 {
     uint64_t h = 1;
-    for (int i = 0; i < 2 * l->n_pairs * l->n_arrays; i++) {
-        qn_array *a = matrix(l, i / l->n_arrays)[i % l->n_arrays];
+    for (int i = 0; i < t->n * t->n_state; i++) {
+        qn_array *a = t->arrays[i / t->n_state].state[i % t->n_state];
         size_t n = (size_t)qn_array_elements(a);
         float *values = malloc(n * sizeof *values + 1);
         if (!values)
@@ -148,15 +131,17 @@ static qn_status hash_arrays(const qn__lora *l, qn_scope *s, uint64_t *out, qn_e
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-static qn_status write_moments(const qn__lora *l, qn_scope *s, const char *directory, qn_error *err)
+static qn_status write_moments(const qn__trained *t, qn_scope *s, const char *directory,
+                               qn_error *err)
 {
-    int each = l->n_arrays - 1, n = 2 * l->n_pairs * each;
+    int each = t->n_state - 1, n = t->n * each;
     qn_named_array *list = calloc((size_t)n + 1, sizeof *list);
     char(*names)[NAME] = calloc((size_t)n + 1, sizeof *names);
     char *path = qn__path_join(directory, moments_name);
     for (int i = 0; list && names && i < n; i++) {
-        name_moment(names[i], l, i / each, i % each + 1);
-        list[i] = (qn_named_array){names[i], matrix(l, i / each)[i % each + 1]};
+        const qn__trained_array *a = &t->arrays[i / each];
+        name_moment(names[i], a, i % each + 1);
+        list[i] = (qn_named_array){names[i], a->state[i % each + 1]};
     }
     qn_status status = list && names && path ? qn_tensors_write(s, path, list, n, err)
                                              : qn__fail_memory(err, "a checkpoint");
@@ -166,15 +151,15 @@ static qn_status write_moments(const qn__lora *l, qn_scope *s, const char *direc
     return status;
 }
 
-static qn_status write_state(const qn__lora *l, qn_scope *s, const qn__checkpoint *c,
+static qn_status write_state(const qn__trained *t, qn_scope *s, const qn__checkpoint *c,
                              const char *directory, qn_error *err)
 {
     char word[WORD];
     uint64_t model, arrays;
     if (qn__model_fingerprint(c->model, 0, &model, err) != QN_OK ||
-        hash_arrays(l, s, &arrays, err) != QN_OK)
+        hash_arrays(t, s, &arrays, err) != QN_OK)
         return err->code;
-    cJSON *root = cJSON_CreateObject(), *of = describe(l, c, model);
+    cJSON *root = cJSON_CreateObject(), *of = describe(t, c, model);
     bool ok = of && cJSON_AddItemToObject(root, "of", of);
     if (!ok)
         cJSON_Delete(of);
@@ -189,7 +174,7 @@ static qn_status write_state(const qn__lora *l, qn_scope *s, const qn__checkpoin
     return status;
 }
 
-qn_status qn__checkpoint_save(const qn__lora *l, const qn__checkpoint *c, const char *directory,
+qn_status qn__checkpoint_save(const qn__trained *t, const qn__checkpoint *c, const char *directory,
                               qn_error *err)
 {
     qn__directory out;
@@ -199,18 +184,18 @@ qn_status qn__checkpoint_save(const qn__lora *l, const qn__checkpoint *c, const 
     if (status == QN_OK && !s)
         status = qn__fail_memory(err, "a checkpoint");
     if (status == QN_OK)
-        status = qn__lora_write(l, device, out.temporary, err);
+        status = t->kind->write(t, s, out.temporary, err);
     if (status == QN_OK)
-        status = write_moments(l, s, out.temporary, err);
+        status = write_moments(t, s, out.temporary, err);
     if (status == QN_OK)
-        status = write_state(l, s, c, out.temporary, err);
+        status = write_state(t, s, c, out.temporary, err);
     qn_scope_end(s);
     return qn__directory_end(&out, status, err);
 }
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-static qn_status read_state(const qn__lora *l, qn__checkpoint *c, const qn__json_at *root,
+static qn_status read_state(const qn__trained *t, qn__checkpoint *c, const qn__json_at *root,
                             uint64_t *arrays, qn_error *err)
 {
     int64_t version;
@@ -230,7 +215,7 @@ static qn_status read_state(const qn__lora *l, qn__checkpoint *c, const qn__json
         qn__model_fingerprint(c->model, 0, &model, err) != QN_OK)
         return err->code;
     *arrays = strtoull(word, NULL, 16);
-    cJSON *now = describe(l, c, model);
+    cJSON *now = describe(t, c, model);
     c->noted = strdup(note);
     if (!now || !c->noted)
         qn__fail_memory(err, "a checkpoint");
@@ -240,24 +225,25 @@ static qn_status read_state(const qn__lora *l, qn__checkpoint *c, const qn__json
     return err->code;
 }
 
-static qn_status read_moments(qn__lora *l, qn_scope *s, const char *directory, qn_error *err)
+static qn_status read_moments(qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
 {
     qn_tensors *file = NULL;
     char name[NAME], *path = qn__path_join(directory, moments_name);
     if (!path)
         return qn__fail_memory(err, "a path");
     qn_tensors_open(&file, path, err);
-    for (int i = 0; err->code == QN_OK && i < 2 * l->n_pairs; i++)
-        for (int k = 1; err->code == QN_OK && k < l->n_arrays; k++) {
-            name_moment(name, l, i, k);
-            qn__lora_read_array(file, s, name, &matrix(l, i)[k], err);
+    for (int i = 0; err->code == QN_OK && i < t->n; i++)
+        for (int k = 1; err->code == QN_OK && k < t->n_state; k++) {
+            name_moment(name, &t->arrays[i], k);
+            qn__trained_read(t, i, k, file, s, name, err);
         }
     qn_tensors_close(file);
     free(path);
     return err->code;
 }
 
-qn_status qn__checkpoint_read(qn__lora *l, qn__checkpoint *c, const char *directory, qn_error *err)
+qn_status qn__checkpoint_read(qn__trained *t, qn__checkpoint *c, const char *directory,
+                              qn_error *err)
 {
     cJSON *tree = NULL;
     uint64_t arrays = 0, there = 0;
@@ -266,13 +252,13 @@ qn_status qn__checkpoint_read(qn__lora *l, qn__checkpoint *c, const char *direct
         return qn__fail_memory(err, "a path");
     if (qn__json_read(&tree, path, LARGEST_STATE, err) == QN_OK) {
         qn__json_at root = qn__json_root(path, tree);
-        read_state(l, c, &root, &arrays, err);
+        read_state(t, c, &root, &arrays, err);
     }
     qn_scope *s = qn_scope_begin(qn__model_device(c->model));
     if (!s)
         qn__fail_memory(err, "a checkpoint");
-    if (err->code == QN_OK && qn__lora_read(l, s, directory, err) == QN_OK &&
-        read_moments(l, s, directory, err) == QN_OK && hash_arrays(l, s, &there, err) == QN_OK &&
+    if (err->code == QN_OK && t->kind->read(t, s, directory, err) == QN_OK &&
+        read_moments(t, s, directory, err) == QN_OK && hash_arrays(t, s, &there, err) == QN_OK &&
         arrays != there)
         qn__fail(err, QN_INVALID,
                  "%s: matrices or moments are not those that were saved: a file was changed",

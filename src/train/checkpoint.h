@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A training as it stands, in a directory: the adapter's files, optimizer.safetensors with the
- * moments, and trainer.json, which says what they are of.
+ * A training as it stands, in a directory: the files of what is trained, optimizer.safetensors with
+ * the moments, and trainer.json, which says what they are of.
  */
 #ifndef QN_TRAIN_CHECKPOINT_H
 #define QN_TRAIN_CHECKPOINT_H
 
-#include "train/lora.h"
-
-#include <cjson/cJSON.h>
+#include "train/trained.h"
 
 typedef struct qn__checkpoint {
     qn_model *model;
@@ -22,11 +20,12 @@ typedef struct qn__checkpoint {
     char *noted;          /* read; malloc */
 } qn__checkpoint;
 
-qn_status qn__checkpoint_save(const qn__lora *l, const qn__checkpoint *c, const char *directory,
+qn_status qn__checkpoint_save(const qn__trained *t, const qn__checkpoint *c, const char *directory,
                               qn_error *err);
 
 /* Takes over matrices, moments and what else was saved. QN_STATE, naming what differs: it is of
  * another model or other options. QN_FORMAT, QN_INVALID: it is damaged. */
-qn_status qn__checkpoint_read(qn__lora *l, qn__checkpoint *c, const char *directory, qn_error *err);
+qn_status qn__checkpoint_read(qn__trained *t, qn__checkpoint *c, const char *directory,
+                              qn_error *err);
 
 #endif

@@ -15,6 +15,8 @@
 
 enum { NAME = 160, LISTED = 300 };
 
+static const qn__trained_kind lora_kind;
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /* The layer's name: the parameter's without ".weight". */
@@ -40,10 +42,11 @@ static void last_part(const qn__parameter *p, char out[NAME])
     snprintf(out, NAME, "%.*s", (int)(n - at), p->name + at);
 }
 
-void qn__lora_name(char *out, size_t room, const qn__lora_pair *pair, bool is_b)
+/* "base_model.model.LAYER.lora_A.weight", PEFT's. */
+static void name_matrix(char out[QN__TRAINED_NAME], const qn__parameter *p, char which)
 {
-    snprintf(out, room, "base_model.model.%.*s.lora_%c.weight", (int)layer_length(pair->of),
-             pair->of->name, is_b ? 'B' : 'A');
+    snprintf(out, QN__TRAINED_NAME, "base_model.model.%.*s.lora_%c.weight", (int)layer_length(p),
+             p->name, which);
 }
 
 /* ---- targets --------------------------------------------------------------------------------- */
@@ -80,6 +83,13 @@ static bool add_all_targets(qn__lora *l, const qn__decoder *m)
     return true;
 }
 
+static void free_targets(qn__lora *l)
+{
+    for (size_t i = 0; i < l->n_targets; i++)
+        free(l->targets[i]);
+    free(l->targets);
+}
+
 static qn_status fail_target(const qn__decoder *m, const char *target, qn_error *err)
 {
     qn__lora all = {0};
@@ -88,7 +98,7 @@ static qn_status fail_target(const qn__decoder *m, const char *target, qn_error 
     add_all_targets(&all, m);
     for (size_t i = 0; i < all.n_targets && n < sizeof names; i++)
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", all.targets[i]);
-    qn__lora_end(&all);
+    free_targets(&all);
     return qn__fail(err, QN_INVALID, "no linear layer's name ends in \"%.60s\"; there are %s",
                     target, names);
 }
@@ -116,67 +126,69 @@ static int64_t layer_of(const qn__decoder *m, const qn__parameter *p)
     return ((char *)p->linear - (char *)m->layers) / (ptrdiff_t)sizeof *m->layers;
 }
 
+static void add_pair(qn__lora *l, const qn__decoder *m, const qn__decoder *own,
+                     const qn__parameter *p)
+{
+    qn__linear *linear =
+        (qn__linear *)((char *)own->layers + ((char *)p->linear - (char *)m->layers));
+    qn__trained_array *a = &l->trained.arrays[l->trained.n], *b = a + 1;
+    *a = (qn__trained_array){
+        .shape = {l->rank, p->shape[1]}, .ndim = 2, .decays = true, .slot = &linear->lora_a};
+    *b = (qn__trained_array){
+        .shape = {p->shape[0], l->rank}, .ndim = 2, .decays = true, .slot = &linear->lora_b};
+    name_matrix(a->name, p, 'A');
+    name_matrix(b->name, p, 'B');
+    l->trained.n += 2;
+}
+
 /* A pair for every layer that a target names. */
 static qn_status list_pairs(qn__lora *l, const qn__decoder *m, const qn__decoder *own,
                             qn_error *err)
 {
-    l->pairs = calloc((size_t)m->n_parameters + 1, sizeof *l->pairs);
-    if (!l->pairs)
+    l->trained.arrays = calloc(2 * (size_t)m->n_parameters + 1, sizeof *l->trained.arrays);
+    if (!l->trained.arrays)
         return qn__fail_memory(err, "an adapter");
     for (int i = 0; i < m->n_parameters; i++) {
         const qn__parameter *p = &m->parameters[i];
         bool wanted = false;
         for (size_t k = 0; p->linear && k < l->n_targets; k++)
             wanted |= is_target(p, l->targets[k]);
-        if (!wanted || layer_of(m, p) < l->first_layer)
-            continue;
-        ptrdiff_t at = (char *)p->linear - (char *)m->layers;
-        l->pairs[l->n_pairs++] =
-            (qn__lora_pair){.of = p, .linear = (qn__linear *)((char *)own->layers + at)};
+        if (wanted && layer_of(m, p) >= l->first_layer)
+            add_pair(l, m, own, p);
     }
-    return l->n_pairs ? QN_OK
-                      : qn__fail(err, QN_INVALID, "none of the targets is in the last %lld layers",
-                                 (long long)(l->n_layers - l->first_layer));
+    return l->trained.n
+               ? QN_OK
+               : qn__fail(err, QN_INVALID, "none of the targets is in the last %lld layers",
+                          (long long)(l->n_layers - l->first_layer));
 }
 
 /* ---- matrices -------------------------------------------------------------------------------- */
 
-/* The drawn matrices and zeros, recorded and evaluated; of one pair. */
-static qn_status draw_pair(const qn__lora *l, qn__lora_pair *p, qn_scope *s, qn_array *key)
-{
-    const int64_t a[] = {l->rank, p->of->shape[1]}, b[] = {p->of->shape[0], l->rank};
-    double bound = 1 / sqrt((double)a[1]);
-    qn_array *made[2 * QN__OPTIMIZER_ARRAYS], **kept[2 * QN__OPTIMIZER_ARRAYS];
-    for (int i = 0; i < l->n_arrays; i++) {
-        made[i] =
-            i ? qn_zeros(s, QN_F32, 2, a) : qn_random_uniform(s, key, QN_F32, -bound, bound, 2, a);
-        made[l->n_arrays + i] = qn_zeros(s, QN_F32, 2, b);
-        kept[i] = &p->a[i];
-        kept[l->n_arrays + i] = &p->b[i];
-    }
-    qn_eval_many(s, made, 2 * l->n_arrays);
-    for (int i = 0; i < 2 * l->n_arrays && qn_scope_status(s) == QN_OK; i++)
-        *kept[i] = qn_retain(made[i]);
-    return qn_scope_status(s);
-}
-
 static void draw_pairs(qn__lora *l, qn_scope *s, uint64_t seed)
 {
     qn_array *key = qn_random_key(s, seed);
-    for (int i = 0; i < l->n_pairs; i++) {
-        qn_array *own = qn_random_fold_in(s, key, qn_scalar(s, QN_I32, i));
-        if (draw_pair(l, &l->pairs[i], s, own) != QN_OK)
+    for (int i = 0; i < l->trained.n; i++) {
+        const int64_t *shape = l->trained.arrays[i].shape;
+        double bound = 1 / sqrt((double)shape[1]);
+        qn_array *own = qn_random_fold_in(s, key, qn_scalar(s, QN_I32, i / 2));
+        qn_array *drawn = i % 2 ? qn_zeros(s, QN_F32, 2, shape)
+                                : qn_random_uniform(s, own, QN_F32, -bound, bound, 2, shape);
+        if (qn__trained_set(&l->trained, i, s, drawn) != QN_OK)
             return;
     }
 }
 
-qn_status qn__lora_begin(qn__lora *l, const qn__decoder *model, const qn__decoder *own,
+qn_status qn__lora_begin(qn__trained **out, const qn__decoder *model, const qn__decoder *own,
                          qn_device *device, const qn_trainer_options *o, qn_error *err)
 {
     int64_t n = model->config.n_layers;
-    *l = (qn__lora){.rank = o->rank,
+    qn__lora *l = calloc(1, sizeof *l);
+    *out = l ? &l->trained : NULL;
+    if (!l)
+        return qn__fail_memory(err, "an adapter");
+    *l = (qn__lora){.trained = {.kind = &lora_kind, .n_state = qn__optimizer_arrays(o->optimizer)},
+                    .rank = o->rank,
                     .alpha = o->alpha,
-                    .n_arrays = qn__optimizer_arrays(o->optimizer),
                     .first_layer = o->num_layers && o->num_layers < n ? n - o->num_layers : 0,
                     .n_layers = n};
     if (choose_targets(l, model, o, err) != QN_OK || list_pairs(l, model, own, err) != QN_OK)
@@ -184,23 +196,44 @@ qn_status qn__lora_begin(qn__lora *l, const qn__decoder *model, const qn__decode
     qn_scope *s = qn_scope_begin(device);
     draw_pairs(l, s, o->seed);
     if (qn_scope_status(s) == QN_OK && o->adapter)
-        qn__lora_read(l, s, o->adapter, err);
+        qn__lora_read(*out, s, o->adapter, err);
     if (qn_scope_status(s) != QN_OK)
         qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
     qn_scope_end(s);
     return err->code;
 }
 
-void qn__lora_end(qn__lora *l)
+/* ---- as what is trained ---------------------------------------------------------------------- */
+
+static void end_lora(qn__trained *t)
 {
-    for (int i = 0; i < l->n_pairs; i++)
-        for (int k = 0; k < QN__OPTIMIZER_ARRAYS; k++) {
-            qn_release(l->pairs[i].a[k]);
-            qn_release(l->pairs[i].b[k]);
-        }
-    for (size_t i = 0; i < l->n_targets; i++)
-        free(l->targets[i]);
-    free(l->targets);
-    free(l->pairs);
-    *l = (qn__lora){0};
+    free_targets((qn__lora *)t);
+    free(t);
 }
+
+static void bind_lora(const qn__trained *t, qn_scope *s, qn__decoder *own)
+{
+    const qn__lora *l = (const qn__lora *)t;
+    for (int i = 0; i < t->n; i++)
+        *t->arrays[i].slot = t->arrays[i].state[0];
+    own->adapter_scale = qn_scalar(s, QN_F32, l->alpha / (double)l->rank);
+}
+
+static bool describe_lora(const qn__trained *t, cJSON *of)
+{
+    const qn__lora *l = (const qn__lora *)t;
+    cJSON *targets = cJSON_AddArrayToObject(of, "targets");
+    bool ok = targets && cJSON_AddNumberToObject(of, "rank", (double)l->rank) &&
+              cJSON_AddNumberToObject(of, "alpha", l->alpha) &&
+              cJSON_AddNumberToObject(of, "layers", (double)(l->n_layers - l->first_layer));
+    for (size_t i = 0; ok && i < l->n_targets; i++)
+        ok = cJSON_AddItemToArray(targets, cJSON_CreateString(l->targets[i]));
+    return ok;
+}
+
+static const qn__trained_kind lora_kind = {.bind = bind_lora,
+                                           .describe = describe_lora,
+                                           .write = qn__lora_write,
+                                           .read = qn__lora_read,
+                                           .is_file = qn__is_adapter_file,
+                                           .end = end_lora};

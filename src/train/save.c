@@ -4,14 +4,9 @@
  */
 #include "train/lora.h"
 
-#include "base/directory.h"
-#include "base/file.h"
-#include "quern/io.h"
+#include "base/json.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-enum { NAME = 200 };
 
 static const char config_name[] = "adapter_config.json", model_name[] = "adapter_model.safetensors";
 
@@ -53,41 +48,9 @@ static qn_status write_config(const qn__lora *l, const char *directory, qn_error
     return status;
 }
 
-static qn_status write_matrices(const qn__lora *l, qn_device *device, const char *directory,
-                                qn_error *err)
+qn_status qn__lora_write(const qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
 {
-    int n = 2 * l->n_pairs;
-    qn_named_array *list = calloc((size_t)n + 1, sizeof *list);
-    char(*names)[NAME] = calloc((size_t)n + 1, sizeof *names);
-    char *path = qn__path_join(directory, model_name);
-    qn_status status = list && names && path ? QN_OK : qn__fail_memory(err, "an adapter");
-    for (int i = 0; status == QN_OK && i < n; i++) {
-        const qn__lora_pair *p = &l->pairs[i / 2];
-        qn__lora_name(names[i], NAME, p, i % 2);
-        list[i] = (qn_named_array){names[i], i % 2 ? p->b[0] : p->a[0]};
-    }
-    if (status == QN_OK) {
-        qn_scope *s = qn_scope_begin(device);
-        status = s ? qn_tensors_write(s, path, list, n, err) : qn__fail_memory(err, "an adapter");
-        qn_scope_end(s);
-    }
-    free(list);
-    free(names);
-    free(path);
-    return status;
-}
-
-qn_status qn__lora_write(const qn__lora *l, qn_device *device, const char *directory, qn_error *err)
-{
-    return write_matrices(l, device, directory, err) == QN_OK ? write_config(l, directory, err)
-                                                              : err->code;
-}
-
-qn_status qn__lora_save(const qn__lora *l, qn_device *device, const char *directory, qn_error *err)
-{
-    qn__directory out;
-    qn_status status = qn__directory_begin(&out, directory, true, qn__is_adapter_file, err);
-    if (status == QN_OK)
-        status = qn__lora_write(l, device, out.temporary, err);
-    return qn__directory_end(&out, status, err);
+    return qn__trained_write(t, s, directory, model_name, err) == QN_OK
+               ? write_config((const qn__lora *)t, directory, err)
+               : err->code;
 }

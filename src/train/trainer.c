@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The trainer: a step is one scope, which records loss, gradients and AdamW, and one evaluation,
- * which overwrites the matrices and their state where they lie.
+ * which overwrites what is trained and its moments where they lie.
  *
- * The decoder that it runs is a copy of the model's description whose layers have this adapter's
- * matrices; the weights are the model's own. State is donated last, when all is recorded: until a
+ * The decoder that it runs is a copy of the model's description that has what is trained in its
+ * place; all else is the model's own. State is donated last, when all is recorded: until a
  * run begins, a failure leaves it as it was.
  */
 #include "train/checkpoint.h"
+#include "train/lora.h"
 #include "train/loss.h"
 
 #include "base/error.h"
@@ -26,7 +27,7 @@ struct qn_trainer {
     qn_model *model;
     qn_device *device;
     qn__decoder decoder; /* shallow, but for the layers */
-    qn__lora lora;
+    qn__trained *trained;
     qn__optimizer optimizer;
     double clip;
     uint64_t seed;
@@ -122,7 +123,7 @@ static qn__checkpoint checkpoint_of(qn_trainer *t)
 static qn_status resume_trainer(qn_trainer *t, const char *directory, qn_error *err)
 {
     qn__checkpoint c = checkpoint_of(t);
-    qn_status status = qn__checkpoint_read(&t->lora, &c, directory, err);
+    qn_status status = qn__checkpoint_read(t->trained, &c, directory, err);
     t->note = c.noted;
     t->steps = c.steps;
     if (status == QN_OK)
@@ -168,7 +169,7 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
                                    .eps = o.eps,
                                    .decay = o.weight_decay > 0 ? o.weight_decay : 0};
     if (copy_decoder(t, m, err) != QN_OK || copy_bound(t, o.bound, err) != QN_OK ||
-        qn__lora_begin(&t->lora, m, &t->decoder, t->device, &o, err) != QN_OK ||
+        qn__lora_begin(&t->trained, m, &t->decoder, t->device, &o, err) != QN_OK ||
         (o.resume && resume_trainer(t, o.resume, err) != QN_OK)) {
         qn_trainer_close(t);
         return err->code;
@@ -182,7 +183,7 @@ void qn_trainer_close(qn_trainer *t)
 {
     if (!t)
         return;
-    qn__lora_end(&t->lora);
+    qn__trained_end(t->trained);
     free(t->bound);
     free(t->note);
     free(t->decoder.layers);
@@ -192,29 +193,24 @@ void qn_trainer_close(qn_trainer *t)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* What a step trains and makes: matrix 2 i is A of pair i, 2 i + 1 its B. */
+/* What a step trains and makes. */
 typedef struct step {
-    int n, arrays;   /* matrices; of each, itself and its moments */
-    qn_array **wrt;  /* [n]: the matrices, as the scope has them */
+    int n, arrays;   /* what is trained; of each, itself and its moments */
+    qn_array **wrt;  /* [n]: these, as the scope has them */
     qn_array **grad; /* [n] */
-    qn_array **made; /* [1 + arrays n]: the loss, then of each matrix what replaces its arrays */
+    qn_array **made; /* [1 + arrays n]: the loss, then of each what replaces its arrays */
     qn_array **old;  /* [arrays n]: the state that was donated */
     qn_array **sum;  /* [n]: gradients of the batches before, retained; NULL: none */
 } step;
 
-static qn_array **state_of(const qn__lora *l, int i)
+static qn_array **place_of_state(const qn__trained *t, int i)
 {
-    return i % 2 ? l->pairs[i / 2].b : l->pairs[i / 2].a;
+    return &t->arrays[i / t->n_state].state[i % t->n_state];
 }
 
-static qn_array **place_of_state(const qn__lora *l, int i)
+static qn_status begin_step(step *p, const qn__trained *t, qn_error *err)
 {
-    return &state_of(l, i / l->n_arrays)[i % l->n_arrays];
-}
-
-static qn_status begin_step(step *p, const qn__lora *l, qn_error *err)
-{
-    int n = 2 * l->n_pairs, arrays = l->n_arrays;
+    int n = t->n, arrays = t->n_state;
     qn_array **room = calloc((size_t)((3 + 2 * arrays) * n) + 1, sizeof *room);
     if (!room)
         return qn__fail_memory(err, "a step");
@@ -261,7 +257,7 @@ static qn_status check_batch(const qn_trainer *t, const int32_t *tokens, int64_t
     const qn__decoder_config *c = &t->decoder.config;
     if (t->spoiled)
         return qn__fail(err, QN_STATE,
-                        "a step before this one failed and left the adapter unusable");
+                        "a step before this one failed and left what is trained unusable");
     if (rows < 1 || length < 2 || rows > INT32_MAX / length)
         return qn__fail(err, QN_INVALID, "tokens [%lld, %lld]: rows of two or more are trained on",
                         (long long)rows, (long long)length);
@@ -276,7 +272,7 @@ static qn_status check_batch(const qn_trainer *t, const int32_t *tokens, int64_t
     return QN_OK;
 }
 
-/* The loss of a batch, recorded: the trainer's layers get the matrices first. */
+/* The loss of a batch, recorded: the trainer's decoder gets what is trained first. */
 static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, const uint8_t *mask,
                              int64_t rows, int64_t length, bool loss_only, qn_error *err)
 {
@@ -284,12 +280,7 @@ static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, 
     qn_array *counts = mask_array(s, mask, rows, length, err);
     if (!counts)
         return NULL;
-    for (int i = 0; i < t->lora.n_pairs; i++) {
-        qn__lora_pair *p = &t->lora.pairs[i];
-        p->linear->lora_a = p->a[0];
-        p->linear->lora_b = p->b[0];
-    }
-    t->decoder.adapter_scale = qn_scalar(s, QN_F32, t->lora.alpha / (double)t->lora.rank);
+    t->trained->kind->bind(t->trained, s, &t->decoder);
     qn_array *read = qn_from(s, QN_I32, 2, shape, tokens);
     return qn__text_loss(s, &t->decoder, read, counts, NULL, loss_only);
 }
@@ -298,7 +289,7 @@ static qn_array *record_loss(qn_trainer *t, qn_scope *s, const int32_t *tokens, 
 static bool record_gradients(qn_trainer *t, qn_scope *s, step *p, qn_array *loss, double weight)
 {
     for (int i = 0; i < p->n; i++)
-        p->wrt[i] = state_of(&t->lora, i)[0];
+        p->wrt[i] = t->trained->arrays[i].state[0];
     qn_array *part = weight == 1 ? loss : qn_multiply(s, loss, qn_scalar(s, QN_F32, weight));
     if (qn_grad(s, part, p->wrt, p->n, p->grad) != QN_OK)
         return false;
@@ -318,7 +309,8 @@ static void record_step(qn_trainer *t, qn_scope *s, step *p, qn_array *loss, dou
     qn_array *factor = t->clip > 0 ? qn__clip_factor(s, p->grad, p->n, t->clip) : NULL;
     for (int i = 0; i < p->n; i++) {
         qn_array *g = factor ? qn_multiply(s, p->grad[i], factor) : p->grad[i];
-        qn__optimizer_record(s, &o, state_of(&t->lora, i), g, p->made + 1 + p->arrays * i);
+        o.decay = t->trained->arrays[i].decays ? t->optimizer.decay : 0;
+        qn__optimizer_record(s, &o, t->trained->arrays[i].state, g, p->made + 1 + p->arrays * i);
     }
 }
 
@@ -328,11 +320,11 @@ static qn_status run_step(qn_trainer *t, qn_scope *s, const step *p)
 {
     int n = p->arrays * p->n;
     for (int i = 0; i < n; i++)
-        p->old[i] = qn_donate(s, *place_of_state(&t->lora, i));
+        p->old[i] = qn_donate(s, *place_of_state(t->trained, i));
     bool ran = qn_eval_many(s, p->made, n + 1) == QN_OK;
     for (int i = 0; i < n; i++) {
         qn_array *kept = qn_retain(ran ? p->made[i + 1] : p->old[i]);
-        *place_of_state(&t->lora, i) = kept;
+        *place_of_state(t->trained, i) = kept;
         t->spoiled |= !kept || atomic_load(&kept->buffer->invalid);
     }
     return qn_scope_status(s);
@@ -415,7 +407,7 @@ qn_status qn_trainer_step_batches(qn_trainer *t, const qn_batch *batches, size_t
             return err->code;
         all += (double)count_tokens(b);
     }
-    if (begin_step(&p, &t->lora, err) != QN_OK)
+    if (begin_step(&p, t->trained, err) != QN_OK)
         return err->code;
     for (size_t i = 0; i < n && err->code == QN_OK; i++) {
         double loss = 0, weight = n == 1 ? 1 : (double)count_tokens(&batches[i]) / all;
@@ -468,12 +460,7 @@ int64_t qn_trainer_steps(const qn_trainer *t)
 
 uint64_t qn_trainer_parameters(const qn_trainer *t)
 {
-    uint64_t n = 0;
-    for (int i = 0; i < t->lora.n_pairs; i++) {
-        const qn__parameter *of = t->lora.pairs[i].of;
-        n += (uint64_t)((of->shape[0] + of->shape[1]) * t->lora.rank);
-    }
-    return n;
+    return qn__trained_numbers(t->trained);
 }
 
 const char *qn_trainer_note(const qn_trainer *t)
@@ -483,7 +470,7 @@ const char *qn_trainer_note(const qn_trainer *t)
 
 static qn_status check_whole(const qn_trainer *t, qn_error *err)
 {
-    return t->spoiled ? qn__fail(err, QN_STATE, "a step failed and left the adapter unusable")
+    return t->spoiled ? qn__fail(err, QN_STATE, "a step failed and left what is trained unusable")
                       : QN_OK;
 }
 
@@ -491,7 +478,7 @@ qn_status qn_trainer_save(qn_trainer *t, const char *directory, qn_error *err)
 {
     qn_error local = {0};
     err = err ? err : &local;
-    return check_whole(t, err) == QN_OK ? qn__lora_save(&t->lora, t->device, directory, err)
+    return check_whole(t, err) == QN_OK ? qn__trained_save(t->trained, t->device, directory, err)
                                         : err->code;
 }
 
@@ -502,6 +489,6 @@ qn_status qn_trainer_save_state(qn_trainer *t, const char *directory, const char
     err = err ? err : &local;
     qn__checkpoint c = checkpoint_of(t);
     c.note = note;
-    return check_whole(t, err) == QN_OK ? qn__checkpoint_save(&t->lora, &c, directory, err)
+    return check_whole(t, err) == QN_OK ? qn__checkpoint_save(t->trained, &c, directory, err)
                                         : err->code;
 }
