@@ -38,6 +38,18 @@ typedef enum qn_optimizer {
         QN_OPTIMIZER_COUNT
 } qn_optimizer;
 
+/* What a step makes less. */
+#define QN_LOSS_LIST(X)                                                                            \
+    X(CROSS_ENTROPY, "cross-entropy") /* of each token that counts, given those before it */       \
+    X(DPO, "dpo")                     /* arXiv:2305.18290, of pairs of answers (qn_dpo_loss) */
+
+typedef enum qn_loss {
+#define QN_LOSS_ENUM(name, text) QN_LOSS_##name,
+    QN_LOSS_LIST(QN_LOSS_ENUM)
+#undef QN_LOSS_ENUM
+        QN_LOSS_COUNT
+} qn_loss;
+
 /* Zero means default. To the products of a layer with weights [N, K] the adapter adds
  * (alpha / rank) (x A^T) B^T, A f32 [rank, K], B f32 [N, rank]. */
 typedef struct qn_trainer_options {
@@ -63,6 +75,9 @@ typedef struct qn_trainer_options {
                            data's fingerprint: one that goes on must have the same */
     bool checkpoint;    /* keep of each layer what goes into it, and compute the rest again for the
                            gradients: less memory, about a forward pass more, the same bits */
+    qn_loss loss;
+    double beta;            /* of QN_LOSS_DPO: how dear it is to leave the model; 0: 0.1 */
+    double label_smoothing; /* of QN_LOSS_DPO: 0 to 0.5 */
 } qn_trainer_options;
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -100,8 +115,13 @@ QN_API void qn_trainer_close(qn_trainer *trainer); /* NULL is accepted */
 QN_API qn_status qn_trainer_step(qn_trainer *trainer, const int32_t *tokens, const uint8_t *mask,
                                  int64_t rows, int64_t length, double *loss, qn_error *err);
 
+/* With QN_LOSS_DPO rows 2 i and 2 i + 1 are a prompt with the chosen and with the rejected answer,
+ * whose tokens alone count; the loss is the mean over the pairs of -log sigmoid(beta margin), the
+ * margin by how much more than the model without what is trained the chosen answer is preferred. */
+
 /* One step on n batches, with the gradient that one batch of all their rows would have: each token
- * that counts counts alike. Memory is that of one of them, and of one more copy of the gradients.
+ * that counts, or each pair, counts alike. Memory is that of one of them, and of one more copy of
+ * the gradients.
  */
 QN_API qn_status qn_trainer_step_batches(qn_trainer *trainer, const qn_batch *batches, size_t n,
                                          double *loss, qn_error *err);
@@ -109,6 +129,18 @@ QN_API qn_status qn_trainer_step_batches(qn_trainer *trainer, const qn_batch *ba
 /* The loss alone; nothing is learned. */
 QN_API qn_status qn_trainer_loss(qn_trainer *trainer, const int32_t *tokens, const uint8_t *mask,
                                  int64_t rows, int64_t length, double *loss, qn_error *err);
+
+/* Of QN_LOSS_DPO, means over pairs: an answer's reward is beta times what its log-probability has
+ * gained over the model's without what is trained. */
+typedef struct qn_rewards {
+    size_t size; /* sizeof(qn_rewards), set by the caller */
+    double chosen, rejected;
+    double accuracy; /* the part of the pairs whose chosen answer has the higher one */
+    double margin;   /* chosen - rejected */
+} qn_rewards;
+
+/* Those of the newest step or loss, before it; QN_STATE: there was none, or the loss is another. */
+QN_API qn_status qn_trainer_get_rewards(const qn_trainer *trainer, qn_rewards *rewards);
 
 /* Of the steps from then on; 0 or above, else QN_INVALID. */
 QN_API qn_status qn_trainer_set_learning_rate(qn_trainer *trainer, double learning_rate,
@@ -156,7 +188,10 @@ QN_API const char *qn_trainer_note(const qn_trainer *trainer); /* read; "": none
  *     "prompt" and "completion", maybe "tools": a user's message and the reply, or, where the model
  *     knows no chats, one behind the other, as a text;
  *     "messages", maybe "tools" and "chat_template_kwargs": what the model's template makes of
- *     them.
+ *     them;
+ *     "prompt", "chosen" and "rejected": two answers, of which one is preferred
+ * (options.preferences alone). Texts are as above; or all three are lists of messages, maybe with
+ * "tools" and "chat_template_kwargs", and without a prompt it is what both lists begin with.
  *
  * A dataset belongs to one thread. */
 typedef struct qn_dataset qn_dataset;
@@ -173,6 +208,7 @@ typedef struct qn_dataset_options {
     void (*bad)(void *user, const char *message);
     void *user;
     const qn_flag *cancel; /* polled while opening: true gives QN_CANCELLED */
+    bool preferences;      /* lines for QN_LOSS_DPO, and no others */
 } qn_dataset_options;
 
 typedef struct qn_dataset_info {
@@ -199,9 +235,10 @@ QN_API qn_status qn_dataset_get_info(const qn_dataset *dataset, qn_dataset_info 
 QN_API qn_status qn_dataset_split(qn_dataset *dataset, double part, qn_dataset **out,
                                   qn_error *err);
 
-/* Batch `index`, from 0 on, of `rows` texts, in an order of the whole dataset that is drawn anew
- * each time that all have come; the last before that may have fewer. It depends on nothing else: no
- * state is left behind. QN_STATE: the file has changed since it was opened. */
+/* Batch `index`, from 0 on, of `rows` texts (preferences: twice as many rows), in an order of the
+ * whole dataset that is drawn anew each time that all have come; the last before that may have
+ * fewer. It depends on nothing else: no state is left behind. QN_STATE: the file has changed since
+ * it was opened. */
 QN_API qn_status qn_dataset_batch(qn_dataset *dataset, int64_t rows, int64_t index, qn_batch *batch,
                                   qn_error *err);
 QN_API int64_t qn_dataset_batches(const qn_dataset *dataset, int64_t rows); /* until then */

@@ -89,8 +89,15 @@ static const option table[] = {
     {"beta2", 0, OPTION_NUMBER, OF_TRAIN, AT(beta2), 1e-9, 0.9999999, "X",
      "of the optimizer (default 0.999; lion: 0.99)"},
     {"eps", 0, OPTION_NUMBER, OF_TRAIN, AT(eps), 1e-30, 1, "X", "of adamw and adam (default 1e-8)"},
+    {"loss", 0, OPTION_STRING, OF_TRAIN, AT(loss), 0, 0, "NAME",
+     "cross-entropy (default), or dpo: to prefer the chosen one of two answers to the rejected "
+     "one"},
+    {"beta", 0, OPTION_NUMBER, OF_TRAIN, AT(beta), 1e-6, 1e6, "X",
+     "of dpo: higher keeps it nearer to the model that it begins with (default 0.1)"},
+    {"label-smoothing", 0, OPTION_NUMBER, OF_TRAIN, AT(label_smoothing), 0, 0.5, "X",
+     "of dpo: how many of the preferences are wrong (default 0)"},
     {"grad-accumulation-steps", 0, OPTION_INTEGER, OF_TRAIN, AT(grad_accumulation_steps), 1, 65536,
-     "N", "batches of a step (default 1), each token alike"},
+     "N", "batches of a step (default 1), each token, or pair of answers, alike"},
     {"num-layers", 0, OPTION_INTEGER, OF_TRAIN, AT(num_layers), -1, 1e6, "N",
      "train the last N layers (default -1: all)"},
     {"weight-decay", 0, OPTION_NUMBER, OF_TRAIN, AT(weight_decay), 0, 1e3, "X",
@@ -397,7 +404,9 @@ arguments options_defaults(void)
                        .beta1 = NAN,
                        .beta2 = NAN,
                        .eps = NAN,
-                       .min_learning_rate = NAN};
+                       .min_learning_rate = NAN,
+                       .beta = NAN,
+                       .label_smoothing = NAN};
 }
 
 bool options_given(const option *o, const arguments *a)

@@ -68,8 +68,8 @@ typedef struct arguments {
         max_seq_length, rank, grad_accumulation_steps, num_layers, warmup_steps, lr_decay_steps,
         patience;
     double learning_rate, alpha, weight_decay, max_grad_norm, val_split, beta1, beta2, eps,
-        min_learning_rate;
-    const char *optimizer, *lr_schedule, *resume_adapter, *config, *log, *report;
+        min_learning_rate, beta, label_smoothing;
+    const char *loss, *optimizer, *lr_schedule, *resume_adapter, *config, *log, *report;
     bool grad_checkpoint, dry_run;
     words samples;
     bool mask_prompt;

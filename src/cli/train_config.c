@@ -214,6 +214,11 @@ static bool read_fixed(config_reader *r, const qn__json_at *at)
         only(r, at, cJSON_IsString(at->node) && !strcmp(at->node->valuestring, "lora"), "lora");
         return true;
     }
+    if (!strcmp(at->key, "loss_type")) { /* TRL's, of dpo */
+        only(r, at, cJSON_IsString(at->node) && !strcmp(at->node->valuestring, "sigmoid"),
+             "sigmoid");
+        return true;
+    }
     return !strcmp(at->key, "test_batches"); /* of test, which is not there */
 }
 

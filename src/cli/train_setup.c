@@ -36,6 +36,25 @@ static qn_status optimizer_of(const char *name, qn_optimizer *out, qn_error *err
                     name);
 }
 
+static qn_status loss_of(const arguments *a, qn_loss *out, qn_error *err)
+{
+    static const char *const names[] = {
+#define LOSS_TEXT(name, text) text,
+        QN_LOSS_LIST(LOSS_TEXT)
+#undef LOSS_TEXT
+    };
+    *out = QN_LOSS_CROSS_ENTROPY;
+    while (a->loss && *out < QN_LOSS_COUNT && strcmp(a->loss, names[*out]) != 0)
+        ++*out;
+    if (*out == QN_LOSS_COUNT)
+        return qn__fail(err, QN_INVALID, "--loss: it is cross-entropy or dpo, not \"%.40s\"",
+                        a->loss);
+    if (*out != QN_LOSS_DPO && !(isnan(a->beta) && isnan(a->label_smoothing)))
+        return qn__fail(err, QN_INVALID, "--%s is for --loss dpo",
+                        isnan(a->beta) ? "label-smoothing" : "beta");
+    return QN_OK;
+}
+
 static qn_status schedule_of(const arguments *a, qn_schedule *out, qn_error *err)
 {
     static const char *const names[] = {"constant", "linear", "cosine"};
@@ -124,7 +143,10 @@ static qn_status open_trainer(training *r, qn_model *model, qn_error *err)
                             .num_layers = given(a->num_layers, 0),
                             .resume = r->resumed ? a->output : NULL,
                             .bound = bound,
-                            .checkpoint = a->grad_checkpoint};
+                            .checkpoint = a->grad_checkpoint,
+                            .loss = r->loss,
+                            .beta = or_zero(a->beta),
+                            .label_smoothing = or_zero(a->label_smoothing)};
     qn_trainer_open(&r->trainer, model, &o, err);
     free(bound);
     return err->code;
@@ -139,7 +161,8 @@ qn_status training_begin(training *r, const loaded *l, qn_error *err)
     r->batches = calloc((size_t)r->n_batches, sizeof *r->batches);
     if (!r->batches)
         return qn__fail_memory(err, "batches");
-    if (schedule_of(a, &r->schedule, err) != QN_OK || train_data_open(&r->data, l, a, err) != QN_OK)
+    if (loss_of(a, &r->loss, err) != QN_OK || schedule_of(a, &r->schedule, err) != QN_OK ||
+        train_data_open(&r->data, l, a, r->loss == QN_LOSS_DPO, err) != QN_OK)
         return err->code;
     r->device = l->device;
     if (open_trainer(r, l->model, err) != QN_OK ||

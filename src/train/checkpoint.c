@@ -43,6 +43,15 @@ static char *write_word(char out[WORD], uint64_t value)
 
 /* ---- what it is of --------------------------------------------------------------------------- */
 
+/* Nothing of cross-entropy, which is what there was at first. */
+static bool add_objective(cJSON *o, const qn__objective *objective)
+{
+    return objective->kind != QN_LOSS_DPO ||
+           (cJSON_AddStringToObject(o, "loss", "dpo") &&
+            cJSON_AddNumberToObject(o, "beta", objective->beta) &&
+            cJSON_AddNumberToObject(o, "label_smoothing", objective->label_smoothing));
+}
+
 /* What must be the same where training goes on. */
 static cJSON *describe(const qn__trained *t, const qn__checkpoint *c, uint64_t model)
 {
@@ -64,7 +73,7 @@ static cJSON *describe(const qn__trained *t, const qn__checkpoint *c, uint64_t m
     bool ok = cJSON_AddStringToObject(o, "model", write_word(word, model)) &&
               cJSON_AddStringToObject(o, "optimizer", names[c->optimizer->kind]) &&
               cJSON_AddStringToObject(o, "seed", write_word(seed, c->seed)) &&
-              t->kind->describe(t, o);
+              add_objective(o, c->objective) && t->kind->describe(t, o);
     for (size_t i = 0; ok && i < sizeof numbers / sizeof *numbers; i++)
         ok = cJSON_AddNumberToObject(o, numbers[i].name, numbers[i].value);
     cJSON *bound = c->bound ? cJSON_Parse(c->bound) : cJSON_CreateObject();

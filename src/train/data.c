@@ -23,7 +23,7 @@ enum { LONGEST = 16 << 20, PIECE = 1 << 16, SEQUENCE = 2048, NAMES = 120 };
 
 typedef struct entry {
     uint64_t offset, hash, number; /* the line's, from 1 on */
-    uint32_t bytes, tokens;
+    uint32_t bytes, tokens, other; /* other: tokens of the second text, that is rejected */
 } entry;
 
 struct qn_dataset {
@@ -55,7 +55,8 @@ static void remember_key(void *user, const char *key)
 
 static uint64_t hash_example(const qn__example *s)
 {
-    return qn__hash_bytes(s->ids.ids, s->ids.n * sizeof *s->ids.ids, s->prompt);
+    uint64_t h = qn__hash_bytes(s->ids.ids, s->ids.n * sizeof *s->ids.ids, s->prompt);
+    return s->other.n ? qn__hash_bytes(s->other.ids, s->other.n * sizeof *s->other.ids, h) : h;
 }
 
 /* Encodes a line of the file. */
@@ -106,11 +107,12 @@ static qn_status take_entry(qn_dataset *d, entry e, qn_error *err)
     }
     const qn__example *s = &d->sample;
     d->info.cut += s->cut;
-    if (s->prompt >= s->ids.n) {
+    if (s->prompt >= s->ids.n || (d->form.preferences && s->prompt >= s->other.n)) {
         d->info.left_out++;
         return QN_OK;
     }
     e.tokens = (uint32_t)s->ids.n;
+    e.other = (uint32_t)s->other.n;
     e.hash = hash_example(s);
     d->entries[d->n++] = e;
     return QN_OK;
@@ -132,7 +134,9 @@ static qn_status take_line(qn_dataset *d, uint64_t number, uint64_t begin, uint6
         blank = strchr(" \t\r", ends[0]) && ends[0];
     }
     uint64_t bytes = end - begin < UINT32_MAX ? end - begin : UINT32_MAX;
-    return bytes ? take_entry(d, (entry){begin, 0, number, (uint32_t)bytes, 0}, err) : QN_OK;
+    return bytes ? take_entry(
+                       d, (entry){.offset = begin, .number = number, .bytes = (uint32_t)bytes}, err)
+                 : QN_OK;
 }
 
 static qn_status take_lines(qn_dataset *d, char *piece, qn_error *err)
@@ -156,16 +160,23 @@ static qn_status take_lines(qn_dataset *d, char *piece, qn_error *err)
     return begin < d->file.size ? take_line(d, number + 1, begin, d->file.size, err) : QN_OK;
 }
 
+static uint32_t longest_of(const entry *e)
+{
+    return e->tokens > e->other ? e->tokens : e->other;
+}
+
 static void describe_entries(qn_dataset *d)
 {
     qn_dataset_info *i = &d->info;
-    const uint64_t form[] = {d->form.longest, d->form.mask_prompt, d->form.parse_special};
+    const uint64_t form[] = {d->form.longest, d->form.mask_prompt,
+                             d->form.parse_special | (uint64_t)d->form.preferences << 1};
     i->texts = d->n;
     i->tokens = i->longest = 0;
     i->fingerprint = qn__hash_bytes(form, sizeof form, 1);
     for (size_t k = 0; k < d->n; k++) {
-        i->tokens += d->entries[k].tokens;
-        i->longest = d->entries[k].tokens > i->longest ? d->entries[k].tokens : i->longest;
+        i->tokens += (uint64_t)d->entries[k].tokens + d->entries[k].other;
+        i->longest =
+            longest_of(&d->entries[k]) > i->longest ? longest_of(&d->entries[k]) : i->longest;
         i->fingerprint =
             qn__hash_bytes(&d->entries[k].hash, sizeof d->entries[k].hash, i->fingerprint);
     }
@@ -216,7 +227,8 @@ qn_status qn_dataset_open(qn_dataset **out, const qn_chat *chat, const char *pat
     d->form = (qn__example_form){.chat = chat,
                                  .longest = o.max_length ? (size_t)o.max_length : SEQUENCE,
                                  .mask_prompt = o.mask_prompt,
-                                 .parse_special = o.parse_special};
+                                 .parse_special = o.parse_special,
+                                 .preferences = o.preferences};
     d->info.size = sizeof d->info;
     d->epoch = -1;
     if (qn__file_open(&d->file, path, err) != QN_OK || read_entries(d, err) != QN_OK) {
@@ -290,21 +302,29 @@ static bool reserve_batch(qn_batch *b, size_t n)
     return tokens && mask;
 }
 
-/* A text becomes row `row`; what is behind its end does not count. */
-static qn_status fill_row(qn_dataset *d, const entry *e, qn_batch *b, int64_t row, qn_error *err)
+/* A text of an example becomes row `row`; what is behind its end does not count. */
+static void fill_row(const qn_tokens *ids, size_t prompt, qn_batch *b, int64_t row)
+{
+    size_t at = (size_t)(row * b->length), first = prompt > 1 ? prompt : 1;
+    memcpy(b->tokens + at, ids->ids, ids->n * sizeof *ids->ids);
+    memset(b->tokens + at + ids->n, 0, ((size_t)b->length - ids->n) * sizeof *b->tokens);
+    memset(b->mask + at, 0, (size_t)b->length);
+    memset(b->mask + at + first, 1, ids->n - first);
+    b->counted += (int64_t)(ids->n - first);
+}
+
+/* The batch's texts from row `row` on: one, or the chosen and the rejected one. */
+static qn_status fill_rows(qn_dataset *d, const entry *e, qn_batch *b, int64_t row, qn_error *err)
 {
     if (read_entry(d, e, NULL, err) != QN_OK)
         return err->code;
     const qn__example *s = &d->sample;
-    if (s->ids.n != e->tokens || hash_example(s) != e->hash)
+    if (s->ids.n != e->tokens || s->other.n != e->other || hash_example(s) != e->hash)
         return qn__fail(err, QN_STATE, "%s: line %llu has changed since training began",
                         d->file.path, (unsigned long long)e->number);
-    size_t at = (size_t)(row * b->length), first = s->prompt > 1 ? s->prompt : 1;
-    memcpy(b->tokens + at, s->ids.ids, s->ids.n * sizeof *s->ids.ids);
-    memset(b->tokens + at + s->ids.n, 0, ((size_t)b->length - s->ids.n) * sizeof *b->tokens);
-    memset(b->mask + at, 0, (size_t)b->length);
-    memset(b->mask + at + first, 1, s->ids.n - first);
-    b->counted += (int64_t)(s->ids.n - first);
+    fill_row(&s->ids, s->prompt, b, row);
+    if (d->form.preferences)
+        fill_row(&s->other, s->prompt, b, row + 1);
     return QN_OK;
 }
 
@@ -318,16 +338,18 @@ qn_status qn_dataset_batch(qn_dataset *d, int64_t rows, int64_t index, qn_batch 
     int64_t batches = qn_dataset_batches(d, rows), first = index % batches * rows;
     if (draw_order(d, index / batches, err) != QN_OK)
         return err->code;
-    b->rows = (int64_t)d->n - first < rows ? (int64_t)d->n - first : rows;
+    int64_t n = (int64_t)d->n - first < rows ? (int64_t)d->n - first : rows;
+    int64_t each = d->form.preferences ? 2 : 1;
+    b->rows = each * n;
     b->length = b->counted = 0;
-    for (int64_t i = 0; i < b->rows; i++) {
-        int64_t length = d->entries[d->order[first + i]].tokens;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t length = longest_of(&d->entries[d->order[first + i]]);
         b->length = length > b->length ? length : b->length;
     }
     if (!reserve_batch(b, (size_t)(b->rows * b->length)))
         return qn__fail_memory(err, "a batch");
-    for (int64_t i = 0; i < b->rows; i++)
-        if (fill_row(d, &d->entries[d->order[first + i]], b, i, err) != QN_OK)
+    for (int64_t i = 0; i < n; i++)
+        if (fill_rows(d, &d->entries[d->order[first + i]], b, each * i, err) != QN_OK)
             return err->code;
     return QN_OK;
 }
