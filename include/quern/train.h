@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training: a LoRA adapter (arXiv:2106.09685) of a loaded model, by AdamW and others. The
- * model's own weights, dense or quantised, stay as they are. Experimental: it will grow.
+ * Training, by AdamW and others: a LoRA adapter (arXiv:2106.09685) of a loaded model, whose own
+ * weights, dense or quantised, stay as they are; or all weights of a dense one. Experimental: it
+ * will grow.
  *
  *     qn_trainer *trainer;
  *     qn_trainer_options options = QN_INIT(qn_trainer_options);
@@ -75,6 +76,10 @@ typedef struct qn_trainer_options {
                            data's fingerprint: one that goes on must have the same */
     bool checkpoint;    /* keep of each layer what goes into it, and compute the rest again for the
                            gradients: less memory, about a forward pass more, the same bits */
+    bool full;          /* no adapter: all weights are trained, in f32. The model, which stays as it
+                           was loaded, is a directory of Hugging Face's with dense weights. Norms and
+                           biases do not decay. No option of adapters (rank, alpha, targets, adapter,
+                           num_layers) may be there */
     qn_loss loss;
     double beta;            /* of QN_LOSS_DPO: how dear it is to leave the model; 0: 0.1 */
     double label_smoothing; /* of QN_LOSS_DPO: 0 to 0.5 */
@@ -168,7 +173,9 @@ QN_API double qn_schedule_rate(const qn_schedule *schedule, int64_t step);
 
 /* Writes the adapter as PEFT has it, adapter_config.json and adapter_model.safetensors in f32, into
  * a directory that appears whole or not at all. One that exists is replaced where it holds these
- * files alone (and a README.md), else it is QN_INVALID. qn_model_options.adapters reads it. */
+ * files alone (and a README.md), else it is QN_INVALID. qn_model_options.adapters reads it. After
+ * full training it is a model: model.safetensors in its type, config.json and the tokenizer's
+ * files. */
 QN_API qn_status qn_trainer_save(qn_trainer *trainer, const char *directory, qn_error *err);
 
 /* The same with what going on needs, moments and steps, in two files more, optimizer.safetensors

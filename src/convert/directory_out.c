@@ -13,6 +13,7 @@
 #include "core/device.h"
 #include "io/safetensors.h"
 #include "io/tensors.h"
+#include "models/files.h"
 #include "ops/ops.h"
 #include "quant/layout.h"
 
@@ -21,19 +22,8 @@
 #include <string.h>
 #include <strings.h>
 
-enum { LARGEST_COPY = 256 << 20, USUAL_GROUP = 64 };
+enum { USUAL_GROUP = 64 };
 
-static const char *const copied[] = {"tokenizer.json",
-                                     "tokenizer.model",
-                                     "tokenizer_config.json",
-                                     "special_tokens_map.json",
-                                     "added_tokens.json",
-                                     "vocab.json",
-                                     "merges.txt",
-                                     "generation_config.json",
-                                     "chat_template.jinja",
-                                     "chat_template.json"};
-enum { N_COPIED = sizeof copied / sizeof *copied };
 static const char single[] = "model.safetensors", index_name[] = "model.safetensors.index.json";
 static const char *const written[] = {"config.json", single, index_name};
 
@@ -383,26 +373,6 @@ static qn_status write_config(qn__conversion *c, const layout *l, const char *di
               : qn__fail_memory(c->err, "a configuration");
 }
 
-static qn_status copy_file(qn__conversion *c, const char *directory, const char *name)
-{
-    char *from = NULL, *data = NULL, *to = qn__path_join(directory, name);
-    size_t n;
-    qn_error missing = {0};
-    qn_status status = qn__path_resolve(c->source.path, name, strlen(name), &from, &missing);
-    if (status == QN_NOT_FOUND)
-        status = QN_OK;
-    else if (status != QN_OK)
-        qn__fail(c->err, status, "%s", missing.message);
-    else if (!to)
-        status = qn__fail_memory(c->err, "a path");
-    else if ((status = qn__file_read(from, LARGEST_COPY, &data, &n, c->err)) == QN_OK)
-        status = qn__file_write(to, data, n, 0, c->err);
-    free(from);
-    free(data);
-    free(to);
-    return status;
-}
-
 /* The tokenizer and the templates that stand in a GGUF file's metadata. */
 static qn_status write_tokenizer(qn__conversion *c, const char *directory)
 {
@@ -444,8 +414,8 @@ static qn_status write_files(qn__conversion *c, const layout *l, const char *dir
     qn_status status = write_safetensors(c, directory);
     if (status == QN_OK)
         status = write_config(c, l, directory);
-    for (int i = 0; status == QN_OK && !c->source.gguf && i < N_COPIED; i++)
-        status = copy_file(c, directory, copied[i]);
+    if (status == QN_OK && !c->source.gguf)
+        status = qn__model_files_copy(c->source.path, directory, c->err);
     if (status == QN_OK && c->source.generation)
         status = qn__json_write(c->source.generation, directory, "generation_config.json", c->err);
     if (status == QN_OK && c->source.gguf)
@@ -465,9 +435,7 @@ static bool is_shard(const char *name)
 
 static bool is_ours(const char *name)
 {
-    bool ours = is_shard(name);
-    for (int i = 0; i < N_COPIED; i++)
-        ours = ours || !strcmp(name, copied[i]);
+    bool ours = is_shard(name) || qn__is_model_file(name);
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         ours = ours || !strcmp(name, written[i]);
     return ours;

@@ -15,6 +15,7 @@
 #include "models/loaded.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* What the model's chat templates put behind a reply. Templates that cannot be read are an error
  * only for who uses them. */
@@ -55,6 +56,17 @@ static qn_status load_decoder(qn_model *m, qn__source *source, const qn_model_op
     return status;
 }
 
+/* Whoever writes the model anew copies what lies beside its weights. */
+static qn_status keep_paths(qn_model *m, const qn__source *source, qn_error *err)
+{
+    const char *name = strrchr(source->config_path, '/');
+    if (source->gguf || !name || strcmp(name, "/config.json") != 0)
+        return QN_OK;
+    m->directory = strdup(source->path);
+    m->config_path = strdup(source->config_path);
+    return m->directory && m->config_path ? QN_OK : qn__fail_memory(err, "a path");
+}
+
 /* All that is read of the model's files. */
 static qn_status read_model(qn_model *m, const char *path, const qn_model_options *o, qn_error *err)
 {
@@ -62,6 +74,8 @@ static qn_status read_model(qn_model *m, const char *path, const qn_model_option
     qn_status status = qn__source_open(&source, path, err);
     if (status == QN_OK)
         status = load_decoder(m, &source, o, err);
+    if (status == QN_OK)
+        status = keep_paths(m, &source, err);
     if (status == QN_OK)
         status = qn__model_read_defaults(m, &source, err);
     if (status == QN_OK && m->n_stop == 0)
@@ -187,6 +201,8 @@ void qn_model_close(qn_model *m)
     qn__model_close_adapters(m);
     qn_tokenizer_close(m->tokenizer);
     qn_device_close(m->device);
+    free(m->directory);
+    free(m->config_path);
     for (size_t i = 0; i < m->n_stop_strings; i++)
         free(m->stop_strings[i]);
     free(m);
@@ -206,6 +222,16 @@ qn_device *qn__model_device(const qn_model *m)
 const qn__decoder *qn__model_decoder(const qn_model *m)
 {
     return &m->decoder;
+}
+
+const char *qn__model_directory(const qn_model *m)
+{
+    return m->directory;
+}
+
+const char *qn__model_config_path(const qn_model *m)
+{
+    return m->config_path;
 }
 
 qn_status qn_model_get_info(const qn_model *m, qn_model_info *out)

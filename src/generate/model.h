@@ -23,6 +23,7 @@ struct qn_model {
     size_t n_stop_strings;
     int64_t max_tokens; /* of a generation; 0: no limit of the model's */
     char **adapter_names;
+    char *directory, *config_path; /* of Hugging Face's files; NULL: it is of others */
 };
 
 /* adapters.c: reads the options' adapters. */

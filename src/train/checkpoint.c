@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "models/loaded.h"
+#include "train/full.h"
 #include "train/lora.h"
 
 #include <inttypes.h>
@@ -20,19 +21,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 1, LARGEST_STATE = 16 << 20, NAME = QN__TRAINED_NAME + 4, WORD = 24 };
+enum { VERSION = 1, LARGEST_STATE = 16 << 20, WORD = 24 };
 
 static const char state_name[] = "trainer.json", moments_name[] = "optimizer.safetensors";
 
 /* Any kind's: what is there may be of another. */
 static bool is_checkpoint_file(const char *name)
 {
-    return qn__is_adapter_file(name) || !strcmp(name, state_name) || !strcmp(name, moments_name);
+    return qn__is_adapter_file(name) || qn__is_full_file(name) || !strcmp(name, state_name) ||
+           !strcmp(name, moments_name);
 }
 
-static void name_moment(char out[NAME], const qn__trained_array *a, int which)
+/* The first of the states that are not in the files for whoever uses what is trained, or not as
+ * they are. */
+static int first_state(const qn__trained *t)
 {
-    snprintf(out, NAME, "%s.%c", a->name, which == 1 ? 'm' : 'v');
+    return t->dtype == QN_F32 ? 1 : 0;
 }
 
 static char *write_word(char out[WORD], uint64_t value)
@@ -140,26 +144,6 @@ static qn_status hash_arrays(const qn__trained *t, qn_scope *s, uint64_t *out, q
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-static qn_status write_moments(const qn__trained *t, qn_scope *s, const char *directory,
-                               qn_error *err)
-{
-    int each = t->n_state - 1, n = t->n * each;
-    qn_named_array *list = calloc((size_t)n + 1, sizeof *list);
-    char(*names)[NAME] = calloc((size_t)n + 1, sizeof *names);
-    char *path = qn__path_join(directory, moments_name);
-    for (int i = 0; list && names && i < n; i++) {
-        const qn__trained_array *a = &t->arrays[i / each];
-        name_moment(names[i], a, i % each + 1);
-        list[i] = (qn_named_array){names[i], a->state[i % each + 1]};
-    }
-    qn_status status = list && names && path ? qn_tensors_write(s, path, list, n, err)
-                                             : qn__fail_memory(err, "a checkpoint");
-    free(list);
-    free(names);
-    free(path);
-    return status;
-}
-
 static qn_status write_state(const qn__trained *t, qn_scope *s, const qn__checkpoint *c,
                              const char *directory, qn_error *err)
 {
@@ -195,7 +179,8 @@ qn_status qn__checkpoint_save(const qn__trained *t, const qn__checkpoint *c, con
     if (status == QN_OK)
         status = t->kind->write(t, s, out.temporary, err);
     if (status == QN_OK)
-        status = write_moments(t, s, out.temporary, err);
+        status = qn__trained_write(t, s, out.temporary, moments_name, first_state(t), t->n_state,
+                                   QN_F32, err);
     if (status == QN_OK)
         status = write_state(t, s, c, out.temporary, err);
     qn_scope_end(s);
@@ -234,23 +219,6 @@ static qn_status read_state(const qn__trained *t, qn__checkpoint *c, const qn__j
     return err->code;
 }
 
-static qn_status read_moments(qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
-{
-    qn_tensors *file = NULL;
-    char name[NAME], *path = qn__path_join(directory, moments_name);
-    if (!path)
-        return qn__fail_memory(err, "a path");
-    qn_tensors_open(&file, path, err);
-    for (int i = 0; err->code == QN_OK && i < t->n; i++)
-        for (int k = 1; err->code == QN_OK && k < t->n_state; k++) {
-            name_moment(name, &t->arrays[i], k);
-            qn__trained_read(t, i, k, file, s, name, err);
-        }
-    qn_tensors_close(file);
-    free(path);
-    return err->code;
-}
-
 qn_status qn__checkpoint_read(qn__trained *t, qn__checkpoint *c, const char *directory,
                               qn_error *err)
 {
@@ -267,8 +235,9 @@ qn_status qn__checkpoint_read(qn__trained *t, qn__checkpoint *c, const char *dir
     if (!s)
         qn__fail_memory(err, "a checkpoint");
     if (err->code == QN_OK && t->kind->read(t, s, directory, err) == QN_OK &&
-        read_moments(t, s, directory, err) == QN_OK && hash_arrays(t, s, &there, err) == QN_OK &&
-        arrays != there)
+        qn__trained_read_states(t, s, directory, moments_name, first_state(t), t->n_state, err) ==
+            QN_OK &&
+        hash_arrays(t, s, &there, err) == QN_OK && arrays != there)
         qn__fail(err, QN_INVALID,
                  "%s: matrices or moments are not those that were saved: a file was changed",
                  directory);

@@ -186,7 +186,9 @@ qn_status qn__lora_begin(qn__trained **out, const qn__decoder *model, const qn__
     *out = l ? &l->trained : NULL;
     if (!l)
         return qn__fail_memory(err, "an adapter");
-    *l = (qn__lora){.trained = {.kind = &lora_kind, .n_state = qn__optimizer_arrays(o->optimizer)},
+    *l = (qn__lora){.trained = {.kind = &lora_kind,
+                                .n_state = qn__optimizer_arrays(o->optimizer),
+                                .dtype = QN_F32},
                     .rank = o->rank,
                     .alpha = o->alpha,
                     .first_layer = o->num_layers && o->num_layers < n ? n - o->num_layers : 0,

@@ -44,18 +44,7 @@ static qn_status check_config(const qn__lora *l, const char *directory, qn_error
 
 qn_status qn__lora_read(qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
 {
-    qn_tensors *file = NULL;
-    char *path = qn__path_join(directory, "adapter_model.safetensors");
-    qn_status status =
-        path ? check_config((qn__lora *)t, directory, err) : qn__fail_memory(err, "a path");
-    if (status == QN_OK)
-        status = qn_tensors_open(&file, path, err);
-    for (int i = 0; status == QN_OK && i < t->n; i++)
-        status = qn__trained_read(t, i, 0, file, s, t->arrays[i].name, err);
-    if (status == QN_OK && qn_tensors_count(file) != (size_t)t->n)
-        status =
-            qn__fail(err, QN_INVALID, "%s: it has matrices of other layers than the targets", path);
-    qn_tensors_close(file);
-    free(path);
-    return status;
+    return check_config((qn__lora *)t, directory, err) == QN_OK
+               ? qn__trained_read_states(t, s, directory, "adapter_model.safetensors", 0, 1, err)
+               : err->code;
 }

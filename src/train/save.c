@@ -50,7 +50,7 @@ static qn_status write_config(const qn__lora *l, const char *directory, qn_error
 
 qn_status qn__lora_write(const qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
 {
-    return qn__trained_write(t, s, directory, model_name, err) == QN_OK
+    return qn__trained_write(t, s, directory, model_name, 0, 1, t->dtype, err) == QN_OK
                ? write_config((const qn__lora *)t, directory, err)
                : err->code;
 }

@@ -7,7 +7,11 @@
 #include "base/directory.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "core/dtype.h"
+#include "core/scope.h"
+#include "io/safetensors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 void qn__trained_end(qn__trained *t)
@@ -43,10 +47,71 @@ qn_status qn__trained_set(qn__trained *t, int i, qn_scope *s, qn_array *value)
     return qn_scope_status(s);
 }
 
-qn_status qn__trained_read(qn__trained *t, int i, int which, const qn_tensors *file, qn_scope *s,
-                           const char *name, qn_error *err)
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Long enough for a suffix behind the name. */
+typedef char state_name[QN__TRAINED_NAME + 4];
+
+static void name_state(state_name out, const qn__trained_array *a, int which)
 {
+    static const char *const suffixes[QN__OPTIMIZER_ARRAYS] = {"", ".m", ".v"};
+    snprintf(out, sizeof(state_name), "%s%s", a->name, suffixes[which]);
+}
+
+/* The values of the array that a tensor's data is, as the tensor's type has them. */
+static qn_status put_array(void *user, qn__writer *writer, const qn__tensor_data *tensor,
+                           qn_error *err)
+{
+    qn_scope *s = qn_scope_begin(user);
+    qn_array *a = qn_cast(s, (qn_array *)tensor->data, tensor->dtype);
+    size_t bytes = s ? (size_t)qn_array_elements(a) * qn__dtype_size(tensor->dtype) : 0;
+    char *values = s ? malloc(bytes + 1) : NULL;
+    if (!values)
+        qn__fail_memory(err, "what was trained");
+    else if (qn_read(s, a, values, bytes) != QN_OK)
+        qn__fail(err, qn_scope_status(s), "tensor %s: %s", tensor->name, qn_scope_error(s));
+    else
+        qn__writer_write(writer, values, bytes, err);
+    free(values);
+    qn_scope_end(s);
+    return err->code;
+}
+
+qn_status qn__trained_write(const qn__trained *t, qn_scope *s, const char *directory,
+                            const char *file, int first, int end, qn_dtype dtype, qn_error *err)
+{
+    static const qn__metadata format = {"format", "pt"};
+    int each = end - first, n = t->n * each;
+    qn__tensor_data *list = calloc((size_t)n + 1, sizeof *list);
+    state_name *names = calloc((size_t)n + 1, sizeof *names);
+    char *path = qn__path_join(directory, file);
+    for (int i = 0; list && names && i < n; i++) {
+        const qn__trained_array *a = &t->arrays[i / each];
+        int which = first + i % each;
+        name_state(names[i], a, which);
+        list[i] = (qn__tensor_data){.name = names[i],
+                                    .dtype = dtype,
+                                    .ndim = a->ndim,
+                                    .shape = {a->shape[0], a->shape[1]},
+                                    .data = a->state[which]};
+    }
+    qn_status status = list && names && path
+                           ? qn__safetensors_write_with(path, list, (size_t)n, &format, 1,
+                                                        put_array, s->device, err)
+                           : qn__fail_memory(err, "what was trained");
+    free(list);
+    free(names);
+    free(path);
+    return status;
+}
+
+/* A tensor of array i's shape in the place of its state `which`. */
+static qn_status read_tensor_state(qn__trained *t, int i, int which, const qn_tensors *file,
+                                   qn_scope *s, qn_error *err)
+{
+    state_name name;
     qn__trained_array *a = &t->arrays[i];
+    name_state(name, a, which);
     const qn_tensor_info *info = qn_tensors_find(file, name);
     bool matrix = a->ndim == 2;
     if (!info || info->ndim != a->ndim || info->shape[0] != a->shape[0] ||
@@ -62,16 +127,19 @@ qn_status qn__trained_read(qn__trained *t, int i, int which, const qn_tensors *f
     return a->state[which] ? QN_OK : qn__fail_memory(err, "what is trained");
 }
 
-qn_status qn__trained_write(const qn__trained *t, qn_scope *s, const char *directory,
-                            const char *name, qn_error *err)
+qn_status qn__trained_read_states(qn__trained *t, qn_scope *s, const char *directory,
+                                  const char *name, int first, int end, qn_error *err)
 {
-    qn_named_array *list = calloc((size_t)t->n + 1, sizeof *list);
+    qn_tensors *file = NULL;
     char *path = qn__path_join(directory, name);
-    for (int i = 0; list && i < t->n; i++)
-        list[i] = (qn_named_array){t->arrays[i].name, t->arrays[i].state[0]};
-    qn_status status = list && path ? qn_tensors_write(s, path, list, t->n, err)
-                                    : qn__fail_memory(err, "what was trained");
-    free(list);
+    qn_status status = path ? qn_tensors_open(&file, path, err) : qn__fail_memory(err, "a path");
+    for (int i = 0; status == QN_OK && i < t->n; i++)
+        for (int k = first; status == QN_OK && k < end; k++)
+            status = read_tensor_state(t, i, k, file, s, err);
+    if (status == QN_OK && qn_tensors_count(file) != (size_t)(t->n * (end - first)))
+        status =
+            qn__fail(err, QN_INVALID, "%s: it has tensors of other layers than are trained", path);
+    qn_tensors_close(file);
     free(path);
     return status;
 }

@@ -42,6 +42,8 @@ struct qn__trained {
     const qn__trained_kind *kind;
     qn__trained_array *arrays;
     int n, n_state; /* n_state: of each array, itself and its moments */
+    qn_dtype dtype; /* of the files for whoever uses it; where that is not f32, a checkpoint has the
+                       arrays beside the moments, too */
 };
 
 void qn__trained_end(qn__trained *t); /* NULL is accepted */
@@ -52,13 +54,11 @@ uint64_t qn__trained_numbers(const qn__trained *t);
 /* Array `value`, recorded, and moments of 0 become the state of array i. */
 qn_status qn__trained_set(qn__trained *t, int i, qn_scope *s, qn_array *value);
 
-/* Reads a tensor of array i's shape in the place of its state `which`. */
-qn_status qn__trained_read(qn__trained *t, int i, int which, const qn_tensors *file, qn_scope *s,
-                           const char *name, qn_error *err);
-
-/* Writes the arrays, under their names, to a file. */
+/* States first to end - 1 of each array, which are itself, NAME.m and NAME.v, as a file. */
 qn_status qn__trained_write(const qn__trained *t, qn_scope *s, const char *directory,
-                            const char *name, qn_error *err);
+                            const char *file, int first, int end, qn_dtype dtype, qn_error *err);
+qn_status qn__trained_read_states(qn__trained *t, qn_scope *s, const char *directory,
+                                  const char *file, int first, int end, qn_error *err);
 
 /* A directory of the kind's files, whole or not at all. */
 qn_status qn__trained_save(const qn__trained *t, qn_device *device, const char *directory,

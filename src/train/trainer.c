@@ -8,6 +8,7 @@
  * run begins, a failure leaves it as it was.
  */
 #include "train/checkpoint.h"
+#include "train/full.h"
 #include "train/lora.h"
 #include "train/loss.h"
 
@@ -51,6 +52,21 @@ static bool is_learning_rate(double value)
     return value >= 0 && value <= 1e3;
 }
 
+/* Options of adapters, of which full training has none. */
+static qn_status check_full(const qn_trainer_options *o, qn_error *err)
+{
+    const char *name = o->rank             ? "rank"
+                       : o->alpha != 0     ? "alpha"
+                       : o->n_targets      ? "targets"
+                       : o->adapter        ? "adapter"
+                       : o->num_layers > 0 ? "num_layers"
+                                           : NULL;
+    return name ? qn__fail(err, QN_INVALID,
+                           "qn_trainer_options.%s is of adapters, and with .full there is none",
+                           name)
+                : QN_OK;
+}
+
 static qn_status check_options(const qn_trainer_options *o, qn_error *err)
 {
     if (o->rank < 1 || o->rank > QN__MOST_RANK)
@@ -87,6 +103,8 @@ static qn_status read_options(qn_trainer_options *o, const qn_trainer_options *g
 {
     if (qn__sized_in(o, sizeof *o, given, "qn_trainer_options", err) != QN_OK)
         return err->code;
+    if (o->full && check_full(o, err) != QN_OK)
+        return err->code;
     o->rank = o->rank ? o->rank : 8;
     o->alpha = or_default(o->alpha, 2 * (double)o->rank);
     o->learning_rate = or_default(o->learning_rate, 1e-5);
@@ -116,6 +134,13 @@ static qn_status copy_decoder(qn_trainer *t, const qn__decoder *m, qn_error *err
         return qn__fail_memory(err, "a trainer");
     memcpy(t->decoder.layers, m->layers, bytes);
     return QN_OK;
+}
+
+static qn_status begin_trained(qn_trainer *t, const qn_trainer_options *o, qn_error *err)
+{
+    return o->full ? qn__full_begin(&t->trained, t->model, &t->decoder, o->optimizer, err)
+                   : qn__lora_begin(&t->trained, qn__model_decoder(t->model), &t->decoder,
+                                    t->device, o, err);
 }
 
 /* The checkpoint of this trainer, as it stands or is to become. */
@@ -180,7 +205,7 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
                                    .eps = o.eps,
                                    .decay = o.weight_decay > 0 ? o.weight_decay : 0};
     if (copy_decoder(t, m, err) != QN_OK || copy_bound(t, o.bound, err) != QN_OK ||
-        qn__lora_begin(&t->trained, m, &t->decoder, t->device, &o, err) != QN_OK ||
+        begin_trained(t, &o, err) != QN_OK ||
         (o.resume && resume_trainer(t, o.resume, err) != QN_OK)) {
         qn_trainer_close(t);
         return err->code;
