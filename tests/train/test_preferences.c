@@ -213,6 +213,7 @@ static void test_refused(void **state)
     assert_int_equal(qn_trainer_step_batches(t, &odd, 1, NULL, &err), QN_INVALID);
     assert_non_null(strstr(err.message, "5 rows"));
     const char *saved = temp_path("saved");
+    memset(&err, 0, sizeof err);
     assert_int_equal(qn_trainer_save_state(t, saved, NULL, &err), QN_OK);
     qn_trainer_close(t);
     other.adapter = NULL;
