@@ -70,6 +70,14 @@ QN_API qn_status qn_model_open_random(qn_model **out, qn_device *device, const c
                                       size_t n, const char *type, const char *head_type,
                                       const qn_model_options *options, qn_error *err);
 
+/* A model as it begins that is to be trained from nothing (qn_trainer_options.full): `path` is a
+ * config.json, or its directory, where the tokenizer's files lie, too. Weights are f32, drawn as
+ * transformers draws them: normal with the configuration's initializer_range, norms 1, biases 0,
+ * the embedding of pad_token_id 0. The same seed gives the same model. */
+QN_API qn_status qn_model_open_initial(qn_model **out, qn_device *device, const char *path,
+                                       uint64_t seed, const qn_model_options *options,
+                                       qn_error *err);
+
 /* Frees every weight once the last session is closed. NULL is accepted. */
 QN_API void qn_model_close(qn_model *model);
 

@@ -161,7 +161,6 @@ static const translation options_of_others[] = {
     {"--cont-batching", "nothing: requests always run side by side"},
     {"--metrics", "nothing: /metrics is always there"},
     {"--train", "nothing: quern train does nothing else"},
-    {"--fine-tune-type", "nothing: it is lora"},
     {"--lora-layers", "--num-layers"},
     {"--lora-r", "--rank"},
     {"--lora-rank", "--rank"},
@@ -184,6 +183,8 @@ static const translation options_of_others[] = {
     {"--logging-steps", "--steps-per-report"},
     {"--output-dir", "--adapter-path (-o)"},
     {"--resume-from-checkpoint", "--resume"},
+    {"--finetuning-type", "--fine-tune-type"},
+    {"--full-finetune", "--full"},
     {"--train-on-completions", "--mask-prompt"},
     {"--dataset", "--data PATH"},
 };

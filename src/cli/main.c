@@ -165,8 +165,9 @@ const command commands[] = {
      "end of input when it has been answered. What cannot be is answered by error.",
      command_serve},
     {{"train", OF_TRAIN, NULL},
-     "teach a model texts, as an adapter",
-     "Trains a LoRA adapter of MODEL on texts and writes it as PEFT does; --adapter uses it.",
+     "teach a model texts, as an adapter or all of it",
+     "Trains a LoRA adapter of MODEL on texts and writes it as PEFT does; --adapter uses it. With "
+     "--full it trains MODEL itself, or one from nothing, and writes a Hugging Face directory.",
      "A line of --data is an object with \"text\", which is learned with the token behind it that "
      "ends texts; with \"prompt\" and \"completion\"; or with \"messages\" and maybe \"tools\", "
      "which become what the model's chat template makes of them. --mask-prompt learns completions "
@@ -179,7 +180,8 @@ const command commands[] = {
      "The same command with --resume goes on from what was saved last, after Ctrl-C or anything "
      "else, and ends with the same bytes as one that was never cut off; it names what is not the "
      "same any more: the model, the texts, an option. "
-     "The model's own weights, which may be quantised, stay as they are.",
+     "The model's own weights, which may be quantised, stay as they are. With --full they are "
+     "trained, as f32, and written in the model's type; then they may not be quantised.",
      command_train},
 };
 

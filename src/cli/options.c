@@ -47,8 +47,19 @@ static const option table[] = {
      "end when N validations in a row were no better than the best"},
     {"val-batches", 0, OPTION_INTEGER, OF_TRAIN, AT(val_batches), -1, 1e9, "N",
      "batches of a validation at most (default 25; -1: all)"},
+    {"full", 0, OPTION_FLAG, OF_TRAIN, AT(full), 0, 0, NULL,
+     "train all weights of a dense model, in f32, and write a model; norms and biases do not "
+     "decay"},
+    {"fine-tune-type", 0, OPTION_STRING, OF_TRAIN, AT(fine_tune_type), 0, 0, "KIND",
+     "lora (default): an adapter; full: as --full"},
+    {"init", 0, OPTION_STRING, OF_TRAIN, AT(init), 0, 0, "FILE",
+     "with --full: a model from nothing, as the config.json FILE describes it, drawn by --seed; "
+     "the "
+     "tokenizer's files lie beside FILE"},
     {"adapter-path", 'o', OPTION_STRING, OF_TRAIN, AT(output), 0, 0, "DIR",
-     "write the adapter to DIR, with what --resume needs; it must not be there yet"},
+     "write the adapter, or with --full the model, to DIR, with what --resume needs; it must not "
+     "be "
+     "there yet"},
     {"resume", 0, OPTION_FLAG, OF_TRAIN, AT(resume), 0, 0, NULL,
      "go on from DIR, if it is there, to the bit as if nothing had happened"},
     {"config", 'c', OPTION_STRING, OF_TRAIN, AT(config), 0, 0, "FILE",
@@ -101,7 +112,7 @@ static const option table[] = {
     {"num-layers", 0, OPTION_INTEGER, OF_TRAIN, AT(num_layers), -1, 1e6, "N",
      "train the last N layers (default -1: all)"},
     {"weight-decay", 0, OPTION_NUMBER, OF_TRAIN, AT(weight_decay), 0, 1e3, "X",
-     "of the optimizer (default 0.01 for adamw, else 0)"},
+     "of the optimizer (default 0.01 for adamw, else 0); with --full of matrices alone"},
     {"max-grad-norm", 0, OPTION_NUMBER, OF_TRAIN, AT(max_grad_norm), 0, 1e9, "X",
      "longer gradients are made so long (default 0: none are)"},
     {"rank", 0, OPTION_INTEGER, OF_TRAIN, AT(rank), 1, 1024, "N",
@@ -118,8 +129,8 @@ static const option table[] = {
     {"save-every", 0, OPTION_INTEGER, OF_TRAIN, AT(save_every), 1, 1e9, "N",
      "steps between two times that all is written (default 100)"},
     {"seed", 0, OPTION_INTEGER, OF_TRAIN, AT(settings.seed), 0, 9007199254740991, "N",
-     "of the order of texts and the first matrices (default 0); the same seed gives the same "
-     "adapter"},
+     "of the order of texts and of what is drawn (default 0); the same seed gives the same "
+     "adapter, or model"},
     {"prompt", 'p', OPTION_STRING, OF_GENERATE | OF_BACKENDS, AT(prompt), 0, 0, "TEXT",
      "what to answer or continue; what is piped in follows it; - is standard input alone"},
     {"file", 'f', OPTION_STRING, OF_GENERATE | OF_BACKENDS, AT(prompt_file), 0, 0, "FILE",

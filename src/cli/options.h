@@ -69,8 +69,9 @@ typedef struct arguments {
         patience;
     double learning_rate, alpha, weight_decay, max_grad_norm, val_split, beta1, beta2, eps,
         min_learning_rate, beta, label_smoothing;
-    const char *loss, *optimizer, *lr_schedule, *resume_adapter, *config, *log, *report;
-    bool grad_checkpoint, dry_run;
+    const char *loss, *optimizer, *lr_schedule, *resume_adapter, *config, *log, *report,
+        *fine_tune_type, *init;
+    bool grad_checkpoint, dry_run, full;
     words samples;
     bool mask_prompt;
     words targets;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quern train: a LoRA adapter from a file of texts. Names of options are mlx-lm's.
+ * quern train: an adapter, or a model, from a file of texts. Names of options are mlx-lm's.
  */
 #include "cli/train.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/commands.h"
 
 #include <errno.h>
@@ -121,8 +122,8 @@ static qn_status run_steps(training *r, qn_error *err)
 
 static void describe_training(const training *r)
 {
-    fprintf(stderr, "%llu texts, an adapter of %llu numbers\n", (unsigned long long)r->texts,
-            (unsigned long long)r->parameters);
+    fprintf(stderr, "%llu texts, %s of %llu numbers\n", (unsigned long long)r->texts,
+            trains_fully(r->a) ? "a model" : "an adapter", (unsigned long long)r->parameters);
     if (r->resumed)
         fprintf(stderr, "resumed behind step %lld\n", (long long)qn_trainer_steps(r->trainer));
 }
@@ -141,29 +142,68 @@ static qn_status train_model(training *r, const loaded *l, qn_error *err)
     return err->code;
 }
 
-/* With the model as it is, then with its adapter; it is loaded anew in between, so that there are
- * never two. */
-static int train_and_report(training *r, samples *s, arguments *a)
+/* Where the files beside the configuration at `path` lie. */
+static qn_status directory_of(const char *path, char out[PATH_ROOM], qn_error *err)
+{
+    bool is_directory;
+    const char *slash = strrchr(path, '/');
+    if (qn__path_is_directory(path, &is_directory, err) != QN_OK)
+        return err->code;
+    snprintf(out, PATH_ROOM, "%s", is_directory || slash ? path : ".");
+    if (!is_directory && slash && slash - path < PATH_ROOM)
+        out[slash - path + 1] = 0;
+    return QN_OK;
+}
+
+/* The model that is trained: --init draws it. */
+static int open_trained(loaded *l, const arguments *a)
+{
+    qn_error err = {0};
+    qn_model_options o = {.size = sizeof o};
+    uint64_t seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0;
+    if (!a->init)
+        return open_loaded(l, a, false);
+    *l = (loaded){0};
+    if (directory_of(a->init, l->path, &err) != QN_OK ||
+        products_of(a->products, &o.products, &err) != QN_OK ||
+        open_device(&l->device, a, &err) != QN_OK ||
+        qn_model_open_initial(&l->model, l->device, a->init, seed, &o, &err) != QN_OK)
+        return failed(&err);
+    return 0;
+}
+
+/* What was trained, for samples. */
+static int open_result(loaded *l, const arguments *a)
+{
+    arguments with = *a;
+    if (trains_fully(a))
+        with.model = a->output;
+    else
+        with.adapter = a->output;
+    return open_loaded(l, &with, false);
+}
+
+/* With the model as it is, then with what was trained; it is loaded anew in between, so that there
+ * are never two. */
+static int train_and_report(training *r, samples *s, const arguments *a)
 {
     qn_error err = {0};
     bool report = a->report && !a->dry_run;
     loaded l;
-    int code = open_loaded(&l, a, false);
+    int code = open_trained(&l, a);
     if (!code && (!report || samples_take(&l, a, &s->before, &err) == QN_OK))
         train_model(r, &l, &err);
     close_loaded(&l);
     if (code || err.code != QN_OK || !report)
         return code ? code : err.code != QN_OK ? failed(&err) : 0;
-    a->adapter = a->output;
-    code = open_loaded(&l, a, false);
-    a->adapter = NULL;
+    code = open_result(&l, a);
     if (!code && samples_take(&l, a, &s->after, &err) == QN_OK)
         write_report(r, s, &err);
     close_loaded(&l);
     return err.code != QN_OK ? failed(&err) : code;
 }
 
-/* That the adapter cannot be written is to be said before hours of work. */
+/* That the result cannot be written is to be said before hours of work. */
 static bool can_write(const char *path)
 {
     if (mkdir(path, 0777) == 0 && rmdir(path) == 0)
@@ -173,14 +213,37 @@ static bool can_write(const char *path)
     return false;
 }
 
+/* The option of adapters alone that is there; NULL: none is. */
+static const char *adapters_option(const arguments *a)
+{
+    return a->rank > 0         ? "--rank is of adapters, and with --full there is none"
+           : !isnan(a->alpha)  ? "--alpha is of adapters, and with --full there is none"
+           : a->targets.n      ? "--target is of adapters, and with --full there is none"
+           : a->num_layers > 0 ? "--num-layers is of adapters, and with --full there is none"
+           : a->resume_adapter
+               ? "--resume-adapter-file is of adapters, and with --full there is none"
+               : NULL;
+}
+
 /* What is wrong with how it was asked for; NULL: nothing. */
 static const char *wrong_usage_of(const arguments *a)
 {
+    const char *type = a->fine_tune_type;
     if (!a->data)
         return "--data names the texts";
+    if (type && strcmp(type, "lora") != 0 && strcmp(type, "full") != 0)
+        return "--fine-tune-type is lora or full";
+    if (type && !strcmp(type, "lora") && a->full)
+        return "--full and --fine-tune-type lora exclude each other";
+    if (a->init && !trains_fully(a))
+        return "--init goes with --full";
+    if (a->init && a->model)
+        return "--init describes the model; -m names another";
+    if (trains_fully(a) && adapters_option(a))
+        return adapters_option(a);
     if (a->samples.n && !a->report)
         return "--sample is for --report FILE";
-    return a->output || a->dry_run ? NULL : "--adapter-path, or -o, says where the adapter goes";
+    return a->output || a->dry_run ? NULL : "--adapter-path, or -o, says where the result goes";
 }
 
 static int run_training(arguments *a)

@@ -37,6 +37,9 @@ int64_t given(int64_t value, int64_t otherwise);
 
 /* ---- train_setup.c: the arguments become a trainer ---- */
 
+/* Whether all weights are trained. */
+bool trains_fully(const arguments *a);
+
 qn_status training_begin(training *r, const loaded *l, qn_error *err);
 
 /* Leaves what a report tells of; the course is to be freed. */

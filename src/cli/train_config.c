@@ -210,10 +210,6 @@ static bool read_fixed(config_reader *r, const qn__json_at *at)
                  flags[i].is ? "true" : "false");
             return true;
         }
-    if (!strcmp(at->key, "fine_tune_type")) {
-        only(r, at, cJSON_IsString(at->node) && !strcmp(at->node->valuestring, "lora"), "lora");
-        return true;
-    }
     if (!strcmp(at->key, "loss_type")) { /* TRL's, of dpo */
         only(r, at, cJSON_IsString(at->node) && !strcmp(at->node->valuestring, "sigmoid"),
              "sigmoid");

@@ -58,11 +58,12 @@ qn_status print_plan(training *r, qn_error *err)
     double step = batch * (double)r->n_batches;
     printf("texts       %llu, of %llu tokens, the longest %llu\n", (unsigned long long)info.texts,
            (unsigned long long)info.tokens, (unsigned long long)info.longest);
-    printf("adapter     %llu numbers\n", (unsigned long long)qn_trainer_parameters(r->trainer));
+    printf("%-12s%llu numbers\n", trains_fully(r->a) ? "trained" : "adapter",
+           (unsigned long long)qn_trainer_parameters(r->trainer));
     printf("steps       %lld, of %lld texts: %.1f epochs\n", (long long)left,
            (long long)(r->rows * r->n_batches),
            (double)(left * r->rows * r->n_batches) / (double)info.texts);
-    printf("memory      %.0f MiB, of which the model and the adapter %.0f MiB\n",
+    printf("memory      %.0f MiB, of which the model and what is trained %.0f MiB\n",
            (double)memory.peak / (1 << 20), (double)memory.active / (1 << 20));
     printf("time        %.3g s a step, %.3g min in all, without validations\n", step,
            step * (double)left / 60);

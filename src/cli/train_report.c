@@ -160,12 +160,12 @@ static void put_summary(page *p, const training *r)
     size_t n = course_points(&r->course), since;
     const validation *best = course_best(&r->course, &since);
     put_piece(p, "<h1>quern train</h1>\n<table>\n");
-    put_row(p, "model", r->a->model ? r->a->model : "the built-in model");
+    put_row(p, "model", r->a->init ? r->a->init : r->a->model ? r->a->model : "the built-in model");
     snprintf(text, sizeof text, "%llu, of %llu tokens", (unsigned long long)r->texts,
              (unsigned long long)r->tokens);
     put_row(p, "texts", text);
     snprintf(text, sizeof text, "%llu numbers", (unsigned long long)r->parameters);
-    put_row(p, "adapter", text);
+    put_row(p, trains_fully(r->a) ? "trained" : "adapter", text);
     snprintf(text, sizeof text, "%lld", (long long)r->course.steps);
     put_row(p, "steps", text);
     if (n) {

@@ -20,6 +20,11 @@ int64_t given(int64_t value, int64_t otherwise)
     return value > 0 ? value : otherwise;
 }
 
+bool trains_fully(const arguments *a)
+{
+    return a->full || (a->fine_tune_type && !strcmp(a->fine_tune_type, "full"));
+}
+
 static qn_status optimizer_of(const char *name, qn_optimizer *out, qn_error *err)
 {
     static const char *const names[] = {
@@ -144,6 +149,7 @@ static qn_status open_trainer(training *r, qn_model *model, qn_error *err)
                             .resume = r->resumed ? a->output : NULL,
                             .bound = bound,
                             .checkpoint = a->grad_checkpoint,
+                            .full = trains_fully(a),
                             .loss = r->loss,
                             .beta = or_zero(a->beta),
                             .label_smoothing = or_zero(a->label_smoothing)};

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LARGEST_CONFIG = 4 << 20 };
+
 /* What the model's chat templates put behind a reply. Templates that cannot be read are an error
  * only for who uses them. */
 static qn_status add_ends(qn_model *m, const char *path, qn_error *err)
@@ -59,8 +61,8 @@ static qn_status load_decoder(qn_model *m, qn__source *source, const qn_model_op
 /* Whoever writes the model anew copies what lies beside its weights. */
 static qn_status keep_paths(qn_model *m, const qn__source *source, qn_error *err)
 {
-    const char *name = strrchr(source->config_path, '/');
-    if (source->gguf || !name || strcmp(name, "/config.json") != 0)
+    size_t n = strlen(source->config_path), k = strlen("/params.json"); /* Meta's */
+    if (source->gguf || (n >= k && !strcmp(source->config_path + n - k, "/params.json")))
         return QN_OK;
     m->directory = strdup(source->path);
     m->config_path = strdup(source->config_path);
@@ -190,6 +192,56 @@ qn_status qn_model_open_random(qn_model **out, qn_device *device, const char *co
         qn_model_close(m);
     }
     cJSON_Delete(source.config);
+    return err->code;
+}
+
+/* The configuration and where it is; of a file that has another name, too. */
+static qn_status open_initial_source(qn__source *source, const char *path, qn_error *err)
+{
+    bool is_directory;
+    if (qn__path_is_directory(path, &is_directory, err) != QN_OK)
+        return err->code;
+    source->path = is_directory ? strdup(path) : qn__path_parent(path);
+    source->config_path = is_directory ? qn__path_join(path, "config.json") : strdup(path);
+    return source->path && source->config_path
+               ? qn__json_read(&source->config, source->config_path, LARGEST_CONFIG, err)
+               : qn__fail_memory(err, "a path");
+}
+
+static qn_status read_initial(qn_model *m, const char *path, uint64_t seed,
+                              const qn_model_options *o, qn_error *err)
+{
+    qn__source source = {0};
+    qn__random_weights weights;
+    if (open_initial_source(&source, path, err) == QN_OK) {
+        qn__json_at config = qn__json_root(source.config_path, source.config);
+        if (qn__random_initial(&weights, &config, seed, err) == QN_OK &&
+            qn__decoder_load_random(&m->decoder, m->device, &source, &weights, err) == QN_OK &&
+            keep_paths(m, &source, err) == QN_OK &&
+            qn__model_read_defaults(m, &source, err) == QN_OK && m->n_stop == 0)
+            qn__model_read_config_stops(m, &source, err);
+        m->decoder.products = o->products;
+        if (err->code == QN_OK && !o->no_tokenizer)
+            open_tokenizer(m, source.path, err);
+    }
+    qn__source_close(&source);
+    return err->code;
+}
+
+qn_status qn_model_open_initial(qn_model **out, qn_device *device, const char *path, uint64_t seed,
+                                const qn_model_options *given, qn_error *err)
+{
+    qn_error local = {0};
+    qn_model_options options;
+    err = err ? err : &local;
+    *out = NULL;
+    if (read_options(&options, given, err) != QN_OK)
+        return err->code;
+    qn_model *m = new_model(device, err);
+    if (m && read_initial(m, path, seed, &options, err) == QN_OK)
+        *out = m;
+    else
+        qn_model_close(m);
     return err->code;
 }
 

@@ -6,6 +6,7 @@
 #include "models/random_weights.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/random.h"
 
 #include <math.h>
@@ -13,6 +14,9 @@
 #include <string.h>
 
 enum { BANK_VALUES = 1 << 16 };
+
+/* transformers' default where config.json has no initializer_range. */
+static const double usual_deviation = 0.02;
 
 static char *make_bank(const qn__encoding *e, const float *values)
 {
@@ -25,6 +29,8 @@ static char *make_bank(const qn__encoding *e, const float *values)
 
 qn_status qn__random_begin(qn__random_weights *r, int64_t columns, qn_error *err)
 {
+    if (r->initial)
+        return QN_OK;
     float *values = malloc(BANK_VALUES * sizeof *values);
     for (uint64_t i = 0; values && i < BANK_VALUES; i++)
         values[i] = (float)((2 * qn__random_uniform(1, i) - 1) * sqrt(3.0 / (double)columns));
@@ -66,6 +72,37 @@ qn_status qn__random_find(qn__weight *out, const qn__random_weights *r, const qn
                     p->name, (long long)columns, e->block_elements, e->name);
 }
 
+qn_status qn__random_initial(qn__random_weights *r, const qn__json_at *config, uint64_t seed,
+                             qn_error *err)
+{
+    *r = (qn__random_weights){.matrices = &qn__encodings[QN__F32],
+                              .head = &qn__encodings[QN__F32],
+                              .initial = true,
+                              .seed = seed,
+                              .deviation = usual_deviation,
+                              .padding = -1};
+    return qn__json_opt_number(config, "initializer_range", 0, 10, &r->deviation, err) == QN_OK
+               ? qn__json_opt_int(config, "pad_token_id", -1, INT32_MAX, &r->padding, err)
+               : err->code;
+}
+
+/* Number n of a normal distribution (Box and Muller, 1958). */
+static double draw_normal(uint64_t seed, uint64_t n)
+{
+    double radius = sqrt(-2 * log(1 - qn__random_uniform(seed, 2 * n)));
+    return radius * cos(2 * M_PI * qn__random_uniform(seed, 2 * n + 1));
+}
+
+static void draw_rows(const qn__random_weights *r, const qn__parameter *p, uint64_t number,
+                      int64_t first, int64_t n, float *to)
+{
+    uint64_t seed = qn__random_bits(r->seed, number), columns = (uint64_t)p->shape[1];
+    for (uint64_t i = 0; i < (uint64_t)n * columns; i++)
+        to[i] = (float)(r->deviation * draw_normal(seed, (uint64_t)first * columns + i));
+    if (p->id.role == QN__ROLE_EMBEDDING && r->padding >= first && r->padding < first + n)
+        memset(to + (uint64_t)(r->padding - first) * columns, 0, columns * sizeof *to);
+}
+
 void qn__random_read(const qn__random_weights *r, const qn__parameter *p, uint64_t number,
                      int64_t first, int64_t n, void *to)
 {
@@ -73,6 +110,10 @@ void qn__random_read(const qn__random_weights *r, const qn__parameter *p, uint64
         bool bias = !strcmp(p->id.part, "bias");
         for (int64_t i = 0; i < n; i++)
             ((float *)to)[i] = bias || p->plus_one ? 0 : 1;
+        return;
+    }
+    if (r->initial) {
+        draw_rows(r, p, number, first, n, to);
         return;
     }
     const qn__encoding *e = encoding_of(r, p);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights made up in memory, always the same, in any encoding: for timing.
+ * Weights made up in memory: in any encoding and always the same, for timing; or in f32, as a model
+ * begins that is to be trained.
  */
 #ifndef QN_MODELS_RANDOM_WEIGHTS_H
 #define QN_MODELS_RANDOM_WEIGHTS_H
@@ -11,7 +12,17 @@
 typedef struct qn__random_weights {
     const qn__encoding *matrices, *head; /* head: of the embedding, too */
     char *matrix_bank, *head_bank;
+    bool initial; /* f32, drawn one by one, as transformers' _init_weights does: what follows says
+                     how */
+    uint64_t seed;
+    double deviation;
+    int64_t padding; /* the embedding's row that is 0; -1: none */
 } qn__random_weights;
+
+/* The initial weights of a configuration: normal with its initializer_range. */
+struct qn__json_at;
+qn_status qn__random_initial(qn__random_weights *r, const struct qn__json_at *config, uint64_t seed,
+                             qn_error *err);
 
 /* Makes the blocks, of a size that products with so many columns keep the size of what goes in. */
 qn_status qn__random_begin(qn__random_weights *r, int64_t columns, qn_error *err);

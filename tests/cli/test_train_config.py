@@ -96,7 +96,7 @@ def test_same(folder, data):
 
 def test_refused(folder, data):
     cases = [("learning_rat: 1", "learning_rat: there is no such option; did you mean --learning-rate?"),
-             ("train: false", "train: not supported; true is"), ("fine_tune_type: dora", "lora is"), ("test: true", "false is"),
+             ("train: false", "train: not supported; true is"), ("test: true", "false is"),
              ("hf_dataset: {a: b}", "line 1: this part of YAML"), ("model: &anchor x", "line 1: this part of YAML"),
              ("a: 1\n   b: 2", "line 2: indentation"), ("\titers: 2", "line 1: a tab"), ("iters", "line 1: neither"),
              ("iters: 2\niters: 3", "line 2: the key stands twice"), ("model: \"x", "line 1: a quote"),
@@ -110,6 +110,8 @@ def test_refused(folder, data):
         refused(f"configuration {i}", run("train", "-c", path, "--data", data, "-o", "/nowhere/x"), 2, path, part)
     status, _, err = run("train", "-c", put(folder, "bad.yaml", "iters: none"), "--data", data)
     check("a value", status == 2 and "--iters: \"none\" is not a whole number" in err and "bad.yaml: iters" in err, err)
+    refused("another type", run("train", "-c", put(folder, "dora.yaml", "fine_tune_type: dora"), "--data", data, "-o", "/nowhere/x"),
+            2, "--fine-tune-type is lora or full")
     refused("no file", run("train", "-c", "/none.yaml"), 2, "/none.yaml")
     both = [os.path.join(folder, n) for n in ("kept", "again")]
     for out, more in zip(both, ([], ["--grad-checkpoint"])):

@@ -323,9 +323,96 @@ static void test_refused(void **state)
     qn_device_close(device);
 }
 
+/* ---- from nothing ---------------------------------------------------------------------------- */
+
+static const char initial_config[] =
+    "{\"model_type\":\"gemma2\",\"hidden_size\":128,\"intermediate_size\":256,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,"
+    "\"vocab_size\":500,\"max_position_embeddings\":128,\"initializer_range\":0.05,"
+    "\"pad_token_id\":7,\"hidden_activation\":\"gelu_pytorch_tanh\"}";
+
+static qn_model *open_initial(qn_device *device, const char *path, uint64_t seed)
+{
+    qn_error err = {0};
+    qn_model *model;
+    const qn_model_options o = {.size = sizeof o, .no_tokenizer = true};
+    if (qn_model_open_initial(&model, device, path, seed, &o, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return model;
+}
+
+/* Saves what a model begins with; the file's values of a tensor are the caller's. */
+static void save_initial(qn_device *device, const char *path, uint64_t seed, const char *to)
+{
+    qn_model *model = open_initial(device, path, seed);
+    const qn_trainer_options o = {.size = sizeof o, .full = true};
+    qn_trainer *t = open_trainer(model, &o);
+    qn_error err = {0};
+    if (qn_trainer_save(t, to, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    qn_trainer_close(t);
+    qn_model_close(model);
+}
+
+/* Mean, deviation and fourth moment are those of a normal distribution, within four times what n
+ * draws of it have. */
+static void check_normal(const char *name, const float *x, size_t n, double deviation)
+{
+    double mean = 0, second = 0, fourth = 0, root = sqrt((double)n);
+    for (size_t i = 0; i < n; i++) {
+        double v = (double)x[i] / deviation;
+        mean += v / (double)n;
+        second += v * v / (double)n;
+        fourth += v * v * v * v / (double)n;
+    }
+    if (fabs(mean) > 4 / root || fabs(second - 1) > 4 * sqrt(2) / root ||
+        fabs(fourth - 3) > 4 * sqrt(96) / root)
+        fail_msg("%s: moments %g, %g, %g", name, mean, second, fourth);
+}
+
+static void test_initial(void **state)
+{
+    qn_device *device = open_cpu(state);
+    const char *path = temp_write("gemma.json", initial_config, strlen(initial_config));
+    char from[700];
+    snprintf(from, sizeof from, "%s", path);
+    save_initial(device, from, 3, temp_path("first"));
+    save_initial(device, from, 3, temp_path("second"));
+    save_initial(device, from, 4, temp_path("third"));
+    char *files[3];
+    size_t sizes[3], n;
+    static const char *const names[] = {"first/model.safetensors", "second/model.safetensors",
+                                        "third/model.safetensors"};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(qn__file_read(temp_path(names[i]), 1 << 30, &files[i], &sizes[i], NULL),
+                         QN_OK);
+    assert_int_equal(sizes[0], sizes[1]);
+    assert_memory_equal(files[0], files[1], sizes[0]);
+    assert_true(sizes[0] == sizes[2] && memcmp(files[0], files[2], sizes[0]) != 0);
+    for (int i = 0; i < 3; i++)
+        free(files[i]);
+    qn_tensors *file;
+    assert_int_equal(qn_tensors_open(&file, temp_path(names[0]), NULL), QN_OK);
+    for (size_t i = 0; i < qn_tensors_count(file); i++) {
+        const qn_tensor_info *info = qn_tensors_get(file, i);
+        float *values = golden_tensor(file, info->name, &n);
+        bool embedding = strstr(info->name, "embed_tokens") != NULL;
+        for (size_t k = 0; k < n && (embedding || info->ndim == 1); k++) {
+            bool zero = info->ndim == 1 || k / 128 == 7; /* Gemma's norms are 1 + 0 */
+            assert_int_equal(values[k] == 0, zero);
+        }
+        if (info->ndim == 2)
+            check_normal(info->name, values, embedding ? 7 * 128 : n, 0.05);
+        free(values);
+    }
+    qn_tensors_close(file);
+    qn_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_losses), cmocka_unit_test(test_resume),
-                                       cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_initial)};
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
