@@ -262,6 +262,9 @@ QN_API qn_array *qn_random_bernoulli(qn_scope *s, qn_array *key, qn_array *p, in
 /* An index along the axis with probability softmax(logits), i32, of logits' shape without the axis.
  */
 QN_API qn_array *qn_random_categorical(qn_scope *s, qn_array *key, qn_array *logits, int axis);
+/* x with 0 in the place of each element with probability p, 0 to below 1, the others divided by
+ * 1 - p; of x's type. One key. */
+QN_API qn_array *qn_dropout(qn_scope *s, qn_array *x, qn_array *key, double p);
 /* 0 .. n-1 in random order, i32. One key. */
 QN_API qn_array *qn_random_permutation(qn_scope *s, qn_array *key, int64_t n);
 
