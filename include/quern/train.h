@@ -39,6 +39,18 @@ typedef enum qn_optimizer {
         QN_OPTIMIZER_COUNT
 } qn_optimizer;
 
+/* Whose files an adapter is saved as. */
+#define QN_ADAPTER_FORMAT_LIST(X)                                                                  \
+    X(PEFT, "peft") /* adapter_model.safetensors */                                                \
+    X(MLX, "mlx")   /* mlx-lm's: adapters.safetensors */
+
+typedef enum qn_adapter_format {
+#define QN_ADAPTER_FORMAT_ENUM(name, text) QN_ADAPTER_##name,
+    QN_ADAPTER_FORMAT_LIST(QN_ADAPTER_FORMAT_ENUM)
+#undef QN_ADAPTER_FORMAT_ENUM
+        QN_ADAPTER_FORMAT_COUNT
+} qn_adapter_format;
+
 /* What a step makes less. */
 #define QN_LOSS_LIST(X)                                                                            \
     X(CROSS_ENTROPY, "cross-entropy") /* of each token that counts, given those before it */       \
@@ -52,7 +64,7 @@ typedef enum qn_loss {
 } qn_loss;
 
 /* Zero means default. To the products of a layer with weights [N, K] the adapter adds
- * (alpha / rank) (x A^T) B^T, A f32 [rank, K], B f32 [N, rank]. */
+ * (alpha / rank) (x A^T) B^T, A [rank, K], B [N, rank]. */
 typedef struct qn_trainer_options {
     size_t size;  /* sizeof(qn_trainer_options) */
     int64_t rank; /* 0: 8; 1024 at most */
@@ -67,7 +79,7 @@ typedef struct qn_trainer_options {
     double weight_decay;  /* AdamW's and Lion's decoupled; 0: AdamW 0.01, negative: none */
     double clip;          /* the gradients' norm, all of them together, at most; 0: any */
     uint64_t seed;        /* of A, uniform within 1 / sqrt(K) as PEFT draws it; B is 0 */
-    const char *adapter;  /* NULL, or a directory of PEFT's files to go on from, of this
+    const char *adapter;  /* NULL, or a directory of PEFT's or mlx-lm's files to go on from, of this
                              rank and alpha and these targets; the optimiser begins anew */
     qn_optimizer optimizer;
     int64_t num_layers; /* the model's last so many; 0: all */
@@ -79,10 +91,17 @@ typedef struct qn_trainer_options {
     bool full;          /* no adapter: all weights are trained, in f32. The model, which stays as it
                            was loaded, is a directory of Hugging Face's with dense weights. Norms and
                            biases do not decay. No option of adapters (rank, alpha, targets, adapter,
-                           num_layers) may be there */
+                           num_layers, dropout, adapter_bf16, adapter_format) may be there */
     qn_loss loss;
     double beta;            /* of QN_LOSS_DPO: how dear it is to leave the model; 0: 0.1 */
     double label_smoothing; /* of QN_LOSS_DPO: 0 to 0.5 */
+    /* In a step each number that goes into an adapter's A is 0 with this probability, and the
+     * others are as much larger; drawn from seed, step, batch, layer and place. 0: none; below 1.
+     */
+    double dropout;
+    bool adapter_bf16; /* A and B are held and saved in bf16, not f32 */
+    bool moments_bf16; /* the optimiser's moments are held in bf16, not f32 */
+    qn_adapter_format adapter_format;
 } qn_trainer_options;
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -171,7 +190,7 @@ typedef struct qn_schedule {
 /* The rate of a step, 0 the first, as transformers has it: with a warm-up the first is 0. */
 QN_API double qn_schedule_rate(const qn_schedule *schedule, int64_t step);
 
-/* Writes the adapter as PEFT has it, adapter_config.json and adapter_model.safetensors in f32, into
+/* Writes the adapter as options.adapter_format has it, adapter_config.json and its matrices, into
  * a directory that appears whole or not at all. One that exists is replaced where it holds these
  * files alone (and a README.md), else it is QN_INVALID. qn_model_options.adapters reads it. After
  * full training it is a model: model.safetensors in its type, config.json and the tokenizer's

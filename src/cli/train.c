@@ -220,6 +220,10 @@ static const char *adapters_option(const arguments *a)
            : !isnan(a->alpha)  ? "--alpha is of adapters, and with --full there is none"
            : a->targets.n      ? "--target is of adapters, and with --full there is none"
            : a->num_layers > 0 ? "--num-layers is of adapters, and with --full there is none"
+           : !isnan(a->lora_dropout)
+               ? "--lora-dropout is of adapters, and with --full there is none"
+           : a->adapter_format ? "--adapter-format is of adapters, and with --full there is none"
+           : a->adapter_dtype  ? "--adapter-dtype is of adapters, and with --full there is none"
            : a->resume_adapter
                ? "--resume-adapter-file is of adapters, and with --full there is none"
                : NULL;

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/random.h"
 #include "base/sized.h"
 #include "core/array.h"
 #include "core/buffer.h"
@@ -60,6 +61,9 @@ static qn_status check_full(const qn_trainer_options *o, qn_error *err)
                        : o->n_targets      ? "targets"
                        : o->adapter        ? "adapter"
                        : o->num_layers > 0 ? "num_layers"
+                       : o->dropout != 0   ? "dropout"
+                       : o->adapter_bf16   ? "adapter_bf16"
+                       : o->adapter_format ? "adapter_format"
                                            : NULL;
     return name ? qn__fail(err, QN_INVALID,
                            "qn_trainer_options.%s is of adapters, and with .full there is none",
@@ -76,6 +80,8 @@ static qn_status check_options(const qn_trainer_options *o, qn_error *err)
         return qn__fail(err, QN_INVALID, "there is no optimizer %d", (int)o->optimizer);
     if ((unsigned)o->loss >= QN_LOSS_COUNT)
         return qn__fail(err, QN_INVALID, "there is no loss %d", (int)o->loss);
+    if ((unsigned)o->adapter_format >= QN_ADAPTER_FORMAT_COUNT)
+        return qn__fail(err, QN_INVALID, "there is no format %d", (int)o->adapter_format);
     bool plain = o->optimizer == QN_OPTIMIZER_SGD && o->beta1 == 0;
     const struct {
         const char *name;
@@ -89,6 +95,7 @@ static qn_status check_options(const qn_trainer_options *o, qn_error *err)
                    {"eps", o->eps, o->eps > 0 && o->eps <= 1},
                    {"weight_decay", o->weight_decay, o->weight_decay <= 1e3},
                    {"clip", o->clip, o->clip >= 0 && isfinite(o->clip)},
+                   {"dropout", o->dropout, o->dropout >= 0 && o->dropout < 1},
                    {"beta", o->beta, o->beta > 0 && o->beta <= 1e6},
                    {"label_smoothing", o->label_smoothing,
                     o->label_smoothing >= 0 && o->label_smoothing <= 0.5}};
@@ -138,7 +145,7 @@ static qn_status copy_decoder(qn_trainer *t, const qn__decoder *m, qn_error *err
 
 static qn_status begin_trained(qn_trainer *t, const qn_trainer_options *o, qn_error *err)
 {
-    return o->full ? qn__full_begin(&t->trained, t->model, &t->decoder, o->optimizer, err)
+    return o->full ? qn__full_begin(&t->trained, t->model, &t->decoder, o, err)
                    : qn__lora_begin(&t->trained, qn__model_decoder(t->model), &t->decoder,
                                     t->device, o, err);
 }
@@ -322,15 +329,27 @@ typedef struct recorded {
     qn_array *loss, *report; /* report: [1], or [QN__REPORTED] */
 } recorded;
 
-/* The loss of a batch: the trainer's decoder gets what is trained first. */
-static qn_status record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, bool loss_only,
-                             recorded *out, qn_error *err)
+/* The key of what is dropped in batch i of a step. */
+static qn_array *dropout_key(const qn_trainer *t, qn_scope *s, size_t i)
+{
+    const uint64_t mark = 0x64726f70; /* "drop": A is drawn of the seed itself */
+    qn_array *key = qn_random_key(s, qn__random_bits(t->seed, mark));
+    key = qn_random_fold_in(s, key, qn_scalar(s, QN_I32, (double)t->steps));
+    return qn_random_fold_in(s, key, qn_scalar(s, QN_I32, (double)i));
+}
+
+/* The loss of a step's batch i, or, loss_only, of one that nothing is learned from: the trainer's
+ * decoder gets what is trained first. */
+static qn_status record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, size_t i,
+                             bool loss_only, recorded *out, qn_error *err)
 {
     const int64_t shape[] = {b->rows, b->length};
     qn_array *counts = mask_array(s, b->mask, b->rows, b->length, err);
     if (!counts)
         return err->code;
     t->trained->kind->bind(t->trained, s, &t->decoder);
+    bool drops = t->decoder.dropout > 0 && !loss_only;
+    t->decoder.dropout_key = drops ? dropout_key(t, s, i) : NULL;
     qn_array *read = qn_from(s, QN_I32, 2, shape, b->tokens);
     if (of_pairs(t))
         out->loss = qn__preference_loss(s, &t->decoder, qn__model_decoder(t->model), read, counts,
@@ -344,7 +363,7 @@ static qn_status record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, bool
 static bool record_gradients(qn_trainer *t, qn_scope *s, step *p, qn_array *loss, double weight)
 {
     for (int i = 0; i < p->n; i++)
-        p->wrt[i] = t->trained->arrays[i].state[0];
+        p->wrt[i] = t->trained->arrays[i].leaf;
     qn_array *part = weight == 1 ? loss : qn_multiply(s, loss, qn_scalar(s, QN_F32, weight));
     if (qn_grad(s, part, p->wrt, p->n, p->grad) != QN_OK)
         return false;
@@ -421,12 +440,12 @@ static qn_status read_report(qn_trainer *t, qn_scope *s, qn_array *report, doubl
 }
 
 /* One batch of a step, and with the last one the step. */
-static qn_status take_batch(qn_trainer *t, step *p, const qn_batch *b, double weight, bool last,
-                            double told[QN__REPORTED], qn_error *err)
+static qn_status take_batch(qn_trainer *t, step *p, const qn_batch *batches, size_t i,
+                            double weight, bool last, double told[QN__REPORTED], qn_error *err)
 {
     qn_scope *s = qn_scope_begin(t->device);
     recorded r;
-    if (record_loss(t, s, b, false, &r, err) == QN_OK) {
+    if (record_loss(t, s, &batches[i], i, false, &r, err) == QN_OK) {
         if (last)
             record_step(t, s, p, &r, weight);
         else
@@ -480,7 +499,7 @@ qn_status qn_trainer_step_batches(qn_trainer *t, const qn_batch *batches, size_t
         return err->code;
     for (size_t i = 0; i < n && err->code == QN_OK; i++) {
         double weight = n == 1 ? 1 : (double)count_parts(t, &batches[i]) / all;
-        take_batch(t, &p, &batches[i], weight, i == n - 1, told, err);
+        take_batch(t, &p, batches, i, weight, i == n - 1, told, err);
     }
     end_step(&p);
     if (err->code == QN_OK)
@@ -508,7 +527,7 @@ qn_status qn_trainer_loss(qn_trainer *t, const int32_t *tokens, const uint8_t *m
     double told[QN__REPORTED] = {0};
     recorded r;
     qn_scope *s = qn_scope_begin(t->device);
-    if (record_loss(t, s, &one, true, &r, err) == QN_OK &&
+    if (record_loss(t, s, &one, 0, true, &r, err) == QN_OK &&
         read_report(t, s, r.report, 1, told, err) == QN_OK)
         keep_report(t, told, loss_out);
     qn_scope_end(s);
