@@ -106,14 +106,17 @@ typedef struct qn_trainer_options {
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-/* tokens [rows, length], each row a text of its own; mask [rows, length]: not 0 where a token
+/* tokens [rows, length], each row a text, or several; mask [rows, length]: not 0 where a token
  * counts. Zero it before use ({0}) where something fills it. */
 typedef struct qn_batch {
     int32_t *tokens;
     uint8_t *mask; /* NULL: all count */
     int64_t rows, length;
     int64_t counted; /* tokens that count; for information */
-    size_t capacity; /* numbers in tokens and mask, where qn_batch_free frees them */
+    size_t capacity; /* numbers in each, where qn_batch_free frees them */
+    int32_t *begins; /* NULL, or [rows, length]: where in its row the text that a token is of
+                        begins. Texts of a row see nothing of each other; the first token of each
+                        should not count */
 } qn_batch;
 
 QN_API void qn_batch_free(qn_batch *batch);
@@ -234,7 +237,9 @@ typedef struct qn_dataset_options {
     void (*bad)(void *user, const char *message);
     void *user;
     const qn_flag *cancel; /* polled while opening: true gives QN_CANCELLED */
-    bool preferences;      /* lines for QN_LOSS_DPO, and no others */
+    bool pack; /* rows of a batch are filled with texts, up to max_length tokens: the longest first,
+                  each where least is left behind it, as TRL's "bfd" does */
+    bool preferences; /* lines for QN_LOSS_DPO, and no others; not packed */
 } qn_dataset_options;
 
 typedef struct qn_dataset_info {
@@ -246,6 +251,7 @@ typedef struct qn_dataset_info {
     uint64_t fingerprint;    /* of all tokens and prompts, in their order */
     const char *passed_over; /* members of lines that are not looked at: "id, source"; lives as
                                 long as the dataset */
+    uint64_t rows;           /* of an epoch: its texts, or what they were packed into */
 } qn_dataset_info;
 
 /* Reads and encodes all lines once. The chat, which may be one without templates, is borrowed, and
@@ -256,15 +262,15 @@ QN_API qn_status qn_dataset_open(qn_dataset **out, const qn_chat *chat, const ch
 QN_API void qn_dataset_close(qn_dataset *dataset); /* NULL is accepted */
 QN_API qn_status qn_dataset_get_info(const qn_dataset *dataset, qn_dataset_info *info);
 
-/* Takes a part of the texts, 0 < part < 1, out into a dataset of their own, which is in order: for
- * validation. Which ones the seed says. */
+/* Takes a part of the texts, 0 < part < 1, out into a dataset of their own, which is in order and
+ * not packed: for validation. Which ones the seed says. */
 QN_API qn_status qn_dataset_split(qn_dataset *dataset, double part, qn_dataset **out,
                                   qn_error *err);
 
-/* Batch `index`, from 0 on, of `rows` texts (preferences: twice as many rows), in an order of the
- * whole dataset that is drawn anew each time that all have come; the last before that may have
- * fewer. It depends on nothing else: no state is left behind. QN_STATE: the file has changed since
- * it was opened. */
+/* Batch `index`, from 0 on, of `rows` rows (preferences: twice as many), in an order of the whole
+ * dataset that is drawn anew each time that all have come; the last before that may have fewer. It
+ * depends on nothing else: no state is left behind. QN_STATE: the file has changed since it was
+ * opened. */
 QN_API qn_status qn_dataset_batch(qn_dataset *dataset, int64_t rows, int64_t index, qn_batch *batch,
                                   qn_error *err);
 QN_API int64_t qn_dataset_batches(const qn_dataset *dataset, int64_t rows); /* until then */

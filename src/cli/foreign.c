@@ -183,6 +183,7 @@ static const translation options_of_others[] = {
     {"--logging-steps", "--steps-per-report"},
     {"--output-dir", "--adapter-path (-o)"},
     {"--resume-from-checkpoint", "--resume"},
+    {"--packing", "--pack"},
     {"--finetuning-type", "--fine-tune-type"},
     {"--full-finetune", "--full"},
     {"--train-on-completions", "--mask-prompt"},

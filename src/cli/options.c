@@ -133,6 +133,9 @@ static const option table[] = {
      "all in the model's layers)"},
     {"max-seq-length", 0, OPTION_INTEGER, OF_TRAIN, AT(max_seq_length), 2, 1 << 30, "N",
      "a text of more tokens is cut off (default 2048, or the model's context)"},
+    {"pack", 0, OPTION_FLAG, OF_TRAIN, AT(pack), 0, 0, NULL,
+     "fill rows of --max-seq-length tokens with several texts, which see nothing of each other; "
+     "--batch-size is then of rows"},
     {"steps-per-report", 0, OPTION_INTEGER, OF_TRAIN, AT(steps_per_report), 1, 1e9, "N",
      "steps between two lines of progress (default 10)"},
     {"save-every", 0, OPTION_INTEGER, OF_TRAIN, AT(save_every), 1, 1e9, "N",

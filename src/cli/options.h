@@ -71,7 +71,7 @@ typedef struct arguments {
         min_learning_rate, beta, label_smoothing, lora_dropout;
     const char *adapter_format, *adapter_dtype, *optimizer_dtype, *loss, *optimizer, *lr_schedule,
         *resume_adapter, *config, *log, *report, *fine_tune_type, *init;
-    bool grad_checkpoint, dry_run, full;
+    bool grad_checkpoint, dry_run, full, pack;
     words samples;
     bool mask_prompt;
     words targets;

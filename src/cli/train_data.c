@@ -43,7 +43,8 @@ static void warn_of(const char *path, const qn_dataset *d, int64_t longest)
 }
 
 static qn_status open_texts(qn_dataset **out, const qn_chat *chat, const char *path,
-                            const arguments *a, int64_t longest, bool preferences, qn_error *err)
+                            const arguments *a, int64_t longest, bool preferences, bool pack,
+                            qn_error *err)
 {
     size_t named = 0;
     qn_dataset_options o = {.size = sizeof o,
@@ -54,6 +55,7 @@ static qn_status open_texts(qn_dataset **out, const qn_chat *chat, const char *p
                             .bad = name_bad_line,
                             .user = &named,
                             .cancel = &interrupted,
+                            .pack = pack,
                             .preferences = preferences};
     if (qn_dataset_open(out, chat, path, &o, err) == QN_OK)
         warn_of(path, *out, longest);
@@ -78,6 +80,7 @@ qn_status train_data_open(train_data *d, const loaded *l, const arguments *a, bo
     const qn_tokenizer *t = qn_model_tokenizer(l->model);
     int64_t longest = a->max_seq_length > 0 ? a->max_seq_length : SEQUENCE;
     longest = longest < info.max_positions ? longest : info.max_positions;
+    d->longest_row = a->pack ? longest : 0;
     if (!t)
         return qn__fail(err, QN_NOT_FOUND, "the model has no tokenizer");
     if (!strcmp(a->data, "-"))
@@ -93,11 +96,12 @@ qn_status train_data_open(train_data *d, const loaded *l, const arguments *a, bo
         place_of(a, "valid.jsonl", true, valid);
     if (*valid && !isnan(a->val_split))
         return qn__fail(err, QN_INVALID, "--val-split, but there is %s", valid);
-    if (open_texts(&d->train, d->chat, path, a, longest, preferences, err) != QN_OK)
+    if (open_texts(&d->train, d->chat, path, a, longest, preferences, a->pack, err) != QN_OK)
         return err->code;
     if (!isnan(a->val_split))
         return qn_dataset_split(d->train, a->val_split, &d->valid, err);
-    return *valid ? open_texts(&d->valid, d->chat, valid, a, longest, preferences, err) : QN_OK;
+    return *valid ? open_texts(&d->valid, d->chat, valid, a, longest, preferences, false, err)
+                  : QN_OK;
 }
 
 void train_data_close(train_data *d)

@@ -12,6 +12,7 @@
 typedef struct train_data {
     qn_chat *chat;
     qn_dataset *train, *valid; /* valid: NULL where there is none */
+    int64_t longest_row;       /* that packing fills; 0: a row is a text */
 } train_data;
 
 /* Opens what --data says: a file, or a directory with train.jsonl and maybe valid.jsonl. Each line

@@ -14,9 +14,9 @@ enum { TIMED = 3 };
 /* Rows of the longest text: their tokens do not matter. */
 static qn_status take_longest(training *r, const qn_dataset_info *info, qn_error *err)
 {
-    int64_t rows = r->rows < (int64_t)info->texts ? r->rows : (int64_t)info->texts;
-    int64_t each = r->loss == QN_LOSS_DPO ? 2 : 1;
-    qn_batch b = {.rows = each * rows, .length = (int64_t)info->longest};
+    int64_t rows = r->rows < (int64_t)info->rows ? r->rows : (int64_t)info->rows;
+    int64_t packed = r->data.longest_row, each = r->loss == QN_LOSS_DPO ? 2 : 1;
+    qn_batch b = {.rows = each * rows, .length = packed ? packed : (int64_t)info->longest};
     b.tokens = calloc((size_t)(b.rows * b.length), sizeof *b.tokens);
     if (!b.tokens)
         return qn__fail_memory(err, "a batch");
@@ -60,9 +60,9 @@ qn_status print_plan(training *r, qn_error *err)
            (unsigned long long)info.tokens, (unsigned long long)info.longest);
     printf("%-12s%llu numbers\n", trains_fully(r->a) ? "trained" : "adapter",
            (unsigned long long)qn_trainer_parameters(r->trainer));
-    printf("steps       %lld, of %lld texts: %.1f epochs\n", (long long)left,
-           (long long)(r->rows * r->n_batches),
-           (double)(left * r->rows * r->n_batches) / (double)info.texts);
+    printf("steps       %lld, of %lld %s: %.1f epochs\n", (long long)left,
+           (long long)(r->rows * r->n_batches), r->a->pack ? "rows" : "texts",
+           (double)(left * r->rows * r->n_batches) / (double)info.rows);
     printf("memory      %.0f MiB, of which the model and what is trained %.0f MiB\n",
            (double)memory.peak / (1 << 20), (double)memory.active / (1 << 20));
     printf("time        %.3g s a step, %.3g min in all, without validations\n", step,

@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "base/sized.h"
 #include "quern/train.h"
+#include "train/pack.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,8 @@ struct qn_dataset {
     qn_dataset_options options;
     entry *entries;
     size_t n, room;
-    uint32_t *order; /* of the texts in an epoch; NULL: none is drawn */
+    qn__packs packs; /* the rows of an epoch: each a text, or several */
+    uint32_t *order; /* of the rows in an epoch; NULL: none is drawn */
     int64_t epoch;
     qn__example sample; /* the newest, and its line */
     qn_text line;
@@ -172,7 +174,7 @@ static void describe_entries(qn_dataset *d)
                              d->form.parse_special | (uint64_t)d->form.preferences << 1};
     i->texts = d->n;
     i->tokens = i->longest = 0;
-    i->fingerprint = qn__hash_bytes(form, sizeof form, 1);
+    i->fingerprint = qn__hash_bytes(form, sizeof form, d->options.pack ? 2 : 1);
     for (size_t k = 0; k < d->n; k++) {
         i->tokens += (uint64_t)d->entries[k].tokens + d->entries[k].other;
         i->longest =
@@ -181,6 +183,20 @@ static void describe_entries(qn_dataset *d)
             qn__hash_bytes(&d->entries[k].hash, sizeof d->entries[k].hash, i->fingerprint);
     }
     i->passed_over = d->passed_over;
+}
+
+/* Puts the texts into rows. */
+static qn_status pack_entries(qn_dataset *d, qn_error *err)
+{
+    uint32_t *lengths = malloc((d->n + 1) * sizeof *lengths);
+    for (size_t i = 0; lengths && i < d->n; i++)
+        lengths[i] = d->entries[i].tokens;
+    if (!lengths ||
+        !qn__packs_make(&d->packs, lengths, d->n, d->options.pack ? d->form.longest : 0))
+        qn__fail_memory(err, "texts");
+    free(lengths);
+    d->info.rows = d->packs.n;
+    return err->code;
 }
 
 static qn_status read_entries(qn_dataset *d, qn_error *err)
@@ -198,7 +214,7 @@ static qn_status read_entries(qn_dataset *d, qn_error *err)
                         (unsigned long long)d->info.bad,
                         (unsigned long long)(d->n + d->info.left_out + d->info.bad));
     if (d->n)
-        return QN_OK;
+        return pack_entries(d, err);
     return d->info.left_out
                ? qn__fail(err, QN_INVALID,
                           "%s: nothing is left to learn: the prompts alone fill %zu tokens",
@@ -220,6 +236,8 @@ qn_status qn_dataset_open(qn_dataset **out, const qn_chat *chat, const char *pat
     if (o.max_length < 0 || o.max_length == 1 || o.max_length > INT32_MAX)
         return qn__fail(err, QN_INVALID, "qn_dataset_options.max_length is %lld, out of its range",
                         (long long)o.max_length);
+    if (o.pack && o.preferences)
+        return qn__fail(err, QN_UNSUPPORTED, "preferences are not packed: a row is one answer");
     qn_dataset *d = calloc(1, sizeof *d);
     if (!d)
         return qn__fail_memory(err, "texts");
@@ -248,6 +266,7 @@ void qn_dataset_close(qn_dataset *d)
     qn_text_free(&d->line);
     free(d->entries);
     free(d->order);
+    qn__packs_free(&d->packs);
     free(d);
 }
 
@@ -258,17 +277,17 @@ qn_status qn_dataset_get_info(const qn_dataset *d, qn_dataset_info *info)
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-/* The texts' order in an epoch (Fisher and Yates). */
+/* The rows' order in an epoch (Fisher and Yates). */
 static qn_status draw_order(qn_dataset *d, int64_t epoch, qn_error *err)
 {
     if (d->order && d->epoch == epoch)
         return QN_OK;
-    if (!d->order && !(d->order = malloc(d->n * sizeof *d->order)))
+    if (!d->order && !(d->order = malloc(d->packs.n * sizeof *d->order)))
         return qn__fail_memory(err, "an order of texts");
     uint64_t seed = qn__random_bits(d->options.seed, (uint64_t)epoch);
-    for (size_t i = 0; i < d->n; i++)
+    for (size_t i = 0; i < d->packs.n; i++)
         d->order[i] = (uint32_t)i;
-    for (size_t i = d->n; i > 1 && !d->options.in_order; i--) {
+    for (size_t i = d->packs.n; i > 1 && !d->options.in_order; i--) {
         size_t k = (size_t)(qn__random_uniform(seed, i) * (double)i);
         uint32_t other = d->order[k];
         d->order[k] = d->order[i - 1];
@@ -280,13 +299,14 @@ static qn_status draw_order(qn_dataset *d, int64_t epoch, qn_error *err)
 
 int64_t qn_dataset_batches(const qn_dataset *d, int64_t rows)
 {
-    return rows < 1 ? 0 : ((int64_t)d->n - 1) / rows + 1;
+    return rows < 1 ? 0 : ((int64_t)d->packs.n - 1) / rows + 1;
 }
 
 void qn_batch_free(qn_batch *b)
 {
     free(b->tokens);
     free(b->mask);
+    free(b->begins);
     *b = (qn_batch){0};
 }
 
@@ -298,23 +318,53 @@ static bool reserve_batch(qn_batch *b, size_t n)
     b->tokens = tokens ? tokens : b->tokens;
     uint8_t *mask = realloc(b->mask, n);
     b->mask = mask ? mask : b->mask;
+    free(b->begins);
+    b->begins = NULL;
     b->capacity = tokens && mask ? n : b->capacity;
     return tokens && mask;
 }
 
-/* A text of an example becomes row `row`; what is behind its end does not count. */
-static void fill_row(const qn_tokens *ids, size_t prompt, qn_batch *b, int64_t row)
+/* Of rows that are several texts; NULL of others. */
+static bool reserve_begins(qn_batch *b, bool packed)
 {
-    size_t at = (size_t)(row * b->length), first = prompt > 1 ? prompt : 1;
-    memcpy(b->tokens + at, ids->ids, ids->n * sizeof *ids->ids);
-    memset(b->tokens + at + ids->n, 0, ((size_t)b->length - ids->n) * sizeof *b->tokens);
-    memset(b->mask + at, 0, (size_t)b->length);
-    memset(b->mask + at + first, 1, ids->n - first);
-    b->counted += (int64_t)(ids->n - first);
+    if (!packed) {
+        free(b->begins);
+        b->begins = NULL;
+    } else if (!b->begins) {
+        b->begins = malloc(b->capacity * sizeof *b->begins);
+    }
+    return b->begins || !packed;
 }
 
-/* The batch's texts from row `row` on: one, or the chosen and the rejected one. */
-static qn_status fill_rows(qn_dataset *d, const entry *e, qn_batch *b, int64_t row, qn_error *err)
+static void set_begins(qn_batch *b, int64_t row, int64_t from, int64_t end)
+{
+    for (int64_t i = from; b->begins && i < end; i++)
+        b->begins[row * b->length + i] = (int32_t)from;
+}
+
+/* A text, from *at on, in row `row`. */
+static void put_text(const qn_tokens *ids, size_t prompt, qn_batch *b, int64_t row, int64_t *at)
+{
+    size_t to = (size_t)(row * b->length + *at), first = prompt > 1 ? prompt : 1;
+    memcpy(b->tokens + to, ids->ids, ids->n * sizeof *ids->ids);
+    memset(b->mask + to, 0, first);
+    memset(b->mask + to + first, 1, ids->n - first);
+    set_begins(b, row, *at, *at + (int64_t)ids->n);
+    b->counted += (int64_t)(ids->n - first);
+    *at += (int64_t)ids->n;
+}
+
+/* What is behind its texts does not count. */
+static void end_row(qn_batch *b, int64_t row, int64_t at)
+{
+    size_t end = (size_t)(row * b->length + at), left = (size_t)(b->length - at);
+    memset(b->tokens + end, 0, left * sizeof *b->tokens);
+    memset(b->mask + end, 0, left);
+    set_begins(b, row, at, b->length);
+}
+
+/* Reads a text as it was when the file was opened. */
+static qn_status read_again(qn_dataset *d, const entry *e, qn_error *err)
 {
     if (read_entry(d, e, NULL, err) != QN_OK)
         return err->code;
@@ -322,10 +372,33 @@ static qn_status fill_rows(qn_dataset *d, const entry *e, qn_batch *b, int64_t r
     if (s->ids.n != e->tokens || s->other.n != e->other || hash_example(s) != e->hash)
         return qn__fail(err, QN_STATE, "%s: line %llu has changed since training began",
                         d->file.path, (unsigned long long)e->number);
-    fill_row(&s->ids, s->prompt, b, row);
-    if (d->form.preferences)
-        fill_row(&s->other, s->prompt, b, row + 1);
     return QN_OK;
+}
+
+/* Row `row` gets the texts of a pack; of a preference the next row gets the rejected one. */
+static qn_status fill_row(qn_dataset *d, size_t pack, qn_batch *b, int64_t row, qn_error *err)
+{
+    const qn__example *s = &d->sample;
+    int64_t at = 0, other = 0;
+    for (size_t i = d->packs.first[pack]; i < d->packs.first[pack + 1]; i++) {
+        if (read_again(d, &d->entries[d->packs.member[i]], err) != QN_OK)
+            return err->code;
+        put_text(&s->ids, s->prompt, b, row, &at);
+    }
+    end_row(b, row, at);
+    if (d->form.preferences) {
+        put_text(&s->other, s->prompt, b, row + 1, &other);
+        end_row(b, row + 1, other);
+    }
+    return QN_OK;
+}
+
+static int64_t pack_tokens(const qn_dataset *d, size_t pack)
+{
+    int64_t n = 0;
+    for (size_t i = d->packs.first[pack]; i < d->packs.first[pack + 1]; i++)
+        n += longest_of(&d->entries[d->packs.member[i]]);
+    return n;
 }
 
 qn_status qn_dataset_batch(qn_dataset *d, int64_t rows, int64_t index, qn_batch *b, qn_error *err)
@@ -336,20 +409,20 @@ qn_status qn_dataset_batch(qn_dataset *d, int64_t rows, int64_t index, qn_batch 
         return qn__fail(err, QN_INVALID, "batch %lld of %lld rows", (long long)index,
                         (long long)rows);
     int64_t batches = qn_dataset_batches(d, rows), first = index % batches * rows;
+    int64_t left = (int64_t)d->packs.n - first;
     if (draw_order(d, index / batches, err) != QN_OK)
         return err->code;
-    int64_t n = (int64_t)d->n - first < rows ? (int64_t)d->n - first : rows;
-    int64_t each = d->form.preferences ? 2 : 1;
+    int64_t n = left < rows ? left : rows, each = d->form.preferences ? 2 : 1;
     b->rows = each * n;
     b->length = b->counted = 0;
     for (int64_t i = 0; i < n; i++) {
-        int64_t length = longest_of(&d->entries[d->order[first + i]]);
+        int64_t length = pack_tokens(d, d->order[first + i]);
         b->length = length > b->length ? length : b->length;
     }
-    if (!reserve_batch(b, (size_t)(b->rows * b->length)))
+    if (!reserve_batch(b, (size_t)(b->rows * b->length)) || !reserve_begins(b, d->options.pack))
         return qn__fail_memory(err, "a batch");
     for (int64_t i = 0; i < n; i++)
-        if (fill_rows(d, &d->entries[d->order[first + i]], b, each * i, err) != QN_OK)
+        if (fill_row(d, d->order[first + i], b, each * i, err) != QN_OK)
             return err->code;
     return QN_OK;
 }
@@ -388,6 +461,7 @@ qn_status qn_dataset_split(qn_dataset *d, double part, qn_dataset **out, qn_erro
     other->form = d->form;
     other->options = d->options;
     other->options.in_order = true;
+    other->options.pack = false;
     other->info = (qn_dataset_info){.size = sizeof other->info};
     other->epoch = d->epoch = -1;
     if (qn__file_open(&other->file, d->file.path, err) != QN_OK) {
@@ -397,6 +471,10 @@ qn_status qn_dataset_split(qn_dataset *d, double part, qn_dataset **out, qn_erro
     divide_entries(d, other, n);
     describe_entries(d);
     describe_entries(other);
+    if (pack_entries(d, err) != QN_OK || pack_entries(other, err) != QN_OK) {
+        qn_dataset_close(other);
+        return err->code;
+    }
     *out = other;
     return QN_OK;
 }

@@ -299,29 +299,38 @@ static qn_array *mask_array(qn_scope *s, const uint8_t *mask, int64_t rows, int6
     return a;
 }
 
-static qn_status check_batch(const qn_trainer *t, const int32_t *tokens, int64_t rows,
-                             int64_t length, qn_error *err)
+static qn_status check_values(const qn__decoder_config *c, const qn_batch *b, qn_error *err)
+{
+    for (int64_t i = 0; i < b->rows * b->length; i++) {
+        long long row = i / b->length, at = i % b->length;
+        if (b->tokens[i] < 0 || b->tokens[i] >= c->vocab)
+            return qn__fail(err, QN_INVALID, "row %lld, token %lld is %d, the vocabulary has %lld",
+                            row, at, b->tokens[i], (long long)c->vocab);
+        if (b->begins && (b->begins[i] < 0 || b->begins[i] > at))
+            return qn__fail(err, QN_INVALID, "row %lld, token %lld: its text begins at %d", row, at,
+                            b->begins[i]);
+    }
+    return QN_OK;
+}
+
+static qn_status check_batch(const qn_trainer *t, const qn_batch *b, qn_error *err)
 {
     const qn__decoder_config *c = &t->decoder.config;
+    long long rows = b->rows, length = b->length;
     if (t->spoiled)
         return qn__fail(err, QN_STATE,
                         "a step before this one failed and left what is trained unusable");
     if (rows < 1 || length < 2 || rows > INT32_MAX / length)
         return qn__fail(err, QN_INVALID, "tokens [%lld, %lld]: rows of two or more are trained on",
-                        (long long)rows, (long long)length);
-    if (of_pairs(t) && rows % 2)
+                        rows, length);
+    if (of_pairs(t) && (rows % 2 || b->begins))
         return qn__fail(err, QN_INVALID,
-                        "%lld rows: of two that belong together the first is preferred",
-                        (long long)rows);
+                        "%lld rows%s: of two that belong together the first is preferred", rows,
+                        b->begins ? " of several texts" : "");
     if (length > c->max_positions)
-        return qn__fail(err, QN_LIMIT, "rows of %lld tokens; the model's context is %lld",
-                        (long long)length, (long long)c->max_positions);
-    for (int64_t i = 0; i < rows * length; i++)
-        if (tokens[i] < 0 || tokens[i] >= c->vocab)
-            return qn__fail(err, QN_INVALID, "row %lld, token %lld is %d, the vocabulary has %lld",
-                            (long long)(i / length), (long long)(i % length), tokens[i],
-                            (long long)c->vocab);
-    return QN_OK;
+        return qn__fail(err, QN_LIMIT, "rows of %lld tokens; the model's context is %lld", length,
+                        (long long)c->max_positions);
+    return check_values(c, b, err);
 }
 
 /* A batch as it is recorded. */
@@ -351,11 +360,12 @@ static qn_status record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, size
     bool drops = t->decoder.dropout > 0 && !loss_only;
     t->decoder.dropout_key = drops ? dropout_key(t, s, i) : NULL;
     qn_array *read = qn_from(s, QN_I32, 2, shape, b->tokens);
+    qn_array *begins = b->begins ? qn_from(s, QN_I32, 2, shape, b->begins) : NULL;
     if (of_pairs(t))
         out->loss = qn__preference_loss(s, &t->decoder, qn__model_decoder(t->model), read, counts,
                                         &t->objective, loss_only, &out->report);
     else
-        out->report = out->loss = qn__text_loss(s, &t->decoder, read, counts, NULL, loss_only);
+        out->report = out->loss = qn__text_loss(s, &t->decoder, read, counts, begins, loss_only);
     return QN_OK;
 }
 
@@ -490,10 +500,9 @@ qn_status qn_trainer_step_batches(qn_trainer *t, const qn_batch *batches, size_t
     if (n < 1)
         return qn__fail(err, QN_INVALID, "a step of no batches");
     for (size_t i = 0; i < n; i++) {
-        const qn_batch *b = &batches[i];
-        if (check_batch(t, b->tokens, b->rows, b->length, err) != QN_OK)
+        if (check_batch(t, &batches[i], err) != QN_OK)
             return err->code;
-        all += (double)count_parts(t, b);
+        all += (double)count_parts(t, &batches[i]);
     }
     if (begin_step(&p, t->trained, err) != QN_OK)
         return err->code;
@@ -519,15 +528,15 @@ qn_status qn_trainer_loss(qn_trainer *t, const int32_t *tokens, const uint8_t *m
                           int64_t length, double *loss_out, qn_error *err)
 {
     qn_error local = {0};
-    err = err ? err : &local;
-    if (check_batch(t, tokens, rows, length, err) != QN_OK)
-        return err->code;
-    const qn_batch one = {
+    const qn_batch b = {
         .tokens = (int32_t *)tokens, .mask = (uint8_t *)mask, .rows = rows, .length = length};
+    err = err ? err : &local;
+    if (check_batch(t, &b, err) != QN_OK)
+        return err->code;
     double told[QN__REPORTED] = {0};
     recorded r;
     qn_scope *s = qn_scope_begin(t->device);
-    if (record_loss(t, s, &one, 0, true, &r, err) == QN_OK &&
+    if (record_loss(t, s, &b, 0, true, &r, err) == QN_OK &&
         read_report(t, s, r.report, 1, told, err) == QN_OK)
         keep_report(t, told, loss_out);
     qn_scope_end(s);

@@ -61,6 +61,9 @@ def test_from_nothing(folder, data, config):
     yaml = put(folder, "full.yaml", f"fine_tune_type: full\niters: 1\nmodel: {out}\n")
     status, _, err = run("train", "-c", yaml, "--data", data, "-o", os.path.join(folder, "yaml"))
     check("as mlx-lm says it", status == 0 and "a model of" in err, err)
+    packed = [*rate, "-m", out, "--pack", "--max-seq-length", "60", "--batch-size", "1"]
+    status, stdout, err = run("train", *packed, "--dry-run")
+    check("rows of several texts", status == 0 and b"texts       3," in stdout and b"of 1 rows: 2.0 epochs" in stdout, (stdout, err))
     status, stdout, err = run("train", "--data", data, "--init", config, "--full", "--dry-run", "--iters", "5")
     check("a plan", status == 0 and b"trained" in stdout and b"MiB" in stdout, stdout)
 

@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { STEPS = 20, BATCHES = 4, ROWS = 3, LENGTH = 32, TOKENS = ROWS * LENGTH, BREAK = 5 };
+enum { STEPS = 20, BATCHES = 4, ROWS = 3, LENGTH = 32, TOKENS = ROWS * LENGTH, BREAK = 3 };
 enum { RATE, BETA1, BETA2, EPS, DECAY, CLIP, WARMUP, SCHEDULE, N_SETTINGS };
 
 static const char *const bases[] = {"llama/plain", "llama/biased",   "llama/llama3-tied",
