@@ -102,6 +102,29 @@ static qn_status read_mlx(qn__trained *t, qn_scope *s, const char *path, qn_erro
     return status;
 }
 
+/* ---- what cannot be learned from ------------------------------------------------------------- */
+
+static qn_status check_numbers(const qn__trained *t, qn_scope *s, const char *directory,
+                               qn_error *err)
+{
+    for (int i = 0; i < t->n; i++) {
+        size_t n = (size_t)qn_array_elements(t->arrays[i].state[0]);
+        float *values = malloc(n * sizeof *values + 1);
+        if (!values)
+            return qn__fail_memory(err, "an adapter");
+        bool finite = qn_read_f32(s, t->arrays[i].state[0], values, n) == QN_OK;
+        for (size_t k = 0; finite && k < n; k++)
+            finite = isfinite(values[k]);
+        free(values);
+        if (qn_scope_status(s) != QN_OK)
+            return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
+        if (!finite)
+            return qn__fail(err, QN_FORMAT, "%s: tensor %s: it has numbers that are not finite",
+                            directory, t->arrays[i].name);
+    }
+    return QN_OK;
+}
+
 /* ---- either ---------------------------------------------------------------------------------- */
 
 qn_status qn__lora_read(qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
@@ -116,5 +139,5 @@ qn_status qn__lora_read(qn__trained *t, qn_scope *s, const char *directory, qn_e
     else if (err->code == QN_OK)
         qn__trained_read_states(t, s, directory, "adapter_model.safetensors", 0, 1, err);
     free(path);
-    return err->code;
+    return err->code == QN_OK ? check_numbers(t, s, directory, err) : err->code;
 }

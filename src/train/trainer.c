@@ -28,7 +28,8 @@
 struct qn_trainer {
     qn_model *model;
     qn_device *device;
-    qn__decoder decoder; /* shallow, but for the layers */
+    qn__decoder decoder;   /* shallow, but for the layers */
+    qn__decoder reference; /* the model's, with the same products; shallow */
     qn__trained *trained;
     qn__optimizer optimizer;
     qn__objective objective;
@@ -218,6 +219,9 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
         return err->code;
     }
     t->decoder.checkpoint = o.checkpoint;
+    t->reference = *m;
+    if (o.full && m->products == QN_PRODUCTS_AUTO)
+        t->reference.products = QN_PRODUCTS_F32; /* which those of the trained weights are */
     *out = t;
     return QN_OK;
 }
@@ -362,8 +366,8 @@ static qn_status record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, size
     qn_array *read = qn_from(s, QN_I32, 2, shape, b->tokens);
     qn_array *begins = b->begins ? qn_from(s, QN_I32, 2, shape, b->begins) : NULL;
     if (of_pairs(t))
-        out->loss = qn__preference_loss(s, &t->decoder, qn__model_decoder(t->model), read, counts,
-                                        &t->objective, loss_only, &out->report);
+        out->loss = qn__preference_loss(s, &t->decoder, &t->reference, read, counts, &t->objective,
+                                        loss_only, &out->report);
     else
         out->report = out->loss = qn__text_loss(s, &t->decoder, read, counts, begins, loss_only);
     return QN_OK;

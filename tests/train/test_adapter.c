@@ -478,6 +478,38 @@ static void test_mlx(void **state)
     qn_device_close(device);
 }
 
+/* A number that is none, at the end of an adapter's file. */
+static void test_not_finite(void **state)
+{
+    static const float none = NAN;
+    char path[600], *data;
+    size_t n;
+    qn_error err = {0};
+    qn_trainer *t;
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_plain(device, NULL, QN_PRODUCTS_F32);
+    temp_mkdir("nan");
+    golden_path(path, sizeof path, "adapters/mlx", "adapter_config.json");
+    golden_config(path, temp_path("nan/adapter_config.json"), false);
+    golden_path(path, sizeof path, "adapters/mlx", "adapters.safetensors");
+    assert_int_equal(qn__file_read(path, 1 << 20, &data, &n, NULL), QN_OK);
+    memcpy(data + n - sizeof none, &none, sizeof none);
+    temp_write("nan/adapters.safetensors", data, n);
+    free(data);
+    const qn_trainer_options o = {.size = sizeof o,
+                                  .rank = 5,
+                                  .alpha = 8.75,
+                                  .num_layers = 2,
+                                  .targets = (const char *const[]){"q_proj", "v_proj", "up_proj"},
+                                  .n_targets = 3,
+                                  .adapter = temp_path("nan")};
+    assert_int_equal(qn_trainer_open(&t, model, &o, &err), QN_FORMAT);
+    assert_non_null(strstr(err.message, "numbers that are not finite"));
+    qn_model_close(model);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
 /* Adapters that training cannot go on from. */
 static void test_other_adapters(void **state)
 {
@@ -521,6 +553,13 @@ static void test_other_adapters(void **state)
     golden_path(path, sizeof path, "training/llama", NULL);
     few.adapter = path;
     qn_error err = {0};
+    assert_int_equal(qn_trainer_open(&t, model, &few, &err), QN_INVALID);
+    assert_non_null(strstr(err.message, "other layers"));
+    golden_path(path, sizeof path, "adapters/mlx", NULL);
+    few.rank = 5;
+    few.alpha = 8.75;
+    few.num_layers = 2;
+    memset(&err, 0, sizeof err);
     assert_int_equal(qn_trainer_open(&t, model, &few, &err), QN_INVALID);
     assert_non_null(strstr(err.message, "other layers"));
     qn_model_close(model);
@@ -579,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_other_adapters),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_mlx),
+        cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

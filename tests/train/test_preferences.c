@@ -187,6 +187,41 @@ static void test_parts(void **state)
     qn_device_close(device);
 }
 
+/* All weights of a model in bf16: it begins where the reference is, which has products of f32, too.
+ */
+static void test_full(void **state)
+{
+    char path[600];
+    qn_error err = {0};
+    qn_device *device = open_cpu(state);
+    qn_model *model;
+    data d = read_data();
+    const qn_model_options mo = {.size = sizeof mo, .no_tokenizer = true};
+    golden_directory_of(path, sizeof path, "mistral/window", true);
+    if (qn_model_open(&model, device, path, &mo, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    const qn_trainer_options o = {
+        .size = sizeof o, .full = true, .loss = QN_LOSS_DPO, .learning_rate = 1e-3};
+    qn_trainer *t = open_trainer(model, &o);
+    qn_batch b = batch_of(&d, 0);
+    double loss[4];
+    for (int i = 0; i < b.rows * b.length; i++)
+        b.tokens[i] %= 160;
+    for (int i = 0; i < 4; i++) {
+        qn_rewards r = QN_INIT(qn_rewards);
+        if (qn_trainer_step_batches(t, &b, 1, &loss[i], &err) != QN_OK)
+            fail_msg("%s", err.message);
+        qn_trainer_get_rewards(t, &r);
+        assert_true(i || (fabs(r.margin) <= 1e-5 && fabs(loss[0] - log(2)) <= 1e-5));
+    }
+    assert_true(loss[3] < 0.7 * loss[0]);
+    qn_trainer_close(t);
+    qn_model_close(model);
+    free_data(&d);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
 /* ---- refused --------------------------------------------------------------------------------- */
 
 static void refuse(qn_model *model, const qn_trainer_options *o, const char *part)
@@ -398,7 +433,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_losses),    cmocka_unit_test(test_parts),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_bad_lines), cmocka_unit_test(test_full),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

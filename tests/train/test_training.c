@@ -191,6 +191,11 @@ static void test_bf16(void **state)
             qn_trainer_options o = options_of(&runs[k], &d);
             o.adapter_bf16 = o.moments_bf16 = true;
             qn_trainer *t = open_with(model, &o);
+            size_t active = memory_of(device).active;
+            take_step(t, &d, 0);
+            assert_true(memory_of(device).active <= active + (1 << 10)); /* it is held in no more */
+            qn_trainer_close(t);
+            t = open_with(model, &o);
             for (int i = 0; i < STEPS; i++)
                 last[threads - 1] = take_step(t, &d, i);
             qn_plan_stats plans = plans_of(device);
