@@ -122,6 +122,9 @@ static qn_status read_options(qn_trainer_options *o, const qn_trainer_options *g
     o->beta2 = or_default(o->beta2, o->optimizer == QN_OPTIMIZER_LION ? 0.99 : 0.999);
     o->eps = or_default(o->eps, 1e-8);
     o->weight_decay = or_default(o->weight_decay, o->optimizer == QN_OPTIMIZER_ADAMW ? 0.01 : -1);
+    if (o->loss == QN_LOSS_CROSS_ENTROPY && (o->beta != 0 || o->label_smoothing != 0))
+        return qn__fail(err, QN_INVALID, "qn_trainer_options.%s is of QN_LOSS_DPO",
+                        o->beta != 0 ? "beta" : "label_smoothing");
     o->beta = or_default(o->beta, 0.1);
     return check_options(o, err);
 }

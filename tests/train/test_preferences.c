@@ -259,6 +259,8 @@ static void test_refused(void **state)
     assert_non_null(strstr(err.message, "beta was 0.2, and is 0.3"));
     memset(&err, 0, sizeof err);
     other.loss = QN_LOSS_CROSS_ENTROPY;
+    refuse(model, &other, "beta is of QN_LOSS_DPO");
+    other.beta = 0;
     assert_int_equal(qn_trainer_open(&u, model, &other, &err), QN_STATE);
     assert_non_null(strstr(err.message, "loss was \"dpo\""));
     other = o;
