@@ -262,6 +262,9 @@ QN_API qn_array *qn_random_bernoulli(qn_scope *s, qn_array *key, qn_array *p, in
 /* An index along the axis with probability softmax(logits), i32, of logits' shape without the axis.
  */
 QN_API qn_array *qn_random_categorical(qn_scope *s, qn_array *key, qn_array *logits, int axis);
+/* x with 0 in the place of each element with probability p, 0 to below 1, the others divided by
+ * 1 - p; of x's type. One key. */
+QN_API qn_array *qn_dropout(qn_scope *s, qn_array *x, qn_array *key, double p);
 /* 0 .. n-1 in random order, i32. One key. */
 QN_API qn_array *qn_random_permutation(qn_scope *s, qn_array *key, int64_t n);
 
@@ -386,6 +389,27 @@ typedef struct qn_linear_cross_entropy_options {
 QN_API qn_array *qn_linear_cross_entropy(qn_scope *s, qn_array *x, qn_array *w, qn_array *targets,
                                          const qn_linear_cross_entropy_options *options);
 
+/* ---- losses: of floats; cross-entropy is above ----------------------------------------------- */
+
+/* The mean of (x - target)^2 over all elements. */
+QN_API qn_array *qn_mse_loss(qn_scope *s, qn_array *x, qn_array *target);
+
+/* sum p (log p - log_q) over the last axis, for log-probabilities log_q [..., V] and p of that
+ * shape, probabilities, or their logarithms with log_target: [...]. As PyTorch's kl_div, which
+ * leaves the sum to the caller; 0 log 0 is 0. Distillation: log_q is the student's. */
+QN_API qn_array *qn_kl_div(qn_scope *s, qn_array *log_q, qn_array *p, bool log_target);
+
+/* Of each pair of answers the loss by which a model learns to prefer one (arXiv:2305.18290), given
+ * the log-probabilities of all four, of one shape: -log sigmoid(h) for
+ * h = beta ((chosen - ref_chosen) - (rejected - ref_rejected)). label_smoothing, 0 to 0.5: how
+ * often the labels are wrong; that part is of -h. */
+QN_API qn_array *qn_dpo_loss(qn_scope *s, qn_array *chosen, qn_array *rejected,
+                             qn_array *ref_chosen, qn_array *ref_rejected, double beta,
+                             double label_smoothing);
+
+/* sum(x mask) / sum(mask), one element: the mean over what the mask counts, of x's shape. */
+QN_API qn_array *qn_masked_mean(qn_scope *s, qn_array *x, qn_array *mask);
+
 /* ---- derivatives ----------------------------------------------------------------------------- */
 
 /* out[i] = the gradient of `loss` (one element) with respect to wrt[i]; zeros where it does not
@@ -399,6 +423,18 @@ QN_API qn_status qn_vjp(qn_scope *s, qn_array *y, qn_array *ct, qn_array *const 
 /* The tangent of y when wrt[i] moves along tangents[i]. */
 QN_API qn_array *qn_jvp(qn_scope *s, qn_array *y, qn_array *const *wrt, qn_array *const *tangents,
                         int n);
+
+/* The cotangents grads[i] of in[i], of its shape, where want[i], for the cotangent ct of y,
+ * recorded with public operations; left NULL: zero. */
+typedef void qn_vjp_rule(qn_scope *s, void *user, qn_array *const *in, int n, qn_array *y,
+                         qn_array *ct, const bool *want, qn_array **grads);
+
+/* y, which was computed of in[0..n-1], with a gradient of your own: `rule` is asked for it, and
+ * what y was computed by is not looked at. y does not depend, for gradients, on anything else. rule
+ * and user have to stay until the scope ends. What rule records differentiates again; qn_jvp
+ * through it is QN_UNSUPPORTED. Several results: one call for each, whose cotangents add up. */
+QN_API qn_array *qn_custom_vjp(qn_scope *s, qn_array *y, qn_array *const *in, int n,
+                               qn_vjp_rule *rule, void *user);
 
 /* What is recorded between the two, gradients do not keep: where they need it they compute it
  * again, from the arrays that it began with, once the cotangents of its results are there. More

@@ -39,8 +39,32 @@ typedef enum qn_optimizer {
         QN_OPTIMIZER_COUNT
 } qn_optimizer;
 
+/* Whose files an adapter is saved as. */
+#define QN_ADAPTER_FORMAT_LIST(X)                                                                  \
+    X(PEFT, "peft") /* adapter_model.safetensors */                                                \
+    X(MLX, "mlx")   /* mlx-lm's: adapters.safetensors */
+
+typedef enum qn_adapter_format {
+#define QN_ADAPTER_FORMAT_ENUM(name, text) QN_ADAPTER_##name,
+    QN_ADAPTER_FORMAT_LIST(QN_ADAPTER_FORMAT_ENUM)
+#undef QN_ADAPTER_FORMAT_ENUM
+        QN_ADAPTER_FORMAT_COUNT
+} qn_adapter_format;
+
+/* What a step makes less. */
+#define QN_LOSS_LIST(X)                                                                            \
+    X(CROSS_ENTROPY, "cross-entropy") /* of each token that counts, given those before it */       \
+    X(DPO, "dpo")                     /* arXiv:2305.18290, of pairs of answers (qn_dpo_loss) */
+
+typedef enum qn_loss {
+#define QN_LOSS_ENUM(name, text) QN_LOSS_##name,
+    QN_LOSS_LIST(QN_LOSS_ENUM)
+#undef QN_LOSS_ENUM
+        QN_LOSS_COUNT
+} qn_loss;
+
 /* Zero means default. To the products of a layer with weights [N, K] the adapter adds
- * (alpha / rank) (x A^T) B^T, A f32 [rank, K], B f32 [N, rank]. */
+ * (alpha / rank) (x A^T) B^T, A [rank, K], B [N, rank]. */
 typedef struct qn_trainer_options {
     size_t size;  /* sizeof(qn_trainer_options) */
     int64_t rank; /* 0: 8; 1024 at most */
@@ -55,7 +79,7 @@ typedef struct qn_trainer_options {
     double weight_decay;  /* AdamW's and Lion's decoupled; 0: AdamW 0.01, negative: none */
     double clip;          /* the gradients' norm, all of them together, at most; 0: any */
     uint64_t seed;        /* of A, uniform within 1 / sqrt(K) as PEFT draws it; B is 0 */
-    const char *adapter;  /* NULL, or a directory of PEFT's files to go on from, of this
+    const char *adapter;  /* NULL, or a directory of PEFT's or mlx-lm's files to go on from, of this
                              rank and alpha and these targets; the optimiser begins anew */
     qn_optimizer optimizer;
     int64_t num_layers; /* the model's last so many; 0: all */
@@ -67,7 +91,17 @@ typedef struct qn_trainer_options {
     bool full;          /* no adapter: all weights are trained, in f32. The model, which stays as it
                            was loaded, is a directory of Hugging Face's with dense weights. Norms and
                            biases do not decay. No option of adapters (rank, alpha, targets, adapter,
-                           num_layers) may be there */
+                           num_layers, dropout, adapter_bf16, adapter_format) may be there */
+    qn_loss loss;
+    double beta;            /* of QN_LOSS_DPO: how dear it is to leave the model; 0: 0.1 */
+    double label_smoothing; /* of QN_LOSS_DPO: 0 to 0.5 */
+    /* In a step each number that goes into an adapter's A is 0 with this probability, and the
+     * others are as much larger; drawn from seed, step, batch, layer and place. 0: none; below 1.
+     */
+    double dropout;
+    bool adapter_bf16; /* A and B are held and saved in bf16, not f32 */
+    bool moments_bf16; /* the optimiser's moments are held in bf16, not f32 */
+    qn_adapter_format adapter_format;
 } qn_trainer_options;
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -108,8 +142,13 @@ QN_API void qn_trainer_close(qn_trainer *trainer); /* NULL is accepted */
 QN_API qn_status qn_trainer_step(qn_trainer *trainer, const int32_t *tokens, const uint8_t *mask,
                                  int64_t rows, int64_t length, double *loss, qn_error *err);
 
+/* With QN_LOSS_DPO rows 2 i and 2 i + 1 are a prompt with the chosen and with the rejected answer,
+ * whose tokens alone count; the loss is the mean over the pairs of -log sigmoid(beta margin), the
+ * margin by how much more than the model without what is trained the chosen answer is preferred. */
+
 /* One step on n batches, with the gradient that one batch of all their rows would have: each token
- * that counts counts alike. Memory is that of one of them, and of one more copy of the gradients.
+ * that counts, or each pair, counts alike. Memory is that of one of them, and of one more copy of
+ * the gradients.
  */
 QN_API qn_status qn_trainer_step_batches(qn_trainer *trainer, const qn_batch *batches, size_t n,
                                          double *loss, qn_error *err);
@@ -117,6 +156,18 @@ QN_API qn_status qn_trainer_step_batches(qn_trainer *trainer, const qn_batch *ba
 /* The loss alone; nothing is learned. */
 QN_API qn_status qn_trainer_loss(qn_trainer *trainer, const int32_t *tokens, const uint8_t *mask,
                                  int64_t rows, int64_t length, double *loss, qn_error *err);
+
+/* Of QN_LOSS_DPO, means over pairs: an answer's reward is beta times what its log-probability has
+ * gained over the model's without what is trained. */
+typedef struct qn_rewards {
+    size_t size; /* sizeof(qn_rewards), set by the caller */
+    double chosen, rejected;
+    double accuracy; /* the part of the pairs whose chosen answer has the higher one */
+    double margin;   /* chosen - rejected */
+} qn_rewards;
+
+/* Those of the newest step or loss, before it; QN_STATE: there was none, or the loss is another. */
+QN_API qn_status qn_trainer_get_rewards(const qn_trainer *trainer, qn_rewards *rewards);
 
 /* Of the steps from then on; 0 or above, else QN_INVALID. */
 QN_API qn_status qn_trainer_set_learning_rate(qn_trainer *trainer, double learning_rate,
@@ -142,7 +193,7 @@ typedef struct qn_schedule {
 /* The rate of a step, 0 the first, as transformers has it: with a warm-up the first is 0. */
 QN_API double qn_schedule_rate(const qn_schedule *schedule, int64_t step);
 
-/* Writes the adapter as PEFT has it, adapter_config.json and adapter_model.safetensors in f32, into
+/* Writes the adapter as options.adapter_format has it, adapter_config.json and its matrices, into
  * a directory that appears whole or not at all. One that exists is replaced where it holds these
  * files alone (and a README.md), else it is QN_INVALID. qn_model_options.adapters reads it. After
  * full training it is a model: model.safetensors in its type, config.json and the tokenizer's
@@ -166,7 +217,10 @@ QN_API const char *qn_trainer_note(const qn_trainer *trainer); /* read; "": none
  *     "prompt" and "completion", maybe "tools": a user's message and the reply, or, where the model
  *     knows no chats, one behind the other, as a text;
  *     "messages", maybe "tools" and "chat_template_kwargs": what the model's template makes of
- *     them.
+ *     them;
+ *     "prompt", "chosen" and "rejected": two answers, of which one is preferred
+ * (options.preferences alone). Texts are as above; or all three are lists of messages, maybe with
+ * "tools" and "chat_template_kwargs", and without a prompt it is what both lists begin with.
  *
  * A dataset belongs to one thread. */
 typedef struct qn_dataset qn_dataset;
@@ -185,6 +239,7 @@ typedef struct qn_dataset_options {
     const qn_flag *cancel; /* polled while opening: true gives QN_CANCELLED */
     bool pack; /* rows of a batch are filled with texts, up to max_length tokens: the longest first,
                   each where least is left behind it, as TRL's "bfd" does */
+    bool preferences; /* lines for QN_LOSS_DPO, and no others; not packed */
 } qn_dataset_options;
 
 typedef struct qn_dataset_info {
@@ -212,9 +267,10 @@ QN_API qn_status qn_dataset_get_info(const qn_dataset *dataset, qn_dataset_info 
 QN_API qn_status qn_dataset_split(qn_dataset *dataset, double part, qn_dataset **out,
                                   qn_error *err);
 
-/* Batch `index`, from 0 on, of `rows` rows, in an order of the whole dataset that is drawn anew
- * each time that all have come; the last before that may have fewer. It depends on nothing else: no
- * state is left behind. QN_STATE: the file has changed since it was opened. */
+/* Batch `index`, from 0 on, of `rows` rows (preferences: twice as many), in an order of the whole
+ * dataset that is drawn anew each time that all have come; the last before that may have fewer. It
+ * depends on nothing else: no state is left behind. QN_STATE: the file has changed since it was
+ * opened. */
 QN_API qn_status qn_dataset_batch(qn_dataset *dataset, int64_t rows, int64_t index, qn_batch *batch,
                                   qn_error *err);
 QN_API int64_t qn_dataset_batches(const qn_dataset *dataset, int64_t rows); /* until then */

@@ -78,7 +78,8 @@ static const option table[] = {
      "keep less of each layer for its gradients and compute it again: less memory, more time, the "
      "same bytes"},
     {"resume-adapter-file", 0, OPTION_STRING, OF_TRAIN, AT(resume_adapter), 0, 0, "PATH",
-     "begin with the matrices of a PEFT adapter of the same --rank, --alpha and --target"},
+     "begin with the matrices of an adapter, PEFT's or mlx-lm's, of the same --rank, --alpha and "
+     "--target"},
     {"iters", 0, OPTION_INTEGER, OF_TRAIN, AT(iters), 1, 1e9, "N",
      "steps, each on a batch of texts (default 1000)"},
     {"batch-size", 0, OPTION_INTEGER, OF_TRAIN, AT(batch_size), 1, 4096, "N",
@@ -100,8 +101,15 @@ static const option table[] = {
     {"beta2", 0, OPTION_NUMBER, OF_TRAIN, AT(beta2), 1e-9, 0.9999999, "X",
      "of the optimizer (default 0.999; lion: 0.99)"},
     {"eps", 0, OPTION_NUMBER, OF_TRAIN, AT(eps), 1e-30, 1, "X", "of adamw and adam (default 1e-8)"},
+    {"loss", 0, OPTION_STRING, OF_TRAIN, AT(loss), 0, 0, "NAME",
+     "cross-entropy (default), or dpo: to prefer the chosen one of two answers to the rejected "
+     "one"},
+    {"beta", 0, OPTION_NUMBER, OF_TRAIN, AT(beta), 1e-6, 1e6, "X",
+     "of dpo: higher keeps it nearer to the model that it begins with (default 0.1)"},
+    {"label-smoothing", 0, OPTION_NUMBER, OF_TRAIN, AT(label_smoothing), 0, 0.5, "X",
+     "of dpo: how many of the preferences are wrong (default 0)"},
     {"grad-accumulation-steps", 0, OPTION_INTEGER, OF_TRAIN, AT(grad_accumulation_steps), 1, 65536,
-     "N", "batches of a step (default 1), each token alike"},
+     "N", "batches of a step (default 1), each token, or pair of answers, alike"},
     {"num-layers", 0, OPTION_INTEGER, OF_TRAIN, AT(num_layers), -1, 1e6, "N",
      "train the last N layers (default -1: all)"},
     {"weight-decay", 0, OPTION_NUMBER, OF_TRAIN, AT(weight_decay), 0, 1e3, "X",
@@ -112,6 +120,14 @@ static const option table[] = {
      "of the adapter's matrices (default 8)"},
     {"alpha", 0, OPTION_NUMBER, OF_TRAIN, AT(alpha), 1e-6, 1e6, "X",
      "what the adapter adds is multiplied by X / rank (default: twice the rank)"},
+    {"lora-dropout", 0, OPTION_NUMBER, OF_TRAIN, AT(lora_dropout), 0, 0.99, "X",
+     "in a step this part of what goes into the adapter's matrices is 0 (default 0)"},
+    {"adapter-format", 0, OPTION_STRING, OF_TRAIN, AT(adapter_format), 0, 0, "FORMAT",
+     "peft (default), or mlx: the files of mlx-lm"},
+    {"adapter-dtype", 0, OPTION_STRING, OF_TRAIN, AT(adapter_dtype), 0, 0, "TYPE",
+     "of the adapter's matrices, f32 (default) or bf16"},
+    {"optimizer-dtype", 0, OPTION_STRING, OF_TRAIN, AT(optimizer_dtype), 0, 0, "TYPE",
+     "of what the optimizer remembers of each number, f32 (default) or bf16"},
     {"target", 0, OPTION_WORDS, OF_TRAIN, AT(targets), 0, 0, "NAME",
      "train the linear layers whose names end in NAME, such as q_proj; may be repeated (default: "
      "all in the model's layers)"},
@@ -415,7 +431,10 @@ arguments options_defaults(void)
                        .beta1 = NAN,
                        .beta2 = NAN,
                        .eps = NAN,
-                       .min_learning_rate = NAN};
+                       .min_learning_rate = NAN,
+                       .beta = NAN,
+                       .label_smoothing = NAN,
+                       .lora_dropout = NAN};
 }
 
 bool options_given(const option *o, const arguments *a)

@@ -68,9 +68,9 @@ typedef struct arguments {
         max_seq_length, rank, grad_accumulation_steps, num_layers, warmup_steps, lr_decay_steps,
         patience;
     double learning_rate, alpha, weight_decay, max_grad_norm, val_split, beta1, beta2, eps,
-        min_learning_rate;
-    const char *optimizer, *lr_schedule, *resume_adapter, *config, *log, *report, *fine_tune_type,
-        *init;
+        min_learning_rate, beta, label_smoothing, lora_dropout;
+    const char *adapter_format, *adapter_dtype, *optimizer_dtype, *loss, *optimizer, *lr_schedule,
+        *resume_adapter, *config, *log, *report, *fine_tune_type, *init;
     bool grad_checkpoint, dry_run, full, pack;
     words samples;
     bool mask_prompt;

@@ -17,11 +17,12 @@
 
 enum { REPORT = 10, SAVE = 100, EVALUATE = 200, VALIDATION = 25 };
 
-/* The mean over the tokens of the validation's texts. */
-static qn_status validate(training *r, double *loss, qn_error *err)
+/* The mean over the tokens of the validation's texts, or over its pairs, and their rewards. */
+static qn_status validate(training *r, double *loss, qn_rewards *rewards, qn_error *err)
 {
     int64_t all = qn_dataset_batches(r->data.valid, r->rows), n = r->a->val_batches;
-    double sum = 0, tokens = 0, mean = 0;
+    qn_rewards sum = {0};
+    double losses = 0, parts = 0, mean = 0;
     n = n == 0 ? VALIDATION : n;
     n = n < 0 || n > all ? all : n;
     for (int64_t i = 0; i < n; i++) {
@@ -30,21 +31,28 @@ static qn_status validate(training *r, double *loss, qn_error *err)
             qn_trainer_loss(r->trainer, b->tokens, b->mask, b->rows, b->length, &mean, err) !=
                 QN_OK)
             return err->code;
-        sum += mean * (double)b->counted;
-        tokens += (double)b->counted;
+        double weight = r->loss == QN_LOSS_DPO ? (double)b->rows / 2 : (double)b->counted;
+        losses += mean * weight;
+        parts += weight;
+        rewards_add(&sum, r, weight);
     }
-    *loss = sum / tokens;
+    *loss = losses / parts;
+    *rewards = (qn_rewards){.chosen = sum.chosen / parts,
+                            .rejected = sum.rejected / parts,
+                            .accuracy = sum.accuracy / parts,
+                            .margin = sum.margin / parts};
     return QN_OK;
 }
 
 static qn_status take_validation(training *r, int64_t step, qn_error *err)
 {
     double loss = 0, begun = qn__seconds();
-    if (validate(r, &loss, err) != QN_OK)
+    qn_rewards rewards = {0};
+    if (validate(r, &loss, &rewards, err) != QN_OK)
         return err->code;
     if (!course_validate(&r->course, step, loss))
         return qn__fail_memory(err, "a course");
-    return progress_validation(r, step, loss, qn__seconds() - begun, err);
+    return progress_validation(r, step, loss, &rewards, qn__seconds() - begun, err);
 }
 
 static qn_status save_all(const training *r, qn_error *err)
@@ -212,6 +220,10 @@ static const char *adapters_option(const arguments *a)
            : !isnan(a->alpha)  ? "--alpha is of adapters, and with --full there is none"
            : a->targets.n      ? "--target is of adapters, and with --full there is none"
            : a->num_layers > 0 ? "--num-layers is of adapters, and with --full there is none"
+           : !isnan(a->lora_dropout)
+               ? "--lora-dropout is of adapters, and with --full there is none"
+           : a->adapter_format ? "--adapter-format is of adapters, and with --full there is none"
+           : a->adapter_dtype  ? "--adapter-dtype is of adapters, and with --full there is none"
            : a->resume_adapter
                ? "--resume-adapter-file is of adapters, and with --full there is none"
                : NULL;

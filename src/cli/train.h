@@ -11,6 +11,7 @@
 /* What a line of progress tells of: the steps since the one before. */
 typedef struct progress {
     double sum, begun, run_begun; /* losses; seconds */
+    qn_rewards rewards;           /* of dpo: sums */
     uint64_t n, tokens;
     int64_t first; /* the step that the run began behind */
     FILE *log;     /* NULL: none */
@@ -23,6 +24,7 @@ typedef struct training {
     train_data data;
     qn_batch *batches; /* of a step */
     qn_schedule schedule;
+    qn_loss loss;
     int64_t iters, rows, n_batches;
     bool resumed; /* from what is at a->output */
     uint64_t texts, tokens, parameters;
@@ -50,8 +52,11 @@ void progress_end(training *r);
 
 /* Behind step `step`: what a terminal shows at once, and with `due` a line that stays. */
 qn_status progress_step(training *r, int64_t step, double loss, bool due, qn_error *err);
-qn_status progress_validation(training *r, int64_t step, double loss, double seconds,
-                              qn_error *err);
+qn_status progress_validation(training *r, int64_t step, double loss, const qn_rewards *rewards,
+                              double seconds, qn_error *err);
+
+/* Adds weight times the rewards of the newest step or loss, where there are any. */
+void rewards_add(qn_rewards *sum, const training *r, double weight);
 void progress_summary(const training *r);
 
 /* ---- train_plan.c: --dry-run ---- */

@@ -124,7 +124,7 @@ static qn_status read_lora(config_reader *r, const qn__json_at *lora)
         qn__json_opt_number(lora, "scale", 1e-6, 1e6, &scale, r->err) != QN_OK ||
         qn__json_opt_number(lora, "dropout", 0, 1, &dropout, r->err) != QN_OK)
         return r->err->code;
-    if (qn__json_find(lora, "dropout", &at) && only(r, &at, dropout == 0, "0") != QN_OK)
+    if (dropout > 0 && set_number(r, lora, "lora-dropout", dropout) != QN_OK)
         return r->err->code;
     if (!isnan(scale) && set_number(r, lora, "alpha", scale * rank) != QN_OK)
         return r->err->code;
@@ -210,6 +210,11 @@ static bool read_fixed(config_reader *r, const qn__json_at *at)
                  flags[i].is ? "true" : "false");
             return true;
         }
+    if (!strcmp(at->key, "loss_type")) { /* TRL's, of dpo */
+        only(r, at, cJSON_IsString(at->node) && !strcmp(at->node->valuestring, "sigmoid"),
+             "sigmoid");
+        return true;
+    }
     return !strcmp(at->key, "test_batches"); /* of test, which is not there */
 }
 

@@ -43,7 +43,8 @@ static void warn_of(const char *path, const qn_dataset *d, int64_t longest)
 }
 
 static qn_status open_texts(qn_dataset **out, const qn_chat *chat, const char *path,
-                            const arguments *a, int64_t longest, bool pack, qn_error *err)
+                            const arguments *a, int64_t longest, bool preferences, bool pack,
+                            qn_error *err)
 {
     size_t named = 0;
     qn_dataset_options o = {.size = sizeof o,
@@ -54,7 +55,8 @@ static qn_status open_texts(qn_dataset **out, const qn_chat *chat, const char *p
                             .bad = name_bad_line,
                             .user = &named,
                             .cancel = &interrupted,
-                            .pack = pack};
+                            .pack = pack,
+                            .preferences = preferences};
     if (qn_dataset_open(out, chat, path, &o, err) == QN_OK)
         warn_of(path, *out, longest);
     return err->code;
@@ -68,7 +70,8 @@ static void place_of(const arguments *a, const char *name, bool directory, char 
         *out = 0;
 }
 
-qn_status train_data_open(train_data *d, const loaded *l, const arguments *a, qn_error *err)
+qn_status train_data_open(train_data *d, const loaded *l, const arguments *a, bool preferences,
+                          qn_error *err)
 {
     char path[PATH_ROOM], valid[PATH_ROOM] = "";
     bool directory = false;
@@ -93,11 +96,12 @@ qn_status train_data_open(train_data *d, const loaded *l, const arguments *a, qn
         place_of(a, "valid.jsonl", true, valid);
     if (*valid && !isnan(a->val_split))
         return qn__fail(err, QN_INVALID, "--val-split, but there is %s", valid);
-    if (open_texts(&d->train, d->chat, path, a, longest, a->pack, err) != QN_OK)
+    if (open_texts(&d->train, d->chat, path, a, longest, preferences, a->pack, err) != QN_OK)
         return err->code;
     if (!isnan(a->val_split))
         return qn_dataset_split(d->train, a->val_split, &d->valid, err);
-    return *valid ? open_texts(&d->valid, d->chat, valid, a, longest, false, err) : QN_OK;
+    return *valid ? open_texts(&d->valid, d->chat, valid, a, longest, preferences, false, err)
+                  : QN_OK;
 }
 
 void train_data_close(train_data *d)

@@ -16,8 +16,10 @@ typedef struct train_data {
 } train_data;
 
 /* Opens what --data says: a file, or a directory with train.jsonl and maybe valid.jsonl. Each line
- * that cannot be used is a line on standard error, and then all are a failure. */
-qn_status train_data_open(train_data *d, const loaded *l, const arguments *a, qn_error *err);
+ * that cannot be used is a line on standard error, and then all are a failure. preferences: lines
+ * have two answers. */
+qn_status train_data_open(train_data *d, const loaded *l, const arguments *a, bool preferences,
+                          qn_error *err);
 void train_data_close(train_data *d);
 
 #endif

@@ -15,8 +15,8 @@ enum { TIMED = 3 };
 static qn_status take_longest(training *r, const qn_dataset_info *info, qn_error *err)
 {
     int64_t rows = r->rows < (int64_t)info->rows ? r->rows : (int64_t)info->rows;
-    int64_t packed = r->data.longest_row;
-    qn_batch b = {.rows = rows, .length = packed ? packed : (int64_t)info->longest};
+    int64_t packed = r->data.longest_row, each = r->loss == QN_LOSS_DPO ? 2 : 1;
+    qn_batch b = {.rows = each * rows, .length = packed ? packed : (int64_t)info->longest};
     b.tokens = calloc((size_t)(b.rows * b.length), sizeof *b.tokens);
     if (!b.tokens)
         return qn__fail_memory(err, "a batch");

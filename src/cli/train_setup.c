@@ -25,40 +25,73 @@ bool trains_fully(const arguments *a)
     return a->full || (a->fine_tune_type && !strcmp(a->fine_tune_type, "full"));
 }
 
-static qn_status optimizer_of(const char *name, qn_optimizer *out, qn_error *err)
+/* Which of the names an option's value is; without one *out stays. */
+static qn_status choose(const char *option, const char *value, const char *const *names, int n,
+                        int *out, qn_error *err)
 {
-    static const char *const names[] = {
-#define OPTIMIZER_TEXT(name, text) text,
-        QN_OPTIMIZER_LIST(OPTIMIZER_TEXT)
-#undef OPTIMIZER_TEXT
-    };
-    for (int i = 0; i < QN_OPTIMIZER_COUNT; i++)
-        if (!strcmp(name, names[i])) {
+    char list[120] = "";
+    size_t used = 0;
+    for (int i = 0; value && i < n; i++) {
+        if (!strcmp(value, names[i])) {
             *out = i;
             return QN_OK;
         }
-    return qn__fail(err, QN_INVALID, "--optimizer: it is adamw, adam, sgd or lion, not \"%.40s\"",
-                    name);
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s",
+                                 i == 0       ? ""
+                                 : i == n - 1 ? " or "
+                                              : ", ",
+                                 names[i]);
+    }
+    return value ? qn__fail(err, QN_INVALID, "--%s: it is %s, not \"%.40s\"", option, list, value)
+                 : QN_OK;
+}
+
+#define OPTION_NAME(name, text) text,
+static const char *const optimizers[] = {QN_OPTIMIZER_LIST(OPTION_NAME)};
+static const char *const losses[] = {QN_LOSS_LIST(OPTION_NAME)};
+static const char *const formats[] = {QN_ADAPTER_FORMAT_LIST(OPTION_NAME)};
+#undef OPTION_NAME
+
+static qn_status loss_of(const arguments *a, qn_loss *out, qn_error *err)
+{
+    int loss = QN_LOSS_CROSS_ENTROPY;
+    if (choose("loss", a->loss, losses, QN_LOSS_COUNT, &loss, err) != QN_OK)
+        return err->code;
+    *out = loss;
+    if (*out != QN_LOSS_DPO && !(isnan(a->beta) && isnan(a->label_smoothing)))
+        return qn__fail(err, QN_INVALID, "--%s is for --loss dpo",
+                        isnan(a->beta) ? "label-smoothing" : "beta");
+    return QN_OK;
+}
+
+/* What options say by names. */
+static qn_status choose_all(const arguments *a, qn_trainer_options *o, qn_error *err)
+{
+    static const char *const types[] = {"f32", "bf16"};
+    int optimizer = 0, format = 0, adapter = 0, moments = 0;
+    choose("optimizer", a->optimizer, optimizers, QN_OPTIMIZER_COUNT, &optimizer, err);
+    choose("adapter-format", a->adapter_format, formats, QN_ADAPTER_FORMAT_COUNT, &format, err);
+    choose("adapter-dtype", a->adapter_dtype, types, 2, &adapter, err);
+    choose("optimizer-dtype", a->optimizer_dtype, types, 2, &moments, err);
+    o->optimizer = optimizer;
+    o->adapter_format = format;
+    o->adapter_bf16 = adapter;
+    o->moments_bf16 = moments;
+    return err->code;
 }
 
 static qn_status schedule_of(const arguments *a, qn_schedule *out, qn_error *err)
 {
     static const char *const names[] = {"constant", "linear", "cosine"};
+    int kind = QN_SCHEDULE_CONSTANT;
+    choose("lr-schedule", a->lr_schedule, names, 3, &kind, err);
     *out = (qn_schedule){.size = sizeof *out,
+                         .kind = kind,
                          .learning_rate = isnan(a->learning_rate) ? RATE : a->learning_rate,
                          .end = isnan(a->min_learning_rate) ? 0 : a->min_learning_rate,
                          .warmup = given(a->warmup_steps, 0),
                          .steps = given(a->lr_decay_steps, given(a->iters, ITERS))};
-    for (int i = 0; a->lr_schedule && i < 3; i++)
-        if (!strcmp(a->lr_schedule, names[i])) {
-            out->kind = i;
-            return QN_OK;
-        }
-    return a->lr_schedule
-               ? qn__fail(err, QN_INVALID,
-                          "--lr-schedule: it is constant, linear or cosine, not \"%.40s\"",
-                          a->lr_schedule)
-               : QN_OK;
+    return err->code;
 }
 
 static double or_zero(double value)
@@ -93,20 +126,21 @@ static char *describe_steps(const training *r)
 /* The directory of an adapter, which mlx-lm names by its file. */
 static void adapter_directory(const char *path, char out[PATH_ROOM])
 {
-    static const char file[] = "adapter_model.safetensors";
-    size_t n = strlen(path), k = sizeof file - 1;
+    static const char *const files[] = {"adapter_model.safetensors", "adapters.safetensors"};
+    size_t n = strlen(path);
     snprintf(out, PATH_ROOM, "%s", path);
-    if (n >= k && n < PATH_ROOM && !strcmp(path + n - k, file))
-        snprintf(out + n - k, PATH_ROOM - (n - k), ".");
+    for (int i = 0; i < 2; i++) {
+        size_t k = strlen(files[i]);
+        if (n >= k && n < PATH_ROOM && !strcmp(path + n - k, files[i]) &&
+            (n == k || path[n - k - 1] == '/'))
+            snprintf(out + n - k, PATH_ROOM - (n - k), ".");
+    }
 }
 
 static qn_status open_trainer(training *r, qn_model *model, qn_error *err)
 {
     const arguments *a = r->a;
     char adapter[PATH_ROOM];
-    qn_optimizer optimizer = QN_OPTIMIZER_ADAMW;
-    if (a->optimizer && optimizer_of(a->optimizer, &optimizer, err) != QN_OK)
-        return err->code;
     if (a->resume_adapter)
         adapter_directory(a->resume_adapter, adapter);
     char *bound = describe_steps(r);
@@ -125,13 +159,17 @@ static qn_status open_trainer(training *r, qn_model *model, qn_error *err)
                             .clip = or_zero(a->max_grad_norm),
                             .seed = a->settings.seed > 0 ? (uint64_t)a->settings.seed : 0,
                             .adapter = a->resume_adapter ? adapter : NULL,
-                            .optimizer = optimizer,
                             .num_layers = given(a->num_layers, 0),
                             .resume = r->resumed ? a->output : NULL,
                             .bound = bound,
                             .checkpoint = a->grad_checkpoint,
-                            .full = trains_fully(a)};
-    qn_trainer_open(&r->trainer, model, &o, err);
+                            .full = trains_fully(a),
+                            .loss = r->loss,
+                            .beta = or_zero(a->beta),
+                            .label_smoothing = or_zero(a->label_smoothing),
+                            .dropout = or_zero(a->lora_dropout)};
+    if (choose_all(a, &o, err) == QN_OK)
+        qn_trainer_open(&r->trainer, model, &o, err);
     free(bound);
     return err->code;
 }
@@ -145,7 +183,8 @@ qn_status training_begin(training *r, const loaded *l, qn_error *err)
     r->batches = calloc((size_t)r->n_batches, sizeof *r->batches);
     if (!r->batches)
         return qn__fail_memory(err, "batches");
-    if (schedule_of(a, &r->schedule, err) != QN_OK || train_data_open(&r->data, l, a, err) != QN_OK)
+    if (loss_of(a, &r->loss, err) != QN_OK || schedule_of(a, &r->schedule, err) != QN_OK ||
+        train_data_open(&r->data, l, a, r->loss == QN_LOSS_DPO, err) != QN_OK)
         return err->code;
     r->device = l->device;
     if (open_trainer(r, l->model, err) != QN_OK ||

@@ -367,21 +367,35 @@ qn_array *qn__record(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim, const 
     return qn__record_strided(s, op, dtype, ndim, shape, stride, n_in, in, params);
 }
 
-qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, const int64_t *shape,
-                          const int64_t *stride, int64_t offset, const void *params)
+static qn_array *record_view(qn_scope *s, qn__op_id op, int n_in, qn_array *const *in, int ndim,
+                             const int64_t *shape, const int64_t *stride, int64_t offset,
+                             const void *params)
 {
-    if (spent_input(s, qn__ops[op], 1, &in))
+    if (spent_input(s, qn__ops[op], n_in, in))
         return qn__poison(s);
-    qn_array *a = new_node(s, op, (qn_dtype)in->dtype, ndim, shape);
-    if (!a || !attach(s, a, 1, &in, params))
+    qn_array *a = new_node(s, op, (qn_dtype)in[0]->dtype, ndim, shape);
+    if (!a || !attach(s, a, n_in, in, params))
         return qn__poison(s);
     memcpy(a->stride, stride, (size_t)ndim * sizeof *stride);
     a->offset = offset;
-    a->base = in->base;
-    a->layout = in->layout;
+    a->base = in[0]->base;
+    a->layout = in[0]->layout;
     if (qn__is_contiguous(ndim, shape, stride))
         a->flags |= QN__CONTIGUOUS;
     return a;
+}
+
+qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, const int64_t *shape,
+                          const int64_t *stride, int64_t offset, const void *params)
+{
+    return record_view(s, op, 1, &in, ndim, shape, stride, offset, params);
+}
+
+qn_array *qn__record_same(qn_scope *s, qn__op_id op, int n_in, qn_array *const *in,
+                          const void *params)
+{
+    return record_view(s, op, n_in, in, in[0]->ndim, in[0]->shape, in[0]->stride, in[0]->offset,
+                       params);
 }
 
 qn_array *qn__record_again(qn_scope *s, const qn_array *node, qn_array *const *in)

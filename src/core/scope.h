@@ -68,6 +68,10 @@ qn_array *qn__record_strided(qn_scope *s, qn__op_id op, qn_dtype dtype, int ndim
 qn_array *qn__record_view(qn_scope *s, qn__op_id op, qn_array *in, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset, const void *params);
 
+/* Records a view of all of in[0]; the others are what derivatives go to. */
+qn_array *qn__record_same(qn_scope *s, qn__op_id op, int n_in, qn_array *const *in,
+                          const void *params);
+
 /* Records what a node computes once more, from these inputs, of the same shapes and layouts. */
 qn_array *qn__record_again(qn_scope *s, const qn_array *node, qn_array *const *in);
 

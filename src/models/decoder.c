@@ -29,6 +29,17 @@ static qn_array *base_linear(qn_scope *s, const qn__decoder *m, qn_array *x, con
     return l->bias && !inside ? qn_add(s, y, l->bias) : y;
 }
 
+/* x without what is dropped of it, drawn for this layer. */
+static qn_array *dropped(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l)
+{
+    double layer =
+        (double)(((const char *)l - (const char *)m->layers) / (ptrdiff_t)sizeof(void *));
+    if (!m->dropout_key)
+        return x;
+    qn_array *key = qn_random_fold_in(s, m->dropout_key, qn_scalar(s, QN_I32, layer));
+    return qn_dropout(s, x, key, m->dropout);
+}
+
 /* What a layer gives, with what its rows' adapters, or the one that is trained, add. */
 static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l,
                         const qn__batch *batch)
@@ -37,7 +48,7 @@ static qn_array *linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn
     qn_array *scale = batch ? batch->adapter_scale : m->adapter_scale;
     if (!l->lora_a || !scale)
         return y;
-    qn_array *z = qn_linear_with(s, x, l->lora_a, NULL, QN_PRODUCTS_F32);
+    qn_array *z = qn_linear_with(s, dropped(s, m, x, l), l->lora_a, NULL, QN_PRODUCTS_F32);
     z = qn_multiply(s, z, scale);
     return qn_add(s, y, qn_linear_with(s, z, l->lora_b, NULL, QN_PRODUCTS_F32));
 }

@@ -93,6 +93,9 @@ typedef struct qn__decoder {
     qn_array *adapter_scales; /* f32 [1 + n_adapters, ranks]; NULL: there is none */
     qn_array *adapter_scale;  /* of all rows where there is no batch, while an adapter is trained
                                  (train/trainer.c); else NULL */
+    qn_array *dropout_key; /* while an adapter is trained: of what goes into its matrices the part
+                              `dropout` is dropped, as this key draws; else NULL */
+    double dropout;
     qn_array *begins; /* i32 [B, L], where there is no batch: where in its row the text that a token
                          is of begins, which sees no other (that it begins
                          later changes nothing: turning is relative); NULL: a row is one */

@@ -7,7 +7,7 @@
  * loss's gradient to x. So the node is [..., 1 + K]: the loss, and what its cotangent multiplies.
  * That part is not differentiated again: who tries is told so. Where a device has no kernel (plain
  * weights, as trained ones are), the losses are those of plain operations, and differentiate to
- * anything.
+ * anything; of many logits some rows at a time.
  */
 #include "ops/ops.h"
 
@@ -103,17 +103,65 @@ qn_array *qn_linear_cross_entropy(qn_scope *s, qn_array *x, qn_array *w, qn_arra
 
 /* ---- what it means --------------------------------------------------------------------------- */
 
+/* Logits that plain operations have at once: 64 MiB in f32. */
+enum { CHUNK_LOGITS = 1 << 24 };
+
+/* What the losses of some rows are of: x [..., K], targets and weights [...]; weights NULL: none.
+ */
+typedef struct part {
+    qn_array *x, *targets, *weights;
+} part;
+
 /* The losses alone: their gradient is that of these operations. */
-static qn_array *decompose_linear_cross_entropy(qn_scope *s, const qn_array *node)
+static qn_array *plain_losses(qn_scope *s, const part *of, qn_array *w,
+                              const qn__linear_cross_entropy_params *p)
 {
-    const qn__linear_cross_entropy_params *p = node->params;
-    qn_array *logits = qn_linear_with(s, node->in[0], node->in[1], NULL, (qn_products)p->products);
+    qn_array *logits = qn_linear_with(s, of->x, w, NULL, (qn_products)p->products);
     if (p->softcap > 0 && !qn__is_poison(s, logits)) {
         qn_array *cap = qn__scalar_like(s, logits, p->softcap);
         logits = qn_multiply(s, qn_tanh(s, qn_divide(s, logits, cap)), cap);
     }
-    qn_array *y = qn_cross_entropy(s, logits, node->in[2]);
-    return p->has_weights ? qn_multiply(s, y, node->in[3]) : y;
+    qn_array *y = qn_cross_entropy(s, logits, of->targets);
+    return of->weights ? qn_multiply(s, y, of->weights) : y;
+}
+
+static part slice_part(qn_scope *s, const part *of, int64_t from, int64_t to)
+{
+    return (part){qn_slice(s, of->x, 0, from, to, 1), qn_slice(s, of->targets, 0, from, to, 1),
+                  of->weights ? qn_slice(s, of->weights, 0, from, to, 1) : NULL};
+}
+
+/* Rows chunk by chunk. Gradients make a chunk's logits again, so that those of all are never there,
+ * and the weight's is a sum over the chunks. */
+static qn_array *losses_in_chunks(qn_scope *s, const qn_array *node, int64_t rows, int64_t a_chunk)
+{
+    const qn__linear_cross_entropy_params *p = node->params;
+    const int64_t flat_x[] = {rows, node->in[0]->shape[node->in[0]->ndim - 1]};
+    int64_t n = (rows + a_chunk - 1) / a_chunk;
+    qn_array **losses = qn__scope_alloc(s, (size_t)n * sizeof *losses);
+    const part all = {qn_reshape(s, node->in[0], 2, flat_x), qn_reshape(s, node->in[2], 1, &rows),
+                      p->has_weights ? qn_reshape(s, node->in[3], 1, &rows) : NULL};
+    if (!losses)
+        return qn__poison(s);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t to = (i + 1) * a_chunk < rows ? (i + 1) * a_chunk : rows;
+        const part one = slice_part(s, &all, i * a_chunk, to);
+        qn_checkpoint_begin(s);
+        losses[i] = plain_losses(s, &one, node->in[1], p);
+        qn_checkpoint_end(s);
+    }
+    qn_array *y = qn_concatenate(s, losses, (int)n, 0);
+    return qn_reshape(s, y, node->in[2]->ndim, node->in[2]->shape);
+}
+
+static qn_array *decompose_linear_cross_entropy(qn_scope *s, const qn_array *node)
+{
+    const qn__linear_cross_entropy_params *p = node->params;
+    const part all = {node->in[0], node->in[2], p->has_weights ? node->in[3] : NULL};
+    int64_t rows = qn__elements(node->in[2]), a_chunk = CHUNK_LOGITS / (node->in[1]->shape[0] + 1);
+    a_chunk = a_chunk ? a_chunk : 1;
+    return rows > a_chunk && !s->in_stretch ? losses_in_chunks(s, node, rows, a_chunk)
+                                            : plain_losses(s, &all, node->in[1], p);
 }
 
 /* What the loss of each row changes by with its x: [..., K]. */

@@ -237,6 +237,19 @@ qn_array *qn_random_bernoulli(qn_scope *s, qn_array *key, qn_array *p, int ndim,
     return qn_less(s, u, p);
 }
 
+qn_array *qn_dropout(qn_scope *s, qn_array *x, qn_array *key, double p)
+{
+    x = qn__input(s, x, "dropout");
+    if (!x)
+        return qn__poison(s);
+    if (!qn__is_float((qn_dtype)x->dtype) || !(p >= 0 && p < 1))
+        return qn__op_fail(s, "dropout", x, NULL, "floats and a probability below 1 are wanted");
+    qn_array *share = qn_scalar(s, QN_F32, 1 - p);
+    qn_array *keep = qn_random_bernoulli(s, key, share, x->ndim, x->shape);
+    qn_array *larger = qn_multiply(s, x, qn__scalar_like(s, x, 1 / (1 - p)));
+    return qn_where(s, keep, larger, qn__scalar_like(s, x, 0));
+}
+
 /* The largest logit after Gumbel noise: -log(-log(u)). Of 16-bit logits in f32. */
 qn_array *qn_random_categorical(qn_scope *s, qn_array *key, qn_array *logits, int axis)
 {

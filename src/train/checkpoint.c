@@ -36,7 +36,7 @@ static bool is_checkpoint_file(const char *name)
  * they are. */
 static int first_state(const qn__trained *t)
 {
-    return t->dtype == QN_F32 ? 1 : 0;
+    return t->dtype == t->held ? 1 : 0;
 }
 
 static char *write_word(char out[WORD], uint64_t value)
@@ -46,6 +46,15 @@ static char *write_word(char out[WORD], uint64_t value)
 }
 
 /* ---- what it is of --------------------------------------------------------------------------- */
+
+/* Nothing of cross-entropy, which is what there was at first. */
+static bool add_objective(cJSON *o, const qn__objective *objective)
+{
+    return objective->kind != QN_LOSS_DPO ||
+           (cJSON_AddStringToObject(o, "loss", "dpo") &&
+            cJSON_AddNumberToObject(o, "beta", objective->beta) &&
+            cJSON_AddNumberToObject(o, "label_smoothing", objective->label_smoothing));
+}
 
 /* What must be the same where training goes on. */
 static cJSON *describe(const qn__trained *t, const qn__checkpoint *c, uint64_t model)
@@ -68,7 +77,8 @@ static cJSON *describe(const qn__trained *t, const qn__checkpoint *c, uint64_t m
     bool ok = cJSON_AddStringToObject(o, "model", write_word(word, model)) &&
               cJSON_AddStringToObject(o, "optimizer", names[c->optimizer->kind]) &&
               cJSON_AddStringToObject(o, "seed", write_word(seed, c->seed)) &&
-              t->kind->describe(t, o);
+              add_objective(o, c->objective) && t->kind->describe(t, o) &&
+              (t->moments == QN_F32 || cJSON_AddStringToObject(o, "moments", "bf16"));
     for (size_t i = 0; ok && i < sizeof numbers / sizeof *numbers; i++)
         ok = cJSON_AddNumberToObject(o, numbers[i].name, numbers[i].value);
     cJSON *bound = c->bound ? cJSON_Parse(c->bound) : cJSON_CreateObject();
@@ -171,7 +181,7 @@ qn_status qn__checkpoint_save(const qn__trained *t, const qn__checkpoint *c, con
         status = t->kind->write(t, s, out.temporary, err);
     if (status == QN_OK)
         status = qn__trained_write(t, s, out.temporary, moments_name, first_state(t), t->n_state,
-                                   QN_F32, err);
+                                   t->held, err);
     if (status == QN_OK)
         status = write_state(t, s, c, out.temporary, err);
     qn_scope_end(s);

@@ -6,11 +6,13 @@
 #ifndef QN_TRAIN_CHECKPOINT_H
 #define QN_TRAIN_CHECKPOINT_H
 
+#include "train/loss.h"
 #include "train/trained.h"
 
 typedef struct qn__checkpoint {
     qn_model *model;
     const qn__optimizer *optimizer; /* its learning rate is what it is, not what must be */
+    const qn__objective *objective;
     double clip;
     uint64_t seed;
     const char *bound; /* a JSON object of the program's that must be the same; NULL: none */

@@ -24,7 +24,7 @@ enum { LONGEST = 16 << 20, PIECE = 1 << 16, SEQUENCE = 2048, NAMES = 120 };
 
 typedef struct entry {
     uint64_t offset, hash, number; /* the line's, from 1 on */
-    uint32_t bytes, tokens;
+    uint32_t bytes, tokens, other; /* other: tokens of the second text, that is rejected */
 } entry;
 
 struct qn_dataset {
@@ -57,7 +57,8 @@ static void remember_key(void *user, const char *key)
 
 static uint64_t hash_example(const qn__example *s)
 {
-    return qn__hash_bytes(s->ids.ids, s->ids.n * sizeof *s->ids.ids, s->prompt);
+    uint64_t h = qn__hash_bytes(s->ids.ids, s->ids.n * sizeof *s->ids.ids, s->prompt);
+    return s->other.n ? qn__hash_bytes(s->other.ids, s->other.n * sizeof *s->other.ids, h) : h;
 }
 
 /* Encodes a line of the file. */
@@ -108,11 +109,12 @@ static qn_status take_entry(qn_dataset *d, entry e, qn_error *err)
     }
     const qn__example *s = &d->sample;
     d->info.cut += s->cut;
-    if (s->prompt >= s->ids.n) {
+    if (s->prompt >= s->ids.n || (d->form.preferences && s->prompt >= s->other.n)) {
         d->info.left_out++;
         return QN_OK;
     }
     e.tokens = (uint32_t)s->ids.n;
+    e.other = (uint32_t)s->other.n;
     e.hash = hash_example(s);
     d->entries[d->n++] = e;
     return QN_OK;
@@ -134,7 +136,9 @@ static qn_status take_line(qn_dataset *d, uint64_t number, uint64_t begin, uint6
         blank = strchr(" \t\r", ends[0]) && ends[0];
     }
     uint64_t bytes = end - begin < UINT32_MAX ? end - begin : UINT32_MAX;
-    return bytes ? take_entry(d, (entry){begin, 0, number, (uint32_t)bytes, 0}, err) : QN_OK;
+    return bytes ? take_entry(
+                       d, (entry){.offset = begin, .number = number, .bytes = (uint32_t)bytes}, err)
+                 : QN_OK;
 }
 
 static qn_status take_lines(qn_dataset *d, char *piece, qn_error *err)
@@ -158,16 +162,23 @@ static qn_status take_lines(qn_dataset *d, char *piece, qn_error *err)
     return begin < d->file.size ? take_line(d, number + 1, begin, d->file.size, err) : QN_OK;
 }
 
+static uint32_t longest_of(const entry *e)
+{
+    return e->tokens > e->other ? e->tokens : e->other;
+}
+
 static void describe_entries(qn_dataset *d)
 {
     qn_dataset_info *i = &d->info;
-    const uint64_t form[] = {d->form.longest, d->form.mask_prompt, d->form.parse_special};
+    const uint64_t form[] = {d->form.longest, d->form.mask_prompt,
+                             d->form.parse_special | (uint64_t)d->form.preferences << 1};
     i->texts = d->n;
     i->tokens = i->longest = 0;
     i->fingerprint = qn__hash_bytes(form, sizeof form, d->options.pack ? 2 : 1);
     for (size_t k = 0; k < d->n; k++) {
-        i->tokens += d->entries[k].tokens;
-        i->longest = d->entries[k].tokens > i->longest ? d->entries[k].tokens : i->longest;
+        i->tokens += (uint64_t)d->entries[k].tokens + d->entries[k].other;
+        i->longest =
+            longest_of(&d->entries[k]) > i->longest ? longest_of(&d->entries[k]) : i->longest;
         i->fingerprint =
             qn__hash_bytes(&d->entries[k].hash, sizeof d->entries[k].hash, i->fingerprint);
     }
@@ -225,6 +236,8 @@ qn_status qn_dataset_open(qn_dataset **out, const qn_chat *chat, const char *pat
     if (o.max_length < 0 || o.max_length == 1 || o.max_length > INT32_MAX)
         return qn__fail(err, QN_INVALID, "qn_dataset_options.max_length is %lld, out of its range",
                         (long long)o.max_length);
+    if (o.pack && o.preferences)
+        return qn__fail(err, QN_UNSUPPORTED, "preferences are not packed: a row is one answer");
     qn_dataset *d = calloc(1, sizeof *d);
     if (!d)
         return qn__fail_memory(err, "texts");
@@ -232,7 +245,8 @@ qn_status qn_dataset_open(qn_dataset **out, const qn_chat *chat, const char *pat
     d->form = (qn__example_form){.chat = chat,
                                  .longest = o.max_length ? (size_t)o.max_length : SEQUENCE,
                                  .mask_prompt = o.mask_prompt,
-                                 .parse_special = o.parse_special};
+                                 .parse_special = o.parse_special,
+                                 .preferences = o.preferences};
     d->info.size = sizeof d->info;
     d->epoch = -1;
     if (qn__file_open(&d->file, path, err) != QN_OK || read_entries(d, err) != QN_OK) {
@@ -329,36 +343,53 @@ static void set_begins(qn_batch *b, int64_t row, int64_t from, int64_t end)
 }
 
 /* A text, from *at on, in row `row`. */
-static qn_status fill_text(qn_dataset *d, const entry *e, qn_batch *b, int64_t row, int64_t *at,
-                           qn_error *err)
+static void put_text(const qn_tokens *ids, size_t prompt, qn_batch *b, int64_t row, int64_t *at)
 {
-    if (read_entry(d, e, NULL, err) != QN_OK)
-        return err->code;
-    const qn__example *s = &d->sample;
-    if (s->ids.n != e->tokens || hash_example(s) != e->hash)
-        return qn__fail(err, QN_STATE, "%s: line %llu has changed since training began",
-                        d->file.path, (unsigned long long)e->number);
-    size_t to = (size_t)(row * b->length + *at), first = s->prompt > 1 ? s->prompt : 1;
-    memcpy(b->tokens + to, s->ids.ids, s->ids.n * sizeof *s->ids.ids);
+    size_t to = (size_t)(row * b->length + *at), first = prompt > 1 ? prompt : 1;
+    memcpy(b->tokens + to, ids->ids, ids->n * sizeof *ids->ids);
     memset(b->mask + to, 0, first);
-    memset(b->mask + to + first, 1, s->ids.n - first);
-    set_begins(b, row, *at, *at + (int64_t)s->ids.n);
-    b->counted += (int64_t)(s->ids.n - first);
-    *at += (int64_t)s->ids.n;
-    return QN_OK;
+    memset(b->mask + to + first, 1, ids->n - first);
+    set_begins(b, row, *at, *at + (int64_t)ids->n);
+    b->counted += (int64_t)(ids->n - first);
+    *at += (int64_t)ids->n;
 }
 
-/* Row `row` gets the texts of a pack; what is behind their end does not count. */
-static qn_status fill_row(qn_dataset *d, size_t pack, qn_batch *b, int64_t row, qn_error *err)
+/* What is behind its texts does not count. */
+static void end_row(qn_batch *b, int64_t row, int64_t at)
 {
-    int64_t at = 0;
-    for (size_t i = d->packs.first[pack]; i < d->packs.first[pack + 1]; i++)
-        if (fill_text(d, &d->entries[d->packs.member[i]], b, row, &at, err) != QN_OK)
-            return err->code;
     size_t end = (size_t)(row * b->length + at), left = (size_t)(b->length - at);
     memset(b->tokens + end, 0, left * sizeof *b->tokens);
     memset(b->mask + end, 0, left);
     set_begins(b, row, at, b->length);
+}
+
+/* Reads a text as it was when the file was opened. */
+static qn_status read_again(qn_dataset *d, const entry *e, qn_error *err)
+{
+    if (read_entry(d, e, NULL, err) != QN_OK)
+        return err->code;
+    const qn__example *s = &d->sample;
+    if (s->ids.n != e->tokens || s->other.n != e->other || hash_example(s) != e->hash)
+        return qn__fail(err, QN_STATE, "%s: line %llu has changed since training began",
+                        d->file.path, (unsigned long long)e->number);
+    return QN_OK;
+}
+
+/* Row `row` gets the texts of a pack; of a preference the next row gets the rejected one. */
+static qn_status fill_row(qn_dataset *d, size_t pack, qn_batch *b, int64_t row, qn_error *err)
+{
+    const qn__example *s = &d->sample;
+    int64_t at = 0, other = 0;
+    for (size_t i = d->packs.first[pack]; i < d->packs.first[pack + 1]; i++) {
+        if (read_again(d, &d->entries[d->packs.member[i]], err) != QN_OK)
+            return err->code;
+        put_text(&s->ids, s->prompt, b, row, &at);
+    }
+    end_row(b, row, at);
+    if (d->form.preferences) {
+        put_text(&s->other, s->prompt, b, row + 1, &other);
+        end_row(b, row + 1, other);
+    }
     return QN_OK;
 }
 
@@ -366,7 +397,7 @@ static int64_t pack_tokens(const qn_dataset *d, size_t pack)
 {
     int64_t n = 0;
     for (size_t i = d->packs.first[pack]; i < d->packs.first[pack + 1]; i++)
-        n += d->entries[d->packs.member[i]].tokens;
+        n += longest_of(&d->entries[d->packs.member[i]]);
     return n;
 }
 
@@ -381,16 +412,17 @@ qn_status qn_dataset_batch(qn_dataset *d, int64_t rows, int64_t index, qn_batch 
     int64_t left = (int64_t)d->packs.n - first;
     if (draw_order(d, index / batches, err) != QN_OK)
         return err->code;
-    b->rows = left < rows ? left : rows;
+    int64_t n = left < rows ? left : rows, each = d->form.preferences ? 2 : 1;
+    b->rows = each * n;
     b->length = b->counted = 0;
-    for (int64_t i = 0; i < b->rows; i++) {
+    for (int64_t i = 0; i < n; i++) {
         int64_t length = pack_tokens(d, d->order[first + i]);
         b->length = length > b->length ? length : b->length;
     }
     if (!reserve_batch(b, (size_t)(b->rows * b->length)) || !reserve_begins(b, d->options.pack))
         return qn__fail_memory(err, "a batch");
-    for (int64_t i = 0; i < b->rows; i++)
-        if (fill_row(d, d->order[first + i], b, i, err) != QN_OK)
+    for (int64_t i = 0; i < n; i++)
+        if (fill_row(d, d->order[first + i], b, each * i, err) != QN_OK)
             return err->code;
     return QN_OK;
 }

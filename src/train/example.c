@@ -13,16 +13,17 @@
 #include <string.h>
 
 /* What of a line its form is; the rest is passed over. */
-static const char *const known[] = {"text",     "prompt", "completion",
-                                    "messages", "tools",  "chat_template_kwargs"};
+static const char *const known[] = {"text",  "prompt", "completion", "messages",
+                                    "tools", "chosen", "rejected",   "chat_template_kwargs"};
 
 void qn__example_free(qn__example *s)
 {
     qn_tokens_free(&s->ids);
+    qn_tokens_free(&s->other);
     *s = (qn__example){0};
 }
 
-static size_t common_length(const qn_tokens *a, const qn_tokens *b)
+size_t qn__common_length(const qn_tokens *a, const qn_tokens *b)
 {
     size_t n = 0;
     while (n < a->n && n < b->n && a->ids[n] == b->ids[n])
@@ -37,11 +38,20 @@ static qn_status add_end(qn_tokens *ids, int32_t eos, qn_error *err)
     return has || qn__tokens_push(ids, eos) ? QN_OK : qn__fail_memory(err, "a text");
 }
 
-static qn_status encode_plain(const qn__example_form *f, const char *text, size_t n, qn_tokens *out,
-                              qn_error *err)
+qn_status qn__example_encode(const qn__example_form *f, const char *text, size_t n, bool ends,
+                             qn_tokens *out, qn_error *err)
 {
+    const qn_tokenizer *t = qn__chat_tokenizer(f->chat);
     unsigned flags = QN_ADD_SPECIAL | (f->parse_special ? QN_PARSE_SPECIAL : 0);
-    return qn_tokenizer_encode(qn__chat_tokenizer(f->chat), text, n, flags, out, err);
+    if (qn_tokenizer_encode(t, text, n, flags, out, err) != QN_OK || !ends)
+        return err->code;
+    return add_end(out, qn_tokenizer_eos(t), err);
+}
+
+bool qn__example_knows_chats(const qn__example_form *f)
+{
+    return qn_chat_has_template(f->chat) ||
+           qn_chat_format_of(qn__chat_tokenizer(f->chat)) != QN_CHAT_NONE;
 }
 
 /* ---- the forms ------------------------------------------------------------------------------- */
@@ -54,10 +64,9 @@ static qn_status read_text(const qn__example_form *f, const qn__json_at *line, q
         return qn__fail(err, QN_UNSUPPORTED,
                         "a prompt to mask is in \"prompt\" and \"completion\", or in \"messages\", "
                         "not in \"text\"");
-    if (qn__json_get_string(line, "text", &text, err) != QN_OK ||
-        encode_plain(f, text, strlen(text), &out->ids, err) != QN_OK)
+    if (qn__json_get_string(line, "text", &text, err) != QN_OK)
         return err->code;
-    return add_end(&out->ids, qn_tokenizer_eos(qn__chat_tokenizer(f->chat)), err);
+    return qn__example_encode(f, text, strlen(text), true, &out->ids, err);
 }
 
 /* The tokens of a conversation, and how many of them its last message does not have. */
@@ -78,7 +87,7 @@ static qn_status encode_messages(const qn__example_form *f, qn_conversation *c, 
                         "to learn but a prompt");
     qn_conversation_cut(c, n - 1);
     if (qn_conversation_ids(c, true, &asked, err) == QN_OK)
-        out->prompt = common_length(&out->ids, &asked);
+        out->prompt = qn__common_length(&out->ids, &asked);
     qn_tokens_free(&asked);
     return err->code;
 }
@@ -134,10 +143,9 @@ static qn_status read_as_text(const qn__example_form *f, const char *prompt, con
     size_t n = strlen(prompt);
     if (!qn__text_append(&both, prompt, n) || !qn__text_puts(&both, completion))
         qn__fail_memory(err, "a text");
-    else if (encode_plain(f, both.data, both.n, &out->ids, err) == QN_OK &&
-             add_end(&out->ids, qn_tokenizer_eos(qn__chat_tokenizer(f->chat)), err) == QN_OK &&
-             f->mask_prompt && encode_plain(f, prompt, n, &asked, err) == QN_OK)
-        out->prompt = common_length(&out->ids, &asked);
+    else if (qn__example_encode(f, both.data, both.n, true, &out->ids, err) == QN_OK &&
+             f->mask_prompt && qn__example_encode(f, prompt, n, false, &asked, err) == QN_OK)
+        out->prompt = qn__common_length(&out->ids, &asked);
     qn_tokens_free(&asked);
     qn_text_free(&both);
     return err->code;
@@ -150,10 +158,8 @@ static qn_status read_completion(const qn__example_form *f, const qn__json_at *l
     if (qn__json_get_string(line, "prompt", &prompt, err) != QN_OK ||
         qn__json_get_string(line, "completion", &completion, err) != QN_OK)
         return err->code;
-    bool chats = qn_chat_has_template(f->chat) ||
-                 qn_chat_format_of(qn__chat_tokenizer(f->chat)) != QN_CHAT_NONE;
-    return chats ? read_as_chat(f, line, prompt, completion, out, err)
-                 : read_as_text(f, prompt, completion, out, err);
+    return qn__example_knows_chats(f) ? read_as_chat(f, line, prompt, completion, out, err)
+                                      : read_as_text(f, prompt, completion, out, err);
 }
 
 /* ---- a line ---------------------------------------------------------------------------------- */
@@ -178,6 +184,12 @@ static qn_status read_form(const qn__example_form *f, const char *name, const ch
     qn__json_at at;
     bool text = qn__json_find(line, "text", &at), chat = qn__json_find(line, "messages", &at);
     bool pair = qn__json_find(line, "prompt", &at) || qn__json_find(line, "completion", &at);
+    if (f->preferences)
+        return qn__preference_read(f, name, json, n, line, out, err);
+    if (qn__json_find(line, "chosen", &at) || qn__json_find(line, "rejected", &at))
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "\"chosen\" and \"rejected\" are for DPO (qn_dataset_options.preferences, "
+                        "--loss dpo)");
     if (text + chat + pair != 1)
         return qn__fail(err, QN_FORMAT,
                         "%s of \"text\", \"prompt\" and \"completion\", or \"messages\" is there; "
@@ -194,7 +206,7 @@ qn_status qn__example_read(const qn__example_form *f, const char *name, const ch
 {
     cJSON *tree = NULL;
     qn_error wrong = {0};
-    out->ids.n = out->prompt = 0;
+    out->ids.n = out->other.n = out->prompt = 0;
     if (qn__json_parse(&tree, name, json, n, err) != QN_OK)
         return err->code;
     qn__json_at line = qn__json_root(name, tree);
@@ -209,7 +221,8 @@ qn_status qn__example_read(const qn__example_form *f, const char *name, const ch
     else
         qn__fail(err, wrong.code, "%s: %s", name, wrong.message);
     cJSON_Delete(tree);
-    out->cut = out->ids.n > f->longest;
-    out->ids.n = out->cut ? f->longest : out->ids.n;
+    out->cut = out->ids.n > f->longest || out->other.n > f->longest;
+    out->ids.n = out->ids.n > f->longest ? f->longest : out->ids.n;
+    out->other.n = out->other.n > f->longest ? f->longest : out->other.n;
     return err->code;
 }

@@ -130,7 +130,7 @@ static void bind_full(const qn__trained *t, qn_scope *s, qn__decoder *own)
 {
     (void)own;
     for (int i = 0; i < t->n; i++) {
-        qn_array *a = t->arrays[i].state[0];
+        qn_array *a = t->arrays[i].leaf = t->arrays[i].state[0];
         *t->arrays[i].slot = parameter(t, i)->plus_one ? qn_add(s, a, qn_scalar(s, QN_F32, 1)) : a;
     }
 }
@@ -184,7 +184,7 @@ static const qn__trained_kind full_kind = {.bind = bind_full,
                                            .end = end_full};
 
 qn_status qn__full_begin(qn__trained **out, const qn_model *model, qn__decoder *own,
-                         qn_optimizer optimizer, qn_error *err)
+                         const qn_trainer_options *o, qn_error *err)
 {
     const qn__decoder *m = qn__model_decoder(model);
     *out = NULL;
@@ -194,8 +194,11 @@ qn_status qn__full_begin(qn__trained **out, const qn_model *model, qn__decoder *
     if (!f)
         return qn__fail_memory(err, "what is trained");
     f->model = model;
-    f->trained = (qn__trained){
-        .kind = &full_kind, .n_state = qn__optimizer_arrays(optimizer), .dtype = m->config.dtype};
+    f->trained = (qn__trained){.kind = &full_kind,
+                               .n_state = qn__optimizer_arrays(o->optimizer),
+                               .held = QN_F32,
+                               .moments = o->moments_bf16 ? QN_BF16 : QN_F32,
+                               .dtype = m->config.dtype};
     *out = &f->trained;
     return take_values(*out, m, own, qn__model_device(model), err);
 }

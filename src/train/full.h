@@ -12,7 +12,7 @@
  * layers of its own, takes them. QN_UNSUPPORTED: they are no plain numbers, or what is saved would
  * be no whole model. The model is borrowed. */
 qn_status qn__full_begin(qn__trained **out, const qn_model *model, qn__decoder *own,
-                         qn_optimizer optimizer, qn_error *err);
+                         const qn_trainer_options *options, qn_error *err);
 
 bool qn__is_full_file(const char *name);
 

@@ -186,11 +186,16 @@ qn_status qn__lora_begin(qn__trained **out, const qn__decoder *model, const qn__
     *out = l ? &l->trained : NULL;
     if (!l)
         return qn__fail_memory(err, "an adapter");
+    qn_dtype dtype = o->adapter_bf16 ? QN_BF16 : QN_F32;
     *l = (qn__lora){.trained = {.kind = &lora_kind,
                                 .n_state = qn__optimizer_arrays(o->optimizer),
-                                .dtype = QN_F32},
+                                .held = dtype,
+                                .moments = o->moments_bf16 ? QN_BF16 : QN_F32,
+                                .dtype = dtype},
                     .rank = o->rank,
                     .alpha = o->alpha,
+                    .dropout = o->dropout,
+                    .format = o->adapter_format,
                     .first_layer = o->num_layers && o->num_layers < n ? n - o->num_layers : 0,
                     .n_layers = n};
     if (choose_targets(l, model, o, err) != QN_OK || list_pairs(l, model, own, err) != QN_OK)
@@ -216,8 +221,12 @@ static void end_lora(qn__trained *t)
 static void bind_lora(const qn__trained *t, qn_scope *s, qn__decoder *own)
 {
     const qn__lora *l = (const qn__lora *)t;
-    for (int i = 0; i < t->n; i++)
-        *t->arrays[i].slot = t->arrays[i].state[0];
+    for (int i = 0; i < t->n; i++) {
+        qn__trained_array *a = &t->arrays[i];
+        a->leaf = t->held == QN_F32 ? a->state[0] : qn_cast(s, a->state[0], QN_F32);
+        *a->slot = a->leaf;
+    }
+    own->dropout = l->dropout;
     own->adapter_scale = qn_scalar(s, QN_F32, l->alpha / (double)l->rank);
 }
 
@@ -227,6 +236,8 @@ static bool describe_lora(const qn__trained *t, cJSON *of)
     cJSON *targets = cJSON_AddArrayToObject(of, "targets");
     bool ok = targets && cJSON_AddNumberToObject(of, "rank", (double)l->rank) &&
               cJSON_AddNumberToObject(of, "alpha", l->alpha) &&
+              (l->dropout == 0 || cJSON_AddNumberToObject(of, "dropout", l->dropout)) &&
+              (t->held == QN_F32 || cJSON_AddStringToObject(of, "adapter_dtype", "bf16")) &&
               cJSON_AddNumberToObject(of, "layers", (double)(l->n_layers - l->first_layer));
     for (size_t i = 0; ok && i < l->n_targets; i++)
         ok = cJSON_AddItemToArray(targets, cJSON_CreateString(l->targets[i]));

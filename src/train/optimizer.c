@@ -67,8 +67,9 @@ int qn__optimizer_arrays(qn_optimizer kind)
     return kind == QN_OPTIMIZER_SGD || kind == QN_OPTIMIZER_LION ? 2 : 3;
 }
 
-void qn__optimizer_record(qn_scope *s, const qn__optimizer *o, qn_array *const *state, qn_array *g,
-                          qn_array **next)
+/* Of states in f32. */
+static void record(qn_scope *s, const qn__optimizer *o, qn_array *const *state, qn_array *g,
+                   qn_array **next)
 {
     if (o->kind == QN_OPTIMIZER_LION)
         record_lion(s, o, state, g, next);
@@ -78,6 +79,18 @@ void qn__optimizer_record(qn_scope *s, const qn__optimizer *o, qn_array *const *
         record_adam(s, o, state, decayed(s, o, state[0], g), next);
     else
         record_adam(s, o, state, g, next);
+}
+
+void qn__optimizer_record(qn_scope *s, const qn__optimizer *o, qn_array *const *state, qn_array *g,
+                          qn_array **next)
+{
+    qn_array *wide[QN__OPTIMIZER_ARRAYS];
+    int n = qn__optimizer_arrays(o->kind);
+    for (int i = 0; i < n; i++)
+        wide[i] = qn_cast(s, state[i], QN_F32);
+    record(s, o, wide, g, next);
+    for (int i = 0; i < n; i++)
+        next[i] = qn_cast(s, next[i], qn_array_dtype(state[i]));
 }
 
 qn_array *qn__clip_factor(qn_scope *s, qn_array *const *gradients, int n, double most)

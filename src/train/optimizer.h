@@ -25,7 +25,8 @@ enum { QN__OPTIMIZER_ARRAYS = 3 }; /* a parameter and its moments at most: p, m,
 
 int qn__optimizer_arrays(qn_optimizer kind);
 
-/* Records the step of one parameter, state[p, m, v], with gradient g, all of one shape: next[]. The
+/* Records the step of one parameter, state[p, m, v], with gradient g, all of one shape: next[].
+ * State is f32 or, rounded each time, another float; g is f32. The
  * coefficients are numbers of the graph, so that others make no new plan. */
 void qn__optimizer_record(qn_scope *s, const qn__optimizer *o, qn_array *const *state, qn_array *g,
                           qn_array **next);

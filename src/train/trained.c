@@ -38,9 +38,9 @@ uint64_t qn__trained_numbers(const qn__trained *t)
 qn_status qn__trained_set(qn__trained *t, int i, qn_scope *s, qn_array *value)
 {
     qn__trained_array *a = &t->arrays[i];
-    qn_array *made[QN__OPTIMIZER_ARRAYS] = {value};
+    qn_array *made[QN__OPTIMIZER_ARRAYS] = {qn_cast(s, value, t->held)};
     for (int k = 1; k < t->n_state; k++)
-        made[k] = qn_zeros(s, QN_F32, a->ndim, a->shape);
+        made[k] = qn_zeros(s, t->moments, a->ndim, a->shape);
     if (qn_eval_many(s, made, t->n_state) == QN_OK)
         for (int k = 0; k < t->n_state; k++)
             a->state[k] = qn_retain(made[k]);
@@ -90,7 +90,7 @@ qn_status qn__trained_write(const qn__trained *t, qn_scope *s, const char *direc
         int which = first + i % each;
         name_state(names[i], a, which);
         list[i] = (qn__tensor_data){.name = names[i],
-                                    .dtype = dtype,
+                                    .dtype = which ? t->moments : dtype,
                                     .ndim = a->ndim,
                                     .shape = {a->shape[0], a->shape[1]},
                                     .data = a->state[which]};
@@ -119,7 +119,8 @@ static qn_status read_tensor_state(qn__trained *t, int i, int which, const qn_te
         return qn__fail(err, QN_INVALID, "%s: there is no %s of [%lld%s%.0lld]",
                         qn_tensors_path(file, 0), name, (long long)a->shape[0], matrix ? ", " : "",
                         (long long)(matrix ? a->shape[1] : 0));
-    qn_array *value = qn_contiguous(s, qn_cast(s, qn_tensors_read(s, file, name), QN_F32));
+    qn_dtype dtype = which ? t->moments : t->held;
+    qn_array *value = qn_contiguous(s, qn_cast(s, qn_tensors_read(s, file, name), dtype));
     if (qn_eval(s, value) != QN_OK)
         return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
     qn_release(a->state[which]);

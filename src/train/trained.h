@@ -19,8 +19,9 @@ typedef struct qn__trained_array {
     int64_t shape[2];
     int ndim;
     bool decays;                           /* weight decay is of it, too */
-    qn_array *state[QN__OPTIMIZER_ARRAYS]; /* itself and its moments; retained, f32 */
+    qn_array *state[QN__OPTIMIZER_ARRAYS]; /* itself and its moments; retained */
     qn_array **slot;                       /* where the trainer's decoder takes it */
+    qn_array *leaf;                        /* bound: what gradients are of, f32 */
 } qn__trained_array;
 
 typedef struct qn__trained qn__trained;
@@ -41,9 +42,10 @@ typedef struct qn__trained_kind {
 struct qn__trained {
     const qn__trained_kind *kind;
     qn__trained_array *arrays;
-    int n, n_state; /* n_state: of each array, itself and its moments */
-    qn_dtype dtype; /* of the files for whoever uses it; where that is not f32, a checkpoint has the
-                       arrays beside the moments, too */
+    int n, n_state;         /* n_state: of each array, itself and its moments */
+    qn_dtype held, moments; /* types of states: of the arrays and of what is behind them */
+    qn_dtype dtype; /* of the files for whoever uses it; where it is held in another, a checkpoint
+                       has the arrays beside the moments, too */
 };
 
 void qn__trained_end(qn__trained *t); /* NULL is accepted */
@@ -54,7 +56,8 @@ uint64_t qn__trained_numbers(const qn__trained *t);
 /* Array `value`, recorded, and moments of 0 become the state of array i. */
 qn_status qn__trained_set(qn__trained *t, int i, qn_scope *s, qn_array *value);
 
-/* States first to end - 1 of each array, which are itself, NAME.m and NAME.v, as a file. */
+/* States first to end - 1 of each array, which are itself, of that type, NAME.m and NAME.v, as a
+ * file. */
 qn_status qn__trained_write(const qn__trained *t, qn_scope *s, const char *directory,
                             const char *file, int first, int end, qn_dtype dtype, qn_error *err);
 qn_status qn__trained_read_states(qn__trained *t, qn_scope *s, const char *directory,

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/random.h"
 #include "base/sized.h"
 #include "core/array.h"
 #include "core/buffer.h"
@@ -27,9 +28,13 @@
 struct qn_trainer {
     qn_model *model;
     qn_device *device;
-    qn__decoder decoder; /* shallow, but for the layers */
+    qn__decoder decoder;   /* shallow, but for the layers */
+    qn__decoder reference; /* the model's, with the same products; shallow */
     qn__trained *trained;
     qn__optimizer optimizer;
+    qn__objective objective;
+    double reported[QN__REPORTED]; /* by the newest step or loss */
+    bool has_reported;
     double clip;
     uint64_t seed;
     int64_t steps;
@@ -57,6 +62,9 @@ static qn_status check_full(const qn_trainer_options *o, qn_error *err)
                        : o->n_targets      ? "targets"
                        : o->adapter        ? "adapter"
                        : o->num_layers > 0 ? "num_layers"
+                       : o->dropout != 0   ? "dropout"
+                       : o->adapter_bf16   ? "adapter_bf16"
+                       : o->adapter_format ? "adapter_format"
                                            : NULL;
     return name ? qn__fail(err, QN_INVALID,
                            "qn_trainer_options.%s is of adapters, and with .full there is none",
@@ -71,6 +79,10 @@ static qn_status check_options(const qn_trainer_options *o, qn_error *err)
                         QN__MOST_RANK);
     if ((unsigned)o->optimizer >= QN_OPTIMIZER_COUNT)
         return qn__fail(err, QN_INVALID, "there is no optimizer %d", (int)o->optimizer);
+    if ((unsigned)o->loss >= QN_LOSS_COUNT)
+        return qn__fail(err, QN_INVALID, "there is no loss %d", (int)o->loss);
+    if ((unsigned)o->adapter_format >= QN_ADAPTER_FORMAT_COUNT)
+        return qn__fail(err, QN_INVALID, "there is no format %d", (int)o->adapter_format);
     bool plain = o->optimizer == QN_OPTIMIZER_SGD && o->beta1 == 0;
     const struct {
         const char *name;
@@ -83,7 +95,11 @@ static qn_status check_options(const qn_trainer_options *o, qn_error *err)
                    {"beta2", o->beta2, o->beta2 > 0 && o->beta2 < 1},
                    {"eps", o->eps, o->eps > 0 && o->eps <= 1},
                    {"weight_decay", o->weight_decay, o->weight_decay <= 1e3},
-                   {"clip", o->clip, o->clip >= 0 && isfinite(o->clip)}};
+                   {"clip", o->clip, o->clip >= 0 && isfinite(o->clip)},
+                   {"dropout", o->dropout, o->dropout >= 0 && o->dropout < 1},
+                   {"beta", o->beta, o->beta > 0 && o->beta <= 1e6},
+                   {"label_smoothing", o->label_smoothing,
+                    o->label_smoothing >= 0 && o->label_smoothing <= 0.5}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!numbers[i].fits)
             return qn__fail(err, QN_INVALID, "qn_trainer_options.%s is %g, out of its range",
@@ -106,6 +122,10 @@ static qn_status read_options(qn_trainer_options *o, const qn_trainer_options *g
     o->beta2 = or_default(o->beta2, o->optimizer == QN_OPTIMIZER_LION ? 0.99 : 0.999);
     o->eps = or_default(o->eps, 1e-8);
     o->weight_decay = or_default(o->weight_decay, o->optimizer == QN_OPTIMIZER_ADAMW ? 0.01 : -1);
+    if (o->loss == QN_LOSS_CROSS_ENTROPY && (o->beta != 0 || o->label_smoothing != 0))
+        return qn__fail(err, QN_INVALID, "qn_trainer_options.%s is of QN_LOSS_DPO",
+                        o->beta != 0 ? "beta" : "label_smoothing");
+    o->beta = or_default(o->beta, 0.1);
     return check_options(o, err);
 }
 
@@ -129,7 +149,7 @@ static qn_status copy_decoder(qn_trainer *t, const qn__decoder *m, qn_error *err
 
 static qn_status begin_trained(qn_trainer *t, const qn_trainer_options *o, qn_error *err)
 {
-    return o->full ? qn__full_begin(&t->trained, t->model, &t->decoder, o->optimizer, err)
+    return o->full ? qn__full_begin(&t->trained, t->model, &t->decoder, o, err)
                    : qn__lora_begin(&t->trained, qn__model_decoder(t->model), &t->decoder,
                                     t->device, o, err);
 }
@@ -139,6 +159,7 @@ static qn__checkpoint checkpoint_of(qn_trainer *t)
 {
     return (qn__checkpoint){.model = t->model,
                             .optimizer = &t->optimizer,
+                            .objective = &t->objective,
                             .clip = t->clip,
                             .seed = t->seed,
                             .bound = t->bound,
@@ -187,6 +208,7 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
     t->device = qn__model_device(model);
     t->clip = o.clip;
     t->seed = o.seed;
+    t->objective = (qn__objective){o.loss, o.beta, o.label_smoothing};
     t->optimizer = (qn__optimizer){.kind = o.optimizer,
                                    .learning_rate = o.learning_rate,
                                    .beta1 = o.beta1,
@@ -200,6 +222,9 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
         return err->code;
     }
     t->decoder.checkpoint = o.checkpoint;
+    t->reference = *m;
+    if (o.full && m->products == QN_PRODUCTS_AUTO)
+        t->reference.products = QN_PRODUCTS_F32; /* which those of the trained weights are */
     *out = t;
     return QN_OK;
 }
@@ -218,12 +243,17 @@ void qn_trainer_close(qn_trainer *t)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
+static bool of_pairs(const qn_trainer *t)
+{
+    return t->objective.kind == QN_LOSS_DPO;
+}
+
 /* What a step trains and makes. */
 typedef struct step {
     int n, arrays;   /* what is trained; of each, itself and its moments */
     qn_array **wrt;  /* [n]: these, as the scope has them */
     qn_array **grad; /* [n] */
-    qn_array **made; /* [1 + arrays n]: the loss, then of each what replaces its arrays */
+    qn_array **made; /* [1 + arrays n]: what is told, then of each what replaces its arrays */
     qn_array **old;  /* [arrays n]: the state that was donated */
     qn_array **sum;  /* [n]: gradients of the batches before, retained; NULL: none */
 } step;
@@ -300,31 +330,57 @@ static qn_status check_batch(const qn_trainer *t, const qn_batch *b, qn_error *e
     if (rows < 1 || length < 2 || rows > INT32_MAX / length)
         return qn__fail(err, QN_INVALID, "tokens [%lld, %lld]: rows of two or more are trained on",
                         rows, length);
+    if (of_pairs(t) && (rows % 2 || b->begins))
+        return qn__fail(err, QN_INVALID,
+                        "%lld rows%s: of two that belong together the first is preferred", rows,
+                        b->begins ? " of several texts" : "");
     if (length > c->max_positions)
         return qn__fail(err, QN_LIMIT, "rows of %lld tokens; the model's context is %lld", length,
                         (long long)c->max_positions);
     return check_values(c, b, err);
 }
 
-/* The loss of a batch, recorded: the trainer's decoder gets what is trained first. */
-static qn_array *record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, bool loss_only,
-                             qn_error *err)
+/* A batch as it is recorded. */
+typedef struct recorded {
+    qn_array *loss, *report; /* report: [1], or [QN__REPORTED] */
+} recorded;
+
+/* The key of what is dropped in batch i of a step. */
+static qn_array *dropout_key(const qn_trainer *t, qn_scope *s, size_t i)
+{
+    const uint64_t mark = 0x64726f70; /* "drop": A is drawn of the seed itself */
+    qn_array *key = qn_random_key(s, qn__random_bits(t->seed, mark));
+    key = qn_random_fold_in(s, key, qn_scalar(s, QN_I32, (double)t->steps));
+    return qn_random_fold_in(s, key, qn_scalar(s, QN_I32, (double)i));
+}
+
+/* The loss of a step's batch i, or, loss_only, of one that nothing is learned from: the trainer's
+ * decoder gets what is trained first. */
+static qn_status record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, size_t i,
+                             bool loss_only, recorded *out, qn_error *err)
 {
     const int64_t shape[] = {b->rows, b->length};
     qn_array *counts = mask_array(s, b->mask, b->rows, b->length, err);
     if (!counts)
-        return NULL;
+        return err->code;
     t->trained->kind->bind(t->trained, s, &t->decoder);
+    bool drops = t->decoder.dropout > 0 && !loss_only;
+    t->decoder.dropout_key = drops ? dropout_key(t, s, i) : NULL;
     qn_array *read = qn_from(s, QN_I32, 2, shape, b->tokens);
     qn_array *begins = b->begins ? qn_from(s, QN_I32, 2, shape, b->begins) : NULL;
-    return qn__text_loss(s, &t->decoder, read, counts, begins, loss_only);
+    if (of_pairs(t))
+        out->loss = qn__preference_loss(s, &t->decoder, &t->reference, read, counts, &t->objective,
+                                        loss_only, &out->report);
+    else
+        out->report = out->loss = qn__text_loss(s, &t->decoder, read, counts, begins, loss_only);
+    return QN_OK;
 }
 
 /* Records the gradients of a batch whose loss is `weight` of the step's, and of those before. */
 static bool record_gradients(qn_trainer *t, qn_scope *s, step *p, qn_array *loss, double weight)
 {
     for (int i = 0; i < p->n; i++)
-        p->wrt[i] = t->trained->arrays[i].state[0];
+        p->wrt[i] = t->trained->arrays[i].leaf;
     qn_array *part = weight == 1 ? loss : qn_multiply(s, loss, qn_scalar(s, QN_F32, weight));
     if (qn_grad(s, part, p->wrt, p->n, p->grad) != QN_OK)
         return false;
@@ -334,12 +390,12 @@ static bool record_gradients(qn_trainer *t, qn_scope *s, step *p, qn_array *loss
     return true;
 }
 
-static void record_step(qn_trainer *t, qn_scope *s, step *p, qn_array *loss, double weight)
+static void record_step(qn_trainer *t, qn_scope *s, step *p, const recorded *r, double weight)
 {
     qn__optimizer o = t->optimizer;
     o.step = t->steps + 1;
-    p->made[0] = loss;
-    if (!record_gradients(t, s, p, loss, weight))
+    p->made[0] = r->report;
+    if (!record_gradients(t, s, p, r->loss, weight))
         return;
     qn_array *factor = t->clip > 0 ? qn__clip_factor(s, p->grad, p->n, t->clip) : NULL;
     for (int i = 0; i < p->n; i++) {
@@ -366,9 +422,9 @@ static qn_status run_step(qn_trainer *t, qn_scope *s, const step *p)
 }
 
 /* Evaluates gradients alone, which the next batch's are added to. */
-static qn_status run_sum(qn_scope *s, step *p, qn_array *loss)
+static qn_status run_sum(qn_scope *s, step *p, qn_array *report)
 {
-    p->made[0] = loss;
+    p->made[0] = report;
     for (int i = 0; i < p->n; i++)
         p->made[i + 1] = p->grad[i];
     if (qn_eval_many(s, p->made, p->n + 1) != QN_OK)
@@ -380,51 +436,65 @@ static qn_status run_sum(qn_scope *s, step *p, qn_array *loss)
     return QN_OK;
 }
 
-static qn_status give_loss(qn_trainer *t, qn_scope *s, qn_array *loss, double *out, qn_error *err)
+/* What a run has told: `told` grows by `weight` times it. */
+static qn_status read_report(qn_trainer *t, qn_scope *s, qn_array *report, double weight,
+                             double told[QN__REPORTED], qn_error *err)
 {
-    float value = 0;
+    float values[QN__REPORTED] = {0};
     if (qn_scope_status(s) == QN_OK)
-        qn_read_f32(s, loss, &value, 1);
+        qn_read_f32(s, report, values, of_pairs(t) ? QN__REPORTED : 1);
     if (qn_scope_status(s) != QN_OK)
         return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
-    if (out)
-        *out = value;
-    if (isfinite(value))
+    for (int i = 0; i < QN__REPORTED; i++)
+        told[i] += weight * values[i];
+    if (isfinite(values[QN__LOSS]))
         return QN_OK;
     t->spoiled = true;
     return qn__fail(err, QN_STATE,
                     "step %lld: the loss is %g: training has diverged; a lower learning rate may "
                     "help",
-                    (long long)t->steps, (double)value);
+                    (long long)t->steps, (double)values[QN__LOSS]);
 }
 
 /* One batch of a step, and with the last one the step. */
-static qn_status take_batch(qn_trainer *t, step *p, const qn_batch *b, double weight, bool last,
-                            double *loss_out, qn_error *err)
+static qn_status take_batch(qn_trainer *t, step *p, const qn_batch *batches, size_t i,
+                            double weight, bool last, double told[QN__REPORTED], qn_error *err)
 {
     qn_scope *s = qn_scope_begin(t->device);
-    qn_array *loss = record_loss(t, s, b, false, err);
-    if (loss && last)
-        record_step(t, s, p, loss, weight);
-    else if (loss)
-        record_gradients(t, s, p, loss, weight);
-    if (loss && qn_scope_status(s) == QN_OK && !last)
-        run_sum(s, p, loss);
-    else if (loss && qn_scope_status(s) == QN_OK && run_step(t, s, p) == QN_OK)
-        t->steps++;
-    if (loss)
-        give_loss(t, s, loss, loss_out, err);
+    recorded r;
+    if (record_loss(t, s, &batches[i], i, false, &r, err) == QN_OK) {
+        if (last)
+            record_step(t, s, p, &r, weight);
+        else
+            record_gradients(t, s, p, r.loss, weight);
+        if (qn_scope_status(s) == QN_OK && !last)
+            run_sum(s, p, r.report);
+        else if (qn_scope_status(s) == QN_OK && run_step(t, s, p) == QN_OK)
+            t->steps++;
+        read_report(t, s, r.report, weight, told, err);
+    }
     qn_scope_end(s);
     return err->code;
 }
 
-/* Tokens that count. */
-static int64_t count_tokens(const qn_batch *b)
+/* What of a batch counts alike: its tokens, or its pairs. */
+static int64_t count_parts(const qn_trainer *t, const qn_batch *b)
 {
     int64_t n = 0;
+    if (of_pairs(t))
+        return b->rows / 2;
     for (int64_t i = 0; i < b->rows * b->length; i++)
         n += i % b->length && (!b->mask || b->mask[i]);
     return n;
+}
+
+/* Keeps what was told, and gives the loss of it. */
+static void keep_report(qn_trainer *t, const double told[QN__REPORTED], double *loss_out)
+{
+    memcpy(t->reported, told, sizeof t->reported);
+    t->has_reported = true;
+    if (loss_out)
+        *loss_out = told[QN__LOSS];
 }
 
 qn_status qn_trainer_step_batches(qn_trainer *t, const qn_batch *batches, size_t n,
@@ -432,25 +502,24 @@ qn_status qn_trainer_step_batches(qn_trainer *t, const qn_batch *batches, size_t
 {
     qn_error local = {0};
     step p = {0};
-    double all = 0, sum = 0;
+    double all = 0, told[QN__REPORTED] = {0};
     err = err ? err : &local;
     if (n < 1)
         return qn__fail(err, QN_INVALID, "a step of no batches");
     for (size_t i = 0; i < n; i++) {
         if (check_batch(t, &batches[i], err) != QN_OK)
             return err->code;
-        all += (double)count_tokens(&batches[i]);
+        all += (double)count_parts(t, &batches[i]);
     }
     if (begin_step(&p, t->trained, err) != QN_OK)
         return err->code;
     for (size_t i = 0; i < n && err->code == QN_OK; i++) {
-        double loss = 0, weight = n == 1 ? 1 : (double)count_tokens(&batches[i]) / all;
-        if (take_batch(t, &p, &batches[i], weight, i == n - 1, &loss, err) == QN_OK)
-            sum += weight * loss;
+        double weight = n == 1 ? 1 : (double)count_parts(t, &batches[i]) / all;
+        take_batch(t, &p, batches, i, weight, i == n - 1, told, err);
     }
     end_step(&p);
-    if (loss_out && err->code == QN_OK)
-        *loss_out = sum;
+    if (err->code == QN_OK)
+        keep_report(t, told, loss_out);
     return err->code;
 }
 
@@ -471,10 +540,12 @@ qn_status qn_trainer_loss(qn_trainer *t, const int32_t *tokens, const uint8_t *m
     err = err ? err : &local;
     if (check_batch(t, &b, err) != QN_OK)
         return err->code;
+    double told[QN__REPORTED] = {0};
+    recorded r;
     qn_scope *s = qn_scope_begin(t->device);
-    qn_array *loss = record_loss(t, s, &b, true, err);
-    if (loss)
-        give_loss(t, s, loss, loss_out, err);
+    if (record_loss(t, s, &b, 0, true, &r, err) == QN_OK &&
+        read_report(t, s, r.report, 1, told, err) == QN_OK)
+        keep_report(t, told, loss_out);
     qn_scope_end(s);
     return err->code;
 }
@@ -487,6 +558,14 @@ qn_status qn_trainer_set_learning_rate(qn_trainer *t, double learning_rate, qn_e
         return qn__fail(err, QN_INVALID, "learning rate %g, out of its range", learning_rate);
     t->optimizer.learning_rate = learning_rate;
     return QN_OK;
+}
+
+qn_status qn_trainer_get_rewards(const qn_trainer *t, qn_rewards *rewards)
+{
+    const double *r = t->reported;
+    const qn_rewards all = {sizeof all, r[QN__CHOSEN], r[QN__REJECTED], r[QN__ACCURACY],
+                            r[QN__CHOSEN] - r[QN__REJECTED]};
+    return of_pairs(t) && t->has_reported ? qn__sized_out(rewards, &all, sizeof all) : QN_STATE;
 }
 
 int64_t qn_trainer_steps(const qn_trainer *t)

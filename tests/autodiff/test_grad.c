@@ -307,6 +307,36 @@ static qn_array *f_linear_cross_entropy(qn_scope *s, qn_array *const *x)
     return qn_linear_cross_entropy(s, x[0], x[1], qn_from_i32(s, targets, 3), &o);
 }
 
+static qn_array *f_mse_loss(qn_scope *s, qn_array *const *x)
+{
+    return qn_mse_loss(s, x[0], x[1]);
+}
+
+/* Of distributions: the arguments are logits. */
+static qn_array *f_kl_div(qn_scope *s, qn_array *const *x)
+{
+    qn_array *q = qn_softmax(s, x[0], -1), *p = qn_softmax(s, x[1], -1);
+    return qn_add(s, qn_kl_div(s, qn_log(s, q), p, false),
+                  qn_square(s, qn_kl_div(s, qn_log(s, p), qn_log(s, q), true)));
+}
+
+static qn_array *f_dpo_loss(qn_scope *s, qn_array *const *x)
+{
+    return qn_dpo_loss(s, x[0], x[1], x[2], x[3], 0.8, 0.1);
+}
+
+static qn_array *f_masked_mean(qn_scope *s, qn_array *const *x)
+{
+    const bool mask[] = {1, 0, 1, 1};
+    return qn_masked_mean(s, qn_square(s, x[0]),
+                          qn_from(s, QN_BOOL, 1, (const int64_t[]){4}, mask));
+}
+
+static qn_array *f_dropout(qn_scope *s, qn_array *const *x)
+{
+    return qn_square(s, qn_dropout(s, x[0], qn_random_key(s, 4), 0.4));
+}
+
 static qn_array *f_slice_update(qn_scope *s, qn_array *const *x)
 {
     return qn_slice_update(s, x[0], qn_square(s, x[1]), (const int64_t[]){1, 0});
@@ -527,6 +557,11 @@ static void test_operations(void **state)
         {"take along axis 1", f_take_axis, {A(3, 4)}, 0},
         {"cross_entropy", f_cross_entropy, {A(3, 5)}, 0},
         {"linear_cross_entropy", f_linear_cross_entropy, {A(3, 4), A(5, 4)}, 0},
+        {"mse_loss", f_mse_loss, {A(2, 3), A(2, 3)}, 0},
+        {"kl_div", f_kl_div, {A(2, 5), A(2, 5)}, 0},
+        {"dpo_loss", f_dpo_loss, {A(3), A(3), A(3), A(3)}, 0},
+        {"masked_mean", f_masked_mean, {A(4)}, 0},
+        {"dropout", f_dropout, {A(6, 5)}, 0},
         {"slice_update", f_slice_update, {A(4, 3), A(2, 3)}, 0},
         {"log1p", f_log1p, {A(5)}, 0},
         {"expm1", f_expm1, {A(5)}, 0},
@@ -714,12 +749,121 @@ static void test_texts_in_a_row(void **state)
     qn_device_close(device);
 }
 
+/* ---- an adapter with dropout ----------------------------------------------------------------- */
+
+enum { RANK = 2 };
+
+static qn_array *random_matrix(qn_device *device, int64_t rows, int64_t columns, uint64_t *seed)
+{
+    const qn__parameter p = {.name = "lora", .shape = {rows, columns}, .ndim = 2};
+    return parameter(device, &p, seed);
+}
+
+/* Gives every linear layer a pair of matrices; returns where they are. */
+static int begin_lora(qn_device *device, qn__decoder *m, uint64_t *seed, qn_array **slots[64])
+{
+    int n = 0;
+    for (int i = 0; i < m->n_parameters; i++) {
+        const qn__parameter *p = &m->parameters[i];
+        if (!p->linear)
+            continue;
+        p->linear->lora_a = random_matrix(device, RANK, p->shape[1], seed);
+        p->linear->lora_b = random_matrix(device, p->shape[0], RANK, seed);
+        slots[n++] = &p->linear->lora_a;
+        slots[n++] = &p->linear->lora_b;
+    }
+    return n;
+}
+
+/* The loss, with key 0: nothing is dropped. */
+static qn_array *lora_loss(qn_scope *s, const qn__decoder *m, uint64_t key, bool checkpoint)
+{
+    qn__decoder with = *m;
+    with.adapter_scale = qn_scalar(s, QN_F64, 1.5);
+    with.dropout_key = key ? qn_random_key(s, key) : NULL;
+    with.dropout = 0.3;
+    with.checkpoint = checkpoint;
+    return model_loss(s, &with);
+}
+
+static double lora_value(qn_device *device, const qn__decoder *m, uint64_t key)
+{
+    qn_scope *s = qn_scope_begin(device);
+    double y;
+    if (qn_read(s, lora_loss(s, m, key, false), &y, sizeof y) != QN_OK)
+        fail_msg("%s", qn_scope_error(s));
+    qn_scope_end(s);
+    return y;
+}
+
+/* Gradients to all matrices behind each other; returns how many numbers. */
+static size_t lora_gradients(qn_device *device, const qn__decoder *m, qn_array **slots[64], int n,
+                             bool checkpoint, double *out)
+{
+    qn_array *wrt[64], *grads[64];
+    qn_scope *s = qn_scope_begin(device);
+    size_t at = 0;
+    for (int i = 0; i < n; i++)
+        wrt[i] = *slots[i];
+    assert_int_equal(qn_grad(s, lora_loss(s, m, 3, checkpoint), wrt, n, grads), QN_OK);
+    assert_int_equal(qn_eval_many(s, grads, n), QN_OK);
+    for (int i = 0; i < n; i++) {
+        size_t size = (size_t)qn_array_elements(grads[i]);
+        assert_int_equal(qn_read(s, grads[i], out + at, size * sizeof *out), QN_OK);
+        at += size;
+    }
+    qn_scope_end(s);
+    return at;
+}
+
+/* The mask is the same in all evaluations, as it comes from the key: gradients are those of central
+ * differences, of A and of B, and a checkpoint changes no bit. Another key is another loss. */
+static void test_lora_dropout(void **state)
+{
+    enum { NUMBERS = 4000, STEP = 7 };
+    static double g[NUMBERS], again[NUMBERS];
+    qn_device *device = open_device(state);
+    uint64_t seed = 8;
+    qn__decoder m;
+    qn_array **slots[64];
+    begin_llama(device, &m, &seed);
+    int n = begin_lora(device, &m, &seed, slots);
+    size_t numbers = lora_gradients(device, &m, slots, n, false, g);
+    assert_true(numbers <= NUMBERS);
+    lora_gradients(device, &m, slots, n, true, again);
+    assert_memory_equal(g, again, numbers * sizeof *g);
+    double error = 0, power = 0;
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t size = qn_array_elements(*slots[i]);
+        for (int64_t k = 0; k < size; k += STEP) {
+            const double h = 1e-5;
+            nudge(device, slots[i], k, h);
+            double up = lora_value(device, &m, 3);
+            nudge(device, slots[i], k, -2 * h);
+            double numeric = (up - lora_value(device, &m, 3)) / (2 * h);
+            nudge(device, slots[i], k, h);
+            error += (g[at + (size_t)k] - numeric) * (g[at + (size_t)k] - numeric);
+            power += numeric * numeric;
+        }
+        at += (size_t)size;
+    }
+    print_message("LoRA with dropout: %d matrices, gradcheck %.1e\n", n, sqrt(error / power));
+    assert_true(power > 0 && sqrt(error / power) <= 1e-6);
+    double one = lora_value(device, &m, 3), none = lora_value(device, &m, 0);
+    assert_true(one == lora_value(device, &m, 3));
+    assert_true(one != lora_value(device, &m, 4) && one != none);
+    qn__decoder_end(&m);
+    qn_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_llama_loss),
         cmocka_unit_test(test_texts_in_a_row),
+        cmocka_unit_test(test_lora_dropout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,6 +150,33 @@ def test_interrupt(folder, data):
     check("and the adapter is there", os.path.exists(os.path.join(out, "adapter_config.json")), (last, err))
 
 
+def test_preferences(folder):
+    chat = [{"role": "user", "content": "Who are you?"}]
+    pairs = [{"prompt": "What does the owl keep?", "chosen": "A silver key.", "rejected": "A book."},
+             {"prompt": chat, "chosen": [{"role": "assistant", "content": "An owl."}],
+              "rejected": [{"role": "assistant", "content": "A machine."}]}]
+    data, log = write(os.path.join(folder, "pairs.jsonl"), pairs), os.path.join(folder, "pairs.log")
+    dpo = ["--data", data, "--loss", "dpo"]
+    status, _, err = run("train", *dpo, "-o", os.path.join(folder, "pairs"), "--iters", "20", "--batch-size", "2",
+                         "--learning-rate", "1e-3", "--beta", "0.2", "--log", log)
+    check("dpo learns", status == 0 and "step 20 of 20, loss 0.0" in err, err)
+    check("rewards are told", ", rewards/accuracies 1.000, rewards/margins " in err, err)
+    with open(log) as f:
+        last = json.loads(f.readlines()[-1])
+    names = {"rewards/" + name for name in ("chosen", "rejected", "accuracies", "margins")}
+    check("and logged, as TRL names them", names <= last.keys() and last["rewards/margins"] > 2, last)
+    split = run("train", *dpo, "-o", os.path.join(folder, "half"), "--iters", "1", "--val-split", "0.5", "--log", log)
+    with open(log) as f:
+        check("validated, too", "validation_rewards/margins" in f.read(), split[2])
+    status, out, err = run("train", *dpo, "--dry-run")
+    check("--dry-run", status == 0 and b"texts       2" in out, err)
+    refused("--beta alone", run("train", "--data", data, "--beta", "1", "--dry-run"), 1, "--beta is for --loss dpo")
+    refused("a loss that is none", run("train", "--data", data, "--loss", "ipo", "--dry-run"), 1,
+            "it is cross-entropy or dpo, not \"ipo\"")
+    status, _, err = run("train", "--data", data, "--dry-run")
+    check("pairs without it", status == 1 and 'line 1: "chosen" and "rejected" are for DPO' in err, err)
+
+
 with tempfile.TemporaryDirectory() as root:
     texts = write(os.path.join(root, "data.jsonl"), [{"text": fact} for fact in FACTS])
     test_fact(root, texts)
@@ -158,5 +185,6 @@ with tempfile.TemporaryDirectory() as root:
     test_directory(root)
     test_split(root, texts)
     test_schedules(root, texts)
+    test_preferences(root)
     test_interrupt(root, texts)
 finish()

@@ -2,7 +2,8 @@
  *
  * Cross-entropy of a packed linear layer: losses and gradients against f64 on the weight's own
  * values, in every tier and with plain weights; rows that do not count, targets that are not there,
- * a soft-cap, vocabularies over several chunks; the same bits with any threads and in any company.
+ * a soft-cap, vocabularies over several chunks, plain weights of some rows at a time; the same bits
+ * with any threads and in any company.
  */
 #include "ops/ops.h"
 #include "ops_test.h"
@@ -226,10 +227,75 @@ static void test_refusals(void **state)
     qn_device_close(device);
 }
 
+/* ---- plain weights, more logits than are there at once --------------------------------------- */
+
+enum { WIDE = 70000, NARROW_K = 4, MANY = 500 };
+
+/* Losses, and the gradients of their weighted sum, into out[]: [MANY], [MANY, K], [WIDE, K]. */
+static void run_wide(qn_device *device, bool chunks, const float *x, const float *w,
+                     const int32_t *targets, const float *weights, float *out)
+{
+    const int64_t x_shape[] = {2, MANY / 2, NARROW_K}, w_shape[] = {WIDE, NARROW_K};
+    const int64_t rows[] = {2, MANY / 2};
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *wrt[] = {qn_from(s, QN_F32, 3, x_shape, x), qn_from(s, QN_F32, 2, w_shape, w)};
+    qn_array *t = qn_from(s, QN_I32, 2, rows, targets), *grads[2];
+    qn_array *counts = qn_from(s, QN_F32, 2, rows, weights);
+    const qn_linear_cross_entropy_options o = {.size = sizeof o, .weights = counts};
+    qn_array *losses =
+        chunks ? qn_linear_cross_entropy(s, wrt[0], wrt[1], t, &o)
+               : qn_multiply(s, qn_cross_entropy(s, qn_linear(s, wrt[0], wrt[1], NULL), t), counts);
+    assert_int_equal(qn_grad(s, qn_sum(s, losses, QN_ALL_AXES, false), wrt, 2, grads), QN_OK);
+    qn_array *made[] = {losses, grads[0], grads[1]};
+    if (qn_eval_many(s, made, 3) != QN_OK)
+        fail_msg("%s", qn_scope_error(s));
+    assert_int_equal(qn_read_f32(s, losses, out, MANY), QN_OK);
+    assert_int_equal(qn_read_f32(s, grads[0], out + MANY, MANY * NARROW_K), QN_OK);
+    assert_int_equal(qn_read_f32(s, grads[1], out + MANY + MANY * NARROW_K, WIDE * NARROW_K),
+                     QN_OK);
+    qn_scope_end(s);
+}
+
+static void test_chunks_of_rows(void **state)
+{
+    enum { N = MANY + MANY * NARROW_K, ALL = N + WIDE * NARROW_K };
+    uint32_t seed = 9;
+    float *x = malloc(MANY * NARROW_K * 4), *w = malloc(WIDE * NARROW_K * 4), weights[MANY];
+    float *got = malloc(ALL * 4), *want = malloc(ALL * 4);
+    int32_t targets[MANY];
+    size_t peak[2];
+    for (int i = 0; i < MANY * NARROW_K; i++)
+        x[i] = 3 * pseudo_random(&seed);
+    for (int i = 0; i < WIDE * NARROW_K; i++)
+        w[i] = pseudo_random(&seed);
+    for (int i = 0; i < MANY; i++) {
+        targets[i] = (int32_t)((double)(pseudo_random(&seed) + 1) / 2 * WIDE);
+        weights[i] = i % 4 == 1 ? 0 : 1 + pseudo_random(&seed) / 2;
+    }
+    for (int k = 0; k < 2; k++) {
+        qn_device *device = open_cpu(state);
+        qn_memory_stats memory = QN_INIT(qn_memory_stats);
+        run_wide(device, k == 0, x, w, targets, weights, k ? want : got);
+        qn_device_memory(device, &memory);
+        peak[k] = memory.peak;
+        qn_device_close(device);
+    }
+    assert_memory_equal(got, want, N * 4);
+    for (int i = N; i < ALL; i++)
+        assert_true(fabs((double)got[i] - want[i]) <= 1e-5);
+    print_message("%zu bytes in chunks, %zu without\n", peak[0], peak[1]);
+    if (peak[0] > peak[1] * 7 / 10)
+        fail_msg("%zu bytes in chunks, %zu without", peak[0], peak[1]);
+    free(x);
+    free(w);
+    free(got);
+    free(want);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),
-                                       cmocka_unit_test(test_company),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chunks_of_rows), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_company), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,9 +216,50 @@ static void test_refusals(void **state)
     close_rigs(rigs, n);
 }
 
+/* A share p of zeros, the rest larger, so that the mean stays: within four deviations. The same key
+ * drops the same, another one others; 0 drops nothing. */
+static void test_dropout(void **state)
+{
+    enum { N = 60000 };
+    static const double shares[] = {0, 0.1, 0.5, 0.9};
+    static float x[N], y[N], z[N];
+    qn_device *device = open_device(state);
+    for (int i = 0; i < N; i++)
+        x[i] = 1;
+    for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) {
+        qn_scope *s = qn_scope_begin(device);
+        double p = shares[k], zeros = 0, sum = 0, deviation = sqrt(p * (1 - p) / N), other = 0;
+        qn_array *of = qn_from_f32(s, x, N);
+        assert_int_equal(qn_read_f32(s, qn_dropout(s, of, qn_random_key(s, 7), p), y, N), QN_OK);
+        assert_int_equal(qn_read_f32(s, qn_dropout(s, of, qn_random_key(s, 8), p), z, N), QN_OK);
+        for (int i = 0; i < N; i++) {
+            zeros += y[i] == 0;
+            sum += y[i];
+            other += (y[i] == 0) != (z[i] == 0);
+            assert_true(y[i] == 0 || y[i] == (float)(1 / (1 - p)));
+        }
+        assert_true(fabs(zeros / N - p) <= 4 * deviation);
+        assert_true(fabs(sum / N - 1) <= 4 * deviation / (1 - p) + 1e-6);
+        assert_true(p == 0 ? other == 0 : fabs(other / N - 2 * p * (1 - p)) <= 0.02);
+        qn_read_f32(s, qn_dropout(s, of, qn_random_key(s, 7), p), z, N);
+        assert_memory_equal(y, z, sizeof y);
+        qn_scope_end(s);
+    }
+    for (int i = 0; i < 2; i++) {
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *whole = qn_zeros(s, QN_I32, 1, (const int64_t[]){3});
+        qn_dropout(s, i ? whole : qn_from_f32(s, x, 3), qn_random_key(s, 1), i ? 0.5 : 1);
+        assert_int_equal(qn_scope_status(s), QN_INVALID);
+        assert_non_null(strstr(qn_scope_error(s), "a probability below 1"));
+        qn_scope_end(s);
+    }
+    qn_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_jax), cmocka_unit_test(test_company),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_dropout)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -393,6 +393,123 @@ static void test_full_disk(void **state)
     qn_device_close(device);
 }
 
+/* ---- mlx-lm (tests/golden/make_adapters.py) -------------------------------------------------- */
+
+/* The mean of -log p in logits [n, VOCAB]. */
+static double loss_in(const float *logits, const int32_t *ids, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i + 1 < n; i++) {
+        double all = 0;
+        for (int k = 0; k < VOCAB; k++)
+            all += exp(logits[i * VOCAB + (size_t)k]);
+        sum += log(all) - logits[i * VOCAB + (size_t)ids[i + 1]];
+    }
+    return sum / (double)(n - 1);
+}
+
+static void assert_same_tensors(const char *a, const char *b)
+{
+    qn_tensors *x, *y;
+    assert_int_equal(qn_tensors_open(&x, a, NULL), QN_OK);
+    assert_int_equal(qn_tensors_open(&y, b, NULL), QN_OK);
+    assert_int_equal(qn_tensors_count(x), qn_tensors_count(y));
+    for (size_t i = 0; i < qn_tensors_count(x); i++) {
+        size_t n, m;
+        const qn_tensor_info *t = qn_tensors_get(x, i), *u = qn_tensors_find(y, t->name);
+        assert_non_null(u);
+        assert_memory_equal(t->shape, u->shape, 2 * sizeof *t->shape);
+        void *p = golden_tensor(x, t->name, &n), *q = golden_tensor(y, t->name, &m);
+        assert_int_equal(n, m);
+        assert_memory_equal(p, q, n * 4);
+        free(p);
+        free(q);
+    }
+    qn_tensors_close(x);
+    qn_tensors_close(y);
+}
+
+/* Its adapter has the loss of its logits; saved as it was it has the same tensors, and as PEFT has
+ * it the same loss. */
+static void test_mlx(void **state)
+{
+    static const char *const targets[] = {"self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj"};
+    size_t n, n_logits;
+    char path[600], saved[600];
+    qn_error err = {0};
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_plain(device, NULL, QN_PRODUCTS_F32);
+    golden_path(path, sizeof path, "adapters/mlx", NULL);
+    qn_tensors *golden = golden_open("adapters/mlx");
+    int32_t *ids = golden_tensor(golden, "tokens", &n);
+    float *logits = golden_tensor(golden, "logits", &n_logits);
+    double want = loss_in(logits, ids, n), loss;
+    for (int format = 0; format < QN_ADAPTER_FORMAT_COUNT; format++) {
+        qn_trainer_options o = {.size = sizeof o,
+                                .rank = 5,
+                                .alpha = 8.75,
+                                .targets = targets,
+                                .n_targets = 3,
+                                .num_layers = 2,
+                                .adapter = path,
+                                .adapter_format = format};
+        qn_trainer *t;
+        if (qn_trainer_open(&t, model, &o, &err) != QN_OK)
+            fail_msg("%s", err.message);
+        qn_trainer_loss(t, ids, NULL, 1, (int64_t)n, &loss, &err);
+        assert_true(fabs(loss - want) <= 1e-6 * want);
+        snprintf(saved, sizeof saved, "%s", temp_path(format ? "as-mlx" : "as-peft"));
+        assert_int_equal(qn_trainer_save(t, saved, &err), QN_OK);
+        qn_trainer_close(t);
+        o.adapter = saved;
+        if (qn_trainer_open(&t, model, &o, &err) != QN_OK)
+            fail_msg("%s", err.message);
+        qn_trainer_loss(t, ids, NULL, 1, (int64_t)n, &want, &err);
+        assert_true(loss == want);
+        qn_trainer_close(t);
+    }
+    snprintf(path, sizeof path, "%s/adapters.safetensors", saved);
+    golden_path(saved, sizeof saved, "adapters/mlx", "adapters.safetensors");
+    assert_same_tensors(saved, path);
+    free(ids);
+    free(logits);
+    qn_tensors_close(golden);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
+/* A number that is none, at the end of an adapter's file. */
+static void test_not_finite(void **state)
+{
+    static const float none = NAN;
+    char path[600], *data;
+    size_t n;
+    qn_error err = {0};
+    qn_trainer *t;
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_plain(device, NULL, QN_PRODUCTS_F32);
+    temp_mkdir("nan");
+    golden_path(path, sizeof path, "adapters/mlx", "adapter_config.json");
+    golden_config(path, temp_path("nan/adapter_config.json"), false);
+    golden_path(path, sizeof path, "adapters/mlx", "adapters.safetensors");
+    assert_int_equal(qn__file_read(path, 1 << 20, &data, &n, NULL), QN_OK);
+    memcpy(data + n - sizeof none, &none, sizeof none);
+    temp_write("nan/adapters.safetensors", data, n);
+    free(data);
+    const qn_trainer_options o = {.size = sizeof o,
+                                  .rank = 5,
+                                  .alpha = 8.75,
+                                  .num_layers = 2,
+                                  .targets = (const char *const[]){"q_proj", "v_proj", "up_proj"},
+                                  .n_targets = 3,
+                                  .adapter = temp_path("nan")};
+    assert_int_equal(qn_trainer_open(&t, model, &o, &err), QN_FORMAT);
+    assert_non_null(strstr(err.message, "numbers that are not finite"));
+    qn_model_close(model);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
 /* Adapters that training cannot go on from. */
 static void test_other_adapters(void **state)
 {
@@ -408,7 +525,9 @@ static void test_other_adapters(void **state)
                  {"training/llama", 4, 11, QN_INVALID, "training is of rank 4, alpha 11"},
                  {"training/llama", 4, 12, QN_INVALID, "there is no"},
                  {"training/qwen2", 2, 3, QN_INVALID, "there is no"},
-                 {"adapters/mlx", 4, 8, QN_FORMAT, "r"},
+                 {"adapters/mlx", 4, 8, QN_INVALID, "rank 5, scale 1.75; training is of rank 4"},
+                 {"adapters/mlx", 5, 8, QN_INVALID, "and scale 1.6 (alpha 8 / rank)"},
+                 {"adapters/mlx", 5, 8.75, QN_INVALID, "there is no model.layers.0."},
                  {"adapters", 4, 8, QN_NOT_FOUND, "adapter_config.json"}};
     qn_device *device = open_cpu(state);
     qn_model *model = open_plain(device, NULL, QN_PRODUCTS_F32);
@@ -434,6 +553,13 @@ static void test_other_adapters(void **state)
     golden_path(path, sizeof path, "training/llama", NULL);
     few.adapter = path;
     qn_error err = {0};
+    assert_int_equal(qn_trainer_open(&t, model, &few, &err), QN_INVALID);
+    assert_non_null(strstr(err.message, "other layers"));
+    golden_path(path, sizeof path, "adapters/mlx", NULL);
+    few.rank = 5;
+    few.alpha = 8.75;
+    few.num_layers = 2;
+    memset(&err, 0, sizeof err);
     assert_int_equal(qn_trainer_open(&t, model, &few, &err), QN_INVALID);
     assert_non_null(strstr(err.message, "other layers"));
     qn_model_close(model);
@@ -481,11 +607,18 @@ int main(void)
 {
     draw_tokens();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_saved),          cmocka_unit_test(test_drawn),
-        cmocka_unit_test(test_quantised),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_layers),         cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_diverged),       cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_other_adapters), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_saved),
+        cmocka_unit_test(test_drawn),
+        cmocka_unit_test(test_quantised),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_diverged),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_other_adapters),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_mlx),
+        cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }

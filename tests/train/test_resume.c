@@ -125,6 +125,9 @@ static void test_same(void **state)
         qn_trainer_options o = usual;
         o.optimizer = kind;
         o.num_layers = kind == QN_OPTIMIZER_LION ? 2 : 0;
+        o.dropout = kind == QN_OPTIMIZER_ADAM || kind == QN_OPTIMIZER_SGD ? 0.3 : 0;
+        o.adapter_bf16 = kind == QN_OPTIMIZER_SGD || kind == QN_OPTIMIZER_LION;
+        o.moments_bf16 = kind == QN_OPTIMIZER_ADAM || kind == QN_OPTIMIZER_LION;
         qn_device *device = open_cpu_threads(1);
         qn_model *model = open_base(device, "llama/plain");
         qn_trainer *t = open_trainer(model, &o);
