@@ -65,7 +65,7 @@ def torch_steps(model, batches, rates):
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        yield float(loss), time.monotonic() - begun
+        yield float(loss.detach()), time.monotonic() - begun
 
 
 def main():
