@@ -239,7 +239,8 @@ typedef struct qn__cuda_attend_args {
     int64_t parts_at; /* where parts begin, in floats */
     int64_t turned;   /* how y is rounded (turned.cuh) */
     int64_t early;    /* no step writes tiles and table, and of the cache one, this step's rows */
-    int64_t split;    /* each page of a row's keys has a block, whose results attend_join takes */
+    int64_t split;    /* pages' results go to attend_join: so many blocks share them, or by
+                         attend_rows, which each has a page */
     float scale, softcap;
 } qn__cuda_attend_args;
 
