@@ -227,6 +227,16 @@ typedef struct qn__cuda_write_args {
     int64_t blocks;
 } qn__cuda_write_args;
 
+/* Queries turned, keys turned on their way to the cache, values to theirs. */
+typedef struct qn__cuda_turn_args {
+    void *at[12]; /* queries, offset, frequency, y; keys, offset, frequency, slots, cache; values,
+                     slots, cache */
+    qn__cuda_rope_part rope[2];
+    qn__cuda_write_part write[2];
+    int64_t blocks[2]; /* of queries and keys: those behind are of values */
+    int64_t early;     /* no step writes offsets, frequencies and the keys' slots */
+} qn__cuda_turn_args;
+
 typedef struct qn__cuda_attend_args {
     void *at[9]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
                     [B, W], sinks [H], y, parts [T, H, W, E + 2] (where each page has a block), y as

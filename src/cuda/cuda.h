@@ -169,6 +169,15 @@ void qn__cuda_drop_unread(qn__cuda_binder *b);
 /* Whether two operands may have an element in common. */
 bool qn__cuda_overlap(const qn__operand *a, const qn__operand *b);
 
+/* Whether a call behind `call` reads y, which is in the workspace, before something else lies
+ * there. */
+bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y);
+
+/* Keys of few rows are turned on their way to the cache, in a launch with their queries
+ * (op_rope.c), which values join. False: the call needs a launch of its own. */
+bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
+                             const qn__cuda_write_part *write, int64_t blocks);
+
 /* A sum of two f32 that lie side by side, where the newest launch, a linear layer, makes one of
  * them for nobody else: that adds the other. False: it cannot. */
 bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call);

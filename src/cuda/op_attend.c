@@ -37,6 +37,8 @@ static bool launch_write(qn__cuda_binder *b, const qn__call *call)
     int64_t work = qn__cuda_elements(rows) / (part.quads ? 4 : 1),
             blocks = qn__cuda_parts(work, QN__CUDA_THREADS);
     qn__cuda_grid grid = {blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, QN__CUDA_THREADS, 0};
+    if (qn__cuda_turn_and_write(b, call, &part, grid.blocks))
+        return true;
     qn__cuda_write_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_write_cache, call, 3);
     if (first) {
         first->part[1] = part;

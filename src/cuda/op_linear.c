@@ -183,23 +183,6 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
 
 /* ---- sums behind a layer --------------------------------------------------------------------- */
 
-/* Whether a call behind `call` reads y, which is in the workspace, before something else lies
- * there. */
-static bool is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
-{
-    const qn__call *end = b->binding->calls + b->binding->plan->n_steps;
-    if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
-        return false;
-    for (call++; call < end; call++) {
-        for (uint32_t i = 0; i + 1 < call->n_operands; i++)
-            if (qn__cuda_overlap(&call->operand[i], y))
-                return true;
-        if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
-            return false;
-    }
-    return false;
-}
-
 bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
 {
     qn__cuda_binding *bound = b->bound;
@@ -216,7 +199,7 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
     if (args->n[1] || at[QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !same_place(&call->operand[i], y) ||
         qn__cuda_elements(y) != qn__cuda_elements(result) || same_place(&call->operand[1 - i], y) ||
         y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-        is_read_behind(b, call, y) ||
+        qn__cuda_is_read_behind(b, call, y) ||
         (at[0] < QN__CUDA_AT_BEHIND && /* blocks that are done write where others still read */
          qn__cuda_overlap(result, &b->binding->operands[at[0]])))
         return false;
@@ -245,7 +228,7 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
         if (!same_place(&call->operand[gate ^ i], y) ||
             qn__cuda_elements(y) != qn__cuda_elements(result) ||
             y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-            is_read_behind(b, call, y))
+            qn__cuda_is_read_behind(b, call, y))
             return false;
     }
     if (at[0] < QN__CUDA_AT_BEHIND && qn__cuda_overlap(result, &operands[at[0]]))
