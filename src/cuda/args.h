@@ -197,7 +197,7 @@ typedef struct qn__cuda_wide_args {
 
 /* Rows of `columns` become rows of `padded`, with zeros behind. */
 typedef struct qn__cuda_round_args {
-    void *at[2]; /* x, bf16 */
+    void *at[2]; /* x; bf16, or bytes as many.cu has them */
     int64_t rows, columns, padded;
     int64_t turned;
 } qn__cuda_round_args;
@@ -209,6 +209,9 @@ typedef struct qn__cuda_take_units_args {
     void *at[3]; /* x, ids, y */
     int64_t n_ids, rows, columns;
 } qn__cuda_take_units_args;
+
+/* Of many.cu: rows of x in a tile, bytes of a block. */
+enum { QN__CUDA_MANY_ROWS = 128, QN__CUDA_MANY_SHARED = 226 << 10 };
 
 /* ---- attend.cu ------------------------------------------------------------------------------- */
 

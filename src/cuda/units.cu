@@ -2,17 +2,16 @@
  *
  * Linear layers on quantised weights, which stay in their units, and rows of such weights.
  *
- * Products of bytes (QN_PRODUCTS_INT8): a block makes x bytes, with a scale for 32 columns or a longer
- * step, as cpu/kernels/int8.inl does; a step's products are exact sums on tensor cores, and steps
- * follow each other in f32. Products in f32: of the weight's exact values. In both K is cut into spans
- * of 256, which a warp sums alone and which are then added in order, so that a row's bits are the same
- * in whatever company it is.
+ * Products of bytes (QN_PRODUCTS_INT8): a block makes x bytes (bytes.cuh); a step's products are exact
+ * sums on tensor cores, and steps follow each other in f32. Products in f32: of the weight's exact
+ * values. In both K is cut into spans of 256, which a warp sums alone and which are then added in
+ * order, so that a row's bits are the same in whatever company it is.
  *
  * A warp copies a span of 16 rows as it lies, and has a ring of these. Rows of x that do not fit into
  * shared memory go to other blocks, which read the weight again.
  */
-#include "cuda/common.cuh"
 #include "cuda/bulk.cuh"
+#include "cuda/bytes.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/normed.cuh"
 #include "cuda/tiles.cuh"
@@ -161,23 +160,15 @@ template <int W> struct unit_tile {
 
 /* ---- products of bytes ----------------------------------------------------------------------- */
 
-/* Of a row and a step of columns: what a byte of x is worth, and what the bytes' sum adds: to a
- * product's sum where 0 has a code, else, worth as much, to what a bias is multiplied by. */
-struct byte_step {
-    float scale;
-    int added;
-};
-
 /* The rows of a group as bytes, `apart` bytes from row to row, and [step][W] of what is known of
- * steps. So many lanes have the columns of a scale, four each. A lane's words of a step, those of
- * columns 4 t + 16 i, lie side by side. */
+ * steps. */
 template <class U, int W>
 static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_work &work, char *bytes,
                                   int apart, byte_step *steps)
 {
-    enum { SHARED = U::STEP > 32 ? U::STEP : 32, LANES = SHARED / 4, OF_STEP = U::STEP / 4, AT_ONCE = 4 };
+    enum { OF_STEP = U::STEP / 4, AT_ONCE = 4 };
     __shared__ float room[NORM_WARPS];
-    const int lane = threadIdx.x % LANES, in_row = work.spans * SPAN / 4, all = work.rows * in_row,
+    const int in_row = work.spans * SPAN / 4, all = work.rows * in_row,
               threads = blockDim.x;
     const float4 *norm = (const float4 *)a.at[QN__CUDA_NORM];
     const float *x = (const float *)a.at[0] + (int64_t)work.first * work.k;
@@ -199,44 +190,15 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
         for (int j = 0; j < AT_ONCE; j++) {
             const int i = first + j * threads, row = W == 1 ? 0 : i / in_row,
                       q = W == 1 ? i : i % in_row;
-            const float4 v = quad[j];
             if (i >= all)
                 break;
-            float top = larger(larger(fabsf(v.x), fabsf(v.y)), larger(fabsf(v.z), fabsf(v.w)));
-            float none = v.x * 0.0f + v.y * 0.0f + v.z * 0.0f + v.w * 0.0f;
-            for (int m = 1; m < LANES; m *= 2) {
-                top = larger(top, __shfl_xor_sync(~0u, top, m));
-                none += __shfl_xor_sync(~0u, none, m);
-            }
-            float inverse = top > 0 ? 127.0f / top : 0.0f;
-            if (!(inverse <= 3.4028235e38f))
-                inverse = 0;
-            int b0 = __float2int_rn(v.x * inverse), b1 = __float2int_rn(v.y * inverse),
-                b2 = __float2int_rn(v.z * inverse), b3 = __float2int_rn(v.w * inverse);
-            int sum = b0 + b1 + b2 + b3;
-            for (int m = 1; m < OF_STEP; m *= 2)
-                sum += __shfl_xor_sync(~0u, sum, m);
-            const int word = q & ~(OF_STEP - 1) | q % 4 * (OF_STEP / 4) | q % OF_STEP / 4;
-            ((uint32_t *)(bytes + row * apart))[word] =
-                (b0 & 255) | (b1 & 255) << 8 | (b2 & 255) << 16 | (uint32_t)b3 << 24;
-            if (lane % OF_STEP == 0) {
-                float worth = top / 127.0f + none;
-                steps[q / OF_STEP * W + row] = {
-                    worth, U::BIASED ? __float_as_int(worth * (float)sum) : -U::ZERO * sum};
-            }
+            byte_step step;
+            ((uint32_t *)(bytes + row * apart))[word_of_quad<U>(q)] =
+                bytes_of_quad<U>(quad[j], &step);
+            if (threadIdx.x % OF_STEP == 0)
+                steps[q / OF_STEP * W + row] = step;
         }
     }
-}
-
-/* A step's words of x of a row: a lane's. */
-template <class U> static __device__ void words_of_x(const char *x, uint32_t w[U::STEP / 16])
-{
-    if (U::STEP == 64)
-        *(uint4 *)w = *(const uint4 *)x;
-    else if (U::STEP == 32)
-        *(uint2 *)w = *(const uint2 *)x;
-    else
-        *w = *(const uint32_t *)x;
 }
 
 /* A step's products with one tile of 8 columns: c's part, added to f. Of one row of x all columns are
