@@ -150,29 +150,23 @@ enum {
     QN__CUDA_LINEARS = 3,
     QN__CUDA_ADDED = 1 + 2 * QN__CUDA_LINEARS, /* among their addresses */
     QN__CUDA_ROUNDED,
-    QN__CUDA_NORM,
     QN__CUDA_LINEAR_AT,
-    QN__CUDA_RING_BARS = 32,   /* bytes behind a ring of units, for what says that copies landed */
-    QN__CUDA_NORM_SHARED = 128 /* bytes that a kernel that norms has besides its launch's */
+    QN__CUDA_RING_BARS = 32 /* bytes behind a ring of units, for what says that copies landed */
 };
 
 /* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is row-major; f32 for linear_8 and
  * units, bf16 for the others, up to linear_64 turned (turned.cuh) in rows of whole 32 columns.
- * Gated: the one result is silu(x w0^T) * (x w1^T), or of 2 with the weights exchanged. Normed: of
- * one row, x is what rms_norm makes of it. */
+ * Gated: the one result is silu(x w0^T) * (x w1^T), or of 2 with the weights exchanged. */
 typedef struct qn__cuda_linears_args {
     void *at[QN__CUDA_LINEAR_AT]; /* x; w and y of each; the first again where there are fewer;
                                      what is added to y [rows, n] of one weight, or NULL; a gated y
-                                     as bf16, or NULL, and then y may be NULL; the norm's weight, or
-                                     NULL */
+                                     as bf16, or NULL, and then y may be NULL */
     int64_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
     int64_t rows, k;
     int64_t early; /* no step writes the weights */
     int64_t group; /* of weights in units: rows of x that a block has at most */
     int64_t gated;
     int64_t turned; /* how a gated y is rounded */
-    int64_t normed;
-    double eps; /* the norm's */
 } qn__cuda_linears_args;
 
 /* Of wide.cu: rows of x in a tile, and bytes of a block. */

@@ -379,7 +379,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
 {
     switch (image) {
     case IMAGE_linear:
-    case IMAGE_units: return cuda->most_shared - QN__CUDA_NORM_SHARED;
+    case IMAGE_units: return cuda->most_shared;
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;

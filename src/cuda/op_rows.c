@@ -93,8 +93,6 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
                                (p->has_weight ? call->operand[1].offset : 0));
     args.quads = !args.wide && args.n % 4 == 0 && args.n / 4 <= QUADS_OF_ROW && places % 16 == 0;
     args.early = !p->has_weight || qn__cuda_is_fixed(b, &call->operand[1]);
-    if (args.quads && args.rows == 1 && qn__cuda_leave_norm(b, call))
-        return true;
     if (!QN__CUDA_ADD(b, rms_norm, args.rows, true, args, call, 0, p->has_weight ? 1 : 0,
                       (uint8_t)(call->n_operands - 1), QN__CUDA_NONE))
         return false;

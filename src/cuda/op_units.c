@@ -50,7 +50,7 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, b
     int64_t x =
         bytes ? width * (padded + l->step) + padded / l->step * width * 8 : width * padded * 4;
     int64_t sums = ((width == 1 ? 2 : 1) * spans + 1) * TILE * width * 4; /* and a gate's */
-    int64_t most = cuda->most_shared - QN__CUDA_NORM_SHARED;
+    int64_t most = cuda->most_shared;
     *warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
     while (*warps > 1 && *warps * ring + x + sums > most)
         --*warps;
@@ -97,12 +97,6 @@ static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, un
             return true;
     }
     return false;
-}
-
-bool qn__cuda_units_norm(const qn__cuda *cuda, const qn__call *call)
-{
-    unit_form form;
-    return form_of(cuda, call, 1, &form) && form.kernel == BYTES_1;
 }
 
 static bool is_many(const qn__cuda *cuda, qn__cu_function function)

@@ -5,7 +5,6 @@
  */
 #include "cuda/cache.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/normed.cuh"
 #include "cuda/turned.cuh"
 
 enum { SUM, MAX, LOGSUMEXP, ARGMAX }; /* qn__reduction */
@@ -273,6 +272,11 @@ template <typename T> static __device__ void norm_rows(const qn__cuda_norm_args 
 /* The same of f32 in vectors, which stay in registers: element 4 i to thread i mod 256, whose sums
  * are added by warp, then over the warps. */
 enum { MOST_QUADS = 8 };
+
+static __device__ float quad_sum(float4 v)
+{
+    return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
 
 static __device__ void norm_quads(const qn__cuda_norm_args &a)
 {

@@ -13,7 +13,6 @@
 #include "cuda/bulk.cuh"
 #include "cuda/bytes.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/normed.cuh"
 #include "cuda/tiles.cuh"
 #include "cuda/units.cuh"
 
@@ -167,13 +166,9 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
                                   int apart, byte_step *steps)
 {
     enum { OF_STEP = U::STEP / 4, AT_ONCE = 4 };
-    __shared__ float room[NORM_WARPS];
     const int in_row = work.spans * SPAN / 4, all = work.rows * in_row,
               threads = blockDim.x;
-    const float4 *norm = (const float4 *)a.at[QN__CUDA_NORM];
     const float *x = (const float *)a.at[0] + (int64_t)work.first * work.k;
-    const float scale =
-        a.normed ? norm_scale((const float4 *)x, work.k, (float)a.eps, room) : 0.0f;
     for (int first = threadIdx.x; first < all; first += AT_ONCE * threads) {
         float4 quad[AT_ONCE];
 #pragma unroll
@@ -182,7 +177,6 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
                       q = W == 1 ? i : i % in_row;
             const float *from = x + (int64_t)row * work.k + 4 * q;
             quad[j] = i >= all || 4 * q >= work.k ? make_float4(0, 0, 0, 0)
-                      : a.normed ? normed_quad((const float4 *)x, norm, q, scale)
                       : (uintptr_t)from % 16 ? make_float4(from[0], from[1], from[2], from[3])
                                              : *(const float4 *)from;
         }
@@ -294,8 +288,6 @@ template <class U, int W> static __device__ void byte_products(const qn__cuda_li
     ring.begin(a, work, shared);
     for (int i = 0; i < RING; i++)
         ring.ask(a, work, i);
-    if (a.normed)
-        expect_norm(a);
     wait_for_last();
     of.begin(a, work, (float *)(steps + work.spans * SPAN / U::STEP * W));
     bytes_of_x<U, W>(a, work, bytes, apart, steps);
