@@ -179,10 +179,9 @@ static __device__ void ask_spans(const qn__cuda_linears_args &a, const many<U> &
     for (int span = 0; span < s.spans; span++) {
         many_stage<U> *to = &s.stage[at];
         const int bytes = s.units_in(span) * U::BYTES;
-        if (lane == 0) {
-            barrier_wait(&s.empty[at], phase ^ 1);
+        barrier_wait(&s.empty[at], phase ^ 1);
+        if (lane == 0)
             barrier_expect(&s.full[at], TILES * bytes + (int)sizeof(x_span<U>));
-        }
         __syncwarp();
         if (lane < TILES)
             copy_bulk(to->units + lane * SPAN_BYTES, units + span * SPAN_BYTES, bytes, &s.full[at]);
