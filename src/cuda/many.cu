@@ -229,7 +229,8 @@ static __device__ void multiply_tile(const qn__cuda_linears_args &a, const many<
                                      const many_tile &tile, int tiles, int &at, uint32_t &phase)
 {
     enum { SPAN_BYTES = many_stage<U>::SPAN_BYTES, UNITS = many_stage<U>::UNITS };
-    const int warp = (threadIdx.x - GROUP) / 32, own = warp % (TILES / 2) * 2, row = warp / (TILES / 2) * OWN;
+    const int warp = (threadIdx.x - GROUP) / 32, own = warp % (TILES / 2) * 2,
+              row = warp / (TILES / 2) * OWN;
     float sum[2][OWN / 8][4];
     for (int span = 0; span < s.spans; span++) {
         const many_stage<U> *from = &s.stage[at];
