@@ -150,29 +150,23 @@ enum {
     QN__CUDA_LINEARS = 3,
     QN__CUDA_ADDED = 1 + 2 * QN__CUDA_LINEARS, /* among their addresses */
     QN__CUDA_ROUNDED,
-    QN__CUDA_NORM,
     QN__CUDA_LINEAR_AT,
-    QN__CUDA_RING_BARS = 32,   /* bytes behind a ring of units, for what says that copies landed */
-    QN__CUDA_NORM_SHARED = 128 /* bytes that a kernel that norms has besides its launch's */
+    QN__CUDA_RING_BARS = 32 /* bytes behind a ring of units, for what says that copies landed */
 };
 
 /* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is row-major; f32 for linear_8 and
  * units, bf16 for the others, up to linear_64 turned (turned.cuh) in rows of whole 32 columns.
- * Gated: the one result is silu(x w0^T) * (x w1^T), or of 2 with the weights exchanged. Normed: of
- * one row, x is what rms_norm makes of it. */
+ * Gated: the one result is silu(x w0^T) * (x w1^T), or of 2 with the weights exchanged. */
 typedef struct qn__cuda_linears_args {
     void *at[QN__CUDA_LINEAR_AT]; /* x; w and y of each; the first again where there are fewer;
                                      what is added to y [rows, n] of one weight, or NULL; a gated y
-                                     as bf16, or NULL, and then y may be NULL; the norm's weight, or
-                                     NULL */
+                                     as bf16, or NULL, and then y may be NULL */
     int64_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
     int64_t rows, k;
     int64_t early; /* no step writes the weights */
     int64_t group; /* of weights in units: rows of x that a block has at most */
     int64_t gated;
     int64_t turned; /* how a gated y is rounded */
-    int64_t normed;
-    double eps; /* the norm's */
 } qn__cuda_linears_args;
 
 /* Of wide.cu: rows of x in a tile, and bytes of a block. */
@@ -197,7 +191,7 @@ typedef struct qn__cuda_wide_args {
 
 /* Rows of `columns` become rows of `padded`, with zeros behind. */
 typedef struct qn__cuda_round_args {
-    void *at[2]; /* x, bf16 */
+    void *at[2]; /* x; bf16, or bytes as many.cu has them */
     int64_t rows, columns, padded;
     int64_t turned;
 } qn__cuda_round_args;
@@ -209,6 +203,9 @@ typedef struct qn__cuda_take_units_args {
     void *at[3]; /* x, ids, y */
     int64_t n_ids, rows, columns;
 } qn__cuda_take_units_args;
+
+/* Of many.cu: rows of x in a tile, bytes of a block. */
+enum { QN__CUDA_MANY_ROWS = 128, QN__CUDA_MANY_SHARED = 226 << 10 };
 
 /* ---- attend.cu ------------------------------------------------------------------------------- */
 
@@ -227,6 +224,16 @@ typedef struct qn__cuda_write_args {
     int64_t blocks;
 } qn__cuda_write_args;
 
+/* Queries turned, keys turned on their way to the cache, values to theirs. */
+typedef struct qn__cuda_turn_args {
+    void *at[12]; /* queries, offset, frequency, y; keys, offset, frequency, slots, cache; values,
+                     slots, cache */
+    qn__cuda_rope_part rope[2];
+    qn__cuda_write_part write[2];
+    int64_t blocks[2]; /* of queries and keys: those behind are of values */
+    int64_t early;     /* no step writes offsets, frequencies and the keys' slots */
+} qn__cuda_turn_args;
+
 typedef struct qn__cuda_attend_args {
     void *at[9]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
                     [B, W], sinks [H], y, parts [T, H, W, E + 2] (where each page has a block), y as
@@ -239,7 +246,8 @@ typedef struct qn__cuda_attend_args {
     int64_t parts_at; /* where parts begin, in floats */
     int64_t turned;   /* how y is rounded (turned.cuh) */
     int64_t early;    /* no step writes tiles and table, and of the cache one, this step's rows */
-    int64_t split;    /* each page of a row's keys has a block, whose results attend_join takes */
+    int64_t split;    /* pages' results go to attend_join: so many blocks share them, or by
+                         attend_rows, which each has a page */
     float scale, softcap;
 } qn__cuda_attend_args;
 

@@ -16,61 +16,7 @@
 
 enum { LONGEST = 2048 }; /* elements of a head */
 
-/* Where dimension k of the key at `place` of a page lies. */
-static __device__ int64_t key_place(int64_t d, int64_t place, int64_t k)
-{
-    const int64_t group = QN__CUDA_KEY_GROUP;
-    return place / group * group * d + k * group + place % group;
-}
-
 /* ---- writing --------------------------------------------------------------------------------- */
-
-/* Where row l of head h goes, its element 0; -1: nowhere, a dead row, or a slot outside. Keys lie 16
- * elements apart. */
-static __device__ int64_t place_of_row(const qn__cuda_write_part &a, const int32_t *slots, int64_t h,
-                                       int64_t l)
-{
-    int64_t slot = slots[l], d = a.shape[3];
-    if (slot < 0 || slot / PAGE >= a.pages)
-        return -1;
-    return slot / PAGE * a.page + h * a.head +
-           (a.keys ? key_place(d, slot % PAGE, 0) : slot % PAGE * d);
-}
-
-static __device__ void put_element(const qn__cuda_write_part &a, void *cache, int64_t at, float x)
-{
-    if (a.half)
-        ((uint16_t *)cache)[at] = bf16_of_f32(x);
-    else
-        ((float *)cache)[at] = x;
-}
-
-/* A thread has an element, or four, of keys neighbouring rows side by side. */
-static __device__ void write_rows(const qn__cuda_write_part &a, void *const *at, int64_t block,
-                                  int64_t blocks)
-{
-    const int each = a.quads ? 4 : 1, length = (int)a.shape[2], units = (int)a.shape[3] / each;
-    const int64_t apart = a.keys ? QN__CUDA_KEY_GROUP : 1, head = (int64_t)length * units;
-    for (int64_t i = block * blockDim.x + threadIdx.x; i < a.shape[1] * head;
-         i += blocks * blockDim.x) {
-        const int j = (int)(i % head), h = (int)(i / head), l = a.keys ? j % length : j / units,
-                  k = (a.keys ? j / length : j % units) * each;
-        wait_for_last();
-        const int64_t to = place_of_row(a, (const int32_t *)at[1], h, l);
-        if (to < 0)
-            continue;
-        const float *x = (const float *)at[0] + h * a.stride[1] + l * a.stride[2] + k * a.stride[3];
-        if (a.quads) {
-            const float4 v = *(const float4 *)x;
-            put_element(a, at[2], to + k * apart, v.x);
-            put_element(a, at[2], to + (k + 1) * apart, v.y);
-            put_element(a, at[2], to + (k + 2) * apart, v.z);
-            put_element(a, at[2], to + (k + 3) * apart, v.w);
-        } else {
-            put_element(a, at[2], to + k * apart, *x);
-        }
-    }
-}
 
 extern "C" __global__ void write_cache(const __grid_constant__ qn__cuda_write_args a)
 {
@@ -491,54 +437,155 @@ extern "C" __global__ void __launch_bounds__(PAGE_THREADS)
     attend_rows<uint16_t, 8>(a);
 }
 
-/* Joins the pages of a row of a head. The sums of so many pages are loaded side by side. */
-enum { SOME_PAGES = 8 };
+/* ---- joining pages ---------------------------------------------------------------------------- */
 
+/* So many pages are joined in shared memory at once, of so many columns. */
+enum { JOIN_PAGES = 512, JOIN_COLUMNS = 16, JOIN_EACH = JOIN_PAGES / PAGE_THREADS };
+
+/* Of each page its columns and, behind them, its sum of weights; what the values before it and its
+ * own are multiplied by. */
+struct join_room {
+    float part[JOIN_PAGES][JOIN_COLUMNS + 2];
+    float2 times[JOIN_PAGES]; /* fade, share */
+    float max[PAGE_THREADS / 32];
+};
+
+/* Asks for 8 bytes, as copy_ahead does for 16. */
+static __device__ void copy_pair(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
+}
+
+/* Asks for columns e .. of pages first .. first + n - 1 of a row's. */
+static __device__ void ask_parts(const qn__cuda_attend_args &a, join_room &room, const row_range &r,
+                                 const float *parts, int first, int n, int64_t e)
+{
+    enum { ACROSS = JOIN_COLUMNS / 2, APART = PAGE_THREADS / ACROSS };
+    const int column = threadIdx.x % ACROSS * 2;
+    for (int i = threadIdx.x / ACROSS; i < n && e + column < a.e; i += APART)
+        copy_pair(&room.part[i][column],
+                  parts + page_at(r, first + i) * (a.e + 2) + e + column);
+    copies_end();
+}
+
+/* What join_sums multiplies by, of n pages at once: a maximum does not depend on the order in which
+ * it is taken, so each thread has some pages. Returns the largest so far. */
+static __device__ float join_times(const qn__cuda_attend_args &a, join_room &room,
+                                   const row_range &r, const float *parts, int first, int n,
+                                   float before)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, own = threadIdx.x * JOIN_EACH;
+    float max[JOIN_EACH], all = -CUDART_INF_F;
+#pragma unroll
+    for (int i = 0; i < JOIN_EACH; i++) {
+        float2 v = make_float2(-CUDART_INF_F, 0);
+        if (own + i < n)
+            v = *(const float2 *)(parts + page_at(r, first + own + i) * (a.e + 2) + a.e);
+        max[i] = v.x;
+        room.part[own + i][JOIN_COLUMNS] = v.y;
+    }
+#pragma unroll
+    for (int i = 0; i < JOIN_EACH; i++)
+        all = larger(all, max[i]);
+    for (int m = 1; m < 32; m *= 2) {
+        const float other = __shfl_up_sync(~0u, all, m);
+        all = lane >= m ? larger(other, all) : all;
+    }
+    if (lane == 31)
+        room.max[warp] = all;
+    const float beside = __shfl_up_sync(~0u, all, 1);
+    __syncthreads();
+    float top = before;
+    for (int w = 0; w < warp; w++)
+        top = larger(top, room.max[w]);
+    top = lane ? larger(top, beside) : top;
+#pragma unroll
+    for (int i = 0; i < JOIN_EACH; i++) {
+        const float last = top;
+        top = larger(last, max[i]);
+        const float base = top == -CUDART_INF_F ? 0.0f : top;
+        room.times[own + i] = make_float2(expf(last - base), expf(max[i] - base));
+    }
+    for (int w = 0; w < PAGE_THREADS / 32; w++)
+        before = larger(before, room.max[w]);
+    return before;
+}
+
+/* A thread's column of n pages, behind those that came to `value`: what is needed next is on its way
+ * while what is there is joined, since each page waits for the one before. */
+static __device__ float join_column(const join_room &room, int column, int n, float value)
+{
+    enum { AHEAD = 8 };
+    float part[AHEAD];
+    float2 times[AHEAD];
+    int i = 0;
+    if (n >= AHEAD)
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            part[j] = room.part[j][column];
+            times[j] = room.times[j];
+        }
+    for (; i + AHEAD <= n; i += AHEAD) {
+        const int next = i + 2 * AHEAD <= n ? i + AHEAD : i;
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            value = joined(value, times[j].x, part[j], times[j].y);
+            part[j] = room.part[next + j][column];
+            times[j] = room.times[next + j];
+        }
+    }
+    for (; i < n; i++)
+        value = joined(value, room.times[i].x, room.part[i][column], room.times[i].y);
+    return value;
+}
+
+/* Columns e .. of row l of head h. A thread has a column, which it joins in the pages' order, and
+ * one has their sum of weights. */
+static __device__ void join_columns(const qn__cuda_attend_args &a, join_room &room,
+                                    const row_range &r, int64_t l, int64_t h, int64_t e)
+{
+    const float *parts = parts_of(a) + (l * a.heads + h) * a.width * (a.e + 2);
+    const int pages = pages_of(r), own = threadIdx.x;
+    float value = 0, max = -CUDART_INF_F;
+    for (int first = 0; first < pages; first += JOIN_PAGES) {
+        const int n = pages - first < JOIN_PAGES ? pages - first : JOIN_PAGES;
+        ask_parts(a, room, r, parts, first, n, e);
+        max = join_times(a, room, r, parts, first, n, max);
+        copies_wait<0>();
+        __syncthreads();
+        if (own <= JOIN_COLUMNS)
+            value = join_column(room, own, n, value);
+        __syncthreads();
+    }
+    if (own >= 32)
+        return;
+    const float total = __shfl_sync(~0u, value, JOIN_COLUMNS);
+    if (own >= JOIN_COLUMNS || e + own >= a.e)
+        return;
+    const float y = with_sink(a, {max, total}, h, value);
+    const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + (e + own) * a.y_stride[3];
+    if (a.at[6])
+        ((float *)a.at[6])[at] = y;
+    if (a.at[8])
+        ((uint16_t *)a.at[8])[rounded_place(at, a.turned)] = bf16_of_f32(y);
+}
+
+/* Blocks: [T][H], each once or once for every 16 columns */
 extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_join(const qn__cuda_attend_args a)
 {
+    __shared__ join_room room;
+    const int64_t rows = a.length * a.heads, each = gridDim.x / rows, i = blockIdx.x / each,
+                  l = i / a.heads, h = i % a.heads;
+    row_range r;
+    int64_t old;
     let_next_begin();
     if (!a.early)
         wait_for_last();
-    for (int64_t i = blockIdx.x; i < a.length * a.heads; i += gridDim.x) {
-        int64_t l = i / a.heads, h = i % a.heads;
-        row_range r;
-        int64_t old;
-        if (!find_row(a, l, &r, &old))
-            continue;
-        wait_for_last();
-        for (int64_t e = threadIdx.x; e < a.e; e += PAGE_THREADS) {
-            weight_sum sum = {-CUDART_INF_F, 0};
-            float value = 0;
-            for (int64_t page = next_page(a, r, -1); page < a.width;) {
-                float part[SOME_PAGES], max[SOME_PAGES], total[SOME_PAGES];
-                int n = 0;
-#pragma unroll
-                for (int j = 0; j < SOME_PAGES; j++)
-                    if (page < a.width) {
-                        const float *from =
-                            parts_of(a) + (i * a.width + page) * (a.e + 2);
-                        part[j] = from[e];
-                        max[j] = from[a.e];
-                        total[j] = from[a.e + 1];
-                        page = next_page(a, r, page);
-                        n++;
-                    }
-#pragma unroll
-                for (int j = 0; j < SOME_PAGES; j++)
-                    if (j < n) {
-                        float fade, share;
-                        join_sums(sum, {max[j], total[j]}, &fade, &share);
-                        value = joined(value, fade, part[j], share);
-                    }
-            }
-            const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + e * a.y_stride[3];
-            const float y = with_sink(a, sum, h, value);
-            if (a.at[6])
-                ((float *)a.at[6])[at] = y;
-            if (a.at[8])
-                ((uint16_t *)a.at[8])[rounded_place(at, a.turned)] = bf16_of_f32(y);
-        }
-        __syncthreads();
-    }
+    const bool found = find_row(a, l, &r, &old);
     wait_for_last();
+    for (int64_t e = blockIdx.x % each * JOIN_COLUMNS; found && e < a.e; e += each * JOIN_COLUMNS)
+        join_columns(a, room, r, l, h, e);
 }

@@ -5,10 +5,8 @@
 #ifndef QN_CUDA_ATTEND_CUH
 #define QN_CUDA_ATTEND_CUH
 
-#include "cuda/common.cuh"
+#include "cuda/cache.cuh"
 #include "cuda/turned.cuh"
-
-enum { PAGE = QN__CUDA_PAGE }; /* positions of a page */
 
 static __device__ float *parts_of(const qn__cuda_attend_args &a)
 {
@@ -52,6 +50,18 @@ static __device__ int64_t next_page(const qn__cuda_attend_args &a, const row_ran
         return 0;
     int64_t next = page < first ? first : page + 1;
     return next * PAGE < r.end ? next : a.width;
+}
+
+/* How many pages a row visits, and which is number i. */
+static __device__ int pages_of(const row_range &r)
+{
+    const int64_t first = r.begin / PAGE;
+    return (int)((r.end + PAGE - 1) / PAGE - first + (first && r.keep));
+}
+static __device__ int64_t page_at(const row_range &r, int i)
+{
+    const int64_t first = r.begin / PAGE;
+    return first && r.keep ? i ? first + i - 1 : 0 : first + i;
 }
 
 /* What is known of keys so far: their largest score, and the sum of weights. */

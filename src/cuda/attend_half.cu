@@ -6,13 +6,14 @@
  * A block has a tile of rows and a key head: up to 64 rows of products, each a token's query of one
  * of the heads that share the key head, 16 a warp. It goes from page to page; a page's scores,
  * weights and weighted values come to a maximum, a sum and values, which are joined to those of the
- * pages before (as in attend.cu). Where there are few tiles each page has a block, and attend_join
- * joins them. The bits are the same: a row of a product depends on nothing but that row.
+ * pages before (as in attend.cu). Where there are few tiles a block is one warp with 16 of the rows,
+ * and several share the pages, which attend_join joins. The bits are the same: a row of a product
+ * depends on nothing but that row.
  */
 #include "cuda/attend.cuh"
 #include "cuda/mma.cuh"
 
-enum { THREADS_OF_TILE = 128 };
+enum { THREADS_OF_TILE = 128, THREADS_OF_PAGES = 32, ROWS_OF_WARP = 16 };
 
 /* ---- a page in shared memory ----------------------------------------------------------------- */
 
@@ -35,11 +36,11 @@ template <int D> static __device__ int value_piece(int row, int piece)
 
 /* Asks for the page that lies at `place`; values from `end` on are zeros, whatever the cache has
  * there. */
-template <int D>
+template <int D, int BLOCK>
 static __device__ void ask_page(const qn__cuda_attend_args &a, page_room<D> &room,
                                 const row_range &r, int64_t g, int64_t page, int64_t place)
 {
-    enum { TIMES = D * 8 / THREADS_OF_TILE, ROWS = THREADS_OF_TILE / (D / 8) };
+    enum { TIMES = D * 8 / BLOCK, ROWS = BLOCK / (D / 8) };
     const int i = threadIdx.x, row = i / (D / 8), end = (int)(r.end - page * PAGE);
     const uint4 *keys =
                     (const uint4 *)((const uint16_t *)a.at[1] + g * a.k_head + place * a.k_page) +
@@ -47,14 +48,13 @@ static __device__ void ask_page(const qn__cuda_attend_args &a, page_room<D> &roo
                 *values =
                     (const uint4 *)((const uint16_t *)a.at[2] + g * a.v_head + place * a.v_page) +
                     i;
-    uint4 *to_keys = &room.keys[key_piece(i / 2, i % 2)],
-          *to_values = &room.values[value_piece<D>(row, i % (D / 8))];
+    uint4 *to_keys = &room.keys[key_piece(i / 2, i % 2)];
 #pragma unroll
     for (int t = 0; t < TIMES; t++)
-        copy_ahead(to_keys + t * THREADS_OF_TILE, keys + t * THREADS_OF_TILE, true);
+        copy_ahead(to_keys + t * BLOCK, keys + t * BLOCK, true);
 #pragma unroll
     for (int t = 0; t < TIMES; t++)
-        copy_ahead(to_values + t * THREADS_OF_TILE, values + t * THREADS_OF_TILE,
+        copy_ahead(&room.values[value_piece<D>(row + t * ROWS, i % (D / 8))], values + t * BLOCK,
                    row + t * ROWS < end);
     copies_end();
 }
@@ -80,13 +80,13 @@ template <int D> struct lane_rows {
 
 template <int D>
 static __device__ void begin_rows(const qn__cuda_attend_args &a, lane_rows<D> &r,
-                                  const int32_t *tile, int64_t g)
+                                  const int32_t *tile, int64_t g, int first)
 {
     const int shared = (int)(a.heads / a.groups), lane = threadIdx.x % 32, t = lane % 4;
     const float *q[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int row = threadIdx.x / 32 * 16 + lane / 4 + 8 * i, token = row / shared;
+        int row = first + lane / 4 + 8 * i, token = row / shared;
         bool real = token < tile[2];
         token = real ? token : 0;
         r.head[i] = real ? g * shared + row % shared : -1;
@@ -324,93 +324,138 @@ static __device__ void store_rows(const qn__cuda_attend_args &a, const lane_rows
 /* The first position that a step writes of a tile's sequence: what lies before was there. */
 static __device__ int64_t first_new(const qn__cuda_attend_args &a, const int32_t *tile)
 {
-    __shared__ int least;
+    int least = INT32_MAX;
     const int32_t *tiles = (const int32_t *)a.at[3];
-    if (threadIdx.x == 0)
-        least = INT32_MAX;
-    __syncthreads();
-    for (int i = threadIdx.x; i < a.tiles; i += THREADS_OF_TILE)
-        if (tiles[4 * i + 2] > 0 && tiles[4 * i] == tile[0])
-            atomicMin(&least, tiles[4 * i + 3]);
-    __syncthreads();
-    return least;
+    for (int i = threadIdx.x; i < a.tiles; i += THREADS_OF_PAGES)
+        if (tiles[4 * i + 2] > 0 && tiles[4 * i] == tile[0] && tiles[4 * i + 3] < least)
+            least = tiles[4 * i + 3];
+    return __reduce_min_sync(~0u, least);
 }
 
-/* Blocks: [tiles, the last ones first, since they see most][key heads][SPLIT: pages] */
-template <int D, bool SPLIT> static __device__ void attend_tile_of(const qn__cuda_attend_args &a)
+/* What any of a tile's rows sees. */
+static __device__ row_range range_of_all(const qn__cuda_attend_args &a, const int32_t *tile)
+{
+    row_range all = range_of(a, tile, tile[2] - 1);
+    all.begin = range_of(a, tile, 0).begin;
+    return all;
+}
+
+/* Blocks: [tiles, the last ones first, since they see most][key heads] */
+template <int D> static __device__ void attend_tile_of(const qn__cuda_attend_args &a)
 {
     extern __shared__ __align__(128) char shared_room[];
     page_room<D> *room = (page_room<D> *)shared_room;
+    const int groups = (int)a.groups, g = blockIdx.x % groups,
+              number = (int)a.tiles - 1 - blockIdx.x / groups;
+    const int32_t *tile = (const int32_t *)a.at[3] + number * 4;
     let_next_begin();
     if (!a.early)
         wait_for_last();
-    const int pages = SPLIT ? (int)a.width : 1, only = blockIdx.x % pages, groups = (int)a.groups,
-              g = blockIdx.x / pages % groups,
-              number = (int)a.tiles - 1 - blockIdx.x / pages / groups;
-    const int32_t *tile = (const int32_t *)a.at[3] + number * 4;
-    bool runs = tile[2] > 0 && tile_fits(a, tile);
-    row_range all = {0, 0, 0, NULL};
-    if (runs) { /* what any of the rows sees */
-        all = range_of(a, tile, tile[2] - 1);
-        all.begin = range_of(a, tile, 0).begin;
-        runs = !SPLIT || (only == 0 && all.keep) ||
-               (only >= all.begin / PAGE && only * PAGE < all.end);
-    }
-    if (!runs) {
+    if (tile[2] <= 0 || !tile_fits(a, tile)) {
         wait_for_last(); /* what waits for this kernel relies on it */
         return;
     }
-    int64_t page = SPLIT ? only : next_page(a, all, -1),
-            next = SPLIT ? a.width : next_page(a, all, page);
+    const row_range all = range_of_all(a, tile);
+    int64_t page = next_page(a, all, -1), next = next_page(a, all, page);
     const int64_t place = all.pages[page];
     int64_t next_place = next < a.width ? all.pages[next] : 0; /* read ahead of its use */
-    bool asked = SPLIT && a.early && (only + 1) * PAGE <= first_new(a, tile);
-    if (asked)
-        ask_page(a, room[0], all, g, page, place);
     wait_for_last();
-    if (!asked)
-        ask_page(a, room[0], all, g, page, place);
+    ask_page<D, THREADS_OF_TILE>(a, room[0], all, g, page, place);
     lane_rows<D> r;
-    begin_rows(a, r, tile, g);
-    const int first_row = threadIdx.x / 32 * 16, rows = tile[2] * (int)(a.heads / a.groups);
+    const int first_row = threadIdx.x / 32 * ROWS_OF_WARP,
+              rows = tile[2] * (int)(a.heads / a.groups);
+    begin_rows(a, r, tile, g, first_row);
     for (int at = 0; page < a.width; at ^= 1) {
         const int64_t behind = next < a.width ? next_page(a, all, next) : a.width,
                       behind_place = behind < a.width ? all.pages[behind] : 0;
         if (next < a.width) {
-            ask_page(a, room[at ^ 1], all, g, next, next_place);
+            ask_page<D, THREADS_OF_TILE>(a, room[at ^ 1], all, g, next, next_place);
             copies_wait<1>();
         } else {
             copies_wait<0>();
         }
         __syncthreads();
         if (first_row < rows)
-            add_page<D, SPLIT>(a, r, room[at], page);
+            add_page<D, false>(a, r, room[at], page);
         __syncthreads();
         page = next;
         next = behind;
         next_place = behind_place;
     }
-    if (!SPLIT && first_row < rows)
+    if (first_row < rows)
         store_rows(a, r);
+}
+
+/* Blocks: [tiles][key heads][16 rows of the tile][those that share the pages, which have every
+ * so manieth]. A page that was in the cache before is asked for before the launches ahead have
+ * ended. */
+template <int D> static __device__ void attend_pages_of(const qn__cuda_attend_args &a)
+{
+    enum { DEEP = 2 };
+    extern __shared__ __align__(128) char shared_room[];
+    page_room<D> *room = (page_room<D> *)shared_room;
+    const int shared = (int)(a.heads / a.groups), groups = (int)a.groups, apart = (int)a.split,
+              tokens = (int)(a.tile < a.length ? a.tile : a.length),
+              parts = (tokens * shared + ROWS_OF_WARP - 1) / ROWS_OF_WARP, b = blockIdx.x;
+    const int first = b / apart % parts * ROWS_OF_WARP, g = b / apart / parts % groups;
+    const int32_t *tile = (const int32_t *)a.at[3] + b / apart / parts / groups * 4;
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
+    if (tile[2] * shared <= first || !tile_fits(a, tile)) {
+        wait_for_last();
+        return;
+    }
+    const row_range all = range_of_all(a, tile);
+    const int pages = pages_of(all);
+    const int64_t old = a.early ? first_new(a, tile) / PAGE : 0;
+    bool waited = false;
+    int asked = b % apart;
+    auto ask_next = [&](int at) {
+        if (asked < pages) {
+            const int64_t page = page_at(all, asked);
+            if (!waited && page >= old) {
+                wait_for_last();
+                waited = true;
+            }
+            ask_page<D, THREADS_OF_PAGES>(a, room[at], all, g, page, all.pages[page]);
+            asked += apart;
+        } else {
+            copies_end();
+        }
+    };
+    for (int i = 0; i < DEEP; i++)
+        ask_next(i);
+    wait_for_last();
+    waited = true;
+    lane_rows<D> r;
+    begin_rows(a, r, tile, g, first);
+    for (int i = b % apart, at = 0; i < pages; i += apart, at ^= 1) {
+        copies_wait<DEEP - 1>();
+        __syncwarp();
+        add_page<D, true>(a, r, room[at], page_at(all, i));
+        __syncwarp();
+        ask_next(at);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE, 4)
     attend_half_64(const qn__cuda_attend_args a)
 {
-    attend_tile_of<64, false>(a);
+    attend_tile_of<64>(a);
 }
-extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE)
+extern "C" __global__ void __launch_bounds__(THREADS_OF_PAGES)
     attend_half_64_page(const qn__cuda_attend_args a)
 {
-    attend_tile_of<64, true>(a);
+    attend_pages_of<64>(a);
 }
 extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE)
     attend_half_128(const qn__cuda_attend_args a)
 {
-    attend_tile_of<128, false>(a);
+    attend_tile_of<128>(a);
 }
-extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE)
+extern "C" __global__ void __launch_bounds__(THREADS_OF_PAGES)
     attend_half_128_page(const qn__cuda_attend_args a)
 {
-    attend_tile_of<128, true>(a);
+    attend_pages_of<128>(a);
 }

@@ -105,7 +105,6 @@ typedef struct qn__cuda_binder {
     qn__cuda *cuda;
     qn__cuda_binding *bound;
     const qn__binding *binding;
-    const qn__call *norm; /* of the stage that is being bound, left to its linear layers; NULL */
     qn_error *err;
 } qn__cuda_binder;
 
@@ -169,6 +168,15 @@ void qn__cuda_drop_unread(qn__cuda_binder *b);
 /* Whether two operands may have an element in common. */
 bool qn__cuda_overlap(const qn__operand *a, const qn__operand *b);
 
+/* Whether a call behind `call` reads y, which is in the workspace, before something else lies
+ * there. */
+bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y);
+
+/* Keys of few rows are turned on their way to the cache, in a launch with their queries
+ * (op_rope.c), which values join. False: the call needs a launch of its own. */
+bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
+                             const qn__cuda_write_part *write, int64_t blocks);
+
 /* A sum of two f32 that lie side by side, where the newest launch, a linear layer, makes one of
  * them for nobody else: that adds the other. False: it cannot. */
 bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call);
@@ -196,15 +204,6 @@ int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size);
 /* silu(operand `gate`) times the other, where the newest launch is of the two linear layers that
  * make both for nobody else: that does it. False: it cannot. */
 bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate);
-
-/* Prologues (op_stage.c). Leaves the norm of one row to the linear layers that the plan's stage has
- * behind it; false: some of them cannot. Then the norm that makes a linear layer's x, or NULL. */
-bool qn__cuda_leave_norm(qn__cuda_binder *b, const qn__call *norm);
-const qn__call *qn__cuda_norm_of(const qn__cuda_binder *b, const qn__call *linear);
-
-/* Whether the launch of a linear layer can norm its one row. */
-bool qn__cuda_stream_norm(const qn__cuda *cuda, const qn__call *call);
-bool qn__cuda_units_norm(const qn__cuda *cuda, const qn__call *call);
 
 /* Many rows of x on tensor cores of sm_90 (op_wide.c); choose finds the kernel and the tiles of the
  * newest launch, which is one of these. */

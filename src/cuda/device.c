@@ -360,17 +360,18 @@ static const qn__device_ops cuda_device_ops = {
 
 /* The compiled kernels: an image for each .cu file, made by the build. */
 #define IMAGES(X)                                                                                  \
-    X(move) X(order) X(rows) X(sample) X(matmul) X(linear) X(wide) X(units) X(attend) X(attend_half)
+    X(move)                                                                                        \
+    X(order) X(rows) X(sample) X(matmul) X(linear) X(wide) X(units) X(many) X(attend) X(attend_half)
 #define IMAGE_ID(name)      IMAGE_##name,
 #define IMAGE_EXTERN(name)  extern const unsigned long long qn__cuda_image_##name[];
 #define IMAGE_POINTER(name) qn__cuda_image_##name,
 enum { IMAGES(IMAGE_ID) IMAGE_COUNT };
 IMAGES(IMAGE_EXTERN)
 
-/* wide.cu has instructions that sm_90 alone knows. */
+/* wide.cu and many.cu have instructions that sm_90 alone knows. */
 static bool runs_here(const qn__cuda *cuda, int image)
 {
-    return image != IMAGE_wide || qn__cuda_has_wide(cuda);
+    return (image != IMAGE_wide && image != IMAGE_many) || qn__cuda_has_wide(cuda);
 }
 
 /* Bytes of shared memory that a launch may ask for; 0: what every kernel may. */
@@ -378,8 +379,9 @@ static int most_dynamic(const qn__cuda *cuda, int image)
 {
     switch (image) {
     case IMAGE_linear:
-    case IMAGE_units: return cuda->most_shared - QN__CUDA_NORM_SHARED;
+    case IMAGE_units: return cuda->most_shared;
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
+    case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;
     case IMAGE_attend_half: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;
     default: return 0;

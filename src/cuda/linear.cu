@@ -16,7 +16,6 @@
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/normed.cuh"
 #include "cuda/tiles.cuh"
 
 /* ---- few rows -------------------------------------------------------------------------------- */
@@ -106,21 +105,8 @@ static __device__ uint4 x_at(const uint16_t *x, int row, int column, int k, bool
     return real && column < k ? *from : make_uint4(0, 0, 0, 0);
 }
 
-/* The row as bf16, normed and turned, in shared memory. */
-static __device__ void norm_x(const qn__cuda_linears_args &a, void *to)
-{
-    __shared__ float room[NORM_WARPS];
-    const float4 *x = (const float4 *)a.at[0], *weight = (const float4 *)a.at[QN__CUDA_NORM];
-    const int quads = (int)a.k / 4;
-    const float scale = norm_scale(x, (int)a.k, (float)a.eps, room);
-#pragma unroll 2
-    for (int i = threadIdx.x; i < quads; i += blockDim.x)
-        put_rounded(to, i, quad_of(normed_quad(x, weight, i, scale)), true);
-    __syncthreads();
-}
-
 /* NT: of 8 rows of x each. X: what x is, float or bf16. */
-template <int NT, typename X, bool NORMED>
+template <int NT, typename X>
 static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -150,15 +136,8 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
     };
     for (int i = 0; i < RING; i++)
         ask_next(i);
-    if (NORMED)
-        expect_norm(a);
     if (a.early)
         wait_for_last();
-    const X *own_x = (const X *)a.at[0];
-    if (NORMED) {
-        own_x = (const X *)(ring + (blockDim.x / 32 - warp) * RING * PIECES * 32);
-        norm_x(a, (void *)own_x);
-    }
     float c[NT][4] = {}, ahead = added_ahead(a, get.tile, end);
     for (int at = 0; get.tile < tiles;) {
         copies_wait<RING - 1>();
@@ -171,7 +150,7 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 int row = 8 * j + g;
-                uint4 x = x_at(own_x, row, column, k, row < rows);
+                uint4 x = x_at((const X *)a.at[0], row, column, k, row < rows);
                 mma_bf16(c[j], u.x, u.y, u.z, u.w, x.x, x.y);
                 mma_bf16(c[j], v.x, v.y, v.z, v.w, x.z, x.w);
             }
@@ -200,40 +179,34 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) linear_1_normed(const qn__cuda_linears_args a)
-{
-    extern __shared__ __align__(128) float part[];
-    few_rows<1, uint16_t, true>(a, part);
-}
-
 extern "C" __global__ void __launch_bounds__(512, 1) linear_8(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<1, float, false>(a, part);
+    few_rows<1, float>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_8_rounded(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<1, uint16_t, false>(a, part);
+    few_rows<1, uint16_t>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_16(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<2, uint16_t, false>(a, part);
+    few_rows<2, uint16_t>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_32(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<4, uint16_t, false>(a, part);
+    few_rows<4, uint16_t>(a, part);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) linear_64(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
-    few_rows<8, uint16_t, false>(a, part);
+    few_rows<8, uint16_t>(a, part);
 }
 
 /* ---- many rows ------------------------------------------------------------------------------- */

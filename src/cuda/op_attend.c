@@ -37,6 +37,8 @@ static bool launch_write(qn__cuda_binder *b, const qn__call *call)
     int64_t work = qn__cuda_elements(rows) / (part.quads ? 4 : 1),
             blocks = qn__cuda_parts(work, QN__CUDA_THREADS);
     qn__cuda_grid grid = {blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, QN__CUDA_THREADS, 0};
+    if (qn__cuda_turn_and_write(b, call, &part, grid.blocks))
+        return true;
     qn__cuda_write_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_write_cache, call, 3);
     if (first) {
         first->part[1] = part;
@@ -81,6 +83,11 @@ static bool goes_by_pages(const qn__cuda *cuda, const qn__cuda_attend_args *a, c
 enum {
     PAGE_THREADS = 128,
     TILE_THREADS = 128,
+    WARP = 32,
+    ROWS_OF_WARP = 16,
+    JOIN_COLUMNS = 16,
+    FEW_BLOCKS = 8,         /* for a processor */
+    SHARED_OF_BLOCK = 1024, /* bytes that each has beside its own */
     NARROW = 4,
     WIDE = 8,
     MOST_PARTS = 64 << 20 /* bytes */
@@ -98,7 +105,10 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
 {
     const uint8_t n = (uint8_t)(call->n_operands - 1), sinks = args->has_sinks ? 5 : 0,
                   operands[] = {0, 1, 2, 3, 4, sinks, n, QN__CUDA_SCRATCH, QN__CUDA_NONE};
-    const qn__cuda_grid join = {args->length * args->heads, PAGE_THREADS, 0};
+    const int64_t rows = args->length * args->heads,
+                  columns = qn__cuda_parts(args->e, JOIN_COLUMNS),
+                  each = rows * columns <= FEW_BLOCKS * b->cuda->processors ? columns : 1;
+    const qn__cuda_grid join = {rows * each, PAGE_THREADS, 0};
     if (args->split) { /* y, rounded, lies before the parts */
         args->parts_at = (args->length * args->heads * args->e / 2 + 63) & ~(int64_t)63;
         qn__cuda_want_scratch(b, (size_t)(args->parts_at * 4 + part_bytes(args)));
@@ -124,8 +134,8 @@ static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
 {
     int64_t shared = args->heads / args->groups, most = shared > NARROW ? WIDE : NARROW;
     int64_t blocks = args->length * args->groups * ((shared + most - 1) / most);
-    args->split =
-        args->width > 1 && blocks < 8 * b->cuda->processors && part_bytes(args) <= MOST_PARTS;
+    args->split = args->width > 1 && blocks < FEW_BLOCKS * b->cuda->processors &&
+                  part_bytes(args) <= MOST_PARTS;
     qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS,
                           (unsigned)page_bytes(args)};
     return add_attend(
@@ -141,15 +151,24 @@ static bool goes_by_tiles(const qn__cuda_attend_args *a)
            a->tile * (a->heads / a->groups) <= QN__CUDA_TILE_ROWS;
 }
 
-/* A block has a tile and a key head; where there are few, a page of that. */
+/* A block has a tile and a key head; where there are few, it is a warp with 16 rows of that, and as
+ * many as run at once share the pages. */
 static bool launch_tiles(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
 {
-    int64_t blocks = args->tiles * args->groups, parts = part_bytes(args);
-    args->split = args->width > 1 && blocks < b->cuda->processors && parts <= MOST_PARTS;
-    qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, TILE_THREADS,
-                          (unsigned)(QN__CUDA_TILE_SHARED * args->d)};
+    int64_t tokens = args->tile < args->length ? args->tile : args->length,
+            rows = tokens * (args->heads / args->groups), blocks = args->tiles * args->groups,
+            shared = QN__CUDA_TILE_SHARED * args->d,
+            at_once = b->cuda->processors * (b->cuda->most_shared / (shared + SHARED_OF_BLOCK));
+    bool split = args->width > 1 && blocks < b->cuda->processors && part_bytes(args) <= MOST_PARTS;
+    if (split) {
+        int64_t each = at_once / blocks;
+        args->split = each < 1 ? 1 : each < args->width ? each : args->width;
+    }
+    qn__cuda_grid grid = {split ? blocks * qn__cuda_parts(rows, ROWS_OF_WARP) * args->split
+                                : blocks,
+                          split ? WARP : TILE_THREADS, (unsigned)shared};
     int kernel = args->d == 64 ? QN__CUDA_KERNEL_attend_half_64 : QN__CUDA_KERNEL_attend_half_128;
-    return add_attend(b, call, args, &grid, kernel + (args->split ? 1 : 0));
+    return add_attend(b, call, args, &grid, kernel + split);
 }
 
 /* Of other heads a block has one query row of a tile. */

@@ -13,8 +13,7 @@ enum {
     BLOCK = 128,
     LEAST_WARPS = 4,
     MOST_WARPS = 16,
-    CHUNK = 4096, /* bytes */
-    TURN = 32     /* columns that are turned together */
+    CHUNK = 4096 /* bytes */
 };
 
 /* Vectors of 16 bytes are read. */
@@ -40,10 +39,6 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
     if (!last || last->function != function)
         return NULL;
     qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
-    const qn__call *norm = qn__cuda_norm_of(b, call);
-    if (args->normed != (norm != NULL) ||
-        (norm && bound->at[last->first_at] != norm->first_operand))
-        return NULL; /* x lies in the same place, and is another */
     if (args->n[QN__CUDA_LINEARS - 1] || args->gated ||
         bound->at[last->first_at + QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !args->early ||
         args->rows != rows || args->k != w->shape[1] ||
@@ -69,24 +64,10 @@ int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size)
 bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
                          const qn__cuda_linears_args *args, const qn__call *call, uint8_t x)
 {
-    const uint8_t none = QN__CUDA_NONE, operands[] = {x, 1, 2, 1, 2, 1, 2, none, none, none};
-    qn__cuda_binding *bound = b->bound;
-    qn__cuda_linears_args all = *args;
-    const qn__call *norm = qn__cuda_norm_of(b, call);
-    bound->x = call->first_operand;
-    if (norm) {
-        all.normed = 1;
-        all.eps = (double)((const qn__norm_params *)norm->params)->eps;
-    }
-    if (!qn__cuda_add_grid(b, function, grid, &all, sizeof all, call, sizeof operands, operands))
-        return false;
-    if (norm && grid->blocks > 0) {
-        uint32_t *at = bound->at + bound->launches[bound->n_launches - 1].first_at;
-        at[0] = norm->first_operand;
-        if (((const qn__norm_params *)norm->params)->has_weight)
-            at[QN__CUDA_NORM] = norm->first_operand + 1;
-    }
-    return true;
+    const uint8_t none = QN__CUDA_NONE, operands[] = {x, 1, 2, 1, 2, 1, 2, none, none};
+    b->bound->x = call->first_operand;
+    return qn__cuda_add_grid(b, function, grid, args, sizeof *args, call, sizeof operands,
+                             operands);
 }
 
 /* Blocks of a launch: as many as its weights have tiles, of few rows those that run at once. */
@@ -107,8 +88,6 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
 {
     int64_t spans = qn__cuda_parts(args->k, QN__CUDA_SPAN),
             turns = qn__cuda_parts(spans, MOST_WARPS), rows = 8, warps;
-    int64_t normed = args->normed ? args->k * 2 : 0,
-            most = cuda->most_shared - QN__CUDA_NORM_SHARED;
     *shared = 0;
     if (args->rows > FEW)
         return 0;
@@ -116,9 +95,8 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
         rows *= 2;
     do {
         warps = qn__cuda_parts(spans, turns++);
-        *shared =
-            (spans + (args->gated != 0)) * TILE * rows * 4 + warps * QN__CUDA_RING * CHUNK + normed;
-        if (*shared <= most)
+        *shared = (spans + (args->gated != 0)) * TILE * rows * 4 + warps * QN__CUDA_RING * CHUNK;
+        if (*shared <= cuda->most_shared)
             return warps;
     } while (warps > LEAST_WARPS);
     return 0;
@@ -126,19 +104,10 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
 
 static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_linear_1_normed; i <= QN__CUDA_KERNEL_linear_many; i++)
+    for (int i = QN__CUDA_KERNEL_linear_8; i <= QN__CUDA_KERNEL_linear_many; i++)
         if (function == cuda->kernels[i])
             return true;
     return false;
-}
-
-bool qn__cuda_stream_norm(const qn__cuda *cuda, const qn__call *call)
-{
-    const qn__operand *w = &call->operand[1];
-    qn__cuda_linears_args args = {.n = {w->shape[0]}, .rows = 1, .k = w->shape[1], .normed = 1};
-    int64_t shared;
-    return qn__cuda_streams(&call->operand[0], w) && args.k % TURN == 0 &&
-           few_warps(cuda, &args, &shared) > 0;
 }
 
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
@@ -148,8 +117,7 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .stride = {w->stride[0]},
                                   .rows = qn__cuda_elements(x) / w->shape[1],
                                   .k = w->shape[1],
-                                  .early = qn__cuda_is_fixed(b, w),
-                                  .normed = qn__cuda_norm_of(b, call) != NULL};
+                                  .early = qn__cuda_is_fixed(b, w)};
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);
     bool few = warps > 0;
     uint8_t place = 0;
@@ -165,14 +133,12 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
         last->blocks = linear_blocks(b->cuda, all, warps, shared);
         return true;
     }
-    if (!args.normed &&
-        !qn__cuda_round_x(b, call, args.rows, few, !few || args.rows >= ROUNDED, &place))
+    if (!qn__cuda_round_x(b, call, args.rows, few, !few || args.rows >= ROUNDED, &place))
         return false;
     qn__cu_function function = b->cuda->kernels[!few             ? QN__CUDA_KERNEL_linear_many
                                                 : args.rows > 32 ? QN__CUDA_KERNEL_linear_64
                                                 : args.rows > 16 ? QN__CUDA_KERNEL_linear_32
                                                 : args.rows > 8  ? QN__CUDA_KERNEL_linear_16
-                                                : args.normed    ? QN__CUDA_KERNEL_linear_1_normed
                                                 : place          ? QN__CUDA_KERNEL_linear_8_rounded
                                                                  : QN__CUDA_KERNEL_linear_8];
     qn__cuda_grid grid = {linear_blocks(b->cuda, &args, warps, shared),
@@ -182,23 +148,6 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
 }
 
 /* ---- sums behind a layer --------------------------------------------------------------------- */
-
-/* Whether a call behind `call` reads y, which is in the workspace, before something else lies
- * there. */
-static bool is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
-{
-    const qn__call *end = b->binding->calls + b->binding->plan->n_steps;
-    if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
-        return false;
-    for (call++; call < end; call++) {
-        for (uint32_t i = 0; i + 1 < call->n_operands; i++)
-            if (qn__cuda_overlap(&call->operand[i], y))
-                return true;
-        if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
-            return false;
-    }
-    return false;
-}
 
 bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
 {
@@ -216,7 +165,7 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
     if (args->n[1] || at[QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !same_place(&call->operand[i], y) ||
         qn__cuda_elements(y) != qn__cuda_elements(result) || same_place(&call->operand[1 - i], y) ||
         y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-        is_read_behind(b, call, y) ||
+        qn__cuda_is_read_behind(b, call, y) ||
         (at[0] < QN__CUDA_AT_BEHIND && /* blocks that are done write where others still read */
          qn__cuda_overlap(result, &b->binding->operands[at[0]])))
         return false;
@@ -245,7 +194,7 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
         if (!same_place(&call->operand[gate ^ i], y) ||
             qn__cuda_elements(y) != qn__cuda_elements(result) ||
             y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-            is_read_behind(b, call, y))
+            qn__cuda_is_read_behind(b, call, y))
             return false;
     }
     if (at[0] < QN__CUDA_AT_BEHIND && qn__cuda_overlap(result, &operands[at[0]]))

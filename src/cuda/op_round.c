@@ -109,6 +109,21 @@ bool qn__cuda_overlap(const qn__operand *a, const qn__operand *b)
     return a->slot == b->slot && (a->layout || b->layout || (begin < last && first < end));
 }
 
+bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
+{
+    const qn__call *end = b->binding->calls + b->binding->plan->n_steps;
+    if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
+        return false;
+    for (call++; call < end; call++) {
+        for (uint32_t i = 0; i + 1 < call->n_operands; i++)
+            if (qn__cuda_overlap(&call->operand[i], y))
+                return true;
+        if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
+            return false;
+    }
+    return false;
+}
+
 static bool is_result(const qn__binding *binding, uint32_t operand)
 {
     for (uint32_t i = 0; i < binding->plan->n_steps; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations over the last axis, and rope.
+ * Operations over the last axis.
  */
 #include "core/dtype.h"
 #include "cuda/cuda.h"
@@ -93,8 +93,6 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
                                (p->has_weight ? call->operand[1].offset : 0));
     args.quads = !args.wide && args.n % 4 == 0 && args.n / 4 <= QUADS_OF_ROW && places % 16 == 0;
     args.early = !p->has_weight || qn__cuda_is_fixed(b, &call->operand[1]);
-    if (args.quads && args.rows == 1 && qn__cuda_leave_norm(b, call))
-        return true;
     if (!QN__CUDA_ADD(b, rms_norm, args.rows, true, args, call, 0, p->has_weight ? 1 : 0,
                       (uint8_t)(call->n_operands - 1), QN__CUDA_NONE))
         return false;
@@ -104,46 +102,3 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
 }
 
 const qn__cuda_routine qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, launch_rms_norm, -1};
-
-enum { FEW_ROWS = 64, HEADS = 4, MOST_BLOCKS = 1 << 20 };
-
-static qn__cuda_rope_part rope_part(const qn__call *call)
-{
-    const qn__operand *x = &call->operand[0], *offset = &call->operand[1], *y = &call->operand[3];
-    qn__cuda_rope_part part = {
-        .half = call->operand[2].shape[0],
-        .traditional = ((const qn__rope_params *)call->params)->traditional,
-        .row_offset = offset->ndim == 2,
-        .batch_offset = offset->ndim == 2 ? offset->shape[1] : qn__cuda_elements(offset) > 1,
-        .each = x->shape[0] * x->shape[2] > FEW_ROWS && x->shape[1] % HEADS == 0 ? HEADS : 1};
-    memcpy(part.shape, x->shape, sizeof part.shape);
-    memcpy(part.x_stride, x->stride, sizeof part.x_stride);
-    memcpy(part.y_stride, y->stride, sizeof part.y_stride);
-    return part;
-}
-
-/* A thread has one pair, or one of the elements that do not rotate; of many rows, that of some
- * heads. Keys are turned in the launch that turns queries. */
-static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
-{
-    qn__cuda_rope_part part = rope_part(call);
-    bool wide = call->operand[0].dtype == QN_F64,
-         early = qn__cuda_is_fixed(b, &call->operand[1]) && qn__cuda_is_fixed(b, &call->operand[2]);
-    int64_t work = part.shape[0] * part.shape[1] / part.each * part.shape[2] *
-                   (part.shape[3] - part.half),
-            blocks = qn__cuda_parts(work, QN__CUDA_THREADS);
-    qn__cuda_grid grid = {blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, QN__CUDA_THREADS, 0};
-    qn__cuda_rope_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_rope, call, 4);
-    if (first && first->wide == wide) {
-        first->part[1] = part;
-        first->early = first->early && early;
-        qn__cuda_put_beside(b, call, 4, (unsigned)grid.blocks);
-        return true;
-    }
-    qn__cuda_rope_args args = {.part = {part}, .blocks = grid.blocks, .wide = wide, .early = early};
-    const uint8_t none = QN__CUDA_NONE, operands[] = {0, 1, 2, 3, none, none, none, none};
-    return qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_rope], &grid, &args, sizeof args,
-                             call, 8, operands);
-}
-
-const qn__cuda_routine qn__cuda_rope = {QN__OP_ROPE, NULL, launch_rope, -1};

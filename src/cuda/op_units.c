@@ -8,7 +8,7 @@
 #include "cuda/cuda.h"
 
 /* The first kernel of each layout; the others follow it in kernels.def. */
-enum { BYTES_1, BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS };
+enum { BYTES_1, BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS, MAKE_BYTES, BYTES_MANY };
 
 static const uint8_t kernels[QN__LAYOUT_COUNT] = {
 #define CUDA_UNITS(id, name) [QN__UNITS_OF(QN__##id)] = QN__CUDA_KERNEL_bytes_1_##name,
@@ -28,7 +28,16 @@ bool qn__cuda_takes_units(const qn_array *node)
            (p->products == QN_PRODUCTS_INT8 || p->products == QN_PRODUCTS_F32);
 }
 
-enum { TILE = 16, LEAST_WARPS = 4, MOST_WARPS = 16, MOST_THREADS = 1024 /* of a multiprocessor */ };
+enum {
+    TILE = 16,
+    LEAST_WARPS = 4,
+    MOST_WARPS = 16,
+    MOST_THREADS = 1024, /* of a multiprocessor */
+    FEW = 64,            /* rows of x up to which blocks make them bytes */
+    MANY_TILES = 8,      /* in a tile of many.cu */
+    MANY_STAGES = 4,
+    MANY_THREADS = 384
+};
 
 /* What a block with `width` rows of x needs of shared memory; 0: more than there is. *warps gets
  * fewer until it fits. */
@@ -41,7 +50,7 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, b
     int64_t x =
         bytes ? width * (padded + l->step) + padded / l->step * width * 8 : width * padded * 4;
     int64_t sums = ((width == 1 ? 2 : 1) * spans + 1) * TILE * width * 4; /* and a gate's */
-    int64_t most = cuda->most_shared - QN__CUDA_NORM_SHARED;
+    int64_t most = cuda->most_shared;
     *warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
     while (*warps > 1 && *warps * ring + x + sums > most)
         --*warps;
@@ -90,10 +99,12 @@ static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, un
     return false;
 }
 
-bool qn__cuda_units_norm(const qn__cuda *cuda, const qn__call *call)
+static bool is_many(const qn__cuda *cuda, qn__cu_function function)
 {
-    unit_form form;
-    return form_of(cuda, call, 1, &form) && form.kernel == BYTES_1;
+    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
+        if (kernels[i] && function == cuda->kernels[kernels[i] + BYTES_MANY])
+            return true;
+    return false;
 }
 
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
@@ -102,13 +113,50 @@ bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
         for (int k = BYTES_1; kernels[i] && k <= VALUES_4; k++)
             if (function == cuda->kernels[kernels[i] + k])
                 return true;
-    return false;
+    return is_many(cuda, function);
+}
+
+/* Blocks that have tiles of 128 rows of the weights by as many of x in turn. */
+static int64_t many_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args)
+{
+    int64_t tiles = qn__cuda_parts(qn__cuda_linear_tiles(args, TILE), MANY_TILES) *
+                    qn__cuda_parts(args->rows, QN__CUDA_MANY_ROWS);
+    return tiles < cuda->processors ? tiles : cuda->processors;
 }
 
 void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
                           const qn__cuda_linears_args *args)
 {
-    launch->blocks = (unsigned)unit_blocks(cuda, args, launch->threads / 32, launch->shared);
+    if (is_many(cuda, launch->function))
+        launch->blocks = (unsigned)many_blocks(cuda, args);
+    else
+        launch->blocks = (unsigned)unit_blocks(cuda, args, launch->threads / 32, launch->shared);
+}
+
+/* Many rows (many.cu): a launch makes x bytes, the next multiplies. */
+static bool linear_many(qn__cuda_binder *b, const qn__cuda_linears_args *args, const qn__call *call)
+{
+    const qn__layout *l = qn__layout_of(call->operand[1].layout);
+    qn__cu_function function = b->cuda->kernels[kernels[call->operand[1].layout] + BYTES_MANY],
+                    make = b->cuda->kernels[kernels[call->operand[1].layout] + MAKE_BYTES];
+    qn__cuda_launch *last;
+    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args->rows, &last);
+    if (all) {
+        last->blocks = (unsigned)many_blocks(b->cuda, all);
+        return true;
+    }
+    int64_t spans = qn__cuda_parts(args->k, QN__CUDA_SPAN), rows = QN__CUDA_MANY_ROWS,
+            x = rows * (QN__CUDA_SPAN + l->step + QN__CUDA_SPAN / l->step * 8),
+            stage = x + MANY_TILES * (QN__CUDA_SPAN / l->columns * l->unit_bytes),
+            stages = QN__CUDA_MANY_SHARED / stage;
+    qn__cuda_round_args bytes = {
+        .rows = args->rows, .columns = args->k, .padded = spans * QN__CUDA_SPAN};
+    qn__cuda_grid grid = {many_blocks(b->cuda, args), MANY_THREADS,
+                          (unsigned)(stage * (stages < MANY_STAGES ? stages : MANY_STAGES))};
+    qn__cuda_want_scratch(b, (size_t)(qn__cuda_parts(args->rows, rows) * spans * x));
+    return qn__cuda_add(b, make, bytes.rows * bytes.padded / 4, false, &bytes, sizeof bytes, call,
+                        2, (const uint8_t[]){0, QN__CUDA_SCRATCH}) &&
+           qn__cuda_add_linear(b, function, &grid, args, call, QN__CUDA_SCRATCH);
 }
 
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
@@ -118,6 +166,9 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
         .n = {w->shape[0]}, .k = w->shape[1], .early = qn__cuda_is_fixed(b, w)};
     unit_form form;
     args.rows = args.k ? qn__cuda_elements(x) / args.k : 0;
+    if (args.rows > FEW && qn__cuda_has_wide(b->cuda) &&
+        ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8)
+        return linear_many(b, &args, call);
     if (!form_of(b->cuda, call, args.rows, &form)) {
         qn__fail(b->err, QN_UNSUPPORTED,
                  "%s: rows of %lld columns are too long for its linear layers on %s weights",

@@ -97,7 +97,7 @@ bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linea
     qn__cuda_wide_args args = {.linears = *linears};
     qn__cuda_grid grid = {1, THREADS, QN__CUDA_WIDE_SHARED};
     const uint8_t none = QN__CUDA_NONE;
-    uint8_t operands[] = {0, 1, 2, 1, 2, 1, 2, none, none, none};
+    uint8_t operands[] = {0, 1, 2, 1, 2, 1, 2, none, none};
     if (!qn__cuda_round_x(b, call, linears->rows, false, true, &operands[0]) ||
         !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_wide_192], &grid, &args, sizeof args,
                            call, sizeof operands, operands))

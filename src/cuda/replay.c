@@ -152,7 +152,7 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
     if (!bound)
         return qn__fail_memory(err, "a binding");
     binding->device_part = bound;
-    qn__cuda_binder b = {device->state, bound, binding, NULL, err};
+    qn__cuda_binder b = {device->state, bound, binding, err};
     for (uint32_t i = 0; i < plan->n_steps; i++)
         if (!bind_call(&b, &binding->calls[i]))
             return err && err->code ? err->code : QN_DEVICE;

@@ -3,9 +3,8 @@
  * Kernels over rows: a block a row, element i of a row to thread i mod 256, then a tree. So the
  * order of a sum depends on the row's length only. And rope: a thread a pair.
  */
-#include "cuda/common.cuh"
+#include "cuda/cache.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/normed.cuh"
 #include "cuda/turned.cuh"
 
 enum { SUM, MAX, LOGSUMEXP, ARGMAX }; /* qn__reduction */
@@ -274,6 +273,11 @@ template <typename T> static __device__ void norm_rows(const qn__cuda_norm_args 
  * are added by warp, then over the warps. */
 enum { MOST_QUADS = 8 };
 
+static __device__ float quad_sum(float4 v)
+{
+    return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
+
 static __device__ void norm_quads(const qn__cuda_norm_args &a)
 {
     float4 u[MOST_QUADS];
@@ -401,4 +405,49 @@ extern "C" __global__ void rope(const __grid_constant__ qn__cuda_rope_args a)
         rope_elements<float, uint32_t>(part, at, block, blocks);
     else
         rope_elements<float, int64_t>(part, at, block, blocks);
+}
+
+/* Keys of one sequence of rows, each pair to where it belongs in the cache. at: keys, offset,
+ * frequency, slots, cache. */
+static __device__ void turn_keys(const qn__cuda_rope_part &a, const qn__cuda_write_part &write,
+                                 void *const *at, int block, int blocks)
+{
+    const int n = (int)(a.shape[3] - a.half), rows = (int)a.shape[2], work = (int)a.shape[1] * rows * n;
+    for (int i = block * blockDim.x + threadIdx.x; i < work; i += blocks * blockDim.x) {
+        const int k = i % n, l = i / n % rows, h = i / n / rows;
+        const float *x = (const float *)at[0] + h * a.x_stride[1] + l * a.x_stride[2];
+        const int64_t xs = a.x_stride[3], to = place_of_row(write, (const int32_t *)at[3], h, l);
+        if (to < 0)
+            continue;
+        if (k >= a.half) {
+            const int e = k + (int)a.half;
+            wait_for_last();
+            put_element(write, at[4], to + e * QN__CUDA_KEY_GROUP, x[e * xs]);
+            continue;
+        }
+        const float position =
+            (float)(((const int32_t *)at[1])[l * a.row_offset] + (a.row_offset ? 0 : (int64_t)l));
+        const int64_t p = a.traditional ? 2 * k : k, q = a.traditional ? 2 * k + 1 : k + a.half;
+        float s, c;
+        sine(position * ((const float *)at[2])[k], &s, &c);
+        wait_for_last();
+        const float u = x[p * xs], v = x[q * xs];
+        put_element(write, at[4], to + p * QN__CUDA_KEY_GROUP, u * c - v * s);
+        put_element(write, at[4], to + q * QN__CUDA_KEY_GROUP, v * c + u * s);
+    }
+}
+
+extern "C" __global__ void turn_and_write(const __grid_constant__ qn__cuda_turn_args a)
+{
+    const int block = blockIdx.x, queries = (int)a.blocks[0], keys = (int)a.blocks[1];
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
+    if (block < queries)
+        rope_elements<float, uint32_t>(a.rope[0], a.at, block, queries);
+    else if (block < queries + keys)
+        turn_keys(a.rope[1], a.write[0], a.at + 4, block - queries, keys);
+    else
+        write_rows(a.write[1], a.at + 9, block - queries - keys, gridDim.x - queries - keys);
+    wait_for_last(); /* what waits for this kernel relies on it, dead rows or not */
 }

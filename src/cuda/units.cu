@@ -2,19 +2,17 @@
  *
  * Linear layers on quantised weights, which stay in their units, and rows of such weights.
  *
- * Products of bytes (QN_PRODUCTS_INT8): a block makes x bytes, with a scale for 32 columns or a longer
- * step, as cpu/kernels/int8.inl does; a step's products are exact sums on tensor cores, and steps
- * follow each other in f32. Products in f32: of the weight's exact values. In both K is cut into spans
- * of 256, which a warp sums alone and which are then added in order, so that a row's bits are the same
- * in whatever company it is.
+ * Products of bytes (QN_PRODUCTS_INT8): a block makes x bytes (bytes.cuh); a step's products are exact
+ * sums on tensor cores, and steps follow each other in f32. Products in f32: of the weight's exact
+ * values. In both K is cut into spans of 256, which a warp sums alone and which are then added in
+ * order, so that a row's bits are the same in whatever company it is.
  *
  * A warp copies a span of 16 rows as it lies, and has a ring of these. Rows of x that do not fit into
  * shared memory go to other blocks, which read the weight again.
  */
-#include "cuda/common.cuh"
 #include "cuda/bulk.cuh"
+#include "cuda/bytes.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/normed.cuh"
 #include "cuda/tiles.cuh"
 #include "cuda/units.cuh"
 
@@ -161,28 +159,16 @@ template <int W> struct unit_tile {
 
 /* ---- products of bytes ----------------------------------------------------------------------- */
 
-/* Of a row and a step of columns: what a byte of x is worth, and what the bytes' sum adds: to a
- * product's sum where 0 has a code, else, worth as much, to what a bias is multiplied by. */
-struct byte_step {
-    float scale;
-    int added;
-};
-
 /* The rows of a group as bytes, `apart` bytes from row to row, and [step][W] of what is known of
- * steps. So many lanes have the columns of a scale, four each. A lane's words of a step, those of
- * columns 4 t + 16 i, lie side by side. */
+ * steps. */
 template <class U, int W>
 static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_work &work, char *bytes,
                                   int apart, byte_step *steps)
 {
-    enum { SHARED = U::STEP > 32 ? U::STEP : 32, LANES = SHARED / 4, OF_STEP = U::STEP / 4, AT_ONCE = 4 };
-    __shared__ float room[NORM_WARPS];
-    const int lane = threadIdx.x % LANES, in_row = work.spans * SPAN / 4, all = work.rows * in_row,
+    enum { OF_STEP = U::STEP / 4, AT_ONCE = 4 };
+    const int in_row = work.spans * SPAN / 4, all = work.rows * in_row,
               threads = blockDim.x;
-    const float4 *norm = (const float4 *)a.at[QN__CUDA_NORM];
     const float *x = (const float *)a.at[0] + (int64_t)work.first * work.k;
-    const float scale =
-        a.normed ? norm_scale((const float4 *)x, work.k, (float)a.eps, room) : 0.0f;
     for (int first = threadIdx.x; first < all; first += AT_ONCE * threads) {
         float4 quad[AT_ONCE];
 #pragma unroll
@@ -191,7 +177,6 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
                       q = W == 1 ? i : i % in_row;
             const float *from = x + (int64_t)row * work.k + 4 * q;
             quad[j] = i >= all || 4 * q >= work.k ? make_float4(0, 0, 0, 0)
-                      : a.normed ? normed_quad((const float4 *)x, norm, q, scale)
                       : (uintptr_t)from % 16 ? make_float4(from[0], from[1], from[2], from[3])
                                              : *(const float4 *)from;
         }
@@ -199,44 +184,15 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
         for (int j = 0; j < AT_ONCE; j++) {
             const int i = first + j * threads, row = W == 1 ? 0 : i / in_row,
                       q = W == 1 ? i : i % in_row;
-            const float4 v = quad[j];
             if (i >= all)
                 break;
-            float top = larger(larger(fabsf(v.x), fabsf(v.y)), larger(fabsf(v.z), fabsf(v.w)));
-            float none = v.x * 0.0f + v.y * 0.0f + v.z * 0.0f + v.w * 0.0f;
-            for (int m = 1; m < LANES; m *= 2) {
-                top = larger(top, __shfl_xor_sync(~0u, top, m));
-                none += __shfl_xor_sync(~0u, none, m);
-            }
-            float inverse = top > 0 ? 127.0f / top : 0.0f;
-            if (!(inverse <= 3.4028235e38f))
-                inverse = 0;
-            int b0 = __float2int_rn(v.x * inverse), b1 = __float2int_rn(v.y * inverse),
-                b2 = __float2int_rn(v.z * inverse), b3 = __float2int_rn(v.w * inverse);
-            int sum = b0 + b1 + b2 + b3;
-            for (int m = 1; m < OF_STEP; m *= 2)
-                sum += __shfl_xor_sync(~0u, sum, m);
-            const int word = q & ~(OF_STEP - 1) | q % 4 * (OF_STEP / 4) | q % OF_STEP / 4;
-            ((uint32_t *)(bytes + row * apart))[word] =
-                (b0 & 255) | (b1 & 255) << 8 | (b2 & 255) << 16 | (uint32_t)b3 << 24;
-            if (lane % OF_STEP == 0) {
-                float worth = top / 127.0f + none;
-                steps[q / OF_STEP * W + row] = {
-                    worth, U::BIASED ? __float_as_int(worth * (float)sum) : -U::ZERO * sum};
-            }
+            byte_step step;
+            ((uint32_t *)(bytes + row * apart))[word_of_quad<U>(q)] =
+                bytes_of_quad<U>(quad[j], &step);
+            if (threadIdx.x % OF_STEP == 0)
+                steps[q / OF_STEP * W + row] = step;
         }
     }
-}
-
-/* A step's words of x of a row: a lane's. */
-template <class U> static __device__ void words_of_x(const char *x, uint32_t w[U::STEP / 16])
-{
-    if (U::STEP == 64)
-        *(uint4 *)w = *(const uint4 *)x;
-    else if (U::STEP == 32)
-        *(uint2 *)w = *(const uint2 *)x;
-    else
-        *w = *(const uint32_t *)x;
 }
 
 /* A step's products with one tile of 8 columns: c's part, added to f. Of one row of x all columns are
@@ -332,8 +288,6 @@ template <class U, int W> static __device__ void byte_products(const qn__cuda_li
     ring.begin(a, work, shared);
     for (int i = 0; i < RING; i++)
         ring.ask(a, work, i);
-    if (a.normed)
-        expect_norm(a);
     wait_for_last();
     of.begin(a, work, (float *)(steps + work.spans * SPAN / U::STEP * W));
     bytes_of_x<U, W>(a, work, bytes, apart, steps);

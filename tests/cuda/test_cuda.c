@@ -1176,7 +1176,7 @@ static void compare_cases(qn_device *cpu, qn_device *cuda)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         compare_case(&cases[i], cpu, cuda);
     for (case_encoding = QN__Q4_0; case_encoding < QN__ENCODING_COUNT; case_encoding++) {
-        static const int64_t counts[] = {1, 5, 8, 40};
+        static const int64_t counts[] = {1, 5, 8, 40, 140};
         char name[64];
         qn_dtype type;
         qn__layout_id layout;
@@ -1290,19 +1290,20 @@ static qn_array *company_weight(qn_scope *s, qn_products products, int64_t rows,
 
 static void test_company(qn_device *dev, qn_products products)
 {
-    enum { COLUMNS = 4352, N = 72, MOST = 150, ROW = 3 };
+    enum { COLUMNS = 4352, N = 72, MOST = 150 };
     static float alone[N], beside[MOST * N];
-    static const int64_t companies[] = {4, 8, 9, 16, 17, 32, 33, 64, 65, MOST};
+    static const int64_t companies[] = {4, 8, 9, 16, 17, 32, 33, 64, 65, 110, MOST},
+                         rows[] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 107, 141};
     for (size_t i = 0; i < sizeof companies / sizeof *companies; i++) {
-        int64_t n = companies[i];
+        int64_t n = companies[i], row = rows[i];
         seed = 5;
         qn_scope *s = qn_scope_begin(dev);
         qn_array *w = company_weight(s, products, N, COLUMNS), *x = f32(s, SHAPE(MOST, COLUMNS));
         qn_array *y = qn_linear_with(s, qn_slice(s, x, 0, 0, n, 1), w, NULL, products);
-        qn_array *one = qn_linear_with(s, qn_slice(s, x, 0, ROW, ROW + 1, 1), w, NULL, products);
+        qn_array *one = qn_linear_with(s, qn_slice(s, x, 0, row, row + 1, 1), w, NULL, products);
         CHECK("company", qn_read_f32(s, y, beside, (size_t)(n * N)) == QN_OK);
         CHECK("company", qn_read_f32(s, one, alone, N) == QN_OK);
-        CHECK("company", !memcmp(alone, beside + ROW * N, sizeof alone));
+        CHECK("company", !memcmp(alone, beside + row * N, sizeof alone));
         qn_scope_end(s);
         qn_release(w);
     }

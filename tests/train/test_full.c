@@ -101,7 +101,7 @@ static double take_step(qn_trainer *t, const data *d, int i)
                                   (int64_t)d->settings[SCHEDULE]};
     qn_error err = {0};
     qn_batch parts[2];
-    double loss;
+    double loss = 0;
     for (int k = 0; k < 2; k++) {
         size_t at = (size_t)((2 * i + k) % BATCHES) * TOKENS;
         parts[k] = (qn_batch){

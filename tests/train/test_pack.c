@@ -144,7 +144,7 @@ static qn_trainer *open_trainer(qn_device *device, const char *base)
     char path[600];
     qn_error err = {0};
     qn_model *model;
-    qn_trainer *t;
+    qn_trainer *t = NULL;
     const qn_model_options mo = {
         .size = sizeof mo, .no_tokenizer = true, .products = QN_PRODUCTS_F32};
     const qn_trainer_options o = {.size = sizeof o, .full = true, .learning_rate = 1e-3};
@@ -185,7 +185,7 @@ static void compare(const char *base)
     qn_trainer *a = open_trainer(device, base), *b = open_trainer(device, base);
     uint64_t seed = 5;
     for (int i = 0; i < STEPS; i++) {
-        double want, got;
+        double want = 0, got = 0;
         qn_error err = {0};
         fill_batches(&seed, &plain, &packed);
         if (qn_trainer_step_batches(a, &plain, 1, &want, &err) != QN_OK ||

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rope. Of few rows, keys are turned on their way to the cache: queries, keys and values are one
+ * launch.
+ */
+#include "core/dtype.h"
+#include "cuda/cuda.h"
+
+enum { FEW_ROWS = 64, HEADS = 4, MOST_BLOCKS = 1 << 20 };
+
+static qn__cuda_rope_part rope_part(const qn__call *call)
+{
+    const qn__operand *x = &call->operand[0], *offset = &call->operand[1], *y = &call->operand[3];
+    qn__cuda_rope_part part = {
+        .half = call->operand[2].shape[0],
+        .traditional = ((const qn__rope_params *)call->params)->traditional,
+        .row_offset = offset->ndim == 2,
+        .batch_offset = offset->ndim == 2 ? offset->shape[1] : qn__cuda_elements(offset) > 1,
+        .each = x->shape[0] * x->shape[2] > FEW_ROWS && x->shape[1] % HEADS == 0 ? HEADS : 1};
+    memcpy(part.shape, x->shape, sizeof part.shape);
+    memcpy(part.x_stride, x->stride, sizeof part.x_stride);
+    memcpy(part.y_stride, y->stride, sizeof part.y_stride);
+    return part;
+}
+
+/* A thread has one pair, or one of the elements that do not rotate; of many rows, that of some
+ * heads. Keys are turned in the launch that turns queries. */
+static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
+{
+    qn__cuda_rope_part part = rope_part(call);
+    bool wide = call->operand[0].dtype == QN_F64,
+         early = qn__cuda_is_fixed(b, &call->operand[1]) && qn__cuda_is_fixed(b, &call->operand[2]);
+    int64_t work = part.shape[0] * part.shape[1] / part.each * part.shape[2] *
+                   (part.shape[3] - part.half),
+            blocks = qn__cuda_parts(work, QN__CUDA_THREADS);
+    qn__cuda_grid grid = {blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, QN__CUDA_THREADS, 0};
+    qn__cuda_rope_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_rope, call, 4);
+    if (first && first->wide == wide) {
+        first->part[1] = part;
+        first->early = first->early && early;
+        qn__cuda_put_beside(b, call, 4, (unsigned)grid.blocks);
+        return true;
+    }
+    qn__cuda_rope_args args = {.part = {part}, .blocks = grid.blocks, .wide = wide, .early = early};
+    const uint8_t none = QN__CUDA_NONE, operands[] = {0, 1, 2, 3, none, none, none, none};
+    return qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_rope], &grid, &args, sizeof args,
+                             call, 8, operands);
+}
+
+const qn__cuda_routine qn__cuda_rope = {QN__OP_ROPE, NULL, launch_rope, -1};
+
+/* ---- turning on the way to the cache --------------------------------------------------------- */
+
+/* Among the addresses of turn_and_write. */
+enum { QUERIES = 0, KEYS = 4, VALUES = 9, TURN_AT = 12 };
+
+static qn__cuda_launch *newest(const qn__cuda_binder *b, int kernel)
+{
+    qn__cuda_binding *bound = b->bound;
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    return last && last->function == b->cuda->kernels[kernel] ? last : NULL;
+}
+
+/* The newest launch, if it is a rope of one array of few rows in f32: its arguments, and where its
+ * operands begin. */
+static const qn__cuda_rope_args *newest_rope(const qn__cuda_binder *b, uint32_t *first)
+{
+    const qn__cuda_launch *last = newest(b, QN__CUDA_KERNEL_rope);
+    if (!last || b->bound->at[last->first_at + 4] != QN__CUDA_AT_NONE)
+        return NULL;
+    const qn__cuda_rope_args *args = (const qn__cuda_rope_args *)(b->bound->args + last->args);
+    const int64_t *shape = args->part[0].shape;
+    *first = b->bound->at[last->first_at];
+    return !args->wide && shape[0] == 1 && shape[2] <= FEW_ROWS ? args : NULL;
+}
+
+static void forget_newest(qn__cuda_binding *bound)
+{
+    const qn__cuda_launch *last = &bound->launches[--bound->n_launches];
+    bound->n_at = last->first_at;
+    bound->n_args = last->args;
+}
+
+/* Whether a rope's result is what `rows` are, element by element. */
+static bool is_written(const qn__cuda_rope_part *part, const qn__operand *y,
+                       const qn__operand *rows)
+{
+    for (int i = 0; i < 4; i++)
+        if (part->shape[i] != rows->shape[i] ||
+            (part->shape[i] > 1 && part->y_stride[i] != rows->stride[i]))
+            return false;
+    return y->slot == rows->slot && y->offset == rows->offset;
+}
+
+static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_write_part *write)
+{
+    const qn__operand *operands = b->binding->operands;
+    uint32_t keys, queries;
+    const qn__cuda_rope_args *rope = newest_rope(b, &keys);
+    if (!rope || !is_written(&rope->part[0], &operands[keys + 3], &call->operand[1]) ||
+        operands[keys + 3].slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
+        qn__cuda_is_read_behind(b, call, &operands[keys + 3]))
+        return false;
+    qn__cuda_turn_args args = {.rope = {{.half = 0}, rope->part[0]},
+                               .write = {*write},
+                               .blocks = {0, rope->blocks},
+                               .early = rope->early && qn__cuda_is_fixed(b, &call->operand[2])};
+    forget_newest(b->bound);
+    rope = newest_rope(b, &queries);
+    if (rope && !qn__cuda_overlap(&operands[queries + 3], &operands[keys])) {
+        args.rope[0] = rope->part[0];
+        args.blocks[0] = rope->blocks;
+        args.early = args.early && rope->early;
+        forget_newest(b->bound);
+    }
+    uint8_t at[TURN_AT];
+    memset(at, QN__CUDA_NONE, sizeof at);
+    qn__cuda_grid grid = {args.blocks[0] + args.blocks[1], QN__CUDA_THREADS, 0};
+    if (!qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_turn_and_write], &grid, &args,
+                           sizeof args, call, TURN_AT, at))
+        return false;
+    uint32_t *to = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at;
+    for (uint32_t i = 0; i < 4; i++)
+        to[QUERIES + i] = args.blocks[0] ? queries + i : QN__CUDA_AT_NONE;
+    for (uint32_t i = 0; i < 3; i++)
+        to[KEYS + i] = keys + i;
+    to[KEYS + 3] = call->first_operand + 2;
+    to[KEYS + 4] = call->first_operand + 3;
+    return true;
+}
+
+/* Values join the launch that has turned their keys. */
+static bool join_values(qn__cuda_binder *b, const qn__call *call, const qn__cuda_write_part *write,
+                        int64_t blocks)
+{
+    qn__cuda_launch *last = newest(b, QN__CUDA_KERNEL_turn_and_write);
+    uint32_t *at = last ? b->bound->at + last->first_at : NULL;
+    if (!last || at[VALUES] != QN__CUDA_AT_NONE)
+        return false;
+    for (int i = 0; i < VALUES; i++)
+        for (uint32_t k = 1; at[i] != QN__CUDA_AT_NONE && k < 4; k++) {
+            bool written = i == QUERIES + 3 || i == KEYS + 4 || k == 3;
+            if (written && qn__cuda_overlap(&b->binding->operands[at[i]], &call->operand[k]))
+                return false;
+        }
+    ((qn__cuda_turn_args *)(b->bound->args + last->args))->write[1] = *write;
+    last->blocks += (unsigned)blocks;
+    for (uint32_t i = 0; i < 3; i++)
+        at[VALUES + i] = call->first_operand + 1 + i;
+    return true;
+}
+
+bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
+                             const qn__cuda_write_part *write, int64_t blocks)
+{
+    return write->keys ? turn_keys(b, call, write) : join_values(b, call, write, blocks);
+}
