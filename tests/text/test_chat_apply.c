@@ -3,23 +3,10 @@
  * qn_chat_apply: messages in C give the ids that the same messages as JSON give; a model without a
  * template falls back on the format that its tokens fit.
  */
-#include "test.h"
-
-#include "base/temp_dir.h"
+#include "demo_test.h"
 
 #include <string.h>
 #include <unistd.h>
-
-static qn_tokenizer *open_demo(void)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_tokenizer *t;
-    snprintf(path, sizeof path, "%s/models/demo", getenv("QUERN_SOURCE"));
-    if (qn_tokenizer_open(&t, path, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
-}
 
 static qn_chat *open_chat(const qn_tokenizer *t, const char *directory)
 {

@@ -3,24 +3,12 @@
  * Conversations as data: what is said, cut, replaced, written and read; ids equal those of the JSON
  * written out by hand; JSON that is wrong anywhere leaves what there was.
  */
-#include "test.h"
+#include "demo_test.h"
 
 #include "base/fail_alloc.h"
-#include "base/temp_dir.h"
 
 #include <string.h>
 #include <time.h>
-
-static qn_tokenizer *open_demo(void)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_tokenizer *t;
-    snprintf(path, sizeof path, "%s/models/demo", getenv("QUERN_SOURCE"));
-    if (qn_tokenizer_open(&t, path, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
-}
 
 static qn_chat *chat_with(const qn_tokenizer *t, const char *source)
 {

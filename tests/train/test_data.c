@@ -4,6 +4,7 @@
  * epoch has each text once, in an order that depends on seed and epoch alone; what lines can be
  * wrong in; a file that changes.
  */
+#include "demo_test.h"
 #include "models/golden_model.h"
 
 #include "base/fail_alloc.h"
@@ -11,35 +12,6 @@
 #include "quern/train.h"
 
 #include <string.h>
-
-static qn_tokenizer *open_demo(void)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_tokenizer *t;
-    snprintf(path, sizeof path, "%s/models/demo", getenv("QUERN_SOURCE"));
-    if (qn_tokenizer_open(&t, path, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
-}
-
-/* The demo's own template, or a directory with another one. */
-static qn_chat *open_chat(const qn_tokenizer *t, const char *template_source)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_chat *chat;
-    snprintf(path, sizeof path, "%s/models/demo", getenv("QUERN_SOURCE"));
-    if (template_source) {
-        if (access(temp_path("chat"), F_OK) != 0)
-            temp_mkdir("chat");
-        temp_write("chat/chat_template.jinja", template_source, strlen(template_source));
-        snprintf(path, sizeof path, "%s", temp_path("chat"));
-    }
-    if (qn_chat_open(&chat, t, path, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return chat;
-}
 
 static qn_dataset *open_data(const qn_chat *chat, const char *path, const qn_dataset_options *o)
 {
@@ -64,7 +36,7 @@ static void check_row(const qn_tokenizer *t, const cJSON *row)
     const cJSON *ids = cJSON_GetObjectItem(row, "ids"), *id;
     int prompt = cJSON_GetObjectItem(row, "prompt")->valueint, i = 0;
     char *line = cJSON_PrintUnformatted(cJSON_GetObjectItem(row, "line"));
-    qn_chat *chat = open_chat(t, cJSON_GetObjectItem(row, "template")->valuestring);
+    qn_chat *chat = open_demo_chat(t, cJSON_GetObjectItem(row, "template")->valuestring);
     qn_dataset_options o = {.size = sizeof o,
                             .mask_prompt = cJSON_IsTrue(cJSON_GetObjectItem(row, "mask"))};
     qn_dataset *d = open_data(chat, temp_write("row.jsonl", line, strlen(line)), &o);
@@ -151,7 +123,7 @@ static void test_epochs(void **state)
 {
     (void)state;
     qn_tokenizer *t = open_demo();
-    qn_chat *chat = open_chat(t, NULL);
+    qn_chat *chat = open_demo_chat(t, NULL);
     const char *path = write_texts();
     qn_dataset_options o = {.size = sizeof o, .seed = 3};
     qn_dataset *d = open_data(chat, path, &o), *same = open_data(chat, path, &o);
@@ -191,7 +163,7 @@ static void test_split(void **state)
 {
     (void)state;
     qn_tokenizer *t = open_demo();
-    qn_chat *chat = open_chat(t, NULL);
+    qn_chat *chat = open_demo_chat(t, NULL);
     qn_dataset_options o = {.size = sizeof o, .in_order = true};
     qn_error err = {0};
     qn_dataset *d = open_data(chat, write_texts(), &o), *valid;
@@ -260,7 +232,7 @@ static void test_lines(void **state)
          "not an assistant's reply", true},
     };
     qn_tokenizer *t = open_demo();
-    qn_chat *chat = open_chat(t, NULL);
+    qn_chat *chat = open_demo_chat(t, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[400];
         told all = {0};
@@ -287,7 +259,7 @@ static void test_forms(void **state)
     static const char text[] = "\xef\xbb\xbf{\"text\": \"one two\", \"id\": 5}\r\n\r\n \t\n"
                                "{\"text\": \"one two\", \"id\": 6, \"source\": \"x\", \"i\": 0}";
     qn_tokenizer *t = open_demo();
-    qn_chat *chat = open_chat(t, NULL);
+    qn_chat *chat = open_demo_chat(t, NULL);
     qn_error err = {0};
     qn_dataset *d = open_data(chat, temp_write("forms.jsonl", text, sizeof text - 1), NULL);
     assert_int_equal(info_of(d).texts, 2);
@@ -323,7 +295,7 @@ static void test_cut(void **state)
         "{\"prompt\": \"a\", \"completion\": \"one two three four five six seven eight nine\"}\n"
         "{\"prompt\": \"one two three four five six seven eight nine\", \"completion\": \"b\"}\n";
     qn_tokenizer *t = open_demo();
-    qn_chat *chat = open_chat(t, NULL);
+    qn_chat *chat = open_demo_chat(t, NULL);
     qn_error err = {0};
     qn_batch b = {0};
     qn_dataset_options o = {.size = sizeof o, .max_length = 12, .mask_prompt = true};
@@ -350,7 +322,7 @@ static void test_changed(void **state)
 {
     (void)state;
     qn_tokenizer *t = open_demo();
-    qn_chat *chat = open_chat(t, NULL);
+    qn_chat *chat = open_demo_chat(t, NULL);
     qn_batch b = {0};
     const char *path = write_texts();
     qn_dataset_options o = {.size = sizeof o, .in_order = true};
@@ -382,7 +354,7 @@ static void test_memory(void **state)
         "\"assistant\", \"content\": \"b\"}]}\n{\"prompt\": \"a\", "
         "\"completion\": \"b\"}\n";
     qn_tokenizer *t = open_demo();
-    qn_chat *chat = open_chat(t, NULL);
+    qn_chat *chat = open_demo_chat(t, NULL);
     const char *path = temp_write("memory.jsonl", text, sizeof text - 1);
     const qn_dataset_options o = {.size = sizeof o, .mask_prompt = true};
     qn_status status = QN_MEMORY;

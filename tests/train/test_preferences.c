@@ -4,6 +4,7 @@
  * same to the bit with two threads; ids and prompts are TRL's (make_preference_samples.py); pairs
  * of two batches count alike; what lines, rows and options are refused.
  */
+#include "demo_test.h"
 #include "models/golden_model.h"
 
 #include "base/json.h"
@@ -279,35 +280,6 @@ static void test_refused(void **state)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static qn_tokenizer *open_demo(void)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_tokenizer *t;
-    snprintf(path, sizeof path, "%s/models/demo", getenv("QUERN_SOURCE"));
-    if (qn_tokenizer_open(&t, path, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
-}
-
-/* The demo's own template, or a directory with another one. */
-static qn_chat *open_chat(const qn_tokenizer *t, const char *template_source)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_chat *chat;
-    snprintf(path, sizeof path, "%s/models/demo", getenv("QUERN_SOURCE"));
-    if (template_source) {
-        if (access(temp_path("chat"), F_OK) != 0)
-            temp_mkdir("chat");
-        temp_write("chat/chat_template.jinja", template_source, strlen(template_source));
-        snprintf(path, sizeof path, "%s", temp_path("chat"));
-    }
-    if (qn_chat_open(&chat, t, path, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return chat;
-}
-
 static void check_text(const qn_batch *b, int64_t row, const cJSON *ids, int prompt)
 {
     const cJSON *id;
@@ -329,7 +301,7 @@ static void check_line(const qn_tokenizer *t, const cJSON *row)
     const cJSON *rejected = cJSON_GetObjectItem(row, "rejected");
     int prompt = cJSON_GetObjectItem(row, "prompt")->valueint;
     char *line = cJSON_PrintUnformatted(cJSON_GetObjectItem(row, "line"));
-    qn_chat *chat = open_chat(t, cJSON_GetObjectItem(row, "template")->valuestring);
+    qn_chat *chat = open_demo_chat(t, cJSON_GetObjectItem(row, "template")->valuestring);
     qn_dataset_options o = {.size = sizeof o, .preferences = true};
     qn_dataset *d;
     qn_batch b = {0};
@@ -401,7 +373,7 @@ static void test_bad_lines(void **state)
         {"[]", "not an object"},
     };
     qn_tokenizer *t = open_demo();
-    qn_chat *chat = open_chat(t, NULL);
+    qn_chat *chat = open_demo_chat(t, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char told[600] = "";
         qn_error err = {0};
