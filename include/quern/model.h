@@ -111,6 +111,13 @@ QN_API int qn_model_n_parameters(const qn_model *model);
 QN_API const char *qn_model_parameter_name(const qn_model *model, int i);
 QN_API qn_array *qn_model_parameter(const qn_model *model, const char *name); /* NULL: none */
 
+/* Gives a dense parameter other values, a retained array of floats of its shape, which are rounded
+ * to the type that it has. Nothing may run on the model meanwhile, and what its sessions and
+ * engines know of texts is of the old ones: open them anew. QN_NOT_FOUND: there is no such
+ * parameter; QN_UNSUPPORTED: it is quantised; QN_INVALID: the shape is another. */
+QN_API qn_status qn_model_set_parameter(qn_model *model, const char *name, qn_array *value,
+                                        qn_error *err);
+
 /* ---- sessions -------------------------------------------------------------------------------- */
 
 typedef struct qn_session qn_session;

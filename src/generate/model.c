@@ -310,24 +310,6 @@ const qn_tokenizer *qn_model_tokenizer(const qn_model *m)
     return m->tokenizer;
 }
 
-int qn_model_n_parameters(const qn_model *m)
-{
-    return m->decoder.n_parameters;
-}
-
-const char *qn_model_parameter_name(const qn_model *m, int i)
-{
-    return i >= 0 && i < m->decoder.n_parameters ? m->decoder.parameters[i].name : NULL;
-}
-
-qn_array *qn_model_parameter(const qn_model *m, const char *name)
-{
-    for (int i = 0; i < m->decoder.n_parameters; i++)
-        if (!strcmp(m->decoder.parameters[i].name, name))
-            return *m->decoder.parameters[i].slot;
-    return NULL;
-}
-
 qn_status qn_model_get_defaults(const qn_model *m, qn_generation_defaults *out)
 {
     qn_generation_defaults all = {.sampling = &m->sampling,

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "core/dtype.h"
+#include "quant/layout.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -321,6 +322,16 @@ qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
         add_layer(&l);
     qsort(m->parameters, (size_t)m->n_parameters, sizeof *m->parameters, compare_names);
     return QN_OK;
+}
+
+const char *qn__parameter_quantised(const qn__parameter *p)
+{
+    const qn__layout *l = qn__layout_of((*p->slot)->layout);
+    if (l && l->encoding->block_elements > 1)
+        return l->encoding->name;
+    if (p->ternary || (p->factor && *p->factor))
+        return "ternary";
+    return p->order && *p->order ? "in another order" : NULL;
 }
 
 void qn__decoder_end(qn__decoder *m)

@@ -120,6 +120,9 @@ typedef struct qn__parameter {
     int64_t paired_rows;
 } qn__parameter;
 
+/* What a parameter's values are of where they are no plain numbers, for messages; else NULL. */
+const char *qn__parameter_quantised(const qn__parameter *p);
+
 /* Allocates layers and lists the parameters that the description asks for, sorted by name. */
 qn_status qn__decoder_begin(qn__decoder *m, const qn__decoder_config *config,
                             const qn__decoder_place *place, qn_error *err);

@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "core/array.h"
 #include "models/files.h"
-#include "quant/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,21 +35,10 @@ static const qn__parameter *parameter(const qn__trained *t, int i)
 
 /* ---- which models ---------------------------------------------------------------------------- */
 
-/* What the matrix is of, where it is no plain numbers; else NULL. */
-static const char *quantised_as(const qn__parameter *p)
-{
-    const qn__layout *l = qn__layout_of((*p->slot)->layout);
-    if (l && l->encoding->block_elements > 1)
-        return l->encoding->name;
-    if (p->ternary || (p->factor && *p->factor))
-        return "ternary";
-    return p->order && *p->order ? "in another order" : NULL;
-}
-
 static qn_status check_parameters(const qn__decoder *m, qn_error *err)
 {
     for (int i = 0; i < m->n_parameters; i++) {
-        const char *as = quantised_as(&m->parameters[i]);
+        const char *as = qn__parameter_quantised(&m->parameters[i]);
         if (as)
             return qn__fail(err, QN_UNSUPPORTED,
                             "full training is of dense weights, and %s is %s; train an adapter, or "
