@@ -16,6 +16,17 @@ from helper import QUERN, SOURCE, check, finish, make_adapter, refused, run, ski
 HOST = b"Host: localhost\r\n"
 
 
+def resident(pid):
+    with open(f"/proc/{pid}/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def is_sanitized(pid):
+    """Sanitizers keep what was freed for a while: resident memory says nothing."""
+    with open(f"/proc/{pid}/maps") as f:
+        return re.search(r"lib[at]san", f.read()) is not None
+
+
 class Server:
     """`quern serve`, which is ready; its log is in .log. Ends with SIGTERM at the end of a `with`."""
 

@@ -6,22 +6,16 @@ come again, memory stays, nothing is lost, and when the crowd has gone the next 
     tests/server/test_overload.py QUERN [SECONDS]       (5 without)
 """
 import json
-import os
 import selectors
 import statistics
 import sys
 import time
 
-from served import HOST, Server, check, finish, generated
+from served import HOST, Server, check, finish, generated, is_sanitized, resident
 
 SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 5
 TIMES, TOKENS = 20, 40
 PROMPTS = [f"Tell me a story about a {a}." for a in ("fox", "goose", "mouse", "lantern", "ladder")]
-
-
-def resident(pid):
-    with open(f"/proc/{pid}/statm") as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Client:
@@ -118,6 +112,7 @@ def main():
         one = time.monotonic()
         status, _, got = s.chat(PROMPTS[1], seed=1, max_tokens=TOKENS)
         one = time.monotonic() - one
+        sanitized = is_sanitized(s.process.pid)
         idle = s.wait_for(lambda m: not m["requests_processing"] and not m["requests_deferred"] and m["connections"] == 1, 15)
     late = samples[len(samples) // 3:]
     refused = statistics.median(crowd.refused_after or [0])
@@ -129,7 +124,7 @@ def main():
     check("overload: nothing is lost", sum(crowd.results.values()) + left == crowd.sent, (crowd.sent, crowd.results, left))
     check("overload: it answers at once afterwards", first < 1 and one < 1 and status == 200, (first, one, got))
     check("overload: nothing is left behind", idle, None)
-    check("overload: memory", max(late) - late[0] < max(4 << 20, 0.02 * late[0]), (late[0], max(late)))
+    check("overload: memory", sanitized or max(late) - late[0] < max(4 << 20, 0.02 * late[0]), (late[0], max(late)))
 
 
 main()

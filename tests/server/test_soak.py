@@ -9,23 +9,17 @@ Memory must stay, no descriptor may be lost, and every reply that comes is the r
 """
 import os
 import random
-import re
 import sys
 import threading
 import time
 
-from served import HOST, Server, check, finish, generated, read_response
+from served import HOST, Server, check, finish, generated, is_sanitized, read_response, resident
 
 SECONDS = 60 * float(sys.argv[2]) if len(sys.argv) > 2 else 15
 PROMPTS = [f"Tell me a story about a {a} and a {b}." for a in ("fox", "goose", "mouse") for b in ("lantern", "ladder")]
 MALFORMED = [b"\0" * 50, b"GET / HTTP/1.1\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\n{\"prompt\"",
              b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n-2\r\n",
              b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\n{}}", b"GET /" + b"a" * 40000]
-
-
-def resident(pid):
-    with open(f"/proc/{pid}/statm") as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def descriptors(pid):
@@ -119,9 +113,7 @@ def main():
         check("soak: replies", not load.wrong and min(load.counts.values()) > 0, load.wrong[:2])
         check("soak: nothing is left behind", idle, s.metrics())
         check("soak: descriptors", descriptors(pid) <= open_before + 2, descriptors(pid))
-        with open(f"/proc/{pid}/maps") as f:
-            sanitized = re.search(r"lib[at]san", f.read())  # which keep what was freed for a while
-        check("soak: memory", sanitized or growth < max(4 << 20, 0.01 * late[0][1]), growth)
+        check("soak: memory", is_sanitized(pid) or growth < max(4 << 20, 0.01 * late[0][1]), growth)
 
 
 def test_pings():
