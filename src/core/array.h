@@ -24,7 +24,8 @@ enum {
     QN__SPENT = 4,      /* its storage was overwritten in place: reading it is an error */
     QN__TARGET = 8,     /* of the evaluation under way: materialised outside the workspace */
     QN__LENT = 16,      /* donated, but the retained array behind it has kept its owner */
-    QN__KEPT = 32, /* a leaf that is itself a target of the evaluation under way: left as it is */
+    QN__KEPT = 32, /* a leaf to be left as it is: itself a target of the evaluation under way, or
+                      an argument that others have, too */
     QN__MAY_OVERWRITE =
         64, /* a donated leaf to which, when the evaluation was begun, nobody else referred */
 };

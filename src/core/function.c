@@ -172,8 +172,13 @@ static void check_donations(const qn_function *f, const recording *r)
 static bool record(const qn_function *f, recording *r, qn_array *const *in)
 {
     qn_scope *s = r->scope;
-    for (int i = 0; i < f->n_in; i++)
+    for (int i = 0; i < f->n_in; i++) {
         r->in[i] = qn__argument(s, in[i], f->donated[i]);
+        /* Another thread may let go of it meanwhile: what the recording does is what its form says.
+         */
+        if (r->in[i] && f->donated[i] && !r->forms[i].may_overwrite)
+            r->in[i]->flags |= QN__KEPT;
+    }
     s->is_compiled = true;
     if (s->error.code == QN_OK)
         f->record(f->user, s, r->in, r->out);

@@ -181,6 +181,40 @@ static void test_donated(void **state)
     qn_device_close(device);
 }
 
+/* As record_sum, while another lets go of the array that it has with the caller. */
+static void record_and_let_go(void *user, qn_scope *s, qn_array *const *in, qn_array **out)
+{
+    work *w = user;
+    record_sum(user, s, in, out);
+    qn_release(w->captured);
+    w->captured = NULL;
+}
+
+/* Whether a donated argument may be overwritten is decided once: what was recorded while somebody
+ * else had it leaves the next one alone that somebody else has. */
+static void test_decided_once(void **state)
+{
+    qn_device *device = open_device(state);
+    qn_array *sum = kept(device, three, 3), *step = kept(device, four, 3), *out[2];
+    work w = {.captured = qn_retain(sum)};
+    qn_function *f = compile(device, record_and_let_go, &w, 2, (const bool[]){true, false}, 2);
+    call(f, (qn_array *[]){sum, step}, out);
+    qn_release(out[1]);
+    sum = out[0];
+    qn_array *other = qn_retain(sum);
+    call(f, (qn_array *[]){sum, step}, out);
+    assert_int_equal(w.recorded, 1);
+    expect(device, other, (const float[]){6, 8, 10}, 3);
+    expect(device, out[0], (const float[]){11, 14, 17}, 3);
+    qn_release(other);
+    for (int i = 0; i < 2; i++)
+        qn_release(out[i]);
+    qn_release(step);
+    qn_function_close(f);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
 /* Results that nothing computes: an argument, a view of one, something from elsewhere; and a view
  * of what is computed. */
 static void record_views(void *user, qn_scope *s, qn_array *const *in, qn_array **out)
@@ -291,8 +325,9 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_again), cmocka_unit_test(test_forgets),
-                                       cmocka_unit_test(test_donated), cmocka_unit_test(test_views),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_again),   cmocka_unit_test(test_forgets),
+        cmocka_unit_test(test_donated), cmocka_unit_test(test_decided_once),
+        cmocka_unit_test(test_views),   cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
