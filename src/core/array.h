@@ -67,6 +67,12 @@ static inline bool qn__same_shape(const qn_array *a, const qn_array *b)
     return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
 }
 
+/* Whether a has one element for each row (last axis) of x. */
+static inline bool qn__one_a_row(const qn_array *a, const qn_array *x)
+{
+    return a->ndim == x->ndim - 1 && !memcmp(a->shape, x->shape, a->ndim * sizeof *a->shape);
+}
+
 /* The storage bytes of a base node: packed formats and permuted outputs included. */
 size_t qn__storage_bytes(const qn_array *base);
 

@@ -37,20 +37,16 @@ qn_array *qn_model_parameter(const qn_model *m, const char *name)
 
 static qn_status check_value(const qn__parameter *p, const qn_array *value, qn_error *err)
 {
-    char text[128];
+    char text[128], wanted[128];
     if (!*p->slot)
         return qn__fail(err, QN_STATE, "the model was opened without its weights");
     const char *as = qn__parameter_quantised(p);
     if (as)
         return qn__fail(err, QN_UNSUPPORTED, "%s is %s; dense parameters alone can be set", p->name,
                         as);
-    bool fits = value->ndim == p->ndim && !value->layout && qn__is_float((qn_dtype)value->dtype);
-    for (int i = 0; fits && i < p->ndim; i++)
-        fits = value->shape[i] == p->shape[i];
-    if (!fits)
-        return qn__fail(err, QN_INVALID, "%s: %s; floats of [%lld%s%.0lld] are wanted", p->name,
-                        qn__describe(value, text), (long long)p->shape[0], p->ndim > 1 ? ", " : "",
-                        p->ndim > 1 ? (long long)p->shape[1] : 0);
+    if (!qn__same_shape(value, *p->slot) || value->layout || !qn__is_float((qn_dtype)value->dtype))
+        return qn__fail(err, QN_INVALID, "%s: %s; floats in the shape of %s are wanted", p->name,
+                        qn__describe(value, text), qn__describe(*p->slot, wanted));
     return QN_OK;
 }
 

@@ -33,10 +33,10 @@ static qn_array *base_linear(qn_scope *s, const qn__decoder *m, qn_array *x, con
 /* x without what is dropped of it, drawn for this layer. */
 static qn_array *dropped(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l)
 {
-    double layer =
-        (double)(((const char *)l - (const char *)m->layers) / (ptrdiff_t)sizeof(void *));
     if (!m->dropout_key)
         return x;
+    double layer =
+        (double)(((const char *)l - (const char *)m->layers) / (ptrdiff_t)sizeof(void *));
     qn_array *key = qn_random_fold_in(s, m->dropout_key, qn_scalar(s, QN_I32, layer));
     return qn_dropout(s, x, key, m->dropout);
 }

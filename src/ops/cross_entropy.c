@@ -10,8 +10,7 @@ qn_array *qn_cross_entropy(qn_scope *s, qn_array *logits, qn_array *targets)
     targets = logits ? qn__input(s, targets, "cross_entropy") : NULL;
     if (!targets)
         return qn__poison(s);
-    if (targets->ndim != logits->ndim - 1 || qn__is_float((qn_dtype)targets->dtype) ||
-        memcmp(targets->shape, logits->shape, targets->ndim * sizeof *targets->shape))
+    if (!qn__one_a_row(targets, logits) || qn__is_float((qn_dtype)targets->dtype))
         return qn__op_fail(s, "cross_entropy", logits, targets,
                            "logits must be [..., V], targets integers [...]");
     qn_array *in[] = {qn_cast(s, logits, qn__dtype_compute((qn_dtype)logits->dtype)), targets};

@@ -88,9 +88,7 @@ static void vjp_custom(qn_scope *s, const qn_array *node, qn_array *ct, const bo
     }
     p->def.vjp(s, node->in, (qn_array *)node, c->params, ct, want, grads);
     for (int i = 0; i < node->n_in && s->error.code == QN_OK; i++)
-        if (want[i] && grads[i] &&
-            (grads[i]->ndim != node->in[i]->ndim ||
-             memcmp(grads[i]->shape, node->in[i]->shape, grads[i]->ndim * sizeof *grads[i]->shape)))
+        if (want[i] && grads[i] && !qn__same_shape(grads[i], node->in[i]))
             qn__op_fail(s, p->def.name, grads[i], node->in[i],
                         "a gradient has not its input's shape");
 }

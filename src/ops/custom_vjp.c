@@ -42,8 +42,7 @@ static void vjp_custom_vjp(qn_scope *s, const qn_array *node, qn_array *ct, cons
     for (int i = 1; i <= n && s->error.code == QN_OK; i++) {
         const qn_array *of = node->in[i];
         grads[i] = want[i] && grads[i] ? qn__input(s, grads[i], "custom_vjp") : NULL;
-        if (grads[i] && (grads[i]->ndim != of->ndim ||
-                         memcmp(grads[i]->shape, of->shape, of->ndim * sizeof *of->shape)))
+        if (grads[i] && !qn__same_shape(grads[i], of))
             qn__op_fail(s, "custom_vjp", grads[i], of, "a gradient has not its input's shape");
     }
 }

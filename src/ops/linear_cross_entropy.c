@@ -61,11 +61,6 @@ static qn_array *record_rows(qn_scope *s, int n_in, qn_array *const *in,
                       params);
 }
 
-static bool is_like_rows(const qn_array *a, const qn_array *x)
-{
-    return a->ndim == x->ndim - 1 && !memcmp(a->shape, x->shape, a->ndim * sizeof *a->shape);
-}
-
 qn_array *qn_linear_cross_entropy(qn_scope *s, qn_array *x, qn_array *w, qn_array *targets,
                                   const qn_linear_cross_entropy_options *given)
 {
@@ -79,12 +74,12 @@ qn_array *qn_linear_cross_entropy(qn_scope *s, qn_array *x, qn_array *w, qn_arra
     if (w->ndim != 2 || x->ndim < 1 || x->shape[x->ndim - 1] != w->shape[1] ||
         !qn__is_float((qn_dtype)w->dtype))
         return qn__op_fail(s, "linear_cross_entropy", x, w, "x must be [..., K] and w [V, K]");
-    if (!is_like_rows(targets, x) || qn__is_float((qn_dtype)targets->dtype))
+    if (!qn__one_a_row(targets, x) || qn__is_float((qn_dtype)targets->dtype))
         return qn__op_fail(s, "linear_cross_entropy", x, targets, "targets must be integers [...]");
     qn_dtype type = x->dtype == QN_F64 || w->dtype == QN_F64 ? QN_F64 : QN_F32;
     qn_array *in[4] = {qn_contiguous(s, qn_cast(s, x, type)), w, qn__indices(s, targets)};
     qn_array *weights = o.weights ? qn__input(s, o.weights, "linear_cross_entropy") : NULL;
-    if (weights && !is_like_rows(weights, x))
+    if (weights && !qn__one_a_row(weights, x))
         return qn__op_fail(s, "linear_cross_entropy", x, weights, "weights must be [...]");
     if (weights)
         in[3] = qn_contiguous(s, qn_stop_gradient(s, qn_cast(s, weights, type)));

@@ -11,9 +11,7 @@ static bool take_alike(qn_scope *s, const char *name, qn_array **x, int n)
         x[i] = qn__input(s, x[i], name);
         if (!x[i])
             return false;
-        bool alike = x[i]->ndim == x[0]->ndim &&
-                     !memcmp(x[i]->shape, x[0]->shape, x[0]->ndim * sizeof *x[0]->shape);
-        if (!alike || !qn__is_float((qn_dtype)x[i]->dtype)) {
+        if (!qn__same_shape(x[i], x[0]) || !qn__is_float((qn_dtype)x[i]->dtype)) {
             qn__op_fail(s, name, x[0], x[i], "floats of one shape are wanted");
             return false;
         }
@@ -78,8 +76,7 @@ qn_array *qn_masked_mean(qn_scope *s, qn_array *x, qn_array *mask)
     mask = x ? qn__input(s, mask, "masked_mean") : NULL;
     if (!mask)
         return qn__poison(s);
-    if (x->ndim != mask->ndim || memcmp(x->shape, mask->shape, x->ndim * sizeof *x->shape) ||
-        !qn__is_float((qn_dtype)x->dtype))
+    if (!qn__same_shape(x, mask) || !qn__is_float((qn_dtype)x->dtype))
         return qn__op_fail(s, "masked_mean", x, mask,
                            "floats and a mask of their shape are wanted");
     qn_array *counts = qn_cast(s, mask, (qn_dtype)x->dtype);

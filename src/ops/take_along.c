@@ -10,8 +10,7 @@ qn_array *qn_take_along_last(qn_scope *s, qn_array *x, qn_array *ids)
     ids = x ? qn__input(s, ids, "take_along_last") : NULL;
     if (!ids)
         return qn__poison(s);
-    if (qn__is_float((qn_dtype)ids->dtype) || ids->ndim != x->ndim - 1 || x->layout ||
-        memcmp(ids->shape, x->shape, ids->ndim * sizeof *ids->shape))
+    if (qn__is_float((qn_dtype)ids->dtype) || !qn__one_a_row(ids, x) || x->layout)
         return qn__op_fail(s, "take_along_last", x, ids,
                            "indices must be integers, one for each row");
     qn_array *in[] = {x, qn__indices(s, ids)};

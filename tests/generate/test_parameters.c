@@ -115,8 +115,8 @@ static void test_refusals(void **state)
     int64_t n = logits_of(model, want);
     expect_refusal(model, "model.layers.0.q", small, QN_NOT_FOUND,
                    "no parameter \"model.layers.0.q\"");
-    expect_refusal(model, name, small, QN_INVALID, "[3, 5] f32; floats of [");
-    expect_refusal(model, name, whole, QN_INVALID, "[3, 5] i32; floats of [");
+    expect_refusal(model, name, small, QN_INVALID, "[3, 5] f32; floats in the shape of [");
+    expect_refusal(model, name, whole, QN_INVALID, "[3, 5] i32; floats in the shape of [");
     expect_refusal(model, "model.norm.weight", small, QN_INVALID, "model.norm.weight: [3, 5]");
     expect_refusal(quantised, name, small, QN_UNSUPPORTED, "dense parameters alone");
     logits_of(model, got);
