@@ -8,6 +8,7 @@
 #define QN_GENERATE_ENGINE_H
 
 #include "generate/draft.h"
+#include "generate/pace.h"
 #include "nn/prefix.h"
 #include "quern/engine.h"
 
@@ -56,9 +57,8 @@ struct qn_engine {
     int n_running;
     int64_t reserved[QN__MOST_KINDS];
     uint64_t n_added;
-    int64_t n_open;        /* requests that are not freed */
-    double decode_seconds; /* of a step without prompts, lately; 0: not known */
-    double prompt_seconds; /* of a prompt's token beside others, lately; 0: not known */
+    int64_t n_open; /* requests that are not freed */
+    qn__pace pace;
     qn__draws draws;       /* of a step */
     int32_t *drawn;        /* [step_tokens] */
     float *row;            /* [vocab] logits, of a request that wants them */

@@ -247,17 +247,44 @@ static qn_request *next_prompt(const qn_engine *e)
     return next;
 }
 
-/* Prompt tokens in a step beside other requests' tokens. */
-static int64_t piece_of(const qn_engine *e)
+/* Seconds for prompts in a step beside other requests' tokens. */
+static double seconds_for_prompts(const qn_engine *e)
 {
-    double fits = SMALLEST_PIECE, replies = (double)e->batch.n_parts;
-    double share = ((double)e->n_running - replies) / replies;
-    double seconds = slower * e->decode_seconds * (share > 1 ? share : 1);
-    if (e->decode_seconds > 0 && e->prompt_seconds > 0)
-        fits = (seconds > unseen ? seconds : unseen) / e->prompt_seconds;
+    double replies = (double)e->batch.n_parts, share = ((double)e->n_running - replies) / replies;
+    double seconds = slower * e->pace.decode * (share > 1 ? share : 1);
+    return seconds > unseen ? seconds : unseen;
+}
+
+/* As many tokens of a prompt as the seconds allow; of the first prompt in a step, some at least. */
+static int64_t piece_of(const qn_engine *e, const qn_request *r, double seconds, bool is_first)
+{
+    double fits = 0;
+    if (e->pace.decode > 0 && seconds > 0)
+        fits = qn__pace_fits(&e->pace, seconds, r->sequence.length);
     if (fits >= (double)e->step_tokens)
         return e->step_tokens;
-    return fits > SMALLEST_PIECE ? (int64_t)fits : SMALLEST_PIECE;
+    return is_first && fits < SMALLEST_PIECE ? SMALLEST_PIECE : (int64_t)fits;
+}
+
+static void add_prompts(qn_engine *e)
+{
+    bool beside = e->batch.n_tokens > 0;
+    double seconds = beside ? seconds_for_prompts(e) : 0;
+    int64_t room = e->step_tokens;
+    qn_request *r;
+    while (room > 0 && (r = next_prompt(e))) {
+        attach_known(e, r);
+        int64_t from = r->sequence.length, n = left_of(r) < room ? left_of(r) : room;
+        int64_t piece = beside ? piece_of(e, r, seconds, room == e->step_tokens) : n;
+        n = piece < n ? piece : n;
+        if (!n)
+            return;
+        add_piece(e, r, n);
+        room -= n;
+        qn__prompt_work work = {0};
+        qn__prompt_work_add(&work, n, from);
+        seconds -= qn__pace_seconds(&e->pace, work);
+    }
 }
 
 void qn__schedule_fill(qn_engine *e)
@@ -268,14 +295,7 @@ void qn__schedule_fill(qn_engine *e)
     for (int i = e->n_running - 1; i >= 0; i--)
         if (left_of(e->running[i]) == 1)
             add_newest(e, e->running[i]);
-    int64_t budget = e->batch.n_tokens ? piece_of(e) : e->step_tokens;
-    qn_request *r;
-    while (budget > 0 && (r = next_prompt(e))) {
-        attach_known(e, r);
-        int64_t n = left_of(r) < budget ? left_of(r) : budget;
-        add_piece(e, r, n);
-        budget -= n;
-    }
+    add_prompts(e);
 }
 
 void qn__schedule(qn_engine *e)
@@ -290,31 +310,16 @@ void qn__schedule(qn_engine *e)
     }
 }
 
-/* The mean of what was learned and what is new. */
-static double learned(double known, double seconds, double share)
-{
-    return known > 0 ? (1 - share) * known + share * seconds : seconds;
-}
-
 void qn__schedule_learn(qn_engine *e, double seconds)
 {
-    int64_t decoding = 0, prompts = 0;
+    bool decodes = false;
+    qn__prompt_work work = {0};
     for (int i = 0; i < e->n_running; i++) {
         const qn_request *r = e->running[i];
-        bool decodes = r->n_rows == 1 + (int64_t)r->guesses.n;
-        decoding += decodes;
-        prompts += decodes ? 0 : r->n_rows;
+        if (r->n_rows == 1 + (int64_t)r->guesses.n)
+            decodes = true;
+        else if (r->n_rows)
+            qn__prompt_work_add(&work, r->n_rows, r->sequence.length - r->n_rows);
     }
-    if (!decoding && prompts && e->prompt_seconds <= 0) /* in small pieces it is about twice */
-        e->prompt_seconds = 2 * seconds / (double)prompts;
-    if (decoding && !prompts)
-        e->decode_seconds = learned(e->decode_seconds, seconds, 0.25);
-    if (!decoding || !prompts || e->prompt_seconds <= 0)
-        return;
-    double for_prompts = e->prompt_seconds * (double)prompts, rest = seconds - for_prompts;
-    if (e->decode_seconds <= 0)
-        e->decode_seconds = rest > seconds / 4 ? rest : seconds / 4;
-    double wrong = seconds / (for_prompts + e->decode_seconds); /* more likely the prompts' fault */
-    e->prompt_seconds *= 0.75 + 0.25 * wrong;
-    e->decode_seconds *= 0.95 + 0.05 * wrong;
+    qn__pace_learn(&e->pace, seconds, decodes, work);
 }
