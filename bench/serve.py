@@ -55,15 +55,15 @@ def completion(r, a, prompt, tokens):
 
 
 async def long_prompt(a):
-    """Gaps of `parallel` streams before, and while, one long prompt is read."""
+    """Gaps of `parallel` - 1 streams before, and while, one long prompt is read."""
     host, port = a.url.split("//")[1].rstrip("/").rsplit(":", 1)
-    r, streams = random.Random(1), [[] for _ in range(a.parallel)]
+    r, streams = random.Random(1), [[] for _ in range(a.parallel - 1)]
 
     async def stream(times, prompt, tokens):
         await request(host, port, "POST", "/v1/completions", completion(r, a, prompt, tokens),
                       lambda line: line.startswith(b"data: {") and times.append(time.perf_counter()))
 
-    running = [asyncio.ensure_future(stream(t, a.prompt, a.tokens)) for t in streams]
+    running = [asyncio.ensure_future(stream(t, a.prompt, a.long)) for t in streams]
     while min(map(len, streams)) < 20:
         await asyncio.sleep(0.1)
     begun, long = time.perf_counter(), []
@@ -73,7 +73,7 @@ async def long_prompt(a):
     gaps = [(x, y - x) for t in streams for x, y in zip(t[10:], t[11:])]
     before, during = sorted(g for x, g in gaps if x < begun), sorted(g for x, g in gaps if begun <= x < long[0])
     median = before[len(before) // 2]
-    print(f"{a.parallel} streams, a gap of {median * 1000:.1f} ms; for {long[0] - begun:.1f} s a prompt of {a.long} tokens: "
+    print(f"{len(streams)} streams, a gap of {median * 1000:.1f} ms; for {long[0] - begun:.1f} s a prompt of {a.long} tokens: "
           f"median {during[len(during) // 2] / median:.2f} of that, most {during[-1] / median:.2f}")
 
 

@@ -20,6 +20,16 @@ void qn__prompt_work_add(qn__prompt_work *work, int64_t tokens, int64_t from)
     work->positions += n * (double)from + n * (n - 1) / 2;
 }
 
+double qn__pace_decode(const qn__pace *p, int64_t rows)
+{
+    int at = rows < QN__PACE_ROWS ? (int)rows : QN__PACE_ROWS, below = at, above = at;
+    while (below > 0 && p->decode[below] <= 0)
+        below--;
+    while (above < QN__PACE_ROWS && p->decode[above] <= 0)
+        above++;
+    return p->decode[below > 0 ? below : above];
+}
+
 double qn__pace_seconds(const qn__pace *p, qn__prompt_work work)
 {
     return p->token * work.tokens + p->position * work.positions;
@@ -59,18 +69,19 @@ static void correct(qn__pace *p, double wrong, double expected, qn__prompt_work 
     p->both_error -= of_token * of_position / variance;
 }
 
-void qn__pace_learn(qn__pace *p, double seconds, bool decodes, qn__prompt_work work)
+void qn__pace_learn(qn__pace *p, double seconds, int64_t rows, qn__prompt_work work)
 {
-    if (!decodes && work.tokens > 0 && p->token <= 0)
+    double *decode = &p->decode[rows < QN__PACE_ROWS ? rows : QN__PACE_ROWS];
+    if (!rows && work.tokens > 0 && p->token <= 0)
         begin(p, seconds, work);
-    if (decodes && work.tokens <= 0)
-        p->decode = p->decode > 0 ? 0.75 * p->decode + 0.25 * seconds : seconds;
-    if (!decodes || work.tokens <= 0 || p->token <= 0)
+    if (rows && work.tokens <= 0)
+        *decode = *decode > 0 ? 0.75 * *decode + 0.25 * seconds : seconds;
+    if (!rows || work.tokens <= 0 || p->token <= 0)
         return;
-    double prompts = qn__pace_seconds(p, work);
-    if (p->decode <= 0)
-        p->decode = fmax(seconds - prompts, seconds / 4);
-    double expected = prompts + p->decode, wrong = fmin(seconds - expected, most_wrong * expected);
+    double prompts = qn__pace_seconds(p, work), known = qn__pace_decode(p, rows);
+    if (*decode <= 0)
+        *decode = fmax(seconds - prompts, known > 0 ? known : seconds / 4);
+    double expected = prompts + *decode, wrong = fmin(seconds - expected, most_wrong * expected);
     correct(p, wrong, expected, work);
-    p->decode *= 1 + 0.05 * wrong / expected; /* more likely the prompts' fault */
+    *decode *= 1 + 0.05 * wrong / expected; /* more likely the prompts' fault */
 }

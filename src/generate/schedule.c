@@ -251,7 +251,8 @@ static qn_request *next_prompt(const qn_engine *e)
 static double seconds_for_prompts(const qn_engine *e)
 {
     double replies = (double)e->batch.n_parts, share = ((double)e->n_running - replies) / replies;
-    double seconds = slower * e->pace.decode * (share > 1 ? share : 1);
+    double decode = qn__pace_decode(&e->pace, e->batch.n_tokens);
+    double seconds = slower * decode * (share > 1 ? share : 1);
     return seconds > unseen ? seconds : unseen;
 }
 
@@ -259,7 +260,7 @@ static double seconds_for_prompts(const qn_engine *e)
 static int64_t piece_of(const qn_engine *e, const qn_request *r, double seconds, bool is_first)
 {
     double fits = 0;
-    if (e->pace.decode > 0 && seconds > 0)
+    if (seconds > 0)
         fits = qn__pace_fits(&e->pace, seconds, r->sequence.length);
     if (fits >= (double)e->step_tokens)
         return e->step_tokens;
@@ -312,14 +313,14 @@ void qn__schedule(qn_engine *e)
 
 void qn__schedule_learn(qn_engine *e, double seconds)
 {
-    bool decodes = false;
+    int64_t rows = 0;
     qn__prompt_work work = {0};
     for (int i = 0; i < e->n_running; i++) {
         const qn_request *r = e->running[i];
         if (r->n_rows == 1 + (int64_t)r->guesses.n)
-            decodes = true;
+            rows += r->n_rows;
         else if (r->n_rows)
             qn__prompt_work_add(&work, r->n_rows, r->sequence.length - r->n_rows);
     }
-    qn__pace_learn(&e->pace, seconds, decodes, work);
+    qn__pace_learn(&e->pace, seconds, rows, work);
 }

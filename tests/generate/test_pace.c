@@ -24,7 +24,7 @@ static double run_prompt(qn__pace *p, machine *m, int64_t from, int64_t to)
 {
     double longest = 0;
     while (from < to) {
-        int64_t n = (int64_t)qn__pace_fits(p, 1.5 * p->decode, from);
+        int64_t n = (int64_t)qn__pace_fits(p, 1.5 * qn__pace_decode(p, 16), from);
         n = n < 4 ? 4 : n;
         n = n < to - from ? n : to - from;
         qn__prompt_work work = {0};
@@ -34,7 +34,7 @@ static double run_prompt(qn__pace *p, machine *m, int64_t from, int64_t to)
             positions += (double)(from + i);
         assert_float_equal(work.positions, positions, 0);
         double took = (m->decode + m->token * (double)n + m->position * positions) * noise(m);
-        qn__pace_learn(p, took, true, work);
+        qn__pace_learn(p, took, 16, work);
         longest = took / m->decode > longest ? took / m->decode : longest;
         from += n;
     }
@@ -52,10 +52,10 @@ static void test_even_steps(void **state)
         qn__pace p = {0};
         qn__prompt_work first = {0};
         qn__prompt_work_add(&first, 100, 0);
-        qn__pace_learn(&p, 0.6 * m.token * 100, false, first);
+        qn__pace_learn(&p, 0.6 * m.token * 100, 0, first);
         for (int k = 0; k < 20; k++)
-            qn__pace_learn(&p, m.decode * noise(&m), true, (qn__prompt_work){0});
-        assert_float_equal(p.decode, m.decode, 0.1 * m.decode);
+            qn__pace_learn(&p, m.decode * noise(&m), 16, (qn__prompt_work){0});
+        assert_float_equal(qn__pace_decode(&p, 16), m.decode, 0.1 * m.decode);
         run_prompt(&p, &m, 0, 4000);
         for (int k = 0; k < 3; k++) { /* once learned: from the beginning, and its end alone */
             assert_true(run_prompt(&p, &m, 0, 4000) < 3);
@@ -70,11 +70,12 @@ static void test_pause(void **state)
 {
     (void)state;
     machine m = {.decode = 0.02, .token = 0.001, .position = 1e-6, .noise = 3};
-    qn__pace p = {.decode = m.decode, .token = m.token, .position = m.position};
+    qn__pace p = {.decode = {[16] = m.decode}, .token = m.token, .position = m.position};
     qn__prompt_work work = {0};
     qn__prompt_work_add(&work, 20, 1000);
-    qn__pace_learn(&p, 5, true, work);
-    assert_true(p.token < 2 * m.token && p.position < 2 * m.position && p.decode < 2 * m.decode);
+    qn__pace_learn(&p, 5, 16, work);
+    assert_true(p.token < 2 * m.token && p.position < 2 * m.position &&
+                p.decode[16] < 2 * m.decode);
     run_prompt(&p, &m, 0, 1000);
     assert_true(run_prompt(&p, &m, 0, 4000) < 3);
 }
@@ -83,7 +84,7 @@ static void test_pause(void **state)
 static void test_fits(void **state)
 {
     (void)state;
-    const qn__pace p = {.decode = 0.02, .token = 0.001, .position = 2e-6};
+    const qn__pace p = {.token = 0.001, .position = 2e-6};
     for (int64_t from = 0; from <= 8000; from += 1000) {
         int64_t n = (int64_t)qn__pace_fits(&p, 0.3, from);
         qn__prompt_work fits = {0}, more = {0};
@@ -94,9 +95,26 @@ static void test_fits(void **state)
     assert_true(qn__pace_fits(&(qn__pace){0}, 1, 10) == 0);
 }
 
+/* A step's cost is of its rows: of few, known before, it is not taken for that of many. */
+static void test_rows(void **state)
+{
+    (void)state;
+    qn__pace p = {0};
+    assert_true(qn__pace_decode(&p, 4) == 0);
+    for (int i = 0; i < 30; i++)
+        qn__pace_learn(&p, 0.25, 16, (qn__prompt_work){0});
+    assert_true(qn__pace_decode(&p, 1) == 0.25); /* no fewer are known */
+    qn__pace_learn(&p, 0.125, 2, (qn__prompt_work){0});
+    assert_true(qn__pace_decode(&p, 2) == 0.125 && qn__pace_decode(&p, 15) == 0.125);
+    assert_true(qn__pace_decode(&p, 16) == 0.25 && qn__pace_decode(&p, 1000) == 0.25);
+    qn__pace_learn(&p, 0.5, 1000, (qn__prompt_work){0});
+    assert_true(qn__pace_decode(&p, 64) == 0.5 && qn__pace_decode(&p, 31) == 0.25);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_even_steps),
-                                       cmocka_unit_test(test_pause), cmocka_unit_test(test_fits)};
+                                       cmocka_unit_test(test_pause), cmocka_unit_test(test_fits),
+                                       cmocka_unit_test(test_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
