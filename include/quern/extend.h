@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Operations of your own: registered on a device at run time, then used like any other: recorded,
- * planned, run by the device's threads, differentiated. Experimental: kernels are for the CPU only.
+ * planned, run by the device's threads or its GPU, differentiated. Experimental.
  *
  *     static const qn_primitive_def scale = {.size = sizeof scale, .name = "scale", ...};
  *     qn_primitive_register(device, "mine", &scale, &err);
  *     const qn_primitive *p = qn_primitive_find(device, "mine", "scale", 0, &err);
  *     qn_array *y = qn_custom(s, p, &x, 1, &params, sizeof params);
  *
- * examples/03_extend.c has a whole one, in a shared object of its own.
+ * examples/03_extend.c has a whole one, in a shared object of its own; examples/06_quantized.c one
+ * with a kernel for CUDA, too.
  */
 #ifndef QUERN_EXTEND_H
 #define QUERN_EXTEND_H
@@ -39,6 +40,48 @@ typedef enum qn_unit {
     QN_UNIT_WHOLE    /* not at all: one thread does it */
 } qn_unit;
 
+/* ---- on a GPU -------------------------------------------------------------------------------- */
+
+/* What a CUDA kernel gets, by value, as its one parameter. Data lies on the device. */
+typedef struct qn_cuda_view {
+    int32_t dtype, ndim; /* qn_dtype */
+    int64_t shape[QN_MAX_NDIM], stride[QN_MAX_NDIM];
+} qn_cuda_view;
+
+typedef struct qn_cuda_call {
+    void *data[QN_MAX_CUSTOM_INPUTS + 1]; /* first elements: of the inputs, then of the result */
+    qn_cuda_view view[QN_MAX_CUSTOM_INPUTS + 1];
+    int64_t units; /* as the primitive's `unit` counts them */
+    unsigned char params[QN_MAX_CUSTOM_PARAMS];
+} qn_cuda_call;
+
+typedef struct qn_cuda_grid {
+    int64_t blocks;
+    int threads; /* of a block, 1 to 1024 */
+    int shared;  /* bytes of dynamic shared memory of a block */
+} qn_cuda_grid;
+
+/* Either text is there. `source` is CUDA C++ that stands behind declarations of qn_cuda_view,
+ * qn_cuda_call and the types qn_dtype_F32 and so on; it is compiled, without the headers of a
+ * toolkit, when a device first needs it, and kept on the disk. `ptx` goes to the driver as it is.
+ *
+ *     extern "C" __global__ void scale(const __grid_constant__ qn_cuda_call call)
+ *
+ * Launches come in the order of the graph, each when the one ahead has ended. The same call must
+ * give the same bits each time. */
+typedef struct qn_cuda_kernel {
+    size_t size; /* sizeof(qn_cuda_kernel) */
+    const char *source, *ptx;
+    const char *name; /* of the extern "C" kernel */
+
+    /* Fills *grid from views without data; or fills err and returns its code. NULL: a thread for
+     * each unit, in blocks of 256. No block: nothing is launched. */
+    qn_status (*grid)(const qn_view *in, const qn_view *out, const void *params, qn_cuda_grid *grid,
+                      qn_error *err);
+} qn_cuda_kernel;
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
 /* The parameters are `params_size` bytes that are hashed, compared and copied: no pointers, no
  * padding. Functions may be called by any thread and keep no state. */
 typedef struct qn_primitive_def {
@@ -54,7 +97,8 @@ typedef struct qn_primitive_def {
      * its code. NULL: those of input 0. */
     qn_status (*infer)(const qn_view *in, const void *params, qn_view *out, qn_error *err);
 
-    /* Computes the units begin .. end - 1. Must give the same bits however the work is cut. */
+    /* Computes the units begin .. end - 1. Must give the same bits however the work is cut. NULL:
+     * the CPU has no kernel. */
     void (*cpu)(const qn_view *in, const qn_view *out, const void *params, int64_t begin,
                 int64_t end, void *scratch);
 
@@ -65,6 +109,8 @@ typedef struct qn_primitive_def {
                 const bool *want, qn_array **grads);
     qn_array *(*jvp)(qn_scope *s, qn_array *const *in, qn_array *y, const void *params,
                      qn_array *const *tangents);
+
+    const qn_cuda_kernel *cuda; /* has to stay. NULL: CUDA has no kernel */
 } qn_primitive_def;
 
 typedef struct qn_primitive qn_primitive;
@@ -78,7 +124,8 @@ QN_API qn_status qn_primitive_register(qn_device *device, const char *library,
 QN_API const qn_primitive *qn_primitive_find(qn_device *device, const char *library,
                                              const char *name, int version, qn_error *err);
 
-/* Records the primitive on n inputs (no packed weights). params may be NULL where it has none. */
+/* Records the primitive on n inputs (no packed weights). params may be NULL where it has none.
+ * QN_UNSUPPORTED on a device for which the primitive has no kernel. */
 QN_API qn_array *qn_custom(qn_scope *s, const qn_primitive *primitive, qn_array *const *in, int n,
                            const void *params, size_t params_size);
 

@@ -71,9 +71,23 @@ static qn_status check_def(const char *library, const qn_primitive_def *def, qn_
                       : def->params_size > QN_MAX_CUSTOM_PARAMS ? "params_size is above 240"
                       : (unsigned)def->unit > QN_UNIT_WHOLE     ? "unit is unknown"
                       : def->scratch > (size_t)1 << 30          ? "scratch is above 1 GiB"
-                      : !def->cpu                               ? "there is no cpu kernel"
+                      : !def->cpu && !def->cuda                 ? "there is no kernel"
                                                                 : NULL;
     return bad ? qn__fail(err, QN_INVALID, "primitive %s/%s: %s", library, def->name, bad) : QN_OK;
+}
+
+static qn_status check_cuda(const char *library, const qn_primitive_def *def, qn_error *err)
+{
+    qn_cuda_kernel k;
+    if (!def->cuda)
+        return QN_OK;
+    if (qn__sized_in(&k, sizeof k, def->cuda, "qn_cuda_kernel", err) != QN_OK)
+        return err->code;
+    const char *bad = !k.source == !k.ptx   ? "source or ptx is wanted, one of them"
+                      : !k.name || !*k.name ? "the kernel has no name"
+                                            : NULL;
+    return bad ? qn__fail(err, QN_INVALID, "primitive %s/%s: cuda: %s", library, def->name, bad)
+               : QN_OK;
 }
 
 /* Under the lock. version 0: the newest. */
@@ -96,7 +110,7 @@ qn_status qn_primitive_register(qn_device *device, const char *library,
     qn__primitives *list = &device->primitives;
     err = err ? err : &own;
     if (qn__sized_in(&copy, sizeof copy, given, "qn_primitive_def", err) != QN_OK ||
-        check_def(library, def, err) != QN_OK)
+        check_def(library, def, err) != QN_OK || check_cuda(library, def, err) != QN_OK)
         return err->code;
     qn_primitive *p = calloc(1, sizeof *p);
     if (p) {

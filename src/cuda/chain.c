@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fused chains: the program is rendered as CUDA C (core/ir_c.c) inside a kernel that walks its
- * operands by strides, compiled by NVRTC and kept by its text. The text names no sizes, so one
- * program serves every shape; sizes and strides are arguments. Where all lies side by side, a
+ * operands by strides (program.c compiles it). The text names no sizes, so one program serves every
+ * shape; sizes and strides are arguments. Where all lies side by side, a
  * thread has four elements, and an f32 result may be written as bf16, too.
  */
 #include "base/error.h"
@@ -13,14 +13,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-struct qn__cuda_program {
-    struct qn__cuda_program *next;
-    qn__cu_module module;
-    qn__cu_function function;
-    uint64_t hash; /* of the text */
-    char text[];
-};
 
 /* ---- the text -------------------------------------------------------------------------------- */
 
@@ -159,105 +151,8 @@ size_t qn__cuda_chain_text(const qn__ir *ir, char *text, size_t room)
     return p.length;
 }
 
-/* ---- compiling ------------------------------------------------------------------------------- */
-
-/* The first line of the compiler's log goes into the error. */
-static void fail_compile(const qn__nvrtc *nvrtc, qn__nvrtc_program program, qn_error *err)
-{
-    size_t n = 0;
-    char *log = nvrtc->log_size(program, &n) == 0 ? calloc(1, n + 1) : NULL;
-    if (log && nvrtc->log(program, log) == 0)
-        log[strcspn(log, "\n")] = 0;
-    qn__fail(err, QN_DEVICE, "cuda: a fused operation does not compile: %s",
-             log && *log ? log : "no message");
-    free(log);
-}
-
-char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, size_t *size,
-                       qn_error *err)
-{
-    char target[48];
-    snprintf(target, sizeof target, "--gpu-architecture=sm_%d", arch);
-    const char *options[] = {target, "--fmad=false", "--std=c++17"};
-    qn__nvrtc_program program;
-    if (nvrtc->create(&program, text, "chain.cu", 0, NULL, NULL) != 0) {
-        qn__fail_memory(err, "a program");
-        return NULL;
-    }
-    char *code = NULL;
-    *size = 0;
-    if (nvrtc->compile(program, 3, options) != 0 || nvrtc->code_size(program, size) != 0)
-        fail_compile(nvrtc, program, err);
-    else if (!(code = malloc(*size)) || nvrtc->code(program, code) != 0)
-        qn__fail_memory(err, "a program");
-    nvrtc->destroy(&program);
-    return code;
-}
-
-static qn__cuda_program *find_program(qn__cuda *cuda, const char *text, uint64_t hash)
-{
-    qn__cuda_program *p = cuda->programs;
-    while (p && (p->hash != hash || strcmp(p->text, text)))
-        p = p->next;
-    return p;
-}
-
-/* From the disk, or compiled and kept there. */
-static char *program_code(qn__cuda *cuda, const char *text, size_t length, qn_error *err)
-{
-    char *code = qn__cuda_program_read(text, length, cuda->arch);
-    size_t size;
-    if (code)
-        return code;
-    if (!cuda->nvrtc.library && qn__nvrtc_load(&cuda->nvrtc, err) != QN_OK)
-        return NULL;
-    code = qn__cuda_compile(&cuda->nvrtc, text, cuda->arch, &size, err);
-    if (code) {
-        qn__cuda_program_write(text, length, cuda->arch, code, size);
-        cuda->stats.compiled++;
-    }
-    return code;
-}
-
-/* Under the lock, in the context. */
-static qn__cuda_program *make_program(qn__cuda *cuda, const char *text, size_t length,
-                                      uint64_t hash, qn_error *err)
-{
-    char *code = program_code(cuda, text, length, err);
-    if (!code)
-        return NULL;
-    qn__cuda_program *p = calloc(1, sizeof *p + length + 1);
-    int result = p ? cuda->cu.module_load(&p->module, code) : QN__CU_OUT_OF_MEMORY;
-    free(code);
-    if (result == 0)
-        result = cuda->cu.module_function(&p->function, p->module, "chain");
-    if (result != 0) {
-        if (p && p->module)
-            cuda->cu.module_unload(p->module);
-        free(p);
-        qn__cuda_fail(cuda, err, result, "loading a fused operation");
-        return NULL;
-    }
-    memcpy(p->text, text, length);
-    p->hash = hash;
-    p->next = cuda->programs;
-    cuda->programs = p;
-    cuda->stats.programs++;
-    return p;
-}
-
-void qn__cuda_programs_free(qn__cuda *cuda)
-{
-    while (cuda->programs) {
-        qn__cuda_program *next = cuda->programs->next;
-        cuda->cu.module_unload(cuda->programs->module);
-        free(cuda->programs);
-        cuda->programs = next;
-    }
-}
-
-/* The compiled kernel of a program: the device's, or a new one. */
-static qn__cu_function program_function(qn__cuda_binder *b, const qn__ir *ir)
+/* The compiled kernel of a chain: the device's, or a new one. */
+static qn__cu_function chain_function(qn__cuda_binder *b, const qn__ir *ir)
 {
     size_t n = qn__cuda_chain_text(ir, NULL, 0);
     char *text = n ? malloc(n + 1) : NULL;
@@ -269,21 +164,11 @@ static qn__cu_function program_function(qn__cuda_binder *b, const qn__ir *ir)
         return NULL;
     }
     qn__cuda_chain_text(ir, text, n + 1);
-    qn__cuda *cuda = b->cuda;
-    qn__cuda_program *p = NULL;
-    pthread_mutex_lock(&cuda->lock);
-    if (qn__cuda_enter(cuda)) {
-        uint64_t hash = qn__hash_bytes(text, n, 0);
-        p = find_program(cuda, text, hash);
-        if (!p)
-            p = make_program(cuda, text, n, hash, b->err);
-        qn__cuda_leave(cuda);
-    } else {
-        qn__fail(b->err, QN_DEVICE, "%s: the context is lost", cuda->name);
-    }
-    pthread_mutex_unlock(&cuda->lock);
+    const qn__cuda_source source = {
+        .what = "a fused operation", .text = text, .n = n, .kernel = "chain", .exact = true};
+    qn__cu_function function = qn__cuda_function(b, &source);
     free(text);
-    return p ? p->function : NULL;
+    return function;
 }
 
 /* ---- a launch -------------------------------------------------------------------------------- */
@@ -405,7 +290,7 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
                    : -1;
     if (gate >= 0 && qn__cuda_gate_behind(b, call, gate))
         return true;
-    qn__cu_function function = program_function(b, call->program);
+    qn__cu_function function = chain_function(b, call->program);
     uint64_t *numbers = (uint64_t *)args->stride[n ? n : 1];
     int n_numbers = put_numbers(call, numbers);
     size_t size = (size_t)((char *)(numbers + (n_numbers ? n_numbers : 1)) - packed.bytes);

@@ -82,6 +82,7 @@ typedef struct qn__cuda_launch {
     uint32_t first_at, n_at;  /* its addresses, among the binding's */
     size_t args;              /* offset of its arguments in the binding's bytes */
     qn__cuda_fill *fill;      /* NULL: addresses are all that a run adds to the arguments */
+    bool waits;               /* it begins when the one ahead has ended: it does not wait itself */
     uint8_t y_at, rounded_at; /* among its addresses: the result, f32, and where that may go as bf16
                                * as well; 0: nowhere */
     size_t turned;            /* ... and where, in the binding's bytes, it says whether turned */
@@ -226,6 +227,9 @@ void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
                           const qn__cuda_linears_args *args); /* the blocks of changed arguments */
 bool qn__cuda_take_units(qn__cuda_binder *b, const qn__call *call);
 
+/* What a user's CUDA C++ is compiled as (op_custom.c), of n characters; malloc. */
+char *qn__cuda_custom_text(const qn_primitive *primitive, const qn_cuda_kernel *kernel, size_t *n);
+
 typedef struct qn__cuda_routine {
     qn__op_id op;
     /* Whether it can compute this node, whose inputs are plain; NULL: f32 and f64. */
@@ -259,10 +263,24 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call);
 /* The text of a chain's kernel `chain`, as snprintf; 0: the program cannot be rendered. */
 size_t qn__cuda_chain_text(const qn__ir *program, char *text, size_t room);
 
-/* Compiles text for an architecture (90: sm_90) into `size` bytes of code that the driver loads;
- * freed with free. */
-char *qn__cuda_compile(const qn__nvrtc *nvrtc, const char *text, int arch, size_t *size,
-                       qn_error *err);
+/* ---- programs made at run time (program.c) --------------------------------------------------- */
+
+typedef struct qn__cuda_source {
+    const char *what; /* for messages */
+    const char *text; /* of n characters; CUDA C++ or PTX */
+    size_t n;
+    const char *kernel; /* extern "C" */
+    bool exact;         /* products and sums are rounded one by one */
+    bool is_ptx;
+} qn__cuda_source;
+
+/* Its kernel: the device's, or made now. NULL with the binder's error. */
+qn__cu_function qn__cuda_function(qn__cuda_binder *b, const qn__cuda_source *source);
+
+/* Compiles for an architecture (90: sm_90) into `size` bytes of code that the driver loads; freed
+ * with free. */
+char *qn__cuda_compile(const qn__nvrtc *nvrtc, const qn__cuda_source *source, int arch,
+                       size_t *size, qn_error *err);
 
 /* program_file.c: the code that was kept of a text of n bytes, freed with free, or NULL; and keeps
  * it. */

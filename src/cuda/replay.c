@@ -219,7 +219,7 @@ static int launch_all(qn__cuda *cuda, qn__cuda_binding *bound)
                              .shared = launch->shared,
                              .stream = cuda->capture,
                              .attributes = &early,
-                             .n_attributes = cuda->overlaps};
+                             .n_attributes = cuda->overlaps && !launch->waits};
         result = cuda->cu.launch(&how, launch->function, params, NULL);
     }
     return result;

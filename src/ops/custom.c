@@ -4,6 +4,7 @@
  * whose address is its identity as long as the device lives, and so as long as any plan does, and
  * the user's parameters, filled up with zeros.
  */
+#include "core/device.h"
 #include "ops/ops.h"
 
 static void view_of(const qn_array *a, qn_view *view)
@@ -44,6 +45,17 @@ static bool infer(qn_scope *s, const qn_primitive *p, qn_array *const *in, const
     return s->error.code == QN_OK;
 }
 
+/* Kernels are for kinds of devices. */
+static bool has_kernel(qn_scope *s, const qn_primitive *p)
+{
+    const char *kind = s->device->ops->kind;
+    if (!strcmp(kind, "cpu") ? p->def.cpu != NULL : !strcmp(kind, "cuda") && p->def.cuda)
+        return true;
+    qn__scope_fail(s, QN_UNSUPPORTED, "%s/%s: it has no kernel for device %s; it has one for %s",
+                   p->library, p->def.name, s->device->name, p->def.cpu ? "cpu" : "cuda");
+    return false;
+}
+
 qn_array *qn_custom(qn_scope *s, const qn_primitive *p, qn_array *const *in, int n,
                     const void *params, size_t params_size)
 {
@@ -72,7 +84,7 @@ qn_array *qn_custom(qn_scope *s, const qn_primitive *p, qn_array *const *in, int
     if (params_size)
         memcpy(all.params, params, params_size);
     qn_view out;
-    if (!infer(s, p, inputs, all.params, &out))
+    if (!has_kernel(s, p) || !infer(s, p, inputs, all.params, &out))
         return qn__poison(s);
     return qn__record(s, QN__OP_CUSTOM, out.dtype, out.ndim, out.shape, n, inputs, &all);
 }

@@ -1388,13 +1388,15 @@ static void test_programs(void)
         size_t n = ir.failed ? 0 : qn__cuda_chain_text(&ir, text, sizeof text);
         CHECK("programs", n > 0 && n < sizeof text);
         size_t size;
-        char *code = n ? qn__cuda_compile(&nvrtc, text, type % 2 ? 80 : 90, &size, &err) : NULL;
+        const qn__cuda_source source = {
+            .what = "a chain", .text = text, .n = n, .kernel = "chain", .exact = true};
+        char *code = n ? qn__cuda_compile(&nvrtc, &source, type % 2 ? 80 : 90, &size, &err) : NULL;
         check(code != NULL, qn_dtype_name((qn_dtype)type), err.message);
         free(code);
     }
+    const qn__cuda_source none = {.what = "none", .text = "no program", .n = 10, .kernel = "chain"};
     size_t size;
-    CHECK("programs",
-          !qn__cuda_compile(&nvrtc, "no program", 80, &size, &err) && err.code == QN_DEVICE);
+    CHECK("programs", !qn__cuda_compile(&nvrtc, &none, 80, &size, &err) && err.code == QN_DEVICE);
     qn__nvrtc_unload(&nvrtc);
     printf("programs: compiled for every type; a wrong one says: %s\n", err.message);
 }

@@ -330,6 +330,12 @@ static void test_names(void **state)
     assert_line(&err, QN_INVALID, "test/change version 1 is registered already");
     assert_int_equal(qn_primitive_register(device, "other", &reverse, NULL), QN_OK);
 
+    static const qn_cuda_kernel nameless = {.size = sizeof nameless, .source = ""},
+                                twofold = {.size = sizeof twofold,
+                                           .source = "",
+                                           .ptx = "",
+                                           .name = "x"},
+                                sizeless = {.source = "", .name = "x"};
     static const struct {
         qn_primitive_def def;
         const char *part;
@@ -340,8 +346,13 @@ static void test_names(void **state)
         {{.size = sizeof bent, .name = "x", .version = 1, .n_inputs = 9}, "n_inputs is not 1 to 8"},
         {{.size = sizeof bent, .name = "x", .version = 1, .n_inputs = 1, .params_size = 241},
          "params_size is above 240"},
-        {{.size = sizeof bent, .name = "x", .version = 1, .n_inputs = 1},
-         "there is no cpu kernel"}};
+        {{.size = sizeof bent, .name = "x", .version = 1, .n_inputs = 1}, "there is no kernel"},
+        {{.size = sizeof bent, .name = "x", .version = 1, .n_inputs = 1, .cuda = &nameless},
+         "test/x: cuda: the kernel has no name"},
+        {{.size = sizeof bent, .name = "x", .version = 1, .n_inputs = 1, .cuda = &twofold},
+         "test/x: cuda: source or ptx is wanted"},
+        {{.size = sizeof bent, .name = "x", .version = 1, .n_inputs = 1, .cuda = &sizeless},
+         "qn_cuda_kernel"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err = (qn_error){0};
         assert_int_equal(qn_primitive_register(device, "test", &bad[i].def, &err), QN_INVALID);
@@ -390,6 +401,23 @@ static void test_wrong_calls(void **state)
 }
 
 /* A good shared object is for examples/03_extend. */
+/* A primitive for GPUs alone is there, but does not run here. */
+static void test_gpu_alone(void **state)
+{
+    (void)state;
+    static const qn_cuda_kernel kernel = {.size = sizeof kernel, .source = "", .name = "x"};
+    static const qn_primitive_def def = {
+        .size = sizeof def, .name = "x", .version = 1, .n_inputs = 1, .cuda = &kernel};
+    qn_device *device = open_cpu(NULL);
+    const qn_primitive *p = add(device, &def);
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *x = qn_ones(s, QN_F32, 0, NULL);
+    qn_custom(s, p, &x, 1, NULL, 0);
+    assert_int_equal(qn_scope_status(s), QN_UNSUPPORTED);
+    expect_error(s, "test/x: it has no kernel for device cpu; it has one for cuda");
+    qn_device_close(device);
+}
+
 static void test_libraries(void **state)
 {
     (void)state;
@@ -420,13 +448,10 @@ static void test_failed_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_derivatives),
-        cmocka_unit_test(test_plans),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_wrong_calls),
-        cmocka_unit_test(test_libraries),
-        cmocka_unit_test(test_failed_allocations),
+        cmocka_unit_test(test_values),      cmocka_unit_test(test_derivatives),
+        cmocka_unit_test(test_plans),       cmocka_unit_test(test_names),
+        cmocka_unit_test(test_wrong_calls), cmocka_unit_test(test_gpu_alone),
+        cmocka_unit_test(test_libraries),   cmocka_unit_test(test_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
