@@ -35,7 +35,8 @@ qn_status qn__json_parse(cJSON **out, const char *file, const char *text, size_t
 /* Reads and parses a file of at most max_size bytes; messages name `path` as given. */
 qn_status qn__json_read(cJSON **out, const char *path, size_t max_size, qn_error *err);
 
-/* Writes a value as a new file of a directory; err is filled where it is NULL, too: no memory. */
+/* Writes a value as a new file of a directory. A json that is NULL is QN_MEMORY: there was none to
+ * make it. */
 qn_status qn__json_write(const cJSON *json, const char *directory, const char *name, qn_error *err);
 
 /* A value and how it was reached, for messages. Lives on the stack; the parent must outlive it. */
