@@ -131,6 +131,12 @@ static inline qn__cpu_type qn__cpu_products(qn_products products)
                                                : QN__CPU_F32;
 }
 
+/* Of the gradient. */
+static inline qn__cpu_type qn__cpu_back_products(qn_products products)
+{
+    return qn__back_in_bf16(products) ? QN__CPU_BF16 : QN__CPU_F32;
+}
+
 /* Rows of the last axis: all other axes multiplied. */
 static inline int64_t qn__cpu_rows(const qn__operand *o)
 {
