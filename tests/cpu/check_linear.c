@@ -512,6 +512,23 @@ static void check_encoded(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
         linear_case(t, ref, QN__CPU_INT8_ROWS, QN__UNITS_OF(QN__I2_S), 100, 176, 2304);
 }
 
+#if defined(__x86_64__) && !defined(QN_CPU_REF_ONLY)
+/* Both ways give the same gradients. */
+static void same_back(const qn__cpu_kernels *t, const qn__cpu_kernels *other)
+{
+    enum { M = 37, N = 301, BLOCKS = 7 };
+    size_t k = BLOCKS * qn__encodings[QN__Q4_0].block_elements;
+    weight w = new_weight(QN__UNITS_OF(QN__Q4_0), N, k);
+    float *g = new_floats(M * N), *y = new_floats(M * k), *z = new_floats(M * k);
+    random_fill(g, M * N);
+    multiply_back(t, QN__CPU_BF16, &w, 0, N, g, N, M, y, k, 0);
+    multiply_back(other, QN__CPU_BF16, &w, 0, N, g, N, M, z, k, 0);
+    check("linear_back bf16, the other way", t->tier, memcmp(y, z, M * k * sizeof *y) == 0);
+    free(g), free(y), free(z);
+    free_weight(&w);
+}
+#endif
+
 /* Which of its two ways with bf16 a processor takes in this tier is measured: this is the other. */
 static void check_other(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
 {
@@ -521,11 +538,13 @@ static void check_other(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
     qn__cpu_kernels other = *t;
     qn__cpu_fill_linear_avx512(&other);
     qn__cpu_fill_prepare_avx512(&other);
+    qn__cpu_fill_back_avx512(&other);
     other.cut[QN__CPU_BF16] = other.cut[QN__CPU_F32];
     if (other.linear[QN__CPU_BF16] == t->linear[QN__CPU_BF16])
         qn__cpu_fill_fma_avx512(&other);
     check_float(&other, ref, QN__CPU_BF16, QN__UNITS_OF(QN__BF16), true);
     check_order(&other);
+    same_back(t, &other);
 #else
     (void)t, (void)ref;
 #endif
