@@ -273,7 +273,8 @@ typedef struct linear_bench {
     qn__layout_id id;
     size_t m, n, k, matrices;
     float *x, *y;
-    void *xp, *gp; /* prepared: x, and rows of n for products in f32 */
+    void *xp, *gp; /* prepared: x, and rows of n for gradients */
+    qn__cpu_type back;
 } linear_bench;
 
 static void linear_job(const bench *b, void *data, int id)
@@ -313,7 +314,7 @@ static void back_job(const bench *b, void *data, int id)
                         .y = d->y,
                         .ldy = d->k};
     size_t end = i + 1 == threads ? panels : panels * (i + 1) / threads / 48 * 48;
-    b->t.linear_back(&a, panels * i / threads / 48 * 48, end);
+    b->t.linear_back[d->back](&a, panels * i / threads / 48 * 48, end);
 }
 
 static void prepare_job(const bench *b, void *data, int id)
@@ -341,10 +342,10 @@ static void bench_linear(const bench *b, qn__cpu_type products, qn__layout_id id
                       new_floats(m * most),
                       new_floats(m * most),
                       new_bytes(qn__cpu_prepared_bytes(m, k)),
-                      new_bytes(qn__cpu_prepared_bytes(m, n))};
+                      new_bytes(qn__cpu_prepared_bytes(m, n)),
+                      QN__CPU_F32};
     random_fill(d.x, m * most);
     b->t.prepare[products](l, d.xp, d.x, k, m, k, 0, m);
-    b->t.prepare[QN__CPU_F32](l, d.gp, d.x, n, m, n, 0, m);
     snprintf(name, sizeof name, "linear %s by %s M%zu K%zu N%zu", l->encoding->name,
              kinds[products], m, k, n);
     if (m <= 16)
@@ -352,8 +353,12 @@ static void bench_linear(const bench *b, qn__cpu_type products, qn__layout_id id
     else
         bench_case(b, name, yards[products], 2.0 * (double)(m * n * k), linear_job, &d);
     if (m > 16) {
-        snprintf(name, sizeof name, "linear_back %s M%zu K%zu N%zu", l->encoding->name, m, k, n);
-        bench_case(b, name, YARD_F32, 2.0 * (double)(m * n * k), back_job, &d);
+        for (d.back = QN__CPU_F32; d.back < QN__CPU_BACK_PRODUCTS; d.back++) {
+            b->t.prepare_back[d.back](d.gp, d.x, n, m, n, 0, m);
+            snprintf(name, sizeof name, "linear_back %s by %s M%zu K%zu N%zu", l->encoding->name,
+                     kinds[d.back], m, k, n);
+            bench_case(b, name, yards[d.back], 2.0 * (double)(m * n * k), back_job, &d);
+        }
         snprintf(name, sizeof name, "prepare %s M%zu K%zu (bytes in)", kinds[products], m, k);
         bench_case(b, name, YARD_READ, 4.0 * (double)(m * k), prepare_job, &d);
     }

@@ -273,7 +273,8 @@ QN_API qn_array *qn_random_permutation(qn_scope *s, qn_array *key, int64_t n);
 /* a [..., M, K] times b [..., K, N], leading axes broadcast; 1-d operands as in NumPy. */
 QN_API qn_array *qn_matmul(qn_scope *s, qn_array *a, qn_array *b);
 
-/* What the products of a linear layer are. They change its values, so a caller chooses them. */
+/* What the products of a linear layer are. They change its values, so a caller chooses them. With
+ * BF16 and INT8 the gradient to x of a packed weight multiplies in bf16, all others in f32. */
 typedef enum qn_products {
     QN_PRODUCTS_AUTO,     /* of a weight in bf16: BF16; of a quantised one: INT8; else F32 */
     QN_PRODUCTS_F32,      /* of the weight's values and x in f32 */

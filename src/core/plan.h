@@ -42,7 +42,9 @@ typedef enum qn__stage_part {
     QN__PART_ROOT,     /* begins a stage, unless a prologue did */
     QN__PART_PROLOGUE, /* begins one: rows that only the root and its siblings read, as input 0 */
     QN__PART_SIBLING,  /* the root's operation on its input 0, which reads nothing of the stage's */
-    QN__PART_SINK      /* elementwise on what the ones before gave, in its own shape and order */
+    QN__PART_SINK,     /* elementwise on what the ones before gave, in its own shape and order */
+    QN__PART_ALONG /* elementwise behind an elementwise root, and of its shape: at any element these
+                      may run one behind the other, whatever the other elements' state is */
 } qn__stage_part;
 
 /* One kernel launch. Operands are live nodes; the last is the output. */

@@ -2,8 +2,10 @@
  *
  * Stages: what a GPU can run as one kernel and a CPU as one parallel phase, found by structure
  * alone. A root (a linear layer), its siblings on the same input, before them a prologue that makes
- * that input of rows (a norm), behind them sinks: elementwise steps on what they give. A device
- * takes a stage or runs its steps one by one; the values are the same.
+ * that input of rows (a norm), behind them sinks: elementwise steps on what they give. Or
+ * elementwise steps of one shape that share arrays, as an optimiser's do: a pass has one result,
+ * but several can go through memory together. A device takes a stage or runs its steps one by one;
+ * the values are the same.
  *
  * Siblings are moved up to their root. That changes no value: they read the root's input and
  * leaves, which are there, and an update in place waits for the last reader in the order of
@@ -16,7 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_AHEAD = 64 }; /* nodes within which a root finds its siblings */
+enum {
+    LOOK_AHEAD = 64, /* nodes within which a root finds its siblings */
+    MOST_ALONG = 8   /* elementwise steps that go together: what they read stays as long */
+};
 
 static qn__stage_role role_of(const qn_array *a)
 {
@@ -128,6 +133,64 @@ static bool is_sink(const finder *f, uint32_t i)
     return reads_stage && out->flags & QN__CONTIGUOUS;
 }
 
+static const qn_array *operand_of(const finder *f, uint32_t step, uint32_t k)
+{
+    return f->live->node[f->plan->operands[f->plan->steps[step].first_operand + k]];
+}
+
+/* Whether each element of `out` meets only the same one of x. */
+static bool is_aligned(const qn_array *x, const qn_array *out)
+{
+    return qn__covers(x) && qn__same_shape(x, out);
+}
+
+/* Whether one of the stage's steps before `end` writes the storage of node `index`. */
+static bool is_written(const finder *f, uint32_t index, uint32_t end)
+{
+    for (uint32_t i = f->begin; i < end; i++)
+        if (storage_of(f->plan, f->plan->steps[i].node) == storage_of(f->plan, index))
+            return true;
+    return false;
+}
+
+/* Whether the stage's steps before `end` touch the storage of node `index` elsewhere than at the
+ * element that they write; *touched: they touch it at all. */
+static bool is_read_across(const finder *f, uint32_t index, uint32_t end, bool *touched)
+{
+    uint32_t own = storage_of(f->plan, index);
+    bool across = false;
+    for (uint32_t i = f->begin; i < end; i++)
+        for (uint32_t k = 0; k < f->plan->steps[i].n_operands; k++) {
+            const qn_array *x = operand_of(f, i, k);
+            if (storage_of(f->plan, x->index) != own)
+                continue;
+            *touched = true;
+            across |= !is_aligned(x, output_of(f, i));
+        }
+    return across;
+}
+
+/* Whether step i goes along with an elementwise root: what is written by any of them, the others
+ * touch at the same element alone, and it shares an array with them. */
+static bool goes_along(const finder *f, uint32_t i)
+{
+    const qn__step *step = &f->plan->steps[i];
+    const qn_array *root = output_of(f, f->root), *out = output_of(f, i);
+    bool shares = false, ignored = false;
+    if (!f->plan->steps[f->root].program || f->begin != f->root || i - f->root >= MOST_ALONG ||
+        !step->program || !is_aligned(out, root) || !is_aligned(root, out))
+        return false;
+    for (uint32_t k = 0; k + 1 < step->n_operands; k++) {
+        const qn_array *x = operand_of(f, i, k);
+        bool touched = false;
+        is_read_across(f, x->index, i, &touched);
+        shares |= touched && is_aligned(x, out);
+        if (!is_aligned(x, out) && is_written(f, x->index, i + 1))
+            return false;
+    }
+    return shares && !is_read_across(f, step->node, i, &ignored);
+}
+
 static qn__stage_part part_of(finder *f, uint32_t i)
 {
     const qn_array *root = i ? output_of(f, f->root) : NULL;
@@ -137,6 +200,8 @@ static qn__stage_part part_of(finder *f, uint32_t i)
         return QN__PART_SIBLING;
     if (in_stage && is_sink(f, i))
         return QN__PART_SINK;
+    if (i > f->root && goes_along(f, i))
+        return QN__PART_ALONG;
     bool behind_prologue = i > f->begin && f->plan->steps[i - 1].part == QN__PART_PROLOGUE;
     f->begin = behind_prologue ? i - 1 : i;
     f->root = i;

@@ -64,14 +64,15 @@ typedef struct qn__cpu_routine {
 /* A fused chain in another unit than tiles: elements, where all operands are one axis. */
 enum { QN__TAPE_ELEMENTS = 1 };
 
-enum { QN__TASK_SERIAL = -1, QN__TASK_COLUMNS = -2 };
+enum { QN__TASK_SERIAL = -1, QN__TASK_COLUMNS = -2, QN__TASK_ALONG = -3 };
 
-/* What threads take chunks of: one phase of a job, a run of small jobs as a single chunk, or
- * columns of all that a stage gives. */
+/* What threads take chunks of: one phase of a job, a run of small jobs as a single chunk, columns
+ * of all that a stage gives, or elements of all its passes. */
 typedef struct qn__cpu_task {
     uint32_t job, n_jobs;
     int phase; /* or QN__TASK_SERIAL: all phases of n_jobs jobs; QN__TASK_COLUMNS: of n_jobs jobs, a
-                  root, siblings and sinks, the same columns */
+                  root, siblings and sinks, the same columns; QN__TASK_ALONG: of n_jobs passes the
+                  same elements */
     uint32_t n_chunks;
     bool beside; /* needs nothing of the task before: begins without waiting for it */
 } qn__cpu_task;
@@ -129,6 +130,12 @@ static inline qn__cpu_type qn__cpu_products(qn_products products)
            : products == QN_PRODUCTS_INT8_ROWS ? QN__CPU_INT8_ROWS
            : products == QN_PRODUCTS_BF16      ? QN__CPU_BF16
                                                : QN__CPU_F32;
+}
+
+/* Of the gradient. */
+static inline qn__cpu_type qn__cpu_back_products(qn_products products)
+{
+    return qn__back_in_bf16(products) ? QN__CPU_BF16 : QN__CPU_F32;
 }
 
 /* Rows of the last axis: all other axes multiplied. */

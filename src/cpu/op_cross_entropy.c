@@ -25,7 +25,7 @@ typedef struct band {
     qn__cpu_unpack *unpack;
     const char *w;
     size_t k, vocab, room, rows;
-    qn__cpu_type products;
+    qn__cpu_type products, back;
     float softcap;
     bool loss_only;
     float *x, *logits, *slope; /* [room, K], [room, CHUNK], [room, K]: sum of e c w */
@@ -81,6 +81,7 @@ static band band_of(const qn__cpu_job *job)
                   .vocab = (size_t)w->shape[0],
                   .room = (size_t)rows_of_band(job),
                   .products = qn__cpu_products((qn_products)p->products),
+                  .back = qn__cpu_back_products((qn_products)p->products),
                   .softcap = p->softcap,
                   .loss_only = p->loss_only};
 }
@@ -169,12 +170,12 @@ static void add_slopes(const band *b, size_t v, size_t n)
     for (size_t r = 0; r < b->rows && v > 0; r++)
         for (size_t i = 0; i < b->k && b->fade[r] != 1.0f; i++)
             b->slope[r * b->k + i] *= b->fade[r];
-    b->table->prepare[QN__CPU_F32](b->layout, b->e_prepared, b->logits, n, b->rows, n, 0, b->rows);
+    b->table->prepare_back[b->back](b->e_prepared, b->logits, n, b->rows, n, 0, b->rows);
     a.x = b->e_prepared;
     a.y = b->slope;
     a.ldy = b->k;
     a.add = v > 0;
-    b->table->linear_back(&a, 0, qn__cpu_panels(b->k));
+    b->table->linear_back[b->back](&a, 0, qn__cpu_panels(b->k));
 }
 
 /* ---- a band ---------------------------------------------------------------------------------- */

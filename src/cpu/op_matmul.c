@@ -193,6 +193,12 @@ static size_t back_panels(const qn__operand *w)
     return qn__cpu_back_panels(qn__layout_of(w->layout));
 }
 
+static qn__cpu_type products_back(const qn__call *call)
+{
+    const qn__linear_params *p = call->params;
+    return qn__cpu_back_products((qn_products)p->products);
+}
+
 /* Neighbouring bands share what is turned of the weight. */
 static int64_t prepare_linear_back(qn__cpu_job *job)
 {
@@ -207,12 +213,14 @@ static void run_linear_back(const qn__cpu_job *job, const qn__cpu_part *part)
 {
     const qn__operand *x = &job->call->operand[0], *w = &job->call->operand[1];
     const qn__cpu_cut *cut = &job->table->cut[QN__CPU_F32];
+    qn__cpu_type products = products_back(job->call);
     size_t m = (size_t)qn__cpu_rows(x), n = (size_t)w->shape[0], k = (size_t)w->shape[1];
     char *prepared = aligned64(part->shared);
     if (part->phase == 0) {
         size_t end = (size_t)part->end * cut->block_rows;
-        job->table->prepare[QN__CPU_F32](NULL, prepared, (const float *)part->at[0], n, m, n,
-                                         (size_t)part->begin * cut->block_rows, end < m ? end : m);
+        job->table->prepare_back[products](prepared, (const float *)part->at[0], n, m, n,
+                                           (size_t)part->begin * cut->block_rows,
+                                           end < m ? end : m);
         return;
     }
     qn__cpu_linear a = {.layout = qn__layout_of(w->layout),
@@ -224,7 +232,8 @@ static void run_linear_back(const qn__cpu_job *job, const qn__cpu_part *part)
                         .x = prepared,
                         .y = (float *)part->at[2],
                         .ldy = k};
-    multiply_bands(part, &a, job->table->linear_back, cut, qn__cpu_panels(k), back_panels(w));
+    multiply_bands(part, &a, job->table->linear_back[products], cut, qn__cpu_panels(k),
+                   back_panels(w));
 }
 
 const qn__cpu_routine qn__cpu_linear_back_routine = {QN__OP_LINEAR_BACK, .accepts = accepts_packed,

@@ -32,7 +32,10 @@ typedef struct worker {
     uint32_t prepared;
 } worker;
 
-enum { MOST_OPERANDS = 8 }; /* of a stage's root */
+enum {
+    MOST_OPERANDS = 8, /* of a stage's root */
+    PIECE = 8          /* tiles of passes that go together: 8 KB of an array in f32 */
+};
 
 /* The rows that a job reads as input 0, which its thread makes for itself. */
 static char *make_input(const worker *w, const qn__cpu_job *job)
@@ -88,6 +91,15 @@ static void run_columns(worker *w, const qn__cpu_task *task, int64_t begin, int6
                 run_units(w, job, QN__TAPE_ELEMENTS, r * n + first, r * n + last);
 }
 
+/* Tiles of one pass, and then what the others make of them. */
+static void run_along(worker *w, const qn__cpu_task *task, int64_t begin, int64_t end)
+{
+    const qn__cpu_job *jobs = &w->run->bound->jobs[task->job];
+    for (; begin < end; begin += PIECE)
+        for (uint32_t i = 0; i < task->n_jobs; i++)
+            run_units(w, &jobs[i], 0, begin, begin + PIECE < end ? begin + PIECE : end);
+}
+
 /* Where a chunk begins: they shrink towards the end, so that what is waited for there is short. */
 static int64_t begin_of(int64_t units, int64_t chunk, int64_t n)
 {
@@ -101,14 +113,16 @@ static void run_chunk(worker *w, const qn__cpu_task *task, int64_t chunk)
 {
     const qn__cpu_job *job = &w->run->bound->jobs[task->job];
     if (task->phase != QN__TASK_SERIAL) {
-        bool columns = task->phase == QN__TASK_COLUMNS;
-        int64_t units = job->units[columns ? 0 : task->phase];
+        int phase = task->phase;
+        int64_t units = job->units[phase < 0 ? 0 : phase];
         int64_t begin = begin_of(units, chunk, task->n_chunks),
                 end = begin_of(units, chunk + 1, task->n_chunks);
-        if (columns)
+        if (phase == QN__TASK_COLUMNS)
             run_columns(w, task, begin, end);
+        else if (phase == QN__TASK_ALONG)
+            run_along(w, task, begin, end);
         else
-            run_units(w, job, task->phase, begin, end);
+            run_units(w, job, phase, begin, end);
         return;
     }
     for (uint32_t i = 0; i < task->n_jobs; i++, job++)

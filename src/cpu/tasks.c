@@ -6,6 +6,8 @@
  * run side by side. Where its input is a few rows, each thread prepares them for itself, its
  * prologue included, and does so once; then sinks run on the columns that their thread has just
  * made. So a decoded token's layer has a handful of moments at which threads wait for each other.
+ * Passes over the same elements go piece by piece, so that the second finds in the cache what the
+ * first has read or made.
  */
 #include "core/dtype.h"
 #include "cpu/tape.h"
@@ -143,18 +145,32 @@ static bool goes_by_columns(const qn__cpu_binding *bound, const stage *s)
     return true;
 }
 
+/* Whether the stage is passes that can go through memory together. */
+static bool goes_together(const qn__cpu_binding *bound, const stage *s)
+{
+    const qn__cpu_tape *first = bound->jobs[s->root].tape;
+    bool together = first && s->end > s->root + 1;
+    for (uint32_t i = s->root; together && i < s->end; i++) {
+        const qn__cpu_job *job = &bound->jobs[i];
+        together = job->tape && !job->serial && job->tape->n_axes == 1 &&
+                   job->tape->shape[0] == first->shape[0];
+    }
+    return together;
+}
+
 static void add_stage(qn__cpu_binding *bound, const stage *s, int n_threads)
 {
     const qn__cpu_job *root = &bound->jobs[s->root];
     if (s->first < s->root && !root->prologue)
         add_job(bound, s->first, false, n_threads);
-    bool columns = goes_by_columns(bound, s);
-    if (columns)
-        bound->tasks[bound->n_tasks++] = (qn__cpu_task){.job = s->root,
-                                                        .n_jobs = s->end - s->root,
-                                                        .phase = QN__TASK_COLUMNS,
-                                                        .n_chunks = chunks_of(root, 0, n_threads)};
-    for (uint32_t i = s->root; !columns && i < s->end; i++)
+    bool columns = goes_by_columns(bound, s), together = goes_together(bound, s);
+    if (columns || together)
+        bound->tasks[bound->n_tasks++] =
+            (qn__cpu_task){.job = s->root,
+                           .n_jobs = s->end - s->root,
+                           .phase = columns ? QN__TASK_COLUMNS : QN__TASK_ALONG,
+                           .n_chunks = chunks_of(root, 0, n_threads)};
+    for (uint32_t i = s->root; !columns && !together && i < s->end; i++)
         add_job(bound, i, i > s->root && i < s->sinks, n_threads);
 }
 

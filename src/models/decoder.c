@@ -111,17 +111,35 @@ static qn_array *capped(qn_scope *s, qn_array *x, double cap)
     return qn_multiply(s, qn_tanh(s, qn_divide(s, x, c)), c);
 }
 
+/* Stretches of a layer that gradients compute again, each from what products gave, or from the
+ * stream; their own products are not read again, and so not made again. */
+static void begin_stretch(qn_scope *s, const qn__decoder *m)
+{
+    if (m->keeps == QN__KEEPS_PRODUCTS)
+        qn_checkpoint_begin(s);
+}
+
+static void end_stretch(qn_scope *s, const qn__decoder *m)
+{
+    if (m->keeps == QN__KEEPS_PRODUCTS)
+        qn_checkpoint_end(s);
+}
+
+/* x: the stream, before its norm */
 static qn_array *attention(qn_scope *s, const qn__decoder *m, int layer, qn_array *x,
                            qn__batch *batch)
 {
     const qn__decoder_config *c = &m->config;
     const qn__decoder_layer *w = &m->layers[layer];
+    begin_stretch(s, m);
+    x = qn_rms_norm(s, x, w->attention_norm, (float)c->norm_eps);
     qn_array *q = split_heads(s, m, linear(s, m, x, &w->q, batch), c->n_heads, w->q_norm);
     qn_array *k = split_heads(s, m, linear(s, m, x, &w->k, batch), c->n_kv_heads, w->k_norm);
     qn_array *v = split_heads(s, m, linear(s, m, x, &w->v, batch), c->n_kv_heads, NULL);
     qn_array *position = batch ? batch->position : qn_scalar(s, QN_I32, 0);
     q = rotate(s, m, layer, q, position);
     k = rotate(s, m, layer, k, position);
+    end_stretch(s, m);
     qn_attention_options options = {.size = sizeof options,
                                     .causal = true,
                                     .scale = (float)score_scale(c, layer),
@@ -147,13 +165,20 @@ static qn_array *activated(qn_scope *s, const qn__decoder *m, qn_array *x)
     }
 }
 
+/* x: the stream, before its norm */
 static qn_array *feed_forward(qn_scope *s, const qn__decoder *m, int layer, qn_array *x,
                               const qn__batch *batch)
 {
     const qn__decoder_layer *w = &m->layers[layer];
-    qn_array *gate = activated(s, m, linear(s, m, x, &w->gate, batch));
-    x = qn_multiply(s, gate, linear(s, m, x, &w->up, batch));
-    return linear(s, m, normalised(s, m, x, w->ffn_sub_norm), &w->down, batch);
+    begin_stretch(s, m);
+    x = qn_rms_norm(s, x, w->ffn_norm, (float)m->config.norm_eps);
+    qn_array *gate = linear(s, m, x, &w->gate, batch), *up = linear(s, m, x, &w->up, batch);
+    end_stretch(s, m);
+    begin_stretch(s, m);
+    x = normalised(s, m, qn_multiply(s, activated(s, m, gate), up), w->ffn_sub_norm);
+    x = linear(s, m, x, &w->down, batch);
+    end_stretch(s, m);
+    return x;
 }
 
 /* sqrt(hidden) as the checkpoint's type holds it */
@@ -187,13 +212,13 @@ qn_array *qn__decoder_hidden(qn_scope *s, const qn__decoder *m, qn_array *tokens
         layers_out[0] = h;
     for (int i = 0; i < m->config.n_layers; i++) {
         const qn__decoder_layer *w = &m->layers[i];
-        if (m->checkpoint)
+        if (m->keeps == QN__KEEPS_STREAM)
             qn_checkpoint_begin(s);
-        qn_array *y = attention(s, m, i, qn_rms_norm(s, h, w->attention_norm, eps), batch);
+        qn_array *y = attention(s, m, i, h, batch);
         h = qn_add(s, h, normalised(s, m, y, w->attention_post_norm));
-        y = feed_forward(s, m, i, qn_rms_norm(s, h, w->ffn_norm, eps), batch);
+        y = feed_forward(s, m, i, h, batch);
         h = qn_add(s, h, normalised(s, m, y, w->ffn_post_norm));
-        if (m->checkpoint)
+        if (m->keeps == QN__KEEPS_STREAM)
             qn_checkpoint_end(s);
         if (layers_out)
             layers_out[i + 1] = h;

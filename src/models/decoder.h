@@ -77,6 +77,13 @@ typedef struct qn__decoder_sizes {
     uint64_t parameters, file_bytes, device_bytes;
 } qn__decoder_sizes;
 
+/* What a layer keeps until gradients need it; they compute the rest again. */
+typedef enum qn__keeps {
+    QN__KEEPS_ALL,
+    QN__KEEPS_PRODUCTS, /* what products and attention give: norms, activations are cheap */
+    QN__KEEPS_STREAM    /* the stream before the layer */
+} qn__keeps;
+
 /* The weights are retained arrays; `parameters` lists every one of them by its name in the file.
  * Norms that multiply by 1 + weight hold that sum. */
 typedef struct qn__decoder {
@@ -99,7 +106,7 @@ typedef struct qn__decoder {
     qn_array *begins; /* i32 [B, L], where there is no batch: where in its row the text that a token
                          is of begins, which sees no other (that it begins
                          later changes nothing: turning is relative); NULL: a row is one */
-    bool checkpoint;  /* gradients compute each layer again, from the stream before it */
+    qn__keeps keeps;  /* for gradients */
 } qn__decoder;
 
 /* One weight: where it is kept, what it is, what shape it must have. */

@@ -105,7 +105,8 @@ qn_array *qn_linear(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias)
     return qn_linear_with(s, x, w, bias, QN_PRODUCTS_AUTO);
 }
 
-/* The gradient multiplies in f32; it remembers the products for what it differentiates to. */
+/* It has the products of what it is the gradient of: of a packed weight qn__back_in_bf16 says how
+ * they multiply here. */
 static qn_array *linear_back(qn_scope *s, qn_array *g, qn_array *w, qn_products products)
 {
     g = qn_contiguous(s, g);

@@ -93,6 +93,13 @@ typedef struct qn__linear_params {
     int32_t products; /* qn_products, never AUTO */
 } qn__linear_params;
 
+/* Whether the gradient of products, g W, multiplies in bf16 where W is packed: where the products
+ * round x, too. That of a plain weight is in f32, as that of its decomposition. */
+static inline bool qn__back_in_bf16(qn_products products)
+{
+    return products == QN_PRODUCTS_BF16 || products == QN_PRODUCTS_INT8;
+}
+
 typedef struct qn__linear_cross_entropy_params {
     float softcap;
     int32_t products; /* qn_products, never AUTO */

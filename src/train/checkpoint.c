@@ -181,7 +181,7 @@ qn_status qn__checkpoint_save(const qn__trained *t, const qn__checkpoint *c, con
         status = t->kind->write(t, s, out.temporary, err);
     if (status == QN_OK)
         status = qn__trained_write(t, s, out.temporary, moments_name, first_state(t), t->n_state,
-                                   t->held, err);
+                                   t->held, NULL, err);
     if (status == QN_OK)
         status = write_state(t, s, c, out.temporary, err);
     qn_scope_end(s);
@@ -236,8 +236,8 @@ qn_status qn__checkpoint_read(qn__trained *t, qn__checkpoint *c, const char *dir
     if (!s)
         qn__fail_memory(err, "a checkpoint");
     if (err->code == QN_OK && t->kind->read(t, s, directory, err) == QN_OK &&
-        qn__trained_read_states(t, s, directory, moments_name, first_state(t), t->n_state, err) ==
-            QN_OK &&
+        qn__trained_read_states(t, s, directory, moments_name, first_state(t), t->n_state, NULL,
+                                err) == QN_OK &&
         hash_arrays(t, s, &there, err) == QN_OK && arrays != there)
         qn__fail(err, QN_INVALID,
                  "%s: matrices or moments are not those that were saved: a file was changed",

@@ -146,7 +146,7 @@ static qn_status copy_config(const char *path, const char *directory, qn_error *
 static qn_status write_full(const qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
 {
     const qn_model *model = ((const full *)t)->model;
-    return qn__trained_write(t, s, directory, weights_name, 0, 1, t->dtype, err) == QN_OK &&
+    return qn__trained_write(t, s, directory, weights_name, 0, 1, t->dtype, NULL, err) == QN_OK &&
                    copy_config(qn__model_config_path(model), directory, err) == QN_OK
                ? qn__model_files_copy(qn__model_directory(model), directory, err)
                : err->code;
@@ -155,8 +155,9 @@ static qn_status write_full(const qn__trained *t, qn_scope *s, const char *direc
 /* What is rounded there stands beside the moments as it is. */
 static qn_status read_full(qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
 {
-    return t->dtype == QN_F32 ? qn__trained_read_states(t, s, directory, weights_name, 0, 1, err)
-                              : QN_OK;
+    return t->dtype == QN_F32
+               ? qn__trained_read_states(t, s, directory, weights_name, 0, 1, NULL, err)
+               : QN_OK;
 }
 
 static void end_full(qn__trained *t)

@@ -67,41 +67,6 @@ static qn_status check_config(const qn__lora *l, const char *directory, bool mlx
     return err->code;
 }
 
-/* ---- mlx-lm's matrices, which are turned ----------------------------------------------------- */
-
-static qn_status read_turned(qn__trained *t, int i, const qn_tensors *file, qn_scope *s,
-                             qn_error *err)
-{
-    char name[QN__TRAINED_NAME];
-    qn__trained_array *a = &t->arrays[i];
-    qn__lora_mlx_name(name, t, i);
-    const qn_tensor_info *info = qn_tensors_find(file, name);
-    if (!info || info->ndim != 2 || info->shape[0] != a->shape[1] || info->shape[1] != a->shape[0])
-        return qn__fail(err, QN_INVALID, "%s: there is no %s of [%lld, %lld]",
-                        qn_tensors_path(file, 0), name, (long long)a->shape[1],
-                        (long long)a->shape[0]);
-    qn_array *turned = qn_transpose(s, qn_tensors_read(s, file, name), NULL);
-    qn_array *value = qn_contiguous(s, qn_cast(s, turned, t->held));
-    if (qn_eval(s, value) != QN_OK)
-        return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
-    qn_release(a->state[0]);
-    a->state[0] = qn_retain(value);
-    return a->state[0] ? QN_OK : qn__fail_memory(err, "an adapter");
-}
-
-static qn_status read_mlx(qn__trained *t, qn_scope *s, const char *path, qn_error *err)
-{
-    qn_tensors *file = NULL;
-    qn_status status = qn_tensors_open(&file, path, err);
-    for (int i = 0; status == QN_OK && i < t->n; i++)
-        status = read_turned(t, i, file, s, err);
-    if (status == QN_OK && qn_tensors_count(file) != (size_t)t->n)
-        status =
-            qn__fail(err, QN_INVALID, "%s: it has tensors of other layers than are trained", path);
-    qn_tensors_close(file);
-    return status;
-}
-
 /* ---- what cannot be learned from ------------------------------------------------------------- */
 
 static qn_status check_numbers(const qn__trained *t, qn_scope *s, const char *directory,
@@ -129,15 +94,16 @@ static qn_status check_numbers(const qn__trained *t, qn_scope *s, const char *di
 
 qn_status qn__lora_read(qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
 {
-    char *path = qn__path_join(directory, "adapters.safetensors");
+    static const char mlx_name[] = "adapters.safetensors";
+    char *path = qn__path_join(directory, mlx_name);
     bool is_directory;
     if (!path)
         return qn__fail_memory(err, "a path");
     bool mlx = qn__path_is_directory(path, &is_directory, NULL) == QN_OK;
     if (check_config((qn__lora *)t, directory, mlx, err) == QN_OK && mlx)
-        read_mlx(t, s, path, err);
+        qn__trained_read_states(t, s, directory, mlx_name, 0, 1, qn__lora_mlx_name, err);
     else if (err->code == QN_OK)
-        qn__trained_read_states(t, s, directory, "adapter_model.safetensors", 0, 1, err);
+        qn__trained_read_states(t, s, directory, "adapter_model.safetensors", 0, 1, NULL, err);
     free(path);
     return err->code == QN_OK ? check_numbers(t, s, directory, err) : err->code;
 }

@@ -94,32 +94,14 @@ static cJSON *mlx_config(const qn__lora *l)
     return NULL;
 }
 
-/* The matrices turned. */
-static qn_status write_mlx(const qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
-{
-    qn_named_array *list = calloc((size_t)t->n + 1, sizeof *list);
-    char(*names)[QN__TRAINED_NAME] = calloc((size_t)t->n + 1, sizeof *names);
-    char *path = qn__path_join(directory, mlx_name);
-    for (int i = 0; list && names && i < t->n; i++) {
-        qn__lora_mlx_name(names[i], t, i);
-        list[i] = (qn_named_array){names[i], qn_transpose(s, t->arrays[i].state[0], NULL)};
-    }
-    qn_status status = list && names && path ? qn_tensors_write(s, path, list, t->n, err)
-                                             : qn__fail_memory(err, "an adapter");
-    free(list);
-    free(names);
-    free(path);
-    return status;
-}
-
 /* ---- either ---------------------------------------------------------------------------------- */
 
 qn_status qn__lora_write(const qn__trained *t, qn_scope *s, const char *directory, qn_error *err)
 {
     const qn__lora *l = (const qn__lora *)t;
     bool mlx = l->format == QN_ADAPTER_MLX;
-    qn_status status = mlx ? write_mlx(t, s, directory, err)
-                           : qn__trained_write(t, s, directory, model_name, 0, 1, t->dtype, err);
+    qn_status status = qn__trained_write(t, s, directory, mlx ? mlx_name : model_name, 0, 1,
+                                         t->dtype, mlx ? qn__lora_mlx_name : NULL, err);
     if (status != QN_OK)
         return status;
     cJSON *config = mlx ? mlx_config(l) : peft_config(l);

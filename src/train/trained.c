@@ -52,18 +52,20 @@ qn_status qn__trained_set(qn__trained *t, int i, qn_scope *s, qn_array *value)
 /* Long enough for a suffix behind the name. */
 typedef char state_name[QN__TRAINED_NAME + 4];
 
-static void name_state(state_name out, const qn__trained_array *a, int which)
+static void name_state(state_name out, const qn__trained *t, int i, int which,
+                       qn__trained_naming *turned)
 {
     static const char *const suffixes[QN__OPTIMIZER_ARRAYS] = {"", ".m", ".v"};
-    snprintf(out, sizeof(state_name), "%s%s", a->name, suffixes[which]);
+    if (turned)
+        turned(out, t, i);
+    else
+        snprintf(out, sizeof(state_name), "%s%s", t->arrays[i].name, suffixes[which]);
 }
 
-/* The values of the array that a tensor's data is, as the tensor's type has them. */
-static qn_status put_array(void *user, qn__writer *writer, const qn__tensor_data *tensor,
-                           qn_error *err)
+static qn_status put_values(qn_scope *s, qn_array *a, qn__writer *writer,
+                            const qn__tensor_data *tensor, qn_error *err)
 {
-    qn_scope *s = qn_scope_begin(user);
-    qn_array *a = qn_cast(s, (qn_array *)tensor->data, tensor->dtype);
+    a = qn_cast(s, a, tensor->dtype);
     size_t bytes = s ? (size_t)qn_array_elements(a) * qn__dtype_size(tensor->dtype) : 0;
     char *values = s ? malloc(bytes + 1) : NULL;
     if (!values)
@@ -73,12 +75,32 @@ static qn_status put_array(void *user, qn__writer *writer, const qn__tensor_data
     else
         qn__writer_write(writer, values, bytes, err);
     free(values);
-    qn_scope_end(s);
     return err->code;
 }
 
+/* The values of the array that a tensor's data is, as the tensor's type has them. */
+static qn_status put_array(void *device, qn__writer *writer, const qn__tensor_data *tensor,
+                           qn_error *err)
+{
+    qn_scope *s = qn_scope_begin(device);
+    qn_status status = put_values(s, (qn_array *)tensor->data, writer, tensor, err);
+    qn_scope_end(s);
+    return status;
+}
+
+static qn_status put_turned(void *device, qn__writer *writer, const qn__tensor_data *tensor,
+                            qn_error *err)
+{
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *a = qn_transpose(s, (qn_array *)tensor->data, NULL);
+    qn_status status = put_values(s, a, writer, tensor, err);
+    qn_scope_end(s);
+    return status;
+}
+
 qn_status qn__trained_write(const qn__trained *t, qn_scope *s, const char *directory,
-                            const char *file, int first, int end, qn_dtype dtype, qn_error *err)
+                            const char *file, int first, int end, qn_dtype dtype,
+                            qn__trained_naming *turned, qn_error *err)
 {
     static const qn__metadata format = {"format", "pt"};
     int each = end - first, n = t->n * each;
@@ -88,39 +110,42 @@ qn_status qn__trained_write(const qn__trained *t, qn_scope *s, const char *direc
     for (int i = 0; list && names && i < n; i++) {
         const qn__trained_array *a = &t->arrays[i / each];
         int which = first + i % each;
-        name_state(names[i], a, which);
+        name_state(names[i], t, i / each, which, turned);
         list[i] = (qn__tensor_data){.name = names[i],
                                     .dtype = which ? t->moments : dtype,
                                     .ndim = a->ndim,
-                                    .shape = {a->shape[0], a->shape[1]},
+                                    .shape = {a->shape[turned != NULL], a->shape[!turned]},
                                     .data = a->state[which]};
     }
-    qn_status status = list && names && path
-                           ? qn__safetensors_write_with(path, list, (size_t)n, &format, 1,
-                                                        put_array, s->device, err)
-                           : qn__fail_memory(err, "what was trained");
+    qn_status status =
+        list && names && path
+            ? qn__safetensors_write_with(path, list, (size_t)n, &format, !turned,
+                                         turned ? put_turned : put_array, s->device, err)
+            : qn__fail_memory(err, "what was trained");
     free(list);
     free(names);
     free(path);
     return status;
 }
 
-/* A tensor of array i's shape in the place of its state `which`. */
+/* A tensor of array i's shape, or with that turned, in the place of its state `which`. */
 static qn_status read_tensor_state(qn__trained *t, int i, int which, const qn_tensors *file,
-                                   qn_scope *s, qn_error *err)
+                                   qn__trained_naming *turned, qn_scope *s, qn_error *err)
 {
     state_name name;
     qn__trained_array *a = &t->arrays[i];
-    name_state(name, a, which);
+    const int64_t shape[] = {a->shape[turned != NULL], a->shape[!turned]};
+    name_state(name, t, i, which, turned);
     const qn_tensor_info *info = qn_tensors_find(file, name);
     bool matrix = a->ndim == 2;
-    if (!info || info->ndim != a->ndim || info->shape[0] != a->shape[0] ||
-        (matrix && info->shape[1] != a->shape[1]))
+    if (!info || info->ndim != a->ndim || info->shape[0] != shape[0] ||
+        (matrix && info->shape[1] != shape[1]))
         return qn__fail(err, QN_INVALID, "%s: there is no %s of [%lld%s%.0lld]",
-                        qn_tensors_path(file, 0), name, (long long)a->shape[0], matrix ? ", " : "",
-                        (long long)(matrix ? a->shape[1] : 0));
+                        qn_tensors_path(file, 0), name, (long long)shape[0], matrix ? ", " : "",
+                        (long long)(matrix ? shape[1] : 0));
     qn_dtype dtype = which ? t->moments : t->held;
-    qn_array *value = qn_contiguous(s, qn_cast(s, qn_tensors_read(s, file, name), dtype));
+    qn_array *value = qn_tensors_read(s, file, name);
+    value = qn_contiguous(s, qn_cast(s, turned ? qn_transpose(s, value, NULL) : value, dtype));
     if (qn_eval(s, value) != QN_OK)
         return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
     qn_release(a->state[which]);
@@ -129,14 +154,15 @@ static qn_status read_tensor_state(qn__trained *t, int i, int which, const qn_te
 }
 
 qn_status qn__trained_read_states(qn__trained *t, qn_scope *s, const char *directory,
-                                  const char *name, int first, int end, qn_error *err)
+                                  const char *name, int first, int end, qn__trained_naming *turned,
+                                  qn_error *err)
 {
     qn_tensors *file = NULL;
     char *path = qn__path_join(directory, name);
     qn_status status = path ? qn_tensors_open(&file, path, err) : qn__fail_memory(err, "a path");
     for (int i = 0; status == QN_OK && i < t->n; i++)
         for (int k = first; status == QN_OK && k < end; k++)
-            status = read_tensor_state(t, i, k, file, s, err);
+            status = read_tensor_state(t, i, k, file, turned, s, err);
     if (status == QN_OK && qn_tensors_count(file) != (size_t)(t->n * (end - first)))
         status =
             qn__fail(err, QN_INVALID, "%s: it has tensors of other layers than are trained", path);

@@ -56,12 +56,17 @@ uint64_t qn__trained_numbers(const qn__trained *t);
 /* Array `value`, recorded, and moments of 0 become the state of array i. */
 qn_status qn__trained_set(qn__trained *t, int i, qn_scope *s, qn_array *value);
 
+/* The name of array i in a file whose matrices are turned. */
+typedef void qn__trained_naming(char out[QN__TRAINED_NAME], const qn__trained *t, int i);
+
 /* States first to end - 1 of each array, which are itself, of that type, NAME.m and NAME.v, as a
- * file. */
+ * file. `turned` NULL: as they are, else the arrays alone, turned, under these names. */
 qn_status qn__trained_write(const qn__trained *t, qn_scope *s, const char *directory,
-                            const char *file, int first, int end, qn_dtype dtype, qn_error *err);
+                            const char *file, int first, int end, qn_dtype dtype,
+                            qn__trained_naming *turned, qn_error *err);
 qn_status qn__trained_read_states(qn__trained *t, qn_scope *s, const char *directory,
-                                  const char *file, int first, int end, qn_error *err);
+                                  const char *file, int first, int end, qn__trained_naming *turned,
+                                  qn_error *err);
 
 /* A directory of the kind's files, whole or not at all. */
 qn_status qn__trained_save(const qn__trained *t, qn_device *device, const char *directory,

@@ -134,7 +134,7 @@ qn_status qn_trainer_open(qn_trainer **out, qn_model *model, const qn_trainer_op
         qn_trainer_close(t);
         return err->code;
     }
-    t->decoder.checkpoint = o.checkpoint;
+    t->decoder.keeps = o.checkpoint ? QN__KEEPS_STREAM : QN__KEEPS_PRODUCTS;
     t->reference = *m;
     if (o.full && m->products == QN_PRODUCTS_AUTO)
         t->reference.products = QN_PRODUCTS_F32; /* which those of the trained weights are */

@@ -776,13 +776,13 @@ static int begin_lora(qn_device *device, qn__decoder *m, uint64_t *seed, qn_arra
 }
 
 /* The loss, with key 0: nothing is dropped. */
-static qn_array *lora_loss(qn_scope *s, const qn__decoder *m, uint64_t key, bool checkpoint)
+static qn_array *lora_loss(qn_scope *s, const qn__decoder *m, uint64_t key, qn__keeps keeps)
 {
     qn__decoder with = *m;
     with.adapter_scale = qn_scalar(s, QN_F64, 1.5);
     with.dropout_key = key ? qn_random_key(s, key) : NULL;
     with.dropout = 0.3;
-    with.checkpoint = checkpoint;
+    with.keeps = keeps;
     return model_loss(s, &with);
 }
 
@@ -790,7 +790,7 @@ static double lora_value(qn_device *device, const qn__decoder *m, uint64_t key)
 {
     qn_scope *s = qn_scope_begin(device);
     double y;
-    if (qn_read(s, lora_loss(s, m, key, false), &y, sizeof y) != QN_OK)
+    if (qn_read(s, lora_loss(s, m, key, QN__KEEPS_ALL), &y, sizeof y) != QN_OK)
         fail_msg("%s", qn_scope_error(s));
     qn_scope_end(s);
     return y;
@@ -798,14 +798,14 @@ static double lora_value(qn_device *device, const qn__decoder *m, uint64_t key)
 
 /* Gradients to all matrices behind each other; returns how many numbers. */
 static size_t lora_gradients(qn_device *device, const qn__decoder *m, qn_array **slots[64], int n,
-                             bool checkpoint, double *out)
+                             qn__keeps keeps, double *out)
 {
     qn_array *wrt[64], *grads[64];
     qn_scope *s = qn_scope_begin(device);
     size_t at = 0;
     for (int i = 0; i < n; i++)
         wrt[i] = *slots[i];
-    assert_int_equal(qn_grad(s, lora_loss(s, m, 3, checkpoint), wrt, n, grads), QN_OK);
+    assert_int_equal(qn_grad(s, lora_loss(s, m, 3, keeps), wrt, n, grads), QN_OK);
     assert_int_equal(qn_eval_many(s, grads, n), QN_OK);
     for (int i = 0; i < n; i++) {
         size_t size = (size_t)qn_array_elements(grads[i]);
@@ -817,7 +817,7 @@ static size_t lora_gradients(qn_device *device, const qn__decoder *m, qn_array *
 }
 
 /* The mask is the same in all evaluations, as it comes from the key: gradients are those of central
- * differences, of A and of B, and a checkpoint changes no bit. Another key is another loss. */
+ * differences, of A and of B, and what is kept changes no bit. Another key is another loss. */
 static void test_lora_dropout(void **state)
 {
     enum { NUMBERS = 4000, STEP = 7 };
@@ -828,10 +828,12 @@ static void test_lora_dropout(void **state)
     qn_array **slots[64];
     begin_llama(device, &m, &seed);
     int n = begin_lora(device, &m, &seed, slots);
-    size_t numbers = lora_gradients(device, &m, slots, n, false, g);
+    size_t numbers = lora_gradients(device, &m, slots, n, QN__KEEPS_ALL, g);
     assert_true(numbers <= NUMBERS);
-    lora_gradients(device, &m, slots, n, true, again);
-    assert_memory_equal(g, again, numbers * sizeof *g);
+    for (qn__keeps keeps = QN__KEEPS_PRODUCTS; keeps <= QN__KEEPS_STREAM; keeps++) {
+        lora_gradients(device, &m, slots, n, keeps, again);
+        assert_memory_equal(g, again, numbers * sizeof *g);
+    }
     double error = 0, power = 0;
     size_t at = 0;
     for (int i = 0; i < n; i++) {

@@ -3,7 +3,7 @@
  * Stages: which steps of a graph are parts of one, and that random graphs of what stages are made
  * of give the bits that each operation gives when it is evaluated by itself, on one to three
  * threads, with a few rows and with many, also where a value of the stage is read elsewhere, is
- * wanted, or lies where another may be written.
+ * wanted, or lies where another may be written. The same of passes that go along with each other.
  */
 #include "test.h"
 
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { K = 64, N_WEIGHTS = 6, POOL = 40, PROGRAMS = 400 };
+enum { K = 64, N_WEIGHTS = 6, POOL = 40, PROGRAMS = 400, SIDE = 192, OWN = 3 };
 
 /* Weights [N, K], [K, N] and [K, K] of several layouts, and a norm's. */
 typedef struct weights {
@@ -66,13 +66,13 @@ static void free_weights(weights *w)
 
 /* ---- structure ------------------------------------------------------------------------------- */
 
-/* The parts of the newest plan: R root, P prologue, S sibling, s sink. */
+/* The parts of the newest plan: R root, P prologue, S sibling, s sink, a along. */
 static void expect_parts(qn_device *device, const char *want)
 {
     char got[64] = "";
     const qn__plan *plan = device->plans.newest;
     for (uint32_t i = 0; i < plan->n_steps && i < 63; i++)
-        got[i] = "RPSs"[plan->steps[i].part];
+        got[i] = "RPSsa"[plan->steps[i].part];
     assert_string_equal(got, want);
 }
 
@@ -245,8 +245,118 @@ static void test_values(void **state)
     }
 }
 
+/* ---- passes that go along -------------------------------------------------------------------- */
+
+static qn_array *number(qn_scope *s, double value)
+{
+    return qn_scalar(s, QN_F32, value);
+}
+
+static qn_array *turned(qn_scope *s, qn_array *x)
+{
+    return qn_transpose(s, x, NULL);
+}
+
+/* An optimiser's update is one stage; what reads elements across is not of one with their writer.
+ */
+static void test_along_parts(void **state)
+{
+    static const char *const want[] = {"Raaa", "RR", "RR", "RaR"};
+    qn_device *device = open_cpu(state);
+    for (int i = 0; i < 4; i++) {
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *own[OWN], *y[OWN] = {0};
+        for (int k = 0; k < OWN; k++)
+            own[k] = qn_retain(random_array(s, SIDE, SIDE, (uint64_t)k));
+        qn_scope_end(s);
+        s = qn_scope_begin(device);
+        qn_array *grad = random_array(s, SIDE, SIDE, 9);
+        for (int k = 0; k < OWN; k++)
+            own[k] = qn_donate(s, own[k]);
+        qn_array *g = qn_multiply(s, grad, qn_from_f32(s, (const float[]){0.5f}, 1));
+        if (i == 0) {
+            y[0] = qn_add(s, qn_multiply(s, own[0], number(s, 0.9)), g);
+            y[1] = qn_add(s, qn_multiply(s, own[1], number(s, 0.9)), qn_square(s, g));
+            y[2] = qn_subtract(s, own[2], qn_divide(s, y[0], qn_sqrt(s, y[1])));
+        } else if (i == 1) { /* what has been written is read across */
+            y[0] = qn_add(s, own[0], grad);
+            y[1] = qn_add(s, y[0], turned(s, y[0]));
+        } else if (i == 2) { /* what is read across is written */
+            y[0] = qn_add(s, grad, turned(s, own[0]));
+            y[1] = qn_add(s, own[0], grad);
+        } else { /* the last one shares nothing */
+            y[0] = qn_add(s, own[0], grad);
+            y[1] = qn_multiply(s, y[0], grad);
+            y[2] = qn_tanh(s, own[2]);
+        }
+        assert_int_equal(qn_eval_many(s, y, i == 1 || i == 2 ? 2 : 3), QN_OK);
+        expect_parts(device, want[i]);
+        qn_scope_end(s);
+    }
+    qn_device_close(device);
+}
+
+/* A random program of elementwise operations on some arrays, which are given away where it is
+ * evaluated as a whole. */
+static uint64_t run_passes(qn_device *device, uint64_t seed, bool whole)
+{
+    run r = {.s = qn_scope_begin(device), .whole = whole, .seed = seed, .n = OWN};
+    qn_array *own[OWN], *read[POOL];
+    for (int k = 0; k < OWN; k++)
+        own[k] = qn_retain(random_array(r.s, SIDE, SIDE, seed + (uint64_t)k));
+    qn_scope_end(r.s);
+    r.s = qn_scope_begin(device);
+    for (int k = 0; k < OWN; k++)
+        r.pool[k] = whole ? qn_donate(r.s, own[k]) : qn_add(r.s, own[k], number(r.s, 0));
+    int n_read = 0, until = OWN + 4 + pick(&r, 12);
+    while (r.n < until) {
+        qn_array *a = r.pool[pick(&r, r.n)], *b = r.pool[pick(&r, r.n)], *y;
+        switch (pick(&r, 7)) {
+        case 0: y = qn_add(r.s, a, turned(r.s, b)); break;
+        case 1: y = qn_multiply(r.s, a, qn_slice(r.s, b, 0, 3, 4, 1)); break;
+        case 2: y = qn_tanh(r.s, a); break;
+        case 3: y = qn_multiply(r.s, a, number(r.s, 0.75)); break;
+        case 4: y = qn_cast(r.s, qn_cast(r.s, a, QN_BF16), QN_F32); break;
+        default: y = qn_add(r.s, qn_multiply(r.s, a, number(r.s, 0.5)), b); break;
+        }
+        if (!whole && qn_eval(r.s, y) != QN_OK)
+            fail_msg("%s", qn_scope_error(r.s));
+        r.pool[r.n++] = y;
+        if (pick(&r, 3) || r.n == until)
+            read[n_read++] = y;
+    }
+    if (qn_eval_many(r.s, read, n_read) != QN_OK)
+        fail_msg("%s", qn_scope_error(r.s));
+    uint64_t hash = 0;
+    static uint32_t bits[SIDE * SIDE];
+    for (int i = 0; i < n_read; i++) {
+        assert_int_equal(qn_read_f32(r.s, read[i], (float *)bits, SIDE * SIDE), QN_OK);
+        for (int k = 0; k < SIDE * SIDE; k++)
+            hash = hash * 1099511628211u + ((bits[k] & 0x7fffffff) > 0x7f800000 ? 1 : bits[k]);
+    }
+    qn_scope_end(r.s);
+    for (int k = 0; k < OWN && !whole; k++)
+        qn_release(own[k]);
+    return hash;
+}
+
+static void test_along(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        qn_device *device = open_cpu_threads(threads);
+        for (uint64_t seed = 0; seed < 100; seed++)
+            if (run_passes(device, seed, true) != run_passes(device, seed, false))
+                fail_msg("program %d on %d threads differs", (int)seed, threads);
+        assert_int_equal(memory_of(device).active, 0);
+        qn_device_close(device);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_values)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_values),
+                                       cmocka_unit_test(test_along_parts),
+                                       cmocka_unit_test(test_along)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

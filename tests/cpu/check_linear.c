@@ -345,12 +345,13 @@ static void check_order(const qn__cpu_kernels *t)
 }
 
 /* Columns of g that begin with n0 times as many rows of w, n0 a multiple of 16. */
-static void multiply_back(const qn__cpu_kernels *t, const weight *w, size_t n0, size_t n,
-                          const float *g, size_t ldg, size_t m, float *y, size_t ldy, int cuts)
+static void multiply_back(const qn__cpu_kernels *t, qn__cpu_type products, const weight *w,
+                          size_t n0, size_t n, const float *g, size_t ldg, size_t m, float *y,
+                          size_t ldy, int cuts)
 {
     size_t panels = qn__cpu_panels(w->k), step = qn__cpu_back_panels(w->l);
     void *xp = new_bytes(qn__cpu_prepared_bytes(m, n));
-    t->prepare[QN__CPU_F32](w->l, xp, g + n0, ldg, m, n, 0, m);
+    t->prepare_back[products](xp, g + n0, ldg, m, n, 0, m);
     qn__cpu_linear a = {.layout = w->l,
                         .unpack = t->unpack[w->id],
                         .w = (const char *)w->units +
@@ -368,7 +369,7 @@ static void multiply_back(const qn__cpu_kernels *t, const weight *w, size_t n0, 
         for (a.m0 = 0; a.m0 < m; a.m0 = a.m1) {
             a.m1 = cuts ? a.m0 + t->cut[QN__CPU_F32].block_rows * (1 + random_below(3)) : m;
             a.m1 = a.m1 < m ? a.m1 : m;
-            t->linear_back(&a, p, p1);
+            t->linear_back[products](&a, p, p1);
         }
     }
     free(xp);
@@ -376,8 +377,10 @@ static void multiply_back(const qn__cpu_kernels *t, const weight *w, size_t n0, 
 
 /* Against f64; the same bits for rows in any company, any cut of rows and columns, and where the
  * sum over n is made in two calls. */
-static void back_case(const qn__cpu_kernels *t, qn__layout_id id, size_t m, size_t n, size_t k)
+static void back_case_by(const qn__cpu_kernels *t, qn__cpu_type products, qn__layout_id id,
+                         size_t m, size_t n, size_t k)
 {
+    bool half = products == QN__CPU_BF16;
     size_t ldg = n + 3, ldy = k + 1, first = n / 2 / 16 * 16;
     char name[80];
     weight w = new_weight(id, n, k);
@@ -385,25 +388,34 @@ static void back_case(const qn__cpu_kernels *t, qn__layout_id id, size_t m, size
     memset(g, 0xff, m * ldg * 4);
     for (size_t r = 0; r < m; r++)
         random_fill(g + r * ldg, n);
-    multiply_back(t, &w, 0, n, g, ldg, m, y, ldy, 0);
+    multiply_back(t, products, &w, 0, n, g, ldg, m, y, ldy, 0);
     nmse e = {0, 0};
     for (size_t r = 0; r < m; r += 1 + m / 50)
         for (size_t i = 0; i < k; i++) {
             double sum = 0;
-            for (size_t j = 0; j < n; j++)
-                sum += (double)g[r * ldg + j] * w.values[j * k + i];
+            for (size_t j = 0; j < n; j++) {
+                float a = g[r * ldg + j], b = w.values[j * k + i];
+                sum += half ? (double)rounded_bf16(a) * rounded_bf16(b) : (double)a * b;
+            }
             nmse_add(&e, y[r * ldy + i], sum);
         }
     for (size_t r = 0, rows; r < m; r += rows) {
         rows = 1 + random_below(m - r);
         if (first)
-            multiply_back(t, &w, 0, first, g + r * ldg, ldg, rows, z + r * ldy, ldy, 1);
-        multiply_back(t, &w, first, n - first, g + r * ldg, ldg, rows, z + r * ldy, ldy, 1);
+            multiply_back(t, products, &w, 0, first, g + r * ldg, ldg, rows, z + r * ldy, ldy, 1);
+        multiply_back(t, products, &w, first, n - first, g + r * ldg, ldg, rows, z + r * ldy, ldy,
+                      1);
     }
-    label(name, sizeof name, "linear_back", &w, m);
+    label(name, sizeof name, half ? "linear_back bf16" : "linear_back", &w, m);
     check(name, t->tier, nmse_ok(&e, 1e-12) && memcmp(y, z, m * ldy * 4) == 0);
     free(g), free(y), free(z);
     free_weight(&w);
+}
+
+static void back_case(const qn__cpu_kernels *t, qn__layout_id id, size_t m, size_t n, size_t k)
+{
+    back_case_by(t, QN__CPU_F32, id, m, n, k);
+    back_case_by(t, QN__CPU_BF16, id, m, n, k);
 }
 
 /* Rows of the identity give the values themselves: of any finite block, the tiniest scales too. */
@@ -500,6 +512,23 @@ static void check_encoded(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
         linear_case(t, ref, QN__CPU_INT8_ROWS, QN__UNITS_OF(QN__I2_S), 100, 176, 2304);
 }
 
+#if defined(__x86_64__) && !defined(QN_CPU_REF_ONLY)
+/* Both ways give the same gradients. */
+static void same_back(const qn__cpu_kernels *t, const qn__cpu_kernels *other)
+{
+    enum { M = 37, N = 301, BLOCKS = 7 };
+    size_t k = BLOCKS * qn__encodings[QN__Q4_0].block_elements;
+    weight w = new_weight(QN__UNITS_OF(QN__Q4_0), N, k);
+    float *g = new_floats(M * N), *y = new_floats(M * k), *z = new_floats(M * k);
+    random_fill(g, M * N);
+    multiply_back(t, QN__CPU_BF16, &w, 0, N, g, N, M, y, k, 0);
+    multiply_back(other, QN__CPU_BF16, &w, 0, N, g, N, M, z, k, 0);
+    check("linear_back bf16, the other way", t->tier, memcmp(y, z, M * k * sizeof *y) == 0);
+    free(g), free(y), free(z);
+    free_weight(&w);
+}
+#endif
+
 /* Which of its two ways with bf16 a processor takes in this tier is measured: this is the other. */
 static void check_other(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
 {
@@ -509,11 +538,13 @@ static void check_other(const qn__cpu_kernels *t, const qn__cpu_kernels *ref)
     qn__cpu_kernels other = *t;
     qn__cpu_fill_linear_avx512(&other);
     qn__cpu_fill_prepare_avx512(&other);
+    qn__cpu_fill_back_avx512(&other);
     other.cut[QN__CPU_BF16] = other.cut[QN__CPU_F32];
     if (other.linear[QN__CPU_BF16] == t->linear[QN__CPU_BF16])
         qn__cpu_fill_fma_avx512(&other);
     check_float(&other, ref, QN__CPU_BF16, QN__UNITS_OF(QN__BF16), true);
     check_order(&other);
+    same_back(t, &other);
 #else
     (void)t, (void)ref;
 #endif

@@ -54,8 +54,19 @@ static void want_linear(const float *x, const float *w, double *y)
         }
 }
 
-/* The gradient of sum(y) to x is the sum of the rows. */
-static void check_gradient(qn_scope *s, qn_array *w, qn_array *input, const float *values)
+/* To the nearest, ties to even. */
+static float bf16_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* The gradient of sum(y) to x is the sum of the rows, as their products see them. */
+static void check_gradient(qn_scope *s, qn_array *w, qn_array *input, const float *values,
+                           bool half)
 {
     static float back[M * K];
     static double want_back[M * K];
@@ -68,7 +79,7 @@ static void check_gradient(qn_scope *s, qn_array *w, qn_array *input, const floa
         for (int k = 0; k < K; k++) {
             want_back[m * K + k] = 0;
             for (int n = 0; n < N; n++)
-                want_back[m * K + k] += values[n * K + k];
+                want_back[m * K + k] += half ? bf16_of(values[n * K + k]) : values[n * K + k];
         }
     assert_true(nmse_of(back, want_back, M * K) < 1e-12);
 }
@@ -122,7 +133,7 @@ static void check_encoding(qn_device *device, const qn__encoding *e)
     assert_memory_equal(row, values + (N - 1) * K, K * sizeof *row);
     assert_memory_equal(row + K, values, K * sizeof *row);
     if (!strcmp(device->ops->kind, "cpu"))
-        check_gradient(s, w, input, values);
+        check_gradient(s, w, input, values, strcmp(e->name, "f32") && strcmp(e->name, "f16"));
     qn_release(w);
     qn_scope_end(s);
 }
@@ -184,6 +195,50 @@ static void check_rows_of_bytes(const float *x, const float *w, const float *y, 
             assert_true(fabs(back[m * K + k] - sum) <= 1e-4);
         }
     }
+}
+
+/* ---- gradients
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Of a packed weight the gradient multiplies what is rounded to bf16 where the products do. */
+static void test_gradients(void **state)
+{
+    static float w[N * K], c[M * N], x[M * K], back[M * K];
+    static double want[M * K];
+    qn_device *device = open_cpu(state);
+    uint32_t seed = 3;
+    for (int i = 0; i < N * K; i++)
+        w[i] = bf16_of(pseudo_random(&seed));
+    for (int i = 0; i < M * N; i++)
+        c[i] = pseudo_random(&seed);
+    for (int kind = 0; kind < 4; kind++) {
+        bool packs = kind & 1, half = kind & 2;
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *input = qn_reshape(s, qn_from_f32(s, x, M * K), 2, (const int64_t[]){M, K});
+        qn_array *weight = qn_reshape(s, qn_from_f32(s, w, N * K), 2, (const int64_t[]){N, K});
+        qn_array *by = qn_reshape(s, qn_from_f32(s, c, M * N), 2, (const int64_t[]){M, N}), *grad;
+        weight = qn_cast(s, weight, QN_BF16);
+        qn_array *kept = packs ? qn_pack(s, weight) : NULL;
+        qn_array *y = qn_linear_with(s, input, packs ? kept : weight, NULL,
+                                     half ? QN_PRODUCTS_BF16 : QN_PRODUCTS_F32);
+        qn_array *loss = qn_sum(s, qn_multiply(s, y, by), QN_ALL_AXES, false);
+        assert_int_equal(qn_grad(s, loss, &input, 1, &grad), QN_OK);
+        assert_int_equal(qn_read(s, grad, back, sizeof back), QN_OK);
+        for (int m = 0; m < M; m++)
+            for (int k = 0; k < K; k++) {
+                want[m * K + k] = 0;
+                for (int n = 0; n < N; n++)
+                    want[m * K + k] +=
+                        (double)(packs && half ? bf16_of(c[m * N + n]) : c[m * N + n]) *
+                        w[n * K + k];
+            }
+        if (nmse_of(back, want, M * K) > 1e-12)
+            fail_msg("%s, %s: off by %.2g", packs ? "packed" : "plain", half ? "bf16" : "f32",
+                     nmse_of(back, want, M * K));
+        qn_scope_end(s);
+        qn_release(kept);
+    }
+    qn_device_close(device);
 }
 
 static void rows_of_bytes(qn_device *device, const qn__encoding *e)
@@ -271,8 +326,8 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_encodings),
-                                       cmocka_unit_test(test_rows_of_bytes),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_encodings), cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_rows_of_bytes), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Training that keeps less of each layer for its gradients: the same losses to the bit, in less
- * memory.
+ * memory; and without being asked it keeps what products give, no more.
  */
 #include "test.h"
 
 #include "quern/train.h"
 
-enum { LENGTH = 400, STEPS = 3 };
+enum { LENGTH = 400, STEPS = 3, MOST = 26 << 20 };
 
 /* Losses of steps on the demo model, and the memory they took beyond what was there before. */
 static size_t train(void **state, bool checkpoint, double losses[STEPS])
@@ -44,7 +44,7 @@ static void test_same(void **state)
     size_t all = train(state, false, want), less = train(state, true, got);
     for (int i = 0; i < STEPS; i++)
         assert_true(got[i] == want[i]);
-    if (less > all * 6 / 10)
+    if (less > all * 7 / 10 || all > MOST)
         fail_msg("%zu bytes with checkpoints, %zu without", less, all);
 }
 

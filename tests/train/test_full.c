@@ -5,11 +5,10 @@
  * what is saved is a model of these weights; going on from a checkpoint gives the same bytes;
  * models that cannot be trained so are refused, by what they are.
  */
-#include "models/golden_model.h"
+#include "train/training_test.h"
 
 #include "base/file.h"
 #include "quern/quern.h"
-#include "quern/train.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,53 +20,15 @@ static const char *const bases[] = {"llama/plain", "llama/biased",   "llama/llam
                                     "qwen2/plain", "qwen3/plain",    "gemma2/plain",
                                     "gemma3/text", "mistral/window", "smollm3/plain"};
 
-typedef struct data {
-    int32_t *tokens;
-    uint8_t *mask;
-    double *losses, *sums, *settings;
-} data;
-
 static data read_data(const char *base)
 {
     char name[80], path[600];
-    size_t n;
     qn_tensors *file = NULL;
     snprintf(name, sizeof name, "%s.safetensors", base);
     *strchr(name, '/') = '-';
     golden_path(path, sizeof path, "full", name);
     assert_int_equal(qn_tensors_open(&file, path, NULL), QN_OK);
-    data d = {golden_tensor(file, "tokens", &n), golden_tensor(file, "mask", &n),
-              golden_tensor(file, "losses", &n), golden_tensor(file, "sums", &n),
-              golden_tensor(file, "settings", &n)};
-    assert_int_equal(n, 2 * N_SETTINGS);
-    qn_tensors_close(file);
-    return d;
-}
-
-static void free_data(data *d)
-{
-    free(d->tokens);
-    free(d->mask);
-    free(d->losses);
-    free(d->sums);
-    free(d->settings);
-}
-
-static qn_model *open_model(qn_device *device, const char *path)
-{
-    qn_error err = {0};
-    qn_model *model;
-    qn_model_options o = {.size = sizeof o, .no_tokenizer = true, .products = QN_PRODUCTS_F32};
-    if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return model;
-}
-
-static qn_model *open_base(qn_device *device, const char *base)
-{
-    char path[600];
-    golden_directory(path, sizeof path, base);
-    return open_model(device, path);
+    return take_data(file, "sums", N_SETTINGS);
 }
 
 static qn_trainer_options options_of(const data *d)
@@ -80,15 +41,6 @@ static qn_trainer_options options_of(const data *d)
                                 .eps = d->settings[EPS],
                                 .weight_decay = d->settings[DECAY],
                                 .clip = d->settings[CLIP]};
-}
-
-static qn_trainer *open_trainer(qn_model *model, const qn_trainer_options *o)
-{
-    qn_error err = {0};
-    qn_trainer *t;
-    if (qn_trainer_open(&t, model, o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
 }
 
 static double take_step(qn_trainer *t, const data *d, int i)
@@ -141,7 +93,7 @@ static void save(qn_trainer *t, const char *directory)
 static double train(const char *base, int threads, double losses[STEPS])
 {
     qn_device *device = open_cpu_threads(threads);
-    qn_model *model = open_base(device, base);
+    qn_model *model = open_base(device, base, NULL);
     data d = read_data(base);
     qn_trainer_options o = options_of(&d);
     qn_trainer *t = open_trainer(model, &o);
@@ -157,7 +109,7 @@ static double train(const char *base, int threads, double losses[STEPS])
     if (qn_trainer_save(t, temp_path("model"), &err) != QN_OK)
         fail_msg("%s", err.message);
     qn_trainer_close(t);
-    model = open_model(device, temp_path("model"));
+    model = open_exact(device, temp_path("model"), NULL);
     t = open_trainer(model, &o);
     assert_int_equal(qn_trainer_loss(t, d.tokens, d.mask, ROWS, LENGTH, &got, &err), QN_OK);
     if (!(fabs(want - got) <= 1e-6 * want))
@@ -187,7 +139,7 @@ static void test_losses(void **state)
             if (!(e <= 1e-4))
                 fail_msg("%s, step %d: %.7f, PyTorch %.7f", bases[k], i, one[i], d.losses[i]);
         }
-        double last = d.sums[STEPS - 1], off = fabs(sum - last) / last;
+        double last = d.more[STEPS - 1], off = fabs(sum - last) / last;
         if (!(off <= 1e-5))
             fail_msg("%s: squares of the weights %.7f, PyTorch %.7f", bases[k], sum, last);
         print_message("%s: relative error %.1e, of the weights %.1e\n", bases[k], worst, off);
@@ -219,7 +171,7 @@ static void assert_same_files(const char *a, const char *b)
 static void check_resume(const char *path, const data *d)
 {
     qn_device *device = open_cpu_threads(1);
-    qn_model *model = open_model(device, path);
+    qn_model *model = open_exact(device, path, NULL);
     qn_trainer_options o = options_of(d);
     qn_trainer *t = open_trainer(model, &o);
     for (int i = 0; i < 2 * BREAK; i++) {
@@ -232,7 +184,7 @@ static void check_resume(const char *path, const data *d)
     qn_model_close(model);
     qn_device_close(device);
     device = open_cpu_threads(3);
-    model = open_model(device, path);
+    model = open_exact(device, path, NULL);
     o.resume = temp_path("half");
     t = open_trainer(model, &o);
     assert_int_equal(qn_trainer_steps(t), BREAK);
@@ -284,16 +236,16 @@ static void test_refused(void **state)
     const qn_trainer_options full = {.size = sizeof full, .full = true};
     qn_device *device = open_cpu(state);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        qn_model *model = open_base(device, models[i].base);
+        qn_model *model = open_base(device, models[i].base, NULL);
         refuse(model, &full, QN_UNSUPPORTED, models[i].part);
         qn_model_close(model);
     }
     char gguf[600];
     golden_path(gguf, sizeof gguf, "gguf", "qwen3.gguf");
-    qn_model *model = open_model(device, gguf);
+    qn_model *model = open_exact(device, gguf, NULL);
     refuse(model, &full, QN_UNSUPPORTED, "full training");
     qn_model_close(model);
-    model = open_base(device, "llama/plain");
+    model = open_base(device, "llama/plain", NULL);
     const struct {
         qn_trainer_options change;
         const char *part;

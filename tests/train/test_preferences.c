@@ -5,10 +5,9 @@
  * of two batches count alike; what lines, rows and options are refused.
  */
 #include "demo_test.h"
-#include "models/golden_model.h"
+#include "train/training_test.h"
 
 #include "base/json.h"
-#include "quern/train.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,45 +15,6 @@
 enum { STEPS = 20, ROWS = 6, LENGTH = 32, TOKENS = ROWS * LENGTH };
 enum { RATE, BETA1, BETA2, EPS, DECAY, CLIP, ALPHA, BETA, N_SETTINGS };
 enum { CHOSEN, REJECTED, ACCURACY, MARGIN, N_REWARDS };
-
-typedef struct data {
-    int32_t *tokens;
-    uint8_t *mask;
-    double *losses, *rewards, *settings;
-} data;
-
-static data read_data(void)
-{
-    size_t n;
-    qn_tensors *file = golden_open("preferences");
-    data d = {golden_tensor(file, "tokens", &n), golden_tensor(file, "mask", &n),
-              golden_tensor(file, "losses", &n), golden_tensor(file, "rewards", &n),
-              golden_tensor(file, "settings", &n)};
-    assert_int_equal(n, 2 * N_SETTINGS);
-    qn_tensors_close(file);
-    return d;
-}
-
-static void free_data(data *d)
-{
-    free(d->tokens);
-    free(d->mask);
-    free(d->losses);
-    free(d->rewards);
-    free(d->settings);
-}
-
-static qn_model *open_base(qn_device *device)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_model *model;
-    qn_model_options o = {.size = sizeof o, .no_tokenizer = true, .products = QN_PRODUCTS_F32};
-    golden_directory(path, sizeof path, "llama/plain");
-    if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return model;
-}
 
 static qn_trainer_options options_of(const data *d)
 {
@@ -72,15 +32,6 @@ static qn_trainer_options options_of(const data *d)
                                 .adapter = path,
                                 .loss = QN_LOSS_DPO,
                                 .beta = d->settings[BETA]};
-}
-
-static qn_trainer *open_trainer(qn_model *model, const qn_trainer_options *o)
-{
-    qn_error err = {0};
-    qn_trainer *t;
-    if (qn_trainer_open(&t, model, o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
 }
 
 static qn_batch batch_of(const data *d, int i)
@@ -111,8 +62,8 @@ static void check_rewards(const qn_trainer *t, const double *want, int step)
 static void train(int threads, bool checkpoint, double losses[STEPS])
 {
     qn_device *device = open_cpu_threads(threads);
-    qn_model *model = open_base(device);
-    data d = read_data();
+    qn_model *model = open_base(device, "llama/plain", NULL);
+    data d = take_data(golden_open("preferences"), "rewards", N_SETTINGS);
     qn_error err = {0};
     qn_trainer_options o = options_of(&d);
     o.checkpoint = checkpoint;
@@ -121,7 +72,7 @@ static void train(int threads, bool checkpoint, double losses[STEPS])
         qn_batch b = batch_of(&d, i);
         if (qn_trainer_step_batches(t, &b, 1, &losses[i], &err) != QN_OK)
             fail_msg("step %d: %s", i, err.message);
-        check_rewards(t, d.rewards + i * N_REWARDS, i);
+        check_rewards(t, d.more + i * N_REWARDS, i);
     }
     qn_trainer_close(t);
     qn_model_close(model);
@@ -134,7 +85,7 @@ static void test_losses(void **state)
 {
     (void)state;
     double one[STEPS], two[STEPS], again[STEPS], worst = 0;
-    data d = read_data();
+    data d = take_data(golden_open("preferences"), "rewards", N_SETTINGS);
     train(1, false, one);
     train(2, false, two);
     train(1, true, again);
@@ -155,8 +106,8 @@ static void test_losses(void **state)
 static void test_parts(void **state)
 {
     qn_device *device = open_cpu(state);
-    qn_model *model = open_base(device);
-    data d = read_data();
+    qn_model *model = open_base(device, "llama/plain", NULL);
+    data d = take_data(golden_open("preferences"), "rewards", N_SETTINGS);
     qn_error err = {0};
     qn_trainer_options o = options_of(&d);
     o.learning_rate = 1e-2;
@@ -196,7 +147,7 @@ static void test_full(void **state)
     qn_error err = {0};
     qn_device *device = open_cpu(state);
     qn_model *model;
-    data d = read_data();
+    data d = take_data(golden_open("preferences"), "rewards", N_SETTINGS);
     const qn_model_options mo = {.size = sizeof mo, .no_tokenizer = true};
     golden_directory_of(path, sizeof path, "mistral/window", true);
     if (qn_model_open(&model, device, path, &mo, &err) != QN_OK)
@@ -237,8 +188,8 @@ static void refuse(qn_model *model, const qn_trainer_options *o, const char *par
 static void test_refused(void **state)
 {
     qn_device *device = open_cpu(state);
-    qn_model *model = open_base(device);
-    data d = read_data();
+    qn_model *model = open_base(device, "llama/plain", NULL);
+    data d = take_data(golden_open("preferences"), "rewards", N_SETTINGS);
     qn_error err = {0};
     qn_trainer_options o = options_of(&d), other = o;
     qn_rewards r = QN_INIT(qn_rewards);

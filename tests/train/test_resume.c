@@ -4,7 +4,7 @@
  * what differs is named, what was damaged found; whatever fails while one is written, the one
  * before is whole.
  */
-#include "models/golden_model.h"
+#include "train/training_test.h"
 
 #include "base/fail_alloc.h"
 #include "base/file.h"
@@ -50,33 +50,12 @@ int __wrap_renameat2(int from, const char *a, int to, const char *b, unsigned fl
 
 enum { LENGTH = 12, ROWS = 2, VOCAB = 320, STEPS = 9, BREAK = 4 };
 
-static qn_model *open_base(qn_device *device, const char *name)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_model *model;
-    const qn_model_options o = {.size = sizeof o, .no_tokenizer = true};
-    golden_path(path, sizeof path, name, NULL);
-    if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return model;
-}
-
 static const qn_trainer_options usual = {.size = sizeof usual,
                                          .rank = 4,
                                          .learning_rate = 1e-2,
                                          .clip = 1,
                                          .seed = 5,
                                          .bound = "{\"data\": \"abc\", \"rows\": 2}"};
-
-static qn_trainer *open_trainer(qn_model *model, const qn_trainer_options *o)
-{
-    qn_error err = {0};
-    qn_trainer *t;
-    if (qn_trainer_open(&t, model, o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
-}
 
 static void take_steps(qn_trainer *t, int until)
 {
@@ -129,7 +108,7 @@ static void test_same(void **state)
         o.adapter_bf16 = kind == QN_OPTIMIZER_SGD || kind == QN_OPTIMIZER_LION;
         o.moments_bf16 = kind == QN_OPTIMIZER_ADAM || kind == QN_OPTIMIZER_LION;
         qn_device *device = open_cpu_threads(1);
-        qn_model *model = open_base(device, "llama/plain");
+        qn_model *model = open_base(device, "llama/plain", NULL);
         qn_trainer *t = open_trainer(model, &o);
         take_steps(t, BREAK);
         save(t, temp_path("half"));
@@ -139,7 +118,7 @@ static void test_same(void **state)
         qn_model_close(model);
         qn_device_close(device);
         device = open_cpu_threads(3);
-        model = open_base(device, "llama/plain");
+        model = open_base(device, "llama/plain", NULL);
         o.resume = temp_path("half");
         o.learning_rate = 0.5; /* does not count */
         t = open_trainer(model, &o);
@@ -171,7 +150,8 @@ static void test_mismatches(void **state)
 {
     static const char *const targets[] = {"q_proj"};
     qn_device *device = open_cpu(state);
-    qn_model *model = open_base(device, "llama/plain"), *tied = open_base(device, "llama/linear");
+    qn_model *model = open_base(device, "llama/plain", NULL),
+             *tied = open_base(device, "llama/linear", NULL);
     qn_trainer *t = open_trainer(model, &usual);
     char out[600];
     snprintf(out, sizeof out, "%s", temp_path("one"));
@@ -239,7 +219,7 @@ static void change_end(const char *path)
 static void test_damaged(void **state)
 {
     qn_device *device = open_cpu(state);
-    qn_model *model = open_base(device, "llama/plain");
+    qn_model *model = open_base(device, "llama/plain", NULL);
     qn_trainer *t = open_trainer(model, &usual);
     qn_trainer_options o = usual;
     o.resume = temp_path("damaged");
@@ -270,7 +250,7 @@ static void test_damaged(void **state)
 static void test_failing_disk(void **state)
 {
     qn_device *device = open_cpu(state);
-    qn_model *model = open_base(device, "llama/plain");
+    qn_model *model = open_base(device, "llama/plain", NULL);
     qn_trainer *t = open_trainer(model, &usual);
     qn_trainer_options o = usual;
     char out[600];
@@ -305,7 +285,7 @@ static void test_failing_disk(void **state)
 static void test_leftovers(void **state)
 {
     qn_device *device = open_cpu(state);
-    qn_model *model = open_base(device, "llama/plain");
+    qn_model *model = open_base(device, "llama/plain", NULL);
     qn_trainer *t = open_trainer(model, &usual);
     char name[80];
     temp_mkdir("left");
@@ -325,7 +305,7 @@ static void test_leftovers(void **state)
 static void test_no_memory(void **state)
 {
     qn_device *device = open_cpu(state);
-    qn_model *model = open_base(device, "llama/plain");
+    qn_model *model = open_base(device, "llama/plain", NULL);
     static const char *const one[] = {"layers.0.mlp.down_proj"};
     qn_trainer_options o = usual;
     o.targets = one;

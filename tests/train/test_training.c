@@ -4,7 +4,7 @@
  * (tests/golden/make_training.py), the same to the bit with two threads; steps make no new plans,
  * copy nothing and leave memory as it was; what is saved is what was trained.
  */
-#include "models/golden_model.h"
+#include "train/training_test.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,45 +29,9 @@ static const run_spec runs[] = {{"training/llama", "llama/plain", 4, some_target
                                 {"training/qwen2", "qwen2/plain", 2, all_targets, 7},
                                 {"training/gemma3", "gemma3/text", 3, other_targets, 4}};
 
-typedef struct data {
-    int32_t *tokens;
-    uint8_t *mask;
-    double *losses, *settings;
-} data;
-
 static data read_data(const run_spec *r)
 {
-    size_t n;
-    qn_tensors *file = golden_open(r->name);
-    data d = {golden_tensor(file, "tokens", &n), golden_tensor(file, "mask", &n),
-              golden_tensor(file, "losses", &n), golden_tensor(file, "settings", &n)};
-    assert_int_equal(n, 2 * N_SETTINGS);
-    qn_tensors_close(file);
-    return d;
-}
-
-static void free_data(data *d)
-{
-    free(d->tokens);
-    free(d->mask);
-    free(d->losses);
-    free(d->settings);
-}
-
-static qn_model *open_base(qn_device *device, const char *base, const qn_adapter *adapter)
-{
-    char path[600];
-    qn_error err = {0};
-    qn_model *model;
-    qn_model_options o = {.size = sizeof o,
-                          .no_tokenizer = true,
-                          .products = QN_PRODUCTS_F32,
-                          .adapters = adapter,
-                          .n_adapters = adapter != NULL};
-    golden_directory(path, sizeof path, base);
-    if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return model;
+    return take_data(golden_open(r->name), NULL, N_SETTINGS);
 }
 
 static qn_trainer_options options_of(const run_spec *r, const data *d)
@@ -88,19 +52,10 @@ static qn_trainer_options options_of(const run_spec *r, const data *d)
                                 .adapter = path};
 }
 
-static qn_trainer *open_with(qn_model *model, const qn_trainer_options *o)
-{
-    qn_error err = {0};
-    qn_trainer *t;
-    if (qn_trainer_open(&t, model, o, &err) != QN_OK)
-        fail_msg("%s", err.message);
-    return t;
-}
-
-static qn_trainer *open_trainer(qn_model *model, const run_spec *r, const data *d)
+static qn_trainer *open_run(qn_model *model, const run_spec *r, const data *d)
 {
     qn_trainer_options o = options_of(r, d);
-    return open_with(model, &o);
+    return open_trainer(model, &o);
 }
 
 static double take_step(qn_trainer *t, const data *d, int i)
@@ -119,7 +74,7 @@ static void train(const run_spec *r, int threads, double losses[STEPS])
     qn_device *device = open_cpu_threads(threads);
     qn_model *model = open_base(device, r->base, NULL);
     data d = read_data(r);
-    qn_trainer *t = open_trainer(model, r, &d);
+    qn_trainer *t = open_run(model, r, &d);
     qn_model_close(model);
     for (int i = 0; i < STEPS; i++)
         losses[i] = take_step(t, &d, i);
@@ -156,7 +111,7 @@ static void test_memory(void **state)
     qn_device *device = open_cpu(state);
     qn_model *model = open_base(device, runs[1].base, NULL);
     data d = read_data(&runs[1]);
-    qn_trainer *t = open_trainer(model, &runs[1], &d);
+    qn_trainer *t = open_run(model, &runs[1], &d);
     qn_error err = {0};
     take_step(t, &d, 0);
     take_step(t, &d, 1);
@@ -190,12 +145,12 @@ static void test_bf16(void **state)
             qn_model *model = open_base(device, runs[k].base, NULL);
             qn_trainer_options o = options_of(&runs[k], &d);
             o.adapter_bf16 = o.moments_bf16 = true;
-            qn_trainer *t = open_with(model, &o);
+            qn_trainer *t = open_trainer(model, &o);
             size_t active = memory_of(device).active;
             take_step(t, &d, 0);
             assert_true(memory_of(device).active <= active + (1 << 10)); /* it is held in no more */
             qn_trainer_close(t);
-            t = open_with(model, &o);
+            t = open_trainer(model, &o);
             for (int i = 0; i < STEPS; i++)
                 last[threads - 1] = take_step(t, &d, i);
             qn_plan_stats plans = plans_of(device);
@@ -223,11 +178,11 @@ static void test_dropout(void **state)
     data d = read_data(&runs[1]);
     qn_trainer_options o = options_of(&runs[1], &d);
     o.learning_rate = 1e-12;
-    qn_trainer *plain = open_with(model, &o);
+    qn_trainer *plain = open_trainer(model, &o);
     o.dropout = 0.5;
-    qn_trainer *t = open_with(model, &o), *same = open_with(model, &o);
+    qn_trainer *t = open_trainer(model, &o), *same = open_trainer(model, &o);
     o.seed = 9;
-    qn_trainer *other = open_with(model, &o);
+    qn_trainer *other = open_trainer(model, &o);
     qn_batch twice[2] = {{.tokens = d.tokens, .mask = d.mask, .rows = ROWS, .length = LENGTH}};
     qn_error err = {0};
     double a, b, both;

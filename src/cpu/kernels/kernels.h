@@ -33,7 +33,8 @@ typedef enum qn__cpu_type {
     QN__CPU_INT8,      /* products alone: bytes with a scale a group (int8.inl) */
     QN__CPU_INT8_ROWS, /* the same with a scale a row */
     QN__CPU_PRODUCTS,
-    QN__CPU_F16 = QN__CPU_PRODUCTS /* keys and values alone */
+    QN__CPU_BACK_PRODUCTS = QN__CPU_BF16 + 1, /* of gradients */
+    QN__CPU_F16 = QN__CPU_PRODUCTS            /* keys and values alone */
 } qn__cpu_type;
 
 /* Elementwise functions. All take and return f32 (or f64); NaN in, NaN out. */
@@ -236,10 +237,13 @@ typedef struct qn__cpu_kernels {
     /* Panels p0 .. p1 - 1 (output columns 16 p0 .. 16 p1 - 1, cut at n) of rows m0 .. m1 - 1. Fast
      * from about 4 panels a call. */
     void (*linear[QN__CPU_PRODUCTS])(const qn__cpu_linear *a, size_t p0, size_t p1);
-    /* The transposed product: columns 16 p0 .. 16 p1 - 1, cut at k, of rows m0 .. m1 - 1; x
-     * prepared for products in F32. p0 is a multiple of qn__cpu_back_panels. Fast from about 100
-     * rows a call, which turns blocks of W anew. */
-    void (*linear_back)(const qn__cpu_linear *a, size_t p0, size_t p1);
+    /* The transposed product: columns 16 p0 .. 16 p1 - 1, cut at k, of rows m0 .. m1 - 1; x from
+     * prepare_back, cut as for F32. p0 is a multiple of qn__cpu_back_panels. Fast from about 100
+     * rows a call, which turns blocks of W anew. With products in BF16 both x and W's values are
+     * rounded to bf16. */
+    void (*linear_back[QN__CPU_BACK_PRODUCTS])(const qn__cpu_linear *a, size_t p0, size_t p1);
+    void (*prepare_back[QN__CPU_BACK_PRODUCTS])(void *dst, const float *x, size_t ldx, size_t m,
+                                                size_t k, size_t m0, size_t m1);
 
     /* --- plain strided matmul: rows m0 .. m1 - 1 --- */
     void (*dense)(const qn__cpu_dense *a, size_t m0, size_t m1);

@@ -257,11 +257,11 @@ static void linear_f32_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
         linear_widened(a, p0, p1);
 }
 
-void qn__cpu_turned_rows_avx512(const qn__cpu_linear *a, const float *w, size_t units, size_t p,
-                                size_t panels, size_t n)
+void qn__cpu_turned_rows_avx512(const qn__cpu_linear *a, qn__turned kind, const float *w,
+                                size_t units, size_t p, size_t panels, size_t u, size_t all)
 {
     tile_args t = {(const char *)w,
-                   units * 64,
+                   QN__TURNED_UNITS * 64,
                    NULL,
                    units,
                    NULL,
@@ -269,7 +269,8 @@ void qn__cpu_turned_rows_avx512(const qn__cpu_linear *a, const float *w, size_t 
                    0,
                    lanes_of_panel(a->k, p + panels - 1),
                    0};
-    multiply_rows(qn__cpu_tile_f32_avx512, a, &t, p, panels, n, a->n, a->m0, a->m1);
+    multiply_rows(kind == QN__TURNED_PAIRS ? tile_bf16 : qn__cpu_tile_f32_avx512, a, &t, p, panels,
+                  u, all, a->m0, a->m1);
 }
 
 void qn__cpu_fill_linear_avx512(qn__cpu_kernels *t)

@@ -27,15 +27,6 @@ enum {
 
 #define ALWAYS static inline __attribute__((always_inline))
 
-/* Rounds to bf16, as bf16_from_f32 does. */
-static inline __m512i rounded(__m512 v)
-{
-    vi u = v_bits(v), top = vi_set((int)0xffff0000);
-    vi odd = vi_and(_mm512_srli_epi32(u, 16), vi_set(1));
-    vi r = vi_and(vi_add(vi_add(u, vi_set(0x7fff)), odd), top);
-    return _mm512_mask_blend_epi32(v_is_nan(v), r, vi_or(vi_and(u, top), vi_set(0x400000)));
-}
-
 /* Rows first .. last - 1 of a block of `rows`. */
 static void prepare_fma_block(uint32_t *block, const float *x, size_t ldx, size_t k, size_t rows,
                               size_t first, size_t last)
@@ -46,7 +37,7 @@ static void prepare_fma_block(uint32_t *block, const float *x, size_t ldx, size_
         __m512i r[16];
         for (size_t j = 0; j < 16; j++)
             r[j] = j < first || j >= last ? _mm512_setzero_si512()
-                                          : rounded(_mm512_maskz_loadu_ps(
+                                          : v_round_bf16(_mm512_maskz_loadu_ps(
                                                 v_first(k - i < 16 ? k - i : 16), x + j * ldx + i));
         transpose_16x16(r);
         for (size_t j = 0; j < 16 && i + j < whole; j++)
@@ -54,13 +45,9 @@ static void prepare_fma_block(uint32_t *block, const float *x, size_t ldx, size_
     }
 }
 
-static void prepare_fma(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
-                        size_t k, size_t m0, size_t m1)
+static void prepare_back_fma(void *dst, const float *x, size_t ldx, size_t m, size_t k, size_t m0,
+                             size_t m1)
 {
-    if (m <= FEW_ROWS) {
-        qn__cpu_prepare_bf16_avx512(l, dst, x, ldx, m, k, m0, m1);
-        return;
-    }
     size_t whole = (k + 1) / 2 * 2;
     for (size_t r = m0; r < m1;) {
         size_t block = r / 8 * 8, rows = m - block < 8 ? m - block : 8,
@@ -69,6 +56,15 @@ static void prepare_fma(const qn__layout *l, void *dst, const float *x, size_t l
                           last);
         r = block + last;
     }
+}
+
+static void prepare_fma(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
+                        size_t k, size_t m0, size_t m1)
+{
+    if (m <= FEW_ROWS)
+        qn__cpu_prepare_bf16_avx512(l, dst, x, ldx, m, k, m0, m1);
+    else
+        prepare_back_fma(dst, x, ldx, m, k, m0, m1);
 }
 
 /* Units of `panels` panels as [panel][unit][2][16] f32, odd before even. */
@@ -136,8 +132,18 @@ static void linear_fma(const qn__cpu_linear *a, size_t p0, size_t p1)
     _mm_setcsr(before);
 }
 
+static void back_fma(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(DOT_PRODUCT_CSR);
+    qn__cpu_back_avx512(a, QN__TURNED_WORDS, p0, p1);
+    _mm_setcsr(before);
+}
+
 void qn__cpu_fill_fma_avx512(qn__cpu_kernels *t)
 {
+    t->linear_back[QN__CPU_BF16] = back_fma;
+    t->prepare_back[QN__CPU_BF16] = prepare_back_fma;
     t->linear[QN__CPU_BF16] = linear_fma;
     t->prepare[QN__CPU_BF16] = prepare_fma;
     t->cut[QN__CPU_BF16] = (qn__cpu_cut){8, 2 * FMA_PANELS, 96};

@@ -79,8 +79,22 @@ void qn__cpu_prepare_bf16_avx512(const qn__layout *l, void *dst, const float *x,
     prepare_words(true, dst, x, ldx, m, k, m0, m1);
 }
 
+static void prepare_back_f32_avx512(void *dst, const float *x, size_t ldx, size_t m, size_t k,
+                                    size_t m0, size_t m1)
+{
+    prepare_words(false, dst, x, ldx, m, k, m0, m1);
+}
+
+static void prepare_back_bf16_avx512(void *dst, const float *x, size_t ldx, size_t m, size_t k,
+                                     size_t m0, size_t m1)
+{
+    prepare_words(true, dst, x, ldx, m, k, m0, m1);
+}
+
 void qn__cpu_fill_prepare_avx512(qn__cpu_kernels *t)
 {
+    t->prepare_back[QN__CPU_F32] = prepare_back_f32_avx512;
+    t->prepare_back[QN__CPU_BF16] = prepare_back_bf16_avx512;
     t->prepare[QN__CPU_F32] = prepare_f32_avx512;
     t->prepare[QN__CPU_BF16] = qn__cpu_prepare_bf16_avx512;
 }

@@ -53,24 +53,29 @@ static size_t place_in_x(bool half, size_t first, size_t m, size_t i, size_t pad
     return begin * m + first * length + (i - begin) * rows_of_block(first, m);
 }
 
+static vf rounded_to_bf16(vf v)
+{
+    uint16_t narrow[16];
+    v_store_bf16(narrow, v);
+    return v_load_bf16(narrow);
+}
+
 /* n elements of a row, and zeros up to padded. */
-ALWAYS void prepare_lanes(bool half, float *to, size_t rows, const float *in, size_t n,
+ALWAYS void prepare_lanes(bool round, float *to, size_t rows, const float *in, size_t n,
                           size_t padded)
 {
     vf v = n == 16 ? v_load(in) : v_load_n(in, n, 0.0f);
-    if (half) {
-        uint16_t narrow[16];
-        v_store_bf16(narrow, v);
-        v = v_load_bf16(narrow);
-    }
+    if (round)
+        v = rounded_to_bf16(v);
     float lanes[16];
     v_store(lanes, v);
     for (size_t j = 0; j < padded; j++)
         to[j * rows] = lanes[j];
 }
 
-static void prepare_rows(bool half, void *dst, const float *x, size_t ldx, size_t m, size_t k,
-                         size_t m0, size_t m1)
+/* half: for pairs. */
+static void prepare_rows(bool half, bool round, void *dst, const float *x, size_t ldx, size_t m,
+                         size_t k, size_t m0, size_t m1)
 {
     size_t padded = even_k(half, k);
     for (size_t r = m0, end; r < m1; r = end) {
@@ -79,7 +84,7 @@ static void prepare_rows(bool half, void *dst, const float *x, size_t ldx, size_
         for (size_t i = 0; i < padded; i += 16) {
             float *to = (float *)dst + place_in_x(half, first, m, i, padded);
             for (size_t row = r; row < end; row++)
-                prepare_lanes(half, to + (row - first), rows, x + row * ldx + i,
+                prepare_lanes(round, to + (row - first), rows, x + row * ldx + i,
                               k - i < 16 ? k - i : 16, padded - i < 16 ? padded - i : 16);
         }
     }
@@ -89,14 +94,14 @@ static void prepare_f32_vec(const qn__layout *l, void *dst, const float *x, size
                             size_t k, size_t m0, size_t m1)
 {
     (void)l;
-    prepare_rows(false, dst, x, ldx, m, k, m0, m1);
+    prepare_rows(false, false, dst, x, ldx, m, k, m0, m1);
 }
 
 static void prepare_bf16_vec(const qn__layout *l, void *dst, const float *x, size_t ldx, size_t m,
                              size_t k, size_t m0, size_t m1)
 {
     (void)l;
-    prepare_rows(true, dst, x, ldx, m, k, m0, m1);
+    prepare_rows(true, true, dst, x, ldx, m, k, m0, m1);
 }
 
 /* --- linear --- */
@@ -228,16 +233,30 @@ static void linear_bf16_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
 
 /* --- the transposed product: blocks of W are turned into panels for the tiles above --- */
 
+static void prepare_back_f32_vec(void *dst, const float *x, size_t ldx, size_t m, size_t k,
+                                 size_t m0, size_t m1)
+{
+    prepare_rows(false, false, dst, x, ldx, m, k, m0, m1);
+}
+
+static void prepare_back_bf16_vec(void *dst, const float *x, size_t ldx, size_t m, size_t k,
+                                  size_t m0, size_t m1)
+{
+    prepare_rows(false, true, dst, x, ldx, m, k, m0, m1);
+}
+
 /* Columns c0 .. c1 - 1 of W's rows n0 .. n0 + count - 1 (n0 a multiple of 16) as f32 panels
  * [column / 16][count][16]; `wide` is room for 16 rows of these columns. */
-static void turn_block(const qn__cpu_linear *a, size_t c0, size_t c1, size_t n0, size_t count,
-                       float *wide, float *to)
+static void turn_block(const qn__cpu_linear *a, bool round, size_t c0, size_t c1, size_t n0,
+                       size_t count, float *wide, float *to)
 {
     size_t columns = a->layout->columns, units = (c1 - c0 + columns - 1) / columns;
     for (size_t n = 0; n < count; n += 16) {
         float block[256];
         size_t rows = count - n < 16 ? count - n : 16;
         widen_panel(a->layout, a->unpack, a->w, a->k, (n0 + n) / 16, c0 / columns, units, wide);
+        for (size_t i = 0; round && i < units * columns; i++)
+            v_store(wide + 16 * i, rounded_to_bf16(v_load(wide + 16 * i)));
         for (size_t c = 0; c < c1 - c0; c += 16) {
             float *at = to + (c * count + n * 16);
             v_turn(rows < 16 ? block : at, wide + c * 16, 16);
@@ -247,7 +266,7 @@ static void turn_block(const qn__cpu_linear *a, size_t c0, size_t c1, size_t n0,
     }
 }
 
-static void linear_back_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
+static void linear_back_vec(const qn__cpu_linear *a, bool round, size_t p0, size_t p1)
 {
     _Alignas(64) float turned[TURNED_ROWS * 256], wide[256 * 16];
     size_t columns = qn__cpu_back_panels(a->layout) * 16;
@@ -258,7 +277,7 @@ static void linear_back_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
         size_t c1 = end - c < columns ? end : c + columns;
         for (size_t n = 0; n < a->n; n += TURNED_ROWS) {
             size_t count = a->n - n < TURNED_ROWS ? a->n - n : TURNED_ROWS;
-            turn_block(a, c, c1, n, count, wide, turned);
+            turn_block(a, round, c, c1, n, count, wide, turned);
             for (size_t m0 = a->m0; m0 < a->m1; m0 += BAND_ROWS)
                 for (size_t q = c; q < c1; q += 16)
                     vec_panel_rows(a, &s, turned + (q - c) * count, n, count, q, end - q,
@@ -266,6 +285,16 @@ static void linear_back_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
                                    a->m1 - m0 < BAND_ROWS ? a->m1 : m0 + BAND_ROWS);
         }
     }
+}
+
+static void back_f32_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    linear_back_vec(a, false, p0, p1);
+}
+
+static void back_bf16_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    linear_back_vec(a, true, p0, p1);
 }
 
 /* --- plain strided matmul: as dense_avx512.c, tiles of TILE_ROWS x 16 columns --- */
@@ -352,6 +381,9 @@ static void fill_vec_products(qn__cpu_kernels *t)
     t->prepare[QN__CPU_BF16] = prepare_bf16_vec;
     t->linear[QN__CPU_F32] = linear_f32_vec;
     t->linear[QN__CPU_BF16] = linear_bf16_vec;
-    t->linear_back = linear_back_vec;
+    t->linear_back[QN__CPU_F32] = back_f32_vec;
+    t->linear_back[QN__CPU_BF16] = back_bf16_vec;
+    t->prepare_back[QN__CPU_F32] = prepare_back_f32_vec;
+    t->prepare_back[QN__CPU_BF16] = prepare_back_bf16_vec;
     t->dense = dense_vec;
 }

@@ -50,7 +50,19 @@ static void ref_linear(const qn__cpu_linear *a, size_t p0, size_t p1)
     }
 }
 
-static void ref_linear_back(const qn__cpu_linear *a, size_t p0, size_t p1)
+static void ref_prepare_back_f32(void *dst, const float *x, size_t ldx, size_t m, size_t k,
+                                 size_t m0, size_t m1)
+{
+    ref_prepare_f32(NULL, dst, x, ldx, m, k, m0, m1);
+}
+
+static void ref_prepare_back_bf16(void *dst, const float *x, size_t ldx, size_t m, size_t k,
+                                  size_t m0, size_t m1)
+{
+    ref_prepare_bf16(NULL, dst, x, ldx, m, k, m0, m1);
+}
+
+static void ref_back(const qn__cpu_linear *a, bool half, size_t p0, size_t p1)
 {
     float w[256 * 16];
     const qn__layout *l = a->layout;
@@ -59,6 +71,8 @@ static void ref_linear_back(const qn__cpu_linear *a, size_t p0, size_t p1)
         for (size_t p = 0; p < panels; p++) {
             size_t lanes = a->n - p * 16 < 16 ? a->n - p * 16 : 16;
             widen_panel(l, a->unpack, a->w, a->k, p, c / l->columns, 1, w);
+            for (size_t i = 0; half && i < l->columns * 16u; i++)
+                w[i] = qn__cpu_f32_of_bf16(qn__cpu_bf16_of_f32(w[i]));
             for (size_t r = a->m0; r < a->m1; r++)
                 for (size_t i = c; i < c + l->columns && i < k1; i++) {
                     float *y = a->y + r * a->ldy + i, sum = p || a->add ? *y : 0.0f;
@@ -67,6 +81,16 @@ static void ref_linear_back(const qn__cpu_linear *a, size_t p0, size_t p1)
                     *y = sum;
                 }
         }
+}
+
+static void ref_back_f32(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    ref_back(a, false, p0, p1);
+}
+
+static void ref_back_bf16(const qn__cpu_linear *a, size_t p0, size_t p1)
+{
+    ref_back(a, true, p0, p1);
 }
 
 static void ref_dense(const qn__cpu_dense *a, size_t m0, size_t m1)
@@ -100,7 +124,10 @@ void qn__cpu_fill_ref_products(qn__cpu_kernels *t)
     t->prepare[QN__CPU_F32] = ref_prepare_f32;
     t->prepare[QN__CPU_BF16] = ref_prepare_bf16;
     t->linear[QN__CPU_F32] = t->linear[QN__CPU_BF16] = ref_linear;
-    t->linear_back = ref_linear_back;
+    t->linear_back[QN__CPU_F32] = ref_back_f32;
+    t->linear_back[QN__CPU_BF16] = ref_back_bf16;
+    t->prepare_back[QN__CPU_F32] = ref_prepare_back_f32;
+    t->prepare_back[QN__CPU_BF16] = ref_prepare_back_bf16;
     t->cut[QN__CPU_F32] = t->cut[QN__CPU_BF16] = (qn__cpu_cut){24, 3, 96};
     t->dense = ref_dense;
     t->dense_f64 = ref_dense_f64;

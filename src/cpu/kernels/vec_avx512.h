@@ -215,6 +215,15 @@ static inline void v_store_bf16(uint16_t *p, vf a)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(r));
 }
 
+/* Rounds to bf16, as v_store_bf16 does; in f32. */
+static inline vi v_round_bf16(vf a)
+{
+    vi u = v_bits(a), top = vi_set((int)0xffff0000);
+    vi odd = vi_and(_mm512_srli_epi32(u, 16), vi_set(1));
+    vi r = vi_and(vi_add(vi_add(u, vi_set(0x7fff)), odd), top);
+    return _mm512_mask_blend_epi32(v_is_nan(a), r, vi_or(vi_and(u, top), vi_set(0x400000)));
+}
+
 static inline void v_store_f16(uint16_t *p, vf a)
 {
     _mm256_storeu_si256((__m256i *)p,
