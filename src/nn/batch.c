@@ -14,6 +14,7 @@ void qn__batch_begin(qn__batch *batch, qn__cache *cache)
 {
     batch->cache = cache;
     batch->n_parts = batch->n_tokens = batch->n_outputs = 0;
+    batch->given = NULL;
 }
 
 void qn__batch_free(qn__batch *batch)
@@ -174,7 +175,9 @@ static void record_numbers(qn_scope *s, qn__batch *batch)
     for (int k = 0; k < batch->cache->n_kinds; k++)
         fill_kind(batch, &z, k, n + z.kinds + k * z.one_kind);
     qn_array *all = qn_from_i32(s, n, z.all);
-    batch->tokens = piece(s, all, 0, 2, 1, batch->n_tokens);
+    const int64_t flat[] = {1, batch->n_tokens};
+    batch->tokens = batch->given ? qn_reshape(s, batch->given, 2, flat)
+                                 : piece(s, all, 0, 2, 1, batch->n_tokens);
     batch->position = piece(s, all, batch->n_tokens, 2, 1, batch->n_tokens);
     batch->output = batch->n_outputs ? piece(s, all, z.outputs, 1, 1, batch->n_outputs) : NULL;
     batch->adapter = z.any_adapter ? piece(s, all, z.adapters, 2, 1, batch->n_tokens) : NULL;
@@ -241,17 +244,23 @@ qn_array *const *qn__batch_targets(const qn__batch *batch, int *n)
     return batch->cache->current;
 }
 
-void qn__batch_eval(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n)
+qn_status qn__batch_submit(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n)
 {
     int n_targets;
     qn_array *const *targets = qn__batch_targets(batch, &n_targets);
     qn_array **all = qn__scope_alloc(s, (size_t)(n_targets + n) * sizeof *all);
     if (!all)
-        return;
+        return qn_scope_status(s);
     memcpy(all, targets, (size_t)n_targets * sizeof *all);
     for (int i = 0; i < n; i++)
         all[n_targets + i] = results[i];
-    qn_eval_many(s, all, n_targets + n);
+    return qn_eval_async(s, all, n_targets + n);
+}
+
+void qn__batch_eval(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n)
+{
+    if (qn__batch_submit(s, batch, results, n) == QN_OK)
+        qn_wait(s);
 }
 
 /* The new buffers in the place of the old ones, all or none. */
