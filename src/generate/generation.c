@@ -242,8 +242,6 @@ void qn_generation_end(qn_generation *g)
     if (!g)
         return;
     drop_guesses(g, ahead(g));
-    if (g->session->ahead.by == g)
-        qn__session_settle(g->session);
     free(g->logits);
     qn__reply_end(&g->reply);
     free(g);
