@@ -425,6 +425,10 @@ qn_status qn__session_step(qn_session *session, const int32_t *ids, qn__set_draw
 {
     qn_array *draws = NULL;
     qn_status status;
+    if (!session->model->device->ops->runs_ahead)
+        return set(by, session, 0, err) == QN_OK
+                   ? qn__session_run(session, ids, 1, &(qn__wanted){1, NULL, drawn}, err)
+                   : err->code;
     session->has_logits = false;
     if (is_enqueued(session, ids, by)) {
         if (qn__session_remember(session, ids, 1, err) != QN_OK)
