@@ -244,23 +244,34 @@ qn_array *const *qn__batch_targets(const qn__batch *batch, int *n)
     return batch->cache->current;
 }
 
+/* All that the step makes: the cache's arrays, then n results; NULL: no memory. */
+static qn_array **step_targets(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n,
+                               int *all)
+{
+    qn_array *const *targets = qn__batch_targets(batch, all);
+    qn_array **y = qn__scope_alloc(s, (size_t)(*all + n) * sizeof *y);
+    if (!y)
+        return NULL;
+    memcpy(y, targets, (size_t)*all * sizeof *y);
+    for (int i = 0; i < n; i++)
+        y[*all + i] = results[i];
+    *all += n;
+    return y;
+}
+
 qn_status qn__batch_submit(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n)
 {
-    int n_targets;
-    qn_array *const *targets = qn__batch_targets(batch, &n_targets);
-    qn_array **all = qn__scope_alloc(s, (size_t)(n_targets + n) * sizeof *all);
-    if (!all)
-        return qn_scope_status(s);
-    memcpy(all, targets, (size_t)n_targets * sizeof *all);
-    for (int i = 0; i < n; i++)
-        all[n_targets + i] = results[i];
-    return qn_eval_async(s, all, n_targets + n);
+    int all;
+    qn_array **y = step_targets(s, batch, results, n, &all);
+    return y ? qn_eval_async(s, y, all) : qn_scope_status(s);
 }
 
 void qn__batch_eval(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n)
 {
-    if (qn__batch_submit(s, batch, results, n) == QN_OK)
-        qn_wait(s);
+    int all;
+    qn_array **y = step_targets(s, batch, results, n, &all);
+    if (y)
+        qn_eval_many(s, y, all);
 }
 
 /* The new buffers in the place of the old ones, all or none. */
