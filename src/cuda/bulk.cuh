@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instructions of sm_90: barriers in shared memory, and copies there by the copy engine, whose bytes
- * they count.
+ * Barriers in shared memory, and on sm_90 copies there by the copy engine, whose bytes they count.
  */
 #ifndef QN_CUDA_BULK_CUH
 #define QN_CUDA_BULK_CUH
@@ -15,7 +14,7 @@ static __device__ uint32_t shared_address(const void *p)
 
 static __device__ void barrier_begin(uint64_t *barrier, int arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                  "r"(arrivals)
                  : "memory");
 }
@@ -23,9 +22,11 @@ static __device__ void barrier_begin(uint64_t *barrier, int arrivals)
 /* What the thread began is seen by the copy engine. */
 static __device__ void barriers_begun()
 {
+#if __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;\n"
                  "fence.proxy.async.shared::cta;" ::
                      : "memory");
+#endif
 }
 
 /* An arrival, and so many bytes that are to be copied. */
@@ -39,7 +40,7 @@ static __device__ void barrier_expect(uint64_t *barrier, int bytes)
 
 static __device__ void barrier_arrive(uint64_t *barrier)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
                  : "memory");
 }
 
@@ -48,7 +49,11 @@ static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
 {
     asm volatile("{\n.reg .pred ended;\n"
                  "again:\n"
+#if __CUDA_ARCH__ >= 900
                  "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 ended, [%0], %1;\n"
+#else
+                 "mbarrier.test_wait.parity.shared.b64 ended, [%0], %1;\n"
+#endif
                  "@!ended bra again;\n}" ::"r"(shared_address(barrier)),
                  "r"(parity)
                  : "memory");

@@ -21,7 +21,8 @@ enum {
     QN__CUDA_BLOCKS = 65535, /* the most in a launch: kernels loop over the rest */
     QN__CUDA_EVENTS = 32,
     QN__CUDA_STAGES = 8,
-    QN__CUDA_STAGE_BYTES = 1 << 20
+    QN__CUDA_STAGE_BYTES = 1 << 20,
+    QN__CUDA_GRAPHS = 2 /* of a binding: a step's result and the next one's take turns */
 };
 
 typedef enum qn__cuda_kernel {
@@ -43,6 +44,7 @@ typedef struct qn__cuda {
     size_t piece;                /* bytes that the driver maps at once */
     qn__cu_context context;
     qn__cu_stream stream;  /* everything runs on it, in order */
+    qn__cu_stream reading; /* but for reading what has been computed, beside what comes behind */
     qn__cu_stream capture; /* captured into, never run */
     qn__cu_module *modules;
     int n_modules;
@@ -88,6 +90,12 @@ typedef struct qn__cuda_launch {
     size_t turned;            /* ... and where, in the binding's bytes, it says whether turned */
 } qn__cuda_launch;
 
+/* A binding's launches as an executable graph, for these slots; NULL: none yet. */
+typedef struct qn__cuda_graph {
+    qn__cu_exec exec;
+    void **slots;
+} qn__cuda_graph;
+
 typedef struct qn__cuda_binding {
     qn__cuda_launch *launches;
     uint32_t n_launches, launch_room;
@@ -98,8 +106,7 @@ typedef struct qn__cuda_binding {
     size_t scratch,
         behind; /* bytes of the workspace behind its values, which launches have in turn */
     uint32_t x; /* what the newest launch of linear layers multiplies, an operand */
-    qn__cu_exec exec;
-    void **slots; /* those that exec was captured for; NULL: none yet */
+    qn__cuda_graph graphs[QN__CUDA_GRAPHS]; /* the newest used first */
 } qn__cuda_binding;
 
 typedef struct qn__cuda_binder {

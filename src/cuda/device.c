@@ -2,10 +2,11 @@
  *
  * A GPU as a device: opening, memory, copies between host and device.
  *
- * Everything runs on one stream, in order: submissions, writes and reads. So a buffer may go back
- * to the pool while the GPU still uses it, since whoever takes it next comes later on the stream,
- * and a submission needs to hold nothing once it has been enqueued; only giving memory back to the
- * driver waits. Writes are copied into page-locked stages and return; reads wait.
+ * Submissions and writes run on one stream, in order. So a buffer may go back to the pool while the
+ * GPU still uses it, since whoever takes it next comes later on the stream, and a submission needs
+ * to hold nothing once it has been enqueued; only giving memory back to the driver waits. Writes
+ * are copied into page-locked stages and return. Reads wait: for the submission that computed what
+ * is read, not for those behind it.
  */
 #include "cuda/device.h"
 
@@ -188,11 +189,17 @@ static qn_status cuda_read(qn_device *device, void *host, const qn__buffer *from
                            size_t n, qn_error *err)
 {
     qn__cuda *cuda = device->state;
+    uint64_t number = atomic_load(&from->written_by);
+    qn__cu_stream stream = number ? cuda->reading : cuda->stream;
+    int result = 0;
     if (!qn__cuda_enter(cuda))
         return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
-    int result = cuda->cu.copy_out(host, (uintptr_t)from->data + offset, n, cuda->stream);
+    if (number)
+        result = cuda->cu.stream_wait(stream, cuda->done[(number - 1) % QN__CUDA_EVENTS], 0);
     if (result == 0)
-        result = cuda->cu.stream_synchronize(cuda->stream);
+        result = cuda->cu.copy_out(host, (uintptr_t)from->data + offset, n, stream);
+    if (result == 0)
+        result = cuda->cu.stream_synchronize(stream);
     qn__cuda_leave(cuda);
     pthread_mutex_lock(&cuda->lock);
     cuda->stats.host_reads++;
@@ -312,6 +319,8 @@ static void close_context(qn__cuda *cuda)
             cuda->cu.host_free(cuda->stages);
         if (cuda->capture)
             cuda->cu.stream_destroy(cuda->capture);
+        if (cuda->reading)
+            cuda->cu.stream_destroy(cuda->reading);
         if (cuda->stream)
             cuda->cu.stream_destroy(cuda->stream);
         qn__cuda_leave(cuda);
@@ -339,6 +348,7 @@ static void cuda_close(qn_device *device)
 static const qn__device_ops cuda_device_ops = {
     .kind = "cuda",
     .step_tokens = 2048, /* with fewer, tiles of products do not come to all processors */
+    .runs_ahead = true,
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,
@@ -418,6 +428,8 @@ static int load_kernels(qn__cuda *cuda)
 static int make_streams(qn__cuda *cuda)
 {
     int result = cuda->cu.stream_create(&cuda->stream, QN__CU_STREAM_NON_BLOCKING);
+    if (result == 0)
+        result = cuda->cu.stream_create(&cuda->reading, QN__CU_STREAM_NON_BLOCKING);
     if (result == 0)
         result = cuda->cu.stream_create(&cuda->capture, QN__CU_STREAM_NON_BLOCKING);
     for (int i = 0; i < QN__CUDA_EVENTS && result == 0; i++)

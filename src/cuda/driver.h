@@ -125,6 +125,7 @@ enum {
     X(stream_create, cuStreamCreate, (qn__cu_stream * stream, unsigned flags))                     \
     X(stream_destroy, cuStreamDestroy_v2, (qn__cu_stream stream))                                  \
     X(stream_synchronize, cuStreamSynchronize, (qn__cu_stream stream))                             \
+    X(stream_wait, cuStreamWaitEvent, (qn__cu_stream stream, qn__cu_event event, unsigned flags))  \
     X(event_create, cuEventCreate, (qn__cu_event * event, unsigned flags))                         \
     X(event_destroy, cuEventDestroy_v2, (qn__cu_event event))                                      \
     X(event_record, cuEventRecord, (qn__cu_event event, qn__cu_stream stream))                     \

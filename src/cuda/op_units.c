@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "core/dtype.h"
 #include "cuda/cuda.h"
+#include "cuda/turns.h"
 
 /* The first kernel of each layout; the others follow it in kernels.def. */
 enum { BYTES_1, BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS, MAKE_BYTES, BYTES_MANY };
@@ -45,11 +46,16 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, b
                          int64_t width, int64_t *warps)
 {
     int64_t spans = qn__cuda_parts(k, QN__CUDA_SPAN), padded = spans * QN__CUDA_SPAN;
-    int64_t ring =
-        QN__CUDA_RING * (QN__CUDA_SPAN / l->columns * l->unit_bytes) + QN__CUDA_RING_BARS;
+    int64_t span = QN__CUDA_SPAN / l->columns * l->unit_bytes;
+    int64_t ring = QN__CUDA_RING * span + QN__CUDA_RING_BARS;
     int64_t x =
         bytes ? width * (padded + l->step) + padded / l->step * width * 8 : width * padded * 4;
     int64_t sums = ((width == 1 ? 2 : 1) * spans + 1) * TILE * width * 4; /* and a gate's */
+    if (bytes && width == 1) {
+        bool pairs = span <= QN__CUDA_PAIR_BYTES;
+        ring = (pairs ? 4 : 3) * span + QN__CUDA_RING_BARS;
+        sums = QN__CUDA_TURN_BARS + QN__CUDA_TURNS * spans * (1 + pairs) * TILE * 4;
+    }
     int64_t most = cuda->most_shared;
     *warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
     while (*warps > 1 && *warps * ring + x + sums > most)
@@ -59,13 +65,13 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, b
 }
 
 /* Each group of rows of x has as many blocks as there is room for, up to a tile each. */
-static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args, int64_t warps,
-                           int64_t shared)
+static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args,
+                           unsigned threads, int64_t shared)
 {
     int64_t groups = qn__cuda_parts(args->rows, args->group),
             tiles = qn__cuda_linear_tiles(args, TILE) / (args->gated ? 2 : 1);
-    int64_t beside = cuda->most_shared / shared, threads = MOST_THREADS / (warps * 32);
-    int64_t at_once = cuda->processors * (beside < threads ? beside : threads);
+    int64_t beside = cuda->most_shared / shared, fit = MOST_THREADS / threads;
+    int64_t at_once = cuda->processors * (beside < fit ? beside : fit);
     int64_t each = groups && at_once > groups ? at_once / groups : 1;
     return groups * (each < tiles ? each : tiles);
 }
@@ -130,7 +136,7 @@ void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
     if (is_many(cuda, launch->function))
         launch->blocks = (unsigned)many_blocks(cuda, args);
     else
-        launch->blocks = (unsigned)unit_blocks(cuda, args, launch->threads / 32, launch->shared);
+        launch->blocks = (unsigned)unit_blocks(cuda, args, launch->threads, launch->shared);
 }
 
 /* Many rows (many.cu): a launch makes x bytes, the next multiplies. */
@@ -183,8 +189,10 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
         qn__cuda_units_again(b->cuda, last, all);
         return true;
     }
-    qn__cuda_grid grid = {unit_blocks(b->cuda, &args, form.warps, form.shared),
-                          (unsigned)form.warps * 32, (unsigned)form.shared};
+    /* of one row of x and bytes a warp more makes the results */
+    unsigned threads = 32 * (unsigned)(form.warps + (form.kernel == BYTES_1));
+    qn__cuda_grid grid = {unit_blocks(b->cuda, &args, threads, form.shared), threads,
+                          (unsigned)form.shared};
     return qn__cuda_add_linear(b, function, &grid, &args, call, 0);
 }
 

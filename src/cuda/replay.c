@@ -3,8 +3,9 @@
  * Bindings as CUDA graphs. Binding turns each call into kernel launches with all sizes filled in;
  * the first run fills in the addresses of its slots, captures the launches and instantiates the
  * graph. A run with the same slots is then one graph launch, and that is what a decode step with
- * donated caches is. With other slots the launches are captured again and put into the same
- * executable graph.
+ * donated caches is. A binding has two such graphs, since a step that takes what the one before
+ * chose has other slots each other time; with still others the launches are captured again and put
+ * into the executable graph that was used less lately.
  *
  * The workspace is the last slot, so growing it (for another plan) shows as another address. Behind
  * its values is scratch memory, which one launch after the other has.
@@ -170,14 +171,16 @@ void qn__cuda_drop(qn_device *device, qn__binding *binding)
     qn__cuda_binding *bound = binding->device_part;
     if (!bound)
         return;
-    if (bound->exec && qn__cuda_enter(cuda)) {
-        cuda->cu.exec_destroy(bound->exec);
-        qn__cuda_leave(cuda);
+    for (int i = 0; i < QN__CUDA_GRAPHS; i++) {
+        if (bound->graphs[i].exec && qn__cuda_enter(cuda)) {
+            cuda->cu.exec_destroy(bound->graphs[i].exec);
+            qn__cuda_leave(cuda);
+        }
+        free(bound->graphs[i].slots);
     }
     free(bound->launches);
     free(bound->at);
     free(bound->args);
-    free(bound->slots);
     free(bound);
 }
 
@@ -238,46 +241,71 @@ static int capture(qn__cuda *cuda, qn__cuda_binding *bound, qn__cu_graph *graph)
 }
 
 /* Puts the graph into the executable one, or makes that anew. */
-static int instantiate(qn__cuda *cuda, qn__cuda_binding *bound, qn__cu_graph graph)
+static int instantiate(qn__cuda *cuda, qn__cu_exec *exec, qn__cu_graph graph)
 {
     qn__cu_update_info info = {0};
-    if (bound->exec && cuda->cu.graph_update(bound->exec, graph, &info) == 0) {
+    if (*exec && cuda->cu.graph_update(*exec, graph, &info) == 0) {
         cuda->stats.updates++;
         return 0;
     }
-    if (bound->exec)
-        cuda->cu.exec_destroy(bound->exec);
-    bound->exec = NULL;
+    if (*exec)
+        cuda->cu.exec_destroy(*exec);
+    *exec = NULL;
     cuda->stats.instantiations++;
-    return cuda->cu.graph_instantiate(&bound->exec, graph, 0);
+    return cuda->cu.graph_instantiate(exec, graph, 0);
 }
 
-/* Makes bound->exec ready for the slots of a submission. */
+/* The binding's graph for these slots comes first, or else the one to be used for them. */
+static bool find_graph(qn__cuda_binding *bound, void *const *slots, size_t bytes)
+{
+    qn__cuda_graph *graphs = bound->graphs, found;
+    int i = 0;
+    bool same;
+    do
+        same = graphs[i].slots && graphs[i].exec && !memcmp(graphs[i].slots, slots, bytes);
+    while (!same && ++i < QN__CUDA_GRAPHS);
+    i -= i == QN__CUDA_GRAPHS;
+    found = graphs[i];
+    memmove(graphs + 1, graphs, (size_t)i * sizeof *graphs);
+    graphs[0] = found;
+    return same;
+}
+
+/* Makes the binding's first graph ready for the slots of a submission. */
 static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *bound, const qn__submission *sub,
                             qn_error *err)
 {
     size_t bytes = sub->n_slots * sizeof *sub->slots;
-    if (bound->slots && bound->exec && !memcmp(bound->slots, sub->slots, bytes))
+    if (find_graph(bound, sub->slots, bytes))
         return QN_OK;
-    if (!bound->slots)
-        bound->slots = malloc(bytes);
-    if (!bound->slots)
+    qn__cuda_graph *ready = &bound->graphs[0];
+    if (!ready->slots)
+        ready->slots = malloc(bytes);
+    if (!ready->slots)
         return qn__fail_memory(err, "a graph");
     qn__cu_graph graph = NULL;
     int result = fill_addresses(cuda, bound, sub);
     if (result == 0)
         result = capture(cuda, bound, &graph);
     if (result == 0)
-        result = instantiate(cuda, bound, graph);
+        result = instantiate(cuda, &ready->exec, graph);
     if (graph)
         cuda->cu.graph_destroy(graph);
     if (result != 0) {
-        free(bound->slots);
-        bound->slots = NULL;
+        free(ready->slots);
+        ready->slots = NULL;
         return qn__cuda_fail(cuda, err, result, "capturing a plan");
     }
-    memcpy(bound->slots, sub->slots, bytes);
+    memcpy(ready->slots, sub->slots, bytes);
     return QN_OK;
+}
+
+/* So that what it computes is read as soon as it has run. */
+static void mark_results(const qn__submission *sub, uint64_t number)
+{
+    const qn__plan *plan = sub->binding->plan;
+    for (uint32_t i = 0; i < plan->n_targets; i++)
+        atomic_store(&sub->held[plan->output_slots[i]]->written_by, number);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -293,13 +321,14 @@ static qn_status launch_graph(qn__cuda *cuda, qn__submission *sub, qn_error *err
         status = make_ready(cuda, bound, sub, err);
     if (status != QN_OK)
         return status;
-    int result = cuda->cu.graph_launch(bound->exec, cuda->stream);
+    int result = cuda->cu.graph_launch(bound->graphs[0].exec, cuda->stream);
     if (result == 0)
         result = cuda->cu.event_record(cuda->done[cuda->submitted % QN__CUDA_EVENTS], cuda->stream);
     if (result != 0)
         return qn__cuda_fail(cuda, err, result, "launching a plan");
     cuda->stats.launches++;
     sub->device_part = (void *)(uintptr_t)++cuda->submitted;
+    mark_results(sub, cuda->submitted);
     return QN_OK;
 }
 

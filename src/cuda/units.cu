@@ -9,11 +9,15 @@
  *
  * A warp copies a span of 16 rows as it lies, and has a ring of these. Rows of x that do not fit into
  * shared memory go to other blocks, which read the weight again.
+ *
+ * By one row of x, which is what decoding has, a warp multiplies spans of two tiles at once, and one
+ * warp more makes the results (turns.cuh), so that those that multiply never wait for each other.
  */
 #include "cuda/bulk.cuh"
 #include "cuda/bytes.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/tiles.cuh"
+#include "cuda/turns.cuh"
 #include "cuda/units.cuh"
 
 enum { RING = QN__CUDA_RING };
@@ -195,14 +199,13 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
     }
 }
 
-/* A step's products with one tile of 8 columns: c's part, added to f. Of one row of x all columns are
- * the same, and the even ones are made. */
+/* A step's products with one tile of 8 columns: c's part, added to f. */
 template <class U, int W>
 static __device__ void multiply_step(const uint32_t code[][2], const char *x, const byte_step *steps,
                                      const float scale[2], const float bias[2], float f[4])
 {
-    enum { WORDS = U::STEP / 16, APART = W == 1 ? 2 : 1 };
-    const byte_step of[2] = {steps[0], W == 1 ? steps[0] : steps[1]};
+    enum { WORDS = U::STEP / 16 };
+    const byte_step of[2] = {steps[0], steps[1]};
     __align__(16) uint32_t w[WORDS];
     int c[4];
     words_of_x<U>(x, w);
@@ -215,7 +218,7 @@ static __device__ void multiply_step(const uint32_t code[][2], const char *x, co
     for (int i = 0; i + 1 < WORDS; i += 2)
         mma_bytes(c, code[i][0], code[i][1], code[i + 1][0], code[i + 1][1], w[i], w[i + 1]);
 #pragma unroll
-    for (int i = 0; i < 4; i += APART) {
+    for (int i = 0; i < 4; i++) {
         f[i] = fmaf((float)c[i], scale[i / 2] * of[i % 2].scale, f[i]);
         if (U::BIASED)
             f[i] = fmaf(bias[i / 2], __int_as_float(of[i % 2].added), f[i]);
@@ -228,7 +231,7 @@ static __device__ void multiply_unit(const uint8_t *u, const char *bytes, int ap
                                      const byte_step *steps, float f[(W + 7) / 8][4])
 {
     enum { WORDS = U::STEP / 16 };
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, own = W == 1 ? 0 : 2 * t;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, own = 2 * t;
 #pragma unroll
     for (int s = 0; s < U::COLUMNS / U::STEP; s++) {
         uint32_t code[WORDS][2];
@@ -246,7 +249,7 @@ static __device__ void multiply_unit(const uint8_t *u, const char *bytes, int ap
 #pragma unroll
         for (int j = 0; j < (W + 7) / 8; j++)
             multiply_step<U, W>(code,
-                                bytes + (W == 1 ? 0 : (8 * j + g) * apart) + s * U::STEP +
+                                bytes + (8 * j + g) * apart + s * U::STEP +
                                     4 * WORDS * t,
                                 steps + s * W + 8 * j + own, scale, bias, f[j]);
     }
@@ -304,12 +307,8 @@ template <class U, int W> static __device__ void byte_products(const qn__cuda_li
             round++;
         }
         float *to = of.sums() + (span * TILE + g) * W;
-        if (W == 1 && t == 0) {
-            to[0] = f[0][0];
-            to[8] = f[0][2];
-        }
 #pragma unroll
-        for (int j = 0; W > 1 && j < NT; j++)
+        for (int j = 0; j < NT; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 to[i / 2 * 8 * W + 8 * j + 2 * t + i % 2] = f[j][i];
@@ -318,6 +317,252 @@ template <class U, int W> static __device__ void byte_products(const qn__cuda_li
             of.end(a, work, done, tile);
     }
 }
+
+/* ---- products of bytes with one row of x ------------------------------------------------------ */
+
+/* What sums of bytes begin with, which are less than 2^22: they are then the last bits of a float of
+ * 1.5 * 2^23, and that taken from it leaves them. */
+enum { ZERO_BITS = 0x4b400000 };
+
+/* A step's products, added to f: of rows g and g + 8. All columns of a product are the same. */
+template <class U>
+static __device__ void multiply_row(const uint8_t *u, int s, const uint32_t w[], const byte_step &x,
+                                    float f[2])
+{
+    enum { WORDS = U::STEP / 16 };
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int zero = U::BIASED ? ZERO_BITS : ZERO_BITS + x.added;
+    int c[4] = {zero, zero, zero, zero};
+    uint32_t code[WORDS][2];
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) {
+        code[i][0] = U::code(u, s * (U::STEP / 4) + 4 * i, t, g);
+        code[i][1] = U::code(u, s * (U::STEP / 4) + 4 * i, t, g + 8);
+    }
+    if (WORDS == 1)
+        mma_bytes(c, code[0][0], code[0][1], w[0]);
+#pragma unroll
+    for (int i = 0; i + 1 < WORDS; i += 2)
+        mma_bytes(c, code[i][0], code[i][1], code[i + 1][0], code[i + 1][1], w[i], w[i + 1]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float sum = __int_as_float(c[2 * i]) - 12582912.0f;
+        f[i] = fmaf(sum, U::scale(u, s, g + 8 * i) * x.scale, f[i]);
+        if (U::BIASED)
+            f[i] = fmaf(U::bias(u, s, g + 8 * i), __int_as_float(x.added), f[i]);
+    }
+}
+
+/* n units of a span, of M tiles that lie `apart` bytes from each other. */
+template <class U, int M, bool WHOLE>
+static __device__ void multiply_rows(const uint8_t *units, int n, int apart, const char *bytes,
+                                     const byte_step *steps, float f[2][2])
+{
+    enum { UNITS = SPAN / U::COLUMNS, STEPS = U::COLUMNS / U::STEP, WORDS = U::STEP / 16 };
+    const char *own = bytes + 4 * WORDS * (threadIdx.x % 4);
+#pragma unroll(WHOLE ? UNITS : 1)
+    for (int i = 0; i < (WHOLE ? UNITS : n); i++)
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            __align__(16) uint32_t w[WORDS];
+            words_of_x<U>(own + i * U::COLUMNS + s * U::STEP, w);
+            const byte_step x = steps[i * STEPS + s];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                multiply_row<U>(units + m * apart + i * U::BYTES, s, w, x, f[m]);
+        }
+}
+
+static __device__ char *shared_room()
+{
+    extern __shared__ __align__(128) char shared[];
+    return shared;
+}
+
+template <class U> struct byte_row {
+    enum {
+        BYTES = SPAN / U::COLUMNS * U::BYTES,
+        UNITS = SPAN / U::COLUMNS,
+        STEPS = SPAN / U::STEP,
+        TILES = BYTES <= QN__CUDA_PAIR_BYTES ? 2 : 1, /* at once */
+        PLACES = TILES == 2 ? 2 : 3,                  /* of a ring */
+        ROOM = PLACES * TILES * BYTES + QN__CUDA_RING_BARS
+    };
+    const qn__cuda_linears_args &a;
+    const int k, spans, warps, group_bytes, last_bytes;
+    const int one, two; /* tiles of the first weight, of the first two */
+    int first, end;    /* the block's tiles */
+    const sum_turns turns;
+    char *const rings;
+    char *bytes;
+    byte_step *steps;
+    float *part; /* [turn][span][TILES][16] */
+
+    __device__ byte_row(const qn__cuda_linears_args &args, char *room)
+        : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN), warps(blockDim.x / 32 - 1),
+          group_bytes((k + U::COLUMNS - 1) / U::COLUMNS * U::BYTES),
+          last_bytes(group_bytes - (spans - 1) * BYTES),
+          one(((int)a.n[0] + TILE - 1) / TILE), two(one + ((int)a.n[1] + TILE - 1) / TILE),
+          turns(turns_in(room)), rings(room + QN__CUDA_TURN_BARS)
+    {
+        const uint32_t unit = a.gated ? 2 : 1, all = (uint32_t)tiles_of(a, TILE) / unit,
+                       each = all / gridDim.x, more = all % gridDim.x; /* one more each */
+        first = (int)((each * blockIdx.x + min(blockIdx.x, more)) * unit);
+        end = first + (int)((each + (blockIdx.x < more)) * unit);
+        bytes = rings + warps * ROOM;
+        steps = (byte_step *)(bytes + spans * SPAN + U::STEP);
+        part = (float *)(steps + spans * STEPS);
+    }
+    __device__ float *sums(int j) const
+    {
+        return part + turns.place(j) * spans * TILES * TILE;
+    }
+    /* Where a tile's units begin. */
+    __device__ const char *units_of(int tile) const
+    {
+        if (a.gated)
+            return (const char *)((tile & 1) ^ (a.gated == 2) ? a.at[3] : a.at[1]) +
+                   (int64_t)(tile / 2) * group_bytes;
+        const void *w = tile < one ? a.at[1] : tile < two ? a.at[3] : a.at[5];
+        return (const char *)w +
+               (int64_t)(tile - (tile < one ? 0 : tile < two ? one : two)) * group_bytes;
+    }
+    __device__ void make_sums() const
+    {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
+        char *ring = rings + warp * ROOM;
+        int ask_tile = first, ask_span = warp;
+        const char *from[TILES];
+        auto find = [&]() {
+#pragma unroll
+            for (int m = 0; m < TILES; m++)
+                from[m] = ask_tile + m < end ? units_of(ask_tile + m) : NULL;
+        };
+#if __CUDA_ARCH__ >= 900
+        uint64_t *landed = (uint64_t *)(ring + PLACES * TILES * BYTES);
+        if (lane == 0) {
+            for (int i = 0; i < PLACES; i++)
+                barrier_begin(&landed[i], 1);
+            barriers_begun();
+        }
+        __syncwarp();
+#endif
+        auto ask = [&](int at) {
+            if (ask_tile < end) {
+                const int n = ask_span == spans - 1 ? last_bytes : BYTES;
+                char *to = ring + at * TILES * BYTES;
+#if __CUDA_ARCH__ >= 900
+                if (lane == 0) {
+                    barrier_expect(&landed[at], TILES == 2 && from[TILES - 1] ? 2 * n : n);
+#pragma unroll
+                    for (int m = 0; m < TILES; m++)
+                        if (from[m])
+                            copy_bulk(to + m * BYTES, from[m] + ask_span * BYTES, n, &landed[at]);
+                }
+#else
+#pragma unroll
+                for (int m = 0; m < TILES; m++)
+                    for (int i = lane * 16; from[m] && i < n; i += 32 * 16)
+                        copy_ahead(to + m * BYTES + i, from[m] + ask_span * BYTES + i, true);
+#endif
+                if ((ask_span += warps) >= spans) {
+                    ask_span = warp;
+                    ask_tile += TILES;
+                    find();
+                }
+            }
+#if __CUDA_ARCH__ < 900
+            copies_end();
+#endif
+        };
+        find();
+        for (int i = 0; i < PLACES; i++)
+            ask(i);
+        make_bytes();
+        for (int tile = first, j = 0, at = 0, round = 0; tile < end; tile += TILES, j++) {
+            for (int span = warp; span < spans; span += warps) {
+                float f[2][2] = {};
+#if __CUDA_ARCH__ >= 900
+                barrier_wait(&landed[at], round & 1);
+#else
+                copies_wait<PLACES - 1>();
+                __syncwarp();
+#endif
+                const uint8_t *units = (const uint8_t *)ring + at * TILES * BYTES;
+                const char *x = bytes + span * SPAN;
+                const byte_step *of = steps + span * STEPS;
+                if (span == spans - 1 && last_bytes < BYTES)
+                    multiply_rows<U, TILES, false>(units, last_bytes / U::BYTES, BYTES, x, of, f);
+                else if (TILES == 2 && tile + 1 == end)
+                    multiply_rows<U, 1, true>(units, UNITS, BYTES, x, of, f);
+                else
+                    multiply_rows<U, TILES, true>(units, UNITS, BYTES, x, of, f);
+                __syncwarp();
+                ask(at);
+                if (++at == PLACES) {
+                    at = 0;
+                    round++;
+                }
+                if (span == warp)
+                    turns.wait_for_place(j);
+                float *to = sums(j) + span * TILES * TILE + g;
+                if (lane % 4 == 0)
+#pragma unroll
+                    for (int m = 0; m < TILES; m++) {
+                        to[m * TILE] = f[m][0];
+                        to[m * TILE + 8] = f[m][1];
+                    }
+            }
+            turns.give(j);
+        }
+    }
+    /* All warps. */
+    __device__ void make_bytes() const
+    {
+        wait_for_last();
+        const unit_work work = {k, spans, 1, 0, 0, 0, 0, false};
+        bytes_of_x<U, 1>(a, work, bytes, 0, steps);
+        __syncthreads();
+    }
+    /* A lane makes one, of TILES tiles. */
+    __device__ void make_results() const
+    {
+        const float *added = (const float *)a.at[QN__CUDA_ADDED];
+        const int lane = threadIdx.x % 32, own = lane / TILE, r = lane % TILE;
+        float gate = 0; /* of one tile at a time */
+        make_bytes();
+        for (int tile = first, j = 0; tile < end; tile += TILES, j++) {
+            const bool real = own < TILES && tile + own < end;
+            const tile_place p = place_of(a, real ? tile + own : tile, TILE);
+            const bool wanted = real && p.row + r < p.n;
+            const float more = added && wanted ? added[p.row + r] : 0;
+            turns.wait_for_sums(j);
+            const float sum =
+                sum_of_spans(sums(j) + lane % (TILES * TILE), spans, TILES * TILE);
+            turns.take(j);
+            if (a.gated) {
+                const float up = TILES == 2 ? __shfl_down_sync(~0u, sum, TILE) : sum;
+                gate = TILES == 2 ? sum : tile & 1 ? gate : sum;
+                if (wanted && (TILES == 2 ? own == 0 : tile & 1))
+                    put_gated(a, p.row + r, gate, up);
+            } else if (wanted) {
+                p.y[p.row + r] = added ? sum + more : sum;
+            }
+        }
+    }
+    __device__ void run() const
+    {
+        let_next_begin();
+        if (threadIdx.x == 0)
+            turns.begin(warps);
+        if (!a.early)
+            wait_for_last();
+        if ((int)threadIdx.x / 32 < warps)
+            make_sums();
+        else
+            make_results();
+    }
+};
 
 /* ---- products in f32 ------------------------------------------------------------------------- */
 
@@ -430,10 +675,10 @@ template <class U> static __device__ void take_rows(const qn__cuda_take_units_ar
 /* ---- of every layout ------------------------------------------------------------------------- */
 
 #define UNIT_KERNELS(name, ...)                                                                    \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        bytes_1_##name(const qn__cuda_linears_args a)                                                \
+    extern "C" __global__ void __launch_bounds__(544, 1)                                           \
+        bytes_1_##name(const __grid_constant__ qn__cuda_linears_args a)                            \
     {                                                                                              \
-        byte_products<__VA_ARGS__, 1>(a);                                                          \
+        byte_row<__VA_ARGS__>(a, shared_room()).run();                                             \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
         bytes_8_##name(const qn__cuda_linears_args a)                                                \

@@ -152,16 +152,27 @@ qn_status qn__draws_set(qn__draws *d, size_t r, const qn_sampling *p, const int3
     return QN_OK;
 }
 
-qn_array *qn__draws_record(qn_scope *s, const qn__draws *d, size_t first, size_t n,
-                           qn_array *logits)
+qn__draws_taken qn__draws_take(qn_scope *s, const qn__draws *d, size_t first, size_t n)
 {
     static const qn__sample_entry none = {0}; /* an array has some element */
     int64_t row_shape[] = {(int64_t)n, QN__SAMPLE_ROW_WORDS};
     int64_t entry_shape[] = {d->n_entries ? (int64_t)d->n_entries : 1, QN__SAMPLE_ENTRY_WORDS};
-    int64_t flat[] = {(int64_t)n, (int64_t)d->vocab};
-    return qn__sample(s, qn_reshape(s, logits, 2, flat),
-                      qn_from(s, QN_I32, 2, row_shape, d->rows + first),
-                      qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none));
+    qn_array *rows = qn_from(s, QN_I32, 2, row_shape, d->rows + first);
+    return (qn__draws_taken){rows,
+                             qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none),
+                             {(int64_t)n, (int64_t)d->vocab}};
+}
+
+qn_array *qn__draws_choose(qn_scope *s, const qn__draws_taken *t, qn_array *logits)
+{
+    return qn__sample(s, qn_reshape(s, logits, 2, t->shape), t->rows, t->entries);
+}
+
+qn_array *qn__draws_record(qn_scope *s, const qn__draws *d, size_t first, size_t n,
+                           qn_array *logits)
+{
+    qn__draws_taken taken = qn__draws_take(s, d, first, n);
+    return qn__draws_choose(s, &taken, logits);
 }
 
 qn_status qn__draws_fail(const qn_sampling *p, qn_error *err)

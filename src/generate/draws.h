@@ -32,6 +32,14 @@ qn_status qn__draws_set(qn__draws *draws, size_t r, const qn_sampling *sampling,
 qn_array *qn__draws_record(qn_scope *s, const qn__draws *draws, size_t first, size_t n,
                            qn_array *logits);
 
+/* The same in two: rows and entries come into the scope, and the tokens are drawn. */
+typedef struct qn__draws_taken {
+    qn_array *rows, *entries;
+    int64_t shape[2]; /* of the logits */
+} qn__draws_taken;
+qn__draws_taken qn__draws_take(qn_scope *s, const qn__draws *draws, size_t first, size_t n);
+qn_array *qn__draws_choose(qn_scope *s, const qn__draws_taken *taken, qn_array *logits);
+
 /* Says why none was drawn. */
 qn_status qn__draws_fail(const qn_sampling *sampling, qn_error *err);
 

@@ -76,6 +76,21 @@ static qn_status run(qn_generation *g, const int32_t *ids, size_t n, qn_error *e
     return qn__session_run(session, ids, n, &wanted, err);
 }
 
+static qn_status set_next_draw(void *by, qn_session *session, int64_t more, qn_error *err)
+{
+    qn_generation *g = by;
+    size_t vocab = (size_t)session->model->decoder.config.vocab;
+    if (qn__draws_begin(&session->draws, 1, vocab, err) != QN_OK)
+        return err->code;
+    return qn__reply_draw_behind(&g->reply, &session->draws, (size_t)more, err);
+}
+
+/* Whether nothing but the next token is wanted of a step, which may then be enqueued ahead. */
+static bool goes_by_one(const qn_generation *g)
+{
+    return !g->logits && !g->guesses.text.most && !g->guesses.draft.most;
+}
+
 /* The next of what was drawn; where that is no guess, the others are dropped. */
 static qn_status take_row(qn_generation *g, int32_t *id, qn_error *err)
 {
@@ -147,6 +162,8 @@ static qn_status run_newest(qn_generation *g, qn_error *err)
     if (!qn__reply_generated(r))
         return run(g, r->history + r->n_before, r->n_history - r->n_before, err);
     int32_t ids[1 + QN__MOST_GUESSES] = {r->history[r->n_history - 1]};
+    if (goes_by_one(g))
+        return qn__session_step(g->session, ids, set_next_draw, g, g->drawn, err);
     qn_status status = make_guesses(g, err);
     memcpy(ids + 1, g->guesses.id, g->guesses.n * sizeof *ids);
     if (status == QN_OK)
@@ -190,8 +207,10 @@ qn_status qn_generation_next(qn_generation *g, int32_t *id, qn_error *err)
         return status;
     *(first ? &g->prefill_seconds : &g->decode_seconds) += qn__seconds() - begun;
     status = qn__reply_accept(r, next, id, err);
-    if (r->finish != QN_FINISH_NONE)
+    if (r->finish != QN_FINISH_NONE) {
         drop_guesses(g, ahead(g));
+        qn__session_settle(g->session);
+    }
     return status;
 }
 

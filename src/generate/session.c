@@ -4,6 +4,11 @@
  * of a step is recorded anew each time and finds its plan again, so there is no second way of
  * running a model.
  *
+ * Where a device runs behind what the host enqueues, the step that takes the tokens which are being
+ * drawn is enqueued before these are read. Its tokens count when the caller comes back with them;
+ * the cache has one position more until then, and any other call gives it back
+ * (qn__session_settle).
+ *
  * A call that fails leaves the session's tokens as they were: the cache still has their keys and
  * values, or, where sliding layers gave some up that a rewind asks for, the next call runs the
  * tokens again.
@@ -36,7 +41,8 @@ static qn_status begin_sequences(qn_session *session, const qn__model_cache_opti
     size_t vocab = (size_t)session->model->decoder.config.vocab;
     session->logits = malloc(batch * vocab * sizeof(float));
     session->sequences = calloc(batch, sizeof *session->sequences);
-    if (!session->logits || !session->sequences)
+    session->ahead.ids = calloc(batch, sizeof *session->ahead.ids);
+    if (!session->logits || !session->sequences || !session->ahead.ids)
         return qn__fail_memory(err, "a session");
     qn__cache_room room = {
         .sequences = session->n_sequences, .positions = session->context, .reach = session->chunk};
@@ -138,12 +144,14 @@ void qn_session_close(qn_session *session)
         return;
     for (int64_t b = 0; session->sequences && b < session->n_sequences; b++)
         qn__sequence_end(&session->sequences[b]);
+    qn_release(session->ahead.drawn);
     qn__cache_end(&session->cache);
     qn__batch_free(&session->batch);
     qn__draws_free(&session->draws);
     qn__draft_end(&session->draft);
     qn__drafter_end(&session->drafter);
     qn_model_close(session->model);
+    free(session->ahead.ids);
     free(session->sequences);
     free(session->logits);
     free(session->ids);
@@ -279,9 +287,19 @@ static void rewind_sequences(qn_session *session, int64_t length)
         qn__sequence_rewind(&session->sequences[b], 0);
 }
 
+void qn__session_settle(qn_session *session)
+{
+    if (!session->ahead.drawn)
+        return;
+    qn_release(session->ahead.drawn);
+    session->ahead.drawn = NULL;
+    rewind_sequences(session, session->length);
+}
+
 qn_status qn__session_catch_up(qn_session *session, qn_error *err)
 {
     qn_status status = QN_OK;
+    qn__session_settle(session);
     while (status == QN_OK && session->sequences[0].length < session->length) {
         int64_t at = session->sequences[0].length, left = session->length - at;
         status = run_tokens(session, session->ids + at, (size_t)session->room,
@@ -337,6 +355,110 @@ qn_status qn__session_run(qn_session *session, const int32_t *ids, size_t n,
     return conclude(session, n, status);
 }
 
+/* ---- one token behind the other -------------------------------------------------------------- */
+
+/* Enqueues a step of one token of each sequence: ids, or where that is NULL what `given` has. What
+ * it draws is retained; NULL: it failed. The scope is to be ended.
+ *
+ * Draws come into the scope first: ending it gives buffers back in reverse, those of `given` first,
+ * so that the next step finds its own where they were, and its results where `given` was. Two steps
+ * that take turns are then all that a device has to keep ready. */
+static qn_scope *enqueue(qn_session *session, const int32_t *ids, qn_array *given, qn_array **drawn,
+                         qn_error *err)
+{
+    size_t n = (size_t)session->n_sequences;
+    *drawn = NULL;
+    if (begin_step(session, ids ? ids : session->ahead.ids, 1, 1, 1, err) != QN_OK)
+        return NULL;
+    session->batch.given = ids ? NULL : given;
+    qn_scope *s = begin_scope(session, err);
+    if (!s)
+        return NULL;
+    qn__draws_taken draws = qn__draws_take(s, &session->draws, 0, n);
+    qn_array *y =
+        qn__draws_choose(s, &draws, qn__decoder_run(s, &session->model->decoder, &session->batch));
+    s->cancel = session->cancel;
+    if (session->model->device->ops->runs_ahead)
+        qn__batch_submit(s, &session->batch, &y, 1);
+    else /* an error is then this step's */
+        qn__batch_eval(s, &session->batch, &y, 1);
+    *drawn = qn_scope_status(s) == QN_OK ? qn_retain(y) : NULL;
+    qn__batch_end(s, &session->batch);
+    return s;
+}
+
+static qn_status end_step(qn_scope *s, qn_array *const *drawn, qn_error *err)
+{
+    qn_status status = s ? end_scope(s, err) : err->code;
+    return status == QN_OK && !*drawn ? qn__fail_memory(err, "a step") : status;
+}
+
+/* Enqueues the step behind the one that draws `before`; where that cannot be, there is none. */
+static qn_scope *go_ahead(qn_session *session, qn_array *before, qn__set_draws *set, void *by)
+{
+    qn_error unused = {0};
+    if (!session->model->device->ops->runs_ahead || session->length >= session->context ||
+        set(by, session, 1, &unused) != QN_OK)
+        return NULL;
+    session->ahead.by = by;
+    return enqueue(session, NULL, before, &session->ahead.drawn, &unused);
+}
+
+static qn_status read_drawn(qn_session *session, qn_array *drawn, int32_t *ids, qn_error *err)
+{
+    qn_scope *s = qn_scope_begin(session->model->device);
+    if (!s)
+        return qn__fail_memory(err, "a step");
+    qn_read(s, drawn, ids, (size_t)session->n_sequences * sizeof *ids);
+    return end_scope(s, err);
+}
+
+/* Whether the step that was enqueued ahead is of these tokens, and the same caller's. */
+static bool is_enqueued(const qn_session *session, const int32_t *ids, const void *by)
+{
+    return session->ahead.drawn && session->ahead.by == by &&
+           !memcmp(session->ahead.ids, ids, (size_t)session->n_sequences * sizeof *ids);
+}
+
+qn_status qn__session_step(qn_session *session, const int32_t *ids, qn__set_draws *set, void *by,
+                           int32_t *drawn, qn_error *err)
+{
+    qn_array *draws = NULL;
+    qn_status status;
+    if (!session->model->device->ops->runs_ahead)
+        return set(by, session, 0, err) == QN_OK
+                   ? qn__session_run(session, ids, 1, &(qn__wanted){1, NULL, drawn}, err)
+                   : err->code;
+    session->has_logits = false;
+    if (is_enqueued(session, ids, by)) {
+        if (qn__session_remember(session, ids, 1, err) != QN_OK)
+            return err->code;
+        draws = session->ahead.drawn;
+        session->ahead.drawn = NULL;
+        status = QN_OK;
+    } else {
+        status = prepare(session, ids, 1, err);
+        if (status == QN_OK)
+            status = set(by, session, 0, err);
+        if (status == QN_OK)
+            status = end_step(enqueue(session, ids, NULL, &draws, err), &draws, err);
+    }
+    if (conclude(session, 1, status) != QN_OK)
+        return status;
+    qn_scope *s = go_ahead(session, draws, set, by);
+    status = read_drawn(session, draws, session->ahead.ids, err);
+    qn_release(draws);
+    qn_scope_end(s); /* behind what was drawn: see enqueue */
+    if (status == QN_OK) {
+        memcpy(drawn, session->ahead.ids, (size_t)session->n_sequences * sizeof *drawn);
+        return QN_OK;
+    }
+    session->length--;
+    qn__session_settle(session);
+    rewind_sequences(session, session->length);
+    return status;
+}
+
 qn_status qn_session_append(qn_session *session, const int32_t *ids, size_t n, qn_error *err)
 {
     qn__wanted last = {.outputs = n ? 1 : 0, .logits = session->logits};
@@ -360,15 +482,21 @@ qn_status qn_session_step_greedy(qn_session *session, int32_t token, int32_t *ne
     return qn_session_step_greedy_batch(session, &token, next, err);
 }
 
+static qn_status draw_greedily(void *by, qn_session *session, int64_t more, qn_error *err)
+{
+    (void)by;
+    (void)more;
+    return qn__draws_begin(&session->draws, (size_t)session->n_sequences,
+                           (size_t)session->model->decoder.config.vocab, err);
+}
+
 qn_status qn_session_step_greedy_batch(qn_session *session, const int32_t *tokens, int32_t *next,
                                        qn_error *err)
 {
-    size_t n = (size_t)session->n_sequences, vocab = (size_t)session->model->decoder.config.vocab;
+    size_t n = (size_t)session->n_sequences;
     qn_error local = {0};
     err = err ? err : &local;
-    qn_status status = qn__draws_begin(&session->draws, n, vocab, err);
-    if (status == QN_OK)
-        status = qn__session_run(session, tokens, 1, &(qn__wanted){1, NULL, next}, err);
+    qn_status status = qn__session_step(session, tokens, draw_greedily, session, next, err);
     for (size_t b = 0; status == QN_OK && b < n; b++)
         if (next[b] < 0) {
             qn_session_rewind(session, session->length - 1);
@@ -401,6 +529,7 @@ void qn_session_rewind(qn_session *session, int64_t length)
     session->has_logits = false;
     if (length < 0 || length >= session->length)
         return;
+    qn__session_settle(session);
     session->length = length;
     rewind_sequences(session, length);
 }

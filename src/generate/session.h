@@ -24,6 +24,12 @@ struct qn_session {
     float *logits; /* [n_sequences, vocab] */
     bool has_logits;
     qn__draws draws;
+    struct {
+        qn_array *drawn; /* what the step draws that runs behind the tokens that count, retained;
+                            NULL: there is none */
+        int32_t *ids;    /* its tokens, once they are read */
+        void *by;        /* whose it is */
+    } ahead;
     qn__drafter drafter; /* of options->draft */
     qn__draft draft;
 };
@@ -46,5 +52,17 @@ typedef struct qn__wanted {
 /* Runs n tokens of each sequence, ids [n_sequences, n], and gives what is wanted. */
 qn_status qn__session_run(qn_session *session, const int32_t *ids, size_t n,
                           const qn__wanted *wanted, qn_error *err);
+
+/* Sets session->draws for what is drawn behind the next token of each sequence (more is 0) or
+ * behind the one after it, which is not known yet (1); not OK: that needs it. */
+typedef qn_status qn__set_draws(void *by, qn_session *session, int64_t more, qn_error *err);
+
+/* Runs one token of each sequence and gives what is drawn behind them. Who comes back with these,
+ * as the same `by`, finds their step under way. */
+qn_status qn__session_step(qn_session *session, const int32_t *ids, qn__set_draws *set, void *by,
+                           int32_t *drawn, qn_error *err);
+
+/* Gives up a step that was enqueued ahead. */
+void qn__session_settle(qn_session *session);
 
 #endif

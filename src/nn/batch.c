@@ -14,6 +14,7 @@ void qn__batch_begin(qn__batch *batch, qn__cache *cache)
 {
     batch->cache = cache;
     batch->n_parts = batch->n_tokens = batch->n_outputs = 0;
+    batch->given = NULL;
 }
 
 void qn__batch_free(qn__batch *batch)
@@ -174,7 +175,9 @@ static void record_numbers(qn_scope *s, qn__batch *batch)
     for (int k = 0; k < batch->cache->n_kinds; k++)
         fill_kind(batch, &z, k, n + z.kinds + k * z.one_kind);
     qn_array *all = qn_from_i32(s, n, z.all);
-    batch->tokens = piece(s, all, 0, 2, 1, batch->n_tokens);
+    const int64_t flat[] = {1, batch->n_tokens};
+    batch->tokens = batch->given ? qn_reshape(s, batch->given, 2, flat)
+                                 : piece(s, all, 0, 2, 1, batch->n_tokens);
     batch->position = piece(s, all, batch->n_tokens, 2, 1, batch->n_tokens);
     batch->output = batch->n_outputs ? piece(s, all, z.outputs, 1, 1, batch->n_outputs) : NULL;
     batch->adapter = z.any_adapter ? piece(s, all, z.adapters, 2, 1, batch->n_tokens) : NULL;
@@ -241,17 +244,34 @@ qn_array *const *qn__batch_targets(const qn__batch *batch, int *n)
     return batch->cache->current;
 }
 
+/* All that the step makes: the cache's arrays, then n results; NULL: no memory. */
+static qn_array **step_targets(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n,
+                               int *all)
+{
+    qn_array *const *targets = qn__batch_targets(batch, all);
+    qn_array **y = qn__scope_alloc(s, (size_t)(*all + n) * sizeof *y);
+    if (!y)
+        return NULL;
+    memcpy(y, targets, (size_t)*all * sizeof *y);
+    for (int i = 0; i < n; i++)
+        y[*all + i] = results[i];
+    *all += n;
+    return y;
+}
+
+qn_status qn__batch_submit(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n)
+{
+    int all;
+    qn_array **y = step_targets(s, batch, results, n, &all);
+    return y ? qn_eval_async(s, y, all) : qn_scope_status(s);
+}
+
 void qn__batch_eval(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n)
 {
-    int n_targets;
-    qn_array *const *targets = qn__batch_targets(batch, &n_targets);
-    qn_array **all = qn__scope_alloc(s, (size_t)(n_targets + n) * sizeof *all);
-    if (!all)
-        return;
-    memcpy(all, targets, (size_t)n_targets * sizeof *all);
-    for (int i = 0; i < n; i++)
-        all[n_targets + i] = results[i];
-    qn_eval_many(s, all, n_targets + n);
+    int all;
+    qn_array **y = step_targets(s, batch, results, n, &all);
+    if (y)
+        qn_eval_many(s, y, all);
 }
 
 /* The new buffers in the place of the old ones, all or none. */

@@ -31,6 +31,8 @@ typedef struct qn__batch {
     int64_t n_parts, part_room;
     int32_t *ids, *positions, *outputs; /* [n_tokens]; of outputs n_outputs */
     int64_t n_tokens, n_outputs, token_room;
+    qn_array *given; /* i32 [T], evaluated: the tokens, in the place of ids. NULL: ids are. The
+                        caller's, for the step that has begun. */
     qn_array **seen; /* [2 * n_layers] receives queries and keys, as they attend; NULL: none wants
                         them. The caller's, for all steps of the struct. */
     /* since qn__batch_record, i32: */
@@ -65,7 +67,8 @@ qn_array *qn__batch_outputs(qn_scope *s, const qn__batch *batch, qn_array *x);
 /* The arrays that must be evaluated for the step; *n receives their number. */
 qn_array *const *qn__batch_targets(const qn__batch *batch, int *n);
 
-/* Evaluates these with n results of the step. */
+/* Evaluates these with n results of the step; submit does not wait. */
+qn_status qn__batch_submit(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n);
 void qn__batch_eval(qn_scope *s, const qn__batch *batch, qn_array *const *results, int n);
 
 /* After the evaluation: the positions count, or, where the scope failed, their pages go back. With

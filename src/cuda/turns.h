@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers on units with one row of x (units.cu): how a block and its shared memory are
+ * divided.
+ *
+ * Warps that multiply put the sums of their spans where another one finds them, which makes the
+ * results, so that they need not wait for it: sums of several tiles take turns.
+ */
+#ifndef QN_CUDA_TURNS_H
+#define QN_CUDA_TURNS_H
+
+enum {
+    QN__CUDA_TURNS = 4,
+    QN__CUDA_TURN_BARS = 64, /* bytes: two barriers each */
+    /* Spans of at most so many bytes come for two tiles at once, into a ring of two, others one at
+     * a time into one of three. */
+    QN__CUDA_PAIR_BYTES = 2900
+};
+
+#endif
