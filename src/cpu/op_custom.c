@@ -7,8 +7,8 @@
 
 static bool accepts_custom(const qn_array *node)
 {
-    const qn__custom_params *c = node->params;
-    return c->primitive->def.cpu != NULL;
+    (void)node; /* qn_custom has looked */
+    return true;
 }
 
 static int64_t prepare_custom(qn__cpu_job *job)
