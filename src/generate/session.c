@@ -382,8 +382,12 @@ static qn_scope *enqueue(qn_session *session, const int32_t *ids, qn_array *give
         qn__batch_submit(s, &session->batch, &y, 1);
     else /* an error is then this step's */
         qn__batch_eval(s, &session->batch, &y, 1);
-    *drawn = qn_scope_status(s) == QN_OK ? qn_retain(y) : NULL;
+    qn_array *kept = qn_scope_status(s) == QN_OK ? qn_retain(y) : NULL;
     qn__batch_end(s, &session->batch);
+    if (qn_scope_status(s) == QN_OK)
+        *drawn = kept;
+    else
+        qn_release(kept);
     return s;
 }
 
@@ -425,10 +429,6 @@ qn_status qn__session_step(qn_session *session, const int32_t *ids, qn__set_draw
 {
     qn_array *draws = NULL;
     qn_status status;
-    if (!session->model->device->ops->runs_ahead)
-        return set(by, session, 0, err) == QN_OK
-                   ? qn__session_run(session, ids, 1, &(qn__wanted){1, NULL, drawn}, err)
-                   : err->code;
     session->has_logits = false;
     if (is_enqueued(session, ids, by)) {
         if (qn__session_remember(session, ids, 1, err) != QN_OK)
