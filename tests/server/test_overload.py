@@ -14,7 +14,7 @@ import time
 from served import HOST, Server, check, finish, generated, is_sanitized, resident
 
 SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 5
-TIMES, TOKENS = 20, 40
+TIMES, TOKENS, MOST = 20, 40, 2000
 PROMPTS = [f"Tell me a story about a {a}." for a in ("fox", "goose", "mouse", "lantern", "ladder")]
 
 
@@ -90,11 +90,13 @@ def main():
                 n += 1
         rate = TIMES * n / (time.monotonic() - begun)
         crowd, samples = Crowd(s, want), []
-        begun = time.monotonic()
+        begun, raised = time.monotonic(), 0
         while (now := time.monotonic() - begun) < SECONDS:
             if crowd.sent < now * rate:
                 crowd.send()
             crowd.read(0 if crowd.sent < now * rate else crowd.sent / rate - now)
+            if "busy" not in crowd.results and now > raised + 0.5:  # it has got faster than when it was timed
+                rate, raised = min(2 * rate, MOST), now
             if now > len(samples) / 4:
                 m = s.metrics()
                 samples.append(resident(s.process.pid) - m["plan_bytes"] - m["kv_cache_bytes"])
@@ -124,7 +126,7 @@ def main():
     check("overload: nothing is lost", sum(crowd.results.values()) + left == crowd.sent, (crowd.sent, crowd.results, left))
     check("overload: it answers at once afterwards", first < 1 and one < 1 and status == 200, (first, one, got))
     check("overload: nothing is left behind", idle, None)
-    check("overload: memory", sanitized or max(late) - late[0] < max(4 << 20, 0.02 * late[0]), (late[0], max(late)))
+    check("overload: memory", sanitized or max(late) - late[0] < max(8 << 20, 0.02 * late[0]), (late[0], max(late)))
 
 
 main()
