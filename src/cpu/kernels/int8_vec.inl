@@ -209,26 +209,58 @@ static void int8_vec(size_t rows, size_t panels, const int8_args *a)
 
 /* ---- straight from units ---- */
 
+/* Two steps of Q4_K share their words, the low halves and the high. One row takes both at once, and
+ * so reads a unit in the order in which it lies, each word once: hardware sees where that goes. */
+ALWAYS int int8_together(int rows, int id)
+{
+#ifdef VEC_LINES
+    return rows == 1 && id == QN__Q4_K ? 2 : 1;
+#else
+    (void)rows;
+    (void)id;
+    return 1;
+#endif
+}
+
+/* Two steps of 8 quads, from quad `first` on, meet one row. */
+ALWAYS void int8_two_steps(int id, const uint8_t *unit, int first, const uint8_t *x, vi *c0, vi *c1)
+{
+    UNROLL
+    for (int q = 0; q < 8; q++) {
+        *c0 = vi_dot(*c0, unit_code(id, unit, first + q), x + 4 * q);
+        *c1 = vi_dot(*c1, unit_code(id, unit, first + 8 + q), x + 4 * (8 + q));
+    }
+}
+
 /* a->codes: the first unit. */
 ALWAYS void int8_blocks(int rows, int id, const int8_args *a)
 {
     const qn__layout *l = &qn__layouts[id];
     const int quads = l->step / 4, steps = l->columns / l->step, run = int8_run(quads, l->top);
     const int lie = rows < 4 ? rows : 4; /* in a block of x */
+    const int together = int8_together(rows, id);
     const uint8_t *unit = a->codes, *x = a->x, *meta = a->meta;
     vf f[8];
     INT8_ALL_ROWS(INT8_LOAD)
     for (size_t u = 0; u < a->units; u++) {
         UNROLL
-        for (int s = 0; s < steps; s++) {
-            unit_ahead(l, unit, s);
-            vf scale = unit_scale(id, unit, s), bias = l->biased ? unit_bias(id, unit, s) : scale;
-            vi c[8];
-            int8_begin(rows, meta, a->next_meta, c);
-            int8_dots(rows, run, id, unit, s * quads, quads, x, a->next_x, c);
-            int8_add(rows, l->biased, c, scale, bias, meta, a->next_meta, f);
-            x += 4 * quads * lie;
-            meta += 12 * lie;
+        for (int s = 0; s < steps; s += together) {
+            vi c[2][8];
+            for (int t = 0; t < together; t++) {
+                unit_ahead(l, unit, s + t, together > 1);
+                int8_begin(rows, meta + 12 * lie * t, a->next_meta, c[t]);
+            }
+            if (together > 1)
+                int8_two_steps(id, unit, s * quads, x, c[0], c[1]);
+            else
+                int8_dots(rows, run, id, unit, s * quads, quads, x, a->next_x, c[0]);
+            for (int t = 0; t < together; t++) {
+                vf scale = unit_scale(id, unit, s + t),
+                   bias = l->biased ? unit_bias(id, unit, s + t) : scale;
+                int8_add(rows, l->biased, c[t], scale, bias, meta, a->next_meta, f);
+                x += 4 * quads * lie;
+                meta += 12 * lie;
+            }
         }
         unit += l->unit_bytes;
     }
@@ -247,7 +279,7 @@ ALWAYS void int8_group_steps(int rows, int bits, int type, int zeroed, int quads
     INT8_ALL_ROWS(INT8_LOAD)
     for (size_t u = 0; u < a->units; u++) {
         for (int s = 0; s < steps; s++) {
-            unit_ahead(l, unit, s);
+            unit_ahead(l, unit, s, 1);
             vf scale = group_scale(type, l, unit, s), bias = group_bias(type, zeroed, l, unit, s);
             vi c[8];
             int8_begin(rows, meta, a->next_meta, c);

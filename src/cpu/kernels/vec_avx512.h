@@ -232,6 +232,9 @@ static inline void v_store_f16(uint16_t *p, vf a)
 
 /* ---- bytes ---- */
 
+/* One load is a whole line of memory. */
+#define VEC_LINES
+
 static inline vi vi_load(const void *p)
 {
     return _mm512_loadu_si512(p);
