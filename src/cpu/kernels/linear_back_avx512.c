@@ -29,6 +29,34 @@ static void store_turned(qn__turned kind, bool exact, vi *r, float *to)
             _mm512_store_si512(to + 16 * (kind == QN__TURNED_WORDS ? i ^ 1 : i), r[i]);
 }
 
+/* Sixteen rows n of sixteen columns, pairs of columns as units hold them, as pairs of rows: squares
+ * of two by two are turned, then each goes to its mirror image's place. */
+static void turn_pairs(const uint8_t *units, float *to)
+{
+    const __m512i square =
+        _mm512_broadcast_i32x4(_mm_set_epi32(0x0f0e0b0a, 0x0d0c0908, 0x07060302, 0x05040100));
+    __m512i r[8], t[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        r[i] = _mm512_shuffle_epi8(_mm512_load_si512(units + 64 * i), square);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm512_unpacklo_epi64(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi64(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        __m512i even0 = _mm512_shuffle_i32x4(t[i], t[i + 2], 0x88);
+        __m512i even1 = _mm512_shuffle_i32x4(t[i + 4], t[i + 6], 0x88);
+        __m512i odd0 = _mm512_shuffle_i32x4(t[i], t[i + 2], 0xdd);
+        __m512i odd1 = _mm512_shuffle_i32x4(t[i + 4], t[i + 6], 0xdd);
+        _mm512_store_si512(to + 16 * i, _mm512_shuffle_i32x4(even0, even1, 0x88));
+        _mm512_store_si512(to + 16 * (i + 2), _mm512_shuffle_i32x4(odd0, odd1, 0x88));
+        _mm512_store_si512(to + 16 * (i + 4), _mm512_shuffle_i32x4(even0, even1, 0xdd));
+        _mm512_store_si512(to + 16 * (i + 6), _mm512_shuffle_i32x4(odd0, odd1, 0xdd));
+    }
+}
+
 /* Columns c0 .. c1 - 1 of W's rows n0 .. n0 + count - 1 (n0 a multiple of 16) as panels
  * [column / 16][QN__TURNED_UNITS][16]; `wide` is room for 16 rows of these columns. What is behind
  * the last row is zeros. */
@@ -38,8 +66,17 @@ static void turn_block(const qn__cpu_linear *a, qn__turned kind, size_t c0, size
     const qn__layout *l = a->layout;
     size_t columns = l->columns, units = (c1 - c0 + columns - 1) / columns;
     bool exact = l->encoding == &qn__encodings[QN__BF16];
+    bool pairs = exact && kind == QN__TURNED_PAIRS && (c1 - c0) % 16 == 0;
     for (size_t n = 0; n < count; n += 16) {
         size_t rows = count - n < 16 ? count - n : 16, at = kind == QN__TURNED_PAIRS ? n / 2 : n;
+        if (pairs && rows == 16) {
+            size_t along = (a->k + columns - 1) / columns;
+            const uint8_t *from =
+                (const uint8_t *)a->w + ((n0 + n) / 16 * along + c0 / columns) * 64;
+            for (size_t c = 0; c < c1 - c0; c += 16)
+                turn_pairs(from + c * 32, to + c * QN__TURNED_UNITS + at * 16);
+            continue;
+        }
         widen_panel(l, a->unpack, a->w, a->k, (n0 + n) / 16, c0 / columns, units, wide);
         for (size_t c = 0; c < c1 - c0; c += 16) {
             vi r[16];
