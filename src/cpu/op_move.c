@@ -47,9 +47,15 @@ static int64_t prepare_elements(qn__cpu_job *job)
 static void run_arange(const qn__cpu_job *job, const qn__cpu_part *part)
 {
     const qn__operand *y = &job->call->operand[0];
-    size_t size = qn__dtype_size((qn_dtype)y->dtype);
-    for (int64_t i = part->begin; i < part->end; i++)
-        qn__element_from_i64(part->at[0] + (size_t)i * size, (qn_dtype)y->dtype, i);
+    qn_dtype dtype = (qn_dtype)y->dtype;
+    size_t size = qn__dtype_size(dtype);
+    uint32_t *words = (uint32_t *)part->at[0]; /* counters of random numbers */
+    if (dtype == QN_U32 || dtype == QN_I32)
+        for (int64_t i = part->begin; i < part->end; i++)
+            words[i] = (uint32_t)i;
+    else
+        for (int64_t i = part->begin; i < part->end; i++)
+            qn__element_from_i64(part->at[0] + (size_t)i * size, dtype, i);
 }
 
 const qn__cpu_routine qn__cpu_arange_routine = {QN__OP_ARANGE, .accepts = accepts_plain_move,

@@ -179,8 +179,8 @@ qn_array *qn_random_bits(qn_scope *s, qn_array *key, qn_dtype dtype, int ndim, c
 /* ---- distributions
  * --------------------------------------------------------------------------------- */
 
-/* Bits for the fraction, and how many of them are used, as JAX draws them. */
-static qn_array *fraction(qn_scope *s, const draw *d, qn_dtype dtype)
+/* A fraction's binary digits as an integer, and how many there are, as JAX draws them. */
+static qn_array *digits_of(qn_scope *s, const draw *d, qn_dtype dtype, int *used)
 {
     static const struct {
         qn_dtype bits;
@@ -190,9 +190,15 @@ static qn_array *fraction(qn_scope *s, const draw *d, qn_dtype dtype)
                  [QN_F32] = {QN_U32, 32, 23},
                  [QN_F64] = {QN_U64, 64, 52}};
     qn_dtype bits = kinds[dtype].bits;
-    int used = kinds[dtype].used;
-    qn_array *shift = qn_scalar(s, bits, kinds[dtype].drawn - used);
-    qn_array *top = qn_right_shift(s, bits_of(s, d, bits), shift);
+    *used = kinds[dtype].used;
+    qn_array *shift = qn_scalar(s, bits, kinds[dtype].drawn - *used);
+    return qn_right_shift(s, bits_of(s, d, bits), shift);
+}
+
+static qn_array *fraction(qn_scope *s, const draw *d, qn_dtype dtype)
+{
+    int used;
+    qn_array *top = digits_of(s, d, dtype, &used);
     return qn_multiply(s, qn_cast(s, top, dtype), qn_scalar(s, dtype, ldexp(1, -used)));
 }
 
@@ -237,6 +243,18 @@ qn_array *qn_random_bernoulli(qn_scope *s, qn_array *key, qn_array *p, int ndim,
     return qn_less(s, u, p);
 }
 
+/* Where qn_random_bernoulli(share) would be true, without its numbers: their digits are compared.
+ */
+static qn_array *kept(qn_scope *s, qn_array *key, float share, int ndim, const int64_t *shape)
+{
+    draw d;
+    int used;
+    if (!draw_begin(s, &d, "dropout", key, ndim, shape))
+        return qn__poison(s);
+    qn_array *digits = digits_of(s, &d, QN_F32, &used);
+    return qn_less(s, digits, qn_scalar(s, QN_U32, ceil(ldexp(share, used))));
+}
+
 qn_array *qn_dropout(qn_scope *s, qn_array *x, qn_array *key, double p)
 {
     x = qn__input(s, x, "dropout");
@@ -244,8 +262,7 @@ qn_array *qn_dropout(qn_scope *s, qn_array *x, qn_array *key, double p)
         return qn__poison(s);
     if (!qn__is_float((qn_dtype)x->dtype) || !(p >= 0 && p < 1))
         return qn__op_fail(s, "dropout", x, NULL, "floats and a probability below 1 are wanted");
-    qn_array *share = qn_scalar(s, QN_F32, 1 - p);
-    qn_array *keep = qn_random_bernoulli(s, key, share, x->ndim, x->shape);
+    qn_array *keep = kept(s, key, (float)(1 - p), x->ndim, x->shape);
     qn_array *larger = qn_multiply(s, x, qn__scalar_like(s, x, 1 / (1 - p)));
     return qn_where(s, keep, larger, qn__scalar_like(s, x, 0));
 }

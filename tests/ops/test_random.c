@@ -217,7 +217,9 @@ static void test_refusals(void **state)
 }
 
 /* A share p of zeros, the rest larger, so that the mean stays: within four deviations. The same key
- * drops the same, another one others; 0 drops nothing. */
+ * drops the same, another one others; 0 drops nothing. What stays is what qn_random_bernoulli
+ * draws.
+ */
 static void test_dropout(void **state)
 {
     enum { N = 60000 };
@@ -243,6 +245,12 @@ static void test_dropout(void **state)
         assert_true(p == 0 ? other == 0 : fabs(other / N - 2 * p * (1 - p)) <= 0.02);
         qn_read_f32(s, qn_dropout(s, of, qn_random_key(s, 7), p), z, N);
         assert_memory_equal(y, z, sizeof y);
+        qn_array *share = qn_scalar(s, QN_F32, 1 - p);
+        qn_array *drawn =
+            qn_random_bernoulli(s, qn_random_key(s, 7), share, 1, (const int64_t[]){N});
+        qn_read_f32(s, qn_cast(s, drawn, QN_F32), z, N);
+        for (int i = 0; i < N; i++)
+            assert_true((y[i] != 0) == (z[i] != 0));
         qn_scope_end(s);
     }
     for (int i = 0; i < 2; i++) {
