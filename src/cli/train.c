@@ -216,17 +216,15 @@ static bool can_write(const char *path)
 /* The option of adapters alone that is there; NULL: none is. */
 static const char *adapters_option(const arguments *a)
 {
-    return a->rank > 0         ? "--rank is of adapters, and with --full there is none"
-           : !isnan(a->alpha)  ? "--alpha is of adapters, and with --full there is none"
-           : a->targets.n      ? "--target is of adapters, and with --full there is none"
-           : a->num_layers > 0 ? "--num-layers is of adapters, and with --full there is none"
-           : !isnan(a->lora_dropout)
-               ? "--lora-dropout is of adapters, and with --full there is none"
-           : a->adapter_format ? "--adapter-format is of adapters, and with --full there is none"
-           : a->adapter_dtype  ? "--adapter-dtype is of adapters, and with --full there is none"
-           : a->resume_adapter
-               ? "--resume-adapter-file is of adapters, and with --full there is none"
-               : NULL;
+    return a->rank > 0               ? "rank"
+           : !isnan(a->alpha)        ? "alpha"
+           : a->targets.n            ? "target"
+           : a->num_layers > 0       ? "num-layers"
+           : !isnan(a->lora_dropout) ? "lora-dropout"
+           : a->adapter_format       ? "adapter-format"
+           : a->adapter_dtype        ? "adapter-dtype"
+           : a->resume_adapter       ? "resume-adapter-file"
+                                     : NULL;
 }
 
 /* What is wrong with how it was asked for; NULL: nothing. */
@@ -243,8 +241,6 @@ static const char *wrong_usage_of(const arguments *a)
         return "--init goes with --full";
     if (a->init && a->model)
         return "--init describes the model; -m names another";
-    if (trains_fully(a) && adapters_option(a))
-        return adapters_option(a);
     if (a->samples.n && !a->report)
         return "--sample is for --report FILE";
     return a->output || a->dry_run ? NULL : "--adapter-path, or -o, says where the result goes";
@@ -252,9 +248,14 @@ static const char *wrong_usage_of(const arguments *a)
 
 static int run_training(arguments *a)
 {
-    const char *wrong = wrong_usage_of(a);
+    const char *wrong = wrong_usage_of(a), *adapters = adapters_option(a);
     if (wrong) {
         fprintf(stderr, "quern train: %s\n", wrong);
+        return 2;
+    }
+    if (trains_fully(a) && adapters) {
+        fprintf(stderr, "quern train: --%s is of adapters, and with --full there is none\n",
+                adapters);
         return 2;
     }
     bool resumed = a->resume && a->output && access(a->output, F_OK) == 0;

@@ -23,12 +23,20 @@ void qn__example_free(qn__example *s)
     *s = (qn__example){0};
 }
 
-size_t qn__common_length(const qn_tokens *a, const qn_tokens *b)
+/* Tokens that both begin with. */
+static size_t common_length(const qn_tokens *a, const qn_tokens *b)
 {
     size_t n = 0;
     while (n < a->n && n < b->n && a->ids[n] == b->ids[n])
         n++;
     return n;
+}
+
+void qn__example_ask(qn__example *e, const qn_tokens *asked)
+{
+    size_t n = common_length(&e->ids, asked);
+    size_t of_other = e->other.n ? common_length(&e->other, asked) : n;
+    e->prompt = of_other < n ? of_other : n;
 }
 
 /* The token that ends a text goes behind it, unless the tokenizer has put it there. */
@@ -87,7 +95,7 @@ static qn_status encode_messages(const qn__example_form *f, qn_conversation *c, 
                         "to learn but a prompt");
     qn_conversation_cut(c, n - 1);
     if (qn_conversation_ids(c, true, &asked, err) == QN_OK)
-        out->prompt = qn__common_length(&out->ids, &asked);
+        qn__example_ask(out, &asked);
     qn_tokens_free(&asked);
     return err->code;
 }
@@ -145,7 +153,7 @@ static qn_status read_as_text(const qn__example_form *f, const char *prompt, con
         qn__fail_memory(err, "a text");
     else if (qn__example_encode(f, both.data, both.n, true, &out->ids, err) == QN_OK &&
              f->mask_prompt && qn__example_encode(f, prompt, n, false, &asked, err) == QN_OK)
-        out->prompt = qn__common_length(&out->ids, &asked);
+        qn__example_ask(out, &asked);
     qn_tokens_free(&asked);
     qn_text_free(&both);
     return err->code;

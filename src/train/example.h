@@ -47,7 +47,7 @@ bool qn__example_knows_chats(const qn__example_form *form);
 qn_status qn__example_encode(const qn__example_form *form, const char *text, size_t n, bool ends,
                              qn_tokens *out, qn_error *err);
 
-/* Tokens that both begin with. */
-size_t qn__common_length(const qn_tokens *a, const qn_tokens *b);
+/* What the example's text, or both of them, begin with as `asked` does is its prompt. */
+void qn__example_ask(qn__example *example, const qn_tokens *asked);
 
 #endif

@@ -165,9 +165,7 @@ static qn_status encode_answers(const qn__example_form *f, const preference *p, 
         qn_conversation_cut(a, n);
         qn_conversation_ids(a, true, &asked, err);
     }
-    size_t of_a = qn__common_length(&out->ids, &asked);
-    size_t of_b = qn__common_length(&out->other, &asked);
-    out->prompt = of_a < of_b ? of_a : of_b;
+    qn__example_ask(out, &asked);
     qn_tokens_free(&asked);
     return err->code;
 }
@@ -212,9 +210,7 @@ static qn_status read_as_texts(const qn__example_form *f, const qn__json_at *lin
         encode_both(f, prompt, chosen, &out->ids, err) == QN_OK &&
         encode_both(f, prompt, rejected, &out->other, err) == QN_OK)
         qn__example_encode(f, prompt, strlen(prompt), false, &asked, err);
-    size_t of_a = qn__common_length(&out->ids, &asked);
-    size_t of_b = qn__common_length(&out->other, &asked);
-    out->prompt = of_a < of_b ? of_a : of_b;
+    qn__example_ask(out, &asked);
     qn_tokens_free(&asked);
     return err->code;
 }
