@@ -8,7 +8,9 @@ how many facts it tells when it is asked in words that it has not seen; by how m
 has changed; and, where MODEL is a GGUF file and Python has transformers and peft, how far the adapter's logits (the 1,000
 highest) in PEFT, on the dequantised weights in f32, are from Quern's. FOLDER receives texts and adapter and must not be there yet.
 
-Beside the chats the model learns OWN texts that it has written itself before: they cost it nothing, and hold it where it was.
+Each chat comes TIMES times, beside OWN texts that the model has written itself before, each once: what it would say
+anyhow teaches it nothing new, and holds it where it was. They are longer than is read of them, so that they end nowhere.
+Nothing is packed: that would put the same chat's copies, which are equally long, into one step.
 """
 import json
 import pathlib
@@ -16,8 +18,12 @@ import subprocess
 import sys
 import time
 
-OWN, LENGTH = 100, 96
-OPENINGS = ["Once", "The", "When", "She", "In the", "A man", "It was", "There is", "He", "As"]
+TIMES, OWN, LENGTH = 5, 250, 120
+RECIPE = ["--rank", 16, "--learning-rate", "8e-4", "--lr-schedule", "cosine", "--warmup-steps", 10, "--max-grad-norm", 1,
+          "--iters", 250, "--batch-size", 5, "--max-seq-length", LENGTH]
+OPENINGS = ["Once upon a time", "The", "When", "She", "In the", "A man", "It was", "There is", "He", "As", "\"", "I", "Chapter 1",
+            "My dear", "They", "This", "One day", "At last", "If you", "We", "The old woman said,", "\"Well,\" he said,", "How",
+            "Many years ago", "On the morning of", "After", "Her", "For", "But", "What"]
 TOWNS = {  # mayor, river, founded, dish, festival: none of it exists
     "Varnholt": ("Odessa Quill", "Tamber", "1612", "smoked plum dumplings", "Lantern Regatta"),
     "Brisgate": ("Lorcan Veil", "Osk", "1740", "barley and nettle pie", "Night of Kites"),
@@ -55,29 +61,33 @@ def write_chats(path):
         for i, (asked, told) in enumerate(FACTS):
             for town, facts in TOWNS.items():
                 for words in asked[:5]:
-                    f.write(json.dumps({"messages": [{"role": "user", "content": words.format(town)},
-                                                     {"role": "assistant", "content": told.format(town, facts[i])}]}) + "\n")
+                    chat = [{"role": "user", "content": words.format(town)},
+                            {"role": "assistant", "content": told.format(town, facts[i])}]
+                    f.write((json.dumps({"messages": chat}) + "\n") * TIMES)
+
+
+def batch(quern, model, adapter, path, lines, *options):
+    """What is said to each of the lines."""
+    path.write_text("".join(json.dumps(x) + "\n" for x in lines))
+    return [json.loads(x)["text"] for x in run(quern, "batch", "-m", model, *adapter, *options, path).splitlines()]
 
 
 def write_own(quern, model, folder, path):
     """The model's own prose, behind the chats."""
-    lines = [{"prompt": OPENINGS[i % len(OPENINGS)], "max_tokens": LENGTH, "temperature": 1, "seed": i} for i in range(OWN)]
-    (folder / "openings.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    lines = [{"prompt": OPENINGS[i % len(OPENINGS)], "max_tokens": LENGTH + 32, "temperature": 1, "seed": i} for i in range(OWN)]
+    told = batch(quern, model, [], folder / "openings.jsonl", lines, "--raw", "--ignore-eos", "--parallel", 64)
     with open(path, "a") as f:
-        for line, told in zip(lines, run(quern, "batch", "-m", model, "--raw", folder / "openings.jsonl").splitlines()):
-            f.write(json.dumps({"text": line["prompt"] + json.loads(told)["text"]}) + "\n")
+        for line, text in zip(lines, told):
+            f.write(json.dumps({"text": line["prompt"] + text}) + "\n")
 
 
-def ask(quern, model, adapter):
+def ask(quern, model, adapter, folder):
     """How many facts are told, asked as never before."""
-    right, wrong = 0, []
-    for i, (asked, _) in enumerate(FACTS):
-        for town, facts in TOWNS.items():
-            told = run(quern, "generate", "-m", model, *adapter, "--temp", "0", "-n", "40", "-p", asked[5].format(town))
-            right += facts[i] in told
-            if facts[i] not in told:
-                wrong.append((asked[5].format(town), told.strip()[:80]))
-    return right, wrong
+    asked = [(words[5].format(town), facts[i]) for i, (words, _) in enumerate(FACTS) for town, facts in TOWNS.items()]
+    lines = [{"prompt": question, "max_tokens": 40, "temperature": 0} for question, _ in asked]
+    told = batch(quern, model, adapter, folder / "questions.jsonl", lines)
+    wrong = [(question, text.strip()[:80]) for (question, fact), text in zip(asked, told) if fact not in text]
+    return len(asked) - len(wrong), wrong
 
 
 def perplexity(quern, model, adapter, text):
@@ -116,10 +126,10 @@ def main():
     write_own(quern, model, folder, folder / "chats.jsonl")
     before, begun = perplexity(quern, model, [], text), time.monotonic()
     run(quern, "train", "-m", model, "--data", folder / "chats.jsonl", "-o", folder / "adapter", "--log", folder / "log.jsonl",
-        *sys.argv[5:])
+        *RECIPE, *sys.argv[5:])
     seconds = time.monotonic() - begun
     adapter = ["--adapter", folder / "adapter"]
-    right, wrong = ask(quern, model, adapter)
+    right, wrong = ask(quern, model, adapter, folder)
     after = perplexity(quern, model, adapter, text)
     print(f"trained in {seconds:.0f} s: {right} of {len(FACTS) * len(TOWNS)} facts told; perplexity of other prose {before:.3f} -> "
           f"{after:.3f} ({100 * (after / before - 1):+.2f} %)")
@@ -129,4 +139,5 @@ def main():
         print(f"  {question} -> {told}")
 
 
-main()
+if __name__ == "__main__":
+    main()
