@@ -199,10 +199,23 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
     }
 }
 
+/* A step's sums, onto c: codes of two rows of w by a lane's words of x. */
+template <int WORDS>
+static __device__ void add_products(int (&c)[4], const uint2 (&code)[WORDS],
+                                    const uint32_t (&w)[WORDS])
+{
+    if (WORDS == 1)
+        mma_bytes(c, code[0].x, code[0].y, w[0]);
+#pragma unroll
+    for (int i = 0; i + 1 < WORDS; i += 2)
+        mma_bytes(c, code[i].x, code[i].y, code[i + 1].x, code[i + 1].y, w[i], w[i + 1]);
+}
+
 /* A step's products with one tile of 8 columns: c's part, added to f. */
 template <class U, int W>
-static __device__ void multiply_step(const uint32_t code[][2], const char *x, const byte_step *steps,
-                                     const float scale[2], const float bias[2], float f[4])
+static __device__ void multiply_step(const uint2 (&code)[U::STEP / 16], const char *x,
+                                     const byte_step *steps, const float scale[2],
+                                     const float bias[2], float f[4])
 {
     enum { WORDS = U::STEP / 16 };
     const byte_step of[2] = {steps[0], steps[1]};
@@ -212,11 +225,7 @@ static __device__ void multiply_step(const uint32_t code[][2], const char *x, co
 #pragma unroll
     for (int i = 0; i < 4; i++)
         c[i] = U::BIASED ? 0 : of[i % 2].added;
-    if (WORDS == 1)
-        mma_bytes(c, code[0][0], code[0][1], w[0]);
-#pragma unroll
-    for (int i = 0; i + 1 < WORDS; i += 2)
-        mma_bytes(c, code[i][0], code[i][1], code[i + 1][0], code[i + 1][1], w[i], w[i + 1]);
+    add_products<WORDS>(c, code, w);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         f[i] = fmaf((float)c[i], scale[i / 2] * of[i % 2].scale, f[i]);
@@ -234,13 +243,12 @@ static __device__ void multiply_unit(const uint8_t *u, const char *bytes, int ap
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, own = 2 * t;
 #pragma unroll
     for (int s = 0; s < U::COLUMNS / U::STEP; s++) {
-        uint32_t code[WORDS][2];
+        uint2 code[WORDS];
         float scale[2], bias[2];
 #pragma unroll
-        for (int k = 0; k < WORDS; k++) {
-            code[k][0] = U::code(u, s * (U::STEP / 4) + 4 * k, t, g);
-            code[k][1] = U::code(u, s * (U::STEP / 4) + 4 * k, t, g + 8);
-        }
+        for (int k = 0; k < WORDS; k++)
+            code[k] = make_uint2(U::code(u, s * (U::STEP / 4) + 4 * k, t, g),
+                                 U::code(u, s * (U::STEP / 4) + 4 * k, t, g + 8));
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             scale[k] = U::scale(u, s, g + 8 * k);
@@ -324,32 +332,27 @@ template <class U, int W> static __device__ void byte_products(const qn__cuda_li
  * 1.5 * 2^23, and that taken from it leaves them. */
 enum { ZERO_BITS = 0x4b400000 };
 
-/* A step's products, added to f: of rows g and g + 8. All columns of a product are the same. */
+/* A step's products, added to f: of rows 2 g and 2 g + 1, which lie side by side and are the product's
+ * rows g and g + 8. All columns of a product are the same. */
 template <class U>
-static __device__ void multiply_row(const uint8_t *u, int s, const uint32_t w[], const byte_step &x,
-                                    float f[2])
+static __device__ void multiply_row(const uint8_t *u, int s, const uint32_t (&w)[U::STEP / 16],
+                                    const byte_step &x, float f[2])
 {
     enum { WORDS = U::STEP / 16 };
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int zero = U::BIASED ? ZERO_BITS : ZERO_BITS + x.added;
     int c[4] = {zero, zero, zero, zero};
-    uint32_t code[WORDS][2];
+    uint2 code[WORDS];
 #pragma unroll
-    for (int i = 0; i < WORDS; i++) {
-        code[i][0] = U::code(u, s * (U::STEP / 4) + 4 * i, t, g);
-        code[i][1] = U::code(u, s * (U::STEP / 4) + 4 * i, t, g + 8);
-    }
-    if (WORDS == 1)
-        mma_bytes(c, code[0][0], code[0][1], w[0]);
-#pragma unroll
-    for (int i = 0; i + 1 < WORDS; i += 2)
-        mma_bytes(c, code[i][0], code[i][1], code[i + 1][0], code[i + 1][1], w[i], w[i + 1]);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const float sum = __int_as_float(c[2 * i]) - 12582912.0f;
-        f[i] = fmaf(sum, U::scale(u, s, g + 8 * i) * x.scale, f[i]);
-        if (U::BIASED)
-            f[i] = fmaf(U::bias(u, s, g + 8 * i), __int_as_float(x.added), f[i]);
+    for (int i = 0; i < WORDS; i++)
+        code[i] = U::codes(u, s * (U::STEP / 4) + 4 * i, t, g);
+    const float2 scale = U::scales(u, s, g), bias = U::biases(u, s, g);
+    add_products<WORDS>(c, code, w);
+    f[0] = fmaf(__int_as_float(c[0]) - 12582912.0f, scale.x * x.scale, f[0]);
+    f[1] = fmaf(__int_as_float(c[2]) - 12582912.0f, scale.y * x.scale, f[1]);
+    if (U::BIASED) {
+        f[0] = fmaf(bias.x, __int_as_float(x.added), f[0]);
+        f[1] = fmaf(bias.y, __int_as_float(x.added), f[1]);
     }
 }
 
@@ -505,13 +508,11 @@ template <class U> struct byte_row {
                 }
                 if (span == warp)
                     turns.wait_for_place(j);
-                float *to = sums(j) + span * TILES * TILE + g;
+                float *to = sums(j) + span * TILES * TILE + 2 * g;
                 if (lane % 4 == 0)
 #pragma unroll
-                    for (int m = 0; m < TILES; m++) {
-                        to[m * TILE] = f[m][0];
-                        to[m * TILE + 8] = f[m][1];
-                    }
+                    for (int m = 0; m < TILES; m++)
+                        *(float2 *)(to + m * TILE) = make_float2(f[m][0], f[m][1]);
             }
             turns.give(j);
         }

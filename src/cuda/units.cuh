@@ -18,6 +18,17 @@ static __device__ float half_at(const uint8_t *p, int row)
     return __half2float(*(const __half *)(p + 2 * row));
 }
 
+/* The same of rows 2 g and 2 g + 1. */
+static __device__ uint2 words_at(const uint8_t *p, int g)
+{
+    return *(const uint2 *)(p + 8 * g);
+}
+
+static __device__ float2 halves_at(const uint8_t *p, int g)
+{
+    return __half22float2(*(const __half2 *)(p + 4 * g));
+}
+
 static __device__ uint32_t halves(uint32_t w, int high)
 {
     return w >> (4 * high) & 0x0f0f0f0fu;
@@ -28,14 +39,37 @@ static __device__ uint32_t half_code(const uint8_t *w, int words, int quad, int 
 {
     return halves(word_at(w + 64 * (quad % words + t), row), quad / words % 2);
 }
+static __device__ uint2 half_codes(const uint8_t *w, int words, int quad, int t, int g)
+{
+    const uint2 v = words_at(w + 64 * (quad % words + t), g);
+    return make_uint2(halves(v.x, quad / words % 2), halves(v.y, quad / words % 2));
+}
+
+static __device__ float2 times(float2 a, float2 b)
+{
+    return make_float2(a.x * b.x, a.y * b.y);
+}
 
 /* Each layout: columns and bytes of a unit, columns that share a scale, the code of 0. Codes are
- * those of quad `quad` + t, of which the first is a multiple of 4 and t less. */
+ * those of quad `quad` + t, of which the first is a multiple of 4 and t less. codes, scales and biases
+ * are those of rows 2 g and 2 g + 1. */
 struct units_q4_0 {
     enum { COLUMNS = 64, BYTES = 576, STEP = 32, ZERO = 8, BIASED = 0 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         return half_code(u + 256 * (quad / 8), 4, quad % 8, t, row);
+    }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        return half_codes(u + 256 * (quad / 8), 4, quad % 8, t, g);
+    }
+    static __device__ float2 scales(const uint8_t *u, int s, int g)
+    {
+        return halves_at(u + 512 + 32 * s, g);
+    }
+    static __device__ float2 biases(const uint8_t *, int, int)
+    {
+        return make_float2(0, 0);
     }
     static __device__ float scale(const uint8_t *u, int s, int row)
     {
@@ -53,6 +87,19 @@ struct units_q8_0 {
     {
         return word_at(u + 64 * (quad + t), row) ^ 0x80808080u;
     }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        const uint2 v = words_at(u + 64 * (quad + t), g);
+        return make_uint2(v.x ^ 0x80808080u, v.y ^ 0x80808080u);
+    }
+    static __device__ float2 scales(const uint8_t *u, int s, int g)
+    {
+        return halves_at(u + 1024 + 32 * s, g);
+    }
+    static __device__ float2 biases(const uint8_t *, int, int)
+    {
+        return make_float2(0, 0);
+    }
     static __device__ float scale(const uint8_t *u, int s, int row)
     {
         return half_at(u + 1024 + 32 * s, row);
@@ -64,14 +111,22 @@ struct units_q8_0 {
 };
 
 /* Scale j, or minimum, of the twelve bytes that Q4_K and Q5_K pack 8 + 8 six-bit numbers into. */
+static __device__ float packed_scale_of(uint32_t four, uint32_t more, int j, int minimum)
+{
+    four = j < 4 ? four & 0x3f3f3f3fu : halves(more, minimum) | (four >> 2 & 0x30303030u);
+    return (float)(four >> (8 * (j & 3)) & 255);
+}
 static __device__ float packed_scale(const uint8_t *w, int j, int minimum, int row)
 {
-    uint32_t four = word_at(w + 64 * minimum, row);
-    if (j < 4)
-        four &= 0x3f3f3f3fu;
-    else
-        four = half_code(w + 128, 1, minimum, 0, row) | (four >> 2 & 0x30303030u);
-    return (float)(four >> (8 * (j & 3)) & 255);
+    return packed_scale_of(word_at(w + 64 * minimum, row), j < 4 ? 0 : word_at(w + 128, row), j,
+                           minimum);
+}
+static __device__ float2 packed_scales(const uint8_t *w, int j, int minimum, int g)
+{
+    const uint2 four = words_at(w + 64 * minimum, g),
+                more = j < 4 ? make_uint2(0, 0) : words_at(w + 128, g);
+    return make_float2(packed_scale_of(four.x, more.x, j, minimum),
+                       packed_scale_of(four.y, more.y, j, minimum));
 }
 
 struct units_q4_k {
@@ -87,6 +142,19 @@ struct units_q4_k {
     static __device__ float bias(const uint8_t *u, int s, int row)
     {
         return -half_at(u + 2272, row) * packed_scale(u + 2048, s, 1, row);
+    }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        return half_codes(u + 512 * (quad / 16), 8, quad % 16, t, g);
+    }
+    static __device__ float2 scales(const uint8_t *u, int s, int g)
+    {
+        return times(halves_at(u + 2240, g), packed_scales(u + 2048, s, 0, g));
+    }
+    static __device__ float2 biases(const uint8_t *u, int s, int g)
+    {
+        const float2 v = halves_at(u + 2272, g);
+        return times(make_float2(-v.x, -v.y), packed_scales(u + 2048, s, 1, g));
     }
 };
 
@@ -104,6 +172,22 @@ struct units_q5_k {
     static __device__ float bias(const uint8_t *u, int s, int row)
     {
         return -half_at(u + 2784, row) * packed_scale(u + 2560, s, 1, row);
+    }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        const uint2 high = words_at(u + 2048 + 64 * (quad % 8 + t), g),
+                    low = half_codes(u + 512 * (quad / 16), 8, quad % 16, t, g);
+        return make_uint2(low.x | (high.x >> (quad / 8) & 0x01010101u) << 4,
+                          low.y | (high.y >> (quad / 8) & 0x01010101u) << 4);
+    }
+    static __device__ float2 scales(const uint8_t *u, int s, int g)
+    {
+        return times(halves_at(u + 2752, g), packed_scales(u + 2560, s, 0, g));
+    }
+    static __device__ float2 biases(const uint8_t *u, int s, int g)
+    {
+        const float2 v = halves_at(u + 2784, g);
+        return times(make_float2(-v.x, -v.y), packed_scales(u + 2560, s, 1, g));
     }
 };
 
@@ -123,6 +207,23 @@ struct units_q6_k {
     static __device__ float bias(const uint8_t *, int, int)
     {
         return 0;
+    }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        const int half = quad / 32, part = quad % 32 / 8, word = quad % 8 + t;
+        const uint2 low = words_at(u + 1024 * half + 512 * (part % 2) + 64 * word, g),
+                    high = words_at(u + 2048 + 512 * half + 64 * word, g);
+        return make_uint2(halves(low.x, part / 2) | (high.x >> (2 * part) & 0x03030303u) << 4,
+                          halves(low.y, part / 2) | (high.y >> (2 * part) & 0x03030303u) << 4);
+    }
+    static __device__ float2 scales(const uint8_t *u, int s, int g)
+    {
+        const char2 v = *(const char2 *)(u + 3072 + 16 * s + 2 * g);
+        return times(halves_at(u + 3328, g), make_float2((float)v.x, (float)v.y));
+    }
+    static __device__ float2 biases(const uint8_t *, int, int)
+    {
+        return make_float2(0, 0);
     }
 };
 
@@ -153,6 +254,25 @@ template <int BITS, int GROUP, bool F16> struct units_group {
     static __device__ float bias(const uint8_t *u, int s, int row)
     {
         return number(u + CODES + 32 * (BLOCKS + s * STEP / GROUP), row);
+    }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        const uint8_t *w = u + 64 * BITS * (quad / 8);
+        return BITS == 8 ? words_at(w + 64 * (quad % 8 + t), g) : half_codes(w, 4, quad % 8, t, g);
+    }
+    static __device__ float2 numbers(const uint8_t *p, int g)
+    {
+        const uint32_t v = *(const uint32_t *)(p + 4 * g);
+        return F16 ? halves_at(p, g)
+                   : make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+    }
+    static __device__ float2 scales(const uint8_t *u, int s, int g)
+    {
+        return numbers(u + CODES + 32 * (s * STEP / GROUP), g);
+    }
+    static __device__ float2 biases(const uint8_t *u, int s, int g)
+    {
+        return numbers(u + CODES + 32 * (BLOCKS + s * STEP / GROUP), g);
     }
 };
 
