@@ -182,6 +182,16 @@ typedef struct qn__cuda_map {
         char bytes[128];
 } qn__cuda_map;
 
+/* Of stream.cu: warps that multiply, stages at most, rows of x at most, what columns are a multiple
+ * of, bytes of a block. */
+enum {
+    QN__CUDA_STREAM_WARPS = 8,
+    QN__CUDA_STREAM_RING = 32,
+    QN__CUDA_STREAM_ROWS = 64,
+    QN__CUDA_STREAM_COLUMNS = 64,
+    QN__CUDA_STREAM_SHARED = 216 << 10
+};
+
 /* The same with the maps of each weight and of x. */
 typedef struct qn__cuda_wide_args {
     qn__cuda_linears_args linears;

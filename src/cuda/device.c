@@ -371,17 +371,31 @@ static const qn__device_ops cuda_device_ops = {
 /* The compiled kernels: an image for each .cu file, made by the build. */
 #define IMAGES(X)                                                                                  \
     X(move)                                                                                        \
-    X(order) X(rows) X(sample) X(matmul) X(linear) X(wide) X(units) X(many) X(attend) X(attend_half)
+    X(order)                                                                                       \
+    X(rows)                                                                                        \
+    X(sample)                                                                                      \
+    X(matmul)                                                                                      \
+    X(linear)                                                                                      \
+    X(stream)                                                                                      \
+    X(wide)                                                                                        \
+    X(units)                                                                                       \
+    X(many)                                                                                        \
+    X(attend)                                                                                      \
+    X(attend_half)
 #define IMAGE_ID(name)      IMAGE_##name,
 #define IMAGE_EXTERN(name)  extern const unsigned long long qn__cuda_image_##name[];
 #define IMAGE_POINTER(name) qn__cuda_image_##name,
 enum { IMAGES(IMAGE_ID) IMAGE_COUNT };
 IMAGES(IMAGE_EXTERN)
 
-/* wide.cu and many.cu have instructions that sm_90 alone knows. */
 static bool runs_here(const qn__cuda *cuda, int image)
 {
-    return (image != IMAGE_wide && image != IMAGE_many) || qn__cuda_has_wide(cuda);
+    switch (image) {
+    case IMAGE_stream:
+    case IMAGE_wide:
+    case IMAGE_many: return qn__cuda_has_wide(cuda);
+    default: return true;
+    }
 }
 
 /* Bytes of shared memory that a launch may ask for; 0: what every kernel may. */
@@ -390,6 +404,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     switch (image) {
     case IMAGE_linear:
     case IMAGE_units: return cuda->most_shared;
+    case IMAGE_stream:
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;

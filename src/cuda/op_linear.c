@@ -8,7 +8,8 @@
 
 enum {
     FEW = 64,
-    ROUNDED = 9, /* rows from which on x is rounded by a launch of its own */
+    ROUNDED = 9,      /* rows from which on x is rounded by a launch of its own */
+    LARGE = 32 << 20, /* elements */
     TILE = 16,
     BLOCK = 128,
     LEAST_WARPS = 4,
@@ -24,7 +25,7 @@ bool qn__cuda_streams(const qn__operand *x, const qn__operand *w)
            w->offset % 16 == 0 && x->offset % 16 == 0;
 }
 
-static bool same_place(const qn__operand *a, const qn__operand *b)
+bool qn__cuda_same_place(const qn__operand *a, const qn__operand *b)
 {
     return a->slot == b->slot && a->offset == b->offset;
 }
@@ -42,7 +43,8 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
     if (args->n[QN__CUDA_LINEARS - 1] || args->gated ||
         bound->at[last->first_at + QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !args->early ||
         args->rows != rows || args->k != w->shape[1] ||
-        !same_place(&b->binding->operands[bound->x], &call->operand[0]) || !qn__cuda_is_fixed(b, w))
+        !qn__cuda_same_place(&b->binding->operands[bound->x], &call->operand[0]) ||
+        !qn__cuda_is_fixed(b, w))
         return NULL;
     uint32_t i = args->n[1] ? 2 : 1;
     args->n[i] = w->shape[0];
@@ -110,6 +112,15 @@ static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
     return false;
 }
 
+/* Whether the copy engine brings the weights (stream.cu, wide.cu): of a small one by few rows its
+ * start costs more than it saves. */
+static bool goes_wide(const qn__cuda *cuda, const qn__cuda_linears_args *args)
+{
+    return qn__cuda_has_wide(cuda) && (args->rows > QN__CUDA_STREAM_ROWS ||
+                                       (args->k % QN__CUDA_STREAM_COLUMNS == 0 &&
+                                        (args->rows >= ROUNDED || args->n[0] * args->k >= LARGE)));
+}
+
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *w = &call->operand[1];
@@ -118,11 +129,11 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .rows = qn__cuda_elements(x) / w->shape[1],
                                   .k = w->shape[1],
                                   .early = qn__cuda_is_fixed(b, w)};
+    if (goes_wide(b->cuda, &args))
+        return qn__cuda_wide_linear(b, &args, call);
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);
     bool few = warps > 0;
     uint8_t place = 0;
-    if (!few && qn__cuda_has_wide(b->cuda))
-        return qn__cuda_wide_linear(b, &args, call);
     qn__cuda_launch *last =
         b->bound->n_launches ? &b->bound->launches[b->bound->n_launches - 1] : NULL;
     const qn__cuda_linears_args *all =
@@ -161,9 +172,11 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
     const qn__cuda_linears_args *args = (const qn__cuda_linears_args *)(bound->args + last->args);
     uint32_t *at = bound->at + last->first_at;
     const qn__operand *y = &b->binding->operands[at[2]], *result = &call->operand[2];
-    int i = same_place(&call->operand[1], y);
-    if (args->n[1] || at[QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !same_place(&call->operand[i], y) ||
-        qn__cuda_elements(y) != qn__cuda_elements(result) || same_place(&call->operand[1 - i], y) ||
+    int i = qn__cuda_same_place(&call->operand[1], y);
+    if (args->n[1] || at[QN__CUDA_ADDED] != QN__CUDA_AT_NONE ||
+        !qn__cuda_same_place(&call->operand[i], y) ||
+        qn__cuda_elements(y) != qn__cuda_elements(result) ||
+        qn__cuda_same_place(&call->operand[1 - i], y) ||
         y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
         qn__cuda_is_read_behind(b, call, y) ||
         (at[0] < QN__CUDA_AT_BEHIND && /* blocks that are done write where others still read */
@@ -188,10 +201,10 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
     const qn__operand *operands = b->binding->operands, *result = &call->operand[2];
     if (args->n[0] != args->n[1] || args->n[2] || args->gated)
         return false;
-    bool exchanged = same_place(&call->operand[gate], &operands[at[4]]);
+    bool exchanged = qn__cuda_same_place(&call->operand[gate], &operands[at[4]]);
     for (int i = 0; i < 2; i++) {
         const qn__operand *y = &operands[at[2 + 2 * (i ^ exchanged)]];
-        if (!same_place(&call->operand[gate ^ i], y) ||
+        if (!qn__cuda_same_place(&call->operand[gate ^ i], y) ||
             qn__cuda_elements(y) != qn__cuda_elements(result) ||
             y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
             qn__cuda_is_read_behind(b, call, y))

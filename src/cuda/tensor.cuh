@@ -21,6 +21,21 @@ static __device__ void copy_box(void *to, const void *map, uint64_t *full, int c
                  : "memory");
 }
 
+/* The same of three axes, from (0, row, piece). */
+static __device__ void copy_pieces(void *to, const void *map, uint64_t *full, int row, int piece)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(full)), "r"(0), "r"(row), "r"(piece)
+                 : "memory");
+}
+
+/* Asks for a map itself. */
+static __device__ void fetch_map(const void *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* Describes a tile, of which 16 columns are read; 2 more are the next 16. */

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers on weights in bf16 with few rows of x, for sm_90: weights stream through a ring in
+ * shared memory that the tensor copy engine fills, and mma.sync multiplies.
+ *
+ * The bits are those of linear.cu and wide.cu: spans of 256 columns, products of 16 columns in their
+ * order within, spans added in order.
+ *
+ * A block has tiles of 16 rows of the weights, some at a time. One warp asks for stages of so many
+ * pieces of 64 columns, of the weights before the launches ahead have ended. (The engine takes 50 ns
+ * for a copy, be it of 512 bytes or of 2 KiB: small ones, not bytes, would hold it up.) Eight warps
+ * multiply: they share the tiles, and where there are fewer tiles than warps the spans of a tile,
+ * whose sums go from warp to warp in their order.
+ */
+#include "cuda/common.cuh"
+#include "cuda/mma.cuh"
+#include "cuda/tensor.cuh"
+#include "cuda/tiles.cuh"
+
+enum {
+    BOX = 64,                /* columns */
+    TILE_BYTES = TILE * 128, /* of a tile's columns of these */
+    WARPS = QN__CUDA_STREAM_WARPS,
+    MOST_RING = QN__CUDA_STREAM_RING
+};
+
+static __device__ uint4 load_matrices(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+
+/* NT: of 8 rows of x each. M: tiles that a warp has at once. */
+template <int NT, int M> struct stream {
+    enum { X_BYTES = NT * 8 * 128 };
+    const qn__cuda_wide_args &a;
+    const int slots, deep, ring, spans, steps; /* tiles at once; pieces of a stage; stages; of K */
+    const int groups, apart;                   /* of warps, by tiles; warps that share spans */
+    int first, end, one, two;                  /* the block's tiles; of the first weights */
+    char *const stages;
+    float4 *const run;
+    uint64_t *const full, *const empty, *const turn;
+
+    __device__ stream(const qn__cuda_wide_args &args, char *room, uint64_t *bars)
+        : a(args), slots((int)args.slots), deep((int)args.deep), ring((int)args.ring),
+          spans((int)((args.linears.k + SPAN - 1) / SPAN)), steps(spans * (SPAN / BOX) / deep),
+          groups(slots / M), apart((int)args.apart),
+          one((int)((args.linears.n[0] + TILE - 1) / TILE)),
+          two(one + (int)((args.linears.n[1] + TILE - 1) / TILE)), stages(room),
+          run((float4 *)(room + ring * stage_bytes())), full(bars), empty(bars + MOST_RING),
+          turn(bars + 2 * MOST_RING)
+    {
+        const uint32_t unit = a.linears.gated ? 2 : 1,
+                       all = (uint32_t)tiles_of(a.linears, TILE) / unit, each = all / gridDim.x,
+                       more = all % gridDim.x; /* one more each */
+        first = (int)((each * blockIdx.x + min(blockIdx.x, more)) * unit);
+        end = first + (int)((each + (blockIdx.x < more)) * unit);
+    }
+    __device__ int stage_bytes() const
+    {
+        return deep * (slots * TILE_BYTES + X_BYTES);
+    }
+
+    /* ---- asking ------------------------------------------------------------------------------ */
+
+    __device__ void ask_x(int at, int step)
+    {
+        if (threadIdx.x % 32 == 0)
+            copy_pieces(stages + at * stage_bytes() + deep * slots * TILE_BYTES,
+                        &a.map[QN__CUDA_LINEARS], &full[at], 0, step * deep);
+    }
+    __device__ void ask()
+    {
+        const int own = threadIdx.x % 32;
+        int at = 0, asked = 0, early = a.early < ring ? (int)a.early : ring;
+        uint32_t phase = 1;
+        if (!a.linears.early)
+            wait_for_last();
+        for (int tile = first; tile < end; tile += slots) {
+            const int n = end - tile < slots ? end - tile : slots, mine = tile + (own < n ? own : 0);
+            int weight, row;
+            if (a.linears.gated) {
+                weight = (mine & 1) ^ (a.linears.gated == 2);
+                row = mine / 2 * TILE;
+            } else {
+                weight = mine < one ? 0 : mine < two ? 1 : 2;
+                row = (mine - (mine < one ? 0 : mine < two ? one : two)) * TILE;
+            }
+            for (int step = 0; step < steps; step++) {
+                if (asked == early) {
+                    wait_for_last();
+                    for (int i = 0; i < asked; i++)
+                        ask_x(i, i % steps);
+                }
+                barrier_wait(&empty[at], phase);
+                if (own == 0)
+                    barrier_expect(&full[at], deep * (n * TILE_BYTES + X_BYTES));
+                __syncwarp();
+                if (own < n)
+                    copy_pieces(stages + at * stage_bytes() + own * deep * TILE_BYTES,
+                                &a.map[weight], &full[at], row, step * deep);
+                if (asked >= early)
+                    ask_x(at, step);
+                asked++;
+                if (++at == ring) {
+                    at = 0;
+                    phase ^= 1;
+                }
+            }
+        }
+        if (asked <= early) {
+            wait_for_last();
+            for (int i = 0; i < asked; i++)
+                ask_x(i, i % steps);
+        }
+    }
+
+    /* ---- multiplying ------------------------------------------------------------------------- */
+
+    /* A box of M tiles by all of x. */
+    __device__ void multiply_box(uint32_t w, uint32_t x, float (&c)[M][NT][4]) const
+    {
+#pragma unroll
+        for (int k = 0; k < BOX / 16; k++) {
+            uint4 u[M];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                u[m] = load_matrices((w + m * deep * TILE_BYTES) ^ k << 5);
+            if constexpr (NT == 1) {
+                static_assert(BOX / 16 % 2 == 0, "two products for each load of x");
+                if (k % 2)
+                    continue;
+                const uint4 v = load_matrices(x ^ k << 5);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    const uint4 next = load_matrices((w + m * deep * TILE_BYTES) ^ (k + 1) << 5);
+                    mma_bf16(c[m][0], u[m].x, u[m].y, u[m].z, u[m].w, v.x, v.y);
+                    mma_bf16(c[m][0], next.x, next.y, next.z, next.w, v.z, v.w);
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < NT; j += 2) {
+                    const uint4 v = load_matrices((x + j * 1024) ^ k << 5);
+#pragma unroll
+                    for (int m = 0; m < M; m++) {
+                        mma_bf16(c[m][j], u[m].x, u[m].y, u[m].z, u[m].w, v.x, v.y);
+                        mma_bf16(c[m][j + 1], u[m].x, u[m].y, u[m].z, u[m].w, v.z, v.w);
+                    }
+                }
+            }
+        }
+    }
+    /* Element i of a lane's part of a tile: its row of the weights, of x. */
+    static __device__ int row_of(int i)
+    {
+        return threadIdx.x % 32 / 4 + i / 2 * 8;
+    }
+    static __device__ int x_row_of(int j, int i)
+    {
+        return 8 * j + threadIdx.x % 4 * 2 + i % 2;
+    }
+    __device__ void load_added(int tile, int n, float (&more)[M][NT][4]) const
+    {
+        const float *added = (const float *)a.linears.at[QN__CUDA_ADDED];
+        const int rows = (int)a.linears.rows, width = (int)a.linears.n[0];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int row = (tile + m) * TILE + row_of(i), b = x_row_of(j, i);
+                    more[m][j][i] =
+                        m < n && row < width && b < rows ? added[(int64_t)b * width + row] : 0;
+                }
+    }
+    __device__ void store(int tile, int n, float (&sum)[M][NT][4]) const
+    {
+        const int rows = (int)a.linears.rows;
+        if (a.linears.gated) {
+            if constexpr (M == 2) {
+                const int64_t width = a.linears.n[0];
+#pragma unroll
+                for (int j = 0; j < NT; j++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int64_t row = tile / 2 * TILE + row_of(i), b = x_row_of(j, i);
+                        if (n > 0 && row < width && b < rows)
+                            put_gated(a.linears, b * width + row, sum[0][j][i], sum[1][j][i]);
+                    }
+            }
+            return;
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const tile_place p = place_of(a.linears, tile + m, TILE);
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int64_t row = p.row + row_of(i), b = x_row_of(j, i);
+                    if (m < n && row < p.n && b < rows)
+                        p.y[b * p.n + row] = sum[m][j][i];
+                }
+        }
+    }
+    /* Adds a span's sums to those before it, which the warp has, or finds where they were passed. */
+    __device__ void add_span(const float (&c)[M][NT][4], float (&sum)[M][NT][4], float4 *passed,
+                             int span, bool last) const
+    {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                float4 *const place = passed + (m * NT + j) * 32;
+                if (apart > 1 && span) {
+                    const float4 v = *place;
+                    sum[m][j][0] = v.x, sum[m][j][1] = v.y, sum[m][j][2] = v.z, sum[m][j][3] = v.w;
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    sum[m][j][i] = span ? sum[m][j][i] + c[m][j][i] : c[m][j][i];
+                if (apart > 1 && !last)
+                    *place =
+                        make_float4(sum[m][j][0], sum[m][j][1], sum[m][j][2], sum[m][j][3]);
+            }
+    }
+    /* A warp that has waited for its turn knows that all stages before its own have landed. So what it
+     * waits for next is at most one round of the ring away, if that holds a span of each warp. */
+    __device__ void multiply()
+    {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = warp % groups * M,
+                  own = warp / groups, of_span = SPAN / BOX / deep,
+                  turns_of_tile = (spans + apart - 1) / apart * apart;
+        const uint32_t base = shared_address(stages), r = lane % 8;
+        const uint32_t w_lane = lane % 16 * 128 + ((lane / 16 ^ r) << 4),
+                       x_lane = NT == 1 ? r * 128 + ((lane / 8 ^ r) << 4)
+                                        : (lane / 16 * 8 + r) * 128 + ((lane / 8 % 2 ^ r) << 4);
+        float4 *const passed = run + warp % groups * M * NT * 32 + lane;
+        int at = own * of_span, begun = 0;
+        uint32_t phase = 0, turns = 0;
+        bool starts = own == 0; /* nobody is before */
+        const bool in_turns = apart > 1;
+        if (own >= apart)
+            return;
+        auto wrap = [&]() {
+            while (at >= ring) {
+                at -= ring;
+                phase ^= 1;
+            }
+        };
+        wrap();
+        wait_for_last();
+        for (int tile = first; tile < end; tile += slots) {
+            const int n = end - tile - slot;
+            float sum[M][NT][4];
+            for (int span = own; span < turns_of_tile; span += apart) {
+                float c[M][NT][4] = {}, more[M][NT][4];
+                const bool last = span == spans - 1, real = span < spans;
+                if (NT < 8 && last && a.linears.at[QN__CUDA_ADDED])
+                    load_added(tile + slot, n, more);
+                for (int i = 0; real && i < of_span; i++) {
+                    const uint32_t stage = base + at * stage_bytes(),
+                                   x = stage + deep * slots * TILE_BYTES + x_lane;
+                    barrier_wait(&full[at], phase);
+                    for (int d = 0; d < deep; d++)
+                        multiply_box(stage + (slot * deep + d) * TILE_BYTES + w_lane,
+                                     x + d * X_BYTES, c);
+                    __syncwarp();
+                    if (lane == 0)
+                        barrier_arrive(&empty[at]);
+                    at++;
+                    wrap();
+                }
+                at += (apart - 1) * of_span;
+                wrap();
+                if (in_turns && !starts)
+                    barrier_wait(&turn[warp], turns++ & 1);
+                starts = false;
+                if (real)
+                    add_span(c, sum, passed, span, last);
+                if (in_turns) {
+                    __syncwarp();
+                    if (lane == 0)
+                        barrier_arrive(&turn[own < apart - 1 ? warp + groups : warp % groups]);
+                }
+                if (!last)
+                    continue;
+                if (a.linears.at[QN__CUDA_ADDED]) {
+                    if (NT == 8)
+                        load_added(tile + slot, n, more);
+#pragma unroll
+                    for (int i = 0; i < M * NT * 4; i++)
+                        (&sum[0][0][0])[i] += (&more[0][0][0])[i];
+                }
+                store(tile + slot, n, sum);
+            }
+            begun += steps;
+            if (in_turns) { /* spans of a tile need not be a multiple of those that share them */
+                at = begun + own * of_span;
+                phase = at / ring & 1;
+                at %= ring;
+            }
+        }
+    }
+    __device__ void work()
+    {
+        const int i = threadIdx.x;
+        if (i < ring) {
+            barrier_begin(&full[i], 1);
+            barrier_begin(&empty[i], groups);
+        } else if (i >= MOST_RING && i < MOST_RING + WARPS) {
+            barrier_begin(&turn[i - MOST_RING], 1);
+        } else if (i >= 32 * WARPS && i <= 32 * WARPS + QN__CUDA_LINEARS) {
+            fetch_map(&a.map[i - 32 * WARPS]);
+        }
+        barriers_begun();
+        __syncthreads();
+        let_next_begin();
+        if (threadIdx.x / 32 == WARPS)
+            ask();
+        else
+            multiply();
+    }
+};
+
+template <int NT, int M> static __device__ void stream_rows(const qn__cuda_wide_args &a)
+{
+    extern __shared__ __align__(1024) char room[];
+    __shared__ uint64_t bars[2 * MOST_RING + WARPS];
+    stream<NT, M> s(a, room + (1024 - shared_address(room) % 1024) % 1024, bars);
+    s.work();
+}
+
+#define STREAM_KERNEL(name, NT, M)                                                                 \
+    extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), 1)                              \
+        name(const __grid_constant__ qn__cuda_wide_args a)                                         \
+    {                                                                                              \
+        stream_rows<NT, M>(a);                                                                     \
+    }
+STREAM_KERNEL(stream_8, 1, 1)
+STREAM_KERNEL(stream_8_pair, 1, 2)
+STREAM_KERNEL(stream_16, 2, 1)
+STREAM_KERNEL(stream_16_pair, 2, 2)
+STREAM_KERNEL(stream_32, 4, 1)
+STREAM_KERNEL(stream_32_pair, 4, 2)
+STREAM_KERNEL(stream_64, 8, 1)
+STREAM_KERNEL(stream_64_pair, 8, 2)
