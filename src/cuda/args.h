@@ -93,6 +93,15 @@ typedef struct qn__cuda_sample_args {
     int64_t rows, vocab, parts;
 } qn__cuda_sample_args;
 
+/* Among a norm's addresses. */
+enum {
+    QN__CUDA_NORM_ADDED = 4,
+    QN__CUDA_NORM_WEIGHT,
+    QN__CUDA_NORM_BEHIND,
+    QN__CUDA_NORM_ROUNDED,
+    QN__CUDA_NORM_AT
+};
+
 typedef struct qn__cuda_softmax_args {
     void *at[2]; /* x, y: [rows, n] */
     int64_t rows, n, wide;

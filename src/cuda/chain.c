@@ -283,7 +283,7 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
     join_axes(call, args);
     args->quads = has_quads(call, args);
     if (args->quads && is_sum(call->program) && args->stride[0][0] && args->stride[1][0] &&
-        qn__cuda_add_behind(b, call))
+        (qn__cuda_add_behind(b, call) || qn__cuda_add_to_norm(b, call)))
         return true;
     int gate = args->quads && args->stride[0][0] && n == 2 && args->stride[1][0]
                    ? gate_of(call->program)

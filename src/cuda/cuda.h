@@ -192,6 +192,9 @@ bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
  * them for nobody else: that adds the other. False: it cannot. */
 bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call);
 
+/* The same where the newest launch is a norm of f32 (op_rows.c). */
+bool qn__cuda_add_to_norm(qn__cuda_binder *b, const qn__call *call);
+
 /* Whether no step of the plan writes what the operand lies in: a kernel may read it before those
  * ahead of it have ended. */
 bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o);

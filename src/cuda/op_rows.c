@@ -80,6 +80,71 @@ static bool takes_rms_norm(const qn_array *node)
            !((const qn__norm_params *)node->params)->has_bias;
 }
 
+/* The newest launch, if it is a norm of quads; *at gets its addresses. */
+static qn__cuda_norm_args *newest_norm(const qn__cuda_binder *b, uint32_t **at)
+{
+    qn__cuda_binding *bound = b->bound;
+    const qn__cuda_launch *last =
+        bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (!last || last->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm])
+        return NULL;
+    qn__cuda_norm_args *args = (qn__cuda_norm_args *)(bound->args + last->args);
+    *at = bound->at + last->first_at;
+    return args->quads ? args : NULL;
+}
+
+/* Whether a block that has read its row of `from` may write that of `to`, while others read theirs.
+ */
+static bool may_follow(const qn__operand *to, const qn__operand *from, bool one_row)
+{
+    return one_row || qn__cuda_same_place(to, from) || !qn__cuda_overlap(to, from);
+}
+
+bool qn__cuda_add_to_norm(qn__cuda_binder *b, const qn__call *call)
+{
+    uint32_t *at;
+    qn__cuda_norm_args *args = newest_norm(b, &at);
+    if (!args || at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE || at[3] != QN__CUDA_AT_NONE)
+        return false;
+    const qn__operand *operands = b->binding->operands, *y = &operands[at[2]],
+                      *sum = &call->operand[2];
+    int i = qn__cuda_same_place(&call->operand[1], y);
+    const qn__operand *added = &call->operand[1 - i];
+    if (!qn__cuda_same_place(&call->operand[i], y) || qn__cuda_same_place(added, y) ||
+        qn__cuda_elements(y) != qn__cuda_elements(sum) ||
+        y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
+        qn__cuda_is_read_behind(b, call, y) || qn__cuda_overlap(added, y) ||
+        !may_follow(sum, &operands[at[0]], args->rows == 1) || !may_follow(sum, added, false))
+        return false;
+    at[2] = call->first_operand + 2;
+    at[QN__CUDA_NORM_ADDED] = call->first_operand + 1 - (uint32_t)i;
+    return true;
+}
+
+/* A norm of what the newest launch, a norm and a sum, makes: by that launch. */
+static bool norm_again(qn__cuda_binder *b, const qn__call *call, const qn__cuda_norm_args *more)
+{
+    uint32_t *at;
+    qn__cuda_norm_args *args = newest_norm(b, &at);
+    if (!args || at[QN__CUDA_NORM_ADDED] == QN__CUDA_AT_NONE ||
+        at[QN__CUDA_NORM_WEIGHT] != QN__CUDA_AT_NONE || !more->quads || !more->has_weight ||
+        args->rows != more->rows || args->n != more->n)
+        return false;
+    const qn__operand *operands = b->binding->operands, *y = &call->operand[call->n_operands - 1];
+    bool one_row = args->rows == 1;
+    if (!qn__cuda_same_place(&call->operand[0], &operands[at[2]]) ||
+        qn__cuda_overlap(y, &operands[at[2]]) || !may_follow(y, &operands[at[0]], one_row) ||
+        !may_follow(y, &operands[at[QN__CUDA_NORM_ADDED]], one_row))
+        return false;
+    args->early = args->early && more->early;
+    args->eps_behind = more->eps;
+    at[QN__CUDA_NORM_WEIGHT] = call->first_operand + 1;
+    at[QN__CUDA_NORM_BEHIND] = call->first_operand + call->n_operands - 1;
+    qn__cuda_may_round(b, QN__CUDA_NORM_BEHIND, QN__CUDA_NORM_ROUNDED,
+                       offsetof(qn__cuda_norm_args, turned));
+    return true;
+}
+
 static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__norm_params *p = call->params;
@@ -93,8 +158,11 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
                                (p->has_weight ? call->operand[1].offset : 0));
     args.quads = !args.wide && args.n % 4 == 0 && args.n / 4 <= QUADS_OF_ROW && places % 16 == 0;
     args.early = !p->has_weight || qn__cuda_is_fixed(b, &call->operand[1]);
+    if (norm_again(b, call, &args))
+        return true;
+    const uint8_t none = QN__CUDA_NONE;
     if (!QN__CUDA_ADD(b, rms_norm, args.rows, true, args, call, 0, p->has_weight ? 1 : 0,
-                      (uint8_t)(call->n_operands - 1), QN__CUDA_NONE))
+                      (uint8_t)(call->n_operands - 1), none, none, none, none, none))
         return false;
     if (args.quads && args.rows)
         qn__cuda_may_round(b, 2, 3, offsetof(qn__cuda_norm_args, turned));

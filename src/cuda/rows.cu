@@ -278,53 +278,81 @@ static __device__ float quad_sum(float4 v)
     return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
 }
 
-static __device__ void norm_quads(const qn__cuda_norm_args &a)
+/* What a row is multiplied by to have a mean square of 1. */
+static __device__ float norm_scale(const float4 (&v)[MOST_QUADS], int n, float *room, float eps)
 {
-    float4 u[MOST_QUADS];
-    __shared__ float room[THREADS / 32];
-    const int n = (int)a.n / 4;
-    const float4 *w = (const float4 *)a.at[1];
-    if (!a.early)
-        wait_for_last();
+    float sum = 0;
 #pragma unroll
     for (int k = 0; k < MOST_QUADS; k++)
-        if ((int)threadIdx.x + k * THREADS < n)
-            u[k] = a.has_weight ? w[threadIdx.x + k * THREADS] : make_float4(1, 1, 1, 1);
+        if ((int)threadIdx.x + k * THREADS < n / 4)
+            sum += quad_sum(v[k]);
+    for (int m = 16; m; m /= 2)
+        sum += __shfl_xor_sync(~0u, sum, m);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < THREADS / 32; i++)
+        sum += room[i];
+    __syncthreads();
+    return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
+static __device__ float4 normed(float4 v, float scale, float4 u)
+{
+    return make_float4(v.x * scale * u.x, v.y * scale * u.y, v.z * scale * u.z, v.w * scale * u.w);
+}
+
+static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, bool turned)
+{
+    if (y)
+        ((float4 *)y)[at] = v;
+    if (rounded)
+        put_rounded(rounded, at, make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w)), turned);
+}
+
+static __device__ void norm_quads(const qn__cuda_norm_args &a)
+{
+    float4 u[MOST_QUADS], w[MOST_QUADS];
+    __shared__ float room[THREADS / 32];
+    const int n = (int)a.n / 4;
+    const bool adds = a.at[QN__CUDA_NORM_ADDED], again = a.at[QN__CUDA_NORM_WEIGHT];
+    if (!a.early)
+        wait_for_last();
+    auto each = [&](auto with) {
+#pragma unroll
+        for (int k = 0; k < MOST_QUADS; k++)
+            if ((int)threadIdx.x + k * THREADS < n)
+                with(k, threadIdx.x + k * THREADS);
+    };
+    each([&](int k, int i) {
+        u[k] = a.has_weight ? ((const float4 *)a.at[1])[i] : make_float4(1, 1, 1, 1);
+    });
+    if (again)
+        each([&](int k, int i) { w[k] = ((const float4 *)a.at[QN__CUDA_NORM_WEIGHT])[i]; });
     wait_for_last();
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        const float4 *x = (const float4 *)a.at[0] + r * n;
-        float4 v[MOST_QUADS];
-        float sum = 0;
-#pragma unroll
-        for (int k = 0; k < MOST_QUADS; k++)
-            if ((int)threadIdx.x + k * THREADS < n)
-                v[k] = x[threadIdx.x + k * THREADS];
-#pragma unroll
-        for (int k = 0; k < MOST_QUADS; k++)
-            if ((int)threadIdx.x + k * THREADS < n)
-                sum += quad_sum(v[k]);
-        for (int m = 16; m; m /= 2)
-            sum += __shfl_xor_sync(~0u, sum, m);
-        if (threadIdx.x % 32 == 0)
-            room[threadIdx.x / 32] = sum;
-        __syncthreads();
-        sum = 0;
-        for (int i = 0; i < THREADS / 32; i++)
-            sum += room[i];
-        float scale = 1.0f / sqrtf(sum / (float)a.n + (float)a.eps);
-#pragma unroll
-        for (int k = 0; k < MOST_QUADS; k++)
-            if ((int)threadIdx.x + k * THREADS < n) {
-                int i = threadIdx.x + k * THREADS;
-                float4 y = make_float4(v[k].x * scale * u[k].x, v[k].y * scale * u[k].y,
-                                       v[k].z * scale * u[k].z, v[k].w * scale * u[k].w);
-                if (a.at[2])
-                    ((float4 *)a.at[2])[r * n + i] = y;
-                if (a.at[3])
-                    put_rounded(a.at[3], r * n + i,
-                                make_uint2(pair_of(y.x, y.y), pair_of(y.z, y.w)), a.turned);
-            }
-        __syncthreads();
+        float4 v[MOST_QUADS], more[MOST_QUADS];
+        each([&](int k, int i) { v[k] = ((const float4 *)a.at[0])[r * n + i]; });
+        if (adds)
+            each([&](int k, int i) {
+                more[k] = ((const float4 *)a.at[QN__CUDA_NORM_ADDED])[r * n + i];
+            });
+        float scale = norm_scale(v, 4 * n, room, (float)a.eps);
+        each([&](int k, int i) {
+            v[k] = normed(v[k], scale, u[k]);
+            if (adds)
+                v[k] = make_float4(v[k].x + more[k].x, v[k].y + more[k].y, v[k].z + more[k].z,
+                                   v[k].w + more[k].w);
+            put_quad(a.at[2], a.at[3], r * n + i, v[k], a.turned);
+        });
+        if (!again)
+            continue;
+        scale = norm_scale(v, 4 * n, room, (float)a.eps_behind);
+        each([&](int k, int i) {
+            put_quad(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], r * n + i,
+                     normed(v[k], scale, w[k]), a.turned);
+        });
     }
 }
 
