@@ -107,13 +107,16 @@ typedef struct qn__cuda_softmax_args {
     int64_t rows, n, wide;
 } qn__cuda_softmax_args;
 
+/* Of quads: what is added to the norm may be another array, and the sum be normed again. */
 typedef struct qn__cuda_norm_args {
-    void *at[4]; /* x, weight (or x again), y: [rows, n]; y as bf16, of quads. NULL: not wanted */
+    void *at[QN__CUDA_NORM_AT]; /* x, weight (or x again), y: [rows, n]; y as bf16, of quads; what
+                                   is added to y; the weight of the norm behind, that, and as bf16.
+                                   NULL: not wanted */
     int64_t rows, n, has_weight, wide;
     int64_t quads;  /* f32 in vectors of 16 bytes */
     int64_t turned; /* how y is rounded (turned.cuh) */
-    int64_t early;  /* no step writes the weight */
-    double eps;
+    int64_t early;  /* no step writes the weights */
+    double eps, eps_behind;
 } qn__cuda_norm_args;
 
 typedef struct qn__cuda_rope_part {
@@ -204,7 +207,10 @@ enum {
 /* The same with the maps of each weight and of x. */
 typedef struct qn__cuda_wide_args {
     qn__cuda_linears_args linears;
-    int64_t box; /* rows of a weight that are copied at once */
+    int64_t box, x_box;               /* rows of a weight, of x, that are copied at once */
+    int64_t slots, deep, ring, apart; /* of stream.cu: tiles that a block has at once, boxes of 64
+                                         columns in a stage, stages, warps that share spans */
+    int64_t early; /* ... that are asked for before the launches ahead have ended */
     qn__cuda_map map[QN__CUDA_LINEARS + 1];
 } qn__cuda_wide_args;
 
@@ -252,6 +258,9 @@ typedef struct qn__cuda_turn_args {
     int64_t blocks[2]; /* of queries and keys: those behind are of values */
     int64_t early;     /* no step writes offsets, frequencies and the keys' slots */
 } qn__cuda_turn_args;
+
+/* Of attend_one.cu: bytes of a block. */
+enum { QN__CUDA_ONE_SHARED = 226 << 10 };
 
 typedef struct qn__cuda_attend_args {
     void *at[9]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table

@@ -88,6 +88,10 @@ enum {
     JOIN_COLUMNS = 16,
     FEW_BLOCKS = 8,         /* for a processor */
     SHARED_OF_BLOCK = 1024, /* bytes that each has beside its own */
+    FEW_TOKENS = 64,
+    FEW_PAGES = 64,
+    JOINED = 32, /* of attend_one.cu: pages that are joined at once; bytes of scores */
+    SCORES = 4096,
     NARROW = 4,
     WIDE = 8,
     MOST_PARTS = 64 << 20 /* bytes */
@@ -122,7 +126,7 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     if (args->split && !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join], &join,
                                           args, sizeof *args, call, sizeof operands, operands))
         return false;
-    bool rounds = args->split || kernel >= QN__CUDA_KERNEL_attend_half_64;
+    bool rounds = args->split || kernel >= QN__CUDA_KERNEL_attend_one_64;
     if (grid->blocks > 0 && args->y_stride[3] == 1 && rounds)
         qn__cuda_may_round(b, 6, 8, offsetof(qn__cuda_attend_args, turned));
     return true;
@@ -171,6 +175,41 @@ static bool launch_tiles(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
     return add_attend(b, call, args, &grid, kernel + split);
 }
 
+/* Whether one launch goes over pages and joins them (attend_one.cu): few rows that have room for
+ * few pages, and any number over the heads that no other kernel multiplies. */
+static bool goes_in_one(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    bool widest = a->d == QN__CUDA_WIDEST;
+    return qn__cuda_has_wide(cuda) && a->half && a->d == a->e &&
+           (widest || a->d == 64 || a->d == QN__CUDA_WIDEST_HALF) &&
+           (widest || (a->length <= FEW_TOKENS && a->width <= FEW_PAGES));
+}
+
+/* 16 rows of products have a block; where there are few, so many blocks that each processor has one
+ * at most. */
+static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+{
+    int64_t tokens = args->tile < args->length ? args->tile : args->length,
+            rows = tokens * (args->heads / args->groups), blocks = args->tiles * args->groups,
+            width = args->d == 64    ? 0
+                    : args->d == 128 ? 1
+                                     : 2,
+            cluster = 1;
+    int kernel = QN__CUDA_KERNEL_attend_one_64 + 3 * (int)width;
+    if (blocks * 4 <= b->cuda->processors && args->width > 1) {
+        cluster = blocks * 8 <= b->cuda->processors ? 8 : 4;
+        kernel += cluster == 8 ? 2 : 1;
+    }
+    int64_t wide = args->d / cluster + 2, page = args->d * QN__PAGE * 4,
+            warps = width == 2 && cluster > 1 ? 2 : 4,
+            shared = cluster == 1 ? 2 * page + SCORES
+                                  : warps * page + (warps * cluster + 1) * ROWS_OF_WARP * wide * 4 +
+                                        (JOINED * 2 + 1) * ROWS_OF_WARP * 4;
+    qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP) * cluster,
+                          (unsigned)(warps * WARP), (unsigned)shared};
+    return add_attend(b, call, args, &grid, kernel);
+}
+
 /* Of other heads a block has one query row of a tile. */
 static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
 {
@@ -201,7 +240,9 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
     if (goes_by_pages(b->cuda, &args, k, v))
-        return goes_by_tiles(&args) ? launch_tiles(b, call, &args) : launch_pages(b, call, &args);
+        return goes_in_one(b->cuda, &args) ? launch_one(b, call, &args)
+               : goes_by_tiles(&args)      ? launch_tiles(b, call, &args)
+                                           : launch_pages(b, call, &args);
     return QN__CUDA_ADD(b, attend_any, args.tiles * args.tile * args.heads, true, args, call, 0, 1,
                         2, 3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks), QN__CUDA_NONE,
                         QN__CUDA_NONE);
