@@ -362,6 +362,20 @@ static qn_array *op_linear_200(qn_scope *s)
 {
     return streamed(s, 200, 584);
 }
+/* So many rows that each of an H200's 132 processors has three tiles of 16, and nine or more in
+ * turns; columns that come in whole pieces. */
+static qn_array *op_linear_tall(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(12, 512)), noise(s, QN_BF16, 1, SHAPE(6330, 512)), NULL);
+}
+static qn_array *op_linear_tall_40(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(40, 512)), noise(s, QN_BF16, 1, SHAPE(6330, 512)), NULL);
+}
+static qn_array *op_linear_taller(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(30, 320)), noise(s, QN_BF16, 1, SHAPE(35900, 320)), NULL);
+}
 static qn_array *op_linear_f16(qn_scope *s)
 {
     return qn_linear(s, f32(s, SHAPE(129)), noise(s, QN_F16, 1, SHAPE(65, 129)), NULL);
@@ -423,27 +437,51 @@ static qn_array *op_linear_gradient(qn_scope *s)
 }
 
 /* A feed-forward network with what stands around it: its launches do parts of each other. */
-static qn_array *network(qn_scope *s, int64_t rows)
+static qn_array *network(qn_scope *s, int64_t rows, int64_t wide, int64_t inner)
 {
-    enum { WIDE = 96, INNER_WIDE = 232 };
-    qn_array *h = f32(s, SHAPE(rows, WIDE)), *gate = noise(s, QN_BF16, 1, SHAPE(INNER_WIDE, WIDE)),
-             *up = noise(s, QN_BF16, 1, SHAPE(INNER_WIDE, WIDE)),
-             *down = noise(s, QN_BF16, 1, SHAPE(WIDE, INNER_WIDE));
-    qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-5f),
+    qn_array *h = f32(s, SHAPE(rows, wide)), *gate = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
+             *up = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
+             *down = noise(s, QN_BF16, 1, SHAPE(wide, inner));
+    qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(wide)), 1e-5f),
              *g = qn_silu(s, qn_linear(s, x, gate, NULL));
     return qn_add(s, h, qn_linear(s, qn_multiply(s, g, qn_linear(s, x, up, NULL)), down, NULL));
 }
 static qn_array *op_network_1(qn_scope *s)
 {
-    return network(s, 1);
+    return network(s, 1, 96, 232);
 }
 static qn_array *op_network_40(qn_scope *s)
 {
-    return network(s, 40);
+    return network(s, 40, 96, 232);
 }
 static qn_array *op_network_300(qn_scope *s)
 {
-    return network(s, 300);
+    return network(s, 300, 96, 232);
+}
+static qn_array *op_network_tall(qn_scope *s) /* seven pairs of tiles for each of 132 processors */
+{
+    return network(s, 20, 128, 14720);
+}
+
+/* Layers with a norm before and a norm behind each, whose sum the next norm takes. */
+static qn_array *sandwich(qn_scope *s, int64_t rows)
+{
+    enum { WIDE = 1152 };
+    qn_array *h = f32(s, SHAPE(rows, WIDE));
+    for (int i = 0; i < 3; i++) {
+        qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-6f);
+        x = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(WIDE, WIDE)), NULL);
+        h = qn_add(s, h, qn_rms_norm(s, x, f32(s, SHAPE(WIDE)), 1e-5f));
+    }
+    return h;
+}
+static qn_array *op_sandwich_1(qn_scope *s)
+{
+    return sandwich(s, 1);
+}
+static qn_array *op_sandwich_70(qn_scope *s)
+{
+    return sandwich(s, 70);
 }
 
 static qn_array *op_rms_norm(qn_scope *s)
@@ -613,6 +651,43 @@ static qn_array *op_paged_rotating(qn_scope *s)
 static qn_array *op_paged_256(qn_scope *s)
 {
     return paged(s, QN_F32, 10, 1, 256, 0, NULL);
+}
+static qn_array *op_paged_256_bf16(qn_scope *s)
+{
+    return paged(s, QN_BF16, 4, 1, 256, 0, NULL);
+}
+
+/* Many rows of one token each, anywhere in both sequences. */
+static qn_array *crowded(qn_scope *s, int64_t heads, int64_t groups, int64_t d, int64_t keep,
+                         const qn_attention_options *o)
+{
+    enum { ROWS = 70 };
+    int32_t tiles[ROWS][4];
+    for (int i = 0; i < ROWS; i++) {
+        const int32_t tile[] = {i % 2, i, 1, i % 2 ? i % 40 : 536 - 7 * i};
+        memcpy(tiles[i], tile, sizeof tile);
+    }
+    qn_array *slots = slots_of_two(s, 0, 537, 0, 40);
+    qn_array *k = qn_zeros(s, QN_BF16, SHAPE(CACHE_PAGES, groups, 4, d, 16));
+    qn_array *v = qn_zeros(s, QN_BF16, SHAPE(CACHE_PAGES, groups, 64, d));
+    k = qn__write_keys(s, k, f32(s, SHAPE(1, groups, 577, d)), slots);
+    v = qn__write_values(s, v, f32(s, SHAPE(1, groups, 577, d)), slots);
+    return qn__attend(s, f32(s, SHAPE(1, heads, ROWS, d)), k, v,
+                      qn_from(s, QN_I32, SHAPE(ROWS, 4), tiles), pages_of_two(s), keep, o);
+}
+static qn_array *op_crowded_64(qn_scope *s)
+{
+    qn_attention_options o = {
+        .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
+    return crowded(s, 6, 2, 64, 11, &o);
+}
+static qn_array *op_crowded_128(qn_scope *s)
+{
+    return crowded(s, 8, 2, 128, 0, NULL);
+}
+static qn_array *op_crowded_256(qn_scope *s)
+{
+    return crowded(s, 4, 1, 256, 0, NULL);
 }
 static qn_array *op_paged_keep(qn_scope *s)
 {
@@ -882,6 +957,9 @@ static const op_case cases[] = {
     CLOSE(linear_29),
     CLOSE(linear_61),
     CLOSE(linear_200),
+    CLOSE(linear_tall),
+    CLOSE(linear_tall_40),
+    CLOSE(linear_taller),
     CLOSE(linear_f16),
     CLOSE(linear_view),
     CLOSE(linear_f64),
@@ -912,9 +990,16 @@ static const op_case cases[] = {
     ROUNDED(network_1),
     ROUNDED(network_40),
     ROUNDED(network_300),
+    ROUNDED(network_tall),
+    ROUNDED(sandwich_1),
+    ROUNDED(sandwich_70),
     ROUNDED(paged_bf16),
     ROUNDED(paged_7),
     CLOSE(paged_256),
+    ROUNDED(paged_256_bf16),
+    ROUNDED(crowded_64),
+    ROUNDED(crowded_128),
+    ROUNDED(crowded_256),
     CLOSE(paged_keep),
     ROUNDED(paged_rotating),
     EXACT(large),

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a layer's step is launched as, without a GPU: the library gets a driver that does nothing
+ * (no_driver.c). Launches that do a part of what follows them leave fewer. Exits with 77 where
+ * there is a real driver.
+ */
+#include "quern/model.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int n_failed;
+
+/* Of a model: the launches of its second layer, which has another one before and behind it. */
+typedef struct expected {
+    const char *name, *config, *type;
+    int batch;
+    const char *layer;
+} expected;
+
+#define SHAPE(family, hidden, ffn, heads, kv, dim)                                                 \
+    "{\"model_type\":\"" family "\",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn       \
+    ",\"num_hidden_layers\":3,\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv     \
+    ",\"head_dim\":" #dim ",\"vocab_size\":512,\"max_position_embeddings\":4096,"                  \
+    "\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","             \
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"query_pre_attn_scalar\":256,"                   \
+    "\"sliding_window\":512,\"hidden_act\":\"silu\"}"
+
+static const expected all[] = {
+    {"llama, one row", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
+     "linear_8_rounded 48 64\nturn_and_write 3 256\nattend_one_64_of_8 16 128\n"
+     "linear_8_rounded 32 64\nrms_norm 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
+     "linear_8_rounded 32 128\n"
+     "rms_norm 1 256\n"},
+    {"llama, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
+     "stream_32 48 288\nturn_and_write 28 256\nattend_one_64 160 128\n"
+     "stream_32 32 288\nrms_norm 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
+     "rms_norm 20 256\n"},
+    {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
+     "bytes_1_affine4_g64_bf16 96 192\nrms_norm 4 256\nrms_norm 1 256\nturn_and_write 4 256\n"
+     "attend_one_256_of_8 8 64\nbytes_1_affine4_g64_bf16 72 160\nrms_norm 1 256\n"
+     "bytes_1_affine4_g64_bf16 528 192\nchain 7 256\nbytes_1_affine4_g64_bf16 72 480\n"
+     "rms_norm 1 256\n"},
+};
+
+static void check(const expected *e, qn_device *device, const char *launches)
+{
+    qn_error err = {0};
+    qn_model *model = NULL;
+    qn_session *session = NULL;
+    qn_session_options o = {.size = sizeof o, .batch = e->batch};
+    int32_t ids[32] = {0}, next[32] = {0};
+    bool ran = qn_model_open_random(&model, device, e->config, strlen(e->config), e->type, e->type,
+                                    NULL, &err) == QN_OK &&
+               qn_session_open(&session, model, &o, &err) == QN_OK;
+    for (int i = 0; ran && i < 3; i++)
+        ran = qn_session_step_greedy_batch(session, ids, next, &err) == QN_OK;
+    const char *found = ran ? strstr(launches, e->layer) : NULL;
+    bool twice = found && strstr(found + 1, e->layer);
+    if (!ran || !twice) {
+        printf("FAILED  %s: %s; launches:\n%s", e->name, ran ? "other launches" : err.message,
+               launches);
+        n_failed++;
+    }
+    qn_session_close(session);
+    qn_model_close(model);
+}
+
+int main(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    const char *launches = driver ? dlsym(driver, "no_driver_launches") : NULL;
+    qn_device *device = NULL;
+    qn_error err = {0};
+    if (!launches) {
+        printf("skipped: no_driver.c is not in the driver's place\n");
+        return 77;
+    }
+    if (qn_device_open(&device, "cuda:0", NULL, &err) != QN_OK) {
+        printf("FAILED  %s\n", err.message);
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check(&all[i], device, launches);
+    qn_device_close(device);
+    printf("%d failed\n", n_failed);
+    return n_failed != 0;
+}
