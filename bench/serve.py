@@ -36,6 +36,10 @@ def quantiles(name, values):
     print(f"{name}: p50 {at(0.5):.1f} ms, p90 {at(0.9):.1f}, p99 {at(0.99):.1f}, most {v[-1] * 1000:.1f}")
 
 
+def middle(values):
+    return sorted(values)[len(values) // 2]
+
+
 async def slow(host, port):
     while True:
         try:
@@ -70,11 +74,14 @@ async def long_prompt(a):
     await stream(long, a.long, 1)
     for t in running:
         t.cancel()
-    gaps = [(x, y - x) for t in streams for x, y in zip(t[10:], t[11:])]
-    before, during = sorted(g for x, g in gaps if x < begun), sorted(g for x, g in gaps if begun <= x < long[0])
-    median = before[len(before) // 2]
-    print(f"{len(streams)} streams, a gap of {median * 1000:.1f} ms; for {long[0] - begun:.1f} s a prompt of {a.long} tokens: "
-          f"median {during[len(during) // 2] / median:.2f} of that, most {during[-1] / median:.2f}")
+    before, during = [], []  # gaps of what a stream writes; in a script of several tokens a character every other has none
+    for t in streams:
+        gaps = [(x, y - x) for x, y in zip(t[10:], t[11:])]
+        median = middle([g for x, g in gaps if x < begun])
+        before.append(median)
+        during += [g / median for x, g in gaps if begun <= x < long[0]]
+    print(f"{len(streams)} streams, a gap of {middle(before) * 1000:.1f} ms; for {long[0] - begun:.1f} s a prompt of {a.long} tokens: "
+          f"median {middle(during):.2f} of a stream's own, most {max(during):.2f}, {max(during) / middle(during):.2f} of that median")
 
 
 async def main(a):
