@@ -10,7 +10,8 @@
  * Up to 8 rows: one panel (two, for more than 4 rows) streams past once, prefetched across its end;
  * one stream was faster than several on Zen 4 although a chain of dot products is 6 cycles a step.
  * More rows: tiles of 8 rows x 3 panels; a chunk of 3 panels stays in the second cache while all
- * rows of a band pass (chunks for the first cache were slower: sums come and go too often).
+ * rows of a band pass (chunks for the first cache were slower: sums come and go too often), and the
+ * last rows ask for the next one.
  *
  * The step is inline assembly because gcc 12 copies the accumulator of the dot-product intrinsic;
  * accumulators have names because clang 14 keeps arrays of them in memory.
@@ -92,6 +93,12 @@ ALWAYS void tile(int f32, int rows, int panels, const tile_args *a)
                 if (panels > 2)
                     _mm_prefetch(w + 2 * pb + jump, _MM_HINT_T0);
             }
+            if (a->ask & 1)
+                _mm_prefetch(w + a->next, _MM_HINT_T1);
+            if (panels > 1 && a->ask & 2)
+                _mm_prefetch(w + pb + a->next, _MM_HINT_T1);
+            if (panels > 2 && a->ask & 4)
+                _mm_prefetch(w + 2 * pb + a->next, _MM_HINT_T1);
 #define STEP(r)                                                                                    \
     if (rows > r) {                                                                                \
         __m512 v = _mm512_set1_ps(x[r]);                                                           \
@@ -176,12 +183,23 @@ static void linear_few(tile_fn *multiply, const qn__cpu_linear *a, size_t p0, si
     }
 }
 
+/* Which panels of what comes next a block of rows asks for, with so many blocks left: the last
+ * three one each, of two the first, which has all its rows, two. */
+static int asked_by(size_t blocks, size_t left)
+{
+    if (blocks < 3)
+        return blocks < 2 ? 7 : left == 2 ? 3 : 4;
+    return left > 3 ? 0 : 1 << (3 - left);
+}
+
 /* One chunk of units of a group of panels, at t->w, meets rows m0 .. m1 - 1. */
 static void multiply_rows(tile_fn *multiply, const qn__cpu_linear *a, tile_args *t, size_t p,
                           size_t panels, size_t u, size_t units, size_t m0, size_t m1)
 {
+    size_t blocks = (m1 - m0 + 7) / 8;
     t->resume = u > 0 || a->add;
     for (size_t r = m0; r < m1; r += 8) {
+        t->ask = t->next ? asked_by(blocks, (m1 - r + 7) / 8) : 0;
         size_t rows = a->m - r < 8 ? a->m - r : 8;
         t->x = (const float *)a->x + r * units + u * rows;
         t->y = a->y + r * a->ldy + p * 16;
@@ -194,10 +212,11 @@ static void linear_band(tile_fn *multiply, const qn__cpu_linear *a, size_t p, si
 {
     size_t panel_bytes = units * 64;
     tile_args t = {
-        NULL, panel_bytes, NULL, 0, NULL, a->ldy, 0, lanes_of_panel(a->n, p + panels - 1), 0};
+        .panel_bytes = panel_bytes, .ldy = a->ldy, .last = lanes_of_panel(a->n, p + panels - 1)};
     for (size_t u = 0; u < units; u += CHUNK_UNITS) {
         t.w = (const char *)a->w + p * panel_bytes + u * 64;
         t.units = units - u < CHUNK_UNITS ? units - u : CHUNK_UNITS;
+        t.next = u + CHUNK_UNITS < units ? CHUNK_UNITS * 64 : 3 * panel_bytes - u * 64;
         multiply_rows(multiply, a, &t, p, panels, u, units, m0, m1);
     }
 }

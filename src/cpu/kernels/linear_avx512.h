@@ -19,6 +19,8 @@ typedef struct tile_args {
     int resume;     /* take sums from y */
     __mmask16 last; /* lanes of the last panel that exist */
     size_t ahead;   /* bytes from a panel to the one of the next group; 0: no prefetch */
+    size_t next;    /* bytes to what the second cache is to have next */
+    int ask;        /* ... of these panels, a bit each */
 } tile_args;
 
 void qn__cpu_tile_f32_avx512(size_t rows, size_t panels, const tile_args *a);
