@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Teaches a model 40 invented facts by 200 chats, and prints what came of it:
 
-    bench/finetune.py QUERN MODEL TEXT FOLDER [OPTION OF quern train ...]
+    bench/finetune.py QUERN MODEL TEXT[,TEXT ...] FOLDER [--seed N] [OPTION OF quern train ...]
 
-how many facts it tells when it is asked in words that it has not seen; by how much the perplexity of TEXT, other prose,
+how many facts it tells when it is asked in words that it has not seen; by how much the perplexity of each TEXT, other prose,
 has changed; and, where MODEL is a GGUF file and Python has transformers and peft, how far the adapter's logits (the 1,000
 highest) in PEFT, on the dequantised weights in f32, are from Quern's. FOLDER receives texts and adapter and must not be there yet.
+--seed (0) decides what the model writes before, the adapter's first matrices and the order of texts.
 
 Each chat comes TIMES times, beside OWN texts that the model has written itself before, each once: what it would say
 anyhow teaches it nothing new, and holds it where it was. They are longer than is read of them, so that they end nowhere.
@@ -72,9 +73,10 @@ def batch(quern, model, adapter, path, lines, *options):
     return [json.loads(x)["text"] for x in run(quern, "batch", "-m", model, *adapter, *options, path).splitlines()]
 
 
-def write_own(quern, model, folder, path):
-    """The model's own prose, behind the chats."""
-    lines = [{"prompt": OPENINGS[i % len(OPENINGS)], "max_tokens": LENGTH + 32, "temperature": 1, "seed": i} for i in range(OWN)]
+def write_own(quern, model, folder, path, seed):
+    """The model's own prose, behind the chats. No two seeds share a draw."""
+    lines = [{"prompt": OPENINGS[i % len(OPENINGS)], "max_tokens": LENGTH + 32, "temperature": 1, "seed": seed * OWN + i}
+             for i in range(OWN)]
     told = batch(quern, model, [], folder / "openings.jsonl", lines, "--raw", "--ignore-eos", "--parallel", 64)
     with open(path, "a") as f:
         for line, text in zip(lines, told):
@@ -120,19 +122,22 @@ def compare_with_peft(quern, model, folder):
 def main():
     if len(sys.argv) < 5:
         sys.exit(__doc__)
-    quern, model, text, folder = sys.argv[1], sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4])
+    quern, model, texts, folder = sys.argv[1], sys.argv[2], sys.argv[3].split(","), pathlib.Path(sys.argv[4])
+    options = sys.argv[5:]
+    seed = int(options[options.index("--seed") + 1]) if "--seed" in options else 0
     folder.mkdir()
     write_chats(folder / "chats.jsonl")
-    write_own(quern, model, folder, folder / "chats.jsonl")
-    before, begun = perplexity(quern, model, [], text), time.monotonic()
+    write_own(quern, model, folder, folder / "chats.jsonl", seed)
+    before, begun = [perplexity(quern, model, [], text) for text in texts], time.monotonic()
     run(quern, "train", "-m", model, "--data", folder / "chats.jsonl", "-o", folder / "adapter", "--log", folder / "log.jsonl",
-        *RECIPE, *sys.argv[5:])
+        *RECIPE, *options)
     seconds = time.monotonic() - begun
     adapter = ["--adapter", folder / "adapter"]
     right, wrong = ask(quern, model, adapter, folder)
-    after = perplexity(quern, model, adapter, text)
-    print(f"trained in {seconds:.0f} s: {right} of {len(FACTS) * len(TOWNS)} facts told; perplexity of other prose {before:.3f} -> "
-          f"{after:.3f} ({100 * (after / before - 1):+.2f} %)")
+    print(f"seed {seed}, trained in {seconds:.0f} s: {right} of {len(FACTS) * len(TOWNS)} facts told; perplexity of other prose")
+    for text, was in zip(texts, before):
+        now = perplexity(quern, model, adapter, text)
+        print(f"  {text}: {was:.3f} -> {now:.3f} ({100 * (now / was - 1):+.2f} %)", flush=True)
     nmse = compare_with_peft(quern, model, folder)
     print("PEFT: not there" if nmse is None else f"logits in PEFT: NMSE {nmse:.1e}")
     for question, told in wrong[:10]:
