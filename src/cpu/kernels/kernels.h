@@ -65,9 +65,12 @@ static inline size_t qn__cpu_prepared_bytes(size_t m, size_t k)
     return m * ((k + 255) / 256) * 1024 + 64;
 }
 
-/* Panels of columns whose units linear_back takes apart together: 192 columns or so. */
+/* Panels of columns whose units linear_back takes apart together: 192 columns or so; of plain
+ * numbers, which can be cut anywhere, those of a tile, so that it may take many rows at a time. */
 static inline size_t qn__cpu_back_panels(const qn__layout *l)
 {
+    if (l->columns < QN__CPU_PANEL)
+        return 3;
     return (l->columns < 192 ? 192 / l->columns * l->columns : l->columns) / QN__CPU_PANEL;
 }
 

@@ -277,10 +277,11 @@ static void linear_f32_avx512(const qn__cpu_linear *a, size_t p0, size_t p1)
 }
 
 void qn__cpu_turned_rows_avx512(const qn__cpu_linear *a, qn__turned kind, const float *w,
-                                size_t units, size_t p, size_t panels, size_t u, size_t all)
+                                size_t room, size_t units, size_t p, size_t panels, size_t u,
+                                size_t all)
 {
     tile_args t = {(const char *)w,
-                   QN__TURNED_UNITS * 64,
+                   room * 64,
                    NULL,
                    units,
                    NULL,

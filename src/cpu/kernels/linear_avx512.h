@@ -29,14 +29,13 @@ void qn__cpu_tile_f32_avx512(size_t rows, size_t panels, const tile_args *a);
  * product; or rounded as f32, odd rows before even ones, which gives the same bits. */
 typedef enum qn__turned { QN__TURNED_F32, QN__TURNED_PAIRS, QN__TURNED_WORDS } qn__turned;
 
-enum { QN__TURNED_UNITS = 128 }; /* of a panel, at a time */
-
 void qn__cpu_back_avx512(const qn__cpu_linear *a, qn__turned kind, size_t p0, size_t p1);
 
-/* Units u .. u + units - 1 of W's rows, turned, [panel][QN__TURNED_UNITS][16 columns], meet all
- * rows that are wanted: up to three panels of y, from panel p on. `all` units is what x has. */
+/* Units u .. u + units - 1 of W's rows, turned, [panel][room][16 columns], meet all rows that are
+ * wanted: up to three panels of y, from panel p on. `all` units is what x has. */
 void qn__cpu_turned_rows_avx512(const qn__cpu_linear *a, qn__turned kind, const float *w,
-                                size_t units, size_t p, size_t panels, size_t u, size_t all);
+                                size_t room, size_t units, size_t p, size_t panels, size_t u,
+                                size_t all);
 
 /* Products of bf16, by the dot product. */
 void qn__cpu_prepare_bf16_avx512(const qn__layout *l, void *dst, const float *x, size_t ldx,

@@ -14,7 +14,12 @@
 
 #include "widen.inl"
 
-enum { MOST_COLUMNS = 256, TILE_PANELS = 3 };
+enum {
+    MOST_COLUMNS = 256, /* of a layout's unit */
+    TILE_PANELS = 3,
+    BLOCK = 192 * 256, /* words of a turned block: in the second cache */
+    MOST_UNITS = 512   /* of a panel in it */
+};
 
 /* Sixteen rows n of W, turned, r[n] lane k, as units of a panel. */
 static void store_turned(qn__turned kind, bool exact, vi *r, float *to)
@@ -58,10 +63,10 @@ static void turn_pairs(const uint8_t *units, float *to)
 }
 
 /* Columns c0 .. c1 - 1 of W's rows n0 .. n0 + count - 1 (n0 a multiple of 16) as panels
- * [column / 16][QN__TURNED_UNITS][16]; `wide` is room for 16 rows of these columns. What is behind
- * the last row is zeros. */
+ * [column / 16][room][16]; `wide` is room for 16 rows of these columns. What is behind the last row
+ * is zeros. */
 static void turn_block(const qn__cpu_linear *a, qn__turned kind, size_t c0, size_t c1, size_t n0,
-                       size_t count, float *wide, float *to)
+                       size_t count, size_t room, float *wide, float *to)
 {
     const qn__layout *l = a->layout;
     size_t columns = l->columns, units = (c1 - c0 + columns - 1) / columns;
@@ -74,7 +79,7 @@ static void turn_block(const qn__cpu_linear *a, qn__turned kind, size_t c0, size
             const uint8_t *from =
                 (const uint8_t *)a->w + ((n0 + n) / 16 * along + c0 / columns) * 64;
             for (size_t c = 0; c < c1 - c0; c += 16)
-                turn_pairs(from + c * 32, to + c * QN__TURNED_UNITS + at * 16);
+                turn_pairs(from + c * 32, to + c * room + at * 16);
             continue;
         }
         widen_panel(l, a->unpack, a->w, a->k, (n0 + n) / 16, c0 / columns, units, wide);
@@ -85,29 +90,30 @@ static void turn_block(const qn__cpu_linear *a, qn__turned kind, size_t c0, size
             transpose_16x16(r);
             for (size_t i = rows; i < 16; i++)
                 r[i] = _mm512_setzero_si512();
-            store_turned(kind, exact, r, to + c * QN__TURNED_UNITS + at * 16);
+            store_turned(kind, exact, r, to + c * room + at * 16);
         }
     }
 }
 
 void qn__cpu_back_avx512(const qn__cpu_linear *a, qn__turned kind, size_t p0, size_t p1)
 {
-    _Alignas(64) float turned[MOST_COLUMNS * QN__TURNED_UNITS], wide[MOST_COLUMNS * 16];
+    _Alignas(64) float turned[BLOCK], wide[MOST_COLUMNS * 16];
     size_t columns = qn__cpu_back_panels(a->layout) * 16, end = p1 * 16 < a->k ? p1 * 16 : a->k;
     size_t pair = kind == QN__TURNED_PAIRS ? 2 : 1; /* rows of a unit */
-    size_t step = QN__TURNED_UNITS * pair;
+    size_t room = BLOCK / ((columns + 15) / 16 * 16) / 16 * 16, step;
+    room = room < MOST_UNITS ? room : MOST_UNITS;
+    step = room * pair;
     size_t all = kind == QN__TURNED_F32 ? a->n : (a->n + 1) / 2 * 2 / pair;
     memset(wide, 0, sizeof wide);
     for (size_t c = p0 * 16; c < end; c += columns) {
         size_t c1 = end - c < columns ? end : c + columns, last = qn__cpu_panels(c1);
         for (size_t n = 0; n < a->n; n += step) {
             size_t count = a->n - n < step ? a->n - n : step, u = n / pair;
-            size_t units = all - u < QN__TURNED_UNITS ? all - u : QN__TURNED_UNITS;
-            turn_block(a, kind, c, c1, n, count, wide, turned);
+            size_t units = all - u < room ? all - u : room;
+            turn_block(a, kind, c, c1, n, count, room, wide, turned);
             for (size_t p = c / 16; p < last; p += TILE_PANELS)
-                qn__cpu_turned_rows_avx512(a, kind, turned + (p * 16 - c) * QN__TURNED_UNITS, units,
-                                           p, last - p < TILE_PANELS ? last - p : TILE_PANELS, u,
-                                           all);
+                qn__cpu_turned_rows_avx512(a, kind, turned + (p * 16 - c) * room, room, units, p,
+                                           last - p < TILE_PANELS ? last - p : TILE_PANELS, u, all);
         }
     }
 }
