@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK = 512, LEAST_BAND = 24, MOST_BAND = 192, BANDS_A_THREAD = 2 };
+enum { CHUNK = 512, LEAST_BAND = 16, MOST_BAND = 192, BANDS_A_THREAD = 2 };
 
 /* One band of rows: pointers into a thread's scratch, all of `room` rows. */
 typedef struct band {
