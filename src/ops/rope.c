@@ -96,7 +96,22 @@ static qn_array *decompose_rope(qn_scope *s, const qn_array *node)
     return qn_concatenate(s, (qn_array *[]){ra, qn_slice(s, x, 3, 2 * half, d, 1)}, 2, -1);
 }
 
+/* A rotation's transpose is that by the opposite angles. */
+static void vjp_rope(qn_scope *s, const qn_array *node, qn_array *ct, const bool *want,
+                     qn_array **grads)
+{
+    const qn__rope_params *p = node->params;
+    if (want[0])
+        grads[0] = qn_rope(s, ct, node->in[1], qn_negative(s, node->in[2]), p->traditional);
+    if (want[2]) {
+        qn_array *y = decompose_rope(s, node);
+        if (!qn__is_poison(s, y))
+            qn_vjp(s, y, ct, &node->in[2], 1, &grads[2]);
+    }
+}
+
 const qn__op_def qn__rope_op = {.name = "rope",
                                 .class = QN__KERNEL,
                                 .params_size = sizeof(qn__rope_params),
-                                .decompose = decompose_rope};
+                                .decompose = decompose_rope,
+                                .vjp = vjp_rope};
