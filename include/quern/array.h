@@ -71,6 +71,8 @@ typedef struct qn_device_options {
     size_t memory_limit; /* bytes; 0: none */
     qn_log_fn log;       /* NULL: silent */
     void *log_user;
+    size_t wired_limit; /* bytes of the host's memory that a GPU page-locks; see
+                           qn_device_set_wired_limit */
 } qn_device_options;
 
 /* Opens "cpu", "cuda", "cuda:1" ..., or "auto": the first GPU if there is one, else the CPU.
@@ -90,6 +92,11 @@ QN_API const char *qn_device_name(const qn_device *device);
 /* One line about the device, such as "AVX-512, 2 threads". Writes at most `room` bytes. */
 QN_API void qn_device_describe(qn_device *device, char *text, size_t room);
 
+/* Bytes a second at which the host's memory is copied to the device's at best, for comparing what
+ * loading reaches: measured, in a fraction of a second, while nothing else runs. 0: it could not
+ * be. */
+QN_API double qn_device_copy_rate(qn_device *device);
+
 /* Which kernels the device chose for the work that matters: the i-th purpose, such as "linear", and
  * the tier whose kernel serves it, such as "avx512". False behind the last; a device without tiers
  * has none. */
@@ -104,6 +111,10 @@ typedef struct qn_memory_stats {
                          use */
     size_t peak;      /* the most that active and workspace ever came to */
     size_t limit;     /* 0: none */
+    size_t available; /* bytes that a GPU has free beside all that is in use, this program's or
+                         another's; 0: the device does not know */
+    size_t wired;     /* page-locked bytes of the host */
+    size_t wired_limit;
 } qn_memory_stats;
 
 /* QN_INVALID, also of qn_device_plan_stats: size was not set. */
@@ -112,6 +123,9 @@ QN_API void qn_device_reset_peak(qn_device *device);
 /* Both limits in bytes. Returns the limit before. 0 for the memory limit: none. */
 QN_API size_t qn_device_set_memory_limit(qn_device *device, size_t bytes);
 QN_API size_t qn_device_set_cache_limit(qn_device *device, size_t bytes);
+/* The same for what a GPU page-locks of the host's memory, through which it is written to; 0: as
+ * much as it likes, 8 MiB. With less than 1 MiB it locks none, and is written to more slowly. */
+QN_API size_t qn_device_set_wired_limit(qn_device *device, size_t bytes);
 /* Frees all cached bytes. */
 QN_API void qn_device_clear_cache(qn_device *device);
 
@@ -129,6 +143,9 @@ typedef struct qn_plan_stats {
     uint64_t donation_copies; /* donated buffers that had to be copied */
     uint64_t hit_ns;          /* time from evaluation to submission, of hits */
     size_t bytes;             /* held by cached plans */
+    uint64_t launches;  /* kernels launched: fewer than steps where one does the work of several */
+    uint64_t submit_ns; /* time in which runs were handed to the device; on a CPU most of them run
+                           in it */
 } qn_plan_stats;
 
 QN_API qn_status qn_device_plan_stats(qn_device *device, qn_plan_stats *stats);

@@ -61,7 +61,26 @@ static void print_result(const reply *r, const arguments *a, const loaded *l, si
     printf("}\n");
 }
 
-static void print_counters(qn_device *device, const qn_session *session)
+/* Of the run, since `before`: what the device is given for a token, and how long that takes; and
+ * what all of a token comes to. */
+static void print_launches(const qn_plan_stats *before, const qn_plan_stats *p, const qn_metrics *m)
+{
+    double steps = (double)(p->evaluations - before->evaluations),
+           launches = (double)(p->launches - before->launches),
+           ns = (double)(p->submit_ns - before->submit_ns),
+           tokens = m->generated_tokens > 1 ? (double)(m->generated_tokens - 1) : 0;
+    if (steps == 0 || launches == 0)
+        return;
+    fprintf(stderr, "launches: %.1f a token, handed over in %.2f us each", launches / steps,
+            ns / 1e3 / launches);
+    if (tokens)
+        fprintf(stderr, "; %.2f us of a token's time each",
+                m->decode_seconds * 1e6 / tokens / (launches / steps));
+    fprintf(stderr, "\n");
+}
+
+static void print_counters(qn_device *device, const qn_session *session, const qn_metrics *metrics,
+                           const qn_plan_stats *before)
 {
     qn_plan_stats p = QN_INIT(qn_plan_stats);
     qn_memory_stats m = QN_INIT(qn_memory_stats);
@@ -79,12 +98,17 @@ static void print_counters(qn_device *device, const qn_session *session)
         (unsigned long long)p.rebinds, p.bytes, p.nodes ? (double)p.hit_ns / (double)p.nodes : 0,
         (unsigned long long)p.steps, p.evaluations ? (double)p.steps / (double)p.evaluations : 0,
         (unsigned long long)p.fused, (unsigned long long)p.donation_copies);
+    print_launches(before, &p, metrics);
     fprintf(stderr,
             "memory: %.1f MiB in arrays, %.1f MiB workspace, %.1f MiB peak, cache of %lld "
-            "positions %.1f MiB\n",
+            "positions %.1f MiB",
             (double)m.active / 1048576, (double)m.workspace / 1048576, (double)m.peak / 1048576,
             (long long)qn_session_length(session),
             (double)qn_session_cache_bytes(session) / 1048576);
+    if (m.available)
+        fprintf(stderr, ", %.1f MiB free, %.1f MiB of the host page-locked",
+                (double)m.available / 1048576, (double)m.wired / 1048576);
+    fprintf(stderr, "\n");
 }
 
 /* ---- the run
@@ -122,6 +146,8 @@ static int answer(const arguments *a, const loaded *l, qn_session *session, cons
     qn_sampling sampling;
     qn_generation_options options = generation_of(a, l->model, &sampling);
     size_t cached = 0;
+    qn_plan_stats before = QN_INIT(qn_plan_stats);
+    qn_device_plan_stats(l->device, &before);
     qn_status status = run_behind_cache(&r, a, session, ids, &options, &cached, &err);
     if (!a->json && !r.write_failed && (r.text.n || status == QN_OK))
         putchar('\n');
@@ -131,7 +157,7 @@ static int answer(const arguments *a, const loaded *l, qn_session *session, cons
     if ((isatty(STDERR_FILENO) || a->verbose) && code != 1)
         reply_print_speed(&r.metrics, cached);
     if (a->verbose)
-        print_counters(l->device, session);
+        print_counters(l->device, session, &r.metrics, &before);
     reply_free(&r);
     return code;
 }

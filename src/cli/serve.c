@@ -171,7 +171,7 @@ static int run_server(qn__server *server, const char *name, const arguments *a, 
     engine.cache_type_k = one.cache_type_k = types.k;
     engine.cache_type_v = one.cache_type_v = types.v;
     engine.draft = l->draft;
-    if ((a->context > 0 && check_cache(l->model, &one, &err) != QN_OK) ||
+    if ((a->context > 0 && check_cache(l->device, l->model, &one, &err) != QN_OK) ||
         qn__server_serve(server, l->device, l->model, l->path, &engine, &err) != QN_OK)
         return failed(&err);
     fprintf(stderr, "quern: %s at %s\n", name, qn__server_url(server));

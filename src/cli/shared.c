@@ -216,9 +216,13 @@ enum {
 
 /* The cache grows as tokens come: what a model could hold by default need not fit, but what is
  * asked for must. */
-qn_status check_cache(const qn_model *model, const qn_session_options *options, qn_error *err)
+qn_status check_cache(qn_device *device, const qn_model *model, const qn_session_options *options,
+                      qn_error *err)
 {
-    uint64_t bytes = qn_model_cache_bytes(model, options), there = available_memory();
+    uint64_t bytes = qn_model_cache_bytes(model, options);
+    qn_memory_stats m = QN_INIT(qn_memory_stats);
+    qn_device_memory(device, &m);
+    uint64_t there = m.available ? m.available : available_memory();
     int64_t context = options->context;
     if (bytes <= there)
         return QN_OK;
@@ -262,7 +266,7 @@ qn_status open_session(qn_session **out, const arguments *a, const loaded *l, qn
         return err->code;
     options.cache_type_k = types.k;
     options.cache_type_v = types.v;
-    if (a->context > 0 && check_cache(l->model, &options, err) != QN_OK)
+    if (a->context > 0 && check_cache(l->device, l->model, &options, err) != QN_OK)
         return err->code;
     if (a->rotate)
         options.keep = context > KEPT_TOKENS ? KEPT_TOKENS : context - 1;

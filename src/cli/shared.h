@@ -83,7 +83,8 @@ uint64_t available_memory(void);
 
 /* The cache grows as tokens come: what a model could hold by default need not fit, but what
  * --context asks for must. */
-qn_status check_cache(const qn_model *model, const qn_session_options *options, qn_error *err);
+qn_status check_cache(qn_device *device, const qn_model *model, const qn_session_options *options,
+                      qn_error *err);
 
 /* A session as the arguments ask for it, which Ctrl-C stops. A --context whose keys and values
  * would not fit into memory is refused. */

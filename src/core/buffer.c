@@ -13,6 +13,7 @@
 #include "base/sized.h"
 #include "core/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 void qn__pool_begin(qn__pool *pool)
@@ -176,16 +177,51 @@ static void *take_fresh(qn_device *device, size_t capacity, size_t used)
     return data;
 }
 
-/* Why there is no memory. */
+/* What the device has free; 0: it cannot say. */
+static size_t available(qn_device *device, qn_error *err)
+{
+    size_t bytes = 0;
+    if (device->ops->available && device->ops->available(device, &bytes, err) != QN_OK)
+        return 0;
+    return bytes;
+}
+
+/* Why there is no memory: the limit, or the machine, or a device that has failed. */
 static void fail_room(qn_device *device, size_t size, const char *what, qn_error *err)
 {
     const qn__pool *pool = &device->pool;
-    if (pool->limit)
-        qn__fail(err, QN_LIMIT, "%s: %zu bytes wanted for %s, %zu in use, the limit is %zu",
-                 device->name, size, what, in_use(pool), pool->limit);
-    else
-        qn__fail(err, QN_MEMORY, "%s: no memory for %s of %zu bytes (%zu in use)", device->name,
-                 what, size, in_use(pool));
+    size_t limit = limit_of(pool), used = in_use(pool), room = limit > used ? limit - used : 0;
+    size_t capacity = size;
+    if (rounded(size, &capacity) && capacity > room) {
+        qn__fail(err, QN_LIMIT,
+                 "%s: %zu bytes wanted for %s, %zu in use, the limit is %zu: %zu are missing",
+                 device->name, size, what, used, pool->limit, capacity - room);
+        return;
+    }
+    qn_error failure = {0};
+    size_t there = available(device, &failure);
+    char free_bytes[80] = "";
+    if (there)
+        snprintf(free_bytes, sizeof free_bytes, ", %zu free, %zu missing", there,
+                 there < size ? size - there : 0);
+    if (failure.code != QN_OK)
+        qn__fail(err, failure.code, "%s", failure.message);
+    qn__fail(err, QN_MEMORY, "%s: no memory for %s of %zu bytes (%zu in use%s)", device->name, what,
+             size, used, free_bytes);
+}
+
+size_t qn__pool_room(qn_device *device)
+{
+    qn__pool *pool = &device->pool;
+    size_t there = available(device, NULL), room = SIZE_MAX;
+    pthread_mutex_lock(&pool->lock);
+    size_t limit = limit_of(pool), used = in_use(pool);
+    if (there)
+        room = there + pool->cached;
+    if (pool->limit && (limit > used ? limit - used : 0) < room)
+        room = limit > used ? limit - used : 0;
+    pthread_mutex_unlock(&pool->lock);
+    return room;
 }
 
 bool qn__pool_workspace_reserve(qn_device *device, size_t size, qn_error *err)
@@ -376,12 +412,17 @@ void qn__buffer_release(qn__buffer *buffer)
 qn_status qn_device_memory(qn_device *device, qn_memory_stats *out)
 {
     qn__pool *pool = &device->pool;
+    size_t there = available(device, NULL);
+    size_t wired = device->ops->wired ? device->ops->wired(device) : 0;
     pthread_mutex_lock(&pool->lock);
     qn_memory_stats stats = {.active = pool->active,
                              .workspace = pool->workspace_size,
                              .cached = pool->cached,
                              .peak = pool->peak,
-                             .limit = pool->limit};
+                             .limit = pool->limit,
+                             .available = there,
+                             .wired = wired,
+                             .wired_limit = atomic_load(&pool->wired_limit)};
     pthread_mutex_unlock(&pool->lock);
     return qn__sized_out(out, &stats, sizeof stats);
 }
@@ -415,6 +456,14 @@ size_t qn_device_set_cache_limit(qn_device *device, size_t bytes)
     pool->cache_limit = bytes;
     trim_locked(device, bytes);
     pthread_mutex_unlock(&pool->lock);
+    return before;
+}
+
+size_t qn_device_set_wired_limit(qn_device *device, size_t bytes)
+{
+    size_t before = atomic_exchange(&device->pool.wired_limit, bytes);
+    if (device->ops->wired)
+        device->ops->wired(device);
     return before;
 }
 

@@ -38,7 +38,8 @@ typedef struct qn__pool {
     size_t active, cached, peak;
     size_t high; /* the most that was ever in use: with the cache it is never more */
     size_t limit, cache_limit;
-    void *workspace; /* of the run under way */
+    atomic_size_t wired_limit; /* for the device, which reads it without the lock */
+    void *workspace;           /* of the run under way */
     size_t workspace_size;
     size_t workspace_wanted; /* by the submissions that have not run yet */
     uint32_t n_waiting;      /* their number */
@@ -46,6 +47,10 @@ typedef struct qn__pool {
 
 void qn__pool_begin(qn__pool *pool);
 void qn__pool_end(qn_device *device);
+
+/* The bytes that may still come into use: within the limit, and what the device has. SIZE_MAX:
+ * nobody knows. */
+size_t qn__pool_room(qn_device *device);
 
 /* Frees cached blocks until at most `keep` bytes are cached. */
 void qn__pool_trim(qn_device *device, size_t keep);

@@ -4,11 +4,13 @@
  */
 #include "core/device.h"
 
+#include "base/clock.h"
 #include "core/scope.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void qn__device_begin(qn_device *device, const qn__device_ops *ops, const char *name,
                       const qn_device_options *options)
@@ -21,6 +23,7 @@ void qn__device_begin(qn_device *device, const qn__device_ops *ops, const char *
     qn__primitives_begin(&device->primitives);
     if (options) {
         device->pool.limit = options->memory_limit;
+        atomic_init(&device->pool.wired_limit, options->wired_limit);
         device->log = options->log;
         device->log_user = options->log_user;
     }
@@ -47,6 +50,27 @@ const char *qn_device_name(const qn_device *device)
 void qn_device_describe(qn_device *device, char *text, size_t room)
 {
     device->ops->describe(device, text, room);
+}
+
+double qn_device_copy_rate(qn_device *device)
+{
+    enum { BYTES = 64 << 20, RUNS = 3 };
+    double best = 0;
+    if (device->ops->copy_rate)
+        return device->ops->copy_rate(device);
+    char *from = malloc(BYTES), *to = malloc(BYTES);
+    if (from && to)
+        memset(from, 1, BYTES);
+    for (int i = 0; from && to && i <= RUNS; i++) { /* the first makes the pages */
+        double begun = qn__seconds();
+        memcpy(to, from, BYTES);
+        __asm__ volatile("" : : "r"(to) : "memory");
+        double taken = qn__seconds() - begun;
+        best = i && taken > 0 && BYTES / taken > best ? BYTES / taken : best;
+    }
+    free(from);
+    free(to);
+    return best;
 }
 
 bool qn_device_kernel(const qn_device *device, int i, const char **purpose, const char **tier)

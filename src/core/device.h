@@ -28,6 +28,12 @@ typedef struct qn__device_ops {
     void *(*reserve)(qn_device *device, size_t size);
     bool (*commit)(qn_device *device, void *data, size_t had, size_t want);
     void (*unreserve)(qn_device *device, void *data, size_t size, size_t committed);
+    /* How much the device has free, 0 where it cannot say; fails where it has failed. NULL: it
+     * never knows. */
+    qn_status (*available)(qn_device *device, size_t *bytes, qn_error *err);
+    /* Gives back what it has page-locked of the host's memory where that is more than pool.
+     * wired_limit; returns what it has then. NULL: it locks none. */
+    size_t (*wired)(qn_device *device);
     qn_status (*write)(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
     qn_status (*read)(qn_device *device, void *host, const qn__buffer *from, size_t offset,
                       size_t n, qn_error *err);
@@ -48,6 +54,9 @@ typedef struct qn__device_ops {
      */
     qn_status (*pack_rows)(qn_device *device, qn_array *w, const qn__encoding *e, const void *rows,
                            int64_t first, int64_t n, qn_error *err);
+
+    /* qn_device_copy_rate; NULL: by the host's memcpy. */
+    double (*copy_rate)(qn_device *device);
 
     /* How many threads may do so at once, on different rows; NULL: one. */
     int (*packers)(const qn_device *device);

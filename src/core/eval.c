@@ -142,6 +142,7 @@ static void count(qn_device *device, const qn__binding *binding, uint64_t ns, bo
     stats->evaluations++;
     stats->nodes += plan->n_nodes;
     stats->steps += plan->n_steps;
+    stats->launches += binding->launches ? binding->launches : plan->n_steps;
     stats->fused += plan->n_fused;
     stats->chain_bytes += binding->chain_bytes;
     stats->donation_copies += plan->n_copies;
@@ -177,10 +178,20 @@ static void settle_done(qn_scope *s)
         settle_oldest(s);
 }
 
+static void count_submitting(qn_device *device, uint64_t ns)
+{
+    qn__plan_cache *cache = &device->plans;
+    pthread_mutex_lock(&cache->lock);
+    cache->stats.submit_ns += ns;
+    pthread_mutex_unlock(&cache->lock);
+}
+
 /* Hands the submission to the device; the scope keeps it until it is known how the run ended. */
 static qn_status submit(qn_scope *s, qn__submission *sub, const qn__live *live)
 {
+    uint64_t begun = now_ns();
     qn_status status = s->device->ops->submit(s->device, sub, &s->error);
+    count_submitting(s->device, now_ns() - begun);
     if (status != QN_OK) {
         qn__submission_end(sub, status);
         qn__submission_release(sub);

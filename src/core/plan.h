@@ -93,6 +93,7 @@ typedef struct qn__binding {
     size_t bytes;         /* of memory that the binding itself takes; the device adds its part */
     size_t values;        /* bytes of the workspace that hold intermediate values */
     size_t workspace; /* bytes of workspace that a run asks for: values, and what the device adds */
+    uint32_t launches; /* of kernels, in a run; 0: one a step */
     void *device_part;
 } qn__binding;
 

@@ -52,20 +52,42 @@ typedef struct qn__cuda {
     pthread_mutex_t lock;               /* what follows, and the order of submissions */
     qn__cu_event done[QN__CUDA_EVENTS]; /* behind submission i: done[i % QN__CUDA_EVENTS] */
     uint64_t submitted;
-    char *stages; /* page-locked: writes pass through it. NULL until the first */
+    qn__cuda_program *programs;
+    atomic_int failure; /* the first error of a run: the context is lost. No lock */
+    qn__cuda_stats stats;
+    pthread_mutex_t staging; /* what follows; never with another */
+    pthread_cond_t free_stage;
+    char *stages;   /* page-locked: writes pass through it. NULL until the first, or for good */
+    size_t wired;   /* its bytes */
+    bool no_stages; /* the driver gave none */
+    bool busy[QN__CUDA_STAGES]; /* a thread fills it */
     qn__cu_event staged[QN__CUDA_STAGES];
     uint64_t n_staged;
-    qn__cuda_program *programs;
-    int failure; /* the first error of a run: the context is lost */
-    qn__cuda_stats stats;
+    pthread_mutex_t packing; /* held where rows of a group come from several threads */
 } qn__cuda;
 
 /* Makes the device's context the thread's, and back. Every call into the driver stands between. */
 bool qn__cuda_enter(qn__cuda *cuda);
 void qn__cuda_leave(qn__cuda *cuda);
 
+/* Of a call that fails only where the context is lost: keeps its first error. */
+void qn__cuda_note_failure(qn__cuda *cuda, int result);
+
 /* Records a driver's error: "cuda:0: CUDA_ERROR_...: while doing". */
 qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *doing);
+
+/* ---- copies (copy.c) ------------------------------------------------------------------------- */
+
+qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
+qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
+                        size_t n, qn_error *err);
+
+/* As qn__device_ops' wired and copy_rate. */
+size_t qn__cuda_wired(qn_device *device);
+double qn__cuda_copy_rate(qn_device *device);
+
+/* In the context, when nobody writes. */
+void qn__cuda_free_stages(qn__cuda *cuda);
 
 /* ---- binding: turning calls into launches ---------------------------------------------------- */
 

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU as a device: opening, memory, copies between host and device.
+ * A GPU as a device: opening, memory, how it keeps weights. Copies are in copy.c.
  *
  * Submissions and writes run on one stream, in order. So a buffer may go back to the pool while the
  * GPU still uses it, since whoever takes it next comes later on the stream, and a submission needs
- * to hold nothing once it has been enqueued; only giving memory back to the driver waits. Writes
- * are copied into page-locked stages and return. Reads wait: for the submission that computed what
- * is read, not for those behind it.
+ * to hold nothing once it has been enqueued; only giving memory back to the driver waits.
  */
 #include "cuda/device.h"
 
 #include "base/error.h"
+#include "base/team.h"
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 #include "quant/layout.h"
@@ -39,7 +38,31 @@ void qn__cuda_leave(qn__cuda *cuda)
     cuda->cu.context_pop(&context);
 }
 
+void qn__cuda_note_failure(qn__cuda *cuda, int result)
+{
+    int none = 0;
+    if (result != QN__CU_OUT_OF_MEMORY)
+        atomic_compare_exchange_strong(&cuda->failure, &none, result);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
+
+/* A NULL of alloc, reserve and commit is told to be for lack of memory unless this fails. */
+static qn_status cuda_available(qn_device *device, size_t *bytes, qn_error *err)
+{
+    qn__cuda *cuda = device->state;
+    size_t all;
+    int failure = atomic_load(&cuda->failure);
+    *bytes = 0;
+    if (failure)
+        return qn__cuda_fail(cuda, err, failure, "asking for memory");
+    if (!qn__cuda_enter(cuda))
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    if (cuda->cu.mem_info(bytes, &all) != 0)
+        *bytes = 0;
+    qn__cuda_leave(cuda);
+    return QN_OK;
+}
 
 static void *cuda_alloc(qn_device *device, size_t size)
 {
@@ -47,8 +70,11 @@ static void *cuda_alloc(qn_device *device, size_t size)
     qn__cu_address address = 0;
     if (!qn__cuda_enter(cuda))
         return NULL;
-    if (cuda->cu.mem_alloc(&address, size ? size : 1) != 0)
+    int result = cuda->cu.mem_alloc(&address, size ? size : 1);
+    if (result != 0) {
+        qn__cuda_note_failure(cuda, result);
         address = 0;
+    }
     qn__cuda_leave(cuda);
     return (void *)(uintptr_t)address;
 }
@@ -95,15 +121,19 @@ static bool map_piece(qn__cuda *cuda, qn__cu_address at)
     qn__cu_allocation what = on_device(cuda);
     qn__cu_access who = {what.location, QN__CU_READ_WRITE};
     unsigned long long handle;
-    if (cuda->cu.mem_create(&handle, cuda->piece, &what, 0) != 0)
-        return false;
-    bool mapped = cuda->cu.mem_map(at, cuda->piece, 0, handle, 0) == 0;
-    cuda->cu.mem_release(handle);
-    if (mapped && cuda->cu.mem_set_access(at, cuda->piece, &who, 1) == 0)
-        return true;
-    if (mapped)
-        cuda->cu.mem_unmap(at, cuda->piece);
-    return false;
+    int result = cuda->cu.mem_create(&handle, cuda->piece, &what, 0);
+    if (result == 0) {
+        result = cuda->cu.mem_map(at, cuda->piece, 0, handle, 0);
+        bool mapped = result == 0;
+        cuda->cu.mem_release(handle);
+        if (mapped)
+            result = cuda->cu.mem_set_access(at, cuda->piece, &who, 1);
+        if (mapped && result != 0)
+            cuda->cu.mem_unmap(at, cuda->piece);
+    }
+    if (result != 0)
+        qn__cuda_note_failure(cuda, result);
+    return result == 0;
 }
 
 static void unmap_pieces(qn__cuda *cuda, qn__cu_address data, size_t had, size_t want)
@@ -141,71 +171,7 @@ static void cuda_unreserve(qn_device *device, void *data, size_t size, size_t co
     qn__cuda_leave(cuda);
 }
 
-/* ---- writing and reading --------------------------------------------------------------------- */
-
-/* The ring of stages, made for the first write. */
-static int make_stages(qn__cuda *cuda)
-{
-    void *stages;
-    int result = cuda->cu.host_alloc(&stages, (size_t)QN__CUDA_STAGES * QN__CUDA_STAGE_BYTES);
-    if (result == 0)
-        cuda->stages = stages;
-    return result;
-}
-
-/* One piece of a write: waits until its stage's last copy is through, then enqueues the next. */
-static int write_piece(qn__cuda *cuda, qn__cu_address to, const char *host, size_t n)
-{
-    int stage = (int)(cuda->n_staged % QN__CUDA_STAGES), result = 0;
-    char *data = cuda->stages + (size_t)stage * QN__CUDA_STAGE_BYTES;
-    if (cuda->n_staged >= QN__CUDA_STAGES)
-        result = cuda->cu.event_synchronize(cuda->staged[stage]);
-    if (result != 0)
-        return result;
-    cuda->n_staged++;
-    memcpy(data, host, n);
-    result = cuda->cu.copy_in(to, data, n, cuda->stream);
-    return result ? result : cuda->cu.event_record(cuda->staged[stage], cuda->stream);
-}
-
-static qn_status cuda_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err)
-{
-    qn__cuda *cuda = device->state;
-    if (!qn__cuda_enter(cuda))
-        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
-    pthread_mutex_lock(&cuda->lock);
-    int result = cuda->stages ? 0 : make_stages(cuda);
-    for (size_t at = 0; at < n && result == 0; at += QN__CUDA_STAGE_BYTES) {
-        size_t piece = n - at < QN__CUDA_STAGE_BYTES ? n - at : QN__CUDA_STAGE_BYTES;
-        result = write_piece(cuda, (uintptr_t)to + at, (const char *)host + at, piece);
-    }
-    cuda->stats.host_writes++;
-    pthread_mutex_unlock(&cuda->lock);
-    qn__cuda_leave(cuda);
-    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "writing to the device");
-}
-
-static qn_status cuda_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
-                           size_t n, qn_error *err)
-{
-    qn__cuda *cuda = device->state;
-    uint64_t number = atomic_load(&from->written_by);
-    qn__cu_stream stream = number ? cuda->reading : cuda->stream;
-    int result = 0;
-    if (!qn__cuda_enter(cuda))
-        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
-    if (number)
-        result = cuda->cu.stream_wait(stream, cuda->done[(number - 1) % QN__CUDA_EVENTS], 0);
-    if (result == 0)
-        result = cuda->cu.copy_out(host, (uintptr_t)from->data + offset, n, stream);
-    if (result == 0)
-        result = cuda->cu.stream_synchronize(stream);
-    qn__cuda_leave(cuda);
-    pthread_mutex_lock(&cuda->lock);
-    cuda->stats.host_reads++;
-    pthread_mutex_unlock(&cuda->lock);
-    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "reading from the device");
-}
+/* ---- weights -------------------------------------------------------------------------------- */
 
 /* Floats are plain: f32 and bf16 as they are, f16 as f32, which is exact. Others stay in units. */
 static bool cuda_hold(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
@@ -230,15 +196,20 @@ static qn_status pack_units(qn_device *device, qn_array *w, const void *rows, in
     size_t group = qn__layout_group_bytes(l, columns), bytes = group * (size_t)(to - from),
            at = group * (size_t)from;
     bool whole = first == before && (first + n == w->shape[0] || first + n == to * QN__UNIT_ROWS);
+    qn__cuda *cuda = device->state;
     char *units = malloc(bytes + 1);
     if (!units)
         return qn__fail_memory(err, "a weight");
-    qn_status status = whole ? QN_OK : cuda_read(device, units, w->buffer, at, bytes, err);
+    if (!whole) /* another thread may have other rows of the group */
+        pthread_mutex_lock(&cuda->packing);
+    qn_status status = whole ? QN_OK : qn__cuda_read(device, units, w->buffer, at, bytes, err);
     if (status == QN_OK) {
         qn__layout_pack(l, units, w->shape[0] - before, columns, rows,
                         qn__encoding_row_bytes(l->encoding, columns), first - before, n);
-        status = cuda_write(device, (char *)w->buffer->data + at, units, bytes, err);
+        status = qn__cuda_write(device, (char *)w->buffer->data + at, units, bytes, err);
     }
+    if (!whole)
+        pthread_mutex_unlock(&cuda->packing);
     free(units);
     return status;
 }
@@ -261,14 +232,23 @@ static qn_status cuda_pack_rows(qn_device *device, qn_array *w, const qn__encodi
     size_t count = (size_t)(n * w->shape[1]), size = qn__dtype_size((qn_dtype)w->dtype);
     char *to = (char *)w->buffer->data + (size_t)(first * w->shape[1]) * size;
     if (e->block_bytes == size)
-        return cuda_write(device, to, rows, count * size, err);
+        return qn__cuda_write(device, to, rows, count * size, err);
     float *wide = malloc(count * sizeof *wide + 1);
     if (!wide)
         return qn__fail_memory(err, "a weight");
     e->decode(e, rows, count, wide);
-    qn_status status = cuda_write(device, to, wide, count * size, err);
+    qn_status status = qn__cuda_write(device, to, wide, count * size, err);
     free(wide);
     return status;
+}
+
+/* Reading a file, packing and copying into a stage are the host's; more threads than stages would
+ * wait for these. */
+static int cuda_packers(const qn_device *device)
+{
+    (void)device;
+    int cpus = qn__team_default_size();
+    return cpus < QN__CUDA_STAGES ? cpus : QN__CUDA_STAGES;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -315,8 +295,7 @@ static void close_context(qn__cuda *cuda)
         for (int i = 0; i < QN__CUDA_STAGES; i++)
             if (cuda->staged[i])
                 cuda->cu.event_destroy(cuda->staged[i]);
-        if (cuda->stages)
-            cuda->cu.host_free(cuda->stages);
+        qn__cuda_free_stages(cuda);
         if (cuda->capture)
             cuda->cu.stream_destroy(cuda->capture);
         if (cuda->reading)
@@ -334,6 +313,9 @@ static void free_state(qn__cuda *cuda)
     free(cuda->modules);
     qn__nvrtc_unload(&cuda->nvrtc);
     qn__cu_unload(&cuda->cu);
+    pthread_cond_destroy(&cuda->free_stage);
+    pthread_mutex_destroy(&cuda->packing);
+    pthread_mutex_destroy(&cuda->staging);
     pthread_mutex_destroy(&cuda->lock);
     free(cuda);
 }
@@ -355,12 +337,16 @@ static const qn__device_ops cuda_device_ops = {
     .reserve = cuda_reserve,
     .commit = cuda_commit,
     .unreserve = cuda_unreserve,
-    .write = cuda_write,
-    .read = cuda_read,
+    .available = cuda_available,
+    .wired = qn__cuda_wired,
+    .write = qn__cuda_write,
+    .read = qn__cuda_read,
+    .copy_rate = qn__cuda_copy_rate,
     .routine = cuda_routine,
     .hold = cuda_hold,
     .keep = cuda_keep,
     .pack_rows = cuda_pack_rows,
+    .packers = cuda_packers,
     .bind = qn__cuda_bind,
     .drop = qn__cuda_drop,
     .submit = qn__cuda_submit,
@@ -458,48 +444,91 @@ static int make_streams(qn__cuda *cuda)
     return result;
 }
 
-/* Finds GPU number `index` and takes its primary context, which other users of CUDA in the process
- * share. */
-static qn_status open_context(qn__cuda *cuda, int index, qn_error *err)
+static qn_status fail_start(qn__cuda *cuda, int result, int n, qn_error *err)
 {
-    int n = 0, major = 0, minor = 0, result = cuda->cu.init(0);
+    const char *name = NULL;
+    if (result != 0)
+        cuda->cu.error_name(result, &name);
+    if (result != 0 && result != QN__CU_NO_DEVICE)
+        return qn__fail(err, QN_UNSUPPORTED, "%s: the NVIDIA driver does not start: %s", cuda->name,
+                        name ? name : "an unknown error");
+    return qn__fail(err, QN_UNSUPPORTED, "%s: there %s %d GPU%s%s%s", cuda->name,
+                    n == 1 ? "is" : "are", n, n == 1 ? "" : "s", name ? ": " : "",
+                    name ? name : "");
+}
+
+/* Finds GPU number `index`, and what it is. */
+static qn_status find_gpu(qn__cuda *cuda, int index, qn_error *err)
+{
+    int n = 0, major = 0, minor = 0, version = 0, result = cuda->cu.init(0);
     if (result == 0)
         result = cuda->cu.device_count(&n);
-    if (result != 0 || index >= n) {
-        const char *name = NULL;
-        if (result != 0)
-            cuda->cu.error_name(result, &name);
-        return qn__fail(err, QN_UNSUPPORTED, "%s: there %s %d GPU%s%s%s", cuda->name,
-                        n == 1 ? "is" : "are", n, n == 1 ? "" : "s", name ? ": " : "",
-                        name ? name : "");
-    }
-    cuda->cu.device_get(&cuda->device, index);
-    cuda->cu.device_attribute(&major, QN__CU_COMPUTE_MAJOR, cuda->device);
-    cuda->cu.device_attribute(&minor, QN__CU_COMPUTE_MINOR, cuda->device);
+    if (result != 0 || index >= n)
+        return fail_start(cuda, result, n, err);
+    const struct {
+        int attribute, *value;
+    } wanted[] = {{QN__CU_COMPUTE_MAJOR, &major},
+                  {QN__CU_COMPUTE_MINOR, &minor},
+                  {QN__CU_MULTIPROCESSORS, &cuda->processors},
+                  {QN__CU_MOST_SHARED, &cuda->most_shared}};
+    result = cuda->cu.device_get(&cuda->device, index);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted && result == 0; i++)
+        result = cuda->cu.device_attribute(wanted[i].value, wanted[i].attribute, cuda->device);
+    if (result == 0)
+        result = cuda->cu.version(&version);
+    if (result != 0)
+        return qn__cuda_fail(cuda, err, result, "asking what the GPU is");
     cuda->arch = major * 10 + minor;
-    int version = 0;
-    cuda->cu.version(&version);
     cuda->overlaps = cuda->arch >= 90 && version >= QN__CU_EDGES_OF_12_3;
-    cuda->cu.device_attribute(&cuda->processors, QN__CU_MULTIPROCESSORS, cuda->device);
-    cuda->cu.device_attribute(&cuda->most_shared, QN__CU_MOST_SHARED, cuda->device);
     if (cuda->arch < 80)
         return qn__fail(err, QN_UNSUPPORTED, "%s: the GPU is sm_%d; sm_80 or newer is needed",
                         cuda->name, cuda->arch);
-    result = cuda->cu.context_retain(&cuda->context, cuda->device);
-    if (result != 0 || !qn__cuda_enter(cuda))
+    return QN_OK;
+}
+
+/* Kernels that were built by a CUDA that is newer than the driver. */
+static qn_status fail_kernels(qn__cuda *cuda, int result, qn_error *err)
+{
+    const char *name = NULL;
+    int version = 0;
+    if (result != QN__CU_INVALID_IMAGE && result != QN__CU_NO_BINARY &&
+        result != QN__CU_UNSUPPORTED_PTX)
+        return qn__cuda_fail(cuda, err, result, "loading the kernels");
+    cuda->cu.version(&version);
+    cuda->cu.error_name(result, &name);
+    return qn__fail(err, QN_UNSUPPORTED,
+                    "%s: %s while loading the kernels, which were built by CUDA %s; the driver is "
+                    "for CUDA %d.%d: a newer one is needed",
+                    cuda->name, name ? name : "an error", QN_CUDA_BUILT, version / 1000,
+                    version % 1000 / 10);
+}
+
+/* Takes the GPU's primary context, which other users of CUDA in the process share. */
+static qn_status open_context(qn__cuda *cuda, qn_error *err)
+{
+    int result = cuda->cu.context_retain(&cuda->context, cuda->device);
+    if (result != 0) {
+        cuda->context = NULL;
         return qn__cuda_fail(cuda, err, result, "making a context");
-    result = make_streams(cuda);
+    }
+    if (!qn__cuda_enter(cuda))
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
     qn__cu_allocation what = on_device(cuda);
+    result = make_streams(cuda);
     if (result == 0)
         result = cuda->cu.granularity(&cuda->piece, &what, 0);
-    if (result == 0)
-        result = load_kernels(cuda);
+    if (result != 0)
+        qn__cuda_fail(cuda, err, result, "making streams");
+    else if ((result = load_kernels(cuda)) != 0)
+        fail_kernels(cuda, result, err);
     qn__cuda_leave(cuda);
-    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "loading the kernels");
+    return result == 0 ? QN_OK : err->code;
 }
 
 qn_status qn__cuda_open(qn_device **out, int index, const qn_device_options *options, qn_error *err)
 {
+    qn_error local = {0};
+    err = err ? err : &local;
     qn_device *device = calloc(1, sizeof *device);
     qn__cuda *cuda = calloc(1, sizeof *cuda);
     qn__cu_module *modules = calloc(IMAGE_COUNT, sizeof *modules);
@@ -512,9 +541,14 @@ qn_status qn__cuda_open(qn_device **out, int index, const qn_device_options *opt
     cuda->modules = modules;
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d", index);
     pthread_mutex_init(&cuda->lock, NULL);
+    pthread_mutex_init(&cuda->staging, NULL);
+    pthread_mutex_init(&cuda->packing, NULL);
+    pthread_cond_init(&cuda->free_stage, NULL);
     qn_status status = qn__cu_load(&cuda->cu, err);
     if (status == QN_OK)
-        status = open_context(cuda, index, err);
+        status = find_gpu(cuda, index, err);
+    if (status == QN_OK)
+        status = open_context(cuda, err);
     if (status != QN_OK) {
         free_state(cuda);
         free(device);

@@ -27,12 +27,29 @@ static bool find_symbol(void *library, const char *symbol, void *to)
     return address != NULL;
 }
 
+/* A driver that is too old is told by its version, which it has had from the beginning; functions
+ * that it lacks follow from that. */
+static qn_status check_version(void *library, qn_error *err)
+{
+    int (*get_version)(int *version);
+    int version = 0;
+    if (!find_symbol(library, "cuDriverGetVersion", &get_version) || get_version(&version) != 0 ||
+        version >= QN__CU_OLDEST)
+        return QN_OK;
+    return qn__fail(err, QN_UNSUPPORTED,
+                    "cuda: the NVIDIA driver is for CUDA %d.%d; one for CUDA %d.0 or newer is "
+                    "needed (525 or newer, as nvidia-smi shows it)",
+                    version / 1000, version % 1000 / 10, QN__CU_OLDEST / 1000);
+}
+
 qn_status qn__cu_load(qn__cu *cu, qn_error *err)
 {
     static const char *const names[] = {"libcuda.so.1", "libcuda.so"};
     cu->library = open_first(names, 2);
     if (!cu->library)
         return qn__fail(err, QN_UNSUPPORTED, "cuda: there is no NVIDIA driver (libcuda.so.1)");
+    if (check_version(cu->library, err) != QN_OK)
+        return QN_UNSUPPORTED;
 #define CU_FIND(name, symbol, params)                                                              \
     if (!find_symbol(cu->library, #symbol, &cu->name))                                             \
         return qn__fail(err, QN_UNSUPPORTED,                                                       \

@@ -62,6 +62,11 @@ typedef struct qn__cu_update_info {
 /* Results, flags and attributes that are named here, with the values of the interface. */
 enum {
     QN__CU_OUT_OF_MEMORY = 2,
+    QN__CU_NO_DEVICE = 100,
+    QN__CU_INVALID_IMAGE = 200, /* what a driver says that is too old for the kernels: */
+    QN__CU_NO_BINARY = 209,
+    QN__CU_UNSUPPORTED_PTX = 222,
+    QN__CU_OLDEST = 12000, /* version */
     QN__CU_STREAM_NON_BLOCKING = 1,
     QN__CU_CAPTURE_THREAD_LOCAL = 1,
     QN__CU_EVENT_DISABLE_TIMING = 2,
@@ -94,6 +99,7 @@ enum {
     X(context_release, cuDevicePrimaryCtxRelease_v2, (int device))                                 \
     X(context_push, cuCtxPushCurrent_v2, (qn__cu_context context))                                 \
     X(context_pop, cuCtxPopCurrent_v2, (qn__cu_context * context))                                 \
+    X(mem_info, cuMemGetInfo_v2, (size_t * there, size_t * all))                                   \
     X(mem_alloc, cuMemAlloc_v2, (qn__cu_address * address, size_t bytes))                          \
     X(mem_free, cuMemFree_v2, (qn__cu_address address))                                            \
     X(granularity, cuMemGetAllocationGranularity,                                                  \
@@ -173,7 +179,8 @@ typedef struct qn__nvrtc {
 #undef NVRTC_MEMBER
 } qn__nvrtc;
 
-/* Fill the tables. QN_UNSUPPORTED, naming the library, when it is not there or lacks a function. */
+/* Fill the tables. QN_UNSUPPORTED, naming the library, when it is not there, too old, or lacks a
+ * function. */
 qn_status qn__cu_load(qn__cu *cu, qn_error *err);
 qn_status qn__nvrtc_load(qn__nvrtc *nvrtc, qn_error *err);
 

@@ -39,6 +39,31 @@ static void fail_compile(const qn__nvrtc *nvrtc, qn__nvrtc_program program, cons
     free(log);
 }
 
+static char *fail_compiler(const char *what, int result, qn_error *err)
+{
+    qn__fail(err, QN_DEVICE, "cuda: NVRTC fails with error %d on %s", result, what);
+    return NULL;
+}
+
+/* The code of what was compiled. */
+static char *get_code(const qn__nvrtc *nvrtc, qn__nvrtc_program program, const char *what,
+                      size_t *size, qn_error *err)
+{
+    int result = nvrtc->code_size(program, size);
+    if (result != 0)
+        return fail_compiler(what, result, err);
+    char *code = malloc(*size ? *size : 1);
+    if (!code) {
+        qn__fail_memory(err, "a program");
+        return NULL;
+    }
+    result = nvrtc->code(program, code);
+    if (result == 0)
+        return code;
+    free(code);
+    return fail_compiler(what, result, err);
+}
+
 char *qn__cuda_compile(const qn__nvrtc *nvrtc, const qn__cuda_source *source, int arch,
                        size_t *size, qn_error *err)
 {
@@ -46,17 +71,15 @@ char *qn__cuda_compile(const qn__nvrtc *nvrtc, const qn__cuda_source *source, in
     snprintf(target, sizeof target, "--gpu-architecture=sm_%d", arch);
     const char *options[] = {target, "--std=c++17", "--fmad=false"};
     qn__nvrtc_program program;
-    if (nvrtc->create(&program, source->text, "program.cu", 0, NULL, NULL) != 0) {
-        qn__fail_memory(err, "a program");
-        return NULL;
-    }
-    char *code = NULL;
     *size = 0;
-    if (nvrtc->compile(program, source->exact ? 3 : 2, options) != 0 ||
-        nvrtc->code_size(program, size) != 0)
+    int result = nvrtc->create(&program, source->text, "program.cu", 0, NULL, NULL);
+    if (result != 0)
+        return fail_compiler(source->what, result, err);
+    char *code = NULL;
+    if (nvrtc->compile(program, source->exact ? 3 : 2, options) != 0)
         fail_compile(nvrtc, program, source->what, err);
-    else if (!(code = malloc(*size)) || nvrtc->code(program, code) != 0)
-        qn__fail_memory(err, "a program");
+    else
+        code = get_code(nvrtc, program, source->what, size, err);
     nvrtc->destroy(&program);
     return code;
 }

@@ -158,6 +158,7 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
         if (!bind_call(&b, &binding->calls[i]))
             return err && err->code ? err->code : QN_DEVICE;
     qn__cuda_drop_unread(&b);
+    binding->launches = bound->n_launches;
     if (bound->scratch)
         binding->workspace =
             scratch_at(binding->values) + scratch_at(bound->scratch) + bound->behind;
@@ -366,9 +367,6 @@ qn_status qn__cuda_wait(qn_device *device, qn__submission *sub, qn_error *err)
     qn__cuda_leave(cuda);
     if (result == 0)
         return QN_OK;
-    pthread_mutex_lock(&cuda->lock);
-    if (!cuda->failure)
-        cuda->failure = result;
-    pthread_mutex_unlock(&cuda->lock);
+    qn__cuda_note_failure(cuda, result);
     return sub->status = qn__cuda_fail(cuda, err, result, "running a plan");
 }

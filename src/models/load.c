@@ -261,9 +261,48 @@ static qn_status make_frequencies(const loader *l, qn__decoder *m)
     return m->frequency && (m->sliding_frequency || c->sliding_rope.theta == 0) ? QN_OK : err->code;
 }
 
+/* The widest of some encodings of matrices that would fit, a tenth of the room left for all else;
+ * NULL: none. */
+static const char *what_fits(const loader *l, const qn__decoder *m, size_t room)
+{
+    static const struct {
+        int encoding;
+        double bits;
+    } narrower[] = {{QN__BF16, 16},  {QN__Q8_0, 8.5},    {QN__Q6_K, 6.5625}, {QN__Q5_K, 5.5},
+                    {QN__Q4_K, 4.5}, {QN__Q3_K, 3.4375}, {QN__Q2_K, 2.625}};
+    for (size_t i = 0; i < sizeof narrower / sizeof *narrower; i++) {
+        const qn__encoding *e = &qn__encodings[narrower[i].encoding];
+        qn_dtype dtype;
+        qn__layout_id layout;
+        double bytes = (double)m->sizes.parameters * narrower[i].bits / 8;
+        if (bytes <= 0.9 * (double)room && bytes < (double)m->sizes.device_bytes &&
+            l->device->ops->hold(l->device, e, &dtype, &layout))
+            return e->name;
+    }
+    return NULL;
+}
+
+/* Whether the device has room for the weights, before any is read. */
+static qn_status check_room(const loader *l, const qn__decoder *m)
+{
+    size_t room = qn__pool_room(l->device), bytes = m->sizes.device_bytes;
+    const double gib = 1 << 30;
+    if (bytes <= room)
+        return QN_OK;
+    const char *fits = what_fits(l, m, room);
+    return qn__fail(l->err, l->device->pool.limit ? QN_LIMIT : QN_MEMORY,
+                    "%s: the weights need %.2f GiB, and %.2f GiB are there: %.2f GiB (%zu bytes) "
+                    "are missing%s%s%s",
+                    l->device->name, (double)bytes / gib, (double)room / gib,
+                    (double)(bytes - room) / gib, bytes - room, fits ? "; as " : "",
+                    fits ? fits : "", fits ? " they would fit" : "");
+}
+
 /* All values of a decoder whose weights were found. */
 static qn_status fill(const loader *l, qn__decoder *m)
 {
+    if (check_room(l, m) != QN_OK)
+        return l->err->code;
     qn__fill from = {l->device, l->file, l->random, l->weights, l->progress, l->user};
     return qn__decoder_fill(m, &from, l->err) == QN_OK ? make_frequencies(l, m) : l->err->code;
 }

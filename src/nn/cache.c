@@ -172,7 +172,12 @@ qn_status qn__cache_commit(const qn__cache *cache, int i, qn_error *err)
 {
     qn__buffer *buffer = cache->kept[i]->buffer;
     size_t bytes = bytes_in_use(cache, i);
-    return bytes <= buffer->capacity || qn__buffer_commit(buffer, bytes, err) ? QN_OK : err->code;
+    qn_error own = {0};
+    if (bytes <= buffer->capacity || qn__buffer_commit(buffer, bytes, &own))
+        return QN_OK;
+    size_t page = qn__storage_bytes(cache->kept[i]) / (size_t)cache->kept[i]->shape[0];
+    return qn__fail(err, own.code, "%s; the cache's %zu positions until now fit", own.message,
+                    buffer->capacity / page * QN__PAGE);
 }
 
 void qn__cache_trim(const qn__cache *cache)

@@ -20,6 +20,8 @@ static void test_chain(void **state)
     assert_int_equal(stats.steps, 1);
     assert_int_equal(stats.fused, 2); /* multiply and the constant run inside the add's pass */
     assert_int_equal(stats.chain_bytes, 6 * 4 + 3 * 4 + 6 * 4);
+    assert_int_equal(stats.launches, 1);
+    assert_true(stats.submit_ns > 0);
     qn_scope_end(s);
     qn_device_close(dev);
 }
@@ -290,6 +292,20 @@ static void test_memory_limit(void **state)
     qn_scope *s = qn_scope_begin(dev);
     qn_array *x = qn_ones(s, QN_F32, 1, (const int64_t[]){1 << 20});
     assert_int_equal(qn_eval(s, x), QN_LIMIT);
+    size_t used, missing;
+    assert_int_equal(sscanf(qn_scope_error(s),
+                            "cpu: 4194304 bytes wanted for an array, %zu in use, the limit is "
+                            "1048576: %zu are missing",
+                            &used, &missing),
+                     2);
+    assert_int_equal(missing, 4194304 + used - 1048576);
+    qn_memory_stats m = QN_INIT(qn_memory_stats);
+    assert_int_equal(qn_device_memory(dev, &m), QN_OK);
+    assert_int_equal(m.available, 0); /* the host's is not the device's to know */
+    assert_int_equal(m.wired, 0);
+    assert_int_equal(qn_device_set_wired_limit(dev, 5), 0);
+    assert_int_equal(qn_device_set_wired_limit(dev, 0), 5);
+    assert_true(qn_device_copy_rate(dev) > 1e6);
     qn_scope_end(s);
     s = qn_scope_begin(dev);
     assert_int_equal(qn_eval(s, qn_ones(s, QN_F32, 1, (const int64_t[]){1 << 10})), QN_OK);

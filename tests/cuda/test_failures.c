@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What becomes of a CUDA device when something fails, without a GPU: the driver that does nothing
+ * (no_driver.c) fails at its first call, its second and so on to the last, once or from then on,
+ * and so does the host's memory. Each time there is one line that says what is wrong, and
+ * everything is given back; or what failed was not needed. Exits with 77 where there is a real
+ * driver.
+ */
+#include "base/fail_alloc.h"
+
+#include "no_driver.h"
+#include "quern/quern.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static no_driver *driver, *compiler; /* the same file is in NVRTC's place */
+static no_driver_forget_fn *forget, *forget_compiler;
+static int n_failed;
+static const char *lacking; /* the symbol that the driver has not */
+static long ahead_from;     /* the call from which on steps were enqueued that nobody waited for */
+
+void *__real_dlsym(void *library, const char *symbol);
+void *__wrap_dlsym(void *library, const char *symbol);
+
+void *__wrap_dlsym(void *library, const char *symbol)
+{
+    return lacking && !strcmp(symbol, lacking) ? NULL : __real_dlsym(library, symbol);
+}
+
+#define LLAMA                                                                                      \
+    "{\"model_type\":\"llama\",\"hidden_size\":128,\"intermediate_size\":256,"                     \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"                 \
+    "\"head_dim\":64,\"vocab_size\":256,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-6,"   \
+    "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"
+
+/* ---- what is run ----------------------------------------------------------------------------- */
+
+/* Arrays: written, computed by a chain, a product and a sort, read. */
+static qn_status run_arrays(qn_device *device, qn_error *err)
+{
+    float values[64], back[64];
+    const int64_t shape[] = {8, 8};
+    qn_scope *s = qn_scope_begin(device);
+    for (int i = 0; i < 64; i++)
+        values[i] = (float)i;
+    qn_array *x = qn_from(s, QN_F32, 2, shape, values);
+    qn_array *y = qn_exp(s, qn_multiply(s, qn_matmul(s, x, x), x));
+    qn_read_f32(s, qn_sort(s, y, 1, false), back, 64);
+    qn_status status = s ? qn_scope_status(s) : QN_MEMORY;
+    if (status != QN_OK && !err->code) {
+        err->code = status;
+        snprintf(err->message, sizeof err->message, "%s", s ? qn_scope_error(s) : "no scope");
+    }
+    qn_scope_end(s);
+    return status;
+}
+
+/* A model: a prompt, steps ahead, logits. */
+static qn_status run_session(qn_model *model, qn_error *err)
+{
+    qn_session *session = NULL;
+    qn_session_options o = {.size = sizeof o, .context = 256};
+    int32_t ids[100] = {1, 2, 3}, next = 1;
+    qn_status status = qn_session_open(&session, model, &o, err);
+    if (status == QN_OK)
+        status = qn_session_append(session, ids, 100, err);
+    ahead_from = driver->calls;
+    for (int i = 0; status == QN_OK && i < 3; i++)
+        status = qn_session_step_greedy(session, next, &next, err);
+    qn_session_close(session);
+    return status;
+}
+
+/* Two requests at once. */
+static qn_status run_engine(qn_model *model, qn_error *err)
+{
+    qn_engine *engine = NULL;
+    qn_engine_options o = {.size = sizeof o, .context = 256, .parallel = 2};
+    qn_generation_options g = {.size = sizeof g, .max_tokens = 3};
+    qn_request_options options = {.size = sizeof options, .generation = &g};
+    qn_request *requests[2] = {NULL, NULL};
+    const int32_t ids[70] = {5, 6};
+    bool busy = true;
+    qn_status status = qn_engine_open(&engine, model, &o, err);
+    for (int i = 0; status == QN_OK && i < 2; i++)
+        status = qn_request_add(&requests[i], engine, ids, 66 + (size_t)i, &options, err);
+    while (status == QN_OK && busy)
+        status = qn_engine_step(engine, &busy, err);
+    for (int i = 0; i < 2; i++) {
+        int32_t id;
+        while (status == QN_OK && (status = qn_request_next(requests[i], &id, err)) == QN_OK &&
+               id >= 0)
+            ;
+        qn_request_close(requests[i]);
+    }
+    qn_engine_close(engine);
+    return status;
+}
+
+typedef struct scenario {
+    const char *name, *type;
+    bool sessions, engines;
+} scenario;
+
+static qn_status run(const scenario *of, qn_error *err)
+{
+    qn_device *device = NULL;
+    qn_model *model = NULL;
+    ahead_from = 0;
+    qn_status status = qn_device_open(&device, "cuda:0", NULL, err);
+    if (status == QN_OK && !of->type)
+        status = run_arrays(device, err);
+    if (status == QN_OK && of->type)
+        status = qn_model_open_random(&model, device, LLAMA, strlen(LLAMA), of->type, of->type,
+                                      NULL, err);
+    if (status == QN_OK && of->sessions)
+        status = run_session(model, err);
+    if (status == QN_OK && of->engines)
+        status = run_engine(model, err);
+    qn_model_close(model);
+    qn_device_close(device);
+    return status;
+}
+
+/* ---- what is expected ------------------------------------------------------------------------ */
+
+static void fail(const char *name, long n, const char *how, const char *what, const qn_error *err)
+{
+    printf("FAILED  %s, %s %ld (%s): %s: \"%s\"\n", name, how, n,
+           driver->failed ? driver->failed : "the host", what, err->message);
+    n_failed++;
+}
+
+/* Outside of the context nothing can be given back. */
+static bool is_context(const char *call)
+{
+    return call && strstr(call, "CtxPush");
+}
+
+static void check(const char *name, long n, const char *how, qn_status status, const qn_error *err)
+{
+    bool told = err->code == status && *err->message && !strchr(err->message, '\n');
+    if (status != QN_OK && !told)
+        fail(name, n, how, "no line says what is wrong", err);
+    else if (status != QN_OK && status != QN_MEMORY && status != QN_DEVICE &&
+             status != QN_UNSUPPORTED && status != QN_LIMIT)
+        fail(name, n, how, "another status", err);
+    else if ((driver->live || compiler->live) && !is_context(driver->failed))
+        fail(name, n, how, "something was not given back", err);
+    if (driver->live || compiler->live) {
+        forget();
+        forget_compiler();
+    }
+}
+
+/* Whether a failure of the call may be overlooked: giving back, and what has another way. */
+static bool may_pass(const char *call)
+{
+    static const char *const calls[] = {
+        "Free",     "Destroy",   "Unload",      "Release",   "Unmap",
+        "Pop",      "Update",    "GetInfo",     "AllocHost", "DriverGetVersion",
+        "MemAlloc", "MemCreate", "Synchronize", "Log"};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (strstr(call, calls[i]))
+            return true;
+    return false;
+}
+
+static void reset(no_driver *d, long fail_at, bool stays)
+{
+    d->calls = 0;
+    d->fail_at = fail_at;
+    d->stays = stays;
+    d->failed = NULL;
+}
+
+/* Fails call after call of one library. */
+static long fail_calls(const scenario *of, no_driver *d, bool stays)
+{
+    long n = 1;
+    for (;; n++) {
+        qn_error err = {0};
+        reset(driver, 0, false);
+        reset(compiler, 0, false);
+        reset(d, n, stays);
+        qn_status status = run(of, &err);
+        const char *failed = d->failed;
+        driver->failed = failed;
+        check(of->name, n, stays ? "all calls from" : "call", status, &err);
+        bool again = ahead_from && n > ahead_from; /* a step ahead that fails is run when wanted */
+        if (failed && status == QN_OK && !may_pass(failed) && !is_context(failed) && !again)
+            fail(of->name, n, "call", "nothing says that it failed", &err);
+        if (!failed && status != QN_OK)
+            fail(of->name, n, "no call", "it fails by itself", &err);
+        if (!failed)
+            break;
+    }
+    reset(driver, 0, false);
+    reset(compiler, 0, false);
+    return n - 1;
+}
+
+/* Fails one allocation of the host after the other. */
+static long fail_host(const scenario *of)
+{
+    long n = 0;
+    for (;; n++) {
+        qn_error err = {0};
+        fail_allocation_begin(n);
+        qn_status status = run(of, &err);
+        bool failed = fail_allocation_end();
+        check(of->name, n, "allocation", status, &err);
+        if (!failed)
+            break;
+    }
+    return n;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static void expect(const char *name, const scenario *of, qn_status wanted, const char *line)
+{
+    qn_error err = {0};
+    qn_status status = run(of, &err);
+    check(name, 0, "", status, &err);
+    if (status != wanted || !strstr(err.message, line)) {
+        printf("FAILED  %s: status %d, \"%s\" for \"%s\"\n", name, (int)status, err.message, line);
+        n_failed++;
+    }
+}
+
+static void check_lines(void)
+{
+    const scenario arrays = {.name = "arrays"}, model = {"a model", "bf16", true, false};
+    no_driver usual = *driver;
+    driver->version = 11080;
+    expect("an old driver", &arrays, QN_UNSUPPORTED,
+           "the NVIDIA driver is for CUDA 11.8; one for CUDA 12.0 or newer is needed");
+    driver->version = usual.version;
+    lacking = "cuLaunchKernelEx";
+    expect("a function is missing", &arrays, QN_UNSUPPORTED, "the driver lacks cuLaunchKernelEx");
+    lacking = NULL;
+    driver->arch = 75;
+    expect("an old GPU", &arrays, QN_UNSUPPORTED, "cuda:0: the GPU is sm_75; sm_80 or newer");
+    driver->arch = usual.arch;
+    driver->gpus = 0;
+    expect("no GPU", &arrays, QN_UNSUPPORTED, "cuda:0: there are 0 GPUs: CUDA_ERROR_NO_DEVICE");
+    driver->gpus = 1;
+    driver->fail = "cuInit";
+    driver->result = 803;
+    expect("a driver that does not start", &arrays, QN_UNSUPPORTED,
+           "cuda:0: the NVIDIA driver does not start: CUDA_ERROR_803");
+    driver->fail = "cuModuleLoadData";
+    driver->result = 209;
+    driver->version = 12020;
+    expect("kernels of a newer CUDA", &arrays, QN_UNSUPPORTED,
+           "the driver is for CUDA 12.2: a newer one is needed");
+    driver->version = usual.version;
+    driver->result = 0;
+    driver->fail = "cuGraphLaunch";
+    expect("a launch", &model, QN_DEVICE,
+           "cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS while launching a plan");
+    driver->fail = "cuMemAlloc_v2";
+    expect("memory of a lost context", &model, QN_DEVICE,
+           "cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS while asking for memory");
+    driver->fail = NULL;
+    driver->memory = 1000;
+    expect("little memory", &arrays, QN_MEMORY, " free, ");
+    driver->memory = 400000;
+    expect("memory for less than the weights", &model, QN_MEMORY,
+           "bytes) are missing; as q8_0 they would fit");
+    driver->memory = 3 << 20;
+    expect("memory for the weights alone", &model, QN_MEMORY,
+           " missing); the cache's 0 positions until now fit");
+    driver->memory = usual.memory;
+    driver->pinned = 0;
+    expect("nothing can be page-locked", &model, QN_OK, "");
+    driver->pinned = usual.pinned;
+    expect("all is well", &model, QN_OK, "");
+}
+
+/* ---- limits of what is page-locked ----------------------------------------------------------- */
+
+static void check_wired(size_t limit, size_t wanted)
+{
+    qn_device_options options = {.size = sizeof options, .wired_limit = limit};
+    qn_device *device = NULL;
+    qn_error err = {0};
+    qn_memory_stats m = QN_INIT(qn_memory_stats);
+    bool ok = qn_device_open(&device, "cuda:0", &options, &err) == QN_OK &&
+              run_arrays(device, &err) == QN_OK && qn_device_memory(device, &m) == QN_OK &&
+              m.wired == wanted && m.wired == driver->locked && m.wired_limit == limit &&
+              m.available == driver->memory - driver->used;
+    if (ok && wanted) { /* less than one piece */
+        ok = qn_device_set_wired_limit(device, 4096) == limit && driver->locked == 0 &&
+             run_arrays(device, &err) == QN_OK && driver->locked == 0 &&
+             qn_device_set_wired_limit(device, 2 << 20) == 4096 &&
+             run_arrays(device, &err) == QN_OK && driver->locked == 2 << 20;
+    }
+    if (!ok) {
+        printf("FAILED  wired limit %zu: %zu for %zu bytes, %s\n", limit, m.wired, wanted,
+               err.message);
+        n_failed++;
+    }
+    qn_device_close(device);
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static bool find_driver(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *nvrtc = dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
+    driver = library ? dlsym(library, "no_driver_state") : NULL;
+    compiler = nvrtc ? dlsym(nvrtc, "no_driver_state") : NULL;
+    if (!driver || !compiler)
+        return false;
+    void *address = dlsym(library, "no_driver_forget");
+    memcpy(&forget, &address, sizeof address);
+    address = dlsym(nvrtc, "no_driver_forget");
+    memcpy(&forget_compiler, &address, sizeof address);
+    return true;
+}
+
+int main(void)
+{
+    static const scenario all[] = {{.name = "arrays"},
+                                   {"a session", "bf16", true, false},
+                                   {"units", "affine4-g64-bf16", false, false},
+                                   {"an engine", "bf16", false, true}};
+    setenv("XDG_CACHE_HOME", "/dev/null", 1); /* each run compiles */
+    if (!find_driver()) {
+        printf("skipped: no_driver.c is not in the driver's place\n");
+        return 77;
+    }
+    check_lines();
+    check_wired(0, 8 << 20);
+    check_wired(3 << 20, 3 << 20);
+    check_wired(1000, 0);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        long once = fail_calls(&all[i], driver, false), from = fail_calls(&all[i], driver, true);
+        long compiling = fail_calls(&all[i], compiler, false), host = fail_host(&all[i]);
+        printf("%s: %ld calls once, %ld for good, %ld of NVRTC, %ld allocations\n", all[i].name,
+               once, from, compiling, host);
+    }
+    printf("%d failed\n", n_failed);
+    return n_failed != 0;
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What quern says of a GPU, with the driver that does nothing (no_driver.c) in the place of NVIDIA's.
+
+    tests/cuda/test_lines.py QUERN FOLDER
+
+FOLDER has that driver. Exits with 77 where there is a real one: LD_LIBRARY_PATH puts ours first.
+"""
+import os
+import subprocess
+import sys
+
+QUERN, FOLDER = sys.argv[1:3]
+n_failed = 0
+
+
+def run(*args, **env):
+    full = dict(os.environ, LD_LIBRARY_PATH=FOLDER, XDG_CACHE_HOME=os.path.join(FOLDER, "cache"))
+    full.update({f"NO_DRIVER_{k.upper()}": str(v) for k, v in env.items()})
+    p = subprocess.run([QUERN, *args], env=full, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+def check(what, ok, got=""):
+    global n_failed
+    if not ok:
+        n_failed += 1
+        print("FAILED ", what, got)
+
+
+def refused(what, line, *args, **env):
+    status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", *args, **env)
+    lines = err.splitlines()
+    check(what, status == 1 and not out.strip() and len(lines) == 1 and lines[0].startswith("quern: ") and line in err,
+          (status, out, err))
+
+
+def main():
+    refused("an old driver", "is for CUDA 11.8; one for CUDA 12.0 or newer is needed", version=11080)
+    refused("no GPU", "cuda:0: there are 0 GPUs: CUDA_ERROR_NO_DEVICE", gpus=0)
+    refused("an old GPU", "the GPU is sm_70; sm_80 or newer is needed", arch=70)
+    refused("little memory", "are missing", memory=200000)
+    refused("a context that does not fit", "positions fit", "-c", "100000", memory=40 << 20)
+    refused("a launch fails", "CUDA_ERROR_ILLEGAL_ADDRESS while launching a plan", fail="cuGraphLaunch")
+    refused("a copy fails", "while writing to the device", fail="cuMemcpyHtoD")
+    refused("an allocation fails", "asking for memory", fail="cuMemAlloc_v2")
+    refused("memory is out later", "no memory", fail="cuMemCreate", result=2)
+    for args, env in ((("--device", "auto"), {"gpus": 0}), (("--device", "auto"), {"version": 11080}),
+                      (("--gpu-layers", "0"), {}), (("-ngl", "0"), {"gpus": 0})):
+        status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args, **env)
+        check(f"the CPU: {args} {env}", status == 0 and "device cpu" in err and "us of a token's time each" in err, err)
+    for args in (("-ngl", "99"), ("--device", "cuda"), ("--device", "auto"), ("-ngl", "1", "--device", "cuda:0")):
+        status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args)
+        check(f"the GPU: {args}", status == 0 and "device cuda:0: none, sm_90" in err and "hit rate" in err
+              and " a token, handed over in " in err and "MiB of the host page-locked" in err, err)
+    status, out, err = run("generate", "-p", "x", "--device", "cuda:3")
+    check("the fourth of one", status == 1 and err == "quern: cuda:3: there is 1 GPU\n", err)
+    status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", pinned=0)
+    check("nothing can be page-locked", status == 0, err)
+    print(f"{n_failed} failed")
+    return n_failed != 0
+
+
+if not os.path.exists(os.path.join(FOLDER, "libcuda.so.1")):
+    print("skipped: no_driver.c was not built")
+    sys.exit(77)
+sys.exit(main())
