@@ -35,7 +35,8 @@ typedef struct qn_engine_options {
     int64_t
         cache_tokens;     /* tokens of all requests for which the cache has room; 0: as many as
                              `parallel` requests of `context`, or as fit 4 GiB, at least one of these */
-    int64_t step_tokens;  /* of a step, at most; 0: 512. Does not change a bit of the result. */
+    int64_t step_tokens;  /* of a step, at most; 0: 512, on a GPU 2048. Does not change a bit of the
+                             result. */
     int queue;            /* requests that wait, at most; 0: 256 */
     bool no_prefix_reuse; /* run every prompt whole */
     const char *cache_type_k, *cache_type_v; /* as qn_session_options' */

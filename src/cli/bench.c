@@ -4,44 +4,19 @@
  * do. In the shape of llama-bench, so that the two can be laid side by side.
  */
 #include "base/error.h"
-#include "cli/ceilings.h"
+#include "cli/bench.h"
 #include "cli/commands.h"
-#include "cli/shared.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_VALUES = 16, MOST_DEPTH = 1 << 20, MOST_BATCH = 256 };
-
-typedef struct number_list {
-    int64_t value[MOST_VALUES];
-    int n;
-} number_list;
-
-/* What is timed. */
-typedef struct plan {
-    number_list prompts, gens, depths, batches, threads;
-    int repeat;
-    enum { FORM_MD, FORM_CSV, FORM_JSON } form;
-    char name[80]; /* of the model */
-} plan;
+enum { MOST_DEPTH = 1 << 20, MOST_BATCH = 256 };
 
 typedef struct test {
     int64_t prompt, gen, depth, batch; /* prompt or gen is 0 */
 } test;
-
-/* A model on a device of so many threads. */
-typedef struct subject {
-    qn_device *device;
-    qn_model *model;
-    qn_model_info info;
-    int threads;
-    const char *tier;               /* of linear layers */
-    uint64_t products, token_bytes; /* of a token: in linear layers of a prompt; read in decoding */
-    ceilings best;
-    cache_types cache;
-} subject;
 
 /* Tokens a second. */
 typedef struct speeds {
@@ -57,6 +32,11 @@ static const struct {
                  "\"num_hidden_layers\":16,\"num_attention_heads\":32,\"num_key_value_heads\":8,"
                  "\"head_dim\":64,\"vocab_size\":128256,\"max_position_embeddings\":131072,"
                  "\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"tie_word_embeddings\":true,"
+                 "\"hidden_act\":\"silu\"}"},
+    {"llama-8b", "{\"model_type\":\"llama\",\"hidden_size\":4096,\"intermediate_size\":14336,"
+                 "\"num_hidden_layers\":32,\"num_attention_heads\":32,\"num_key_value_heads\":8,"
+                 "\"head_dim\":128,\"vocab_size\":128256,\"max_position_embeddings\":131072,"
+                 "\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"tie_word_embeddings\":false,"
                  "\"hidden_act\":\"silu\"}"},
     {"qwen3-0.6b", "{\"model_type\":\"qwen3\",\"hidden_size\":1024,\"intermediate_size\":3072,"
                    "\"num_hidden_layers\":28,\"num_attention_heads\":16,\"num_key_value_heads\":8,"
@@ -85,17 +65,30 @@ static const char *usual_head(const char *type)
     return type;
 }
 
+qn_status shape_text(const char *shape, const char **text, size_t *size, char **owned,
+                     qn_error *err)
+{
+    *owned = NULL;
+    *text = built_in_shape(shape);
+    if (*text) {
+        *size = strlen(*text);
+        return QN_OK;
+    }
+    if (read_input(shape, owned, size, err) == QN_OK)
+        *text = *owned;
+    return err->code;
+}
+
 static qn_status open_shape(subject *s, const arguments *a, const qn_model_options *options,
                             qn_error *err)
 {
-    const char *type = a->type ? a->type : "bf16", *config = built_in_shape(a->shape);
-    char *text = NULL;
-    size_t size = config ? strlen(config) : 0;
-    if (!config && read_input(a->shape, &text, &size, err) != QN_OK)
-        return err->code;
-    qn_model_open_random(&s->model, s->device, config ? config : text, size, type,
-                         a->head_type ? a->head_type : usual_head(type), options, err);
-    free(text);
+    const char *type = a->type ? a->type : "bf16", *config;
+    char *owned;
+    size_t size;
+    if (shape_text(a->shape, &config, &size, &owned, err) == QN_OK)
+        qn_model_open_random(&s->model, s->device, config, size, type,
+                             a->head_type ? a->head_type : usual_head(type), options, err);
+    free(owned);
     return err->code;
 }
 
@@ -157,6 +150,22 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+void sort_values(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, compare);
+}
+
+double quantile(const double *sorted, size_t n, double share)
+{
+    size_t at = (size_t)ceil(share * (double)n);
+    return sorted[at > 0 ? at - 1 : 0];
+}
+
+double median(const double *sorted, size_t n)
+{
+    return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+}
+
 /* [batch, n] tokens, none like its neighbour. */
 static int32_t *make_tokens(const subject *s, int64_t batch, int64_t n)
 {
@@ -214,9 +223,9 @@ static qn_status time_test(const subject *s, const test *t, int repeat, speeds *
         run_once(session, t, ids, &taken[i], err);
     if (err->code == QN_OK) {
         double tokens = (double)(n * t->batch);
-        qsort(taken, (size_t)repeat, sizeof *taken, compare);
-        double middle = (taken[(repeat - 1) / 2] + taken[repeat / 2]) / 2;
-        *out = (speeds){tokens / middle, tokens / taken[repeat - 1], tokens / taken[0]};
+        sort_values(taken, (size_t)repeat);
+        *out = (speeds){tokens / median(taken, (size_t)repeat), tokens / taken[repeat - 1],
+                        tokens / taken[0]};
     }
     qn_session_close(session);
     free(ids);
@@ -330,6 +339,27 @@ static bool parse_list(const char *name, const char *text, int64_t usual, int64_
     return false;
 }
 
+/* Whether the options are of one kind of timing. */
+static bool check_kind(const arguments *a)
+{
+    const char *kind = a->requests > 0 ? "requests" : "load";
+    const char *other = a->requests > 0 && a->load ? "load"
+                        : a->n_depth               ? "n-depth"
+                        : a->batches               ? "batch"
+                        : a->load && a->n_prompt   ? "n-prompt"
+                        : a->load && a->n_gen      ? "n-gen"
+                                                   : NULL;
+    if (a->parallel > 0 && a->requests < 0)
+        fprintf(stderr, "quern bench: --parallel goes with --requests\n");
+    else if ((a->requests > 0 || a->load) && other)
+        fprintf(stderr, "quern bench: --%s and --%s exclude each other\n", kind, other);
+    else if (a->load && a->adapter)
+        fprintf(stderr, "quern bench: --load is of a model, without --adapter\n");
+    else
+        return true;
+    return false;
+}
+
 static bool make_plan(plan *p, const arguments *a)
 {
     static const char *const forms[] = {"md", "csv", "json"};
@@ -338,6 +368,10 @@ static bool make_plan(plan *p, const arguments *a)
         form++;
     p->form = form;
     p->repeat = a->repeat > 0 ? (int)a->repeat : 5;
+    p->requests = a->requests > 0 ? a->requests : 0;
+    p->load = a->load;
+    p->parallel = (int)(a->parallel > 0 ? a->parallel : p->requests);
+    int64_t least = p->requests ? 1 : 0;
     if (form == 3)
         fprintf(stderr, "quern bench: --output: it is md, csv or json, not \"%.40s\"\n", a->output);
     else if (a->shape && a->model)
@@ -349,9 +383,11 @@ static bool make_plan(plan *p, const arguments *a)
     else if (!a->shape && (a->type || a->head_type))
         fprintf(stderr, "quern bench: --%s is for the random weights of a --shape\n",
                 a->type ? "type" : "head-type");
+    else if (!check_kind(a))
+        return false;
     else
-        return parse_list("n-prompt", a->n_prompt, 512, 0, MOST_DEPTH, &p->prompts) &&
-               parse_list("n-gen", a->n_gen, 64, 0, MOST_DEPTH, &p->gens) &&
+        return parse_list("n-prompt", a->n_prompt, 512, least, MOST_DEPTH, &p->prompts) &&
+               parse_list("n-gen", a->n_gen, 64, least, MOST_DEPTH, &p->gens) &&
                parse_list("n-depth", a->n_depth, 0, 0, MOST_DEPTH, &p->depths) &&
                parse_list("batch", a->batches, 1, 1, MOST_BATCH, &p->batches) &&
                parse_list("threads", a->thread_counts, sysconf(_SC_NPROCESSORS_ONLN), 1, 1024,
@@ -399,7 +435,11 @@ static int run_subject(const plan *p, subject *s, const arguments *a, bool *firs
     qn_error err = {0};
     if (!a->no_ceilings)
         measure_ceilings(&s->best, s->tier, s->threads);
-    if (run_list(p, s, &p->prompts, true, first, &err) == QN_OK)
+    if (p->load)
+        time_load(p, s, a, first, &err);
+    else if (p->requests)
+        time_requests(p, s, first, &err);
+    else if (run_list(p, s, &p->prompts, true, first, &err) == QN_OK)
         run_list(p, s, &p->gens, false, first, &err);
     if (!a->no_ceilings && err.code == QN_OK)
         measure_ceilings(&s->best, s->tier, s->threads);
@@ -419,7 +459,7 @@ int command_bench(arguments *a)
     for (int i = 0; !code && i < p.threads.n; i++) {
         subject *s = &done[i];
         code = open_subject(s, a, (int)p.threads.value[i]);
-        if (!code && i == 0)
+        if (!code && i == 0 && !p.load && !p.requests)
             print_table_head(&p);
         if (!code)
             code = run_subject(&p, s, a, &first);

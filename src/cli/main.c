@@ -96,6 +96,10 @@ const command commands[] = {
      "Speeds are tokens a second, the median of --repeat runs, with the slowest and the fastest; "
      "with --batch they count the tokens of all sequences. GB/s are the bytes of weights that "
      "generation reads, GOP/s the multiplications and additions of linear layers in a prompt. "
+     "With --requests a row is one run of all of them, added at once: output tokens a second until "
+     "the last is done, and in milliseconds the time to a request's first token and from each "
+     "token to the next, median and 99th percentile. With --load it is the time from files to the "
+     "device, beside the rate at which the host's memory is copied there at best. "
      "Ceilings are the best of several runs of small loops: reading memory, and multiplying with "
      "the instructions of the tier in use.",
      command_bench},

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARALLEL = 16, STEP_TOKENS = 512, QUEUE = 256 };
+enum { PARALLEL = 16, QUEUE = 256 };
 enum {
     CATCH_UP = 64
 }; /* tokens that a draft model runs of each request, beside others, in a step */
@@ -38,7 +38,7 @@ static qn_status check_engine(const qn_model *model, qn_engine_options *o, qn_er
     o->parallel = o->parallel ? o->parallel : PARALLEL;
     int64_t all = o->context * o->parallel; /* more than that nobody can use */
     o->cache_tokens = o->cache_tokens < all ? o->cache_tokens : all;
-    o->step_tokens = o->step_tokens ? o->step_tokens : STEP_TOKENS;
+    o->step_tokens = o->step_tokens ? o->step_tokens : qn__device_step_tokens(model->device);
     o->step_tokens = o->step_tokens < all ? o->step_tokens : all;
     o->queue = o->queue ? o->queue : QUEUE;
     if (o->step_tokens < o->parallel) /* the next token of each must fit a step */

@@ -82,7 +82,58 @@ def test_bench():
     check("their bytes", 0 < bytes_of["q4_0"] < 0.6 * bytes_of["q8_0"] < 0.2 * bytes_of["f32"], bytes_of)
 
 
+def rows_of(*args):
+    status, out, err = run("bench", "-t", "1", "--no-ceilings", *args, "-o", "csv")
+    rows = list(csv.DictReader(io.StringIO(out.decode())))
+    check(f"bench {' '.join(args)}"[:60], status == 0 and not err and rows, (out, err))
+    return rows or [{}]
+
+
+def test_bench_requests():
+    rows = rows_of("--shape", CONFIG, "--requests", "5", "-np", "2", "-p", "8,70", "-n", "1,6", "-r", "3")
+    check("each combination", [(r["n_prompt"], r["n_gen"], r["requests"], r["parallel"]) for r in rows]
+          == [("8", "1", "5", "2"), ("8", "6", "5", "2"), ("70", "1", "5", "2"), ("70", "6", "5", "2")], rows)
+    for r in rows:
+        v = {k: float(r[k]) for k in r if "_ms" in k or "tok_s" in k}
+        check("in order", 0 < v["tok_s_min"] <= v["tok_s"] <= v["tok_s_max"] and 0 < v["first_ms"] <= v["first_ms_p99"]
+              and v["between_ms"] <= v["between_ms_p99"] and (v["between_ms"] > 0) == (r["n_gen"] != "1"), r)
+    # two of five run at once, so the last begin behind the first
+    check("they wait for each other", float(rows[1]["first_ms_p99"]) > 1.5 * float(rows[1]["first_ms"]), rows[1])
+    # until the last first token, and the times from its token to the next, a run takes no longer
+    whole = 5 * 6 / float(rows[1]["tok_s"]) * 1e3
+    check("within the run", float(rows[1]["first_ms_p99"]) < 2 * whole, (whole, rows[1]))
+    together = rows_of("--requests", "3", "-p", "4", "-n", "2", "-r", "1", "--cache-type-k", "bf16")
+    check("all side by side", together[0]["parallel"] == "3" and together[0]["model"] == "demo", together)
+    status, out, err = run("bench", "--requests", "2", "-p", "4", "-n", "2", "-r", "1", "-t", "1", "-o", "json")
+    doc = json.loads(out) if status == 0 else {"results": [{}], "ceilings": []}
+    check("as JSON", doc["results"][0].get("test") == "2 x pp4+tg2" and len(doc["ceilings"]) == 1, (out, err))
+
+
+def test_bench_load():
+    with tempfile.TemporaryDirectory() as tmp:
+        os.environ["TMPDIR"] = tmp
+        sizes = {}
+        for kind in ("bf16", "f16", "f32"):
+            r = rows_of("--shape", CONFIG, "--type", kind, "--load", "-r", "2")[0]
+            sizes[kind] = int(r["file_bytes"])
+            check(f"{kind}: the rate", abs(sizes[kind] / float(r["load_s"]) / 1e9 / float(r["gb_s"]) - 1) < 0.01, r)
+        check("their files", sizes["f32"] == 2 * sizes["bf16"] == 2 * sizes["f16"] > 0, sizes)
+        status, out, err = run("bench", "--load", "-r", "1", "-t", "1", "-o", "json")
+        doc = json.loads(out) if status == 0 else {"results": [{}]}
+        check("the model's own files, and copies", doc["results"][0].get("copy_gb_s", 0) > 0, (out, err))
+        refused("load of blocks", run("bench", "--shape", CONFIG, "--load", "--type", "q4_0", *QUICK[:3]), 1, "q4_0",
+                "quern convert")
+        os.environ["TMPDIR"] = os.path.join(tmp, "none")
+        refused("load into nothing", run("bench", "--shape", CONFIG, "--load", *QUICK[:3]), 1, "quern-bench-")
+        os.environ["TMPDIR"] = tmp
+        check("nothing stays", not os.listdir(tmp), os.listdir(tmp))
+        del os.environ["TMPDIR"]
+
+
 def test_bench_refuses():
+    for args in (("--load", "--requests", "2"), ("--load", "-n", "4"), ("--requests", "2", "-d", "4"), ("-np", "2"),
+                 ("--requests", "2", "-b", "4"), ("--requests", "2", "-n", "0")):
+        refused(f"bench {' '.join(args)}", run("bench", *args), 2, "--")
     for option, value in (("-p", "x"), ("-p", "1,"), ("-n", "-1"), ("-t", "0"), ("-b", "0"), ("-d", ""),
                           ("-p", ",".join(["1"] * 17))):
         refused(f"bench {option} {value}", run("bench", option, value), 2, "--")
@@ -110,6 +161,8 @@ if __name__ == "__main__":
     test_eval()
     test_eval_refuses()
     test_bench()
+    test_bench_requests()
+    test_bench_load()
     test_bench_refuses()
     test_real_models()
     finish()
