@@ -225,6 +225,7 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
         qn__cuda_units_again(b->cuda, last, args);
     } else {
         last->blocks = linear_blocks(b->cuda, args, warps, shared);
+        last->threads = (unsigned)warps * 32; /* a pair's sums may leave room for fewer rings */
         last->shared = (unsigned)shared;
     }
     qn__cuda_may_round(b, 2, QN__CUDA_ROUNDED, offsetof(qn__cuda_linears_args, turned));

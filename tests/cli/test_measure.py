@@ -116,7 +116,7 @@ def test_bench_load():
         for kind in ("bf16", "f16", "f32"):
             r = rows_of("--shape", CONFIG, "--type", kind, "--load", "-r", "2")[0]
             sizes[kind] = int(r["file_bytes"])
-            check(f"{kind}: the rate", abs(sizes[kind] / float(r["load_s"]) / 1e9 / float(r["gb_s"]) - 1) < 0.01, r)
+            check(f"{kind}: the rate", abs(sizes[kind] / float(r["load_s"]) / 1e9 / float(r["gb_s"]) - 1) < 5e-4, r)
         check("their files", sizes["f32"] == 2 * sizes["bf16"] == 2 * sizes["f16"] > 0, sizes)
         status, out, err = run("bench", "--load", "-r", "1", "-t", "1", "-o", "json")
         doc = json.loads(out) if status == 0 else {"results": [{}]}

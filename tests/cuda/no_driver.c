@@ -22,8 +22,12 @@ enum {
     PIECE = 2 << 20
 };
 
-no_driver no_driver_state = {
-    .version = 13000, .arch = 90, .gpus = 1, .memory = (size_t)16 << 30, .pinned = (size_t)1 << 40};
+no_driver no_driver_state = {.version = 13000,
+                             .arch = 90,
+                             .gpus = 1,
+                             .shared = MOST_SHARED,
+                             .memory = (size_t)16 << 30,
+                             .pinned = (size_t)1 << 40};
 
 static long number_of(const char *name, long otherwise)
 {
@@ -190,7 +194,7 @@ int cuDeviceGetAttribute(int *value, int attribute)
         *value = attribute == 16   ? 132
                  : attribute == 75 ? no_driver_state.arch / 10
                  : attribute == 76 ? no_driver_state.arch % 10
-                 : attribute == 97 ? MOST_SHARED
+                 : attribute == 97 ? no_driver_state.shared
                                    : 0;
     return result;
 }
@@ -431,8 +435,9 @@ int cuLaunchKernelEx(const launch *how, const char *name)
     char *to = no_driver_state.launches;
     size_t used = strlen(to);
     snprintf(to + used, NO_DRIVER_ROOM - used, "%s %u %u\n", name, how->grid[0], how->block[0]);
-    return how->shared > MOST_SHARED || how->block[0] > 1024 || !how->grid[0] ? INVALID
-                                                                              : result_of(__func__);
+    return how->shared > (unsigned)no_driver_state.shared || how->block[0] > 1024 || !how->grid[0]
+               ? INVALID
+               : result_of(__func__);
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */

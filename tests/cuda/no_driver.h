@@ -22,9 +22,9 @@
 enum { NO_DRIVER_ROOM = 1 << 16 };
 
 typedef struct no_driver {
-    char launches[NO_DRIVER_ROOM]; /* of the newest capture, "name blocks threads" on each line */
-    int version, arch, gpus;
-    size_t memory, used; /* bytes of the GPU */
+    char launches[NO_DRIVER_ROOM];   /* of the newest capture, "name blocks threads" on each line */
+    int version, arch, gpus, shared; /* shared: bytes of a block at most */
+    size_t memory, used;             /* bytes of the GPU */
     size_t pinned, locked;
     const char *fail;   /* NULL: none */
     atomic_long calls;  /* until now */
