@@ -322,7 +322,8 @@ char *qn__cuda_compile(const qn__nvrtc *nvrtc, const qn__cuda_source *source, in
 char *qn__cuda_program_read(const char *text, size_t n, int arch);
 void qn__cuda_program_write(const char *text, size_t n, int arch, const char *code, size_t size);
 
-void qn__cuda_programs_free(qn__cuda *cuda);
+/* unload: in the context, whose modules go, too. */
+void qn__cuda_programs_free(qn__cuda *cuda, bool unload);
 
 /* ---- the replay (replay.c) ------------------------------------------------------------------- */
 

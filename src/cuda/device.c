@@ -285,7 +285,7 @@ static void close_context(qn__cuda *cuda)
     if (qn__cuda_enter(cuda)) {
         if (cuda->stream)
             cuda->cu.stream_synchronize(cuda->stream);
-        qn__cuda_programs_free(cuda);
+        qn__cuda_programs_free(cuda, true);
         for (int i = 0; i < cuda->n_modules; i++)
             if (cuda->modules[i])
                 cuda->cu.module_unload(cuda->modules[i]);
@@ -304,6 +304,7 @@ static void close_context(qn__cuda *cuda)
             cuda->cu.stream_destroy(cuda->stream);
         qn__cuda_leave(cuda);
     }
+    qn__cuda_programs_free(cuda, false); /* where the context is lost */
     cuda->cu.context_release(cuda->device);
 }
 

@@ -146,11 +146,12 @@ static qn__cuda_program *make_program(qn__cuda *cuda, const qn__cuda_source *sou
     return p;
 }
 
-void qn__cuda_programs_free(qn__cuda *cuda)
+void qn__cuda_programs_free(qn__cuda *cuda, bool unload)
 {
     while (cuda->programs) {
         qn__cuda_program *next = cuda->programs->next;
-        cuda->cu.module_unload(cuda->programs->module);
+        if (unload)
+            cuda->cu.module_unload(cuda->programs->module);
         free(cuda->programs);
         cuda->programs = next;
     }

@@ -9,6 +9,7 @@
 #include "base/fail_alloc.h"
 
 #include "no_driver.h"
+#include "core/array.h"
 #include "quern/quern.h"
 
 #include <dlfcn.h>
@@ -308,6 +309,63 @@ static void check_wired(size_t limit, size_t wanted)
     qn_device_close(device);
 }
 
+/* ---- several threads write ------------------------------------------------------------------- */
+
+enum { WRITERS = 4, WRITES = 12, WRITTEN = (3 << 20) + 20 }; /* bytes: more than the stages have */
+
+typedef struct writer {
+    qn_device *device;
+    int number;
+    bool ok;
+} writer;
+
+/* Each has what it wrote, in memory that is the host's here. */
+static void *run_writer(void *context)
+{
+    writer *w = context;
+    int32_t *values = malloc(WRITTEN);
+    const int64_t n = WRITTEN / 4;
+    w->ok = values != NULL;
+    for (int k = 0; w->ok && k < WRITES; k++) {
+        for (int64_t i = 0; i < n; i++)
+            values[i] = (int32_t)i * 7 + w->number * 1000 + k;
+        qn_scope *s = qn_scope_begin(w->device);
+        qn_array *x = qn_from(s, QN_I32, 1, &n, values);
+        w->ok = qn_eval(s, x) == QN_OK && !memcmp(x->buffer->data, values, WRITTEN);
+        qn_scope_end(s);
+    }
+    free(values);
+    return NULL;
+}
+
+static void check_writers(void)
+{
+    qn_device_options options = {.size = sizeof options, .wired_limit = 2 << 20};
+    qn_device *device = NULL;
+    qn_error err = {0};
+    pthread_t threads[WRITERS];
+    writer writers[WRITERS];
+    if (qn_device_open(&device, "cuda:0", &options, &err) != QN_OK ||
+        run_arrays(device, &err) != QN_OK) {
+        printf("FAILED  writers: %s\n", err.message);
+        n_failed++;
+        qn_device_close(device);
+        return;
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        writers[i] = (writer){.device = device, .number = i};
+        pthread_create(&threads[i], NULL, run_writer, &writers[i]);
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        pthread_join(threads[i], NULL);
+        if (!writers[i].ok) {
+            printf("FAILED  writer %d has what another wrote\n", i);
+            n_failed++;
+        }
+    }
+    qn_device_close(device);
+}
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
 static bool find_driver(void)
@@ -331,6 +389,7 @@ int main(void)
                                    {"a session", "bf16", true, false},
                                    {"units", "affine4-g64-bf16", false, false},
                                    {"an engine", "bf16", false, true}};
+    setvbuf(stdout, NULL, _IOLBF, 0);
     setenv("XDG_CACHE_HOME", "/dev/null", 1); /* each run compiles */
     if (!find_driver()) {
         printf("skipped: no_driver.c is not in the driver's place\n");
@@ -340,6 +399,7 @@ int main(void)
     check_wired(0, 8 << 20);
     check_wired(3 << 20, 3 << 20);
     check_wired(1000, 0);
+    check_writers();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         long once = fail_calls(&all[i], driver, false), from = fail_calls(&all[i], driver, true);
         long compiling = fail_calls(&all[i], compiler, false), host = fail_host(&all[i]);

@@ -83,6 +83,70 @@ static void check(const expected *e, no_driver *state)
     state->shared = usual.shared;
 }
 
+/* A step of so many rows, on a GPU: whatever the shape, each launch is one that the driver takes
+ * (threads, shared memory) and each tensor one that the copy engine does. */
+static void check_shape(no_driver *state, const char *config, const char *type, int batch)
+{
+    qn_device *device = NULL;
+    qn_model *model = NULL;
+    qn_session *session = NULL;
+    qn_session_options o = {
+        .size = sizeof o, .batch = batch, .cache_type_k = "bf16", .cache_type_v = "bf16"};
+    qn_error err = {0};
+    int32_t ids[72] = {0}, prompt[72 * 3] = {0};
+    if (qn_device_open(&device, "cuda:0", NULL, &err) == QN_OK &&
+        qn_model_open_random(&model, device, config, strlen(config), type, type, NULL, &err) ==
+            QN_OK &&
+        qn_session_open(&session, model, &o, &err) == QN_OK &&
+        qn_session_append(session, prompt, 3, &err) == QN_OK)
+        qn_session_step_greedy_batch(session, ids, ids, &err);
+    if (err.code != QN_OK && err.code != QN_UNSUPPORTED) {
+        printf("FAILED  %s, %d rows, sm_%d, %.150s: %s; launches:\n%s", type, batch, state->arch,
+               config, err.message, state->launches);
+        n_failed++;
+    }
+    qn_session_close(session);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
+/* Columns that spans, boxes, pieces and vectors do not divide; a tile for each processor and far
+ * more; one key head for all, or one each; heads that have kernels of their own and others. */
+static void check_shapes(no_driver *state)
+{
+    static const struct {
+        int hidden, ffn, heads, kv, dim;
+    } shapes[] = {{72, 200, 8, 1, 64},     {1152, 6912, 4, 1, 256}, {1088, 2112, 8, 8, 128},
+                  {2304, 264, 8, 1, 256},  {10472, 96, 1, 1, 80},   {128, 34000, 2, 2, 64},
+                  {4096, 1024, 32, 8, 128}};
+    static const struct {
+        int arch, shared;
+    } gpus[] = {{80, 166912}, {89, 101376}, {90, 232448}, {120, 101376}};
+    static const int batches[] = {1, 9, 33, 64, 70};
+    static const char *const types[] = {"bf16", "q8_0"};
+    const no_driver usual = *state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++)
+            for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
+                for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+                    char config[800];
+                    snprintf(config, sizeof config,
+                             "{\"hidden_size\":%d,\"intermediate_size\":%d,"
+                             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
+                             "\"head_dim\":%d,\"model_type\":\"llama\",\"num_hidden_layers\":2,"
+                             "\"vocab_size\":72,\"max_position_embeddings\":4096,"
+                             "\"rms_norm_eps\":1e-6,\"hidden_act\":\"silu\","
+                             "\"tie_word_embeddings\":true}",
+                             shapes[i].hidden, shapes[i].ffn, shapes[i].heads, shapes[i].kv,
+                             shapes[i].dim);
+                    state->arch = gpus[g].arch;
+                    state->shared = gpus[g].shared;
+                    check_shape(state, config, types[t], batches[b]);
+                }
+    state->arch = usual.arch;
+    state->shared = usual.shared;
+}
+
 int main(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -93,6 +157,7 @@ int main(void)
     }
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(&all[i], state);
+    check_shapes(state);
     printf("%d failed\n", n_failed);
     return n_failed != 0;
 }
