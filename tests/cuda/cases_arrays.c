@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Making arrays, chains, moving, reducing.
+ */
+#include "cases.h"
+
+static qn_array *op_arange(qn_scope *s)
+{
+    return qn_arange(s, QN_F32, 1001);
+}
+static qn_array *op_arange_i8(qn_scope *s)
+{
+    return qn_arange(s, QN_I8, 300);
+}
+static qn_array *op_arange_f16(qn_scope *s)
+{
+    return qn_arange(s, QN_F16, 3000);
+}
+static qn_array *op_arange_bf16(qn_scope *s)
+{
+    return qn_arange(s, QN_BF16, 777);
+}
+static qn_array *op_full(qn_scope *s)
+{
+    return qn_full(s, QN_F64, SHAPE(3, 5), 0.1);
+}
+
+/* Views of all kinds into one chain: exact functions, so exact bits. */
+static qn_array *op_chain(qn_scope *s)
+{
+    qn_array *a = f32(s, SHAPE(7, 1, 33)), *b = f32(s, SHAPE(33, 5));
+    qn_array *c = qn_slice(s, f32(s, SHAPE(7, 10, 33)), 1, 1, 10, 2);
+    b = qn_transpose(s, b, NULL);
+    qn_array *y = qn_add(s, qn_multiply(s, a, b), qn_scalar(s, QN_F32, 0.3));
+    y = qn_divide(s, y, qn_add(s, qn_abs(s, c), qn_scalar(s, QN_F32, 1e-3)));
+    y = qn_where(s, qn_less(s, y, c), qn_sqrt(s, qn_square(s, y)),
+                 qn_floor(s, qn_maximum(s, y, c)));
+    return qn_subtract(s, qn_minimum(s, y, a), qn_rsqrt(s, qn_abs(s, c)));
+}
+
+static qn_array *op_chain_scalar(qn_scope *s)
+{
+    return qn_add(s, qn_reshape(s, f32(s, SHAPE(1)), 0, NULL), qn_scalar(s, QN_F32, 2));
+}
+
+static qn_array *op_casts(qn_scope *s)
+{
+    qn_array *x = noise(s, QN_F32, 70000, SHAPE(13, 17));
+    qn_array *h = qn_cast(s, qn_cast(s, qn_cast(s, x, QN_BF16), QN_F16), QN_F64);
+    qn_array *i = qn_cast(s, qn_cast(s, x, QN_I32), QN_I16);
+    return qn_where(s, qn_less(s, h, qn_cast(s, x, QN_F64)), qn_cast(s, i, QN_F64), h);
+}
+
+static qn_array *op_integers(qn_scope *s)
+{
+    qn_array *x = noise(s, QN_I32, 1e9, SHAPE(57)), *y = noise(s, QN_I32, 1e9, SHAPE(57));
+    return qn_multiply(s, qn_maximum(s, x, qn_negative(s, y)), qn_add(s, qn_sign(s, x), y));
+}
+
+static qn_array *op_f64(qn_scope *s)
+{
+    qn_array *x = noise(s, QN_F64, 3, SHAPE(9, 11));
+    return qn_multiply(s, qn_divide(s, x, qn_scalar(s, QN_F64, 3)), qn_abs(s, x));
+}
+
+static qn_array *op_functions(qn_scope *s)
+{
+    qn_array *x = noise(s, QN_F32, 3, SHAPE(5, 401));
+    qn_array *y = qn_add(s, qn_exp(s, x), qn_log(s, qn_abs(s, x)));
+    y = qn_add(s, y, qn_multiply(s, qn_sin(s, x), qn_cos(s, x)));
+    y = qn_add(s, y, qn_add(s, qn_tanh(s, x), qn_erf(s, x)));
+    y = qn_add(s, y, qn_add(s, qn_silu(s, x), qn_gelu(s, x)));
+    y = qn_add(s, y, qn_add(s, qn_gelu_tanh(s, x), qn_sigmoid(s, x)));
+    return qn_add(s, y, qn_power(s, qn_abs(s, x), x));
+}
+
+static qn_array *op_concatenate(qn_scope *s)
+{
+    qn_array *parts[] = {
+        noise(s, QN_BF16, 1, SHAPE(3, 5, 4)),
+        qn_transpose(s, noise(s, QN_BF16, 1, SHAPE(4, 2, 3)), (const int[]){2, 1, 0}),
+        qn_slice(s, noise(s, QN_BF16, 1, SHAPE(3, 9, 4)), 1, 2, 9, 3)};
+    return qn_concatenate(s, parts, 3, 1);
+}
+
+static qn_array *op_concatenate_i8(qn_scope *s)
+{
+    qn_array *parts[] = {noise(s, QN_I8, 100, SHAPE(5, 2)), noise(s, QN_I8, 100, SHAPE(5, 7))};
+    return qn_concatenate(s, parts, 2, -1);
+}
+
+static qn_array *op_take(qn_scope *s)
+{
+    return qn_take(s, noise(s, QN_BF16, 1, SHAPE(19, 33)), indices(s, 19, true, SHAPE(3, 7)), 0);
+}
+
+static qn_array *op_take_middle(qn_scope *s)
+{
+    return qn_take(s, f32(s, SHAPE(4, 9, 5)), indices(s, 9, false, SHAPE(6)), 1);
+}
+
+static qn_array *op_take_view(qn_scope *s)
+{
+    return qn_take(s, qn_transpose(s, noise(s, QN_F64, 1, SHAPE(6, 11)), NULL),
+                   indices(s, 11, true, SHAPE(8)), 0);
+}
+
+static qn_array *op_take_along(qn_scope *s)
+{
+    return qn_take_along_last(s, qn_swap_axes(s, f32(s, SHAPE(7, 12, 5)), 1, 2),
+                              indices(s, 12, true, SHAPE(7, 5)));
+}
+
+static qn_array *op_slice_update(qn_scope *s)
+{
+    return qn_slice_update(s, f32(s, SHAPE(5, 9, 4)),
+                           qn_transpose(s, f32(s, SHAPE(4, 3, 2)), (const int[]){2, 1, 0}),
+                           (const int64_t[]){1, 4, 0});
+}
+
+static qn_array *op_scatter_add(qn_scope *s)
+{
+    return qn_scatter_add(s, f32(s, SHAPE(7, 33)), indices(s, 7, true, SHAPE(20)),
+                          f32(s, SHAPE(20, 33)));
+}
+
+static qn_array *op_scatter_add_bf16(qn_scope *s)
+{
+    return qn_scatter_add(s, noise(s, QN_BF16, 1, SHAPE(7, 3, 5)),
+                          indices(s, 7, false, SHAPE(2, 9)),
+                          noise(s, QN_BF16, 1, SHAPE(2, 9, 3, 5)));
+}
+
+static qn_array *op_sum(qn_scope *s)
+{
+    return qn_sum(s, f32(s, SHAPE(3, 1000)), 1, false);
+}
+static qn_array *op_sum_middle(qn_scope *s)
+{
+    return qn_sum(s, f32(s, SHAPE(5, 257, 3)), 1, true);
+}
+static qn_array *op_sum_all(qn_scope *s)
+{
+    return qn_sum(s, qn_transpose(s, f32(s, SHAPE(31, 17)), NULL), QN_ALL_AXES, false);
+}
+static qn_array *op_sum_i32(qn_scope *s)
+{
+    return qn_sum(s, noise(s, QN_I32, 1e6, SHAPE(4, 300)), -1, false);
+}
+static qn_array *op_mean_f64(qn_scope *s)
+{
+    return qn_mean(s, noise(s, QN_F64, 1, SHAPE(3, 99)), 0, false);
+}
+static qn_array *op_sum_none(qn_scope *s)
+{
+    return qn_sum(s, f32(s, SHAPE(3, 0)), 1, false);
+}
+static qn_array *op_max(qn_scope *s)
+{
+    return qn_max(s, f32(s, SHAPE(6, 301)), 1, false);
+}
+static qn_array *op_min_i32(qn_scope *s)
+{
+    return qn_min(s, noise(s, QN_I32, 1e6, SHAPE(40, 3)), 0, false);
+}
+
+static qn_array *with_nan(qn_scope *s)
+{
+    qn_array *x = f32(s, SHAPE(8, 300)), *c = qn_arange(s, QN_I32, 300);
+    qn_array *hit = qn_equal(s, c, qn_scalar(s, QN_I32, 177));
+    qn_array *row = qn_less(s, qn_arange(s, QN_I32, 8), qn_scalar(s, QN_I32, 4));
+    hit = qn_logical_and(s, hit, qn_expand_dims(s, row, 1));
+    return qn_where(s, hit, qn_scalar(s, QN_F32, NAN), x);
+}
+
+static qn_array *op_max_nan(qn_scope *s)
+{
+    return qn_max(s, with_nan(s), -1, false);
+}
+static qn_array *op_argmax_nan(qn_scope *s)
+{
+    return qn_argmax(s, with_nan(s), -1, false);
+}
+static qn_array *op_argmax_ties(qn_scope *s)
+{
+    return qn_argmax(s, qn_round(s, noise(s, QN_F32, 2, SHAPE(20, 777))), -1, false);
+}
+static qn_array *op_argmax_long(qn_scope *s)
+{
+    qn_array *x = qn_round(s, noise(s, QN_F32, 3000, SHAPE(5, 50001)));
+    qn_array *hit = qn_equal(s, qn_arange(s, QN_I32, 50001), qn_scalar(s, QN_I32, 49999));
+    qn_array *row = qn_equal(s, qn_arange(s, QN_I32, 5), qn_scalar(s, QN_I32, 3));
+    hit = qn_logical_and(s, hit, qn_expand_dims(s, row, 1));
+    return qn_argmax(s, qn_where(s, hit, qn_scalar(s, QN_F32, NAN), x), -1, false);
+}
+static qn_array *op_argmax_middle(qn_scope *s)
+{
+    return qn_argmax(s, f32(s, SHAPE(3, 50, 4)), 1, true);
+}
+static qn_array *op_argmax_i32(qn_scope *s)
+{
+    return qn_argmax(s, noise(s, QN_I32, 50, SHAPE(9, 400)), -1, false);
+}
+static qn_array *op_logsumexp(qn_scope *s)
+{
+    return qn_logsumexp(s, noise(s, QN_F32, 20, SHAPE(5, 513)), -1, false);
+}
+static qn_array *op_softmax(qn_scope *s)
+{
+    return qn_softmax(s, f32(s, SHAPE(7, 1, 270)), -1);
+}
+static qn_array *op_softmax_middle(qn_scope *s)
+{
+    return qn_softmax(s, f32(s, SHAPE(7, 31, 3)), 1);
+}
+static qn_array *op_softmax_f64(qn_scope *s)
+{
+    return qn_softmax(s, noise(s, QN_F64, 3, SHAPE(3, 40)), -1);
+}
+static qn_array *op_large(qn_scope *s) /* more than the stages hold */
+{
+    return qn_multiply(s, f32(s, SHAPE(3 << 20)), qn_scalar(s, QN_F32, 3));
+}
+
+static qn_array *op_sizes(qn_scope *s) /* a long mixture, so that the workspace grows and shrinks */
+{
+    qn_array *x = f32(s, SHAPE(64, 64));
+    for (int i = 0; i < 6; i++)
+        x = qn_rms_norm(s, qn_matmul(s, x, qn_transpose(s, qn_softmax(s, x, 0), NULL)), NULL,
+                        1e-5f);
+    return x;
+}
+
+void compare_arrays(qn_device *cpu, qn_device *cuda)
+{
+    static const op_case cases[] = {
+        EXACT(arange),
+        EXACT(arange_i8),
+        EXACT(arange_f16),
+        EXACT(arange_bf16),
+        EXACT(full),
+        EXACT(chain),
+        EXACT(chain_scalar),
+        EXACT(casts),
+        EXACT(integers),
+        EXACT(f64),
+        CLOSE(functions),
+        EXACT(concatenate),
+        EXACT(concatenate_i8),
+        EXACT(take),
+        EXACT(take_middle),
+        EXACT(take_view),
+        EXACT(take_along),
+        EXACT(slice_update),
+        EXACT(scatter_add),
+        EXACT(scatter_add_bf16),
+        CLOSE(sum),
+        CLOSE(sum_middle),
+        CLOSE(sum_all),
+        EXACT(sum_i32),
+        CLOSE(mean_f64),
+        EXACT(sum_none),
+        EXACT(max),
+        EXACT(min_i32),
+        EXACT(max_nan),
+        EXACT(argmax_nan),
+        EXACT(argmax_ties),
+        EXACT(argmax_long),
+        EXACT(argmax_middle),
+        EXACT(argmax_i32),
+        CLOSE(logsumexp),
+        CLOSE(softmax),
+        CLOSE(softmax_middle),
+        CLOSE(softmax_f64),
+        EXACT(large),
+        CLOSE(sizes),
+    };
+    compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention, over arrays and over a cache.
+ */
+#include "cases.h"
+
+static qn_array *op_attention(qn_scope *s)
+{
+    qn_attention_options o = {.size = sizeof o, .causal = true, .window = 6};
+    return qn_attention(s, f32(s, SHAPE(2, 6, 9, 16)), f32(s, SHAPE(2, 2, 13, 16)),
+                        f32(s, SHAPE(2, 2, 13, 24)), &o);
+}
+static qn_array *op_cross_entropy(qn_scope *s)
+{
+    return qn_cross_entropy(s, f32(s, SHAPE(4, 3, 70)), indices(s, 70, false, SHAPE(4, 3)));
+}
+
+/* Two sequences of 537 and 40 positions, whose newest two rows run: their tiles, and their pages,
+ * which lie anywhere. */
+enum { CACHE_PAGES = 20, CACHE_D = 24, CACHE_E = 40, CACHE_H = 6, CACHE_G = 2 };
+
+static qn_array *pages_of_two(qn_scope *s)
+{
+    int32_t table[2][16];
+    for (int i = 0; i < 16; i++) {
+        table[0][i] = i < 9 ? 2 * i + 1 : -1;
+        table[1][i] = i < 1 ? 4 : -1;
+    }
+    return qn_from(s, QN_I32, 2, (const int64_t[]){2, 16}, table);
+}
+
+/* Slots of positions first .. end - 1 of the first sequence, and of the second. */
+static qn_array *slots_of_two(qn_scope *s, int first, int end, int first_2, int end_2)
+{
+    int32_t slots[700], n = 0;
+    for (int p = first; p < end; p++)
+        slots[n++] = (2 * (p / 64) + 1) * 64 + p % 64;
+    for (int p = first_2; p < end_2; p++)
+        slots[n++] = 4 * 64 + p;
+    return qn_from_i32(s, slots, n);
+}
+
+/* A cache written twice (prompts, then a step), and attended to. what: 0 the keys, 1 the values, 2
+ * the attention. */
+static qn_array *cached(qn_scope *s, qn_dtype type, int what, int64_t keep,
+                        const qn_attention_options *o)
+{
+    static const int32_t tiles[3][4] = {{0, 0, 2, 535}, {1, 2, 2, 38}, {0, 0, 0, 0}};
+    qn_array *then = slots_of_two(s, 0, 535, 0, 38), *now = slots_of_two(s, 535, 537, 38, 40);
+    qn_array *k = qn_zeros(s, type, SHAPE(CACHE_PAGES, CACHE_G, 4, CACHE_D, 16));
+    qn_array *v = qn_zeros(s, type, SHAPE(CACHE_PAGES, CACHE_G, 64, CACHE_E));
+    k = qn__write_keys(s, k, f32(s, SHAPE(1, CACHE_G, 573, CACHE_D)), then);
+    v = qn__write_values(s, v, f32(s, SHAPE(1, CACHE_G, 573, CACHE_E)), then);
+    k = qn__write_keys(s, k, qn_swap_axes(s, f32(s, SHAPE(1, 4, CACHE_G, CACHE_D)), 1, 2), now);
+    v = qn__write_values(s, v, qn_swap_axes(s, f32(s, SHAPE(1, 4, CACHE_G, CACHE_E)), 1, 2), now);
+    qn_array *y = qn__attend(s, qn_swap_axes(s, f32(s, SHAPE(1, 4, CACHE_H, CACHE_D)), 1, 2), k, v,
+                             qn_from(s, QN_I32, SHAPE(3, 4), tiles), pages_of_two(s), keep, o);
+    return what == 0 ? k : what == 1 ? v : y;
+}
+static qn_array *op_keys(qn_scope *s)
+{
+    return cached(s, QN_F32, 0, 0, NULL);
+}
+static qn_array *op_keys_bf16(qn_scope *s)
+{
+    return cached(s, QN_BF16, 0, 0, NULL);
+}
+static qn_array *op_values_bf16(qn_scope *s)
+{
+    return cached(s, QN_BF16, 1, 0, NULL);
+}
+static qn_array *op_attend(qn_scope *s)
+{
+    return cached(s, QN_F32, 2, 0, NULL);
+}
+static qn_array *op_attend_bf16(qn_scope *s)
+{
+    return cached(s, QN_BF16, 2, 0, NULL);
+}
+static qn_array *op_attend_window(qn_scope *s)
+{
+    return cached(
+        s, QN_F32, 2, 0,
+        &(qn_attention_options){.size = sizeof(qn_attention_options), .window = 19, .softcap = 2});
+}
+static qn_array *op_attend_keep(qn_scope *s)
+{
+    qn_attention_options o = {.size = sizeof o, .window = 30, .sinks = f32(s, SHAPE(CACHE_H))};
+    return cached(s, QN_F32, 2, 11, &o);
+}
+
+/* The same sequences with heads that are read by pages. */
+static qn_array *paged(qn_scope *s, qn_dtype type, int64_t heads, int64_t groups, int64_t d,
+                       int64_t keep, const qn_attention_options *o)
+{
+    static const int32_t tiles[3][4] = {{0, 0, 2, 535}, {1, 2, 2, 38}, {0, 0, 0, 0}};
+    qn_array *slots = slots_of_two(s, 0, 537, 0, 40);
+    qn_array *k = qn_zeros(s, type, SHAPE(CACHE_PAGES, groups, 4, d, 16));
+    qn_array *v = qn_zeros(s, type, SHAPE(CACHE_PAGES, groups, 64, d));
+    k = qn__write_keys(s, k, f32(s, SHAPE(1, groups, 577, d)), slots);
+    v = qn__write_values(s, v, f32(s, SHAPE(1, groups, 577, d)), slots);
+    return qn__attend(s, f32(s, SHAPE(1, heads, 4, d)), k, v,
+                      qn_from(s, QN_I32, SHAPE(3, 4), tiles), pages_of_two(s), keep, o);
+}
+static qn_array *op_paged(qn_scope *s)
+{
+    return paged(s, QN_F32, 8, 2, 64, 0, NULL);
+}
+static qn_array *op_paged_bf16(qn_scope *s)
+{
+    return paged(s, QN_BF16, 8, 2, 64, 0, NULL);
+}
+static qn_array *op_paged_7(qn_scope *s)
+{
+    return paged(s, QN_BF16, 14, 2, 128, 0, NULL);
+}
+static qn_array *op_paged_rotating(qn_scope *s)
+{
+    qn_attention_options o = {
+        .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
+    return paged(s, QN_BF16, 6, 2, 64, 11, &o);
+}
+static qn_array *op_paged_256(qn_scope *s)
+{
+    return paged(s, QN_F32, 10, 1, 256, 0, NULL);
+}
+static qn_array *op_paged_256_bf16(qn_scope *s)
+{
+    return paged(s, QN_BF16, 4, 1, 256, 0, NULL);
+}
+
+/* Many rows of one token each, anywhere in both sequences. */
+static qn_array *crowded(qn_scope *s, int64_t heads, int64_t groups, int64_t d, int64_t keep,
+                         const qn_attention_options *o)
+{
+    enum { ROWS = 70 };
+    int32_t tiles[ROWS][4];
+    for (int i = 0; i < ROWS; i++) {
+        const int32_t tile[] = {i % 2, i, 1, i % 2 ? i % 40 : 536 - 7 * i};
+        memcpy(tiles[i], tile, sizeof tile);
+    }
+    qn_array *slots = slots_of_two(s, 0, 537, 0, 40);
+    qn_array *k = qn_zeros(s, QN_BF16, SHAPE(CACHE_PAGES, groups, 4, d, 16));
+    qn_array *v = qn_zeros(s, QN_BF16, SHAPE(CACHE_PAGES, groups, 64, d));
+    k = qn__write_keys(s, k, f32(s, SHAPE(1, groups, 577, d)), slots);
+    v = qn__write_values(s, v, f32(s, SHAPE(1, groups, 577, d)), slots);
+    return qn__attend(s, f32(s, SHAPE(1, heads, ROWS, d)), k, v,
+                      qn_from(s, QN_I32, SHAPE(ROWS, 4), tiles), pages_of_two(s), keep, o);
+}
+static qn_array *op_crowded_64(qn_scope *s)
+{
+    qn_attention_options o = {
+        .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
+    return crowded(s, 6, 2, 64, 11, &o);
+}
+static qn_array *op_crowded_128(qn_scope *s)
+{
+    return crowded(s, 8, 2, 128, 0, NULL);
+}
+static qn_array *op_crowded_256(qn_scope *s)
+{
+    return crowded(s, 4, 1, 256, 0, NULL);
+}
+static qn_array *op_paged_keep(qn_scope *s)
+{
+    qn_attention_options o = {
+        .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
+    return paged(s, QN_BF16, 6, 2, 96, 11, &o);
+}
+
+void compare_attention(qn_device *cpu, qn_device *cuda)
+{
+    static const op_case cases[] = {
+        CLOSE(attention),
+        CLOSE(cross_entropy),
+        EXACT(keys),
+        EXACT(keys_bf16),
+        EXACT(values_bf16),
+        CLOSE(attend),
+        CLOSE(attend_bf16),
+        CLOSE(attend_window),
+        CLOSE(attend_keep),
+        CLOSE(paged),
+        ROUNDED(paged_bf16),
+        ROUNDED(paged_7),
+        CLOSE(paged_256),
+        ROUNDED(paged_256_bf16),
+        ROUNDED(crowded_64),
+        ROUNDED(crowded_128),
+        ROUNDED(crowded_256),
+        CLOSE(paged_keep),
+        ROUNDED(paged_rotating),
+    };
+    compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
+}

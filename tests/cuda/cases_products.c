@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Products, linear layers on weights that are plain, networks of them.
+ */
+#include "cases.h"
+
+static qn_array *op_matmul(qn_scope *s)
+{
+    return qn_matmul(s, f32(s, SHAPE(2, 1, 17, 33)), f32(s, SHAPE(5, 33, 9)));
+}
+static qn_array *op_matmul_views(qn_scope *s)
+{
+    return qn_matmul(s, qn_swap_axes(s, f32(s, SHAPE(3, 40, 6)), 1, 2),
+                     qn_swap_axes(s, f32(s, SHAPE(3, 7, 40)), 1, 2));
+}
+static qn_array *op_matmul_f64(qn_scope *s)
+{
+    return qn_matmul(s, noise(s, QN_F64, 1, SHAPE(5, 8)), noise(s, QN_F64, 1, SHAPE(8, 3)));
+}
+static qn_array *op_matmul_empty(qn_scope *s)
+{
+    return qn_matmul(s, f32(s, SHAPE(5, 0)), f32(s, SHAPE(0, 3)));
+}
+
+static qn_array *op_linear(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(2, 3, 45)), f32(s, SHAPE(37, 45)), f32(s, SHAPE(37)));
+}
+static qn_array *op_linear_bf16(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(4, 129)), noise(s, QN_BF16, 1, SHAPE(65, 129)), NULL);
+}
+/* Three weights with the same x, in rows that stream; so many rows of it. */
+static qn_array *streamed(qn_scope *s, int64_t rows, int64_t columns)
+{
+    qn_array *x = f32(s, SHAPE(rows, columns)), *part[4];
+    const int64_t n[] = {40, 16, 131, 8};
+    for (int i = 0; i < 4; i++)
+        part[i] = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(n[i], columns)), NULL);
+    return qn_concatenate(s, part, 4, 1);
+}
+static qn_array *op_linear_1(qn_scope *s)
+{
+    return streamed(s, 1, 2048);
+}
+static qn_array *op_linear_5(qn_scope *s)
+{
+    return streamed(s, 5, 264);
+}
+static qn_array *op_linear_13(qn_scope *s)
+{
+    return streamed(s, 13, 4504);
+}
+static qn_array *op_linear_29(qn_scope *s)
+{
+    return streamed(s, 29, 4504);
+}
+static qn_array *op_linear_61(qn_scope *s)
+{
+    return streamed(s, 61, 2312);
+}
+static qn_array *op_linear_200(qn_scope *s)
+{
+    return streamed(s, 200, 584);
+}
+/* So many rows that each of an H200's 132 processors has three tiles of 16, and nine or more in
+ * turns; columns that come in whole pieces. */
+static qn_array *op_linear_tall(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(12, 512)), noise(s, QN_BF16, 1, SHAPE(6330, 512)), NULL);
+}
+static qn_array *op_linear_tall_40(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(40, 512)), noise(s, QN_BF16, 1, SHAPE(6330, 512)), NULL);
+}
+static qn_array *op_linear_taller(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(30, 320)), noise(s, QN_BF16, 1, SHAPE(35900, 320)), NULL);
+}
+static qn_array *op_linear_f16(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(129)), noise(s, QN_F16, 1, SHAPE(65, 129)), NULL);
+}
+static qn_array *op_linear_view(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(4, 31)), qn_transpose(s, f32(s, SHAPE(31, 12)), NULL), NULL);
+}
+static qn_array *op_linear_f64(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(4, 31)), noise(s, QN_F64, 1, SHAPE(12, 31)), NULL);
+}
+
+/* A packed weight: read by linear and take. */
+static qn_array *packed(qn_scope *s, qn_dtype type)
+{
+    qn_array *w = qn_pack(s, noise(s, type, 1, SHAPE(48, 70)));
+    if (!w)
+        return qn__poison(s);
+    qn_array *y = qn_linear(s, f32(s, SHAPE(3, 70)), w, NULL);
+    qn_array *rows = qn_cast(s, qn_take(s, w, indices(s, 48, false, SHAPE(4)), 0), QN_F32);
+    y = qn_matmul(s, y, qn_slice(s, qn_matmul(s, f32(s, SHAPE(48, 4)), rows), 1, 0, 9, 1));
+    qn_release(w);
+    return y;
+}
+static qn_array *op_packed(qn_scope *s)
+{
+    return packed(s, QN_F32);
+}
+static qn_array *op_packed_bf16(qn_scope *s)
+{
+    return packed(s, QN_BF16);
+}
+static qn_array *op_packed_f16(qn_scope *s)
+{
+    return packed(s, QN_F16);
+}
+
+/* The operation of a linear layer's gradient, recorded itself: the result of g w. */
+static qn_array *linear_back(qn_scope *s, qn_dtype type)
+{
+    qn_array *in[] = {f32(s, SHAPE(5, 23)), noise(s, type, 1, SHAPE(23, 40))};
+    qn__linear_params p = {type == QN_BF16 ? QN_PRODUCTS_BF16 : QN_PRODUCTS_F32};
+    return qn__record(s, QN__OP_LINEAR_BACK, QN_F32, SHAPE(5, 40), 2, in, &p);
+}
+static qn_array *op_linear_back(qn_scope *s)
+{
+    return linear_back(s, QN_F32);
+}
+static qn_array *op_linear_back_bf16(qn_scope *s)
+{
+    return linear_back(s, QN_BF16);
+}
+static qn_array *op_linear_gradient(qn_scope *s)
+{
+    qn_array *x = f32(s, SHAPE(5, 40)), *w = f32(s, SHAPE(23, 40)), *grad[] = {NULL, NULL};
+    qn_vjp(s, qn_linear(s, x, w, NULL), f32(s, SHAPE(5, 23)), (qn_array *[]){x, w}, 2, grad);
+    return qn_concatenate(s, grad, 2, 0);
+}
+
+/* A feed-forward network with what stands around it: its launches do parts of each other. */
+static qn_array *network(qn_scope *s, int64_t rows, int64_t wide, int64_t inner)
+{
+    qn_array *h = f32(s, SHAPE(rows, wide)), *gate = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
+             *up = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
+             *down = noise(s, QN_BF16, 1, SHAPE(wide, inner));
+    qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(wide)), 1e-5f),
+             *g = qn_silu(s, qn_linear(s, x, gate, NULL));
+    return qn_add(s, h, qn_linear(s, qn_multiply(s, g, qn_linear(s, x, up, NULL)), down, NULL));
+}
+static qn_array *op_network_1(qn_scope *s)
+{
+    return network(s, 1, 96, 232);
+}
+static qn_array *op_network_40(qn_scope *s)
+{
+    return network(s, 40, 96, 232);
+}
+static qn_array *op_network_300(qn_scope *s)
+{
+    return network(s, 300, 96, 232);
+}
+static qn_array *op_network_tall(qn_scope *s) /* seven pairs of tiles for each of 132 processors */
+{
+    return network(s, 20, 128, 14720);
+}
+
+/* Layers with a norm before and a norm behind each, whose sum the next norm takes. */
+static qn_array *sandwich(qn_scope *s, int64_t rows)
+{
+    enum { WIDE = 1152 };
+    qn_array *h = f32(s, SHAPE(rows, WIDE));
+    for (int i = 0; i < 3; i++) {
+        qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-6f);
+        x = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(WIDE, WIDE)), NULL);
+        h = qn_add(s, h, qn_rms_norm(s, x, f32(s, SHAPE(WIDE)), 1e-5f));
+    }
+    return h;
+}
+static qn_array *op_sandwich_1(qn_scope *s)
+{
+    return sandwich(s, 1);
+}
+static qn_array *op_sandwich_70(qn_scope *s)
+{
+    return sandwich(s, 70);
+}
+
+/* Columns at which a pair's sums leave room for fewer warps than one layer's, and which the copy
+ * engine does not take: of an H100 with more than 32 rows, of a GPU with 99 KiB a block. */
+static qn_array *op_network_narrow(qn_scope *s)
+{
+    return network(s, 40, 10472, 72);
+}
+static qn_array *op_network_2304(qn_scope *s)
+{
+    return network(s, 40, 2304, 200);
+}
+
+void compare_products(qn_device *cpu, qn_device *cuda)
+{
+    static const op_case cases[] = {
+        CLOSE(matmul),           CLOSE(matmul_views),     CLOSE(matmul_f64),
+        EXACT(matmul_empty),     CLOSE(linear),           CLOSE(linear_bf16),
+        CLOSE(linear_1),         CLOSE(linear_5),         CLOSE(linear_13),
+        CLOSE(linear_29),        CLOSE(linear_61),        CLOSE(linear_200),
+        CLOSE(linear_tall),      CLOSE(linear_tall_40),   CLOSE(linear_taller),
+        CLOSE(linear_f16),       CLOSE(linear_view),      CLOSE(linear_f64),
+        CLOSE(linear_back),      CLOSE(linear_back_bf16), CLOSE(linear_gradient),
+        CLOSE(packed),           CLOSE(packed_bf16),      CLOSE(packed_f16),
+        ROUNDED(network_1),      ROUNDED(network_40),     ROUNDED(network_300),
+        ROUNDED(network_tall),   ROUNDED(sandwich_1),     ROUNDED(sandwich_70),
+        ROUNDED(network_narrow), ROUNDED(network_2304),
+    };
+    compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
+}

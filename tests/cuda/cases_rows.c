@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Norms and rope.
+ */
+#include "cases.h"
+
+static qn_array *op_rms_norm(qn_scope *s)
+{
+    return qn_rms_norm(s, f32(s, SHAPE(3, 5, 300)), f32(s, SHAPE(300)), 1e-5f);
+}
+static qn_array *op_rms_norm_bare(qn_scope *s)
+{
+    return qn_rms_norm(s, qn_swap_axes(s, f32(s, SHAPE(48, 5)), 0, 1), NULL, 1e-6f);
+}
+static qn_array *op_rms_norm_f64(qn_scope *s)
+{
+    return qn_rms_norm(s, noise(s, QN_F64, 1, SHAPE(3, 31)), NULL, 1e-6f);
+}
+static qn_array *op_layer_norm(qn_scope *s)
+{
+    return qn_layer_norm(s, f32(s, SHAPE(6, 77)), f32(s, SHAPE(77)), f32(s, SHAPE(77)), 1e-5f);
+}
+
+qn_array *frequencies(qn_scope *s, int64_t half)
+{
+    qn_array *i = qn_arange(s, QN_F32, half);
+    return qn_exp(s, qn_multiply(s, i, qn_scalar(s, QN_F32, -9.2 / (double)half)));
+}
+
+static qn_array *op_rope(qn_scope *s)
+{
+    int32_t offset[] = {5, 1000};
+    return qn_rope(s, f32(s, SHAPE(2, 3, 7, 20)), qn_from_i32(s, offset, 2), frequencies(s, 8),
+                   false);
+}
+static qn_array *op_rope_pairs(qn_scope *s)
+{
+    int32_t offset[] = {77};
+    qn_array *x = qn_swap_axes(s, f32(s, SHAPE(2, 7, 3, 16)), 1, 2); /* stored [B, L, H, D] */
+    return qn_rope(s, x, qn_from_i32(s, offset, 1), frequencies(s, 8), true);
+}
+static qn_array *op_rope_rows(qn_scope *s) /* a position for each row */
+{
+    int32_t at[] = {5, 900, 3, 4, 5, 0, 17, 17};
+    return qn_rope(s, f32(s, SHAPE(2, 3, 4, 20)), qn_from(s, QN_I32, SHAPE(2, 4), at),
+                   frequencies(s, 8), false);
+}
+static qn_array *op_rope_f64(qn_scope *s)
+{
+    int32_t offset[] = {9};
+    return qn_rope(s, noise(s, QN_F64, 1, SHAPE(1, 2, 3, 8)), qn_from_i32(s, offset, 1),
+                   frequencies(s, 4), false);
+}
+
+void compare_rows(qn_device *cpu, qn_device *cuda)
+{
+    static const op_case cases[] = {
+        CLOSE(rms_norm), CLOSE(rms_norm_bare), CLOSE(rms_norm_f64), CLOSE(layer_norm),
+        CLOSE(rope),     CLOSE(rope_pairs),    CLOSE(rope_f64),     CLOSE(rope_rows),
+    };
+    compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers on quantised weights, in each encoding that the device holds.
+ */
+#include "cases.h"
+
+int case_encoding;
+static int64_t case_rows;
+
+/* A weight of case_encoding, written in two pieces that part a unit. */
+qn_array *in_units(qn_scope *s, int64_t rows, int64_t columns)
+{
+    enum { FIRST = 21 };
+    const qn__encoding *e = &qn__encodings[case_encoding];
+    size_t n = (size_t)(rows * columns), row = qn__encoding_row_bytes(e, columns);
+    float *values = malloc(n * sizeof *values);
+    char *blocks = malloc((size_t)rows * row);
+    for (size_t i = 0; values && i < n; i++)
+        values[i] = (float)uniform();
+    qn_array *w = values && blocks ? qn__packed_new(s, e, rows, columns) : NULL;
+    if (w) {
+        e->encode(e, values, NULL, n / e->block_elements, blocks);
+        qn__packed_write(w, e, blocks, 0, FIRST, &s->error);
+        qn__packed_write(w, e, blocks + FIRST * row, FIRST, rows - FIRST, &s->error);
+    }
+    free(values);
+    free(blocks);
+    return w;
+}
+
+/* Linear layers of case_rows rows by products of bytes or in f32, or rows of the weight. */
+static qn_array *from_units(qn_scope *s, qn_products products, int64_t columns)
+{
+    qn_array *w = in_units(s, 75, columns), *y;
+    if (!w)
+        return qn__poison(s);
+    if (products == QN_PRODUCTS_AUTO)
+        y = qn_take(s, w, indices(s, 75, true, SHAPE(3, 4)), 0);
+    else
+        y = qn_linear_with(s, f32(s, SHAPE(case_rows, columns)), w, NULL, products);
+    qn_release(w);
+    return y;
+}
+static qn_array *op_unit_bytes(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_INT8, 4352);
+}
+static qn_array *op_unit_bytes_short(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_INT8, 768);
+}
+static qn_array *op_unit_values(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_F32, 2304);
+}
+/* As network() of cases_products.c: of one row its launches take on the norm, SiLU and the
+ * residual. */
+static qn_array *op_unit_network(qn_scope *s)
+{
+    enum { WIDE = 512, INNER_WIDE = 768 };
+    qn_array *h = f32(s, SHAPE(case_rows, WIDE)), *gate = in_units(s, INNER_WIDE, WIDE),
+             *up = in_units(s, INNER_WIDE, WIDE), *down = in_units(s, WIDE, INNER_WIDE),
+             *y = qn__poison(s);
+    if (gate && up && down) {
+        qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-5f),
+                 *g = qn_silu(s, qn_linear_with(s, x, gate, NULL, QN_PRODUCTS_INT8));
+        g = qn_multiply(s, g, qn_linear_with(s, x, up, NULL, QN_PRODUCTS_INT8));
+        y = qn_add(s, h, qn_linear_with(s, g, down, NULL, QN_PRODUCTS_INT8));
+    }
+    qn_release(gate);
+    qn_release(up);
+    qn_release(down);
+    return y;
+}
+static qn_array *op_unit_rows(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_AUTO, 512);
+}
+
+void compare_units(qn_device *cpu, qn_device *cuda)
+{
+    for (case_encoding = QN__Q4_0; case_encoding < QN__ENCODING_COUNT; case_encoding++) {
+        static const int64_t counts[] = {1, 5, 8, 40, 140};
+        char name[64];
+        qn_dtype type;
+        qn__layout_id layout;
+        if (!cuda->ops->hold(cuda, &qn__encodings[case_encoding], &type, &layout))
+            continue;
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            case_rows = counts[i];
+            snprintf(name, sizeof name, "%s x %d", qn__encodings[case_encoding].name,
+                     (int)case_rows);
+            compare_case(&(op_case){name, op_unit_bytes, 1e-11}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_bytes_short, 1e-11}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_values, 1e-11}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_network, 1e-6}, cpu, cuda);
+        }
+        compare_case(&(op_case){qn__encodings[case_encoding].name, op_unit_rows, 0}, cpu, cuda);
+    }
+}
