@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention over a cache of pages: keys in groups of 16, transposed, [64 / 16, D, 16]; values [64, E].
+ * Attention over a cache of pages: keys in groups of 16, transposed, [64 / 16, D, 16]; values [64,
+ * E].
  *
- * A row's pages are computed apart, each with a maximum, a sum and the weighted values, and joined in
- * their order. So a row's bits depend on its query, its range and what lies in that range: whether a
- * block goes from page to page (many rows), or each page has a block and another launch joins them
- * (few rows), is the same. A block has one row and some of the heads that share a key head, and reads
- * a page once for all of them.
+ * A row's pages are computed apart, each with a maximum, a sum and the weighted values, and joined
+ * in their order. So a row's bits depend on its query, its range and what lies in that range:
+ * whether a block goes from page to page (many rows), or each page has a block and another launch
+ * joins them (few rows), is the same. A block has one row and some of the heads that share a key
+ * head, and reads a page once for all of them.
  *
- * Heads that these kernels do not take (attend_any): a block has one row of one head and visits keys
- * in tiles of 256 anchored at key 0, with a running maximum and sum.
+ * Heads that these kernels do not take (attend_any): a block has one row of one head and visits
+ * keys in tiles of 256 anchored at key 0, with a running maximum and sum.
  */
 #include "cuda/attend.cuh"
 #include "cuda/mma.cuh"
@@ -172,7 +173,8 @@ template <> struct some<uint16_t> {
 
 /* Row l of a step, if it is of a tile: what it sees. All threads of the block ask. *old: positions
  * below are not of this step, but were in the cache before. */
-static __device__ bool find_row(const qn__cuda_attend_args &a, int64_t l, row_range *r, int64_t *old)
+static __device__ bool find_row(const qn__cuda_attend_args &a, int64_t l, row_range *r,
+                                int64_t *old)
 {
     __shared__ int found, least;
     __syncthreads();
@@ -224,8 +226,8 @@ static __device__ void ask_page(const qn__cuda_attend_args &a, const row_range &
 
 /* The scores of a page's keys: a warp has 16 of them, of which a lane sums some dimensions. */
 template <typename C, int R>
-static __device__ void page_scores(const qn__cuda_attend_args &a, page_state<R> &s, const row_range &r,
-                                   const C *keys, int64_t page)
+static __device__ void page_scores(const qn__cuda_attend_args &a, page_state<R> &s,
+                                   const row_range &r, const C *keys, int64_t page)
 {
     enum { N = some<C>::N, APART = 16 / N };
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = (int)a.d;
@@ -289,14 +291,15 @@ template <int R> static __device__ void page_weights(page_state<R> &s)
     __syncthreads();
 }
 
-/* The weighted values, in `room` [threads / (E / N)][R][E]: a thread has some columns of some keys. */
+/* The weighted values, in `room` [threads / (E / N)][R][E]: a thread has some columns of some keys.
+ */
 template <typename C, int R>
-static __device__ void page_values(const qn__cuda_attend_args &a, page_state<R> &s, const row_range &r,
-                                   const C *values, int64_t page, float *room)
+static __device__ void page_values(const qn__cuda_attend_args &a, page_state<R> &s,
+                                   const row_range &r, const C *values, int64_t page, float *room)
 {
     enum { N = some<C>::N };
-    const int across = (int)a.e / N, column = threadIdx.x % across * N, first = threadIdx.x / across,
-              apart = PAGE_THREADS / across;
+    const int across = (int)a.e / N, column = threadIdx.x % across * N,
+              first = threadIdx.x / across, apart = PAGE_THREADS / across;
     float sum[R][N] = {};
 #pragma unroll 4
     for (int j = first; j < PAGE; j += apart)
@@ -321,8 +324,8 @@ static __device__ void page_values(const qn__cuda_attend_args &a, page_state<R> 
 /* One row of n heads from h on, page by page or page `only` alone. */
 template <typename C, int R>
 static __device__ void attend_heads(const qn__cuda_attend_args &a, page_state<R> &s, float *room,
-                                    char *page_room, const row_range &r, int64_t l, int64_t h, int n,
-                                    int64_t only, bool asked)
+                                    char *page_room, const row_range &r, int64_t l, int64_t h,
+                                    int n, int64_t only, bool asked)
 {
     enum { OWN = R * WIDEST / PAGE_THREADS };
     const int e = (int)a.e, apart = PAGE_THREADS / (e / some<C>::N);
@@ -382,7 +385,8 @@ static __device__ void attend_heads(const qn__cuda_attend_args &a, page_state<R>
         for (int j = 0; j < R; j++)
             if (j == head && head < n)
                 ((float *)a.at[6])[(h + head) * a.y_stride[1] + l * a.y_stride[2] +
-                                   at % e * a.y_stride[3]] = with_sink(a, sum[j], h + head, value[i]);
+                                   at % e * a.y_stride[3]] =
+                    with_sink(a, sum[j], h + head, value[i]);
     }
 }
 
@@ -423,7 +427,8 @@ extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_f32(const qn__
 {
     attend_rows<float, 4>(a);
 }
-extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_f32_wide(const qn__cuda_attend_args a)
+extern "C" __global__ void __launch_bounds__(PAGE_THREADS)
+    attend_f32_wide(const qn__cuda_attend_args a)
 {
     attend_rows<float, 8>(a);
 }
@@ -437,7 +442,7 @@ extern "C" __global__ void __launch_bounds__(PAGE_THREADS)
     attend_rows<uint16_t, 8>(a);
 }
 
-/* ---- joining pages ---------------------------------------------------------------------------- */
+/* ---- joining pages --------------------------------------------------------------------------- */
 
 /* So many pages are joined in shared memory at once, of so many columns. */
 enum { JOIN_PAGES = 512, JOIN_COLUMNS = 16, JOIN_EACH = JOIN_PAGES / PAGE_THREADS };
@@ -514,8 +519,8 @@ static __device__ float join_times(const qn__cuda_attend_args &a, join_room &roo
     return before;
 }
 
-/* A thread's column of n pages, behind those that came to `value`: what is needed next is on its way
- * while what is there is joined, since each page waits for the one before. */
+/* A thread's column of n pages, behind those that came to `value`: what is needed next is on its
+ * way while what is there is joined, since each page waits for the one before. */
 static __device__ float join_column(const join_room &room, int column, int n, float value)
 {
     enum { AHEAD = 8 };

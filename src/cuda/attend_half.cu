@@ -6,9 +6,9 @@
  * A block has a tile of rows and a key head: up to 64 rows of products, each a token's query of one
  * of the heads that share the key head, 16 a warp. It goes from page to page; a page's scores,
  * weights and weighted values come to a maximum, a sum and values, which are joined to those of the
- * pages before (as in attend.cu). Where there are few tiles a block is one warp with 16 of the rows,
- * and several share the pages, which attend_join joins. The bits are the same: a row of a product
- * depends on nothing but that row.
+ * pages before (as in attend.cu). Where there are few tiles a block is one warp with 16 of the
+ * rows, and several share the pages, which attend_join joins. The bits are the same: a row of a
+ * product depends on nothing but that row.
  */
 #include "cuda/attend_half.cuh"
 

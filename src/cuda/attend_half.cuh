@@ -30,8 +30,8 @@ template <int D> static __device__ int value_piece(int row, int piece)
     return row * (D / 8) + (piece ^ (row & 7));
 }
 
-/* Asks for the keys, or the values, of the page that lies at `place`; values from `end` on are zeros,
- * whatever the cache has there. */
+/* Asks for the keys, or the values, of the page that lies at `place`; values from `end` on are
+ * zeros, whatever the cache has there. */
 template <int D, int BLOCK>
 static __device__ void ask_keys(const qn__cuda_attend_args &a, page_room<D> &room, int64_t g,
                                 int64_t place)
@@ -165,8 +165,8 @@ static __device__ void hide_unseen(const lane_rows<D> &r, int64_t page, float (&
 
 /* The scores of 16 keys, number j of a page's: of keys 8 j + 2 t and the next, and 8 behind. */
 template <int D>
-static __device__ void key_scores(const lane_rows<D> &r, const page_room<D> &room, int j, float (&one)[4],
-                                  float (&two)[4])
+static __device__ void key_scores(const lane_rows<D> &r, const page_room<D> &room, int j,
+                                  float (&one)[4], float (&two)[4])
 {
     const int lane = threadIdx.x % 32;
     const uint4 *keys = &room.keys[key_piece(lane % 16, lane / 16)];
@@ -182,10 +182,11 @@ static __device__ void key_scores(const lane_rows<D> &r, const page_room<D> &roo
     }
 }
 
-/* Scores as they are weighed; returns what they are still to be multiplied by, which is more than 0. */
+/* Scores as they are weighed; returns what they are still to be multiplied by, which is more than
+ * 0. */
 template <int D>
-static __device__ float scale_scores(const qn__cuda_attend_args &a, const lane_rows<D> &r, int64_t page,
-                                     float (&score)[8][4])
+static __device__ float scale_scores(const qn__cuda_attend_args &a, const lane_rows<D> &r,
+                                     int64_t page, float (&score)[8][4])
 {
     float scale = a.scale;
     const float cap = a.softcap;
@@ -269,7 +270,8 @@ static __device__ void page_values(const page_room<D> &room, const uint32_t (&p)
     }
 }
 
-/* The first position that a step writes of a tile's sequence: what lies before was there. A warp asks. */
+/* The first position that a step writes of a tile's sequence: what lies before was there. A warp
+ * asks. */
 static __device__ int64_t first_new(const qn__cuda_attend_args &a, const int32_t *tile)
 {
     int least = INT32_MAX;

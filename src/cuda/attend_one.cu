@@ -4,10 +4,11 @@
  * of 256 with any number of rows.
  *
  * 16 rows of products of a tile and a key head have a block, whose warps share a page: each has 16
- * keys' scores, and then some columns of the values. Where there are few of them they have a cluster of
- * blocks, whose warps have the pages in turn; what these come to meets in shared memory, where it is
- * joined in the pages' order, by each block for some columns. The bits are those of attend_half.cu. A
- * page that was in the cache before is asked for before the launches ahead have ended.
+ * keys' scores, and then some columns of the values. Where there are few of them they have a
+ * cluster of blocks, whose warps have the pages in turn; what these come to meets in shared memory,
+ * where it is joined in the pages' order, by each block for some columns. The bits are those of
+ * attend_half.cu. A page that was in the cache before is asked for before the launches ahead have
+ * ended.
  */
 #include "cuda/attend_half.cuh"
 
@@ -121,8 +122,8 @@ static __device__ void join_parts(passed<D, W, C> &s, int rows, int n, bool firs
 }
 
 /* Elements column and the next of a row of the block's. */
-static __device__ void put_pair(const qn__cuda_attend_args &a, const int32_t *tile, int64_t g, int row,
-                                int column, weight_sum sum, float x, float y)
+static __device__ void put_pair(const qn__cuda_attend_args &a, const int32_t *tile, int64_t g,
+                                int row, int column, weight_sum sum, float x, float y)
 {
     const int shared = (int)(a.heads / a.groups);
     const int64_t h = g * shared + row % shared, l = tile[1] + row / shared,
@@ -159,7 +160,7 @@ struct own_rows {
     }
 };
 
-/* ---- a cluster: each warp has a page ---------------------------------------------------------- */
+/* ---- a cluster: each warp has a page --------------------------------------------------------- */
 
 template <int D, int W, int C> static __device__ void attend_cluster(const qn__cuda_attend_args &a)
 {
@@ -243,7 +244,7 @@ template <int D, int W, int C> static __device__ void attend_cluster(const qn__c
     }
 }
 
-/* ---- a block alone: its warps share a page ---------------------------------------------------- */
+/* ---- a block alone: its warps share a page --------------------------------------------------- */
 
 enum { WARPS = 4 };
 
@@ -254,8 +255,9 @@ template <int D> struct alone {
 
 /* The scores of a page's keys by all warps, each of 16 of them, to every warp. */
 template <int D>
-static __device__ float scores_of_all(const qn__cuda_attend_args &a, const lane_rows<D> &r, alone<D> &s,
-                                      const page_room<D> &room, int64_t page, float (&score)[8][4])
+static __device__ float scores_of_all(const qn__cuda_attend_args &a, const lane_rows<D> &r,
+                                      alone<D> &s, const page_room<D> &room, int64_t page,
+                                      float (&score)[8][4])
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float own[2][4];
@@ -335,8 +337,9 @@ template <int D> static __device__ void attend_alone(const qn__cuda_attend_args 
         if (row + 8 * k < own.n)
 #pragma unroll
             for (int j = 0; j < 2 * OWN; j++)
-                put_pair(a, own.tile, own.g, own.first + row + 8 * k, warp * OWN * 16 + j * 8 + 2 * t,
-                         joint[k], value[j / 2][j % 2][2 * k], value[j / 2][j % 2][2 * k + 1]);
+                put_pair(a, own.tile, own.g, own.first + row + 8 * k,
+                         warp * OWN * 16 + j * 8 + 2 * t, joint[k], value[j / 2][j % 2][2 * k],
+                         value[j / 2][j % 2][2 * k + 1]);
 }
 
 #define ALONE_KERNEL(name, D)                                                                      \

@@ -40,7 +40,8 @@ static __device__ void barrier_expect(uint64_t *barrier, int bytes)
 
 static __device__ void barrier_arrive(uint64_t *barrier)
 {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
+                     shared_address(barrier))
                  : "memory");
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows written to a cache of pages: keys in groups of 16, transposed, [64 / 16, D, 16]; values [64, E].
+ * Rows written to a cache of pages: keys in groups of 16, transposed, [64 / 16, D, 16]; values [64,
+ * E].
  */
 #ifndef QN_CUDA_CACHE_CUH
 #define QN_CUDA_CACHE_CUH
@@ -16,10 +17,10 @@ static __device__ int64_t key_place(int64_t d, int64_t place, int64_t k)
     return place / group * group * d + k * group + place % group;
 }
 
-/* Where row l of head h goes, its element 0; -1: nowhere, a dead row, or a slot outside. Keys lie 16
- * elements apart. */
-static __device__ int64_t place_of_row(const qn__cuda_write_part &a, const int32_t *slots, int64_t h,
-                                       int64_t l)
+/* Where row l of head h goes, its element 0; -1: nowhere, a dead row, or a slot outside. Keys lie
+ * 16 elements apart. */
+static __device__ int64_t place_of_row(const qn__cuda_write_part &a, const int32_t *slots,
+                                       int64_t h, int64_t l)
 {
     int64_t slot = slots[l], d = a.shape[3];
     if (slot < 0 || slot / PAGE >= a.pages)
@@ -36,7 +37,8 @@ static __device__ void put_element(const qn__cuda_write_part &a, void *cache, in
         ((float *)cache)[at] = x;
 }
 
-/* at: rows, slots, cache. A thread has an element, or four, of keys neighbouring rows side by side. */
+/* at: rows, slots, cache. A thread has an element, or four, of keys neighbouring rows side by side.
+ */
 static __device__ void write_rows(const qn__cuda_write_part &a, void *const *at, int64_t block,
                                   int64_t blocks)
 {

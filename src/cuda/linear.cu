@@ -11,9 +11,9 @@
  * Few rows: what counts is that weights stream. A warp has spans of its own, of 16 rows at a time,
  * and a ring of chunks in shared memory that it asks for ahead, across tiles, and the first time
  * before the kernels ahead have ended. From 9 rows on x is rounded first (linear_round), since
- * every tile reads it. On sm_90 that is for small weights alone, others go by stream.cu. Many, where
- * there is no wide.cu: a block multiplies 128 rows of the weight and 128 of x, which pass through
- * shared memory.
+ * every tile reads it. On sm_90 that is for small weights alone, others go by stream.cu. Many,
+ * where there is no wide.cu: a block multiplies 128 rows of the weight and 128 of x, which pass
+ * through shared memory.
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"

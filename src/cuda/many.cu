@@ -24,8 +24,8 @@ enum {
     GROUP = 128 /* threads that have the same number of registers */
 };
 
-/* A span of 128 rows of x: bytes, `APART` from row to row so that rows that are read together lie in
- * different banks, then [step][row] of what is known of steps. */
+/* A span of 128 rows of x: bytes, `APART` from row to row so that rows that are read together lie
+ * in different banks, then [step][row] of what is known of steps. */
 template <class U> struct x_span {
     enum { APART = SPAN + U::STEP, STEPS = SPAN / U::STEP };
     char bytes[ROWS * APART];
@@ -38,8 +38,8 @@ template <class U> struct many_stage {
     x_span<U> x;
 };
 
-/* What sums of bytes begin with, which are less than 2^22: they are then the last bits of a float of
- * 1.5 * 2^23, and that taken from it leaves them. A conversion takes twice as long. */
+/* What sums of bytes begin with, which are less than 2^22: they are then the last bits of a float
+ * of 1.5 * 2^23, and that taken from it leaves them. A conversion takes twice as long. */
 enum { ZERO_BITS = 0x4b400000 };
 static __device__ float float_of_sum(int sum)
 {
@@ -76,8 +76,8 @@ template <class U> static __device__ void make_bytes(const qn__cuda_round_args &
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* d[16x8] = c + a[16x32] b[32x8] of bytes, as mma_bytes has them. */
-static __device__ void mma_bytes_onto(int d[4], const int c[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                      uint32_t a3, uint32_t b0, uint32_t b1)
+static __device__ void mma_bytes_onto(int d[4], const int c[4], uint32_t a0, uint32_t a1,
+                                      uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%10,%11,%12,%13};"
@@ -131,7 +131,8 @@ static __device__ void multiply_units(const uint8_t *const (&u)[2], const char *
                                    code[m][i + 1][0], code[m][i + 1][1], w[i], w[i + 1]);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    f[m][j][i] = fmaf(float_of_sum(c[i]), scale[m][i / 2] * worth[i % 2], f[m][j][i]);
+                    f[m][j][i] =
+                        fmaf(float_of_sum(c[i]), scale[m][i / 2] * worth[i % 2], f[m][j][i]);
                     if (U::BIASED)
                         f[m][j][i] =
                             fmaf(bias[m][i / 2], __int_as_float(added[i % 2]), f[m][j][i]);

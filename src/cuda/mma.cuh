@@ -19,8 +19,8 @@ static __device__ void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* c[16x8] += a[16x16] b[16x8] of bytes, a's without a sign; sums are exact. Lane 4 g + t has k 4 t ..
- * 4 t + 3 of rows g and g + 8 of a and of column g of b; of c as above. */
+/* c[16x8] += a[16x16] b[16x8] of bytes, a's without a sign; sums are exact. Lane 4 g + t has k 4 t
+ * .. 4 t + 3 of rows g and g + 8 of a and of column g of b; of c as above. */
 static __device__ void mma_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t b)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "

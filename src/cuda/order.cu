@@ -60,7 +60,7 @@ static __device__ uint64_t order_of(uint64_t bits, int64_t type, int width)
     return bits & sign ? ~bits & all : bits | sign;
 }
 
-/* ---- scatter ------------------------------------------------------------------------------------ */
+/* ---- scatter --------------------------------------------------------------------------------- */
 
 /* The sum is rounded to the type; integers wrap, and of bools it is "or". */
 static __device__ void add_at(void *y, int64_t to, const void *u, int64_t from, int64_t type)
@@ -95,7 +95,8 @@ static __device__ bool replaces(int64_t mode, const void *y, int64_t to, const v
         return true;
     int width = 8 * (int)size;
     uint64_t old = order_of(bits_at(y, to, size), type, width),
-             next = order_of(bits_at(u, from, size), type, width), nan = ~(uint64_t)0 >> (64 - width);
+             next = order_of(bits_at(u, from, size), type, width),
+             nan = ~(uint64_t)0 >> (64 - width);
     if (is_real(type) && (old == nan || next == nan))
         return next == nan;
     return mode == QN_SCATTER_MAX ? next > old : next < old;
@@ -122,7 +123,7 @@ extern "C" __global__ void scatter(qn__cuda_scatter_args a)
     }
 }
 
-/* ---- argsort ------------------------------------------------------------------------------------ */
+/* ---- argsort --------------------------------------------------------------------------------- */
 
 /* A thread an element: it counts those that come before its own. n comparisons each, but no memory
  * beside the result, and none waits for another. */

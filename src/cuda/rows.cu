@@ -440,7 +440,8 @@ extern "C" __global__ void rope(const __grid_constant__ qn__cuda_rope_args a)
 static __device__ void turn_keys(const qn__cuda_rope_part &a, const qn__cuda_write_part &write,
                                  void *const *at, int block, int blocks)
 {
-    const int n = (int)(a.shape[3] - a.half), rows = (int)a.shape[2], work = (int)a.shape[1] * rows * n;
+    const int n = (int)(a.shape[3] - a.half), rows = (int)a.shape[2],
+              work = (int)a.shape[1] * rows * n;
     for (int i = block * blockDim.x + threadIdx.x; i < work; i += blocks * blockDim.x) {
         const int k = i % n, l = i / n % rows, h = i / n / rows;
         const float *x = (const float *)at[0] + h * a.x_stride[1] + l * a.x_stride[2];

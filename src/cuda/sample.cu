@@ -386,8 +386,8 @@ static __device__ weight weight_at(const sampler *s, uint32_t i)
     return is_left(s, key_of(s->x[i]), i) ? weigh(s, s->x[i]) : 0;
 }
 
-/* Of first .. end - 1, whose weight is more than `left`, the one at which it is reached: warps weigh
- * stretches, the stretch that has it is the next range, until one warp has 32 tokens. */
+/* Of first .. end - 1, whose weight is more than `left`, the one at which it is reached: warps
+ * weigh stretches, the stretch that has it is the next range, until one warp has 32 tokens. */
 static __device__ int32_t draw(const sampler *s, double u)
 {
     shared_room *room = s->room;

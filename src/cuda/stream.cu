@@ -3,14 +3,14 @@
  * Linear layers on weights in bf16 with few rows of x, for sm_90: weights stream through a ring in
  * shared memory that the tensor copy engine fills, and mma.sync multiplies.
  *
- * The bits are those of linear.cu and wide.cu: spans of 256 columns, products of 16 columns in their
- * order within, spans added in order.
+ * The bits are those of linear.cu and wide.cu: spans of 256 columns, products of 16 columns in
+ * their order within, spans added in order.
  *
  * A block has tiles of 16 rows of the weights, some at a time. One warp asks for stages of so many
- * pieces of 64 columns, of the weights before the launches ahead have ended. (The engine takes 50 ns
- * for a copy, be it of 512 bytes or of 2 KiB: small ones, not bytes, would hold it up.) Eight warps
- * multiply: they share the tiles, and where there are fewer tiles than warps the spans of a tile,
- * whose sums go from warp to warp in their order.
+ * pieces of 64 columns, of the weights before the launches ahead have ended. (The engine takes 50
+ * ns for a copy, be it of 512 bytes or of 2 KiB: small ones, not bytes, would hold it up.) Eight
+ * warps multiply: they share the tiles, and where there are fewer tiles than warps the spans of a
+ * tile, whose sums go from warp to warp in their order.
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
@@ -80,7 +80,8 @@ template <int NT, int M> struct stream {
         if (!a.linears.early)
             wait_for_last();
         for (int tile = first; tile < end; tile += slots) {
-            const int n = end - tile < slots ? end - tile : slots, mine = tile + (own < n ? own : 0);
+            const int n = end - tile < slots ? end - tile : slots,
+                      mine = tile + (own < n ? own : 0);
             int weight, row;
             if (a.linears.gated) {
                 weight = (mine & 1) ^ (a.linears.gated == 2);
@@ -207,7 +208,8 @@ template <int NT, int M> struct stream {
                 }
         }
     }
-    /* Adds a span's sums to those before it, which the warp has, or finds where they were passed. */
+    /* Adds a span's sums to those before it, which the warp has, or finds where they were passed.
+     */
     __device__ void add_span(const float (&c)[M][NT][4], float (&sum)[M][NT][4], float4 *passed,
                              int span, bool last) const
     {
@@ -228,8 +230,9 @@ template <int NT, int M> struct stream {
                         make_float4(sum[m][j][0], sum[m][j][1], sum[m][j][2], sum[m][j][3]);
             }
     }
-    /* A warp that has waited for its turn knows that all stages before its own have landed. So what it
-     * waits for next is at most one round of the ring away, if that holds a span of each warp. */
+    /* A warp that has waited for its turn knows that all stages before its own have landed. So what
+     * it waits for next is at most one round of the ring away, if that holds a span of each warp.
+     */
     __device__ void multiply()
     {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = warp % groups * M,

@@ -63,8 +63,8 @@ static __device__ void put_gated_pair(const qn__cuda_linears_args &a, int64_t at
 
 enum { TILE = 16, SPAN = QN__CUDA_SPAN };
 
-/* How a block makes a tile's results of the sums of its spans, part [span][16][width]: of `rows` rows
- * of x from `first` on. */
+/* How a block makes a tile's results of the sums of its spans, part [span][16][width]: of `rows`
+ * rows of x from `first` on. */
 struct tile_end {
     int spans, width, first, rows;
 };

@@ -2,16 +2,17 @@
  *
  * Linear layers on quantised weights, which stay in their units, and rows of such weights.
  *
- * Products of bytes (QN_PRODUCTS_INT8): a block makes x bytes (bytes.cuh); a step's products are exact
- * sums on tensor cores, and steps follow each other in f32. Products in f32: of the weight's exact
- * values. In both K is cut into spans of 256, which a warp sums alone and which are then added in
- * order, so that a row's bits are the same in whatever company it is.
+ * Products of bytes (QN_PRODUCTS_INT8): a block makes x bytes (bytes.cuh); a step's products are
+ * exact sums on tensor cores, and steps follow each other in f32. Products in f32: of the weight's
+ * exact values. In both K is cut into spans of 256, which a warp sums alone and which are then
+ * added in order, so that a row's bits are the same in whatever company it is.
  *
- * A warp copies a span of 16 rows as it lies, and has a ring of these. Rows of x that do not fit into
- * shared memory go to other blocks, which read the weight again.
+ * A warp copies a span of 16 rows as it lies, and has a ring of these. Rows of x that do not fit
+ * into shared memory go to other blocks, which read the weight again.
  *
- * By one row of x, which is what decoding has, a warp multiplies spans of two tiles at once, and one
- * warp more makes the results (turns.cuh), so that those that multiply never wait for each other.
+ * By one row of x, which is what decoding has, a warp multiplies spans of two tiles at once, and
+ * one warp more makes the results (turns.cuh), so that those that multiply never wait for each
+ * other.
  */
 #include "cuda/bulk.cuh"
 #include "cuda/bytes.cuh"
@@ -166,8 +167,8 @@ template <int W> struct unit_tile {
 /* The rows of a group as bytes, `apart` bytes from row to row, and [step][W] of what is known of
  * steps. */
 template <class U, int W>
-static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_work &work, char *bytes,
-                                  int apart, byte_step *steps)
+static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_work &work,
+                                  char *bytes, int apart, byte_step *steps)
 {
     enum { OF_STEP = U::STEP / 4, AT_ONCE = 4 };
     const int in_row = work.spans * SPAN / 4, all = work.rows * in_row,
@@ -326,14 +327,14 @@ template <class U, int W> static __device__ void byte_products(const qn__cuda_li
     }
 }
 
-/* ---- products of bytes with one row of x ------------------------------------------------------ */
+/* ---- products of bytes with one row of x ----------------------------------------------------- */
 
-/* What sums of bytes begin with, which are less than 2^22: they are then the last bits of a float of
- * 1.5 * 2^23, and that taken from it leaves them. */
+/* What sums of bytes begin with, which are less than 2^22: they are then the last bits of a float
+ * of 1.5 * 2^23, and that taken from it leaves them. */
 enum { ZERO_BITS = 0x4b400000 };
 
-/* A step's products, added to f: of rows 2 g and 2 g + 1, which lie side by side and are the product's
- * rows g and g + 8. All columns of a product are the same. */
+/* A step's products, added to f: of rows 2 g and 2 g + 1, which lie side by side and are the
+ * product's rows g and g + 8. All columns of a product are the same. */
 template <class U>
 static __device__ void multiply_row(const uint8_t *u, int s, const uint32_t (&w)[U::STEP / 16],
                                     const byte_step &x, float f[2])
@@ -682,22 +683,22 @@ template <class U> static __device__ void take_rows(const qn__cuda_take_units_ar
         byte_row<__VA_ARGS__>(a, shared_room()).run();                                             \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        bytes_8_##name(const qn__cuda_linears_args a)                                                \
+        bytes_8_##name(const qn__cuda_linears_args a)                                              \
     {                                                                                              \
         byte_products<__VA_ARGS__, 8>(a);                                                          \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        bytes_32_##name(const qn__cuda_linears_args a)                                               \
+        bytes_32_##name(const qn__cuda_linears_args a)                                             \
     {                                                                                              \
         byte_products<__VA_ARGS__, 32>(a);                                                         \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        values_1_##name(const qn__cuda_linears_args a)                                               \
+        values_1_##name(const qn__cuda_linears_args a)                                             \
     {                                                                                              \
         f32_products<__VA_ARGS__, 1>(a);                                                           \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        values_4_##name(const qn__cuda_linears_args a)                                               \
+        values_4_##name(const qn__cuda_linears_args a)                                             \
     {                                                                                              \
         f32_products<__VA_ARGS__, 4>(a);                                                           \
     }                                                                                              \

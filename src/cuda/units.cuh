@@ -51,8 +51,8 @@ static __device__ float2 times(float2 a, float2 b)
 }
 
 /* Each layout: columns and bytes of a unit, columns that share a scale, the code of 0. Codes are
- * those of quad `quad` + t, of which the first is a multiple of 4 and t less. codes, scales and biases
- * are those of rows 2 g and 2 g + 1. */
+ * those of quad `quad` + t, of which the first is a multiple of 4 and t less. codes, scales and
+ * biases are those of rows 2 g and 2 g + 1. */
 struct units_q4_0 {
     enum { COLUMNS = 64, BYTES = 576, STEP = 32, ZERO = 8, BIASED = 0 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
@@ -241,7 +241,8 @@ template <int BITS, int GROUP, bool F16> struct units_group {
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         const uint8_t *w = u + 64 * BITS * (quad / 8);
-        return BITS == 8 ? word_at(w + 64 * (quad % 8 + t), row) : half_code(w, 4, quad % 8, t, row);
+        return BITS == 8 ? word_at(w + 64 * (quad % 8 + t), row)
+                         : half_code(w, 4, quad % 8, t, row);
     }
     static __device__ float number(const uint8_t *p, int row)
     {
