@@ -262,7 +262,7 @@ def test_usage():
     refused("a directory", run("batch", "/"), 1, "/")
     refused("an output that cannot be", run("batch", "-", "-o", "/nonexistent/x"), 1, "/nonexistent/x")
     refused("-np 0", run("batch", "-", "-np", "0"), 2, "--parallel")
-    refused("-np elsewhere", run("generate", "-p", "x", "-np", "2"), 2, "--parallel is an option of quern batch")
+    refused("-np elsewhere", run("generate", "-p", "x", "-np", "2"), 2, "--parallel is an option of quern bench")
 
 
 if __name__ == "__main__":
