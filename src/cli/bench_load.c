@@ -2,11 +2,11 @@
  *
  * quern bench --load: how long a model takes from its files to the device, beside the rate of
  * copies to the device. Files that were just read or written are in the system's page cache: that
- * is what is timed, not a disk. For random weights of a --shape a file is written first, in a
- * folder of $TMPDIR that goes away again.
+ * is what is timed, not a disk. For a --shape files are written first, in a folder of $TMPDIR that
+ * goes away again.
  */
-#include "base/buffers.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/bench.h"
 
 #include <errno.h>
@@ -14,9 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- a file of random weights ---------------------------------------------------------------- */
-
-enum { PIECE_VALUES = 1 << 18 };
+/* ---- files of a shape ------------------------------------------------------------------------ */
 
 typedef struct written {
     char folder[PATH_ROOM / 2], weights[PATH_ROOM], config[PATH_ROOM];
@@ -34,9 +32,14 @@ static void remove_written(const written *w)
 static qn_status make_folder(written *w, qn_error *err)
 {
     const char *tmp = getenv("TMPDIR");
-    snprintf(w->folder, sizeof w->folder, "%.1000s/quern-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(w->folder)) {
+    tmp = tmp && *tmp ? tmp : "/tmp";
+    int n = snprintf(w->folder, sizeof w->folder, "%s/quern-bench-XXXXXX", tmp);
+    if (n >= (int)sizeof w->folder)
+        qn__fail(err, QN_LIMIT, "TMPDIR has %zu bytes, at most %zu are supported", strlen(tmp),
+                 sizeof w->folder - sizeof "/quern-bench-XXXXXX");
+    else if (!mkdtemp(w->folder))
         qn__fail(err, QN_IO, "%s: %s", w->folder, strerror(errno));
+    if (err->code != QN_OK) {
         *w->folder = 0;
         return err->code;
     }
@@ -45,105 +48,82 @@ static qn_status make_folder(written *w, qn_error *err)
     return QN_OK;
 }
 
-/* The header of a safetensors file: https://github.com/huggingface/safetensors#format */
-static qn_status write_header(FILE *f, const qn_model *m, const char *dtype, size_t size)
+static qn_status write_config(const char *path, const char *shape, qn_error *err)
 {
-    qn_text text = {0};
-    uint64_t at = 0;
-    bool ok = qn__text_append(&text, "{", 1);
-    for (int i = 0; ok && i < qn_model_n_parameters(m); i++) {
-        const char *name = qn_model_parameter_name(m, i);
-        const qn_array *a = qn_model_parameter(m, name);
-        uint64_t bytes = (uint64_t)qn_array_elements(a) * size;
-        char entry[600], shape[64];
-        int n = snprintf(shape, sizeof shape, "%lld", (long long)qn_array_dim(a, 0));
-        if (qn_array_ndim(a) == 2)
-            snprintf(shape + n, sizeof shape - (size_t)n, ",%lld", (long long)qn_array_dim(a, 1));
-        n = snprintf(entry, sizeof entry,
-                     "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%llu,%llu]}",
-                     i ? "," : "", name, dtype, shape, (unsigned long long)at,
-                     (unsigned long long)(at + bytes));
-        ok = qn__text_append(&text, entry, (size_t)n);
-        at += bytes;
-    }
-    while (ok && text.n % 8 != 7)
-        ok = qn__text_append(&text, " ", 1);
-    ok = ok && qn__text_append(&text, "}", 1);
-    uint64_t n = text.n;
-    unsigned char head[8];
-    for (int i = 0; i < 8; i++)
-        head[i] = (unsigned char)(n >> (8 * i));
-    ok = ok && fwrite(head, 1, 8, f) == 8 && fwrite(text.data, 1, text.n, f) == text.n;
-    qn_text_free(&text);
-    return ok ? QN_OK : QN_IO;
-}
-
-/* Numbers of either sign around 2^-6 in the type: a file is to be read, not to make sense. */
-static void make_values(void *to, size_t size, bool f16)
-{
-    uint64_t state = 1;
-    for (size_t i = 0; i < PIECE_VALUES; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        uint32_t bits = (uint32_t)(state >> 32);
-        if (size == 4)
-            ((uint32_t *)to)[i] = (bits & 0x807fffffu) | 0x3c800000u;
+    const char *config;
+    char *owned;
+    size_t n;
+    qn__writer *writer;
+    if (shape_text(shape, &config, &n, &owned, err) == QN_OK &&
+        qn__writer_open(&writer, path, n, 0, err) == QN_OK) {
+        if (qn__writer_write(writer, config, n, err) == QN_OK)
+            qn__writer_commit(writer, err);
         else
-            ((uint16_t *)to)[i] =
-                (uint16_t)(f16 ? (bits & 0x83ffu) | 0x2400u : (bits & 0x807fu) | 0x3c80u);
+            qn__writer_abort(writer);
     }
+    free(owned);
+    return err->code;
 }
 
-static qn_status write_values(FILE *f, const qn_model *m, size_t size, bool f16)
+static int64_t most_elements(const qn_model *m)
 {
-    char *piece = malloc(PIECE_VALUES * size);
-    uint64_t left = 0;
-    for (int i = 0; i < qn_model_n_parameters(m); i++)
-        left += (uint64_t)qn_array_elements(qn_model_parameter(m, qn_model_parameter_name(m, i)));
-    if (piece)
-        make_values(piece, size, f16);
-    bool ok = piece != NULL;
-    while (ok && left) {
-        size_t n = left < PIECE_VALUES ? (size_t)left : PIECE_VALUES;
-        ok = fwrite(piece, size, n, f) == n && !atomic_load(&interrupted);
-        left -= n;
+    int64_t most = 0;
+    for (int i = 0; i < qn_model_n_parameters(m); i++) {
+        int64_t n = qn_array_elements(qn_model_parameter(m, qn_model_parameter_name(m, i)));
+        most = n > most ? n : most;
     }
-    free(piece);
-    return ok ? QN_OK : QN_IO;
+    return most;
+}
+
+/* A parameter's name and shape, with the first values that there are. */
+static qn_named_array parameter_of(qn_scope *s, const qn_model *m, int i, qn_array *values)
+{
+    const char *name = qn_model_parameter_name(m, i);
+    const qn_array *a = qn_model_parameter(m, name);
+    int64_t shape[QN_MAX_NDIM];
+    for (int d = 0; d < qn_array_ndim(a); d++)
+        shape[d] = qn_array_dim(a, d);
+    qn_array *some = qn_slice(s, values, 0, 0, qn_array_elements(a), 1);
+    return (qn_named_array){name, qn_reshape(s, some, qn_array_ndim(a), shape)};
+}
+
+/* With the model's names and shapes, and one number everywhere: files are to be read, not to make
+ * sense. */
+static qn_status write_weights(const char *path, const qn_model *m, qn_dtype dtype, qn_error *err)
+{
+    int n = qn_model_n_parameters(m);
+    int64_t most = most_elements(m);
+    qn_named_array *arrays = calloc((size_t)n + 1, sizeof *arrays);
+    qn_device *host = NULL;
+    if (!arrays)
+        return qn__fail_memory(err, "a model's parameters");
+    if (qn_device_open(&host, "cpu", NULL, err) == QN_OK) {
+        qn_scope *s = qn_scope_begin(host);
+        qn_array *values = qn_full(s, dtype, 1, &most, 1.0 / 64);
+        qn_eval(s, values);
+        for (int i = 0; i < n; i++)
+            arrays[i] = parameter_of(s, m, i, values);
+        qn_tensors_write(s, path, arrays, n, err);
+        qn_scope_end(s);
+        qn_device_close(host);
+    }
+    free(arrays);
+    return err->code;
 }
 
 /* A model directory with the parameters of a model that is there. */
 static qn_status write_model(written *w, const qn_model *m, const arguments *a, qn_error *err)
 {
-    const char *type = a->type ? a->type : "bf16", *config;
-    bool f32 = !strcmp(type, "f32"), f16 = !strcmp(type, "f16");
-    size_t n;
-    char *owned = NULL;
-    if (!f32 && !f16 && strcmp(type, "bf16") != 0)
+    const char *type = a->type ? a->type : "bf16";
+    qn_dtype dtype = !strcmp(type, "f32") ? QN_F32 : !strcmp(type, "f16") ? QN_F16 : QN_BF16;
+    if (dtype == QN_BF16 && strcmp(type, "bf16") != 0)
         return qn__fail(err, QN_UNSUPPORTED,
                         "--load writes a --shape's weights as bf16, f16 or f32, not as %.40s; "
                         "quern convert makes other files, for -m",
                         type);
-    if (make_folder(w, err) != QN_OK || shape_text(a->shape, &config, &n, &owned, err) != QN_OK)
-        return err->code;
-    FILE *f = fopen(w->config, "we");
-    bool ok = f && fwrite(config, 1, n, f) == n;
-    ok = f && fclose(f) == 0 && ok;
-    free(owned);
-    size_t size = f32 ? 4 : 2;
-    if (ok && (f = fopen(w->weights, "we"))) {
-        ok = write_header(f, m,
-                          f32   ? "F32"
-                          : f16 ? "F16"
-                                : "BF16",
-                          size) == QN_OK &&
-             write_values(f, m, size, f16) == QN_OK;
-        ok = fclose(f) == 0 && ok;
-    } else {
-        ok = false;
-    }
-    if (atomic_load(&interrupted))
-        return qn__fail(err, QN_CANCELLED, "cancelled");
-    return ok ? QN_OK : qn__fail(err, QN_IO, "%s: %s", w->weights, strerror(errno));
+    if (make_folder(w, err) == QN_OK && write_config(w->config, a->shape, err) == QN_OK)
+        write_weights(w->weights, m, dtype, err);
+    return err->code;
 }
 
 /* ---- timing ---------------------------------------------------------------------------------- */

@@ -51,26 +51,60 @@ qn_array *qn_tensors_read(qn_scope *s, const qn_tensors *file, const char *name)
     return qn__scope_fail(s, err.code, "%s", err.message);
 }
 
-/* Reads every array into memory of its own, which the caller frees, also after a failure. */
-static qn_status read_arrays(qn_scope *s, const qn_named_array *arrays, int n, qn__tensor_data *out,
-                             qn_error *err)
+static qn__tensor_data described(const qn_named_array *from)
 {
-    for (int i = 0; i < n; i++) {
-        qn_array *a = arrays[i].array;
-        qn__tensor_data *t = &out[i];
-        *t = (qn__tensor_data){
-            .name = arrays[i].name, .dtype = qn_array_dtype(a), .ndim = qn_array_ndim(a)};
-        for (int d = 0; d < t->ndim; d++)
-            t->shape[d] = qn_array_dim(a, d);
-        size_t bytes = (size_t)qn_array_elements(a) * (size_t)qn__safetensors_dtype_size(t->dtype);
-        void *data = malloc(bytes + 1);
-        if (!data)
-            return qn__fail_memory(err, "a tensor to be written");
-        t->data = data;
-        if (qn_read(s, a, data, bytes) != QN_OK)
-            return qn__fail(err, qn_scope_status(s), "tensor %s: %s", t->name, qn_scope_error(s));
+    const qn_array *a = from->array;
+    qn__tensor_data t = {
+        .name = from->name, .dtype = qn_array_dtype(a), .ndim = qn_array_ndim(a), .data = a};
+    for (int d = 0; d < t.ndim; d++)
+        t.shape[d] = qn_array_dim(a, d);
+    return t;
+}
+
+/* The values of the array in t->data, in memory of their own, which the caller frees; NULL: it
+ * failed. */
+static void *read_values(qn_scope *s, const qn__tensor_data *t, size_t *bytes, qn_error *err)
+{
+    qn_array *a = (qn_array *)t->data;
+    *bytes = (size_t)qn_array_elements(a) * (size_t)qn__safetensors_dtype_size(t->dtype);
+    void *values = malloc(*bytes + 1);
+    if (!values) {
+        qn__fail_memory(err, "a tensor to be written");
+    } else if (qn_read(s, a, values, *bytes) != QN_OK) {
+        qn__fail(err, qn_scope_status(s), "tensor %s: %s", t->name, qn_scope_error(s));
+        free(values);
+        values = NULL;
     }
-    return QN_OK;
+    return values;
+}
+
+static qn_status put_array(void *scope, qn__writer *writer, const qn__tensor_data *tensor,
+                           qn_error *err)
+{
+    size_t n;
+    void *values = read_values(scope, tensor, &n, err);
+    qn_status status = values ? qn__writer_write(writer, values, n, err) : err->code;
+    free(values);
+    return status;
+}
+
+/* Of numpy's files, whose writer wants all values at once. */
+static qn_status write_numpy(qn_scope *s, const char *path, bool archive, qn__tensor_data *tensors,
+                             int n, qn_error *err)
+{
+    qn_status status = QN_OK;
+    int read = 0;
+    size_t bytes;
+    for (; status == QN_OK && read < n; read++) {
+        tensors[read].data = read_values(s, &tensors[read], &bytes, err);
+        status = tensors[read].data ? QN_OK : err->code;
+    }
+    if (status == QN_OK)
+        status = archive ? qn__npz_write(path, tensors, (size_t)n, err)
+                         : qn__npy_write(path, tensors, err);
+    for (int i = 0; i < read; i++)
+        free((void *)tensors[i].data);
+    return status;
 }
 
 typedef enum file_format { NO_FORMAT, SAFETENSORS, NPZ, NPY } file_format;
@@ -100,13 +134,12 @@ qn_status qn_tensors_write(qn_scope *s, const char *path, const qn_named_array *
     qn__tensor_data *data = calloc((size_t)n + 1, sizeof *data);
     if (!data)
         return qn__fail_memory(err, "a table of tensors");
-    qn_status status = read_arrays(s, arrays, n, data, err);
-    if (status == QN_OK)
-        status = format == NPZ   ? qn__npz_write(path, data, (size_t)n, err)
-                 : format == NPY ? qn__npy_write(path, data, err)
-                                 : qn__safetensors_write(path, data, (size_t)n, NULL, 0, err);
     for (int i = 0; i < n; i++)
-        free((void *)data[i].data);
+        data[i] = described(&arrays[i]);
+    qn_status status =
+        format == SAFETENSORS
+            ? qn__safetensors_write_with(path, data, (size_t)n, NULL, 0, put_array, s, err)
+            : write_numpy(s, path, format == NPZ, data, n, err);
     free(data);
     return status;
 }
