@@ -182,14 +182,14 @@ static void print_load(const plan *p, const subject *s, const double *sorted, do
         else
             printf(" | |\n");
     } else if (p->form == FORM_CSV) {
-        printf("\"%s\",%llu,%llu,%s,%d,%d,%.6f,%.6f,%.6f,%.4f,%.4f\n", p->name, file, weights,
+        printf("\"%s\",%llu,%llu,%s,%d,%d,%.9f,%.9f,%.9f,%.4f,%.4f\n", p->name, file, weights,
                s->tier, s->threads, p->repeat, seconds, least, most, rate / 1e9, copies / 1e9);
     } else {
         printf("%s\n{\"model\":", first ? "" : ",");
         print_json_string(stdout, p->name, strlen(p->name));
         printf(",\"file_bytes\":%llu,\"weight_bytes\":%llu,\"tier\":\"%s\",\"threads\":%d,"
-               "\"test\":\"load\",\"repeat\":%d,\"load_s\":%.6f,\"load_s_min\":%.6f,"
-               "\"load_s_max\":%.6f,\"gb_s\":%.4f,\"copy_gb_s\":%.4f}",
+               "\"test\":\"load\",\"repeat\":%d,\"load_s\":%.9f,\"load_s_min\":%.9f,"
+               "\"load_s_max\":%.9f,\"gb_s\":%.4f,\"copy_gb_s\":%.4f}",
                file, weights, s->tier, s->threads, p->repeat, seconds, least, most, rate / 1e9,
                copies / 1e9);
     }

@@ -98,10 +98,9 @@ def test_bench_requests():
         check("in order", 0 < v["tok_s_min"] <= v["tok_s"] <= v["tok_s_max"] and 0 < v["first_ms"] <= v["first_ms_p99"]
               and v["between_ms"] <= v["between_ms_p99"] and (v["between_ms"] > 0) == (r["n_gen"] != "1"), r)
     # two of five run at once, so the last begin behind the first
-    check("they wait for each other", float(rows[1]["first_ms_p99"]) > 1.5 * float(rows[1]["first_ms"]), rows[1])
-    # until the last first token, and the times from its token to the next, a run takes no longer
-    whole = 5 * 6 / float(rows[1]["tok_s"]) * 1e3
-    check("within the run", float(rows[1]["first_ms_p99"]) < 2 * whole, (whole, rows[1]))
+    check("they wait for each other", float(rows[1]["first_ms_p99"]) > float(rows[1]["first_ms"]), rows[1])
+    slowest = 5 * 6 / float(rows[1]["tok_s_min"]) * 1e3
+    check("within the slowest run", float(rows[1]["first_ms_p99"]) < 1.001 * slowest, (slowest, rows[1]))
     together = rows_of("--requests", "3", "-p", "4", "-n", "2", "-r", "1", "--cache-type-k", "bf16")
     check("all side by side", together[0]["parallel"] == "3" and together[0]["model"] == "demo", together)
     status, out, err = run("bench", "--requests", "2", "-p", "4", "-n", "2", "-r", "1", "-t", "1", "-o", "json")
@@ -116,7 +115,8 @@ def test_bench_load():
         for kind in ("bf16", "f16", "f32"):
             r = rows_of("--shape", CONFIG, "--type", kind, "--load", "-r", "2")[0]
             sizes[kind] = int(r["file_bytes"])
-            check(f"{kind}: the rate", abs(sizes[kind] / float(r["load_s"]) / 1e9 / float(r["gb_s"]) - 1) < 5e-4, r)
+            rate = float(r["gb_s"])  # of four decimals
+            check(f"{kind}: the rate", abs(sizes[kind] / float(r["load_s"]) / 1e9 - rate) < 5.1e-5 + 1e-6 * rate, r)
         check("their files", sizes["f32"] == 2 * sizes["bf16"] == 2 * sizes["f16"] > 0, sizes)
         status, out, err = run("bench", "--load", "-r", "1", "-t", "1", "-o", "json")
         doc = json.loads(out) if status == 0 else {"results": [{}]}
