@@ -35,11 +35,11 @@ static void print_json(const card *c, const char *path)
     print_json_string(stdout, path, strlen(path));
     printf(",\"family\":\"%s\",\"parameters\":%llu,\"layers\":%lld,\"hidden_size\":%lld,"
            "\"intermediate_size\":%lld,\"heads\":%lld,\"kv_heads\":%lld,\"head_dim\":%lld,"
-           "\"max_positions\":%lld,\"vocab_size\":%lld,\"dtype\":\"%s\",",
+           "\"max_positions\":%lld,\"vocab_size\":%lld,\"dtype\":\"%s\",\"types\":\"%s\",",
            m->family, (unsigned long long)m->parameters, (long long)m->n_layers,
            (long long)m->hidden_size, (long long)m->intermediate_size, (long long)m->n_heads,
            (long long)m->n_kv_heads, (long long)m->head_dim, (long long)m->max_positions,
-           (long long)m->vocab_size, qn_dtype_name(m->dtype));
+           (long long)m->vocab_size, qn_dtype_name(m->dtype), m->types);
     if (c->tokenizer)
         printf("\"tokenizer_size\":%d,\"chat_template\":\"%s\",",
                qn_tokenizer_vocab_size(c->tokenizer), c->template);
@@ -76,7 +76,7 @@ static void print_text(const card *c, const char *path)
     char text[32];
     printf("model       %s\n", path);
     printf("family      %s\n", m->family);
-    printf("parameters  %s, %s\n", large(m->parameters, text), qn_dtype_name(m->dtype));
+    printf("parameters  %s\n", large(m->parameters, text));
     printf("layers      %lld, of width %lld and %lld\n", (long long)m->n_layers,
            (long long)m->hidden_size, (long long)m->intermediate_size);
     printf("heads       %lld of %lld dimensions, %lld for keys and values\n", (long long)m->n_heads,
@@ -89,7 +89,7 @@ static void print_text(const card *c, const char *path)
     printf("context     %lld positions\n", (long long)m->max_positions);
     if (c->tokenizer)
         printf("chat        %s\n", c->template);
-    printf("weights     %.1f MiB in files\n", (double)m->file_bytes / mib);
+    printf("weights     %.1f MiB in files: %s\n", (double)m->file_bytes / mib, m->types);
     printf("memory      %.1f MiB weights, %.1f MiB cache of %lld positions, %.1f MiB in all\n",
            (double)m->weight_bytes / mib, (double)c->cache_bytes / mib, (long long)c->context,
            (double)(m->weight_bytes + c->cache_bytes) / mib);

@@ -286,6 +286,31 @@ const char *qn__model_config_path(const qn_model *m)
     return m->config_path;
 }
 
+/* See qn_model_info. */
+static void list_types(const qn__decoder_sizes *sizes, char *to, size_t room)
+{
+    uint64_t left[QN__ENCODING_COUNT];
+    memcpy(left, sizes->encoding_bytes, sizeof left);
+    for (size_t length = 0;;) {
+        int most = 0;
+        for (int i = 1; i < QN__ENCODING_COUNT; i++)
+            if (left[i] > left[most])
+                most = i;
+        if (!left[most])
+            return;
+        char one[80];
+        double share = 100 * (double)left[most] / (double)sizes->file_bytes;
+        size_t n = (size_t)snprintf(one, sizeof one, "%s%s %s%.0f %%", length ? ", " : "",
+                                    qn__encodings[most].name, share < 1 ? "under " : "",
+                                    share < 1 ? 1 : share);
+        if (length + n >= room)
+            return;
+        memcpy(to + length, one, n + 1);
+        length += n;
+        left[most] = 0;
+    }
+}
+
 qn_status qn_model_get_info(const qn_model *m, qn_model_info *out)
 {
     const qn__decoder_config *c = &m->decoder.config;
@@ -302,6 +327,7 @@ qn_status qn_model_get_info(const qn_model *m, qn_model_info *out)
                           .file_bytes = m->decoder.sizes.file_bytes,
                           .dtype = c->dtype};
     memcpy(info.family, c->family, sizeof info.family);
+    list_types(&m->decoder.sizes, info.types, sizeof info.types);
     return qn__sized_out(out, &info, sizeof info);
 }
 

@@ -72,9 +72,11 @@ typedef struct qn__decoder_layer {
     qn__linear gate, up, down;
 } qn__decoder_layer;
 
-/* The weights in all: their number, their bytes in the files and on the device. */
+/* The weights in all: their number, their bytes in the files, by encoding, too, and on the device.
+ */
 typedef struct qn__decoder_sizes {
     uint64_t parameters, file_bytes, device_bytes;
+    uint64_t encoding_bytes[QN__ENCODING_COUNT];
 } qn__decoder_sizes;
 
 /* What a layer keeps until gradients need it; they compute the rest again. */

@@ -224,6 +224,7 @@ static qn_status check_weights(loader *l, qn__decoder *m)
             qn__packed_bytes(l->device, w->encoding, p->shape[0], p->shape[1], &packed);
         sizes->parameters += n;
         sizes->file_bytes += w->bytes;
+        sizes->encoding_bytes[w->encoding - qn__encodings] += w->bytes;
         sizes->device_bytes += packed;
     }
     return QN_OK;

@@ -8,6 +8,7 @@ Wrong usage is 2, failure 1; either way one line on standard error and nothing o
 to standard output alone. Ends like cmocka, so that scripts/run-tests counts the checks.
 """
 import json
+import math
 import os
 import re
 import shutil
@@ -660,7 +661,15 @@ def test_info():
         check("info: memory", got.get("cache_bytes") == cache and size <= got["weight_bytes"] <= 1.2 * size
               and got["memory_bytes"] == cache + got["weight_bytes"], got)
         status, out, err = run("info", "-m", d)
-        check("info as text", status == 0 and not err and b"llama" in out and b"f32" in out, out)
+        check("info as text", status == 0 and not err and b"llama" in out and b"in files: f32 100 %\n" in out, out)
+        mixed = os.path.join(d, "mixed.gguf")
+        status, out, err = run("convert", "-m", d, "-o", mixed, "--type", "q8_0", "--override", "ffn_down=f16")
+        got = json.loads(run("info", "-m", mixed, "--json")[1]) if status == 0 else {}
+        wide = sum(math.prod(t["shape"]) for k, t in header.items() if "down_proj" in k)
+        rest = sum(math.prod(t["shape"]) for k, t in header.items() if len(t.get("shape", [])) == 2) - wide
+        share = [100 * n / got.get("file_bytes", 1) for n in (rest * 34 / 32, wide * 2)]
+        check("info: types of a mixture", got.get("types") == f"q8_0 {share[0]:.0f} %, f16 {share[1]:.0f} %, f32 under 1 %"
+              or got.get("types") == f"q8_0 {share[0]:.0f} %, f16 {share[1]:.0f} %, f32 {100 - sum(share):.0f} %", (got, share, err))
         weights = os.path.join(d, "model.safetensors")
         with open(weights, "r+b") as f:
             f.truncate(os.path.getsize(weights) - 1)
