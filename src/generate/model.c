@@ -14,6 +14,7 @@
 #include "models/load.h"
 #include "models/loaded.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
