@@ -2,7 +2,8 @@
  *
  * Copies between host and GPU. Writes pass through a ring of page-locked stages and return when the
  * host's bytes are in them; several threads may write at once, each into a stage of its own, so
- * that what loads a model keeps the bus busy. Reads wait: for the submission that computed what is
+ * that what loads a model keeps the bus busy. A stage is lent to whoever can read a file into it:
+ * a copy less. Reads wait: for the submission that computed what is
  * read, not for those behind it.
  */
 #include "base/clock.h"
@@ -20,6 +21,7 @@ void qn__cuda_free_stages(qn__cuda *cuda)
     cuda->stages = NULL;
     cuda->wired = 0;
     cuda->n_staged = 0;
+    memset(cuda->used, 0, sizeof cuda->used);
 }
 
 /* As many stages as may be page-locked. */
@@ -71,22 +73,31 @@ size_t qn__cuda_wired(qn_device *device)
     return bytes;
 }
 
-/* The next stage, which no other thread gets until it is given back; -1: there are none. *used:
- * a copy out of it may be under way. */
+/* The first stage that is free, from the one on whose copy is the oldest; -1: there is none. */
+static int free_stage(const qn__cuda *cuda, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!cuda->busy[(cuda->n_staged + i) % n])
+            return (int)((cuda->n_staged + i) % n);
+    return -1;
+}
+
+/* A stage, which no other thread gets until it is given back; -1: there are none. *used: a copy out
+ * of it may be under way. */
 static int take_stage(qn_device *device, qn__cuda *cuda, bool *used)
 {
     int stage = -1;
     pthread_mutex_lock(&cuda->staging);
     make_stages(device, cuda);
     for (size_t n; (n = cuda->wired / QN__CUDA_STAGE_BYTES) > 0;) {
-        stage = (int)(cuda->n_staged % n);
-        if (!cuda->busy[stage]) {
-            *used = cuda->n_staged++ >= n;
-            cuda->busy[stage] = true;
+        stage = free_stage(cuda, n);
+        if (stage >= 0) {
+            *used = cuda->used[stage];
+            cuda->used[stage] = cuda->busy[stage] = true;
+            cuda->n_staged = (size_t)stage + 1;
             break;
         }
         pthread_cond_wait(&cuda->free_stage, &cuda->staging);
-        stage = -1;
     }
     pthread_mutex_unlock(&cuda->staging);
     return stage;
@@ -102,26 +113,55 @@ static void give_stage(qn__cuda *cuda, int stage)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* One piece of a write: waits until its stage's last copy is through, then enqueues the next.
- * Without stages the driver has copied what it has not sent when it returns. */
-static int write_piece(qn_device *device, qn__cu_address to, const char *host, size_t n)
+/* In the context: a stage that nothing uses; NULL: there is none, or, with *result, a failure. */
+static char *begin_stage(qn_device *device, int *result)
 {
     qn__cuda *cuda = device->state;
     bool used = false;
-    int stage = take_stage(device, cuda, &used), result = 0;
+    int stage = take_stage(device, cuda, &used);
     if (stage < 0)
-        return cuda->cu.copy_in(to, host, n, cuda->stream);
-    char *data = cuda->stages + (size_t)stage * QN__CUDA_STAGE_BYTES;
+        return NULL;
     if (used)
-        result = cuda->cu.event_synchronize(cuda->staged[stage]);
-    if (result == 0) {
-        memcpy(data, host, n);
-        result = cuda->cu.copy_in(to, data, n, cuda->stream);
-    }
+        *result = cuda->cu.event_synchronize(cuda->staged[stage]);
+    if (*result == 0)
+        return cuda->stages + (size_t)stage * QN__CUDA_STAGE_BYTES;
+    give_stage(cuda, stage);
+    return NULL;
+}
+
+/* Enqueues the copy of a stage's first n bytes, and gives the stage back. */
+static int end_stage(qn__cuda *cuda, const char *data, qn__cu_address to, size_t n)
+{
+    int stage = (int)((size_t)(data - cuda->stages) / QN__CUDA_STAGE_BYTES);
+    int result = n ? cuda->cu.copy_in(to, data, n, cuda->stream) : 0;
     if (result == 0)
         result = cuda->cu.event_record(cuda->staged[stage], cuda->stream);
     give_stage(cuda, stage);
     return result;
+}
+
+/* One piece of a write. Without stages the driver has copied what it has not sent when it returns.
+ */
+static int write_piece(qn_device *device, qn__cu_address to, const char *host, size_t n)
+{
+    qn__cuda *cuda = device->state;
+    int result = 0;
+    char *data = begin_stage(device, &result);
+    if (result == 0 && !data)
+        return cuda->cu.copy_in(to, host, n, cuda->stream);
+    if (result == 0) {
+        memcpy(data, host, n);
+        result = end_stage(cuda, data, to, n);
+    }
+    return result;
+}
+
+static qn_status wrote(qn__cuda *cuda, qn_error *err, int result)
+{
+    pthread_mutex_lock(&cuda->lock);
+    cuda->stats.host_writes++;
+    pthread_mutex_unlock(&cuda->lock);
+    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "writing to the device");
 }
 
 qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err)
@@ -135,10 +175,34 @@ qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n
         result = write_piece(device, (uintptr_t)to + at, (const char *)host + at, piece);
     }
     qn__cuda_leave(cuda);
-    pthread_mutex_lock(&cuda->lock);
-    cuda->stats.host_writes++;
-    pthread_mutex_unlock(&cuda->lock);
-    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "writing to the device");
+    return wrote(cuda, err, result);
+}
+
+void *qn__cuda_lend(qn_device *device, void *data, size_t n)
+{
+    qn__cuda *cuda = device->state;
+    (void)data;
+    if (n > QN__CUDA_STAGE_BYTES || !qn__cuda_enter(cuda))
+        return NULL; /* what is written in another way tells why */
+    int result = 0;
+    char *lent = begin_stage(device, &result);
+    qn__cuda_leave(cuda);
+    return lent;
+}
+
+qn_status qn__cuda_settle(qn_device *device, void *lent, void *data, size_t n, qn_error *err)
+{
+    qn__cuda *cuda = device->state;
+    bool entered = qn__cuda_enter(cuda);
+    if (!entered) {
+        give_stage(cuda, (int)((size_t)((char *)lent - cuda->stages) / QN__CUDA_STAGE_BYTES));
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    }
+    int result = end_stage(cuda, lent, (uintptr_t)data, n);
+    if (result == 0)
+        result = atomic_load(&cuda->failure);
+    qn__cuda_leave(cuda);
+    return wrote(cuda, err, result);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@ enum {
     QN__CUDA_THREADS = 256,  /* a block's, as the kernels are written */
     QN__CUDA_BLOCKS = 65535, /* the most in a launch: kernels loop over the rest */
     QN__CUDA_EVENTS = 32,
-    QN__CUDA_STAGES = 8,
+    QN__CUDA_STAGES = 32,
     QN__CUDA_STAGE_BYTES = 1 << 20,
     QN__CUDA_GRAPHS = 2 /* of a binding: a step's result and the next one's take turns */
 };
@@ -61,8 +61,9 @@ typedef struct qn__cuda {
     size_t wired;   /* its bytes */
     bool no_stages; /* the driver gave none */
     bool busy[QN__CUDA_STAGES]; /* a thread fills it */
+    bool used[QN__CUDA_STAGES]; /* staged[i] is behind its last copy */
     qn__cu_event staged[QN__CUDA_STAGES];
-    uint64_t n_staged;
+    size_t n_staged;         /* the stage behind the one that was taken last */
     pthread_mutex_t packing; /* held where rows of a group come from several threads */
 } qn__cuda;
 
@@ -81,6 +82,8 @@ qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *d
 qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
 qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
                         size_t n, qn_error *err);
+void *qn__cuda_lend(qn_device *device, void *data, size_t n);
+qn_status qn__cuda_settle(qn_device *device, void *lent, void *data, size_t n, qn_error *err);
 
 /* As qn__device_ops' wired and copy_rate. */
 size_t qn__cuda_wired(qn_device *device);

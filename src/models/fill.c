@@ -25,9 +25,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* PIECE_ACROSS: of matrices whose rows a file does not have side by side. ROOM: for the pieces of
- * all threads. */
-enum { PIECE = 512 << 10, PIECE_ACROSS = 8 << 20, ROOM = 32 << 20 };
+/* PIECE_ACROSS: of matrices whose rows a file does not have side by side. PIECE_AS_IS: of those
+ * that are not packed. ROOM: for the pieces of all threads. */
+enum { PIECE = 512 << 10, PIECE_ACROSS = 8 << 20, PIECE_AS_IS = 1 << 20, ROOM = 32 << 20 };
 
 typedef struct matrix {
     const qn__parameter *p;
@@ -35,8 +35,8 @@ typedef struct matrix {
     qn__weight w;
     int32_t *order; /* of its columns, or NULL */
     qn_array *packed;
-    char *units; /* where the file's bytes go as they are; NULL: rows are packed */
-    int64_t rows_a_piece;
+    bool as_is; /* it lies in memory as in the file: reading is all */
+    int64_t rows_a_piece, rows_a_room;
 } matrix;
 
 typedef struct piece {
@@ -134,8 +134,14 @@ static qn_status fill_order(const filling *f, const qn__parameter *p, const int3
     return keep_value(p, s, qn_from(s, QN_I32, 1, &p->shape[1], order), p->order, f->err);
 }
 
-/* The memory of a matrix, and into what pieces it is cut: whole groups of rows where a piece has
- * any. */
+/* How many encoded rows so many bytes hold: whole groups of them, if they hold any. */
+static int64_t rows_within(const matrix *m, size_t bytes)
+{
+    int64_t rows = (int64_t)(bytes / qn__encoding_row_bytes(m->w.encoding, m->p->shape[1]));
+    return rows >= QN__UNIT_ROWS ? rows / QN__UNIT_ROWS * QN__UNIT_ROWS : rows;
+}
+
+/* The memory of a matrix, and into what pieces it is cut. */
 static qn_status begin_matrix(filling *f, matrix *m)
 {
     const qn__encoding *e = m->w.encoding;
@@ -146,11 +152,14 @@ static qn_status begin_matrix(filling *f, matrix *m)
     qn_scope_end(s);
     if (!m->packed)
         return f->err->code;
-    m->units = m->w.packed ? qn__packed_units(m->packed, e) : NULL;
-    int64_t rows = (int64_t)(f->room_size / qn__encoding_row_bytes(e, m->p->shape[1]));
-    m->rows_a_piece = rows >= QN__UNIT_ROWS ? rows / QN__UNIT_ROWS * QN__UNIT_ROWS
-                      : m->units            ? QN__UNIT_ROWS
-                                            : rows;
+    m->as_is = qn__packed_is(m->packed, e, m->w.packed);
+    m->rows_a_room = m->rows_a_piece = rows_within(m, f->room_size);
+    if (m->as_is) {
+        int64_t rows = rows_within(m, PIECE_AS_IS);
+        m->rows_a_piece = rows > m->rows_a_room ? rows : m->rows_a_room;
+        if (m->w.packed && m->rows_a_piece < QN__UNIT_ROWS)
+            m->rows_a_piece = QN__UNIT_ROWS;
+    }
     return QN_OK;
 }
 
@@ -209,26 +218,61 @@ static uint64_t bytes_up_to(const matrix *m, int64_t row)
     return row == rows ? m->w.bytes : m->w.bytes / (uint64_t)rows * (uint64_t)row;
 }
 
-/* A piece of a matrix that lies in its file as it does in memory: reading it is all. */
-static qn_status read_units(const qn__fill *from, const piece *at, qn_error *err)
+/* Of a matrix that lies in memory as in its file: where a piece lies, and its bytes. */
+static size_t place_of(const piece *at, size_t *bytes)
 {
-    const qn__layout *l = qn__layout_of(at->of->packed->layout);
-    size_t group = qn__layout_group_bytes(l, at->of->p->shape[1]),
-           first = (size_t)(at->first / QN__UNIT_ROWS) * group,
-           n = (size_t)((at->n + QN__UNIT_ROWS - 1) / QN__UNIT_ROWS) * group;
-    return qn_tensors_read_bytes(from->file, at->of->w.tensor, first, n, at->of->units + first,
-                                 err);
+    const matrix *m = at->of;
+    int64_t columns = m->p->shape[1];
+    if (!m->w.packed) {
+        size_t row = qn__encoding_row_bytes(m->w.encoding, columns);
+        *bytes = (size_t)at->n * row;
+        return (size_t)at->first * row;
+    }
+    size_t group = qn__layout_group_bytes(qn__layout_of(m->packed->layout), columns);
+    *bytes = (size_t)((at->n + QN__UNIT_ROWS - 1) / QN__UNIT_ROWS) * group;
+    return (size_t)(at->first / QN__UNIT_ROWS) * group;
 }
 
+/* A piece of such a matrix, if the device lends a place for it (else *done stays false). */
+static qn_status read_piece(const qn__fill *from, const piece *at, bool *done, qn_error *err)
+{
+    const matrix *m = at->of;
+    qn_error own = {0};
+    size_t bytes, offset = place_of(at, &bytes);
+    char *to = qn__packed_lend(m->packed, offset, bytes);
+    if (!to)
+        return QN_OK;
+    *done = true;
+    qn_status status = m->w.packed
+                           ? qn_tensors_read_bytes(from->file, m->w.tensor, offset, bytes, to, err)
+                           : read_rows(from, m->p, m->number, &m->w, at->first, at->n, to, err);
+    if (qn__packed_settle(m->packed, to, offset, status == QN_OK ? bytes : 0, &own) != QN_OK &&
+        status == QN_OK)
+        qn__fail(err, own.code, "tensor %s: %s", m->p->name, own.message);
+    return err->code;
+}
+
+/* Any piece, as many rows at once as the room holds. */
 static qn_status pack_piece(const qn__fill *from, const piece *at, char *room, qn_error *err)
 {
     const matrix *m = at->of;
     qn_error own = {0};
-    if (read_rows(from, m->p, m->number, &m->w, at->first, at->n, room, err) != QN_OK)
-        return err->code;
-    if (qn__packed_write(m->packed, m->w.encoding, room, at->first, at->n, &own) != QN_OK)
-        qn__fail(err, own.code, "tensor %s: %s", m->p->name, own.message);
+    int64_t end = at->first + at->n;
+    for (int64_t i = at->first, n; i < end && err->code == QN_OK; i += n) {
+        n = end - i < m->rows_a_room ? end - i : m->rows_a_room;
+        if (read_rows(from, m->p, m->number, &m->w, i, n, room, err) == QN_OK &&
+            qn__packed_write(m->packed, m->w.encoding, room, i, n, &own) != QN_OK)
+            qn__fail(err, own.code, "tensor %s: %s", m->p->name, own.message);
+    }
     return err->code;
+}
+
+static qn_status fill_piece(const qn__fill *from, const piece *at, char *room, qn_error *err)
+{
+    bool done = false;
+    if (at->of->as_is && read_piece(from, at, &done, err) == QN_OK && done)
+        return QN_OK;
+    return err->code == QN_OK ? pack_piece(from, at, room, err) : err->code;
 }
 
 /* What each thread does; the first is the caller's. */
@@ -239,9 +283,8 @@ static void fill_pieces(void *context, int thread, int n_threads)
     piece at;
     while (take_piece(f, &at)) {
         qn_error err = {0};
-        if ((at.of->units ? read_units(f->from, &at, &err)
-                          : pack_piece(f->from, &at, f->rooms + (size_t)thread * f->room_size,
-                                       &err)) == QN_OK) {
+        char *room = f->rooms + (size_t)thread * f->room_size;
+        if (fill_piece(f->from, &at, room, &err) == QN_OK) {
             pthread_mutex_lock(&f->lock);
             f->done += bytes_up_to(at.of, at.first + at.n) - bytes_up_to(at.of, at.first);
             uint64_t done = f->done;

@@ -60,9 +60,14 @@ bool qn__packed_bytes(const qn_device *device, const qn__encoding *e, int64_t ro
  */
 qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64_t columns);
 
-/* Where the units of such a weight lie, for whoever has them as they are; NULL: the device keeps it
- * in another way, or where the host cannot write. */
-void *qn__packed_units(const qn_array *w, const qn__encoding *e);
+/* Whether such a weight lies on the device as encoded rows do (units: as units of that encoding
+ * do), so that reading a file into place is all. */
+bool qn__packed_is(const qn_array *w, const qn__encoding *e, bool units);
+
+/* Where n bytes that belong `offset` bytes into such a weight may be written, each thread its own;
+ * NULL: nowhere now, pack them. settle ends that: the bytes are there (n 0: there are none). */
+void *qn__packed_lend(qn_array *w, size_t offset, size_t n);
+qn_status qn__packed_settle(qn_array *w, void *lent, size_t offset, size_t n, qn_error *err);
 
 /* How many threads may fill rows at once, each its own. */
 int qn__packed_writers(const qn_device *device);

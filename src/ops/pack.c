@@ -74,10 +74,25 @@ qn_array *qn__packed_new(qn_scope *s, const qn__encoding *e, int64_t rows, int64
     return w;
 }
 
-void *qn__packed_units(const qn_array *w, const qn__encoding *e)
+bool qn__packed_is(const qn_array *w, const qn__encoding *e, bool units)
 {
-    bool host = !strcmp(w->buffer->device->ops->kind, "cpu");
-    return host && w->layout == QN__UNITS_OF(e - qn__encodings) ? w->buffer->data : NULL;
+    return units ? w->layout == QN__UNITS_OF(e - qn__encodings)
+                 : w->layout == QN__PLAIN && e == qn__encoding_of_dtype((qn_dtype)w->dtype);
+}
+
+void *qn__packed_lend(qn_array *w, size_t offset, size_t n)
+{
+    qn_device *device = w->buffer->device;
+    char *data = (char *)w->buffer->data + offset;
+    return device->ops->lend ? device->ops->lend(device, data, n) : data;
+}
+
+qn_status qn__packed_settle(qn_array *w, void *lent, size_t offset, size_t n, qn_error *err)
+{
+    qn_device *device = w->buffer->device;
+    if (!device->ops->settle)
+        return QN_OK;
+    return device->ops->settle(device, lent, (char *)w->buffer->data + offset, n, err);
 }
 
 int qn__packed_writers(const qn_device *device)

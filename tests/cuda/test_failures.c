@@ -10,6 +10,7 @@
 
 #include "no_driver.h"
 #include "core/array.h"
+#include "cuda/cuda.h"
 #include "quern/quern.h"
 
 #include <dlfcn.h>
@@ -366,6 +367,56 @@ static void check_writers(void)
     qn_device_close(device);
 }
 
+/* ---- loading into stages --------------------------------------------------------------------- */
+
+#define WIDE_LLAMA                                                                                 \
+    "{\"model_type\":\"llama\",\"hidden_size\":1000,\"intermediate_size\":2000,"                   \
+    "\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,"                 \
+    "\"head_dim\":64,\"vocab_size\":3001,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,"    \
+    "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"
+
+/* Loads a model whose matrices are several pieces; its parameters' bytes, one behind the other, are
+ * the caller's to free. NULL: it failed, and said so. */
+static char *load_wide(size_t wired_limit, size_t *n)
+{
+    qn_device_options options = {.size = sizeof options, .wired_limit = wired_limit};
+    qn_device *device = NULL;
+    qn_model *model = NULL;
+    qn_error err = {0};
+    char *all = NULL;
+    *n = 0;
+    if (qn_device_open(&device, "cuda:0", &options, &err) == QN_OK &&
+        qn_model_open_random(&model, device, WIDE_LLAMA, strlen(WIDE_LLAMA), "bf16", "bf16", NULL,
+                             &err) == QN_OK)
+        for (int i = 0; i < qn_model_n_parameters(model); i++) {
+            const qn_array *a = qn_model_parameter(model, qn_model_parameter_name(model, i));
+            size_t bytes = (size_t)(a->shape[0] * (a->ndim > 1 ? a->shape[1] : 1)) *
+                           (a->dtype == QN_BF16 ? 2 : 4);
+            all = realloc(all, *n + bytes);
+            memcpy(all + *n, a->buffer->data, bytes);
+            *n += bytes;
+        }
+    else
+        printf("loading: %s\n", err.message);
+    qn_model_close(model);
+    qn_device_close(device);
+    return all;
+}
+
+/* Threads read pieces into stages or, where nothing may be page-locked, into memory of their own,
+ * from where they are copied: the same bytes. */
+static void check_loading(void)
+{
+    size_t n[2];
+    char *all[] = {load_wide(0, &n[0]), load_wide(1000, &n[1])};
+    if (!all[0] || !all[1] || n[0] != n[1] || memcmp(all[0], all[1], n[0])) {
+        printf("FAILED  loading: a model in stages is another than one without\n");
+        n_failed++;
+    }
+    free(all[0]);
+    free(all[1]);
+}
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
 static bool find_driver(void)
@@ -396,10 +447,11 @@ int main(void)
         return 77;
     }
     check_lines();
-    check_wired(0, 8 << 20);
+    check_wired(0, QN__CUDA_STAGES * QN__CUDA_STAGE_BYTES);
     check_wired(3 << 20, 3 << 20);
     check_wired(1000, 0);
     check_writers();
+    check_loading();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         long once = fail_calls(&all[i], driver, false), from = fail_calls(&all[i], driver, true);
         long compiling = fail_calls(&all[i], compiler, false), host = fail_host(&all[i]);
