@@ -12,10 +12,12 @@ enum { VOCAB = 300, CALLS = 80, MOST_BATCH = 3, PROMPT = 9, SAID = 12 };
 
 static qn_device *open_ahead(void **state)
 {
-    static qn__device_ops ops;
+    static qn__device_ops ops; /* written once: the last device's thread may still be ending */
     qn_device *device = open_device(state);
-    ops = *device->ops;
-    ops.runs_ahead = true;
+    if (!ops.runs_ahead) {
+        ops = *device->ops;
+        ops.runs_ahead = true;
+    }
     device->ops = &ops;
     return device;
 }
