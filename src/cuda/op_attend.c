@@ -120,8 +120,8 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     args->early =
         qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
         qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
-    if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, sizeof *args, call, 8,
-                           operands))
+    if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, sizeof *args, call,
+                           sizeof operands, operands))
         return false;
     if (args->split && !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join], &join,
                                           args, sizeof *args, call, sizeof operands, operands))
