@@ -13,7 +13,7 @@ enum { QN__CUDA_AXES = 6, QN__CUDA_KEY_GROUP = 16, QN__CUDA_PAGE = 64, QN__CUDA_
 
 /* Bytes of shared memory, at most, that a kernel of attend.cu has besides what its launch asks for.
  */
-enum { QN__CUDA_STATIC_SHARED = 44 << 10 };
+enum { QN__CUDA_STATIC_SHARED = 45 << 10 };
 
 /* Of attend_half.cu: bytes for each element of a head, of which there are 64 or so many, and the
  * rows of products in a tile. */
@@ -264,8 +264,8 @@ enum { QN__CUDA_ONE_SHARED = 226 << 10 };
 
 typedef struct qn__cuda_attend_args {
     void *at[9]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
-                    [B, W], sinks [H], y, parts [T, H, W, E + 2] (where each page has a block), y as
-                    bf16, of tiles and of attend_join. NULL: not wanted */
+                    [B, W], sinks [H], y, parts of pages (attend.cuh), y as bf16, of tiles and of
+                    attend_join. NULL: not wanted */
     int64_t heads, groups, length, d, e;
     int64_t q_stride[4], y_stride[4];
     int64_t k_page, k_head, v_page, v_head;

@@ -87,8 +87,8 @@ static __device__ void attend_tile(const qn__cuda_attend_args &a, row_state &row
 /* The tiles of 256 keys that the row sees something of. */
 template <typename C>
 static __device__ void attend_keys(const qn__cuda_attend_args &a, row_state &row,
-                                   const row_range &r, const C *keys, const C *values,
-                                   float *max, float *total)
+                                   const row_range &r, const C *keys, const C *values, float *max,
+                                   float *total)
 {
     int64_t first = r.begin / THREADS * THREADS;
     if (r.keep && first > 0)
@@ -366,12 +366,10 @@ static __device__ void attend_heads(const qn__cuda_attend_args &a, page_state<R>
                 if (j == head && only < 0)
                     value[i] = joined(value[i], fade[j], more, share[j]);
             if (head < n && only >= 0) {
-                float *part = parts_of(a) + ((l * a.heads + h + head) * a.width + only) * (e + 2);
-                part[at % e] = more;
-                if (at % e == 0) {
-                    part[e] = s.of[head].max;
-                    part[e + 1] = s.of[head].total;
-                }
+                part_values(a, l, h + head, only)[at % e] = more;
+                if (at % e == 0)
+                    *part_sums(a, l, h + head, only) =
+                        make_float2(s.of[head].max, s.of[head].total);
             }
         }
         __syncthreads();
@@ -408,8 +406,7 @@ template <typename C, int R> static __device__ void attend_rows(const qn__cuda_a
         int64_t old;
         if (!find_row(a, l, &r, &old))
             continue;
-        if (a.split && !(page == 0 && r.keep) &&
-            (page < r.begin / PAGE || page * PAGE >= r.end))
+        if (a.split && !(page == 0 && r.keep) && (page < r.begin / PAGE || page * PAGE >= r.end))
             continue;
         bool asked = a.split && a.early && (page + 1) * PAGE <= old;
         if (asked)
@@ -447,39 +444,29 @@ extern "C" __global__ void __launch_bounds__(PAGE_THREADS)
 /* So many pages are joined in shared memory at once, of so many columns. */
 enum { JOIN_PAGES = 512, JOIN_COLUMNS = 16, JOIN_EACH = JOIN_PAGES / PAGE_THREADS };
 
-/* Of each page its columns and, behind them, its sum of weights; what the values before it and its
- * own are multiplied by. */
+/* Of each page its columns and, behind them, its sum of weights, and what the values before it and
+ * its own are multiplied by. */
 struct join_room {
-    float part[JOIN_PAGES][JOIN_COLUMNS + 2];
-    float2 times[JOIN_PAGES]; /* fade, share */
+    float part[JOIN_PAGES][JOIN_COLUMNS + 4]; /* 16 bytes are copied at once */
+    float2 times[JOIN_PAGES];                 /* fade, share */
     float max[PAGE_THREADS / 32];
 };
-
-/* Asks for 8 bytes, as copy_ahead does for 16. */
-static __device__ void copy_pair(void *to, const void *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
 
 /* Asks for columns e .. of pages first .. first + n - 1 of a row's. */
 static __device__ void ask_parts(const qn__cuda_attend_args &a, join_room &room, const row_range &r,
                                  const float *parts, int first, int n, int64_t e)
 {
-    enum { ACROSS = JOIN_COLUMNS / 2, APART = PAGE_THREADS / ACROSS };
-    const int column = threadIdx.x % ACROSS * 2;
+    enum { ACROSS = JOIN_COLUMNS / 4, APART = PAGE_THREADS / ACROSS };
+    const int column = threadIdx.x % ACROSS * 4;
     for (int i = threadIdx.x / ACROSS; i < n && e + column < a.e; i += APART)
-        copy_pair(&room.part[i][column],
-                  parts + page_at(r, first + i) * (a.e + 2) + e + column);
+        copy_ahead(&room.part[i][column], parts + page_at(r, first + i) * a.e + e + column, true);
     copies_end();
 }
 
 /* What join_sums multiplies by, of n pages at once: a maximum does not depend on the order in which
  * it is taken, so each thread has some pages. Returns the largest so far. */
 static __device__ float join_times(const qn__cuda_attend_args &a, join_room &room,
-                                   const row_range &r, const float *parts, int first, int n,
+                                   const row_range &r, const float2 *sums, int first, int n,
                                    float before)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, own = threadIdx.x * JOIN_EACH;
@@ -488,7 +475,7 @@ static __device__ float join_times(const qn__cuda_attend_args &a, join_room &roo
     for (int i = 0; i < JOIN_EACH; i++) {
         float2 v = make_float2(-CUDART_INF_F, 0);
         if (own + i < n)
-            v = *(const float2 *)(parts + page_at(r, first + own + i) * (a.e + 2) + a.e);
+            v = sums[page_at(r, first + own + i)];
         max[i] = v.x;
         room.part[own + i][JOIN_COLUMNS] = v.y;
     }
@@ -552,13 +539,14 @@ static __device__ float join_column(const join_room &room, int column, int n, fl
 static __device__ void join_columns(const qn__cuda_attend_args &a, join_room &room,
                                     const row_range &r, int64_t l, int64_t h, int64_t e)
 {
-    const float *parts = parts_of(a) + (l * a.heads + h) * a.width * (a.e + 2);
+    const float *parts = part_values(a, l, h, 0);
+    const float2 *sums = part_sums(a, l, h, 0);
     const int pages = pages_of(r), own = threadIdx.x;
     float value = 0, max = -CUDART_INF_F;
     for (int first = 0; first < pages; first += JOIN_PAGES) {
         const int n = pages - first < JOIN_PAGES ? pages - first : JOIN_PAGES;
         ask_parts(a, room, r, parts, first, n, e);
-        max = join_times(a, room, r, parts, first, n, max);
+        max = join_times(a, room, r, sums, first, n, max);
         copies_wait<0>();
         __syncthreads();
         if (own <= JOIN_COLUMNS)

@@ -8,9 +8,18 @@
 #include "cuda/cache.cuh"
 #include "cuda/turned.cuh"
 
-static __device__ float *parts_of(const qn__cuda_attend_args &a)
+/* What a page alone comes to for a row of a head, for attend_join: E values [T, H, W, E], and
+ * behind those of all the largest score and the sum of weights [T, H, W, 2]. */
+static __device__ float *part_values(const qn__cuda_attend_args &a, int64_t l, int64_t h,
+                                     int64_t page)
 {
-    return (float *)a.at[7] + a.parts_at;
+    return (float *)a.at[7] + a.parts_at + ((l * a.heads + h) * a.width + page) * a.e;
+}
+static __device__ float2 *part_sums(const qn__cuda_attend_args &a, int64_t l, int64_t h,
+                                    int64_t page)
+{
+    float *sums = (float *)a.at[7] + a.parts_at + a.length * a.heads * a.width * a.e;
+    return (float2 *)sums + (l * a.heads + h) * a.width + page;
 }
 
 /* What a row sees: keys begin .. end - 1 and the first `keep`, in these pages. */

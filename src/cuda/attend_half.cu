@@ -25,13 +25,13 @@ static __device__ void store_part(const qn__cuda_attend_args &a, const lane_rows
     const int t = threadIdx.x % 4;
     if (r.head[i] < 0)
         return;
-    float *part = parts_of(a) + ((r.l[i] * a.heads + r.head[i]) * a.width + page) * (D + 2);
+    float *part = part_values(a, r.l[i], r.head[i], page);
 #pragma unroll
     for (int j = 0; j < 2; j++)
         *(float2 *)(part + columns * 16 + j * 8 + 2 * t) =
             make_float2(v[j][2 * i], v[j][2 * i + 1]);
     if (columns == 0 && t == 0)
-        *(float2 *)(part + D) = make_float2(sum.max, sum.total);
+        *part_sums(a, r.l[i], r.head[i], page) = make_float2(sum.max, sum.total);
 }
 
 template <int D, bool SPLIT>
