@@ -140,26 +140,32 @@ static __device__ float row_sum_of(float v)
     return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-/* -inf for what a row does not see, if there is any such key in the page. */
+/* -inf for what row i of a lane's two does not see of a page's keys: of those before `begin` it
+ * sees the first `keep`. */
+static __device__ void hide_keys(float (&score)[8][4], int i, int begin, int end, int keep)
+{
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int key = 8 * j + 2 * t + e;
+            if (key >= end || (key < begin && key >= keep))
+                score[j][2 * i + e] = -CUDART_INF_F;
+        }
+}
+
+/* The same, if there is any such key in the page. */
 template <int D>
 static __device__ void hide_unseen(const lane_rows<D> &r, int64_t page, float (&score)[8][4])
 {
-    const int t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int64_t first = page * PAGE;
         const int begin = (int)(r.range[i].begin - first), end = (int)(r.range[i].end - first),
                   keep = (int)(r.range[i].keep - first);
-        if (begin <= 0 && end >= PAGE)
-            continue;
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int key = 8 * j + 2 * t + e;
-                if (key >= end || (key < begin && key >= keep))
-                    score[j][2 * i + e] = -CUDART_INF_F;
-            }
+        if (begin > 0 || end < PAGE)
+            hide_keys(score, i, begin, end, keep);
     }
 }
 
@@ -222,9 +228,8 @@ static __device__ float page_scores(const qn__cuda_attend_args &a, const lane_ro
     return scale_scores(a, r, page, score);
 }
 
-/* Scores become weights, and these, as bf16, the left side of a product. */
-static __device__ void page_weights(float (&score)[8][4], float scale, weight_sum (&sum)[2],
-                                    uint32_t (&p)[4][4])
+/* Scores become weights. */
+static __device__ void weigh_scores(float (&score)[8][4], float scale, weight_sum (&sum)[2])
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -242,6 +247,11 @@ static __device__ void page_weights(float (&score)[8][4], float scale, weight_su
         }
         sum[i] = {max * scale, row_sum_of(total)};
     }
+}
+
+/* Weights as bf16: the left side of a product. */
+static __device__ void pack_weights(const float (&score)[8][4], uint32_t (&p)[4][4])
+{
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         p[s][0] = pair_of(score[2 * s][0], score[2 * s][1]);
@@ -249,6 +259,13 @@ static __device__ void page_weights(float (&score)[8][4], float scale, weight_su
         p[s][2] = pair_of(score[2 * s + 1][0], score[2 * s + 1][1]);
         p[s][3] = pair_of(score[2 * s + 1][2], score[2 * s + 1][3]);
     }
+}
+
+static __device__ void page_weights(float (&score)[8][4], float scale, weight_sum (&sum)[2],
+                                    uint32_t (&p)[4][4])
+{
+    weigh_scores(score, scale, sum);
+    pack_weights(score, p);
 }
 
 /* The weighted values of 16 columns of a page. */

@@ -80,9 +80,10 @@ enum {
     QN__CU_ON_DEVICE = 1,
     QN__CU_PINNED = 1,
     QN__CU_READ_WRITE = 3,
-    QN__CU_TENSOR_BF16 = 9,     /* of a tensor map */
-    QN__CU_TENSOR_SWIZZLED = 3, /* by 128 bytes */
-    QN__CU_TENSOR_FETCH = 3     /* 256 bytes into the second cache */
+    QN__CU_TENSOR_BF16 = 9,        /* of a tensor map */
+    QN__CU_TENSOR_SWIZZLED = 3,    /* by 128 bytes */
+    QN__CU_TENSOR_SWIZZLED_32 = 1, /* by 32 */
+    QN__CU_TENSOR_FETCH = 3        /* 256 bytes into the second cache */
 };
 
 /* name, symbol, parameters; each returns 0 or an error code. */

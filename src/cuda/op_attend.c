@@ -94,6 +94,9 @@ enum {
     SCORES = 4096,
     NARROW = 4,
     WIDE = 8,
+    WIDE_THREADS = 384,
+    KEY_BOX = 256, /* rows of 16 keys, columns of values that are copied at once */
+    VALUE_COLUMNS = 64,
     MOST_PARTS = 64 << 20 /* bytes */
 };
 
@@ -103,9 +106,10 @@ static int64_t part_bytes(const qn__cuda_attend_args *a)
     return a->length * a->heads * a->width * (a->e + 2) * 4;
 }
 
-/* The launch, and where pages have blocks of their own the one that joins them. */
+/* The launch, whose arguments of `size` bytes begin with these, and where pages have blocks of
+ * their own the one that joins them. */
 static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args,
-                       const qn__cuda_grid *grid, int kernel)
+                       size_t size, const qn__cuda_grid *grid, int kernel)
 {
     const uint8_t n = (uint8_t)(call->n_operands - 1), sinks = args->has_sinks ? 5 : 0,
                   operands[] = {0, 1, 2, 3, 4, sinks, n, QN__CUDA_SCRATCH, QN__CUDA_NONE};
@@ -120,8 +124,8 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     args->early =
         qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
         qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
-    if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, sizeof *args, call,
-                           sizeof operands, operands))
+    if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, size, call, sizeof operands,
+                           operands))
         return false;
     if (args->split && !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join], &join,
                                           args, sizeof *args, call, sizeof operands, operands))
@@ -143,7 +147,7 @@ static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
     qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS,
                           (unsigned)page_bytes(args)};
     return add_attend(
-        b, call, args, &grid,
+        b, call, args, sizeof *args, &grid,
         args->half ? (most == WIDE ? QN__CUDA_KERNEL_attend_bf16_wide : QN__CUDA_KERNEL_attend_bf16)
                    : (most == WIDE ? QN__CUDA_KERNEL_attend_f32_wide : QN__CUDA_KERNEL_attend_f32));
 }
@@ -172,7 +176,76 @@ static bool launch_tiles(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
                                 : blocks,
                           split ? WARP : TILE_THREADS, (unsigned)shared};
     int kernel = args->d == 64 ? QN__CUDA_KERNEL_attend_half_64 : QN__CUDA_KERNEL_attend_half_128;
-    return add_attend(b, call, args, &grid, kernel + split);
+    return add_attend(b, call, args, sizeof *args, &grid, kernel + split);
+}
+
+/* Whether the copy engine can bring the pages for tiles of rows (attend_wide.cu), and each row's
+ * elements lie side by side. */
+static bool goes_by_boxes(const qn__cuda *cuda, const qn__cuda_attend_args *a, const qn__operand *q)
+{
+    return qn__cuda_has_wide(cuda) && a->half && a->d == a->e &&
+           (a->d == 64 || a->d == QN__CUDA_WIDEST_HALF || a->d == QN__CUDA_WIDEST) &&
+           a->tile * (a->heads / a->groups) <= QN__CUDA_TILE_ROWS && a->q_stride[3] == 1 &&
+           a->y_stride[3] == 1 && (a->q_stride[1] | a->q_stride[2]) % 4 == 0 &&
+           q->offset % 16 == 0 && (a->y_stride[1] | a->y_stride[2]) % 2 == 0 &&
+           a->k_page % (QN__PAGE * a->d) == 0 && a->v_page % a->d == 0 &&
+           a->pages * a->k_page / QN__KEY_GROUP <= INT32_MAX && a->width * QN__PAGE <= INT32_MAX &&
+           a->heads * a->length <= INT32_MAX;
+}
+
+/* Whether there are tiles for all processors, which rows fill. */
+static bool is_wide(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    const int64_t blocks = a->tiles * a->groups * (a->d == QN__CUDA_WIDEST ? 2 : 1);
+    return blocks >= cuda->processors && a->length > FEW_TOKENS &&
+           2 * a->length >= a->tiles * a->tile && a->scale > 0 && a->softcap == 0;
+}
+
+/* For the copy engine: `rows` of so many elements, which lie side by side in memory, in boxes of so
+ * many rows by `columns`. */
+static int describe_rows(qn__cuda *cuda, qn__cuda_map *to, void *data, int64_t rows,
+                         int64_t elements, unsigned box, unsigned columns, int swizzled)
+{
+    qn__cuda_map map;
+    const uint64_t shape[] = {(uint64_t)elements, (uint64_t)rows},
+                   apart[] = {(uint64_t)elements * 2};
+    const unsigned size[] = {columns, box}, step[] = {1, 1};
+    int result = cuda->cu.tensor_map(&map, QN__CU_TENSOR_BF16, 2, data, shape, apart, size, step, 0,
+                                     swizzled, QN__CU_TENSOR_FETCH, 0);
+    memcpy(to, &map, sizeof map);
+    return result;
+}
+
+static int fill_maps(qn__cuda *cuda, void *args)
+{
+    qn__cuda_attend_wide_args w;
+    memcpy(&w, args, sizeof w);
+    const qn__cuda_attend_args *a = &w.a;
+    int result = describe_rows(cuda, &w.keys, a->at[1], a->pages * a->k_page / QN__KEY_GROUP,
+                               QN__KEY_GROUP, KEY_BOX, QN__KEY_GROUP, QN__CU_TENSOR_SWIZZLED_32);
+    if (result == 0)
+        result = describe_rows(cuda, &w.values, a->at[2], a->pages * a->v_page / a->d, a->d,
+                               QN__PAGE, VALUE_COLUMNS, QN__CU_TENSOR_SWIZZLED);
+    memcpy(args, &w, sizeof w);
+    return result;
+}
+
+/* A processor has a block: it has two tiles at a time, or one over heads of 256. */
+static bool launch_boxes(qn__cuda_binder *b, const qn__call *call, const qn__cuda_attend_args *args)
+{
+    const bool widest = args->d == QN__CUDA_WIDEST;
+    const int kernel = args->d == 64 ? QN__CUDA_KERNEL_attend_wide_64
+                       : widest      ? QN__CUDA_KERNEL_attend_wide_256
+                                     : QN__CUDA_KERNEL_attend_wide_128;
+    const int64_t work = qn__cuda_parts(args->tiles, widest ? 1 : 2) * args->groups,
+                  most = b->cuda->processors;
+    qn__cuda_attend_wide_args boxes = {.a = *args};
+    qn__cuda_grid grid = {work < most ? work : most, WIDE_THREADS, QN__CUDA_ATTEND_WIDE_SHARED};
+    const uint32_t first = b->bound->n_launches;
+    if (!add_attend(b, call, &boxes.a, sizeof boxes, &grid, kernel))
+        return false;
+    b->bound->launches[first].fill = fill_maps;
+    return true;
 }
 
 /* Whether one launch goes over pages and joins them (attend_one.cu): few rows that have room for
@@ -207,7 +280,7 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
                                         (JOINED * 2 + 1) * ROWS_OF_WARP * 4;
     qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP) * cluster,
                           (unsigned)(warps * WARP), (unsigned)shared};
-    return add_attend(b, call, args, &grid, kernel);
+    return add_attend(b, call, args, sizeof *args, &grid, kernel);
 }
 
 /* Of other heads a block has one query row of a tile. */
@@ -240,9 +313,11 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
     if (goes_by_pages(b->cuda, &args, k, v))
-        return goes_in_one(b->cuda, &args) ? launch_one(b, call, &args)
-               : goes_by_tiles(&args)      ? launch_tiles(b, call, &args)
-                                           : launch_pages(b, call, &args);
+        return goes_by_boxes(b->cuda, &args, q) && is_wide(b->cuda, &args)
+                   ? launch_boxes(b, call, &args)
+               : goes_in_one(b->cuda, &args) ? launch_one(b, call, &args)
+               : goes_by_tiles(&args)        ? launch_tiles(b, call, &args)
+                                             : launch_pages(b, call, &args);
     return QN__CUDA_ADD(b, attend_any, args.tiles * args.tile * args.heads, true, args, call, 0, 1,
                         2, 3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks), QN__CUDA_NONE,
                         QN__CUDA_NONE);

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pages of a cache in bf16 brought by the tensor copy engine of sm_90, into a ring of stages. Keys
+ * come as they lie in the cache, rows of 16 keys for each group and dimension, the halves of a row
+ * exchanged as page_room has them (attend_half.cuh); values 64 columns after the other, of each
+ * rows of 128 bytes as tensor.cuh has them.
+ */
+#ifndef QN_CUDA_ATTEND_BOXES_CUH
+#define QN_CUDA_ATTEND_BOXES_CUH
+
+#include "cuda/attend_half.cuh"
+#include "cuda/tensor.cuh"
+
+enum {
+    PART_BYTES = 8192, /* 64 rows of 64 columns of values, which lie together */
+    KEY_ROWS = 256     /* of a box of keys */
+};
+
+/* A place in a ring, and how often it has been there, modulo 2. */
+struct ring_place {
+    int stage;
+    uint32_t phase;
+
+    __device__ void next(int stages)
+    {
+        if (++stage == stages) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+/* A warp is done with a stage: who fills it learns that. */
+static __device__ void give_back(uint64_t *free)
+{
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(free);
+}
+
+/* What the thread wrote is seen by the copy engine and by products. */
+static __device__ void writes_seen()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Asks for the keys, or the values, of the page that lies at `place`. One thread. */
+template <int D>
+static __device__ void ask_keys_of(const qn__cuda_attend_wide_args &w, char *to, int g,
+                                   int64_t place, uint64_t *full)
+{
+    const int row = (int)((place * w.a.k_page + g * w.a.k_head) / QN__CUDA_KEY_GROUP);
+    barrier_expect(full, PAGE * D * 2);
+#pragma unroll
+    for (int j = 0; j < D * 4 / KEY_ROWS; j++)
+        copy_box(to + j * KEY_ROWS * 32, &w.keys, full, 0, row + j * KEY_ROWS);
+}
+
+template <int D>
+static __device__ void ask_values_of(const qn__cuda_attend_wide_args &w, char *to, int g,
+                                     int64_t place, uint64_t *full)
+{
+    const int row = (int)((place * w.a.v_page + g * w.a.v_head) / D);
+    barrier_expect(full, PAGE * D * 2);
+#pragma unroll
+    for (int j = 0; j < D / 64; j++)
+        copy_box(to + j * PART_BYTES, &w.values, full, j * 64, row);
+}
+
+/* Values behind the last key become zeros, whatever the cache has there. */
+template <int D> static __device__ void clear_values(char *values, int end)
+{
+    for (int k = threadIdx.x % 32; k < (PAGE - end) * 8; k += 32)
+#pragma unroll
+        for (int j = 0; j < D / 64; j++)
+            *(uint4 *)(values + j * PART_BYTES + (end * 8 + k) * 16) = make_uint4(0, 0, 0, 0);
+    writes_seen();
+    __syncwarp();
+}
+
+#endif
