@@ -279,7 +279,7 @@ typedef struct qn__cuda_attend_args {
     float scale, softcap;
 } qn__cuda_attend_args;
 
-/* Of attend_wide.cu: bytes of a block. */
+/* Of attend_wide.cu and attend_long.cu: bytes of a block. */
 enum { QN__CUDA_ATTEND_WIDE_SHARED = 193 << 10 };
 
 /* The same with maps of keys, as rows of 16, and of values, as rows of a head. */

@@ -372,7 +372,8 @@ static const qn__device_ops cuda_device_ops = {
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
     X(attend_half)                                                                                 \
-    X(attend_wide)
+    X(attend_wide)                                                                                 \
+    X(attend_long)
 #define IMAGE_ID(name)      IMAGE_##name,
 #define IMAGE_EXTERN(name)  extern const unsigned long long qn__cuda_image_##name[];
 #define IMAGE_POINTER(name) qn__cuda_image_##name,
@@ -387,7 +388,8 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_wide:
     case IMAGE_many:
     case IMAGE_attend_one:
-    case IMAGE_attend_wide: return qn__cuda_has_wide(cuda);
+    case IMAGE_attend_wide:
+    case IMAGE_attend_long: return qn__cuda_has_wide(cuda);
     default: return true;
     }
 }
@@ -402,7 +404,8 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend_one: return QN__CUDA_ONE_SHARED;
-    case IMAGE_attend_wide: return QN__CUDA_ATTEND_WIDE_SHARED;
+    case IMAGE_attend_wide:
+    case IMAGE_attend_long: return QN__CUDA_ATTEND_WIDE_SHARED;
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;
     case IMAGE_attend_half: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;
     default: return 0;

@@ -90,7 +90,9 @@ enum {
     SHARED_OF_BLOCK = 1024, /* bytes that each has beside its own */
     FEW_TOKENS = 64,
     FEW_PAGES = 64,
-    JOINED = 32, /* of attend_one.cu: pages that are joined at once; bytes of scores */
+    FEW_PAGES_256 = 32, /* over heads of 256 */
+    EACH = 24,          /* pages that a processor has at least of long caches */
+    JOINED = 32,        /* of attend_one.cu: pages that are joined at once; bytes of scores */
     SCORES = 4096,
     NARROW = 4,
     WIDE = 8,
@@ -179,8 +181,15 @@ static bool launch_tiles(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
     return add_attend(b, call, args, sizeof *args, &grid, kernel + split);
 }
 
-/* Whether the copy engine can bring the pages for tiles of rows (attend_wide.cu), and each row's
- * elements lie side by side. */
+/* Pages that a tile's rows see at most. */
+static int64_t most_pages(const qn__cuda_attend_args *a)
+{
+    const int64_t seen = qn__cuda_parts(a->window + a->tile, QN__PAGE) + 1 + (a->keep > 0);
+    return a->window && seen < a->width ? seen : a->width;
+}
+
+/* Whether the copy engine can bring the pages for tiles of rows (attend_wide.cu, attend_long.cu),
+ * and each row's elements lie side by side. */
 static bool goes_by_boxes(const qn__cuda *cuda, const qn__cuda_attend_args *a, const qn__operand *q)
 {
     return qn__cuda_has_wide(cuda) && a->half && a->d == a->e &&
@@ -199,6 +208,18 @@ static bool is_wide(const qn__cuda *cuda, const qn__cuda_attend_args *a)
     const int64_t blocks = a->tiles * a->groups * (a->d == QN__CUDA_WIDEST ? 2 : 1);
     return blocks >= cuda->processors && a->length > FEW_TOKENS &&
            2 * a->length >= a->tiles * a->tile && a->scale > 0 && a->softcap == 0;
+}
+
+/* Whether there are few tiles with many pages: so many that they are worth a ring of all shared
+ * memory and a launch that joins them, as was measured on an H100. Over heads of 256 the other way
+ * is 8 processors alone. */
+static bool is_long(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    const int64_t pages = most_pages(a), all = pages * a->tiles * a->groups;
+    const bool one = a->length * (a->heads / a->groups) <= ROWS_OF_WARP * a->tiles;
+    return a->tiles * a->groups < cuda->processors && part_bytes(a) <= MOST_PARTS &&
+           (a->d == QN__CUDA_WIDEST ? pages > FEW_PAGES_256
+                                    : one && pages > FEW_PAGES && all >= EACH * cuda->processors);
 }
 
 /* For the copy engine: `rows` of so many elements, which lie side by side in memory, in boxes of so
@@ -230,17 +251,25 @@ static int fill_maps(qn__cuda *cuda, void *args)
     return result;
 }
 
-/* A processor has a block: it has two tiles at a time, or one over heads of 256. */
+/* A processor has a block: it has two tiles at a time, or one over heads of 256, or it has its
+ * share of all pages. */
 static bool launch_boxes(qn__cuda_binder *b, const qn__call *call, const qn__cuda_attend_args *args)
 {
-    const bool widest = args->d == QN__CUDA_WIDEST;
-    const int kernel = args->d == 64 ? QN__CUDA_KERNEL_attend_wide_64
-                       : widest      ? QN__CUDA_KERNEL_attend_wide_256
-                                     : QN__CUDA_KERNEL_attend_wide_128;
+    const bool wide = is_wide(b->cuda, args), widest = args->d == QN__CUDA_WIDEST;
+    const int size = args->d == 64 ? 0
+                     : widest      ? 2
+                                   : 1,
+              kernel =
+                  (wide ? QN__CUDA_KERNEL_attend_wide_64 : QN__CUDA_KERNEL_attend_long_64) + size;
     const int64_t work = qn__cuda_parts(args->tiles, widest ? 1 : 2) * args->groups,
                   most = b->cuda->processors;
     qn__cuda_attend_wide_args boxes = {.a = *args};
-    qn__cuda_grid grid = {work < most ? work : most, WIDE_THREADS, QN__CUDA_ATTEND_WIDE_SHARED};
+    qn__cuda_grid grid = {most, (widest ? 4 : 7) * WARP, QN__CUDA_ATTEND_WIDE_SHARED};
+    if (wide) {
+        grid.blocks = work < most ? work : most;
+        grid.threads = WIDE_THREADS;
+    }
+    boxes.a.split = !wide;
     const uint32_t first = b->bound->n_launches;
     if (!add_attend(b, call, &boxes.a, sizeof boxes, &grid, kernel))
         return false;
@@ -255,7 +284,7 @@ static bool goes_in_one(const qn__cuda *cuda, const qn__cuda_attend_args *a)
     bool widest = a->d == QN__CUDA_WIDEST;
     return qn__cuda_has_wide(cuda) && a->half && a->d == a->e &&
            (widest || a->d == 64 || a->d == QN__CUDA_WIDEST_HALF) &&
-           (widest || (a->length <= FEW_TOKENS && a->width <= FEW_PAGES));
+           (widest || (a->length <= FEW_TOKENS && most_pages(a) <= FEW_PAGES));
 }
 
 /* 16 rows of products have a block; where there are few, so many blocks that each processor has one
@@ -313,7 +342,8 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
     if (goes_by_pages(b->cuda, &args, k, v))
-        return goes_by_boxes(b->cuda, &args, q) && is_wide(b->cuda, &args)
+        return goes_by_boxes(b->cuda, &args, q) &&
+                       (is_wide(b->cuda, &args) || is_long(b->cuda, &args))
                    ? launch_boxes(b, call, &args)
                : goes_in_one(b->cuda, &args) ? launch_one(b, call, &args)
                : goes_by_tiles(&args)        ? launch_tiles(b, call, &args)
