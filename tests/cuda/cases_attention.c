@@ -168,6 +168,95 @@ static qn_array *op_paged_keep(qn_scope *s)
     return paged(s, QN_BF16, 6, 2, 96, 11, &o);
 }
 
+/* A prompt's rows behind `behind` positions of the first sequence, and a short prompt: tiles for
+ * all processors. */
+enum { FIRST = 520, SECOND = 40, FAR_PAGES = 96, FAR_WIDTH = 80 };
+
+typedef struct prompt {
+    qn_array *q, *k, *v, *table;
+    int64_t heads, groups, d, keep;
+    int32_t behind;
+    const qn_attention_options *o;
+} prompt;
+
+static prompt prompt_of(qn_scope *s, int64_t heads, int64_t groups, int64_t d, int32_t behind,
+                        int64_t keep, const qn_attention_options *o)
+{
+    prompt p = {.heads = heads, .groups = groups, .d = d, .keep = keep, .behind = behind, .o = o};
+    int32_t table[2][FAR_WIDTH], n = behind + FIRST;
+    int32_t *slots = malloc(sizeof *slots * (size_t)(n + SECOND));
+    for (int i = 0; i < FAR_WIDTH; i++) {
+        table[0][i] = i * 64 < n ? i * 5 % 89 : -1; /* anywhere, each once */
+        table[1][i] = i == 0 ? 91 : -1;
+    }
+    for (int i = 0; i < n + SECOND; i++)
+        slots[i] = i < n ? table[0][i / 64] * 64 + i % 64 : 91 * 64 + i - n;
+    qn_array *to = qn_from_i32(s, slots, n + SECOND);
+    free(slots);
+    p.table = qn_from(s, QN_I32, SHAPE(2, FAR_WIDTH), table);
+    p.k = qn_zeros(s, QN_BF16, SHAPE(FAR_PAGES, groups, 4, d, 16));
+    p.v = qn_zeros(s, QN_BF16, SHAPE(FAR_PAGES, groups, 64, d));
+    p.k = qn__write_keys(s, p.k, f32(s, SHAPE(1, groups, n + SECOND, d)), to);
+    p.v = qn__write_values(s, p.v, f32(s, SHAPE(1, groups, n + SECOND, d)), to);
+    p.q = qn_swap_axes(s, f32(s, SHAPE(1, FIRST + SECOND, heads, d)), 1, 2);
+    return p;
+}
+
+static qn_array *attend_all(qn_scope *s, const prompt *p)
+{
+    int32_t tiles[64][4] = {{0}}, n = 0;
+    const int tile = (int)qn__attend_tile(p->heads / p->groups);
+    for (int row = 0; row < FIRST; row += tile, n++) {
+        const int32_t own[] = {0, row, FIRST - row < tile ? FIRST - row : tile, p->behind + row};
+        memcpy(tiles[n], own, sizeof own);
+    }
+    for (int row = 0; row < SECOND; row += tile, n++) {
+        const int32_t own[] = {1, FIRST + row, SECOND - row < tile ? SECOND - row : tile, row};
+        memcpy(tiles[n], own, sizeof own);
+    }
+    n++; /* one that is not there */
+    return qn__attend(s, p->q, p->k, p->v, qn_from(s, QN_I32, SHAPE(n, 4), tiles), p->table,
+                      p->keep, p->o);
+}
+
+/* Some of its rows among all less the same rows alone: zeros. */
+static qn_array *alone_of(qn_scope *s, const prompt *p)
+{
+    static const int32_t rows[] = {0, 63, 64, 300, FIRST - 1, FIRST, FIRST + SECOND - 1};
+    enum { N = sizeof rows / sizeof *rows };
+    int32_t tiles[N][4];
+    for (int i = 0; i < N; i++) {
+        const bool second = rows[i] >= FIRST;
+        const int32_t own[] = {second, i, 1, second ? rows[i] - FIRST : p->behind + rows[i]};
+        memcpy(tiles[i], own, sizeof own);
+    }
+    qn_array *these = qn_from_i32(s, rows, N);
+    qn_array *alone = qn__attend(s, qn_take(s, p->q, these, 2), p->k, p->v,
+                                 qn_from(s, QN_I32, SHAPE(N, 4), tiles), p->table, p->keep, p->o);
+    return qn_subtract(s, qn_take(s, attend_all(s, p), these, 2), alone);
+}
+
+#define PROMPT(name, heads, groups, d, behind, keep, ...)                                          \
+    static qn_array *op_prompt_##name(qn_scope *s)                                                 \
+    {                                                                                              \
+        qn_attention_options o = {.size = sizeof o, __VA_ARGS__};                                  \
+        prompt p = prompt_of(s, heads, groups, d, behind, keep, &o);                               \
+        return attend_all(s, &p);                                                                  \
+    }                                                                                              \
+    static qn_array *op_alone_##name(qn_scope *s)                                                  \
+    {                                                                                              \
+        qn_attention_options o = {.size = sizeof o, __VA_ARGS__};                                  \
+        prompt p = prompt_of(s, heads, groups, d, behind, keep, &o);                               \
+        return alone_of(s, &p);                                                                    \
+    }
+PROMPT(64, 16, 8, 64, 17, 0, .window = 0)
+PROMPT(128, 16, 8, 128, 17, 0, .window = 0)
+PROMPT(256, 8, 4, 256, 17, 0, .window = 0)
+PROMPT(window, 16, 8, 64, 100, 5, .window = 200, .sinks = f32(s, SHAPE(16)))
+PROMPT(far_64, 16, 8, 64, 4500, 0, .window = 0)
+PROMPT(far_128, 16, 8, 128, 4500, 0, .sinks = f32(s, SHAPE(16)))
+PROMPT(far_256, 8, 4, 256, 4500, 0, .window = 0)
+
 void compare_attention(qn_device *cpu, qn_device *cuda)
 {
     static const op_case cases[] = {
@@ -190,6 +279,20 @@ void compare_attention(qn_device *cpu, qn_device *cuda)
         ROUNDED(crowded_256),
         CLOSE(paged_keep),
         ROUNDED(paged_rotating),
+        ROUNDED(prompt_64),
+        ROUNDED(prompt_128),
+        ROUNDED(prompt_256),
+        ROUNDED(prompt_window),
+        ROUNDED(prompt_far_64),
+        ROUNDED(prompt_far_128),
+        ROUNDED(prompt_far_256),
+        EXACT(alone_64),
+        EXACT(alone_128),
+        EXACT(alone_256),
+        EXACT(alone_window),
+        EXACT(alone_far_64),
+        EXACT(alone_far_128),
+        EXACT(alone_far_256),
     };
     compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
 }
