@@ -36,7 +36,7 @@ typedef struct qn_engine_options {
         cache_tokens;     /* tokens of all requests for which the cache has room; 0: as many as
                              `parallel` requests of `context`, or as fit 4 GiB, at least one of these */
     int64_t step_tokens;  /* of a step, at most; 0: 512, on a GPU 2048. Does not change a bit of the
-                             result. */
+                             result where the model is batch_invariant, or on the CPU */
     int queue;            /* requests that wait, at most; 0: 256 */
     bool no_prefix_reuse; /* run every prompt whole */
     const char *cache_type_k, *cache_type_v; /* as qn_session_options' */

@@ -29,7 +29,8 @@ typedef struct qn_ids {
 
 typedef struct qn_forward_options {
     size_t size;           /* sizeof(qn_forward_options) */
-    int64_t step_tokens;   /* of a step, at most; 0: 512. Does not change a bit of the result. */
+    int64_t step_tokens;   /* of a step, at most; 0: 512. Does not change a bit of the result where
+                              the model is batch_invariant, or on the CPU */
     int64_t cache_tokens;  /* of texts whose keys and values are kept while their labels run; 0: as
                               many as fit 1 GiB. At least those of the longest text. */
     const qn_flag *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */

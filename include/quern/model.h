@@ -50,6 +50,11 @@ typedef struct qn_model_options {
                              into BitNet's layers is bytes with AUTO, what it is with F32 */
     const qn_adapter *adapters; /* borrowed; known as 1 to n_adapters, 64 at most */
     size_t n_adapters;
+    bool batch_invariant; /* a token's logits have the same bits whatever else their steps compute:
+                             alone, in a batch, in a prompt in steps of any length. On the CPU they
+                             always have. On CUDA AUTO is otherwise QN_PRODUCTS_BY_ROWS in layers:
+                             faster prompts, whose logits differ from those of single tokens by
+                             about what rounding activations to bf16 does, 1e-5 in NMSE */
 } qn_model_options;
 
 /* Loads a Hugging Face model directory (config.json, tokenizer.json, weights as safetensors,
@@ -64,8 +69,8 @@ QN_API qn_status qn_model_open(qn_model **out, qn_device *device, const char *pa
  * linear layers, and head_type, of the embedding and the head, are encodings by GGUF's names in
  * lower case ("bf16", "q4_0", "q6_k") or MLX's ("affine4-g64-bf16"); there is no tokenizer. Where
  * the text has no torch_dtype it is that of a bf16 checkpoint, or with type "f32" of an f32 one. Of
- * options, which may be NULL, products count. QN_UNSUPPORTED: a type whose blocks do not divide a
- * row, or an unknown one. */
+ * options, which may be NULL, products and batch_invariant count. QN_UNSUPPORTED: a type whose
+ * blocks do not divide a row, or an unknown one. */
 QN_API qn_status qn_model_open_random(qn_model **out, qn_device *device, const char *config,
                                       size_t n, const char *type, const char *head_type,
                                       const qn_model_options *options, qn_error *err);
@@ -129,7 +134,7 @@ typedef struct qn_session_options {
     size_t size;           /* sizeof(qn_session_options) */
     int64_t context;       /* positions at most; 0: the model's, more: the log warns */
     int64_t prefill_chunk; /* tokens evaluated at once; 0: 512, on a GPU 2,048. Does not change a
-                              bit of the result. */
+                              bit of the result where the model is batch_invariant, or on the CPU */
     int batch;             /* sequences in lockstep; 0: 1 */
     const qn_flag *cancel; /* polled while running: true makes calls fail with QN_CANCELLED */
     /* Called while qn_session_append runs more tokens than one chunk: before each, and at the end

@@ -115,6 +115,7 @@ static int open_subject(subject *s, const arguments *a, int threads)
     const qn_adapter adapter = {.path = a->adapter};
     qn_model_options options = {.size = sizeof options,
                                 .no_tokenizer = true,
+                                .batch_invariant = a->batch_invariant,
                                 .adapters = &adapter,
                                 .n_adapters = a->adapter != NULL};
     *s = (subject){.info = QN_INIT(qn_model_info), .tier = "", .threads = threads};

@@ -137,15 +137,13 @@ static bool may_go_on(void *user, uint64_t done, uint64_t total)
 }
 
 /* The model anew, in so many seconds. */
-static qn_status load_once(subject *s, const char *path, qn_products products, double *seconds,
+static qn_status load_once(subject *s, const char *path, const qn_model_options *o, double *seconds,
                            qn_error *err)
 {
-    qn_model_options o = {
-        .size = sizeof o, .no_tokenizer = true, .products = products, .progress = may_go_on};
     qn_model_close(s->model);
     s->model = NULL;
     double begun = qn__seconds();
-    qn_model_open(&s->model, s->device, path, &o, err);
+    qn_model_open(&s->model, s->device, path, o, err);
     *seconds = qn__seconds() - begun;
     return err->code;
 }
@@ -197,13 +195,13 @@ static void print_load(const plan *p, const subject *s, const double *sorted, do
 }
 
 /* The first load does not count: it fills the page cache. */
-static qn_status time_loads(const plan *p, subject *s, const char *path, qn_products products,
+static qn_status time_loads(const plan *p, subject *s, const char *path, const qn_model_options *o,
                             double *seconds, qn_error *err)
 {
     double unused;
-    load_once(s, path, products, &unused, err);
+    load_once(s, path, o, &unused, err);
     for (int i = 0; i < p->repeat && err->code == QN_OK; i++)
-        load_once(s, path, products, &seconds[i], err);
+        load_once(s, path, o, &seconds[i], err);
     if (err->code == QN_OK)
         qn_model_get_info(s->model, &s->info);
     return err->code;
@@ -224,15 +222,18 @@ qn_status time_load(const plan *p, subject *s, const arguments *a, bool *first, 
 {
     written w = {.folder = ""};
     char path[PATH_ROOM];
-    qn_products products;
+    qn_model_options o = {.size = sizeof o,
+                          .no_tokenizer = true,
+                          .batch_invariant = a->batch_invariant,
+                          .progress = may_go_on};
     double copies = 0, again = 0, *seconds = malloc((size_t)p->repeat * sizeof *seconds);
     if (!seconds)
         qn__fail_memory(err, "times");
-    else if (products_of(a->products, &products, err) == QN_OK &&
+    else if (products_of(a->products, &o.products, err) == QN_OK &&
              find_files(&w, path, s, a, err) == QN_OK) {
         if (!a->no_ceilings)
             copies = qn_device_copy_rate(s->device);
-        if (time_loads(p, s, path, products, seconds, err) == QN_OK && !a->no_ceilings)
+        if (time_loads(p, s, path, &o, seconds, err) == QN_OK && !a->no_ceilings)
             again = qn_device_copy_rate(s->device);
     }
     remove_written(&w);

@@ -356,6 +356,10 @@ static const option table[] = {
     {"products", 0, OPTION_STRING, OF_RUN | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN, AT(products),
      0, 0, "KIND",
      "of linear layers: auto, or f32 for the weights' exact values, slower (default auto)"},
+    {"batch-invariant", 0, OPTION_FLAG, OF_RUN | OF_EVAL | OF_BENCH | OF_SERVE, AT(batch_invariant),
+     0, 0, NULL,
+     "a token's logits have the same bits whatever is computed beside it, as on the CPU always; on "
+     "CUDA prompts are slower"},
     {"backend", 0, OPTION_STRING, OF_RUN | OF_SERVE | OF_BACKENDS, AT(backend), 0, 0, "NAME",
      "what runs the model: native (default), or mlx_lm, which is Python's mlx-lm"},
     {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,

@@ -34,7 +34,7 @@ typedef struct arguments {
     qn__settings settings;
     bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt,
         no_history;
-    bool no_ceilings, load;
+    bool no_ceilings, load, batch_invariant;
     int64_t requests; /* bench */
     const char *cache_type_k, *cache_type_v;
     int64_t kv_bits, kv_group_size;

@@ -161,6 +161,7 @@ static qn_status open_backend(stdio_server *s, const char *name, qn_error *err)
     if (products_of(a->products, &model.products, err) != QN_OK ||
         cache_types_of(a, &types, err) != QN_OK || locate_model(name, path, err) != QN_OK)
         return err->code;
+    model.batch_invariant = a->batch_invariant;
     session.cache_type_k = types.k;
     session.cache_type_v = types.v;
     return qn_backend_open(&s->backend, "native", path, &options, err);

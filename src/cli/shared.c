@@ -183,6 +183,7 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
                                 .progress_user = &shown,
                                 .no_weights = describe,
                                 .products = products,
+                                .batch_invariant = a->batch_invariant,
                                 .no_tokenizer = describe,
                                 .adapters = adapters,
                                 .n_adapters = a->adapters.n};

@@ -14,6 +14,7 @@
 typedef struct qn__device_ops {
     const char *kind;    /* "cpu", "cuda" */
     int64_t step_tokens; /* of a prompt that a step has unless told otherwise; 0: 512 */
+    bool by_rows;        /* QN_PRODUCTS_BY_ROWS is faster than AUTO */
     bool runs_ahead;     /* a step that may not be wanted costs less than waiting before the next */
     void (*close)(qn_device *device);
 

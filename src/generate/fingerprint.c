@@ -61,6 +61,8 @@ qn_status qn__model_fingerprint(const qn_model *model, int32_t adapter, uint64_t
     const double reals[] = {c->norm_eps, c->query_scale, c->score_cap, c->rope.attention};
     qn_array *const turns[] = {m->frequency, m->sliding_frequency};
     uint64_t h = mix(mix(1, numbers, sizeof numbers), reals, sizeof reals);
+    if (m->batch_invariant) /* what others made may have other bits */
+        h = mix(h, &m->batch_invariant, sizeof m->batch_invariant);
     for (int i = 0; i < 2; i++)
         if (turns[i] && mix_array(&h, turns[i], err) != QN_OK)
             return err->code;

@@ -48,6 +48,12 @@ static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
     return add_ends(m, path, err);
 }
 
+static void take_options(qn__decoder *decoder, const qn_model_options *o)
+{
+    decoder->products = o->products;
+    decoder->batch_invariant = o->batch_invariant;
+}
+
 static qn_status load_decoder(qn_model *m, qn__source *source, const qn_model_options *o,
                               qn_error *err)
 {
@@ -55,7 +61,7 @@ static qn_status load_decoder(qn_model *m, qn__source *source, const qn_model_op
         return qn__decoder_describe_source(&m->decoder, m->device, source, err);
     qn_status status =
         qn__decoder_load_source(&m->decoder, m->device, source, o->progress, o->progress_user, err);
-    m->decoder.products = o->products;
+    take_options(&m->decoder, o);
     return status;
 }
 
@@ -187,7 +193,7 @@ qn_status qn_model_open_random(qn_model **out, qn_device *device, const char *co
     qn_model *m = new_model(device, err);
     if (m && qn__json_parse(&source.config, "config.json", config, n, err) == QN_OK &&
         qn__decoder_load_random(&m->decoder, device, &source, &weights, err) == QN_OK) {
-        m->decoder.products = options.products;
+        take_options(&m->decoder, &options);
         *out = m;
     } else {
         qn_model_close(m);
@@ -221,7 +227,7 @@ static qn_status read_initial(qn_model *m, const char *path, uint64_t seed,
             keep_paths(m, &source, err) == QN_OK &&
             qn__model_read_defaults(m, &source, err) == QN_OK && m->n_stop == 0)
             qn__model_read_config_stops(m, &source, err);
-        m->decoder.products = o->products;
+        take_options(&m->decoder, o);
         if (err->code == QN_OK && !o->no_tokenizer)
             open_tokenizer(m, source.path, err);
     }

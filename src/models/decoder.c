@@ -20,8 +20,11 @@ static qn_array *base_linear(qn_scope *s, const qn__decoder *m, qn_array *x, con
 {
     if (l->order)
         x = qn_take(s, x, l->order, -1);
-    bool bytes = m->config.byte_rows && m->products == QN_PRODUCTS_AUTO;
-    qn_products products = bytes ? QN_PRODUCTS_INT8_ROWS : m->products;
+    qn_products products = m->products;
+    if (products == QN_PRODUCTS_AUTO && m->config.byte_rows)
+        products = QN_PRODUCTS_INT8_ROWS;
+    else if (products == QN_PRODUCTS_AUTO && !m->batch_invariant)
+        products = QN_PRODUCTS_BY_ROWS;
     if (!l->factor)
         return qn_linear_with(s, x, l->weight, l->bias, products);
     bool inside = m->config.ternary == QN__TERNARY_TIMES;

@@ -97,6 +97,7 @@ typedef struct qn__decoder {
     struct qn__parameter *parameters;
     int n_parameters;
     qn_products products; /* of the linear layers */
+    bool batch_invariant; /* AUTO is AUTO, not BY_ROWS */
     qn__decoder_sizes sizes;
     int n_adapters;
     qn_array *adapter_scales; /* f32 [1 + n_adapters, ranks]; NULL: there is none */

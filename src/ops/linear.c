@@ -17,6 +17,33 @@ static qn_products products_of(const qn_array *node)
     return (qn_products)p->products;
 }
 
+qn_products qn__auto_products(const qn_array *w)
+{
+    const qn__layout *l = qn__layout_of(w->layout);
+    if (l && l->step)
+        return QN_PRODUCTS_INT8;
+    return w->dtype == QN_BF16 ? QN_PRODUCTS_BF16 : QN_PRODUCTS_F32;
+}
+
+/* What is recorded: not AUTO, and BY_ROWS where it makes a difference alone. */
+static qn_products recorded(const qn_scope *s, const qn_array *w, qn_products products)
+{
+    const qn_products kind = qn__auto_products(w);
+    if (products == QN_PRODUCTS_AUTO)
+        return kind;
+    if (products != QN_PRODUCTS_BY_ROWS ||
+        (s->device->ops->by_rows && (kind == QN_PRODUCTS_BF16 || kind == QN_PRODUCTS_INT8)))
+        return products;
+    return kind;
+}
+
+/* Those of the gradient. */
+static qn_products products_back(const qn_array *node)
+{
+    const qn_products products = products_of(node);
+    return products == QN_PRODUCTS_BY_ROWS ? qn__auto_products(node->in[1]) : products;
+}
+
 /* Whole numbers of which 127 is the largest magnitude in a row, over their scale. The gradient is
  * that of x, as the kernel's is: x - x has it and adds nothing. */
 static qn_array *rounded_rows(qn_scope *s, qn_array *x)
@@ -33,19 +60,11 @@ static qn_array *rounded_rows(qn_scope *s, qn_array *x)
 /* x as the products see it. */
 static qn_array *rounded_for(qn_scope *s, const qn_array *node)
 {
-    switch (products_of(node)) {
+    switch (products_back(node)) {
     case QN_PRODUCTS_BF16: return qn__round_to(s, node->in[0], QN_BF16);
     case QN_PRODUCTS_INT8_ROWS: return rounded_rows(s, node->in[0]);
     default: return node->in[0];
     }
-}
-
-qn_products qn__auto_products(const qn_array *w)
-{
-    const qn__layout *l = qn__layout_of(w->layout);
-    if (l && l->step)
-        return QN_PRODUCTS_INT8;
-    return w->dtype == QN_BF16 ? QN_PRODUCTS_BF16 : QN_PRODUCTS_F32;
 }
 
 /* Whether w has such products. */
@@ -55,7 +74,7 @@ static bool has_products(const qn_array *w, qn_products products)
     if (products == QN_PRODUCTS_INT8)
         return l && l->step;
     return products == QN_PRODUCTS_F32 || products == QN_PRODUCTS_INT8_ROWS ||
-           (products == QN_PRODUCTS_BF16 && w->dtype == QN_BF16);
+           products == QN_PRODUCTS_BY_ROWS || (products == QN_PRODUCTS_BF16 && w->dtype == QN_BF16);
 }
 
 /* Records LINEAR (columns == N) or LINEAR_BACK (columns == K). x is contiguous f32 or f64. */
@@ -86,8 +105,7 @@ qn_array *qn_linear_with(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias,
     if (!takes(x, w, 1))
         return qn__op_fail(s, "linear", x, w, "x must be [..., K] and w [N, K]");
     qn_dtype type = x->dtype == QN_F64 || w->dtype == QN_F64 ? QN_F64 : QN_F32;
-    if (products == QN_PRODUCTS_AUTO)
-        products = qn__auto_products(w);
+    products = recorded(s, w, products);
     if (!has_products(w, products))
         return qn__op_fail(s, "linear", x, w,
                            products == QN_PRODUCTS_INT8
@@ -161,7 +179,7 @@ static void vjp_linear(qn_scope *s, const qn_array *node, qn_array *ct, const bo
 {
     qn_array *w = node->in[1];
     if (want[0])
-        grads[0] = linear_back(s, ct, w, products_of(node));
+        grads[0] = linear_back(s, ct, w, products_back(node));
     if (want[1])
         grads[1] = weight_gradient(s, w, ct, rounded_for(s, node));
 }

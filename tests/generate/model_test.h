@@ -14,7 +14,8 @@ static inline qn_model *open_model_at(qn_device *device, const char *path, bool 
 {
     qn_error err = {0};
     qn_model *model;
-    qn_model_options o = {.size = sizeof o, .no_tokenizer = !with_tokenizer};
+    qn_model_options o = {
+        .size = sizeof o, .no_tokenizer = !with_tokenizer, .batch_invariant = true};
     if (qn_model_open(&model, device, path, &o, &err) != QN_OK)
         fail_msg("%s", err.message);
     return model;

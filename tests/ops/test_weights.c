@@ -126,6 +126,12 @@ static void check_encoding(qn_device *device, const qn__encoding *e)
         double error = nmse_of(y, want, M * N);
         assert_true(error < 1e-4 && error > 1e-9);
     }
+    /* few rows are multiplied as AUTO says, on any device */
+    static float few[M * N];
+    assert_int_equal(qn_read(s, qn_linear(s, input, w, NULL), y, sizeof y), QN_OK);
+    qn_array *by_rows = qn_linear_with(s, input, w, NULL, QN_PRODUCTS_BY_ROWS);
+    assert_int_equal(qn_read(s, by_rows, few, sizeof few), QN_OK);
+    assert_memory_equal(y, few, sizeof y);
     /* rows */
     int32_t ids[] = {N - 1, 0};
     qn_array *rows = qn_cast(s, qn_take(s, w, qn_from_i32(s, ids, 2), 0), QN_F32);
