@@ -125,6 +125,7 @@ typedef struct qn__cuda_rope_part {
     int64_t half, traditional;
     int64_t batch_offset, row_offset; /* from one offset to the next; row_offset 0: rows count */
     int64_t each;                     /* heads that a thread turns */
+    int64_t quads;                    /* ... and of each four pairs, which lie side by side */
 } qn__cuda_rope_part;
 
 /* One array, or two of the same type, the second with the blocks behind the first `blocks`. */

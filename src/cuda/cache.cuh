@@ -37,6 +37,15 @@ static __device__ void put_element(const qn__cuda_write_part &a, void *cache, in
         ((float *)cache)[at] = x;
 }
 
+/* Four elements of a key. */
+static __device__ void put_keys(const qn__cuda_write_part &a, void *cache, int64_t at, float4 v)
+{
+    put_element(a, cache, at, v.x);
+    put_element(a, cache, at + QN__CUDA_KEY_GROUP, v.y);
+    put_element(a, cache, at + 2 * QN__CUDA_KEY_GROUP, v.z);
+    put_element(a, cache, at + 3 * QN__CUDA_KEY_GROUP, v.w);
+}
+
 /* at: rows, slots, cache. A thread has an element, or four, of keys neighbouring rows side by side.
  */
 static __device__ void write_rows(const qn__cuda_write_part &a, void *const *at, int64_t block,

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rope. Of few rows, keys are turned on their way to the cache: queries, keys and values are one
- * launch.
+ * Rope. Of few rows, and of many that are turned by vectors, keys are turned on their way to the
+ * cache: queries, keys and values are one launch.
  */
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
-enum { FEW_ROWS = 64, HEADS = 4, MOST_BLOCKS = 1 << 20 };
+enum { FEW_ROWS = 64, HEADS = 4, MOST_HEADS = 8, MOST_BLOCKS = 1 << 20 };
+
+/* Whether an operand's rows are read or written in vectors of 16 bytes. */
+static bool has_vectors(const qn__operand *o)
+{
+    return o->offset % 16 == 0 && o->stride[3] == 1 &&
+           (o->stride[0] | o->stride[1] | o->stride[2]) % 4 == 0;
+}
 
 static qn__cuda_rope_part rope_part(const qn__call *call)
 {
@@ -17,21 +24,27 @@ static qn__cuda_rope_part rope_part(const qn__call *call)
         .row_offset = offset->ndim == 2,
         .batch_offset = offset->ndim == 2 ? offset->shape[1] : qn__cuda_elements(offset) > 1,
         .each = x->shape[0] * x->shape[2] > FEW_ROWS && x->shape[1] % HEADS == 0 ? HEADS : 1};
+    part.quads = x->dtype == QN_F32 && x->shape[0] * x->shape[2] > FEW_ROWS && !part.traditional &&
+                 part.half % 4 == 0 && part.half * 2 == x->shape[3] && has_vectors(x) &&
+                 has_vectors(y) && call->operand[2].offset % 16 == 0 &&
+                 qn__cuda_elements(x) <= INT32_MAX;
+    if (part.quads && x->shape[1] % MOST_HEADS == 0)
+        part.each = MOST_HEADS;
     memcpy(part.shape, x->shape, sizeof part.shape);
     memcpy(part.x_stride, x->stride, sizeof part.x_stride);
     memcpy(part.y_stride, y->stride, sizeof part.y_stride);
     return part;
 }
 
-/* A thread has one pair, or one of the elements that do not rotate; of many rows, that of some
- * heads. Keys are turned in the launch that turns queries. */
+/* A thread has one pair, or four, or one of the elements that do not rotate; of many rows, that of
+ * some heads. Keys are turned in the launch that turns queries. */
 static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
 {
     qn__cuda_rope_part part = rope_part(call);
     bool wide = call->operand[0].dtype == QN_F64,
          early = qn__cuda_is_fixed(b, &call->operand[1]) && qn__cuda_is_fixed(b, &call->operand[2]);
     int64_t work = part.shape[0] * part.shape[1] / part.each * part.shape[2] *
-                   (part.shape[3] - part.half),
+                   (part.quads ? part.half / 4 : part.shape[3] - part.half),
             blocks = qn__cuda_parts(work, QN__CUDA_THREADS);
     qn__cuda_grid grid = {blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, QN__CUDA_THREADS, 0};
     qn__cuda_rope_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_rope, call, 4);
@@ -61,8 +74,8 @@ static qn__cuda_launch *newest(const qn__cuda_binder *b, int kernel)
     return last && last->function == b->cuda->kernels[kernel] ? last : NULL;
 }
 
-/* The newest launch, if it is a rope of one array of few rows in f32: its arguments, and where its
- * operands begin. */
+/* The newest launch, if it is a rope of one array of few rows in f32, or of many by vectors: its
+ * arguments, and where its operands begin. */
 static const qn__cuda_rope_args *newest_rope(const qn__cuda_binder *b, uint32_t *first)
 {
     const qn__cuda_launch *last = newest(b, QN__CUDA_KERNEL_rope);
@@ -71,7 +84,8 @@ static const qn__cuda_rope_args *newest_rope(const qn__cuda_binder *b, uint32_t 
     const qn__cuda_rope_args *args = (const qn__cuda_rope_args *)(b->bound->args + last->args);
     const int64_t *shape = args->part[0].shape;
     *first = b->bound->at[last->first_at];
-    return !args->wide && shape[0] == 1 && shape[2] <= FEW_ROWS ? args : NULL;
+    return !args->wide && shape[0] == 1 && (shape[2] <= FEW_ROWS || args->part[0].quads) ? args
+                                                                                         : NULL;
 }
 
 static void forget_newest(qn__cuda_binding *bound)
@@ -105,6 +119,8 @@ static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_w
                                .write = {*write},
                                .blocks = {0, rope->blocks},
                                .early = rope->early && qn__cuda_is_fixed(b, &call->operand[2])};
+    if (rope->part[0].quads) /* a thread has one head: they lie apart */
+        args.blocks[1] *= rope->part[0].each;
     forget_newest(b->bound);
     rope = newest_rope(b, &queries);
     if (rope && !qn__cuda_overlap(&operands[queries + 3], &operands[keys])) {

@@ -381,6 +381,69 @@ static __device__ void sine(double x, double *s, double *c)
     sincos(x, s, c);
 }
 
+/* Of four neighbouring pairs of a row. */
+struct quad_turn {
+    float s[4], c[4];
+
+    __device__ quad_turn(const qn__cuda_rope_part &a, void *const *at, int64_t offset, int quad)
+    {
+        const float4 f = ((const float4 *)at[2])[quad];
+        const float position = (float)offset;
+        sine(position * f.x, &s[0], &c[0]);
+        sine(position * f.y, &s[1], &c[1]);
+        sine(position * f.z, &s[2], &c[2]);
+        sine(position * f.w, &s[3], &c[3]);
+    }
+    __device__ void turn(float4 *u, float4 *v) const
+    {
+        const float4 x = *u, y = *v;
+        *u = make_float4(x.x * c[0] - y.x * s[0], x.y * c[1] - y.y * s[1], x.z * c[2] - y.z * s[2],
+                         x.w * c[3] - y.w * s[3]);
+        *v = make_float4(y.x * c[0] + x.x * s[0], y.y * c[1] + x.y * s[1], y.z * c[2] + x.z * s[2],
+                         y.w * c[3] + x.w * s[3]);
+    }
+};
+
+static __device__ int64_t position_of(const qn__cuda_rope_part &a, void *const *at, int64_t b,
+                                      int64_t l)
+{
+    return ((const int32_t *)at[1])[b * a.batch_offset + l * a.row_offset] + (a.row_offset ? 0 : l);
+}
+
+/* Index i counts [B, H / each, L, half / 4]. */
+static __device__ void rope_quads(const qn__cuda_rope_part &a, void *const *at, int64_t block,
+                                  int64_t blocks)
+{
+    enum { AT_ONCE = 4 }; /* heads that are loaded before one is stored */
+    const int n = (int)a.half / 4, rows = (int)a.shape[2], heads = (int)(a.shape[1] / a.each),
+              work = (int)a.shape[0] * heads * rows * n;
+    for (int i = block * blockDim.x + threadIdx.x; i < work; i += blocks * blockDim.x) {
+        const int k = i % n, l = i / n % rows, h = i / n / rows % heads, b = i / n / rows / heads;
+        const float *x = (const float *)at[0] + b * a.x_stride[0] + h * a.each * a.x_stride[1] +
+                         l * a.x_stride[2] + 4 * k;
+        float *y = (float *)at[3] + b * a.y_stride[0] + h * a.each * a.y_stride[1] +
+                   l * a.y_stride[2] + 4 * k;
+        const quad_turn turn(a, at, position_of(a, at, b, l), k);
+        wait_for_last();
+        for (int e = 0; e < a.each; e += AT_ONCE) {
+            float4 u[AT_ONCE], v[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (e + j < a.each) {
+                    u[j] = *(const float4 *)(x + (e + j) * a.x_stride[1]);
+                    v[j] = *(const float4 *)(x + (e + j) * a.x_stride[1] + a.half);
+                }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (e + j < a.each) {
+                    turn.turn(&u[j], &v[j]);
+                    *(float4 *)(y + (e + j) * a.y_stride[1]) = u[j];
+                    *(float4 *)(y + (e + j) * a.y_stride[1] + a.half) = v[j];
+                }
+        }
+    }
+}
+
 /* Index i counts [B, H / each, L, D - half]: first the pairs, then what does not rotate. */
 template <typename T, typename I>
 static __device__ void rope_elements(const qn__cuda_rope_part &a, void *const *at, int64_t block,
@@ -429,6 +492,8 @@ extern "C" __global__ void rope(const __grid_constant__ qn__cuda_rope_args a)
     const bool small = part.shape[0] * part.shape[1] * part.shape[2] * part.shape[3] <= INT32_MAX;
     if (a.wide)
         rope_elements<double, int64_t>(part, at, block, blocks);
+    else if (part.quads)
+        rope_quads(part, at, block, blocks);
     else if (small)
         rope_elements<float, uint32_t>(part, at, block, blocks);
     else
@@ -466,14 +531,39 @@ static __device__ void turn_keys(const qn__cuda_rope_part &a, const qn__cuda_wri
     }
 }
 
+/* The same of four pairs; neighbouring rows have neighbouring threads, since they lie side by side
+ * in the cache. */
+static __device__ void turn_key_quads(const qn__cuda_rope_part &a, const qn__cuda_write_part &write,
+                                      void *const *at, int block, int blocks)
+{
+    const int n = (int)a.half / 4, rows = (int)a.shape[2], work = (int)a.shape[1] * rows * n;
+    for (int i = block * blockDim.x + threadIdx.x; i < work; i += blocks * blockDim.x) {
+        const int l = i % rows, k = i / rows % n, h = i / rows / n;
+        const float *x = (const float *)at[0] + h * a.x_stride[1] + l * a.x_stride[2] + 4 * k;
+        const int64_t to = place_of_row(write, (const int32_t *)at[3], h, l);
+        if (to < 0)
+            continue;
+        const quad_turn turn(a, at, position_of(a, at, 0, l), k);
+        wait_for_last();
+        float4 u = *(const float4 *)x, v = *(const float4 *)(x + a.half);
+        turn.turn(&u, &v);
+        put_keys(write, at[4], to + 4 * k * QN__CUDA_KEY_GROUP, u);
+        put_keys(write, at[4], to + (4 * k + a.half) * QN__CUDA_KEY_GROUP, v);
+    }
+}
+
 extern "C" __global__ void turn_and_write(const __grid_constant__ qn__cuda_turn_args a)
 {
     const int block = blockIdx.x, queries = (int)a.blocks[0], keys = (int)a.blocks[1];
     let_next_begin();
     if (!a.early)
         wait_for_last();
-    if (block < queries)
+    if (block < queries && a.rope[0].quads)
+        rope_quads(a.rope[0], a.at, block, queries);
+    else if (block < queries)
         rope_elements<float, uint32_t>(a.rope[0], a.at, block, queries);
+    else if (block < queries + keys && a.rope[1].quads)
+        turn_key_quads(a.rope[1], a.write[0], a.at + 4, block - queries, keys);
     else if (block < queries + keys)
         turn_keys(a.rope[1], a.write[0], a.at + 4, block - queries, keys);
     else
