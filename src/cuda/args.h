@@ -211,7 +211,9 @@ typedef struct qn__cuda_wide_args {
     int64_t box, x_box;               /* rows of a weight, of x, that are copied at once */
     int64_t slots, deep, ring, apart; /* of stream.cu: tiles that a block has at once, boxes of 64
                                          columns in a stage, stages, warps that share spans */
-    int64_t early; /* ... that are asked for before the launches ahead have ended */
+    int64_t early;    /* ... that are asked for before the launches ahead have ended */
+    int64_t by_rows;  /* deep, of wide.cu */
+    int64_t unpacked; /* the weights lie one behind the other in scratch memory */
     qn__cuda_map map[QN__CUDA_LINEARS + 1];
 } qn__cuda_wide_args;
 
@@ -229,6 +231,13 @@ typedef struct qn__cuda_take_units_args {
     void *at[3]; /* x, ids, y */
     int64_t n_ids, rows, columns;
 } qn__cuda_take_units_args;
+
+/* Of unpack.cu: w [n, k] as rows of `padded` bf16, from row `first` of the second on; padded is a
+ * multiple of 64. */
+typedef struct qn__cuda_unpack_args {
+    void *at[2]; /* w in units; bf16 */
+    int64_t n, k, padded, first;
+} qn__cuda_unpack_args;
 
 /* Of many.cu: rows of x in a tile, bytes of a block. */
 enum { QN__CUDA_MANY_ROWS = 128, QN__CUDA_MANY_SHARED = 226 << 10 };

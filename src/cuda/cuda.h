@@ -128,9 +128,9 @@ typedef struct qn__cuda_binding {
     uint32_t n_at, at_room;
     char *args;
     size_t n_args, args_room;
-    size_t scratch,
-        behind; /* bytes of the workspace behind its values, which launches have in turn */
-    uint32_t x; /* what the newest launch of linear layers multiplies, an operand */
+    size_t scratch, behind,
+        unpacked; /* bytes of the workspace behind its values, which launches have in turn */
+    uint32_t x;   /* what the newest launch of linear layers multiplies, an operand */
     qn__cuda_graph graphs[QN__CUDA_GRAPHS]; /* the newest used first */
 } qn__cuda_binding;
 
@@ -142,13 +142,19 @@ typedef struct qn__cuda_binder {
 } qn__cuda_binder;
 
 /* Stand for an operand: the scratch memory of the launch; no address; more scratch memory, for what
- * a launch makes of what lies in the first. */
-enum { QN__CUDA_SCRATCH = 255, QN__CUDA_NONE = 254, QN__CUDA_BEHIND = 253 };
+ * a launch makes of what lies in the first; and that of weights taken out of their units. */
+enum {
+    QN__CUDA_SCRATCH = 255,
+    QN__CUDA_NONE = 254,
+    QN__CUDA_BEHIND = 253,
+    QN__CUDA_UNPACKED = 252
+};
 
 /* The same among the addresses of a binding. */
-#define QN__CUDA_AT_SCRATCH UINT32_MAX
-#define QN__CUDA_AT_NONE    (UINT32_MAX - 1)
-#define QN__CUDA_AT_BEHIND  (UINT32_MAX - 2) /* the least */
+#define QN__CUDA_AT_SCRATCH  UINT32_MAX
+#define QN__CUDA_AT_NONE     (UINT32_MAX - 1)
+#define QN__CUDA_AT_BEHIND   (UINT32_MAX - 2)
+#define QN__CUDA_AT_UNPACKED (UINT32_MAX - 3) /* the least */
 
 /* Adds a launch over `work` threads (or blocks of threads, when by_block). args begins with n_at
  * addresses; operand[i] is the call's operand that address i points to. False when memory is out.
@@ -174,10 +180,11 @@ bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__c
                       sizeof(args), call, (int)(sizeof(args).at / sizeof *(args).at),              \
                       (const uint8_t[]){__VA_ARGS__})
 
-/* Asks for so many bytes of scratch memory; the next launch overwrites them. Behind: of the other.
- */
+/* Asks for so many bytes of scratch memory; the next launch overwrites them. Behind, unpacked: of
+ * the others. */
 void qn__cuda_want_scratch(qn__cuda_binder *b, size_t bytes);
 void qn__cuda_want_behind(qn__cuda_binder *b, size_t bytes);
+void qn__cuda_want_unpacked(qn__cuda_binder *b, size_t bytes);
 
 /* The newest launch can round its result (op_round.c); `turned` is the place of that in its
  * arguments. */
@@ -245,12 +252,14 @@ int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size);
 bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate);
 
 /* Many rows of x on tensor cores of sm_90 (op_wide.c); choose finds the kernel and the tiles of the
- * newest launch, which is one of these. */
+ * newest launch, which is one of these. A weight in units is first taken out of them, by `unpack`;
+ * can_unpack: there is memory for so many rows of it. */
 bool qn__cuda_has_wide(const qn__cuda *cuda);
+bool qn__cuda_can_unpack(const qn__cuda_binder *b, const qn__cuda_linears_args *linears);
 void qn__cuda_choose_wide(qn__cuda_binder *b);
 bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function);
 bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
-                          const qn__call *call);
+                          const qn__call *call, qn__cu_function unpack);
 
 /* Whether what the operand lies in is written by one step, which writes rows of a cache. */
 bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o);

@@ -331,6 +331,7 @@ static void cuda_close(qn_device *device)
 static const qn__device_ops cuda_device_ops = {
     .kind = "cuda",
     .step_tokens = 2048, /* with fewer, tiles of products do not come to all processors */
+    .by_rows = true,
     .runs_ahead = true,
     .close = cuda_close,
     .alloc = cuda_alloc,
@@ -369,6 +370,7 @@ static const qn__device_ops cuda_device_ops = {
     X(wide)                                                                                        \
     X(units)                                                                                       \
     X(many)                                                                                        \
+    X(unpack)                                                                                      \
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
     X(attend_half)                                                                                 \
@@ -380,13 +382,14 @@ static const qn__device_ops cuda_device_ops = {
 enum { IMAGES(IMAGE_ID) IMAGE_COUNT };
 IMAGES(IMAGE_EXTERN)
 
-/* Some have instructions that sm_90 alone knows. */
+/* Some have instructions that sm_90 alone knows; unpack.cu is for wide.cu. */
 static bool runs_here(const qn__cuda *cuda, int image)
 {
     switch (image) {
     case IMAGE_stream:
     case IMAGE_wide:
     case IMAGE_many:
+    case IMAGE_unpack:
     case IMAGE_attend_one:
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return qn__cuda_has_wide(cuda);

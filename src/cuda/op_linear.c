@@ -130,7 +130,7 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .k = w->shape[1],
                                   .early = qn__cuda_is_fixed(b, w)};
     if (goes_wide(b->cuda, &args))
-        return qn__cuda_wide_linear(b, &args, call);
+        return qn__cuda_wide_linear(b, &args, call, NULL);
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);
     bool few = warps > 0;
     uint8_t place = 0;
@@ -179,7 +179,7 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
         qn__cuda_same_place(&call->operand[1 - i], y) ||
         y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
         qn__cuda_is_read_behind(b, call, y) ||
-        (at[0] < QN__CUDA_AT_BEHIND && /* blocks that are done write where others still read */
+        (at[0] < QN__CUDA_AT_UNPACKED && /* blocks that are done write where others still read */
          qn__cuda_overlap(result, &b->binding->operands[at[0]])))
         return false;
     at[2] = at[4] = at[6] = call->first_operand + 2;
@@ -210,7 +210,7 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
             qn__cuda_is_read_behind(b, call, y))
             return false;
     }
-    if (at[0] < QN__CUDA_AT_BEHIND && qn__cuda_overlap(result, &operands[at[0]]))
+    if (at[0] < QN__CUDA_AT_UNPACKED && qn__cuda_overlap(result, &operands[at[0]]))
         return false;
     args->gated = exchanged ? 2 : 1;
     int64_t shared = 0, warps = wide || units ? 0 : few_warps(b->cuda, args, &shared);

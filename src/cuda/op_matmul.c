@@ -37,7 +37,7 @@ static bool takes_linear(const qn_array *node)
     if (node->dtype == QN_F64)
         return w == QN_F64;
     return node->dtype == QN_F32 &&
-           (w == QN_BF16 ? p->products == QN_PRODUCTS_BF16
+           (w == QN_BF16 ? p->products == QN_PRODUCTS_BF16 || p->products == QN_PRODUCTS_BY_ROWS
                          : (w == QN_F32 || w == QN_F16) && p->products == QN_PRODUCTS_F32);
 }
 

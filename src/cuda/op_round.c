@@ -147,7 +147,7 @@ static bool is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y)
         bool gone = false;
         for (uint32_t k = 0; k < launch->n_at; k++) {
             uint32_t at = bound->at[launch->first_at + k];
-            if (at >= QN__CUDA_AT_BEHIND || !qn__cuda_overlap(&b->binding->operands[at], y))
+            if (at >= QN__CUDA_AT_UNPACKED || !qn__cuda_overlap(&b->binding->operands[at], y))
                 continue;
             gone = is_result(b->binding, at);
             if (!gone)

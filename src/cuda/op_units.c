@@ -9,7 +9,7 @@
 #include "cuda/turns.h"
 
 /* The first kernel of each layout; the others follow it in kernels.def. */
-enum { BYTES_1, BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS, MAKE_BYTES, BYTES_MANY };
+enum { BYTES_1, BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS, MAKE_BYTES, BYTES_MANY, UNPACK };
 
 static const uint8_t kernels[QN__LAYOUT_COUNT] = {
 #define CUDA_UNITS(id, name) [QN__UNITS_OF(QN__##id)] = QN__CUDA_KERNEL_bytes_1_##name,
@@ -26,7 +26,13 @@ bool qn__cuda_takes_units(const qn_array *node)
 {
     const qn__linear_params *p = node->params;
     return node->dtype == QN_F32 && qn__cuda_has_units(node->in[1]->layout) &&
-           (p->products == QN_PRODUCTS_INT8 || p->products == QN_PRODUCTS_F32);
+           (p->products == QN_PRODUCTS_INT8 || p->products == QN_PRODUCTS_F32 ||
+            p->products == QN_PRODUCTS_BY_ROWS);
+}
+
+static qn_products products_of(const qn__call *call)
+{
+    return (qn_products)((const qn__linear_params *)call->params)->products;
 }
 
 enum {
@@ -90,7 +96,7 @@ static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, un
         {{.width = 32, .kernel = BYTES_32},
          {.width = 8, .kernel = BYTES_8},
          {.width = 1, .kernel = BYTES_1}}};
-    bool bytes = ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8;
+    bool bytes = products_of(call) != QN_PRODUCTS_F32;
     const qn__operand *w = &call->operand[1];
     for (int i = 0; i < 2 + bytes; i++) {
         *form = forms[bytes][i];
@@ -172,9 +178,13 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
         .n = {w->shape[0]}, .k = w->shape[1], .early = qn__cuda_is_fixed(b, w)};
     unit_form form;
     args.rows = args.k ? qn__cuda_elements(x) / args.k : 0;
-    if (args.rows > FEW && qn__cuda_has_wide(b->cuda) &&
-        ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8)
-        return linear_many(b, &args, call);
+    if (args.rows > FEW && qn__cuda_has_wide(b->cuda)) {
+        if (products_of(call) == QN_PRODUCTS_BY_ROWS && qn__cuda_can_unpack(b, &args))
+            return qn__cuda_wide_linear(b, &args, call,
+                                        b->cuda->kernels[kernels[w->layout] + UNPACK]);
+        if (products_of(call) != QN_PRODUCTS_F32)
+            return linear_many(b, &args, call);
+    }
     if (!form_of(b->cuda, call, args.rows, &form)) {
         qn__fail(b->err, QN_UNSUPPORTED,
                  "%s: rows of %lld columns are too long for its linear layers on %s weights",

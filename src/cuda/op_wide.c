@@ -16,11 +16,12 @@ enum {
     EARLY = 72 << 10,   /* bytes asked for before the launches ahead have ended, by many rows */
     OF_SPAN = QN__CUDA_SPAN / DEEP,
     ROW_BYTES = 2 * DEEP,
-    ALIGNED = 1024
+    ALIGNED = 1024,
+    PER_TILE = 48 /* what a deep tile costs besides its columns, in columns: measured on an H100 */
 };
 
 /* Of the tiles that there are kernels for, in the order of kernels.def. */
-static const int64_t widths[] = {192, 128, 96};
+static const int64_t widths[] = {192, 128, 96}, deep_widths[] = {256, 192, 128};
 
 bool qn__cuda_has_wide(const qn__cuda *cuda)
 {
@@ -50,10 +51,13 @@ static int fill_maps(qn__cuda *cuda, void *args)
     const qn__cuda_linears_args *l = &a.linears;
     int result =
         describe(cuda, &a.map[QN__CUDA_LINEARS], l->at[0], l->rows, l->k, l->k, a.x_box, a.deep);
-    for (int i = 0; i < QN__CUDA_LINEARS && result == 0; i++)
+    int64_t before = 0; /* rows of weights that lie ahead of it */
+    for (int i = 0; i < QN__CUDA_LINEARS && result == 0; i++) {
         if (l->n[i])
-            result = describe(cuda, &a.map[i], l->at[1 + 2 * i], l->n[i], l->k, l->stride[i], a.box,
-                              a.deep);
+            result = describe(cuda, &a.map[i], (char *)l->at[1 + 2 * i] + before * l->stride[i] * 2,
+                              l->n[i], l->k, l->stride[i], a.box, a.deep);
+        before += a.unpacked ? l->n[i] : 0;
+    }
     memcpy(args, &a, sizeof a);
     return result;
 }
@@ -63,13 +67,6 @@ static int64_t tiles_of(const qn__cuda_linears_args *l, int64_t x_tiles, int64_t
 {
     int64_t tiles = l->gated ? qn__cuda_parts(l->n[0], width / 2) : qn__cuda_linear_tiles(l, width);
     return tiles * x_tiles;
-}
-
-/* What it takes with tiles of this width: times a processor has one, and what one loads. */
-static int64_t cost_of(const qn__cuda *cuda, const qn__cuda_linears_args *l, int64_t x_tiles,
-                       int64_t width)
-{
-    return qn__cuda_parts(tiles_of(l, x_tiles, width), cuda->processors) * (ROWS + width);
 }
 
 /* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them.
@@ -111,56 +108,145 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     launch->function = cuda->kernels[QN__CUDA_KERNEL_stream_8 + kernel + pair];
 }
 
+/* Many rows, in tiles of the width that leaves the fewest processors idle; deep tiles in pairs
+ * where x has an even number of them. */
+static void choose_tiles(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
+{
+    const qn__cuda_linears_args *l = &a->linears;
+    const bool by_rows = a->by_rows;
+    const int64_t x_tiles = qn__cuda_parts(l->rows, ROWS),
+                  blocks = by_rows && x_tiles % 2 == 0 ? 2 : 1,
+                  *const width = by_rows ? deep_widths : widths;
+    int64_t least = INT64_MAX;
+    int best = 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t tiles = tiles_of(l, x_tiles, width[i]),
+                cost = qn__cuda_parts(tiles / blocks, cuda->processors / blocks) *
+                       (width[i] + (by_rows ? PER_TILE : ROWS));
+        if (cost < least) {
+            least = cost;
+            best = i;
+        }
+    }
+    int64_t tiles = tiles_of(l, x_tiles, width[best]) / blocks, most = cuda->processors / blocks;
+    a->box = l->gated || blocks == 2 ? width[best] / 2 : width[best];
+    a->x_box = ROWS;
+    launch->blocks = (unsigned)((tiles < most ? tiles : most) * blocks);
+    launch->function = cuda->kernels[by_rows ? QN__CUDA_KERNEL_deep_256 + 2 * best + (blocks == 2)
+                                             : QN__CUDA_KERNEL_wide_192 + best];
+}
+
 /* Chooses the kernel of the newest launch by the sizes of all its weights. */
 void qn__cuda_choose_wide(qn__cuda_binder *b)
 {
-    const qn__cuda *cuda = b->cuda;
     qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *launch = &bound->launches[bound->n_launches - 1];
     qn__cuda_wide_args a;
     memcpy(&a, bound->args + launch->args, sizeof a);
-    const qn__cuda_linears_args *l = &a.linears;
-    if (l->rows <= QN__CUDA_STREAM_ROWS) {
-        choose_stream(cuda, launch, &a);
-        memcpy(bound->args + launch->args, &a, sizeof a);
-        return;
-    }
-    int64_t x_tiles = qn__cuda_parts(l->rows, ROWS), blocks = cuda->processors;
-    int best = 0;
-    for (int i = 1; i < 3; i++)
-        if (cost_of(cuda, l, x_tiles, widths[i]) < cost_of(cuda, l, x_tiles, widths[best]))
-            best = i;
-    int64_t width = widths[best], tiles = tiles_of(l, x_tiles, width);
-    a.box = l->gated ? width / 2 : width;
-    a.x_box = ROWS;
+    if (a.linears.rows <= QN__CUDA_STREAM_ROWS)
+        choose_stream(b->cuda, launch, &a);
+    else
+        choose_tiles(b->cuda, launch, &a);
     memcpy(bound->args + launch->args, &a, sizeof a);
-    launch->blocks = (unsigned)(tiles < blocks ? tiles : blocks);
-    launch->function = cuda->kernels[QN__CUDA_KERNEL_wide_192 + best];
 }
 
 bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_stream_8; i <= QN__CUDA_KERNEL_wide_96; i++)
+    for (int i = QN__CUDA_KERNEL_stream_8; i <= QN__CUDA_KERNEL_deep_128_pair; i++)
         if (function == cuda->kernels[i])
             return true;
     return false;
 }
 
-bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
-                          const qn__call *call)
+/* ---- weights in units ------------------------------------------------------------------------ */
+
+static int64_t padded_columns(int64_t k)
+{
+    return qn__cuda_parts(k, DEEP) * DEEP;
+}
+
+/* x as bf16 has rows of whole vectors. */
+bool qn__cuda_can_unpack(const qn__cuda_binder *b, const qn__cuda_linears_args *linears)
+{
+    qn_device *device = b->binding->plan->device;
+    qn_memory_stats memory = {.size = sizeof memory};
+    size_t bytes = (size_t)(linears->n[0] * padded_columns(linears->k)) * 2;
+    size_t room = qn__pool_room(device);
+    return linears->k % 8 == 0 && qn_device_memory(device, &memory) == QN_OK &&
+           (bytes <= room || bytes - room <= memory.workspace);
+}
+
+/* Takes the weight out of its units, behind `before` rows of others. */
+static bool unpack_weight(qn__cuda_binder *b, const qn__call *call, qn__cu_function unpack,
+                          int64_t before)
+{
+    const qn__operand *w = &call->operand[1];
+    qn__cuda_unpack_args args = {
+        .n = w->shape[0], .k = w->shape[1], .padded = padded_columns(w->shape[1]), .first = before};
+    qn__cuda_want_unpacked(b, (size_t)((before + args.n) * args.padded) * 2);
+    return qn__cuda_add(b, unpack, qn__cuda_parts(args.n, TILE) * (args.padded / DEEP) * 32, false,
+                        &args, sizeof args, call, 2, (const uint8_t[]){1, QN__CUDA_UNPACKED});
+}
+
+/* The newest launch, which has this weight as its last one, reads it out of scratch memory: it is
+ * taken there by a launch ahead of that. */
+static bool unpack_ahead(qn__cuda_binder *b, const qn__call *call, qn__cu_function unpack)
+{
+    qn__cuda_binding *bound = b->bound;
+    qn__cuda_launch *launch = &bound->launches[bound->n_launches - 1];
+    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + launch->args);
+    const int i = args->n[2] ? 2 : 1;
+    args->stride[i] = padded_columns(args->k);
+    bound->at[launch->first_at + 1 + 2 * i] = QN__CUDA_AT_UNPACKED;
+    if (!unpack_weight(b, call, unpack, args->n[0] + (i == 2 ? args->n[1] : 0)))
+        return false;
+    launch = &bound->launches[bound->n_launches - 1];
+    const qn__cuda_launch ahead = *launch;
+    *launch = launch[-1];
+    launch[-1] = ahead;
+    return true;
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+/* Whether there are many rows, which may be summed otherwise than few. */
+static bool goes_deep(const qn__cuda_linears_args *linears, const qn__call *call)
+{
+    const qn__linear_params *p = call->params;
+    return p->products == QN_PRODUCTS_BY_ROWS && linears->rows > QN__CUDA_STREAM_ROWS;
+}
+
+/* Whether the newest launch is of such products; then it gets the weight, if it can. */
+static bool join_wide(qn__cuda_binder *b, const qn__cuda_wide_args *args, const qn__call *call)
 {
     qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
-    if (last && qn__cuda_is_wide(b->cuda, last->function) &&
-        qn__cuda_join_linear(b, last->function, call, linears->rows, &last)) {
+    if (!last || !qn__cuda_is_wide(b->cuda, last->function))
+        return false;
+    const qn__cuda_wide_args *before = (const qn__cuda_wide_args *)(bound->args + last->args);
+    return before->by_rows == args->by_rows && before->unpacked == args->unpacked &&
+           qn__cuda_join_linear(b, last->function, call, args->linears.rows, &last);
+}
+
+bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
+                          const qn__call *call, qn__cu_function unpack)
+{
+    qn__cuda_binding *bound = b->bound;
+    qn__cuda_wide_args args = {
+        .linears = *linears, .by_rows = goes_deep(linears, call), .unpacked = unpack != NULL};
+    if (join_wide(b, &args, call)) {
+        if (unpack && !unpack_ahead(b, call, unpack))
+            return false;
         qn__cuda_choose_wide(b);
         return true;
     }
-    qn__cuda_wide_args args = {.linears = *linears};
     qn__cuda_grid grid = {1, THREADS, QN__CUDA_WIDE_SHARED};
-    const uint8_t none = QN__CUDA_NONE;
-    uint8_t operands[] = {0, 1, 2, 1, 2, 1, 2, none, none};
+    const uint8_t none = QN__CUDA_NONE, w = unpack ? QN__CUDA_UNPACKED : 1;
+    uint8_t operands[] = {0, w, 2, w, 2, w, 2, none, none};
+    if (unpack)
+        args.linears.stride[0] = padded_columns(linears->k);
     if (!qn__cuda_round_x(b, call, linears->rows, false, true, &operands[0]) ||
+        (unpack && !unpack_weight(b, call, unpack, 0)) ||
         !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_wide_192], &grid, &args, sizeof args,
                            call, sizeof operands, operands))
         return false;

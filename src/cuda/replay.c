@@ -71,6 +71,12 @@ void qn__cuda_want_behind(qn__cuda_binder *b, size_t bytes)
         b->bound->behind = bytes;
 }
 
+void qn__cuda_want_unpacked(qn__cuda_binder *b, size_t bytes)
+{
+    if (bytes > b->bound->unpacked)
+        b->bound->unpacked = bytes;
+}
+
 bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o)
 {
     const qn__binding *binding = b->binding;
@@ -129,10 +135,11 @@ bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__c
     memcpy(bound->args + bound->n_args, args, size);
     bound->n_args += room;
     for (int i = 0; i < n_at; i++)
-        bound->at[bound->n_at++] = operand[i] == QN__CUDA_SCRATCH ? QN__CUDA_AT_SCRATCH
-                                   : operand[i] == QN__CUDA_NONE  ? QN__CUDA_AT_NONE
-                                   : operand[i] == QN__CUDA_BEHIND
-                                       ? QN__CUDA_AT_BEHIND
+        bound->at[bound->n_at++] = operand[i] == QN__CUDA_SCRATCH  ? QN__CUDA_AT_SCRATCH
+                                   : operand[i] == QN__CUDA_NONE   ? QN__CUDA_AT_NONE
+                                   : operand[i] == QN__CUDA_BEHIND ? QN__CUDA_AT_BEHIND
+                                   : operand[i] == QN__CUDA_UNPACKED
+                                       ? QN__CUDA_AT_UNPACKED
                                        : call->first_operand + operand[i];
     return true;
 }
@@ -160,8 +167,8 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
     qn__cuda_drop_unread(&b);
     binding->launches = bound->n_launches;
     if (bound->scratch)
-        binding->workspace =
-            scratch_at(binding->values) + scratch_at(bound->scratch) + bound->behind;
+        binding->workspace = scratch_at(binding->values) + scratch_at(bound->scratch) +
+                             scratch_at(bound->behind) + bound->unpacked;
     return QN_OK;
 }
 
@@ -193,14 +200,17 @@ static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__sub
     int result = 0;
     const qn__operand *operands = sub->binding->operands;
     char *workspace = sub->slots[sub->n_slots - 1];
-    char *scratch = workspace + scratch_at(sub->binding->values);
+    char *scratch = workspace + scratch_at(sub->binding->values),
+         *behind = scratch + scratch_at(bound->scratch),
+         *unpacked = behind + scratch_at(bound->behind);
     for (uint32_t i = 0; i < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         void **at = (void **)(bound->args + launch->args);
         for (uint32_t k = 0; k < launch->n_at; k++) {
             uint32_t from = bound->at[launch->first_at + k];
-            at[k] = from == QN__CUDA_AT_SCRATCH  ? scratch
-                    : from == QN__CUDA_AT_BEHIND ? scratch + scratch_at(bound->scratch)
+            at[k] = from == QN__CUDA_AT_SCRATCH    ? scratch
+                    : from == QN__CUDA_AT_BEHIND   ? behind
+                    : from == QN__CUDA_AT_UNPACKED ? unpacked
                     : from == QN__CUDA_AT_NONE
                         ? NULL
                         : (char *)sub->slots[operands[from].slot] + operands[from].offset;

@@ -21,6 +21,16 @@ static __device__ void copy_box(void *to, const void *map, uint64_t *full, int c
                  : "memory");
 }
 
+/* The same for both blocks of a pair, which get it at the same places. */
+static __device__ void copy_box_to_pair(void *to, const void *map, uint64_t *full, int column,
+                                        int row)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(full)), "r"(column), "r"(row), "h"((uint16_t)3)
+                 : "memory");
+}
+
 /* The same of three axes, from (0, row, piece). */
 static __device__ void copy_pieces(void *to, const void *map, uint64_t *full, int row, int piece)
 {

@@ -65,6 +65,11 @@ typedef struct op_case {
     {                                                                                              \
 #name, op_##name, 1e-11                                                                    \
     }
+/* Long sums in another order. */
+#define SUMMED(name)                                                                               \
+    {                                                                                              \
+#name, op_##name, 1e-9                                                                     \
+    }
 /* Queries and probabilities are bf16 there, on the CPU by tier; or a network's activations. */
 #define ROUNDED(name)                                                                              \
     {                                                                                              \

@@ -77,6 +77,51 @@ static qn_array *op_linear_taller(qn_scope *s)
 {
     return qn_linear(s, f32(s, SHAPE(30, 320)), noise(s, QN_BF16, 1, SHAPE(35900, 320)), NULL);
 }
+/* As a model's layers: many rows are summed otherwise than few. Rows of a weight that tiles of 256,
+ * 192 or 128 suit best (op_wide.c), rows of x that come in pairs of tiles or do not, three weights,
+ * rows that are no vectors. */
+static qn_array *by_rows(qn_scope *s, int64_t rows, int64_t n, int64_t columns)
+{
+    return qn_linear_with(s, f32(s, SHAPE(rows, columns)), noise(s, QN_BF16, 1, SHAPE(n, columns)),
+                          NULL, QN_PRODUCTS_BY_ROWS);
+}
+static qn_array *op_by_rows_256(qn_scope *s)
+{
+    return by_rows(s, 200, 16004, 136);
+}
+static qn_array *op_by_rows_256_odd(qn_scope *s)
+{
+    return by_rows(s, 300, 11000, 72);
+}
+static qn_array *op_by_rows_192(qn_scope *s)
+{
+    return by_rows(s, 140, 12000, 136);
+}
+static qn_array *op_by_rows_192_odd(qn_scope *s)
+{
+    return by_rows(s, 70, 25000, 72);
+}
+static qn_array *op_by_rows_128(qn_scope *s)
+{
+    return by_rows(s, 400, 1000, 4504);
+}
+static qn_array *op_by_rows_128_odd(qn_scope *s)
+{
+    return by_rows(s, 65, 515, 584);
+}
+static qn_array *op_by_rows_tall(qn_scope *s) /* three tiles for each of 132 processors */
+{
+    return by_rows(s, 500, 33000, 72);
+}
+static qn_array *op_by_rows_joined(qn_scope *s)
+{
+    qn_array *x = f32(s, SHAPE(150, 584)), *part[4];
+    const int64_t n[] = {400, 16, 131, 8};
+    for (int i = 0; i < 4; i++)
+        part[i] =
+            qn_linear_with(s, x, noise(s, QN_BF16, 1, SHAPE(n[i], 584)), NULL, QN_PRODUCTS_BY_ROWS);
+    return qn_concatenate(s, part, 4, 1);
+}
 static qn_array *op_linear_f16(qn_scope *s)
 {
     return qn_linear(s, f32(s, SHAPE(129)), noise(s, QN_F16, 1, SHAPE(65, 129)), NULL);
@@ -138,14 +183,28 @@ static qn_array *op_linear_gradient(qn_scope *s)
 }
 
 /* A feed-forward network with what stands around it: its launches do parts of each other. */
-static qn_array *network(qn_scope *s, int64_t rows, int64_t wide, int64_t inner)
+static qn_array *network_of(qn_scope *s, int64_t rows, int64_t wide, int64_t inner,
+                            qn_products products)
 {
     qn_array *h = f32(s, SHAPE(rows, wide)), *gate = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
              *up = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
              *down = noise(s, QN_BF16, 1, SHAPE(wide, inner));
     qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(wide)), 1e-5f),
-             *g = qn_silu(s, qn_linear(s, x, gate, NULL));
-    return qn_add(s, h, qn_linear(s, qn_multiply(s, g, qn_linear(s, x, up, NULL)), down, NULL));
+             *g = qn_silu(s, qn_linear_with(s, x, gate, NULL, products));
+    g = qn_multiply(s, g, qn_linear_with(s, x, up, NULL, products));
+    return qn_add(s, h, qn_linear_with(s, g, down, NULL, products));
+}
+static qn_array *network(qn_scope *s, int64_t rows, int64_t wide, int64_t inner)
+{
+    return network_of(s, rows, wide, inner, QN_PRODUCTS_AUTO);
+}
+static qn_array *op_network_by_rows(qn_scope *s)
+{
+    return network_of(s, 300, 96, 232, QN_PRODUCTS_BY_ROWS);
+}
+static qn_array *op_network_by_rows_tall(qn_scope *s)
+{
+    return network_of(s, 256, 1024, 9000, QN_PRODUCTS_BY_ROWS);
 }
 static qn_array *op_network_1(qn_scope *s)
 {
@@ -199,17 +258,48 @@ static qn_array *op_network_2304(qn_scope *s)
 void compare_products(qn_device *cpu, qn_device *cuda)
 {
     static const op_case cases[] = {
-        CLOSE(matmul),           CLOSE(matmul_views),     CLOSE(matmul_f64),
-        EXACT(matmul_empty),     CLOSE(linear),           CLOSE(linear_bf16),
-        CLOSE(linear_1),         CLOSE(linear_5),         CLOSE(linear_13),
-        CLOSE(linear_29),        CLOSE(linear_61),        CLOSE(linear_200),
-        CLOSE(linear_tall),      CLOSE(linear_tall_40),   CLOSE(linear_taller),
-        CLOSE(linear_f16),       CLOSE(linear_view),      CLOSE(linear_f64),
-        CLOSE(linear_back),      CLOSE(linear_back_bf16), CLOSE(linear_gradient),
-        CLOSE(packed),           CLOSE(packed_bf16),      CLOSE(packed_f16),
-        ROUNDED(network_1),      ROUNDED(network_40),     ROUNDED(network_300),
-        ROUNDED(network_tall),   ROUNDED(sandwich_1),     ROUNDED(sandwich_70),
-        ROUNDED(network_narrow), ROUNDED(network_2304),
+        CLOSE(matmul),
+        CLOSE(matmul_views),
+        CLOSE(matmul_f64),
+        EXACT(matmul_empty),
+        CLOSE(linear),
+        CLOSE(linear_bf16),
+        CLOSE(linear_1),
+        CLOSE(linear_5),
+        CLOSE(linear_13),
+        CLOSE(linear_29),
+        CLOSE(linear_61),
+        CLOSE(linear_200),
+        CLOSE(linear_tall),
+        CLOSE(linear_tall_40),
+        CLOSE(linear_taller),
+        CLOSE(linear_f16),
+        CLOSE(linear_view),
+        CLOSE(linear_f64),
+        CLOSE(linear_back),
+        CLOSE(linear_back_bf16),
+        CLOSE(linear_gradient),
+        CLOSE(packed),
+        CLOSE(packed_bf16),
+        CLOSE(packed_f16),
+        ROUNDED(network_1),
+        ROUNDED(network_40),
+        ROUNDED(network_300),
+        ROUNDED(network_tall),
+        ROUNDED(sandwich_1),
+        ROUNDED(sandwich_70),
+        ROUNDED(network_narrow),
+        ROUNDED(network_2304),
+        SUMMED(by_rows_256),
+        SUMMED(by_rows_256_odd),
+        SUMMED(by_rows_192),
+        SUMMED(by_rows_192_odd),
+        SUMMED(by_rows_128),
+        SUMMED(by_rows_128_odd),
+        SUMMED(by_rows_tall),
+        SUMMED(by_rows_joined),
+        ROUNDED(network_by_rows),
+        ROUNDED(network_by_rows_tall),
     };
     compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
 }

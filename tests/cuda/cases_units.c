@@ -77,6 +77,55 @@ static qn_array *op_unit_rows(qn_scope *s)
     return from_units(s, QN_PRODUCTS_AUTO, 512);
 }
 
+/* Many rows by the weight's values and x, both rounded to bf16: written out where a device has no
+ * such products. */
+static qn_array *by_values(qn_scope *s, qn_array *x, qn_array *w, int64_t n)
+{
+    if (s->device->ops->by_rows)
+        return qn_linear_with(s, x, w, NULL, QN_PRODUCTS_BY_ROWS);
+    qn_array *rows = qn_take(s, w, qn_arange(s, QN_I32, n), 0);
+    rows = qn_cast(s, qn_cast(s, rows, QN_BF16), QN_F32);
+    return qn_matmul(s, qn_cast(s, qn_cast(s, x, QN_BF16), QN_F32), qn_swap_axes(s, rows, 0, 1));
+}
+/* Three weights that are one launch, the last in another encoding, and one with a sum behind it. */
+static qn_array *op_unit_by_rows(qn_scope *s)
+{
+    enum { COLUMNS = 768, N = 75, LAST = 300 };
+    const int encoding = case_encoding;
+    qn_array *x = f32(s, SHAPE(case_rows, COLUMNS)), *w[3] = {NULL}, *y[4];
+    for (int i = 0; i < 3; i++) {
+        case_encoding = i < 2 ? encoding : QN__Q6_K;
+        w[i] = in_units(s, i < 2 ? N + i : LAST, COLUMNS);
+    }
+    case_encoding = encoding;
+    for (int i = 0; i < 3; i++)
+        y[i] = w[i] ? by_values(s, x, w[i], i < 2 ? N + i : LAST) : qn__poison(s);
+    y[3] = qn_add(s, f32(s, SHAPE(case_rows, N)),
+                  w[0] ? by_values(s, qn_multiply(s, x, x), w[0], N) : qn__poison(s));
+    qn_array *all = qn_concatenate(s, y, 4, 1);
+    for (int i = 0; i < 3; i++)
+        qn_release(w[i]);
+    return all;
+}
+/* As op_unit_network. */
+static qn_array *op_unit_network_by_rows(qn_scope *s)
+{
+    enum { WIDE = 512, INNER_WIDE = 768 };
+    qn_array *h = f32(s, SHAPE(case_rows, WIDE)), *gate = in_units(s, INNER_WIDE, WIDE),
+             *up = in_units(s, INNER_WIDE, WIDE), *down = in_units(s, WIDE, INNER_WIDE),
+             *y = qn__poison(s);
+    if (gate && up && down) {
+        qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-5f),
+                 *g = qn_silu(s, by_values(s, x, gate, INNER_WIDE));
+        g = qn_multiply(s, g, by_values(s, x, up, INNER_WIDE));
+        y = qn_add(s, h, by_values(s, g, down, WIDE));
+    }
+    qn_release(gate);
+    qn_release(up);
+    qn_release(down);
+    return y;
+}
+
 void compare_units(qn_device *cpu, qn_device *cuda)
 {
     for (case_encoding = QN__Q4_0; case_encoding < QN__ENCODING_COUNT; case_encoding++) {
@@ -94,6 +143,12 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             compare_case(&(op_case){name, op_unit_bytes_short, 1e-11}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_values, 1e-11}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_network, 1e-6}, cpu, cuda);
+        }
+        for (case_rows = 140; case_rows <= 300; case_rows += 160) {
+            snprintf(name, sizeof name, "%s x %d, by rows", qn__encodings[case_encoding].name,
+                     (int)case_rows);
+            compare_case(&(op_case){name, op_unit_by_rows, 1e-9}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_network_by_rows, 3e-5}, cpu, cuda);
         }
         compare_case(&(op_case){qn__encodings[case_encoding].name, op_unit_rows, 0}, cpu, cuda);
     }

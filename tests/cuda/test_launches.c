@@ -46,6 +46,15 @@ static const expected all[] = {
      "attend_one_256_of_8 8 64\nbytes_1_affine4_g64_bf16 72 160\nrms_norm 1 256\n"
      "bytes_1_affine4_g64_bf16 528 192\nchain 7 256\nbytes_1_affine4_g64_bf16 72 480\n"
      "rms_norm 1 256\n"},
+    {"llama, 200 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
+     "deep_128_pair 12 384\nturn_and_write 45 256\nattend_half_64 400 128\n"
+     "deep_128_pair 8 384\nrms_norm 200 256\ndeep_128_pair 32 384\ndeep_128_pair 8 384\n"
+     "rms_norm 200 256\n"},
+    {"llama, 256 rows in units", SHAPE("llama", 512, 1024, 8, 2, 64), "q4_k", 256,
+     "unpack_q4_k 32 256\nunpack_q4_k 8 256\nunpack_q4_k 8 256\ndeep_128_pair 12 384\n"
+     "turn_and_write 56 256\nattend_half_64 512 128\nunpack_q4_k 32 256\ndeep_128_pair 8 384\n"
+     "rms_norm 256 256\nunpack_q4_k 64 256\nunpack_q4_k 64 256\ndeep_128_pair 32 384\n"
+     "unpack_q4_k 64 256\ndeep_128_pair 8 384\nrms_norm 256 256\n"},
     /* an RTX 4090: the sums of a pair of layers leave room for fewer warps than one layer's */
     {"llama of sm_89, 40 rows", SHAPE("llama", 2304, 1024, 8, 2, 64), "bf16", 40,
      "rms_norm 40 256\nlinear_64 64 96\nlinear_64 132 128\n", 89, 101376},
@@ -62,7 +71,7 @@ static void check(const expected *e, no_driver *state)
     qn_model *model = NULL;
     qn_session *session = NULL;
     qn_session_options o = {.size = sizeof o, .batch = e->batch};
-    int32_t ids[32] = {0}, next[32] = {0};
+    int32_t ids[256] = {0}, next[256] = {0};
     bool ran = qn_device_open(&device, "cuda:0", NULL, &err) == QN_OK &&
                qn_model_open_random(&model, device, e->config, strlen(e->config), e->type, e->type,
                                     NULL, &err) == QN_OK &&

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Whole models on a GPU: greedy tokens equal to the CPU's, one graph launch and one read a token;
- * models in encodings that it does not hold are refused with an error that names those it holds.
+ * models in encodings that it does not hold are refused with an error that names those it holds;
+ * logits are the same bits in whatever company where the model is batch-invariant, and near those
+ * where it is not.
  * The directories of the models are the arguments; without any, those of the source tree. Exits
  * with 77 where there is no GPU.
  */
@@ -112,6 +114,88 @@ static void compare(qn_device *cpu, qn_device *cuda, const char *path)
     free(got.logits);
 }
 
+/* ---- company --------------------------------------------------------------------------------- */
+
+enum { LENGTH = 200, TOGETHER = 32, VOCABULARY = 512 };
+
+static const char config[] =
+    "{\"model_type\":\"llama\",\"hidden_size\":512,\"intermediate_size\":1024,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":64,"
+    "\"vocab_size\":512,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-6,"
+    "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
+
+/* Logits [LENGTH, VOCABULARY] of a text in steps of so many tokens. */
+static bool score(qn_model *model, int64_t chunk, const int32_t *ids, float *logits, qn_error *err)
+{
+    qn_session *session = NULL;
+    qn_session_options o = {.size = sizeof o, .prefill_chunk = chunk};
+    bool ok = qn_session_open(&session, model, &o, err) == QN_OK &&
+              qn_session_score(session, ids, LENGTH, logits, err) == QN_OK;
+    qn_session_close(session);
+    return ok;
+}
+
+/* Those behind the text of sequence 5 of 32 that run side by side. */
+static bool run_together(qn_model *model, const int32_t *ids, float *logits, qn_error *err)
+{
+    static int32_t all[TOGETHER * LENGTH];
+    qn_session *session = NULL;
+    qn_session_options o = {.size = sizeof o, .batch = TOGETHER};
+    for (int i = 0; i < TOGETHER * LENGTH; i++)
+        all[i] = i / LENGTH == 5 ? ids[i % LENGTH] : i % 509;
+    bool ok = qn_session_open(&session, model, &o, err) == QN_OK;
+    for (int i = 0; ok && i < LENGTH; i++) {
+        int32_t column[TOGETHER];
+        for (int k = 0; k < TOGETHER; k++)
+            column[k] = all[k * LENGTH + i];
+        ok = qn_session_append(session, column, 1, err) == QN_OK;
+    }
+    if (ok)
+        memcpy(logits, qn_session_logits(session) + 5 * VOCABULARY, VOCABULARY * sizeof *logits);
+    qn_session_close(session);
+    return ok;
+}
+
+static double nmse_of(const float *a, const float *b, size_t n)
+{
+    double error = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        power += (double)b[i] * b[i];
+    }
+    return error / power;
+}
+
+static void test_company(qn_device *cuda, const char *type)
+{
+    enum { N = LENGTH * VOCABULARY };
+    static float alone[N], whole[N], quick[N], together[VOCABULARY];
+    int32_t ids[LENGTH];
+    qn_error err = {0};
+    qn_model *exact = NULL, *model = NULL;
+    qn_model_options o = {.size = sizeof o, .batch_invariant = true};
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = i * 37 % 511;
+    bool ok =
+        qn_model_open_random(&exact, cuda, config, strlen(config), type, type, &o, &err) == QN_OK &&
+        qn_model_open_random(&model, cuda, config, strlen(config), type, type, NULL, &err) ==
+            QN_OK &&
+        score(exact, 1, ids, alone, &err) && score(exact, 0, ids, whole, &err) &&
+        score(model, 0, ids, quick, &err) && run_together(exact, ids, together, &err);
+    check(ok, type, err.message);
+    if (ok) {
+        double nmse = nmse_of(quick, alone, N);
+        printf("%s: a prompt's logits differ from single tokens' by nmse %.3g\n", type, nmse);
+        check(!memcmp(alone, whole, sizeof alone), type, "batch-invariant: a prompt's bits");
+        check(!memcmp(alone + N - VOCABULARY, together, sizeof together), type,
+              "batch-invariant: bits in a batch");
+        check(nmse > 0, type, "the option makes a difference");
+        check(nmse < 1e-3, type, "the difference is small");
+    }
+    qn_model_close(exact);
+    qn_model_close(model);
+}
+
 /* Every tests/golden/FAMILY/MODEL. */
 static void compare_golden(qn_device *cpu, qn_device *cuda)
 {
@@ -147,6 +231,9 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         compare(cpu, cuda, argv[i]);
+    test_company(cuda, "bf16");
+    test_company(cuda, "q4_k");
+    test_company(cuda, "affine4-g64-bf16");
     if (argc < 2)
         compare_golden(cpu, cuda);
     check(memory_of(cuda).active == 0, "memory", "all are back");

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Blocks of a cluster, for sm_90.
+ */
+#ifndef QN_CUDA_CLUSTER_CUH
+#define QN_CUDA_CLUSTER_CUH
+
+#include "cuda/bulk.cuh"
+
+static __device__ uint32_t rank_in_cluster()
+{
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of a cluster's blocks, however the warps have parted. */
+static __device__ void cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.release;\n"
+                 "barrier.cluster.wait.acquire;" ::
+                     : "memory");
+}
+
+/* Arrives at a block's barrier, which is at the place of this one's. For the block's threads alone:
+ * with .release.cluster it would wait for all that the GPU has written, at each arrival. What this
+ * orders are reads, of products that are done, and the copy engine's writes. */
+static __device__ void barrier_arrive_at(uint64_t *barrier, int rank)
+{
+    asm volatile("{\n.reg .b32 at;\n"
+                 "mapa.shared::cluster.u32 at, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights in units as rows in bf16, for products of many rows of x (wide.cu): scale times code plus
+ * bias in f32, rounded once.
+ *
+ * A warp has 16 rows by 64 columns, a lane eight neighbouring columns of four rows, so that eight
+ * lanes store a line of 128 bytes.
+ */
+#include "cuda/common.cuh"
+#include "cuda/mma.cuh"
+#include "cuda/units.cuh"
+
+enum { TILE = 16, PIECE = 64 };
+
+/* Code i of four as a float: the last byte of 2^23 plus it. */
+template <class U> static __device__ float value_of(uint32_t codes, int i, float scale, float bias)
+{
+    const float code = __uint_as_float(__byte_perm(codes, 0x4b000000u, 0x7650 | i)) - 8388608.0f;
+    return U::BIASED ? fmaf(code, scale, bias) : (code - (float)U::ZERO) * scale;
+}
+
+template <class U> static __device__ uint2 values_of_four(uint32_t codes, float scale, float bias)
+{
+    return make_uint2(
+        pair_of(value_of<U>(codes, 0, scale, bias), value_of<U>(codes, 1, scale, bias)),
+        pair_of(value_of<U>(codes, 2, scale, bias), value_of<U>(codes, 3, scale, bias)));
+}
+
+template <class U> static __device__ void unpack(const qn__cuda_unpack_args &a)
+{
+    enum { LANES = PIECE / 8, ROWS = 32 / LANES, TURNS = TILE / ROWS };
+    const int lane = threadIdx.x % 32, column = lane % LANES * 8, row = lane / LANES,
+              pieces = (int)(a.padded / PIECE), units = (int)((a.k + U::COLUMNS - 1) / U::COLUMNS);
+    const int64_t all = (a.n + TILE - 1) / TILE * pieces,
+                  warps = (int64_t)gridDim.x * blockDim.x / 32;
+    uint16_t *to = (uint16_t *)a.at[1] + a.first * a.padded;
+    wait_for_others();
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < all; i += warps) {
+        const int64_t tile = i / pieces;
+        const int c = (int)(i % pieces) * PIECE + column, in = c % U::COLUMNS, s = in / U::STEP,
+                  quad = in / 4 & ~3, t = in / 4 & 3;
+        const uint8_t *u = (const uint8_t *)a.at[0] + (tile * units + c / U::COLUMNS) * U::BYTES;
+        uint32_t codes[TURNS][2];
+        float scale[TURNS], bias[TURNS];
+#pragma unroll
+        for (int j = 0; j < TURNS; j++) {
+            const int r = row + ROWS * j;
+            codes[j][0] = U::code(u, quad, t, r);
+            codes[j][1] = U::code(u, quad, t + 1, r);
+            scale[j] = U::scale(u, s, r);
+            bias[j] = U::bias(u, s, r);
+        }
+#pragma unroll
+        for (int j = 0; j < TURNS; j++) {
+            const int64_t r = tile * TILE + row + ROWS * j;
+            const uint2 low = values_of_four<U>(codes[j][0], scale[j], bias[j]),
+                        high = values_of_four<U>(codes[j][1], scale[j], bias[j]);
+            if (r < a.n)
+                *(uint4 *)(to + r * a.padded + c) = make_uint4(low.x, low.y, high.x, high.y);
+        }
+    }
+}
+
+#define UNPACK_KERNEL(name, ...)                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                          \
+        unpack_##name(const __grid_constant__ qn__cuda_unpack_args a)                              \
+    {                                                                                              \
+        unpack<__VA_ARGS__>(a);                                                                    \
+    }
+UNPACK_KERNEL(q4_0, units_q4_0)
+UNPACK_KERNEL(q8_0, units_q8_0)
+UNPACK_KERNEL(q4_k, units_q4_k)
+UNPACK_KERNEL(q5_k, units_q5_k)
+UNPACK_KERNEL(q6_k, units_q6_k)
+UNPACK_KERNEL(affine4_g32_f16, units_group<4, 32, true>)
+UNPACK_KERNEL(affine4_g32_bf16, units_group<4, 32, false>)
+UNPACK_KERNEL(affine4_g64_f16, units_group<4, 64, true>)
+UNPACK_KERNEL(affine4_g64_bf16, units_group<4, 64, false>)
+UNPACK_KERNEL(affine8_g64_f16, units_group<8, 64, true>)
+UNPACK_KERNEL(affine8_g64_bf16, units_group<8, 64, false>)
