@@ -3,7 +3,7 @@
  * An engine: many requests to one model, which come and go while others run. Each step runs the
  * next token of every request that has begun and a piece of the prompts that have not; what
  * requests have in common at their beginning is run once. A request's tokens are those that it
- * would get alone.
+ * would get alone: to the bit on the CPU, and on CUDA where the model is batch_invariant.
  *
  *     qn_engine *engine;
  *     qn_engine_open(&engine, model, NULL, &err);

@@ -3,7 +3,7 @@
  * What a model makes of texts without writing: the tokens that may follow, the probabilities of
  * labels, embeddings, and what attention sees. Many texts of any lengths run side by side, in as
  * few steps as their tokens fill; what comes out for a text is, to the bit, what it would get
- * alone.
+ * alone (on CUDA where the model is batch_invariant).
  *
  *     qn_ids texts[] = {{first, n_first}, {second, n_second}};
  *     qn_ids labels[] = {{yes, n_yes}, {no, n_no}};
