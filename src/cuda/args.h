@@ -99,7 +99,8 @@ enum {
     QN__CUDA_NORM_WEIGHT,
     QN__CUDA_NORM_BEHIND,
     QN__CUDA_NORM_ROUNDED,
-    QN__CUDA_NORM_AT
+    QN__CUDA_NORM_AT,
+    QN__CUDA_NORM_MANY_QUADS = 4 /* of a thread, at most, of rms_norm_many */
 };
 
 typedef struct qn__cuda_softmax_args {

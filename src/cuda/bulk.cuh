@@ -60,12 +60,6 @@ static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
                  : "memory");
 }
 
-/* Asks that the second cache has bytes; address and number are multiples of 16. */
-static __device__ void prefetch_bulk(const void *from, int bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 /* Asks for bytes that lie side by side; addresses and their number are multiples of 16. */
 static __device__ void copy_bulk(void *to, const void *from, int bytes, uint64_t *full)
 {

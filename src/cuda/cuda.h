@@ -205,6 +205,9 @@ void qn__cuda_put_beside(qn__cuda_binder *b, const qn__call *call, uint32_t n_at
 /* Once all is bound: of what was rounded, f32 results that nothing reads are not written. */
 void qn__cuda_drop_unread(qn__cuda_binder *b);
 
+/* Likewise: norms of many rows that nothing has joined have a kernel of their own (op_rows.c). */
+void qn__cuda_finish_norms(qn__cuda_binder *b);
+
 /* Whether two operands begin at the same place. */
 bool qn__cuda_same_place(const qn__operand *a, const qn__operand *b);
 

@@ -21,7 +21,7 @@ static bool takes_reduce(const qn_array *node)
            (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
 }
 
-enum { LONG_ROW = 4096, PARTS = 128, QUADS_OF_ROW = 8 * QN__CUDA_THREADS };
+enum { LONG_ROW = 4096, PARTS = 128, QUADS_OF_ROW = 8 * QN__CUDA_THREADS, MANY_ROWS = 256 };
 
 /* Of long rows that lie side by side: parts of a row, then the best of these. */
 static bool launch_argmax(qn__cuda_binder *b, const qn__call *call)
@@ -167,6 +167,22 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
     if (args.quads && args.rows)
         qn__cuda_may_round(b, 2, 3, offsetof(qn__cuda_norm_args, turned));
     return true;
+}
+
+void qn__cuda_finish_norms(qn__cuda_binder *b)
+{
+    qn__cuda_binding *bound = b->bound;
+    for (uint32_t i = 0; i < bound->n_launches; i++) {
+        qn__cuda_launch *launch = &bound->launches[i];
+        const uint32_t *at = bound->at + launch->first_at;
+        if (launch->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm] ||
+            at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE)
+            continue;
+        const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(bound->args + launch->args);
+        if (args->quads && args->rows >= MANY_ROWS &&
+            args->n <= 4 * QN__CUDA_THREADS * QN__CUDA_NORM_MANY_QUADS)
+            launch->function = b->cuda->kernels[QN__CUDA_KERNEL_rms_norm_many];
+    }
 }
 
 const qn__cuda_routine qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, launch_rms_norm, -1};

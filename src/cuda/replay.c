@@ -165,6 +165,7 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
         if (!bind_call(&b, &binding->calls[i]))
             return err && err->code ? err->code : QN_DEVICE;
     qn__cuda_drop_unread(&b);
+    qn__cuda_finish_norms(&b);
     binding->launches = bound->n_launches;
     if (bound->scratch)
         binding->workspace = scratch_at(binding->values) + scratch_at(bound->scratch) +

@@ -279,11 +279,12 @@ static __device__ float quad_sum(float4 v)
 }
 
 /* What a row is multiplied by to have a mean square of 1. */
-static __device__ float norm_scale(const float4 (&v)[MOST_QUADS], int n, float *room, float eps)
+template <int QUADS>
+static __device__ float norm_scale(const float4 (&v)[QUADS], int n, float *room, float eps)
 {
     float sum = 0;
 #pragma unroll
-    for (int k = 0; k < MOST_QUADS; k++)
+    for (int k = 0; k < QUADS; k++)
         if ((int)threadIdx.x + k * THREADS < n / 4)
             sum += quad_sum(v[k]);
     for (int m = 16; m; m /= 2)
@@ -311,17 +312,19 @@ static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, bo
         put_rounded(rounded, at, make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w)), turned);
 }
 
-static __device__ void norm_quads(const qn__cuda_norm_args &a)
+/* QUADS: of a thread. MORE: something may be added, and normed again. */
+template <int QUADS, bool MORE> static __device__ void norm_quads(const qn__cuda_norm_args &a)
 {
-    float4 u[MOST_QUADS], w[MOST_QUADS];
+    float4 u[QUADS], w[QUADS];
     __shared__ float room[THREADS / 32];
     const int n = (int)a.n / 4;
-    const bool adds = a.at[QN__CUDA_NORM_ADDED], again = a.at[QN__CUDA_NORM_WEIGHT];
+    const bool adds = MORE && a.at[QN__CUDA_NORM_ADDED],
+               again = MORE && a.at[QN__CUDA_NORM_WEIGHT];
     if (!a.early)
         wait_for_last();
     auto each = [&](auto with) {
 #pragma unroll
-        for (int k = 0; k < MOST_QUADS; k++)
+        for (int k = 0; k < QUADS; k++)
             if ((int)threadIdx.x + k * THREADS < n)
                 with(k, threadIdx.x + k * THREADS);
     };
@@ -332,7 +335,7 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
         each([&](int k, int i) { w[k] = ((const float4 *)a.at[QN__CUDA_NORM_WEIGHT])[i]; });
     wait_for_last();
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        float4 v[MOST_QUADS], more[MOST_QUADS];
+        float4 v[QUADS], more[QUADS];
         each([&](int k, int i) { v[k] = ((const float4 *)a.at[0])[r * n + i]; });
         if (adds)
             each([&](int k, int i) {
@@ -360,7 +363,7 @@ extern "C" __global__ void rms_norm(qn__cuda_norm_args a)
 {
     let_next_begin();
     if (a.quads) {
-        norm_quads(a);
+        norm_quads<MOST_QUADS, true>(a);
         return;
     }
     wait_for_last();
@@ -368,6 +371,15 @@ extern "C" __global__ void rms_norm(qn__cuda_norm_args a)
         norm_rows<double>(a);
     else
         norm_rows<float>(a);
+}
+
+/* Many rows of up to 4096, with nothing behind: in fewer registers, so that several blocks have
+ * rows under way. */
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    rms_norm_many(const __grid_constant__ qn__cuda_norm_args a)
+{
+    let_next_begin();
+    norm_quads<QN__CUDA_NORM_MANY_QUADS, false>(a);
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */

@@ -166,19 +166,6 @@ static __device__ wide_tile tile_at(const qn__cuda_linears_args &a, int rank, in
     return {weight, tile * N, x_row};
 }
 
-/* Asks that the second cache has some of what is added to a tile's results. */
-template <int N>
-static __device__ void prefetch_added(const qn__cuda_linears_args &a, const wide_tile &tile,
-                                      int first, int end)
-{
-    const float *added = (const float *)a.at[QN__CUDA_ADDED];
-    const int64_t n = a.n[0], left = n - tile.row;
-    if (!added || n % 4)
-        return;
-    for (int r = first; r < end && r < ROWS && tile.x_row + r < a.rows; r++)
-        prefetch_bulk(added + (tile.x_row + r) * n + tile.row, (int)(left < N ? left : N) * 4);
-}
-
 /* Asks for a tile's stages as they become free, with SPANS in whole spans; behind the last column
  * are zeros. */
 template <int N, bool PAIR, bool SPANS>
@@ -187,10 +174,8 @@ static __device__ void ask_stages(const qn__cuda_wide_args &a, const wide<N> &s,
 {
     typedef wide<N> W;
     enum { STEP = SPANS ? SPAN : DEEP };
-    const int steps = ((int)a.linears.k + STEP - 1) / STEP * (STEP / DEEP),
-              gated = (int)a.linears.gated, each = (ROWS + steps - 1) / steps;
-    for (int step = 0; step < steps; step++) {
-        const int k = step * DEEP;
+    const int steps = ((int)a.linears.k + STEP - 1) / STEP, gated = (int)a.linears.gated;
+    for (int k = 0; k < steps * STEP; k += DEEP) {
         char *to = s.stages + stage * W::STAGE;
         barrier_wait(&s.empty[stage], phase ^ 1);
         barrier_expect(&s.full[stage], W::STAGE);
@@ -205,7 +190,6 @@ static __device__ void ask_stages(const qn__cuda_wide_args &a, const wide<N> &s,
             copy_box(to, &a.map[gated ? gate : tile.weight], &s.full[stage], k, tile.row);
         if (!PAIR && gated)
             copy_box(to + W::W_BYTES / 2, &a.map[!gate], &s.full[stage], k, tile.row);
-        prefetch_added<N>(a.linears, tile, step * each, (step + 1) * each);
         if (++stage == W::STAGES) {
             stage = 0;
             phase ^= 1;

@@ -53,8 +53,8 @@ static const expected all[] = {
     {"llama, 256 rows in units", SHAPE("llama", 512, 1024, 8, 2, 64), "q4_k", 256,
      "unpack_q4_k 32 256\nunpack_q4_k 8 256\nunpack_q4_k 8 256\ndeep_128_pair 12 384\n"
      "turn_and_write 56 256\nattend_half_64 512 128\nunpack_q4_k 32 256\ndeep_128_pair 8 384\n"
-     "rms_norm 256 256\nunpack_q4_k 64 256\nunpack_q4_k 64 256\ndeep_128_pair 32 384\n"
-     "unpack_q4_k 64 256\ndeep_128_pair 8 384\nrms_norm 256 256\n"},
+     "rms_norm_many 256 256\nunpack_q4_k 64 256\nunpack_q4_k 64 256\ndeep_128_pair 32 384\n"
+     "unpack_q4_k 64 256\ndeep_128_pair 8 384\nrms_norm_many 256 256\n"},
     /* an RTX 4090: the sums of a pair of layers leave room for fewer warps than one layer's */
     {"llama of sm_89, 40 rows", SHAPE("llama", 2304, 1024, 8, 2, 64), "bf16", 40,
      "rms_norm 40 256\nlinear_64 64 96\nlinear_64 132 128\n", 89, 101376},
