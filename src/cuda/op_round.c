@@ -16,7 +16,7 @@ enum { TURN = 32 /* columns */ };
 void qn__cuda_may_round(qn__cuda_binder *b, uint8_t y_at, uint8_t rounded_at, size_t turned)
 {
     qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
-    assert(rounded_at < last->n_at);
+    assert(y_at < last->n_at && rounded_at < last->n_at);
     last->y_at = y_at;
     last->rounded_at = rounded_at;
     last->turned = last->args + turned;

@@ -116,7 +116,8 @@ static void compare(qn_device *cpu, qn_device *cuda, const char *path)
 
 /* ---- company --------------------------------------------------------------------------------- */
 
-enum { LENGTH = 200, TOGETHER = 32, VOCABULARY = 512 };
+/* So long that in one step attention has a block for each tile of rows (op_attend.c). */
+enum { LENGTH = 1100, TOGETHER = 32, VOCABULARY = 512 };
 
 static const char config[] =
     "{\"model_type\":\"llama\",\"hidden_size\":512,\"intermediate_size\":1024,"
