@@ -93,12 +93,21 @@ typedef struct qn__cuda_sample_args {
     int64_t rows, vocab, parts;
 } qn__cuda_sample_args;
 
+/* How rows become bytes with a scale each (made.cuh): `padded` columns, for units of such steps. */
+typedef struct qn__cuda_byte_form {
+    int64_t padded, step, zero, biased;
+} qn__cuda_byte_form;
+
+/* Bytes of a row of `columns` that a launch has made bytes. */
+#define QN__CUDA_MADE_ROW(columns, step) (16 + (columns) / (step)*8 + (columns))
+
 /* Among a norm's addresses. */
 enum {
     QN__CUDA_NORM_ADDED = 4,
     QN__CUDA_NORM_WEIGHT,
     QN__CUDA_NORM_BEHIND,
     QN__CUDA_NORM_ROUNDED,
+    QN__CUDA_NORM_BYTES,
     QN__CUDA_NORM_AT,
     QN__CUDA_NORM_MANY_QUADS = 4 /* of a thread, at most, of rms_norm_many */
 };
@@ -118,6 +127,7 @@ typedef struct qn__cuda_norm_args {
     int64_t turned; /* how y is rounded (turned.cuh) */
     int64_t early;  /* no step writes the weights */
     double eps, eps_behind;
+    qn__cuda_byte_form bytes; /* of what comes last */
 } qn__cuda_norm_args;
 
 typedef struct qn__cuda_rope_part {
@@ -164,23 +174,41 @@ enum {
     QN__CUDA_LINEARS = 3,
     QN__CUDA_ADDED = 1 + 2 * QN__CUDA_LINEARS, /* among their addresses */
     QN__CUDA_ROUNDED,
-    QN__CUDA_LINEAR_AT,
+    QN__CUDA_NORM_OF_X,
+    QN__CUDA_FACTOR,
+    QN__CUDA_LINEAR_AT = QN__CUDA_FACTOR + QN__CUDA_LINEARS,
     QN__CUDA_RING_BARS = 32 /* bytes behind a ring of units, for what says that copies landed */
 };
 
+/* Units as data, for kernels of several layouts (any.cuh): of which layout; columns and bytes of a
+ * unit, the code of 0; of groups also bits of a code, columns of a group, the encoding of numbers.
+ */
+typedef struct qn__cuda_units {
+    int32_t layout, columns, bytes, zero, biased, bits, group, type, zeroed;
+} qn__cuda_units;
+
 /* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is row-major; f32 for linear_8 and
- * units, bf16 for the others, up to linear_64 turned (turned.cuh) in rows of whole 32 columns.
- * Gated: the one result is silu(x w0^T) * (x w1^T), or of 2 with the weights exchanged. */
+ * units, which may have it made bytes, bf16 for the others, up to linear_64 turned (turned.cuh) in
+ * rows of whole 32 columns. Gated: the one result is activation(x w0^T) * (x w1^T), or of 2 with
+ * the weights exchanged. */
+enum { QN__CUDA_SILU, QN__CUDA_RELU_SQUARED };
+
 typedef struct qn__cuda_linears_args {
     void *at[QN__CUDA_LINEAR_AT]; /* x; w and y of each; the first again where there are fewer;
                                      what is added to y [rows, n] of one weight, or NULL; a gated y
-                                     as bf16, or NULL, and then y may be NULL */
+                                     as bf16, or NULL, and then y may be NULL; of ternary.cu,
+                                     the weight of a norm of x, or NULL; of units, what y of each
+                                     is multiplied by, or NULL */
     int64_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
     int64_t rows, k;
     int64_t early; /* no step writes the weights */
     int64_t group; /* of weights in units: rows of x that a block has at most */
-    int64_t gated;
+    int64_t gated, activation;
     int64_t turned; /* how a gated y is rounded */
+    float eps;      /* of a norm of x */
+    int64_t whole;  /* bytes of x have a scale a row */
+    int64_t made;   /* x has been made bytes, rows of so many; 0: it is f32 */
+    qn__cuda_units units;
 } qn__cuda_linears_args;
 
 /* Of wide.cu: rows of x in a tile, and bytes of a block. */
@@ -231,6 +259,7 @@ typedef struct qn__cuda_round_args {
 typedef struct qn__cuda_take_units_args {
     void *at[3]; /* x, ids, y */
     int64_t n_ids, rows, columns;
+    qn__cuda_units units;
 } qn__cuda_take_units_args;
 
 /* Of unpack.cu: w [n, k] as rows of `padded` bf16, from row `first` of the second on; padded is a
@@ -240,8 +269,23 @@ typedef struct qn__cuda_unpack_args {
     int64_t n, k, padded, first;
 } qn__cuda_unpack_args;
 
+/* Rows of x as bytes. */
+typedef struct qn__cuda_row_bytes_args {
+    void *at[2]; /* x [rows, columns]; made rows */
+    int64_t rows, columns;
+    qn__cuda_byte_form form;
+} qn__cuda_row_bytes_args;
+
 /* Of many.cu: rows of x in a tile, bytes of a block. */
 enum { QN__CUDA_MANY_ROWS = 128, QN__CUDA_MANY_SHARED = 226 << 10 };
+
+/* Of ternary.cu: tiles of a block at most; columns that its threads have in registers; bytes of a
+ * block. */
+enum {
+    QN__CUDA_TERNARY_TILES = 16,
+    QN__CUDA_TERNARY_COLUMNS = 8192,
+    QN__CUDA_TERNARY_SHARED = 96 << 10
+};
 
 /* ---- attend.cu ------------------------------------------------------------------------------- */
 

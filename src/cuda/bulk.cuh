@@ -12,10 +12,28 @@ static __device__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* The warp's number, and one lane of the warp: what the compiler then knows to be the same for all
+ * lanes lies in uniform registers, where the copy engine wants addresses, without a loop over the
+ * lanes. */
+static __device__ int warp_number()
+{
+    return __shfl_sync(~0u, threadIdx.x / 32, 0);
+}
+static __device__ bool is_elected()
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t is;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(is));
+    return is;
+#else
+    return threadIdx.x % 32 == 0;
+#endif
+}
+
 static __device__ void barrier_begin(uint64_t *barrier, int arrivals)
 {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-                 "r"(arrivals)
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                  : "memory");
 }
 

@@ -1,42 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of x as bytes for products of bytes, with a scale for 32 columns or a longer step, as
- * cpu/kernels/int8.inl makes them.
+ * Rows of x as bytes, by the blocks that multiply them.
  */
 #ifndef QN_CUDA_BYTES_CUH
 #define QN_CUDA_BYTES_CUH
 
-#include "cuda/common.cuh"
-
-/* Of a row and a step of columns: what a byte of x is worth, and what the bytes' sum adds: to a
- * product's sum where 0 has a code, else, worth as much, to what a bias is multiplied by. */
-struct byte_step {
-    float scale;
-    int added;
-};
+#include "cuda/made.cuh"
+#include "cuda/units.cuh"
 
 /* Four columns as bytes, and what there is to know of the step they are of, which the lane with its
  * first ones has. So many lanes have the columns of a scale, four each. */
-template <class U> static __device__ uint32_t bytes_of_quad(float4 v, byte_step *step)
+template <class U> static __device__ uint32_t bytes_of_quad(const U &how, float4 v, byte_step *step)
 {
     enum { LANES = (U::STEP > 32 ? U::STEP : 32) / 4, OF_STEP = U::STEP / 4 };
-    float top = larger(larger(fabsf(v.x), fabsf(v.y)), larger(fabsf(v.z), fabsf(v.w)));
-    float none = v.x * 0.0f + v.y * 0.0f + v.z * 0.0f + v.w * 0.0f;
-    for (int m = 1; m < LANES; m *= 2) {
-        top = larger(top, __shfl_xor_sync(~0u, top, m));
-        none += __shfl_xor_sync(~0u, none, m);
-    }
-    float inverse = top > 0 ? 127.0f / top : 0.0f;
-    if (!(inverse <= 3.4028235e38f))
-        inverse = 0;
-    int b0 = __float2int_rn(v.x * inverse), b1 = __float2int_rn(v.y * inverse),
-        b2 = __float2int_rn(v.z * inverse), b3 = __float2int_rn(v.w * inverse);
-    int sum = b0 + b1 + b2 + b3;
-    for (int m = 1; m < OF_STEP; m *= 2)
-        sum += __shfl_xor_sync(~0u, sum, m);
-    const float worth = top / 127.0f + none;
-    *step = {worth, U::BIASED ? __float_as_int(worth * (float)sum) : -U::ZERO * sum};
-    return (b0 & 255) | (b1 & 255) << 8 | (b2 & 255) << 16 | (uint32_t)b3 << 24;
+    uint32_t bits = top_of(v);
+    for (int m = 1; m < LANES; m *= 2)
+        bits = max(bits, __shfl_xor_sync(~0u, bits, m));
+    const float top = __uint_as_float(bits);
+    int sum;
+    const uint32_t word = bytes_by(v, to_bytes(top), OF_STEP, &sum);
+    const float worth = top / 127.0f;
+    *step = {worth, is_biased(how) ? __float_as_int(worth * (float)sum) : -zero_of(how) * sum};
+    return word;
+}
+template <class U> static __device__ uint32_t bytes_of_quad(float4 v, byte_step *step)
+{
+    return bytes_of_quad(U(), v, step);
 }
 
 /* Where the bytes of quad q lie, in words: a lane's words of a step, those of columns 4 t + 16 i,

@@ -239,28 +239,102 @@ static int put_numbers(const qn__call *call, uint64_t *bits)
     return n;
 }
 
-/* silu(a) * b of two inputs: the number of a; -1: something else. */
-static int gate_of(const qn__ir *ir)
+/* ---- what the launch ahead can do ------------------------------------------------------------ */
+
+/* Whether value v is an array that the call reads, or that times one number, which an input is. */
+static bool scaled_of(const qn__ir *ir, const chain_args *args, qn__ir_value v,
+                      qn__cuda_scaled *scaled)
 {
-    const qn__ir_instruction *code = ir->code, *last = &code[ir->result];
-    if (ir->n != 5 || ir->n_inputs != 2 || last->op != QN__IR_MUL || last->dtype != QN_F32)
-        return -1;
-    for (int i = 0; i < 2; i++) {
-        const qn__ir_instruction *silu = &code[i ? last->b : last->a],
-                                 *up = &code[i ? last->a : last->b];
-        const qn__ir_value x = code[silu->a].op == QN__IR_INPUT ? silu->a : silu->b,
-                           sigmoid = x == silu->a ? silu->b : silu->a;
-        if (silu->op == QN__IR_MUL && up->op == QN__IR_INPUT && code[x].op == QN__IR_INPUT &&
-            code[sigmoid].op == QN__IR_SIGMOID && code[sigmoid].a == x && code[x].a != up->a)
-            return code[x].a;
+    const qn__ir_instruction *code = ir->code, *i = &code[v];
+    *scaled = (qn__cuda_scaled){i->a, -1};
+    if (i->op == QN__IR_MUL && i->dtype == QN_F32 && code[i->a].op == QN__IR_INPUT &&
+        code[i->b].op == QN__IR_INPUT) {
+        bool first = args->stride[code[i->a].a][0] != 0;
+        *scaled = (qn__cuda_scaled){code[first ? i->a : i->b].a, code[first ? i->b : i->a].a};
+        i = &code[first ? i->a : i->b];
+        if (args->stride[scaled->factor][0] != 0)
+            return false;
     }
-    return -1;
+    return i->op == QN__IR_INPUT && i->dtype == QN_F32 && args->stride[scaled->array][0] != 0;
 }
 
-static bool is_sum(const qn__ir *ir)
+/* Instructions of such a value. */
+static int length_of(const qn__cuda_scaled *scaled)
+{
+    return scaled->factor < 0 ? 1 : 3;
+}
+
+/* Of silu(x) or relu(x)^2: x, and which; -1: neither. */
+static int activation_of(const qn__ir *ir, qn__ir_value v, qn__ir_value *x, int *length)
+{
+    const qn__ir_instruction *code = ir->code, *i = &code[v];
+    if (i->op != QN__IR_MUL || i->dtype != QN_F32)
+        return -1;
+    const qn__ir_instruction *a = &code[i->a];
+    if (i->a == i->b && a->op == QN__IR_MAX) { /* of x and 0 */
+        bool first = code[a->b].op == QN__IR_CONST;
+        const qn__ir_instruction *zero = &code[first ? a->b : a->a];
+        *x = first ? a->a : a->b;
+        *length = 3;
+        return zero->op == QN__IR_CONST && qn__ir_bits(zero) == 0 ? QN__CUDA_RELU_SQUARED : -1;
+    }
+    bool first = code[i->b].op == QN__IR_SIGMOID;
+    *x = first ? i->a : i->b;
+    *length = 2;
+    const qn__ir_instruction *sigmoid = &code[first ? i->b : i->a];
+    return sigmoid->op == QN__IR_SIGMOID && sigmoid->a == *x ? QN__CUDA_SILU : -1;
+}
+
+/* An activation of one array times another, both with a factor each or without. */
+static bool gate_of(const qn__ir *ir, const chain_args *args, qn__cuda_gate *gate)
 {
     const qn__ir_instruction *last = &ir->code[ir->result];
-    return ir->n == 3 && ir->n_inputs == 2 && last->op == QN__IR_ADD && last->dtype == QN_F32;
+    for (int i = 0; i < 2 && last->op == QN__IR_MUL && last->dtype == QN_F32; i++) {
+        qn__ir_value x;
+        int length, kind = activation_of(ir, i ? last->b : last->a, &x, &length);
+        if (kind >= 0 && scaled_of(ir, args, x, &gate->gate) &&
+            scaled_of(ir, args, i ? last->a : last->b, &gate->up) &&
+            gate->gate.array != gate->up.array &&
+            ir->n == 1 + length + length_of(&gate->gate) + length_of(&gate->up)) {
+            gate->activation = kind;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A sum of two arrays, of which the first may have a factor; or `sum` is false, and there is that
+ * one. */
+static bool is_scaled_sum(const qn__ir *ir, const chain_args *args, bool sum,
+                          qn__cuda_scaled *scaled, qn__cuda_scaled *added)
+{
+    const qn__ir_instruction *last = &ir->code[ir->result];
+    if (!sum)
+        return scaled_of(ir, args, ir->result, scaled) && scaled->factor >= 0 && ir->n == 3;
+    if (last->op != QN__IR_ADD || last->dtype != QN_F32 || !scaled_of(ir, args, last->a, scaled) ||
+        !scaled_of(ir, args, last->b, added))
+        return false;
+    if (added->factor >= 0) {
+        const qn__cuda_scaled other = *scaled;
+        *scaled = *added;
+        *added = other;
+    }
+    return added->factor < 0 && ir->n == 1 + length_of(scaled) + length_of(added);
+}
+
+/* The newest launch does what the call does. */
+static bool is_done_ahead(qn__cuda_binder *b, const qn__call *call, const chain_args *args)
+{
+    const qn__ir *ir = call->program;
+    qn__cuda_scaled scaled, added;
+    qn__cuda_gate gate;
+    if (is_scaled_sum(ir, args, true, &scaled, &added))
+        return qn__cuda_add_behind(b, call, &scaled, added.array) ||
+               (scaled.factor < 0 && (qn__cuda_add_behind(b, call, &added, scaled.array) ||
+                                      qn__cuda_add_to_norm(b, call)));
+    if (is_scaled_sum(ir, args, false, &scaled, &added))
+        return qn__cuda_add_behind(b, call, &scaled, -1);
+    return gate_of(ir, args, &gate) && qn__cuda_gate_behind(b, call, &gate);
 }
 
 bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
@@ -282,13 +356,7 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
         return true;
     join_axes(call, args);
     args->quads = has_quads(call, args);
-    if (args->quads && is_sum(call->program) && args->stride[0][0] && args->stride[1][0] &&
-        (qn__cuda_add_behind(b, call) || qn__cuda_add_to_norm(b, call)))
-        return true;
-    int gate = args->quads && args->stride[0][0] && n == 2 && args->stride[1][0]
-                   ? gate_of(call->program)
-                   : -1;
-    if (gate >= 0 && qn__cuda_gate_behind(b, call, gate))
+    if (args->quads && is_done_ahead(b, call, args))
         return true;
     qn__cu_function function = chain_function(b, call->program);
     uint64_t *numbers = (uint64_t *)args->stride[n ? n : 1];

@@ -113,6 +113,8 @@ typedef struct qn__cuda_launch {
     uint8_t y_at, rounded_at; /* among its addresses: the result, f32, and where that may go as bf16
                                * as well; 0: nowhere */
     size_t turned;            /* ... and where, in the binding's bytes, it says whether turned */
+    uint8_t bytes_at;         /* the same of the result as bytes */
+    size_t byte_form;
 } qn__cuda_launch;
 
 /* A binding's launches as an executable graph, for these slots; NULL: none yet. */
@@ -190,6 +192,13 @@ void qn__cuda_want_unpacked(qn__cuda_binder *b, size_t bytes);
  * arguments. */
 void qn__cuda_may_round(qn__cuda_binder *b, uint8_t y_at, uint8_t rounded_at, size_t turned);
 
+/* The newest launch can make its result bytes; `form` is the place of the form in its arguments. */
+void qn__cuda_may_make_bytes(qn__cuda_binder *b, uint8_t bytes_at, size_t form);
+
+/* The rows of a linear layer's x as bytes in scratch memory, by the launch that makes x, where that
+ * is the newest. False: it is another, or cannot. */
+bool qn__cuda_bytes_of_x(qn__cuda_binder *b, const qn__call *call, const qn__cuda_byte_form *form);
+
 /* The rows of a linear layer's x as bf16 in scratch memory, turned (turned.cuh) or as they are, for
  * the launch that follows: by the launch that makes x, where that is the newest, or by one of its
  * own, if `always`. *place: the operand that has them; 0: they are as they were. */
@@ -201,6 +210,9 @@ bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bo
  * the last n_at operands of the call, and its blocks. */
 void *qn__cuda_beside(qn__cuda_binder *b, int kernel, const qn__call *call, uint32_t n_at);
 void qn__cuda_put_beside(qn__cuda_binder *b, const qn__call *call, uint32_t n_at, unsigned blocks);
+
+/* Once all is bound: norms that the next launch can make, which alone reads them, are its own. */
+void qn__cuda_take_norms(qn__cuda_binder *b);
 
 /* Once all is bound: of what was rounded, f32 results that nothing reads are not written. */
 void qn__cuda_drop_unread(qn__cuda_binder *b);
@@ -223,9 +235,15 @@ bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, con
 bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
                              const qn__cuda_write_part *write, int64_t blocks);
 
-/* A sum of two f32 that lie side by side, where the newest launch, a linear layer, makes one of
- * them for nobody else: that adds the other. False: it cannot. */
-bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call);
+/* An array that a call reads, times a number that another of its operands is; -1: as it is. */
+typedef struct qn__cuda_scaled {
+    int array, factor;
+} qn__cuda_scaled;
+
+/* `scaled`, which the newest launch, of linear layers, makes for nobody else, plus operand `added`
+ * of f32 that lie side by side, or alone (-1): that launch does it. False: it cannot. */
+bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call, const qn__cuda_scaled *scaled,
+                         int added);
 
 /* The same where the newest launch is a norm of f32 (op_rows.c). */
 bool qn__cuda_add_to_norm(qn__cuda_binder *b, const qn__call *call);
@@ -250,9 +268,13 @@ bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn_
                          const qn__cuda_linears_args *args, const qn__call *call, uint8_t x);
 int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size);
 
-/* silu(operand `gate`) times the other, where the newest launch is of the two linear layers that
- * make both for nobody else: that does it. False: it cannot. */
-bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate);
+/* An activation of one array times another, where the newest launch is of the two linear layers
+ * that make both for nobody else: that does it. False: it cannot. */
+typedef struct qn__cuda_gate {
+    qn__cuda_scaled gate, up;
+    int activation;
+} qn__cuda_gate;
+bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cuda_gate *gate);
 
 /* Many rows of x on tensor cores of sm_90 (op_wide.c); choose finds the kernel and the tiles of the
  * newest launch, which is one of these. A weight in units is first taken out of them, by `unpack`;
@@ -273,6 +295,7 @@ bool qn__cuda_has_units(qn__layout_id layout);
 bool qn__cuda_takes_units(const qn_array *node);
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call);
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function);
+bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function);
 void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
                           const qn__cuda_linears_args *args); /* the blocks of changed arguments */
 bool qn__cuda_take_units(qn__cuda_binder *b, const qn__call *call);

@@ -371,6 +371,7 @@ static const qn__device_ops cuda_device_ops = {
     X(units)                                                                                       \
     X(many)                                                                                        \
     X(unpack)                                                                                      \
+    X(ternary)                                                                                     \
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
     X(attend_half)                                                                                 \
@@ -382,7 +383,8 @@ static const qn__device_ops cuda_device_ops = {
 enum { IMAGES(IMAGE_ID) IMAGE_COUNT };
 IMAGES(IMAGE_EXTERN)
 
-/* Some have instructions that sm_90 alone knows; unpack.cu is for wide.cu. */
+/* Some have instructions that sm_90 alone knows, ternary.cu those that came with it; unpack.cu is
+ * for wide.cu. */
 static bool runs_here(const qn__cuda *cuda, int image)
 {
     switch (image) {
@@ -393,6 +395,7 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_attend_one:
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return qn__cuda_has_wide(cuda);
+    case IMAGE_ternary: return cuda->arch >= 90;
     default: return true;
     }
 }
@@ -403,6 +406,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     switch (image) {
     case IMAGE_linear:
     case IMAGE_units: return cuda->most_shared;
+    case IMAGE_ternary: return QN__CUDA_TERNARY_SHARED;
     case IMAGE_stream:
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;

@@ -40,9 +40,11 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
     if (!last || last->function != function)
         return NULL;
     qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
+    bool whole = ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8_ROWS;
     if (args->n[QN__CUDA_LINEARS - 1] || args->gated ||
-        bound->at[last->first_at + QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !args->early ||
-        args->rows != rows || args->k != w->shape[1] ||
+        (args->units.layout != w->layout && qn__cuda_is_units(b->cuda, function)) ||
+        args->whole != whole || bound->at[last->first_at + QN__CUDA_ADDED] != QN__CUDA_AT_NONE ||
+        !args->early || args->rows != rows || args->k != w->shape[1] ||
         !qn__cuda_same_place(&b->binding->operands[bound->x], &call->operand[0]) ||
         !qn__cuda_is_fixed(b, w))
         return NULL;
@@ -66,7 +68,8 @@ int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size)
 bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
                          const qn__cuda_linears_args *args, const qn__call *call, uint8_t x)
 {
-    const uint8_t none = QN__CUDA_NONE, operands[] = {x, 1, 2, 1, 2, 1, 2, none, none};
+    const uint8_t none = QN__CUDA_NONE,
+                  operands[] = {x, 1, 2, 1, 2, 1, 2, none, none, none, none, none, none};
     b->bound->x = call->first_operand;
     return qn__cuda_add_grid(b, function, grid, args, sizeof *args, call, sizeof operands,
                              operands);
@@ -158,67 +161,99 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
     return qn__cuda_add_linear(b, function, &grid, &args, call, place);
 }
 
-/* ---- sums behind a layer --------------------------------------------------------------------- */
+/* ---- what stands behind a layer -------------------------------------------------------------- */
 
-bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call)
-{
-    qn__cuda_binding *bound = b->bound;
-    const qn__cuda_launch *last =
-        bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
-    if (!last ||
-        (!qn__cuda_is_wide(b->cuda, last->function) && !is_streaming(b->cuda, last->function) &&
-         !qn__cuda_is_units(b->cuda, last->function)))
-        return false;
-    const qn__cuda_linears_args *args = (const qn__cuda_linears_args *)(bound->args + last->args);
-    uint32_t *at = bound->at + last->first_at;
-    const qn__operand *y = &b->binding->operands[at[2]], *result = &call->operand[2];
-    int i = qn__cuda_same_place(&call->operand[1], y);
-    if (args->n[1] || at[QN__CUDA_ADDED] != QN__CUDA_AT_NONE ||
-        !qn__cuda_same_place(&call->operand[i], y) ||
-        qn__cuda_elements(y) != qn__cuda_elements(result) ||
-        qn__cuda_same_place(&call->operand[1 - i], y) ||
-        y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-        qn__cuda_is_read_behind(b, call, y) ||
-        (at[0] < QN__CUDA_AT_UNPACKED && /* blocks that are done write where others still read */
-         qn__cuda_overlap(result, &b->binding->operands[at[0]])))
-        return false;
-    at[2] = at[4] = at[6] = call->first_operand + 2;
-    at[QN__CUDA_ADDED] = call->first_operand + 1 - (uint32_t)i;
-    return true;
-}
-
-bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, int gate)
+/* The newest launch, if it is of linear layers that take on what follows. */
+static qn__cuda_launch *newest_layers(const qn__cuda_binder *b)
 {
     qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
-    bool wide = last && qn__cuda_is_wide(b->cuda, last->function),
-         units = last && qn__cuda_is_units(b->cuda, last->function);
-    if (!last || (!wide && !units && !is_streaming(b->cuda, last->function)) ||
-        last->function == b->cuda->kernels[QN__CUDA_KERNEL_linear_many])
+    return last && (qn__cuda_is_wide(b->cuda, last->function) ||
+                    is_streaming(b->cuda, last->function) ||
+                    qn__cuda_is_units(b->cuda, last->function))
+               ? last
+               : NULL;
+}
+
+/* Whether y of a layer is what the call reads as `array`, and nobody reads it elsewhere. */
+static bool is_for_call_alone(const qn__cuda_binder *b, const qn__call *call, int array,
+                              const qn__operand *y)
+{
+    return qn__cuda_same_place(&call->operand[array], y) &&
+           qn__cuda_elements(y) == qn__cuda_elements(&call->operand[call->n_operands - 1]) &&
+           y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
+           !qn__cuda_is_read_behind(b, call, y);
+}
+
+/* Blocks that are done write where others still read x. */
+static bool would_overwrite_x(const qn__cuda_binder *b, uint32_t x, const qn__operand *result)
+{
+    return x < QN__CUDA_AT_UNPACKED && qn__cuda_overlap(result, &b->binding->operands[x]);
+}
+
+bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call, const qn__cuda_scaled *scaled,
+                         int added)
+{
+    const qn__cuda_launch *last = newest_layers(b);
+    uint32_t *at = last ? b->bound->at + last->first_at : NULL;
+    const qn__cuda_linears_args *args =
+        last ? (const qn__cuda_linears_args *)(b->bound->args + last->args) : NULL;
+    const qn__operand *result = &call->operand[call->n_operands - 1];
+    int i = 0;
+    if (!last || args->gated || at[QN__CUDA_ADDED] != QN__CUDA_AT_NONE ||
+        (added >= 0 && args->n[1]) ||
+        (scaled->factor >= 0 && !qn__cuda_takes_factors(b->cuda, last->function)))
         return false;
-    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
-    uint32_t *at = bound->at + last->first_at;
-    const qn__operand *operands = b->binding->operands, *result = &call->operand[2];
-    if (args->n[0] != args->n[1] || args->n[2] || args->gated)
+    while (i < QN__CUDA_LINEARS && args->n[i] &&
+           !is_for_call_alone(b, call, scaled->array, &b->binding->operands[at[2 + 2 * i]]))
+        i++;
+    if (i == QN__CUDA_LINEARS || !args->n[i] || at[QN__CUDA_FACTOR + i] != QN__CUDA_AT_NONE ||
+        would_overwrite_x(b, at[0], result) ||
+        (added >= 0 && qn__cuda_same_place(&call->operand[added], &call->operand[scaled->array])))
         return false;
-    bool exchanged = qn__cuda_same_place(&call->operand[gate], &operands[at[4]]);
-    for (int i = 0; i < 2; i++) {
-        const qn__operand *y = &operands[at[2 + 2 * (i ^ exchanged)]];
-        if (!qn__cuda_same_place(&call->operand[gate ^ i], y) ||
-            qn__cuda_elements(y) != qn__cuda_elements(result) ||
-            y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-            qn__cuda_is_read_behind(b, call, y))
+    for (int k = i; k < QN__CUDA_LINEARS && (k == i || !args->n[k]); k++)
+        at[2 + 2 * k] = call->first_operand + call->n_operands - 1;
+    if (scaled->factor >= 0)
+        at[QN__CUDA_FACTOR + i] = call->first_operand + (uint32_t)scaled->factor;
+    if (added >= 0)
+        at[QN__CUDA_ADDED] = call->first_operand + (uint32_t)added;
+    return true;
+}
+
+bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cuda_gate *gate)
+{
+    qn__cuda_launch *last = newest_layers(b);
+    if (!last || last->function == b->cuda->kernels[QN__CUDA_KERNEL_linear_many])
+        return false;
+    bool wide = qn__cuda_is_wide(b->cuda, last->function),
+         units = qn__cuda_is_units(b->cuda, last->function);
+    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(b->bound->args + last->args);
+    uint32_t *at = b->bound->at + last->first_at,
+             result = call->first_operand + call->n_operands - 1;
+    const qn__operand *operands = b->binding->operands;
+    const qn__cuda_scaled *of[] = {&gate->gate, &gate->up};
+    if (args->n[0] != args->n[1] || args->n[2] || args->gated ||
+        ((of[0]->factor >= 0 || of[1]->factor >= 0) &&
+         !qn__cuda_takes_factors(b->cuda, last->function)))
+        return false;
+    int exchanged = qn__cuda_same_place(&call->operand[gate->gate.array], &operands[at[4]]);
+    for (int i = 0; i < 2; i++)
+        if (!is_for_call_alone(b, call, of[i ^ exchanged]->array, &operands[at[2 + 2 * i]]) ||
+            at[QN__CUDA_FACTOR + i] != QN__CUDA_AT_NONE)
             return false;
-    }
-    if (at[0] < QN__CUDA_AT_UNPACKED && qn__cuda_overlap(result, &operands[at[0]]))
+    if (would_overwrite_x(b, at[0], &operands[result]))
         return false;
     args->gated = exchanged ? 2 : 1;
+    args->activation = gate->activation;
     int64_t shared = 0, warps = wide || units ? 0 : few_warps(b->cuda, args, &shared);
     if (!wide && !units && b->cuda->most_shared / shared < b->cuda->most_shared / last->shared) {
         args->gated = 0; /* fewer blocks beside each other would cost more */
         return false;
     }
-    at[2] = at[4] = at[6] = call->first_operand + 2;
+    at[2] = at[4] = at[6] = result;
+    for (int i = 0; i < 2; i++)
+        if (of[i ^ exchanged]->factor >= 0)
+            at[QN__CUDA_FACTOR + i] = call->first_operand + (uint32_t)of[i ^ exchanged]->factor;
     if (wide) {
         qn__cuda_choose_wide(b);
     } else if (units) {

@@ -52,6 +52,30 @@ bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bo
            QN__CUDA_ADD(b, linear_round, rows * padded / 4, false, args, call, 0, QN__CUDA_SCRATCH);
 }
 
+void qn__cuda_may_make_bytes(qn__cuda_binder *b, uint8_t bytes_at, size_t form)
+{
+    qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
+    last->bytes_at = bytes_at;
+    last->byte_form = last->args + form;
+}
+
+bool qn__cuda_bytes_of_x(qn__cuda_binder *b, const qn__call *call, const qn__cuda_byte_form *form)
+{
+    qn__cuda_binding *bound = b->bound;
+    const qn__operand *x = &call->operand[0];
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (!last || !last->bytes_at)
+        return false;
+    uint32_t *at = bound->at + last->first_at;
+    const qn__operand *y = &b->binding->operands[at[last->y_at]];
+    if (!qn__cuda_same_place(y, x) || qn__cuda_elements(y) != qn__cuda_elements(x) ||
+        y->shape[y->ndim - 1] != x->shape[x->ndim - 1])
+        return false;
+    at[last->bytes_at] = QN__CUDA_AT_SCRATCH;
+    memcpy(bound->args + last->byte_form, form, sizeof *form);
+    return true;
+}
+
 /* ---- launches beside each other -------------------------------------------------------------- */
 
 /* Whether the call neither reads nor writes what the newest launch writes, nor writes what that
@@ -159,6 +183,51 @@ static bool is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y)
     return false;
 }
 
+/* The norm of one row whose result the next launch alone reads: whether that can make it. */
+static bool can_take_norm(const qn__cuda_binder *b, uint32_t i)
+{
+    const qn__cuda_binding *bound = b->bound;
+    const qn__cuda_launch *norm = &bound->launches[i], *next = norm + 1;
+    if (norm->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm] ||
+        next->function != b->cuda->kernels[QN__CUDA_KERNEL_ternary_1])
+        return false;
+    const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(bound->args + norm->args);
+    const qn__cuda_linears_args *layer = (const qn__cuda_linears_args *)(bound->args + next->args);
+    const uint32_t *at = bound->at + norm->first_at, *its = bound->at + next->first_at;
+    const qn__operand *operands = b->binding->operands, *y = &operands[at[2]],
+                      *x = &operands[at[0]];
+    for (int k = 3; k < QN__CUDA_NORM_AT; k++)
+        if (at[k] != QN__CUDA_AT_NONE)
+            return false;
+    bool apart = its[QN__CUDA_ADDED] == QN__CUDA_AT_NONE ||
+                 !qn__cuda_overlap(&operands[its[QN__CUDA_ADDED]], y);
+    for (int k = 2; k < QN__CUDA_ADDED;
+         k += 2) /* blocks that are done write, others still read x */
+        apart = apart && !qn__cuda_overlap(&operands[its[k]], x);
+    return args->quads && args->rows == 1 && args->early && args->has_weight &&
+           args->n == layer->k && qn__cuda_same_place(&operands[its[0]], y) && apart &&
+           y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
+           !is_read(b, i + 1, y);
+}
+
+void qn__cuda_take_norms(qn__cuda_binder *b)
+{
+    qn__cuda_binding *bound = b->bound;
+    for (uint32_t i = 0; i + 1 < bound->n_launches; i++) {
+        if (!can_take_norm(b, i))
+            continue;
+        qn__cuda_launch *norm = &bound->launches[i], *next = norm + 1;
+        const uint32_t *at = bound->at + norm->first_at;
+        uint32_t *its = bound->at + next->first_at;
+        its[0] = at[0];
+        its[QN__CUDA_NORM_OF_X] = at[1];
+        ((qn__cuda_linears_args *)(bound->args + next->args))->eps =
+            (float)((qn__cuda_norm_args *)(bound->args + norm->args))->eps;
+        memmove(norm, next, (bound->n_launches - i - 1) * sizeof *norm);
+        bound->n_launches--;
+    }
+}
+
 void qn__cuda_drop_unread(qn__cuda_binder *b)
 {
     const qn__plan *plan = b->binding->plan;
@@ -166,7 +235,8 @@ void qn__cuda_drop_unread(qn__cuda_binder *b)
     for (uint32_t i = 0; i < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         uint32_t *at = bound->at + launch->first_at;
-        if (!launch->rounded_at || at[launch->rounded_at] == QN__CUDA_AT_NONE)
+        if ((!launch->rounded_at || at[launch->rounded_at] == QN__CUDA_AT_NONE) &&
+            (!launch->bytes_at || at[launch->bytes_at] == QN__CUDA_AT_NONE))
             continue;
         const qn__operand *y = &b->binding->operands[at[launch->y_at]];
         if (y->slot == plan->n_inputs + plan->n_outputs && !is_read(b, i, y))

@@ -142,6 +142,7 @@ static bool norm_again(qn__cuda_binder *b, const qn__call *call, const qn__cuda_
     at[QN__CUDA_NORM_BEHIND] = call->first_operand + call->n_operands - 1;
     qn__cuda_may_round(b, QN__CUDA_NORM_BEHIND, QN__CUDA_NORM_ROUNDED,
                        offsetof(qn__cuda_norm_args, turned));
+    qn__cuda_may_make_bytes(b, QN__CUDA_NORM_BYTES, offsetof(qn__cuda_norm_args, bytes));
     return true;
 }
 
@@ -162,10 +163,13 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
         return true;
     const uint8_t none = QN__CUDA_NONE;
     if (!QN__CUDA_ADD(b, rms_norm, args.rows, true, args, call, 0, p->has_weight ? 1 : 0,
-                      (uint8_t)(call->n_operands - 1), none, none, none, none, none))
+                      (uint8_t)(call->n_operands - 1), none, none, none, none, none, none))
         return false;
-    if (args.quads && args.rows)
+    if (args.quads && args.rows) {
         qn__cuda_may_round(b, 2, 3, offsetof(qn__cuda_norm_args, turned));
+        if (qn__cuda_parts(args.n, QN__CUDA_SPAN) * QN__CUDA_SPAN / 4 <= QUADS_OF_ROW)
+            qn__cuda_may_make_bytes(b, QN__CUDA_NORM_BYTES, offsetof(qn__cuda_norm_args, bytes));
+    }
     return true;
 }
 
@@ -176,7 +180,8 @@ void qn__cuda_finish_norms(qn__cuda_binder *b)
         qn__cuda_launch *launch = &bound->launches[i];
         const uint32_t *at = bound->at + launch->first_at;
         if (launch->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm] ||
-            at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE)
+            at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE ||
+            at[QN__CUDA_NORM_BYTES] != QN__CUDA_AT_NONE)
             continue;
         const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(bound->args + launch->args);
         if (args->quads && args->rows >= MANY_ROWS &&

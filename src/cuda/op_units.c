@@ -1,33 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quantised weights, which stay in their units: which layouts there are kernels for, linear layers
- * and rows.
+ * Quantised weights, which stay in their units: which kernels each layout has, linear layers and
+ * rows. Layouts that have none of their own share those to which a layout is data.
  */
 #include "base/error.h"
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 #include "cuda/turns.h"
 
-/* The first kernel of each layout; the others follow it in kernels.def. */
+/* The kernels of a layout, in the order of kernels.def. */
 enum { BYTES_1, BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS, MAKE_BYTES, BYTES_MANY, UNPACK };
 
-static const uint8_t kernels[QN__LAYOUT_COUNT] = {
+/* The first one of those that have their own. */
+static const uint16_t kernels[QN__LAYOUT_COUNT] = {
 #define CUDA_UNITS(id, name) [QN__UNITS_OF(QN__##id)] = QN__CUDA_KERNEL_bytes_1_##name,
 #include "cuda/units.def"
 #undef CUDA_UNITS
 };
 
+/* Of those that have none, by step: for bytes of up to 8 rows, for values, and rows. */
+static qn__cu_function shared_kernel(const qn__cuda *cuda, const qn__layout *l, int kernel)
+{
+    int first = l->step == 16   ? QN__CUDA_KERNEL_bytes_8_any_16
+                : l->step == 32 ? QN__CUDA_KERNEL_bytes_8_any_32
+                                : QN__CUDA_KERNEL_bytes_8_any_64;
+    switch (kernel) {
+    case BYTES_8: return cuda->kernels[first];
+    case VALUES_1: return cuda->kernels[first + 1];
+    case VALUES_4: return cuda->kernels[first + 2];
+    case ROWS: return cuda->kernels[first + 3];
+    default: return NULL;
+    }
+}
+
+static qn__cu_function kernel_of(const qn__cuda *cuda, qn__layout_id layout, int kernel)
+{
+    return kernels[layout] ? cuda->kernels[kernels[layout] + kernel]
+                           : shared_kernel(cuda, qn__layout_of(layout), kernel);
+}
+
+static qn__cuda_units units_as_data(qn__layout_id layout)
+{
+    const qn__layout *l = qn__layout_of(layout);
+    return (qn__cuda_units){.layout = layout,
+                            .columns = l->columns,
+                            .bytes = l->unit_bytes,
+                            .zero = l->zero,
+                            .biased = l->biased,
+                            .bits = l->encoding->bits,
+                            .group = l->encoding->group,
+                            .type = l->encoding->scale,
+                            .zeroed = l->encoding->zeroed};
+}
+
 bool qn__cuda_has_units(qn__layout_id layout)
 {
-    return layout < QN__LAYOUT_COUNT && kernels[layout];
+    const qn__layout *l = qn__layout_of(layout);
+    return l && l->step;
 }
 
 bool qn__cuda_takes_units(const qn_array *node)
 {
     const qn__linear_params *p = node->params;
     return node->dtype == QN_F32 && qn__cuda_has_units(node->in[1]->layout) &&
-           (p->products == QN_PRODUCTS_INT8 || p->products == QN_PRODUCTS_F32 ||
-            p->products == QN_PRODUCTS_BY_ROWS);
+           (p->products == QN_PRODUCTS_INT8 || p->products == QN_PRODUCTS_INT8_ROWS ||
+            p->products == QN_PRODUCTS_F32 || p->products == QN_PRODUCTS_BY_ROWS);
 }
 
 static qn_products products_of(const qn__call *call)
@@ -46,27 +83,33 @@ enum {
     MANY_THREADS = 384
 };
 
-/* What a block with `width` rows of x needs of shared memory; 0: more than there is. *warps gets
- * fewer until it fits. */
-static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, bool bytes,
-                         int64_t width, int64_t *warps)
+/* How a call is launched: its rows of x a block, which kernel, and what a block has. */
+typedef struct unit_form {
+    int64_t width, warps, shared;
+    int kernel;
+} unit_form;
+
+/* What a block needs of shared memory; 0: more than there is. Warps get fewer until it fits. */
+static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, unit_form *form)
 {
+    bool bytes = form->kernel <= BYTES_32;
+    int64_t width = form->width, wide = form->kernel == BYTES_8 ? 8 : width; /* rows of sums */
     int64_t spans = qn__cuda_parts(k, QN__CUDA_SPAN), padded = spans * QN__CUDA_SPAN;
     int64_t span = QN__CUDA_SPAN / l->columns * l->unit_bytes;
     int64_t ring = QN__CUDA_RING * span + QN__CUDA_RING_BARS;
     int64_t x =
-        bytes ? width * (padded + l->step) + padded / l->step * width * 8 : width * padded * 4;
-    int64_t sums = ((width == 1 ? 2 : 1) * spans + 1) * TILE * width * 4; /* and a gate's */
-    if (bytes && width == 1) {
+        bytes ? width * (padded + l->step) + padded / l->step * wide * 8 : width * padded * 4;
+    int64_t sums = ((wide == 1 ? 2 : 1) * spans + 1) * TILE * wide * 4; /* and a gate's */
+    if (form->kernel == BYTES_1) {
         bool pairs = span <= QN__CUDA_PAIR_BYTES;
         ring = (pairs ? 4 : 3) * span + QN__CUDA_RING_BARS;
         sums = QN__CUDA_TURN_BARS + QN__CUDA_TURNS * spans * (1 + pairs) * TILE * 4;
     }
     int64_t most = cuda->most_shared;
-    *warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
-    while (*warps > 1 && *warps * ring + x + sums > most)
-        --*warps;
-    int64_t shared = *warps * ring + x + sums;
+    form->warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
+    while (form->warps > 1 && form->warps * ring + x + sums > most)
+        form->warps--;
+    int64_t shared = form->warps * ring + x + sums;
     return shared <= most ? shared : 0;
 }
 
@@ -82,30 +125,25 @@ static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
     return groups * (each < tiles ? each : tiles);
 }
 
-/* How a call is launched: its rows of x a block, the kernel behind the layout's first, and what a
- * block has. False: its rows are too long. */
-typedef struct unit_form {
-    int64_t width, warps, shared;
-    int kernel;
-} unit_form;
-
+/* False: the call's rows are too long. */
 static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, unit_form *form)
 {
-    static const unit_form forms[2][3] = {
-        {{.width = 4, .kernel = VALUES_4}, {.width = 1, .kernel = VALUES_1}},
-        {{.width = 32, .kernel = BYTES_32},
-         {.width = 8, .kernel = BYTES_8},
-         {.width = 1, .kernel = BYTES_1}}};
-    bool bytes = products_of(call) != QN_PRODUCTS_F32;
+    static const unit_form of_values[] = {{.width = 4, .kernel = VALUES_4},
+                                          {.width = 1, .kernel = VALUES_1}},
+                           of_bytes[] = {{.width = 32, .kernel = BYTES_32},
+                                         {.width = 8, .kernel = BYTES_8},
+                                         {.width = 1, .kernel = BYTES_1}},
+                           shared_ones[] = {{.width = 8, .kernel = BYTES_8},
+                                            {.width = 1, .kernel = BYTES_8}};
     const qn__operand *w = &call->operand[1];
-    for (int i = 0; i < 2 + bytes; i++) {
-        *form = forms[bytes][i];
-        bool least = i == 1 + bytes;
-        if (!least && rows <= forms[bytes][i + 1].width)
+    bool values = products_of(call) == QN_PRODUCTS_F32, own = kernels[w->layout];
+    const unit_form *forms = values ? of_values : own ? of_bytes : shared_ones;
+    for (int i = 0, last = !values && own ? 2 : 1; i <= last; i++) {
+        *form = forms[i];
+        if (i < last && rows <= forms[i + 1].width)
             continue;
-        form->shared = shared_of(cuda, qn__layout_of(w->layout), w->shape[1], bytes, form->width,
-                                 &form->warps);
-        if (form->shared && (least || form->width == 8 || form->warps >= LEAST_WARPS))
+        form->shared = shared_of(cuda, qn__layout_of(w->layout), w->shape[1], form);
+        if (form->shared && (i == last || form->width == 8 || form->warps >= LEAST_WARPS))
             return true;
     }
     return false;
@@ -121,11 +159,18 @@ static bool is_many(const qn__cuda *cuda, qn__cu_function function)
 
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
-        for (int k = BYTES_1; kernels[i] && k <= VALUES_4; k++)
-            if (function == cuda->kernels[kernels[i] + k])
+    if (function == cuda->kernels[QN__CUDA_KERNEL_ternary_1])
+        return true;
+    for (int i = 1; i < QN__LAYOUT_COUNT; i++)
+        for (int k = BYTES_1; qn__layout_of((qn__layout_id)i)->step && k <= VALUES_4; k++)
+            if (function == kernel_of(cuda, (qn__layout_id)i, k))
                 return true;
     return is_many(cuda, function);
+}
+
+bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function)
+{
+    return qn__cuda_is_units(cuda, function) && !is_many(cuda, function);
 }
 
 /* Blocks that have tiles of 128 rows of the weights by as many of x in turn. */
@@ -136,10 +181,55 @@ static int64_t many_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
     return tiles < cuda->processors ? tiles : cuda->processors;
 }
 
+/* ---- ternary weights by one row of x (ternary.cu) ---------------------------------------------
+ */
+
+enum { TERNARY_UNITS = 72 << 10, TERNARY_BLOCKS = 2 /* of a multiprocessor */ };
+
+static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
+                           const qn__cuda_linears_args *args)
+{
+    return args->whole && args->rows == 1 && cuda->arch >= 90 &&
+           call->operand[1].layout == QN__UNITS_OF(QN__I2_S) &&
+           args->k <= QN__CUDA_TERNARY_COLUMNS && call->operand[0].offset % 16 == 0;
+}
+
+/* Blocks and their shared memory: tiles that they ask for at once, a few a block. */
+static qn__cuda_grid ternary_grid(const qn__cuda *cuda, const qn__cuda_linears_args *args)
+{
+    int64_t pair = args->gated ? 2 : 1, tiles = qn__cuda_linear_tiles(args, TILE) / pair,
+            bytes = args->k / 4 * TILE, fit = TERNARY_UNITS / (bytes * pair),
+            each = qn__cuda_parts(tiles, TERNARY_BLOCKS * cuda->processors);
+    each = each > fit ? fit : each;
+    each = each > QN__CUDA_TERNARY_TILES / pair ? QN__CUDA_TERNARY_TILES / pair : each;
+    each = each < 1 ? 1 : each;
+    return (qn__cuda_grid){
+        qn__cuda_parts(tiles, each), QN__CUDA_THREADS,
+        (unsigned)(each * pair * (bytes + TILE * QN__CUDA_THREADS / 32 * 4) + args->k)};
+}
+
+static bool linear_ternary(qn__cuda_binder *b, const qn__cuda_linears_args *args,
+                           const qn__call *call)
+{
+    qn__cu_function function = b->cuda->kernels[QN__CUDA_KERNEL_ternary_1];
+    qn__cuda_launch *last;
+    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, 1, &last);
+    if (all) {
+        qn__cuda_units_again(b->cuda, last, all);
+        return true;
+    }
+    qn__cuda_grid grid = ternary_grid(b->cuda, args);
+    return qn__cuda_add_linear(b, function, &grid, args, call, 0);
+}
+
 void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
                           const qn__cuda_linears_args *args)
 {
-    if (is_many(cuda, launch->function))
+    if (launch->function == cuda->kernels[QN__CUDA_KERNEL_ternary_1]) {
+        qn__cuda_grid grid = ternary_grid(cuda, args);
+        launch->blocks = (unsigned)grid.blocks;
+        launch->shared = grid.shared;
+    } else if (is_many(cuda, launch->function))
         launch->blocks = (unsigned)many_blocks(cuda, args);
     else
         launch->blocks = (unsigned)unit_blocks(cuda, args, launch->threads, launch->shared);
@@ -171,18 +261,39 @@ static bool linear_many(qn__cuda_binder *b, const qn__cuda_linears_args *args, c
            qn__cuda_add_linear(b, function, &grid, args, call, QN__CUDA_SCRATCH);
 }
 
+/* x as bytes with a scale a row in scratch memory, by the launch that makes x or one of its own. */
+static bool make_bytes(qn__cuda_binder *b, const qn__call *call, qn__cuda_linears_args *args)
+{
+    const qn__layout *l = qn__layout_of(call->operand[1].layout);
+    const qn__cuda_byte_form form = {.padded =
+                                         qn__cuda_parts(args->k, QN__CUDA_SPAN) * QN__CUDA_SPAN,
+                                     .step = l->step,
+                                     .zero = l->zero,
+                                     .biased = l->biased};
+    const qn__cuda_row_bytes_args bytes = {.rows = args->rows, .columns = args->k, .form = form};
+    args->made = QN__CUDA_MADE_ROW(form.padded, form.step);
+    qn__cuda_want_scratch(b, (size_t)(args->rows * args->made));
+    return qn__cuda_bytes_of_x(b, call, &form) ||
+           QN__CUDA_ADD(b, row_bytes, args->rows, true, bytes, call, 0, QN__CUDA_SCRATCH);
+}
+
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *w = &call->operand[1];
-    qn__cuda_linears_args args = {
-        .n = {w->shape[0]}, .k = w->shape[1], .early = qn__cuda_is_fixed(b, w)};
+    qn_products products = products_of(call);
+    qn__cuda_linears_args args = {.n = {w->shape[0]},
+                                  .k = w->shape[1],
+                                  .early = qn__cuda_is_fixed(b, w),
+                                  .whole = products == QN_PRODUCTS_INT8_ROWS,
+                                  .units = units_as_data(w->layout)};
     unit_form form;
     args.rows = args.k ? qn__cuda_elements(x) / args.k : 0;
-    if (args.rows > FEW && qn__cuda_has_wide(b->cuda)) {
-        if (products_of(call) == QN_PRODUCTS_BY_ROWS && qn__cuda_can_unpack(b, &args))
-            return qn__cuda_wide_linear(b, &args, call,
-                                        b->cuda->kernels[kernels[w->layout] + UNPACK]);
-        if (products_of(call) != QN_PRODUCTS_F32)
+    if (is_ternary_row(b->cuda, call, &args))
+        return linear_ternary(b, &args, call);
+    if (args.rows > FEW && qn__cuda_has_wide(b->cuda) && kernels[w->layout]) {
+        if (products == QN_PRODUCTS_BY_ROWS && qn__cuda_can_unpack(b, &args))
+            return qn__cuda_wide_linear(b, &args, call, kernel_of(b->cuda, w->layout, UNPACK));
+        if (products == QN_PRODUCTS_INT8 || products == QN_PRODUCTS_BY_ROWS)
             return linear_many(b, &args, call);
     }
     if (!form_of(b->cuda, call, args.rows, &form)) {
@@ -192,25 +303,29 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
         return false;
     }
     args.group = form.width;
-    qn__cu_function function = b->cuda->kernels[kernels[w->layout] + form.kernel];
+    qn__cu_function function = kernel_of(b->cuda, w->layout, form.kernel);
     qn__cuda_launch *last;
     const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
     if (all) {
         qn__cuda_units_again(b->cuda, last, all);
         return true;
     }
+    if (args.whole && args.rows && !make_bytes(b, call, &args))
+        return false;
     /* of one row of x and bytes a warp more makes the results */
     unsigned threads = 32 * (unsigned)(form.warps + (form.kernel == BYTES_1));
     qn__cuda_grid grid = {unit_blocks(b->cuda, &args, threads, form.shared), threads,
                           (unsigned)form.shared};
-    return qn__cuda_add_linear(b, function, &grid, &args, call, 0);
+    return qn__cuda_add_linear(b, function, &grid, &args, call, args.made ? QN__CUDA_SCRATCH : 0);
 }
 
 bool qn__cuda_take_units(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
-    qn__cuda_take_units_args args = {
-        .n_ids = qn__cuda_elements(&call->operand[1]), .rows = x->shape[0], .columns = x->shape[1]};
-    return qn__cuda_add(b, b->cuda->kernels[kernels[x->layout] + ROWS], args.n_ids * args.columns,
-                        false, &args, sizeof args, call, 3, (const uint8_t[]){0, 1, 2});
+    qn__cuda_take_units_args args = {.n_ids = qn__cuda_elements(&call->operand[1]),
+                                     .rows = x->shape[0],
+                                     .columns = x->shape[1],
+                                     .units = units_as_data(x->layout)};
+    return qn__cuda_add(b, kernel_of(b->cuda, x->layout, ROWS), args.n_ids * args.columns, false,
+                        &args, sizeof args, call, 3, (const uint8_t[]){0, 1, 2});
 }

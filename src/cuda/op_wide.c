@@ -242,7 +242,7 @@ bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linea
     }
     qn__cuda_grid grid = {1, THREADS, QN__CUDA_WIDE_SHARED};
     const uint8_t none = QN__CUDA_NONE, w = unpack ? QN__CUDA_UNPACKED : 1;
-    uint8_t operands[] = {0, w, 2, w, 2, w, 2, none, none};
+    uint8_t operands[] = {0, w, 2, w, 2, w, 2, none, none, none, none, none, none};
     if (unpack)
         args.linears.stride[0] = padded_columns(linears->k);
     if (!qn__cuda_round_x(b, call, linears->rows, false, true, &operands[0]) ||

@@ -164,6 +164,7 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
     for (uint32_t i = 0; i < plan->n_steps; i++)
         if (!bind_call(&b, &binding->calls[i]))
             return err && err->code ? err->code : QN_DEVICE;
+    qn__cuda_take_norms(&b);
     qn__cuda_drop_unread(&b);
     qn__cuda_finish_norms(&b);
     binding->launches = bound->n_launches;

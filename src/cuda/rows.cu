@@ -4,7 +4,9 @@
  * order of a sum depends on the row's length only. And rope: a thread a pair.
  */
 #include "cuda/cache.cuh"
+#include "cuda/made.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/norm.cuh"
 #include "cuda/turned.cuh"
 
 enum { SUM, MAX, LOGSUMEXP, ARGMAX }; /* qn__reduction */
@@ -269,41 +271,6 @@ template <typename T> static __device__ void norm_rows(const qn__cuda_norm_args 
     }
 }
 
-/* The same of f32 in vectors, which stay in registers: element 4 i to thread i mod 256, whose sums
- * are added by warp, then over the warps. */
-enum { MOST_QUADS = 8 };
-
-static __device__ float quad_sum(float4 v)
-{
-    return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-}
-
-/* What a row is multiplied by to have a mean square of 1. */
-template <int QUADS>
-static __device__ float norm_scale(const float4 (&v)[QUADS], int n, float *room, float eps)
-{
-    float sum = 0;
-#pragma unroll
-    for (int k = 0; k < QUADS; k++)
-        if ((int)threadIdx.x + k * THREADS < n / 4)
-            sum += quad_sum(v[k]);
-    for (int m = 16; m; m /= 2)
-        sum += __shfl_xor_sync(~0u, sum, m);
-    if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (int i = 0; i < THREADS / 32; i++)
-        sum += room[i];
-    __syncthreads();
-    return 1.0f / sqrtf(sum / (float)n + eps);
-}
-
-static __device__ float4 normed(float4 v, float scale, float4 u)
-{
-    return make_float4(v.x * scale * u.x, v.y * scale * u.y, v.z * scale * u.z, v.w * scale * u.w);
-}
-
 static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, bool turned)
 {
     if (y)
@@ -312,14 +279,35 @@ static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, bo
         put_rounded(rounded, at, make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w)), turned);
 }
 
-/* QUADS: of a thread. MORE: something may be added, and normed again. */
+/* The row as bytes: what a warp of threads has is complete, so are padded columns. */
+template <int QUADS>
+static __device__ void put_row_bytes(const qn__cuda_norm_args &a, int64_t row,
+                                     const float4 (&v)[QUADS], uint32_t *room)
+{
+    const int n = (int)a.n / 4, all = (int)a.bytes.padded / 4;
+    const made_row to = made_row_of(a.at[QN__CUDA_NORM_BYTES], row, 4 * all, (int)a.bytes.step);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int k = 0; k < QUADS; k++)
+        if ((int)threadIdx.x + k * THREADS < n)
+            bits = max(bits, top_of(v[k]));
+    const float top = top_of_block(bits, room);
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        const int i = threadIdx.x + k * THREADS;
+        if (i < all)
+            put_bytes(to, a.bytes, i, i < n ? v[k] : make_float4(0, 0, 0, 0), top);
+    }
+}
+
+/* QUADS: of a thread. MORE: something may be added, and normed again, or become bytes. */
 template <int QUADS, bool MORE> static __device__ void norm_quads(const qn__cuda_norm_args &a)
 {
     float4 u[QUADS], w[QUADS];
     __shared__ float room[THREADS / 32];
+    __shared__ uint32_t tops[THREADS / 32];
     const int n = (int)a.n / 4;
-    const bool adds = MORE && a.at[QN__CUDA_NORM_ADDED],
-               again = MORE && a.at[QN__CUDA_NORM_WEIGHT];
+    const bool adds = MORE && a.at[QN__CUDA_NORM_ADDED], again = MORE && a.at[QN__CUDA_NORM_WEIGHT];
     if (!a.early)
         wait_for_last();
     auto each = [&](auto with) {
@@ -349,13 +337,19 @@ template <int QUADS, bool MORE> static __device__ void norm_quads(const qn__cuda
                                    v[k].w + more[k].w);
             put_quad(a.at[2], a.at[3], r * n + i, v[k], a.turned);
         });
-        if (!again)
+        if (!again) {
+            if (MORE && a.at[QN__CUDA_NORM_BYTES])
+                put_row_bytes(a, r, v, tops);
             continue;
+        }
         scale = norm_scale(v, 4 * n, room, (float)a.eps_behind);
         each([&](int k, int i) {
-            put_quad(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], r * n + i,
-                     normed(v[k], scale, w[k]), a.turned);
+            v[k] = normed(v[k], scale, w[k]);
+            put_quad(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], r * n + i, v[k],
+                     a.turned);
         });
+        if (MORE && a.at[QN__CUDA_NORM_BYTES])
+            put_row_bytes(a, r, v, tops);
     }
 }
 
@@ -380,6 +374,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 {
     let_next_begin();
     norm_quads<QN__CUDA_NORM_MANY_QUADS, false>(a);
+}
+
+/* ---- rows of x as bytes ------------------------------------------------------------------------
+ */
+
+static __device__ float4 quad_of_row(const qn__cuda_row_bytes_args &a, int64_t row, int q)
+{
+    const float *x = (const float *)a.at[0] + row * a.columns;
+    float v[4];
+    for (int k = 0; k < 4; k++)
+        v[k] = 4 * q + k < a.columns ? x[4 * q + k] : 0.0f;
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/* A block has a row, its threads quads in turn. */
+extern "C" __global__ void row_bytes(const qn__cuda_row_bytes_args a)
+{
+    __shared__ uint32_t room[THREADS / 32];
+    const int quads = (int)a.form.padded / 4;
+    wait_for_others();
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        uint32_t bits = 0;
+        for (int i = threadIdx.x; i < quads; i += THREADS)
+            bits = max(bits, top_of(quad_of_row(a, r, i)));
+        const float top = top_of_block(bits, room);
+        const made_row to = made_row_of(a.at[1], r, (int)a.form.padded, (int)a.form.step);
+        for (int i = threadIdx.x; i < quads; i += THREADS)
+            put_bytes(to, a.form, i, quad_of_row(a, r, i), top);
+    }
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */

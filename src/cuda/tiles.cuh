@@ -14,20 +14,27 @@ struct tile_place {
     const void *w;
     float *y;
     int64_t n, row, stride; /* rows of the weight; the tile's first; elements between rows */
+    const float *by;        /* what y is multiplied by; NULL */
 };
 
 static __device__ tile_place place_of(const qn__cuda_linears_args &a, int64_t tile, int64_t size)
 {
     if (a.gated) {
         int i = (tile & 1) ^ (a.gated == 2);
-        return {a.at[1 + 2 * i], (float *)a.at[2], a.n[0], tile / 2 * size, a.stride[i]};
+        return {a.at[1 + 2 * i], (float *)a.at[2], a.n[0],
+                tile / 2 * size, a.stride[i],      (const float *)a.at[QN__CUDA_FACTOR + i]};
     }
     int64_t first = (a.n[0] + size - 1) / size, second = first + (a.n[1] + size - 1) / size;
     if (tile < first)
-        return {a.at[1], (float *)a.at[2], a.n[0], tile * size, a.stride[0]};
+        return {a.at[1],     (float *)a.at[2], a.n[0],
+                tile * size, a.stride[0],      (const float *)a.at[QN__CUDA_FACTOR]};
     if (tile < second)
-        return {a.at[3], (float *)a.at[4], a.n[1], (tile - first) * size, a.stride[1]};
-    return {a.at[5], (float *)a.at[6], a.n[2], (tile - second) * size, a.stride[2]};
+        return {a.at[3],     (float *)a.at[4],
+                a.n[1],      (tile - first) * size,
+                a.stride[1], (const float *)a.at[QN__CUDA_FACTOR + 1]};
+    return {a.at[5],     (float *)a.at[6],
+            a.n[2],      (tile - second) * size,
+            a.stride[2], (const float *)a.at[QN__CUDA_FACTOR + 2]};
 }
 
 /* As fused programs have it (core/ir_c.c). */
@@ -47,6 +54,22 @@ static __device__ float quick_silu(float x)
     return x * r;
 }
 
+static __device__ float squared_relu(float x)
+{
+    const float positive = larger(x, 0.0f);
+    return positive * positive;
+}
+
+/* What stands behind a gate; quick: less exact where the exact one is long. */
+static __device__ float activation_of(const qn__cuda_linears_args &a, float x)
+{
+    return a.activation == QN__CUDA_RELU_SQUARED ? squared_relu(x) : silu(x);
+}
+static __device__ float quick_activation_of(const qn__cuda_linears_args &a, float x)
+{
+    return a.activation == QN__CUDA_RELU_SQUARED ? squared_relu(x) : quick_silu(x);
+}
+
 /* Puts an element of a gated result where it is wanted. */
 static __device__ void put_result(const qn__cuda_linears_args &a, int64_t at, float y)
 {
@@ -57,7 +80,7 @@ static __device__ void put_result(const qn__cuda_linears_args &a, int64_t at, fl
 }
 static __device__ void put_gated(const qn__cuda_linears_args &a, int64_t at, float gate, float up)
 {
-    put_result(a, at, silu(gate) * up);
+    put_result(a, at, activation_of(a, gate) * up);
 }
 
 /* ---- few rows: tiles of 16 ------------------------------------------------------------------- */
@@ -68,6 +91,8 @@ enum { TILE = 16, SPAN = QN__CUDA_SPAN };
  * rows of x from `first` on. */
 struct tile_end {
     int spans, width, first, rows;
+    const char *made; /* rows of x that have been made bytes, which begin with their scales; NULL */
+    int64_t made_row; /* ... and how far apart they are */
 };
 
 /* What is added to the thread's first result of a tile. */
@@ -92,6 +117,10 @@ static __device__ void finish_tile(const qn__cuda_linears_args &a, int tile, con
         float sum = from[0];
         for (int s = 1; s < e.spans; s++)
             sum += from[s * TILE * e.width];
+        if (e.made)
+            sum *= *(const float *)(e.made + (e.first + b) * e.made_row);
+        if (p.by)
+            sum *= *p.by;
         const int64_t at = (e.first + b) * p.n + p.row + r;
         if (p.row + r >= p.n)
             continue;

@@ -14,12 +14,12 @@
  * one warp more makes the results (turns.cuh), so that those that multiply never wait for each
  * other.
  */
+#include "cuda/any.cuh"
 #include "cuda/bulk.cuh"
 #include "cuda/bytes.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/tiles.cuh"
 #include "cuda/turns.cuh"
-#include "cuda/units.cuh"
 
 enum { RING = QN__CUDA_RING };
 
@@ -40,9 +40,14 @@ static __device__ unit_work work_of(const qn__cuda_linears_args &a)
 {
     int groups = (int)((a.rows + a.group - 1) / a.group), at = blockIdx.x % groups;
     bool pairs = a.gated != 0;
-    unit_work w = {(int)a.k, (int)((a.k + SPAN - 1) / SPAN), 0, at * (int)a.group,
-                   (int)blockIdx.x / groups * (1 + pairs), (int)gridDim.x / groups,
-                   (int)tiles_of(a, TILE), pairs};
+    unit_work w = {(int)a.k,
+                   (int)((a.k + SPAN - 1) / SPAN),
+                   0,
+                   at * (int)a.group,
+                   (int)blockIdx.x / groups * (1 + pairs),
+                   (int)gridDim.x / groups,
+                   (int)tiles_of(a, TILE),
+                   pairs};
     w.rows = (int)(a.rows - w.first < a.group ? a.rows - w.first : a.group);
     return w;
 }
@@ -50,17 +55,28 @@ static __device__ unit_work work_of(const qn__cuda_linears_args &a)
 /* A warp's ring of spans, which lie as they are in memory. On sm_90 one lane asks the copy engine
  * for a span, and a barrier counts its bytes; before, lanes copy 16 bytes each. */
 template <class U> struct unit_ring {
-    enum { BYTES = SPAN / U::COLUMNS * U::BYTES, ROOM = RING * BYTES + QN__CUDA_RING_BARS };
+    const U how;
     const char *group; /* the tile's 16 rows */
     char *room;
     int group_bytes, tile, span;
 
+    __device__ explicit unit_ring(const U &units) : how(units)
+    {
+    }
+    __device__ int span_bytes() const
+    {
+        return SPAN / columns_of(how) * bytes_of(how);
+    }
+    __device__ int room_bytes() const
+    {
+        return RING * span_bytes() + QN__CUDA_RING_BARS;
+    }
     __device__ void begin(const qn__cuda_linears_args &a, const unit_work &work, char *rings)
     {
-        room = rings + threadIdx.x / 32 * ROOM;
-        group_bytes = (work.k + U::COLUMNS - 1) / U::COLUMNS * U::BYTES;
+        room = rings + warp_number() * room_bytes();
+        group_bytes = (work.k + columns_of(how) - 1) / columns_of(how) * bytes_of(how);
         tile = work.tile;
-        span = threadIdx.x / 32;
+        span = warp_number();
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x % 32 == 0) {
             for (int i = 0; i < RING; i++)
@@ -74,7 +90,7 @@ template <class U> struct unit_ring {
     }
     __device__ uint64_t *landed(int at) const
     {
-        return (uint64_t *)(room + RING * BYTES) + at;
+        return (uint64_t *)(room + RING * span_bytes()) + at;
     }
     __device__ void find(const qn__cuda_linears_args &a)
     {
@@ -84,23 +100,25 @@ template <class U> struct unit_ring {
     /* Units of a span that there are: K may end within it. */
     __device__ int units_in(int s) const
     {
-        const int left = (group_bytes - s * BYTES) / U::BYTES;
-        return left < SPAN / U::COLUMNS ? left : SPAN / U::COLUMNS;
+        const int left = (group_bytes - s * span_bytes()) / bytes_of(how),
+                  most = SPAN / columns_of(how);
+        return left < most ? left : most;
     }
     /* Asks for the next span into place `at`. */
     __device__ void ask(const qn__cuda_linears_args &a, const unit_work &work, int at)
     {
         if (tile < work.tiles) {
-            const int bytes = units_in(span) * U::BYTES;
-            const char *from = group + span * BYTES;
+            const int bytes = units_in(span) * bytes_of(how);
+            const char *from = group + span * span_bytes();
+            char *to = room + at * span_bytes();
 #if __CUDA_ARCH__ >= 900
-            if (threadIdx.x % 32 == 0) {
+            if (is_elected()) {
                 barrier_expect(landed(at), bytes);
-                copy_bulk(room + at * BYTES, from, bytes, landed(at));
+                copy_bulk(to, from, bytes, landed(at));
             }
 #else
             for (int i = threadIdx.x % 32 * 16; i < bytes; i += 32 * 16)
-                copy_ahead(room + at * BYTES + i, from + i, true);
+                copy_ahead(to + i, from + i, true);
 #endif
             if (next(work, &tile, &span) && tile < work.tiles)
                 find(a);
@@ -139,7 +157,7 @@ template <int W> struct unit_tile {
 
     __device__ void begin(const qn__cuda_linears_args &a, const unit_work &work, float *room)
     {
-        how = {work.spans, W, work.first, work.rows};
+        how = {work.spans, W, work.first, work.rows, a.made ? (const char *)a.at[0] : NULL, a.made};
         part = room;
         kept = room + TURNS * work.spans * TILE * W;
         turn = 0;
@@ -167,12 +185,11 @@ template <int W> struct unit_tile {
 /* The rows of a group as bytes, `apart` bytes from row to row, and [step][W] of what is known of
  * steps. */
 template <class U, int W>
-static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_work &work,
-                                  char *bytes, int apart, byte_step *steps)
+static __device__ void bytes_of_x(const U &how, const qn__cuda_linears_args &a,
+                                  const unit_work &work, char *bytes, int apart, byte_step *steps)
 {
     enum { OF_STEP = U::STEP / 4, AT_ONCE = 4 };
-    const int in_row = work.spans * SPAN / 4, all = work.rows * in_row,
-              threads = blockDim.x;
+    const int in_row = work.spans * SPAN / 4, all = work.rows * in_row, threads = blockDim.x;
     const float *x = (const float *)a.at[0] + (int64_t)work.first * work.k;
     for (int first = threadIdx.x; first < all; first += AT_ONCE * threads) {
         float4 quad[AT_ONCE];
@@ -182,8 +199,8 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
                       q = W == 1 ? i : i % in_row;
             const float *from = x + (int64_t)row * work.k + 4 * q;
             quad[j] = i >= all || 4 * q >= work.k ? make_float4(0, 0, 0, 0)
-                      : (uintptr_t)from % 16 ? make_float4(from[0], from[1], from[2], from[3])
-                                             : *(const float4 *)from;
+                      : (uintptr_t)from % 16      ? make_float4(from[0], from[1], from[2], from[3])
+                                                  : *(const float4 *)from;
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -193,10 +210,25 @@ static __device__ void bytes_of_x(const qn__cuda_linears_args &a, const unit_wor
                 break;
             byte_step step;
             ((uint32_t *)(bytes + row * apart))[word_of_quad<U>(q)] =
-                bytes_of_quad<U>(quad[j], &step);
+                bytes_of_quad(how, quad[j], &step);
             if (threadIdx.x % OF_STEP == 0)
                 steps[q / OF_STEP * W + row] = step;
         }
+    }
+}
+
+/* The same of rows that have been made bytes. */
+template <class U, int W>
+static __device__ void copy_of_x(const qn__cuda_linears_args &a, const unit_work &work, char *bytes,
+                                 int apart, byte_step *steps)
+{
+    const int columns = work.spans * SPAN;
+    for (int row = 0; row < work.rows; row++) {
+        const made_row from = made_row_of(a.at[0], work.first + row, columns, U::STEP);
+        for (int i = threadIdx.x; i < columns / 16; i += blockDim.x)
+            ((uint4 *)(bytes + row * apart))[i] = ((const uint4 *)from.bytes())[i];
+        for (int i = threadIdx.x; i < columns / U::STEP; i += blockDim.x)
+            steps[i * W + row] = from.steps()[i];
     }
 }
 
@@ -214,7 +246,7 @@ static __device__ void add_products(int (&c)[4], const uint2 (&code)[WORDS],
 
 /* A step's products with one tile of 8 columns: c's part, added to f. */
 template <class U, int W>
-static __device__ void multiply_step(const uint2 (&code)[U::STEP / 16], const char *x,
+static __device__ void multiply_step(const U &how, const uint2 (&code)[U::STEP / 16], const char *x,
                                      const byte_step *steps, const float scale[2],
                                      const float bias[2], float f[4])
 {
@@ -225,75 +257,73 @@ static __device__ void multiply_step(const uint2 (&code)[U::STEP / 16], const ch
     words_of_x<U>(x, w);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        c[i] = U::BIASED ? 0 : of[i % 2].added;
+        c[i] = is_biased(how) ? 0 : of[i % 2].added;
     add_products<WORDS>(c, code, w);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         f[i] = fmaf((float)c[i], scale[i / 2] * of[i % 2].scale, f[i]);
-        if (U::BIASED)
+        if (is_biased(how))
             f[i] = fmaf(bias[i / 2], __int_as_float(of[i % 2].added), f[i]);
     }
 }
 
-/* A unit's products: f[j] has rows g and g + 8 of the tile by rows 8 j + 2 t and the next of x. */
+/* A unit's products: f[j] has rows g and g + 8 of the tile by rows 8 j + 2 t and the next of x.
+ * bytes: the lane's row of x. */
 template <class U, int W>
-static __device__ void multiply_unit(const uint8_t *u, const char *bytes, int apart,
+static __device__ void multiply_unit(const U &how, const uint8_t *u, const char *bytes, int apart,
                                      const byte_step *steps, float f[(W + 7) / 8][4])
 {
     enum { WORDS = U::STEP / 16 };
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, own = 2 * t;
 #pragma unroll
-    for (int s = 0; s < U::COLUMNS / U::STEP; s++) {
+    for (int s = 0; s < columns_of(how) / U::STEP; s++) {
         uint2 code[WORDS];
         float scale[2], bias[2];
-#pragma unroll
-        for (int k = 0; k < WORDS; k++)
-            code[k] = make_uint2(U::code(u, s * (U::STEP / 4) + 4 * k, t, g),
-                                 U::code(u, s * (U::STEP / 4) + 4 * k, t, g + 8));
+        codes_of_step(how, u, s, g, t, code);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            scale[k] = U::scale(u, s, g + 8 * k);
-            bias[k] = U::bias(u, s, g + 8 * k);
+            scale[k] = how.scale(u, s, g + 8 * k);
+            bias[k] = is_biased(how) ? how.bias(u, s, g + 8 * k) : 0;
         }
 #pragma unroll
         for (int j = 0; j < (W + 7) / 8; j++)
-            multiply_step<U, W>(code,
-                                bytes + (8 * j + g) * apart + s * U::STEP +
-                                    4 * WORDS * t,
+            multiply_step<U, W>(how, code, bytes + 8 * j * apart + s * U::STEP + 4 * WORDS * t,
                                 steps + s * W + 8 * j + own, scale, bias, f[j]);
     }
 }
 
 /* A span's, of which n units are there: K may end within it. */
 template <class U, int W>
-static __device__ void multiply_span(const uint8_t *units, int n, const char *bytes, int apart,
-                                     const byte_step *steps, float f[(W + 7) / 8][4])
+static __device__ void multiply_span(const U &how, const uint8_t *units, int n, const char *bytes,
+                                     int apart, const byte_step *steps, float f[(W + 7) / 8][4])
 {
-    enum { UNITS = SPAN / U::COLUMNS, STEPS = U::COLUMNS / U::STEP * W };
-    if (n == UNITS) { /* side by side */
+    const int all = SPAN / columns_of(how), next = columns_of(how), next_steps = next / U::STEP * W;
+    if (n == all) { /* side by side */
 #pragma unroll
-        for (int i = 0; i < UNITS; i++)
-            multiply_unit<U, W>(units + i * U::BYTES, bytes + i * U::COLUMNS, apart,
-                                steps + i * STEPS, f);
+        for (int i = 0; i < all; i++)
+            multiply_unit<U, W>(how, units + i * bytes_of(how), bytes + i * next, apart,
+                                steps + i * next_steps, f);
     } else {
 #pragma unroll 1
         for (int i = 0; i < n; i++)
-            multiply_unit<U, W>(units + i * U::BYTES, bytes + i * U::COLUMNS, apart,
-                                steps + i * STEPS, f);
+            multiply_unit<U, W>(how, units + i * bytes_of(how), bytes + i * next, apart,
+                                steps + i * next_steps, f);
     }
 }
 
-/* W: of so many rows of x. */
-template <class U, int W> static __device__ void byte_products(const qn__cuda_linears_args &a)
+/* W: of so many rows of x at most; there is room for a.group of them. */
+template <class U, int W>
+static __device__ void byte_products(const U &how, const qn__cuda_linears_args &a)
 {
     enum { NT = (W + 7) / 8 };
     extern __shared__ __align__(128) char shared[];
     const unit_work work = work_of(a);
     const int apart = work.spans * SPAN + U::STEP, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    char *bytes = shared + blockDim.x / 32 * unit_ring<U>::ROOM;
-    byte_step *steps = (byte_step *)(bytes + W * apart);
-    unit_ring<U> ring;
+    const int row = W == 8 ? min(g, (int)a.group - 1) : g;
+    unit_ring<U> ring(how);
     unit_tile<W> of;
+    char *bytes = shared + blockDim.x / 32 * ring.room_bytes();
+    byte_step *steps = (byte_step *)(bytes + (W == 8 ? (int)a.group : W) * apart);
     let_next_begin();
     if (!a.early)
         wait_for_last();
@@ -302,13 +332,17 @@ template <class U, int W> static __device__ void byte_products(const qn__cuda_li
         ring.ask(a, work, i);
     wait_for_last();
     of.begin(a, work, (float *)(steps + work.spans * SPAN / U::STEP * W));
-    bytes_of_x<U, W>(a, work, bytes, apart, steps);
+    if (a.made)
+        copy_of_x<U, W>(a, work, bytes, apart, steps);
+    else
+        bytes_of_x<U, W>(how, a, work, bytes, apart, steps);
     __syncthreads();
     for (int tile = work.tile, span = threadIdx.x / 32, at = 0, round = 0; tile < work.tiles;) {
         float f[NT][4] = {};
         ring.wait(at, round);
-        multiply_span<U, W>((const uint8_t *)ring.room + at * ring.BYTES, ring.units_in(span),
-                            bytes + span * SPAN, apart, steps + span * (SPAN / U::STEP) * W, f);
+        multiply_span<U, W>(how, (const uint8_t *)ring.room + at * ring.span_bytes(),
+                            ring.units_in(span), bytes + row * apart + span * SPAN, apart,
+                            steps + span * (SPAN / U::STEP) * W, f);
         __syncwarp();
         ring.ask(a, work, at);
         if (++at == RING) {
@@ -395,7 +429,7 @@ template <class U> struct byte_row {
     const qn__cuda_linears_args &a;
     const int k, spans, warps, group_bytes, last_bytes;
     const int one, two; /* tiles of the first weight, of the first two */
-    int first, end;    /* the block's tiles */
+    int first, end;     /* the block's tiles */
     const sum_turns turns;
     char *const rings;
     char *bytes;
@@ -405,9 +439,9 @@ template <class U> struct byte_row {
     __device__ byte_row(const qn__cuda_linears_args &args, char *room)
         : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN), warps(blockDim.x / 32 - 1),
           group_bytes((k + U::COLUMNS - 1) / U::COLUMNS * U::BYTES),
-          last_bytes(group_bytes - (spans - 1) * BYTES),
-          one(((int)a.n[0] + TILE - 1) / TILE), two(one + ((int)a.n[1] + TILE - 1) / TILE),
-          turns(turns_in(room)), rings(room + QN__CUDA_TURN_BARS)
+          last_bytes(group_bytes - (spans - 1) * BYTES), one(((int)a.n[0] + TILE - 1) / TILE),
+          two(one + ((int)a.n[1] + TILE - 1) / TILE), turns(turns_in(room)),
+          rings(room + QN__CUDA_TURN_BARS)
     {
         const uint32_t unit = a.gated ? 2 : 1, all = (uint32_t)tiles_of(a, TILE) / unit,
                        each = all / gridDim.x, more = all % gridDim.x; /* one more each */
@@ -428,12 +462,14 @@ template <class U> struct byte_row {
             return (const char *)((tile & 1) ^ (a.gated == 2) ? a.at[3] : a.at[1]) +
                    (int64_t)(tile / 2) * group_bytes;
         const void *w = tile < one ? a.at[1] : tile < two ? a.at[3] : a.at[5];
-        return (const char *)w +
-               (int64_t)(tile - (tile < one ? 0 : tile < two ? one : two)) * group_bytes;
+        return (const char *)w + (int64_t)(tile - (tile < one   ? 0
+                                                   : tile < two ? one
+                                                                : two)) *
+                                     group_bytes;
     }
     __device__ void make_sums() const
     {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
+        const int warp = warp_number(), lane = threadIdx.x % 32, g = lane / 4;
         char *ring = rings + warp * ROOM;
         int ask_tile = first, ask_span = warp;
         const char *from[TILES];
@@ -456,7 +492,7 @@ template <class U> struct byte_row {
                 const int n = ask_span == spans - 1 ? last_bytes : BYTES;
                 char *to = ring + at * TILES * BYTES;
 #if __CUDA_ARCH__ >= 900
-                if (lane == 0) {
+                if (is_elected()) {
                     barrier_expect(&landed[at], TILES == 2 && from[TILES - 1] ? 2 * n : n);
 #pragma unroll
                     for (int m = 0; m < TILES; m++)
@@ -523,7 +559,10 @@ template <class U> struct byte_row {
     {
         wait_for_last();
         const unit_work work = {k, spans, 1, 0, 0, 0, 0, false};
-        bytes_of_x<U, 1>(a, work, bytes, 0, steps);
+        if (a.made)
+            copy_of_x<U, 1>(a, work, bytes, 0, steps);
+        else
+            bytes_of_x<U, 1>(U(), a, work, bytes, 0, steps);
         __syncthreads();
     }
     /* A lane makes one, of TILES tiles. */
@@ -533,14 +572,15 @@ template <class U> struct byte_row {
         const int lane = threadIdx.x % 32, own = lane / TILE, r = lane % TILE;
         float gate = 0; /* of one tile at a time */
         make_bytes();
+        const float worth = a.made ? *(const float *)a.at[0] : 1.0f;
         for (int tile = first, j = 0; tile < end; tile += TILES, j++) {
             const bool real = own < TILES && tile + own < end;
             const tile_place p = place_of(a, real ? tile + own : tile, TILE);
             const bool wanted = real && p.row + r < p.n;
-            const float more = added && wanted ? added[p.row + r] : 0;
+            const float more = added && wanted ? added[p.row + r] : 0, by = p.by ? *p.by : 1.0f;
             turns.wait_for_sums(j);
             const float sum =
-                sum_of_spans(sums(j) + lane % (TILES * TILE), spans, TILES * TILE);
+                worth * sum_of_spans(sums(j) + lane % (TILES * TILE), spans, TILES * TILE) * by;
             turns.take(j);
             if (a.gated) {
                 const float up = TILES == 2 ? __shfl_down_sync(~0u, sum, TILE) : sum;
@@ -570,27 +610,29 @@ template <class U> struct byte_row {
 
 /* Of a row's four columns: the values. */
 template <class U>
-static __device__ float4 values_of(uint32_t code, float scale, float bias)
+static __device__ float4 values_of(const U &how, uint32_t code, float scale, float bias)
 {
     float v[4];
     for (int i = 0; i < 4; i++) {
-        v[i] = scale * (float)((int)(code >> (8 * i) & 255) - U::ZERO);
-        if (U::BIASED)
+        v[i] = scale * (float)((int)(code >> (8 * i) & 255) - zero_of(how));
+        if (is_biased(how))
             v[i] += bias;
     }
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
 /* NB rows of x at most. */
-template <class U, int NB> static __device__ void f32_products(const qn__cuda_linears_args &a)
+template <class U, int NB>
+static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a)
 {
     extern __shared__ __align__(128) char shared[];
-    enum { QUADS = U::STEP / 4, OF_UNIT = U::COLUMNS / U::STEP };
+    enum { QUADS = U::STEP / 4 };
+    const int steps = columns_of(how) / U::STEP;
     const unit_work work = work_of(a);
     const int padded = work.spans * SPAN, warps = blockDim.x / 32, g = threadIdx.x % 32 / 4,
               t = threadIdx.x % 4;
-    float *x = (float *)(shared + warps * unit_ring<U>::ROOM);
-    unit_ring<U> ring;
+    unit_ring<U> ring(how);
+    float *x = (float *)(shared + warps * ring.room_bytes());
     unit_tile<NB> of;
     let_next_begin();
     if (!a.early)
@@ -610,16 +652,16 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_li
     for (int tile = work.tile, span = threadIdx.x / 32, at = 0, round = 0; tile < work.tiles;) {
         float sum[2][NB] = {}, *part = of.sums();
         ring.wait(at, round);
-        for (int s = 0; s < ring.units_in(span) * OF_UNIT; s++) {
+        for (int s = 0; s < ring.units_in(span) * steps; s++) {
             const uint8_t *u =
-                (const uint8_t *)ring.room + at * ring.BYTES + s / OF_UNIT * U::BYTES;
+                (const uint8_t *)ring.room + at * ring.span_bytes() + s / steps * bytes_of(how);
             for (int i = 0; i < 2; i++) {
-                float scale = U::scale(u, s % OF_UNIT, g + 8 * i),
-                      bias = U::bias(u, s % OF_UNIT, g + 8 * i);
+                float scale = how.scale(u, s % steps, g + 8 * i),
+                      bias = is_biased(how) ? how.bias(u, s % steps, g + 8 * i) : 0;
 #pragma unroll
                 for (int q = 0; q < QUADS; q += 4) {
-                    float4 w = values_of<U>(U::code(u, s % OF_UNIT * QUADS + q, t, g + 8 * i),
-                                            scale, bias);
+                    float4 w = values_of(how, how.code(u, s % steps * QUADS + q, t, g + 8 * i),
+                                         scale, bias);
 #pragma unroll
                     for (int b = 0; b < NB; b++) {
                         float4 v = *(const float4 *)(x + b * padded + span * SPAN + s * U::STEP +
@@ -654,7 +696,7 @@ template <class U, int NB> static __device__ void f32_products(const qn__cuda_li
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* A thread a value; rows that there are not are zeros. */
-template <class U> static __device__ void take_rows(const qn__cuda_take_units_args &a)
+template <class U> static __device__ void take_rows(const U &how, const qn__cuda_take_units_args &a)
 {
     const int32_t *ids = (const int32_t *)a.at[1];
     wait_for_others();
@@ -663,12 +705,15 @@ template <class U> static __device__ void take_rows(const qn__cuda_take_units_ar
         int64_t id = ids[i / a.columns], column = i % a.columns;
         float value = 0;
         if (id >= 0 && id < a.rows) {
-            int64_t units = (a.columns + U::COLUMNS - 1) / U::COLUMNS;
-            const uint8_t *u = (const uint8_t *)a.at[0] +
-                               (id / TILE * units + column / U::COLUMNS) * U::BYTES;
-            int row = (int)(id % TILE), c = (int)(column % U::COLUMNS), s = c / U::STEP;
-            uint32_t code = U::code(u, c / 4 & ~3, c / 4 % 4, row) >> (c % 4 * 8) & 255;
-            value = values_of<U>(code, U::scale(u, s, row), U::bias(u, s, row)).x;
+            const int of_unit = columns_of(how);
+            int64_t units = (a.columns + of_unit - 1) / of_unit;
+            const uint8_t *u =
+                (const uint8_t *)a.at[0] + (id / TILE * units + column / of_unit) * bytes_of(how);
+            int row = (int)(id % TILE), c = (int)(column % of_unit), s = c / U::STEP;
+            uint32_t code = how.code(u, c / 4 & ~3, c / 4 % 4, row) >> (c % 4 * 8) & 255;
+            value =
+                values_of(how, code, how.scale(u, s, row), is_biased(how) ? how.bias(u, s, row) : 0)
+                    .x;
         }
         ((float *)a.at[2])[i] = value;
     }
@@ -676,36 +721,36 @@ template <class U> static __device__ void take_rows(const qn__cuda_take_units_ar
 
 /* ---- of every layout ------------------------------------------------------------------------- */
 
+#define BYTE_KERNEL(rows, name, how, ...)                                                          \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
+        bytes_##rows##_##name(const qn__cuda_linears_args a)                                       \
+    {                                                                                              \
+        byte_products<__VA_ARGS__, rows>(how, a);                                                  \
+    }
+#define OTHER_KERNELS(name, how, ...)                                                              \
+    BYTE_KERNEL(8, name, how, __VA_ARGS__)                                                         \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
+        values_1_##name(const qn__cuda_linears_args a)                                             \
+    {                                                                                              \
+        f32_products<__VA_ARGS__, 1>(how, a);                                                      \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
+        values_4_##name(const qn__cuda_linears_args a)                                             \
+    {                                                                                              \
+        f32_products<__VA_ARGS__, 4>(how, a);                                                      \
+    }                                                                                              \
+    extern "C" __global__ void take_##name(const qn__cuda_take_units_args a)                       \
+    {                                                                                              \
+        take_rows<__VA_ARGS__>(how, a);                                                            \
+    }
 #define UNIT_KERNELS(name, ...)                                                                    \
     extern "C" __global__ void __launch_bounds__(544, 1)                                           \
         bytes_1_##name(const __grid_constant__ qn__cuda_linears_args a)                            \
     {                                                                                              \
         byte_row<__VA_ARGS__>(a, shared_room()).run();                                             \
     }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        bytes_8_##name(const qn__cuda_linears_args a)                                              \
-    {                                                                                              \
-        byte_products<__VA_ARGS__, 8>(a);                                                          \
-    }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        bytes_32_##name(const qn__cuda_linears_args a)                                             \
-    {                                                                                              \
-        byte_products<__VA_ARGS__, 32>(a);                                                         \
-    }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        values_1_##name(const qn__cuda_linears_args a)                                             \
-    {                                                                                              \
-        f32_products<__VA_ARGS__, 1>(a);                                                           \
-    }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                           \
-        values_4_##name(const qn__cuda_linears_args a)                                             \
-    {                                                                                              \
-        f32_products<__VA_ARGS__, 4>(a);                                                           \
-    }                                                                                              \
-    extern "C" __global__ void take_##name(const qn__cuda_take_units_args a)                       \
-    {                                                                                              \
-        take_rows<__VA_ARGS__>(a);                                                                 \
-    }
+    BYTE_KERNEL(32, name, (__VA_ARGS__()), __VA_ARGS__)                                            \
+    OTHER_KERNELS(name, (__VA_ARGS__()), __VA_ARGS__)
 UNIT_KERNELS(q4_0, units_q4_0)
 UNIT_KERNELS(q8_0, units_q8_0)
 UNIT_KERNELS(q4_k, units_q4_k)
@@ -717,3 +762,9 @@ UNIT_KERNELS(affine4_g64_f16, units_group<4, 64, true>)
 UNIT_KERNELS(affine4_g64_bf16, units_group<4, 64, false>)
 UNIT_KERNELS(affine8_g64_f16, units_group<8, 64, true>)
 UNIT_KERNELS(affine8_g64_bf16, units_group<8, 64, false>)
+UNIT_KERNELS(tq1_0, units_tq1_0)
+UNIT_KERNELS(tq2_0, units_tq2_0)
+UNIT_KERNELS(i2_s, units_i2_s)
+OTHER_KERNELS(any_16, units_any<16>{a.units}, units_any<16>)
+OTHER_KERNELS(any_32, units_any<32>{a.units}, units_any<32>)
+OTHER_KERNELS(any_64, units_any<64>{a.units}, units_any<64>)

@@ -227,6 +227,124 @@ struct units_q6_k {
     }
 };
 
+/* -1, 0 and 1 as 0, 1 and 2: four fields of two bits, of columns i, i + 32, i + 64 and i + 96. */
+static __device__ uint32_t field(uint32_t w, int shift)
+{
+    return w >> shift & 0x03030303u;
+}
+static __device__ uint2 fields(uint2 w, int shift)
+{
+    return make_uint2(field(w.x, shift), field(w.y, shift));
+}
+
+struct units_i2_s {
+    enum { COLUMNS = 128, BYTES = 512, STEP = 64, ZERO = 1, BIASED = 0 };
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
+    {
+        return field(word_at(u + 64 * (quad % 8 + t), row), 6 - quad / 8 * 2);
+    }
+    static __device__ float scale(const uint8_t *, int, int)
+    {
+        return 1;
+    }
+    static __device__ float bias(const uint8_t *, int, int)
+    {
+        return 0;
+    }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        return fields(words_at(u + 64 * (quad % 8 + t), g), 6 - quad / 8 * 2);
+    }
+    static __device__ float2 scales(const uint8_t *, int, int)
+    {
+        return make_float2(1, 1);
+    }
+    static __device__ float2 biases(const uint8_t *, int, int)
+    {
+        return make_float2(0, 0);
+    }
+};
+
+struct units_tq2_0 {
+    enum { COLUMNS = 256, BYTES = 1088, STEP = 64, ZERO = 1, BIASED = 0 };
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
+    {
+        return field(word_at(u + 512 * (quad / 32) + 64 * (quad % 8 + t), row), quad % 32 / 8 * 2);
+    }
+    static __device__ float scale(const uint8_t *u, int, int row)
+    {
+        return half_at(u + 1024, row);
+    }
+    static __device__ float bias(const uint8_t *, int, int)
+    {
+        return 0;
+    }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        return fields(words_at(u + 512 * (quad / 32) + 64 * (quad % 8 + t), g), quad % 32 / 8 * 2);
+    }
+    static __device__ float2 scales(const uint8_t *u, int, int g)
+    {
+        return halves_at(u + 1024, g);
+    }
+    static __device__ float2 biases(const uint8_t *, int, int)
+    {
+        return make_float2(0, 0);
+    }
+};
+
+/* The digit of each byte, a fraction in base 3, that a product with `power` brings to the front:
+ * even and odd bytes apart, since products need 16 bits. */
+static __device__ uint32_t base3_digit(uint32_t w, uint32_t power)
+{
+    const uint32_t even = (w & 0x00ff00ffu) * power & 0x00ff00ffu,
+                   odd = (w >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
+    return (even * 3 >> 8 & 0x00ff00ffu) | (odd * 3 & 0xff00ff00u);
+}
+static __device__ uint32_t power_of_3(int n)
+{
+    return n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
+}
+
+/* 32 bytes of five digits, 16 bytes of five, 4 of four. */
+struct units_tq1_0 {
+    enum { COLUMNS = 256, BYTES = 896, STEP = 64, ZERO = 1, BIASED = 0 };
+    /* Where the word of a quad lies, and its digit's power. */
+    static __device__ int word(int quad, int t)
+    {
+        return quad < 40 ? quad % 8 + t : quad < 60 ? 8 + quad % 4 + t : 12;
+    }
+    static __device__ uint32_t power(int quad, int t)
+    {
+        return power_of_3(quad < 40 ? quad / 8 : quad < 60 ? (quad - 40) / 4 : quad - 60 + t);
+    }
+    static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
+    {
+        return base3_digit(word_at(u + 64 * word(quad, t), row), power(quad, t));
+    }
+    static __device__ float scale(const uint8_t *u, int, int row)
+    {
+        return half_at(u + 832, row);
+    }
+    static __device__ float bias(const uint8_t *, int, int)
+    {
+        return 0;
+    }
+    static __device__ uint2 codes(const uint8_t *u, int quad, int t, int g)
+    {
+        const uint2 w = words_at(u + 64 * word(quad, t), g);
+        return make_uint2(base3_digit(w.x, power(quad, t)), base3_digit(w.y, power(quad, t)));
+    }
+    static __device__ float2 scales(const uint8_t *u, int, int g)
+    {
+        return halves_at(u + 832, g);
+    }
+    static __device__ float2 biases(const uint8_t *, int, int)
+    {
+        return make_float2(0, 0);
+    }
+};
+
 /* Affine groups of 4 or 8 bits; numbers are bf16, or F16 says f16. */
 template <int BITS, int GROUP, bool F16> struct units_group {
     enum {
@@ -276,5 +394,34 @@ template <int BITS, int GROUP, bool F16> struct units_group {
         return numbers(u + CODES + 32 * (BLOCKS + s * STEP / GROUP), g);
     }
 };
+
+/* What kernels of every layout ask of the fixed ones above, as of units_any (any.cuh). */
+template <class U> static __device__ constexpr int columns_of(const U &)
+{
+    return U::COLUMNS;
+}
+template <class U> static __device__ constexpr int bytes_of(const U &)
+{
+    return U::BYTES;
+}
+template <class U> static __device__ constexpr int zero_of(const U &)
+{
+    return U::ZERO;
+}
+template <class U> static __device__ constexpr bool is_biased(const U &)
+{
+    return U::BIASED;
+}
+
+/* A lane's codes of a step: word i of rows g and g + 8. */
+template <class U>
+static __device__ void codes_of_step(const U &how, const uint8_t *u, int s, int g, int t,
+                                     uint2 (&code)[U::STEP / 16])
+{
+#pragma unroll
+    for (int i = 0; i < U::STEP / 16; i++)
+        code[i] = make_uint2(how.code(u, s * (U::STEP / 4) + 4 * i, t, g),
+                             how.code(u, s * (U::STEP / 4) + 4 * i, t, g + 8));
+}
 
 #endif

@@ -285,9 +285,10 @@ static __device__ void store_ones(const qn__cuda_linears_args &a, const wide_til
     }
 }
 
-template <bool EXACT> static __device__ float gated(float gate, float up)
+template <bool EXACT>
+static __device__ float gated(const qn__cuda_linears_args &a, float gate, float up)
 {
-    return (EXACT ? silu(gate) : quick_silu(gate)) * up;
+    return (EXACT ? activation_of(a, gate) : quick_activation_of(a, gate)) * up;
 }
 
 /* Gated results as bf16 alone, in rows as they are. */
@@ -308,7 +309,7 @@ static __device__ void store_gated_fours(const qn__cuda_linears_args &a, const w
             for (int i = 0; i < 2; i++) {
                 const float *gate = &c[4 * (j + i) + 2 * half],
                             *up = &c[4 * (j + i + N / 16) + 2 * half];
-                pair[i] = pair_of(gated<EXACT>(gate[0], up[0]), gated<EXACT>(gate[1], up[1]));
+                pair[i] = pair_of(gated<EXACT>(a, gate[0], up[0]), gated<EXACT>(a, gate[1], up[1]));
             }
             const uint2 v = four_of(pair[0], pair[1], t);
             if (row < a.rows && 8 * j < left)
@@ -327,7 +328,7 @@ static __device__ void store_gated(const qn__cuda_linears_args &a, const wide_ti
         const int64_t row = tile.x_row + warp * 16 + g + i / 2 % 2 * 8,
                       column = tile.row + i / 4 * 8 + 2 * t + i % 2, at = row * a.n[0] + column;
         if (row < a.rows && column < a.n[0])
-            put_result(a, at, gated<EXACT>(c[i], c[i + N / 4]));
+            put_result(a, at, gated<EXACT>(a, c[i], c[i + N / 4]));
     }
 }
 

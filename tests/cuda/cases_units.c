@@ -5,6 +5,13 @@
 #include "cases.h"
 
 int case_encoding;
+
+/* Layouts that have kernels of their own, and products of the values of many rows. */
+static const bool has_own[QN__ENCODING_COUNT] = {
+#define CUDA_UNITS(id, name) [QN__##id] = true,
+#include "cuda/units.def"
+#undef CUDA_UNITS
+};
 static int64_t case_rows;
 
 /* A weight of case_encoding, written in two pieces that part a unit. */
@@ -49,13 +56,26 @@ static qn_array *op_unit_bytes_short(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_INT8, 768);
 }
+static qn_array *op_unit_row_bytes(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_INT8_ROWS, 4352);
+}
+static qn_array *op_unit_row_bytes_short(qn_scope *s)
+{
+    return from_units(s, QN_PRODUCTS_INT8_ROWS, 768);
+}
 static qn_array *op_unit_values(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_F32, 2304);
 }
-/* As network() of cases_products.c: of one row its launches take on the norm, SiLU and the
- * residual. */
-static qn_array *op_unit_network(qn_scope *s)
+/* y, or y times a number that is an array. */
+static qn_array *times_number(qn_scope *s, qn_array *y, bool scaled)
+{
+    return scaled ? qn_multiply(s, y, f32(s, SHAPE(1))) : y;
+}
+/* As network() of cases_products.c: of one row its launches take on the norm, the activation and
+ * the residual; or BitNet's, with a factor behind each layer. */
+static qn_array *unit_network(qn_scope *s, qn_products products, bool bitnet)
 {
     enum { WIDE = 512, INNER_WIDE = 768 };
     qn_array *h = f32(s, SHAPE(case_rows, WIDE)), *gate = in_units(s, INNER_WIDE, WIDE),
@@ -63,14 +83,25 @@ static qn_array *op_unit_network(qn_scope *s)
              *y = qn__poison(s);
     if (gate && up && down) {
         qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-5f),
-                 *g = qn_silu(s, qn_linear_with(s, x, gate, NULL, QN_PRODUCTS_INT8));
-        g = qn_multiply(s, g, qn_linear_with(s, x, up, NULL, QN_PRODUCTS_INT8));
-        y = qn_add(s, h, qn_linear_with(s, g, down, NULL, QN_PRODUCTS_INT8));
+                 *g = times_number(s, qn_linear_with(s, x, gate, NULL, products), bitnet),
+                 *u = times_number(s, qn_linear_with(s, x, up, NULL, products), bitnet);
+        g = qn_multiply(s, bitnet ? qn_square(s, qn_relu(s, g)) : qn_silu(s, g), u);
+        if (bitnet)
+            g = qn_rms_norm(s, g, f32(s, SHAPE(INNER_WIDE)), 1e-5f);
+        y = qn_add(s, h, times_number(s, qn_linear_with(s, g, down, NULL, products), bitnet));
     }
     qn_release(gate);
     qn_release(up);
     qn_release(down);
     return y;
+}
+static qn_array *op_unit_network(qn_scope *s)
+{
+    return unit_network(s, QN_PRODUCTS_INT8, false);
+}
+static qn_array *op_unit_row_network(qn_scope *s)
+{
+    return unit_network(s, QN_PRODUCTS_INT8_ROWS, true);
 }
 static qn_array *op_unit_rows(qn_scope *s)
 {
@@ -126,30 +157,45 @@ static qn_array *op_unit_network_by_rows(qn_scope *s)
     return y;
 }
 
+static void compare_layers(const char *name, qn_device *cpu, qn_device *cuda)
+{
+    compare_case(&(op_case){name, op_unit_bytes, 1e-11}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_row_bytes, 1e-11}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_values, 1e-11}, cpu, cuda);
+}
+static void compare_networks(const char *name, qn_device *cpu, qn_device *cuda)
+{
+    compare_case(&(op_case){name, op_unit_bytes_short, 1e-11}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_row_bytes_short, 1e-11}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_network, 1e-6}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_row_network, 1e-6}, cpu, cuda);
+}
+
+/* Groups are of one kind: of most of them it is enough to see that they are taken apart. */
 void compare_units(qn_device *cpu, qn_device *cuda)
 {
     for (case_encoding = QN__Q4_0; case_encoding < QN__ENCODING_COUNT; case_encoding++) {
         static const int64_t counts[] = {1, 5, 8, 40, 140};
+        const qn__encoding *e = &qn__encodings[case_encoding];
+        bool all = !e->bits || (e->scale == QN__BF16 && e->group == 64 && e->bits % 4 == 0);
         char name[64];
         qn_dtype type;
         qn__layout_id layout;
-        if (!cuda->ops->hold(cuda, &qn__encodings[case_encoding], &type, &layout))
+        if (!cuda->ops->hold(cuda, e, &type, &layout))
             continue;
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
             case_rows = counts[i];
-            snprintf(name, sizeof name, "%s x %d", qn__encodings[case_encoding].name,
-                     (int)case_rows);
-            compare_case(&(op_case){name, op_unit_bytes, 1e-11}, cpu, cuda);
-            compare_case(&(op_case){name, op_unit_bytes_short, 1e-11}, cpu, cuda);
-            compare_case(&(op_case){name, op_unit_values, 1e-11}, cpu, cuda);
-            compare_case(&(op_case){name, op_unit_network, 1e-6}, cpu, cuda);
+            snprintf(name, sizeof name, "%s x %d", e->name, (int)case_rows);
+            if (all || case_rows == 5)
+                compare_layers(name, cpu, cuda);
+            if (all)
+                compare_networks(name, cpu, cuda);
         }
-        for (case_rows = 140; case_rows <= 300; case_rows += 160) {
-            snprintf(name, sizeof name, "%s x %d, by rows", qn__encodings[case_encoding].name,
-                     (int)case_rows);
+        for (case_rows = 140; has_own[case_encoding] && case_rows <= 300; case_rows += 160) {
+            snprintf(name, sizeof name, "%s x %d, by rows", e->name, (int)case_rows);
             compare_case(&(op_case){name, op_unit_by_rows, 1e-9}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_network_by_rows, 3e-5}, cpu, cuda);
         }
-        compare_case(&(op_case){qn__encodings[case_encoding].name, op_unit_rows, 0}, cpu, cuda);
+        compare_case(&(op_case){e->name, op_unit_rows, 0}, cpu, cuda);
     }
 }

@@ -31,6 +31,13 @@ typedef struct expected {
     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"query_pre_attn_scalar\":256,"                   \
     "\"sliding_window\":512,\"hidden_act\":\"silu\"}"
 
+#define BITNET                                                                                     \
+    "{\"model_type\":\"bitnet\",\"hidden_size\":512,\"intermediate_size\":1024,"                   \
+    "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,"                 \
+    "\"vocab_size\":512,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-5,"                   \
+    "\"tie_word_embeddings\":true,\"hidden_act\":\"relu2\",\"quantization_config\":{"              \
+    "\"quant_method\":\"bitnet\",\"linear_class\":\"autobitlinear\"}}"
+
 static const expected all[] = {
     {"llama, one row", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
      "linear_8_rounded 48 64\nturn_and_write 3 256\nattend_one_64_of_8 16 128\n"
@@ -55,6 +62,17 @@ static const expected all[] = {
      "turn_and_write 56 256\nattend_half_64 512 128\nunpack_q4_k 32 256\ndeep_128_pair 8 384\n"
      "rms_norm_many 256 256\nunpack_q4_k 64 256\nunpack_q4_k 64 256\ndeep_128_pair 32 384\n"
      "unpack_q4_k 64 256\ndeep_128_pair 8 384\nrms_norm_many 256 256\n"},
+    {"bitnet, one row", BITNET, "i2_s", 1,
+     "ternary_1 48 256\nturn_and_write 3 256\nattend_one_64_of_8 16 128\nternary_1 32 256\n"
+     "ternary_1 64 256\nternary_1 32 256\n"},
+    {"bitnet, 20 rows", BITNET, "i2_s", 20,
+     "rms_norm 20 256\nbytes_8_i2_s 144 64\nturn_and_write 28 256\nattend_one_64 160 128\n"
+     "rms_norm 20 256\nbytes_8_i2_s 96 64\nrms_norm 20 256\nbytes_8_i2_s 192 64\n"
+     "rms_norm 20 256\nbytes_32_i2_s 32 128\n"},
+    {"llama of a layout without kernels of its own", SHAPE("llama", 512, 1024, 8, 2, 64), "q3_k", 1,
+     "bytes_8_any_16 48 64\nturn_and_write 3 256\nattend_one_64_of_8 16 128\n"
+     "bytes_8_any_16 32 64\nrms_norm 1 256\nbytes_8_any_16 64 64\nbytes_8_any_16 32 128\n"
+     "rms_norm 1 256\n"},
     /* an RTX 4090: the sums of a pair of layers leave room for fewer warps than one layer's */
     {"llama of sm_89, 40 rows", SHAPE("llama", 2304, 1024, 8, 2, 64), "bf16", 40,
      "rms_norm 40 256\nlinear_64 64 96\nlinear_64 132 128\n", 89, 101376},

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What becomes bytes for products of bytes, as cpu/kernels/int8.inl makes them: columns with a
+ * scale for 32 of them or a longer step, by the blocks that multiply them (bytes.cuh); or rows with
+ * one scale each, by a launch ahead. Of these a step's scale is 1, so that sums of codes without
+ * scales are whole numbers to the end, and a result is multiplied by the row's: its bits do not
+ * depend on the order of sums.
+ */
+#ifndef QN_CUDA_MADE_CUH
+#define QN_CUDA_MADE_CUH
+
+#include "cuda/common.cuh"
+#include "quant/layout.h"
+
+/* Of a row and a step of columns: what a byte of x is worth, and what the bytes' sum adds: to a
+ * product's sum where 0 has a code, else, worth as much, to what a bias is multiplied by. */
+struct byte_step {
+    float scale;
+    int added;
+};
+
+/* What a row, or a step, of largest magnitude `top` is multiplied by to be bytes. */
+static __device__ float to_bytes(float top)
+{
+    const float inverse = top > 0 ? 127.0f / top : 0.0f;
+    return inverse <= 3.4028235e38f ? inverse : 0.0f; /* the largest may be a denormal */
+}
+
+/* The largest magnitude, as bits, which are in the order of magnitudes: above all numbers stand
+ * infinity and what is no number, and either makes a result that is none. */
+static __device__ uint32_t magnitude_of(float v)
+{
+    return __float_as_uint(v) & 0x7fffffffu;
+}
+static __device__ uint32_t top_of(float4 v)
+{
+    return max(max(magnitude_of(v.x), magnitude_of(v.y)),
+               max(magnitude_of(v.z), magnitude_of(v.w)));
+}
+
+/* Of a row, of which each thread of a block of THREADS has some; no less than the least. */
+static __device__ float top_of_block(uint32_t top, uint32_t *room)
+{
+    top = __reduce_max_sync(~0u, top);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = top;
+    __syncthreads();
+    top = magnitude_of(QN__LEAST_OF_ROW);
+    for (int i = 0; i < THREADS / 32; i++)
+        top = max(top, room[i]);
+    __syncthreads();
+    return __uint_as_float(top);
+}
+
+/* Four columns as bytes; *sum gets their sum over the `lanes` lanes that have a step. */
+static __device__ uint32_t bytes_by(float4 v, float inverse, int lanes, int *sum)
+{
+    const int b0 = __float2int_rn(v.x * inverse), b1 = __float2int_rn(v.y * inverse),
+              b2 = __float2int_rn(v.z * inverse), b3 = __float2int_rn(v.w * inverse);
+    *sum = b0 + b1 + b2 + b3;
+    for (int m = 1; m < lanes; m *= 2)
+        *sum += __shfl_xor_sync(~0u, *sum, m);
+    return (b0 & 255) | (b1 & 255) << 8 | (b2 & 255) << 16 | (uint32_t)b3 << 24;
+}
+
+/* A row that a launch has made bytes: its scale, in 16 bytes, the steps, and the bytes. */
+struct made_row {
+    const char *at;
+    int columns, step; /* padded */
+
+    __device__ byte_step *steps() const
+    {
+        return (byte_step *)(at + 16);
+    }
+    __device__ char *bytes() const
+    {
+        return (char *)(steps() + columns / step);
+    }
+};
+
+static __device__ made_row made_row_of(const void *rows, int64_t row, int columns, int step)
+{
+    return {(const char *)rows + row * QN__CUDA_MADE_ROW(columns, step), columns, step};
+}
+
+/* Quad q of a row of that largest magnitude as bytes; lanes have quads that follow each other, all
+ * of a warp. */
+static __device__ void put_bytes(const made_row &to, const qn__cuda_byte_form &form, int q,
+                                 float4 v, float top)
+{
+    const int of_step = (int)form.step / 4;
+    int sum;
+    const uint32_t word = bytes_by(v, to_bytes(top), of_step, &sum);
+    const int place = q / of_step * of_step + q % 4 * (of_step / 4) + q % of_step / 4;
+    ((uint32_t *)to.bytes())[place] = word;
+    if (q % of_step == 0)
+        to.steps()[q / of_step] = {1.0f, form.biased ? __float_as_int((float)sum)
+                                                     : -(int)form.zero * sum};
+    if (q == 0)
+        *(float *)to.at = top / 127.0f;
+}
+
+#endif

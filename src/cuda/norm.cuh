@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The norm of a row of f32 in vectors, which stay in registers: quad i is thread i mod 256's. Sums
+ * are added by warp, then over the warps, so that a norm has the same bits in every launch.
+ */
+#ifndef QN_CUDA_NORM_CUH
+#define QN_CUDA_NORM_CUH
+
+#include "cuda/common.cuh"
+
+enum { MOST_QUADS = 8 };
+
+static __device__ float quad_sum(float4 v)
+{
+    return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
+
+/* What a row is multiplied by to have a mean square of 1. */
+template <int QUADS>
+static __device__ float norm_scale(const float4 (&v)[QUADS], int n, float *room, float eps)
+{
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < QUADS; k++)
+        if ((int)threadIdx.x + k * THREADS < n / 4)
+            sum += quad_sum(v[k]);
+    for (int m = 16; m; m /= 2)
+        sum += __shfl_xor_sync(~0u, sum, m);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < THREADS / 32; i++)
+        sum += room[i];
+    __syncthreads();
+    return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
+static __device__ float4 normed(float4 v, float scale, float4 u)
+{
+    return make_float4(v.x * scale * u.x, v.y * scale * u.y, v.z * scale * u.z, v.w * scale * u.w);
+}
+
+#endif
