@@ -237,7 +237,7 @@ static int describe_rows(qn__cuda *cuda, qn__cuda_map *to, void *data, int64_t r
     return result;
 }
 
-static int fill_maps(qn__cuda *cuda, void *args)
+static int fill_page_maps(qn__cuda *cuda, void *args)
 {
     qn__cuda_attend_wide_args w;
     memcpy(&w, args, sizeof w);
@@ -273,7 +273,7 @@ static bool launch_boxes(qn__cuda_binder *b, const qn__call *call, const qn__cud
     const uint32_t first = b->bound->n_launches;
     if (!add_attend(b, call, &boxes.a, sizeof boxes, &grid, kernel))
         return false;
-    b->bound->launches[first].fill = fill_maps;
+    b->bound->launches[first].fill = fill_page_maps;
     return true;
 }
 
