@@ -56,10 +56,10 @@ typedef struct qn__device_ops {
     qn_status (*pack_rows)(qn_device *device, qn_array *w, const qn__encoding *e, const void *rows,
                            int64_t first, int64_t n, qn_error *err);
 
-    /* Where the host may write n bytes that belong at `data` in a buffer, each thread its own;
-     * NULL: nowhere now. settle ends that: the bytes are there (n 0: there are none), and go to
-     * `data`. A device without these lends the buffer itself. */
-    void *(*lend)(qn_device *device, void *data, size_t n);
+    /* Where the host may write n bytes that a buffer is to have, each thread its own; NULL: nowhere
+     * now. settle ends that: the bytes are there (n 0: there are none), and go to `data`. A device
+     * without these lends the buffer itself. */
+    void *(*lend)(qn_device *device, size_t n);
     qn_status (*settle)(qn_device *device, void *lent, void *data, size_t n, qn_error *err);
 
     /* qn_device_copy_rate; NULL: by the host's memcpy. */

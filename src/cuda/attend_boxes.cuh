@@ -16,27 +16,6 @@ enum {
     KEY_ROWS = 256     /* of a box of keys */
 };
 
-/* A place in a ring, and how often it has been there, modulo 2. */
-struct ring_place {
-    int stage;
-    uint32_t phase;
-
-    __device__ void next(int stages)
-    {
-        if (++stage == stages) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-};
-
-/* A warp is done with a stage: who fills it learns that. */
-static __device__ void give_back(uint64_t *free)
-{
-    if (threadIdx.x % 32 == 0)
-        barrier_arrive(free);
-}
-
 /* What the thread wrote is seen by the copy engine and by products. */
 static __device__ void writes_seen()
 {

@@ -11,23 +11,9 @@
  * ended.
  */
 #include "cuda/attend_half.cuh"
+#include "cuda/cluster.cuh"
 
 enum { MOST_PAGES = 32 }; /* that are joined at once: a lane each */
-
-static __device__ uint32_t rank_in_cluster()
-{
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-/* All threads of a cluster's blocks: what they wrote into each other's shared memory is seen. */
-static __device__ void meet()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
 
 /* Into a block's shared memory, at the place that `to` is in this one's. */
 static __device__ void put(float *to, int rank, float x, float y)
@@ -205,7 +191,7 @@ template <int D, int W, int C> static __device__ void attend_cluster(const qn__c
     waited = true;
     lane_rows<D> r;
     begin_rows(a, r, own.tile, own.g, own.first);
-    meet(); /* all are there */
+    cluster_meet(); /* all are there */
     for (int begin = 0; begin < pages; begin += at_once) {
         const int n = pages - begin < at_once ? pages - begin : at_once;
         for (; i < begin + n; i += W * C) {
@@ -230,10 +216,10 @@ template <int D, int W, int C> static __device__ void attend_cluster(const qn__c
             __syncwarp();
             ask_v(i + W * C);
         }
-        meet();
+        cluster_meet();
         join_parts<D, W, C>(s, rows, n, begin == 0);
         if (begin + n < pages)
-            meet();
+            cluster_meet();
     }
     __syncthreads();
     for (int k = threadIdx.x; k < rows * S::COLUMNS / 2; k += 32 * W) {

@@ -14,7 +14,16 @@ static __device__ uint32_t rank_in_cluster()
     return rank;
 }
 
-/* All threads of a cluster's blocks, however the warps have parted. */
+/* All threads of a cluster's blocks, whose warps are together: what they wrote into each other's
+ * shared memory is seen. */
+static __device__ void cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* The same, however the warps have parted. */
 static __device__ void cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.release;\n"

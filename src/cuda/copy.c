@@ -178,10 +178,9 @@ qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n
     return wrote(cuda, err, result);
 }
 
-void *qn__cuda_lend(qn_device *device, void *data, size_t n)
+void *qn__cuda_lend(qn_device *device, size_t n)
 {
     qn__cuda *cuda = device->state;
-    (void)data;
     if (n > QN__CUDA_STAGE_BYTES || !qn__cuda_enter(cuda))
         return NULL; /* what is written in another way tells why */
     int result = 0;

@@ -82,7 +82,7 @@ qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *d
 qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
 qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
                         size_t n, qn_error *err);
-void *qn__cuda_lend(qn_device *device, void *data, size_t n);
+void *qn__cuda_lend(qn_device *device, size_t n);
 qn_status qn__cuda_settle(qn_device *device, void *lent, void *data, size_t n, qn_error *err);
 
 /* As qn__device_ops' wired and copy_rate. */

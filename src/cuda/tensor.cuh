@@ -46,6 +46,29 @@ static __device__ void fetch_map(const void *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+/* ---- a ring of stages ------------------------------------------------------------------------ */
+
+/* A place in it, and how often it has been there, modulo 2. */
+struct ring_place {
+    int stage;
+    uint32_t phase;
+
+    __device__ void next(int stages)
+    {
+        if (++stage == stages) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+/* A warp is done with a stage: who fills it learns that. */
+static __device__ void give_back(uint64_t *empty)
+{
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(empty);
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* Describes a tile, of which 16 columns are read; 2 more are the next 16. */

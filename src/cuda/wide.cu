@@ -198,7 +198,7 @@ static __device__ void ask_stages(const qn__cuda_wide_args &a, const wide<N> &s,
 }
 
 /* A warp is done with a stage: who fills it, or both who do, learn that. */
-template <bool PAIR> static __device__ void give_back(uint64_t *empty)
+template <bool PAIR> static __device__ void give_back_to(uint64_t *empty)
 {
     const int lane = threadIdx.x % 32;
     if (PAIR && lane < 2)
@@ -371,7 +371,7 @@ static __device__ void multiply_stage(const wide<N> &s, float (&c)[N / 2], bool 
     products_end();
     if (last >= 0) {
         products_wait<1>();
-        give_back<PAIR>(&s.empty[last]);
+        give_back_to<PAIR>(&s.empty[last]);
     }
     if (++stage == W::STAGES) {
         stage = 0;
@@ -384,7 +384,7 @@ template <int N, bool PAIR>
 static __device__ void settle(const wide<N> &s, float (&c)[N / 2], int last)
 {
     products_wait<0>();
-    give_back<PAIR>(&s.empty[last]);
+    give_back_to<PAIR>(&s.empty[last]);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         settled(c[i]);

@@ -83,8 +83,7 @@ bool qn__packed_is(const qn_array *w, const qn__encoding *e, bool units)
 void *qn__packed_lend(qn_array *w, size_t offset, size_t n)
 {
     qn_device *device = w->buffer->device;
-    char *data = (char *)w->buffer->data + offset;
-    return device->ops->lend ? device->ops->lend(device, data, n) : data;
+    return device->ops->lend ? device->ops->lend(device, n) : (char *)w->buffer->data + offset;
 }
 
 qn_status qn__packed_settle(qn_array *w, void *lent, size_t offset, size_t n, qn_error *err)
