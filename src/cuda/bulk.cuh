@@ -5,7 +5,7 @@
 #ifndef QN_CUDA_BULK_CUH
 #define QN_CUDA_BULK_CUH
 
-#include <cstdint>
+#include "cuda/common.cuh"
 
 static __device__ uint32_t shared_address(const void *p)
 {
@@ -84,6 +84,15 @@ static __device__ void copy_bulk(void *to, const void *from, int bytes, uint64_t
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
                  "l"(from), "r"(bytes), "r"(shared_address(full))
+                 : "memory");
+}
+
+/* The same of what a step reads once. */
+static __device__ void copy_bulk_once(void *to, const void *from, int bytes, uint64_t *full)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(full)), "l"(leaves_first())
                  : "memory");
 }
 

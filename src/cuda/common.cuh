@@ -35,6 +35,17 @@ static __device__ void wait_for_others()
     wait_for_last();
 }
 
+/* For copies of what a step reads once, weights above all: that leaves the second cache first, so
+ * that what comes again soon, norms' weights or a cache of keys and values, may stay. */
+static __device__ uint64_t leaves_first()
+{
+    uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+
 /* For each i below n, spread over the grid. */
 #define FOR_EACH(i, n)                                                                             \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                      \

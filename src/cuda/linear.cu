@@ -59,7 +59,7 @@ static __device__ void ask_chunk(uint4 *to, const lane_rows &rows, int column, i
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         int at = column + i % 4 * 32;
-        copy_ahead(to + 32 * i, rows.row[i / 4] + (at < k ? at : 0), at < k);
+        copy_once(to + 32 * i, rows.row[i / 4] + (at < k ? at : 0), at < k);
     }
 }
 

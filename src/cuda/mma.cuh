@@ -5,7 +5,7 @@
 #ifndef QN_CUDA_MMA_CUH
 #define QN_CUDA_MMA_CUH
 
-#include <cstdint>
+#include "cuda/common.cuh"
 
 /* c[16x8] += a[16x16] b[16x8], bf16 in, f32 out. Lane 4 g + t has of a rows g and g + 8 in turn, k
  * 2 t and 2 t + 1, then the same rows at k + 8; of b column g; of c rows g and g + 8, columns 2 t
@@ -64,6 +64,19 @@ static __device__ void copy_ahead(void *to, const void *from, bool real)
                      (uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from), "r"(real ? 16 : 0)
                  : "memory");
+}
+
+/* The same of what a step reads once. */
+static __device__ void copy_once(void *to, const void *from, bool real)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(real ? 16 : 0), "l"(leaves_first())
+                 : "memory");
+#else
+    copy_ahead(to, from, real);
+#endif
 }
 
 /* Ends a group of such copies; waits until no more than `left` groups are under way. */

@@ -101,8 +101,8 @@ template <int NT, int M> struct stream {
                     barrier_expect(&full[at], deep * (n * TILE_BYTES + X_BYTES));
                 __syncwarp();
                 if (own < n)
-                    copy_pieces(stages + at * stage_bytes() + own * deep * TILE_BYTES,
-                                &a.map[weight], &full[at], row, step * deep);
+                    copy_pieces_once(stages + at * stage_bytes() + own * deep * TILE_BYTES,
+                                     &a.map[weight], &full[at], row, step * deep);
                 if (asked >= early)
                     ask_x(at, step);
                 asked++;
@@ -226,8 +226,7 @@ template <int NT, int M> struct stream {
                 for (int i = 0; i < 4; i++)
                     sum[m][j][i] = span ? sum[m][j][i] + c[m][j][i] : c[m][j][i];
                 if (apart > 1 && !last)
-                    *place =
-                        make_float4(sum[m][j][0], sum[m][j][1], sum[m][j][2], sum[m][j][3]);
+                    *place = make_float4(sum[m][j][0], sum[m][j][1], sum[m][j][2], sum[m][j][3]);
             }
     }
     /* A warp that has waited for its turn knows that all stages before its own have landed. So what

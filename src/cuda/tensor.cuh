@@ -40,6 +40,17 @@ static __device__ void copy_pieces(void *to, const void *map, uint64_t *full, in
                  : "memory");
 }
 
+/* The same of what a step reads once. */
+static __device__ void copy_pieces_once(void *to, const void *map, uint64_t *full, int row,
+                                        int piece)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(full)), "r"(0), "r"(row), "r"(piece),
+                 "l"(leaves_first())
+                 : "memory");
+}
+
 /* Asks for a map itself. */
 static __device__ void fetch_map(const void *map)
 {

@@ -46,7 +46,7 @@ static __device__ void ask_for_units(const qn__cuda_linears_args &a, const terna
     for (int i = 0; i < work.tiles; i++) {
         const tile_place p = place_of(a, work.first + i, TILE);
         barrier_expect(&landed[i], bytes);
-        copy_bulk(units + i * bytes, (const char *)p.w + p.row / TILE * bytes, bytes, &landed[i]);
+        copy_bulk_once(units + i * bytes, (const char *)p.w + p.row / TILE * bytes, bytes, &landed[i]);
     }
 }
 

@@ -497,13 +497,14 @@ template <class U> struct byte_row {
 #pragma unroll
                     for (int m = 0; m < TILES; m++)
                         if (from[m])
-                            copy_bulk(to + m * BYTES, from[m] + ask_span * BYTES, n, &landed[at]);
+                            copy_bulk_once(to + m * BYTES, from[m] + ask_span * BYTES, n,
+                                           &landed[at]);
                 }
 #else
 #pragma unroll
                 for (int m = 0; m < TILES; m++)
                     for (int i = lane * 16; from[m] && i < n; i += 32 * 16)
-                        copy_ahead(to + m * BYTES + i, from[m] + ask_span * BYTES + i, true);
+                        copy_once(to + m * BYTES + i, from[m] + ask_span * BYTES + i, true);
 #endif
                 if ((ask_span += warps) >= spans) {
                     ask_span = warp;
