@@ -195,8 +195,7 @@ static __device__ void bytes_of_x(const U &how, const qn__cuda_linears_args &a,
         float4 quad[AT_ONCE];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            const int i = first + j * threads, row = W == 1 ? 0 : i / in_row,
-                      q = W == 1 ? i : i % in_row;
+            const int i = first + j * threads, row = i / in_row, q = i % in_row;
             const float *from = x + (int64_t)row * work.k + 4 * q;
             quad[j] = i >= all || 4 * q >= work.k ? make_float4(0, 0, 0, 0)
                       : (uintptr_t)from % 16      ? make_float4(from[0], from[1], from[2], from[3])
@@ -204,8 +203,7 @@ static __device__ void bytes_of_x(const U &how, const qn__cuda_linears_args &a,
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            const int i = first + j * threads, row = W == 1 ? 0 : i / in_row,
-                      q = W == 1 ? i : i % in_row;
+            const int i = first + j * threads, row = i / in_row, q = i % in_row;
             if (i >= all)
                 break;
             byte_step step;
@@ -417,6 +415,34 @@ static __device__ char *shared_room()
     return shared;
 }
 
+/* The only row, 16 columns a lane. */
+template <class U>
+static __device__ void bytes_of_row(const float *x, int k, int columns, char *bytes,
+                                    byte_step *steps)
+{
+    enum { OF_STEP = U::STEP / 16 };
+    const bool aligned = (uintptr_t)x % 16 == 0;
+    for (int i = threadIdx.x; i - i % 32 < columns / 16; i += blockDim.x) {
+        float4 v[4];
+        uint32_t word[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float *from = x + 16 * i + 4 * j;
+            v[j] = 16 * i + 4 * j >= k ? make_float4(0, 0, 0, 0)
+                   : aligned           ? *(const float4 *)from
+                                       : make_float4(from[0], from[1], from[2], from[3]);
+        }
+        const byte_step step = bytes_of_sixteen<U>(v, word);
+        if (16 * i >= columns)
+            continue;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            ((uint32_t *)bytes)[word_of_quad<U>(4 * i + j)] = word[j];
+        if (i % OF_STEP == 0)
+            steps[i / OF_STEP] = step;
+    }
+}
+
 template <class U> struct byte_row {
     enum {
         BYTES = SPAN / U::COLUMNS * U::BYTES,
@@ -563,7 +589,7 @@ template <class U> struct byte_row {
         if (a.made)
             copy_of_x<U, 1>(a, work, bytes, 0, steps);
         else
-            bytes_of_x<U, 1>(U(), a, work, bytes, 0, steps);
+            bytes_of_row<U>((const float *)a.at[0], k, spans * SPAN, bytes, steps);
         __syncthreads();
     }
     /* A lane makes one, of TILES tiles. */
