@@ -314,14 +314,34 @@ typedef struct qn__cuda_turn_args {
     int64_t early;     /* no step writes offsets, frequencies and the keys' slots */
 } qn__cuda_turn_args;
 
-/* Of attend_one.cu: bytes of a block. */
-enum { QN__CUDA_ONE_SHARED = 226 << 10 };
+/* Of attend_one.cu: bytes of a block, over heads of d, of one alone and of one of a cluster with so
+ * many rooms for pages; of any at most. */
+#define QN__CUDA_PAGE_SHARED(d)  ((d)*256)
+#define QN__CUDA_BLOCK_SHARED(d) ((d)*36 + 4096)
+#define QN__CUDA_ALONE_SHARED(d) (QN__CUDA_BLOCK_SHARED(d) + 2 * QN__CUDA_PAGE_SHARED(d))
+#define QN__CUDA_CLUSTER_SHARED(d, blocks, rooms)                                                  \
+    (QN__CUDA_BLOCK_SHARED(d) + 16 * ((d) + 2 * (blocks)) * 4 + 32 * 16 * 8 + 16 * 4 +             \
+     16 * ((d) / (blocks) + 2) * 4 + (rooms)*QN__CUDA_PAGE_SHARED(d))
+enum { QN__CUDA_ONE_SHARED = 176 << 10 };
+
+/* Among the addresses of attention, behind its own: of a launch that turns its only row and writes
+ * it to the cache, too (attend_one.cu). */
+enum {
+    QN__CUDA_TURN_QUERIES = 9,
+    QN__CUDA_TURN_OFFSET,
+    QN__CUDA_TURN_FREQUENCY,
+    QN__CUDA_TURN_KEYS,
+    QN__CUDA_TURN_VALUES,
+    QN__CUDA_TURN_SLOTS,
+    QN__CUDA_ATTEND_AT
+};
 
 typedef struct qn__cuda_attend_args {
-    void *at[9]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E], tiles [N, 4], table
-                    [B, W], sinks [H], y, parts of pages (attend.cuh), y as bf16, of tiles and of
-                    attend_join. NULL: not wanted */
+    void *at[QN__CUDA_ATTEND_AT]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E],
+                    tiles [N, 4], table [B, W], sinks [H], y, parts of pages (attend.cuh), y as
+                    bf16, of tiles and of attend_join. NULL: not wanted */
     int64_t heads, groups, length, d, e;
+    int64_t shared; /* heads that share a key head */
     int64_t q_stride[4], y_stride[4];
     int64_t k_page, k_head, v_page, v_head;
     int64_t pages, tiles, tile, sequences, width;
@@ -329,10 +349,18 @@ typedef struct qn__cuda_attend_args {
     int64_t parts_at; /* where parts begin, in floats */
     int64_t turned;   /* how y is rounded (turned.cuh) */
     int64_t early;    /* no step writes tiles and table, and of the cache one, this step's rows */
+    int64_t rooms;    /* of attend_one.cu: for pages that a block of a cluster has */
     int64_t split;    /* pages' results go to attend_join: so many blocks share them, or by
                          attend_rows, which each has a page */
     float scale, softcap;
 } qn__cuda_attend_args;
+
+/* Of a launch that turns its only row, whose elements lie side by side, and writes it to the cache.
+ */
+typedef struct qn__cuda_attend_turn_args {
+    qn__cuda_attend_args a;
+    int64_t query_head, key_head, value_head; /* from one head to the next */
+} qn__cuda_attend_turn_args;
 
 /* Of attend_wide.cu and attend_long.cu: bytes of a block. */
 enum { QN__CUDA_ATTEND_WIDE_SHARED = 193 << 10 };

@@ -102,7 +102,7 @@ template <typename C>
 static __device__ void attend_row(const qn__cuda_attend_args &a, row_state &row, int64_t l,
                                   int64_t h, int64_t position, const int32_t *pages)
 {
-    int64_t g = h / (a.heads / a.groups), end = position + 1;
+    int64_t g = h / a.shared, end = position + 1;
     const C *keys = (const C *)a.at[1] + g * a.k_head, *values = (const C *)a.at[2] + g * a.v_head;
     const float *q = (const float *)a.at[0] + h * a.q_stride[1] + l * a.q_stride[2];
     float *y = (float *)a.at[6] + h * a.y_stride[1] + l * a.y_stride[2];
@@ -329,7 +329,7 @@ static __device__ void attend_heads(const qn__cuda_attend_args &a, page_state<R>
 {
     enum { OWN = R * WIDEST / PAGE_THREADS };
     const int e = (int)a.e, apart = PAGE_THREADS / (e / some<C>::N);
-    const int64_t g = h / (a.heads / a.groups);
+    const int64_t g = h / a.shared;
     const float *q = (const float *)a.at[0] + h * a.q_stride[1] + l * a.q_stride[2];
     for (int i = threadIdx.x; i < R * a.d; i += PAGE_THREADS) {
         int head = i / (int)a.d, k = i % (int)a.d;
@@ -397,8 +397,7 @@ template <typename C, int R> static __device__ void attend_rows(const qn__cuda_a
     let_next_begin();
     if (!a.early)
         wait_for_last();
-    const int64_t shared = a.heads / a.groups, chunks = (shared + R - 1) / R,
-                  pages = a.split ? a.width : 1;
+    const int64_t shared = a.shared, chunks = (shared + R - 1) / R, pages = a.split ? a.width : 1;
     for (int64_t i = blockIdx.x; i < a.length * a.groups * chunks * pages; i += gridDim.x) {
         int64_t page = i % pages, chunk = i / pages % chunks, g = i / pages / chunks % a.groups,
                 l = i / pages / chunks / a.groups;

@@ -113,8 +113,7 @@ template <int D> static __device__ void attend_tile_of(const qn__cuda_attend_arg
     wait_for_last();
     ask_page<D, THREADS_OF_TILE>(a, room[0], all, g, page, place);
     lane_rows<D> r;
-    const int first_row = threadIdx.x / 32 * ROWS_OF_WARP,
-              rows = tile[2] * (int)(a.heads / a.groups);
+    const int first_row = threadIdx.x / 32 * ROWS_OF_WARP, rows = tile[2] * (int)a.shared;
     begin_rows(a, r, tile, g, first_row);
     for (int at = 0; page < a.width; at ^= 1) {
         const int64_t behind = next < a.width ? next_page(a, all, next) : a.width,
@@ -145,7 +144,7 @@ template <int D> static __device__ void attend_pages_of(const qn__cuda_attend_ar
     enum { DEEP = 2 };
     extern __shared__ __align__(128) char shared_room[];
     page_room<D> *room = (page_room<D> *)shared_room;
-    const int shared = (int)(a.heads / a.groups), groups = (int)a.groups, apart = (int)a.split,
+    const int shared = (int)a.shared, groups = (int)a.groups, apart = (int)a.split,
               tokens = (int)(a.tile < a.length ? a.tile : a.length),
               parts = (tokens * shared + ROWS_OF_WARP - 1) / ROWS_OF_WARP, b = blockIdx.x;
     const int first = b / apart % parts * ROWS_OF_WARP, g = b / apart / parts % groups;

@@ -92,7 +92,7 @@ template <int D>
 static __device__ void begin_rows(const qn__cuda_attend_args &a, lane_rows<D> &r,
                                   const int32_t *tile, int64_t g, int first)
 {
-    const int shared = (int)(a.heads / a.groups), lane = threadIdx.x % 32, t = lane % 4;
+    const int shared = (int)a.shared, lane = threadIdx.x % 32, t = lane % 4;
     const float *q[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {

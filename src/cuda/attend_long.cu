@@ -29,7 +29,7 @@ struct page_cursor {
 
     static __device__ int rows_of(const qn__cuda_attend_args &a, const int32_t *tile)
     {
-        const int rows = tile[2] * (int)(a.heads / a.groups);
+        const int rows = tile[2] * (int)a.shared;
         return (rows + ROWS_OF_WARP - 1) / ROWS_OF_WARP;
     }
     __device__ const int32_t *own(const qn__cuda_attend_args &a) const

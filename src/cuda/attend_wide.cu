@@ -245,7 +245,7 @@ struct query_rows {
 
 static __device__ void find_rows(const qn__cuda_attend_args &a, query_rows &rows)
 {
-    const int shared = (int)(a.heads / a.groups);
+    const int shared = (int)a.shared;
     for (int i = threadIdx.x; i < TILE_ROWS; i += blockDim.x) {
         rows.token[i] = i / shared;
         rows.at[i] = (int)(i / shared * a.q_stride[2] + i % shared * a.q_stride[1]);
@@ -269,8 +269,7 @@ static __device__ void bring_queries(const qn__cuda_attend_args &a, wide_room<D>
     for (int round = 0; round < n_rounds; round++) {
         if (!find_work<D>(a, round, work))
             continue;
-        const float *from =
-            (const float *)a.at[0] + work.g * (a.heads / a.groups) * a.q_stride[1] + lane * 8;
+        const float *from = (const float *)a.at[0] + work.g * a.shared * a.q_stride[1] + lane * 8;
         barrier_wait(&b.q_free[at.stage], at.phase ^ 1);
         for (int first = own; first < ROWS; first += APART * AT_ONCE) {
             float4 v[AT_ONCE][2];
@@ -318,7 +317,7 @@ static __device__ void begin_rows(const qn__cuda_attend_args &a, wide_rows<COLUM
                                   const wide_work &work, int tile)
 {
     const int32_t *from = tile_number(a, work.tile + tile);
-    const int shared = (int)(a.heads / a.groups), n = from[2];
+    const int shared = (int)a.shared, n = from[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int row = threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4 + 8 * i,
@@ -494,7 +493,7 @@ template <int COLUMNS>
 static __device__ void store_rows(const qn__cuda_attend_args &a, const wide_rows<COLUMNS> &r, int g,
                                   int first_token, int tokens, int first)
 {
-    const int shared = (int)(a.heads / a.groups), t = threadIdx.x % 4;
+    const int shared = (int)a.shared, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int row = threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4 + 8 * i,

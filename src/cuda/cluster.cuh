@@ -23,6 +23,16 @@ static __device__ void cluster_meet()
                      : "memory");
 }
 
+/* The same in two steps, between which a block does what needs no other: all are there. */
+static __device__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+static __device__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /* The same, however the warps have parted. */
 static __device__ void cluster_barrier()
 {

@@ -92,8 +92,6 @@ enum {
     FEW_PAGES = 64,
     FEW_PAGES_256 = 32, /* over heads of 256 */
     EACH = 24,          /* pages that a processor has at least of long caches */
-    JOINED = 32,        /* of attend_one.cu: pages that are joined at once; bytes of scores */
-    SCORES = 4096,
     NARROW = 4,
     WIDE = 8,
     WIDE_THREADS = 384,
@@ -108,13 +106,28 @@ static int64_t part_bytes(const qn__cuda_attend_args *a)
     return a->length * a->heads * a->width * (a->e + 2) * 4;
 }
 
+/* Whether no step writes tiles and table, and of the cache one, this step's rows. */
+static bool is_early(const qn__cuda_binder *b, const qn__call *call)
+{
+    return qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
+           qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
+}
+
+static void operands_of(const qn__call *call, const qn__cuda_attend_args *args, uint8_t *operands)
+{
+    const uint8_t sinks = args->has_sinks ? 5 : 0, y = (uint8_t)(call->n_operands - 1),
+                  own[] = {0, 1, 2, 3, 4, sinks, y, QN__CUDA_SCRATCH};
+    memset(operands, QN__CUDA_NONE, QN__CUDA_ATTEND_AT);
+    memcpy(operands, own, sizeof own);
+}
+
 /* The launch, whose arguments of `size` bytes begin with these, and where pages have blocks of
  * their own the one that joins them. */
 static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args,
                        size_t size, const qn__cuda_grid *grid, int kernel)
 {
-    const uint8_t n = (uint8_t)(call->n_operands - 1), sinks = args->has_sinks ? 5 : 0,
-                  operands[] = {0, 1, 2, 3, 4, sinks, n, QN__CUDA_SCRATCH, QN__CUDA_NONE};
+    uint8_t operands[QN__CUDA_ATTEND_AT];
+    operands_of(call, args, operands);
     const int64_t rows = args->length * args->heads,
                   columns = qn__cuda_parts(args->e, JOIN_COLUMNS),
                   each = rows * columns <= FEW_BLOCKS * b->cuda->processors ? columns : 1;
@@ -123,9 +136,7 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
         args->parts_at = (args->length * args->heads * args->e / 2 + 63) & ~(int64_t)63;
         qn__cuda_want_scratch(b, (size_t)(args->parts_at * 4 + part_bytes(args)));
     }
-    args->early =
-        qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
-        qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
+    args->early = is_early(b, call);
     if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, size, call, sizeof operands,
                            operands))
         return false;
@@ -302,14 +313,22 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
         cluster = blocks * 8 <= b->cuda->processors ? 8 : 4;
         kernel += cluster == 8 ? 2 : 1;
     }
-    int64_t wide = args->d / cluster + 2, page = args->d * QN__PAGE * 4,
-            warps = width == 2 && cluster > 1 ? 2 : 4,
-            shared = cluster == 1 ? 2 * page + SCORES
-                                  : warps * page + (warps * cluster + 1) * ROWS_OF_WARP * wide * 4 +
-                                        (JOINED * 2 + 1) * ROWS_OF_WARP * 4;
-    qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP) * cluster,
-                          (unsigned)(warps * WARP), (unsigned)shared};
-    return add_attend(b, call, args, sizeof *args, &grid, kernel);
+    args->rooms = most_pages(args) > 2 * cluster ? 2 : 1; /* with one the next blocks fit beside */
+    int64_t shared = cluster == 1 ? QN__CUDA_ALONE_SHARED(args->d)
+                                  : QN__CUDA_CLUSTER_SHARED(args->d, cluster, args->rooms);
+    qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP) * cluster, PAGE_THREADS,
+                          (unsigned)shared};
+    qn__cuda_attend_turn_args turns = {.a = *args};
+    uint32_t own[QN__CUDA_ATTEND_AT - QN__CUDA_TURN_QUERIES];
+    if (cluster == 1 || args->length != 1 || args->tiles != 1 || !is_early(b, call) ||
+        !qn__cuda_take_turn(b, call, &turns, own))
+        return add_attend(b, call, args, sizeof *args, &grid, kernel);
+    kernel = QN__CUDA_KERNEL_turn_and_attend_one_64_of_4 + 2 * (int)width + (cluster == 8);
+    if (!add_attend(b, call, &turns.a, sizeof turns, &grid, kernel))
+        return false;
+    const qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
+    memcpy(b->bound->at + last->first_at + QN__CUDA_TURN_QUERIES, own, sizeof own);
+    return true;
 }
 
 /* Of other heads a block has one query row of a tile. */
@@ -321,6 +340,7 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                       *y = &call->operand[5 + p->has_sinks];
     qn__cuda_attend_args args = {.heads = q->shape[1],
                                  .groups = k->shape[1],
+                                 .shared = q->shape[1] / k->shape[1],
                                  .length = q->shape[2],
                                  .d = q->shape[3],
                                  .e = v->shape[3],
@@ -348,9 +368,12 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                : goes_in_one(b->cuda, &args) ? launch_one(b, call, &args)
                : goes_by_tiles(&args)        ? launch_tiles(b, call, &args)
                                              : launch_pages(b, call, &args);
-    return QN__CUDA_ADD(b, attend_any, args.tiles * args.tile * args.heads, true, args, call, 0, 1,
-                        2, 3, 4, p->has_sinks ? 5 : 0, (uint8_t)(5 + p->has_sinks), QN__CUDA_NONE,
-                        QN__CUDA_NONE);
+    uint8_t operands[QN__CUDA_ATTEND_AT];
+    operands_of(call, &args, operands);
+    operands[7] = QN__CUDA_NONE;
+    return qn__cuda_add(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_any],
+                        args.tiles * args.tile * args.heads, true, &args, sizeof args, call,
+                        QN__CUDA_ATTEND_AT, operands);
 }
 
 const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend, -1};

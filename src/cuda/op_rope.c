@@ -171,3 +171,66 @@ bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
 {
     return write->keys ? turn_keys(b, call, write) : join_values(b, call, write, blocks);
 }
+
+/* ---- attention that turns its row ------------------------------------------------------------ */
+
+static bool is_row(const qn__cuda_rope_part *part)
+{
+    return part->shape[0] == 1 && part->shape[2] == 1 && 2 * part->half == part->shape[3] &&
+           !part->traditional && part->x_stride[3] == 1;
+}
+
+/* Whether blocks that are done may write y, while others still read what is to be turned: queries
+ * of other heads, which lie elsewhere if y lies where the queries do. */
+static bool may_write(const qn__cuda_binder *b, const qn__operand *y,
+                      const qn__cuda_turn_args *args, const uint32_t *at)
+{
+    const qn__operand *operands = b->binding->operands, *q = &operands[at[QUERIES]];
+    return (!qn__cuda_overlap(y, q) || (y->slot == q->slot && y->offset == q->offset &&
+                                        y->stride[1] == args->rope[0].x_stride[1])) &&
+           !qn__cuda_overlap(y, &operands[at[KEYS]]) && !qn__cuda_overlap(y, &operands[at[VALUES]]);
+}
+
+/* Whether what the newest launch turned and wrote is what attention reads: call's queries, and the
+ * caches it has. */
+static bool turns_for(const qn__cuda_binder *b, const qn__call *call,
+                      const qn__cuda_turn_args *args, const uint32_t *at)
+{
+    const qn__operand *operands = b->binding->operands, *q = &operands[at[QUERIES + 3]];
+    const qn__cuda_write_part *keys = &args->write[0], *values = &args->write[1];
+    return args->early && args->blocks[0] && is_row(&args->rope[0]) && is_row(&args->rope[1]) &&
+           qn__cuda_same_place(&operands[at[QUERIES + 1]], &operands[at[KEYS + 1]]) &&
+           qn__cuda_same_place(&operands[at[QUERIES + 2]], &operands[at[KEYS + 2]]) &&
+           qn__cuda_same_place(&operands[at[KEYS + 3]], &operands[at[VALUES + 1]]) &&
+           qn__cuda_same_place(&operands[at[KEYS + 4]], &call->operand[1]) &&
+           qn__cuda_same_place(&operands[at[VALUES + 2]], &call->operand[2]) && keys->half &&
+           values->half && values->stride[3] == 1 && values->shape[2] == 1 &&
+           keys->page == call->operand[1].stride[0] && keys->head == call->operand[1].stride[1] &&
+           values->page == call->operand[2].stride[0] &&
+           values->head == call->operand[2].stride[1] &&
+           is_written(&args->rope[0], q, &call->operand[0]) &&
+           may_write(b, &call->operand[call->n_operands - 1], args, at) &&
+           q->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
+           !qn__cuda_is_read_behind(b, call, q);
+}
+
+bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *to,
+                        uint32_t *addresses)
+{
+    const qn__cuda_launch *last = newest(b, QN__CUDA_KERNEL_turn_and_write);
+    if (!last || b->bound->at[last->first_at + VALUES] == QN__CUDA_AT_NONE ||
+        b->bound->at[last->first_at + QUERIES] == QN__CUDA_AT_NONE)
+        return false;
+    const uint32_t *at = b->bound->at + last->first_at;
+    const qn__cuda_turn_args *args = (const qn__cuda_turn_args *)(b->bound->args + last->args);
+    if (!turns_for(b, call, args, at))
+        return false;
+    to->query_head = args->rope[0].x_stride[1];
+    to->key_head = args->rope[1].x_stride[1];
+    to->value_head = args->write[1].stride[1];
+    const uint32_t own[] = {at[QUERIES], at[QUERIES + 1], at[QUERIES + 2],
+                            at[KEYS],    at[VALUES],      at[VALUES + 1]};
+    memcpy(addresses, own, sizeof own);
+    forget_newest(b->bound);
+    return true;
+}
