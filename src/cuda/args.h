@@ -109,7 +109,7 @@ enum {
     QN__CUDA_NORM_ROUNDED,
     QN__CUDA_NORM_BYTES,
     QN__CUDA_NORM_AT,
-    QN__CUDA_NORM_MANY_QUADS = 4 /* of a thread, at most, of rms_norm_many */
+    QN__CUDA_NORM_SHORT_QUADS = 4 /* of a thread, at most, of rms_norm_short and _added */
 };
 
 typedef struct qn__cuda_softmax_args {

@@ -217,7 +217,7 @@ void qn__cuda_take_norms(qn__cuda_binder *b);
 /* Once all is bound: of what was rounded, f32 results that nothing reads are not written. */
 void qn__cuda_drop_unread(qn__cuda_binder *b);
 
-/* Likewise: norms of many rows that nothing has joined have a kernel of their own (op_rows.c). */
+/* Likewise: norms of short rows have kernels of their own (op_rows.c). */
 void qn__cuda_finish_norms(qn__cuda_binder *b);
 
 /* Whether two operands begin at the same place. */

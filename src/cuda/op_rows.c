@@ -21,7 +21,7 @@ static bool takes_reduce(const qn_array *node)
            (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
 }
 
-enum { LONG_ROW = 4096, PARTS = 128, QUADS_OF_ROW = 8 * QN__CUDA_THREADS, MANY_ROWS = 256 };
+enum { LONG_ROW = 4096, PARTS = 128, QUADS_OF_ROW = 8 * QN__CUDA_THREADS };
 
 /* Of long rows that lie side by side: parts of a row, then the best of these. */
 static bool launch_argmax(qn__cuda_binder *b, const qn__call *call)
@@ -180,13 +180,13 @@ void qn__cuda_finish_norms(qn__cuda_binder *b)
         qn__cuda_launch *launch = &bound->launches[i];
         const uint32_t *at = bound->at + launch->first_at;
         if (launch->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm] ||
-            at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE ||
             at[QN__CUDA_NORM_BYTES] != QN__CUDA_AT_NONE)
             continue;
         const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(bound->args + launch->args);
-        if (args->quads && args->rows >= MANY_ROWS &&
-            args->n <= 4 * QN__CUDA_THREADS * QN__CUDA_NORM_MANY_QUADS)
-            launch->function = b->cuda->kernels[QN__CUDA_KERNEL_rms_norm_many];
+        if (args->quads && args->n <= 4 * QN__CUDA_THREADS * QN__CUDA_NORM_SHORT_QUADS)
+            launch->function = b->cuda->kernels[at[QN__CUDA_NORM_ADDED] == QN__CUDA_AT_NONE
+                                                    ? QN__CUDA_KERNEL_rms_norm_short
+                                                    : QN__CUDA_KERNEL_rms_norm_short_added];
     }
 }
 

@@ -300,14 +300,17 @@ static __device__ void put_row_bytes(const qn__cuda_norm_args &a, int64_t row,
     }
 }
 
-/* QUADS: of a thread. MORE: something may be added, and normed again, or become bytes. */
-template <int QUADS, bool MORE> static __device__ void norm_quads(const qn__cuda_norm_args &a)
+/* QUADS: of a thread. ADDED: something may be added, and normed again. BYTES: what comes last may
+ * become bytes. */
+template <int QUADS, bool ADDED, bool BYTES>
+static __device__ void norm_quads(const qn__cuda_norm_args &a)
 {
     float4 u[QUADS], w[QUADS];
     __shared__ float room[THREADS / 32];
     __shared__ uint32_t tops[THREADS / 32];
     const int n = (int)a.n / 4;
-    const bool adds = MORE && a.at[QN__CUDA_NORM_ADDED], again = MORE && a.at[QN__CUDA_NORM_WEIGHT];
+    const bool adds = ADDED && a.at[QN__CUDA_NORM_ADDED],
+               again = ADDED && a.at[QN__CUDA_NORM_WEIGHT];
     if (!a.early)
         wait_for_last();
     auto each = [&](auto with) {
@@ -337,27 +340,24 @@ template <int QUADS, bool MORE> static __device__ void norm_quads(const qn__cuda
                                    v[k].w + more[k].w);
             put_quad(a.at[2], a.at[3], r * n + i, v[k], a.turned);
         });
-        if (!again) {
-            if (MORE && a.at[QN__CUDA_NORM_BYTES])
-                put_row_bytes(a, r, v, tops);
-            continue;
+        if (again) {
+            scale = norm_scale(v, 4 * n, room, (float)a.eps_behind);
+            each([&](int k, int i) {
+                v[k] = normed(v[k], scale, w[k]);
+                put_quad(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], r * n + i, v[k],
+                         a.turned);
+            });
         }
-        scale = norm_scale(v, 4 * n, room, (float)a.eps_behind);
-        each([&](int k, int i) {
-            v[k] = normed(v[k], scale, w[k]);
-            put_quad(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], r * n + i, v[k],
-                     a.turned);
-        });
-        if (MORE && a.at[QN__CUDA_NORM_BYTES])
+        if (BYTES && a.at[QN__CUDA_NORM_BYTES])
             put_row_bytes(a, r, v, tops);
     }
 }
 
-extern "C" __global__ void rms_norm(qn__cuda_norm_args a)
+extern "C" __global__ void rms_norm(const __grid_constant__ qn__cuda_norm_args a)
 {
     let_next_begin();
     if (a.quads) {
-        norm_quads<MOST_QUADS, true>(a);
+        norm_quads<MOST_QUADS, true, true>(a);
         return;
     }
     wait_for_last();
@@ -367,13 +367,19 @@ extern "C" __global__ void rms_norm(qn__cuda_norm_args a)
         norm_rows<float>(a);
 }
 
-/* Many rows of up to 4096, with nothing behind: in fewer registers, so that several blocks have
- * rows under way. */
+/* Rows of up to 4096 in fewer registers: of many rows a processor has several blocks under way. That
+ * of one row begins beside those of a layer ahead, and has its weights when the layer ends. */
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-    rms_norm_many(const __grid_constant__ qn__cuda_norm_args a)
+    rms_norm_short(const __grid_constant__ qn__cuda_norm_args a)
 {
     let_next_begin();
-    norm_quads<QN__CUDA_NORM_MANY_QUADS, false>(a);
+    norm_quads<QN__CUDA_NORM_SHORT_QUADS, false, false>(a);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+    rms_norm_short_added(const __grid_constant__ qn__cuda_norm_args a)
+{
+    let_next_begin();
+    norm_quads<QN__CUDA_NORM_SHORT_QUADS, true, false>(a);
 }
 
 /* ---- rows of x as bytes ------------------------------------------------------------------------

@@ -16,6 +16,48 @@ static qn_array *op_rms_norm_f64(qn_scope *s)
 {
     return qn_rms_norm(s, noise(s, QN_F64, 1, SHAPE(3, 31)), NULL, 1e-6f);
 }
+/* A norm, the sum behind it and the norm of that, which are one launch; rows of four quads a thread
+ * and less, and of eight. */
+static qn_array *norm_of_sum(qn_scope *s, int64_t rows, int64_t n)
+{
+    qn_array *h = f32(s, SHAPE(rows, n));
+    h = qn_add(s, h, qn_rms_norm(s, f32(s, SHAPE(rows, n)), f32(s, SHAPE(n)), 1e-5f));
+    return qn_concatenate(s, (qn_array *[]){h, qn_rms_norm(s, h, f32(s, SHAPE(n)), 1e-2f)}, 2, 0);
+}
+static qn_array *op_norm_of_sum(qn_scope *s)
+{
+    return norm_of_sum(s, 1, 1152);
+}
+static qn_array *op_norm_of_sum_4096(qn_scope *s)
+{
+    return norm_of_sum(s, 70, 4096);
+}
+static qn_array *op_norm_of_sum_8192(qn_scope *s)
+{
+    return norm_of_sum(s, 3, 8192);
+}
+/* Norms of two arrays, which are one launch: of so many rows, with a weight each; and two of which
+ * one reads the other. */
+static qn_array *norms(qn_scope *s, int64_t rows, int64_t others, int64_t n)
+{
+    qn_array *x = f32(s, SHAPE(rows, n)), *y = f32(s, SHAPE(others, n));
+    x = qn_rms_norm(s, x, f32(s, SHAPE(n)), 1e-6f);
+    y = qn_rms_norm(s, y, f32(s, SHAPE(n)), 1e-6f);
+    return qn_concatenate(s, (qn_array *[]){x, y}, 2, 0);
+}
+static qn_array *op_norms(qn_scope *s)
+{
+    return norms(s, 4, 1, 256);
+}
+static qn_array *op_norms_wide(qn_scope *s)
+{
+    return norms(s, 3, 170, 4608);
+}
+static qn_array *op_norms_in_turn(qn_scope *s)
+{
+    qn_array *x = qn_rms_norm(s, f32(s, SHAPE(5, 256)), f32(s, SHAPE(256)), 1e-6f);
+    return qn_add(s, x, qn_rms_norm(s, x, f32(s, SHAPE(256)), 1e-6f));
+}
 static qn_array *op_layer_norm(qn_scope *s)
 {
     return qn_layer_norm(s, f32(s, SHAPE(6, 77)), f32(s, SHAPE(77)), f32(s, SHAPE(77)), 1e-5f);
@@ -55,8 +97,10 @@ static qn_array *op_rope_f64(qn_scope *s)
 void compare_rows(qn_device *cpu, qn_device *cuda)
 {
     static const op_case cases[] = {
-        CLOSE(rms_norm), CLOSE(rms_norm_bare), CLOSE(rms_norm_f64), CLOSE(layer_norm),
-        CLOSE(rope),     CLOSE(rope_pairs),    CLOSE(rope_f64),     CLOSE(rope_rows),
+        CLOSE(rms_norm),    CLOSE(rms_norm_bare),    CLOSE(rms_norm_f64),     CLOSE(layer_norm),
+        CLOSE(rope),        CLOSE(rope_pairs),       CLOSE(rope_f64),         CLOSE(rope_rows),
+        CLOSE(norm_of_sum), CLOSE(norm_of_sum_4096), CLOSE(norm_of_sum_8192), CLOSE(norms),
+        CLOSE(norms_wide),  CLOSE(norms_in_turn),
     };
     compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
 }
