@@ -103,13 +103,16 @@ typedef struct qn__cuda_byte_form {
 
 /* Among a norm's addresses. */
 enum {
-    QN__CUDA_NORM_ADDED = 4,
+    QN__CUDA_NORM_BESIDE = 3,
+    QN__CUDA_NORM_Y_ROUNDED = QN__CUDA_NORM_BESIDE + 3,
+    QN__CUDA_NORM_ADDED,
     QN__CUDA_NORM_WEIGHT,
     QN__CUDA_NORM_BEHIND,
     QN__CUDA_NORM_ROUNDED,
     QN__CUDA_NORM_BYTES,
     QN__CUDA_NORM_AT,
-    QN__CUDA_NORM_SHORT_QUADS = 4 /* of a thread, at most, of rms_norm_short and _added */
+    QN__CUDA_NORM_SHORT_QUADS = 4, /* of a thread, at most, of rms_norm_short and _added */
+    QN__CUDA_NORM_PAIR_QUADS = 128 /* of a row, at most, of rms_norm_pair */
 };
 
 typedef struct qn__cuda_softmax_args {
@@ -119,10 +122,11 @@ typedef struct qn__cuda_softmax_args {
 
 /* Of quads: what is added to the norm may be another array, and the sum be normed again. */
 typedef struct qn__cuda_norm_args {
-    void *at[QN__CUDA_NORM_AT]; /* x, weight (or x again), y: [rows, n]; y as bf16, of quads; what
-                                   is added to y; the weight of the norm behind, that, and as bf16.
+    void *at[QN__CUDA_NORM_AT]; /* x, weight (or x again), y: [rows, n]; of rms_norm_pair those of
+                                   the other norm, [rows_beside, n]; y as bf16, of quads; what is
+                                   added to y; the weight of the norm behind, that, and as bf16.
                                    NULL: not wanted */
-    int64_t rows, n, has_weight, wide;
+    int64_t rows, rows_beside, n, has_weight, wide;
     int64_t quads;  /* f32 in vectors of 16 bytes */
     int64_t turned; /* how y is rounded (turned.cuh) */
     int64_t early;  /* no step writes the weights */

@@ -104,7 +104,8 @@ bool qn__cuda_add_to_norm(qn__cuda_binder *b, const qn__call *call)
 {
     uint32_t *at;
     qn__cuda_norm_args *args = newest_norm(b, &at);
-    if (!args || at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE || at[3] != QN__CUDA_AT_NONE)
+    if (!args || at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE ||
+        at[QN__CUDA_NORM_Y_ROUNDED] != QN__CUDA_AT_NONE)
         return false;
     const qn__operand *operands = b->binding->operands, *y = &operands[at[2]],
                       *sum = &call->operand[2];
@@ -146,6 +147,44 @@ static bool norm_again(qn__cuda_binder *b, const qn__call *call, const qn__cuda_
     return true;
 }
 
+/* Whether row i of a result lies over nothing of x but its row i, which is as long. */
+static bool lies_over_its_row(const qn__operand *result, const qn__operand *x, bool one_row)
+{
+    return may_follow(result, x, false) || (one_row && result->offset <= x->offset);
+}
+
+/* The newest launch is a norm that this one neither needs nor hinders: in its launch. A row's
+ * result may lie over the row of that number of the first norm's x, since a block reads and writes
+ * both. */
+static bool norm_beside(qn__cuda_binder *b, const qn__call *call, const qn__cuda_norm_args *more)
+{
+    uint32_t *at;
+    qn__cuda_norm_args *args = newest_norm(b, &at);
+    if (!args || !more->quads || !more->rows || !args->has_weight || !more->has_weight ||
+        args->n != more->n || args->n / 4 > QN__CUDA_NORM_PAIR_QUADS || args->eps != more->eps ||
+        at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE ||
+        at[QN__CUDA_NORM_Y_ROUNDED] != QN__CUDA_AT_NONE)
+        return false;
+    const qn__operand *operands = b->binding->operands, *x = &operands[at[0]],
+                      *y = &operands[at[2]], *result = &call->operand[2];
+    for (int i = 0; i < 3; i++)
+        if (qn__cuda_overlap(&call->operand[i], y))
+            return false;
+    if (qn__cuda_overlap(result, &operands[at[1]]) ||
+        !lies_over_its_row(result, x, more->rows == 1))
+        return false;
+    for (uint32_t i = 0; i < 3; i++)
+        at[QN__CUDA_NORM_BESIDE + i] = call->first_operand + i;
+    args->rows_beside = more->rows;
+    args->early = args->early && more->early;
+    qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
+    last->function = b->cuda->kernels[QN__CUDA_KERNEL_rms_norm_pair];
+    if (last->blocks < more->rows)
+        last->blocks = (unsigned)(more->rows < QN__CUDA_BLOCKS ? more->rows : QN__CUDA_BLOCKS);
+    last->rounded_at = last->bytes_at = 0; /* nothing takes part of two results */
+    return true;
+}
+
 static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__norm_params *p = call->params;
@@ -159,14 +198,18 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
                                (p->has_weight ? call->operand[1].offset : 0));
     args.quads = !args.wide && args.n % 4 == 0 && args.n / 4 <= QUADS_OF_ROW && places % 16 == 0;
     args.early = !p->has_weight || qn__cuda_is_fixed(b, &call->operand[1]);
-    if (norm_again(b, call, &args))
+    if (norm_again(b, call, &args) || norm_beside(b, call, &args))
         return true;
-    const uint8_t none = QN__CUDA_NONE;
-    if (!QN__CUDA_ADD(b, rms_norm, args.rows, true, args, call, 0, p->has_weight ? 1 : 0,
-                      (uint8_t)(call->n_operands - 1), none, none, none, none, none, none))
+    uint8_t at[QN__CUDA_NORM_AT];
+    memset(at, QN__CUDA_NONE, sizeof at);
+    at[0] = 0;
+    at[1] = p->has_weight ? 1 : 0;
+    at[2] = (uint8_t)(call->n_operands - 1);
+    if (!qn__cuda_add(b, b->cuda->kernels[QN__CUDA_KERNEL_rms_norm], args.rows, true, &args,
+                      sizeof args, call, QN__CUDA_NORM_AT, at))
         return false;
     if (args.quads && args.rows) {
-        qn__cuda_may_round(b, 2, 3, offsetof(qn__cuda_norm_args, turned));
+        qn__cuda_may_round(b, 2, QN__CUDA_NORM_Y_ROUNDED, offsetof(qn__cuda_norm_args, turned));
         if (qn__cuda_parts(args.n, QN__CUDA_SPAN) * QN__CUDA_SPAN / 4 <= QUADS_OF_ROW)
             qn__cuda_may_make_bytes(b, QN__CUDA_NORM_BYTES, offsetof(qn__cuda_norm_args, bytes));
     }

@@ -338,7 +338,7 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
             if (adds)
                 v[k] = make_float4(v[k].x + more[k].x, v[k].y + more[k].y, v[k].z + more[k].z,
                                    v[k].w + more[k].w);
-            put_quad(a.at[2], a.at[3], r * n + i, v[k], a.turned);
+            put_quad(a.at[2], a.at[QN__CUDA_NORM_Y_ROUNDED], r * n + i, v[k], a.turned);
         });
         if (again) {
             scale = norm_scale(v, 4 * n, room, (float)a.eps_behind);
@@ -367,8 +367,8 @@ extern "C" __global__ void rms_norm(const __grid_constant__ qn__cuda_norm_args a
         norm_rows<float>(a);
 }
 
-/* Rows of up to 4096 in fewer registers: of many rows a processor has several blocks under way. That
- * of one row begins beside those of a layer ahead, and has its weights when the layer ends. */
+/* Rows of up to 4096 in fewer registers: of many rows a processor has several blocks under way.
+ * That of one row begins beside those of a layer ahead, and has its weights when the layer ends. */
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     rms_norm_short(const __grid_constant__ qn__cuda_norm_args a)
 {
@@ -380,6 +380,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 {
     let_next_begin();
     norm_quads<QN__CUDA_NORM_SHORT_QUADS, true, false>(a);
+}
+
+/* Two norms of short rows, with weights: half of a block has a row of one, the other half the row
+ * of that number of the other, once both have been read. Sums are added as in norm_scale, where the
+ * warps without columns add zeros. */
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    rms_norm_pair(const __grid_constant__ qn__cuda_norm_args a)
+{
+    enum { HALF = THREADS / 2, WARPS = HALF / 32 };
+    __shared__ float room[2 * WARPS];
+    const int other = threadIdx.x / HALF, i = threadIdx.x % HALF, n = (int)a.n / 4;
+    void *const *at = a.at + (other ? QN__CUDA_NORM_BESIDE : 0);
+    const int64_t rows = other ? a.rows_beside : a.rows, all = max(a.rows, a.rows_beside);
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
+    const float4 u = i < n ? ((const float4 *)at[1])[i] : make_float4(0, 0, 0, 0);
+    wait_for_last();
+    for (int64_t r = blockIdx.x; r < all; r += gridDim.x) {
+        const bool own = r < rows && i < n;
+        const float4 v = own ? ((const float4 *)at[0])[r * n + i] : make_float4(0, 0, 0, 0);
+        float sum = quad_sum(v);
+        for (int m = 16; m; m /= 2)
+            sum += __shfl_xor_sync(~0u, sum, m);
+        if (threadIdx.x % 32 == 0)
+            room[threadIdx.x / 32] = sum;
+        __syncthreads();
+        sum = 0;
+        for (int k = 0; k < WARPS; k++)
+            sum += room[other * WARPS + k];
+        __syncthreads();
+        const float scale = 1.0f / sqrtf(sum / (float)a.n + (float)a.eps);
+        if (own)
+            ((float4 *)at[2])[r * n + i] = normed(v, scale, u);
+    }
 }
 
 /* ---- rows of x as bytes ------------------------------------------------------------------------
