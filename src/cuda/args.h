@@ -195,7 +195,7 @@ typedef struct qn__cuda_units {
  * units, which may have it made bytes, bf16 for the others, up to linear_64 turned (turned.cuh) in
  * rows of whole 32 columns. Gated: the one result is activation(x w0^T) * (x w1^T), or of 2 with
  * the weights exchanged. */
-enum { QN__CUDA_SILU, QN__CUDA_RELU_SQUARED };
+enum { QN__CUDA_SILU, QN__CUDA_RELU_SQUARED, QN__CUDA_GELU_TANH };
 
 typedef struct qn__cuda_linears_args {
     void *at[QN__CUDA_LINEAR_AT]; /* x; w and y of each; the first again where there are fewer;

@@ -264,12 +264,51 @@ static int length_of(const qn__cuda_scaled *scaled)
     return scaled->factor < 0 ? 1 : 3;
 }
 
-/* Of silu(x) or relu(x)^2: x, and which; -1: neither. */
+/* Whether value v is that of an operation on a constant, whichever side, and another one. */
+static bool is_with_constant(const qn__ir *ir, qn__ir_value v, qn__ir_op op, double constant,
+                             qn__ir_value *other)
+{
+    const qn__ir_instruction *code = ir->code, *i = &code[v];
+    if (i->op != op || i->dtype != QN_F32)
+        return false;
+    bool first = code[i->a].op == QN__IR_CONST;
+    const qn__ir_instruction *k = &code[first ? i->a : i->b];
+    *other = first ? i->b : i->a;
+    float value = (float)constant;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return k->op == QN__IR_CONST && qn__ir_bits(k) == bits;
+}
+
+/* Whether value v is gelu_tanh(x) as ops/unary.c has it:
+ * x 0.5 (tanh(x A (x x B + 1)) + 1). */
+static bool is_gelu_tanh(const qn__ir *ir, qn__ir_value v, qn__ir_value *x)
+{
+    const qn__ir_instruction *code = ir->code, *i = &code[v];
+    qn__ir_value t, cubic, square, same;
+    if (!is_with_constant(ir, i->a, QN__IR_MUL, 0.5, x) ||
+        !is_with_constant(ir, i->b, QN__IR_ADD, 1, &t) || code[t].op != QN__IR_TANH)
+        return false;
+    const qn__ir_instruction *u = &code[code[t].a];
+    if (u->op != QN__IR_MUL ||
+        !is_with_constant(ir, u->a, QN__IR_MUL, 0.79788456080286536, &same) || same != *x ||
+        !is_with_constant(ir, u->b, QN__IR_ADD, 1, &cubic) ||
+        !is_with_constant(ir, cubic, QN__IR_MUL, 0.044715, &square))
+        return false;
+    return code[square].op == QN__IR_MUL && code[square].a == *x && code[square].b == *x;
+}
+
+/* Of silu(x), relu(x)^2 or gelu_tanh(x): x, and which; -1: none of them. length: instructions
+ * besides x. */
 static int activation_of(const qn__ir *ir, qn__ir_value v, qn__ir_value *x, int *length)
 {
     const qn__ir_instruction *code = ir->code, *i = &code[v];
     if (i->op != QN__IR_MUL || i->dtype != QN_F32)
         return -1;
+    if (is_gelu_tanh(ir, v, x)) {
+        *length = 13; /* of which four are constants */
+        return QN__CUDA_GELU_TANH;
+    }
     const qn__ir_instruction *a = &code[i->a];
     if (i->a == i->b && a->op == QN__IR_MAX) { /* of x and 0 */
         bool first = code[a->b].op == QN__IR_CONST;

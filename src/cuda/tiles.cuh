@@ -60,14 +60,38 @@ static __device__ float squared_relu(float x)
     return positive * positive;
 }
 
+/* What gelu_tanh has the hyperbolic tangent of, as ops/unary.c has it. */
+static __device__ float bent_of(float x)
+{
+    return x * 0.79788456080286536f * (x * x * 0.044715f + 1.0f);
+}
+
+static __device__ float gelu_tanh(float x)
+{
+    return x * 0.5f * (tanhf(bent_of(x)) + 1.0f);
+}
+
+/* The same as x times the logistic function, exact as quick_silu is. */
+static __device__ float quick_gelu_tanh(float x)
+{
+    float e, r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(bent_of(x) * -2.88539008f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+    return x * r;
+}
+
 /* What stands behind a gate; quick: less exact where the exact one is long. */
 static __device__ float activation_of(const qn__cuda_linears_args &a, float x)
 {
-    return a.activation == QN__CUDA_RELU_SQUARED ? squared_relu(x) : silu(x);
+    return a.activation == QN__CUDA_RELU_SQUARED ? squared_relu(x)
+           : a.activation == QN__CUDA_GELU_TANH  ? gelu_tanh(x)
+                                                 : silu(x);
 }
 static __device__ float quick_activation_of(const qn__cuda_linears_args &a, float x)
 {
-    return a.activation == QN__CUDA_RELU_SQUARED ? squared_relu(x) : quick_silu(x);
+    return a.activation == QN__CUDA_RELU_SQUARED ? squared_relu(x)
+           : a.activation == QN__CUDA_GELU_TANH  ? quick_gelu_tanh(x)
+                                                 : quick_silu(x);
 }
 
 /* Puts an element of a gated result where it is wanted. */

@@ -184,27 +184,40 @@ static qn_array *op_linear_gradient(qn_scope *s)
 
 /* A feed-forward network with what stands around it: its launches do parts of each other. */
 static qn_array *network_of(qn_scope *s, int64_t rows, int64_t wide, int64_t inner,
-                            qn_products products)
+                            qn_products products, bool gelu)
 {
     qn_array *h = f32(s, SHAPE(rows, wide)), *gate = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
              *up = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
              *down = noise(s, QN_BF16, 1, SHAPE(wide, inner));
     qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(wide)), 1e-5f),
-             *g = qn_silu(s, qn_linear_with(s, x, gate, NULL, products));
+             *g = qn_linear_with(s, x, gate, NULL, products);
+    g = gelu ? qn_gelu_tanh(s, g) : qn_silu(s, g);
     g = qn_multiply(s, g, qn_linear_with(s, x, up, NULL, products));
     return qn_add(s, h, qn_linear_with(s, g, down, NULL, products));
 }
 static qn_array *network(qn_scope *s, int64_t rows, int64_t wide, int64_t inner)
 {
-    return network_of(s, rows, wide, inner, QN_PRODUCTS_AUTO);
+    return network_of(s, rows, wide, inner, QN_PRODUCTS_AUTO, false);
 }
 static qn_array *op_network_by_rows(qn_scope *s)
 {
-    return network_of(s, 300, 96, 232, QN_PRODUCTS_BY_ROWS);
+    return network_of(s, 300, 96, 232, QN_PRODUCTS_BY_ROWS, false);
 }
 static qn_array *op_network_by_rows_tall(qn_scope *s)
 {
-    return network_of(s, 256, 1024, 9000, QN_PRODUCTS_BY_ROWS);
+    return network_of(s, 256, 1024, 9000, QN_PRODUCTS_BY_ROWS, false);
+}
+static qn_array *op_network_by_rows_gelu(qn_scope *s)
+{
+    return network_of(s, 300, 96, 232, QN_PRODUCTS_BY_ROWS, true);
+}
+static qn_array *op_network_gelu_1(qn_scope *s)
+{
+    return network_of(s, 1, 96, 232, QN_PRODUCTS_AUTO, true);
+}
+static qn_array *op_network_gelu_40(qn_scope *s)
+{
+    return network_of(s, 40, 96, 232, QN_PRODUCTS_AUTO, true);
 }
 static qn_array *op_network_1(qn_scope *s)
 {
@@ -300,6 +313,9 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         SUMMED(by_rows_joined),
         ROUNDED(network_by_rows),
         ROUNDED(network_by_rows_tall),
+        ROUNDED(network_by_rows_gelu),
+        ROUNDED(network_gelu_1),
+        ROUNDED(network_gelu_40),
     };
     compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
 }

@@ -98,6 +98,46 @@ static void test_company(qn_device *dev, qn_products products)
     }
 }
 
+/* An activation and a gate have the same bits behind their layers, in the launch of these, as in a
+ * launch of their own. */
+static qn_array *squared_relu(qn_scope *s, qn_array *x)
+{
+    return qn_square(s, qn_relu(s, x));
+}
+
+static void test_gates(qn_device *dev, qn_products products)
+{
+    enum { WIDE = 512, N = 200, MOST = 150 };
+    static float behind[MOST * N], alone[MOST * N];
+    static const int64_t counts[] = {1, 3, 12, 40, MOST};
+    qn_array *(*const activations[])(qn_scope *, qn_array *) = {qn_silu, squared_relu,
+                                                                qn_gelu_tanh};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (size_t k = 0; k < 3; k++) {
+            const size_t n = (size_t)counts[i] * N;
+            seed = 11;
+            qn_scope *s = qn_scope_begin(dev);
+            qn_array *gate = company_weight(s, products, N, WIDE),
+                     *up = company_weight(s, products, N, WIDE),
+                     *x = keep(s, noise(s, QN_F32, 0.3, SHAPE(counts[i], WIDE)));
+            qn_array *g = qn_linear_with(s, x, gate, NULL, products),
+                     *u = qn_linear_with(s, x, up, NULL, products),
+                     *y = qn_multiply(s, activations[k](s, g), u);
+            CHECK("gates", qn_read_f32(s, y, behind, n) == QN_OK);
+            qn_array *made[] = {keep(s, qn_linear_with(s, x, gate, NULL, products)),
+                                keep(s, qn_linear_with(s, x, up, NULL, products))};
+            y = qn_multiply(s, activations[k](s, made[0]), made[1]);
+            CHECK("gates", qn_read_f32(s, y, alone, n) == QN_OK);
+            CHECK("gates", !memcmp(behind, alone, n * sizeof *alone));
+            qn_scope_end(s);
+            qn_release(gate);
+            qn_release(up);
+            qn_release(x);
+            qn_release(made[0]);
+            qn_release(made[1]);
+        }
+}
+
 /* Runs whose arrays lie elsewhere go into the executable graphs that are there. */
 static void test_updates(qn_device *dev)
 {
@@ -276,6 +316,9 @@ int main(int argc, char **argv)
     test_company(cuda, QN_PRODUCTS_BF16);
     test_company(cuda, QN_PRODUCTS_INT8);
     test_company(cuda, QN_PRODUCTS_F32);
+    test_gates(cuda, QN_PRODUCTS_BF16);
+    test_gates(cuda, QN_PRODUCTS_INT8);
+    test_gates(cuda, QN_PRODUCTS_F32);
     test_limit(cuda);
     CHECK("all buffers are back", active_bytes(cuda) == 0);
     qn_device_close(cuda);

@@ -50,7 +50,7 @@ static const expected all[] = {
      "rms_norm_short 20 256\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
      "bytes_1_affine4_g64_bf16 96 192\nrms_norm_pair 4 256\nturn_and_attend_one_256_of_8 8 128\nbytes_1_affine4_g64_bf16 72 160\nrms_norm_short_added 1 256\n"
-     "bytes_1_affine4_g64_bf16 528 192\nchain 7 256\nbytes_1_affine4_g64_bf16 72 480\n"
+     "bytes_1_affine4_g64_bf16 432 192\nbytes_1_affine4_g64_bf16 72 480\n"
      "rms_norm_short_added 1 256\n"},
     {"llama, 200 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
      "deep_128_pair 12 384\nturn_and_write 45 256\nattend_half_64 400 128\n"
