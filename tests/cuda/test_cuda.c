@@ -263,17 +263,25 @@ static void test_fault(void)
     qn_device_close(dev);
 }
 
-static void compare_all(qn_device *cpu, qn_device *cuda)
+/* All cases, or those of the files that are named. */
+static void compare_all(qn_device *cpu, qn_device *cuda, int n_names, char **names)
 {
-    compare_arrays(cpu, cuda);
-    compare_products(cpu, cuda);
-    compare_rows(cpu, cuda);
-    compare_attention(cpu, cuda);
-    compare_exact(cpu, cuda);
-    compare_units(cpu, cuda);
+    static const struct {
+        const char *name;
+        void (*compare)(qn_device *cpu, qn_device *cuda);
+    } files[] = {{"arrays", compare_arrays}, {"products", compare_products},
+                 {"rows", compare_rows},     {"attention", compare_attention},
+                 {"exact", compare_exact},   {"units", compare_units}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        bool wanted = n_names == 0;
+        for (int k = 0; k < n_names; k++)
+            wanted = wanted || !strcmp(names[k], files[i].name);
+        if (wanted)
+            files[i].compare(cpu, cuda);
+    }
 }
 
-/* `units`: of all cases those of cases_units.c alone. */
+/* Words: of the comparisons with the CPU the cases of cases_WORD.c alone, and gates. */
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -289,7 +297,7 @@ int main(int argc, char **argv)
     if (status == QN_UNSUPPORTED) {
         printf("skipped: %s\n", err.message);
         compare_llama(cpu, NULL, QN_F32); /* that the reference itself is sound */
-        compare_all(cpu, cpu);
+        compare_all(cpu, cpu, argc - 1, argv + 1);
         qn_device_close(cpu);
         return n_failed ? 1 : 77;
     }
@@ -300,14 +308,16 @@ int main(int argc, char **argv)
     char text[160];
     qn_device_describe(cuda, text, sizeof text);
     printf("device: %s\n", text);
-    if (argc > 1 && !strcmp(argv[1], "units")) {
-        compare_units(cpu, cuda);
+    compare_all(cpu, cuda, argc - 1, argv + 1);
+    test_gates(cuda, QN_PRODUCTS_BF16);
+    test_gates(cuda, QN_PRODUCTS_INT8);
+    test_gates(cuda, QN_PRODUCTS_F32);
+    if (argc > 1) {
         qn_device_close(cuda);
         qn_device_close(cpu);
         printf("%d checks, %d failed\n", n_checks, n_failed);
         return n_failed != 0;
     }
-    compare_all(cpu, cuda);
     compare_llama(cpu, cuda, QN_F32);
     compare_llama(cpu, cuda, QN_BF16);
     test_async(cuda);
@@ -316,9 +326,6 @@ int main(int argc, char **argv)
     test_company(cuda, QN_PRODUCTS_BF16);
     test_company(cuda, QN_PRODUCTS_INT8);
     test_company(cuda, QN_PRODUCTS_F32);
-    test_gates(cuda, QN_PRODUCTS_BF16);
-    test_gates(cuda, QN_PRODUCTS_INT8);
-    test_gates(cuda, QN_PRODUCTS_F32);
     test_limit(cuda);
     CHECK("all buffers are back", active_bytes(cuda) == 0);
     qn_device_close(cuda);
