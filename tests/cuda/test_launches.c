@@ -49,7 +49,8 @@ static const expected all[] = {
      "stream_32 32 288\nrms_norm_short 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
      "rms_norm_short 20 256\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
-     "bytes_1_affine4_g64_bf16 96 192\nrms_norm_pair 4 256\nturn_and_attend_one_256_of_8 8 128\nbytes_1_affine4_g64_bf16 72 160\nrms_norm_short_added 1 256\n"
+     "bytes_1_affine4_g64_bf16 96 192\nrms_norm_pair 4 256\nturn_and_attend_one_256_of_8 8 "
+     "128\nbytes_1_affine4_g64_bf16 72 160\nrms_norm_short_added 1 256\n"
      "bytes_1_affine4_g64_bf16 432 192\nbytes_1_affine4_g64_bf16 72 480\n"
      "rms_norm_short_added 1 256\n"},
     {"llama, 200 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
