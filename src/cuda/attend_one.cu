@@ -172,41 +172,59 @@ struct pair_turn {
         sincosf(position * frequency[1], &s[1], &c[1]);
     }
     /* Columns k and k + 1 of a row, and those half of it behind, as bf16. */
-    __device__ uint2 turned(const float *x, int half) const
+    __device__ uint2 turned(float4 x) const
     {
-        const float u[2] = {x[0], x[1]}, v[2] = {x[half], x[half + 1]};
-        return make_uint2(pair_of(u[0] * c[0] - v[0] * s[0], u[1] * c[1] - v[1] * s[1]),
-                          pair_of(v[0] * c[0] + u[0] * s[0], v[1] * c[1] + u[1] * s[1]));
+        return make_uint2(pair_of(x.x * c[0] - x.z * s[0], x.y * c[1] - x.w * s[1]),
+                          pair_of(x.z * c[0] + x.x * s[0], x.w * c[1] + x.y * s[1]));
     }
 };
-
-/* The key and the value of head g that the step adds, to the cache and to the block. */
-template <int D>
-static __device__ void add_row(const qn__cuda_attend_turn_args &t, const pair_turn &turn,
-                               block_room<D> &s, int g, int slot)
+static __device__ float4 columns_to_turn(const float *x, int half)
 {
-    const int i = threadIdx.x, k = i % (D / 4) * 2;
-    const int64_t page = slot / PAGE, place = slot % PAGE;
-    if (i < D / 4) {
-        const float *x = (const float *)t.a.at[QN__CUDA_TURN_KEYS] + g * t.key_head + k;
-        const uint2 v = turn.turned(x, D / 2);
-        *(uint32_t *)&s.key[k] = v.x;
-        *(uint32_t *)&s.key[k + D / 2] = v.y;
-        uint16_t *to = (uint16_t *)t.a.at[1] + page * t.a.k_page + g * t.a.k_head;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            to[key_place(D, place, k + j % 2 + j / 2 * (D / 2))] =
-                (uint16_t)((j < 2 ? v.x : v.y) >> 16 * (j % 2));
-    } else if (i < D / 2) {
-        const float *x = (const float *)t.a.at[QN__CUDA_TURN_VALUES] + g * t.value_head + 2 * k;
-        const uint2 v = make_uint2(pair_of(x[0], x[1]), pair_of(x[2], x[3]));
-        *(uint2 *)&s.value[2 * k] = v;
-        uint32_t *to = (uint32_t *)((uint16_t *)t.a.at[2] + page * t.a.v_page + g * t.a.v_head +
-                                    place * D + 2 * k);
-        to[0] = v.x;
-        to[1] = v.y;
-    }
+    return make_float4(x[0], x[1], x[half], x[half + 1]);
 }
+
+/* The key and the value of head g that the step adds: a part of them, by the block's last threads,
+ * since its first ones have queries. */
+template <int D> struct added_row {
+    enum { OF_ROW = D / 4, FIRST = 32 * WARPS - 2 * OF_ROW };
+    int i, k; /* below OF_ROW: of the key, then of the value */
+    float4 x;
+
+    __device__ void load(const qn__cuda_attend_turn_args &t, int g)
+    {
+        i = (int)threadIdx.x - FIRST;
+        k = (i & (OF_ROW - 1)) * 2;
+        const float *key = (const float *)t.a.at[QN__CUDA_TURN_KEYS] + g * t.key_head + k,
+                    *value = (const float *)t.a.at[QN__CUDA_TURN_VALUES] + g * t.value_head + 2 * k;
+        if (i >= OF_ROW)
+            x = make_float4(value[0], value[1], value[2], value[3]);
+        else if (i >= 0)
+            x = columns_to_turn(key, D / 2);
+    }
+    /* To the cache and to the block. */
+    __device__ void add(const qn__cuda_attend_turn_args &t, const pair_turn &turn, block_room<D> &s,
+                        int g, int slot) const
+    {
+        const int64_t page = slot / PAGE, place = slot % PAGE;
+        if (i >= OF_ROW) {
+            const uint2 v = make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w));
+            *(uint2 *)&s.value[2 * k] = v;
+            uint32_t *to = (uint32_t *)((uint16_t *)t.a.at[2] + page * t.a.v_page + g * t.a.v_head +
+                                        place * D + 2 * k);
+            to[0] = v.x;
+            to[1] = v.y;
+        } else if (i >= 0) {
+            const uint2 v = turn.turned(x);
+            *(uint32_t *)&s.key[k] = v.x;
+            *(uint32_t *)&s.key[k + D / 2] = v.y;
+            uint16_t *to = (uint16_t *)t.a.at[1] + page * t.a.k_page + g * t.a.k_head;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                to[key_place(D, place, k + j % 2 + j / 2 * (D / 2))] =
+                    (uint16_t)((j < 2 ? v.x : v.y) >> 16 * (j % 2));
+        }
+    }
+};
 
 /* The same to the page that has come. */
 template <int D>
@@ -264,7 +282,7 @@ static __device__ void turn_queries(const qn__cuda_attend_turn_args &t, const pa
                      (own.g * t.a.shared + own.first) * t.query_head + k;
 #pragma unroll 2
     for (int row = threadIdx.x / OF_ROW; row < own.n; row += ROWS) {
-        const uint2 v = turn.turned(q + row * t.query_head, D / 2);
+        const uint2 v = turn.turned(columns_to_turn(q + row * t.query_head, D / 2));
         *query_place(s, row, k) = v.x;
         *query_place(s, row, k + D / 2) = v.y;
     }
@@ -315,7 +333,8 @@ static __device__ float take_scores(const qn__cuda_attend_args &a, const lane_ro
 
 /* ---- a cluster: its blocks have the pages in turn -------------------------------------------- */
 
-/* A page is read after the step has written its own rows; until then it comes closer. */
+/* Brings a page closer that is asked for later: when the step has written its own rows, or when
+ * there is room. */
 template <int D>
 static __device__ void fetch_page(const qn__cuda_attend_args &a, int64_t g, int64_t place)
 {
@@ -340,10 +359,10 @@ static __device__ void attend_cluster(const qn__cuda_attend_args &a,
     page_room<D> *const room = (page_room<D> *)(shared_room + sizeof(S));
     const int rank = (int)rank_in_cluster(), warp = threadIdx.x / 32, rooms = (int)a.rooms;
     own_rows own;
-    let_next_begin();
     if (!turns && !a.early)
         wait_for_last();
     if (!own.find(a, blockIdx.x / C)) {
+        let_next_begin();
         wait_for_last(); /* what waits for this kernel relies on it */
         return;
     }
@@ -383,6 +402,8 @@ static __device__ void attend_cluster(const qn__cuda_attend_args &a,
         ask_k(i, k);
         ask_v(i, k);
     }
+    if (rank + rooms * C < pages)
+        fetch_page<D>(a, own.g, own.all.pages[page_at(own.all, rank + rooms * C)]);
     lane_rows<D> r;
     begin_ranges(a, r, own);
     clear_queries(s.room, rows);
@@ -395,15 +416,19 @@ static __device__ void attend_cluster(const qn__cuda_attend_args &a,
             slot = row;
         if (slot >= 0 && own.all.pages[page_at(own.all, pages - 1)] == slot / PAGE)
             adds = pages - 1;
+        added_row<D> added;
         wait_for_last();
+        if (slot >= 0)
+            added.load(*turns, own.g);
         turn_queries(*turns, turn, s.room, own);
         if (slot >= 0)
-            add_row(*turns, turn, s.room, own.g, slot);
+            added.add(*turns, turn, s.room, own.g, slot);
     } else {
         wait_for_last();
         share_queries(a, s.room, own);
     }
     __syncthreads();
+    let_next_begin(); /* whose weights would have kept the queries waiting */
     take_queries(r, s.room);
     cluster_wait(); /* all are there */
     for (int begin = 0, i = rank, at = 0; begin < pages; begin += at_once) {

@@ -440,8 +440,14 @@ static int load_kernels(qn__cuda *cuda)
                                               kernels[i].name);
     for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++) {
         int most = most_dynamic(cuda, kernels[i].image);
-        if (most && runs_here(cuda, kernels[i].image))
+        if (!runs_here(cuda, kernels[i].image))
+            continue;
+        if (most)
             result = cuda->cu.function_set(cuda->kernels[i], QN__CU_DYNAMIC_SHARED, most);
+        /* A multiprocessor divides its first memory anew only when it has no block: attention would
+         * wait for all of these, which want little, and not begin beside them. */
+        if (result == 0 && kernels[i].image == IMAGE_ternary)
+            result = cuda->cu.function_set(cuda->kernels[i], QN__CU_SHARED_SHARE, 100);
     }
     return result;
 }

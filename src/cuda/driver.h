@@ -75,6 +75,7 @@ enum {
     QN__CU_COMPUTE_MINOR = 76,
     QN__CU_MOST_SHARED = 97,      /* of a device */
     QN__CU_DYNAMIC_SHARED = 8,    /* of a function */
+    QN__CU_SHARED_SHARE = 9,      /* ... percent of a multiprocessor's first memory */
     QN__CU_BEFORE_THE_LAST = 6,   /* of a launch: it may begin before the one ahead of it ends */
     QN__CU_EDGES_OF_12_3 = 12030, /* from this version on a graph keeps that */
     QN__CU_ON_DEVICE = 1,

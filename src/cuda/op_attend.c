@@ -313,7 +313,8 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
         cluster = blocks * 8 <= b->cuda->processors ? 8 : 4;
         kernel += cluster == 8 ? 2 : 1;
     }
-    args->rooms = most_pages(args) > 2 * cluster ? 2 : 1; /* with one the next blocks fit beside */
+    /* with room for one page the next blocks fit beside; heads of 256 have them either way */
+    args->rooms = most_pages(args) > (args->d == QN__CUDA_WIDEST ? 1 : 2) * cluster ? 2 : 1;
     int64_t shared = cluster == 1 ? QN__CUDA_ALONE_SHARED(args->d)
                                   : QN__CUDA_CLUSTER_SHARED(args->d, cluster, args->rooms);
     qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP) * cluster, PAGE_THREADS,
