@@ -347,6 +347,13 @@ static __device__ void fetch_page(const qn__cuda_attend_args &a, int64_t g, int6
     }
 }
 
+/* Of what stays for the step, what is read by way of what has been read: all on its way at once. */
+static __device__ void touch(const void *p)
+{
+    uint32_t unused;
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(unused) : "l"(p));
+}
+
 /* turns: the launch turns the step's only row and adds it to the cache; NULL: others have. */
 template <int D, int C>
 static __device__ void attend_cluster(const qn__cuda_attend_args &a,
@@ -359,8 +366,15 @@ static __device__ void attend_cluster(const qn__cuda_attend_args &a,
     page_room<D> *const room = (page_room<D> *)(shared_room + sizeof(S));
     const int rank = (int)rank_in_cluster(), warp = threadIdx.x / 32, rooms = (int)a.rooms;
     own_rows own;
-    if (!turns && !a.early)
+    if (turns) {
+        const float *frequency = (const float *)a.at[QN__CUDA_TURN_FREQUENCY];
+        touch(frequency + threadIdx.x % (D / 4) * 2);
+        touch(a.at[QN__CUDA_TURN_OFFSET]);
+        touch(a.at[QN__CUDA_TURN_SLOTS]);
+        touch((const int32_t *)a.at[4] + min(rank, (int)a.width - 1));
+    } else if (!a.early) {
         wait_for_last();
+    }
     if (!own.find(a, blockIdx.x / C)) {
         let_next_begin();
         wait_for_last(); /* what waits for this kernel relies on it */
