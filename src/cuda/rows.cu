@@ -300,6 +300,15 @@ static __device__ void put_row_bytes(const qn__cuda_norm_args &a, int64_t row,
     }
 }
 
+/* A block's first row. Of few rows there is one more ahead, below 0, which is none: with it a block
+ * practises before it waits, since instructions that have not run lately come from far away. */
+static __device__ int64_t first_row(const qn__cuda_norm_args &a)
+{
+    enum { FEW = 64 };
+    const int64_t own = blockIdx.x;
+    return a.early && gridDim.x <= FEW ? own - gridDim.x : own;
+}
+
 /* QUADS: of a thread. ADDED: something may be added, and normed again. BYTES: what comes last may
  * become bytes. */
 template <int QUADS, bool ADDED, bool BYTES>
@@ -324,11 +333,15 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
     });
     if (again)
         each([&](int k, int i) { w[k] = ((const float4 *)a.at[QN__CUDA_NORM_WEIGHT])[i]; });
-    wait_for_last();
-    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        float4 v[QUADS], more[QUADS];
-        each([&](int k, int i) { v[k] = ((const float4 *)a.at[0])[r * n + i]; });
-        if (adds)
+    for (int64_t r = first_row(a); r < a.rows; r += gridDim.x) {
+        const bool real = r >= 0;
+        auto to = [&](int k) { return real ? a.at[k] : NULL; };
+        float4 v[QUADS] = {}, more[QUADS] = {};
+        if (real) {
+            wait_for_last();
+            each([&](int k, int i) { v[k] = ((const float4 *)a.at[0])[r * n + i]; });
+        }
+        if (adds && real)
             each([&](int k, int i) {
                 more[k] = ((const float4 *)a.at[QN__CUDA_NORM_ADDED])[r * n + i];
             });
@@ -338,17 +351,17 @@ static __device__ void norm_quads(const qn__cuda_norm_args &a)
             if (adds)
                 v[k] = make_float4(v[k].x + more[k].x, v[k].y + more[k].y, v[k].z + more[k].z,
                                    v[k].w + more[k].w);
-            put_quad(a.at[2], a.at[QN__CUDA_NORM_Y_ROUNDED], r * n + i, v[k], a.turned);
+            put_quad(to(2), to(QN__CUDA_NORM_Y_ROUNDED), r * n + i, v[k], a.turned);
         });
         if (again) {
             scale = norm_scale(v, 4 * n, room, (float)a.eps_behind);
             each([&](int k, int i) {
                 v[k] = normed(v[k], scale, w[k]);
-                put_quad(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], r * n + i, v[k],
+                put_quad(to(QN__CUDA_NORM_BEHIND), to(QN__CUDA_NORM_ROUNDED), r * n + i, v[k],
                          a.turned);
             });
         }
-        if (BYTES && a.at[QN__CUDA_NORM_BYTES])
+        if (BYTES && real && a.at[QN__CUDA_NORM_BYTES])
             put_row_bytes(a, r, v, tops);
     }
 }
@@ -397,9 +410,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     if (!a.early)
         wait_for_last();
     const float4 u = i < n ? ((const float4 *)at[1])[i] : make_float4(0, 0, 0, 0);
-    wait_for_last();
-    for (int64_t r = blockIdx.x; r < all; r += gridDim.x) {
-        const bool own = r < rows && i < n;
+    for (int64_t r = first_row(a); r < all; r += gridDim.x) {
+        const bool own = r >= 0 && r < rows && i < n;
+        if (r >= 0)
+            wait_for_last();
         const float4 v = own ? ((const float4 *)at[0])[r * n + i] : make_float4(0, 0, 0, 0);
         float sum = quad_sum(v);
         for (int m = 16; m; m /= 2)
