@@ -90,6 +90,9 @@ void compare_units(qn_device *cpu, qn_device *cuda);
 /* Which encoding in_units has. */
 extern int case_encoding;
 
+/* The only encoding that compare_units looks at, by its name; NULL: all. */
+extern const char *only_encoding;
+
 /* llama.c: a small Llama's greedy tokens; cuda may be NULL. */
 void compare_llama(qn_device *cpu, qn_device *cuda, qn_dtype type);
 

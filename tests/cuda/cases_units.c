@@ -4,7 +4,10 @@
  */
 #include "cases.h"
 
+#include <string.h>
+
 int case_encoding;
+const char *only_encoding;
 
 /* Layouts that have kernels of their own, and products of the values of many rows. */
 static const bool has_own[QN__ENCODING_COUNT] = {
@@ -103,6 +106,30 @@ static qn_array *op_unit_row_network(qn_scope *s)
 {
     return unit_network(s, QN_PRODUCTS_INT8_ROWS, true);
 }
+/* One row by ternary weights: so many tiles of 16 rows that a block has one or two, pairs of two
+ * weights, and nine. */
+static qn_array *op_ternary_tall(qn_scope *s)
+{
+    enum { COLUMNS = 768 };
+    static const int64_t rows[] = {5000, 2750, 2750, 34000};
+    qn_array *x = f32(s, SHAPE(1, COLUMNS)), *w[4], *y[4], *all[3];
+    for (int i = 0; i < 4; i++) {
+        w[i] = in_units(s, rows[i], COLUMNS);
+        y[i] = w[i] ? qn_linear_with(s,
+                                     i == 0   ? qn_exp(s, x)
+                                     : i == 3 ? qn_square(s, x)
+                                              : x,
+                                     w[i], NULL, QN_PRODUCTS_INT8_ROWS)
+                    : qn__poison(s);
+    }
+    all[0] = qn_add(s, y[0], f32(s, SHAPE(1, 5000)));
+    all[1] = qn_multiply(s, qn_square(s, qn_relu(s, y[1])), y[2]);
+    all[2] = y[3];
+    qn_array *joined = qn_concatenate(s, all, 3, 1);
+    for (int i = 0; i < 4; i++)
+        qn_release(w[i]);
+    return joined;
+}
 static qn_array *op_unit_rows(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_AUTO, 512);
@@ -181,7 +208,8 @@ void compare_units(qn_device *cpu, qn_device *cuda)
         char name[64];
         qn_dtype type;
         qn__layout_id layout;
-        if (!cuda->ops->hold(cuda, e, &type, &layout))
+        if (!cuda->ops->hold(cuda, e, &type, &layout) ||
+            (only_encoding && strcmp(only_encoding, e->name) != 0))
             continue;
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
             case_rows = counts[i];
@@ -197,5 +225,7 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             compare_case(&(op_case){name, op_unit_network_by_rows, 3e-5}, cpu, cuda);
         }
         compare_case(&(op_case){e->name, op_unit_rows, 0}, cpu, cuda);
+        if (case_encoding == QN__I2_S)
+            compare_case(&(op_case)CLOSE(ternary_tall), cpu, cuda);
     }
 }

@@ -274,14 +274,21 @@ static void compare_all(qn_device *cpu, qn_device *cuda, int n_names, char **nam
                  {"exact", compare_exact},   {"units", compare_units}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         bool wanted = n_names == 0;
-        for (int k = 0; k < n_names; k++)
-            wanted = wanted || !strcmp(names[k], files[i].name);
+        only_encoding = NULL;
+        for (int k = 0; k < n_names; k++) {
+            size_t n = strlen(files[i].name);
+            bool is = !strncmp(names[k], files[i].name, n);
+            if (is && names[k][n] == ':')
+                only_encoding = names[k] + n + 1;
+            wanted = wanted || (is && (!names[k][n] || names[k][n] == ':'));
+        }
         if (wanted)
             files[i].compare(cpu, cuda);
     }
 }
 
-/* Words: of the comparisons with the CPU the cases of cases_WORD.c alone, and gates. */
+/* Words: of the comparisons with the CPU the cases of cases_WORD.c alone, and gates;
+ * units:ENCODING those of one encoding. */
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
