@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make tests/golden/training/: LoRA adapters before training, data, and the losses of PyTorch and PEFT.
 
-    python3 tests/golden/make_training.py
+    python3 tests/golden/make_training.py [NAME...]     (all without)
 
 The reference is PEFT on transformers with torch.optim.AdamW and clip_grad_norm_, on the CPU in f32, eager
 attention. Each directory holds the adapter as PEFT writes it before the first step, and golden.safetensors:
@@ -15,6 +15,7 @@ attention. Each directory holds the adapter as PEFT writes it before the first s
 import json
 import os
 import shutil
+import sys
 import tempfile
 
 import torch
@@ -37,6 +38,14 @@ RUNS = {
                   clip=2.1, b=0.1),
     "gemma3": dict(base="gemma3/text", targets=["k_proj", "o_proj", "gate_proj", "up_proj"], r=3, alpha=6, lr=1e-2,
                    betas=(0.9, 0.99), eps=1e-8, decay=0.1, clip=1.4),
+    "gemma2": dict(base="gemma2/plain", targets=ALL, r=2, alpha=4, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, decay=0.01,
+                   clip=0, b=0.1),
+    "mistral": dict(base="mistral/window", targets=ALL, r=2, alpha=4, lr=2e-3, betas=(0.9, 0.999), eps=1e-8,
+                    decay=0.01, clip=0, b=0.1),
+    "qwen3": dict(base="qwen3/plain", targets=ALL, r=2, alpha=4, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, decay=0.01,
+                  clip=0, b=0.1),
+    "smollm3": dict(base="smollm3/plain", targets=ALL, r=2, alpha=4, lr=2e-3, betas=(0.9, 0.999), eps=1e-8,
+                    decay=0.01, clip=0, b=0.1),
 }
 
 
@@ -121,6 +130,7 @@ def make(name, run, seed):
 
 
 if __name__ == "__main__":
-    shutil.rmtree(HERE, ignore_errors=True)
     for i, (name, run) in enumerate(RUNS.items()):
-        make(name, run, 60 + i)
+        if not sys.argv[1:] or name in sys.argv[1:]:
+            shutil.rmtree(os.path.join(HERE, name), ignore_errors=True)
+            make(name, run, 60 + i)

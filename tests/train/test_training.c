@@ -27,7 +27,11 @@ typedef struct run_spec {
 
 static const run_spec runs[] = {{"training/llama", "llama/plain", 4, some_targets, 3},
                                 {"training/qwen2", "qwen2/plain", 2, all_targets, 7},
-                                {"training/gemma3", "gemma3/text", 3, other_targets, 4}};
+                                {"training/gemma3", "gemma3/text", 3, other_targets, 4},
+                                {"training/gemma2", "gemma2/plain", 2, all_targets, 7},
+                                {"training/mistral", "mistral/window", 2, all_targets, 7},
+                                {"training/qwen3", "qwen3/plain", 2, all_targets, 7},
+                                {"training/smollm3", "smollm3/plain", 2, all_targets, 7}};
 
 static data read_data(const run_spec *r)
 {
