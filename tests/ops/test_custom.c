@@ -7,6 +7,7 @@
 #include "../test.h"
 
 #include "../base/fail_alloc.h"
+#include "core/scope.h"
 
 #include <math.h>
 #include <string.h>
@@ -418,6 +419,42 @@ static void test_gpu_alone(void **state)
     qn_device_close(device);
 }
 
+/* A kernel during which its own run is cancelled, as by another thread. */
+static atomic_bool cancel;
+
+static void run_cancel(const qn_view *in, const qn_view *y, const void *params, int64_t begin,
+                       int64_t end, void *scratch)
+{
+    run_reverse(in, y, params, begin, end, scratch);
+    atomic_store(&cancel, true);
+}
+
+static void test_cancelled(void **state)
+{
+    (void)state;
+    static const qn_primitive_def def = {.size = sizeof def,
+                                         .name = "cancel",
+                                         .version = 1,
+                                         .n_inputs = 1,
+                                         .unit = QN_UNIT_WHOLE,
+                                         .cpu = run_cancel};
+    qn_device *device = open_cpu(NULL);
+    const qn_primitive *p = add(device, &def);
+    for (int polled = 1; polled >= 0; polled--) {
+        float y[3] = {0};
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *x = qn_from_f32(s, (const float[]){1, 2, 3}, 3);
+        atomic_store(&cancel, false);
+        s->cancel = polled ? &cancel : NULL;
+        qn_status status = qn_read_f32(s, qn_custom(s, p, &x, 1, NULL, 0), y, 3);
+        assert_int_equal(status, polled ? QN_CANCELLED : QN_OK);
+        assert_true(atomic_load(&cancel)); /* it has run, to its end or not */
+        assert_true(y[0] == (polled ? 0 : 3) && y[2] == (polled ? 0 : 1));
+        qn_scope_end(s);
+    }
+    qn_device_close(device);
+}
+
 static void test_libraries(void **state)
 {
     (void)state;
@@ -448,10 +485,15 @@ static void test_failed_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),      cmocka_unit_test(test_derivatives),
-        cmocka_unit_test(test_plans),       cmocka_unit_test(test_names),
-        cmocka_unit_test(test_wrong_calls), cmocka_unit_test(test_gpu_alone),
-        cmocka_unit_test(test_libraries),   cmocka_unit_test(test_failed_allocations),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_derivatives),
+        cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_wrong_calls),
+        cmocka_unit_test(test_gpu_alone),
+        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_libraries),
+        cmocka_unit_test(test_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
