@@ -28,22 +28,38 @@ static bool rows_are_adjacent(const qn__operand *x)
     return last < 0 || x->stride[last] == 1 || x->shape[last] <= 1;
 }
 
-/* Rows whose elements are not adjacent are gathered: each thread its own, or, where there are fewer
- * rows than threads, all of them in a phase before. Either way there are no more bytes than x has.
- */
+/* Rows that are gathered together: in a sum over columns they are neighbours, and share each cache
+ * line. */
+enum { BESIDE = 16 };
+
+static int64_t rows_beside(int64_t rows, int n_threads)
+{
+    int64_t each = rows / n_threads;
+    return each < BESIDE ? each : BESIDE;
+}
+
+/* From one gathered row to the next. A line more, so that rows of whole pages do not fall on the
+ * same places of the first cache. */
+static size_t row_pitch(const qn__operand *x)
+{
+    return (size_t)row_length(x) * qn__dtype_size((qn_dtype)x->dtype) + 64;
+}
+
+/* Rows whose elements are not adjacent are gathered: each thread its own, a few at once, or, where
+ * there are fewer rows than threads, all of them in a phase before. Either way there are hardly
+ * more bytes than x has. */
 static int64_t prepare_reduce(qn__cpu_job *job)
 {
     const qn__operand *x = &job->call->operand[0];
     int64_t rows = x->ndim ? qn__cpu_rows(x) : 1;
-    size_t row_bytes = (size_t)row_length(x) * qn__dtype_size((qn_dtype)x->dtype);
     job->n_phases = 1;
     job->units[0] = job->units[1] = rows;
     if (!rows_are_adjacent(x)) {
         if (rows < job->n_threads) {
             job->n_phases = 2;
-            job->shared = (size_t)rows * row_bytes;
+            job->shared = (size_t)rows * row_pitch(x);
         } else {
-            job->scratch = row_bytes;
+            job->scratch = (size_t)rows_beside(rows, job->n_threads) * row_pitch(x);
         }
     }
     return qn__cpu_elements(x);
@@ -55,14 +71,34 @@ static const char *row_start(const qn__operand *x, const char *base, int64_t r)
     return base + (x->ndim > 1 ? qn__cpu_offset(x, x->ndim - 1, r) : 0) * size;
 }
 
-static const char *gather_row(const qn__operand *x, const char *base, int64_t r, char *to)
+/* n elements of `rows` rows each, which are `beside` elements apart. */
+static inline void gather(char *to, size_t pitch, const char *from, int64_t n, int64_t stride,
+                          int64_t rows, int64_t beside, size_t size)
 {
-    size_t size = qn__dtype_size((qn_dtype)x->dtype);
+    for (int64_t i = 0; i < n; i++, to += size, from += stride * (int64_t)size)
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(to + (size_t)r * pitch, from + r * beside * (int64_t)size, size);
+}
+
+/* Gathers rows r .. r + most - 1, or those of them that are equally far apart: returns how many. */
+static int64_t gather_rows(const qn__operand *x, const char *base, int64_t r, int64_t most,
+                           char *to)
+{
     int last = x->ndim - 1;
+    int64_t n = x->shape[last], stride = x->stride[last], beside = 0, left = 1;
+    if (last > 0) {
+        left = x->shape[last - 1] - r % x->shape[last - 1];
+        beside = x->stride[last - 1];
+    }
+    most = most < left ? most : left;
     const char *from = row_start(x, base, r);
-    for (int64_t i = 0; i < x->shape[last]; i++)
-        memcpy(to + (size_t)i * size, from + i * x->stride[last] * (int64_t)size, size);
-    return to;
+    switch (qn__dtype_size((qn_dtype)x->dtype)) { /* of sizes that the compiler knows */
+    case 1: gather(to, row_pitch(x), from, n, stride, most, beside, 1); break;
+    case 2: gather(to, row_pitch(x), from, n, stride, most, beside, 2); break;
+    case 4: gather(to, row_pitch(x), from, n, stride, most, beside, 4); break;
+    default: gather(to, row_pitch(x), from, n, stride, most, beside, 8);
+    }
+    return most;
 }
 
 static void reduce_f32(const qn__cpu_kernels *k, int reduction, const float *x, size_t n, void *y)
@@ -127,30 +163,42 @@ static void reduce_slowly(const qn__cpu_kernels *k, int reduction, const qn__ope
                                                  : best);
 }
 
-static void run_reduce(const qn__cpu_job *job, const qn__cpu_part *part)
+static void reduce_row(const qn__cpu_job *job, const char *row, char *to)
 {
     const qn__operand *x = &job->call->operand[0], *y = &job->call->operand[1];
     int reduction = ((const qn__reduce_params *)job->call->params)->reduction;
     int64_t n = row_length(x);
-    size_t out = qn__dtype_size((qn_dtype)y->dtype);
-    size_t row_bytes = (size_t)n * qn__dtype_size((qn_dtype)x->dtype);
-    bool adjacent = rows_are_adjacent(x), gathers = job->n_phases == 2 && part->phase == 0;
-    for (int64_t r = part->begin; r < part->end; r++) {
-        char *shared = (char *)part->shared + (size_t)r * row_bytes;
-        if (gathers) {
-            gather_row(x, part->at[0], r, shared);
-            continue;
+    if (x->dtype == QN_F32)
+        reduce_f32(job->table, reduction, (const float *)row, (size_t)n, to);
+    else if (x->dtype == QN_F64)
+        reduce_f64(job->table, reduction, (const double *)row, (size_t)n, to);
+    else
+        reduce_slowly(job->table, reduction, x, row, n, (qn_dtype)y->dtype, to);
+}
+
+static void run_reduce(const qn__cpu_job *job, const qn__cpu_part *part)
+{
+    const qn__operand *x = &job->call->operand[0], *y = &job->call->operand[1];
+    size_t out = qn__dtype_size((qn_dtype)y->dtype), pitch = row_pitch(x);
+    bool adjacent = rows_are_adjacent(x), in_shared = job->n_phases == 2;
+    int64_t rows = 1;
+    for (int64_t r = part->begin; r < part->end; r += rows) {
+        const char *row = part->scratch;
+        if (in_shared) {
+            char *to = (char *)part->shared + (size_t)r * pitch;
+            if (part->phase == 0) {
+                gather_rows(x, part->at[0], r, 1, to);
+                continue;
+            }
+            row = to;
+        } else if (adjacent) {
+            row = row_start(x, part->at[0], r);
+        } else {
+            int64_t most = rows_beside(job->units[0], job->n_threads), left = part->end - r;
+            rows = gather_rows(x, part->at[0], r, most < left ? most : left, part->scratch);
         }
-        const char *row = adjacent             ? row_start(x, part->at[0], r)
-                          : job->n_phases == 2 ? shared
-                                               : gather_row(x, part->at[0], r, part->scratch);
-        char *to = part->at[1] + (size_t)r * out;
-        if (x->dtype == QN_F32)
-            reduce_f32(job->table, reduction, (const float *)row, (size_t)n, to);
-        else if (x->dtype == QN_F64)
-            reduce_f64(job->table, reduction, (const double *)row, (size_t)n, to);
-        else
-            reduce_slowly(job->table, reduction, x, row, n, (qn_dtype)y->dtype, to);
+        for (int64_t k = 0; k < rows; k++)
+            reduce_row(job, row + (size_t)k * pitch, part->at[1] + (size_t)(r + k) * out);
     }
 }
 
