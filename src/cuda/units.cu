@@ -590,7 +590,7 @@ template <class U> struct byte_row {
             copy_of_x<U, 1>(a, work, bytes, 0, steps);
         else
             bytes_of_row<U>((const float *)a.at[0], k, spans * SPAN, bytes, steps);
-        __syncthreads();
+        block_meets();
     }
     /* A lane makes one, of TILES tiles. */
     __device__ void make_results() const
