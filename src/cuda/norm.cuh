@@ -15,7 +15,27 @@ static __device__ float quad_sum(float4 v)
     return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
 }
 
-/* What a row is multiplied by to have a mean square of 1. */
+/* Of one value a thread, over warps `first` to `first` + n - 1 of the block, all of which call. */
+static __device__ float sum_of_warps(float sum, float *room, int first, int n)
+{
+    for (int m = 16; m; m /= 2)
+        sum += __shfl_xor_sync(~0u, sum, m);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += room[first + i];
+    __syncthreads();
+    return sum;
+}
+
+/* What a row of n is multiplied by to have a mean square of 1: of its sum of squares, or itself. */
+static __device__ float scale_of(float sum, float n, float eps)
+{
+    return 1.0f / sqrtf(sum / n + eps);
+}
+
 template <int QUADS>
 static __device__ float norm_scale(const float4 (&v)[QUADS], int n, float *room, float eps)
 {
@@ -24,16 +44,7 @@ static __device__ float norm_scale(const float4 (&v)[QUADS], int n, float *room,
     for (int k = 0; k < QUADS; k++)
         if ((int)threadIdx.x + k * THREADS < n / 4)
             sum += quad_sum(v[k]);
-    for (int m = 16; m; m /= 2)
-        sum += __shfl_xor_sync(~0u, sum, m);
-    if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (int i = 0; i < THREADS / 32; i++)
-        sum += room[i];
-    __syncthreads();
-    return 1.0f / sqrtf(sum / (float)n + eps);
+    return scale_of(sum_of_warps(sum, room, 0, THREADS / 32), (float)n, eps);
 }
 
 static __device__ float4 normed(float4 v, float scale, float4 u)

@@ -415,17 +415,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         if (r >= 0)
             wait_for_last();
         const float4 v = own ? ((const float4 *)at[0])[r * n + i] : make_float4(0, 0, 0, 0);
-        float sum = quad_sum(v);
-        for (int m = 16; m; m /= 2)
-            sum += __shfl_xor_sync(~0u, sum, m);
-        if (threadIdx.x % 32 == 0)
-            room[threadIdx.x / 32] = sum;
-        __syncthreads();
-        sum = 0;
-        for (int k = 0; k < WARPS; k++)
-            sum += room[other * WARPS + k];
-        __syncthreads();
-        const float scale = 1.0f / sqrtf(sum / (float)a.n + (float)a.eps);
+        const float sum = sum_of_warps(quad_sum(v), room, other * WARPS, WARPS),
+                    scale = scale_of(sum, (float)a.n, (float)a.eps);
         if (own)
             ((float4 *)at[2])[r * n + i] = normed(v, scale, u);
     }
