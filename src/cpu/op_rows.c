@@ -72,8 +72,8 @@ static const char *row_start(const qn__operand *x, const char *base, int64_t r)
 }
 
 /* n elements of `rows` rows each, which are `beside` elements apart. */
-static inline void gather(char *to, size_t pitch, const char *from, int64_t n, int64_t stride,
-                          int64_t rows, int64_t beside, size_t size)
+static inline void gather_beside(char *to, size_t pitch, const char *from, int64_t n,
+                                 int64_t stride, int64_t rows, int64_t beside, size_t size)
 {
     for (int64_t i = 0; i < n; i++, to += size, from += stride * (int64_t)size)
         for (int64_t r = 0; r < rows; r++)
@@ -93,10 +93,10 @@ static int64_t gather_rows(const qn__operand *x, const char *base, int64_t r, in
     most = most < left ? most : left;
     const char *from = row_start(x, base, r);
     switch (qn__dtype_size((qn_dtype)x->dtype)) { /* of sizes that the compiler knows */
-    case 1: gather(to, row_pitch(x), from, n, stride, most, beside, 1); break;
-    case 2: gather(to, row_pitch(x), from, n, stride, most, beside, 2); break;
-    case 4: gather(to, row_pitch(x), from, n, stride, most, beside, 4); break;
-    default: gather(to, row_pitch(x), from, n, stride, most, beside, 8);
+    case 1: gather_beside(to, row_pitch(x), from, n, stride, most, beside, 1); break;
+    case 2: gather_beside(to, row_pitch(x), from, n, stride, most, beside, 2); break;
+    case 4: gather_beside(to, row_pitch(x), from, n, stride, most, beside, 4); break;
+    default: gather_beside(to, row_pitch(x), from, n, stride, most, beside, 8);
     }
     return most;
 }
