@@ -22,6 +22,23 @@ static qn_array *with_batch(qn_scope *s, qn_array *x, int n_batch, const int64_t
     return qn_broadcast_to(s, x, n_batch + 2, shape);
 }
 
+/* Batches by one matrix are one product of all their rows: so is its gradient, which would be one
+ * a batch and their sum. */
+static bool is_one_product(const qn_array *a, const qn_array *b)
+{
+    return a->ndim > 2 && b->ndim == 2 && (a->flags & QN__CONTIGUOUS);
+}
+
+static qn_array *one_product(qn_scope *s, qn_array *a, qn_array *b)
+{
+    int64_t shape[QN_MAX_NDIM], rows[] = {1, a->shape[a->ndim - 1]};
+    for (int i = 0; i < a->ndim - 1; i++)
+        rows[0] *= a->shape[i];
+    memcpy(shape, a->shape, sizeof shape);
+    shape[a->ndim - 1] = b->shape[1];
+    return qn_reshape(s, qn_matmul(s, qn_reshape(s, a, 2, rows), b), a->ndim, shape);
+}
+
 qn_array *qn_matmul(qn_scope *s, qn_array *a, qn_array *b)
 {
     a = qn__input(s, a, "matmul");
@@ -41,6 +58,8 @@ qn_array *qn_matmul(qn_scope *s, qn_array *a, qn_array *b)
     if (n_batch < 0 || a->shape[a->ndim - 1] != b->shape[b->ndim - 2] || a->layout || b->layout)
         return qn__op_fail(s, "matmul", a, b,
                            "the inner sizes differ, the batches do not broadcast, or packed");
+    if (is_one_product(a, b))
+        return one_product(s, a, b);
     qn_dtype type = qn__dtype_promote((qn_dtype)a->dtype, (qn_dtype)b->dtype);
     if (!qn__is_float(type))
         type = QN_F32;
