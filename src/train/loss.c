@@ -4,15 +4,58 @@
  */
 #include "train/loss.h"
 
+#include "core/scope.h"
+
+#include <stdlib.h>
+
 /* Of each row all but the first. */
 static qn_array *behind_first(qn_scope *s, qn_array *x)
 {
     return qn_slice(s, x, 1, 1, INT64_MAX, 1);
 }
 
-/* -log p of each token but the rows' first ones, times counts [B, L - 1], of that shape. */
+static qn_array *head_of(const qn__decoder *m)
+{
+    return m->config.tied ? m->embedding : m->head;
+}
+
+/* ---- which rows ------------------------------------------------------------------------------ */
+
+enum { ROWS_STEP = 64 }; /* lists of rows are of multiples of it, for fewer plans */
+
+qn_array *qn__rows_that_count(qn_scope *s, const qn__decoder *m, const uint8_t *mask, int64_t rows,
+                              int64_t length)
+{
+    int64_t n = 0, idle = 0, all = rows * (length - 1);
+    int32_t *which = mask && !head_of(m)->layout ? malloc((size_t)all * sizeof *which) : NULL;
+    if (!which)
+        return NULL;
+    for (int64_t i = 0; i < all; i++)
+        if (mask[i / (length - 1) * length + i % (length - 1) + 1])
+            which[n++] = (int32_t)i;
+        else
+            idle = i;
+    int64_t listed = (n + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP;
+    for (; n < listed && n < all; n++)
+        which[n] = (int32_t)idle;
+    qn_array *a = listed < all ? qn_from_i32(s, which, listed) : NULL;
+    free(which);
+    return a;
+}
+
+/* Of x [B, L - 1, ...] the rows in `which`, [n, ...]. NULL: x. */
+static qn_array *of_rows(qn_scope *s, qn_array *x, qn_array *which)
+{
+    if (!which || qn__is_poison(s, x))
+        return x;
+    int64_t flat[] = {-1, x->shape[x->ndim - 1]};
+    return qn_take(s, qn_reshape(s, x, x->ndim - 1, flat), which, 0);
+}
+
+/* -log p of each token but the rows' first ones, times counts [B, L - 1], of that shape; or of the
+ * rows in `which`. */
 static qn_array *token_losses(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn_array *counts,
-                              qn_array *begins, bool loss_only)
+                              qn_array *begins, qn_array *which, bool loss_only)
 {
     qn__decoder in_rows = *m;
     qn_array *read = qn_slice(s, tokens, 1, 0, -1, 1); /* nothing stands behind the last */
@@ -23,17 +66,17 @@ static qn_array *token_losses(qn_scope *s, const qn__decoder *m, qn_array *token
     qn_linear_cross_entropy_options o = {.size = sizeof o,
                                          .softcap = (float)m->config.logit_cap,
                                          .products = m->products,
-                                         .weights = counts,
+                                         .weights = of_rows(s, counts, which),
                                          .loss_only = loss_only};
-    return qn_linear_cross_entropy(s, hidden, m->config.tied ? m->embedding : m->head,
-                                   behind_first(s, tokens), &o);
+    return qn_linear_cross_entropy(s, of_rows(s, hidden, which), head_of(m),
+                                   of_rows(s, behind_first(s, tokens), which), &o);
 }
 
 qn_array *qn__text_loss(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn_array *mask,
-                        qn_array *begins, bool loss_only)
+                        qn_array *begins, qn_array *which, bool loss_only)
 {
     qn_array *counts = behind_first(s, mask);
-    qn_array *each = token_losses(s, m, tokens, counts, begins, loss_only);
+    qn_array *each = token_losses(s, m, tokens, counts, begins, which, loss_only);
     qn_array *sum = qn_sum(s, each, QN_ALL_AXES, false);
     return qn_divide(s, sum, qn_sum(s, counts, QN_ALL_AXES, false));
 }
@@ -44,7 +87,7 @@ qn_array *qn__text_loss(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn_
 static void answers(qn_scope *s, const qn__decoder *m, qn_array *tokens, qn_array *counts,
                     bool loss_only, qn_array *out[2])
 {
-    qn_array *each = token_losses(s, m, tokens, counts, NULL, loss_only);
+    qn_array *each = token_losses(s, m, tokens, counts, NULL, NULL, loss_only);
     qn_array *rows = qn_negative(s, qn_sum(s, each, -1, false));
     for (int i = 0; i < 2; i++)
         out[i] = qn_slice(s, rows, 0, i, INT64_MAX, 2);

@@ -285,7 +285,9 @@ static qn_status record_loss(qn_trainer *t, qn_scope *s, const qn_batch *b, size
         out->loss = qn__preference_loss(s, &t->decoder, &t->reference, read, counts, &t->objective,
                                         loss_only, &out->report);
     else
-        out->report = out->loss = qn__text_loss(s, &t->decoder, read, counts, begins, loss_only);
+        out->report = out->loss = qn__text_loss(
+            s, &t->decoder, read, counts, begins,
+            qn__rows_that_count(s, &t->decoder, b->mask, b->rows, b->length), loss_only);
     return QN_OK;
 }
 
