@@ -10,54 +10,133 @@
  * ----------------------------------------------------------------------------------------------------
  */
 
-/* A unit is one row of one batch. */
+/* How C of every batch is cut: a unit is a band of rows by a block of columns. Units that follow
+ * each other are bands of one block, and go to the kernel together: it copies B for all of them. */
+typedef struct dense_cut {
+    int64_t m, n, columns; /* of a batch; of a block */
+    int64_t bands, blocks; /* of a batch */
+} dense_cut;
+
+enum {
+    DENSE_BAND = 24,    /* rows: whole tiles of every tier */
+    DENSE_COLUMNS = 48, /* likewise */
+    UNITS_A_THREAD = 4,
+    MANY_ROWS = 64,           /* from here on B is laid out once, in a phase of its own */
+    MOST_LAID_OUT = 16 << 20, /* elements of it */
+    B_PANEL = 16
+};
+
+static int64_t parts_of(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+static void *aligned64(void *p)
+{
+    return (void *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
+}
+
+/* Columns are cut only where bands are too few for all threads: each block copies A once more. */
+static dense_cut dense_cut_of(const qn__cpu_job *job)
+{
+    const qn__operand *y = &job->call->operand[2];
+    dense_cut c = {.m = y->shape[y->ndim - 2], .n = y->shape[y->ndim - 1]};
+    int64_t batches = c.m && c.n ? qn__cpu_elements(y) / (c.m * c.n) : 0;
+    c.bands = parts_of(c.m, DENSE_BAND);
+    int64_t blocks = batches ? parts_of(job->n_threads * UNITS_A_THREAD, c.bands * batches) : 1;
+    c.columns = parts_of(parts_of(c.n, blocks), DENSE_COLUMNS) * DENSE_COLUMNS;
+    c.blocks = c.n ? parts_of(c.n, c.columns) : 0;
+    return c;
+}
+
+/* Whether all batches have the same B, so many rows of them that it is laid out first. */
+static bool lays_out(const qn__cpu_job *job)
+{
+    const qn__operand *b = &job->call->operand[1], *y = &job->call->operand[2];
+    int64_t k = b->shape[b->ndim - 2], n = b->shape[b->ndim - 1];
+    bool same = true;
+    for (int i = 0; i < b->ndim - 2; i++)
+        same = same && (b->shape[i] == 1 || b->stride[i] == 0);
+    return same && job->table->dense_panels && y->dtype == QN_F32 && k && n &&
+           qn__cpu_rows(y) >= MANY_ROWS && parts_of(n, B_PANEL) * B_PANEL <= MOST_LAID_OUT / k;
+}
+
 static int64_t prepare_matmul(qn__cpu_job *job)
 {
     const qn__operand *a = &job->call->operand[0], *y = &job->call->operand[2];
-    job->n_phases = 1;
-    job->units[0] = qn__cpu_rows(y);
+    dense_cut c = dense_cut_of(job);
+    bool first = lays_out(job);
+    job->n_phases = first ? 2 : 1;
+    job->units[0] = parts_of(c.n, B_PANEL);
+    job->units[first] = c.m ? qn__cpu_rows(y) / c.m * c.bands * c.blocks : 0;
+    job->shared = first ? (size_t)(job->units[0] * B_PANEL * a->shape[a->ndim - 1]) * 4 + 64 : 0;
     return qn__cpu_elements(y) * a->shape[a->ndim - 1];
+}
+
+/* Rows m0 .. m1 - 1 of columns n0 .. n0 + n - 1 of a batch. */
+static void multiply_block(const qn__cpu_job *job, const qn__cpu_part *part, int64_t batch,
+                           int64_t n0, int64_t n, int64_t m0, int64_t m1)
+{
+    const qn__operand *a = &job->call->operand[0], *b = &job->call->operand[1],
+                      *y = &job->call->operand[2];
+    int r = a->ndim - 2, c = a->ndim - 1; /* axes of rows and columns */
+    int64_t oa = qn__cpu_offset(a, r, batch), ob = qn__cpu_offset(b, r, batch) + n0 * b->stride[c];
+    int64_t oy = batch * y->shape[r] * y->shape[c] + n0;
+    const float *panels = job->n_phases == 2 ? aligned64(part->shared) : NULL;
+    if (y->dtype == QN_F32) {
+        qn__cpu_dense d = {.n = (size_t)n,
+                           .k = (size_t)a->shape[c],
+                           .a = (const float *)part->at[0] + oa,
+                           .ras = a->stride[r],
+                           .cas = a->stride[c],
+                           .b = (const float *)part->at[1] + ob,
+                           .rbs = b->stride[r],
+                           .cbs = b->stride[c],
+                           .c = (float *)part->at[2] + oy,
+                           .ldc = y->shape[c],
+                           .panels = panels ? panels + n0 * a->shape[c] : NULL};
+        job->table->dense(&d, (size_t)m0, (size_t)m1);
+    } else {
+        qn__cpu_dense_f64 d = {.n = (size_t)n,
+                               .k = (size_t)a->shape[c],
+                               .a = (const double *)part->at[0] + oa,
+                               .ras = a->stride[r],
+                               .cas = a->stride[c],
+                               .b = (const double *)part->at[1] + ob,
+                               .rbs = b->stride[r],
+                               .cbs = b->stride[c],
+                               .c = (double *)part->at[2] + oy,
+                               .ldc = y->shape[c]};
+        job->table->dense_f64(&d, (size_t)m0, (size_t)m1);
+    }
+}
+
+static void lay_out(const qn__cpu_job *job, const qn__cpu_part *part)
+{
+    const qn__operand *b = &job->call->operand[1];
+    int r = b->ndim - 2, c = b->ndim - 1;
+    qn__cpu_dense d = {.n = (size_t)b->shape[c],
+                       .k = (size_t)b->shape[r],
+                       .b = (const float *)part->at[1],
+                       .rbs = b->stride[r],
+                       .cbs = b->stride[c]};
+    job->table->dense_panels(&d, (size_t)part->begin, (size_t)part->end, aligned64(part->shared));
 }
 
 static void run_matmul(const qn__cpu_job *job, const qn__cpu_part *part)
 {
-    const qn__operand *a = &job->call->operand[0], *b = &job->call->operand[1],
-                      *y = &job->call->operand[2];
-    int m_axis = a->ndim - 2;
-    int64_t m = y->shape[m_axis], n = y->shape[m_axis + 1], k = a->shape[m_axis + 1];
-    if (!n)
+    dense_cut c = dense_cut_of(job);
+    if (job->n_phases == 2 && part->phase == 0) {
+        lay_out(job, part);
         return;
-    for (int64_t r = part->begin; r < part->end;) {
-        int64_t batch = r / m, m0 = r % m, m1 = m;
-        if (part->end - batch * m < m)
-            m1 = part->end - batch * m;
-        int64_t oa = qn__cpu_offset(a, m_axis, batch), ob = qn__cpu_offset(b, m_axis, batch);
-        if (y->dtype == QN_F32) {
-            qn__cpu_dense d = {.n = (size_t)n,
-                               .k = (size_t)k,
-                               .a = (const float *)part->at[0] + oa,
-                               .ras = a->stride[m_axis],
-                               .cas = a->stride[m_axis + 1],
-                               .b = (const float *)part->at[1] + ob,
-                               .rbs = b->stride[m_axis],
-                               .cbs = b->stride[m_axis + 1],
-                               .c = (float *)part->at[2] + batch * m * n,
-                               .ldc = n};
-            job->table->dense(&d, (size_t)m0, (size_t)m1);
-        } else {
-            qn__cpu_dense_f64 d = {.n = (size_t)n,
-                                   .k = (size_t)k,
-                                   .a = (const double *)part->at[0] + oa,
-                                   .ras = a->stride[m_axis],
-                                   .cas = a->stride[m_axis + 1],
-                                   .b = (const double *)part->at[1] + ob,
-                                   .rbs = b->stride[m_axis],
-                                   .cbs = b->stride[m_axis + 1],
-                                   .c = (double *)part->at[2] + batch * m * n,
-                                   .ldc = n};
-            job->table->dense_f64(&d, (size_t)m0, (size_t)m1);
-        }
-        r += m1 - m0;
+    }
+    for (int64_t unit = part->begin, next; unit < part->end; unit = next) {
+        next = (unit / c.bands + 1) * c.bands;
+        next = next < part->end ? next : part->end;
+        int64_t block = unit / c.bands % c.blocks, n0 = block * c.columns;
+        int64_t m0 = unit % c.bands * DENSE_BAND, m1 = m0 + (next - unit) * DENSE_BAND;
+        multiply_block(job, part, unit / (c.bands * c.blocks), n0,
+                       c.n - n0 < c.columns ? c.n - n0 : c.columns, m0, m1 < c.m ? m1 : c.m);
     }
 }
 
@@ -88,19 +167,14 @@ static qn__cpu_type products_of(const qn__call *call)
 
 enum { FEW_ROWS = 8 }; /* up to here each thread prepares x for itself: cheaper than a phase */
 
-static int64_t parts_of(int64_t n, size_t size)
-{
-    return (n + (int64_t)size - 1) / (int64_t)size;
-}
-
 /* Phase 0 lays x[m, k] out for the kernel, phase 1 multiplies; a unit of it is a band of rows by a
  * tile's panels: whole tiles alone leave a thread idle for up to a tile at the end. */
 static void cut_in_bands(qn__cpu_job *job, const qn__cpu_cut *cut, int64_t m, int64_t k,
                          int64_t panels, size_t tile_panels)
 {
     job->n_phases = 2;
-    job->units[0] = parts_of(m, cut->block_rows);
-    job->units[1] = parts_of(panels, tile_panels) * parts_of(m, cut->band_rows);
+    job->units[0] = parts_of(m, (int64_t)cut->block_rows);
+    job->units[1] = parts_of(panels, (int64_t)tile_panels) * parts_of(m, (int64_t)cut->band_rows);
     job->shared = qn__cpu_prepared_bytes((size_t)m, (size_t)k) + 64;
 }
 
@@ -121,18 +195,13 @@ static int64_t prepare_linear(qn__cpu_job *job)
     return m * k * w->shape[0];
 }
 
-static char *aligned64(void *p)
-{
-    return (char *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
-}
-
 typedef void multiply_panels(const qn__cpu_linear *a, size_t p0, size_t p1);
 
 /* Units are bands of a tile, then those of the next; neighbouring bands go in one call. */
 static void multiply_bands(const qn__cpu_part *part, qn__cpu_linear *a, multiply_panels *multiply,
                            const qn__cpu_cut *cut, size_t panels, size_t tile_panels)
 {
-    int64_t bands = parts_of((int64_t)a->m, cut->band_rows), next;
+    int64_t bands = parts_of((int64_t)a->m, (int64_t)cut->band_rows), next;
     for (int64_t unit = part->begin; unit < part->end; unit = next) {
         next = (unit / bands + 1) * bands;
         next = next < part->end ? next : part->end;

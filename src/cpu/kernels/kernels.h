@@ -113,6 +113,7 @@ typedef struct qn__cpu_dense {
     float *c;
     ptrdiff_t ldc;
     bool add;
+    const float *panels; /* B as dense_panels has it, or NULL; f32 alone */
 } qn__cpu_dense;
 
 typedef struct qn__cpu_dense_f64 {
@@ -251,6 +252,9 @@ typedef struct qn__cpu_kernels {
     /* --- plain strided matmul: rows m0 .. m1 - 1 --- */
     void (*dense)(const qn__cpu_dense *a, size_t m0, size_t m1);
     void (*dense_f64)(const qn__cpu_dense_f64 *a, size_t m0, size_t m1);
+    /* B's columns 16 p0 .. 16 p1 - 1 in `to`, where panel p is [k][16] from 16 k p on, zeros past
+     * column n: for products of many rows. NULL: the tier reads B where it is. */
+    void (*dense_panels)(const qn__cpu_dense *a, size_t p0, size_t p1, float *to);
 
     /* --- rows r0 .. r1 - 1; row r of x at x + r * ldx; y may be x --- */
     /* y = (x / sqrt(mean(x^2) + eps)) * w: the normalised value is rounded, then multiplied; w NULL

@@ -8,9 +8,8 @@
  * the even k). Tiles of 6 rows x one panel of 16 lanes: twelve chains in the sixteen registers of
  * AVX2, one fma chain an output in order of k, which alone fixes the bits.
  *
- * Beyond what vec_ref.h lists, vec_*.h gives here v_fma_into(c, s, b) (c + s * b with s in every
- * lane, which takes the place of c), v_load_even and v_load_odd (the even and odd ones of 16 pairs
- * of bf16, in f32), v_turn(to, from, step) (16 rows of 16 floats, `step` apart, as 16 columns).
+ * Beyond what vec_ref.h and dense.inl list, vec_*.h gives here v_load_even and v_load_odd (the even
+ * and odd ones of 16 pairs of bf16, in f32).
  */
 
 #include "widen.inl"
@@ -22,8 +21,7 @@ enum {
     CHUNK_UNITS = 256, /* 16 KB of a panel, in the first cache */
     BAND_ROWS = 96,    /* 192 KB of x, in the second, for each of */
     GROUP_PANELS = 3,
-    TURNED_ROWS = 128, /* a divisor of CHUNK_UNITS */
-    DENSE_K = 128
+    TURNED_ROWS = 128 /* a divisor of CHUNK_UNITS */
 };
 
 /* --- prepare: f32 [chunk][block][k][rows], in the order in which linear reads it. A block is
@@ -297,83 +295,12 @@ static void back_bf16_vec(const qn__cpu_linear *a, size_t p0, size_t p1)
     linear_back_vec(a, true, p0, p1);
 }
 
-/* --- plain strided matmul: as dense_avx512.c, tiles of TILE_ROWS x 16 columns --- */
+/* --- plain strided matmul --- */
 
-static void vec_dense_copy(const qn__cpu_dense *a, size_t k0, size_t nk, size_t n0, size_t nn,
-                           float *to)
-{
-    const float *b = a->b + (ptrdiff_t)k0 * a->rbs + (ptrdiff_t)n0 * a->cbs;
-    size_t turned = a->rbs == 1 && nn == 16 ? nk / 16 * 16 : 0;
-    for (size_t k = 0; k < turned; k += 16)
-        v_turn(to + k * 16, b + k, a->cbs);
-    for (size_t k = turned; k < nk; k++) {
-        const float *row = b + (ptrdiff_t)k * a->rbs;
-        if (a->cbs == 1)
-            v_store(to + k * 16, nn == 16 ? v_load(row) : v_load_n(row, nn, 0.0f));
-        else
-            for (size_t i = 0; i < 16; i++)
-                to[k * 16 + i] = i < nn ? row[(ptrdiff_t)i * a->cbs] : 0.0f;
-    }
-}
+#define DENSE_EACH EACH_ROW
+enum { DENSE_TILE_ROWS = TILE_ROWS, DENSE_PARTS = 1 };
 
-ALWAYS void vec_dense_tile(int rows, const qn__cpu_dense *d, const float *a, const float *b,
-                           size_t nk, float *sums)
-{
-#define DECLARE(r)                                                                                 \
-    vf c##r = v_set(0.0f);                                                                         \
-    if (rows > r)                                                                                  \
-        c##r = v_load(sums + 16 * r);
-    EACH_ROW(DECLARE)
-#undef DECLARE
-    for (size_t k = 0; k < nk; k++, a += d->cas, b += 16) {
-        vf column = v_load(b);
-#define STEP(r)                                                                                    \
-    if (rows > r)                                                                                  \
-        c##r = v_fma_into(c##r, a[r * d->ras], column);
-        EACH_ROW(STEP)
-#undef STEP
-    }
-#define SAVE(r)                                                                                    \
-    if (rows > r)                                                                                  \
-        v_store(sums + 16 * r, c##r);
-    EACH_ROW(SAVE)
-#undef SAVE
-}
-
-static void vec_dense_chunk(const qn__cpu_dense *d, size_t m0, size_t m1, size_t k, size_t nk,
-                            size_t n, const float *copy)
-{
-    size_t nn = d->n - n < 16 ? d->n - n : 16;
-    for (size_t m = m0; m < m1; m += TILE_ROWS) {
-        size_t rows = m1 - m < TILE_ROWS ? m1 - m : TILE_ROWS;
-        const float *a = d->a + (ptrdiff_t)m * d->ras + (ptrdiff_t)k * d->cas;
-        float *c = d->c + (ptrdiff_t)m * d->ldc + (ptrdiff_t)n, sums[TILE_ROWS * 16];
-        for (size_t i = 0; i < rows; i++)
-            v_store(sums + 16 * i,
-                    k || d->add ? v_load_n(c + (ptrdiff_t)i * d->ldc, nn, 0.0f) : v_set(0.0f));
-        switch (rows) {
-#define SHAPE(r)                                                                                   \
-    case r + 1: vec_dense_tile(r + 1, d, a, copy, nk, sums); break;
-            EACH_ROW(SHAPE)
-#undef SHAPE
-        default: break;
-        }
-        for (size_t i = 0; i < rows; i++)
-            v_store_n(c + (ptrdiff_t)i * d->ldc, nn, v_load(sums + 16 * i));
-    }
-}
-
-static void dense_vec(const qn__cpu_dense *d, size_t m0, size_t m1)
-{
-    _Alignas(64) float copy[DENSE_K * 16];
-    for (size_t n = 0; n < d->n; n += 16) {
-        for (size_t k = 0; k == 0 || k < d->k; k += DENSE_K) {
-            size_t nk = d->k - k < DENSE_K ? d->k - k : DENSE_K;
-            vec_dense_copy(d, k, nk, n, d->n - n < 16 ? d->n - n : 16, copy);
-            vec_dense_chunk(d, m0, m1, k, nk, n, copy);
-        }
-    }
-}
+#include "dense.inl"
 
 static void fill_vec_products(qn__cpu_kernels *t)
 {
@@ -385,5 +312,6 @@ static void fill_vec_products(qn__cpu_kernels *t)
     t->linear_back[QN__CPU_BF16] = back_bf16_vec;
     t->prepare_back[QN__CPU_F32] = prepare_back_f32_vec;
     t->prepare_back[QN__CPU_BF16] = prepare_back_bf16_vec;
-    t->dense = dense_vec;
+    t->dense = dense_rows;
+    t->dense_panels = dense_lay_out;
 }
