@@ -289,8 +289,12 @@ void qn__cpu_turned_rows_avx512(const qn__cpu_linear *a, qn__turned kind, const 
                    0,
                    lanes_of_panel(a->k, p + panels - 1),
                    0};
+    unsigned before = _mm_getcsr();
+    if (kind == QN__TURNED_WORDS)
+        _mm_setcsr(QN__DOT_PRODUCT_CSR);
     multiply_rows(kind == QN__TURNED_PAIRS ? tile_bf16 : qn__cpu_tile_f32_avx512, a, &t, p, panels,
                   u, all, a->m0, a->m1);
+    _mm_setcsr(before);
 }
 
 void qn__cpu_fill_linear_avx512(qn__cpu_kernels *t)

@@ -25,6 +25,10 @@ typedef struct tile_args {
 
 void qn__cpu_tile_f32_avx512(size_t rows, size_t panels, const tile_args *a);
 
+/* How fma adds as the dot product does: denormals are zero, all exceptions masked, to nearest. For
+ * products alone: what is widened on the way may pass through denormals. */
+enum { QN__DOT_PRODUCT_CSR = 0x9fc0 };
+
 /* Products of gradients: rows of W, turned, lie as f32; rounded to bf16 as pairs, for the dot
  * product; or rounded as f32, odd rows before even ones, which gives the same bits. */
 typedef enum qn__turned { QN__TURNED_F32, QN__TURNED_PAIRS, QN__TURNED_WORDS } qn__turned;

@@ -20,9 +20,7 @@ enum {
     FEW_ROWS = 8,
     FMA_PANELS = 3,
     FMA_UNITS = 64, /* pairs widened at a time: 24 KB of three panels, in the first cache */
-    FMA_ROWS = 192, /* of a band: 96 KB of x a chunk */
-    /* Denormals are zero, all exceptions masked, to nearest: as the dot product has it. */
-    DOT_PRODUCT_CSR = 0x9fc0
+    FMA_ROWS = 192  /* of a band: 96 KB of x a chunk */
 };
 
 #define ALWAYS static inline __attribute__((always_inline))
@@ -126,7 +124,7 @@ static void linear_fma(const qn__cpu_linear *a, size_t p0, size_t p1)
         return;
     }
     unsigned before = _mm_getcsr();
-    _mm_setcsr(DOT_PRODUCT_CSR);
+    _mm_setcsr(QN__DOT_PRODUCT_CSR);
     for (size_t m0 = a->m0; m0 < a->m1; m0 += FMA_ROWS)
         fma_band(a, p0, p1, m0, a->m1 - m0 < FMA_ROWS ? a->m1 : m0 + FMA_ROWS);
     _mm_setcsr(before);
@@ -134,10 +132,7 @@ static void linear_fma(const qn__cpu_linear *a, size_t p0, size_t p1)
 
 static void back_fma(const qn__cpu_linear *a, size_t p0, size_t p1)
 {
-    unsigned before = _mm_getcsr();
-    _mm_setcsr(DOT_PRODUCT_CSR);
     qn__cpu_back_avx512(a, QN__TURNED_WORDS, p0, p1);
-    _mm_setcsr(before);
 }
 
 void qn__cpu_fill_fma_avx512(qn__cpu_kernels *t)
