@@ -62,9 +62,9 @@ check-tsan: setup $(THREADED)/build.ninja listed ## the quick tests of what has 
 	$(call build,$(THREADED))
 	@scripts/run-tests --quick --suites core,cpu,ops,models,generate,server $(THREADED)
 
-check-clang: $(CLANG)/build.ninja listed ## the quick tests as Clang builds them, without a warning
+check-clang: $(CLANG)/build.ninja listed ## the quick tests as Clang builds them, without a warning: of SUITES=core,ops,... alone
 	$(call build,$(CLANG))
-	@scripts/run-tests --quick $(CLANG)
+	@scripts/run-tests --quick $(if $(SUITES),--suites $(SUITES)) $(CLANG)
 
 check-arm: $(ARM)/build.ninja listed ## the quick tests as AArch64 programs, under qemu: half an hour or more
 	$(call build,$(ARM))
