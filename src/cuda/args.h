@@ -321,15 +321,20 @@ typedef struct qn__cuda_turn_args {
 /* Of attend_one.cu: bytes of a block, over heads of d, of one alone and of one of a cluster with so
  * many rooms for pages; of any at most. */
 #define QN__CUDA_PAGE_SHARED(d)  ((d)*256)
-#define QN__CUDA_BLOCK_SHARED(d) ((d)*36 + 4096)
+#define QN__CUDA_BLOCK_SHARED(d) ((d)*32 + 4096)
 #define QN__CUDA_ALONE_SHARED(d) (QN__CUDA_BLOCK_SHARED(d) + 2 * QN__CUDA_PAGE_SHARED(d))
 #define QN__CUDA_CLUSTER_SHARED(d, blocks, rooms)                                                  \
     (QN__CUDA_BLOCK_SHARED(d) + 16 * ((d) + 2 * (blocks)) * 4 + 32 * 16 * 8 + 16 * 4 +             \
      16 * ((d) / (blocks) + 2) * 4 + (rooms)*QN__CUDA_PAGE_SHARED(d))
 enum { QN__CUDA_ONE_SHARED = 176 << 10 };
 
+/* Of attend_step.cu: rows of products, and bytes of a block. */
+enum { QN__CUDA_STEP_ROWS = 8 };
+#define QN__CUDA_STEP_SHARED(d, blocks)                                                            \
+    (QN__CUDA_PAGE_SHARED(d) + (d)*84 + 4096 + 256 * (blocks) + 16)
+
 /* Among the addresses of attention, behind its own: of a launch that turns its only row and writes
- * it to the cache, too (attend_one.cu). */
+ * it to the cache, too (attend_step.cu). */
 enum {
     QN__CUDA_TURN_QUERIES = 9,
     QN__CUDA_TURN_OFFSET,

@@ -140,9 +140,13 @@ static __device__ float row_sum_of(float v)
     return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-/* -inf for what row i of a lane's two does not see of a page's keys: of those before `begin` it
- * sees the first `keep`. */
-static __device__ void hide_keys(float (&score)[8][4], int i, int begin, int end, int keep)
+/* Scores and weights below: 8 of E, of a lane's two rows if E is 4, of the first one alone if it
+ * is 2. */
+
+/* -inf for what row i of a lane's does not see of a page's keys: of those before `begin` it sees
+ * the first `keep`. */
+template <int E>
+static __device__ void hide_keys(float (&score)[8][E], int i, int begin, int end, int keep)
 {
     const int t = threadIdx.x % 4;
 #pragma unroll
@@ -190,29 +194,35 @@ static __device__ void key_scores(const lane_rows<D> &r, const page_room<D> &roo
 
 /* Scores as they are weighed; returns what they are still to be multiplied by, which is more than
  * 0. */
-template <int D>
-static __device__ float scale_scores(const qn__cuda_attend_args &a, const lane_rows<D> &r,
-                                     int64_t page, float (&score)[8][4])
+template <int E>
+static __device__ float cap_scores(const qn__cuda_attend_args &a, float (&score)[8][E])
 {
     float scale = a.scale;
     const float cap = a.softcap;
     if (cap > 0 || scale <= 0) {
 #pragma unroll
-        for (int i = 0; i < 32; i++)
-            score[i / 4][i % 4] *= scale;
+        for (int i = 0; i < 8 * E; i++)
+            score[i / E][i % E] *= scale;
         scale = 1;
     }
     if (cap > 0)
 #pragma unroll 1
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < E; i++)
 #pragma unroll
             for (int j = 0; j < 8; j++) { /* turns each row of numbers, so that indices are known */
                 float v = cap * tanhf(score[j][0] / cap);
-                score[j][0] = score[j][1];
-                score[j][1] = score[j][2];
-                score[j][2] = score[j][3];
-                score[j][3] = v;
+#pragma unroll
+                for (int e = 0; e + 1 < E; e++)
+                    score[j][e] = score[j][e + 1];
+                score[j][E - 1] = v;
             }
+    return scale;
+}
+template <int D>
+static __device__ float scale_scores(const qn__cuda_attend_args &a, const lane_rows<D> &r,
+                                     int64_t page, float (&score)[8][4])
+{
+    const float scale = cap_scores(a, score);
     hide_unseen(r, page, score);
     return scale;
 }
@@ -229,10 +239,11 @@ static __device__ float page_scores(const qn__cuda_attend_args &a, const lane_ro
 }
 
 /* Scores become weights. */
-static __device__ void weigh_scores(float (&score)[8][4], float scale, weight_sum (&sum)[2])
+template <int E>
+static __device__ void weigh_scores(float (&score)[8][E], float scale, weight_sum (&sum)[E / 2])
 {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < E / 2; i++) {
         float max = -CUDART_INF_F, total = 0;
 #pragma unroll
         for (int j = 0; j < 8; j++)
@@ -250,18 +261,20 @@ static __device__ void weigh_scores(float (&score)[8][4], float scale, weight_su
 }
 
 /* Weights as bf16: the left side of a product. */
-static __device__ void pack_weights(const float (&score)[8][4], uint32_t (&p)[4][4])
+template <int E>
+static __device__ void pack_weights(const float (&score)[8][E], uint32_t (&p)[4][4])
 {
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         p[s][0] = pair_of(score[2 * s][0], score[2 * s][1]);
-        p[s][1] = pair_of(score[2 * s][2], score[2 * s][3]);
+        p[s][1] = E > 2 ? pair_of(score[2 * s][E - 2], score[2 * s][E - 1]) : 0;
         p[s][2] = pair_of(score[2 * s + 1][0], score[2 * s + 1][1]);
-        p[s][3] = pair_of(score[2 * s + 1][2], score[2 * s + 1][3]);
+        p[s][3] = E > 2 ? pair_of(score[2 * s + 1][E - 2], score[2 * s + 1][E - 1]) : 0;
     }
 }
 
-static __device__ void page_weights(float (&score)[8][4], float scale, weight_sum (&sum)[2],
+template <int E>
+static __device__ void page_weights(float (&score)[8][E], float scale, weight_sum (&sum)[E / 2],
                                     uint32_t (&p)[4][4])
 {
     weigh_scores(score, scale, sum);
@@ -270,11 +283,11 @@ static __device__ void page_weights(float (&score)[8][4], float scale, weight_su
 
 /* The weighted values of 16 columns of a page. */
 template <int D>
-static __device__ void page_values(const page_room<D> &room, const uint32_t (&p)[4][4], int columns,
-                                   float (&v)[2][4])
+static __device__ void weigh_values(const uint4 *room, const uint32_t (&p)[4][4], int columns,
+                                    float (&v)[2][4])
 {
     const int lane = threadIdx.x % 32;
-    const uint4 *values = &room.values[value_piece<D>(lane % 16, columns * 2 + lane / 16)];
+    const uint4 *values = room + value_piece<D>(lane % 16, columns * 2 + lane / 16);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         v[0][i] = v[1][i] = 0;
@@ -285,6 +298,13 @@ static __device__ void page_values(const page_room<D> &room, const uint32_t (&p)
         mma_bf16(v[0], p[s][0], p[s][1], p[s][2], p[s][3], b[0], b[1]);
         mma_bf16(v[1], p[s][0], p[s][1], p[s][2], p[s][3], b[2], b[3]);
     }
+}
+
+template <int D>
+static __device__ void page_values(const page_room<D> &room, const uint32_t (&p)[4][4], int columns,
+                                   float (&v)[2][4])
+{
+    weigh_values<D>(room.values, p, columns, v);
 }
 
 /* The first position that a step writes of a tile's sequence: what lies before was there. A warp

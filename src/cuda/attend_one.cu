@@ -25,12 +25,10 @@ static __device__ void put(float *to, int rank, float x, float y)
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
 
-/* What the warps of a block share: the queries as a product wants them, scores of a page, and the
- * row that the launch writes to the cache. */
+/* What the warps of a block share: the queries as a product wants them, and scores of a page. */
 template <int D> struct block_room {
     uint4 q[D / 16][32];
     float4 score[8][32];
-    uint16_t key[D], value[D];
 };
 
 /* Of a cluster of C blocks. D: of a head. Behind it are the rooms of one page or two. */
@@ -157,86 +155,6 @@ struct own_rows {
     }
 };
 
-/* ---- turning ---------------------------------------------------------------------------------
- */
-
-/* Of two neighbouring pairs of a row, a thread's, as rope has them (rows.cu). */
-struct pair_turn {
-    float s[2], c[2];
-
-    __device__ void begin(const qn__cuda_attend_args &a, int k)
-    {
-        const float position = (float)*(const int32_t *)a.at[QN__CUDA_TURN_OFFSET];
-        const float *frequency = (const float *)a.at[QN__CUDA_TURN_FREQUENCY] + k;
-        sincosf(position * frequency[0], &s[0], &c[0]);
-        sincosf(position * frequency[1], &s[1], &c[1]);
-    }
-    /* Columns k and k + 1 of a row, and those half of it behind, as bf16. */
-    __device__ uint2 turned(float4 x) const
-    {
-        return make_uint2(pair_of(x.x * c[0] - x.z * s[0], x.y * c[1] - x.w * s[1]),
-                          pair_of(x.z * c[0] + x.x * s[0], x.w * c[1] + x.y * s[1]));
-    }
-};
-static __device__ float4 columns_to_turn(const float *x, int half)
-{
-    return make_float4(x[0], x[1], x[half], x[half + 1]);
-}
-
-/* The key and the value of head g that the step adds: a part of them, by the block's last threads,
- * since its first ones have queries. */
-template <int D> struct added_row {
-    enum { OF_ROW = D / 4, FIRST = 32 * WARPS - 2 * OF_ROW };
-    int i, k; /* below OF_ROW: of the key, then of the value */
-    float4 x;
-
-    __device__ void load(const qn__cuda_attend_turn_args &t, int g)
-    {
-        i = (int)threadIdx.x - FIRST;
-        k = (i & (OF_ROW - 1)) * 2;
-        const float *key = (const float *)t.a.at[QN__CUDA_TURN_KEYS] + g * t.key_head + k,
-                    *value = (const float *)t.a.at[QN__CUDA_TURN_VALUES] + g * t.value_head + 2 * k;
-        if (i >= OF_ROW)
-            x = make_float4(value[0], value[1], value[2], value[3]);
-        else if (i >= 0)
-            x = columns_to_turn(key, D / 2);
-    }
-    /* To the cache and to the block. */
-    __device__ void add(const qn__cuda_attend_turn_args &t, const pair_turn &turn, block_room<D> &s,
-                        int g, int slot) const
-    {
-        const int64_t page = slot / PAGE, place = slot % PAGE;
-        if (i >= OF_ROW) {
-            const uint2 v = make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w));
-            *(uint2 *)&s.value[2 * k] = v;
-            uint32_t *to = (uint32_t *)((uint16_t *)t.a.at[2] + page * t.a.v_page + g * t.a.v_head +
-                                        place * D + 2 * k);
-            to[0] = v.x;
-            to[1] = v.y;
-        } else if (i >= 0) {
-            const uint2 v = turn.turned(x);
-            *(uint32_t *)&s.key[k] = v.x;
-            *(uint32_t *)&s.key[k + D / 2] = v.y;
-            uint16_t *to = (uint16_t *)t.a.at[1] + page * t.a.k_page + g * t.a.k_head;
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                to[key_place(D, place, k + j % 2 + j / 2 * (D / 2))] =
-                    (uint16_t)((j < 2 ? v.x : v.y) >> 16 * (j % 2));
-        }
-    }
-};
-
-/* The same to the page that has come. */
-template <int D>
-static __device__ void add_to_page(page_room<D> &room, const block_room<D> &s, int place)
-{
-    const int half = place % 16 / 8, e = place % 8;
-    for (int i = threadIdx.x; i < D; i += 32 * WARPS) {
-        ((uint16_t *)&room.keys[key_piece(place / 16 * D + i, half)])[e] = s.key[i];
-        ((uint16_t *)&room.values[value_piece<D>(place, i / 8)])[i % 8] = s.value[i];
-    }
-}
-
 /* ---- a page by all warps of a block ---------------------------------------------------------- */
 
 /* Where columns k and the next of a row of queries go, for the products. */
@@ -268,23 +186,6 @@ static __device__ void share_queries(const qn__cuda_attend_args &a, block_room<D
         *query_place(s, row, k) = pair_of(q[0], q[apart]);
         for (head += ROWS; head >= shared; head -= shared)
             token++;
-    }
-}
-
-/* The same of one token, turned. */
-template <int D>
-static __device__ void turn_queries(const qn__cuda_attend_turn_args &t, const pair_turn &turn,
-                                    block_room<D> &s, const own_rows &own)
-{
-    enum { OF_ROW = D / 4, ROWS = 32 * WARPS / OF_ROW };
-    const int k = threadIdx.x % OF_ROW * 2;
-    const float *q = (const float *)t.a.at[QN__CUDA_TURN_QUERIES] +
-                     (own.g * t.a.shared + own.first) * t.query_head + k;
-#pragma unroll 2
-    for (int row = threadIdx.x / OF_ROW; row < own.n; row += ROWS) {
-        const uint2 v = turn.turned(columns_to_turn(q + row * t.query_head, D / 2));
-        *query_place(s, row, k) = v.x;
-        *query_place(s, row, k + D / 2) = v.y;
     }
 }
 
@@ -347,17 +248,8 @@ static __device__ void fetch_page(const qn__cuda_attend_args &a, int64_t g, int6
     }
 }
 
-/* Of what stays for the step, what is read by way of what has been read: all on its way at once. */
-static __device__ void touch(const void *p)
-{
-    uint32_t unused;
-    asm volatile("ld.global.b32 %0, [%1];" : "=r"(unused) : "l"(p));
-}
-
-/* turns: the launch turns the step's only row and adds it to the cache; NULL: others have. */
 template <int D, int C>
-static __device__ void attend_cluster(const qn__cuda_attend_args &a,
-                                      const qn__cuda_attend_turn_args *turns)
+static __device__ void attend_cluster(const qn__cuda_attend_args &a)
 {
     typedef passed<D, C> S;
     enum { OWN = D / 16 / WARPS }; /* columns of a warp, in 16 */
@@ -366,15 +258,8 @@ static __device__ void attend_cluster(const qn__cuda_attend_args &a,
     page_room<D> *const room = (page_room<D> *)(shared_room + sizeof(S));
     const int rank = (int)rank_in_cluster(), warp = threadIdx.x / 32, rooms = (int)a.rooms;
     own_rows own;
-    if (turns) {
-        const float *frequency = (const float *)a.at[QN__CUDA_TURN_FREQUENCY];
-        touch(frequency + threadIdx.x % (D / 4) * 2);
-        touch(a.at[QN__CUDA_TURN_OFFSET]);
-        touch(a.at[QN__CUDA_TURN_SLOTS]);
-        touch((const int32_t *)a.at[4] + min(rank, (int)a.width - 1));
-    } else if (!a.early) {
+    if (!a.early)
         wait_for_last();
-    }
     if (!own.find(a, blockIdx.x / C)) {
         let_next_begin();
         wait_for_last(); /* what waits for this kernel relies on it */
@@ -402,7 +287,7 @@ static __device__ void attend_cluster(const qn__cuda_attend_args &a,
             copies_wait<3>();
         __syncthreads();
     };
-    const int64_t old = turns ? a.width : a.early ? first_new(a, own.tile) / PAGE : 0;
+    const int64_t old = a.early ? first_new(a, own.tile) / PAGE : 0;
     bool waited = false;
     for (int k = 0; k < rooms; k++) {
         const int i = rank + k * C;
@@ -421,26 +306,8 @@ static __device__ void attend_cluster(const qn__cuda_attend_args &a,
     lane_rows<D> r;
     begin_ranges(a, r, own);
     clear_queries(s.room, rows);
-    int slot = -1, adds = -1; /* the page that gets the row */
-    if (turns) {
-        pair_turn turn;
-        turn.begin(a, threadIdx.x % (D / 4) * 2);
-        const int row = *(const int32_t *)a.at[QN__CUDA_TURN_SLOTS];
-        if ((pages - 1) % C == rank && row >= 0 && row / PAGE < a.pages)
-            slot = row;
-        if (slot >= 0 && own.all.pages[page_at(own.all, pages - 1)] == slot / PAGE)
-            adds = pages - 1;
-        added_row<D> added;
-        wait_for_last();
-        if (slot >= 0)
-            added.load(*turns, own.g);
-        turn_queries(*turns, turn, s.room, own);
-        if (slot >= 0)
-            added.add(*turns, turn, s.room, own.g, slot);
-    } else {
-        wait_for_last();
-        share_queries(a, s.room, own);
-    }
+    wait_for_last();
+    share_queries(a, s.room, own);
     __syncthreads();
     let_next_begin(); /* whose weights would have kept the queries waiting */
     take_queries(r, s.room);
@@ -452,12 +319,6 @@ static __device__ void attend_cluster(const qn__cuda_attend_args &a,
             uint32_t p[4][4];
             weight_sum sum[2];
             copies_wait_for_next();
-            if (i == adds) {
-                copies_wait<0>();
-                __syncthreads();
-                add_to_page(room[at], s.room, slot % PAGE);
-                __syncthreads();
-            }
             give_scores(r, s.room, room[at]);
             __syncthreads();
             ask_k(i + rooms * C, at);
@@ -585,12 +446,7 @@ template <int D> static __device__ void attend_alone(const qn__cuda_attend_args 
     {                                                                                              \
         static_assert(                                                                             \
             sizeof(passed<D, C>) + sizeof(page_room<D>) == QN__CUDA_CLUSTER_SHARED(D, C, 1), "");  \
-        attend_cluster<D, C>(a, NULL);                                                             \
-    }                                                                                              \
-    extern "C" __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(32 * WARPS, 1)          \
-        turn_and_##name(const __grid_constant__ qn__cuda_attend_turn_args t)                       \
-    {                                                                                              \
-        attend_cluster<D, C>(t.a, &t);                                                             \
+        attend_cluster<D, C>(a);                                                                   \
     }
 ALONE_KERNEL(attend_one_64, 64)
 CLUSTER_KERNEL(attend_one_64_of_4, 64, 4)

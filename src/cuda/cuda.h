@@ -236,8 +236,8 @@ bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
                              const qn__cuda_write_part *write, int64_t blocks);
 
 /* If the newest launch turns the only row that attention, the call, reads and writes it to the
- * cache, then attention's launch does that (attend_one.cu): takes it away, and what it knew goes to
- * `to` and, as operands, to addresses, which are those from QN__CUDA_TURN_QUERIES on. */
+ * cache, then attention's launch does that (attend_step.cu): takes it away, and what it knew goes
+ * to `to` and, as operands, to addresses, which are those from QN__CUDA_TURN_QUERIES on. */
 bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *to,
                         uint32_t *addresses);
 

@@ -374,6 +374,7 @@ static const qn__device_ops cuda_device_ops = {
     X(ternary)                                                                                     \
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
+    X(attend_step)                                                                                 \
     X(attend_half)                                                                                 \
     X(attend_wide)                                                                                 \
     X(attend_long)
@@ -393,6 +394,7 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_many:
     case IMAGE_unpack:
     case IMAGE_attend_one:
+    case IMAGE_attend_step:
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return qn__cuda_has_wide(cuda);
     case IMAGE_ternary: return cuda->arch >= 90;
@@ -410,7 +412,8 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_stream:
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
-    case IMAGE_attend_one: return QN__CUDA_ONE_SHARED;
+    case IMAGE_attend_one:
+    case IMAGE_attend_step: return QN__CUDA_ONE_SHARED;
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return QN__CUDA_ATTEND_WIDE_SHARED;
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;

@@ -95,6 +95,7 @@ enum {
     NARROW = 4,
     WIDE = 8,
     WIDE_THREADS = 384,
+    STEP_THREADS = 256,
     KEY_BOX = 256, /* rows of 16 keys, columns of values that are copied at once */
     VALUE_COLUMNS = 64,
     MOST_PARTS = 64 << 20 /* bytes */
@@ -288,6 +289,38 @@ static bool launch_boxes(qn__cuda_binder *b, const qn__call *call, const qn__cud
     return true;
 }
 
+/* ---- a token alone, in the launch that turns it and writes it to the cache --------------------
+ */
+
+/* Blocks of the cluster that a key head has: so many that each processor has one at most. 0: there
+ * are too many heads. */
+static int64_t cluster_of(const qn__cuda *cuda, int64_t heads)
+{
+    return heads * 8 <= cuda->processors ? 8 : heads * 4 <= cuda->processors ? 4 : 0;
+}
+
+static bool is_token(const qn__cuda_binder *b, const qn__call *call, const qn__cuda_attend_args *a)
+{
+    return a->length == 1 && a->tiles == 1 && a->shared <= QN__CUDA_STEP_ROWS && is_early(b, call);
+}
+
+enum { N_TURNED = QN__CUDA_ATTEND_AT - QN__CUDA_TURN_QUERIES };
+
+static bool add_token(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *args,
+                      size_t size, const qn__cuda_grid *grid, int kernel,
+                      const uint32_t turned[N_TURNED])
+{
+    if (!add_attend(b, call, &args->a, size, grid, kernel))
+        return false;
+    const qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
+    memcpy(b->bound->at + last->first_at + QN__CUDA_TURN_QUERIES, turned,
+           N_TURNED * sizeof *turned);
+    return true;
+}
+
+/* ---- few rows ---------------------------------------------------------------------------------
+ */
+
 /* Whether one launch goes over pages and joins them (attend_one.cu): few rows that have room for
  * few pages, and any number over the heads that no other kernel multiplies. */
 static bool goes_in_one(const qn__cuda *cuda, const qn__cuda_attend_args *a)
@@ -299,7 +332,8 @@ static bool goes_in_one(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 }
 
 /* 16 rows of products have a block; where there are few, so many blocks that each processor has one
- * at most. */
+ * at most. Of a token alone such a launch does what is between its layer and attention, too
+ * (attend_step.cu). */
 static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
 {
     int64_t tokens = args->tile < args->length ? args->tile : args->length,
@@ -309,8 +343,8 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
                                      : 2,
             cluster = 1;
     int kernel = QN__CUDA_KERNEL_attend_one_64 + 3 * (int)width;
-    if (blocks * 4 <= b->cuda->processors && args->width > 1) {
-        cluster = blocks * 8 <= b->cuda->processors ? 8 : 4;
+    if (cluster_of(b->cuda, blocks) && args->width > 1) {
+        cluster = cluster_of(b->cuda, blocks);
         kernel += cluster == 8 ? 2 : 1;
     }
     /* with room for one page the next blocks fit beside; heads of 256 have them either way */
@@ -320,16 +354,13 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP) * cluster, PAGE_THREADS,
                           (unsigned)shared};
     qn__cuda_attend_turn_args turns = {.a = *args};
-    uint32_t own[QN__CUDA_ATTEND_AT - QN__CUDA_TURN_QUERIES];
-    if (cluster == 1 || args->length != 1 || args->tiles != 1 || !is_early(b, call) ||
-        !qn__cuda_take_turn(b, call, &turns, own))
+    uint32_t turned[N_TURNED];
+    if (cluster == 1 || !is_token(b, call, args) || !qn__cuda_take_turn(b, call, &turns, turned))
         return add_attend(b, call, args, sizeof *args, &grid, kernel);
-    kernel = QN__CUDA_KERNEL_turn_and_attend_one_64_of_4 + 2 * (int)width + (cluster == 8);
-    if (!add_attend(b, call, &turns.a, sizeof turns, &grid, kernel))
-        return false;
-    const qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
-    memcpy(b->bound->at + last->first_at + QN__CUDA_TURN_QUERIES, own, sizeof own);
-    return true;
+    kernel = QN__CUDA_KERNEL_attend_step_64_of_4 + 2 * (int)width + (cluster == 8);
+    grid.threads = STEP_THREADS;
+    grid.shared = (unsigned)QN__CUDA_STEP_SHARED(args->d, cluster);
+    return add_token(b, call, &turns, sizeof turns, &grid, kernel, turned);
 }
 
 /* Of other heads a block has one query row of a tile. */

@@ -40,7 +40,7 @@ typedef struct expected {
 
 static const expected all[] = {
     {"llama, one row", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
-     "linear_8_rounded 48 64\nturn_and_attend_one_64_of_8 16 128\n"
+     "linear_8_rounded 48 64\nattend_step_64_of_8 16 256\n"
      "linear_8_rounded 32 64\nrms_norm_short 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
      "linear_8_rounded 32 128\n"
      "rms_norm_short 1 256\n"},
@@ -49,8 +49,8 @@ static const expected all[] = {
      "stream_32 32 288\nrms_norm_short 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
      "rms_norm_short 20 256\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
-     "bytes_1_affine4_g64_bf16 96 192\nrms_norm_pair 4 256\nturn_and_attend_one_256_of_8 8 "
-     "128\nbytes_1_affine4_g64_bf16 72 160\nrms_norm_short_added 1 256\n"
+     "bytes_1_affine4_g64_bf16 96 192\nrms_norm_pair 4 256\nattend_step_256_of_8 8 256\n"
+     "bytes_1_affine4_g64_bf16 72 160\nrms_norm_short_added 1 256\n"
      "bytes_1_affine4_g64_bf16 432 192\nbytes_1_affine4_g64_bf16 72 480\n"
      "rms_norm_short_added 1 256\n"},
     {"llama, 200 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
@@ -63,14 +63,14 @@ static const expected all[] = {
      "rms_norm_short 256 256\nunpack_q4_k 64 256\nunpack_q4_k 64 256\ndeep_128_pair 32 384\n"
      "unpack_q4_k 64 256\ndeep_128_pair 8 384\nrms_norm_short 256 256\n"},
     {"bitnet, one row", BITNET, "i2_s", 1,
-     "ternary_1 48 256\nturn_and_attend_one_64_of_8 16 128\nternary_1 32 256\n"
+     "ternary_1 48 256\nattend_step_64_of_8 16 256\nternary_1 32 256\n"
      "ternary_1 64 256\nternary_1 32 256\n"},
     {"bitnet, 20 rows", BITNET, "i2_s", 20,
      "rms_norm 20 256\nbytes_8_i2_s 144 64\nturn_and_write 28 256\nattend_one_64 160 128\n"
      "rms_norm 20 256\nbytes_8_i2_s 96 64\nrms_norm 20 256\nbytes_8_i2_s 192 64\n"
      "rms_norm 20 256\nbytes_32_i2_s 32 128\n"},
     {"llama of a layout without kernels of its own", SHAPE("llama", 512, 1024, 8, 2, 64), "q3_k", 1,
-     "bytes_8_any_16 48 64\nturn_and_attend_one_64_of_8 16 128\n"
+     "bytes_8_any_16 48 64\nattend_step_64_of_8 16 256\n"
      "bytes_8_any_16 32 64\nrms_norm_short 1 256\nbytes_8_any_16 64 64\nbytes_8_any_16 32 128\n"
      "rms_norm_short 1 256\n"},
     /* an RTX 4090: the sums of a pair of layers leave room for fewer warps than one layer's */

@@ -125,13 +125,14 @@ static const char config[] =
     "\"vocab_size\":512,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-6,"
     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
 
-/* Logits [LENGTH, VOCABULARY] of a text in steps of so many tokens. */
-static bool score(qn_model *model, int64_t chunk, const int32_t *ids, float *logits, qn_error *err)
+/* Logits [n, VOCABULARY] of a text in steps of so many tokens. */
+static bool score(qn_model *model, int64_t chunk, const int32_t *ids, int64_t n, float *logits,
+                  qn_error *err)
 {
     qn_session *session = NULL;
     qn_session_options o = {.size = sizeof o, .prefill_chunk = chunk};
     bool ok = qn_session_open(&session, model, &o, err) == QN_OK &&
-              qn_session_score(session, ids, LENGTH, logits, err) == QN_OK;
+              qn_session_score(session, ids, n, logits, err) == QN_OK;
     qn_session_close(session);
     return ok;
 }
@@ -181,8 +182,8 @@ static void test_company(qn_device *cuda, const char *type)
         qn_model_open_random(&exact, cuda, config, strlen(config), type, type, &o, &err) == QN_OK &&
         qn_model_open_random(&model, cuda, config, strlen(config), type, type, NULL, &err) ==
             QN_OK &&
-        score(exact, 1, ids, alone, &err) && score(exact, 0, ids, whole, &err) &&
-        score(model, 0, ids, quick, &err) && run_together(exact, ids, together, &err);
+        score(exact, 1, ids, LENGTH, alone, &err) && score(exact, 0, ids, LENGTH, whole, &err) &&
+        score(model, 0, ids, LENGTH, quick, &err) && run_together(exact, ids, together, &err);
     check(ok, type, err.message);
     if (ok) {
         double nmse = nmse_of(quick, alone, N);
@@ -195,6 +196,63 @@ static void test_company(qn_device *cuda, const char *type)
     }
     qn_model_close(exact);
     qn_model_close(model);
+}
+
+/* Single tokens' logits and a prompt's, the same bits, for each way in which attention of a token
+ * goes over pages: heads of each size, of few key heads and of many, few pages and more, several
+ * rounds of them, a window that begins within a page, soft caps. */
+static void test_tokens(qn_device *cuda)
+{
+    enum { MOST = 4400 };
+    static const struct {
+        const char *family;
+        int heads, groups, head_dim, length, window;
+    } all[] = {
+        {"llama", 8, 2, 128, 2200, 0},    {"llama", 4, 1, 256, 1100, 0},
+        {"llama", 8, 1, 64, 1100, 0},     {"llama", 6, 2, 64, 1100, 0},
+        {"llama", 24, 24, 64, 600, 0},    {"llama", 17, 17, 128, 600, 0},
+        {"mistral", 8, 2, 64, 1100, 150}, {"mistral", 4, 1, 128, 1100, 1000},
+        {"gemma2", 4, 2, 256, 1100, 333}, {"llama", 32, 8, 128, MOST, 0},
+        {"llama", 16, 8, 64, MOST, 0},    {"llama", 64, 8, 64, MOST, 0},
+        {"llama", 24, 24, 128, MOST, 0},  {"mistral", 16, 8, 128, MOST, 4200},
+    };
+    static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY];
+    int32_t ids[MOST];
+    for (int i = 0; i < MOST; i++)
+        ids[i] = i * 37 % 511;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char text[640], name[80];
+        const int64_t n = all[i].length;
+        qn_error err = {0};
+        qn_model *model = NULL;
+        qn_model_options o = {.size = sizeof o, .batch_invariant = true};
+        snprintf(name, sizeof name, "%s, %d and %d heads of %d", all[i].family, all[i].heads,
+                 all[i].groups, all[i].head_dim);
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"%s\",\"hidden_size\":%d,\"intermediate_size\":512,"
+                 "\"num_hidden_layers\":2,\"num_attention_heads\":%d,"
+                 "\"num_key_value_heads\":%d,\"head_dim\":%d,\"vocab_size\":%d,"
+                 "\"max_position_embeddings\":8192,\"rms_norm_eps\":1e-6,\"sliding_window\":%d,"
+                 "\"query_pre_attn_scalar\":256,\"attn_logit_softcapping\":5.0,"
+                 "\"final_logit_softcapping\":30.0,\"hidden_activation\":\"gelu_pytorch_tanh\","
+                 "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"%s\"}",
+                 all[i].family, all[i].heads * all[i].head_dim, all[i].heads, all[i].groups,
+                 all[i].head_dim, VOCABULARY, all[i].window ? all[i].window : 8192,
+                 strcmp(all[i].family, "gemma2") ? "silu" : "gelu_pytorch_tanh");
+        bool ok = qn_model_open_random(&model, cuda, text, strlen(text), "bf16", "bf16", &o,
+                                       &err) == QN_OK &&
+                  score(model, 1, ids, n, alone, &err) && score(model, 0, ids, n, whole, &err);
+        check(ok, name, err.message);
+        int64_t same = 0;
+        while (ok && same < n &&
+               !memcmp(alone + same * VOCABULARY, whole + same * VOCABULARY,
+                       VOCABULARY * sizeof *alone))
+            same++;
+        printf("%s: %lld of %lld tokens' logits have a prompt's bits\n", name, (long long)same,
+               (long long)n);
+        check(same == n, name, "single tokens: a prompt's bits");
+        qn_model_close(model);
+    }
 }
 
 /* Every tests/golden/FAMILY/MODEL. */
@@ -232,6 +290,7 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         compare(cpu, cuda, argv[i]);
+    test_tokens(cuda);
     test_company(cuda, "bf16");
     test_company(cuda, "q4_k");
     test_company(cuda, "affine4-g64-bf16");

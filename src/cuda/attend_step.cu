@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention of one token over a cache in bf16, for sm_90, which turns the token's queries and its
+ * key and writes key and value to the cache. The bits are those of attend_half.cu.
+ *
+ * A key head has a cluster of blocks, and a block two groups of four warps; each group has a page,
+ * and the pages behind those in turn. A group's warps have 16 keys' scores each, whose products'
+ * right sides they load into registers, and then some columns of the values, which come by way of
+ * shared memory. All that was in the cache before is asked for before the launches ahead have
+ * ended. What pages come to goes to the blocks that join it, each for some columns, in the pages'
+ * order; it carries its own arrival, so that nobody waits for what else was written.
+ * A block is so small that it begins beside those of the layers ahead, and those of the layer
+ * behind beside it.
+ */
+#include "cuda/attend_step.cuh"
+
+enum { GROUPS = 2, GROUP_WARPS = 4, GROUP = 32 * GROUP_WARPS, BLOCK = GROUPS * GROUP };
+
+template <int D, int C> struct step_room {
+    typedef page_parts<D, C> parts_of;
+    enum { COLUMNS = parts_of::COLUMNS }; /* that a block joins */
+    uint4 values[GROUPS][D * 8];
+    uint2 q[D / 16][32]; /* the left side of products */
+    float2 score[GROUPS][8][32];
+    parts_of parts;
+    float2 times[parts_of::SLOTS];
+    uint16_t key[D], value[D]; /* that the step adds */
+    uint64_t come;             /* all of a round's parts */
+    uint64_t unused;
+};
+
+static __device__ int group_of_warp()
+{
+    return threadIdx.x / GROUP;
+}
+static __device__ void group_meets()
+{
+    if (group_of_warp())
+        asm volatile("bar.sync 1, %0;" ::"n"((int)GROUP) : "memory");
+    else
+        asm volatile("bar.sync 2, %0;" ::"n"((int)GROUP) : "memory");
+}
+
+/* ---- keys and values ------------------------------------------------------------------------- */
+
+/* 16 keys of a page as the right sides of two products: of keys 2 g, and of keys 2 g + 1. As they
+ * lie, these two side by side: dimensions 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of each 16. */
+template <int D> struct lane_keys {
+    uint32_t w[D / 16][4];
+
+    __device__ void load(const qn__cuda_attend_args &a, int head, int place)
+    {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % GROUP_WARPS;
+        const uint32_t *from =
+            (const uint32_t *)((const uint16_t *)a.at[1] + place * a.k_page + head * a.k_head) +
+            warp * D * 8 + lane % 4 * 16 + lane / 4;
+#pragma unroll
+        for (int s = 0; s < D / 16; s++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                w[s][i] = __ldcg(from + (s * 16 + i / 2 * 8 + i % 2) * 8);
+    }
+    /* That key of the page becomes this one. */
+    __device__ void put(const uint16_t *key, int at)
+    {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % GROUP_WARPS;
+        if (warp != at / 16 || lane / 4 != at % 16 / 2)
+            return;
+        const uint32_t low = at % 2 ? 0x5410 : 0x3254, high = at % 2 ? 0x7610 : 0x3276;
+#pragma unroll
+        for (int s = 0; s < D / 16; s++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint32_t v = *(const uint32_t *)&key[s * 16 + lane % 4 * 2 + i * 8];
+                w[s][2 * i] = __byte_perm(w[s][2 * i], v, low);
+                w[s][2 * i + 1] = __byte_perm(w[s][2 * i + 1], v, high);
+            }
+    }
+    /* The scores of keys 4 t .. 4 t + 3 for row g. */
+    __device__ float4 scores(const uint2 (&q)[D / 16][32]) const
+    {
+        float one[4] = {}, two[4] = {};
+#pragma unroll
+        for (int s = 0; s < D / 16; s++) {
+            const uint2 x = q[s][threadIdx.x % 32];
+            mma_bf16(one, x.x, 0, x.y, 0, __byte_perm(w[s][0], w[s][1], 0x5410),
+                     __byte_perm(w[s][2], w[s][3], 0x5410));
+            mma_bf16(two, x.x, 0, x.y, 0, __byte_perm(w[s][0], w[s][1], 0x7632),
+                     __byte_perm(w[s][2], w[s][3], 0x7632));
+        }
+        return make_float4(one[0], two[0], one[1], two[1]);
+    }
+};
+
+/* Asks for a page's values; from `end` on they are zeros, whatever the cache has there, and row
+ * `own` is left alone. */
+template <int D>
+static __device__ void ask_values_of(const qn__cuda_attend_args &a, uint4 *room, int head,
+                                     int place, int end, int own)
+{
+    enum { APART = GROUP / (D / 8) };
+    const int i = threadIdx.x % GROUP, row = i / (D / 8);
+    const uint4 *values =
+        (const uint4 *)((const uint16_t *)a.at[2] + place * a.v_page + head * a.v_head) + i;
+#pragma unroll
+    for (int t = 0; t < D * 8 / GROUP; t++)
+        if (row + t * APART != own)
+            copy_ahead(&room[value_piece<D>(row + t * APART, i % (D / 8))], values + t * GROUP,
+                       row + t * APART < end);
+    copies_end();
+}
+
+/* Brings a page closer that is asked for later. */
+template <int D>
+static __device__ void fetch_page(const qn__cuda_attend_args &a, int head, int place)
+{
+    const char *keys =
+                   (const char *)((const uint16_t *)a.at[1] + head * a.k_head + place * a.k_page),
+               *values =
+                   (const char *)((const uint16_t *)a.at[2] + head * a.v_head + place * a.v_page);
+#pragma unroll
+    for (int i = 0; i < D / GROUP_WARPS / 32 + (D < 128); i++) {
+        const int at = (threadIdx.x % GROUP + i * GROUP) * 128;
+        if (at < D * PAGE * 2) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(keys + at));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(values + at));
+        }
+    }
+}
+
+/* ---- the launch ------------------------------------------------------------------------------ */
+
+/* What page i comes to, its scores being shared, to the blocks that join it: from row `to` of a
+ * round's parts on. */
+template <int D, int C>
+static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> &s,
+                                 const seen_pages &seen, int i, int to)
+{
+    typedef step_room<D, C> S;
+    enum { OWN = D / 16 / GROUP_WARPS }; /* columns of a warp, in 16 */
+    const int group = group_of_warp(), warp = threadIdx.x / 32 % GROUP_WARPS,
+              lane = threadIdx.x % 32, row = lane / 4, at = seen.page(i) * PAGE;
+    const bool gives = row < (int)a.shared;
+    float score[8][2];
+    uint32_t p[4][4];
+    weight_sum sum[1];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        *(float2 *)score[j] = s.score[group][j][lane];
+    const float scale = cap_scores(a, score);
+    if (seen.begin > at || seen.end < at + PAGE)
+        hide_keys(score, 0, seen.begin - at, seen.end - at, seen.keep - at);
+    page_weights(score, scale, sum, p);
+    if (gives && warp == lane % 4)
+#pragma unroll
+        for (int k = 0; k < C; k += 4)
+            put_pair(&s.parts.sum[to + row], &s.come, k + warp, sum[0].total, sum[0].max);
+#pragma unroll
+    for (int j = 0; j < OWN; j++) {
+        float v[2][4];
+        weigh_values<D>(s.values[group], p, warp * OWN + j, v);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const int column = (warp * OWN + j) * 16 + k * 8 + lane % 4 * 2;
+            if (gives)
+                put_pair(&s.parts.part[to + row][column % S::COLUMNS], &s.come, column / S::COLUMNS,
+                         v[k][0], v[k][1]);
+        }
+    }
+}
+
+/* Blocks: [key heads][C] */
+template <int D, int C> static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
+{
+    typedef step_room<D, C> S;
+    enum { AT_ONCE = GROUPS * C }; /* pages */
+    extern __shared__ __align__(128) char shared_room[];
+    S &s = *(S *)shared_room;
+    const qn__cuda_attend_args &a = t.a;
+    const int rank = (int)rank_in_cluster(), head = blockIdx.x / C, group = group_of_warp(),
+              warp = threadIdx.x / 32, lane = threadIdx.x % 32, rows = (int)a.shared,
+              mine = rank + group * C;
+    touch((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + threadIdx.x % (D / 4) * 2);
+    touch(a.at[QN__CUDA_TURN_OFFSET]);
+    touch(a.at[QN__CUDA_TURN_SLOTS]);
+    touch((const int32_t *)a.at[4] + min(mine, (int)a.width - 1));
+    token_step own;
+    if (!own.find<C>(a, rank)) {
+        let_next_begin();
+        wait_for_last(); /* what waits for this kernel relies on it */
+        return;
+    }
+    const seen_pages &seen = own.seen;
+    const int pages = seen.n, most = S::parts_of::most(rows);
+    auto ask = [&](int i) {
+        ask_values_of<D>(a, s.values[group], head, seen.place(i), seen.end - seen.page(i) * PAGE,
+                         i == own.adds ? own.place : -1);
+    };
+    lane_keys<D> keys = {};
+    if (mine < pages) {
+        keys.load(a, head, seen.place(mine));
+        ask(mine);
+    }
+    if (mine + AT_ONCE < pages)
+        fetch_page<D>(a, head, seen.place(mine + AT_ONCE));
+    if (threadIdx.x == 0) {
+        barrier_begin(&s.come, 1);
+        barriers_begun();
+        barrier_expect(&s.come, S::parts_of::bytes(min(pages, most), rows));
+    }
+    __syncwarp();
+    cluster_arrive();
+    own.share_row<D, BLOCK>(t, s.q, s.key, s.value, threadIdx.x, head);
+    __syncthreads();
+    let_next_begin(); /* whose weights would have kept the queries waiting */
+    cluster_wait();   /* all are there, and so are their barriers */
+    row_state row = {0, 0, {-CUDART_INF_F, 0}};
+    for (int begin = 0, round = 0, i = mine; begin < pages; begin += most, round++) {
+        const int n = min(pages - begin, most);
+        for (; i < begin + n; i += AT_ONCE) {
+            if (i == own.adds) {
+                keys.put(s.key, own.place);
+                if (threadIdx.x % GROUP < D / 8)
+                    s.values[group][value_piece<D>(own.place, threadIdx.x % GROUP)] =
+                        ((const uint4 *)s.value)[threadIdx.x % GROUP];
+            }
+            *(float4 *)&s
+                 .score[group][warp % GROUP_WARPS * 2 + lane % 4 / 2][lane / 4 * 4 + lane % 2 * 2] =
+                keys.scores(s.q);
+            if (i + AT_ONCE < pages)
+                keys.load(a, head, seen.place(i + AT_ONCE));
+            copies_wait<0>();
+            group_meets();
+            give_page(a, s, seen, i, (i - begin) * rows);
+            if (i + AT_ONCE < pages) {
+                group_meets();
+                ask(i + AT_ONCE);
+            }
+        }
+        if (warp < rows) {
+            barrier_wait(&s.come, round & 1);
+            join_pages(s.parts, s.times, row, rows, warp, n);
+        }
+        if (begin + n < pages) {
+            __syncthreads();
+            if (threadIdx.x == 0)
+                barrier_expect(&s.come, S::parts_of::bytes(min(pages - begin - n, most), rows));
+            __syncwarp();
+            cluster_meet();
+        }
+    }
+    if (warp < rows)
+        put_results<S::COLUMNS>(a, row, rank, head * rows + warp, own.token);
+}
+
+/* Few registers are left for the layers beside, whose warps have 64 or 72: BLOCKS would fit. */
+#define STEP_KERNEL(D, C, BLOCKS)                                                                  \
+    extern "C" __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(BLOCK, BLOCKS)          \
+        attend_step_##D##_of_##C(const __grid_constant__ qn__cuda_attend_turn_args t)              \
+    {                                                                                              \
+        static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
+        attend_step<D, C>(t);                                                                      \
+    }
+STEP_KERNEL(64, 4, 2)
+STEP_KERNEL(64, 8, 2)
+STEP_KERNEL(128, 4, 2)
+STEP_KERNEL(128, 8, 2)
+STEP_KERNEL(256, 4, 1)
+STEP_KERNEL(256, 8, 1)

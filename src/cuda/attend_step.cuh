@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the launches share in which one token attends over a cache in bf16 and is written to it
+ * (attend_step.cu, attend_far.cu): what it sees, its queries and its row turned, and how pages are
+ * joined by the blocks of a cluster. Their bits are those of attend_half.cu.
+ */
+#ifndef QN_CUDA_ATTEND_STEP_CUH
+#define QN_CUDA_ATTEND_STEP_CUH
+
+#include "cuda/attend_half.cuh"
+#include "cuda/cluster.cuh"
+
+enum {
+    ROWS = QN__CUDA_STEP_ROWS, /* of products, at most */
+    MOST_PAGES = 32            /* pages: a lane each */
+};
+
+/* ---- what a token sees ----------------------------------------------------------------------- */
+
+struct seen_pages {
+    int begin, end, keep, first, n;
+    const int32_t *table;
+
+    __device__ void find(const qn__cuda_attend_args &a, const int32_t *tile)
+    {
+        const row_range r = range_of(a, tile, 0);
+        begin = (int)r.begin;
+        end = (int)r.end;
+        keep = (int)r.keep;
+        table = r.pages;
+        first = begin / PAGE;
+        n = pages_of(r);
+    }
+    /* Which page is number i. */
+    __device__ int page(int i) const
+    {
+        return first && keep ? i ? first + i - 1 : 0 : first + i;
+    }
+    __device__ int place(int i) const
+    {
+        return table[page(i)];
+    }
+};
+
+/* Of what stays for the step, what is read by way of what has been read: all on its way at once. */
+static __device__ void touch(const void *p)
+{
+    asm volatile("{\n.reg .b32 unused;\nld.global.b32 unused, [%0];\n}" ::"l"(p));
+}
+
+/* ---- turning --------------------------------------------------------------------------------- */
+
+/* Of two neighbouring pairs of a row, a thread's, as rope has them (rows.cu). */
+struct pair_turn {
+    float s[2], c[2];
+
+    __device__ void begin(const qn__cuda_attend_args &a, int k)
+    {
+        const float position = (float)*(const int32_t *)a.at[QN__CUDA_TURN_OFFSET];
+        const float *frequency = (const float *)a.at[QN__CUDA_TURN_FREQUENCY] + k;
+        sincosf(position * frequency[0], &s[0], &c[0]);
+        sincosf(position * frequency[1], &s[1], &c[1]);
+    }
+    /* Columns k and k + 1 of a row, and those half of it behind, as bf16. */
+    __device__ uint2 turned(float4 x) const
+    {
+        return make_uint2(pair_of(x.x * c[0] - x.z * s[0], x.y * c[1] - x.w * s[1]),
+                          pair_of(x.z * c[0] + x.x * s[0], x.w * c[1] + x.y * s[1]));
+    }
+};
+static __device__ float4 columns_to_turn(const float *x, int half)
+{
+    return make_float4(x[0], x[1], x[half], x[half + 1]);
+}
+
+/* The key and the value that the step adds: a part of them, by the last of so many threads, since
+ * the first ones have queries. */
+template <int D, int THREADS_OF> struct added_row {
+    enum { OF_ROW = D / 4, FIRST = THREADS_OF - 2 * OF_ROW };
+    int i, k; /* below OF_ROW: of the key, then of the value */
+    float4 x;
+
+    __device__ void load(const qn__cuda_attend_turn_args &t, int thread, int head)
+    {
+        i = thread - FIRST;
+        k = (i & (OF_ROW - 1)) * 2;
+        const float *key = (const float *)t.a.at[QN__CUDA_TURN_KEYS] + head * t.key_head + k,
+                    *value =
+                        (const float *)t.a.at[QN__CUDA_TURN_VALUES] + head * t.value_head + 2 * k;
+        if (i >= OF_ROW)
+            x = make_float4(value[0], value[1], value[2], value[3]);
+        else if (i >= 0)
+            x = columns_to_turn(key, D / 2);
+    }
+    /* To the cache and to the block. */
+    __device__ void add(const qn__cuda_attend_turn_args &t, const pair_turn &turn, uint16_t *to_key,
+                        uint16_t *to_value, int head, int slot) const
+    {
+        const int page = slot / PAGE, place = slot % PAGE;
+        if (i >= OF_ROW) {
+            const uint2 v = make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w));
+            *(uint2 *)&to_value[2 * k] = v;
+            *(uint2 *)((uint16_t *)t.a.at[2] + page * t.a.v_page + head * t.a.v_head + place * D +
+                       2 * k) = v;
+        } else if (i >= 0) {
+            const uint2 v = turn.turned(x);
+            *(uint32_t *)&to_key[k] = v.x;
+            *(uint32_t *)&to_key[k + D / 2] = v.y;
+            uint16_t *to = (uint16_t *)t.a.at[1] + page * t.a.k_page + head * t.a.k_head +
+                           key_place(D, place, k);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                to[(j % 2 + j / 2 * (D / 2)) * QN__CUDA_KEY_GROUP] =
+                    (uint16_t)((j < 2 ? v.x : v.y) >> 16 * (j % 2));
+        }
+    }
+};
+
+/* Where columns k and the next of a row of queries go, for the products. */
+template <int D> static __device__ uint32_t *query_place(uint2 (&q)[D / 16][32], int row, int k)
+{
+    return (uint32_t *)&q[k / 16][row * 4 + k % 8 / 2] + k % 16 / 8;
+}
+
+template <int D, int THREADS_OF>
+static __device__ void turn_queries(const qn__cuda_attend_turn_args &t, const pair_turn &turn,
+                                    uint2 (&to)[D / 16][32], int thread, int head)
+{
+    enum { OF_ROW = D / 4, AT_ONCE = THREADS_OF / OF_ROW };
+    const int k = thread % OF_ROW * 2, rows = (int)t.a.shared;
+    const float *q = (const float *)t.a.at[QN__CUDA_TURN_QUERIES] + head * rows * t.query_head + k;
+#pragma unroll
+    for (int i = 0; i < (ROWS + AT_ONCE - 1) / AT_ONCE; i++) {
+        const int row = thread / OF_ROW + i * AT_ONCE;
+        if (row < rows && thread < AT_ONCE * OF_ROW) {
+            const uint2 v = turn.turned(columns_to_turn(q + row * t.query_head, D / 2));
+            *query_place<D>(to, row, k) = v.x;
+            *query_place<D>(to, row, k + D / 2) = v.y;
+        }
+    }
+}
+
+/* A token's step in one launch of a cluster's blocks, where the last page's has the row to add. */
+struct token_step {
+    seen_pages seen;
+    int token;       /* its row of queries and results */
+    int slot;        /* that the block writes; -1: none */
+    int adds, place; /* the page that gets the row, and its place there; -1: none does */
+
+    /* False: there is no token, or it sees what there is not. */
+    template <int C> __device__ bool find(const qn__cuda_attend_args &a, int rank)
+    {
+        const int32_t *from = (const int32_t *)a.at[3],
+                      tile[] = {from[0], from[1], from[2], from[3]};
+        if (tile[2] <= 0 || !tile_fits(a, tile))
+            return false;
+        seen.find(a, tile);
+        token = tile[1];
+        slot = *(const int32_t *)a.at[QN__CUDA_TURN_SLOTS];
+        if ((seen.n - 1) % C != rank || slot / PAGE >= a.pages)
+            slot = -1;
+        adds = slot >= 0 && seen.place(seen.n - 1) == slot / PAGE ? seen.n - 1 : -1;
+        place = slot % PAGE;
+        return true;
+    }
+    /* Queries to q, where rows that there are not are zeros; the row to the cache, key and value.
+     * The last of what waits for the launches ahead. By so many threads, of which this is one. */
+    template <int D, int THREADS_OF>
+    __device__ void share_row(const qn__cuda_attend_turn_args &t, uint2 (&q)[D / 16][32],
+                              uint16_t (&key)[D], uint16_t (&value)[D], int thread, int head) const
+    {
+        for (int i = thread; i < D / 16 * 32; i += THREADS_OF)
+            if (i % 32 / 4 >= (int)t.a.shared)
+                q[i / 32][i % 32] = make_uint2(0, 0);
+        pair_turn turn;
+        turn.begin(t.a, thread % (D / 4) * 2);
+        added_row<D, THREADS_OF> added;
+        wait_for_last();
+        if (slot >= 0)
+            added.load(t, thread, head);
+        turn_queries<D, THREADS_OF>(t, turn, q, thread, head);
+        if (slot >= 0)
+            added.add(t, turn, key, value, head, slot);
+    }
+};
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+/* Into a block's shared memory, at the place that `to` is in this one's; the bytes arrive at its
+ * barrier. */
+static __device__ void put_pair(const void *to, const uint64_t *barrier, int rank, float x, float y)
+{
+    asm volatile("{\n.reg .b32 at, bar;\n"
+                 "mapa.shared::cluster.u32 at, %0, %2;\n"
+                 "mapa.shared::cluster.u32 bar, %1, %2;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [at], {%3, %4}, "
+                 "[bar];\n}" ::"r"(shared_address(to)),
+                 "r"(shared_address(barrier)), "r"(rank), "f"(x), "f"(y)
+                 : "memory");
+}
+
+/* What pages come to so far for a row: two columns of a lane. */
+struct row_state {
+    float x, y;
+    weight_sum sum;
+};
+
+/* A round of pages as they come from the blocks of a cluster: for each page and row so many
+ * columns, the sum of weights and the maximum. */
+template <int D, int C> struct page_parts {
+    enum {
+        COLUMNS = D / C,
+        SLOTS = 16 * C /* for pages' rows */
+    };
+    float part[SLOTS][COLUMNS]; /* [page][row] */
+    float2 sum[SLOTS];          /* total, maximum */
+
+    /* Pages of a round. */
+    static __device__ int most(int rows)
+    {
+        return SLOTS / rows < MOST_PAGES ? SLOTS / rows : MOST_PAGES;
+    }
+    static __device__ int bytes(int pages, int rows)
+    {
+        return pages * rows * (int)(COLUMNS * sizeof(float) + sizeof(float2));
+    }
+};
+
+/* Joins n pages to those before; a warp has the row. What is multiplied by, which goes to `times`,
+ * can be made for all pages at once, since a maximum does not depend on order. */
+template <int D, int C>
+static __device__ void join_pages(const page_parts<D, C> &s,
+                                  float2 (&times)[page_parts<D, C>::SLOTS], row_state &v, int rows,
+                                  int row, int n)
+{
+    enum { AHEAD = 4, PAIRS = page_parts<D, C>::COLUMNS / 2 };
+    const int lane = threadIdx.x % 32, pair = lane < PAIRS ? lane : 0;
+    const float own = lane < n ? s.sum[lane * rows + row].y : -CUDART_INF_F;
+    float all = own;
+#pragma unroll
+    for (int m = 1; m < MOST_PAGES; m *= 2)
+        if (m < n) {
+            const float other = __shfl_up_sync(~0u, all, m);
+            all = lane >= m ? larger(other, all) : all;
+        }
+    const float beside = __shfl_up_sync(~0u, all, 1),
+                last = lane ? larger(v.sum.max, beside) : v.sum.max, top = larger(last, own),
+                base = top == -CUDART_INF_F ? 0.0f : top;
+    if (lane < n)
+        times[lane * rows + row] = make_float2(expf(last - base), expf(own - base));
+    v.sum.max = __shfl_sync(~0u, top, n - 1);
+    __syncwarp();
+#pragma unroll 1
+    for (int p = 0; p < n; p += AHEAD) {
+        float2 by[AHEAD], part[AHEAD];
+        float total[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int at = (p + k < n ? p + k : n - 1) * rows + row;
+            by[k] = times[at];
+            part[k] = *(const float2 *)&s.part[at][2 * pair];
+            total[k] = s.sum[at].x;
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (p + k < n) {
+                v.x = joined(v.x, by[k].x, part[k].x, by[k].y);
+                v.y = joined(v.y, by[k].x, part[k].y, by[k].y);
+                v.sum.total = joined(v.sum.total, by[k].x, total[k], by[k].y);
+            }
+    }
+}
+
+/* The row's results, of a head. */
+template <int COLUMNS>
+static __device__ void put_results(const qn__cuda_attend_args &a, const row_state &v, int rank,
+                                   int h, int l)
+{
+    const int lane = threadIdx.x % 32, column = rank * COLUMNS + 2 * lane;
+    const float x = with_sink(a, v.sum, h, v.x), y = with_sink(a, v.sum, h, v.y);
+    const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + column * a.y_stride[3];
+    if (2 * lane >= COLUMNS)
+        return;
+    if (a.at[6]) {
+        ((float *)a.at[6])[at] = x;
+        ((float *)a.at[6])[at + a.y_stride[3]] = y;
+    }
+    if (a.at[8]) /* elements lie side by side then */
+        *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, y);
+}
+
+#endif
