@@ -380,4 +380,11 @@ typedef struct qn__cuda_attend_wide_args {
     qn__cuda_map keys, values;
 } qn__cuda_attend_wide_args;
 
+/* Of attend_far.cu, with its maps: bytes of a block. */
+enum { QN__CUDA_FAR_SHARED = 222 << 10 };
+typedef struct qn__cuda_attend_far_args {
+    qn__cuda_attend_turn_args t;
+    qn__cuda_map keys, values;
+} qn__cuda_attend_far_args;
+
 #endif

@@ -24,25 +24,25 @@ static __device__ void writes_seen()
 
 /* Asks for the keys, or the values, of the page that lies at `place`. One thread. */
 template <int D>
-static __device__ void ask_keys_of(const qn__cuda_attend_wide_args &w, char *to, int g,
-                                   int64_t place, uint64_t *full)
+static __device__ void ask_keys_of(const qn__cuda_attend_args &a, const qn__cuda_map &keys,
+                                   char *to, int g, int64_t place, uint64_t *full)
 {
-    const int row = (int)((place * w.a.k_page + g * w.a.k_head) / QN__CUDA_KEY_GROUP);
+    const int row = (int)((place * a.k_page + g * a.k_head) / QN__CUDA_KEY_GROUP);
     barrier_expect(full, PAGE * D * 2);
 #pragma unroll
     for (int j = 0; j < D * 4 / KEY_ROWS; j++)
-        copy_box(to + j * KEY_ROWS * 32, &w.keys, full, 0, row + j * KEY_ROWS);
+        copy_box(to + j * KEY_ROWS * 32, &keys, full, 0, row + j * KEY_ROWS);
 }
 
 template <int D>
-static __device__ void ask_values_of(const qn__cuda_attend_wide_args &w, char *to, int g,
-                                     int64_t place, uint64_t *full)
+static __device__ void ask_values_of(const qn__cuda_attend_args &a, const qn__cuda_map &values,
+                                     char *to, int g, int64_t place, uint64_t *full)
 {
-    const int row = (int)((place * w.a.v_page + g * w.a.v_head) / D);
+    const int row = (int)((place * a.v_page + g * a.v_head) / D);
     barrier_expect(full, PAGE * D * 2);
 #pragma unroll
     for (int j = 0; j < D / 64; j++)
-        copy_box(to + j * PART_BYTES, &w.values, full, j * 64, row);
+        copy_box(to + j * PART_BYTES, &values, full, j * 64, row);
 }
 
 /* Values behind the last key become zeros, whatever the cache has there. */
@@ -54,6 +54,25 @@ template <int D> static __device__ void clear_values(char *values, int end)
             *(uint4 *)(values + j * PART_BYTES + (end * 8 + k) * 16) = make_uint4(0, 0, 0, 0);
     writes_seen();
     __syncwarp();
+}
+
+/* The weighted values of 16 columns of a page in parts of 64. */
+static __device__ void part_columns(const char *values, const uint32_t (&p)[4][4], int columns,
+                                    float (&v)[2][4])
+{
+    const int lane = threadIdx.x % 32, row = lane % 16, piece = columns % 4 * 2 + lane / 16;
+    const uint4 *from =
+        (const uint4 *)(values + columns / 4 * PART_BYTES) + row * 8 + (piece ^ (row & 7));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[0][i] = v[1][i] = 0;
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        uint32_t b[4];
+        load_turned(b, from + s * 16 * 8);
+        mma_bf16(v[0], p[s][0], p[s][1], p[s][2], p[s][3], b[0], b[1]);
+        mma_bf16(v[1], p[s][0], p[s][1], p[s][2], p[s][3], b[2], b[3]);
+    }
 }
 
 #endif

@@ -134,34 +134,15 @@ static __device__ void bring_pages(const qn__cuda_attend_wide_args &w, page_slot
         }
         if (lane == 0) {
             barrier_wait(&b[slot].keys_free, phase ^ 1);
-            ask_keys_of<D>(w, s.page[slot], g, own, &b[slot].keys_full);
+            ask_keys_of<D>(w.a, w.keys, s.page[slot], g, own, &b[slot].keys_full);
             barrier_wait(&b[slot].values_free, phase ^ 1);
-            ask_values_of<D>(w, s.page[slot] + S::HALF, g, own, &b[slot].values_full);
+            ask_values_of<D>(w.a, w.values, s.page[slot] + S::HALF, g, own, &b[slot].values_full);
         }
         __syncwarp();
         if (i + 1 < n)
             at.go(a, 1);
     }
     wait_for_last();
-}
-
-/* The weighted values of 16 columns of a page in parts of 64. */
-static __device__ void part_columns(const char *values, const uint32_t (&p)[4][4], int columns,
-                                    float (&v)[2][4])
-{
-    const int lane = threadIdx.x % 32, row = lane % 16, piece = columns % 4 * 2 + lane / 16;
-    const uint4 *from =
-        (const uint4 *)(values + columns / 4 * PART_BYTES) + row * 8 + (piece ^ (row & 7));
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[0][i] = v[1][i] = 0;
-#pragma unroll
-    for (int s = 0; s < 4; s++) {
-        uint32_t b[4];
-        load_turned(b, from + s * 16 * 8);
-        mma_bf16(v[0], p[s][0], p[s][1], p[s][2], p[s][3], b[0], b[1]);
-        mma_bf16(v[1], p[s][0], p[s][1], p[s][2], p[s][3], b[2], b[3]);
-    }
 }
 
 /* What a page comes to for a lane's two rows. */

@@ -196,9 +196,9 @@ static __device__ void bring_page(const qn__cuda_attend_wide_args &w, wide_room<
                                   uint64_t *values_full)
 {
     barrier_wait(&b.keys_free[at.stage], at.phase ^ 1);
-    ask_keys_of<D>(w, s.keys[at.stage], g, place, &b.keys_full[at.stage]);
+    ask_keys_of<D>(w.a, w.keys, s.keys[at.stage], g, place, &b.keys_full[at.stage]);
     barrier_wait(&b.values_free[at.stage], at.phase ^ 1);
-    ask_values_of<D>(w, s.values[at.stage], g, place, values_full);
+    ask_values_of<D>(w.a, w.values, s.values[at.stage], g, place, values_full);
 }
 
 template <int D>

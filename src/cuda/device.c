@@ -375,6 +375,7 @@ static const qn__device_ops cuda_device_ops = {
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
     X(attend_step)                                                                                 \
+    X(attend_far)                                                                                  \
     X(attend_half)                                                                                 \
     X(attend_wide)                                                                                 \
     X(attend_long)
@@ -395,6 +396,7 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_unpack:
     case IMAGE_attend_one:
     case IMAGE_attend_step:
+    case IMAGE_attend_far:
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return qn__cuda_has_wide(cuda);
     case IMAGE_ternary: return cuda->arch >= 90;
@@ -414,6 +416,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend_one:
     case IMAGE_attend_step: return QN__CUDA_ONE_SHARED;
+    case IMAGE_attend_far: return QN__CUDA_FAR_SHARED;
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return QN__CUDA_ATTEND_WIDE_SHARED;
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;

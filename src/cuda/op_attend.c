@@ -90,12 +90,14 @@ enum {
     SHARED_OF_BLOCK = 1024, /* bytes that each has beside its own */
     FEW_TOKENS = 64,
     FEW_PAGES = 64,
+    NEAR_PAGES = 16,    /* that a cluster of 8 blocks has at once */
     FEW_PAGES_256 = 32, /* over heads of 256 */
     EACH = 24,          /* pages that a processor has at least of long caches */
     NARROW = 4,
     WIDE = 8,
     WIDE_THREADS = 384,
     STEP_THREADS = 256,
+    FAR_THREADS = 352,
     KEY_BOX = 256, /* rows of 16 keys, columns of values that are copied at once */
     VALUE_COLUMNS = 64,
     MOST_PARTS = 64 << 20 /* bytes */
@@ -249,16 +251,29 @@ static int describe_rows(qn__cuda *cuda, qn__cuda_map *to, void *data, int64_t r
     return result;
 }
 
+static int describe_pages(qn__cuda *cuda, const qn__cuda_attend_args *a, qn__cuda_map *keys,
+                          qn__cuda_map *values)
+{
+    int result = describe_rows(cuda, keys, a->at[1], a->pages * a->k_page / QN__KEY_GROUP,
+                               QN__KEY_GROUP, KEY_BOX, QN__KEY_GROUP, QN__CU_TENSOR_SWIZZLED_32);
+    if (result == 0)
+        result = describe_rows(cuda, values, a->at[2], a->pages * a->v_page / a->d, a->d, QN__PAGE,
+                               VALUE_COLUMNS, QN__CU_TENSOR_SWIZZLED);
+    return result;
+}
 static int fill_page_maps(qn__cuda *cuda, void *args)
 {
     qn__cuda_attend_wide_args w;
     memcpy(&w, args, sizeof w);
-    const qn__cuda_attend_args *a = &w.a;
-    int result = describe_rows(cuda, &w.keys, a->at[1], a->pages * a->k_page / QN__KEY_GROUP,
-                               QN__KEY_GROUP, KEY_BOX, QN__KEY_GROUP, QN__CU_TENSOR_SWIZZLED_32);
-    if (result == 0)
-        result = describe_rows(cuda, &w.values, a->at[2], a->pages * a->v_page / a->d, a->d,
-                               QN__PAGE, VALUE_COLUMNS, QN__CU_TENSOR_SWIZZLED);
+    int result = describe_pages(cuda, &w.a, &w.keys, &w.values);
+    memcpy(args, &w, sizeof w);
+    return result;
+}
+static int fill_far_maps(qn__cuda *cuda, void *args)
+{
+    qn__cuda_attend_far_args w;
+    memcpy(&w, args, sizeof w);
+    int result = describe_pages(cuda, &w.t.a, &w.keys, &w.values);
     memcpy(args, &w, sizeof w);
     return result;
 }
@@ -315,6 +330,28 @@ static bool add_token(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_
     const qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
     memcpy(b->bound->at + last->first_at + QN__CUDA_TURN_QUERIES, turned,
            N_TURNED * sizeof *turned);
+    return true;
+}
+
+/* Whether there are so many pages that a ring of all shared memory brings them, and processors
+ * enough for the memory's speed. */
+static bool is_far(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    return a->d != QN__CUDA_WIDEST && most_pages(a) > NEAR_PAGES &&
+           a->groups * cluster_of(cuda, a->groups) * 8 >= 3 * cuda->processors;
+}
+
+static bool launch_far(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_far_args *args,
+                       const uint32_t turned[N_TURNED])
+{
+    const int64_t cluster = cluster_of(b->cuda, args->t.a.groups);
+    const int kernel =
+        QN__CUDA_KERNEL_attend_far_64_of_4 + 2 * (args->t.a.d != 64) + (cluster == 8);
+    const qn__cuda_grid grid = {args->t.a.groups * cluster, FAR_THREADS, QN__CUDA_FAR_SHARED};
+    const uint32_t first = b->bound->n_launches;
+    if (!add_token(b, call, &args->t, sizeof *args, &grid, kernel, turned))
+        return false;
+    b->bound->launches[first].fill = fill_far_maps;
     return true;
 }
 
@@ -393,6 +430,12 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                                  .softcap = p->softcap};
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
+    qn__cuda_attend_far_args far = {.t.a = args};
+    uint32_t turned[N_TURNED];
+    if (goes_by_pages(b->cuda, &args, k, v) && goes_by_boxes(b->cuda, &args, q) &&
+        is_far(b->cuda, &args) && is_token(b, call, &args) &&
+        qn__cuda_take_turn(b, call, &far.t, turned))
+        return launch_far(b, call, &far, turned);
     if (goes_by_pages(b->cuda, &args, k, v))
         return goes_by_boxes(b->cuda, &args, q) &&
                        (is_wide(b->cuda, &args) || is_long(b->cuda, &args))

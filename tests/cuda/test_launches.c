@@ -21,12 +21,13 @@ typedef struct expected {
     int batch;
     const char *layer;
     int arch, shared; /* of the GPU; 0: as they are */
+    int behind;       /* positions that the sequence has before */
 } expected;
 
 #define SHAPE(family, hidden, ffn, heads, kv, dim)                                                 \
     "{\"model_type\":\"" family "\",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn       \
     ",\"num_hidden_layers\":3,\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv     \
-    ",\"head_dim\":" #dim ",\"vocab_size\":512,\"max_position_embeddings\":4096,"                  \
+    ",\"head_dim\":" #dim ",\"vocab_size\":512,\"max_position_embeddings\":8192,"                  \
     "\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","             \
     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"query_pre_attn_scalar\":256,"                   \
     "\"sliding_window\":512,\"hidden_act\":\"silu\"}"
@@ -44,6 +45,11 @@ static const expected all[] = {
      "linear_8_rounded 32 64\nrms_norm_short 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
      "linear_8_rounded 32 128\n"
      "rms_norm_short 1 256\n"},
+    {"llama, one row far behind", SHAPE("llama", 2048, 1024, 32, 8, 64), "bf16", 1,
+     "linear_8_rounded 192 256\nattend_far_64_of_8 64 352\nlinear_8_rounded 128 256\n"
+     "rms_norm_short 1 256\nlinear_8_rounded 64 256\nlinear_8_rounded 128 128\n"
+     "rms_norm_short 1 256\n",
+     .behind = 5000},
     {"llama, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
      "stream_32 48 288\nturn_and_write 28 256\nattend_one_64 160 128\n"
      "stream_32 32 288\nrms_norm_short 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
@@ -90,10 +96,13 @@ static void check(const expected *e, no_driver *state)
     qn_session *session = NULL;
     qn_session_options o = {.size = sizeof o, .batch = e->batch};
     int32_t ids[256] = {0}, next[256] = {0};
+    static int32_t before[5000];
     bool ran = qn_device_open(&device, "cuda:0", NULL, &err) == QN_OK &&
                qn_model_open_random(&model, device, e->config, strlen(e->config), e->type, e->type,
                                     NULL, &err) == QN_OK &&
                qn_session_open(&session, model, &o, &err) == QN_OK;
+    if (ran && e->behind)
+        ran = qn_session_append(session, before, (size_t)e->behind, &err) == QN_OK;
     for (int i = 0; ran && i < 3; i++)
         ran = qn_session_step_greedy_batch(session, ids, next, &err) == QN_OK;
     const char *found = ran ? strstr(launches, e->layer) : NULL;
