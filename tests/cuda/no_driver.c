@@ -6,6 +6,7 @@
  * what is not given back shows there, and to AddressSanitizer; so does a use of what is gone.
  */
 #include "no_driver.h"
+#include "no_driver_image.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@ enum {
     NO_MEMORY = 2,
     NO_DEVICE = 100,
     NO_BINARY = 209,
+    NOT_FOUND = 500,
     LOST = 700,
     MOST_SHARED = 232448,
     PIECE = 2 << 20
@@ -404,9 +406,22 @@ int cuEventDestroy_v2(void *event)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-int cuModuleLoadData(void **module)
+/* Of an image without code for the GPU nothing is known but that the driver compiles it. */
+int cuModuleLoadData(void **module, const void *image)
 {
-    return give_handle(__func__, module);
+    int result = result_of(__func__);
+    no_driver_code code = no_driver_find_code(image, no_driver_state.arch);
+    if (result == 0 && !code.runs)
+        return NO_BINARY;
+    if (result != 0)
+        return result;
+    no_driver_state.compiled += code.is_image && !code.elf;
+    no_driver_code *known = malloc(sizeof code);
+    if (!known)
+        abort();
+    *known = code;
+    *module = give(known, 0, NULL);
+    return 0;
 }
 int cuModuleUnload(void *module)
 {
@@ -415,7 +430,7 @@ int cuModuleUnload(void *module)
 /* For good: a test asks for the same ones again and again. */
 typedef struct function {
     char name[64];
-    unsigned shared; /* what a launch may ask for */
+    unsigned fixed, shared; /* bytes that a block has by its code, and that a launch may ask for */
 } function;
 
 enum { MOST_FUNCTIONS = 512, USUAL_SHARED = 48 << 10, DYNAMIC_SHARED = 8 };
@@ -425,21 +440,25 @@ int cuModuleGetFunction(function **out, void *module, const char *name)
     static function functions[MOST_FUNCTIONS];
     static int n;
     int i = 0, result = result_of(__func__);
-    (void)module;
+    const no_driver_code *code = ((const handle *)module)->memory;
+    long fixed = code->elf ? no_driver_static_shared(code->elf, no_driver_state.arch, name) : 0;
+    if (fixed < 0)
+        return NOT_FOUND;
     while (i < n && strcmp(functions[i].name, name) != 0)
         i++;
     if (i == MOST_FUNCTIONS)
         return INVALID;
     if (i == n)
         snprintf(functions[n++].name, sizeof functions->name, "%s", name);
-    functions[i].shared = USUAL_SHARED;
+    functions[i].fixed = (unsigned)fixed;
+    functions[i].shared = USUAL_SHARED - (unsigned)fixed;
     *out = &functions[i];
     return result;
 }
 
 int cuFuncSetAttribute(function *f, int attribute, int value)
 {
-    if (attribute == DYNAMIC_SHARED && value > no_driver_state.shared)
+    if (attribute == DYNAMIC_SHARED && value + (int)f->fixed > no_driver_state.shared)
         return INVALID;
     if (attribute == DYNAMIC_SHARED)
         f->shared = (unsigned)value;
