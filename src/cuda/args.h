@@ -31,6 +31,16 @@ typedef struct qn__cuda_arange_args {
     int64_t n, type;
 } qn__cuda_arange_args;
 
+/* Words that come with the launch, in pieces: piece i is words end[i - 1] .. end[i] - 1. Arguments
+ * have 4 KiB at most. */
+enum { QN__CUDA_PUTS = 16, QN__CUDA_PUT_WORDS = 896 };
+
+typedef struct qn__cuda_put_args {
+    void *at[QN__CUDA_PUTS]; /* where each piece goes; NULL: nowhere */
+    int32_t n, end[QN__CUDA_PUTS];
+    uint32_t words[QN__CUDA_PUT_WORDS];
+} qn__cuda_put_args;
+
 /* The n elements of `from`, to the same places of `to`, which begins at to_offset. */
 typedef struct qn__cuda_copy_args {
     void *at[2]; /* from, to */

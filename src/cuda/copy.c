@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies between host and GPU. Writes pass through a ring of page-locked stages and return when the
+ * Copies between host and GPU. Small writes are kept until something else is enqueued and go
+ * together, as the arguments of a launch: a step has several, and the copy engine takes longer to
+ * begin than a kernel. Others pass through a ring of page-locked stages and return when the
  * host's bytes are in them; several threads may write at once, each into a stage of its own, so
  * that what loads a model keeps the bus busy. A stage is lent to whoever can read a file into it:
  * a copy less. Reads wait: for the submission that computed what is
@@ -111,6 +113,66 @@ static void give_stage(qn__cuda *cuda, int stage)
     pthread_mutex_unlock(&cuda->staging);
 }
 
+/* ---- small writes ---------------------------------------------------------------------------- */
+
+/* With the lock. */
+static int put(qn__cuda *cuda)
+{
+    qn__cuda_put_args *puts = &cuda->puts;
+    if (!puts->n)
+        return 0;
+    void *params[] = {puts};
+    const qn__cu_launch how = {
+        .grid = {1, 1, 1}, .block = {QN__CUDA_THREADS, 1, 1}, .stream = cuda->stream};
+    int result = cuda->cu.launch(&how, cuda->kernels[QN__CUDA_KERNEL_put], params, NULL);
+    puts->n = 0;
+    return result;
+}
+
+int qn__cuda_put(qn__cuda *cuda)
+{
+    pthread_mutex_lock(&cuda->putting);
+    int result = put(cuda);
+    pthread_mutex_unlock(&cuda->putting);
+    return result;
+}
+
+void qn__cuda_forget_puts(qn__cuda *cuda, const void *data, size_t n)
+{
+    qn__cuda_put_args *puts = &cuda->puts;
+    pthread_mutex_lock(&cuda->putting);
+    for (int i = 0; i < puts->n; i++)
+        if ((uintptr_t)puts->at[i] - (uintptr_t)data < n)
+            puts->at[i] = NULL;
+    pthread_mutex_unlock(&cuda->putting);
+}
+
+/* Whether a write is one for which a launch's arguments have room. */
+static bool is_small(const void *to, size_t n)
+{
+    return n && n % 4 == 0 && n <= QN__CUDA_PUT_WORDS * 4 && (uintptr_t)to % 4 == 0;
+}
+
+/* Keeps a small write, behind those that are kept. */
+static int keep_write(qn__cuda *cuda, void *to, const void *host, size_t n)
+{
+    qn__cuda_put_args *puts = &cuda->puts;
+    int result = 0, words = (int)(n / 4);
+    pthread_mutex_lock(&cuda->putting);
+    int used = puts->n ? puts->end[puts->n - 1] : 0;
+    if (puts->n == QN__CUDA_PUTS || used + words > QN__CUDA_PUT_WORDS) {
+        result = put(cuda);
+        used = 0;
+    }
+    if (result == 0) {
+        memcpy(puts->words + used, host, n);
+        puts->at[puts->n] = to;
+        puts->end[puts->n++] = used + words;
+    }
+    pthread_mutex_unlock(&cuda->putting);
+    return result;
+}
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* In the context: a stage that nothing uses; NULL: there is none, or, with *result, a failure. */
@@ -133,7 +195,9 @@ static char *begin_stage(qn_device *device, int *result)
 static int end_stage(qn__cuda *cuda, const char *data, qn__cu_address to, size_t n)
 {
     int stage = (int)((size_t)(data - cuda->stages) / QN__CUDA_STAGE_BYTES);
-    int result = n ? cuda->cu.copy_in(to, data, n, cuda->stream) : 0;
+    int result = qn__cuda_put(cuda);
+    if (n && result == 0)
+        result = cuda->cu.copy_in(to, data, n, cuda->stream);
     if (result == 0)
         result = cuda->cu.event_record(cuda->staged[stage], cuda->stream);
     give_stage(cuda, stage);
@@ -147,6 +211,8 @@ static int write_piece(qn_device *device, qn__cu_address to, const char *host, s
     qn__cuda *cuda = device->state;
     int result = 0;
     char *data = begin_stage(device, &result);
+    if (result == 0 && !data)
+        result = qn__cuda_put(cuda);
     if (result == 0 && !data)
         return cuda->cu.copy_in(to, host, n, cuda->stream);
     if (result == 0) {
@@ -170,7 +236,10 @@ qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n
     if (!qn__cuda_enter(cuda))
         return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
     int result = atomic_load(&cuda->failure);
-    for (size_t at = 0; at < n && result == 0; at += QN__CUDA_STAGE_BYTES) {
+    bool small = is_small(to, n);
+    if (small && result == 0)
+        result = keep_write(cuda, to, host, n);
+    for (size_t at = 0; !small && at < n && result == 0; at += QN__CUDA_STAGE_BYTES) {
         size_t piece = n - at < QN__CUDA_STAGE_BYTES ? n - at : QN__CUDA_STAGE_BYTES;
         result = write_piece(device, (uintptr_t)to + at, (const char *)host + at, piece);
     }
@@ -215,7 +284,8 @@ qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, s
     int result = 0;
     if (!qn__cuda_enter(cuda))
         return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
-    if (number)
+    result = qn__cuda_put(cuda);
+    if (number && result == 0)
         result = cuda->cu.stream_wait(stream, cuda->done[(number - 1) % QN__CUDA_EVENTS], 0);
     if (result == 0)
         result = cuda->cu.copy_out(host, (uintptr_t)from->data + offset, n, stream);

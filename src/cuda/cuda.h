@@ -55,6 +55,8 @@ typedef struct qn__cuda {
     qn__cuda_program *programs;
     atomic_int failure; /* the first error of a run: the context is lost. No lock */
     qn__cuda_stats stats;
+    pthread_mutex_t putting; /* what follows; behind the lock, where both are held */
+    qn__cuda_put_args puts;  /* small writes that are not enqueued yet */
     pthread_mutex_t staging; /* what follows; never with another */
     pthread_cond_t free_stage;
     char *stages;   /* page-locked: writes pass through it. NULL until the first, or for good */
@@ -82,6 +84,12 @@ qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *d
 qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
 qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
                         size_t n, qn_error *err);
+
+/* Enqueues the small writes that are kept; in the context, before anything else is enqueued. And
+ * gives up those to memory that goes. */
+int qn__cuda_put(qn__cuda *cuda);
+void qn__cuda_forget_puts(qn__cuda *cuda, const void *data, size_t n);
+
 void *qn__cuda_lend(qn_device *device, size_t n);
 qn_status qn__cuda_settle(qn_device *device, void *lent, void *data, size_t n, qn_error *err);
 

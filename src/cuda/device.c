@@ -81,10 +81,10 @@ static void *cuda_alloc(qn_device *device, size_t size)
 
 static void cuda_free(qn_device *device, void *data, size_t size)
 {
-    (void)size;
     qn__cuda *cuda = device->state;
     if (!data || !qn__cuda_enter(cuda))
         return;
+    qn__cuda_forget_puts(cuda, data, size);
     cuda->cu.stream_synchronize(cuda->stream);
     cuda->cu.mem_free((uintptr_t)data);
     qn__cuda_leave(cuda);
@@ -138,8 +138,10 @@ static bool map_piece(qn__cuda *cuda, qn__cu_address at)
 
 static void unmap_pieces(qn__cuda *cuda, qn__cu_address data, size_t had, size_t want)
 {
-    if (want < had)
+    if (want < had) {
+        qn__cuda_forget_puts(cuda, (void *)(uintptr_t)(data + want), had - want);
         cuda->cu.stream_synchronize(cuda->stream);
+    }
     while (had > want) {
         had -= cuda->piece;
         cuda->cu.mem_unmap(data + had, cuda->piece);
@@ -317,6 +319,7 @@ static void free_state(qn__cuda *cuda)
     pthread_cond_destroy(&cuda->free_stage);
     pthread_mutex_destroy(&cuda->packing);
     pthread_mutex_destroy(&cuda->staging);
+    pthread_mutex_destroy(&cuda->putting);
     pthread_mutex_destroy(&cuda->lock);
     free(cuda);
 }
@@ -569,6 +572,7 @@ qn_status qn__cuda_open(qn_device **out, int index, const qn_device_options *opt
     cuda->modules = modules;
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d", index);
     pthread_mutex_init(&cuda->lock, NULL);
+    pthread_mutex_init(&cuda->putting, NULL);
     pthread_mutex_init(&cuda->staging, NULL);
     pthread_mutex_init(&cuda->packing, NULL);
     pthread_cond_init(&cuda->free_stage, NULL);

@@ -27,6 +27,18 @@ extern "C" __global__ void arange(qn__cuda_arange_args a)
     }
 }
 
+/* A block: what it writes is little. */
+extern "C" __global__ void put(const __grid_constant__ qn__cuda_put_args a)
+{
+    int first = 0;
+    wait_for_others();
+    for (int p = 0; p < a.n; p++) {
+        for (int i = first + (int)threadIdx.x; a.at[p] && i < a.end[p]; i += THREADS)
+            ((uint32_t *)a.at[p])[i - first] = a.words[i];
+        first = a.end[p];
+    }
+}
+
 extern "C" __global__ void copy(qn__cuda_copy_args a)
 {
     wait_for_others();

@@ -334,7 +334,9 @@ static qn_status launch_graph(qn__cuda *cuda, qn__submission *sub, qn_error *err
         status = make_ready(cuda, bound, sub, err);
     if (status != QN_OK)
         return status;
-    int result = cuda->cu.graph_launch(bound->graphs[0].exec, cuda->stream);
+    int result = qn__cuda_put(cuda);
+    if (result == 0)
+        result = cuda->cu.graph_launch(bound->graphs[0].exec, cuda->stream);
     if (result == 0)
         result = cuda->cu.event_record(cuda->done[cuda->submitted % QN__CUDA_EVENTS], cuda->stream);
     if (result != 0)

@@ -40,17 +40,20 @@ void *__wrap_dlsym(void *library, const char *symbol)
 
 /* ---- what is run ----------------------------------------------------------------------------- */
 
-/* Arrays: written, computed by a chain, a product and a sort, read. */
+/* Arrays: written, one of them too large for the arguments of a launch, computed by a chain, a
+ * product and a sort, read. */
 static qn_status run_arrays(qn_device *device, qn_error *err)
 {
-    float values[64], back[64];
-    const int64_t shape[] = {8, 8};
+    enum { SIDE = 40, N = SIDE * SIDE };
+    float values[N], back[N];
+    const int64_t shape[] = {SIDE, SIDE};
     qn_scope *s = qn_scope_begin(device);
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < N; i++)
         values[i] = (float)i;
     qn_array *x = qn_from(s, QN_F32, 2, shape, values);
     qn_array *y = qn_exp(s, qn_multiply(s, qn_matmul(s, x, x), x));
-    qn_read_f32(s, qn_sort(s, y, 1, false), back, 64);
+    y = qn_add(s, y, qn_from_f32(s, values, SIDE));
+    qn_read_f32(s, qn_sort(s, y, 1, false), back, N);
     qn_status status = s ? qn_scope_status(s) : QN_MEMORY;
     if (status != QN_OK && !err->code) {
         err->code = status;
