@@ -95,12 +95,15 @@ typedef struct qn__cuda_argmax_args {
     int64_t rows, n, parts;
 } qn__cuda_argmax_args;
 
-/* A token of each row of logits. The best of each part of a row, as a rank; room for rows that are
- * changed. */
+/* A token of each row of logits, which has so many blocks; of more rows than this each has one. The
+ * best of each part of a row, as a rank; room for rows that are changed. */
+enum { QN__CUDA_SHARED_ROWS = 256 };
+
 typedef struct qn__cuda_sample_args {
     void *at[6]; /* logits [rows, vocab] f32, qn__sample_row [rows], qn__sample_entry, tokens, best
                     [rows, parts] u64, changed [rows, vocab] */
     int64_t rows, vocab, parts;
+    int64_t early; /* no step writes the sample_rows */
 } qn__cuda_sample_args;
 
 /* How rows become bytes with a scale each (made.cuh): `padded` columns, for units of such steps. */

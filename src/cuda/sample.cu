@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sampling: a token from each row of logits, as src/cpu/op_sample.c does it. Two kernels. The first
- * finds the largest logit with many blocks a row, which is all that greedy rows need. The second
- * has a block a row: it runs the chain and draws.
+ * Sampling: a token from each row of logits, as src/cpu/op_sample.c does it, in one launch. A row
+ * whose largest logit is all that is wanted is shared by some blocks, of which the last that is
+ * done looks at what the others found. Another row is one block's, which runs the chain and draws.
  *
  * What a chain leaves is a prefix of the tokens in order of falling logit, equal ones by id: those
  * above one logit, and of those that equal it the first ones. A filter finds its end by the digits
@@ -45,23 +45,12 @@ static __device__ bool is_number(unsigned long long best)
     return best >> 32 && x > -CUDART_INF_F && x < CUDART_INF_F;
 }
 
-extern "C" __global__ void sample_best(qn__cuda_sample_args a)
+/* The best of a warp, in all its lanes. */
+static __device__ unsigned long long warp_best(unsigned long long rank)
 {
-    __shared__ unsigned long long room[THREADS];
-    wait_for_others();
-    for (int64_t b = blockIdx.x; b < a.rows * a.parts; b += gridDim.x) {
-        int64_t row = b / a.parts, size = (a.vocab + a.parts - 1) / a.parts,
-                first = b % a.parts * size,
-                end = first + size < a.vocab ? first + size : a.vocab;
-        const float *x = (const float *)a.at[0] + row * a.vocab;
-        unsigned long long best = 0;
-#pragma unroll 4
-        for (int64_t i = first + threadIdx.x; i < end; i += THREADS)
-            best = max(best, rank_of(x[i], (uint32_t)i));
-        best = block_max(best, room);
-        if (threadIdx.x == 0)
-            ((unsigned long long *)a.at[4])[b] = best;
-    }
+    const unsigned key = (unsigned)(rank >> 32), best = __reduce_max_sync(~0u, key),
+                   id = __reduce_max_sync(~0u, key == best ? (unsigned)rank : 0);
+    return (unsigned long long)best << 32 | id;
 }
 
 /* ---- a row ----------------------------------------------------------------------------------- */
@@ -117,14 +106,11 @@ static __device__ weight block_total(weight value, shared_room *room)
 
 static __device__ unsigned long long block_best(unsigned long long value, shared_room *room)
 {
-    for (int n = 16; n; n /= 2)
-        value = max(value, __shfl_down_sync(~0u, value, n));
+    value = warp_best(value);
     if (threadIdx.x % 32 == 0)
         room->reduced[threadIdx.x / 32] = value;
     __syncthreads();
-    value = 0;
-    for (int w = 0; w < WARPS; w++)
-        value = max(value, room->reduced[w]);
+    value = warp_best(room->reduced[threadIdx.x % 32]);
     __syncthreads();
     return value;
 }
@@ -301,8 +287,8 @@ static __device__ void drop_the_rest(sampler *s)
 static __device__ bool step_penalties(sampler *s)
 {
     const qn__sample_row *p = s->row;
-    if (!p->n_entries || (p->repeat_penalty == 1 && p->presence_penalty == 0 &&
-                          p->frequency_penalty == 0))
+    if (!p->n_entries ||
+        (p->repeat_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0))
         return true;
     if (s->floor > 1)
         drop_the_rest(s);
@@ -376,8 +362,8 @@ static __device__ uint64_t mix(uint64_t x)
 static __device__ double uniform(const qn__sample_row *row)
 {
     uint64_t seed = row->seed[0] | (uint64_t)row->seed[1] << 32;
-    uint64_t bits = mix(mix(seed + 0x9e3779b97f4a7c15u) +
-                        ((uint64_t)row->position + 1) * 0x9e3779b97f4a7c15u);
+    uint64_t bits =
+        mix(mix(seed + 0x9e3779b97f4a7c15u) + ((uint64_t)row->position + 1) * 0x9e3779b97f4a7c15u);
     return (double)(bits >> 11) * 0x1p-53;
 }
 
@@ -433,35 +419,72 @@ static __device__ void copy_row(sampler *s, float *copy)
     s->x = copy;
 }
 
-static __device__ int32_t best_of(const qn__cuda_sample_args &a, int64_t row, shared_room *room)
+/* ---- the largest logit by several blocks ----------------------------------------------------- */
+
+/* Blocks of each row that are done; 0 between launches. */
+static __device__ unsigned done[QN__CUDA_SHARED_ROWS];
+
+/* A block's part of a row. The last of the row's blocks writes the token. */
+static __device__ void best_part(const qn__cuda_sample_args &a, int64_t row, int64_t part,
+                                 shared_room *room)
 {
-    const unsigned long long *parts = (const unsigned long long *)a.at[4] + row * a.parts;
-    unsigned long long best =
-        block_best(threadIdx.x < a.parts ? parts[threadIdx.x] : 0, room);
-    return is_number(best) ? (int32_t)(0xffffffffu - (uint32_t)best) : -1;
+    const float *x = (const float *)a.at[0] + row * a.vocab;
+    volatile unsigned long long *parts = (unsigned long long *)a.at[4] + row * a.parts;
+    const int64_t size = (a.vocab + a.parts - 1) / a.parts, first = part * size,
+                  end = min(first + size, a.vocab);
+    const unsigned lane = threadIdx.x;
+    unsigned long long best = 0;
+#pragma unroll 4
+    for (int64_t i = first + threadIdx.x; i < end; i += ROW_THREADS)
+        best = max(best, rank_of(x[i], (uint32_t)i));
+    best = block_best(best, room);
+    if (lane >= 32)
+        return;
+    if (a.parts > 1) {
+        bool last = true;
+        if (lane == 0) {
+            parts[part] = best;
+            __threadfence();
+            last = atomicInc(&done[row], (unsigned)a.parts - 1) == a.parts - 1;
+            __threadfence();
+        }
+        if (!__shfl_sync(~0u, last, 0))
+            return;
+        for (int64_t i = lane; i < a.parts; i += 32)
+            best = max(best, parts[i]);
+        best = warp_best(best);
+    }
+    if (lane == 0)
+        ((int32_t *)a.at[3])[row] = is_number(best) ? (int32_t)(0xffffffffu - (uint32_t)best) : -1;
 }
 
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) sample(qn__cuda_sample_args a)
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    sample(const __grid_constant__ qn__cuda_sample_args a)
 {
     __shared__ shared_room room;
-    wait_for_others();
-    int64_t r = blockIdx.x;
-    sampler s = {.row = (const qn__sample_row *)a.at[1] + r,
+    const int64_t r = blockIdx.x / a.parts, part = blockIdx.x % a.parts;
+    const qn__sample_row *row = (const qn__sample_row *)a.at[1] + r;
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
+    const bool greedy =
+        row->chain == QN__SAMPLE_TEMPERATURE && row->temperature == 0 && !row->n_entries;
+    wait_for_last();
+    if (greedy)
+        best_part(a, r, part, &room);
+    if (greedy || part)
+        return;
+    sampler s = {.row = row,
+                 .entries = (const qn__sample_entry *)a.at[2] + row->first_entry,
                  .x = (float *)a.at[0] + r * a.vocab,
                  .vocab = (uint32_t)a.vocab,
                  .room = &room,
                  .scale = 1};
-    s.entries = (const qn__sample_entry *)a.at[2] + s.row->first_entry;
-    bool greedy = s.row->chain == QN__SAMPLE_TEMPERATURE && s.row->temperature == 0;
     int32_t id;
-    if (greedy && !s.row->n_entries) {
-        id = best_of(a, r, &room);
-    } else {
-        if (s.row->n_entries)
-            copy_row(&s, (float *)a.at[5] + r * a.vocab);
-        if (!run_chain(&s, &id))
-            id = draw(&s, uniform(s.row));
-    }
+    if (row->n_entries)
+        copy_row(&s, (float *)a.at[5] + r * a.vocab);
+    if (!run_chain(&s, &id))
+        id = draw(&s, uniform(row));
     if (threadIdx.x == 0)
         ((int32_t *)a.at[3])[r] = id;
 }

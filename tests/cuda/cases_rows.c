@@ -68,6 +68,40 @@ static qn_array *op_layer_norm(qn_scope *s)
     return qn_layer_norm(s, f32(s, SHAPE(6, 77)), f32(s, SHAPE(77)), f32(s, SHAPE(77)), 1e-5f);
 }
 
+/* Draws where no rounding decides: the largest logit, by several blocks of a row up to 256 rows; a
+ * row of three has a bias, and is one block's. Some logits are equal, and a row has no number. */
+static qn_array *draws(qn_scope *s, int64_t rows, int64_t vocab)
+{
+    qn__sample_row *row = calloc((size_t)rows, sizeof *row);
+    qn__sample_entry entry = {.id = 7, .bias = 3};
+    qn_array *logits =
+                 qn_round(s, qn_multiply(s, f32(s, SHAPE(rows, vocab)), qn_scalar(s, QN_F32, 200))),
+             *y = qn__poison(s);
+    qn_array *none =
+        qn_cast(s, qn_equal(s, qn_arange(s, QN_F32, rows), qn_scalar(s, QN_F32, 4)), QN_F32);
+    logits = qn_divide(
+        s, logits, qn_subtract(s, qn_scalar(s, QN_F32, 1), qn_reshape(s, none, SHAPE(rows, 1))));
+    for (int64_t i = 0; row && i < rows; i++)
+        row[i] = (qn__sample_row){.chain = QN__SAMPLE_TEMPERATURE, .n_entries = i % 3 == 2};
+    if (row)
+        y = qn__sample(s, logits, qn_from(s, QN_I32, SHAPE(rows, QN__SAMPLE_ROW_WORDS), row),
+                       qn_from(s, QN_I32, SHAPE(1, QN__SAMPLE_ENTRY_WORDS), &entry));
+    free(row);
+    return qn_cast(s, y, QN_F32);
+}
+static qn_array *op_draw(qn_scope *s)
+{
+    return draws(s, 1, 128256);
+}
+static qn_array *op_draws(qn_scope *s)
+{
+    return draws(s, 40, 5000);
+}
+static qn_array *op_draws_of_many(qn_scope *s)
+{
+    return draws(s, 300, 999);
+}
+
 qn_array *frequencies(qn_scope *s, int64_t half)
 {
     qn_array *i = qn_arange(s, QN_F32, half);
@@ -102,10 +136,24 @@ static qn_array *op_rope_f64(qn_scope *s)
 void compare_rows(qn_device *cpu, qn_device *cuda)
 {
     static const op_case cases[] = {
-        CLOSE(rms_norm),    CLOSE(rms_norm_bare),    CLOSE(rms_norm_f64),     CLOSE(layer_norm),
-        CLOSE(rope),        CLOSE(rope_pairs),       CLOSE(rope_f64),         CLOSE(rope_rows),
-        CLOSE(norm_of_sum), CLOSE(norm_of_sum_4096), CLOSE(norm_of_sum_8192), CLOSE(norms),
-        CLOSE(norms_wide),  CLOSE(norms_in_turn),    CLOSE(norms_narrow),
+        CLOSE(rms_norm),
+        CLOSE(rms_norm_bare),
+        CLOSE(rms_norm_f64),
+        CLOSE(layer_norm),
+        CLOSE(rope),
+        CLOSE(rope_pairs),
+        CLOSE(rope_f64),
+        CLOSE(rope_rows),
+        CLOSE(norm_of_sum),
+        CLOSE(norm_of_sum_4096),
+        CLOSE(norm_of_sum_8192),
+        CLOSE(norms),
+        CLOSE(norms_wide),
+        CLOSE(norms_in_turn),
+        CLOSE(norms_narrow),
+        EXACT(draw),
+        EXACT(draws),
+        EXACT(draws_of_many),
     };
     compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
 }
