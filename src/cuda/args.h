@@ -49,13 +49,6 @@ typedef struct qn__cuda_copy_args {
     int64_t size; /* bytes an element */
 } qn__cuda_copy_args;
 
-/* y[i, ...] = x[ids[i], ...]: rows of `columns` elements */
-typedef struct qn__cuda_take_args {
-    void *at[3];       /* x, ids, y */
-    qn__cuda_view row; /* x without its first axis */
-    int64_t n_ids, columns, x_rows, x_stride, size;
-} qn__cuda_take_args;
-
 /* y[i] = x[i, ids[i]] */
 typedef struct qn__cuda_along_args {
     void *at[3];        /* x, ids, y */
@@ -228,6 +221,31 @@ typedef struct qn__cuda_linears_args {
     qn__cuda_units units;
 } qn__cuda_linears_args;
 
+/* ---- take.cu --------------------------------------------------------------------------------- */
+
+/* Among the addresses of rows by index. */
+enum {
+    QN__CUDA_TAKE_WEIGHT = 3,
+    QN__CUDA_TAKE_NORMED,
+    QN__CUDA_TAKE_ROUNDED,
+    QN__CUDA_TAKE_AT,
+    QN__CUDA_TAKE_QUADS = 4 /* of a thread, at most, where there is a norm */
+};
+
+/* y[i, ...] = x[ids[i], ...]: rows of `columns` elements, copied; or made f32, which may get a
+ * factor, and a norm behind it. */
+typedef struct qn__cuda_take_args {
+    void *at[QN__CUDA_TAKE_AT]; /* x, ids, y; the weight of a norm of y, that, and as bf16. NULL:
+                                   not wanted */
+    qn__cuda_view row;          /* x without its first axis */
+    int64_t n_ids, columns, x_rows, x_stride, size;
+    int64_t type;   /* of x that is not in units */
+    int64_t scaled; /* by the factor */
+    int64_t turned; /* how the norm is rounded (turned.cuh) */
+    float factor, eps;
+    qn__cuda_units units;
+} qn__cuda_take_args;
+
 /* Of wide.cu: rows of x in a tile, and bytes of a block. */
 enum { QN__CUDA_WIDE_ROWS = 128, QN__CUDA_WIDE_SHARED = 226 << 10 };
 
@@ -271,13 +289,6 @@ typedef struct qn__cuda_round_args {
 } qn__cuda_round_args;
 
 /* ---- units.cu -------------------------------------------------------------------------------- */
-
-/* y[i] = x[ids[i]], x [rows, columns] in units */
-typedef struct qn__cuda_take_units_args {
-    void *at[3]; /* x, ids, y */
-    int64_t n_ids, rows, columns;
-    qn__cuda_units units;
-} qn__cuda_take_units_args;
 
 /* Of unpack.cu: w [n, k] as rows of `padded` bf16, from row `first` of the second on; padded is a
  * multiple of 64. */

@@ -361,12 +361,40 @@ static bool is_scaled_sum(const qn__ir *ir, const chain_args *args, bool sum,
     return added->factor < 0 && ir->n == 1 + length_of(scaled) + length_of(added);
 }
 
+/* One array as f32, and times a number where there is one, whichever side. */
+static bool is_converted(const qn__call *call, bool *scaled, float *factor)
+{
+    const qn__ir *ir = call->program;
+    qn__ir_instruction code[QN__IR_LARGEST];
+    memcpy(code, ir->code, (size_t)ir->n * sizeof *code);
+    qn__ir_fill_numbers(ir, call->constants, code);
+    const qn__ir_instruction *i = &code[ir->result];
+    *scaled = i->op == QN__IR_MUL;
+    if (*scaled) {
+        bool first = code[i->a].op == QN__IR_CONST || code[i->a].op == QN__IR_NUMBER;
+        const qn__ir_instruction *number = &code[first ? i->a : i->b];
+        uint32_t bits = (uint32_t)qn__ir_bits(number);
+        if (i->dtype != QN_F32 || (number->op != QN__IR_CONST && number->op != QN__IR_NUMBER))
+            return false;
+        memcpy(factor, &bits, sizeof bits);
+        i = &code[first ? i->b : i->a];
+    }
+    if (i->op == QN__IR_CAST && i->dtype == QN_F32)
+        i = &code[i->a];
+    return i->op == QN__IR_INPUT && ir->n_inputs == 1 &&
+           (i->dtype == QN_F32 || i->dtype == QN_BF16 || i->dtype == QN_F16);
+}
+
 /* The newest launch does what the call does. */
 static bool is_done_ahead(qn__cuda_binder *b, const qn__call *call, const chain_args *args)
 {
     const qn__ir *ir = call->program;
     qn__cuda_scaled scaled, added;
     qn__cuda_gate gate;
+    bool times;
+    float factor = 1;
+    if (is_converted(call, &times, &factor) && qn__cuda_convert_taken(b, call, times, factor))
+        return true;
     if (is_scaled_sum(ir, args, true, &scaled, &added))
         return qn__cuda_add_behind(b, call, &scaled, added.array) ||
                (scaled.factor < 0 && (qn__cuda_add_behind(b, call, &added, scaled.array) ||

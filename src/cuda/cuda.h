@@ -123,6 +123,7 @@ typedef struct qn__cuda_launch {
     size_t turned;            /* ... and where, in the binding's bytes, it says whether turned */
     uint8_t bytes_at;         /* the same of the result as bytes */
     size_t byte_form;
+    bool takes; /* rows by index, which may become f32 and get a norm (op_take.c) */
 } qn__cuda_launch;
 
 /* A binding's launches as an executable graph, for these slots; NULL: none yet. */
@@ -262,6 +263,16 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call, const qn__cud
 /* The same where the newest launch is a norm of f32 (op_rows.c). */
 bool qn__cuda_add_to_norm(qn__cuda_binder *b, const qn__call *call);
 
+/* Where the newest launch takes rows by index (op_take.c): what the call reads, operand 0, for
+ * nobody else, is f32 by that launch, and times a factor; the norm of it, too, is that launch's.
+ * False: it cannot. */
+bool qn__cuda_convert_taken(qn__cuda_binder *b, const qn__call *call, bool scaled, float factor);
+bool qn__cuda_norm_taken(qn__cuda_binder *b, const qn__call *call, const qn__cuda_norm_args *norm);
+
+/* Whether y of a launch is what the call reads as `array`, and nobody reads it elsewhere. */
+bool qn__cuda_is_for_call_alone(const qn__cuda_binder *b, const qn__call *call, int array,
+                                const qn__operand *y);
+
 /* Whether no step of the plan writes what the operand lies in: a kernel may read it before those
  * ahead of it have ended. */
 bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o);
@@ -312,7 +323,9 @@ bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function);
 bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function);
 void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
                           const qn__cuda_linears_args *args); /* the blocks of changed arguments */
-bool qn__cuda_take_units(qn__cuda_binder *b, const qn__call *call);
+/* What takes rows out of units of this layout. */
+qn__cu_function qn__cuda_take_units(const qn__cuda *cuda, qn__layout_id layout,
+                                    qn__cuda_units *units);
 
 /* What a user's CUDA C++ is compiled as (op_custom.c), of n characters; malloc. */
 char *qn__cuda_custom_text(const qn_primitive *primitive, const qn_cuda_kernel *kernel, size_t *n);

@@ -364,6 +364,7 @@ static const qn__device_ops cuda_device_ops = {
 /* The compiled kernels: an image for each .cu file, made by the build. */
 #define IMAGES(X)                                                                                  \
     X(move)                                                                                        \
+    X(take)                                                                                        \
     X(order)                                                                                       \
     X(rows)                                                                                        \
     X(sample)                                                                                      \

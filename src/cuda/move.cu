@@ -46,22 +46,6 @@ extern "C" __global__ void copy(qn__cuda_copy_args a)
     move_element(a.at[1], a.to_offset + offset_of(a.to, i), a.at[0], offset_of(a.from, i), a.size);
 }
 
-extern "C" __global__ void take(qn__cuda_take_args a)
-{
-    wait_for_others();
-    const int32_t *ids = (const int32_t *)a.at[1];
-    const uint64_t zero = 0;
-    FOR_EACH(i, a.n_ids * a.columns)
-    {
-        int64_t id = ids[i / a.columns];
-        if (id < 0 || id >= a.x_rows)
-            move_element(a.at[2], i, &zero, 0, a.size);
-        else
-            move_element(a.at[2], i, a.at[0], id * a.x_stride + offset_of(a.row, i % a.columns),
-                         a.size);
-    }
-}
-
 extern "C" __global__ void take_along_last(qn__cuda_along_args a)
 {
     wait_for_others();

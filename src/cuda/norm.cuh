@@ -7,6 +7,8 @@
 #define QN_CUDA_NORM_CUH
 
 #include "cuda/common.cuh"
+#include "cuda/mma.cuh"
+#include "cuda/turned.cuh"
 
 enum { MOST_QUADS = 8 };
 
@@ -50,6 +52,15 @@ static __device__ float norm_scale(const float4 (&v)[QUADS], int n, float *room,
 static __device__ float4 normed(float4 v, float scale, float4 u)
 {
     return make_float4(v.x * scale * u.x, v.y * scale * u.y, v.z * scale * u.z, v.w * scale * u.w);
+}
+
+/* To where results go: f32, or bf16, or both. */
+static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, bool turned)
+{
+    if (y)
+        ((float4 *)y)[at] = v;
+    if (rounded)
+        put_rounded(rounded, at, make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w)), turned);
 }
 
 #endif

@@ -175,16 +175,6 @@ static qn__cuda_launch *newest_layers(const qn__cuda_binder *b)
                : NULL;
 }
 
-/* Whether y of a layer is what the call reads as `array`, and nobody reads it elsewhere. */
-static bool is_for_call_alone(const qn__cuda_binder *b, const qn__call *call, int array,
-                              const qn__operand *y)
-{
-    return qn__cuda_same_place(&call->operand[array], y) &&
-           qn__cuda_elements(y) == qn__cuda_elements(&call->operand[call->n_operands - 1]) &&
-           y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
-           !qn__cuda_is_read_behind(b, call, y);
-}
-
 /* Blocks that are done write where others still read x. */
 static bool would_overwrite_x(const qn__cuda_binder *b, uint32_t x, const qn__operand *result)
 {
@@ -204,8 +194,9 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call, const qn__cud
         (added >= 0 && args->n[1]) ||
         (scaled->factor >= 0 && !qn__cuda_takes_factors(b->cuda, last->function)))
         return false;
-    while (i < QN__CUDA_LINEARS && args->n[i] &&
-           !is_for_call_alone(b, call, scaled->array, &b->binding->operands[at[2 + 2 * i]]))
+    while (
+        i < QN__CUDA_LINEARS && args->n[i] &&
+        !qn__cuda_is_for_call_alone(b, call, scaled->array, &b->binding->operands[at[2 + 2 * i]]))
         i++;
     if (i == QN__CUDA_LINEARS || !args->n[i] || at[QN__CUDA_FACTOR + i] != QN__CUDA_AT_NONE ||
         would_overwrite_x(b, at[0], result) ||
@@ -238,7 +229,8 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cu
         return false;
     int exchanged = qn__cuda_same_place(&call->operand[gate->gate.array], &operands[at[4]]);
     for (int i = 0; i < 2; i++)
-        if (!is_for_call_alone(b, call, of[i ^ exchanged]->array, &operands[at[2 + 2 * i]]) ||
+        if (!qn__cuda_is_for_call_alone(b, call, of[i ^ exchanged]->array,
+                                        &operands[at[2 + 2 * i]]) ||
             at[QN__CUDA_FACTOR + i] != QN__CUDA_AT_NONE)
             return false;
     if (would_overwrite_x(b, at[0], &operands[result]))

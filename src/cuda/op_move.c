@@ -78,29 +78,6 @@ const qn__cuda_routine qn__cuda_slice_update = {QN__OP_SLICE_UPDATE, takes_all, 
 
 /* ---- by index -------------------------------------------------------------------------------- */
 
-static bool takes_rows(const qn_array *node)
-{
-    return !node->in[0]->layout || qn__cuda_has_units(node->in[0]->layout);
-}
-
-static bool launch_take(qn__cuda_binder *b, const qn__call *call)
-{
-    const qn__operand *x = &call->operand[0], *ids = &call->operand[1];
-    if (x->layout)
-        return qn__cuda_take_units(b, call);
-    qn__cuda_take_args args = {.row = qn__cuda_view_of(x, 1, x->ndim),
-                               .n_ids = qn__cuda_elements(ids),
-                               .columns = 1,
-                               .x_rows = x->shape[0],
-                               .x_stride = x->stride[0],
-                               .size = size_of(x)};
-    for (int i = 1; i < x->ndim; i++)
-        args.columns *= x->shape[i];
-    return QN__CUDA_ADD(b, take, args.n_ids * args.columns, false, args, call, 0, 1, 2);
-}
-
-const qn__cuda_routine qn__cuda_take = {QN__OP_TAKE, takes_rows, launch_take, 0};
-
 static bool launch_take_along_last(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *ids = &call->operand[1];

@@ -150,6 +150,15 @@ bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, con
     return false;
 }
 
+bool qn__cuda_is_for_call_alone(const qn__cuda_binder *b, const qn__call *call, int array,
+                                const qn__operand *y)
+{
+    return qn__cuda_same_place(&call->operand[array], y) &&
+           qn__cuda_elements(y) == qn__cuda_elements(&call->operand[call->n_operands - 1]) &&
+           y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
+           !qn__cuda_is_read_behind(b, call, y);
+}
+
 static bool is_result(const qn__binding *binding, uint32_t operand)
 {
     for (uint32_t i = 0; i < binding->plan->n_steps; i++) {

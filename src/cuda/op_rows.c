@@ -198,7 +198,8 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
                                (p->has_weight ? call->operand[1].offset : 0));
     args.quads = !args.wide && args.n % 4 == 0 && args.n / 4 <= QUADS_OF_ROW && places % 16 == 0;
     args.early = !p->has_weight || qn__cuda_is_fixed(b, &call->operand[1]);
-    if (norm_again(b, call, &args) || norm_beside(b, call, &args))
+    if (norm_again(b, call, &args) || norm_beside(b, call, &args) ||
+        qn__cuda_norm_taken(b, call, &args))
         return true;
     uint8_t at[QN__CUDA_NORM_AT];
     memset(at, QN__CUDA_NONE, sizeof at);

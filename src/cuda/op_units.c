@@ -319,13 +319,9 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     return qn__cuda_add_linear(b, function, &grid, &args, call, args.made ? QN__CUDA_SCRATCH : 0);
 }
 
-bool qn__cuda_take_units(qn__cuda_binder *b, const qn__call *call)
+qn__cu_function qn__cuda_take_units(const qn__cuda *cuda, qn__layout_id layout,
+                                    qn__cuda_units *units)
 {
-    const qn__operand *x = &call->operand[0];
-    qn__cuda_take_units_args args = {.n_ids = qn__cuda_elements(&call->operand[1]),
-                                     .rows = x->shape[0],
-                                     .columns = x->shape[1],
-                                     .units = units_as_data(x->layout)};
-    return qn__cuda_add(b, kernel_of(b->cuda, x->layout, ROWS), args.n_ids * args.columns, false,
-                        &args, sizeof args, call, 3, (const uint8_t[]){0, 1, 2});
+    *units = units_as_data(layout);
+    return kernel_of(cuda, layout, ROWS);
 }

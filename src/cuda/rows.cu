@@ -271,14 +271,6 @@ template <typename T> static __device__ void norm_rows(const qn__cuda_norm_args 
     }
 }
 
-static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, bool turned)
-{
-    if (y)
-        ((float4 *)y)[at] = v;
-    if (rounded)
-        put_rounded(rounded, at, make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w)), turned);
-}
-
 /* The row as bytes: what a warp of threads has is complete, so are padded columns. */
 template <int QUADS>
 static __device__ void put_row_bytes(const qn__cuda_norm_args &a, int64_t row,

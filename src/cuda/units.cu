@@ -635,19 +635,6 @@ template <class U> struct byte_row {
 
 /* ---- products in f32 ------------------------------------------------------------------------- */
 
-/* Of a row's four columns: the values. */
-template <class U>
-static __device__ float4 values_of(const U &how, uint32_t code, float scale, float bias)
-{
-    float v[4];
-    for (int i = 0; i < 4; i++) {
-        v[i] = scale * (float)((int)(code >> (8 * i) & 255) - zero_of(how));
-        if (is_biased(how))
-            v[i] += bias;
-    }
-    return make_float4(v[0], v[1], v[2], v[3]);
-}
-
 /* NB rows of x at most. */
 template <class U, int NB>
 static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a)
@@ -720,32 +707,6 @@ static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a
     }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
-
-/* A thread a value; rows that there are not are zeros. */
-template <class U> static __device__ void take_rows(const U &how, const qn__cuda_take_units_args &a)
-{
-    const int32_t *ids = (const int32_t *)a.at[1];
-    wait_for_others();
-    FOR_EACH(i, a.n_ids * a.columns)
-    {
-        int64_t id = ids[i / a.columns], column = i % a.columns;
-        float value = 0;
-        if (id >= 0 && id < a.rows) {
-            const int of_unit = columns_of(how);
-            int64_t units = (a.columns + of_unit - 1) / of_unit;
-            const uint8_t *u =
-                (const uint8_t *)a.at[0] + (id / TILE * units + column / of_unit) * bytes_of(how);
-            int row = (int)(id % TILE), c = (int)(column % of_unit), s = c / U::STEP;
-            uint32_t code = how.code(u, c / 4 & ~3, c / 4 % 4, row) >> (c % 4 * 8) & 255;
-            value =
-                values_of(how, code, how.scale(u, s, row), is_biased(how) ? how.bias(u, s, row) : 0)
-                    .x;
-        }
-        ((float *)a.at[2])[i] = value;
-    }
-}
-
 /* ---- of every layout ------------------------------------------------------------------------- */
 
 #define BYTE_KERNEL(rows, name, how, ...)                                                          \
@@ -765,10 +726,6 @@ template <class U> static __device__ void take_rows(const U &how, const qn__cuda
         values_4_##name(const qn__cuda_linears_args a)                                             \
     {                                                                                              \
         f32_products<__VA_ARGS__, 4>(how, a);                                                      \
-    }                                                                                              \
-    extern "C" __global__ void take_##name(const qn__cuda_take_units_args a)                       \
-    {                                                                                              \
-        take_rows<__VA_ARGS__>(how, a);                                                            \
     }
 #define UNIT_KERNELS(name, ...)                                                                    \
     extern "C" __global__ void __launch_bounds__(544, 1)                                           \

@@ -413,6 +413,19 @@ template <class U> static __device__ constexpr bool is_biased(const U &)
     return U::BIASED;
 }
 
+/* Of a row's four columns: the values. */
+template <class U>
+static __device__ float4 values_of(const U &how, uint32_t code, float scale, float bias)
+{
+    float v[4];
+    for (int i = 0; i < 4; i++) {
+        v[i] = scale * (float)((int)(code >> (8 * i) & 255) - zero_of(how));
+        if (is_biased(how))
+            v[i] += bias;
+    }
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
 /* A lane's codes of a step: word i of rows g and g + 8. */
 template <class U>
 static __device__ void codes_of_step(const U &how, const uint8_t *u, int s, int g, int t,

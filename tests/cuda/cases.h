@@ -46,6 +46,9 @@ qn_array *keep(qn_scope *s, qn_array *a);
 /* Of rope, for half a head (cases_rows.c). */
 qn_array *frequencies(qn_scope *s, int64_t half);
 
+/* Rows of a table of 40 and their norm (cases_rows.c). */
+qn_array *embedded(qn_scope *s, qn_array *table, int64_t rows, int64_t n, double factor);
+
 /* A weight in units of case_encoding (cases_units.c). */
 qn_array *in_units(qn_scope *s, int64_t rows, int64_t columns);
 

@@ -63,6 +63,40 @@ static qn_array *op_norms_in_turn(qn_scope *s)
     qn_array *x = qn_rms_norm(s, f32(s, SHAPE(5, 256)), f32(s, SHAPE(256)), 1e-6f);
     return qn_add(s, x, qn_rms_norm(s, x, f32(s, SHAPE(256)), 1e-6f));
 }
+/* Rows of a table as f32, times a number where there is one, and the norm of these: one launch up
+ * to 4096 columns. */
+qn_array *embedded(qn_scope *s, qn_array *table, int64_t rows, int64_t n, double factor)
+{
+    qn_array *h = qn_cast(s, qn_take(s, table, indices(s, 40, true, SHAPE(rows)), 0), QN_F32);
+    if (factor != 1)
+        h = qn_multiply(s, h, qn_scalar(s, QN_F32, factor));
+    qn_array *y = qn_rms_norm(s, h, f32(s, SHAPE(n)), 1e-6f);
+    return qn_concatenate(s, (qn_array *[]){h, y}, 2, 0);
+}
+static qn_array *embedded_of(qn_scope *s, qn_dtype type, int64_t rows, int64_t n, double factor)
+{
+    return embedded(s, noise(s, type, 1, SHAPE(40, n)), rows, n, factor);
+}
+static qn_array *op_embedded(qn_scope *s)
+{
+    return embedded_of(s, QN_BF16, 1, 2048, 1);
+}
+static qn_array *op_embedded_scaled(qn_scope *s)
+{
+    return embedded_of(s, QN_F16, 7, 1152, 33.9);
+}
+static qn_array *op_embedded_f32(qn_scope *s)
+{
+    return embedded_of(s, QN_F32, 300, 4096, 0.3);
+}
+static qn_array *op_embedded_wide(qn_scope *s) /* a norm of its own */
+{
+    return embedded_of(s, QN_BF16, 3, 4100, 1);
+}
+static qn_array *op_embedded_odd(qn_scope *s) /* and no vectors */
+{
+    return embedded_of(s, QN_BF16, 3, 77, 2);
+}
 static qn_array *op_layer_norm(qn_scope *s)
 {
     return qn_layer_norm(s, f32(s, SHAPE(6, 77)), f32(s, SHAPE(77)), f32(s, SHAPE(77)), 1e-5f);
@@ -151,6 +185,11 @@ void compare_rows(qn_device *cpu, qn_device *cuda)
         CLOSE(norms_wide),
         CLOSE(norms_in_turn),
         CLOSE(norms_narrow),
+        CLOSE(embedded),
+        CLOSE(embedded_scaled),
+        CLOSE(embedded_f32),
+        CLOSE(embedded_wide),
+        CLOSE(embedded_odd),
         EXACT(draw),
         EXACT(draws),
         EXACT(draws_of_many),

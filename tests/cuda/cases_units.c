@@ -184,6 +184,13 @@ static qn_array *op_unit_network_by_rows(qn_scope *s)
     return y;
 }
 
+static qn_array *op_unit_embedded(qn_scope *s)
+{
+    qn_array *w = in_units(s, 40, 768), *y = w ? embedded(s, w, 5, 768, 1.7) : qn__poison(s);
+    qn_release(w);
+    return y;
+}
+
 static void compare_layers(const char *name, qn_device *cpu, qn_device *cuda)
 {
     compare_case(&(op_case){name, op_unit_bytes, 1e-11}, cpu, cuda);
@@ -225,6 +232,7 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             compare_case(&(op_case){name, op_unit_network_by_rows, 3e-5}, cpu, cuda);
         }
         compare_case(&(op_case){e->name, op_unit_rows, 0}, cpu, cuda);
+        compare_case(&(op_case){e->name, op_unit_embedded, 1e-11}, cpu, cuda);
         if (case_encoding == QN__I2_S)
             compare_case(&(op_case)CLOSE(ternary_tall), cpu, cuda);
     }

@@ -15,11 +15,12 @@
 
 static int n_failed;
 
-/* Of a model: the launches of its second layer, which has another one before and behind it. */
+/* Of a model: the launches of its second layer, which has another one before and behind it; and
+ * with what a step begins and ends, NULL: that is not looked at. */
 typedef struct expected {
     const char *name, *config, *type;
     int batch;
-    const char *layer;
+    const char *layer, *begin, *end;
     int arch, shared; /* of the GPU; 0: as they are */
     int behind;       /* positions that the sequence has before */
 } expected;
@@ -44,7 +45,8 @@ static const expected all[] = {
      "linear_8_rounded 48 64\nattend_step_64_of_8 16 256\n"
      "linear_8_rounded 32 64\nrms_norm_short 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
      "linear_8_rounded 32 128\n"
-     "rms_norm_short 1 256\n"},
+     "rms_norm_short 1 256\n",
+     "take_values 1 256\nlinear_8_rounded 48 64\n", "\nsample 128 1024\n"},
     {"llama, one row far behind", SHAPE("llama", 2048, 1024, 32, 8, 64), "bf16", 1,
      "linear_8_rounded 192 256\nattend_far_64_of_8 64 352\nlinear_8_rounded 128 256\n"
      "rms_norm_short 1 256\nlinear_8_rounded 64 256\nlinear_8_rounded 128 128\n"
@@ -53,12 +55,14 @@ static const expected all[] = {
     {"llama, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
      "stream_32 48 288\nturn_and_write 28 256\nattend_one_64 160 128\n"
      "stream_32 32 288\nrms_norm_short 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
-     "rms_norm_short 20 256\n"},
+     "rms_norm_short 20 256\n",
+     "take_values 20 256\nstream_32 48 288\n", "\nsample 120 1024\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
      "bytes_1_affine4_g64_bf16 96 192\nrms_norm_pair 4 256\nattend_step_256_of_8 8 256\n"
      "bytes_1_affine4_g64_bf16 72 160\nrms_norm_short_added 1 256\n"
      "bytes_1_affine4_g64_bf16 432 192\nbytes_1_affine4_g64_bf16 72 480\n"
-     "rms_norm_short_added 1 256\n"},
+     "rms_norm_short_added 1 256\n",
+     "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 192\n"},
     {"llama, 200 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
      "deep_128_pair 12 384\nturn_and_write 45 256\nattend_half_64 400 128\n"
      "deep_128_pair 8 384\nrms_norm_short 200 256\ndeep_128_pair 32 384\ndeep_128_pair 8 384\n"
@@ -67,7 +71,8 @@ static const expected all[] = {
      "unpack_q4_k 32 256\nunpack_q4_k 8 256\nunpack_q4_k 8 256\ndeep_128_pair 12 384\n"
      "turn_and_write 56 256\nattend_half_64 512 128\nunpack_q4_k 32 256\ndeep_128_pair 8 384\n"
      "rms_norm_short 256 256\nunpack_q4_k 64 256\nunpack_q4_k 64 256\ndeep_128_pair 32 384\n"
-     "unpack_q4_k 64 256\ndeep_128_pair 8 384\nrms_norm_short 256 256\n"},
+     "unpack_q4_k 64 256\ndeep_128_pair 8 384\nrms_norm_short 256 256\n",
+     "take_q4_k 256 256\nunpack_q4_k 32 256\n", "\nsample 256 1024\n"},
     {"bitnet, one row", BITNET, "i2_s", 1,
      "ternary_1 48 256\nattend_step_64_of_8 16 256\nternary_1 32 256\n"
      "ternary_1 64 256\nternary_1 32 256\n"},
@@ -81,7 +86,7 @@ static const expected all[] = {
      "rms_norm_short 1 256\n"},
     /* an RTX 4090: the sums of a pair of layers leave room for fewer warps than one layer's */
     {"llama of sm_89, 40 rows", SHAPE("llama", 2304, 1024, 8, 2, 64), "bf16", 40,
-     "rms_norm_short 40 256\nlinear_64 64 96\nlinear_64 132 128\n", 89, 101376},
+     "rms_norm_short 40 256\nlinear_64 64 96\nlinear_64 132 128\n", NULL, NULL, 89, 101376},
 };
 
 /* The families that images have code for. */
@@ -139,7 +144,10 @@ static void check(const expected *e, no_driver *state)
         ran = qn_session_step_greedy_batch(session, ids, next, &err) == QN_OK;
     const char *found = ran ? strstr(launches, e->layer) : NULL;
     bool twice = found && strstr(found + 1, e->layer);
-    if (!ran || !twice) {
+    size_t length = strlen(launches), end = e->end ? strlen(e->end) : 0;
+    bool begins = !e->begin || !strncmp(launches, e->begin, strlen(e->begin));
+    bool ends = !e->end || (length >= end && !strcmp(launches + length - end, e->end));
+    if (!ran || !twice || !begins || !ends) {
         printf("FAILED  %s: %s; launches:\n%s", e->name, ran ? "other launches" : err.message,
                launches);
         n_failed++;
