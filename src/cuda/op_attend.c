@@ -118,7 +118,7 @@ static bool is_early(const qn__cuda_binder *b, const qn__call *call)
 
 static void operands_of(const qn__call *call, const qn__cuda_attend_args *args, uint8_t *operands)
 {
-    const uint8_t sinks = args->has_sinks ? 5 : 0, y = (uint8_t)(call->n_operands - 1),
+    const uint8_t sinks = args->has_sinks ? 5 : QN__CUDA_NONE, y = (uint8_t)(call->n_operands - 1),
                   own[] = {0, 1, 2, 3, 4, sinks, y, QN__CUDA_SCRATCH};
     memset(operands, QN__CUDA_NONE, QN__CUDA_ATTEND_AT);
     memcpy(operands, own, sizeof own);
@@ -330,6 +330,7 @@ static bool add_token(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_
     const qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
     memcpy(b->bound->at + last->first_at + QN__CUDA_TURN_QUERIES, turned,
            N_TURNED * sizeof *turned);
+    b->bound->at[last->first_at] = turned[0]; /* it reads no turned queries, which are nowhere */
     return true;
 }
 

@@ -40,6 +40,14 @@ typedef struct expected {
     "\"tie_word_embeddings\":true,\"hidden_act\":\"relu2\",\"quantization_config\":{"              \
     "\"quant_method\":\"bitnet\",\"linear_class\":\"autobitlinear\"}}"
 
+/* As it is, but for its vocabulary and its depth: where values lie decides what launches join. */
+#define BITNET_2B                                                                                  \
+    "{\"model_type\":\"bitnet\",\"hidden_size\":2560,\"intermediate_size\":6912,"                  \
+    "\"num_hidden_layers\":3,\"num_attention_heads\":20,\"num_key_value_heads\":5,"                \
+    "\"vocab_size\":512,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-5,"                   \
+    "\"tie_word_embeddings\":true,\"hidden_act\":\"relu2\",\"quantization_config\":{"              \
+    "\"quant_method\":\"bitnet\",\"linear_class\":\"autobitlinear\"}}"
+
 static const expected all[] = {
     {"llama, one row", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
      "linear_8_rounded 48 64\nattend_step_64_of_8 16 256\n"
@@ -76,6 +84,9 @@ static const expected all[] = {
     {"bitnet, one row", BITNET, "i2_s", 1,
      "ternary_1 48 256\nattend_step_64_of_8 16 256\nternary_1 32 256\n"
      "ternary_1 64 256\nternary_1 32 256\n"},
+    {"bitnet-2b, one row", BITNET_2B, "i2_s", 1,
+     "ternary_1 240 256\nattend_step_128_of_8 40 256\nternary_1 160 256\n"
+     "ternary_1 216 256\nternary_1 160 256\nternary_1 240 256\n"},
     {"bitnet, 20 rows", BITNET, "i2_s", 20,
      "rms_norm 20 256\nbytes_8_i2_s 144 64\nturn_and_write 28 256\nattend_one_64 160 128\n"
      "rms_norm 20 256\nbytes_8_i2_s 96 64\nrms_norm 20 256\nbytes_8_i2_s 192 64\n"
