@@ -356,8 +356,6 @@ static qn_status write_config(qn__conversion *c, const layout *l, const char *di
         ok = set_text(config, newer ? "dtype" : "torch_dtype", names[l->dense - qn__encodings]);
     }
     bool packed = c->options->packed;
-    for (int i = 0; i < 2 && (packed || l->dense || l->quantization); i++)
-        cJSON_DeleteItemFromObjectCaseSensitive(config, keys[i]);
     if (packed && !c->decoder.config.dtype_given && !l->dense) {
         qn_dtype type = c->decoder.config.dtype;
         ok = ok && set_text(config, "torch_dtype",

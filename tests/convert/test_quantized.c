@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Conversions of directories whose weights are quantised already: into dense ones and GGUF files
- * with every value as it was, whatever order its columns had, and into other groups.
+ * with every value as it was, whatever order its columns had, and into other groups. What is
+ * written does not call itself quantised as its source was.
  */
 #include "models/packed_model.h"
+
+#include "base/json.h"
 
 static const char *const models[] = {
     "packed/gptq4", "packed/gptq4-act", "packed/gptq3", "packed/awq4-g128", "packed/ct4-order",
@@ -21,6 +24,35 @@ static void converted(const char *model, const char *to, const qn_convert_option
     qn_device_close(device);
 }
 
+static cJSON *read_config(const char *directory)
+{
+    char path[PATH_MAX];
+    cJSON *config;
+    qn_error err = {0};
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    if (qn__json_read(&config, path, 1 << 20, &err) != QN_OK)
+        fail_msg("%s", err.message);
+    return config;
+}
+
+/* That config.json tells of these bits in groups, under both of MLX's names, or of nothing. */
+static void expect_quantization(const char *directory, int bits)
+{
+    static const char *const names[] = {"quantization", "quantization_config",
+                                        "compression_config"};
+    cJSON *config = read_config(directory);
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
+    for (int i = 0; i < 3; i++) {
+        const cJSON *at = cJSON_GetObjectItemCaseSensitive(config, names[i]);
+        if ((at != NULL) != (bits > 0 && i < 2) || cJSON_HasObjectItem(text, names[i]))
+            fail_msg("%s/config.json: %s", directory, names[i]);
+        if (at)
+            assert_int_equal(cJSON_GetObjectItem(at, "bits")->valueint, bits);
+        assert_false(cJSON_HasObjectItem(at, "quant_method"));
+    }
+    cJSON_Delete(config);
+}
+
 static void test_every_value(void **state)
 {
     (void)state;
@@ -34,6 +66,8 @@ static void test_every_value(void **state)
             double error = packed_nmse(temp_path(to), path, QN_PRODUCTS_F32);
             if (!(error < 1e-9))
                 fail_msg("%s to %s: %g", models[i], to, error);
+            if (!gguf)
+                expect_quantization(temp_path(to), 0);
         }
 }
 
@@ -55,6 +89,8 @@ static void test_units(void **state)
         double error = ordered ? 0 : packed_nmse(temp_path(to), path, QN_PRODUCTS_F32);
         if (!(error < 1e-9))
             fail_msg("%s to %s: %g", models[i], to, error);
+        if (!ordered)
+            expect_quantization(temp_path(to), 0);
     }
     qn_device_close(device);
 }
@@ -74,7 +110,41 @@ static void test_groups(void **state)
             double error = packed_nmse(temp_path(to), path, QN_PRODUCTS_F32);
             if (!(error < (bits ? 5e-3 : 1e-4)))
                 fail_msg("%s to %s: %g", models[i], to, error);
+            expect_quantization(temp_path(to), bits);
         }
+}
+
+/* Wherever the source's configuration says that it is quantised, and under whatever name. */
+static void test_places(void **state)
+{
+    static const struct {
+        const char *inside, *name;
+    } places[] = {{NULL, "compression_config"},
+                  {"text_config", "quantization_config"},
+                  {"text_config", "compression_config"}};
+    char path[PATH_MAX];
+    qn_error err = {0};
+    qn_device *device = open_cpu(state);
+    qn_convert_options options = {.size = sizeof options};
+    golden_path(path, sizeof path, "packed/ct8", NULL);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        char to[40];
+        cJSON *config = read_config(path), *into = config;
+        if (places[i].inside)
+            into = cJSON_AddObjectToObject(config, places[i].inside);
+        cJSON_AddItemToObject(into, places[i].name,
+                              cJSON_DetachItemFromObject(config, "quantization_config"));
+        char *text = cJSON_Print(config);
+        temp_write("config.json", text, strlen(text));
+        packed_copy("packed/ct8", "model.safetensors", NULL, NULL);
+        snprintf(to, sizeof to, "place%zu", i);
+        if (qn_convert(device, temp_root, temp_path(to), &options, &err) != QN_OK)
+            fail_msg("%s", err.message);
+        expect_quantization(temp_path(to), 0);
+        free(text);
+        cJSON_Delete(config);
+    }
+    qn_device_close(device);
 }
 
 /* GGUF has no groups like these; of mxfp4 it has the same blocks. */
@@ -149,9 +219,10 @@ static void test_wrong_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_value), cmocka_unit_test(test_units),
-        cmocka_unit_test(test_groups),      cmocka_unit_test(test_same_encoding),
-        cmocka_unit_test(test_mxfp4),       cmocka_unit_test(test_wrong_order),
+        cmocka_unit_test(test_every_value),   cmocka_unit_test(test_units),
+        cmocka_unit_test(test_groups),        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_same_encoding), cmocka_unit_test(test_mxfp4),
+        cmocka_unit_test(test_wrong_order),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
