@@ -11,6 +11,8 @@
 #include "quant/layout.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 /* VOCAB: the last group of rows is no whole one */
 enum { HIDDEN = 256, FFN = 1024, LAYERS = 8, VOCAB = 30001, TENSORS = 2 + 9 * LAYERS };
@@ -227,6 +229,88 @@ static void test_failure(void **state)
     assert_non_null(strstr(first, "cut/model.safetensors: the file ends at byte 9437184, data up"));
 }
 
+/* Two threads whose reads come to the file's end wait for each other; then one goes on, and the
+ * other when the first has told of its failure, for which it takes and leaves a lock. Each function
+ * stands for the library's of its name (scripts/test-wraps); glibc calls pread by the longer one.
+ */
+typedef struct meeting {
+    atomic_bool begun;
+    bool later_first; /* of the two places in the file */
+    atomic_int n;
+    atomic_llong place[2]; /* -1: not there yet */
+    atomic_bool told;
+} meeting;
+
+static meeting met;
+static _Thread_local bool tells;
+
+ssize_t __real_pread64(int fd, void *to, size_t n, off_t offset);
+ssize_t __wrap_pread64(int fd, void *to, size_t n, off_t offset);
+int __real_pthread_mutex_unlock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
+
+static void meet(long long place)
+{
+    int own = atomic_fetch_add(&met.n, 1);
+    if (own > 1)
+        return;
+    atomic_store(&met.place[own], place);
+    long long other = -1;
+    for (int i = 0; i < 20000 && (other = atomic_load(&met.place[1 - own])) < 0; i++)
+        usleep(1000);
+    tells = (place > other) == met.later_first;
+    for (int i = 0; i < 20000 && !tells && !atomic_load(&met.told); i++)
+        usleep(1000);
+}
+
+ssize_t __wrap_pread64(int fd, void *to, size_t n, off_t offset)
+{
+    ssize_t got = __real_pread64(fd, to, n, offset);
+    if (got == 0 && atomic_load(&met.begun))
+        meet(offset);
+    return got;
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock)
+{
+    int status = __real_pthread_mutex_unlock(lock);
+    if (tells)
+        atomic_store(&met.told, true);
+    tells = false;
+    return status;
+}
+
+/* Two pieces of one matrix fail, either of them before the other: the first in the file counts. */
+static void test_first_failure(void **state)
+{
+    (void)state;
+    char first[512] = "";
+    const char *path = temp_mkdir("twice"), *weights = temp_path("twice/model.safetensors");
+    temp_write("twice/config.json", config, strlen(config));
+    for (int i = 0; i < 2; i++) {
+        qn_model *model;
+        qn_error err = {0};
+        qn_device *device = open_cpu_threads(2);
+        assert_int_equal(qn__safetensors_write(weights, tensors, TENSORS, NULL, 0, NULL), QN_OK);
+        cutter c = {weights, 9 << 20};
+        met.later_first = i == 0;
+        atomic_store(&met.n, 0);
+        atomic_store(&met.place[0], -1);
+        atomic_store(&met.place[1], -1);
+        atomic_store(&met.told, false);
+        atomic_store(&met.begun, true);
+        assert_int_equal(open_model(&model, device, path, cut, &c, &err), QN_IO);
+        atomic_store(&met.begun, false);
+        assert_int_equal(met.n, 2);
+        assert_true(met.told);
+        if (i == 0)
+            snprintf(first, sizeof first, "%s", err.message);
+        assert_string_equal(err.message, first);
+        qn_device_close(device);
+    }
+    assert_non_null(strstr(first, "the file ends at byte 9437184, data up"));
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* The most memory that the process had, in bytes; 0: unknown. */
@@ -297,6 +381,7 @@ int main(int argc, char **argv)
         return print_growth(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes), cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_failure), cmocka_unit_test(test_memory)};
+        cmocka_unit_test(test_failure), cmocka_unit_test(test_first_failure),
+        cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests(tests, make_models, remove_models);
 }
