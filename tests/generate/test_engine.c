@@ -387,6 +387,45 @@ static void test_refusals(void **state)
     qn_device_close(device);
 }
 
+/* A reply that says one token again and again, which guesses find, until its context is full: no
+ * guess may want a place behind that, since no page is kept for one. Steps say one or two tokens,
+ * so of prompts that differ by one token some come to the last place with a guess. */
+static void test_full_context(void **state)
+{
+    enum { PROMPTS = 4, FULL = 128, SAYS = 7 }; /* FULL: whole pages */
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_model(device, "models/demo", false);
+    qn_token_bias one = {.id = SAYS, .bias = 1e6f};
+    qn_sampling sampling = {.size = sizeof sampling, .bias = &one, .n_bias = 1};
+    qn_generation_options g = {
+        .size = sizeof g, .sampling = &sampling, .ignore_stop = true, .prompt_lookup = 9};
+    qn_request_options o = {.size = sizeof o, .generation = &g};
+    qn_engine_options with = {.size = sizeof with, .context = FULL, .parallel = 1};
+    qn_engine *engine = open_engine(model, &with);
+    for (size_t n = 10; n < 10 + PROMPTS; n++) {
+        qn_request *r;
+        qn_error err = {0};
+        int32_t ids[FULL], id;
+        random_tokens(ids, n, vocab_of(model), 5);
+        assert_int_equal(qn_request_add(&r, engine, ids, n, &o, &err), QN_OK);
+        for (bool busy = true; busy;)
+            assert_int_equal(qn_engine_step(engine, &busy, &err), QN_OK);
+        size_t said = 0;
+        for (; qn_request_next(r, &id, &err) == QN_OK && id >= 0; said++)
+            assert_int_equal(id, SAYS);
+        if (err.code != QN_OK)
+            fail_msg("%zu tokens, %zu more: %s", n, said, err.message);
+        assert_int_equal(said, FULL - n + 1); /* the last one is told, and does not run */
+        assert_int_equal(qn_request_finish(r), QN_FINISH_LENGTH);
+        qn_request_close(r);
+    }
+    assert_true(stats_of(engine).right_tokens > PROMPTS * FULL / 4);
+    qn_engine_close(engine);
+    qn_model_close(model);
+    assert_int_equal(memory_of(device).active, 0);
+    qn_device_close(device);
+}
+
 /* Log-probabilities are those of the token that was given, whatever has run since. */
 static void test_logprobs(void **state)
 {
@@ -535,6 +574,7 @@ int main(void)
         cmocka_unit_test(test_prefix),
         cmocka_unit_test(test_prefix_at_once),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_full_context),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_short_memory),
         cmocka_unit_test(test_threads),
