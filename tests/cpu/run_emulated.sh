@@ -19,16 +19,7 @@ command -v gcc >/dev/null || {
     echo "[  SKIPPED ] 1 test(s)"
     exit 0
 }
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-sources=$(for tier in '' avx2 avx512 amx; do
-    scripts/list-sources src/cpu/kernels $tier
-done
-scripts/list-sources src/quant)
-# shellcheck disable=SC2086
-gcc -std=c11 -D_GNU_SOURCE -DQN_EMULATED_ISA -O2 -mavx2 -mfma -mf16c -ffp-contract=off -Wall -Wextra \
-    -Wno-missing-field-initializers -Wno-psabi -Itests/cpu/emulated -Iinclude -Isrc \
-    $sources tests/cpu/test_kernels.c tests/cpu/check_*.c bench/kernels/bench_cpu.c -o "$folder/test" -lm -lpthread
-for tier in ${*:-avx512 amx}; do
-    "$folder/test" --quiet --tier "$tier"
-done
+# shellcheck disable=SC2048,SC2086
+exec tests/cpu/run_harness.sh emulated "gcc -std=c11 -D_GNU_SOURCE -DQN_EMULATED_ISA -O2 -mavx2 -mfma -mf16c \
+-ffp-contract=off -Wall -Wextra -Wno-missing-field-initializers -Wno-psabi -Itests/cpu/emulated -Iinclude -Isrc" \
+    "avx2 avx512 amx" "" ${*:-avx512 amx}

@@ -12,15 +12,5 @@ for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
     echo "[  SKIPPED ] 1 test(s)"
     exit 0
 done
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-sources=$(for tier in '' neon; do
-    scripts/list-sources src/cpu/kernels $tier
-done
-scripts/list-sources src/quant)
-# shellcheck disable=SC2086
-aarch64-linux-gnu-gcc -static -std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -Wall -Wextra -Werror \
-    -Wno-missing-field-initializers \
-    -Iinclude -Isrc $sources tests/cpu/test_kernels.c tests/cpu/check_*.c bench/kernels/bench_cpu.c \
-    -o "$folder/test" -lm -lpthread
-qemu-aarch64 "$folder/test" --quiet --tier neon
+exec tests/cpu/run_harness.sh neon "aarch64-linux-gnu-gcc -static -std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off \
+-Wall -Wextra -Werror -Wno-missing-field-initializers -Iinclude -Isrc" neon qemu-aarch64 neon
