@@ -110,15 +110,17 @@ install: $(BUILD)/build.ninja listed ## install into PREFIX (Meson's default: /u
 sanitized: $(SANITIZED)/build.ninja listed
 	$(call build,$(SANITIZED))
 
-# Meson lists the sources when it configures: after a file came or went it has to look again.
+# Meson lists the sources when it configures, and what functions tests replace (scripts/test-wraps): after one came
+# or went it has to look again.
+list = { find src/ tests/ -name '*.c'; grep -ro '__real_[a-z0-9_]*' tests/ --include='*.[ch]'; } | sort -u
 listed: | $(BUILD)/build.ninja
-	@find src/ tests/ -name '*.c' | sort >$(BUILD)/sources.new; \
+	@$(list) >$(BUILD)/sources.new; \
 	if cmp -s $(BUILD)/sources.new $(BUILD)/sources; then rm $(BUILD)/sources.new; \
 	else mv $(BUILD)/sources.new $(BUILD)/sources; touch meson.build; fi
 
 $(BUILD)/build.ninja: | setup
 	$(call configure,$(BUILD))
-	@find src/ tests/ -name '*.c' | sort >$(BUILD)/sources
+	@$(list) >$(BUILD)/sources
 
 $(SANITIZED)/build.ninja: | setup
 	$(call configure,$(SANITIZED) --buildtype=debugoptimized -Db_sanitize=address$(comma)undefined)
