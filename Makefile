@@ -58,9 +58,9 @@ check: all ## the quick tests
 check-asan: setup sanitized ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/run-tests $(SANITIZED)
 
-check-tsan: setup $(THREADED)/build.ninja listed ## the quick tests of what has threads, under ThreadSanitizer
+check-tsan: setup $(THREADED)/build.ninja listed ## the tests of what has threads, under ThreadSanitizer: half an hour or more
 	$(call build,$(THREADED))
-	@scripts/run-tests --quick --suites core,cpu,ops,models,generate,server $(THREADED)
+	@scripts/run-tests --quick --suites core,ops,autodiff,models,nn,generate,train,convert,io,backends,server $(THREADED)
 
 check-clang: $(CLANG)/build.ninja listed ## the quick tests as Clang builds them, without a warning: of SUITES=core,ops,... alone
 	$(call build,$(CLANG))

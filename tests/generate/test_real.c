@@ -68,7 +68,7 @@ static void check_prompt(qn_model *model, const cJSON *prompt, bool exact)
         int32_t best = 0;
         for (size_t i = 1; i < vocab; i++)
             best = logits[i] > logits[best] ? (int32_t)i : best;
-        check_greedy(session, best, greedy, m);
+        check_greedy(session, best, greedy, FEWER ? 2 : m);
     }
     qn_session_close(session);
 }
@@ -112,9 +112,11 @@ static void check_model(const char *golden)
         if (qn_model_open(&model, device, model_path, &o, &err) != QN_OK)
             fail_msg("%s", err.message);
         const cJSON *prompt;
+        int n = 0;
         cJSON_ArrayForEach(prompt, member(root, "prompts"))
         {
-            check_prompt(model, prompt, exact);
+            if (!FEWER || n++ == 0)
+                check_prompt(model, prompt, exact);
         }
         qn_model_close(model);
     }

@@ -45,7 +45,7 @@ typedef struct fixture {
 
 static void check_chunks(const fixture *f)
 {
-    for (int64_t chunk = 1; chunk < LENGTH; chunk = chunk * 3 + 4) {
+    for (int64_t chunk = FEWER ? 7 : 1; chunk < LENGTH; chunk = chunk * 3 + 4) {
         qn_session *session = open_rotating(f->model, f->context, f->keep, chunk, 1);
         score(session, f->ids, LENGTH, f->got);
         assert_memory_equal(f->got, f->want, LENGTH * f->vocab * sizeof *f->got);

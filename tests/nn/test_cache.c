@@ -277,7 +277,7 @@ static void test_failed_commit(void **state)
 
 /* ---- mixes ----------------------------------------------------------------------------------- */
 
-enum { STREAMS = 6, LONGEST = 300 };
+enum { STREAMS = 6, LONGEST = 300, MIXED_STEPS = FEWER ? 400 : 4000 };
 
 static const qn__cache_window mixed[LAYERS] = {{0, 0}, {20, 0}, {90, 5}, {40, 64}};
 
@@ -344,7 +344,7 @@ static void run_mix(int threads, const float *want, float *y)
         streams[i].number = i;
         qn__sequence_begin(&streams[i].sequence, &cache);
     }
-    for (int i = 0, done = 0; done < STREAMS && i < 4000; i++) {
+    for (int i = 0, done = 0; done < STREAMS && i < MIXED_STEPS; i++) {
         random_step(device, &cache, streams, want, y, &seed);
         done = 0;
         for (int k = 0; k < STREAMS; k++)

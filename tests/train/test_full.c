@@ -125,7 +125,7 @@ static double train(const char *base, int threads, double losses[STEPS])
 static void test_losses(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < sizeof bases / sizeof *bases; k++) {
+    for (size_t k = FEWER ? 2 : 0; k < sizeof bases / sizeof *bases; k += FEWER ? 4 : 1) {
         double one[STEPS], two[STEPS], worst = 0;
         data d = read_data(bases[k]);
         double sum = train(bases[k], 1, one);
@@ -208,7 +208,8 @@ static void test_resume(void **state)
     golden_directory(path, sizeof path, "gemma3/text");
     check_resume(path, &d);
     snprintf(path, sizeof path, "%s/models/demo", getenv("QUERN_SOURCE"));
-    check_resume(path, &d);
+    if (!FEWER)
+        check_resume(path, &d);
     free_data(&d);
 }
 
