@@ -36,6 +36,7 @@ extern "C" __global__ void put(const __grid_constant__ qn__cuda_put_args a)
         for (int i = first + (int)threadIdx.x; a.at[p] && i < a.end[p]; i += THREADS)
             ((uint32_t *)a.at[p])[i - first] = a.words[i];
         first = a.end[p];
+        __syncthreads(); /* a later piece may lie over an earlier one */
     }
 }
 
