@@ -62,7 +62,8 @@ static qn__cuda_launch *newest_take(const qn__cuda_binder *b, uint32_t **at)
 }
 
 /* Whether a result may be written while other blocks still read. */
-static bool is_apart(const qn__cuda_binder *b, const qn__operand *result, const uint32_t *at)
+static bool may_write_beside(const qn__cuda_binder *b, const qn__operand *result,
+                             const uint32_t *at)
 {
     const qn__operand *operands = b->binding->operands;
     return !qn__cuda_overlap(result, &operands[at[0]]) &&
@@ -86,7 +87,7 @@ bool qn__cuda_convert_taken(qn__cuda_binder *b, const qn__call *call, bool scale
         return false;
     qn__cuda_take_args *args = (qn__cuda_take_args *)(b->bound->args + last->args);
     if (args->scaled || !qn__cuda_is_for_call_alone(b, call, 0, &b->binding->operands[at[2]]) ||
-        !is_apart(b, &call->operand[1], at))
+        !may_write_beside(b, &call->operand[1], at))
         return false;
     args->scaled = scaled;
     args->factor = factor;
@@ -106,7 +107,8 @@ bool qn__cuda_norm_taken(qn__cuda_binder *b, const qn__call *call, const qn__cud
     if (!norm->quads || !norm->has_weight || !norm->early || norm->rows != args->n_ids ||
         norm->n != args->columns || norm->n > 4 * QN__CUDA_THREADS * QN__CUDA_TAKE_QUADS ||
         y->dtype != QN_F32 || !qn__cuda_same_place(&call->operand[0], y) ||
-        qn__cuda_overlap(normed, y) || !is_apart(b, normed, at) || !is_apart(b, y, at))
+        qn__cuda_overlap(normed, y) || !may_write_beside(b, normed, at) ||
+        !may_write_beside(b, y, at))
         return false;
     at[QN__CUDA_TAKE_WEIGHT] = call->first_operand + 1;
     at[QN__CUDA_TAKE_NORMED] = call->first_operand + 2;
