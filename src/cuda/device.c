@@ -518,7 +518,20 @@ static qn_status find_gpu(qn__cuda *cuda, int index, qn_error *err)
     return QN_OK;
 }
 
-/* Kernels that were built by a CUDA that is newer than the driver. */
+/* Whether images have code for the GPU; from sm_90 on the driver compiles what they lack. */
+static bool has_code(int arch)
+{
+    static const int families[] = {QN_CUDA_FAMILIES};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (arch / 10 == families[i] / 10 && arch >= families[i])
+            return true;
+    return arch >= 90;
+}
+
+#define TEXT_OF(...) #__VA_ARGS__
+#define LIST_OF(...) TEXT_OF(__VA_ARGS__)
+
+/* Kernels that were built for other GPUs, or by a CUDA that is newer than the driver. */
 static qn_status fail_kernels(qn__cuda *cuda, int result, qn_error *err)
 {
     const char *name = NULL;
@@ -526,6 +539,11 @@ static qn_status fail_kernels(qn__cuda *cuda, int result, qn_error *err)
     if (result != QN__CU_INVALID_IMAGE && result != QN__CU_NO_BINARY &&
         result != QN__CU_UNSUPPORTED_PTX)
         return qn__cuda_fail(cuda, err, result, "loading the kernels");
+    if (!has_code(cuda->arch))
+        return qn__fail(err, QN_UNSUPPORTED,
+                        "%s: the GPU is sm_%d, and the kernels were built for sm_" LIST_OF(
+                            QN_CUDA_FAMILIES) " alone; build with -Dgpu_families=%d0,90",
+                        cuda->name, cuda->arch, cuda->arch / 10);
     cuda->cu.version(&version);
     cuda->cu.error_name(result, &name);
     return qn__fail(err, QN_UNSUPPORTED,
