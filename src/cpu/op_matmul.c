@@ -21,9 +21,8 @@ enum {
     DENSE_BAND = 24,    /* rows: whole tiles of every tier */
     DENSE_COLUMNS = 48, /* likewise */
     UNITS_A_THREAD = 4,
-    MANY_ROWS = 64,           /* from here on B is laid out once, in a phase of its own */
-    MOST_LAID_OUT = 16 << 20, /* elements of it */
-    B_PANEL = 16
+    MANY_ROWS = 64,          /* from here on B is laid out once, in a phase of its own */
+    MOST_LAID_OUT = 16 << 20 /* elements of it */
 };
 
 static int64_t parts_of(int64_t n, int64_t size)
@@ -54,11 +53,12 @@ static bool lays_out(const qn__cpu_job *job)
 {
     const qn__operand *b = &job->call->operand[1], *y = &job->call->operand[2];
     int64_t k = b->shape[b->ndim - 2], n = b->shape[b->ndim - 1];
+    int64_t columns = (int64_t)qn__cpu_panels((size_t)n) * QN__CPU_PANEL;
     bool same = true;
     for (int i = 0; i < b->ndim - 2; i++)
         same = same && (b->shape[i] == 1 || b->stride[i] == 0);
     return same && job->table->dense_panels && y->dtype == QN_F32 && k && n &&
-           qn__cpu_rows(y) >= MANY_ROWS && parts_of(n, B_PANEL) * B_PANEL <= MOST_LAID_OUT / k;
+           qn__cpu_rows(y) >= MANY_ROWS && columns <= MOST_LAID_OUT / k;
 }
 
 static int64_t prepare_matmul(qn__cpu_job *job)
@@ -67,9 +67,10 @@ static int64_t prepare_matmul(qn__cpu_job *job)
     dense_cut c = dense_cut_of(job);
     bool first = lays_out(job);
     job->n_phases = first ? 2 : 1;
-    job->units[0] = parts_of(c.n, B_PANEL);
+    job->units[0] = (int64_t)qn__cpu_panels((size_t)c.n);
     job->units[first] = c.m ? qn__cpu_rows(y) / c.m * c.bands * c.blocks : 0;
-    job->shared = first ? (size_t)(job->units[0] * B_PANEL * a->shape[a->ndim - 1]) * 4 + 64 : 0;
+    job->shared =
+        first ? (size_t)(job->units[0] * QN__CPU_PANEL * a->shape[a->ndim - 1]) * 4 + 64 : 0;
     return qn__cpu_elements(y) * a->shape[a->ndim - 1];
 }
 

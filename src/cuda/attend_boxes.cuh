@@ -61,18 +61,8 @@ static __device__ void part_columns(const char *values, const uint32_t (&p)[4][4
                                     float (&v)[2][4])
 {
     const int lane = threadIdx.x % 32, row = lane % 16, piece = columns % 4 * 2 + lane / 16;
-    const uint4 *from =
-        (const uint4 *)(values + columns / 4 * PART_BYTES) + row * 8 + (piece ^ (row & 7));
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[0][i] = v[1][i] = 0;
-#pragma unroll
-    for (int s = 0; s < 4; s++) {
-        uint32_t b[4];
-        load_turned(b, from + s * 16 * 8);
-        mma_bf16(v[0], p[s][0], p[s][1], p[s][2], p[s][3], b[0], b[1]);
-        mma_bf16(v[1], p[s][0], p[s][1], p[s][2], p[s][3], b[2], b[3]);
-    }
+    const uint4 *part = (const uint4 *)(values + columns / 4 * PART_BYTES);
+    weigh_columns<8>(part + row * 8 + (piece ^ (row & 7)), p, v);
 }
 
 #endif

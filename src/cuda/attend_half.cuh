@@ -218,6 +218,7 @@ static __device__ float cap_scores(const qn__cuda_attend_args &a, float (&score)
             }
     return scale;
 }
+
 template <int D>
 static __device__ float scale_scores(const qn__cuda_attend_args &a, const lane_rows<D> &r,
                                      int64_t page, float (&score)[8][4])
@@ -281,23 +282,29 @@ static __device__ void page_weights(float (&score)[8][E], float scale, weight_su
     pack_weights(score, p);
 }
 
-/* The weighted values of 16 columns of a page. */
-template <int D>
-static __device__ void weigh_values(const uint4 *room, const uint32_t (&p)[4][4], int columns,
-                                    float (&v)[2][4])
+/* The weighted values of 16 columns of a page, whose rows lie so many pieces of 16 bytes apart. */
+template <int APART>
+static __device__ void weigh_columns(const uint4 *values, const uint32_t (&p)[4][4],
+                                     float (&v)[2][4])
 {
-    const int lane = threadIdx.x % 32;
-    const uint4 *values = room + value_piece<D>(lane % 16, columns * 2 + lane / 16);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         v[0][i] = v[1][i] = 0;
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         uint32_t b[4];
-        load_turned(b, values + s * 16 * (D / 8));
+        load_turned(b, values + s * 16 * APART);
         mma_bf16(v[0], p[s][0], p[s][1], p[s][2], p[s][3], b[0], b[1]);
         mma_bf16(v[1], p[s][0], p[s][1], p[s][2], p[s][3], b[2], b[3]);
     }
+}
+
+template <int D>
+static __device__ void weigh_values(const uint4 *room, const uint32_t (&p)[4][4], int columns,
+                                    float (&v)[2][4])
+{
+    const int lane = threadIdx.x % 32;
+    weigh_columns<D / 8>(room + value_piece<D>(lane % 16, columns * 2 + lane / 16), p, v);
 }
 
 template <int D>

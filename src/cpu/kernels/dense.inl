@@ -81,11 +81,16 @@ ALWAYS void dense_multiply(int rows, int parts, const dense_tile *t)
 
 static void dense_whole_tile(size_t rows, size_t parts, const dense_tile *t)
 {
-    switch (rows * 3 + parts - 4) {
+    switch (rows) {
 #define SHAPE(r)                                                                                   \
-    case r * 3: dense_multiply(r + 1, 1, t); break;                                                \
-    case r * 3 + 1: dense_multiply(r + 1, DENSE_PARTS > 1 ? 2 : 1, t); break;                      \
-    case r * 3 + 2: dense_multiply(r + 1, DENSE_PARTS, t); break;
+    case r + 1:                                                                                    \
+        if (DENSE_PARTS == 1 || parts == DENSE_PARTS)                                              \
+            dense_multiply(r + 1, DENSE_PARTS, t);                                                 \
+        else if (parts == 2)                                                                       \
+            dense_multiply(r + 1, 2, t);                                                           \
+        else                                                                                       \
+            dense_multiply(r + 1, 1, t);                                                           \
+        break;
         DENSE_EACH(SHAPE)
 #undef SHAPE
     default: break;
