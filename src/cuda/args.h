@@ -99,13 +99,17 @@ typedef struct qn__cuda_sample_args {
     int64_t early; /* no step writes the sample_rows */
 } qn__cuda_sample_args;
 
-/* How rows become bytes with a scale each (made.cuh): `padded` columns, for units of such steps. */
+/* How rows become bytes with a scale each (made.cuh): `padded` columns, for units of such steps;
+ * step 0: in their order. */
 typedef struct qn__cuda_byte_form {
     int64_t padded, step, zero, biased;
 } qn__cuda_byte_form;
 
-/* Bytes of a row of `columns` that a launch has made bytes. */
+/* Bytes of a row of `columns` that a launch has made bytes; of one in its order: its head comes
+ * first. */
 #define QN__CUDA_MADE_ROW(columns, step) (16 + (columns) / (step)*8 + (columns))
+#define QN__CUDA_ORDERED_ROW(columns)    (QN__CUDA_MADE_HEAD + (columns))
+enum { QN__CUDA_MADE_HEAD = 128 };
 
 /* Among a norm's addresses. */
 enum {
@@ -306,6 +310,24 @@ typedef struct qn__cuda_row_bytes_args {
 
 /* Of many.cu: rows of x in a tile, bytes of a block. */
 enum { QN__CUDA_MANY_ROWS = 128, QN__CUDA_MANY_SHARED = 226 << 10 };
+
+/* Of ternary_wide.cu: rows of x in a tile, columns of a stage, units of 512 bytes that are copied
+ * at once, stages; bytes of one with so many boxes of units, and of a block, whose stages begin at
+ * a multiple of 1024. made: rows of bytes in their order. */
+enum {
+    QN__CUDA_TERNARY_ROWS = 128,
+    QN__CUDA_TERNARY_DEEP = 128,
+    QN__CUDA_TERNARY_BOX = 8,
+    QN__CUDA_TERNARY_STAGES = 8
+};
+#define QN__CUDA_TERNARY_STAGE(boxes)                                                              \
+    (QN__CUDA_TERNARY_ROWS * QN__CUDA_TERNARY_DEEP + (boxes)*QN__CUDA_TERNARY_BOX * 512)
+#define QN__CUDA_TERNARY_WIDE_SHARED(boxes)                                                        \
+    (QN__CUDA_TERNARY_STAGES * QN__CUDA_TERNARY_STAGE(boxes) + 1024)
+typedef struct qn__cuda_ternary_args {
+    qn__cuda_linears_args linears;
+    qn__cuda_map map[QN__CUDA_LINEARS + 1]; /* of each weight and of x */
+} qn__cuda_ternary_args;
 
 /* Of ternary.cu: tiles of a block at most; columns that its threads have in registers; bytes of a
  * block. */

@@ -376,6 +376,7 @@ static const qn__device_ops cuda_device_ops = {
     X(many)                                                                                        \
     X(unpack)                                                                                      \
     X(ternary)                                                                                     \
+    X(ternary_wide)                                                                                \
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
     X(attend_step)                                                                                 \
@@ -398,6 +399,7 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_wide:
     case IMAGE_many:
     case IMAGE_unpack:
+    case IMAGE_ternary_wide:
     case IMAGE_attend_one:
     case IMAGE_attend_step:
     case IMAGE_attend_far:
@@ -415,6 +417,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_linear:
     case IMAGE_units: return cuda->most_shared;
     case IMAGE_ternary: return QN__CUDA_TERNARY_SHARED;
+    case IMAGE_ternary_wide: return QN__CUDA_TERNARY_WIDE_SHARED(2);
     case IMAGE_stream:
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;

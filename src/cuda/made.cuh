@@ -4,7 +4,8 @@
  * scale for 32 of them or a longer step, by the blocks that multiply them (bytes.cuh); or rows with
  * one scale each, by a launch ahead. Of these a step's scale is 1, so that sums of codes without
  * scales are whole numbers to the end, and a result is multiplied by the row's: its bits do not
- * depend on the order of sums.
+ * depend on the order of sums. For ternary_wide.cu such rows have no steps, and their bytes lie in
+ * the order of the columns.
  */
 #ifndef QN_CUDA_MADE_CUH
 #define QN_CUDA_MADE_CUH
@@ -98,6 +99,41 @@ static __device__ void put_bytes(const made_row &to, const qn__cuda_byte_form &f
                                                      : -(int)form.zero * sum};
     if (q == 0)
         *(float *)to.at = top / 127.0f;
+}
+
+/* A row of bytes in their order begins with what one is worth and with their sum. */
+struct made_head {
+    float scale;
+    int sum;
+};
+
+static __device__ char *ordered_row(void *rows, int64_t row, int columns)
+{
+    return (char *)rows + row * QN__CUDA_ORDERED_ROW(columns);
+}
+
+/* Its quad q; gives the bytes' sum. */
+static __device__ int put_ordered(char *row, int q, float4 v, float inverse)
+{
+    int sum;
+    ((uint32_t *)(row + QN__CUDA_MADE_HEAD))[q] = bytes_by(v, inverse, 1, &sum);
+    return sum;
+}
+
+/* Its head, of sums that the block's threads have. */
+static __device__ void put_head(char *row, float top, int sum, uint32_t *room)
+{
+    sum = __reduce_add_sync(~0u, sum);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = (uint32_t)sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        sum = 0;
+        for (int i = 0; i < THREADS / 32; i++)
+            sum += (int)room[i];
+        *(made_head *)row = {top / 127.0f, sum};
+    }
+    __syncthreads();
 }
 
 #endif

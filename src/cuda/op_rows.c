@@ -223,14 +223,19 @@ void qn__cuda_finish_norms(qn__cuda_binder *b)
     for (uint32_t i = 0; i < bound->n_launches; i++) {
         qn__cuda_launch *launch = &bound->launches[i];
         const uint32_t *at = bound->at + launch->first_at;
-        if (launch->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm] ||
-            at[QN__CUDA_NORM_BYTES] != QN__CUDA_AT_NONE)
-            continue;
         const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(bound->args + launch->args);
-        if (args->quads && args->n <= 4 * QN__CUDA_THREADS * QN__CUDA_NORM_SHORT_QUADS)
-            launch->function = b->cuda->kernels[at[QN__CUDA_NORM_ADDED] == QN__CUDA_AT_NONE
-                                                    ? QN__CUDA_KERNEL_rms_norm_short
-                                                    : QN__CUDA_KERNEL_rms_norm_short_added];
+        if (launch->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm] || !args->quads)
+            continue;
+        const bool is_short = args->n <= 4 * QN__CUDA_THREADS * QN__CUDA_NORM_SHORT_QUADS,
+                   adds = at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE,
+                   bytes = at[QN__CUDA_NORM_BYTES] != QN__CUDA_AT_NONE;
+        int kernel = QN__CUDA_KERNEL_rms_norm;
+        if (bytes && !adds)
+            kernel =
+                is_short ? QN__CUDA_KERNEL_rms_norm_short_bytes : QN__CUDA_KERNEL_rms_norm_bytes;
+        else if (is_short && !bytes)
+            kernel = adds ? QN__CUDA_KERNEL_rms_norm_short_added : QN__CUDA_KERNEL_rms_norm_short;
+        launch->function = b->cuda->kernels[kernel];
     }
 }
 

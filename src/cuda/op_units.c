@@ -159,7 +159,7 @@ static bool is_many(const qn__cuda *cuda, qn__cu_function function)
 
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
 {
-    if (function == cuda->kernels[QN__CUDA_KERNEL_ternary_1])
+    if (qn__cuda_is_ternary(cuda, function))
         return true;
     for (int i = 1; i < QN__LAYOUT_COUNT; i++)
         for (int k = BYTES_1; qn__layout_of((qn__layout_id)i)->step && k <= VALUES_4; k++)
@@ -181,55 +181,12 @@ static int64_t many_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
     return tiles < cuda->processors ? tiles : cuda->processors;
 }
 
-/* ---- ternary weights by one row of x (ternary.cu) ---------------------------------------------
- */
-
-enum { TERNARY_UNITS = 72 << 10, TERNARY_BLOCKS = 2 /* of a multiprocessor */ };
-
-static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
-                           const qn__cuda_linears_args *args)
-{
-    return args->whole && args->rows == 1 && cuda->arch >= 90 &&
-           call->operand[1].layout == QN__UNITS_OF(QN__I2_S) &&
-           args->k <= QN__CUDA_TERNARY_COLUMNS && call->operand[0].offset % 16 == 0;
-}
-
-/* Blocks and their shared memory: tiles that they ask for at once, a few a block. */
-static qn__cuda_grid ternary_grid(const qn__cuda *cuda, const qn__cuda_linears_args *args)
-{
-    int64_t pair = args->gated ? 2 : 1, tiles = qn__cuda_linear_tiles(args, TILE) / pair,
-            bytes = args->k / 4 * TILE, fit = TERNARY_UNITS / (bytes * pair),
-            each = qn__cuda_parts(tiles, TERNARY_BLOCKS * cuda->processors);
-    each = each > fit ? fit : each;
-    each = each > QN__CUDA_TERNARY_TILES / pair ? QN__CUDA_TERNARY_TILES / pair : each;
-    each = each < 1 ? 1 : each;
-    return (qn__cuda_grid){
-        qn__cuda_parts(tiles, each), QN__CUDA_THREADS,
-        (unsigned)(each * pair * (bytes + TILE * QN__CUDA_THREADS / 32 * 4) + args->k)};
-}
-
-static bool linear_ternary(qn__cuda_binder *b, const qn__cuda_linears_args *args,
-                           const qn__call *call)
-{
-    qn__cu_function function = b->cuda->kernels[QN__CUDA_KERNEL_ternary_1];
-    qn__cuda_launch *last;
-    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, 1, &last);
-    if (all) {
-        qn__cuda_units_again(b->cuda, last, all);
-        return true;
-    }
-    qn__cuda_grid grid = ternary_grid(b->cuda, args);
-    return qn__cuda_add_linear(b, function, &grid, args, call, 0);
-}
-
 void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
                           const qn__cuda_linears_args *args)
 {
-    if (launch->function == cuda->kernels[QN__CUDA_KERNEL_ternary_1]) {
-        qn__cuda_grid grid = ternary_grid(cuda, args);
-        launch->blocks = (unsigned)grid.blocks;
-        launch->shared = grid.shared;
-    } else if (is_many(cuda, launch->function))
+    if (qn__cuda_is_ternary(cuda, launch->function))
+        qn__cuda_ternary_again(cuda, launch, args);
+    else if (is_many(cuda, launch->function))
         launch->blocks = (unsigned)many_blocks(cuda, args);
     else
         launch->blocks = (unsigned)unit_blocks(cuda, args, launch->threads, launch->shared);
@@ -288,8 +245,8 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
                                   .units = units_as_data(w->layout)};
     unit_form form;
     args.rows = args.k ? qn__cuda_elements(x) / args.k : 0;
-    if (is_ternary_row(b->cuda, call, &args))
-        return linear_ternary(b, &args, call);
+    if (qn__cuda_goes_ternary(b->cuda, call, &args))
+        return qn__cuda_linear_ternary(b, call, &args);
     if (args.rows > FEW && qn__cuda_has_wide(b->cuda) && kernels[w->layout]) {
         if (products == QN_PRODUCTS_BY_ROWS && qn__cuda_can_unpack(b, &args))
             return qn__cuda_wide_linear(b, &args, call, kernel_of(b->cuda, w->layout, UNPACK));

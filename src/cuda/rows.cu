@@ -277,13 +277,26 @@ static __device__ void put_row_bytes(const qn__cuda_norm_args &a, int64_t row,
                                      const float4 (&v)[QUADS], uint32_t *room)
 {
     const int n = (int)a.n / 4, all = (int)a.bytes.padded / 4;
-    const made_row to = made_row_of(a.at[QN__CUDA_NORM_BYTES], row, 4 * all, (int)a.bytes.step);
     uint32_t bits = 0;
 #pragma unroll
     for (int k = 0; k < QUADS; k++)
         if ((int)threadIdx.x + k * THREADS < n)
             bits = max(bits, top_of(v[k]));
     const float top = top_of_block(bits, room);
+    if (!a.bytes.step) {
+        char *to = ordered_row(a.at[QN__CUDA_NORM_BYTES], row, 4 * all);
+        const float inverse = to_bytes(top);
+        int sum = 0;
+#pragma unroll
+        for (int k = 0; k < QUADS; k++) {
+            const int i = threadIdx.x + k * THREADS;
+            if (i < all)
+                sum += put_ordered(to, i, i < n ? v[k] : make_float4(0, 0, 0, 0), inverse);
+        }
+        put_head(to, top, sum, room);
+        return;
+    }
+    const made_row to = made_row_of(a.at[QN__CUDA_NORM_BYTES], row, 4 * all, (int)a.bytes.step);
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         const int i = threadIdx.x + k * THREADS;
@@ -387,6 +400,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
     norm_quads<QN__CUDA_NORM_SHORT_QUADS, true, false>(a);
 }
 
+/* Of rows that become bytes, to which nothing is added. */
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    rms_norm_bytes(const __grid_constant__ qn__cuda_norm_args a)
+{
+    let_next_begin();
+    norm_quads<MOST_QUADS, false, true>(a);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    rms_norm_short_bytes(const __grid_constant__ qn__cuda_norm_args a)
+{
+    let_next_begin();
+    norm_quads<QN__CUDA_NORM_SHORT_QUADS, false, true>(a);
+}
+
 /* Two norms of short rows, with weights: half of a block has a row of one, the other half the row
  * of that number of the other, once both have been read. Sums are added as in norm_scale, where the
  * warps without columns add zeros. */
@@ -437,6 +464,14 @@ extern "C" __global__ void row_bytes(const qn__cuda_row_bytes_args a)
         for (int i = threadIdx.x; i < quads; i += THREADS)
             bits = max(bits, top_of(quad_of_row(a, r, i)));
         const float top = top_of_block(bits, room);
+        if (!a.form.step) {
+            char *to = ordered_row(a.at[1], r, 4 * quads);
+            int sum = 0;
+            for (int i = threadIdx.x; i < quads; i += THREADS)
+                sum += put_ordered(to, i, quad_of_row(a, r, i), to_bytes(top));
+            put_head(to, top, sum, room);
+            continue;
+        }
         const made_row to = made_row_of(a.at[1], r, (int)a.form.padded, (int)a.form.step);
         for (int i = threadIdx.x; i < quads; i += THREADS)
             put_bytes(to, a.form, i, quad_of_row(a, r, i), top);

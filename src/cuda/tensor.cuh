@@ -108,6 +108,16 @@ static __device__ void settled(float &c)
 {
     asm volatile("" : "+f"(c)::"memory");
 }
+static __device__ void settled(int &c)
+{
+    asm volatile("" : "+r"(c)::"memory");
+}
+
+/* The 128 threads that multiply together, one group of them or the other. */
+static __device__ void group_meets(int group)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+}
 
 /* ---- registers ------------------------------------------------------------------------------- */
 

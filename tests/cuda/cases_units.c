@@ -130,6 +130,55 @@ static qn_array *op_ternary_tall(qn_scope *s)
         qn_release(w[i]);
     return joined;
 }
+/* Layers whose sums are whole numbers, which have the CPU's bits by any number of rows: three that
+ * are one launch, gate and up, and one with a sum behind it. */
+static qn_array *op_ternary_rows(qn_scope *s)
+{
+    enum { COLUMNS = 1152, LAYERS = 6 };
+    static const int64_t rows[LAYERS] = {300, 33, 144, 330, 330, 275};
+    qn_array *x = f32(s, SHAPE(case_rows, COLUMNS)), *w[LAYERS], *y[LAYERS];
+    for (int i = 0; i < LAYERS; i++) {
+        qn_array *own = i < 3 ? x : i < 5 ? qn_negative(s, x) : qn_square(s, x);
+        w[i] = in_units(s, rows[i], COLUMNS);
+        y[i] = w[i] ? qn_linear_with(s, own, w[i], NULL, QN_PRODUCTS_INT8_ROWS) : qn__poison(s);
+        y[i] = times_number(s, y[i], i != 2);
+    }
+    y[3] = qn_multiply(s, qn_square(s, qn_relu(s, y[3])), y[4]);
+    y[4] = qn_add(s, f32(s, SHAPE(case_rows, rows[5])), y[5]);
+    qn_array *all = qn_concatenate(s, y, 5, 1);
+    for (int i = 0; i < LAYERS; i++)
+        qn_release(w[i]);
+    return all;
+}
+/* BitNet's layers by many rows less the same by few at a time, whose norms make bytes: zeros. */
+static qn_array *op_ternary_company(qn_scope *s)
+{
+    enum { WIDE = 512, LAYERS = 3, FEW_ROWS = 60, PARTS = 5 };
+    qn_array *h = f32(s, SHAPE(FEW_ROWS * PARTS, WIDE)), *w[LAYERS], *y[PARTS + 1], *norm[2],
+             *by[LAYERS];
+    for (int i = 0; i < 2; i++)
+        norm[i] = f32(s, SHAPE(WIDE));
+    for (int i = 0; i < LAYERS; i++) {
+        w[i] = in_units(s, WIDE, WIDE);
+        by[i] = f32(s, SHAPE(1));
+    }
+    for (int i = 0; i <= PARTS; i++) {
+        qn_array *own = i == PARTS ? h : qn_slice(s, h, 0, FEW_ROWS * i, FEW_ROWS * (i + 1), 1),
+                 *x = qn_rms_norm(s, own, norm[0], 1e-5f), *of[LAYERS];
+        for (int k = 0; k < LAYERS; k++) {
+            if (k == 2)
+                x = qn_rms_norm(s, qn_multiply(s, qn_square(s, qn_relu(s, of[0])), of[1]), norm[1],
+                                1e-5f);
+            of[k] = w[k] ? qn_linear_with(s, x, w[k], NULL, QN_PRODUCTS_INT8_ROWS) : qn__poison(s);
+            of[k] = qn_multiply(s, of[k], by[k]);
+        }
+        y[i] = qn_add(s, own, of[2]);
+    }
+    qn_array *zeros = qn_subtract(s, qn_concatenate(s, y, PARTS, 0), y[PARTS]);
+    for (int i = 0; i < LAYERS; i++)
+        qn_release(w[i]);
+    return zeros;
+}
 static qn_array *op_unit_rows(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_AUTO, 512);
@@ -205,6 +254,19 @@ static void compare_networks(const char *name, qn_device *cpu, qn_device *cuda)
     compare_case(&(op_case){name, op_unit_row_network, 1e-6}, cpu, cuda);
 }
 
+static void compare_ternary(qn_device *cpu, qn_device *cuda)
+{
+    static const int64_t counts[] = {1, 20, 65, 128, 300};
+    compare_case(&(op_case)CLOSE(ternary_tall), cpu, cuda);
+    compare_case(&(op_case)EXACT(ternary_company), cpu, cuda);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        char name[64];
+        case_rows = counts[i];
+        snprintf(name, sizeof name, "ternary rows x %d", (int)case_rows);
+        compare_case(&(op_case){name, op_ternary_rows, 0}, cpu, cuda);
+    }
+}
+
 /* Groups are of one kind: of most of them it is enough to see that they are taken apart. */
 void compare_units(qn_device *cpu, qn_device *cuda)
 {
@@ -234,6 +296,6 @@ void compare_units(qn_device *cpu, qn_device *cuda)
         compare_case(&(op_case){e->name, op_unit_rows, 0}, cpu, cuda);
         compare_case(&(op_case){e->name, op_unit_embedded, 1e-11}, cpu, cuda);
         if (case_encoding == QN__I2_S)
-            compare_case(&(op_case)CLOSE(ternary_tall), cpu, cuda);
+            compare_ternary(cpu, cuda);
     }
 }

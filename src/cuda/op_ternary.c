@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers on ternary weights (i2_s) whose x has a scale a row, with one row of x as
+ * ternary.cu has them and with many as ternary_wide.cu has them: how they are launched.
+ */
+#include "cuda/cuda.h"
+
+enum {
+    TILE = 16,
+    BOX_ROWS = TILE * QN__CUDA_TERNARY_BOX,
+    COLUMNS = QN__CUDA_TERNARY_DEEP, /* of a unit */
+    UNIT = 512,
+    FEW = 64,             /* rows that are not many */
+    WIDEST = 65536,       /* columns whose sums of bytes by codes are exact in f32 */
+    ROW_UNITS = 72 << 10, /* bytes of units that a block of one row asks for at once */
+    ROW_BLOCKS = 2,       /* of a multiprocessor, by one row */
+    THREADS = 384,
+    PER_TILE = 32 /* what a tile of many rows costs besides its rows of the weight, in rows */
+};
+
+static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
+                           const qn__cuda_linears_args *args)
+{
+    return args->rows == 1 && cuda->arch >= 90 && args->k <= QN__CUDA_TERNARY_COLUMNS &&
+           call->operand[0].offset % 16 == 0;
+}
+
+static bool is_ternary_wide(const qn__cuda *cuda, qn__cu_function function)
+{
+    return function == cuda->kernels[QN__CUDA_KERNEL_ternary_wide_256] ||
+           function == cuda->kernels[QN__CUDA_KERNEL_ternary_wide_128];
+}
+
+bool qn__cuda_is_ternary(const qn__cuda *cuda, qn__cu_function function)
+{
+    return function == cuda->kernels[QN__CUDA_KERNEL_ternary_1] || is_ternary_wide(cuda, function);
+}
+
+bool qn__cuda_goes_ternary(const qn__cuda *cuda, const qn__call *call,
+                           const qn__cuda_linears_args *args)
+{
+    return args->whole && call->operand[1].layout == QN__UNITS_OF(QN__I2_S) &&
+           (is_ternary_row(cuda, call, args) ||
+            (args->rows > FEW && args->k <= WIDEST && qn__cuda_has_wide(cuda)));
+}
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+/* Blocks and their shared memory: tiles that they ask for at once, a few a block. */
+static qn__cuda_grid ternary_row_grid(const qn__cuda *cuda, const qn__cuda_linears_args *args)
+{
+    int64_t pair = args->gated ? 2 : 1, tiles = qn__cuda_linear_tiles(args, TILE) / pair,
+            bytes = args->k / 4 * TILE, fit = ROW_UNITS / (bytes * pair),
+            each = qn__cuda_parts(tiles, ROW_BLOCKS * cuda->processors);
+    each = each > fit ? fit : each;
+    each = each > QN__CUDA_TERNARY_TILES / pair ? QN__CUDA_TERNARY_TILES / pair : each;
+    each = each < 1 ? 1 : each;
+    return (qn__cuda_grid){
+        qn__cuda_parts(tiles, each), QN__CUDA_THREADS,
+        (unsigned)(each * pair * (bytes + TILE * QN__CUDA_THREADS / 32 * 4) + args->k)};
+}
+
+static bool linear_ternary_row(qn__cuda_binder *b, const qn__call *call,
+                               const qn__cuda_linears_args *args)
+{
+    qn__cu_function function = b->cuda->kernels[QN__CUDA_KERNEL_ternary_1];
+    qn__cuda_launch *last;
+    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, 1, &last);
+    if (all) {
+        qn__cuda_ternary_again(b->cuda, last, all);
+        return true;
+    }
+    qn__cuda_grid grid = ternary_row_grid(b->cuda, args);
+    return qn__cuda_add_linear(b, function, &grid, args, call, 0);
+}
+
+/* ---- many rows ------------------------------------------------------------------------------- */
+
+static int64_t padded_to_spans(int64_t k)
+{
+    return qn__cuda_parts(k, QN__CUDA_SPAN) * QN__CUDA_SPAN;
+}
+
+/* For the copy engine, which knows pairs of bytes. */
+static int describe_bytes(qn__cuda *cuda, qn__cuda_map *to, char *data, int64_t rows, int64_t bytes,
+                          int64_t stride, const unsigned box[2], int how)
+{
+    qn__cuda_map map;
+    const uint64_t shape[] = {(uint64_t)bytes / 2, (uint64_t)rows}, apart[] = {(uint64_t)stride};
+    const unsigned size[] = {box[0] / 2, box[1]}, step[] = {1, 1};
+    int result = cuda->cu.tensor_map(&map, QN__CU_TENSOR_BF16, 2, data, shape, apart, size, step, 0,
+                                     how, QN__CU_TENSOR_FETCH, 0);
+    memcpy(to, &map, sizeof map);
+    return result;
+}
+
+static int fill_ternary_maps(qn__cuda *cuda, void *args)
+{
+    qn__cuda_ternary_args a;
+    memcpy(&a, args, sizeof a);
+    const qn__cuda_linears_args *l = &a.linears;
+    const unsigned of_x[] = {COLUMNS, QN__CUDA_TERNARY_ROWS},
+                   of_units[] = {UNIT, QN__CUDA_TERNARY_BOX};
+    const int64_t row = qn__cuda_parts(l->k, COLUMNS) * UNIT;
+    int result =
+        describe_bytes(cuda, &a.map[QN__CUDA_LINEARS], (char *)l->at[0] + QN__CUDA_MADE_HEAD,
+                       l->rows, padded_to_spans(l->k), l->made, of_x, QN__CU_TENSOR_SWIZZLED);
+    for (int i = 0; i < QN__CUDA_LINEARS && result == 0; i++)
+        if (l->n[i])
+            result = describe_bytes(cuda, &a.map[i], l->at[1 + 2 * i],
+                                    qn__cuda_parts(l->n[i], TILE), row, row, of_units, 0);
+    memcpy(args, &a, sizeof a);
+    return result;
+}
+
+/* Tiles of twice as many rows of the weight where that leaves fewer processors idle; gated ones
+ * have half of their rows of either. */
+static void choose_ternary_tiles(const qn__cuda *cuda, qn__cuda_launch *launch,
+                                 const qn__cuda_linears_args *args)
+{
+    const int64_t x_tiles = qn__cuda_parts(args->rows, QN__CUDA_TERNARY_ROWS);
+    int64_t tiles[2], cost[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t rows = BOX_ROWS * (i + 1);
+        tiles[i] = x_tiles * (args->gated ? qn__cuda_parts(args->n[0], BOX_ROWS)
+                                          : qn__cuda_linear_tiles(args, rows));
+        cost[i] = qn__cuda_parts(tiles[i], cuda->processors) * (rows + PER_TILE);
+    }
+    const int best = args->gated || cost[1] <= cost[0];
+    launch->blocks = (unsigned)(tiles[best] < cuda->processors ? tiles[best] : cuda->processors);
+    launch->shared = QN__CUDA_TERNARY_WIDE_SHARED(best + 1);
+    launch->function =
+        cuda->kernels[best ? QN__CUDA_KERNEL_ternary_wide_256 : QN__CUDA_KERNEL_ternary_wide_128];
+}
+
+/* x as bytes in their order in scratch memory, by the launch that makes x or one of its own. */
+static bool make_ordered_bytes(qn__cuda_binder *b, const qn__call *call,
+                               qn__cuda_linears_args *args)
+{
+    const qn__cuda_byte_form form = {.padded = padded_to_spans(args->k)};
+    const qn__cuda_row_bytes_args bytes = {.rows = args->rows, .columns = args->k, .form = form};
+    args->made = QN__CUDA_ORDERED_ROW(form.padded);
+    qn__cuda_want_scratch(b, (size_t)(args->rows * args->made));
+    return qn__cuda_bytes_of_x(b, call, &form) ||
+           QN__CUDA_ADD(b, row_bytes, args->rows, true, bytes, call, 0, QN__CUDA_SCRATCH);
+}
+
+static bool linear_ternary_wide(qn__cuda_binder *b, const qn__call *call,
+                                const qn__cuda_linears_args *args)
+{
+    qn__cuda_binding *bound = b->bound;
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    const qn__cuda_linears_args *all =
+        last && is_ternary_wide(b->cuda, last->function)
+            ? qn__cuda_join_linear(b, last->function, call, args->rows, &last)
+            : NULL;
+    if (all) {
+        choose_ternary_tiles(b->cuda, last, all);
+        return true;
+    }
+    qn__cuda_ternary_args wide = {.linears = *args};
+    const uint8_t none = QN__CUDA_NONE,
+                  operands[] = {
+                      QN__CUDA_SCRATCH, 1, 2, 1, 2, 1, 2, none, none, none, none, none, none};
+    const qn__cuda_grid grid = {1, THREADS, 0};
+    if (!make_ordered_bytes(b, call, &wide.linears) ||
+        !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_ternary_wide_256], &grid, &wide,
+                           sizeof wide, call, sizeof operands, operands))
+        return false;
+    last = &bound->launches[bound->n_launches - 1];
+    last->fill = fill_ternary_maps;
+    bound->x = call->first_operand;
+    choose_ternary_tiles(b->cuda, last, &wide.linears);
+    return true;
+}
+
+/* ---- either ---------------------------------------------------------------------------------- */
+
+bool qn__cuda_linear_ternary(qn__cuda_binder *b, const qn__call *call,
+                             const qn__cuda_linears_args *args)
+{
+    return args->rows == 1 ? linear_ternary_row(b, call, args) : linear_ternary_wide(b, call, args);
+}
+
+void qn__cuda_ternary_again(const qn__cuda *cuda, qn__cuda_launch *launch,
+                            const qn__cuda_linears_args *args)
+{
+    if (is_ternary_wide(cuda, launch->function)) {
+        choose_ternary_tiles(cuda, launch, args);
+        return;
+    }
+    qn__cuda_grid grid = ternary_row_grid(cuda, args);
+    launch->blocks = (unsigned)grid.blocks;
+    launch->shared = grid.shared;
+}

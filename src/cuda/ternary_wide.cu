@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linear layers on ternary weights (i2_s) by many rows of x, for sm_90: what BitNet's prompts have.
+ *
+ * Codes are products' left side, which comes from registers: a warp takes them out of their units
+ * there, so that weights go through memory and to the processors with two bits each. The right side
+ * is rows of x as bytes, which a launch ahead has made, in boxes of the tensor copy engine. Sums of
+ * all columns are whole numbers, so their order does not matter; the row's scale comes last, then
+ * the weight's, and the bits are those of units.cu.
+ *
+ * A block's tile is 128 or 256 rows of a weight by 128 of x. One thread of its first warps asks for
+ * stages of 128 columns of both; four warps after these have every other 64 rows of the weight, and
+ * four more the others; all go from tile to tile.
+ */
+#include "cuda/made.cuh"
+#include "cuda/tensor.cuh"
+#include "cuda/tiles.cuh"
+
+enum {
+    GROUP = 128, /* threads that multiply together */
+    WARPS = 8,   /* that multiply */
+    UNIT = 512,  /* bytes: 16 rows by COLUMNS */
+    COLUMNS = QN__CUDA_TERNARY_DEEP,
+    X_ROWS = QN__CUDA_TERNARY_ROWS,
+    X_BYTES = X_ROWS * COLUMNS,
+    BOX = QN__CUDA_TERNARY_BOX, /* units */
+    STAGES = QN__CUDA_TERNARY_STAGES
+};
+
+/* c[64 x 128] += a[64 x 32] b[32 x 128], of codes by bytes. c is 0 before unless `more`. */
+static __device__ void product(int (&c)[64], const uint32_t (&a)[4], uint64_t b, bool more)
+{
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.s8 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+                 "{%64, %65, %66, %67}, %68, more;\n}"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]), "+r"(c[4]), "+r"(c[5]),
+                   "+r"(c[6]), "+r"(c[7]), "+r"(c[8]), "+r"(c[9]), "+r"(c[10]), "+r"(c[11]),
+                   "+r"(c[12]), "+r"(c[13]), "+r"(c[14]), "+r"(c[15]), "+r"(c[16]), "+r"(c[17]),
+                   "+r"(c[18]), "+r"(c[19]), "+r"(c[20]), "+r"(c[21]), "+r"(c[22]), "+r"(c[23]),
+                   "+r"(c[24]), "+r"(c[25]), "+r"(c[26]), "+r"(c[27]), "+r"(c[28]), "+r"(c[29]),
+                   "+r"(c[30]), "+r"(c[31]), "+r"(c[32]), "+r"(c[33]), "+r"(c[34]), "+r"(c[35]),
+                   "+r"(c[36]), "+r"(c[37]), "+r"(c[38]), "+r"(c[39]), "+r"(c[40]), "+r"(c[41]),
+                   "+r"(c[42]), "+r"(c[43]), "+r"(c[44]), "+r"(c[45]), "+r"(c[46]), "+r"(c[47]),
+                   "+r"(c[48]), "+r"(c[49]), "+r"(c[50]), "+r"(c[51]), "+r"(c[52]), "+r"(c[53]),
+                   "+r"(c[54]), "+r"(c[55]), "+r"(c[56]), "+r"(c[57]), "+r"(c[58]), "+r"(c[59]),
+                   "+r"(c[60]), "+r"(c[61]), "+r"(c[62]), "+r"(c[63])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more));
+}
+
+/* A tile: which weight, its first row there, and of x. Gated, it has 128 rows of the gate, then
+ * those of the other. */
+struct ternary_tile {
+    int weight, row, x_row;
+};
+
+template <int M> static __device__ ternary_tile tile_at(const qn__cuda_linears_args &a, int i)
+{
+    enum { ROWS = 128 * M };
+    const int x_tiles = (int)((a.rows + X_ROWS - 1) / X_ROWS), x_row = i % x_tiles * X_ROWS;
+    int tile = i / x_tiles, weight = 0;
+    if (a.gated)
+        return {0, tile * 128, x_row};
+    for (; weight < QN__CUDA_LINEARS - 1 && tile >= (a.n[weight] + ROWS - 1) / ROWS; weight++)
+        tile -= (int)((a.n[weight] + ROWS - 1) / ROWS);
+    return {weight, tile * ROWS, x_row};
+}
+
+template <int M> static __device__ int all_tiles(const qn__cuda_linears_args &a)
+{
+    const int64_t x_tiles = (a.rows + X_ROWS - 1) / X_ROWS;
+    return (int)(x_tiles * (a.gated ? (a.n[0] + 127) / 128 : tiles_of(a, 128 * M)));
+}
+
+/* The weight of half m of a tile, and its first row there. */
+static __device__ int weight_of(const qn__cuda_linears_args &a, const ternary_tile &tile, int m)
+{
+    return a.gated ? m ^ (a.gated == 2) : tile.weight;
+}
+static __device__ int row_of(const qn__cuda_linears_args &a, const ternary_tile &tile, int m)
+{
+    return a.gated ? tile.row : tile.row + 128 * m;
+}
+
+/* Asks for a tile's stages as they become free: of x, then of the weight's units. */
+template <int M>
+static __device__ void ask_stages(const qn__cuda_ternary_args &a, const ternary_tile &tile,
+                                  char *stages, uint64_t *full, uint64_t *empty, ring_place &at)
+{
+    const int units = ((int)a.linears.k + COLUMNS - 1) / COLUMNS;
+    for (int i = 0; i < units; i++, at.next(STAGES)) {
+        char *to = stages + at.stage * QN__CUDA_TERNARY_STAGE(M);
+        barrier_wait(&empty[at.stage], at.phase ^ 1);
+        barrier_expect(&full[at.stage], QN__CUDA_TERNARY_STAGE(M));
+        copy_box(to, &a.map[QN__CUDA_LINEARS], &full[at.stage], i * COLUMNS / 2, tile.x_row);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            copy_box(to + X_BYTES + m * BOX * UNIT, &a.map[weight_of(a.linears, tile, m)],
+                     &full[at.stage], i * UNIT / 2, row_of(a.linears, tile, m) / TILE);
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* Four words of codes that a lane needs of a unit: of rows 2 g and 2 g + 1, which are the product's
+ * rows g and g + 8. */
+static __device__ uint4 words_of_unit(const char *unit)
+{
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint2 low = *(const uint2 *)(unit + 64 * t + 8 * g),
+                high = *(const uint2 *)(unit + 64 * (t + 4) + 8 * g);
+    return make_uint4(low.x, low.y, high.x, high.y);
+}
+
+/* Those of columns 32 p to 32 p + 31. */
+static __device__ void codes_of(const uint4 &w, int p, uint32_t (&codes)[4])
+{
+    codes[0] = w.x >> (6 - 2 * p) & 0x03030303u;
+    codes[1] = w.y >> (6 - 2 * p) & 0x03030303u;
+    codes[2] = w.z >> (6 - 2 * p) & 0x03030303u;
+    codes[3] = w.w >> (6 - 2 * p) & 0x03030303u;
+}
+
+/* Sums of a tile: c[m][4 j + 2 half + i] of row 128 m + 64 group + 16 warp + 2 g + half of the
+ * weight by row 8 j + 2 t + i of x. A unit's products are in two turns, of half m or, where there
+ * is but one, of half of the columns; while those of one are under way the next one's codes are
+ * made.
+ */
+template <int M>
+static __device__ void multiply_tile(const qn__cuda_linears_args &a, const char *stages,
+                                     uint64_t *full, uint64_t *empty, ring_place &at,
+                                     int (&c)[M][64])
+{
+    enum { PRODUCTS = 2 * M };
+    const int units = ((int)a.k + COLUMNS - 1) / COLUMNS,
+              own = threadIdx.x / 32 - 4; /* its unit of a box */
+    uint32_t codes[2][PRODUCTS][4];
+    uint4 words;
+    int before = -1;
+    for (int i = 0; i < units; i++) {
+        const char *x = stages + at.stage * QN__CUDA_TERNARY_STAGE(M);
+        const uint64_t xd = tile_descriptor(x);
+        barrier_wait(&full[at.stage], at.phase);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const int m = M == 2 ? k : 0, first = M == 2 ? 0 : 2 * k;
+            if (k == 0 || M == 2)
+                words = words_of_unit(x + X_BYTES + (m * BOX + own) * UNIT);
+            products_wait<1>();
+#pragma unroll
+            for (int p = 0; p < PRODUCTS; p++)
+                codes_of(words, first + p, codes[k][p]);
+            products_begin();
+#pragma unroll
+            for (int p = 0; p < PRODUCTS; p++)
+                product(c[m], codes[k][p], xd + 2 * (first + p), i || first + p);
+            products_end();
+        }
+        if (before >= 0)
+            give_back(&empty[before]);
+        before = at.stage;
+        at.next(STAGES);
+    }
+    products_wait<0>();
+    give_back(&empty[before]);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            settled(c[m][i]);
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+/* A lane's results of two neighbouring rows of a weight by a row of x: sums without what codes have
+ * too much, times the row's scale, then the weight's. */
+static __device__ float2 results_of(int first, int second, const made_head &x, float by)
+{
+    return make_float2((float)(first - x.sum) * x.scale * by,
+                       (float)(second - x.sum) * x.scale * by);
+}
+
+static __device__ float factor_of(const qn__cuda_linears_args &a, int weight)
+{
+    const float *by = (const float *)a.at[QN__CUDA_FACTOR + weight];
+    return by ? *by : 1.0f;
+}
+
+/* Where a lane's results of half m of a tile are: its first row of the weight, and of x. */
+struct lane_place {
+    int row, x;
+
+    __device__ lane_place(const qn__cuda_linears_args &a, const ternary_tile &tile, int m)
+    {
+        const int own = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
+        row = row_of(a, tile, m) + own * TILE + lane / 4 * 2;
+        x = lane % 4 * 2;
+    }
+};
+
+/* WHOLE: rows of y are of whole pairs. What is added is loaded for many results at once, since no
+ * load may overtake a store. */
+template <bool WHOLE>
+static __device__ void store_half(const qn__cuda_linears_args &a, const ternary_tile &tile, int m,
+                                  const int (&c)[64], const made_head *heads)
+{
+    enum { AT_ONCE = 8 };
+    const lane_place own(a, tile, m);
+    const int n = (int)a.n[tile.weight], left = n - own.row, rows = (int)a.rows - tile.x_row;
+    const int64_t first = (int64_t)tile.x_row * n + own.row;
+    const float by = factor_of(a, tile.weight);
+    const float *added = (const float *)a.at[QN__CUDA_ADDED];
+    float *y = (float *)a.at[2 + 2 * tile.weight] + first;
+    if (left <= 0)
+        return;
+#pragma unroll
+    for (int j = 0; j < 32; j += AT_ONCE) {
+        float2 more[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int x = own.x + (j + i) / 2 * 8 + i % 2;
+            const float *from = added + first + (int64_t)x * n;
+            more[i] = make_float2(0, 0);
+            if (added && x < rows)
+                more[i] =
+                    WHOLE ? *(const float2 *)from : make_float2(from[0], left > 1 ? from[1] : 0.0f);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int x = own.x + (j + i) / 2 * 8 + i % 2, k = (j + i) / 2 * 4 + i % 2;
+            float2 v = results_of(c[k], c[k + 2], heads[x], by);
+            float *to = y + (int64_t)x * n;
+            if (added)
+                v = make_float2(v.x + more[i].x, v.y + more[i].y);
+            if (x >= rows)
+                continue;
+            if (WHOLE) {
+                *(float2 *)to = v;
+            } else {
+                to[0] = v.x;
+                if (left > 1)
+                    to[1] = v.y;
+            }
+        }
+    }
+}
+
+/* BitNet's own activation, to f32 in whole pairs, or any. */
+template <bool PLAIN>
+static __device__ void store_gated(const qn__cuda_linears_args &a, const ternary_tile &tile,
+                                   const int (&gate)[64], const int (&up)[64],
+                                   const made_head *heads)
+{
+    const lane_place own(a, tile, 0);
+    const int n = (int)a.n[0], left = n - own.row, rows = (int)a.rows - tile.x_row;
+    const int64_t first = (int64_t)tile.x_row * n + own.row;
+    const float gate_by = factor_of(a, weight_of(a, tile, 0)),
+                up_by = factor_of(a, weight_of(a, tile, 1));
+    if (left <= 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        const int x = own.x + i / 2 * 8 + i % 2, k = i / 2 * 4 + i % 2;
+        const float2 u = results_of(gate[k], gate[k + 2], heads[x], gate_by),
+                     v = results_of(up[k], up[k + 2], heads[x], up_by);
+        const int64_t at = first + (int64_t)x * n;
+        if (x >= rows)
+            continue;
+        if (PLAIN) {
+            *(float2 *)((float *)a.at[2] + at) =
+                make_float2(squared_relu(u.x) * v.x, squared_relu(u.y) * v.y);
+        } else {
+            put_gated(a, at, u.x, v.x);
+            if (left > 1)
+                put_gated(a, at + 1, u.y, v.y);
+        }
+    }
+}
+
+template <int M>
+static __device__ void store_tile(const qn__cuda_linears_args &a, const ternary_tile &tile,
+                                  const int (&c)[M][64], const made_head *heads)
+{
+    const bool whole = a.n[tile.weight] % 2 == 0;
+    if (M == 2 && a.gated) {
+        if (whole && a.at[2] && !a.at[QN__CUDA_ROUNDED] && a.activation == QN__CUDA_RELU_SQUARED)
+            store_gated<true>(a, tile, c[0], c[M - 1], heads);
+        else
+            store_gated<false>(a, tile, c[0], c[M - 1], heads);
+        return;
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        if (whole)
+            store_half<true>(a, tile, m, c[m], heads);
+        else
+            store_half<false>(a, tile, m, c[m], heads);
+}
+
+template <int M> static __device__ void multiply(const qn__cuda_ternary_args &a)
+{
+    extern __shared__ __align__(1024) char room[];
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    __shared__ made_head heads[2][X_ROWS];
+    const qn__cuda_linears_args &l = a.linears;
+    char *stages = room + (1024 - shared_address(room) % 1024) % 1024;
+    const int tiles = all_tiles<M>(l);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_begin(&full[i], 1);
+            barrier_begin(&empty[i], WARPS);
+        }
+        barriers_begun();
+    }
+    __syncthreads();
+    wait_for_others();
+    ring_place at = {0, 0};
+    if (threadIdx.x < GROUP) {
+        registers_fewer<40>();
+        if (threadIdx.x == 0)
+            for (int i = blockIdx.x; i < tiles; i += gridDim.x)
+                ask_stages<M>(a, tile_at<M>(l, i), stages, full, empty, at);
+        __syncwarp();
+    } else {
+        registers_more<232>();
+        const int group = threadIdx.x / GROUP - 1, own = threadIdx.x % GROUP;
+        for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
+            const ternary_tile tile = tile_at<M>(l, i);
+            int c[M][64];
+            made_head head = {0, 0};
+            if (tile.x_row + own < l.rows)
+                head = *(const made_head *)((const char *)l.at[0] + (tile.x_row + own) * l.made);
+            multiply_tile<M>(l, stages, full, empty, at, c);
+            group_meets(group); /* all have stored the last tile's results */
+            heads[group][own] = head;
+            group_meets(group);
+            store_tile<M>(l, tile, c, heads[group]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
+    ternary_wide_256(const __grid_constant__ qn__cuda_ternary_args a)
+{
+    multiply<2>(a);
+}
+extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
+    ternary_wide_128(const __grid_constant__ qn__cuda_ternary_args a)
+{
+    multiply<1>(a);
+}
