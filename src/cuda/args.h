@@ -364,20 +364,17 @@ typedef struct qn__cuda_turn_args {
     int64_t early;     /* no step writes offsets, frequencies and the keys' slots */
 } qn__cuda_turn_args;
 
-/* Of attend_one.cu: bytes of a block, over heads of d, of one alone and of one of a cluster with so
- * many rooms for pages; of any at most. */
-#define QN__CUDA_PAGE_SHARED(d)  ((d)*256)
-#define QN__CUDA_BLOCK_SHARED(d) ((d)*32 + 4096)
-#define QN__CUDA_ALONE_SHARED(d) (QN__CUDA_BLOCK_SHARED(d) + 2 * QN__CUDA_PAGE_SHARED(d))
-#define QN__CUDA_CLUSTER_SHARED(d, blocks, rooms)                                                  \
-    (QN__CUDA_BLOCK_SHARED(d) + 16 * ((d) + 2 * (blocks)) * 4 + 32 * 16 * 8 + 16 * 4 +             \
-     16 * ((d) / (blocks) + 2) * 4 + (rooms)*QN__CUDA_PAGE_SHARED(d))
-enum { QN__CUDA_ONE_SHARED = 176 << 10 };
+/* Of attend_one.cu: bytes of a block over heads of d. */
+#define QN__CUDA_PAGE_SHARED(d) ((d)*256)
+#define QN__CUDA_ONE_SHARED(d)  ((d)*32 + 4096 + 2 * QN__CUDA_PAGE_SHARED(d))
 
-/* Of attend_step.cu: rows of products, and bytes of a block. */
-enum { QN__CUDA_STEP_ROWS = 8 };
+/* Of attend_step.cu: rows of products; tiles at most where there are several tokens; pages' rows
+ * that a block joins at once, in a cluster of so many; bytes of a block. */
+enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_TILES = 32 };
+#define QN__CUDA_STEP_SLOTS(blocks) ((blocks) < 4 ? 64 : 16 * (blocks))
 #define QN__CUDA_STEP_SHARED(d, blocks)                                                            \
-    (QN__CUDA_PAGE_SHARED(d) + (d)*84 + 4096 + 256 * (blocks) + 16)
+    (QN__CUDA_PAGE_SHARED(d) + (d)*20 + 4096 +                                                     \
+     QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 16) + 16)
 
 /* Among the addresses of attention, behind its own: of a launch that turns its only row and writes
  * it to the cache, too (attend_step.cu). */
@@ -404,7 +401,6 @@ typedef struct qn__cuda_attend_args {
     int64_t parts_at; /* where parts begin, in floats */
     int64_t turned;   /* how y is rounded (turned.cuh) */
     int64_t early;    /* no step writes tiles and table, and of the cache one, this step's rows */
-    int64_t rooms;    /* of attend_one.cu: for pages that a block of a cluster has */
     int64_t split;    /* pages' results go to attend_join: so many blocks share them, or by
                          attend_rows, which each has a page */
     float scale, softcap;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention of one token over a cache in bf16, for sm_90, which turns the token's queries and its
- * key and writes key and value to the cache. The bits are those of attend_half.cu.
+ * key and writes key and value to the cache; and of a few, of any sequences, whose keys and values
+ * a launch ahead has written. The bits are those of attend_half.cu.
  *
- * A key head has a cluster of blocks, and a block two groups of four warps; each group has a page,
- * and the pages behind those in turn. A group's warps have 16 keys' scores each, whose products'
- * right sides they load into registers, and then some columns of the values, which come by way of
- * shared memory. All that was in the cache before is asked for before the launches ahead have
- * ended. What pages come to goes to the blocks that join it, each for some columns, in the pages'
- * order; it carries its own arrival, so that nobody waits for what else was written.
- * A block is so small that it begins beside those of the layers ahead, and those of the layer
- * behind beside it.
+ * A key head of a token has a cluster of blocks, and a block two groups of four warps; each group
+ * has a page, and the pages behind those in turn. A group's warps have 16 keys' scores each, whose
+ * products' right sides they load into registers, and then some columns of the values, which come
+ * by way of shared memory. All that was in the cache before is asked for before the launches ahead
+ * have ended. What pages come to goes to the blocks that join it, each for some columns, in the
+ * pages' order; it carries its own arrival, so that nobody waits for what else was written. A block
+ * is so small that it begins beside those of the layers ahead, and those of the layer behind beside
+ * it.
  */
 #include "cuda/attend_step.cuh"
 
@@ -134,13 +135,13 @@ static __device__ void fetch_page(const qn__cuda_attend_args &a, int head, int p
  * round's parts on. */
 template <int D, int C>
 static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> &s,
-                                 const seen_pages &seen, int i, int to)
+                                 const seen_pages &seen, int rows, int i, int to)
 {
     typedef step_room<D, C> S;
     enum { OWN = D / 16 / GROUP_WARPS }; /* columns of a warp, in 16 */
     const int group = group_of_warp(), warp = threadIdx.x / 32 % GROUP_WARPS,
               lane = threadIdx.x % 32, row = lane / 4, at = seen.page(i) * PAGE;
-    const bool gives = row < (int)a.shared;
+    const bool gives = row < rows;
     float score[8][2];
     uint32_t p[4][4];
     weight_sum sum[1];
@@ -151,7 +152,7 @@ static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> 
     if (seen.begin > at || seen.end < at + PAGE)
         hide_keys(score, 0, seen.begin - at, seen.end - at, seen.keep - at);
     page_weights(score, scale, sum, p);
-    if (gives && warp == lane % 4)
+    if (gives && warp == lane % 4 && warp < C)
 #pragma unroll
         for (int k = 0; k < C; k += 4)
             put_pair(&s.parts.sum[to + row], &s.come, k + warp, sum[0].total, sum[0].max);
@@ -169,72 +170,76 @@ static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> 
     }
 }
 
-/* Blocks: [key heads][C] */
-template <int D, int C> static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
+/* What a cluster does: of a token the query heads from `first` on of a key head, and which page
+ * gets the row that the step adds (-1: none does) at which place. */
+struct step_work {
+    int rank, head, first, rows, token, adds, place;
+};
+
+/* The page that a group of warps begins with. */
+template <int C> static __device__ int first_page(int rank)
 {
-    typedef step_room<D, C> S;
-    enum { AT_ONCE = GROUPS * C }; /* pages */
-    extern __shared__ __align__(128) char shared_room[];
-    S &s = *(S *)shared_room;
-    const qn__cuda_attend_args &a = t.a;
-    const int rank = (int)rank_in_cluster(), head = blockIdx.x / C, group = group_of_warp(),
-              warp = threadIdx.x / 32, lane = threadIdx.x % 32, rows = (int)a.shared,
-              mine = rank + group * C;
-    touch((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + threadIdx.x % (D / 4) * 2);
-    touch(a.at[QN__CUDA_TURN_OFFSET]);
-    touch(a.at[QN__CUDA_TURN_SLOTS]);
-    touch((const int32_t *)a.at[4] + min(mine, (int)a.width - 1));
-    token_step own;
-    if (!own.find<C>(a, rank)) {
-        let_next_begin();
-        wait_for_last(); /* what waits for this kernel relies on it */
-        return;
-    }
-    const seen_pages &seen = own.seen;
-    const int pages = seen.n, most = S::parts_of::most(rows);
-    auto ask = [&](int i) {
-        ask_values_of<D>(a, s.values[group], head, seen.place(i), seen.end - seen.page(i) * PAGE,
-                         i == own.adds ? own.place : -1);
-    };
-    lane_keys<D> keys = {};
-    if (mine < pages) {
-        keys.load(a, head, seen.place(mine));
-        ask(mine);
-    }
-    if (mine + AT_ONCE < pages)
-        fetch_page<D>(a, head, seen.place(mine + AT_ONCE));
+    return rank + group_of_warp() * C;
+}
+
+/* Asks for page i: its keys by way of registers, then its values. */
+template <int D, int C>
+static __device__ void ask_page_of(const qn__cuda_attend_args &a, step_room<D, C> &s,
+                                   const seen_pages &seen, const step_work &w, lane_keys<D> &keys,
+                                   int i)
+{
+    const int place = seen.place(i);
+    keys.load(a, w.head, place);
+    ask_values_of<D>(a, s.values[group_of_warp()], w.head, place, seen.end - seen.page(i) * PAGE,
+                     i == w.adds ? w.place : -1);
+}
+
+/* What parts arrive at. */
+template <int D, int C>
+static __device__ void begin_parts(step_room<D, C> &s, const seen_pages &seen, int rows)
+{
+    typedef typename step_room<D, C>::parts_of parts_of;
     if (threadIdx.x == 0) {
         barrier_begin(&s.come, 1);
         barriers_begun();
-        barrier_expect(&s.come, S::parts_of::bytes(min(pages, most), rows));
+        barrier_expect(&s.come, parts_of::bytes(min(seen.n, parts_of::most(rows)), rows));
     }
     __syncwarp();
-    cluster_arrive();
-    own.share_row<D, BLOCK>(t, s.q, s.key, s.value, threadIdx.x, head);
-    __syncthreads();
-    let_next_begin(); /* whose weights would have kept the queries waiting */
-    cluster_wait();   /* all are there, and so are their barriers */
+}
+
+/* All pages, of which the first one's keys and values are under way, and the row's results. */
+template <int D, int C>
+static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, C> &s,
+                                    const seen_pages &seen, const step_work &w, lane_keys<D> &keys)
+{
+    typedef step_room<D, C> S;
+    enum { AT_ONCE = GROUPS * C }; /* pages */
+    const int group = group_of_warp(), warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+              pages = seen.n, rows = w.rows, most = S::parts_of::most(rows);
     row_state row = {0, 0, {-CUDART_INF_F, 0}};
-    for (int begin = 0, round = 0, i = mine; begin < pages; begin += most, round++) {
+    for (int begin = 0, round = 0, i = first_page<C>(w.rank); begin < pages;
+         begin += most, round++) {
         const int n = min(pages - begin, most);
         for (; i < begin + n; i += AT_ONCE) {
-            if (i == own.adds) {
-                keys.put(s.key, own.place);
+            if (i == w.adds) {
+                keys.put(s.key, w.place);
                 if (threadIdx.x % GROUP < D / 8)
-                    s.values[group][value_piece<D>(own.place, threadIdx.x % GROUP)] =
+                    s.values[group][value_piece<D>(w.place, threadIdx.x % GROUP)] =
                         ((const uint4 *)s.value)[threadIdx.x % GROUP];
             }
             *(float4 *)&s
                  .score[group][warp % GROUP_WARPS * 2 + lane % 4 / 2][lane / 4 * 4 + lane % 2 * 2] =
                 keys.scores(s.q);
             if (i + AT_ONCE < pages)
-                keys.load(a, head, seen.place(i + AT_ONCE));
+                keys.load(a, w.head, seen.place(i + AT_ONCE));
             copies_wait<0>();
             group_meets();
-            give_page(a, s, seen, i, (i - begin) * rows);
+            give_page(a, s, seen, rows, i, (i - begin) * rows);
             if (i + AT_ONCE < pages) {
                 group_meets();
-                ask(i + AT_ONCE);
+                ask_values_of<D>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
+                                 seen.end - seen.page(i + AT_ONCE) * PAGE,
+                                 i + AT_ONCE == w.adds ? w.place : -1);
             }
         }
         if (warp < rows) {
@@ -250,7 +255,125 @@ template <int D, int C> static __device__ void attend_step(const qn__cuda_attend
         }
     }
     if (warp < rows)
-        put_results<S::COLUMNS>(a, row, rank, head * rows + warp, own.token);
+        put_results<S::COLUMNS>(a, row, w.rank, w.first + warp, w.token);
+}
+
+/* Blocks: [key heads][C] */
+template <int D, int C> static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
+{
+    extern __shared__ __align__(128) char shared_room[];
+    step_room<D, C> &s = *(step_room<D, C> *)shared_room;
+    const qn__cuda_attend_args &a = t.a;
+    const int rank = (int)rank_in_cluster(), head = blockIdx.x / C, rows = (int)a.shared,
+              mine = first_page<C>(rank);
+    touch((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + threadIdx.x % (D / 4) * 2);
+    touch(a.at[QN__CUDA_TURN_OFFSET]);
+    touch(a.at[QN__CUDA_TURN_SLOTS]);
+    touch((const int32_t *)a.at[4] + min(mine, (int)a.width - 1));
+    token_step own;
+    if (!own.find<C>(a, rank)) {
+        let_next_begin();
+        wait_for_last(); /* what waits for this kernel relies on it */
+        return;
+    }
+    const seen_pages &seen = own.seen;
+    const step_work w = {rank, head, head * rows, rows, own.token, own.adds, own.place};
+    lane_keys<D> keys = {};
+    if (mine < seen.n)
+        ask_page_of(a, s, seen, w, keys, mine);
+    if (mine + GROUPS * C < seen.n)
+        fetch_page<D>(a, head, seen.place(mine + GROUPS * C));
+    begin_parts(s, seen, rows);
+    cluster_arrive();
+    own.share_row<D, BLOCK>(t, s.q, s.key, s.value, threadIdx.x, head);
+    __syncthreads();
+    let_next_begin(); /* whose weights would have kept the queries waiting */
+    cluster_wait();   /* all are there, and so are their barriers */
+    attend_pages(a, s, seen, w, keys);
+}
+
+/* ---- a few tokens ---------------------------------------------------------------------------- */
+
+/* The tile that has a token: a lane looks at each. False: none has it, or it sees what there is
+ * not. */
+static __device__ bool find_tile(const qn__cuda_attend_args &a, int token, int32_t (&tile)[4])
+{
+    const int lane = threadIdx.x % 32;
+    const int32_t *from = (const int32_t *)a.at[3] + 4 * min(lane, (int)a.tiles - 1);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        tile[i] = from[i];
+    const bool has = lane < (int)a.tiles && tile[2] > 0 && tile[1] <= token &&
+                     token < tile[1] + tile[2] && tile_fits(a, tile);
+    const uint32_t lanes = __ballot_sync(~0u, has);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        tile[i] = __shfl_sync(~0u, tile[i], lanes ? __ffs(lanes) - 1 : 0);
+    return lanes;
+}
+
+/* Queries as bf16, where rows that there are not are zeros. */
+template <int D>
+static __device__ void share_queries(const qn__cuda_attend_args &a, uint2 (&to)[D / 16][32],
+                                     const step_work &w)
+{
+    enum { OF_ROW = D / 2, AT_ONCE = BLOCK / OF_ROW };
+    const int k = threadIdx.x % OF_ROW * 2;
+    const float *q = (const float *)a.at[0] + w.first * a.q_stride[1] + w.token * a.q_stride[2] +
+                     k * a.q_stride[3];
+    float2 v[ROWS / AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < ROWS / AT_ONCE; i++) {
+        const int row = threadIdx.x / OF_ROW + i * AT_ONCE;
+        const float *from = q + row * a.q_stride[1];
+        v[i] = row < w.rows ? make_float2(from[0], from[a.q_stride[3]]) : make_float2(0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS / AT_ONCE; i++)
+        *query_place<D>(to, threadIdx.x / OF_ROW + i * AT_ONCE, k) = pair_of(v[i].x, v[i].y);
+}
+
+/* Blocks: [tokens][key heads][query heads of each, in eights][C]. Pages that were in the cache
+ * before are asked for before the launches ahead have ended. */
+template <int D, int C> static __device__ void attend_few(const qn__cuda_attend_args &a)
+{
+    extern __shared__ __align__(128) char shared_room[];
+    step_room<D, C> &s = *(step_room<D, C> *)shared_room;
+    const int rank = (int)rank_in_cluster(), shared = (int)a.shared,
+              eights = (shared + ROWS - 1) / ROWS, groups = (int)a.groups, unit = blockIdx.x / C,
+              head = unit / eights % groups, first = unit % eights * ROWS,
+              token = unit / eights / groups, mine = first_page<C>(rank);
+    const step_work w = {rank, head, head * shared + first, min(shared - first, (int)ROWS), token,
+                         -1,   -1};
+    int32_t tile[4];
+    if (!a.early)
+        wait_for_last();
+    if (!find_tile(a, token, tile)) {
+        let_next_begin();
+        wait_for_last(); /* what waits for this kernel relies on it */
+        return;
+    }
+    seen_pages seen;
+    seen.find(a, tile, token - tile[1]);
+    const int old = a.early ? (int)first_new(a, tile) / PAGE : 0;
+    const bool known = mine < seen.n && seen.page(mine) < old;
+    lane_keys<D> keys = {};
+    if (known)
+        ask_page_of(a, s, seen, w, keys, mine);
+    else if (mine < seen.n)
+        fetch_page<D>(a, head, seen.place(mine));
+    if (mine + GROUPS * C < seen.n)
+        fetch_page<D>(a, head, seen.place(mine + GROUPS * C));
+    begin_parts(s, seen, w.rows);
+    cluster_arrive();
+    wait_for_last();
+    if (!known && mine < seen.n)
+        ask_page_of(a, s, seen, w, keys, mine);
+    share_queries<D>(a, s.q, w);
+    __syncthreads();
+    let_next_begin(); /* whose weights would have kept the queries waiting */
+    cluster_wait();   /* all are there, and so are their barriers */
+    attend_pages(a, s, seen, w, keys);
 }
 
 /* Few registers are left for the layers beside, whose warps have 64 or 72: BLOCKS would fit. */
@@ -261,9 +384,24 @@ template <int D, int C> static __device__ void attend_step(const qn__cuda_attend
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
         attend_step<D, C>(t);                                                                      \
     }
+#define FEW_KERNEL(D, C, BLOCKS)                                                                   \
+    extern "C" __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(BLOCK, BLOCKS)          \
+        attend_few_##D##_of_##C(const __grid_constant__ qn__cuda_attend_args a)                    \
+    {                                                                                              \
+        static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
+        attend_few<D, C>(a);                                                                       \
+    }
 STEP_KERNEL(64, 4, 2)
 STEP_KERNEL(64, 8, 2)
 STEP_KERNEL(128, 4, 2)
 STEP_KERNEL(128, 8, 2)
 STEP_KERNEL(256, 4, 1)
 STEP_KERNEL(256, 8, 1)
+FEW_KERNEL(64, 2, 2)
+FEW_KERNEL(64, 4, 2)
+FEW_KERNEL(64, 8, 2)
+FEW_KERNEL(128, 2, 2)
+FEW_KERNEL(128, 4, 2)
+FEW_KERNEL(128, 8, 2)
+FEW_KERNEL(256, 4, 1)
+FEW_KERNEL(256, 8, 1)

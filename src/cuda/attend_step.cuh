@@ -21,9 +21,10 @@ struct seen_pages {
     int begin, end, keep, first, n;
     const int32_t *table;
 
-    __device__ void find(const qn__cuda_attend_args &a, const int32_t *tile)
+    /* Of a row of a tile. */
+    __device__ void find(const qn__cuda_attend_args &a, const int32_t *tile, int row)
     {
-        const row_range r = range_of(a, tile, 0);
+        const row_range r = range_of(a, tile, row);
         begin = (int)r.begin;
         end = (int)r.end;
         keep = (int)r.keep;
@@ -154,7 +155,7 @@ struct token_step {
                       tile[] = {from[0], from[1], from[2], from[3]};
         if (tile[2] <= 0 || !tile_fits(a, tile))
             return false;
-        seen.find(a, tile);
+        seen.find(a, tile, 0);
         token = tile[1];
         slot = *(const int32_t *)a.at[QN__CUDA_TURN_SLOTS];
         if ((seen.n - 1) % C != rank || slot / PAGE >= a.pages)
@@ -210,7 +211,7 @@ struct row_state {
 template <int D, int C> struct page_parts {
     enum {
         COLUMNS = D / C,
-        SLOTS = 16 * C /* for pages' rows */
+        SLOTS = QN__CUDA_STEP_SLOTS(C) /* for pages' rows */
     };
     float part[SLOTS][COLUMNS]; /* [page][row] */
     float2 sum[SLOTS];          /* total, maximum */

@@ -307,8 +307,8 @@ static bool launch_boxes(qn__cuda_binder *b, const qn__call *call, const qn__cud
 /* ---- a token alone, in the launch that turns it and writes it to the cache --------------------
  */
 
-/* Blocks of the cluster that a key head has: so many that each processor has one at most. 0: there
- * are too many heads. */
+/* Blocks of the cluster that each of so many key heads has, of as many tokens: so many that a
+ * processor has one at most. 0: there are too many heads. */
 static int64_t cluster_of(const qn__cuda *cuda, int64_t heads)
 {
     return heads * 8 <= cuda->processors ? 8 : heads * 4 <= cuda->processors ? 4 : 0;
@@ -356,49 +356,93 @@ static bool launch_far(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     return true;
 }
 
+/* Whether attention on a cache in bf16 has heads for attend_one.cu and attend_step.cu. */
+static bool has_one_launch(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    return qn__cuda_has_wide(cuda) && a->half && a->d == a->e &&
+           (a->d == 64 || a->d == QN__CUDA_WIDEST_HALF || a->d == QN__CUDA_WIDEST);
+}
+
+static int by_head(const qn__cuda_attend_args *a, int of_64, int of_128, int of_256)
+{
+    return a->d == 64 ? of_64 : a->d == QN__CUDA_WIDEST_HALF ? of_128 : of_256;
+}
+
+static qn__cuda_grid step_grid(const qn__cuda_attend_args *a, int64_t units, int64_t cluster)
+{
+    return (qn__cuda_grid){units * cluster, STEP_THREADS,
+                           (unsigned)QN__CUDA_STEP_SHARED(a->d, cluster)};
+}
+
+static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *args,
+                        const uint32_t turned[N_TURNED])
+{
+    const int64_t cluster = cluster_of(b->cuda, args->a.groups);
+    const qn__cuda_grid grid = step_grid(&args->a, args->a.groups, cluster);
+    const int kernel =
+        by_head(&args->a, QN__CUDA_KERNEL_attend_step_64_of_4, QN__CUDA_KERNEL_attend_step_128_of_4,
+                QN__CUDA_KERNEL_attend_step_256_of_4) +
+        (cluster == 8);
+    return add_token(b, call, args, sizeof *args, &grid, kernel, turned);
+}
+
 /* ---- few rows ---------------------------------------------------------------------------------
  */
 
-/* Whether one launch goes over pages and joins them (attend_one.cu): few rows that have room for
- * few pages, and any number over the heads that no other kernel multiplies. */
-static bool goes_in_one(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+/* Clusters of a few tokens, one for each eight query heads of a key head, and their blocks; 0:
+ * there are so many that they have a block each (attend_one.cu). */
+static int64_t few_units(const qn__cuda_attend_args *a)
 {
-    bool widest = a->d == QN__CUDA_WIDEST;
-    return qn__cuda_has_wide(cuda) && a->half && a->d == a->e &&
-           (widest || a->d == 64 || a->d == QN__CUDA_WIDEST_HALF) &&
-           (widest || (a->length <= FEW_TOKENS && most_pages(a) <= FEW_PAGES));
+    return a->length * a->groups * qn__cuda_parts(a->shared, QN__CUDA_STEP_ROWS);
+}
+static int64_t few_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    const int64_t units = few_units(a), cluster = cluster_of(cuda, units);
+    if (a->width <= 1 || a->tiles > QN__CUDA_STEP_TILES)
+        return 0;
+    return cluster ? cluster : a->d != QN__CUDA_WIDEST && units * 2 <= cuda->processors ? 2 : 0;
 }
 
-/* 16 rows of products have a block; where there are few, so many blocks that each processor has one
- * at most. Of a token alone such a launch does what is between its layer and attention, too
- * (attend_step.cu). */
+static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+{
+    const int64_t cluster = few_cluster(b->cuda, args);
+    const qn__cuda_grid grid = step_grid(args, few_units(args), cluster);
+    const int of_2 =
+        by_head(args, QN__CUDA_KERNEL_attend_few_64_of_2, QN__CUDA_KERNEL_attend_few_128_of_2,
+                QN__CUDA_KERNEL_attend_few_256_of_4 - 1);
+    return add_attend(b, call, args, sizeof *args, &grid,
+                      of_2 + (cluster == 8   ? 2
+                              : cluster == 4 ? 1
+                                             : 0));
+}
+
+/* Whether one launch goes over pages and joins them: few rows that have room for few pages, and any
+ * number over the heads that no other kernel multiplies. */
+static bool goes_in_one(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    return has_one_launch(cuda, a) &&
+           (a->d == QN__CUDA_WIDEST || (a->length <= FEW_TOKENS && most_pages(a) <= FEW_PAGES));
+}
+
+/* A token has clusters (attend_step.cu) or 16 rows of products a block (attend_one.cu); where there
+ * is one alone the launch does what is between its layer and attention, too. */
 static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
 {
-    int64_t tokens = args->tile < args->length ? args->tile : args->length,
-            rows = tokens * (args->heads / args->groups), blocks = args->tiles * args->groups,
-            width = args->d == 64    ? 0
-                    : args->d == 128 ? 1
-                                     : 2,
-            cluster = 1;
-    int kernel = QN__CUDA_KERNEL_attend_one_64 + 3 * (int)width;
-    if (cluster_of(b->cuda, blocks) && args->width > 1) {
-        cluster = cluster_of(b->cuda, blocks);
-        kernel += cluster == 8 ? 2 : 1;
-    }
-    /* with room for one page the next blocks fit beside; heads of 256 have them either way */
-    args->rooms = most_pages(args) > (args->d == QN__CUDA_WIDEST ? 1 : 2) * cluster ? 2 : 1;
-    int64_t shared = cluster == 1 ? QN__CUDA_ALONE_SHARED(args->d)
-                                  : QN__CUDA_CLUSTER_SHARED(args->d, cluster, args->rooms);
-    qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP) * cluster, PAGE_THREADS,
-                          (unsigned)shared};
     qn__cuda_attend_turn_args turns = {.a = *args};
     uint32_t turned[N_TURNED];
-    if (cluster == 1 || !is_token(b, call, args) || !qn__cuda_take_turn(b, call, &turns, turned))
-        return add_attend(b, call, args, sizeof *args, &grid, kernel);
-    kernel = QN__CUDA_KERNEL_attend_step_64_of_4 + 2 * (int)width + (cluster == 8);
-    grid.threads = STEP_THREADS;
-    grid.shared = (unsigned)QN__CUDA_STEP_SHARED(args->d, cluster);
-    return add_token(b, call, &turns, sizeof turns, &grid, kernel, turned);
+    if (!few_cluster(b->cuda, args)) {
+        int64_t tokens = args->tile < args->length ? args->tile : args->length,
+                rows = tokens * args->shared, blocks = args->tiles * args->groups;
+        qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP), PAGE_THREADS,
+                              (unsigned)QN__CUDA_ONE_SHARED(args->d)};
+        return add_attend(b, call, args, sizeof *args, &grid,
+                          by_head(args, QN__CUDA_KERNEL_attend_one_64,
+                                  QN__CUDA_KERNEL_attend_one_128, QN__CUDA_KERNEL_attend_one_256));
+    }
+    if (is_token(b, call, args) && cluster_of(b->cuda, args->groups) &&
+        qn__cuda_take_turn(b, call, &turns, turned))
+        return launch_step(b, call, &turns, turned);
+    return launch_few(b, call, args);
 }
 
 /* Of other heads a block has one query row of a tile. */

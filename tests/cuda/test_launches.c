@@ -61,7 +61,7 @@ static const expected all[] = {
      "rms_norm_short 1 256\n",
      .behind = 5000},
     {"llama, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
-     "stream_32 48 288\nturn_and_write 28 256\nattend_one_64 160 128\n"
+     "stream_32 48 288\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
      "stream_32 32 288\nrms_norm_short 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
      "rms_norm_short 20 256\n",
      "take_values 20 256\nstream_32 48 288\n", "\nsample 120 1024\n"},
@@ -89,7 +89,7 @@ static const expected all[] = {
      "ternary_1 216 256\nternary_1 160 256\nternary_1 240 256\n"},
     {"bitnet, 20 rows", BITNET, "i2_s", 20,
      "rms_norm_short_bytes 20 256\nbytes_8_i2_s 144 64\nturn_and_write 28 256\n"
-     "attend_one_64 160 128\nrms_norm_short_bytes 20 256\nbytes_8_i2_s 96 64\n"
+     "attend_few_64_of_2 80 256\nrms_norm_short_bytes 20 256\nbytes_8_i2_s 96 64\n"
      "rms_norm_short_bytes 20 256\nbytes_8_i2_s 192 64\nrms_norm_short_bytes 20 256\n"
      "bytes_32_i2_s 32 128\n"},
     {"bitnet-2b, 200 rows", BITNET_2B, "i2_s", 200,

@@ -137,23 +137,21 @@ static bool score(qn_model *model, int64_t chunk, const int32_t *ids, int64_t n,
     return ok;
 }
 
-/* Those behind the text of sequence 5 of 32 that run side by side. */
-static bool run_together(qn_model *model, const int32_t *ids, float *logits, qn_error *err)
+/* Those behind the text, the second one of `batch` sequences that run side by side. */
+static bool run_together(qn_model *model, int batch, const int32_t *ids, float *logits,
+                         qn_error *err)
 {
-    static int32_t all[TOGETHER * LENGTH];
     qn_session *session = NULL;
-    qn_session_options o = {.size = sizeof o, .batch = TOGETHER};
-    for (int i = 0; i < TOGETHER * LENGTH; i++)
-        all[i] = i / LENGTH == 5 ? ids[i % LENGTH] : i % 509;
+    qn_session_options o = {.size = sizeof o, .batch = batch};
     bool ok = qn_session_open(&session, model, &o, err) == QN_OK;
     for (int i = 0; ok && i < LENGTH; i++) {
         int32_t column[TOGETHER];
-        for (int k = 0; k < TOGETHER; k++)
-            column[k] = all[k * LENGTH + i];
+        for (int k = 0; k < batch; k++)
+            column[k] = k == 1 ? ids[i] : (k * LENGTH + i) % 509;
         ok = qn_session_append(session, column, 1, err) == QN_OK;
     }
     if (ok)
-        memcpy(logits, qn_session_logits(session) + 5 * VOCABULARY, VOCABULARY * sizeof *logits);
+        memcpy(logits, qn_session_logits(session) + VOCABULARY, VOCABULARY * sizeof *logits);
     qn_session_close(session);
     return ok;
 }
@@ -171,6 +169,7 @@ static double nmse_of(const float *a, const float *b, size_t n)
 static void test_company(qn_device *cuda, const char *type)
 {
     enum { N = LENGTH * VOCABULARY };
+    static const int batches[] = {3, 12, TOGETHER}; /* heads have 8, 4 and 2 blocks each */
     static float alone[N], whole[N], quick[N], together[VOCABULARY];
     int32_t ids[LENGTH];
     qn_error err = {0};
@@ -183,14 +182,17 @@ static void test_company(qn_device *cuda, const char *type)
         qn_model_open_random(&model, cuda, config, strlen(config), type, type, NULL, &err) ==
             QN_OK &&
         score(exact, 1, ids, LENGTH, alone, &err) && score(exact, 0, ids, LENGTH, whole, &err) &&
-        score(model, 0, ids, LENGTH, quick, &err) && run_together(exact, ids, together, &err);
+        score(model, 0, ids, LENGTH, quick, &err);
     check(ok, type, err.message);
     if (ok) {
         double nmse = nmse_of(quick, alone, N);
         printf("%s: a prompt's logits differ from single tokens' by nmse %.3g\n", type, nmse);
         check(!memcmp(alone, whole, sizeof alone), type, "batch-invariant: a prompt's bits");
-        check(!memcmp(alone + N - VOCABULARY, together, sizeof together), type,
-              "batch-invariant: bits in a batch");
+        for (int i = 0; i < 3; i++) {
+            check(run_together(exact, batches[i], ids, together, &err), type, err.message);
+            check(!memcmp(alone + N - VOCABULARY, together, sizeof together), type,
+                  "batch-invariant: bits in a batch");
+        }
         check(nmse > 0, type, "the option makes a difference");
         check(nmse < 1e-3, type, "the difference is small");
     }
@@ -198,9 +200,10 @@ static void test_company(qn_device *cuda, const char *type)
     qn_model_close(model);
 }
 
-/* Single tokens' logits and a prompt's, the same bits, for each way in which attention of a token
- * goes over pages: heads of each size, of few key heads and of many, few pages and more, several
- * rounds of them, a window that begins within a page, soft caps. */
+/* Logits of single tokens, of a few at a time and of a prompt, the same bits, for each way in which
+ * attention of a token goes over pages: heads of each size, of few key heads and of many, more than
+ * eight for one, few pages and more, several rounds of them, a window that begins within a page,
+ * soft caps. */
 static void test_tokens(qn_device *cuda)
 {
     enum { MOST = 4400 };
@@ -215,8 +218,9 @@ static void test_tokens(qn_device *cuda)
         {"gemma2", 4, 2, 256, 1100, 333}, {"llama", 32, 8, 128, MOST, 0},
         {"llama", 16, 8, 64, MOST, 0},    {"llama", 64, 8, 64, MOST, 0},
         {"llama", 24, 24, 128, MOST, 0},  {"mistral", 16, 8, 128, MOST, 4200},
+        {"llama", 24, 2, 64, 600, 0},     {"llama", 16, 1, 128, 1100, 0},
     };
-    static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY];
+    static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY], some[MOST * VOCABULARY];
     int32_t ids[MOST];
     for (int i = 0; i < MOST; i++)
         ids[i] = i * 37 % 511;
@@ -243,6 +247,10 @@ static void test_tokens(qn_device *cuda)
                                        &err) == QN_OK &&
                   score(model, 1, ids, n, alone, &err) && score(model, 0, ids, n, whole, &err);
         check(ok, name, err.message);
+        for (int64_t few = 3; ok && few <= 12; few += 9)
+            check(score(model, few, ids, n, some, &err) &&
+                      !memcmp(some, whole, (size_t)n * VOCABULARY * sizeof *some),
+                  name, "a few tokens at a time: a prompt's bits");
         int64_t same = 0;
         while (ok && same < n &&
                !memcmp(alone + same * VOCABULARY, whole + same * VOCABULARY,
