@@ -321,17 +321,18 @@ bool qn__cuda_takes_units(const qn_array *node);
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call);
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function);
 bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function);
-void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
-                          const qn__cuda_linears_args *args); /* the blocks of changed arguments */
+
+/* The blocks of a launch whose arguments have changed. */
+void qn__cuda_units_again(const qn__cuda_binder *b, qn__cuda_launch *launch);
+
 /* Those on ternary weights (op_ternary.c): whether that has kernels for a call with these
- * arguments, its launch, and the blocks of changed arguments. */
+ * arguments, its launch, and the same as of all units. */
 bool qn__cuda_goes_ternary(const qn__cuda *cuda, const qn__call *call,
                            const qn__cuda_linears_args *args);
 bool qn__cuda_linear_ternary(qn__cuda_binder *b, const qn__call *call,
                              const qn__cuda_linears_args *args);
 bool qn__cuda_is_ternary(const qn__cuda *cuda, qn__cu_function function);
-void qn__cuda_ternary_again(const qn__cuda *cuda, qn__cuda_launch *launch,
-                            const qn__cuda_linears_args *args);
+void qn__cuda_ternary_again(const qn__cuda_binder *b, qn__cuda_launch *launch);
 
 /* What takes rows out of units of this layout. */
 qn__cu_function qn__cuda_take_units(const qn__cuda *cuda, qn__layout_id layout,

@@ -417,7 +417,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_linear:
     case IMAGE_units: return cuda->most_shared;
     case IMAGE_ternary: return QN__CUDA_TERNARY_SHARED;
-    case IMAGE_ternary_wide: return QN__CUDA_TERNARY_WIDE_SHARED(2);
+    case IMAGE_ternary_wide: return QN__CUDA_TERNARY_WIDE_SHARED(2, 128);
     case IMAGE_stream:
     case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;

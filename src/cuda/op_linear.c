@@ -249,7 +249,7 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cu
     if (wide) {
         qn__cuda_choose_wide(b);
     } else if (units) {
-        qn__cuda_units_again(b->cuda, last, args);
+        qn__cuda_units_again(b, last);
     } else {
         last->blocks = linear_blocks(b->cuda, args, warps, shared);
         last->threads = (unsigned)warps * 32; /* a pair's sums may leave room for fewer rings */

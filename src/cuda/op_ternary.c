@@ -15,7 +15,7 @@ enum {
     ROW_UNITS = 72 << 10, /* bytes of units that a block of one row asks for at once */
     ROW_BLOCKS = 2,       /* of a multiprocessor, by one row */
     THREADS = 384,
-    PER_TILE = 32 /* what a tile of many rows costs besides its rows of the weight, in rows */
+    PER_TILE = 4096 /* what a tile of many rows costs besides its results, in results */
 };
 
 static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
@@ -27,8 +27,11 @@ static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
 
 static bool is_ternary_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    return function == cuda->kernels[QN__CUDA_KERNEL_ternary_wide_256] ||
-           function == cuda->kernels[QN__CUDA_KERNEL_ternary_wide_128];
+    for (int i = QN__CUDA_KERNEL_ternary_wide_128_by_96;
+         i <= QN__CUDA_KERNEL_ternary_wide_256_by_128; i++)
+        if (function == cuda->kernels[i])
+            return true;
+    return false;
 }
 
 bool qn__cuda_is_ternary(const qn__cuda *cuda, qn__cu_function function)
@@ -65,9 +68,8 @@ static bool linear_ternary_row(qn__cuda_binder *b, const qn__call *call,
 {
     qn__cu_function function = b->cuda->kernels[QN__CUDA_KERNEL_ternary_1];
     qn__cuda_launch *last;
-    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, 1, &last);
-    if (all) {
-        qn__cuda_ternary_again(b->cuda, last, all);
+    if (qn__cuda_join_linear(b, function, call, 1, &last)) {
+        qn__cuda_ternary_again(b, last);
         return true;
     }
     qn__cuda_grid grid = ternary_row_grid(b->cuda, args);
@@ -99,8 +101,7 @@ static int fill_ternary_maps(qn__cuda *cuda, void *args)
     qn__cuda_ternary_args a;
     memcpy(&a, args, sizeof a);
     const qn__cuda_linears_args *l = &a.linears;
-    const unsigned of_x[] = {COLUMNS, QN__CUDA_TERNARY_ROWS},
-                   of_units[] = {UNIT, QN__CUDA_TERNARY_BOX};
+    const unsigned of_x[] = {COLUMNS, (unsigned)a.x_box}, of_units[] = {UNIT, QN__CUDA_TERNARY_BOX};
     const int64_t row = qn__cuda_parts(l->k, COLUMNS) * UNIT;
     int result =
         describe_bytes(cuda, &a.map[QN__CUDA_LINEARS], (char *)l->at[0] + QN__CUDA_MADE_HEAD,
@@ -113,24 +114,34 @@ static int fill_ternary_maps(qn__cuda *cuda, void *args)
     return result;
 }
 
-/* Tiles of twice as many rows of the weight where that leaves fewer processors idle; gated ones
- * have half of their rows of either. */
+/* Tiles that leave the fewest processors idle; of gated weights they have half of their rows of
+ * either. */
 static void choose_ternary_tiles(const qn__cuda *cuda, qn__cuda_launch *launch,
-                                 const qn__cuda_linears_args *args)
+                                 qn__cuda_ternary_args *args)
 {
-    const int64_t x_tiles = qn__cuda_parts(args->rows, QN__CUDA_TERNARY_ROWS);
-    int64_t tiles[2], cost[2];
-    for (int i = 0; i < 2; i++) {
-        const int64_t rows = BOX_ROWS * (i + 1);
-        tiles[i] = x_tiles * (args->gated ? qn__cuda_parts(args->n[0], BOX_ROWS)
-                                          : qn__cuda_linear_tiles(args, rows));
-        cost[i] = qn__cuda_parts(tiles[i], cuda->processors) * (rows + PER_TILE);
+    static const struct {
+        int boxes, x_rows;
+        qn__cuda_kernel kernel;
+    } kinds[] = {{2, 128, QN__CUDA_KERNEL_ternary_wide_256_by_128},
+                 {2, 96, QN__CUDA_KERNEL_ternary_wide_256_by_96},
+                 {1, 128, QN__CUDA_KERNEL_ternary_wide_128_by_128},
+                 {1, 96, QN__CUDA_KERNEL_ternary_wide_128_by_96}};
+    const qn__cuda_linears_args *l = &args->linears;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < (l->gated ? 2 : 4); i++) {
+        const int64_t rows = BOX_ROWS * kinds[i].boxes, x_rows = kinds[i].x_rows,
+                      tiles = qn__cuda_parts(l->rows, x_rows) *
+                              (l->gated ? qn__cuda_parts(l->n[0], BOX_ROWS)
+                                        : qn__cuda_linear_tiles(l, rows)),
+                      cost = qn__cuda_parts(tiles, cuda->processors) * (rows * x_rows + PER_TILE);
+        if (cost >= least)
+            continue;
+        least = cost;
+        args->x_box = x_rows;
+        launch->blocks = (unsigned)(tiles < cuda->processors ? tiles : cuda->processors);
+        launch->shared = (unsigned)QN__CUDA_TERNARY_WIDE_SHARED(kinds[i].boxes, x_rows);
+        launch->function = cuda->kernels[kinds[i].kernel];
     }
-    const int best = args->gated || cost[1] <= cost[0];
-    launch->blocks = (unsigned)(tiles[best] < cuda->processors ? tiles[best] : cuda->processors);
-    launch->shared = QN__CUDA_TERNARY_WIDE_SHARED(best + 1);
-    launch->function =
-        cuda->kernels[best ? QN__CUDA_KERNEL_ternary_wide_256 : QN__CUDA_KERNEL_ternary_wide_128];
 }
 
 /* x as bytes in their order in scratch memory, by the launch that makes x or one of its own. */
@@ -150,12 +161,9 @@ static bool linear_ternary_wide(qn__cuda_binder *b, const qn__call *call,
 {
     qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
-    const qn__cuda_linears_args *all =
-        last && is_ternary_wide(b->cuda, last->function)
-            ? qn__cuda_join_linear(b, last->function, call, args->rows, &last)
-            : NULL;
-    if (all) {
-        choose_ternary_tiles(b->cuda, last, all);
+    if (last && is_ternary_wide(b->cuda, last->function) &&
+        qn__cuda_join_linear(b, last->function, call, args->rows, &last)) {
+        qn__cuda_ternary_again(b, last);
         return true;
     }
     qn__cuda_ternary_args wide = {.linears = *args};
@@ -164,13 +172,13 @@ static bool linear_ternary_wide(qn__cuda_binder *b, const qn__call *call,
                       QN__CUDA_SCRATCH, 1, 2, 1, 2, 1, 2, none, none, none, none, none, none};
     const qn__cuda_grid grid = {1, THREADS, 0};
     if (!make_ordered_bytes(b, call, &wide.linears) ||
-        !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_ternary_wide_256], &grid, &wide,
-                           sizeof wide, call, sizeof operands, operands))
+        !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_ternary_wide_256_by_128], &grid,
+                           &wide, sizeof wide, call, sizeof operands, operands))
         return false;
     last = &bound->launches[bound->n_launches - 1];
     last->fill = fill_ternary_maps;
     bound->x = call->first_operand;
-    choose_ternary_tiles(b->cuda, last, &wide.linears);
+    qn__cuda_ternary_again(b, last);
     return true;
 }
 
@@ -182,14 +190,17 @@ bool qn__cuda_linear_ternary(qn__cuda_binder *b, const qn__call *call,
     return args->rows == 1 ? linear_ternary_row(b, call, args) : linear_ternary_wide(b, call, args);
 }
 
-void qn__cuda_ternary_again(const qn__cuda *cuda, qn__cuda_launch *launch,
-                            const qn__cuda_linears_args *args)
+void qn__cuda_ternary_again(const qn__cuda_binder *b, qn__cuda_launch *launch)
 {
-    if (is_ternary_wide(cuda, launch->function)) {
-        choose_ternary_tiles(cuda, launch, args);
+    char *args = b->bound->args + launch->args;
+    if (is_ternary_wide(b->cuda, launch->function)) {
+        qn__cuda_ternary_args wide;
+        memcpy(&wide, args, sizeof wide);
+        choose_ternary_tiles(b->cuda, launch, &wide);
+        memcpy(args, &wide, sizeof wide);
         return;
     }
-    qn__cuda_grid grid = ternary_row_grid(cuda, args);
+    qn__cuda_grid grid = ternary_row_grid(b->cuda, (const qn__cuda_linears_args *)args);
     launch->blocks = (unsigned)grid.blocks;
     launch->shared = grid.shared;
 }

@@ -181,15 +181,16 @@ static int64_t many_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
     return tiles < cuda->processors ? tiles : cuda->processors;
 }
 
-void qn__cuda_units_again(const qn__cuda *cuda, qn__cuda_launch *launch,
-                          const qn__cuda_linears_args *args)
+void qn__cuda_units_again(const qn__cuda_binder *b, qn__cuda_launch *launch)
 {
-    if (qn__cuda_is_ternary(cuda, launch->function))
-        qn__cuda_ternary_again(cuda, launch, args);
-    else if (is_many(cuda, launch->function))
-        launch->blocks = (unsigned)many_blocks(cuda, args);
+    const qn__cuda_linears_args *args =
+        (const qn__cuda_linears_args *)(b->bound->args + launch->args);
+    if (qn__cuda_is_ternary(b->cuda, launch->function))
+        qn__cuda_ternary_again(b, launch);
+    else if (is_many(b->cuda, launch->function))
+        launch->blocks = (unsigned)many_blocks(b->cuda, args);
     else
-        launch->blocks = (unsigned)unit_blocks(cuda, args, launch->threads, launch->shared);
+        launch->blocks = (unsigned)unit_blocks(b->cuda, args, launch->threads, launch->shared);
 }
 
 /* Many rows (many.cu): a launch makes x bytes, the next multiplies. */
@@ -262,9 +263,8 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     args.group = form.width;
     qn__cu_function function = kernel_of(b->cuda, w->layout, form.kernel);
     qn__cuda_launch *last;
-    const qn__cuda_linears_args *all = qn__cuda_join_linear(b, function, call, args.rows, &last);
-    if (all) {
-        qn__cuda_units_again(b->cuda, last, all);
+    if (qn__cuda_join_linear(b, function, call, args.rows, &last)) {
+        qn__cuda_units_again(b, last);
         return true;
     }
     if (args.whole && args.rows && !make_bytes(b, call, &args))

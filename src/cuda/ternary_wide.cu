@@ -8,9 +8,9 @@
  * all columns are whole numbers, so their order does not matter; the row's scale comes last, then
  * the weight's, and the bits are those of units.cu.
  *
- * A block's tile is 128 or 256 rows of a weight by 128 of x. One thread of its first warps asks for
- * stages of 128 columns of both; four warps after these have every other 64 rows of the weight, and
- * four more the others; all go from tile to tile.
+ * A block's tile is 128 or 256 rows of a weight by 96 or 128 of x. One thread of its first warps
+ * asks for stages of 128 columns of both; four warps after these have every other 64 rows of the
+ * weight, and four more the others; all go from tile to tile.
  */
 #include "cuda/made.cuh"
 #include "cuda/tensor.cuh"
@@ -21,13 +21,11 @@ enum {
     WARPS = 8,   /* that multiply */
     UNIT = 512,  /* bytes: 16 rows by COLUMNS */
     COLUMNS = QN__CUDA_TERNARY_DEEP,
-    X_ROWS = QN__CUDA_TERNARY_ROWS,
-    X_BYTES = X_ROWS * COLUMNS,
     BOX = QN__CUDA_TERNARY_BOX, /* units */
     STAGES = QN__CUDA_TERNARY_STAGES
 };
 
-/* c[64 x 128] += a[64 x 32] b[32 x 128], of codes by bytes. c is 0 before unless `more`. */
+/* c[64 x N] += a[64 x 32] b[32 x N], of codes by bytes. c is 0 before unless `more`. */
 static __device__ void product(int (&c)[64], const uint32_t (&a)[4], uint64_t b, bool more)
 {
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %69, 0;\n"
@@ -51,16 +49,36 @@ static __device__ void product(int (&c)[64], const uint32_t (&a)[4], uint64_t b,
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more));
 }
 
+static __device__ void product(int (&c)[48], const uint32_t (&a)[4], uint64_t b, bool more)
+{
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %53, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n96k32.s32.u8.s8 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+                 "{%48, %49, %50, %51}, %52, more;\n}"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]), "+r"(c[4]), "+r"(c[5]),
+                   "+r"(c[6]), "+r"(c[7]), "+r"(c[8]), "+r"(c[9]), "+r"(c[10]), "+r"(c[11]),
+                   "+r"(c[12]), "+r"(c[13]), "+r"(c[14]), "+r"(c[15]), "+r"(c[16]), "+r"(c[17]),
+                   "+r"(c[18]), "+r"(c[19]), "+r"(c[20]), "+r"(c[21]), "+r"(c[22]), "+r"(c[23]),
+                   "+r"(c[24]), "+r"(c[25]), "+r"(c[26]), "+r"(c[27]), "+r"(c[28]), "+r"(c[29]),
+                   "+r"(c[30]), "+r"(c[31]), "+r"(c[32]), "+r"(c[33]), "+r"(c[34]), "+r"(c[35]),
+                   "+r"(c[36]), "+r"(c[37]), "+r"(c[38]), "+r"(c[39]), "+r"(c[40]), "+r"(c[41]),
+                   "+r"(c[42]), "+r"(c[43]), "+r"(c[44]), "+r"(c[45]), "+r"(c[46]), "+r"(c[47])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more));
+}
+
 /* A tile: which weight, its first row there, and of x. Gated, it has 128 rows of the gate, then
  * those of the other. */
 struct ternary_tile {
     int weight, row, x_row;
 };
 
-template <int M> static __device__ ternary_tile tile_at(const qn__cuda_linears_args &a, int i)
+template <int M, int N>
+static __device__ ternary_tile tile_at(const qn__cuda_linears_args &a, int i)
 {
     enum { ROWS = 128 * M };
-    const int x_tiles = (int)((a.rows + X_ROWS - 1) / X_ROWS), x_row = i % x_tiles * X_ROWS;
+    const int x_tiles = (int)((a.rows + N - 1) / N), x_row = i % x_tiles * N;
     int tile = i / x_tiles, weight = 0;
     if (a.gated)
         return {0, tile * 128, x_row};
@@ -69,9 +87,9 @@ template <int M> static __device__ ternary_tile tile_at(const qn__cuda_linears_a
     return {weight, tile * ROWS, x_row};
 }
 
-template <int M> static __device__ int all_tiles(const qn__cuda_linears_args &a)
+template <int M, int N> static __device__ int all_tiles(const qn__cuda_linears_args &a)
 {
-    const int64_t x_tiles = (a.rows + X_ROWS - 1) / X_ROWS;
+    const int64_t x_tiles = (a.rows + N - 1) / N;
     return (int)(x_tiles * (a.gated ? (a.n[0] + 127) / 128 : tiles_of(a, 128 * M)));
 }
 
@@ -86,19 +104,19 @@ static __device__ int row_of(const qn__cuda_linears_args &a, const ternary_tile 
 }
 
 /* Asks for a tile's stages as they become free: of x, then of the weight's units. */
-template <int M>
+template <int M, int N>
 static __device__ void ask_stages(const qn__cuda_ternary_args &a, const ternary_tile &tile,
                                   char *stages, uint64_t *full, uint64_t *empty, ring_place &at)
 {
     const int units = ((int)a.linears.k + COLUMNS - 1) / COLUMNS;
     for (int i = 0; i < units; i++, at.next(STAGES)) {
-        char *to = stages + at.stage * QN__CUDA_TERNARY_STAGE(M);
+        char *to = stages + at.stage * QN__CUDA_TERNARY_STAGE(M, N);
         barrier_wait(&empty[at.stage], at.phase ^ 1);
-        barrier_expect(&full[at.stage], QN__CUDA_TERNARY_STAGE(M));
+        barrier_expect(&full[at.stage], QN__CUDA_TERNARY_STAGE(M, N));
         copy_box(to, &a.map[QN__CUDA_LINEARS], &full[at.stage], i * COLUMNS / 2, tile.x_row);
 #pragma unroll
         for (int m = 0; m < M; m++)
-            copy_box(to + X_BYTES + m * BOX * UNIT, &a.map[weight_of(a.linears, tile, m)],
+            copy_box(to + N * COLUMNS + m * BOX * UNIT, &a.map[weight_of(a.linears, tile, m)],
                      &full[at.stage], i * UNIT / 2, row_of(a.linears, tile, m) / TILE);
     }
 }
@@ -129,10 +147,10 @@ static __device__ void codes_of(const uint4 &w, int p, uint32_t (&codes)[4])
  * is but one, of half of the columns; while those of one are under way the next one's codes are
  * made.
  */
-template <int M>
+template <int M, int N>
 static __device__ void multiply_tile(const qn__cuda_linears_args &a, const char *stages,
                                      uint64_t *full, uint64_t *empty, ring_place &at,
-                                     int (&c)[M][64])
+                                     int (&c)[M][N / 2])
 {
     enum { PRODUCTS = 2 * M };
     const int units = ((int)a.k + COLUMNS - 1) / COLUMNS,
@@ -141,14 +159,14 @@ static __device__ void multiply_tile(const qn__cuda_linears_args &a, const char 
     uint4 words;
     int before = -1;
     for (int i = 0; i < units; i++) {
-        const char *x = stages + at.stage * QN__CUDA_TERNARY_STAGE(M);
+        const char *x = stages + at.stage * QN__CUDA_TERNARY_STAGE(M, N);
         const uint64_t xd = tile_descriptor(x);
         barrier_wait(&full[at.stage], at.phase);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             const int m = M == 2 ? k : 0, first = M == 2 ? 0 : 2 * k;
             if (k == 0 || M == 2)
-                words = words_of_unit(x + X_BYTES + (m * BOX + own) * UNIT);
+                words = words_of_unit(x + N * COLUMNS + (m * BOX + own) * UNIT);
             products_wait<1>();
 #pragma unroll
             for (int p = 0; p < PRODUCTS; p++)
@@ -169,7 +187,7 @@ static __device__ void multiply_tile(const qn__cuda_linears_args &a, const char 
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int i = 0; i < 64; i++)
+        for (int i = 0; i < N / 2; i++)
             settled(c[m][i]);
 }
 
@@ -203,9 +221,9 @@ struct lane_place {
 
 /* WHOLE: rows of y are of whole pairs. What is added is loaded for many results at once, since no
  * load may overtake a store. */
-template <bool WHOLE>
+template <int N, bool WHOLE>
 static __device__ void store_half(const qn__cuda_linears_args &a, const ternary_tile &tile, int m,
-                                  const int (&c)[64], const made_head *heads)
+                                  const int (&c)[N / 2], const made_head *heads)
 {
     enum { AT_ONCE = 8 };
     const lane_place own(a, tile, m);
@@ -217,7 +235,7 @@ static __device__ void store_half(const qn__cuda_linears_args &a, const ternary_
     if (left <= 0)
         return;
 #pragma unroll
-    for (int j = 0; j < 32; j += AT_ONCE) {
+    for (int j = 0; j < N / 4; j += AT_ONCE) {
         float2 more[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
@@ -249,9 +267,9 @@ static __device__ void store_half(const qn__cuda_linears_args &a, const ternary_
 }
 
 /* BitNet's own activation, to f32 in whole pairs, or any. */
-template <bool PLAIN>
+template <int N, bool PLAIN>
 static __device__ void store_gated(const qn__cuda_linears_args &a, const ternary_tile &tile,
-                                   const int (&gate)[64], const int (&up)[64],
+                                   const int (&gate)[N / 2], const int (&up)[N / 2],
                                    const made_head *heads)
 {
     const lane_place own(a, tile, 0);
@@ -262,7 +280,7 @@ static __device__ void store_gated(const qn__cuda_linears_args &a, const ternary
     if (left <= 0)
         return;
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < N / 4; i++) {
         const int x = own.x + i / 2 * 8 + i % 2, k = i / 2 * 4 + i % 2;
         const float2 u = results_of(gate[k], gate[k + 2], heads[x], gate_by),
                      v = results_of(up[k], up[k + 2], heads[x], up_by);
@@ -280,34 +298,34 @@ static __device__ void store_gated(const qn__cuda_linears_args &a, const ternary
     }
 }
 
-template <int M>
+template <int M, int N>
 static __device__ void store_tile(const qn__cuda_linears_args &a, const ternary_tile &tile,
-                                  const int (&c)[M][64], const made_head *heads)
+                                  const int (&c)[M][N / 2], const made_head *heads)
 {
     const bool whole = a.n[tile.weight] % 2 == 0;
     if (M == 2 && a.gated) {
         if (whole && a.at[2] && !a.at[QN__CUDA_ROUNDED] && a.activation == QN__CUDA_RELU_SQUARED)
-            store_gated<true>(a, tile, c[0], c[M - 1], heads);
+            store_gated<N, true>(a, tile, c[0], c[M - 1], heads);
         else
-            store_gated<false>(a, tile, c[0], c[M - 1], heads);
+            store_gated<N, false>(a, tile, c[0], c[M - 1], heads);
         return;
     }
 #pragma unroll
     for (int m = 0; m < M; m++)
         if (whole)
-            store_half<true>(a, tile, m, c[m], heads);
+            store_half<N, true>(a, tile, m, c[m], heads);
         else
-            store_half<false>(a, tile, m, c[m], heads);
+            store_half<N, false>(a, tile, m, c[m], heads);
 }
 
-template <int M> static __device__ void multiply(const qn__cuda_ternary_args &a)
+template <int M, int N> static __device__ void multiply(const qn__cuda_ternary_args &a)
 {
     extern __shared__ __align__(1024) char room[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    __shared__ made_head heads[2][X_ROWS];
+    __shared__ made_head heads[2][N];
     const qn__cuda_linears_args &l = a.linears;
     char *stages = room + (1024 - shared_address(room) % 1024) % 1024;
-    const int tiles = all_tiles<M>(l);
+    const int tiles = all_tiles<M, N>(l);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_begin(&full[i], 1);
@@ -322,33 +340,34 @@ template <int M> static __device__ void multiply(const qn__cuda_ternary_args &a)
         registers_fewer<40>();
         if (threadIdx.x == 0)
             for (int i = blockIdx.x; i < tiles; i += gridDim.x)
-                ask_stages<M>(a, tile_at<M>(l, i), stages, full, empty, at);
+                ask_stages<M, N>(a, tile_at<M, N>(l, i), stages, full, empty, at);
         __syncwarp();
     } else {
         registers_more<232>();
         const int group = threadIdx.x / GROUP - 1, own = threadIdx.x % GROUP;
         for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
-            const ternary_tile tile = tile_at<M>(l, i);
-            int c[M][64];
+            const ternary_tile tile = tile_at<M, N>(l, i);
+            int c[M][N / 2];
             made_head head = {0, 0};
-            if (tile.x_row + own < l.rows)
+            if (own < N && tile.x_row + own < l.rows)
                 head = *(const made_head *)((const char *)l.at[0] + (tile.x_row + own) * l.made);
-            multiply_tile<M>(l, stages, full, empty, at, c);
+            multiply_tile<M, N>(l, stages, full, empty, at, c);
             group_meets(group); /* all have stored the last tile's results */
-            heads[group][own] = head;
+            if (own < N)
+                heads[group][own] = head;
             group_meets(group);
-            store_tile<M>(l, tile, c, heads[group]);
+            store_tile<M, N>(l, tile, c, heads[group]);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
-    ternary_wide_256(const __grid_constant__ qn__cuda_ternary_args a)
-{
-    multiply<2>(a);
-}
-extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
-    ternary_wide_128(const __grid_constant__ qn__cuda_ternary_args a)
-{
-    multiply<1>(a);
-}
+#define TERNARY_KERNEL(ROWS, N)                                                                    \
+    extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)                                     \
+        ternary_wide_##ROWS##_by_##N(const __grid_constant__ qn__cuda_ternary_args a)              \
+    {                                                                                              \
+        multiply<ROWS / 128, N>(a);                                                                \
+    }
+TERNARY_KERNEL(128, 96)
+TERNARY_KERNEL(128, 128)
+TERNARY_KERNEL(256, 96)
+TERNARY_KERNEL(256, 128)

@@ -200,6 +200,44 @@ static void test_company(qn_device *cuda, const char *type)
     qn_model_close(model);
 }
 
+static const char ternary_config[] =
+    "{\"model_type\":\"bitnet\",\"hidden_size\":512,\"intermediate_size\":1152,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+    "\"vocab_size\":512,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-5,"
+    "\"tie_word_embeddings\":true,\"hidden_act\":\"relu2\",\"quantization_config\":{"
+    "\"quant_method\":\"bitnet\",\"linear_class\":\"autobitlinear\"}}";
+
+/* Ternary weights: logits of single tokens, of some at a time and of a prompt, the same bits, which
+ * come from kernels for one row, for few and for many. */
+static void test_ternary(qn_device *cuda)
+{
+    static float alone[LENGTH * VOCABULARY], some[LENGTH * VOCABULARY];
+    static const int64_t chunks[] = {20, 70, 300, 0};
+    int32_t ids[LENGTH];
+    qn_error err = {0};
+    qn_model *model = NULL;
+    qn_model_options o = {.size = sizeof o, .batch_invariant = true};
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = i * 37 % 511;
+    bool ok = qn_model_open_random(&model, cuda, ternary_config, strlen(ternary_config), "i2_s",
+                                   "i2_s", &o, &err) == QN_OK &&
+              score(model, 1, ids, LENGTH, alone, &err);
+    check(ok, "ternary", err.message);
+    for (size_t i = 0; ok && i < sizeof chunks / sizeof *chunks; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%d tokens at a time: a token's bits", (int)chunks[i]);
+        check(score(model, chunks[i], ids, LENGTH, some, &err), "ternary", err.message);
+        int64_t same = 0;
+        while (same < LENGTH && !memcmp(some + same * VOCABULARY, alone + same * VOCABULARY,
+                                        VOCABULARY * sizeof *some))
+            same++;
+        printf("ternary, %d tokens at a time: %d of %d have a token's bits\n", (int)chunks[i],
+               (int)same, (int)LENGTH);
+        check(same == LENGTH, "ternary", text);
+    }
+    qn_model_close(model);
+}
+
 /* Logits of single tokens, of a few at a time and of a prompt, the same bits, for each way in which
  * attention of a token goes over pages: heads of each size, of few key heads and of many, more than
  * eight for one, few pages and more, several rounds of them, a window that begins within a page,
@@ -298,6 +336,7 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         compare(cpu, cuda, argv[i]);
+    test_ternary(cuda);
     test_tokens(cuda);
     test_company(cuda, "bf16");
     test_company(cuda, "q4_k");
