@@ -203,10 +203,10 @@ static __device__ void join_rounds(const qn__cuda_attend_args &a, far_room<D, C>
     typedef far_room<D, C> S;
     const int warp = threadIdx.x / 32 - 1 - WARPS, lane = threadIdx.x % 32, rows = (int)a.shared,
               most = S::parts_of::most(rows), n = (own.seen.n + most - 1) / most;
-    row_state row[ROWS / JOINERS];
+    row_state<S::parts_of::PAIRS> row[ROWS / JOINERS];
 #pragma unroll
     for (int j = 0; j < ROWS / JOINERS; j++)
-        row[j] = {0, 0, {-CUDART_INF_F, 0}};
+        row[j].begin();
     for (int r = 0; r < n; r++) {
         round_barriers &from = rounds[r % ROUNDS];
         barrier_wait(&from.come, r / ROUNDS & 1);

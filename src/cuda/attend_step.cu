@@ -216,7 +216,8 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
     enum { AT_ONCE = GROUPS * C }; /* pages */
     const int group = group_of_warp(), warp = threadIdx.x / 32, lane = threadIdx.x % 32,
               pages = seen.n, rows = w.rows, most = S::parts_of::most(rows);
-    row_state row = {0, 0, {-CUDART_INF_F, 0}};
+    row_state<S::parts_of::PAIRS> row;
+    row.begin();
     for (int begin = 0, round = 0, i = first_page<C>(w.rank); begin < pages;
          begin += most, round++) {
         const int n = min(pages - begin, most);
@@ -397,9 +398,11 @@ STEP_KERNEL(128, 4, 2)
 STEP_KERNEL(128, 8, 2)
 STEP_KERNEL(256, 4, 1)
 STEP_KERNEL(256, 8, 1)
+FEW_KERNEL(64, 1, 2)
 FEW_KERNEL(64, 2, 2)
 FEW_KERNEL(64, 4, 2)
 FEW_KERNEL(64, 8, 2)
+FEW_KERNEL(128, 1, 2)
 FEW_KERNEL(128, 2, 2)
 FEW_KERNEL(128, 4, 2)
 FEW_KERNEL(128, 8, 2)

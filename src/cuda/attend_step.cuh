@@ -200,10 +200,17 @@ static __device__ void put_pair(const void *to, const uint64_t *barrier, int ran
                  : "memory");
 }
 
-/* What pages come to so far for a row: two columns of a lane. */
-struct row_state {
-    float x, y;
+/* What pages come to so far for a row: of a lane so many times two columns, 64 apart. */
+template <int PAIRS> struct row_state {
+    float2 v[PAIRS];
     weight_sum sum;
+
+    __device__ void begin()
+    {
+        for (int k = 0; k < PAIRS; k++)
+            v[k] = make_float2(0, 0);
+        sum = {-CUDART_INF_F, 0};
+    }
 };
 
 /* A round of pages as they come from the blocks of a cluster: for each page and row so many
@@ -211,6 +218,7 @@ struct row_state {
 template <int D, int C> struct page_parts {
     enum {
         COLUMNS = D / C,
+        PAIRS = (COLUMNS + 63) / 64,   /* of columns, that a lane has */
         SLOTS = QN__CUDA_STEP_SLOTS(C) /* for pages' rows */
     };
     float part[SLOTS][COLUMNS]; /* [page][row] */
@@ -231,11 +239,12 @@ template <int D, int C> struct page_parts {
  * can be made for all pages at once, since a maximum does not depend on order. */
 template <int D, int C>
 static __device__ void join_pages(const page_parts<D, C> &s,
-                                  float2 (&times)[page_parts<D, C>::SLOTS], row_state &v, int rows,
-                                  int row, int n)
+                                  float2 (&times)[page_parts<D, C>::SLOTS],
+                                  row_state<page_parts<D, C>::PAIRS> &v, int rows, int row, int n)
 {
-    enum { AHEAD = 4, PAIRS = page_parts<D, C>::COLUMNS / 2 };
-    const int lane = threadIdx.x % 32, pair = lane < PAIRS ? lane : 0;
+    typedef page_parts<D, C> P;
+    enum { AHEAD = 4, PAIRS = P::PAIRS };
+    const int lane = threadIdx.x % 32, own_pair = 2 * lane < P::COLUMNS ? lane : 0;
     const float own = lane < n ? s.sum[lane * rows + row].y : -CUDART_INF_F;
     float all = own;
 #pragma unroll
@@ -253,41 +262,50 @@ static __device__ void join_pages(const page_parts<D, C> &s,
     __syncwarp();
 #pragma unroll 1
     for (int p = 0; p < n; p += AHEAD) {
-        float2 by[AHEAD], part[AHEAD];
+        float2 by[AHEAD], part[AHEAD][PAIRS];
         float total[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             const int at = (p + k < n ? p + k : n - 1) * rows + row;
             by[k] = times[at];
-            part[k] = *(const float2 *)&s.part[at][2 * pair];
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++)
+                part[k][i] = *(const float2 *)&s.part[at][2 * own_pair + 64 * i];
             total[k] = s.sum[at].x;
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
             if (p + k < n) {
-                v.x = joined(v.x, by[k].x, part[k].x, by[k].y);
-                v.y = joined(v.y, by[k].x, part[k].y, by[k].y);
+#pragma unroll
+                for (int i = 0; i < PAIRS; i++) {
+                    v.v[i].x = joined(v.v[i].x, by[k].x, part[k][i].x, by[k].y);
+                    v.v[i].y = joined(v.v[i].y, by[k].x, part[k][i].y, by[k].y);
+                }
                 v.sum.total = joined(v.sum.total, by[k].x, total[k], by[k].y);
             }
     }
 }
 
 /* The row's results, of a head. */
-template <int COLUMNS>
-static __device__ void put_results(const qn__cuda_attend_args &a, const row_state &v, int rank,
-                                   int h, int l)
+template <int COLUMNS, int PAIRS>
+static __device__ void put_results(const qn__cuda_attend_args &a, const row_state<PAIRS> &v,
+                                   int rank, int h, int l)
 {
-    const int lane = threadIdx.x % 32, column = rank * COLUMNS + 2 * lane;
-    const float x = with_sink(a, v.sum, h, v.x), y = with_sink(a, v.sum, h, v.y);
-    const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + column * a.y_stride[3];
-    if (2 * lane >= COLUMNS)
+    const int own = 2 * (threadIdx.x % 32);
+    if (own >= COLUMNS)
         return;
-    if (a.at[6]) {
-        ((float *)a.at[6])[at] = x;
-        ((float *)a.at[6])[at + a.y_stride[3]] = y;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const int column = rank * COLUMNS + own + 64 * i;
+        const float x = with_sink(a, v.sum, h, v.v[i].x), y = with_sink(a, v.sum, h, v.v[i].y);
+        const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + column * a.y_stride[3];
+        if (a.at[6]) {
+            ((float *)a.at[6])[at] = x;
+            ((float *)a.at[6])[at + a.y_stride[3]] = y;
+        }
+        if (a.at[8]) /* elements lie side by side then */
+            *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, y);
     }
-    if (a.at[8]) /* elements lie side by side then */
-        *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, y);
 }
 
 #endif

@@ -389,31 +389,30 @@ static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
 /* ---- few rows ---------------------------------------------------------------------------------
  */
 
-/* Clusters of a few tokens, one for each eight query heads of a key head, and their blocks; 0:
- * there are so many that they have a block each (attend_one.cu). */
+/* Clusters of a few tokens, one for each eight query heads of a key head; and their blocks, so many
+ * that a processor has one at most. 0: it would have more. */
 static int64_t few_units(const qn__cuda_attend_args *a)
 {
     return a->length * a->groups * qn__cuda_parts(a->shared, QN__CUDA_STEP_ROWS);
 }
 static int64_t few_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 {
-    const int64_t units = few_units(a), cluster = cluster_of(cuda, units);
-    if (a->width <= 1 || a->tiles > QN__CUDA_STEP_TILES)
-        return 0;
-    return cluster ? cluster : a->d != QN__CUDA_WIDEST && units * 2 <= cuda->processors ? 2 : 0;
+    const int64_t units = few_units(a), least = a->d == QN__CUDA_WIDEST ? 4 : 1;
+    int64_t cluster = 8;
+    while (cluster >= least && units * cluster > cuda->processors)
+        cluster /= 2;
+    return a->width > 1 && a->tiles <= QN__CUDA_STEP_TILES && cluster >= least ? cluster : 0;
 }
 
 static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
 {
     const int64_t cluster = few_cluster(b->cuda, args);
     const qn__cuda_grid grid = step_grid(args, few_units(args), cluster);
-    const int of_2 =
-        by_head(args, QN__CUDA_KERNEL_attend_few_64_of_2, QN__CUDA_KERNEL_attend_few_128_of_2,
-                QN__CUDA_KERNEL_attend_few_256_of_4 - 1);
-    return add_attend(b, call, args, sizeof *args, &grid,
-                      of_2 + (cluster == 8   ? 2
-                              : cluster == 4 ? 1
-                                             : 0));
+    int kernel = by_head(args, QN__CUDA_KERNEL_attend_few_64_of_1,
+                         QN__CUDA_KERNEL_attend_few_128_of_1, QN__CUDA_KERNEL_attend_few_256_of_4);
+    for (int64_t i = args->d == QN__CUDA_WIDEST ? 4 : 1; i < cluster; i *= 2)
+        kernel++;
+    return add_attend(b, call, args, sizeof *args, &grid, kernel);
 }
 
 /* Whether one launch goes over pages and joins them: few rows that have room for few pages, and any
