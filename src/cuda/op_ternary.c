@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Linear layers on ternary weights (i2_s) whose x has a scale a row, with one row of x as
- * ternary.cu has them and with many as ternary_wide.cu has them: how they are launched.
+ * ternary.cu has them and with several as ternary_wide.cu has them: how they are launched.
  */
 #include "cuda/cuda.h"
 
@@ -10,12 +10,11 @@ enum {
     BOX_ROWS = TILE * QN__CUDA_TERNARY_BOX,
     COLUMNS = QN__CUDA_TERNARY_DEEP, /* of a unit */
     UNIT = 512,
-    FEW = 64,             /* rows that are not many */
     WIDEST = 65536,       /* columns whose sums of bytes by codes are exact in f32 */
     ROW_UNITS = 72 << 10, /* bytes of units that a block of one row asks for at once */
     ROW_BLOCKS = 2,       /* of a multiprocessor, by one row */
     THREADS = 384,
-    PER_TILE = 4096 /* what a tile of many rows costs besides its results, in results */
+    PER_TILE = 4096 /* what a tile of several rows costs besides its results, in results */
 };
 
 static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
@@ -27,7 +26,7 @@ static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
 
 static bool is_ternary_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_ternary_wide_128_by_96;
+    for (int i = QN__CUDA_KERNEL_ternary_wide_128_by_32;
          i <= QN__CUDA_KERNEL_ternary_wide_256_by_128; i++)
         if (function == cuda->kernels[i])
             return true;
@@ -44,7 +43,7 @@ bool qn__cuda_goes_ternary(const qn__cuda *cuda, const qn__call *call,
 {
     return args->whole && call->operand[1].layout == QN__UNITS_OF(QN__I2_S) &&
            (is_ternary_row(cuda, call, args) ||
-            (args->rows > FEW && args->k <= WIDEST && qn__cuda_has_wide(cuda)));
+            (args->rows > 1 && args->k <= WIDEST && qn__cuda_has_wide(cuda)));
 }
 
 /* ---- one row --------------------------------------------------------------------------------- */
@@ -76,7 +75,7 @@ static bool linear_ternary_row(qn__cuda_binder *b, const qn__call *call,
     return qn__cuda_add_linear(b, function, &grid, args, call, 0);
 }
 
-/* ---- many rows ------------------------------------------------------------------------------- */
+/* ---- several rows ---------------------------------------------------------------------------- */
 
 static int64_t padded_to_spans(int64_t k)
 {
@@ -114,33 +113,32 @@ static int fill_ternary_maps(qn__cuda *cuda, void *args)
     return result;
 }
 
-/* Tiles that leave the fewest processors idle; of gated weights they have half of their rows of
- * either. */
+/* Tiles that leave the fewest processors idle, of so few rows of x only where that has no more; of
+ * gated weights they have half of their rows of either. */
 static void choose_ternary_tiles(const qn__cuda *cuda, qn__cuda_launch *launch,
                                  qn__cuda_ternary_args *args)
 {
-    static const struct {
-        int boxes, x_rows;
-        qn__cuda_kernel kernel;
-    } kinds[] = {{2, 128, QN__CUDA_KERNEL_ternary_wide_256_by_128},
-                 {2, 96, QN__CUDA_KERNEL_ternary_wide_256_by_96},
-                 {1, 128, QN__CUDA_KERNEL_ternary_wide_128_by_128},
-                 {1, 96, QN__CUDA_KERNEL_ternary_wide_128_by_96}};
+    enum { FIRST = QN__CUDA_KERNEL_ternary_wide_128_by_32, WIDTHS = 4, APART = 32 };
     const qn__cuda_linears_args *l = &args->linears;
+    const int64_t narrowest = l->rows <= 32   ? 32
+                              : l->rows <= 64 ? 64
+                                              : 96,
+                  widest = l->rows <= 64 ? narrowest : 128;
     int64_t least = INT64_MAX;
-    for (int i = 0; i < (l->gated ? 2 : 4); i++) {
-        const int64_t rows = BOX_ROWS * kinds[i].boxes, x_rows = kinds[i].x_rows,
+    for (int i = l->gated ? WIDTHS : 0; i < 2 * WIDTHS; i++) {
+        const int64_t boxes = 1 + i / WIDTHS, rows = BOX_ROWS * boxes,
+                      x_rows = APART * (1 + i % WIDTHS),
                       tiles = qn__cuda_parts(l->rows, x_rows) *
                               (l->gated ? qn__cuda_parts(l->n[0], BOX_ROWS)
                                         : qn__cuda_linear_tiles(l, rows)),
                       cost = qn__cuda_parts(tiles, cuda->processors) * (rows * x_rows + PER_TILE);
-        if (cost >= least)
+        if (x_rows < narrowest || x_rows > widest || cost > least)
             continue;
         least = cost;
         args->x_box = x_rows;
         launch->blocks = (unsigned)(tiles < cuda->processors ? tiles : cuda->processors);
-        launch->shared = (unsigned)QN__CUDA_TERNARY_WIDE_SHARED(kinds[i].boxes, x_rows);
-        launch->function = cuda->kernels[kinds[i].kernel];
+        launch->shared = (unsigned)QN__CUDA_TERNARY_WIDE_SHARED(boxes, x_rows);
+        launch->function = cuda->kernels[FIRST + i];
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear layers on ternary weights (i2_s) by many rows of x, for sm_90: what BitNet's prompts have.
+ * Linear layers on ternary weights (i2_s) by several rows of x, for sm_90: what BitNet's prompts
+ * have, and its decoding of several sequences.
  *
  * Codes are products' left side, which comes from registers: a warp takes them out of their units
  * there, so that weights go through memory and to the processors with two bits each. The right side
@@ -8,7 +9,7 @@
  * all columns are whole numbers, so their order does not matter; the row's scale comes last, then
  * the weight's, and the bits are those of units.cu.
  *
- * A block's tile is 128 or 256 rows of a weight by 96 or 128 of x. One thread of its first warps
+ * A block's tile is 128 or 256 rows of a weight by 32 to 128 of x. One thread of its first warps
  * asks for stages of 128 columns of both; four warps after these have every other 64 rows of the
  * weight, and four more the others; all go from tile to tile.
  */
@@ -68,6 +69,34 @@ static __device__ void product(int (&c)[48], const uint32_t (&a)[4], uint64_t b,
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more));
 }
 
+static __device__ void product(int (&c)[32], const uint32_t (&a)[4], uint64_t b, bool more)
+{
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, more;\n}"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]), "+r"(c[4]), "+r"(c[5]),
+                   "+r"(c[6]), "+r"(c[7]), "+r"(c[8]), "+r"(c[9]), "+r"(c[10]), "+r"(c[11]),
+                   "+r"(c[12]), "+r"(c[13]), "+r"(c[14]), "+r"(c[15]), "+r"(c[16]), "+r"(c[17]),
+                   "+r"(c[18]), "+r"(c[19]), "+r"(c[20]), "+r"(c[21]), "+r"(c[22]), "+r"(c[23]),
+                   "+r"(c[24]), "+r"(c[25]), "+r"(c[26]), "+r"(c[27]), "+r"(c[28]), "+r"(c[29]),
+                   "+r"(c[30]), "+r"(c[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more));
+}
+
+static __device__ void product(int (&c)[16], const uint32_t (&a)[4], uint64_t b, bool more)
+{
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "{%16, %17, %18, %19}, %20, more;\n}"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]), "+r"(c[4]), "+r"(c[5]),
+                   "+r"(c[6]), "+r"(c[7]), "+r"(c[8]), "+r"(c[9]), "+r"(c[10]), "+r"(c[11]),
+                   "+r"(c[12]), "+r"(c[13]), "+r"(c[14]), "+r"(c[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more));
+}
+
 /* A tile: which weight, its first row there, and of x. Gated, it has 128 rows of the gate, then
  * those of the other. */
 struct ternary_tile {
@@ -93,6 +122,11 @@ template <int M, int N> static __device__ int all_tiles(const qn__cuda_linears_a
     return (int)(x_tiles * (a.gated ? (a.n[0] + 127) / 128 : tiles_of(a, 128 * M)));
 }
 
+static __device__ int units_of(const qn__cuda_linears_args &a)
+{
+    return ((int)a.k + COLUMNS - 1) / COLUMNS;
+}
+
 /* The weight of half m of a tile, and its first row there. */
 static __device__ int weight_of(const qn__cuda_linears_args &a, const ternary_tile &tile, int m)
 {
@@ -103,22 +137,50 @@ static __device__ int row_of(const qn__cuda_linears_args &a, const ternary_tile 
     return a.gated ? tile.row : tile.row + 128 * m;
 }
 
-/* Asks for a tile's stages as they become free: of x, then of the weight's units. */
+/* A stage: of x, then of the weight's units. This asks for the latter, and says what is to come. */
+template <int M, int N>
+static __device__ void ask_units(const qn__cuda_ternary_args &a, const ternary_tile &tile, int i,
+                                 char *stage, uint64_t *full)
+{
+    barrier_expect(full, QN__CUDA_TERNARY_STAGE(M, N));
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        copy_box(stage + N * COLUMNS + m * BOX * UNIT, &a.map[weight_of(a.linears, tile, m)], full,
+                 i * UNIT / 2, row_of(a.linears, tile, m) / TILE);
+}
+
+/* Asks for a tile's stages as they become free, the first ones of which have been asked for their
+ * units. */
 template <int M, int N>
 static __device__ void ask_stages(const qn__cuda_ternary_args &a, const ternary_tile &tile,
-                                  char *stages, uint64_t *full, uint64_t *empty, ring_place &at)
+                                  int asked, char *stages, uint64_t *full, uint64_t *empty,
+                                  ring_place &at)
 {
-    const int units = ((int)a.linears.k + COLUMNS - 1) / COLUMNS;
+    const int units = units_of(a.linears);
     for (int i = 0; i < units; i++, at.next(STAGES)) {
         char *to = stages + at.stage * QN__CUDA_TERNARY_STAGE(M, N);
-        barrier_wait(&empty[at.stage], at.phase ^ 1);
-        barrier_expect(&full[at.stage], QN__CUDA_TERNARY_STAGE(M, N));
+        if (i >= asked) {
+            barrier_wait(&empty[at.stage], at.phase ^ 1);
+            ask_units<M, N>(a, tile, i, to, &full[at.stage]);
+        }
         copy_box(to, &a.map[QN__CUDA_LINEARS], &full[at.stage], i * COLUMNS / 2, tile.x_row);
-#pragma unroll
-        for (int m = 0; m < M; m++)
-            copy_box(to + N * COLUMNS + m * BOX * UNIT, &a.map[weight_of(a.linears, tile, m)],
-                     &full[at.stage], i * UNIT / 2, row_of(a.linears, tile, m) / TILE);
     }
+}
+
+/* All tiles of a block. What no step writes is asked for before the launches ahead have ended. */
+template <int M, int N>
+static __device__ void ask_tiles(const qn__cuda_ternary_args &a, int tiles, char *stages,
+                                 uint64_t *full, uint64_t *empty)
+{
+    const int asked = a.linears.early ? min(units_of(a.linears), (int)STAGES) : 0;
+    ring_place at = {0, 0};
+    for (int i = 0; i < asked; i++)
+        ask_units<M, N>(a, tile_at<M, N>(a.linears, blockIdx.x), i,
+                        stages + i * QN__CUDA_TERNARY_STAGE(M, N), &full[i]);
+    wait_for_last();
+    for (int i = blockIdx.x; i < tiles; i += gridDim.x)
+        ask_stages<M, N>(a, tile_at<M, N>(a.linears, i), i == (int)blockIdx.x ? asked : 0, stages,
+                         full, empty, at);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -334,16 +396,16 @@ template <int M, int N> static __device__ void multiply(const qn__cuda_ternary_a
         barriers_begun();
     }
     __syncthreads();
-    wait_for_others();
-    ring_place at = {0, 0};
+    let_next_begin();
     if (threadIdx.x < GROUP) {
         registers_fewer<40>();
         if (threadIdx.x == 0)
-            for (int i = blockIdx.x; i < tiles; i += gridDim.x)
-                ask_stages<M, N>(a, tile_at<M, N>(l, i), stages, full, empty, at);
+            ask_tiles<M, N>(a, tiles, stages, full, empty);
         __syncwarp();
     } else {
         registers_more<232>();
+        ring_place at = {0, 0};
+        wait_for_last();
         const int group = threadIdx.x / GROUP - 1, own = threadIdx.x % GROUP;
         for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
             const ternary_tile tile = tile_at<M, N>(l, i);
@@ -367,7 +429,11 @@ template <int M, int N> static __device__ void multiply(const qn__cuda_ternary_a
     {                                                                                              \
         multiply<ROWS / 128, N>(a);                                                                \
     }
+TERNARY_KERNEL(128, 32)
+TERNARY_KERNEL(128, 64)
 TERNARY_KERNEL(128, 96)
 TERNARY_KERNEL(128, 128)
+TERNARY_KERNEL(256, 32)
+TERNARY_KERNEL(256, 64)
 TERNARY_KERNEL(256, 96)
 TERNARY_KERNEL(256, 128)

@@ -130,25 +130,62 @@ static qn_array *op_ternary_tall(qn_scope *s)
         qn_release(w[i]);
     return joined;
 }
-/* Layers whose sums are whole numbers, which have the CPU's bits by any number of rows: three that
- * are one launch, gate and up, and one with a sum behind it. */
-static qn_array *op_ternary_rows(qn_scope *s)
+/* Three layers that are one launch, gate and up, and one with a sum behind it. */
+enum { TERNARY_LAYERS = 6, TERNARY_COLUMNS = 1152 };
+typedef struct ternary_layers {
+    qn_array *w[TERNARY_LAYERS], *by[TERNARY_LAYERS];
+} ternary_layers;
+
+static ternary_layers ternary_weights(qn_scope *s)
 {
-    enum { COLUMNS = 1152, LAYERS = 6 };
-    static const int64_t rows[LAYERS] = {300, 33, 144, 330, 330, 275};
-    qn_array *x = f32(s, SHAPE(case_rows, COLUMNS)), *w[LAYERS], *y[LAYERS];
-    for (int i = 0; i < LAYERS; i++) {
+    static const int64_t rows[TERNARY_LAYERS] = {300, 33, 144, 330, 330, 275};
+    ternary_layers l;
+    for (int i = 0; i < TERNARY_LAYERS; i++) {
+        l.w[i] = in_units(s, rows[i], TERNARY_COLUMNS);
+        l.by[i] = i == 2 ? NULL : f32(s, SHAPE(1));
+    }
+    return l;
+}
+static void release_ternary(const ternary_layers *l)
+{
+    for (int i = 0; i < TERNARY_LAYERS; i++)
+        qn_release(l->w[i]);
+}
+static qn_array *by_ternary(qn_scope *s, const ternary_layers *l, qn_array *x, qn_array *more)
+{
+    qn_array *y[TERNARY_LAYERS];
+    for (int i = 0; i < TERNARY_LAYERS; i++) {
         qn_array *own = i < 3 ? x : i < 5 ? qn_negative(s, x) : qn_square(s, x);
-        w[i] = in_units(s, rows[i], COLUMNS);
-        y[i] = w[i] ? qn_linear_with(s, own, w[i], NULL, QN_PRODUCTS_INT8_ROWS) : qn__poison(s);
-        y[i] = times_number(s, y[i], i != 2);
+        y[i] =
+            l->w[i] ? qn_linear_with(s, own, l->w[i], NULL, QN_PRODUCTS_INT8_ROWS) : qn__poison(s);
+        y[i] = l->by[i] ? qn_multiply(s, y[i], l->by[i]) : y[i];
     }
     y[3] = qn_multiply(s, qn_square(s, qn_relu(s, y[3])), y[4]);
-    y[4] = qn_add(s, f32(s, SHAPE(case_rows, rows[5])), y[5]);
-    qn_array *all = qn_concatenate(s, y, 5, 1);
-    for (int i = 0; i < LAYERS; i++)
-        qn_release(w[i]);
-    return all;
+    y[4] = qn_add(s, more, y[5]);
+    return qn_concatenate(s, y, 5, 1);
+}
+static qn_array *op_ternary_rows(qn_scope *s)
+{
+    ternary_layers l = ternary_weights(s);
+    qn_array *y =
+        by_ternary(s, &l, f32(s, SHAPE(case_rows, TERNARY_COLUMNS)), f32(s, SHAPE(case_rows, 275)));
+    release_ternary(&l);
+    return y;
+}
+/* Some of the rows, less the same alone: zeros. */
+static qn_array *op_ternary_alone(qn_scope *s)
+{
+    const int64_t rows[] = {0, case_rows / 2, case_rows - 1};
+    ternary_layers l = ternary_weights(s);
+    qn_array *x = f32(s, SHAPE(case_rows, TERNARY_COLUMNS)), *more = f32(s, SHAPE(case_rows, 275)),
+             *all = by_ternary(s, &l, x, more), *y[3];
+    for (int i = 0; i < 3; i++) {
+        qn_array *alone = by_ternary(s, &l, qn_slice(s, x, 0, rows[i], rows[i] + 1, 1),
+                                     qn_slice(s, more, 0, rows[i], rows[i] + 1, 1));
+        y[i] = qn_subtract(s, qn_slice(s, all, 0, rows[i], rows[i] + 1, 1), alone);
+    }
+    release_ternary(&l);
+    return qn_concatenate(s, y, 3, 0);
 }
 /* BitNet's layers by many rows less the same by few at a time, whose norms make bytes: zeros. */
 static qn_array *op_ternary_company(qn_scope *s)
@@ -256,14 +293,16 @@ static void compare_networks(const char *name, qn_device *cpu, qn_device *cuda)
 
 static void compare_ternary(qn_device *cpu, qn_device *cuda)
 {
-    static const int64_t counts[] = {1, 20, 65, 128, 300};
+    static const int64_t counts[] = {1, 2, 20, 40, 65, 128, 300};
     compare_case(&(op_case)CLOSE(ternary_tall), cpu, cuda);
     compare_case(&(op_case)EXACT(ternary_company), cpu, cuda);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         char name[64];
         case_rows = counts[i];
         snprintf(name, sizeof name, "ternary rows x %d", (int)case_rows);
-        compare_case(&(op_case){name, op_ternary_rows, 0}, cpu, cuda);
+        compare_case(&(op_case){name, op_ternary_rows, 1e-11}, cpu, cuda);
+        snprintf(name, sizeof name, "ternary alone, %d", (int)case_rows);
+        compare_case(&(op_case){name, op_ternary_alone, 0}, cpu, cuda);
     }
 }
 
