@@ -207,16 +207,14 @@ static __device__ void codes_of(const uint4 &w, int p, uint32_t (&codes)[4])
 /* Sums of a tile: c[m][4 j + 2 half + i] of row 128 m + 64 group + 16 warp + 2 g + half of the
  * weight by row 8 j + 2 t + i of x. A unit's products are in two turns, of half m or, where there
  * is but one, of half of the columns; while those of one are under way the next one's codes are
- * made.
- */
+ * made. */
 template <int M, int N>
 static __device__ void multiply_tile(const qn__cuda_linears_args &a, const char *stages,
                                      uint64_t *full, uint64_t *empty, ring_place &at,
                                      int (&c)[M][N / 2])
 {
     enum { PRODUCTS = 2 * M };
-    const int units = ((int)a.k + COLUMNS - 1) / COLUMNS,
-              own = threadIdx.x / 32 - 4; /* its unit of a box */
+    const int units = units_of(a), own = threadIdx.x / 32 - 4; /* its unit of a box */
     uint32_t codes[2][PRODUCTS][4];
     uint4 words;
     int before = -1;
