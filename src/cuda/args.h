@@ -279,8 +279,9 @@ typedef struct qn__cuda_wide_args {
     int64_t box, x_box;               /* rows of a weight, of x, that are copied at once */
     int64_t slots, deep, ring, apart; /* of stream.cu: tiles that a block has at once, boxes of 64
                                          columns in a stage, stages, warps that share spans */
-    int64_t early;    /* ... that are asked for before the launches ahead have ended */
-    int64_t by_rows;  /* deep, of wide.cu */
+    int64_t early;   /* ... that are asked for before the launches ahead have ended */
+    int64_t flight;  /* ... that are under way at once, of one row; early then: before x is there */
+    int64_t by_rows; /* deep, of wide.cu */
     int64_t unpacked; /* the weights lie one behind the other in scratch memory */
     qn__cuda_map map[QN__CUDA_LINEARS + 1];
 } qn__cuda_wide_args;

@@ -63,6 +63,19 @@ static __device__ void barrier_arrive(uint64_t *barrier)
                  : "memory");
 }
 
+/* Whether the phase with this parity has ended. */
+static __device__ bool barrier_ended(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t ended;
+    asm volatile("{\n.reg .pred ended;\n"
+                 "mbarrier.test_wait.parity.shared.b64 ended, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, ended;\n}"
+                 : "=r"(ended)
+                 : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return ended;
+}
+
 /* Until the phase with this parity has ended. */
 static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
 {

@@ -301,13 +301,16 @@ typedef struct qn__cuda_gate {
 } qn__cuda_gate;
 bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cuda_gate *gate);
 
-/* Many rows of x on tensor cores of sm_90 (op_wide.c); choose finds the kernel and the tiles of the
- * newest launch, which is one of these. A weight in units is first taken out of them, by `unpack`;
- * can_unpack: there is memory for so many rows of it. */
+/* Linear layers whose weights the copy engine of sm_90 brings (op_wide.c); choose finds the kernel
+ * and the tiles of the newest launch, which is one of these; join gives that the weight, if it can
+ * have it. A weight in units is first taken out of them, by `unpack`; can_unpack: there is memory
+ * for so many rows of it. */
 bool qn__cuda_has_wide(const qn__cuda *cuda);
 bool qn__cuda_can_unpack(const qn__cuda_binder *b, const qn__cuda_linears_args *linears);
 void qn__cuda_choose_wide(qn__cuda_binder *b);
 bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function);
+bool qn__cuda_join_wide(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
+                        const qn__call *call);
 bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
                           const qn__call *call, qn__cu_function unpack);
 

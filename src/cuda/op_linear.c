@@ -10,6 +10,7 @@ enum {
     FEW = 64,
     ROUNDED = 9,      /* rows from which on x is rounded by a launch of its own */
     LARGE = 32 << 20, /* elements */
+    LONG = 4096,      /* rows and columns */
     TILE = 16,
     BLOCK = 128,
     LEAST_WARPS = 4,
@@ -115,13 +116,16 @@ static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
     return false;
 }
 
-/* Whether the copy engine brings the weights (stream.cu, wide.cu): of a small one by few rows its
- * start costs more than it saves. */
+/* Whether the copy engine brings the weights (stream.cu, wide.cu). Of a small one by few rows its
+ * start costs more than it saves: by one row Llama-8B is faster with all its layers so, Llama-1B
+ * with none but the head. */
 static bool goes_wide(const qn__cuda *cuda, const qn__cuda_linears_args *args)
 {
-    return qn__cuda_has_wide(cuda) && (args->rows > QN__CUDA_STREAM_ROWS ||
-                                       (args->k % QN__CUDA_STREAM_COLUMNS == 0 &&
-                                        (args->rows >= ROUNDED || args->n[0] * args->k >= LARGE)));
+    if (!qn__cuda_has_wide(cuda))
+        return false;
+    bool pays = args->rows >= ROUNDED || args->n[0] * args->k >= LARGE ||
+                (args->rows == 1 && args->n[0] >= LONG && args->k >= LONG);
+    return args->rows > QN__CUDA_STREAM_ROWS || (pays && args->k % QN__CUDA_STREAM_COLUMNS == 0);
 }
 
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
@@ -132,6 +136,8 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .rows = qn__cuda_elements(x) / w->shape[1],
                                   .k = w->shape[1],
                                   .early = qn__cuda_is_fixed(b, w)};
+    if (qn__cuda_join_wide(b, &args, call))
+        return true;
     if (goes_wide(b->cuda, &args))
         return qn__cuda_wide_linear(b, &args, call, NULL);
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);

@@ -14,6 +14,10 @@ enum {
     MOST_SLOTS = 16,
     SMALL_TILES = 4096, /* columns of a block's tiles */
     EARLY = 72 << 10,   /* bytes asked for before the launches ahead have ended, by many rows */
+    FLIGHT_EARLY = 64 << 10, /* bytes under way before the only row of x is there, */
+    FLIGHT = 112 << 10,      /* and then */
+    BESIDE = 1 << 20,        /* bytes that a block of one row reads; of fewer so many at once, */
+    ROOM_BESIDE = 172 << 10, /* so that a block of attention fits beside it */
     OF_SPAN = QN__CUDA_SPAN / DEEP,
     ROW_BYTES = 2 * DEEP,
     ALIGNED = 1024,
@@ -49,8 +53,10 @@ static int fill_maps(qn__cuda *cuda, void *args)
     qn__cuda_wide_args a;
     memcpy(&a, args, sizeof a);
     const qn__cuda_linears_args *l = &a.linears;
-    int result =
-        describe(cuda, &a.map[QN__CUDA_LINEARS], l->at[0], l->rows, l->k, l->k, a.x_box, a.deep);
+    int result = 0;
+    if (l->rows > 1)
+        result = describe(cuda, &a.map[QN__CUDA_LINEARS], l->at[0], l->rows, l->k, l->k, a.x_box,
+                          a.deep);
     int64_t before = 0; /* rows of weights that lie ahead of it */
     for (int i = 0; i < QN__CUDA_LINEARS && result == 0; i++) {
         if (l->n[i])
@@ -69,17 +75,23 @@ static int64_t tiles_of(const qn__cuda_linears_args *l, int64_t x_tiles, int64_t
     return tiles * x_tiles;
 }
 
+static int64_t at_least_one(int64_t n, int64_t most)
+{
+    return n < 1 ? 1 : n < most ? n : most;
+}
+
 /* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them.
  * What is best was measured on an H200 for the shapes of Llama-1B and 8B: stages of about the same
  * bytes, pieces as long as that leaves; small layers so that the next one's blocks fit beside them.
- */
+ * What one row has under way and beside it, on an H100 for 8B. */
 static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
     int64_t unit = l->gated ? 2 : 1, all = qn__cuda_linear_tiles(l, TILE) / unit,
             blocks = all < cuda->processors ? all : cuda->processors,
             each = qn__cuda_parts(all, blocks) * unit, x_rows = 8;
-    int kernel = 0;
+    const bool one = l->rows == 1; /* lies in shared memory as it is, not in stages */
+    int kernel = one ? 0 : 2;
     for (; x_rows < l->rows; x_rows *= 2)
         kernel += 2;
     bool pair = l->gated || each > SINGLE_SLOTS;
@@ -89,23 +101,30 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     a->box = TILE;
     a->x_box = x_rows;
     int64_t groups = a->slots / (1 + pair), of_span = OF_SPAN / a->deep,
-            stage = a->deep * (a->slots * TILE + x_rows) * ROW_BYTES,
-            run = a->slots * x_rows * TILE * 4,
-            steps = qn__cuda_parts(l->k, QN__CUDA_SPAN) * of_span * qn__cuda_parts(each, a->slots);
-    bool small = x_rows <= 16 && (each == 1 || each * l->k <= SMALL_TILES);
-    a->ring =
-        ((small ? QN__CUDA_STREAM_SHARED / 2 : QN__CUDA_STREAM_SHARED) - run - ALIGNED) / stage;
-    a->ring = a->ring < steps ? a->ring : steps;
-    a->ring = a->ring < QN__CUDA_STREAM_RING ? a->ring : QN__CUDA_STREAM_RING;
-    int64_t early = x_rows > 16 ? EARLY / (a->deep * a->slots * TILE * ROW_BYTES) : a->ring;
-    a->early = early < 1 ? 1 : early;
+            weights = a->deep * a->slots * TILE * ROW_BYTES,
+            stage = weights + (one ? 0 : a->deep * x_rows * ROW_BYTES),
+            spans = qn__cuda_parts(l->k, QN__CUDA_SPAN),
+            run = a->slots * x_rows * TILE * 4 + (one ? spans * QN__CUDA_SPAN * 2 : 0),
+            steps = spans * of_span * qn__cuda_parts(each, a->slots);
+    int64_t room = QN__CUDA_STREAM_SHARED;
+    if (x_rows <= 16 && (each == 1 || each * l->k <= SMALL_TILES))
+        room /= 2;
+    else if (one && each * TILE * l->k * 2 < BESIDE)
+        room = ROOM_BESIDE;
+    a->ring = at_least_one((room - run - ALIGNED) / stage,
+                           steps < QN__CUDA_STREAM_RING ? steps : QN__CUDA_STREAM_RING);
+    a->early = at_least_one(one           ? FLIGHT_EARLY / weights
+                            : x_rows > 16 ? EARLY / weights
+                                          : a->ring,
+                            a->ring);
+    a->flight = at_least_one(FLIGHT / weights, a->ring);
     a->apart = QN__CUDA_STREAM_WARPS / groups;
     while (a->apart > 1 && a->apart * of_span > a->ring)
         a->apart--;
     launch->blocks = (unsigned)blocks;
     launch->threads = 32 * (QN__CUDA_STREAM_WARPS + 1);
     launch->shared = (unsigned)(a->ring * stage + run + ALIGNED);
-    launch->function = cuda->kernels[QN__CUDA_KERNEL_stream_8 + kernel + pair];
+    launch->function = cuda->kernels[QN__CUDA_KERNEL_stream_1 + kernel + pair];
 }
 
 /* Many rows, in tiles of the width that leaves the fewest processors idle; deep tiles in pairs
@@ -152,7 +171,7 @@ void qn__cuda_choose_wide(qn__cuda_binder *b)
 
 bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_stream_8; i <= QN__CUDA_KERNEL_deep_128_pair; i++)
+    for (int i = QN__CUDA_KERNEL_stream_1; i <= QN__CUDA_KERNEL_deep_128_pair; i++)
         if (function == cuda->kernels[i])
             return true;
     return false;
@@ -228,14 +247,24 @@ static bool join_wide(qn__cuda_binder *b, const qn__cuda_wide_args *args, const 
            qn__cuda_join_linear(b, last->function, call, args->linears.rows, &last);
 }
 
+bool qn__cuda_join_wide(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
+                        const qn__call *call)
+{
+    const qn__cuda_wide_args args = {.linears = *linears, .by_rows = goes_deep(linears, call)};
+    if (!join_wide(b, &args, call))
+        return false;
+    qn__cuda_choose_wide(b);
+    return true;
+}
+
 bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
                           const qn__call *call, qn__cu_function unpack)
 {
     qn__cuda_binding *bound = b->bound;
     qn__cuda_wide_args args = {
         .linears = *linears, .by_rows = goes_deep(linears, call), .unpacked = unpack != NULL};
-    if (join_wide(b, &args, call)) {
-        if (unpack && !unpack_ahead(b, call, unpack))
+    if (unpack && join_wide(b, &args, call)) {
+        if (!unpack_ahead(b, call, unpack))
             return false;
         qn__cuda_choose_wide(b);
         return true;
@@ -245,7 +274,7 @@ bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linea
     uint8_t operands[] = {0, w, 2, w, 2, w, 2, none, none, none, none, none, none};
     if (unpack)
         args.linears.stride[0] = padded_columns(linears->k);
-    if (!qn__cuda_round_x(b, call, linears->rows, false, true, &operands[0]) ||
+    if (!qn__cuda_round_x(b, call, linears->rows, linears->rows == 1, true, &operands[0]) ||
         (unpack && !unpack_weight(b, call, unpack, 0)) ||
         !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_wide_192], &grid, &args, sizeof args,
                            call, sizeof operands, operands))

@@ -11,6 +11,10 @@
  * ns for a copy, be it of 512 bytes or of 2 KiB: small ones, not bytes, would hold it up.) Eight
  * warps multiply: they share the tiles, and where there are fewer tiles than warps the spans of a
  * tile, whose sums go from warp to warp in their order.
+ *
+ * Several rows of x come with the weights, one lies in shared memory as a whole. With one row so
+ * few stages are under way that memory is busy and no more: what is asked for beyond that only
+ * waits, and with it what the launches ahead read and write.
  */
 #include "cuda/common.cuh"
 #include "cuda/mma.cuh"
@@ -33,16 +37,27 @@ static __device__ uint4 load_matrices(uint32_t at)
     return v;
 }
 
-/* NT: of 8 rows of x each. M: tiles that a warp has at once. */
-template <int NT, int M> struct stream {
-    enum { X_BYTES = NT * 8 * 128 };
+static __device__ uint4 load_shared(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+
+/* NT: of 8 rows of x each. M: tiles that a warp has at once. ONE: x is a row, turned (linear.cu).
+ */
+template <int NT, int M, bool ONE> struct stream {
+    enum { X_BYTES = ONE ? 0 : NT * 8 * 128 }; /* of a piece */
     const qn__cuda_wide_args &a;
     const int slots, deep, ring, spans, steps; /* tiles at once; pieces of a stage; stages; of K */
     const int groups, apart;                   /* of warps, by tiles; warps that share spans */
     int first, end, one, two;                  /* the block's tiles; of the first weights */
     char *const stages;
     float4 *const run;
-    uint64_t *const full, *const empty, *const turn;
+    uint4 *const x_row;
+    uint64_t *const full, *const empty, *const turn, *const x_came;
 
     __device__ stream(const qn__cuda_wide_args &args, char *room, uint64_t *bars)
         : a(args), slots((int)args.slots), deep((int)args.deep), ring((int)args.ring),
@@ -50,8 +65,9 @@ template <int NT, int M> struct stream {
           groups(slots / M), apart((int)args.apart),
           one((int)((args.linears.n[0] + TILE - 1) / TILE)),
           two(one + (int)((args.linears.n[1] + TILE - 1) / TILE)), stages(room),
-          run((float4 *)(room + ring * stage_bytes())), full(bars), empty(bars + MOST_RING),
-          turn(bars + 2 * MOST_RING)
+          run((float4 *)(room + ring * stage_bytes())), x_row((uint4 *)(run + slots * NT * 32)),
+          full(bars), empty(bars + MOST_RING), turn(bars + 2 * MOST_RING),
+          x_came(bars + 2 * MOST_RING + WARPS)
     {
         const uint32_t unit = a.linears.gated ? 2 : 1,
                        all = (uint32_t)tiles_of(a.linears, TILE) / unit, each = all / gridDim.x,
@@ -72,10 +88,29 @@ template <int NT, int M> struct stream {
             copy_pieces(stages + at * stage_bytes() + deep * slots * TILE_BYTES,
                         &a.map[QN__CUDA_LINEARS], &full[at], 0, step * deep);
     }
+    /* Of stages that were asked for before x was there. */
+    __device__ void ask_first_x(int asked)
+    {
+        wait_for_last();
+        for (int i = 0; i < asked; i++)
+            ask_x(i, i % steps);
+    }
+    /* Until few enough stages are under way, the first of them number `landed`. What else is read
+     * waits in line with them: what the launches ahead still want, and x, before it is there. */
+    __device__ void hold_back(int asked, int &landed, bool &x_there) const
+    {
+        for (;; landed++) {
+            x_there = x_there || __any_sync(~0u, barrier_ended(x_came, 0));
+            if (asked - landed < (int)(x_there ? a.flight : a.early))
+                return;
+            barrier_wait(&full[landed % ring], landed / ring & 1);
+        }
+    }
     __device__ void ask()
     {
         const int own = threadIdx.x % 32;
-        int at = 0, asked = 0, early = a.early < ring ? (int)a.early : ring;
+        bool x_there = false;
+        int landed = 0, at = 0, asked = 0, early = a.early < ring ? (int)a.early : ring;
         uint32_t phase = 1;
         if (!a.linears.early)
             wait_for_last();
@@ -91,11 +126,10 @@ template <int NT, int M> struct stream {
                 row = (mine - (mine < one ? 0 : mine < two ? one : two)) * TILE;
             }
             for (int step = 0; step < steps; step++) {
-                if (asked == early) {
-                    wait_for_last();
-                    for (int i = 0; i < asked; i++)
-                        ask_x(i, i % steps);
-                }
+                if (ONE)
+                    hold_back(asked, landed, x_there);
+                else if (asked == early)
+                    ask_first_x(asked);
                 barrier_wait(&empty[at], phase);
                 if (own == 0)
                     barrier_expect(&full[at], deep * (n * TILE_BYTES + X_BYTES));
@@ -103,7 +137,7 @@ template <int NT, int M> struct stream {
                 if (own < n)
                     copy_pieces_once(stages + at * stage_bytes() + own * deep * TILE_BYTES,
                                      &a.map[weight], &full[at], row, step * deep);
-                if (asked >= early)
+                if (!ONE && asked >= early)
                     ask_x(at, step);
                 asked++;
                 if (++at == ring) {
@@ -112,14 +146,27 @@ template <int NT, int M> struct stream {
                 }
             }
         }
-        if (asked <= early) {
-            wait_for_last();
-            for (int i = 0; i < asked; i++)
-                ask_x(i, i % steps);
-        }
+        if (!ONE && asked <= early)
+            ask_first_x(asked);
     }
 
     /* ---- multiplying ------------------------------------------------------------------------- */
+
+    /* The row of x, with zeros behind it to the end of the last span. It does not come by the copy
+     * engine, where it would wait for the weights that were asked for before it. */
+    __device__ void load_x() const
+    {
+        const uint4 *const from = (const uint4 *)a.linears.at[0];
+        const int n = (int)a.linears.k / 8;
+        for (int i = threadIdx.x; i < spans * SPAN / 8; i += 32 * WARPS)
+            copy_ahead(&x_row[i], from + (i < n ? i : 0), i < n);
+        copies_end();
+        copies_wait<0>();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            barrier_arrive(x_came);
+        asm volatile("bar.sync 2, %0;" ::"n"(32 * WARPS) : "memory"); /* all that multiply */
+    }
 
     /* A box of M tiles by all of x. */
     __device__ void multiply_box(uint32_t w, uint32_t x, float (&c)[M][NT][4]) const
@@ -134,7 +181,7 @@ template <int NT, int M> struct stream {
                 static_assert(BOX / 16 % 2 == 0, "two products for each load of x");
                 if (k % 2)
                     continue;
-                const uint4 v = load_matrices(x ^ k << 5);
+                const uint4 v = ONE ? load_shared(x + k * 32) : load_matrices(x ^ k << 5);
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     const uint4 next = load_matrices((w + m * deep * TILE_BYTES) ^ (k + 1) << 5);
@@ -239,15 +286,14 @@ template <int NT, int M> struct stream {
                   turns_of_tile = (spans + apart - 1) / apart * apart;
         const uint32_t base = shared_address(stages), r = lane % 8;
         const uint32_t w_lane = lane % 16 * 128 + ((lane / 16 ^ r) << 4),
-                       x_lane = NT == 1 ? r * 128 + ((lane / 8 ^ r) << 4)
-                                        : (lane / 16 * 8 + r) * 128 + ((lane / 8 % 2 ^ r) << 4);
+                       x_lane = ONE       ? shared_address(x_row) + lane % 4 * 16
+                                : NT == 1 ? r * 128 + ((lane / 8 ^ r) << 4)
+                                          : (lane / 16 * 8 + r) * 128 + ((lane / 8 % 2 ^ r) << 4);
         float4 *const passed = run + warp % groups * M * NT * 32 + lane;
         int at = own * of_span, begun = 0;
         uint32_t phase = 0, turns = 0;
         bool starts = own == 0; /* nobody is before */
         const bool in_turns = apart > 1;
-        if (own >= apart)
-            return;
         auto wrap = [&]() {
             while (at >= ring) {
                 at -= ring;
@@ -256,6 +302,10 @@ template <int NT, int M> struct stream {
         };
         wrap();
         wait_for_last();
+        if (ONE)
+            load_x();
+        if (own >= apart)
+            return;
         for (int tile = first; tile < end; tile += slots) {
             const int n = end - tile - slot;
             float sum[M][NT][4];
@@ -266,11 +316,12 @@ template <int NT, int M> struct stream {
                     load_added(tile + slot, n, more);
                 for (int i = 0; real && i < of_span; i++) {
                     const uint32_t stage = base + at * stage_bytes(),
-                                   x = stage + deep * slots * TILE_BYTES + x_lane;
+                                   x = ONE ? x_lane + (span * of_span + i) * deep * BOX * 2
+                                           : stage + deep * slots * TILE_BYTES + x_lane;
                     barrier_wait(&full[at], phase);
                     for (int d = 0; d < deep; d++)
                         multiply_box(stage + (slot * deep + d) * TILE_BYTES + w_lane,
-                                     x + d * X_BYTES, c);
+                                     x + d * (ONE ? BOX * 2 : X_BYTES), c);
                     __syncwarp();
                     if (lane == 0)
                         barrier_arrive(&empty[at]);
@@ -316,7 +367,9 @@ template <int NT, int M> struct stream {
             barrier_begin(&empty[i], groups);
         } else if (i >= MOST_RING && i < MOST_RING + WARPS) {
             barrier_begin(&turn[i - MOST_RING], 1);
-        } else if (i >= 32 * WARPS && i <= 32 * WARPS + QN__CUDA_LINEARS) {
+        } else if (i == MOST_RING + WARPS) {
+            barrier_begin(x_came, WARPS);
+        } else if (i >= 32 * WARPS && i < 32 * WARPS + QN__CUDA_LINEARS + !ONE) {
             fetch_map(&a.map[i - 32 * WARPS]);
         }
         barriers_begun();
@@ -329,25 +382,27 @@ template <int NT, int M> struct stream {
     }
 };
 
-template <int NT, int M> static __device__ void stream_rows(const qn__cuda_wide_args &a)
+template <int NT, int M, bool ONE> static __device__ void stream_rows(const qn__cuda_wide_args &a)
 {
     extern __shared__ __align__(1024) char room[];
-    __shared__ uint64_t bars[2 * MOST_RING + WARPS];
-    stream<NT, M> s(a, room + (1024 - shared_address(room) % 1024) % 1024, bars);
+    __shared__ uint64_t bars[2 * MOST_RING + WARPS + 1];
+    stream<NT, M, ONE> s(a, room + (1024 - shared_address(room) % 1024) % 1024, bars);
     s.work();
 }
 
-#define STREAM_KERNEL(name, NT, M)                                                                 \
+#define STREAM_KERNEL(name, NT, M, ONE)                                                            \
     extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), 1)                              \
         name(const __grid_constant__ qn__cuda_wide_args a)                                         \
     {                                                                                              \
-        stream_rows<NT, M>(a);                                                                     \
+        stream_rows<NT, M, ONE>(a);                                                                \
     }
-STREAM_KERNEL(stream_8, 1, 1)
-STREAM_KERNEL(stream_8_pair, 1, 2)
-STREAM_KERNEL(stream_16, 2, 1)
-STREAM_KERNEL(stream_16_pair, 2, 2)
-STREAM_KERNEL(stream_32, 4, 1)
-STREAM_KERNEL(stream_32_pair, 4, 2)
-STREAM_KERNEL(stream_64, 8, 1)
-STREAM_KERNEL(stream_64_pair, 8, 2)
+STREAM_KERNEL(stream_1, 1, 1, true)
+STREAM_KERNEL(stream_1_pair, 1, 2, true)
+STREAM_KERNEL(stream_8, 1, 1, false)
+STREAM_KERNEL(stream_8_pair, 1, 2, false)
+STREAM_KERNEL(stream_16, 2, 1, false)
+STREAM_KERNEL(stream_16_pair, 2, 2, false)
+STREAM_KERNEL(stream_32, 4, 1, false)
+STREAM_KERNEL(stream_32_pair, 4, 2, false)
+STREAM_KERNEL(stream_64, 8, 1, false)
+STREAM_KERNEL(stream_64_pair, 8, 2, false)

@@ -77,6 +77,20 @@ static qn_array *op_linear_taller(qn_scope *s)
 {
     return qn_linear(s, f32(s, SHAPE(30, 320)), noise(s, QN_BF16, 1, SHAPE(35900, 320)), NULL);
 }
+/* One row and weights that are long both ways, or large: they stream with x as a whole beside them.
+ * Three at once; in turns, with columns that are no whole span; a network. */
+static qn_array *op_linear_long_1(qn_scope *s)
+{
+    qn_array *x = f32(s, SHAPE(1, 4160)), *part[4];
+    const int64_t n[] = {4112, 16, 131, 8};
+    for (int i = 0; i < 4; i++)
+        part[i] = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(n[i], 4160)), NULL);
+    return qn_concatenate(s, part, 4, 1);
+}
+static qn_array *op_linear_large_1(qn_scope *s)
+{
+    return qn_linear(s, f32(s, SHAPE(1, 960)), noise(s, QN_BF16, 1, SHAPE(35900, 960)), NULL);
+}
 /* As a model's layers: many rows are summed otherwise than few. Rows of a weight that tiles of 256,
  * 192 or 128 suit best (op_wide.c), rows of x that come in pairs of tiles or do not, three weights,
  * rows that are no vectors. */
@@ -223,6 +237,10 @@ static qn_array *op_network_1(qn_scope *s)
 {
     return network(s, 1, 96, 232);
 }
+static qn_array *op_network_long_1(qn_scope *s)
+{
+    return network(s, 1, 4160, 9024);
+}
 static qn_array *op_network_40(qn_scope *s)
 {
     return network(s, 40, 96, 232);
@@ -286,6 +304,8 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         CLOSE(linear_tall),
         CLOSE(linear_tall_40),
         CLOSE(linear_taller),
+        CLOSE(linear_long_1),
+        CLOSE(linear_large_1),
         CLOSE(linear_f16),
         CLOSE(linear_view),
         CLOSE(linear_f64),
@@ -296,6 +316,7 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         CLOSE(packed_bf16),
         CLOSE(packed_f16),
         ROUNDED(network_1),
+        ROUNDED(network_long_1),
         ROUNDED(network_40),
         ROUNDED(network_300),
         ROUNDED(network_tall),

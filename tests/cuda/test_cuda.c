@@ -77,22 +77,24 @@ static qn_array *company_weight(qn_scope *s, qn_products products, int64_t rows,
                                         : in_units(s, rows, columns);
 }
 
-static void test_company(qn_device *dev, qn_products products)
+static void test_company(qn_device *dev, qn_products products, int64_t width)
 {
-    enum { COLUMNS = 4352, N = 72, MOST = 150 };
-    static float alone[N], beside[MOST * N];
+    enum { COLUMNS = 4352, WIDEST = 4112, MOST = 150 };
+    static float alone[WIDEST], beside[MOST * WIDEST];
+    const size_t bytes = (size_t)width * sizeof *alone;
     static const int64_t companies[] = {4, 8, 9, 16, 17, 32, 33, 64, 65, 110, MOST},
                          rows[] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 107, 141};
     for (size_t i = 0; i < sizeof companies / sizeof *companies; i++) {
         int64_t n = companies[i], row = rows[i];
         seed = 5;
         qn_scope *s = qn_scope_begin(dev);
-        qn_array *w = company_weight(s, products, N, COLUMNS), *x = f32(s, SHAPE(MOST, COLUMNS));
+        qn_array *w = company_weight(s, products, width, COLUMNS),
+                 *x = f32(s, SHAPE(MOST, COLUMNS));
         qn_array *y = qn_linear_with(s, qn_slice(s, x, 0, 0, n, 1), w, NULL, products);
         qn_array *one = qn_linear_with(s, qn_slice(s, x, 0, row, row + 1, 1), w, NULL, products);
-        CHECK("company", qn_read_f32(s, y, beside, (size_t)(n * N)) == QN_OK);
-        CHECK("company", qn_read_f32(s, one, alone, N) == QN_OK);
-        CHECK("company", !memcmp(alone, beside + row * N, sizeof alone));
+        CHECK("company", qn_read_f32(s, y, beside, (size_t)(n * width)) == QN_OK);
+        CHECK("company", qn_read_f32(s, one, alone, (size_t)width) == QN_OK);
+        CHECK("company", !memcmp(alone, beside + row * width, bytes));
         qn_scope_end(s);
         qn_release(w);
     }
@@ -330,9 +332,10 @@ int main(int argc, char **argv)
     test_async(cuda);
     test_threads(cuda);
     test_updates(cuda);
-    test_company(cuda, QN_PRODUCTS_BF16);
-    test_company(cuda, QN_PRODUCTS_INT8);
-    test_company(cuda, QN_PRODUCTS_F32);
+    test_company(cuda, QN_PRODUCTS_BF16, 72);
+    test_company(cuda, QN_PRODUCTS_BF16, 4112);
+    test_company(cuda, QN_PRODUCTS_INT8, 72);
+    test_company(cuda, QN_PRODUCTS_F32, 72);
     test_limit(cuda);
     CHECK("all buffers are back", active_bytes(cuda) == 0);
     qn_device_close(cuda);
