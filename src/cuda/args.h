@@ -408,6 +408,7 @@ typedef struct qn__cuda_attend_args {
 typedef struct qn__cuda_attend_turn_args {
     qn__cuda_attend_args a;
     int64_t query_head, key_head, value_head; /* from one head to the next */
+    int64_t next_holds_back; /* the launch behind has little under way before this one has ended */
 } qn__cuda_attend_turn_args;
 
 /* Of attend_wide.cu and attend_long.cu: bytes of a block. */

@@ -267,6 +267,8 @@ template <int D, int C> static __device__ void attend_step(const qn__cuda_attend
     const qn__cuda_attend_args &a = t.a;
     const int rank = (int)rank_in_cluster(), head = blockIdx.x / C, rows = (int)a.shared,
               mine = first_page<C>(rank);
+    if (t.next_holds_back)
+        let_next_begin();
     touch((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + threadIdx.x % (D / 4) * 2);
     touch(a.at[QN__CUDA_TURN_OFFSET]);
     touch(a.at[QN__CUDA_TURN_SLOTS]);
@@ -286,10 +288,11 @@ template <int D, int C> static __device__ void attend_step(const qn__cuda_attend
         fetch_page<D>(a, head, seen.place(mine + GROUPS * C));
     begin_parts(s, seen, rows);
     cluster_arrive();
+    if (!t.next_holds_back)
+        let_next_begin(); /* behind what was asked for, which its weights would keep waiting */
     own.share_row<D, BLOCK>(t, s.q, s.key, s.value, threadIdx.x, head);
     __syncthreads();
-    let_next_begin(); /* whose weights would have kept the queries waiting */
-    cluster_wait();   /* all are there, and so are their barriers */
+    cluster_wait(); /* all are there, and so are their barriers */
     attend_pages(a, s, seen, w, keys);
 }
 

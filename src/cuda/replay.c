@@ -167,6 +167,7 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
     qn__cuda_take_norms(&b);
     qn__cuda_drop_unread(&b);
     qn__cuda_finish_norms(&b);
+    qn__cuda_finish_attention(&b);
     binding->launches = bound->n_launches;
     if (bound->scratch || bound->behind || bound->unpacked)
         binding->workspace = scratch_at(binding->values) + scratch_at(bound->scratch) +
