@@ -21,13 +21,22 @@ static __device__ void copy_box(void *to, const void *map, uint64_t *full, int c
                  : "memory");
 }
 
-/* The same for both blocks of a pair, which get it at the same places. */
-static __device__ void copy_box_to_pair(void *to, const void *map, uint64_t *full, int column,
-                                        int row)
+/* The same of what a step reads once. */
+static __device__ void copy_box_once(void *to, const void *map, uint64_t *full, int column, int row)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(full)), "r"(column), "r"(row), "l"(leaves_first())
+                 : "memory");
+}
+
+/* The same for some blocks of a cluster, a bit each, which get it at the same places. */
+static __device__ void copy_box_to(void *to, const void *map, uint64_t *full, int column, int row,
+                                   uint16_t blocks)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
-                 "l"(map), "r"(shared_address(full)), "r"(column), "r"(row), "h"((uint16_t)3)
+                 "l"(map), "r"(shared_address(full)), "r"(column), "r"(row), "h"(blocks)
                  : "memory");
 }
 
@@ -78,6 +87,12 @@ static __device__ void give_back(uint64_t *empty)
 {
     if (threadIdx.x % 32 == 0)
         barrier_arrive(empty);
+}
+
+/* What the thread wrote into shared memory is seen by copies and products of wgmma. */
+static __device__ void written_for_copies()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
