@@ -58,6 +58,11 @@ struct own_rows {
         all = range_of_all(a, tile);
         return true;
     }
+    /* Whether the tile has rows that block b would have. */
+    __device__ bool has_more(const qn__cuda_attend_args &a, int b) const
+    {
+        return b / ((int)a.groups * (int)a.tiles) * ROWS_OF_WARP < tile[2] * (int)a.shared;
+    }
 };
 
 /* ---- a page by all warps of a block ---------------------------------------------------------- */
@@ -144,20 +149,13 @@ template <int D> struct one_room {
     page_room<D> page[2];
 };
 
-template <int D> static __device__ void attend_one(const qn__cuda_attend_args &a)
+/* A block's rows of products. first: nothing has waited for the launches ahead yet. */
+template <int D>
+static __device__ void attend_rows(const qn__cuda_attend_args &a, one_room<D> &s,
+                                   const own_rows &own, bool first)
 {
     enum { OWN = D / 16 / WARPS }; /* columns of a warp, in 16 */
-    extern __shared__ __align__(128) char shared_room[];
-    one_room<D> &s = *(one_room<D> *)shared_room;
     const int warp = threadIdx.x / 32;
-    own_rows own;
-    let_next_begin();
-    if (!a.early)
-        wait_for_last();
-    if (!own.find(a, blockIdx.x)) {
-        wait_for_last(); /* what waits for this kernel relies on it */
-        return;
-    }
     const int pages = pages_of(own.all);
     auto ask = [&](int i) {
         if (i < pages) {
@@ -167,7 +165,7 @@ template <int D> static __device__ void attend_one(const qn__cuda_attend_args &a
             copies_end();
         }
     };
-    const bool known = a.early && page_at(own.all, 0) < first_new(a, own.tile) / PAGE;
+    const bool known = first && a.early && page_at(own.all, 0) < first_new(a, own.tile) / PAGE;
     if (known)
         ask(0);
     lane_rows<D> r;
@@ -216,6 +214,26 @@ template <int D> static __device__ void attend_one(const qn__cuda_attend_args &a
                 put_pair(a, own.tile, own.g, own.first + row + 8 * k,
                          warp * OWN * 16 + j * 8 + 2 * t, joint[k], value[j / 2][j % 2][2 * k],
                          value[j / 2][j % 2][2 * k + 1]);
+}
+
+template <int D> static __device__ void attend_one(const qn__cuda_attend_args &a)
+{
+    extern __shared__ __align__(128) char shared_room[];
+    one_room<D> &s = *(one_room<D> *)shared_room;
+    own_rows own;
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
+    if (!own.find(a, blockIdx.x)) {
+        wait_for_last(); /* what waits for this kernel relies on it */
+        return;
+    }
+    attend_rows<D>(a, s, own, true);
+    for (int b = blockIdx.x + gridDim.x; own.has_more(a, b); b += gridDim.x) {
+        own.find(a, b);
+        __syncthreads();
+        attend_rows<D>(a, s, own, false);
+    }
 }
 
 #define ONE_KERNEL(name, D)                                                                        \

@@ -436,23 +436,26 @@ static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     return add_attend(b, call, args, sizeof *args, &grid, kernel);
 }
 
-/* Whether one launch goes over pages and joins them: few rows that have room for few pages, and any
- * number over the heads that no other kernel multiplies. */
+/* Whether one launch goes over pages and joins them: few rows, or tiles of one row, that have room
+ * for few pages, and any number over the heads that no other kernel multiplies. */
 static bool goes_in_one(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 {
     return has_one_launch(cuda, a) &&
-           (a->d == QN__CUDA_WIDEST || (a->length <= FEW_TOKENS && most_pages(a) <= FEW_PAGES));
+           (a->d == QN__CUDA_WIDEST ||
+            ((a->length <= FEW_TOKENS || a->length == a->tiles) && most_pages(a) <= FEW_PAGES));
 }
 
-/* A token has clusters (attend_step.cu) or 16 rows of products a block (attend_one.cu); where there
- * is one alone the launch does what is between its layer and attention, too. */
+/* A token has clusters (attend_step.cu) or 16 rows of products a block (attend_one.cu), where there
+ * are as many tiles as tokens all rows of a tile; where there is one token alone the launch does
+ * what is between its layer and attention, too. */
 static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
 {
     qn__cuda_attend_turn_args turns = {.a = *args};
     uint32_t turned[N_TURNED];
     if (!few_cluster(b->cuda, args)) {
-        int64_t tokens = args->tile < args->length ? args->tile : args->length,
-                rows = tokens * args->shared, blocks = args->tiles * args->groups;
+        int64_t most = args->tile < args->length ? args->tile : args->length,
+                rows = (args->length == args->tiles ? 1 : most) * args->shared,
+                blocks = args->tiles * args->groups;
         qn__cuda_grid grid = {blocks * qn__cuda_parts(rows, ROWS_OF_WARP), PAGE_THREADS,
                               (unsigned)QN__CUDA_ONE_SHARED(args->d)};
         return add_attend(b, call, args, sizeof *args, &grid,

@@ -129,14 +129,15 @@ static qn_array *op_paged_256_bf16(qn_scope *s)
     return paged(s, QN_BF16, 4, 1, 256, 0, NULL);
 }
 
-/* Many rows of one token each, anywhere in both sequences. */
+/* Many rows of one token each, anywhere in both sequences, but for the last ones, which are one
+ * tile's. There are as many tiles as rows, or one more. */
 static qn_array *crowded(qn_scope *s, int64_t heads, int64_t groups, int64_t d, int64_t keep,
-                         const qn_attention_options *o)
+                         int more, const qn_attention_options *o)
 {
-    enum { ROWS = 70 };
-    int32_t tiles[ROWS][4];
-    for (int i = 0; i < ROWS; i++) {
-        const int32_t tile[] = {i % 2, i, 1, i % 2 ? i % 40 : 536 - 7 * i};
+    enum { ROWS = 70, LAST = 8 };
+    int32_t tiles[ROWS + 1][4] = {{0}};
+    for (int i = 0; i <= ROWS - LAST; i++) {
+        const int32_t tile[] = {i % 2, i, i < ROWS - LAST ? 1 : LAST, i % 2 ? i % 40 : 536 - 7 * i};
         memcpy(tiles[i], tile, sizeof tile);
     }
     qn_array *slots = slots_of_two(s, 0, 537, 0, 40);
@@ -145,21 +146,31 @@ static qn_array *crowded(qn_scope *s, int64_t heads, int64_t groups, int64_t d, 
     k = qn__write_keys(s, k, f32(s, SHAPE(1, groups, 577, d)), slots);
     v = qn__write_values(s, v, f32(s, SHAPE(1, groups, 577, d)), slots);
     return qn__attend(s, f32(s, SHAPE(1, heads, ROWS, d)), k, v,
-                      qn_from(s, QN_I32, SHAPE(ROWS, 4), tiles), pages_of_two(s), keep, o);
+                      qn_from(s, QN_I32, SHAPE(ROWS + more, 4), tiles), pages_of_two(s), keep, o);
 }
 static qn_array *op_crowded_64(qn_scope *s)
 {
     qn_attention_options o = {
         .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
-    return crowded(s, 6, 2, 64, 11, &o);
+    return crowded(s, 6, 2, 64, 11, 0, &o);
 }
 static qn_array *op_crowded_128(qn_scope *s)
 {
-    return crowded(s, 8, 2, 128, 0, NULL);
+    return crowded(s, 8, 2, 128, 0, 0, NULL);
+}
+static qn_array *op_crowded_64_tiles(qn_scope *s)
+{
+    qn_attention_options o = {
+        .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
+    return crowded(s, 6, 2, 64, 11, 1, &o);
+}
+static qn_array *op_crowded_128_tiles(qn_scope *s)
+{
+    return crowded(s, 8, 2, 128, 0, 1, NULL);
 }
 static qn_array *op_crowded_256(qn_scope *s)
 {
-    return crowded(s, 4, 1, 256, 0, NULL);
+    return crowded(s, 4, 1, 256, 0, 0, NULL);
 }
 static qn_array *op_paged_keep(qn_scope *s)
 {
@@ -276,6 +287,8 @@ void compare_attention(qn_device *cpu, qn_device *cuda)
         ROUNDED(paged_256_bf16),
         ROUNDED(crowded_64),
         ROUNDED(crowded_128),
+        ROUNDED(crowded_64_tiles),
+        ROUNDED(crowded_128_tiles),
         ROUNDED(crowded_256),
         CLOSE(paged_keep),
         ROUNDED(paged_rotating),

@@ -96,7 +96,7 @@ static const expected all[] = {
      "ternary_wide_256_by_32 8 384\nrms_norm_short_bytes 20 256\n"
      "ternary_wide_128_by_32 4 384\nrms_norm_short_bytes 20 256\n"},
     {"bitnet-2b, 200 rows", BITNET_2B, "i2_s", 200,
-     "ternary_wide_128_by_96 90 384\nturn_and_write 251 256\nattend_half_128 1000 128\n"
+     "ternary_wide_128_by_96 90 384\nturn_and_write 251 256\nattend_one_128 1000 128\n"
      "rms_norm_short_bytes 200 256\nternary_wide_128_by_96 60 384\nrms_norm_short_bytes 200 256\n"
      "ternary_wide_256_by_128 108 384\nrms_norm_bytes 200 256\nternary_wide_128_by_96 60 384\n"
      "rms_norm_short_bytes 200 256\n",
