@@ -250,8 +250,14 @@ typedef struct qn__cuda_take_args {
     qn__cuda_units units;
 } qn__cuda_take_args;
 
-/* Of wide.cu: rows of x in a tile, and bytes of a block. */
-enum { QN__CUDA_WIDE_ROWS = 128, QN__CUDA_WIDE_SHARED = 226 << 10 };
+/* Of wide.cu: rows of x in a tile, and bytes of a block; rows of x up to which columns are split.
+ */
+enum {
+    QN__CUDA_WIDE_ROWS = 128,
+    QN__CUDA_WIDE_SHARED = 226 << 10,
+    QN__CUDA_SPLIT_ROWS = 2 * QN__CUDA_WIDE_ROWS,
+    QN__CUDA_SPLIT_UNITS = 128 /* rows of a weight in units */
+};
 
 /* Says where a tensor lies and in which boxes it is copied; the driver writes it. */
 typedef struct qn__cuda_map {
@@ -278,11 +284,15 @@ typedef struct qn__cuda_wide_args {
     qn__cuda_linears_args linears;
     int64_t box, x_box;               /* rows of a weight, of x, that are copied at once */
     int64_t slots, deep, ring, apart; /* of stream.cu: tiles that a block has at once, boxes of 64
-                                         columns in a stage, stages, warps that share spans */
+                                         columns in a stage, stages (also of split.cuh), warps that
+                                         share spans */
     int64_t early;   /* ... that are asked for before the launches ahead have ended */
     int64_t flight;  /* ... that are under way at once, of one row; early then: before x is there */
-    int64_t by_rows; /* deep, of wide.cu */
-    int64_t unpacked; /* the weights lie one behind the other in scratch memory */
+    int64_t by_rows; /* deep, of wide.cu, or of split.cuh */
+    int64_t sums_at; /* of that: where others' sums come to, in bytes; 0: the stages' place */
+    int64_t in_units;        /* the first kernel that takes the weights apart in passing; 0: none */
+    int64_t units_at, depth; /* ... where its ring of spans is, and so many of these */
+    int64_t unpacked;        /* the weights lie one behind the other in scratch memory */
     qn__cuda_map map[QN__CUDA_LINEARS + 1];
 } qn__cuda_wide_args;
 

@@ -41,6 +41,26 @@ static __device__ void cluster_barrier()
                      : "memory");
 }
 
+/* Where a block has what is at this place here. */
+static __device__ uint32_t address_at(const void *p, uint32_t rank)
+{
+    uint32_t at;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(at)
+                 : "r"(shared_address(p)), "r"(rank));
+    return at;
+}
+
+/* Four numbers to such a place; the barrier, of the same block, counts their bytes. */
+static __device__ void put_four(uint32_t to, uint32_t barrier, const float *v)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, "
+        "[%1];" ::"r"(to),
+        "r"(barrier), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+        : "memory");
+}
+
 /* Arrives at a block's barrier, which is at the place of this one's. For the block's threads alone:
  * with .release.cluster it would wait for all that the GPU has written, at each arrival. What this
  * orders are reads, of products that are done, and the copy engine's writes. */

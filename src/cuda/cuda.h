@@ -305,8 +305,8 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cu
 
 /* Linear layers whose weights the copy engine of sm_90 brings (op_wide.c); choose finds the kernel
  * and the tiles of the newest launch, which is one of these; join gives that the weight, if it can
- * have it. A weight in units is first taken out of them, by `unpack`; can_unpack: there is memory
- * for so many rows of it. */
+ * have it. A weight in units is first taken out of them, by `unpack`, or in passing, by the kernels
+ * from `in_units` on; can_unpack: there is memory for so many rows of it. */
 bool qn__cuda_has_wide(const qn__cuda *cuda);
 bool qn__cuda_can_unpack(const qn__cuda_binder *b, const qn__cuda_linears_args *linears);
 void qn__cuda_choose_wide(qn__cuda_binder *b);
@@ -314,7 +314,8 @@ bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function);
 bool qn__cuda_join_wide(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
                         const qn__call *call);
 bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
-                          const qn__call *call, qn__cu_function unpack);
+                          const qn__call *call, qn__cu_function unpack, int in_units);
+bool qn__cuda_is_split_units(const qn__cuda *cuda, qn__cu_function function);
 
 /* Whether what the operand lies in is written by one step, which writes rows of a cache. */
 bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o);

@@ -372,6 +372,8 @@ static const qn__device_ops cuda_device_ops = {
     X(linear)                                                                                      \
     X(stream)                                                                                      \
     X(wide)                                                                                        \
+    X(split)                                                                                       \
+    X(split_units)                                                                                 \
     X(units)                                                                                       \
     X(many)                                                                                        \
     X(unpack)                                                                                      \
@@ -397,6 +399,8 @@ static bool runs_here(const qn__cuda *cuda, int image)
     switch (image) {
     case IMAGE_stream:
     case IMAGE_wide:
+    case IMAGE_split:
+    case IMAGE_split_units:
     case IMAGE_many:
     case IMAGE_unpack:
     case IMAGE_ternary_wide:
@@ -419,7 +423,9 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_ternary: return QN__CUDA_TERNARY_SHARED;
     case IMAGE_ternary_wide: return QN__CUDA_TERNARY_WIDE_SHARED(2, 128);
     case IMAGE_stream:
-    case IMAGE_wide: return QN__CUDA_WIDE_SHARED;
+    case IMAGE_wide:
+    case IMAGE_split:
+    case IMAGE_split_units: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend_one: return QN__CUDA_ONE_SHARED(QN__CUDA_WIDEST);
     case IMAGE_attend_step: return QN__CUDA_STEP_SHARED(QN__CUDA_WIDEST, 8);

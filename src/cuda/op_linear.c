@@ -139,7 +139,7 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
     if (qn__cuda_join_wide(b, &args, call))
         return true;
     if (goes_wide(b->cuda, &args))
-        return qn__cuda_wide_linear(b, &args, call, NULL);
+        return qn__cuda_wide_linear(b, &args, call, NULL, 0);
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);
     bool few = warps > 0;
     uint8_t place = 0;

@@ -9,7 +9,19 @@
 #include "cuda/turns.h"
 
 /* The kernels of a layout, in the order of kernels.def. */
-enum { BYTES_1, BYTES_8, BYTES_32, VALUES_1, VALUES_4, ROWS, MAKE_BYTES, BYTES_MANY, UNPACK };
+enum {
+    BYTES_1,
+    BYTES_8,
+    BYTES_32,
+    VALUES_1,
+    VALUES_4,
+    ROWS,
+    MAKE_BYTES,
+    BYTES_MANY,
+    UNPACK,
+    SPLIT_2,
+    SPLIT_4
+};
 
 /* The first one of those that have their own. */
 static const uint16_t kernels[QN__LAYOUT_COUNT] = {
@@ -157,6 +169,15 @@ static bool is_many(const qn__cuda *cuda, qn__cu_function function)
     return false;
 }
 
+bool qn__cuda_is_split_units(const qn__cuda *cuda, qn__cu_function function)
+{
+    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
+        if (kernels[i] && (function == cuda->kernels[kernels[i] + SPLIT_2] ||
+                           function == cuda->kernels[kernels[i] + SPLIT_4]))
+            return true;
+    return false;
+}
+
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
 {
     if (qn__cuda_is_ternary(cuda, function))
@@ -249,8 +270,10 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     if (qn__cuda_goes_ternary(b->cuda, call, &args))
         return qn__cuda_linear_ternary(b, call, &args);
     if (args.rows > FEW && qn__cuda_has_wide(b->cuda) && kernels[w->layout]) {
+        if (products == QN_PRODUCTS_BY_ROWS && args.rows <= QN__CUDA_SPLIT_ROWS && args.k % 8 == 0)
+            return qn__cuda_wide_linear(b, &args, call, NULL, kernels[w->layout] + SPLIT_2);
         if (products == QN_PRODUCTS_BY_ROWS && qn__cuda_can_unpack(b, &args))
-            return qn__cuda_wide_linear(b, &args, call, kernel_of(b->cuda, w->layout, UNPACK));
+            return qn__cuda_wide_linear(b, &args, call, kernel_of(b->cuda, w->layout, UNPACK), 0);
         if (products == QN_PRODUCTS_INT8 || products == QN_PRODUCTS_BY_ROWS)
             return linear_many(b, &args, call);
     }

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear layers on weights in bf16 for sm_90, with few rows of x as stream.cu has them and with
- * many as wide.cu has them: how they are launched.
+ * Linear layers on weights in bf16 for sm_90, with few rows of x as stream.cu has them, with
+ * some as split.cu does and with many as wide.cu: how they are launched.
  */
 #include "cuda/cuda.h"
 
 enum {
     ROWS = QN__CUDA_WIDE_ROWS,
+    X_STEP = 8,
     DEEP = 64,
     THREADS = 384,
+    UNITS_THREADS = 640,
+    SPANS_AHEAD = 3,         /* of weights in units, if they take */
+    SPANS_SHARED = 60 << 10, /* ... no more than this */
     TILE = 16,
     SINGLE_SLOTS = 3,
     MOST_SLOTS = 16,
@@ -26,6 +30,13 @@ enum {
 
 /* Of the tiles that there are kernels for, in the order of kernels.def. */
 static const int64_t widths[] = {192, 128, 96}, deep_widths[] = {256, 192, 128};
+
+/* Of split.cu: rows of a weight, parts of the columns, tiles of x in a cluster. */
+typedef struct split_form {
+    int64_t width, parts, x_tiles;
+} split_form;
+static const split_form split_forms[] = {{64, 2, 1},  {96, 2, 1},  {128, 2, 1}, {224, 1, 1},
+                                         {128, 1, 2}, {192, 2, 2}, {224, 1, 2}};
 
 bool qn__cuda_has_wide(const qn__cuda *cuda)
 {
@@ -59,7 +70,7 @@ static int fill_maps(qn__cuda *cuda, void *args)
                           a.deep);
     int64_t before = 0; /* rows of weights that lie ahead of it */
     for (int i = 0; i < QN__CUDA_LINEARS && result == 0; i++) {
-        if (l->n[i])
+        if (l->n[i] && !a.in_units)
             result = describe(cuda, &a.map[i], (char *)l->at[1 + 2 * i] + before * l->stride[i] * 2,
                               l->n[i], l->k, l->stride[i], a.box, a.deep);
         before += a.unpacked ? l->n[i] : 0;
@@ -155,6 +166,72 @@ static void choose_tiles(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda
                                              : QN__CUDA_KERNEL_wide_192 + best];
 }
 
+/* Clusters of so many blocks that run at once: parts of the GPU that have 16 or 18 multiprocessors,
+ * some of them out of order, have no room for some of four. */
+static int64_t clusters_at_once(const qn__cuda *cuda, int64_t blocks)
+{
+    const int64_t most = cuda->processors / blocks;
+    return blocks > 2 ? most - most / 11 : most;
+}
+
+/* Up to two tiles of rows of x, in the form whose blocks have the fewest bytes to ask for, x's
+ * among them. */
+static void choose_split(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
+{
+    const qn__cuda_linears_args *l = &a->linears;
+    const int64_t x_tiles = qn__cuda_parts(l->rows, ROWS), steps = qn__cuda_parts(l->k, DEEP);
+    int64_t least = INT64_MAX, at_once = 0, tiles = 0;
+    const split_form *best = NULL;
+    a->x_box = qn__cuda_parts(qn__cuda_parts(l->rows, x_tiles), X_STEP) * X_STEP;
+    for (size_t i = 0; i < sizeof split_forms / sizeof *split_forms; i++) {
+        const split_form *f = &split_forms[i];
+        int64_t clusters = clusters_at_once(cuda, f->parts * f->x_tiles),
+                all = tiles_of(l, 1, f->width),
+                cost = qn__cuda_parts(all, clusters) * qn__cuda_parts(steps, f->parts) *
+                       (f->width + a->x_box);
+        if (f->x_tiles == x_tiles && f->parts <= steps && cost < least) {
+            least = cost;
+            best = f;
+            at_once = clusters;
+            tiles = all;
+        }
+    }
+    const int64_t blocks = best->parts * best->x_tiles, stage = (ROWS + best->width) * ROW_BYTES,
+                  sums = tiles > at_once ? (best->parts - 1) * ROWS * best->width / best->parts * 4
+                                         : 0;
+    a->box = l->gated || x_tiles == 2 ? best->width / 2 : best->width;
+    a->ring = (QN__CUDA_WIDE_SHARED - ALIGNED - sums) / stage;
+    a->sums_at = sums ? a->ring * stage : 0;
+    launch->blocks = (unsigned)((tiles < at_once ? tiles : at_once) * blocks);
+    launch->function = cuda->kernels[QN__CUDA_KERNEL_split_64 + (best - split_forms)];
+}
+
+/* The same of weights in units, in two parts or in four. */
+static void choose_split_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
+{
+    const qn__cuda_linears_args *l = &a->linears;
+    const int64_t x_tiles = qn__cuda_parts(l->rows, ROWS),
+                  tiles = tiles_of(l, x_tiles, QN__CUDA_SPLIT_UNITS),
+                  spans = qn__cuda_parts(l->k, QN__CUDA_SPAN), two = clusters_at_once(cuda, 2),
+                  four = clusters_at_once(cuda, 4);
+    const bool in_four = spans >= 4 && qn__cuda_parts(tiles, four) * qn__cuda_parts(spans, 4) <
+                                           qn__cuda_parts(tiles, two) * qn__cuda_parts(spans, 2);
+    const int64_t parts = in_four ? 4 : 2, at_once = in_four ? four : two,
+                  stage = (ROWS + QN__CUDA_SPLIT_UNITS) * ROW_BYTES,
+                  span = QN__CUDA_SPLIT_UNITS / TILE * (QN__CUDA_SPAN / l->units.columns) *
+                         l->units.bytes,
+                  sums =
+                      tiles > at_once ? (parts - 1) * ROWS * QN__CUDA_SPLIT_UNITS / parts * 4 : 0;
+    a->x_box = qn__cuda_parts(qn__cuda_parts(l->rows, x_tiles), X_STEP) * X_STEP;
+    a->depth = SPANS_AHEAD * span <= SPANS_SHARED ? SPANS_AHEAD : 2;
+    a->ring = (QN__CUDA_WIDE_SHARED - ALIGNED - sums - a->depth * span) / stage;
+    a->units_at = a->ring * stage;
+    a->sums_at = sums ? a->units_at + a->depth * span : 0;
+    launch->blocks = (unsigned)((tiles < at_once ? tiles : at_once) * parts);
+    launch->threads = UNITS_THREADS;
+    launch->function = cuda->kernels[a->in_units + in_four];
+}
+
 /* Chooses the kernel of the newest launch by the sizes of all its weights. */
 void qn__cuda_choose_wide(qn__cuda_binder *b)
 {
@@ -162,8 +239,12 @@ void qn__cuda_choose_wide(qn__cuda_binder *b)
     qn__cuda_launch *launch = &bound->launches[bound->n_launches - 1];
     qn__cuda_wide_args a;
     memcpy(&a, bound->args + launch->args, sizeof a);
-    if (a.linears.rows <= QN__CUDA_STREAM_ROWS)
+    if (a.in_units)
+        choose_split_units(b->cuda, launch, &a);
+    else if (a.linears.rows <= QN__CUDA_STREAM_ROWS)
         choose_stream(b->cuda, launch, &a);
+    else if (a.by_rows && a.linears.rows <= QN__CUDA_SPLIT_ROWS)
+        choose_split(b->cuda, launch, &a);
     else
         choose_tiles(b->cuda, launch, &a);
     memcpy(bound->args + launch->args, &a, sizeof a);
@@ -171,10 +252,10 @@ void qn__cuda_choose_wide(qn__cuda_binder *b)
 
 bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_stream_1; i <= QN__CUDA_KERNEL_deep_128_pair; i++)
+    for (int i = QN__CUDA_KERNEL_stream_1; i <= QN__CUDA_KERNEL_split_224_pair; i++)
         if (function == cuda->kernels[i])
             return true;
-    return false;
+    return qn__cuda_is_split_units(cuda, function);
 }
 
 /* ---- weights in units ------------------------------------------------------------------------ */
@@ -244,6 +325,7 @@ static bool join_wide(qn__cuda_binder *b, const qn__cuda_wide_args *args, const 
         return false;
     const qn__cuda_wide_args *before = (const qn__cuda_wide_args *)(bound->args + last->args);
     return before->by_rows == args->by_rows && before->unpacked == args->unpacked &&
+           before->in_units == args->in_units &&
            qn__cuda_join_linear(b, last->function, call, args->linears.rows, &last);
 }
 
@@ -258,13 +340,15 @@ bool qn__cuda_join_wide(qn__cuda_binder *b, const qn__cuda_linears_args *linears
 }
 
 bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
-                          const qn__call *call, qn__cu_function unpack)
+                          const qn__call *call, qn__cu_function unpack, int in_units)
 {
     qn__cuda_binding *bound = b->bound;
-    qn__cuda_wide_args args = {
-        .linears = *linears, .by_rows = goes_deep(linears, call), .unpacked = unpack != NULL};
-    if (unpack && join_wide(b, &args, call)) {
-        if (!unpack_ahead(b, call, unpack))
+    qn__cuda_wide_args args = {.linears = *linears,
+                               .by_rows = goes_deep(linears, call),
+                               .unpacked = unpack != NULL,
+                               .in_units = in_units};
+    if (join_wide(b, &args, call)) {
+        if (unpack && !unpack_ahead(b, call, unpack))
             return false;
         qn__cuda_choose_wide(b);
         return true;

@@ -7,24 +7,9 @@
  * lanes store a line of 128 bytes.
  */
 #include "cuda/common.cuh"
-#include "cuda/mma.cuh"
-#include "cuda/units.cuh"
+#include "cuda/unpack.cuh"
 
 enum { TILE = 16, PIECE = 64 };
-
-/* Code i of four as a float: the last byte of 2^23 plus it. */
-template <class U> static __device__ float value_of(uint32_t codes, int i, float scale, float bias)
-{
-    const float code = __uint_as_float(__byte_perm(codes, 0x4b000000u, 0x7650 | i)) - 8388608.0f;
-    return U::BIASED ? fmaf(code, scale, bias) : (code - (float)U::ZERO) * scale;
-}
-
-template <class U> static __device__ uint2 values_of_four(uint32_t codes, float scale, float bias)
-{
-    return make_uint2(
-        pair_of(value_of<U>(codes, 0, scale, bias), value_of<U>(codes, 1, scale, bias)),
-        pair_of(value_of<U>(codes, 2, scale, bias), value_of<U>(codes, 3, scale, bias)));
-}
 
 template <class U> static __device__ void unpack(const qn__cuda_unpack_args &a)
 {
@@ -41,20 +26,19 @@ template <class U> static __device__ void unpack(const qn__cuda_unpack_args &a)
                   quad = in / 4 & ~3, t = in / 4 & 3;
         const uint8_t *u = (const uint8_t *)a.at[0] + (tile * units + c / U::COLUMNS) * U::BYTES;
         uint32_t codes[TURNS][2];
-        float scale[TURNS], bias[TURNS];
+        step_values values[TURNS];
 #pragma unroll
         for (int j = 0; j < TURNS; j++) {
             const int r = row + ROWS * j;
             codes[j][0] = U::code(u, quad, t, r);
             codes[j][1] = U::code(u, quad, t + 1, r);
-            scale[j] = U::scale(u, s, r);
-            bias[j] = U::bias(u, s, r);
+            values[j] = unpacked<U>::values(U::scale(u, s, r), U::bias(u, s, r));
         }
 #pragma unroll
         for (int j = 0; j < TURNS; j++) {
             const int64_t r = tile * TILE + row + ROWS * j;
-            const uint2 low = values_of_four<U>(codes[j][0], scale[j], bias[j]),
-                        high = values_of_four<U>(codes[j][1], scale[j], bias[j]);
+            const uint2 low = unpacked<U>::four(codes[j][0], values[j]),
+                        high = unpacked<U>::four(codes[j][1], values[j]);
             if (r < a.n)
                 *(uint4 *)(to + r * a.padded + c) = make_uint4(low.x, low.y, high.x, high.y);
         }

@@ -101,7 +101,7 @@ static qn_array *by_rows(qn_scope *s, int64_t rows, int64_t n, int64_t columns)
 }
 static qn_array *op_by_rows_256(qn_scope *s)
 {
-    return by_rows(s, 200, 16004, 136);
+    return by_rows(s, 500, 16004, 136);
 }
 static qn_array *op_by_rows_256_odd(qn_scope *s)
 {
@@ -109,11 +109,11 @@ static qn_array *op_by_rows_256_odd(qn_scope *s)
 }
 static qn_array *op_by_rows_192(qn_scope *s)
 {
-    return by_rows(s, 140, 12000, 136);
+    return by_rows(s, 400, 12000, 136);
 }
 static qn_array *op_by_rows_192_odd(qn_scope *s)
 {
-    return by_rows(s, 70, 25000, 72);
+    return by_rows(s, 270, 25000, 72);
 }
 static qn_array *op_by_rows_128(qn_scope *s)
 {
@@ -121,11 +121,48 @@ static qn_array *op_by_rows_128(qn_scope *s)
 }
 static qn_array *op_by_rows_128_odd(qn_scope *s)
 {
-    return by_rows(s, 65, 515, 584);
+    return by_rows(s, 300, 515, 584);
 }
 static qn_array *op_by_rows_tall(qn_scope *s) /* three tiles for each of 132 processors */
 {
     return by_rows(s, 500, 33000, 72);
+}
+/* Up to 256 rows, columns split between blocks (split.cu). */
+static qn_array *op_by_rows_split_64(qn_scope *s)
+{
+    return by_rows(s, 65, 515, 584);
+}
+static qn_array *op_by_rows_split_96(qn_scope *s) /* a turn more than clusters */
+{
+    return by_rows(s, 100, 8450, 520);
+}
+static qn_array *op_by_rows_split_96_whole(qn_scope *s)
+{
+    return by_rows(s, 128, 6144, 1096);
+}
+static qn_array *op_by_rows_split_128(qn_scope *s)
+{
+    return by_rows(s, 127, 8448, 264);
+}
+static qn_array *op_by_rows_split_224(qn_scope *s)
+{
+    return by_rows(s, 70, 25000, 72);
+}
+static qn_array *op_by_rows_split_pair_128(qn_scope *s)
+{
+    return by_rows(s, 200, 6144, 1096);
+}
+static qn_array *op_by_rows_split_pair_192(qn_scope *s)
+{
+    return by_rows(s, 129, 5000, 1160);
+}
+static qn_array *op_by_rows_split_pair_192_tall(qn_scope *s) /* six tiles for each cluster */
+{
+    return by_rows(s, 255, 33000, 72);
+}
+static qn_array *op_by_rows_split_pair_224(qn_scope *s)
+{
+    return by_rows(s, 256, 14000, 584);
 }
 static qn_array *op_by_rows_joined(qn_scope *s)
 {
@@ -219,7 +256,27 @@ static qn_array *op_network_by_rows(qn_scope *s)
 }
 static qn_array *op_network_by_rows_tall(qn_scope *s)
 {
-    return network_of(s, 256, 1024, 9000, QN_PRODUCTS_BY_ROWS, false);
+    return network_of(s, 512, 1024, 9000, QN_PRODUCTS_BY_ROWS, false);
+}
+static qn_array *op_network_by_rows_split(qn_scope *s)
+{
+    return network_of(s, 128, 1024, 8200, QN_PRODUCTS_BY_ROWS, false);
+}
+static qn_array *op_network_by_rows_split_odd(qn_scope *s)
+{
+    return network_of(s, 71, 96, 232, QN_PRODUCTS_BY_ROWS, true);
+}
+static qn_array *op_network_by_rows_split_224(qn_scope *s)
+{
+    return network_of(s, 128, 136, 14336, QN_PRODUCTS_BY_ROWS, false);
+}
+static qn_array *op_network_by_rows_split_pair(qn_scope *s)
+{
+    return network_of(s, 250, 1024, 9000, QN_PRODUCTS_BY_ROWS, false);
+}
+static qn_array *op_network_by_rows_split_pair_224(qn_scope *s)
+{
+    return network_of(s, 256, 136, 14336, QN_PRODUCTS_BY_ROWS, false);
 }
 static qn_array *op_network_by_rows_gelu(qn_scope *s)
 {
@@ -331,9 +388,23 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         SUMMED(by_rows_128),
         SUMMED(by_rows_128_odd),
         SUMMED(by_rows_tall),
+        SUMMED(by_rows_split_64),
+        SUMMED(by_rows_split_96),
+        SUMMED(by_rows_split_96_whole),
+        SUMMED(by_rows_split_128),
+        SUMMED(by_rows_split_224),
+        SUMMED(by_rows_split_pair_128),
+        SUMMED(by_rows_split_pair_192),
+        SUMMED(by_rows_split_pair_192_tall),
+        SUMMED(by_rows_split_pair_224),
         SUMMED(by_rows_joined),
         ROUNDED(network_by_rows),
         ROUNDED(network_by_rows_tall),
+        ROUNDED(network_by_rows_split),
+        ROUNDED(network_by_rows_split_odd),
+        ROUNDED(network_by_rows_split_224),
+        ROUNDED(network_by_rows_split_pair),
+        ROUNDED(network_by_rows_split_pair_224),
         ROUNDED(network_by_rows_gelu),
         ROUNDED(network_gelu_1),
         ROUNDED(network_gelu_40),

@@ -251,6 +251,25 @@ static qn_array *op_unit_by_rows(qn_scope *s)
         qn_release(w[i]);
     return all;
 }
+/* More tiles of 128 rows than clusters that run at once; columns that may end within a unit. */
+static qn_array *op_split_units_tall(qn_scope *s)
+{
+    enum { N = 9000 };
+    const int64_t columns = case_encoding == QN__Q8_0 ? 1184 : 1280;
+    qn_array *x = f32(s, SHAPE(100, columns)), *w = in_units(s, N, columns),
+             *y = w ? by_values(s, x, w, N) : qn__poison(s);
+    qn_release(w);
+    return y;
+}
+/* So few columns that only one of those blocks has any that share a tile's. */
+static qn_array *op_split_units_narrow(qn_scope *s)
+{
+    enum { COLUMNS = 256, N = 75 };
+    qn_array *x = f32(s, SHAPE(100, COLUMNS)), *w = in_units(s, N, COLUMNS),
+             *y = w ? by_values(s, x, w, N) : qn__poison(s);
+    qn_release(w);
+    return y;
+}
 /* As op_unit_network. */
 static qn_array *op_unit_network_by_rows(qn_scope *s)
 {
@@ -310,7 +329,7 @@ static void compare_ternary(qn_device *cpu, qn_device *cuda)
 void compare_units(qn_device *cpu, qn_device *cuda)
 {
     for (case_encoding = QN__Q4_0; case_encoding < QN__ENCODING_COUNT; case_encoding++) {
-        static const int64_t counts[] = {1, 5, 8, 40, 140};
+        static const int64_t counts[] = {1, 5, 8, 40, 140}, many[] = {70, 140, 300};
         const qn__encoding *e = &qn__encodings[case_encoding];
         bool all = !e->bits || (e->scale == QN__BF16 && e->group == 64 && e->bits % 4 == 0);
         char name[64];
@@ -327,7 +346,8 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             if (all)
                 compare_networks(name, cpu, cuda);
         }
-        for (case_rows = 140; has_own[case_encoding] && case_rows <= 300; case_rows += 160) {
+        for (size_t i = 0; has_own[case_encoding] && i < sizeof many / sizeof *many; i++) {
+            case_rows = many[i];
             snprintf(name, sizeof name, "%s x %d, by rows", e->name, (int)case_rows);
             compare_case(&(op_case){name, op_unit_by_rows, 1e-9}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_network_by_rows, 3e-5}, cpu, cuda);
@@ -336,5 +356,9 @@ void compare_units(qn_device *cpu, qn_device *cuda)
         compare_case(&(op_case){e->name, op_unit_embedded, 1e-11}, cpu, cuda);
         if (case_encoding == QN__I2_S)
             compare_ternary(cpu, cuda);
+        if (case_encoding == QN__Q4_K || case_encoding == QN__Q8_0)
+            compare_case(&(op_case){"split_units_tall", op_split_units_tall, 1e-9}, cpu, cuda);
+        if (has_own[case_encoding])
+            compare_case(&(op_case){"split_units_narrow", op_split_units_narrow, 1e-9}, cpu, cuda);
     }
 }

@@ -75,15 +75,25 @@ static const expected all[] = {
      "rms_norm_short_added 1 256\n",
      "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 192\n"},
     {"llama, 200 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
-     "deep_128_pair 12 384\nturn_and_write 45 256\nattend_half_64 400 128\n"
-     "deep_128_pair 8 384\nrms_norm_short 200 256\ndeep_128_pair 32 384\ndeep_128_pair 8 384\n"
-     "rms_norm_short 200 256\n"},
+     "split_192_pair 20 384\nturn_and_write 45 256\nattend_one_64 400 128\n"
+     "split_192_pair 12 384\nrms_norm_short 200 256\nsplit_192_pair 44 384\n"
+     "split_192_pair 12 384\nrms_norm_short 200 256\n"},
+    {"llama, 300 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 300,
+     "deep_128 18 384\nturn_and_write 67 256\nattend_one_64 600 128\n"
+     "deep_128 12 384\nrms_norm_short 300 256\ndeep_128 48 384\ndeep_128 12 384\n"
+     "rms_norm_short 300 256\n"},
     {"llama, 256 rows in units", SHAPE("llama", 512, 1024, 8, 2, 64), "q4_k", 256,
-     "unpack_q4_k 32 256\nunpack_q4_k 8 256\nunpack_q4_k 8 256\ndeep_128_pair 12 384\n"
-     "turn_and_write 56 256\nattend_half_64 512 128\nunpack_q4_k 32 256\ndeep_128_pair 8 384\n"
-     "rms_norm_short 256 256\nunpack_q4_k 64 256\nunpack_q4_k 64 256\ndeep_128_pair 32 384\n"
-     "unpack_q4_k 64 256\ndeep_128_pair 8 384\nrms_norm_short 256 256\n",
-     "take_q4_k 256 256\nunpack_q4_k 32 256\n", "\nsample 256 1024\n"},
+     "split_2_q4_k 24 640\nturn_and_write 56 256\nattend_one_64 512 128\n"
+     "split_2_q4_k 16 640\nrms_norm_short 256 256\nsplit_2_q4_k 64 640\n"
+     "split_4_q4_k 32 640\nrms_norm_short 256 256\n",
+     "take_q4_k 256 256\nsplit_2_q4_k 24 640\n", "\nsample 256 1024\n"},
+    {"llama, 300 rows in units", SHAPE("llama", 512, 1024, 8, 2, 64), "q4_k", 300,
+
+     "unpack_q4_k 32 256\nunpack_q4_k 8 256\nunpack_q4_k 8 256\ndeep_128 18 384\n"
+     "turn_and_write 67 256\nattend_one_64 600 128\nunpack_q4_k 32 256\ndeep_128 12 384\n"
+     "rms_norm_short 300 256\nunpack_q4_k 64 256\nunpack_q4_k 64 256\ndeep_128 48 384\n"
+     "unpack_q4_k 64 256\ndeep_128 12 384\nrms_norm_short 300 256\n",
+     "take_q4_k 300 256\nunpack_q4_k 32 256\n", "\nsample 300 1024\n"},
     {"bitnet, one row", BITNET, "i2_s", 1,
      "ternary_1 48 256\nattend_step_64_of_8 16 256\nternary_1 32 256\n"
      "ternary_1 64 256\nternary_1 32 256\n"},
@@ -153,7 +163,7 @@ static void check(const expected *e, no_driver *state)
     qn_model *model = NULL;
     qn_session *session = NULL;
     qn_session_options o = {.size = sizeof o, .batch = e->batch};
-    int32_t ids[256] = {0}, next[256] = {0};
+    int32_t ids[300] = {0}, next[300] = {0};
     static int32_t before[5000];
     bool ran = qn_device_open(&device, "cuda:0", NULL, &err) == QN_OK &&
                qn_model_open_random(&model, device, e->config, strlen(e->config), e->type, e->type,
@@ -190,7 +200,7 @@ static void check_shape(no_driver *state, const char *config, const char *type, 
     qn_session_options o = {
         .size = sizeof o, .batch = batch, .cache_type_k = "bf16", .cache_type_v = "bf16"};
     qn_error err = {0};
-    int32_t ids[72] = {0}, prompt[72 * 3] = {0};
+    int32_t ids[200] = {0}, prompt[200 * 3] = {0};
     if (qn_device_open(&device, "cuda:0", NULL, &err) == QN_OK &&
         qn_model_open_random(&model, device, config, strlen(config), type, type, NULL, &err) ==
             QN_OK &&
@@ -219,7 +229,7 @@ static void check_shapes(no_driver *state)
     static const struct {
         int arch, shared;
     } gpus[] = {{80, 166912}, {89, 101376}, {90, 232448}, {120, 101376}};
-    static const int batches[] = {1, 9, 33, 64, 70};
+    static const int batches[] = {1, 9, 33, 64, 70, 200};
     static const char *const types[] = {"bf16", "q8_0"};
     const no_driver usual = *state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
