@@ -222,6 +222,7 @@ typedef struct qn__cuda_linears_args {
     float eps;      /* of a norm of x */
     int64_t whole;  /* bytes of x have a scale a row */
     int64_t made;   /* x has been made bytes, rows of so many; 0: it is f32 */
+    int64_t ahead;  /* of units with one row of x: spans that a block asks for before x has come */
     qn__cuda_units units;
 } qn__cuda_linears_args;
 

@@ -91,12 +91,6 @@ static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
                  : "memory");
 }
 
-/* All threads of the block, which need not have come by the same way. */
-static __device__ void block_meets()
-{
-    asm volatile("bar.sync 1, %0;" ::"r"(blockDim.x) : "memory");
-}
-
 /* Asks for bytes that lie side by side; addresses and their number are multiples of 16. */
 static __device__ void copy_bulk(void *to, const void *from, int bytes, uint64_t *full)
 {

@@ -89,6 +89,7 @@ enum {
     LEAST_WARPS = 4,
     MOST_WARPS = 16,
     MOST_THREADS = 1024, /* of a multiprocessor */
+    AHEAD = 72 << 10,    /* bytes that the blocks of a multiprocessor ask for before x has come */
     FEW = 64,            /* rows of x up to which blocks make them bytes */
     MANY_TILES = 8,      /* in a tile of many.cu */
     MANY_STAGES = 4,
@@ -125,16 +126,32 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, u
     return shared <= most ? shared : 0;
 }
 
+/* Blocks that a multiprocessor has room for. */
+static int64_t unit_room(const qn__cuda *cuda, unsigned threads, int64_t shared)
+{
+    int64_t beside = cuda->most_shared / shared, fit = MOST_THREADS / threads;
+    return beside < fit ? beside : fit;
+}
+
 /* Each group of rows of x has as many blocks as there is room for, up to a tile each. */
 static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args,
                            unsigned threads, int64_t shared)
 {
     int64_t groups = qn__cuda_parts(args->rows, args->group),
             tiles = qn__cuda_linear_tiles(args, TILE) / (args->gated ? 2 : 1);
-    int64_t beside = cuda->most_shared / shared, fit = MOST_THREADS / threads;
-    int64_t at_once = cuda->processors * (beside < fit ? beside : fit);
+    int64_t at_once = cuda->processors * unit_room(cuda, threads, shared);
     int64_t each = groups && at_once > groups ? at_once / groups : 1;
     return groups * (each < tiles ? each : tiles);
+}
+
+/* Spans, of two tiles where they come so, that a block asks for before its row of x has come. */
+static int64_t spans_ahead(const qn__cuda *cuda, const qn__layout *l, unsigned threads,
+                           int64_t shared)
+{
+    int64_t span = QN__CUDA_SPAN / l->columns * l->unit_bytes,
+            bytes = span * (span <= QN__CUDA_PAIR_BYTES ? 2 : 1),
+            spans = AHEAD / (bytes * unit_room(cuda, threads, shared));
+    return spans > 1 ? spans : 1;
 }
 
 /* False: the call's rows are too long. */
@@ -296,6 +313,8 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     unsigned threads = 32 * (unsigned)(form.warps + (form.kernel == BYTES_1));
     qn__cuda_grid grid = {unit_blocks(b->cuda, &args, threads, form.shared), threads,
                           (unsigned)form.shared};
+    if (form.kernel == BYTES_1)
+        args.ahead = spans_ahead(b->cuda, qn__layout_of(w->layout), threads, form.shared);
     return qn__cuda_add_linear(b, function, &grid, &args, call, args.made ? QN__CUDA_SCRATCH : 0);
 }
 

@@ -415,31 +415,41 @@ static __device__ char *shared_room()
     return shared;
 }
 
-/* The only row, 16 columns a lane. */
-template <class U>
-static __device__ void bytes_of_row(const float *x, int k, int columns, char *bytes,
+/* The only row: a lane has 16 columns, whose bytes lie side by side, twice if the row is long, and
+ * loads all before it makes any of them bytes. */
+template <class U, bool ALIGNED>
+static __device__ void bytes_of_row(const float *x, uint32_t k, uint32_t columns, char *bytes,
                                     byte_step *steps)
 {
-    enum { OF_STEP = U::STEP / 16 };
-    const bool aligned = (uintptr_t)x % 16 == 0;
-    for (int i = threadIdx.x; i - i % 32 < columns / 16; i += blockDim.x) {
-        float4 v[4];
-        uint32_t word[4];
+    enum { OF_STEP = U::STEP / 16, AT_ONCE = ALIGNED ? 2 : 1 };
+    const uint32_t lane = threadIdx.x % 32, all = columns / 16;
+    for (uint32_t first = threadIdx.x; first - lane < all; first += AT_ONCE * blockDim.x) {
+        float4 v[AT_ONCE][4];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float *from = x + 16 * i + 4 * j;
-            v[j] = 16 * i + 4 * j >= k ? make_float4(0, 0, 0, 0)
-                   : aligned           ? *(const float4 *)from
-                                       : make_float4(from[0], from[1], from[2], from[3]);
+        for (int n = 0; n < AT_ONCE; n++) {
+            const uint32_t c = columns_of_lane<U>(first + n * blockDim.x);
+            const bool real = c < k; /* and so are all of its step */
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float *from = x + c + columns_behind<U>(j);
+                v[n][j] = !real     ? make_float4(0, 0, 0, 0)
+                          : ALIGNED ? *(const float4 *)from
+                                    : make_float4(from[0], from[1], from[2], from[3]);
+            }
         }
-        const byte_step step = bytes_of_sixteen<U>(v, word);
-        if (16 * i >= columns)
-            continue;
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            ((uint32_t *)bytes)[word_of_quad<U>(4 * i + j)] = word[j];
-        if (i % OF_STEP == 0)
-            steps[i / OF_STEP] = step;
+        for (int n = 0; n < AT_ONCE; n++) {
+            const uint32_t i = first + n * blockDim.x;
+            if (i - lane >= all)
+                break;
+            uint32_t word[4];
+            const byte_step step = bytes_of_sixteen<U>(v[n], word);
+            if (i < all) {
+                ((uint4 *)bytes)[i] = make_uint4(word[0], word[1], word[2], word[3]);
+                if (i % OF_STEP == 0)
+                    steps[i / OF_STEP] = step;
+            }
+        }
     }
 }
 
@@ -493,69 +503,101 @@ template <class U> struct byte_row {
                                                                 : two)) *
                                      group_bytes;
     }
-    __device__ void make_sums() const
-    {
-        const int warp = warp_number(), lane = threadIdx.x % 32, g = lane / 4;
-        char *ring = rings + warp * ROOM;
-        int ask_tile = first, ask_span = warp;
+    /* A warp that multiplies: what it asks for next, and where its ring is. */
+    struct asking {
+        char *ring;
+        int tile, span;
+        int asked; /* of its places, before x has come */
         const char *from[TILES];
-        auto find = [&]() {
+
+        __device__ uint64_t *landed(int at) const
+        {
+            return (uint64_t *)(ring + PLACES * TILES * BYTES) + at;
+        }
+    };
+    __device__ void find(asking &own) const
+    {
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+            own.from[m] = own.tile + m < end ? units_of(own.tile + m) : NULL;
+    }
+    /* From the last span of tiles to the first one of the next. */
+    __device__ void go_on(asking &own) const
+    {
+        own.span = warp_number();
+        own.tile += TILES;
+        if (TILES == 1 || !a.gated) {
+            find(own);
+            return;
+        }
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+            own.from[m] += group_bytes;
+    }
+    __device__ void ask(asking &own, int at) const
+    {
+        if (own.tile < end) {
+            const int n = own.span == spans - 1 ? last_bytes : BYTES;
+            char *to = own.ring + at * TILES * BYTES;
+#if __CUDA_ARCH__ >= 900
+            if (is_elected()) {
+                barrier_expect(own.landed(at), TILES == 2 && own.from[TILES - 1] ? 2 * n : n);
+#pragma unroll
+                for (int m = 0; m < TILES; m++)
+                    if (own.from[m])
+                        copy_bulk_once(to + m * BYTES, own.from[m] + own.span * BYTES, n,
+                                       own.landed(at));
+            }
+#else
 #pragma unroll
             for (int m = 0; m < TILES; m++)
-                from[m] = ask_tile + m < end ? units_of(ask_tile + m) : NULL;
-        };
+                for (int i = threadIdx.x % 32 * 16; own.from[m] && i < n; i += 32 * 16)
+                    copy_once(to + m * BYTES + i, own.from[m] + own.span * BYTES + i, true);
+#endif
+            if ((own.span += warps) >= spans)
+                go_on(own);
+        }
+#if __CUDA_ARCH__ < 900
+        copies_end();
+#endif
+    }
+    /* A warp begins to fill its ring, with those spans that are among the block's first a.ahead:
+     * more copies would keep loads waiting, of x, and of the launch ahead, which this one waits
+     * for. */
+    __device__ asking begin_ring() const
+    {
+        const int warp = warp_number();
+        asking own = {rings + warp * ROOM, first, warp, 0};
 #if __CUDA_ARCH__ >= 900
-        uint64_t *landed = (uint64_t *)(ring + PLACES * TILES * BYTES);
-        if (lane == 0) {
+        if (threadIdx.x % 32 == 0) {
             for (int i = 0; i < PLACES; i++)
-                barrier_begin(&landed[i], 1);
+                barrier_begin(own.landed(i), 1);
             barriers_begun();
         }
         __syncwarp();
 #endif
-        auto ask = [&](int at) {
-            if (ask_tile < end) {
-                const int n = ask_span == spans - 1 ? last_bytes : BYTES;
-                char *to = ring + at * TILES * BYTES;
-#if __CUDA_ARCH__ >= 900
-                if (is_elected()) {
-                    barrier_expect(&landed[at], TILES == 2 && from[TILES - 1] ? 2 * n : n);
-#pragma unroll
-                    for (int m = 0; m < TILES; m++)
-                        if (from[m])
-                            copy_bulk_once(to + m * BYTES, from[m] + ask_span * BYTES, n,
-                                           &landed[at]);
-                }
-#else
-#pragma unroll
-                for (int m = 0; m < TILES; m++)
-                    for (int i = lane * 16; from[m] && i < n; i += 32 * 16)
-                        copy_once(to + m * BYTES + i, from[m] + ask_span * BYTES + i, true);
-#endif
-                if ((ask_span += warps) >= spans) {
-                    ask_span = warp;
-                    ask_tile += TILES;
-                    find();
-                }
-            }
-#if __CUDA_ARCH__ < 900
-            copies_end();
-#endif
-        };
-        find();
-        for (int i = 0; i < PLACES; i++)
-            ask(i);
-        make_bytes();
+        if (!a.early)
+            wait_for_last();
+        find(own);
+        for (; own.asked < PLACES && own.asked * warps + warp < a.ahead; own.asked++)
+            ask(own, own.asked);
+        return own;
+    }
+    __device__ void make_sums(asking &own) const
+    {
+        const int warp = warp_number(), lane = threadIdx.x % 32, g = lane / 4;
+        for (int i = own.asked; i < PLACES; i++)
+            ask(own, i);
         for (int tile = first, j = 0, at = 0, round = 0; tile < end; tile += TILES, j++) {
             for (int span = warp; span < spans; span += warps) {
                 float f[2][2] = {};
 #if __CUDA_ARCH__ >= 900
-                barrier_wait(&landed[at], round & 1);
+                barrier_wait(own.landed(at), round & 1);
 #else
                 copies_wait<PLACES - 1>();
                 __syncwarp();
 #endif
-                const uint8_t *units = (const uint8_t *)ring + at * TILES * BYTES;
+                const uint8_t *units = (const uint8_t *)own.ring + at * TILES * BYTES;
                 const char *x = bytes + span * SPAN;
                 const byte_step *of = steps + span * STEPS;
                 if (span == spans - 1 && last_bytes < BYTES)
@@ -565,7 +607,7 @@ template <class U> struct byte_row {
                 else
                     multiply_rows<U, TILES, true>(units, UNITS, BYTES, x, of, f);
                 __syncwarp();
-                ask(at);
+                ask(own, at);
                 if (++at == PLACES) {
                     at = 0;
                     round++;
@@ -584,13 +626,16 @@ template <class U> struct byte_row {
     /* All warps. */
     __device__ void make_bytes() const
     {
-        wait_for_last();
+        const float *x = (const float *)a.at[0];
         const unit_work work = {k, spans, 1, 0, 0, 0, 0, false};
+        wait_for_last();
         if (a.made)
             copy_of_x<U, 1>(a, work, bytes, 0, steps);
+        else if ((uintptr_t)x % 16 == 0)
+            bytes_of_row<U, true>(x, k, spans * SPAN, bytes, steps);
         else
-            bytes_of_row<U>((const float *)a.at[0], k, spans * SPAN, bytes, steps);
-        block_meets();
+            bytes_of_row<U, false>(x, k, spans * SPAN, bytes, steps);
+        __syncthreads();
     }
     /* A lane makes one, of TILES tiles. */
     __device__ void make_results() const
@@ -598,7 +643,6 @@ template <class U> struct byte_row {
         const float *added = (const float *)a.at[QN__CUDA_ADDED];
         const int lane = threadIdx.x % 32, own = lane / TILE, r = lane % TILE;
         float gate = 0; /* of one tile at a time */
-        make_bytes();
         const float worth = a.made ? *(const float *)a.at[0] : 1.0f;
         for (int tile = first, j = 0; tile < end; tile += TILES, j++) {
             const bool real = own < TILES && tile + own < end;
@@ -621,13 +665,16 @@ template <class U> struct byte_row {
     }
     __device__ void run() const
     {
+        const bool multiplies = warp_number() < warps;
+        asking own;
         let_next_begin();
         if (threadIdx.x == 0)
             turns.begin(warps);
-        if (!a.early)
-            wait_for_last();
-        if ((int)threadIdx.x / 32 < warps)
-            make_sums();
+        if (multiplies)
+            own = begin_ring();
+        make_bytes();
+        if (multiplies)
+            make_sums(own);
         else
             make_results();
     }
@@ -727,8 +774,9 @@ static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a
     {                                                                                              \
         f32_products<__VA_ARGS__, 4>(how, a);                                                      \
     }
+/* By one row of x in 64 registers: a block of attention has room beside such a one. */
 #define UNIT_KERNELS(name, ...)                                                                    \
-    extern "C" __global__ void __launch_bounds__(544, 1)                                           \
+    extern "C" __global__ void __launch_bounds__(1024, 1)                                          \
         bytes_1_##name(const __grid_constant__ qn__cuda_linears_args a)                            \
     {                                                                                              \
         byte_row<__VA_ARGS__>(a, shared_room()).run();                                             \

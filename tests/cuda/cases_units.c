@@ -67,6 +67,22 @@ static qn_array *op_unit_row_bytes_short(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_INT8_ROWS, 768);
 }
+/* One row of more columns than a block's threads have at once, and one that does not begin at 16
+ * bytes. */
+static qn_array *op_unit_bytes_long(qn_scope *s)
+{
+    enum { COLUMNS = 16640, N = 37 };
+    qn_array *w = in_units(s, N, COLUMNS), *x = f32(s, SHAPE(1, 2 * COLUMNS + 1)), *y[2];
+    if (!w)
+        return qn__poison(s);
+    for (int i = 0; i < 2; i++) {
+        const int64_t first = i * (COLUMNS + 1);
+        y[i] = qn_linear_with(s, qn_slice(s, x, 1, first, first + COLUMNS, 1), w, NULL,
+                              QN_PRODUCTS_INT8);
+    }
+    qn_release(w);
+    return qn_concatenate(s, y, 2, 1);
+}
 static qn_array *op_unit_values(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_F32, 2304);
@@ -352,6 +368,8 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             compare_case(&(op_case){name, op_unit_by_rows, 1e-9}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_network_by_rows, 3e-5}, cpu, cuda);
         }
+        if (has_own[case_encoding])
+            compare_case(&(op_case){e->name, op_unit_bytes_long, 1e-11}, cpu, cuda);
         compare_case(&(op_case){e->name, op_unit_rows, 0}, cpu, cuda);
         compare_case(&(op_case){e->name, op_unit_embedded, 1e-11}, cpu, cuda);
         if (case_encoding == QN__I2_S)
