@@ -131,6 +131,16 @@ static __device__ void fetch_page(const qn__cuda_attend_args &a, int head, int p
 
 /* ---- the launch ------------------------------------------------------------------------------ */
 
+/* Parts of a row to the block that joins them. A block alone keeps its own. */
+template <int C>
+static __device__ void give_pair(void *to, const uint64_t *barrier, int rank, float x, float y)
+{
+    if (C > 1)
+        put_pair(to, barrier, rank, x, y);
+    else
+        *(float2 *)to = make_float2(x, y);
+}
+
 /* What page i comes to, its scores being shared, to the blocks that join it: from row `to` of a
  * round's parts on. */
 template <int D, int C>
@@ -155,7 +165,7 @@ static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> 
     if (gives && warp == lane % 4 && warp < C)
 #pragma unroll
         for (int k = 0; k < C; k += 4)
-            put_pair(&s.parts.sum[to + row], &s.come, k + warp, sum[0].total, sum[0].max);
+            give_pair<C>(&s.parts.sum[to + row], &s.come, k + warp, sum[0].total, sum[0].max);
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
         float v[2][4];
@@ -164,8 +174,8 @@ static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> 
         for (int k = 0; k < 2; k++) {
             const int column = (warp * OWN + j) * 16 + k * 8 + lane % 4 * 2;
             if (gives)
-                put_pair(&s.parts.part[to + row][column % S::COLUMNS], &s.come, column / S::COLUMNS,
-                         v[k][0], v[k][1]);
+                give_pair<C>(&s.parts.part[to + row][column % S::COLUMNS], &s.come,
+                             column / S::COLUMNS, v[k][0], v[k][1]);
         }
     }
 }
@@ -199,7 +209,7 @@ template <int D, int C>
 static __device__ void begin_parts(step_room<D, C> &s, const seen_pages &seen, int rows)
 {
     typedef typename step_room<D, C>::parts_of parts_of;
-    if (threadIdx.x == 0) {
+    if (C > 1 && threadIdx.x == 0) {
         barrier_begin(&s.come, 1);
         barriers_begun();
         barrier_expect(&s.come, parts_of::bytes(min(seen.n, parts_of::most(rows)), rows));
@@ -243,16 +253,19 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
                                  i + AT_ONCE == w.adds ? w.place : -1);
             }
         }
-        if (warp < rows) {
+        if (C == 1)
+            __syncthreads();
+        else if (warp < rows)
             barrier_wait(&s.come, round & 1);
+        if (warp < rows)
             join_pages(s.parts, s.times, row, rows, warp, n);
-        }
         if (begin + n < pages) {
             __syncthreads();
-            if (threadIdx.x == 0)
+            if (C > 1 && threadIdx.x == 0)
                 barrier_expect(&s.come, S::parts_of::bytes(min(pages - begin - n, most), rows));
             __syncwarp();
-            cluster_meet();
+            if (C > 1)
+                cluster_meet();
         }
     }
     if (warp < rows)
