@@ -89,7 +89,7 @@ enum {
     LEAST_WARPS = 4,
     MOST_WARPS = 16,
     MOST_THREADS = 1024, /* of a multiprocessor */
-    AHEAD = 72 << 10,    /* bytes that the blocks of a multiprocessor ask for before x has come */
+    AHEAD = 90 << 10,    /* bytes that the blocks of a multiprocessor ask for before x has come */
     FEW = 64,            /* rows of x up to which blocks make them bytes */
     MANY_TILES = 8,      /* in a tile of many.cu */
     MANY_STAGES = 4,
