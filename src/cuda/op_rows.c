@@ -21,7 +21,7 @@ static bool takes_reduce(const qn_array *node)
            (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
 }
 
-enum { LONG_ROW = 4096, PARTS = 128, QUADS_OF_ROW = 8 * QN__CUDA_THREADS };
+enum { LONG_ROW = 4096, PARTS = 128, QUADS_OF_ROW = 8 * QN__CUDA_THREADS, MANY_ROWS = 64 };
 
 /* Of long rows that lie side by side: parts of a row, then the best of these. */
 static bool launch_argmax(qn__cuda_binder *b, const qn__call *call)
@@ -229,10 +229,15 @@ void qn__cuda_finish_norms(qn__cuda_binder *b)
         const bool is_short = args->n <= 4 * QN__CUDA_THREADS * QN__CUDA_NORM_SHORT_QUADS,
                    adds = at[QN__CUDA_NORM_ADDED] != QN__CUDA_AT_NONE,
                    bytes = at[QN__CUDA_NORM_BYTES] != QN__CUDA_AT_NONE;
+        const bool alone = args->rows > MANY_ROWS && args->has_weight &&
+                           at[2] == QN__CUDA_AT_NONE &&
+                           at[QN__CUDA_NORM_Y_ROUNDED] == QN__CUDA_AT_NONE;
         int kernel = QN__CUDA_KERNEL_rms_norm;
         if (bytes && !adds)
-            kernel =
-                is_short ? QN__CUDA_KERNEL_rms_norm_short_bytes : QN__CUDA_KERNEL_rms_norm_bytes;
+            kernel = alone ? (is_short ? QN__CUDA_KERNEL_rms_norm_many_short_bytes
+                                       : QN__CUDA_KERNEL_rms_norm_many_bytes)
+                           : (is_short ? QN__CUDA_KERNEL_rms_norm_short_bytes
+                                       : QN__CUDA_KERNEL_rms_norm_bytes);
         else if (is_short && !bytes)
             kernel = adds ? QN__CUDA_KERNEL_rms_norm_short_added : QN__CUDA_KERNEL_rms_norm_short;
         launch->function = b->cuda->kernels[kernel];

@@ -400,6 +400,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
     norm_quads<QN__CUDA_NORM_SHORT_QUADS, true, false>(a);
 }
 
+/* Of many rows that become bytes alone: a thread has no weights but when it multiplies by them, so
+ * that a processor has more rows under way. */
+template <int QUADS> static __device__ void norm_to_bytes(const qn__cuda_norm_args &a)
+{
+    __shared__ float room[THREADS / 32];
+    __shared__ uint32_t tops[THREADS / 32];
+    const int n = (int)a.n / 4;
+    const float4 *weight = (const float4 *)a.at[1];
+    auto each = [&](auto with) {
+#pragma unroll
+        for (int k = 0; k < QUADS; k++)
+            if ((int)threadIdx.x + k * THREADS < n)
+                with(k, threadIdx.x + k * THREADS);
+    };
+    wait_for_last();
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        float4 v[QUADS] = {};
+        each([&](int k, int i) { v[k] = ((const float4 *)a.at[0])[r * n + i]; });
+        const float scale = norm_scale(v, 4 * n, room, (float)a.eps);
+        each([&](int k, int i) { v[k] = normed(v[k], scale, weight[i]); });
+        put_row_bytes(a, r, v, tops);
+    }
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+    rms_norm_many_bytes(const __grid_constant__ qn__cuda_norm_args a)
+{
+    let_next_begin();
+    norm_to_bytes<MOST_QUADS>(a);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 5)
+    rms_norm_many_short_bytes(const __grid_constant__ qn__cuda_norm_args a)
+{
+    let_next_begin();
+    norm_to_bytes<QN__CUDA_NORM_SHORT_QUADS>(a);
+}
+
 /* Of rows that become bytes, to which nothing is added. */
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     rms_norm_bytes(const __grid_constant__ qn__cuda_norm_args a)

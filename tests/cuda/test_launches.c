@@ -107,9 +107,10 @@ static const expected all[] = {
      "ternary_wide_128_by_32 4 384\nrms_norm_short_bytes 20 256\n"},
     {"bitnet-2b, 200 rows", BITNET_2B, "i2_s", 200,
      "ternary_wide_128_by_96 90 384\nturn_and_write 251 256\nattend_one_128 1000 128\n"
-     "rms_norm_short_bytes 200 256\nternary_wide_128_by_96 60 384\nrms_norm_short_bytes 200 256\n"
-     "ternary_wide_256_by_128 108 384\nrms_norm_bytes 200 256\nternary_wide_128_by_96 60 384\n"
-     "rms_norm_short_bytes 200 256\n",
+     "rms_norm_many_short_bytes 200 256\nternary_wide_128_by_96 60 384\nrms_norm_many_short_bytes "
+     "200 256\n"
+     "ternary_wide_256_by_128 108 384\nrms_norm_many_bytes 200 256\nternary_wide_128_by_96 60 384\n"
+     "rms_norm_many_short_bytes 200 256\n",
      "take_i2_s 200 256\nrow_bytes 200 256\nternary_wide_128_by_96 90 384\n"},
     {"llama of a layout without kernels of its own", SHAPE("llama", 512, 1024, 8, 2, 64), "q3_k", 1,
      "bytes_8_any_16 48 64\nattend_step_64_of_8 16 256\n"
