@@ -323,17 +323,19 @@ typedef struct qn__cuda_row_bytes_args {
 /* Of many.cu: rows of x in a tile, bytes of a block. */
 enum { QN__CUDA_MANY_ROWS = 128, QN__CUDA_MANY_SHARED = 226 << 10 };
 
-/* Of ternary_wide.cu: columns of a stage, units of 512 bytes that are copied at once, stages; bytes
- * of one with so many boxes of units and rows of x, and of a block, whose stages begin at a
- * multiple of 1024. made: rows of bytes in their order. */
-enum { QN__CUDA_TERNARY_DEEP = 128, QN__CUDA_TERNARY_BOX = 8, QN__CUDA_TERNARY_STAGES = 8 };
-#define QN__CUDA_TERNARY_STAGE(boxes, x_rows)                                                      \
-    ((x_rows)*QN__CUDA_TERNARY_DEEP + (boxes)*QN__CUDA_TERNARY_BOX * 512)
-#define QN__CUDA_TERNARY_WIDE_SHARED(boxes, x_rows)                                                \
-    (QN__CUDA_TERNARY_STAGES * QN__CUDA_TERNARY_STAGE(boxes, x_rows) + 1024)
+/* Of ternary_wide.cu: columns of a stage; bytes of one of so many rows of the weight and of x; how
+ * many there are; bytes of a block, whose stages begin at a multiple of 1024. made: rows of bytes
+ * in their order. */
+enum { QN__CUDA_TERNARY_DEEP = 128 };
+#define QN__CUDA_TERNARY_STAGE(rows, x_rows)                                                       \
+    ((x_rows)*QN__CUDA_TERNARY_DEEP + (rows)*QN__CUDA_TERNARY_DEEP / 4)
+#define QN__CUDA_TERNARY_STAGES(rows, x_rows)                                                      \
+    (((x_rows) <= 64 ? 128 << 10 : 192 << 10) / QN__CUDA_TERNARY_STAGE(rows, x_rows))
+#define QN__CUDA_TERNARY_WIDE_SHARED(rows, x_rows)                                                 \
+    (QN__CUDA_TERNARY_STAGES(rows, x_rows) * QN__CUDA_TERNARY_STAGE(rows, x_rows) + 1024)
 typedef struct qn__cuda_ternary_args {
     qn__cuda_linears_args linears;
-    int64_t x_box;                          /* rows of x in a tile */
+    int64_t box, x_box; /* units of a weight, rows of x that are copied at once */
     qn__cuda_map map[QN__CUDA_LINEARS + 1]; /* of each weight and of x */
 } qn__cuda_ternary_args;
 

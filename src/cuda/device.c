@@ -421,7 +421,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_linear:
     case IMAGE_units: return cuda->most_shared;
     case IMAGE_ternary: return QN__CUDA_TERNARY_SHARED;
-    case IMAGE_ternary_wide: return QN__CUDA_TERNARY_WIDE_SHARED(2, 128);
+    case IMAGE_ternary_wide: return QN__CUDA_TERNARY_WIDE_SHARED(256, 128);
     case IMAGE_stream:
     case IMAGE_wide:
     case IMAGE_split:

@@ -7,7 +7,6 @@
 
 enum {
     TILE = 16,
-    BOX_ROWS = TILE * QN__CUDA_TERNARY_BOX,
     COLUMNS = QN__CUDA_TERNARY_DEEP, /* of a unit */
     UNIT = 512,
     WIDEST = 65536,       /* columns whose sums of bytes by codes are exact in f32 */
@@ -26,7 +25,7 @@ static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
 
 static bool is_ternary_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_ternary_wide_128_by_32;
+    for (int i = QN__CUDA_KERNEL_ternary_wide_64_by_32;
          i <= QN__CUDA_KERNEL_ternary_wide_256_by_128; i++)
         if (function == cuda->kernels[i])
             return true;
@@ -43,7 +42,7 @@ bool qn__cuda_goes_ternary(const qn__cuda *cuda, const qn__call *call,
 {
     return args->whole && call->operand[1].layout == QN__UNITS_OF(QN__I2_S) &&
            (is_ternary_row(cuda, call, args) ||
-            (args->rows > 1 && args->k <= WIDEST && qn__cuda_has_wide(cuda)));
+            (args->rows > 1 && args->k > COLUMNS && args->k <= WIDEST && qn__cuda_has_wide(cuda)));
 }
 
 /* ---- one row --------------------------------------------------------------------------------- */
@@ -100,7 +99,7 @@ static int fill_ternary_maps(qn__cuda *cuda, void *args)
     qn__cuda_ternary_args a;
     memcpy(&a, args, sizeof a);
     const qn__cuda_linears_args *l = &a.linears;
-    const unsigned of_x[] = {COLUMNS, (unsigned)a.x_box}, of_units[] = {UNIT, QN__CUDA_TERNARY_BOX};
+    const unsigned of_x[] = {COLUMNS, (unsigned)a.x_box}, of_units[] = {UNIT, (unsigned)a.box};
     const int64_t row = qn__cuda_parts(l->k, COLUMNS) * UNIT;
     int result =
         describe_bytes(cuda, &a.map[QN__CUDA_LINEARS], (char *)l->at[0] + QN__CUDA_MADE_HEAD,
@@ -118,7 +117,7 @@ static int fill_ternary_maps(qn__cuda *cuda, void *args)
 static void choose_ternary_tiles(const qn__cuda *cuda, qn__cuda_launch *launch,
                                  qn__cuda_ternary_args *args)
 {
-    enum { FIRST = QN__CUDA_KERNEL_ternary_wide_128_by_32, WIDTHS = 4, APART = 32 };
+    enum { FIRST = QN__CUDA_KERNEL_ternary_wide_64_by_32, WIDTHS = 4, APART = 32 };
     const qn__cuda_linears_args *l = &args->linears;
     const int64_t narrowest = l->rows <= 32   ? 32
                               : l->rows <= 64 ? 64
@@ -126,18 +125,19 @@ static void choose_ternary_tiles(const qn__cuda *cuda, qn__cuda_launch *launch,
                   widest = l->rows <= 64 ? narrowest : 128;
     int64_t least = INT64_MAX;
     for (int i = l->gated ? WIDTHS : 0; i < 2 * WIDTHS; i++) {
-        const int64_t boxes = 1 + i / WIDTHS, rows = BOX_ROWS * boxes,
-                      x_rows = APART * (1 + i % WIDTHS),
+        const int64_t x_rows = APART * (1 + i % WIDTHS), half = x_rows <= 64 ? 64 : 128,
+                      rows = half * (1 + i / WIDTHS),
                       tiles = qn__cuda_parts(l->rows, x_rows) *
-                              (l->gated ? qn__cuda_parts(l->n[0], BOX_ROWS)
+                              (l->gated ? qn__cuda_parts(l->n[0], half)
                                         : qn__cuda_linear_tiles(l, rows)),
                       cost = qn__cuda_parts(tiles, cuda->processors) * (rows * x_rows + PER_TILE);
         if (x_rows < narrowest || x_rows > widest || cost > least)
             continue;
         least = cost;
+        args->box = half / TILE;
         args->x_box = x_rows;
         launch->blocks = (unsigned)(tiles < cuda->processors ? tiles : cuda->processors);
-        launch->shared = (unsigned)QN__CUDA_TERNARY_WIDE_SHARED(boxes, x_rows);
+        launch->shared = (unsigned)QN__CUDA_TERNARY_WIDE_SHARED(rows, x_rows);
         launch->function = cuda->kernels[FIRST + i];
     }
 }

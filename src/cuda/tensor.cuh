@@ -133,6 +133,10 @@ static __device__ void group_meets(int group)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
 }
+static __device__ void both_groups_meet()
+{
+    asm volatile("bar.sync 3, 256;" ::: "memory");
+}
 
 /* ---- registers ------------------------------------------------------------------------------- */
 

@@ -9,9 +9,11 @@
  * all columns are whole numbers, so their order does not matter; the row's scale comes last, then
  * the weight's, and the bits are those of units.cu.
  *
- * A block's tile is 128 or 256 rows of a weight by 32 to 128 of x. One thread of its first warps
+ * A block's tile is 128 or 256 rows of a weight by 96 or 128 of x. One thread of its first warps
  * asks for stages of 128 columns of both; four warps after these have every other 64 rows of the
- * weight, and four more the others; all go from tile to tile.
+ * weight, and four more the others; all go from tile to tile. Of fewer rows of x a tile is 64 or
+ * 128 rows of the weight, of which four warps have every other stage, and the other four the
+ * others.
  */
 #include "cuda/made.cuh"
 #include "cuda/tensor.cuh"
@@ -21,9 +23,7 @@ enum {
     GROUP = 128, /* threads that multiply together */
     WARPS = 8,   /* that multiply */
     UNIT = 512,  /* bytes: 16 rows by COLUMNS */
-    COLUMNS = QN__CUDA_TERNARY_DEEP,
-    BOX = QN__CUDA_TERNARY_BOX, /* units */
-    STAGES = QN__CUDA_TERNARY_STAGES
+    COLUMNS = QN__CUDA_TERNARY_DEEP
 };
 
 /* c[64 x N] += a[64 x 32] b[32 x N], of codes by bytes. c is 0 before unless `more`. */
@@ -97,8 +97,21 @@ static __device__ void product(int (&c)[16], const uint32_t (&a)[4], uint64_t b,
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more));
 }
 
-/* A tile: which weight, its first row there, and of x. Gated, it has 128 rows of the gate, then
- * those of the other. */
+/* Of tiles of N rows of x: whether both groups have all rows, and half of the stages each; rows of
+ * half of a tile, and their units. */
+template <int N> struct half_tile {
+    enum { SPLIT = N <= 64, ROWS = SPLIT ? 64 : 128, UNITS = ROWS / TILE };
+};
+
+template <int M, int N> struct stages_of {
+    enum {
+        BYTES = QN__CUDA_TERNARY_STAGE(M * half_tile<N>::ROWS, N),
+        NUMBER = QN__CUDA_TERNARY_STAGES(M * half_tile<N>::ROWS, N)
+    };
+};
+
+/* A tile: which weight, its first row there, and of x. Gated, it has half of its rows of the gate,
+ * then those of the other. */
 struct ternary_tile {
     int weight, row, x_row;
 };
@@ -106,11 +119,11 @@ struct ternary_tile {
 template <int M, int N>
 static __device__ ternary_tile tile_at(const qn__cuda_linears_args &a, int i)
 {
-    enum { ROWS = 128 * M };
+    enum { HALF = half_tile<N>::ROWS, ROWS = HALF * M };
     const int x_tiles = (int)((a.rows + N - 1) / N), x_row = i % x_tiles * N;
     int tile = i / x_tiles, weight = 0;
     if (a.gated)
-        return {0, tile * 128, x_row};
+        return {0, tile * HALF, x_row};
     for (; weight < QN__CUDA_LINEARS - 1 && tile >= (a.n[weight] + ROWS - 1) / ROWS; weight++)
         tile -= (int)((a.n[weight] + ROWS - 1) / ROWS);
     return {weight, tile * ROWS, x_row};
@@ -118,8 +131,9 @@ static __device__ ternary_tile tile_at(const qn__cuda_linears_args &a, int i)
 
 template <int M, int N> static __device__ int all_tiles(const qn__cuda_linears_args &a)
 {
+    enum { HALF = half_tile<N>::ROWS };
     const int64_t x_tiles = (a.rows + N - 1) / N;
-    return (int)(x_tiles * (a.gated ? (a.n[0] + 127) / 128 : tiles_of(a, 128 * M)));
+    return (int)(x_tiles * (a.gated ? (a.n[0] + HALF - 1) / HALF : tiles_of(a, HALF * M)));
 }
 
 static __device__ int units_of(const qn__cuda_linears_args &a)
@@ -132,9 +146,10 @@ static __device__ int weight_of(const qn__cuda_linears_args &a, const ternary_ti
 {
     return a.gated ? m ^ (a.gated == 2) : tile.weight;
 }
+template <int N>
 static __device__ int row_of(const qn__cuda_linears_args &a, const ternary_tile &tile, int m)
 {
-    return a.gated ? tile.row : tile.row + 128 * m;
+    return a.gated ? tile.row : tile.row + half_tile<N>::ROWS * m;
 }
 
 /* A stage: of x, then of the weight's units. This asks for the latter, and says what is to come. */
@@ -142,11 +157,12 @@ template <int M, int N>
 static __device__ void ask_units(const qn__cuda_ternary_args &a, const ternary_tile &tile, int i,
                                  char *stage, uint64_t *full)
 {
-    barrier_expect(full, QN__CUDA_TERNARY_STAGE(M, N));
+    barrier_expect(full, stages_of<M, N>::BYTES);
 #pragma unroll
     for (int m = 0; m < M; m++)
-        copy_box(stage + N * COLUMNS + m * BOX * UNIT, &a.map[weight_of(a.linears, tile, m)], full,
-                 i * UNIT / 2, row_of(a.linears, tile, m) / TILE);
+        copy_box(stage + N * COLUMNS + m * half_tile<N>::UNITS * UNIT,
+                 &a.map[weight_of(a.linears, tile, m)], full, i * UNIT / 2,
+                 row_of<N>(a.linears, tile, m) / TILE);
 }
 
 /* Asks for a tile's stages as they become free, the first ones of which have been asked for their
@@ -157,8 +173,8 @@ static __device__ void ask_stages(const qn__cuda_ternary_args &a, const ternary_
                                   ring_place &at)
 {
     const int units = units_of(a.linears);
-    for (int i = 0; i < units; i++, at.next(STAGES)) {
-        char *to = stages + at.stage * QN__CUDA_TERNARY_STAGE(M, N);
+    for (int i = 0; i < units; i++, at.next(stages_of<M, N>::NUMBER)) {
+        char *to = stages + at.stage * stages_of<M, N>::BYTES;
         if (i >= asked) {
             barrier_wait(&empty[at.stage], at.phase ^ 1);
             ask_units<M, N>(a, tile, i, to, &full[at.stage]);
@@ -172,11 +188,11 @@ template <int M, int N>
 static __device__ void ask_tiles(const qn__cuda_ternary_args &a, int tiles, char *stages,
                                  uint64_t *full, uint64_t *empty)
 {
-    const int asked = a.linears.early ? min(units_of(a.linears), (int)STAGES) : 0;
+    const int asked = a.linears.early ? min(units_of(a.linears), (int)stages_of<M, N>::NUMBER) : 0;
     ring_place at = {0, 0};
     for (int i = 0; i < asked; i++)
         ask_units<M, N>(a, tile_at<M, N>(a.linears, blockIdx.x), i,
-                        stages + i * QN__CUDA_TERNARY_STAGE(M, N), &full[i]);
+                        stages + i * stages_of<M, N>::BYTES, &full[i]);
     wait_for_last();
     for (int i = blockIdx.x; i < tiles; i += gridDim.x)
         ask_stages<M, N>(a, tile_at<M, N>(a.linears, i), i == (int)blockIdx.x ? asked : 0, stages,
@@ -204,43 +220,54 @@ static __device__ void codes_of(const uint4 &w, int p, uint32_t (&codes)[4])
     codes[3] = w.w >> (6 - 2 * p) & 0x03030303u;
 }
 
-/* Sums of a tile: c[m][4 j + 2 half + i] of row 128 m + 64 group + 16 warp + 2 g + half of the
- * weight by row 8 j + 2 t + i of x. A unit's products are in two turns, of half m or, where there
- * is but one, of half of the columns; while those of one are under way the next one's codes are
- * made. */
+/* A warp's unit of half of a tile. */
+template <int N> static __device__ int own_unit()
+{
+    return (threadIdx.x / 32 - 4) % half_tile<N>::UNITS;
+}
+
+/* Sums of a tile, or of a group's half of the columns: c[m][4 j + 2 half + i] of row 2 g + half of
+ * the warp's unit of half m, by row 8 j + 2 t + i of x. A unit's products are in two turns, of half
+ * m or, where there is but one, of half of the columns; while those of one are under way the next
+ * one's codes are made. */
 template <int M, int N>
 static __device__ void multiply_tile(const qn__cuda_linears_args &a, const char *stages,
-                                     uint64_t *full, uint64_t *empty, ring_place &at,
+                                     uint64_t *full, uint64_t *empty, const ring_place &first,
                                      int (&c)[M][N / 2])
 {
-    enum { PRODUCTS = 2 * M };
-    const int units = units_of(a), own = threadIdx.x / 32 - 4; /* its unit of a box */
+    enum { PRODUCTS = 2 * M, SPLIT = half_tile<N>::SPLIT, APART = SPLIT ? 2 : 1 };
+    const int units = units_of(a), begin = SPLIT ? (int)threadIdx.x / GROUP - 1 : 0;
     uint32_t codes[2][PRODUCTS][4];
     uint4 words;
     int before = -1;
-    for (int i = 0; i < units; i++) {
-        const char *x = stages + at.stage * QN__CUDA_TERNARY_STAGE(M, N);
+    ring_place at = first;
+    if (begin)
+        at.next(stages_of<M, N>::NUMBER);
+    for (int i = begin; i < units; i += APART) {
+        const char *x = stages + at.stage * stages_of<M, N>::BYTES;
         const uint64_t xd = tile_descriptor(x);
         barrier_wait(&full[at.stage], at.phase);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            const int m = M == 2 ? k : 0, first = M == 2 ? 0 : 2 * k;
+            const int m = M == 2 ? k : 0, p0 = M == 2 ? 0 : 2 * k;
             if (k == 0 || M == 2)
-                words = words_of_unit(x + N * COLUMNS + (m * BOX + own) * UNIT);
+                words = words_of_unit(x + N * COLUMNS +
+                                      (m * half_tile<N>::UNITS + own_unit<N>()) * UNIT);
             products_wait<1>();
 #pragma unroll
             for (int p = 0; p < PRODUCTS; p++)
-                codes_of(words, first + p, codes[k][p]);
+                codes_of(words, p0 + p, codes[k][p]);
             products_begin();
 #pragma unroll
             for (int p = 0; p < PRODUCTS; p++)
-                product(c[m], codes[k][p], xd + 2 * (first + p), i || first + p);
+                product(c[m], codes[k][p], xd + 2 * (p0 + p), i != begin || p0 + p);
             products_end();
         }
         if (before >= 0)
             give_back(&empty[before]);
         before = at.stage;
-        at.next(STAGES);
+        for (int k = 0; k < APART; k++)
+            at.next(stages_of<M, N>::NUMBER);
     }
     products_wait<0>();
     give_back(&empty[before]);
@@ -249,6 +276,23 @@ static __device__ void multiply_tile(const qn__cuda_linears_args &a, const char 
 #pragma unroll
         for (int i = 0; i < N / 2; i++)
             settled(c[m][i]);
+}
+
+/* The second group's sums onto the first one's. */
+template <int M, int N> static __device__ void join_groups(int (&c)[M][N / 2], int *room)
+{
+    const bool second = threadIdx.x >= 2 * GROUP;
+    int *own = room + threadIdx.x % GROUP;
+    both_groups_meet(); /* those of the last tile have been read */
+#pragma unroll
+    for (int i = 0; i < M * (N / 2); i++)
+        if (second)
+            own[i * GROUP] = c[i / (N / 2)][i % (N / 2)];
+    both_groups_meet();
+#pragma unroll
+    for (int i = 0; i < M * (N / 2); i++)
+        if (!second)
+            c[i / (N / 2)][i % (N / 2)] += own[i * GROUP];
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -268,14 +312,13 @@ static __device__ float factor_of(const qn__cuda_linears_args &a, int weight)
 }
 
 /* Where a lane's results of half m of a tile are: its first row of the weight, and of x. */
-struct lane_place {
+template <int N> struct lane_place {
     int row, x;
 
     __device__ lane_place(const qn__cuda_linears_args &a, const ternary_tile &tile, int m)
     {
-        const int own = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
-        row = row_of(a, tile, m) + own * TILE + lane / 4 * 2;
-        x = lane % 4 * 2;
+        row = row_of<N>(a, tile, m) + own_unit<N>() * TILE + threadIdx.x % 32 / 4 * 2;
+        x = threadIdx.x % 4 * 2;
     }
 };
 
@@ -286,7 +329,7 @@ static __device__ void store_half(const qn__cuda_linears_args &a, const ternary_
                                   const int (&c)[N / 2], const made_head *heads)
 {
     enum { AT_ONCE = 8 };
-    const lane_place own(a, tile, m);
+    const lane_place<N> own(a, tile, m);
     const int n = (int)a.n[tile.weight], left = n - own.row, rows = (int)a.rows - tile.x_row;
     const int64_t first = (int64_t)tile.x_row * n + own.row;
     const float by = factor_of(a, tile.weight);
@@ -332,7 +375,7 @@ static __device__ void store_gated(const qn__cuda_linears_args &a, const ternary
                                    const int (&gate)[N / 2], const int (&up)[N / 2],
                                    const made_head *heads)
 {
-    const lane_place own(a, tile, 0);
+    const lane_place<N> own(a, tile, 0);
     const int n = (int)a.n[0], left = n - own.row, rows = (int)a.rows - tile.x_row;
     const int64_t first = (int64_t)tile.x_row * n + own.row;
     const float gate_by = factor_of(a, weight_of(a, tile, 0)),
@@ -380,8 +423,10 @@ static __device__ void store_tile(const qn__cuda_linears_args &a, const ternary_
 
 template <int M, int N> static __device__ void multiply(const qn__cuda_ternary_args &a)
 {
+    enum { SPLIT = half_tile<N>::SPLIT, STAGES = stages_of<M, N>::NUMBER };
     extern __shared__ __align__(1024) char room[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
+    __shared__ int sums[SPLIT ? M * (N / 2) * GROUP : 1];
     __shared__ made_head heads[2][N];
     const qn__cuda_linears_args &l = a.linears;
     char *stages = room + (1024 - shared_address(room) % 1024) % 1024;
@@ -389,7 +434,7 @@ template <int M, int N> static __device__ void multiply(const qn__cuda_ternary_a
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_begin(&full[i], 1);
-            barrier_begin(&empty[i], WARPS);
+            barrier_begin(&empty[i], SPLIT ? WARPS / 2 : WARPS);
         }
         barriers_begun();
     }
@@ -412,6 +457,13 @@ template <int M, int N> static __device__ void multiply(const qn__cuda_ternary_a
             if (own < N && tile.x_row + own < l.rows)
                 head = *(const made_head *)((const char *)l.at[0] + (tile.x_row + own) * l.made);
             multiply_tile<M, N>(l, stages, full, empty, at, c);
+            for (int k = 0; k < units_of(l); k++)
+                at.next(stages_of<M, N>::NUMBER);
+            if (SPLIT) {
+                join_groups<M, N>(c, sums);
+                if (group == 1)
+                    continue;
+            }
             group_meets(group); /* all have stored the last tile's results */
             if (own < N)
                 heads[group][own] = head;
@@ -421,17 +473,17 @@ template <int M, int N> static __device__ void multiply(const qn__cuda_ternary_a
     }
 }
 
-#define TERNARY_KERNEL(ROWS, N)                                                                    \
+#define TERNARY_KERNEL(W_ROWS, N)                                                                  \
     extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)                                     \
-        ternary_wide_##ROWS##_by_##N(const __grid_constant__ qn__cuda_ternary_args a)              \
+        ternary_wide_##W_ROWS##_by_##N(const __grid_constant__ qn__cuda_ternary_args a)            \
     {                                                                                              \
-        multiply<ROWS / 128, N>(a);                                                                \
+        multiply<W_ROWS / half_tile<N>::ROWS, N>(a);                                               \
     }
-TERNARY_KERNEL(128, 32)
-TERNARY_KERNEL(128, 64)
+TERNARY_KERNEL(64, 32)
+TERNARY_KERNEL(64, 64)
 TERNARY_KERNEL(128, 96)
 TERNARY_KERNEL(128, 128)
-TERNARY_KERNEL(256, 32)
-TERNARY_KERNEL(256, 64)
+TERNARY_KERNEL(128, 32)
+TERNARY_KERNEL(128, 64)
 TERNARY_KERNEL(256, 96)
 TERNARY_KERNEL(256, 128)

@@ -101,10 +101,10 @@ static const expected all[] = {
      "ternary_1 240 256\nattend_step_128_of_8 40 256\nternary_1 160 256\n"
      "ternary_1 216 256\nternary_1 160 256\nternary_1 240 256\n"},
     {"bitnet, 20 rows", BITNET, "i2_s", 20,
-     "ternary_wide_128_by_32 6 384\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
-     "rms_norm_short_bytes 20 256\nternary_wide_128_by_32 4 384\nrms_norm_short_bytes 20 256\n"
-     "ternary_wide_256_by_32 8 384\nrms_norm_short_bytes 20 256\n"
-     "ternary_wide_128_by_32 4 384\nrms_norm_short_bytes 20 256\n"},
+     "ternary_wide_64_by_32 12 384\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
+     "rms_norm_short_bytes 20 256\nternary_wide_64_by_32 8 384\nrms_norm_short_bytes 20 256\n"
+     "ternary_wide_128_by_32 16 384\nrms_norm_short_bytes 20 256\n"
+     "ternary_wide_64_by_32 8 384\n"},
     {"bitnet-2b, 200 rows", BITNET_2B, "i2_s", 200,
      "ternary_wide_128_by_96 90 384\nturn_and_write 251 256\nattend_one_128 1000 128\n"
      "rms_norm_many_short_bytes 200 256\nternary_wide_128_by_96 60 384\nrms_norm_many_short_bytes "
