@@ -526,13 +526,14 @@ template <class U> struct byte_row {
     {
         own.span = warp_number();
         own.tile += TILES;
-        if (TILES == 1 || !a.gated) {
-            find(own);
-            return;
-        }
+        if constexpr (TILES > 1)
+            if (a.gated) {
 #pragma unroll
-        for (int m = 0; m < TILES; m++)
-            own.from[m] += group_bytes;
+                for (int m = 0; m < TILES; m++)
+                    own.from[m] += group_bytes;
+                return;
+            }
+        find(own);
     }
     __device__ void ask(asking &own, int at) const
     {
