@@ -22,6 +22,7 @@ enum {
     FLIGHT = 112 << 10,      /* and then */
     BESIDE = 1 << 20,        /* bytes that a block of one row reads; of fewer so many at once, */
     ROOM_BESIDE = 172 << 10, /* so that a block of attention fits beside it */
+    WHOLE = 112 << 10,       /* bytes of one row of x that has room beside stages */
     OF_SPAN = QN__CUDA_SPAN / DEEP,
     ROW_BYTES = 2 * DEEP,
     ALIGNED = 1024,
@@ -41,6 +42,13 @@ static const split_form split_forms[] = {{64, 2, 1},  {96, 2, 1},  {128, 2, 1}, 
 bool qn__cuda_has_wide(const qn__cuda *cuda)
 {
     return cuda->arch == 90;
+}
+
+/* Whether x lies in shared memory as it is, turned, where it would come with the stages of a weight
+ * (stream.cu). */
+static bool is_whole(const qn__cuda_linears_args *l)
+{
+    return l->rows == 1 && qn__cuda_parts(l->k, QN__CUDA_SPAN) * QN__CUDA_SPAN * 2 <= WHOLE;
 }
 
 /* For the copy engine: boxes of `box` rows by 64 columns; where `deep` is not 0 so many of them,
@@ -65,7 +73,7 @@ static int fill_maps(qn__cuda *cuda, void *args)
     memcpy(&a, args, sizeof a);
     const qn__cuda_linears_args *l = &a.linears;
     int result = 0;
-    if (l->rows > 1)
+    if (!is_whole(l))
         result = describe(cuda, &a.map[QN__CUDA_LINEARS], l->at[0], l->rows, l->k, l->k, a.x_box,
                           a.deep);
     int64_t before = 0; /* rows of weights that lie ahead of it */
@@ -101,7 +109,7 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     int64_t unit = l->gated ? 2 : 1, all = qn__cuda_linear_tiles(l, TILE) / unit,
             blocks = all < cuda->processors ? all : cuda->processors,
             each = qn__cuda_parts(all, blocks) * unit, x_rows = 8;
-    const bool one = l->rows == 1; /* lies in shared memory as it is, not in stages */
+    const bool one = is_whole(l);
     int kernel = one ? 0 : 2;
     for (; x_rows < l->rows; x_rows *= 2)
         kernel += 2;
@@ -358,7 +366,7 @@ bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linea
     uint8_t operands[] = {0, w, 2, w, 2, w, 2, none, none, none, none, none, none};
     if (unpack)
         args.linears.stride[0] = padded_columns(linears->k);
-    if (!qn__cuda_round_x(b, call, linears->rows, linears->rows == 1, true, &operands[0]) ||
+    if (!qn__cuda_round_x(b, call, linears->rows, is_whole(linears), true, &operands[0]) ||
         (unpack && !unpack_weight(b, call, unpack, 0)) ||
         !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_wide_192], &grid, &args, sizeof args,
                            call, sizeof operands, operands))
