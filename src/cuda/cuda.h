@@ -363,6 +363,16 @@ bool qn__cuda_prepare_copy(qn__cuda_binder *b, const qn__call *call);
 
 int64_t qn__cuda_elements(const qn__operand *o);
 
+/* Whether a kernel is one of those from `first` to `last` in kernels.def. */
+static inline bool qn__cuda_is_among(const qn__cuda *cuda, qn__cu_function function, int first,
+                                     int last)
+{
+    for (int i = first; i <= last; i++)
+        if (function == cuda->kernels[i])
+            return true;
+    return false;
+}
+
 /* Into how many parts of `size` n falls. */
 static inline int64_t qn__cuda_parts(int64_t n, int64_t size)
 {

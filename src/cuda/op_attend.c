@@ -386,24 +386,16 @@ static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
     return add_token(b, call, args, sizeof *args, &grid, kernel, turned);
 }
 
-static bool is_between(const qn__cuda *cuda, qn__cu_function function, int first, int last)
-{
-    for (int i = first; i <= last; i++)
-        if (function == cuda->kernels[i])
-            return true;
-    return false;
-}
-
 void qn__cuda_finish_attention(qn__cuda_binder *b)
 {
     qn__cuda_binding *bound = b->bound;
     for (uint32_t i = 0; i + 1 < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
-        if (is_between(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4,
-                       QN__CUDA_KERNEL_attend_step_256_of_8))
+        if (qn__cuda_is_among(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4,
+                              QN__CUDA_KERNEL_attend_step_256_of_8))
             ((qn__cuda_attend_turn_args *)(bound->args + launch->args))->next_holds_back =
-                is_between(b->cuda, launch[1].function, QN__CUDA_KERNEL_stream_1,
-                           QN__CUDA_KERNEL_stream_1_pair);
+                qn__cuda_is_among(b->cuda, launch[1].function, QN__CUDA_KERNEL_stream_1,
+                                  QN__CUDA_KERNEL_stream_1_pair);
     }
 }
 

@@ -110,10 +110,7 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
 
 static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_linear_8; i <= QN__CUDA_KERNEL_linear_many; i++)
-        if (function == cuda->kernels[i])
-            return true;
-    return false;
+    return qn__cuda_is_among(cuda, function, QN__CUDA_KERNEL_linear_8, QN__CUDA_KERNEL_linear_many);
 }
 
 /* Whether the copy engine brings the weights (stream.cu, wide.cu). Of a small one by few rows its

@@ -25,11 +25,8 @@ static bool is_ternary_row(const qn__cuda *cuda, const qn__call *call,
 
 static bool is_ternary_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_ternary_wide_64_by_32;
-         i <= QN__CUDA_KERNEL_ternary_wide_256_by_128; i++)
-        if (function == cuda->kernels[i])
-            return true;
-    return false;
+    return qn__cuda_is_among(cuda, function, QN__CUDA_KERNEL_ternary_wide_64_by_32,
+                             QN__CUDA_KERNEL_ternary_wide_256_by_128);
 }
 
 bool qn__cuda_is_ternary(const qn__cuda *cuda, qn__cu_function function)

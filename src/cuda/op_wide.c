@@ -260,10 +260,9 @@ void qn__cuda_choose_wide(qn__cuda_binder *b)
 
 bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = QN__CUDA_KERNEL_stream_1; i <= QN__CUDA_KERNEL_split_224_pair; i++)
-        if (function == cuda->kernels[i])
-            return true;
-    return qn__cuda_is_split_units(cuda, function);
+    return qn__cuda_is_among(cuda, function, QN__CUDA_KERNEL_stream_1,
+                             QN__CUDA_KERNEL_split_224_pair) ||
+           qn__cuda_is_split_units(cuda, function);
 }
 
 /* ---- weights in units ------------------------------------------------------------------------ */
