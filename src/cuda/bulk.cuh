@@ -31,6 +31,12 @@ static __device__ bool is_elected()
 #endif
 }
 
+/* A value that is made here, and not where it is used, which may be where others wait. */
+static __device__ int known_now(int v)
+{
+    return __shfl_xor_sync(~0u, v, 0);
+}
+
 static __device__ void barrier_begin(uint64_t *barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
@@ -77,7 +83,7 @@ static __device__ bool barrier_ended(uint64_t *barrier, uint32_t parity)
 }
 
 /* Until the phase with this parity has ended. */
-static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
+static __device__ void barrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n.reg .pred ended;\n"
                  "again:\n"
@@ -86,9 +92,13 @@ static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
 #else
                  "mbarrier.test_wait.parity.shared.b64 ended, [%0], %1;\n"
 #endif
-                 "@!ended bra again;\n}" ::"r"(shared_address(barrier)),
+                 "@!ended bra again;\n}" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+}
+static __device__ void barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    barrier_wait(shared_address(barrier), parity);
 }
 
 /* Asks for bytes that lie side by side; addresses and their number are multiples of 16. */

@@ -338,6 +338,7 @@ bool qn__cuda_goes_ternary(const qn__cuda *cuda, const qn__call *call,
 bool qn__cuda_linear_ternary(qn__cuda_binder *b, const qn__call *call,
                              const qn__cuda_linears_args *args);
 bool qn__cuda_is_ternary(const qn__cuda *cuda, qn__cu_function function);
+bool qn__cuda_is_ternary_row(const qn__cuda *cuda, qn__cu_function function);
 void qn__cuda_ternary_again(const qn__cuda_binder *b, qn__cuda_launch *launch);
 
 /* What takes rows out of units of this layout. */

@@ -11,6 +11,7 @@
 #define QN_CUDA_MADE_CUH
 
 #include "cuda/common.cuh"
+#include "cuda/norm.cuh"
 #include "quant/layout.h"
 
 /* Of a row and a step of columns: what a byte of x is worth, and what the bytes' sum adds: to a
@@ -27,6 +28,14 @@ static __device__ float to_bytes(float top)
     return inverse <= 3.4028235e38f ? inverse : 0.0f; /* the largest may be a denormal */
 }
 
+/* The same where that is no less than QN__LEAST_OF_ROW: by a quotient of 256ths, which are far from
+ * the ends. */
+static __device__ float quick_to_bytes(float top)
+{
+    const float part = top * (1.0f / 256);
+    return quotient(127.0f / 256, part, reciprocal_of(part));
+}
+
 /* The largest magnitude, as bits, which are in the order of magnitudes: above all numbers stand
  * infinity and what is no number, and either makes a result that is none. */
 static __device__ uint32_t magnitude_of(float v)
@@ -37,6 +46,16 @@ static __device__ uint32_t top_of(float4 v)
 {
     return max(max(magnitude_of(v.x), magnitude_of(v.y)),
                max(magnitude_of(v.z), magnitude_of(v.w)));
+}
+
+/* The largest of magnitudes; what is no number wins. */
+static __device__ float larger_magnitude(float most, float a, float b)
+{
+    asm("{\n.reg .f32 a, b;\nabs.f32 a, %1;\nabs.f32 b, %2;\nmax.NaN.f32 %0, %0, a;\n"
+        "max.NaN.f32 %0, %0, b;\n}"
+        : "+f"(most)
+        : "f"(a), "f"(b));
+    return most;
 }
 
 /* Of a row, of which each thread of a block of THREADS has some; no less than the least. */

@@ -17,11 +17,18 @@ static __device__ float quad_sum(float4 v)
     return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
 }
 
+static __device__ float sum_of_warp(float sum)
+{
+#pragma unroll
+    for (int m = 16; m; m /= 2)
+        sum += __shfl_xor_sync(~0u, sum, m);
+    return sum;
+}
+
 /* Of one value a thread, over warps `first` to `first` + n - 1 of the block, all of which call. */
 static __device__ float sum_of_warps(float sum, float *room, int first, int n)
 {
-    for (int m = 16; m; m /= 2)
-        sum += __shfl_xor_sync(~0u, sum, m);
+    sum = sum_of_warp(sum);
     if (threadIdx.x % 32 == 0)
         room[threadIdx.x / 32] = sum;
     __syncthreads();
@@ -36,6 +43,32 @@ static __device__ float sum_of_warps(float sum, float *room, int first, int n)
 static __device__ float scale_of(float sum, float n, float eps)
 {
     return 1.0f / sqrtf(sum / n + eps);
+}
+
+/* 1 / b, or a / b of it, as the compiler has them for numbers whose exponents are far from the
+ * ends: the same bits without a way for others. */
+static __device__ float reciprocal_of(float b)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+    return fmaf(r, fmaf(-b, r, 1.0f), r);
+}
+static __device__ float quotient(float a, float b, float reciprocal)
+{
+    const float q = a * reciprocal;
+    return fmaf(fmaf(-b, q, a), reciprocal, q);
+}
+
+/* The same bits as scale_of in a shorter chain; nth: reciprocal_of(n). */
+static __device__ float quick_scale_of(float sum, float n, float nth, float eps)
+{
+    const float mean = quotient(sum, n, nth) + eps;
+    if (!(sum > 1e-18f && sum < 1e30f && mean < 1e30f))
+        return scale_of(sum, n, eps);
+    float r;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(mean));
+    const float root = mean * r;
+    return reciprocal_of(fmaf(fmaf(-root, root, mean), r * 0.5f, root));
 }
 
 template <int QUADS>

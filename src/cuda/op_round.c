@@ -198,7 +198,7 @@ static bool can_take_norm(const qn__cuda_binder *b, uint32_t i)
     const qn__cuda_binding *bound = b->bound;
     const qn__cuda_launch *norm = &bound->launches[i], *next = norm + 1;
     if (norm->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm] ||
-        next->function != b->cuda->kernels[QN__CUDA_KERNEL_ternary_1])
+        !qn__cuda_is_ternary_row(b->cuda, next->function))
         return false;
     const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(bound->args + norm->args);
     const qn__cuda_linears_args *layer = (const qn__cuda_linears_args *)(bound->args + next->args);

@@ -9,9 +9,8 @@ enum {
     TILE = 16,
     COLUMNS = QN__CUDA_TERNARY_DEEP, /* of a unit */
     UNIT = 512,
-    WIDEST = 65536,       /* columns whose sums of bytes by codes are exact in f32 */
-    ROW_UNITS = 72 << 10, /* bytes of units that a block of one row asks for at once */
-    ROW_BLOCKS = 2,       /* of a multiprocessor, by one row */
+    WIDEST = 65536,    /* columns whose sums of bytes by codes are exact in f32 */
+    ROW_BEHIND = 2048, /* what it has behind bytes of x: sums, and what is read for nothing */
     THREADS = 384,
     PER_TILE = 4096 /* what a tile of several rows costs besides its results, in results */
 };
@@ -29,9 +28,15 @@ static bool is_ternary_wide(const qn__cuda *cuda, qn__cu_function function)
                              QN__CUDA_KERNEL_ternary_wide_256_by_128);
 }
 
+bool qn__cuda_is_ternary_row(const qn__cuda *cuda, qn__cu_function function)
+{
+    return qn__cuda_is_among(cuda, function, QN__CUDA_KERNEL_ternary_1_of_1,
+                             QN__CUDA_KERNEL_ternary_1_of_8);
+}
+
 bool qn__cuda_is_ternary(const qn__cuda *cuda, qn__cu_function function)
 {
-    return function == cuda->kernels[QN__CUDA_KERNEL_ternary_1] || is_ternary_wide(cuda, function);
+    return qn__cuda_is_ternary_row(cuda, function) || is_ternary_wide(cuda, function);
 }
 
 bool qn__cuda_goes_ternary(const qn__cuda *cuda, const qn__call *call,
@@ -44,24 +49,34 @@ bool qn__cuda_goes_ternary(const qn__cuda *cuda, const qn__call *call,
 
 /* ---- one row --------------------------------------------------------------------------------- */
 
-/* Blocks and their shared memory: tiles that they ask for at once, a few a block. */
+/* Quads of x that a thread has: a kernel for each number. */
+static int64_t row_quads(const qn__cuda_linears_args *args)
+{
+    return qn__cuda_parts(args->k, 4 * QN__CUDA_THREADS);
+}
+
+/* Blocks and their shared memory: one of a multiprocessor, which makes x bytes once for all of its
+ * tiles and has a place beside it for one of the next launch's; more where tiles are too many to
+ * be asked for at once. A tile comes with its sums. */
 static qn__cuda_grid ternary_row_grid(const qn__cuda *cuda, const qn__cuda_linears_args *args)
 {
     int64_t pair = args->gated ? 2 : 1, tiles = qn__cuda_linear_tiles(args, TILE) / pair,
-            bytes = args->k / 4 * TILE, fit = ROW_UNITS / (bytes * pair),
-            each = qn__cuda_parts(tiles, ROW_BLOCKS * cuda->processors);
-    each = each > fit ? fit : each;
-    each = each > QN__CUDA_TERNARY_TILES / pair ? QN__CUDA_TERNARY_TILES / pair : each;
-    each = each < 1 ? 1 : each;
-    return (qn__cuda_grid){
-        qn__cuda_parts(tiles, each), QN__CUDA_THREADS,
-        (unsigned)(each * pair * (bytes + TILE * QN__CUDA_THREADS / 32 * 4) + args->k)};
+            bytes = args->k / 4 * TILE + TILE * QN__CUDA_THREADS / 32 * 4,
+            beside = row_quads(args) * 4 * QN__CUDA_THREADS + ROW_BEHIND,
+            most = (QN__CUDA_TERNARY_SHARED - beside) / (bytes * pair);
+    most = most > QN__CUDA_TERNARY_TILES / pair ? QN__CUDA_TERNARY_TILES / pair : most;
+    int64_t least = qn__cuda_parts(tiles, most < 1 ? 1 : most),
+            blocks = tiles < cuda->processors ? tiles : cuda->processors;
+    blocks = blocks < least ? least : blocks;
+    return (qn__cuda_grid){blocks, QN__CUDA_THREADS,
+                           (unsigned)(qn__cuda_parts(tiles, blocks) * pair * bytes + beside)};
 }
 
 static bool linear_ternary_row(qn__cuda_binder *b, const qn__call *call,
                                const qn__cuda_linears_args *args)
 {
-    qn__cu_function function = b->cuda->kernels[QN__CUDA_KERNEL_ternary_1];
+    qn__cu_function function =
+        b->cuda->kernels[QN__CUDA_KERNEL_ternary_1_of_1 + row_quads(args) - 1];
     qn__cuda_launch *last;
     if (qn__cuda_join_linear(b, function, call, 1, &last)) {
         qn__cuda_ternary_again(b, last);

@@ -8,17 +8,27 @@
  * whole numbers, so it does not matter who adds them; the scale comes last, and the bits are those
  * of units.cu.
  *
+ * What stands between x and the products runs once, by two warps a scheduler, and costs its
+ * instructions and its waits: there is a kernel for each number of quads that a thread has of x,
+ * and what needs no x is made before it is waited for.
+ *
  * Codes of two bits meet the tensor cores where they lie in their bytes, as 1, 4, 16 or 64 times
  * their values, each place with sums of its own, which are shifted in the end.
  */
 #include "cuda/bulk.cuh"
+#include "cuda/bytes.cuh"
 #include "cuda/made.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/norm.cuh"
 #include "cuda/tiles.cuh"
-#include "cuda/units.cuh"
 
 enum { WARPS = THREADS / 32, UNIT = 512, COLUMNS = 128, MOST_TILES = QN__CUDA_TERNARY_TILES };
+
+/* The thread's number, which the compiler does not ask for again. */
+static __device__ int thread_number()
+{
+    return known_now((int)threadIdx.x) & 255;
+}
 
 /* A block's tiles, those of gates in pairs. */
 struct ternary_work {
@@ -43,108 +53,191 @@ static __device__ void ask_for_units(const qn__cuda_linears_args &a, const terna
     barriers_begun();
     if (!a.early)
         wait_for_last();
+#pragma unroll 1
     for (int i = 0; i < work.tiles; i++) {
         const tile_place p = place_of(a, work.first + i, TILE);
         barrier_expect(&landed[i], bytes);
-        copy_bulk_once(units + i * bytes, (const char *)p.w + p.row / TILE * bytes, bytes, &landed[i]);
+        copy_bulk_once(units + i * bytes, (const char *)p.w + p.row / TILE * bytes, bytes,
+                       &landed[i]);
     }
 }
 
-/* x as bytes where a lane's words of a unit lie side by side, those of a place in turn; what a
- * byte is worth; and sums of the bytes, one a warp. */
-static __device__ float bytes_of_row(const qn__cuda_linears_args &a, uint32_t *bytes, int *sums,
-                                     float *room)
-{
-    float4 v[MOST_QUADS], w[MOST_QUADS];
-    const int n = (int)a.k / 4;
-    const float4 *weight = (const float4 *)a.at[QN__CUDA_NORM_OF_X];
-    auto each = [&](auto with) {
-#pragma unroll
-        for (int k = 0; k < MOST_QUADS; k++)
-            if ((int)threadIdx.x + k * THREADS < n)
-                with(k, threadIdx.x + k * THREADS);
-    };
-    if (weight) /* which no step writes */
-        each([&](int k, int i) { w[k] = weight[i]; });
-    wait_for_last();
-    each([&](int k, int i) { v[k] = ((const float4 *)a.at[0])[i]; });
-    if (weight) {
-        const float scale = norm_scale(v, 4 * n, room, a.eps);
-        each([&](int k, int) { v[k] = normed(v[k], scale, w[k]); });
+/* What a thread knows of a row of n columns before it is there. */
+template <int QUADS> struct row_ahead {
+    float4 weight[QUADS];
+    float n, nth;
+    int me;
+    bool last; /* whether the thread has a last quad */
+
+    __device__ row_ahead(const qn__cuda_linears_args &a, int of_thread) : me(of_thread)
+    {
+        const int quads = (int)a.k / 4;
+        const float4 *of = (const float4 *)a.at[QN__CUDA_NORM_OF_X];
+        n = (float)(int)a.k;
+        nth = reciprocal_of(n);
+        last = me + (QUADS - 1) * THREADS < quads;
+        if (of) /* which no step writes */
+            load(of, weight);
     }
-    uint32_t bits = 0;
-    each([&](int k, int) { bits = max(bits, top_of(v[k])); });
-    const float top = top_of_block(bits, (uint32_t *)room);
-    const float inverse = to_bytes(top);
+    __device__ void load(const float4 *from, float4 (&to)[QUADS]) const
+    {
+#pragma unroll
+        for (int k = 0; k < QUADS; k++)
+            to[k] = k < QUADS - 1 || last ? from[me + k * THREADS] : make_float4(0, 0, 0, 0);
+    }
+};
+
+struct block_room {
+    alignas(16) float sums[WARPS];
+    alignas(16) uint32_t tops[WARPS];
+    alignas(16) int added[WARPS];
+};
+
+/* x as bytes where a lane's words of a unit lie side by side, those of a place in turn, with zeros
+ * behind; what a byte is worth; and sums of the bytes, one a warp. Ends with all of the block. */
+template <int QUADS>
+static __device__ float bytes_of_row(const qn__cuda_linears_args &a, const row_ahead<QUADS> &ahead,
+                                     float4 (&v)[QUADS], uint32_t *bytes, block_room *room)
+{
+    const int me = ahead.me, warp = me / 32, lane = me % 32;
+    if (a.at[QN__CUDA_NORM_OF_X]) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < QUADS; k++)
+            sum += quad_sum(v[k]);
+        sum = sum_of_warp(sum);
+        if (lane == 0)
+            room->sums[warp] = sum;
+        __syncthreads();
+        sum = 0;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++)
+            sum += room->sums[i];
+        const float scale = quick_scale_of(sum, ahead.n, ahead.nth, a.eps);
+#pragma unroll
+        for (int k = 0; k < QUADS; k++)
+            v[k] = normed(v[k], scale, ahead.weight[k]);
+    }
+    float most = 0;
+#pragma unroll
+    for (int k = 0; k < QUADS; k++)
+        most = larger_magnitude(larger_magnitude(most, v[k].x, v[k].y), v[k].z, v[k].w);
+    uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(most));
+    if (lane == 0)
+        room->tops[warp] = bits;
+    __syncthreads();
+    bits = magnitude_of(QN__LEAST_OF_ROW);
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
+        bits = max(bits, room->tops[i]);
+    const float top = __uint_as_float(bits), inverse = quick_to_bytes(top);
+    uint32_t *to = bytes + me / 32 * 32 + me % 4 * 8 + me % 32 / 8 * 2 + me % 8 / 4;
     int sum = 0;
-    each([&](int k, int i) {
-        int more;
-        const uint32_t word = bytes_by(v[k], inverse, 1, &more);
-        bytes[i / 32 * 32 + i % 4 * 8 + i % 32 / 8 * 2 + i % 8 / 4] = word;
-        sum += more;
-    });
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        const uint32_t word = bytes_of(v[k], inverse);
+        to[k * THREADS] = word;
+        sum = __dp4a((int)word, 0x01010101, sum);
+    }
     sum = __reduce_add_sync(~0u, sum);
-    if (threadIdx.x % 32 == 0)
-        sums[threadIdx.x / 32] = sum;
-    return top / 127.0f;
+    if (lane == 0)
+        room->added[warp] = sum;
+    __syncthreads();
+    return bits < 0x7f800000u ? quotient(top, 127.0f, 1.0f / 127.0f) : CUDART_NAN_F;
 }
 
-/* A warp's units of a tile: sums of rows 2 g and 2 g + 1. */
-static __device__ int2 sums_of_units(const uint8_t *units, const uint4 *x, int n)
+/* Which tiles and units are a warp's: warps in teams, a tile each at a time. */
+struct ternary_team {
+    int size, member, tile, tiles, units_at, x_at; /* ..., its first tile, how far to the next */
+
+    __device__ ternary_team(const ternary_work &work, int me)
+    {
+        const int shift = work.tiles == 1   ? 3
+                          : work.tiles == 2 ? 2
+                          : work.tiles <= 4 ? 1
+                                            : 0,
+                  warp = me / 32, g = me % 32 / 4, t = me % 4;
+        size = 1 << shift;
+        member = warp & (size - 1);
+        tile = warp >> shift;
+        tiles = WARPS >> shift;
+        units_at = (tile * work.units + member) * UNIT + 64 * t + 8 * g;
+        x_at = member * COLUMNS + 32 * t;
+    }
+};
+
+/* A team's units of a tile, in turns of TURNS; behind the last one x is zeros: sums of rows 2 g and
+ * 2 g + 1. */
+template <int TURNS>
+static __device__ int2 sums_of_units(const char *units, const char *x, int n, int apart)
 {
-    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     int c[4][4] = {};
-#pragma unroll 4
-    for (int i = warp; i < n; i += WARPS) {
-        const uint2 a = words_at(units + i * UNIT + 64 * t, g),
-                    b = words_at(units + i * UNIT + 64 * (t + 4), g);
-        const uint4 y = x[i * 8 + 2 * t], z = x[i * 8 + 2 * t + 1];
-        const uint32_t of[4][2] = {{y.x, y.y}, {y.z, y.w}, {z.x, z.y}, {z.z, z.w}};
+#pragma unroll 1
+    for (int i = 0; i < n; i += TURNS * apart) {
 #pragma unroll
-        for (int p = 0; p < 4; p++) {
-            const uint32_t place = 0xc0c0c0c0u >> (2 * p);
-            mma_bytes(c[p], a.x & place, a.y & place, b.x & place, b.y & place, of[p][0], of[p][1]);
+        for (int k = 0; k < TURNS; k++) {
+            const uint2 a = *(const uint2 *)units, b = *(const uint2 *)(units + 256);
+            const uint4 y = *(const uint4 *)x, z = *(const uint4 *)(x + 16);
+            const uint32_t of[4][2] = {{y.x, y.y}, {y.z, y.w}, {z.x, z.y}, {z.z, z.w}};
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                const uint32_t place = 0xc0c0c0c0u >> (2 * p);
+                mma_bytes(c[p], a.x & place, a.y & place, b.x & place, b.y & place, of[p][0],
+                          of[p][1]);
+            }
+            units += apart * UNIT;
+            x += apart * COLUMNS;
         }
     }
     return make_int2((c[0][0] >> 6) + (c[1][0] >> 4) + (c[2][0] >> 2) + c[3][0],
                      (c[0][2] >> 6) + (c[1][2] >> 4) + (c[2][2] >> 2) + c[3][2]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    ternary_1(const __grid_constant__ qn__cuda_linears_args a)
+static __device__ int sum_of(int4 v)
+{
+    return v.x + v.y + (v.z + v.w);
+}
+
+template <int QUADS> static __device__ void ternary_row(const qn__cuda_linears_args &a)
 {
     extern __shared__ __align__(128) char shared[];
     __shared__ uint64_t landed[MOST_TILES];
-    __shared__ float room[WARPS];
-    __shared__ int x_sums[WARPS];
+    __shared__ block_room room;
     const ternary_work work(a);
-    char *units = shared;
-    uint32_t *bytes = (uint32_t *)(units + work.tiles * work.units * UNIT);
-    int *part = (int *)(bytes + work.units * (COLUMNS / 4)); /* [warp][tile][16] */
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = work.tiles * TILE;
+    char *units = shared, *bytes = units + work.tiles * work.units * UNIT;
+    int *part = (int *)(bytes + QUADS * THREADS * 4); /* [tile][16][warp of a team] */
+    const int me = thread_number(), own = me, all = work.tiles * TILE;
     let_next_begin();
     if (threadIdx.x == 0)
         ask_for_units(a, work, units, landed);
     __syncwarp();
-    const float worth = bytes_of_row(a, bytes, x_sums, room);
-    const int own = threadIdx.x;
+    const row_ahead<QUADS> ahead(a, me);
+    const ternary_team team(work, me);
     const tile_place p = place_of(a, work.first + min(own / TILE, work.tiles - 1), TILE);
     const bool wanted = own < all && p.row + own % TILE < p.n;
     const int64_t at = p.row + own % TILE;
     const float *added = (const float *)a.at[QN__CUDA_ADDED];
+    int4 *parts = (int4 *)part + 2 * min(own, all - 1);
+    parts[0] = parts[1] = make_int4(0, 0, 0, 0);
+    const uint32_t first_landed = shared_address(landed);
+    wait_for_last();
+    float4 v[QUADS];
+    ahead.load((const float4 *)a.at[0], v);
     const float more = added && wanted ? added[at] : 0, by = p.by ? *p.by : 1.0f;
-    __syncthreads();
-    for (int i = 0; i < work.tiles; i++) {
-        barrier_wait(&landed[i], 0);
-        const int2 sum = sums_of_units((const uint8_t *)units + i * work.units * UNIT,
-                                       (const uint4 *)bytes, work.units);
-        if (lane % 4 == 0)
-            *(int2 *)(part + (warp * work.tiles + i) * TILE + lane / 4 * 2) = sum;
+    const float worth = bytes_of_row<QUADS>(a, ahead, v, (uint32_t *)bytes, &room);
+    const int less = sum_of(((const int4 *)room.added)[0]) + sum_of(((const int4 *)room.added)[1]);
+    const char *from = units + team.units_at;
+    for (int i = team.tile; i < work.tiles; i += team.tiles) {
+        barrier_wait(first_landed + 8 * i, 0);
+        const int2 sum =
+            sums_of_units<QUADS>(from, bytes + team.x_at, work.units - team.member, team.size);
+        if (me % 4 < 2)
+            part[(i * TILE + me % 32 / 4 * 2 + me % 4) * WARPS + team.member] =
+                me % 4 ? sum.y : sum.x;
+        from += team.tiles * work.units * UNIT;
     }
     __syncthreads();
-    int sum = 0;
-    for (int i = 0; i < WARPS; i++)
-        sum += (own < all ? part[i * all + own] : 0) - x_sums[i];
+    const int sum = sum_of(parts[0]) + sum_of(parts[1]) - less;
     const float y = worth * (float)sum * by, up = __shfl_down_sync(~0u, y, TILE);
     if (!wanted)
         return;
@@ -153,3 +246,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     else if (own / TILE % 2 == 0)
         put_gated(a, at, y, up);
 }
+
+/* QUADS: of x, a thread's; all but the last have all threads. */
+#define KERNEL(QUADS)                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                       \
+        ternary_1_of_##QUADS(const __grid_constant__ qn__cuda_linears_args a)                      \
+    {                                                                                              \
+        ternary_row<QUADS>(a);                                                                     \
+    }
+KERNEL(1)
+KERNEL(2)
+KERNEL(3)
+KERNEL(4)
+KERNEL(5)
+KERNEL(6)
+KERNEL(7)
+KERNEL(8)

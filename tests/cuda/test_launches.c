@@ -99,11 +99,11 @@ static const expected all[] = {
      "unpack_q4_k 64 256\ndeep_128 12 384\nrms_norm_short 300 256\n",
      "take_q4_k 300 256\nunpack_q4_k 32 256\n", "\nsample 300 1024\n"},
     {"bitnet, one row", BITNET, "i2_s", 1,
-     "ternary_1 48 256\nattend_step_64_of_8 16 256\nternary_1 32 256\n"
-     "ternary_1 64 256\nternary_1 32 256\n"},
+     "ternary_1_of_1 48 256\nattend_step_64_of_8 16 256\nternary_1_of_1 32 256\n"
+     "ternary_1_of_1 64 256\nternary_1_of_1 32 256\n"},
     {"bitnet-2b, one row", BITNET_2B, "i2_s", 1,
-     "ternary_1 240 256\nattend_step_128_of_8 40 256\nternary_1 160 256\n"
-     "ternary_1 216 256\nternary_1 160 256\nternary_1 240 256\n"},
+     "ternary_1_of_3 132 256\nattend_step_128_of_8 40 256\nternary_1_of_3 132 256\n"
+     "ternary_1_of_3 132 256\nternary_1_of_7 132 256\nternary_1_of_3 132 256\n"},
     {"bitnet, 20 rows", BITNET, "i2_s", 20,
      "ternary_wide_64_by_32 12 384\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
      "rms_norm_short_bytes 20 256\nternary_wide_64_by_32 8 384\nrms_norm_short_bytes 20 256\n"

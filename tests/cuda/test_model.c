@@ -200,16 +200,17 @@ static void test_company(qn_device *cuda, const char *type)
     qn_model_close(model);
 }
 
-static const char ternary_config[] =
-    "{\"model_type\":\"bitnet\",\"hidden_size\":512,\"intermediate_size\":1152,"
-    "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
-    "\"vocab_size\":512,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-5,"
-    "\"tie_word_embeddings\":true,\"hidden_act\":\"relu2\",\"quantization_config\":{"
-    "\"quant_method\":\"bitnet\",\"linear_class\":\"autobitlinear\"}}";
+#define TERNARY(wide, inner, layers, heads, key_heads)                                             \
+    "{\"model_type\":\"bitnet\",\"hidden_size\":" #wide ",\"intermediate_size\":" #inner           \
+    ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads                           \
+    ",\"num_key_value_heads\":" #key_heads ",\"vocab_size\":512,"                                  \
+    "\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,"         \
+    "\"hidden_act\":\"relu2\",\"quantization_config\":{"                                           \
+    "\"quant_method\":\"bitnet\",\"linear_class\":\"autobitlinear\"}}"
 
 /* Ternary weights: logits of single tokens, of some at a time and of a prompt, the same bits, which
  * come from kernels for one row, for few and for many. */
-static void test_ternary(qn_device *cuda)
+static void test_ternary(qn_device *cuda, const char *config)
 {
     static float alone[LENGTH * VOCABULARY], some[LENGTH * VOCABULARY];
     static const int64_t chunks[] = {20, 70, 300, 0};
@@ -219,8 +220,8 @@ static void test_ternary(qn_device *cuda)
     qn_model_options o = {.size = sizeof o, .batch_invariant = true};
     for (int i = 0; i < LENGTH; i++)
         ids[i] = i * 37 % 511;
-    bool ok = qn_model_open_random(&model, cuda, ternary_config, strlen(ternary_config), "i2_s",
-                                   "i2_s", &o, &err) == QN_OK &&
+    bool ok = qn_model_open_random(&model, cuda, config, strlen(config), "i2_s", "i2_s", &o,
+                                   &err) == QN_OK &&
               score(model, 1, ids, LENGTH, alone, &err);
     check(ok, "ternary", err.message);
     for (size_t i = 0; ok && i < sizeof chunks / sizeof *chunks; i++) {
@@ -336,7 +337,11 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         compare(cpu, cuda, argv[i]);
-    test_ternary(cuda);
+    test_ternary(cuda, TERNARY(512, 1152, 3, 8, 2));
+    test_ternary(cuda, TERNARY(2560, 6912, 2, 20, 5));
+    test_ternary(cuda, TERNARY(3584, 4736, 1, 28, 4));
+    test_ternary(cuda, TERNARY(512, 5376, 1, 8, 2));
+    test_ternary(cuda, TERNARY(1024, 7680, 1, 16, 4));
     test_tokens(cuda);
     test_company(cuda, "bf16");
     test_company(cuda, "q4_k");
