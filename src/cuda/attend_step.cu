@@ -17,8 +17,38 @@
 
 enum { GROUPS = 2, GROUP_WARPS = 4, GROUP = 32 * GROUP_WARPS, BLOCK = GROUPS * GROUP };
 
+/* A round of pages as they come from the blocks of a cluster: for each page so many columns of each
+ * pair of rows, and of each row the sum of weights and the maximum. */
+template <int D, int C> struct step_parts {
+    enum {
+        COLUMNS = D / C,
+        EACH = (COLUMNS + 31) / 32,    /* columns, 32 apart, that a lane has */
+        SLOTS = QN__CUDA_STEP_SLOTS(C) /* for pages' rows */
+    };
+    float2 part[SLOTS / 2][COLUMNS]; /* [page][pair] */
+    float2 sum[SLOTS];               /* [page][row]: total, maximum */
+
+    static __device__ int pairs_of(int rows)
+    {
+        return (rows + 1) / 2;
+    }
+    /* Pages of a round. */
+    static __device__ int most(int rows)
+    {
+        const int pairs = pairs_of(rows), n = pairs == 1   ? SLOTS / 2
+                                              : pairs == 2 ? SLOTS / 4
+                                              : pairs == 3 ? SLOTS / 6
+                                                           : SLOTS / 8;
+        return n < MOST_PAGES ? n : MOST_PAGES;
+    }
+    static __device__ int bytes(int pages, int rows)
+    {
+        return pages * (pairs_of(rows) * COLUMNS + rows) * (int)sizeof(float2);
+    }
+};
+
 template <int D, int C> struct step_room {
-    typedef page_parts<D, C> parts_of;
+    typedef step_parts<D, C> parts_of;
     enum { COLUMNS = parts_of::COLUMNS }; /* that a block joins */
     uint4 values[GROUPS][D * 8];
     uint2 q[D / 16][32]; /* the left side of products */
@@ -44,8 +74,8 @@ static __device__ void group_meets()
 
 /* ---- keys and values ------------------------------------------------------------------------- */
 
-/* 16 keys of a page as the right sides of two products: of keys 2 g, and of keys 2 g + 1. As they
- * lie, these two side by side: dimensions 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of each 16. */
+/* 16 keys of a page as the left side of products: keys 2 g and 2 g + 1. As they lie, these two side
+ * by side: dimensions 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of each 16. */
 template <int D> struct lane_keys {
     uint32_t w[D / 16][4];
 
@@ -77,19 +107,18 @@ template <int D> struct lane_keys {
                 w[s][2 * i + 1] = __byte_perm(w[s][2 * i + 1], v, high);
             }
     }
-    /* The scores of keys 4 t .. 4 t + 3 for row g. */
+    /* The scores of keys 2 g and 2 g + 1 for row 2 t, then for row 2 t + 1. */
     __device__ float4 scores(const uint2 (&q)[D / 16][32]) const
     {
-        float one[4] = {}, two[4] = {};
+        float c[4] = {};
 #pragma unroll
         for (int s = 0; s < D / 16; s++) {
             const uint2 x = q[s][threadIdx.x % 32];
-            mma_bf16(one, x.x, 0, x.y, 0, __byte_perm(w[s][0], w[s][1], 0x5410),
-                     __byte_perm(w[s][2], w[s][3], 0x5410));
-            mma_bf16(two, x.x, 0, x.y, 0, __byte_perm(w[s][0], w[s][1], 0x7632),
-                     __byte_perm(w[s][2], w[s][3], 0x7632));
+            mma_bf16(c, __byte_perm(w[s][0], w[s][1], 0x5410),
+                     __byte_perm(w[s][0], w[s][1], 0x7632), __byte_perm(w[s][2], w[s][3], 0x5410),
+                     __byte_perm(w[s][2], w[s][3], 0x7632), x.x, x.y);
         }
-        return make_float4(one[0], two[0], one[1], two[1]);
+        return make_float4(c[0], c[2], c[1], c[3]);
     }
 };
 
@@ -141,50 +170,200 @@ static __device__ void give_pair(void *to, const uint64_t *barrier, int rank, fl
         *(float2 *)to = make_float2(x, y);
 }
 
-/* What page i comes to, its scores being shared, to the blocks that join it: from row `to` of a
- * round's parts on. */
+/* What a cluster does: of a token the query heads from `first` on of a key head, and which page
+ * gets the row that the step adds (-1: none does) at which place. */
+struct step_work {
+    int rank, head, first, rows, token, adds, place, most;
+    int64_t at;        /* of the thread's first result */
+    int key, to, from; /* of a page's keys the lane's first; where it puts scores and takes them */
+
+    /* Before it is waited for others. */
+    template <int D, int C> __device__ void find(const qn__cuda_attend_args &a)
+    {
+        const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        most = known_now(step_parts<D, C>::most(rows));
+        key = known_now(warp % GROUP_WARPS * 16 + lane / 4 * 2);
+        to = known_now(group * 256 + key / 8 * 32 + lane % 4 * 8 + key % 8 / 2);
+        from = known_now(group * 256 + lane);
+        at = (first + (int)threadIdx.x / 32) * a.y_stride[1] + token * a.y_stride[2] +
+             (rank * (D / C) + threadIdx.x % 32) * a.y_stride[3];
+    }
+};
+
+/* The weighted values of 16 columns of a page: of columns g and g + 8 for rows 2 t and 2 t + 1. */
+template <int D>
+static __device__ void weigh_columns_of(const uint4 *room, const uint2 (&p)[4], int columns,
+                                        float (&v)[4])
+{
+    const int lane = threadIdx.x % 32;
+    const uint4 *values =
+        room + value_piece<D>(lane % 8 + lane / 16 * 8, columns * 2 + lane / 8 % 2);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = 0;
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        uint32_t b[4];
+        load_turned(b, values + s * 16 * (D / 8));
+        mma_bf16(v, b[0], b[1], b[2], b[3], p[s].x, p[s].y);
+    }
+}
+
+/* Whether scores may be hidden before they are scaled. */
+static __device__ bool is_plain(const qn__cuda_attend_args &a)
+{
+    return !(a.softcap > 0) && a.scale > 0;
+}
+
+/* What page i comes to, its scores being shared, to the blocks that join it: as number `to` of a
+ * round. */
 template <int D, int C>
 static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> &s,
-                                 const seen_pages &seen, int rows, int i, int to)
+                                 const seen_pages &seen, const step_work &w, int i, int to)
 {
     typedef step_room<D, C> S;
     enum { OWN = D / 16 / GROUP_WARPS }; /* columns of a warp, in 16 */
     const int group = group_of_warp(), warp = threadIdx.x / 32 % GROUP_WARPS,
-              lane = threadIdx.x % 32, row = lane / 4, at = seen.page(i) * PAGE;
-    const bool gives = row < rows;
+              lane = threadIdx.x % 32, row = lane / 4, t = lane % 4, at = seen.page(i) * PAGE,
+              rows = w.rows;
     float score[8][2];
-    uint32_t p[4][4];
+    uint2 p[4];
     weight_sum sum[1];
 #pragma unroll
     for (int j = 0; j < 8; j++)
-        *(float2 *)score[j] = s.score[group][j][lane];
+        *(float2 *)score[j] = (&s.score[0][0][0] + w.from)[32 * j];
     const float scale = cap_scores(a, score);
-    if (seen.begin > at || seen.end < at + PAGE)
+    if (!is_plain(a) && (seen.begin > at || seen.end < at + PAGE))
         hide_keys(score, 0, seen.begin - at, seen.end - at, seen.keep - at);
-    page_weights(score, scale, sum, p);
-    if (gives && warp == lane % 4 && warp < C)
+    weigh_scores(score, scale, sum);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        p[k] = make_uint2(pair_of(score[2 * k][0], score[2 * k][1]),
+                          pair_of(score[2 * k + 1][0], score[2 * k + 1][1]));
+    if (row < rows && warp == t && warp < C)
 #pragma unroll
         for (int k = 0; k < C; k += 4)
-            give_pair<C>(&s.parts.sum[to + row], &s.come, k + warp, sum[0].total, sum[0].max);
+            give_pair<C>(&s.parts.sum[to * rows + row], &s.come, k + warp, sum[0].total,
+                         sum[0].max);
+    const bool gives = 2 * t < rows;
+    float2(&part)[S::COLUMNS] = s.parts.part[to * S::parts_of::pairs_of(rows) + t];
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
-        float v[2][4];
-        weigh_values<D>(s.values[group], p, warp * OWN + j, v);
+        float v[4];
+        weigh_columns_of<D>(s.values[group], p, warp * OWN + j, v);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            const int column = (warp * OWN + j) * 16 + k * 8 + lane % 4 * 2;
+            const int first = (warp * OWN + j) * 16 + k * 8;
             if (gives)
-                give_pair<C>(&s.parts.part[to + row][column % S::COLUMNS], &s.come,
-                             column / S::COLUMNS, v[k][0], v[k][1]);
+                give_pair<C>(&part[first % S::COLUMNS + row], &s.come, first / S::COLUMNS, v[2 * k],
+                             v[2 * k + 1]);
         }
     }
 }
 
-/* What a cluster does: of a token the query heads from `first` on of a key head, and which page
- * gets the row that the step adds (-1: none does) at which place. */
-struct step_work {
-    int rank, head, first, rows, token, adds, place;
+/* ---- joining --------------------------------------------------------------------------------- */
+
+/* What pages come to so far for a row. */
+template <int EACH> struct joined_row {
+    float v[EACH];
+    weight_sum sum;
+    int64_t at; /* of the results */
+
+    __device__ void begin()
+    {
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            v[i] = 0;
+        sum = {-CUDART_INF_F, 0};
+    }
 };
+
+static __device__ float larger_or_none(float a, float b)
+{
+    float v;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+}
+
+/* Joins n pages to those before; a warp has the row. What is multiplied by, which goes to `times`,
+ * can be made for all pages at once, since a maximum does not depend on order. Where lanes are left
+ * one has the sums of weights. */
+template <int D, int C>
+static __device__ void join_step(const step_parts<D, C> &s,
+                                 float2 (&times)[step_parts<D, C>::SLOTS],
+                                 joined_row<step_parts<D, C>::EACH> &v, int rows, int row, int n)
+{
+    typedef step_parts<D, C> P;
+    enum { AHEAD = P::EACH > 1 ? 4 : 8, EACH = P::EACH, APART = P::COLUMNS < 32 };
+    const int lane = threadIdx.x % 32;
+    const float own = lane < n ? s.sum[lane * rows + row].y : -CUDART_INF_F;
+    float last = __shfl_up_sync(~0u, own, 1);
+    last = lane ? last : v.sum.max;
+#pragma unroll
+    for (int m = 1; m < 16; m *= 2)
+        last = larger_or_none(last, __shfl_up_sync(~0u, last, m));
+    if (n > 16)
+        last = larger_or_none(last, __shfl_up_sync(~0u, last, 16));
+    const float top = larger_or_none(last, own), base = top == -CUDART_INF_F ? 0.0f : top;
+    if (lane < n)
+        times[lane * rows + row] = make_float2(expf(last - base), expf(own - base));
+    v.sum.max = __shfl_sync(~0u, top, n - 1);
+    const bool sums = APART && lane == P::COLUMNS;
+    const float *from =
+        sums ? &s.sum[row].x : &s.part[row / 2][lane < P::COLUMNS ? lane : 0].x + row % 2;
+    const int apart = 2 * (sums ? rows : P::pairs_of(rows) * P::COLUMNS);
+    const float2 *by = times + row, *sum = s.sum + row;
+    if (sums)
+        v.v[0] = v.sum.total;
+    __syncwarp();
+#pragma unroll 1
+    for (int p = 0; p < n; p += AHEAD) {
+        float2 b[AHEAD];
+        float part[AHEAD][EACH], total[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int at = min(p + k, n - 1);
+            b[k] = by[at * rows];
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                part[k][i] = from[at * apart + 64 * i];
+            if (!APART)
+                total[k] = sum[at * rows].x;
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (p + k < n) {
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    v.v[i] = joined(v.v[i], b[k].x, part[k][i], b[k].y);
+                if (!APART)
+                    v.sum.total = joined(v.sum.total, b[k].x, total[k], b[k].y);
+            }
+    }
+    if (APART)
+        v.sum.total = __shfl_sync(~0u, v.v[0], P::COLUMNS);
+}
+
+/* The row's results, of a head. */
+template <int COLUMNS, int EACH>
+static __device__ void put_joined(const qn__cuda_attend_args &a, const joined_row<EACH> &v, int h)
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const float x = with_sink(a, v.sum, h, v.v[i]);
+        const int64_t at = v.at + 32 * i * a.y_stride[3];
+        if (a.at[6] && lane < COLUMNS)
+            ((float *)a.at[6])[at] = x;
+        if (a.at[8]) { /* elements lie side by side then */
+            const float next = __shfl_down_sync(~0u, x, 1);
+            if (lane % 2 == 0 && lane < COLUMNS)
+                *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, next);
+        }
+    }
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
 
 /* The page that a group of warps begins with. */
 template <int C> static __device__ int first_page(int rank)
@@ -202,6 +381,11 @@ static __device__ void ask_page_of(const qn__cuda_attend_args &a, step_room<D, C
     keys.load(a, w.head, place);
     ask_values_of<D>(a, s.values[group_of_warp()], w.head, place, seen.end - seen.page(i) * PAGE,
                      i == w.adds ? w.place : -1);
+}
+
+static __device__ bool is_hidden(const seen_pages &seen, int key)
+{
+    return key >= seen.end || (key < seen.begin && key >= seen.keep);
 }
 
 /* What parts arrive at. */
@@ -224,10 +408,12 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
 {
     typedef step_room<D, C> S;
     enum { AT_ONCE = GROUPS * C }; /* pages */
-    const int group = group_of_warp(), warp = threadIdx.x / 32, lane = threadIdx.x % 32,
-              pages = seen.n, rows = w.rows, most = S::parts_of::most(rows);
-    row_state<S::parts_of::PAIRS> row;
+    const int group = group_of_warp(), warp = threadIdx.x / 32, pages = seen.n, rows = w.rows,
+              most = w.most, key = w.key;
+    const bool plain = is_plain(a);
+    joined_row<S::parts_of::EACH> row;
     row.begin();
+    row.at = w.at;
     for (int begin = 0, round = 0, i = first_page<C>(w.rank); begin < pages;
          begin += most, round++) {
         const int n = min(pages - begin, most);
@@ -238,14 +424,22 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
                     s.values[group][value_piece<D>(w.place, threadIdx.x % GROUP)] =
                         ((const uint4 *)s.value)[threadIdx.x % GROUP];
             }
-            *(float4 *)&s
-                 .score[group][warp % GROUP_WARPS * 2 + lane % 4 / 2][lane / 4 * 4 + lane % 2 * 2] =
-                keys.scores(s.q);
+            float4 score = keys.scores(s.q);
+            const int at = seen.page(i) * PAGE;
+            if (plain && (seen.begin > at || seen.end < at + PAGE)) {
+                if (is_hidden(seen, at + key))
+                    score.x = score.z = -CUDART_INF_F;
+                if (is_hidden(seen, at + key + 1))
+                    score.y = score.w = -CUDART_INF_F;
+            }
+            float2 *to = &s.score[0][0][0] + w.to;
+            to[0] = make_float2(score.x, score.y);
+            to[4] = make_float2(score.z, score.w);
             if (i + AT_ONCE < pages)
                 keys.load(a, w.head, seen.place(i + AT_ONCE));
             copies_wait<0>();
             group_meets();
-            give_page(a, s, seen, rows, i, (i - begin) * rows);
+            give_page(a, s, seen, w, i, i - begin);
             if (i + AT_ONCE < pages) {
                 group_meets();
                 ask_values_of<D>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
@@ -258,7 +452,7 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
         else if (warp < rows)
             barrier_wait(&s.come, round & 1);
         if (warp < rows)
-            join_pages(s.parts, s.times, row, rows, warp, n);
+            join_step<D, C>(s.parts, s.times, row, rows, warp, n);
         if (begin + n < pages) {
             __syncthreads();
             if (C > 1 && threadIdx.x == 0)
@@ -269,7 +463,7 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
         }
     }
     if (warp < rows)
-        put_results<S::COLUMNS>(a, row, w.rank, w.first + warp, w.token);
+        put_joined<S::COLUMNS>(a, row, w.first + warp);
 }
 
 /* Blocks: [key heads][C] */
@@ -293,7 +487,8 @@ template <int D, int C> static __device__ void attend_step(const qn__cuda_attend
         return;
     }
     const seen_pages &seen = own.seen;
-    const step_work w = {rank, head, head * rows, rows, own.token, own.adds, own.place};
+    step_work w = {rank, head, head * rows, rows, own.token, own.adds, own.place};
+    w.find<D, C>(a);
     lane_keys<D> keys = {};
     if (mine < seen.n)
         ask_page_of(a, s, seen, w, keys, mine);
@@ -360,8 +555,9 @@ template <int D, int C> static __device__ void attend_few(const qn__cuda_attend_
               eights = (shared + ROWS - 1) / ROWS, groups = (int)a.groups, unit = blockIdx.x / C,
               head = unit / eights % groups, first = unit % eights * ROWS,
               token = unit / eights / groups, mine = first_page<C>(rank);
-    const step_work w = {rank, head, head * shared + first, min(shared - first, (int)ROWS), token,
-                         -1,   -1};
+    step_work w = {rank, head, head * shared + first, min(shared - first, (int)ROWS), token,
+                   -1,   -1};
+    w.find<D, C>(a);
     int32_t tile[4];
     if (!a.early)
         wait_for_last();
