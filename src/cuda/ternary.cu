@@ -146,9 +146,12 @@ static __device__ float bytes_of_row(const qn__cuda_linears_args &a, const row_a
     return bits < 0x7f800000u ? quotient(top, 127.0f, 1.0f / 127.0f) : CUDART_NAN_F;
 }
 
-/* Which tiles and units are a warp's: warps in teams, a tile each at a time. */
+/* Which tiles and units are a warp's: warps in teams, a tile each at a time. All of it is made
+ * before x is waited for. */
 struct ternary_team {
-    int size, member, tile, tiles, units_at, x_at; /* ..., its first tile, how far to the next */
+    int size, tile, tiles; /* its first tile, and how far it is to the next */
+    int units, units_at; /* of a tile, from its first one on, `size` apart; where the lane's are */
+    int x_at, part_at;   /* where x and results are */
 
     __device__ ternary_team(const ternary_work &work, int me)
     {
@@ -156,28 +159,43 @@ struct ternary_team {
                           : work.tiles == 2 ? 2
                           : work.tiles <= 4 ? 1
                                             : 0,
-                  warp = me / 32, g = me % 32 / 4, t = me % 4;
-        size = 1 << shift;
-        member = warp & (size - 1);
-        tile = warp >> shift;
-        tiles = WARPS >> shift;
-        units_at = (tile * work.units + member) * UNIT + 64 * t + 8 * g;
-        x_at = member * COLUMNS + 32 * t;
+                  warp = me / 32, member = warp & ((1 << shift) - 1), own = warp >> shift,
+                  g = me % 32 / 4, t = me % 4;
+        size = known_now(1 << shift);
+        tile = known_now(own);
+        tiles = known_now(WARPS >> shift);
+        units = known_now(work.units - member);
+        units_at = known_now((own * work.units + member) * UNIT + 64 * t + 8 * g);
+        x_at = known_now(member * COLUMNS + 32 * t);
+        part_at = known_now((own * TILE + 2 * g) * WARPS + member);
     }
 };
 
-/* A team's units of a tile, in turns of TURNS; behind the last one x is zeros: sums of rows 2 g and
- * 2 g + 1. */
-template <int TURNS>
-static __device__ int2 sums_of_units(const char *units, const char *x, int n, int apart)
+/* 16 bytes of shared memory, or nothing that is known. */
+static __device__ uint4 read_if(bool wanted, uint32_t at)
 {
-    int c[4][4] = {};
+    uint4 v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                 "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at), "r"((uint32_t)wanted)
+                 : "memory");
+    return v;
+}
+
+/* A team's units of a tile, n from the first one on, in turns of TURNS; behind the last one x is
+ * zeros. Where t is 0, sums of rows 2 g and 2 g + 1: of the columns of products the first one alone
+ * has x, which its lanes read, an eighth of what all would. */
+template <int TURNS>
+static __device__ int2 sums_of_units(const char *units, uint32_t x, int n, int apart, bool reads)
+{
+    int c[4][4] = {}, i = 0;
 #pragma unroll 1
-    for (int i = 0; i < n; i += TURNS * apart) {
+    do {
 #pragma unroll
         for (int k = 0; k < TURNS; k++) {
             const uint2 a = *(const uint2 *)units, b = *(const uint2 *)(units + 256);
-            const uint4 y = *(const uint4 *)x, z = *(const uint4 *)(x + 16);
+            const uint4 y = read_if(reads, x), z = read_if(reads, x + 16);
             const uint32_t of[4][2] = {{y.x, y.y}, {y.z, y.w}, {z.x, z.y}, {z.z, z.w}};
 #pragma unroll
             for (int p = 0; p < 4; p++) {
@@ -188,7 +206,8 @@ static __device__ int2 sums_of_units(const char *units, const char *x, int n, in
             units += apart * UNIT;
             x += apart * COLUMNS;
         }
-    }
+        i += TURNS * apart;
+    } while (i < n);
     return make_int2((c[0][0] >> 6) + (c[1][0] >> 4) + (c[2][0] >> 2) + c[3][0],
                      (c[0][2] >> 6) + (c[1][2] >> 4) + (c[2][2] >> 2) + c[3][2]);
 }
@@ -219,7 +238,8 @@ template <int QUADS> static __device__ void ternary_row(const qn__cuda_linears_a
     const float *added = (const float *)a.at[QN__CUDA_ADDED];
     int4 *parts = (int4 *)part + 2 * min(own, all - 1);
     parts[0] = parts[1] = make_int4(0, 0, 0, 0);
-    const uint32_t first_landed = shared_address(landed);
+    const uint32_t first_x = known_now(shared_address(bytes) + team.x_at);
+    uint32_t here = known_now(shared_address(&landed[team.tile]));
     wait_for_last();
     float4 v[QUADS];
     ahead.load((const float4 *)a.at[0], v);
@@ -227,14 +247,17 @@ template <int QUADS> static __device__ void ternary_row(const qn__cuda_linears_a
     const float worth = bytes_of_row<QUADS>(a, ahead, v, (uint32_t *)bytes, &room);
     const int less = sum_of(((const int4 *)room.added)[0]) + sum_of(((const int4 *)room.added)[1]);
     const char *from = units + team.units_at;
+    int *to = part + team.part_at;
     for (int i = team.tile; i < work.tiles; i += team.tiles) {
-        barrier_wait(first_landed + 8 * i, 0);
-        const int2 sum =
-            sums_of_units<QUADS>(from, bytes + team.x_at, work.units - team.member, team.size);
-        if (me % 4 < 2)
-            part[(i * TILE + me % 32 / 4 * 2 + me % 4) * WARPS + team.member] =
-                me % 4 ? sum.y : sum.x;
+        barrier_wait(here, 0);
+        const int2 sum = sums_of_units<QUADS>(from, first_x, team.units, team.size, me % 32 < 4);
+        if (me % 4 == 0) {
+            to[0] = sum.x;
+            to[WARPS] = sum.y;
+        }
+        here += team.tiles * (uint32_t)sizeof *landed;
         from += team.tiles * work.units * UNIT;
+        to += team.tiles * TILE * WARPS;
     }
     __syncthreads();
     const int sum = sum_of(parts[0]) + sum_of(parts[1]) - less;
