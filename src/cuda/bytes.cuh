@@ -46,11 +46,19 @@ template <class U>
 static __device__ byte_step bytes_of_sixteen(const float4 (&v)[4], uint32_t (&word)[4])
 {
     enum { LANES = (U::STEP > 32 ? U::STEP : 32) / 16, OF_STEP = U::STEP / 16 };
-    uint32_t bits = max(max(top_of(v[0]), top_of(v[1])), max(top_of(v[2]), top_of(v[3])));
+    float most[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        most[j % 2] =
+            larger_magnitude(larger_magnitude(most[j % 2], v[j].x, v[j].y), v[j].z, v[j].w);
+    uint32_t bits = __float_as_uint(larger_magnitude(0, most[0], most[1]));
 #pragma unroll
     for (int m = 1; m < LANES; m *= 2)
         bits = max(bits, __shfl_xor_sync(~0u, bits, m));
-    const float top = __uint_as_float(bits), inverse = to_bytes(top), worth = top / 127.0f;
+    const float top = __uint_as_float(bits);
+    const bool quick = is_amid(bits);
+    const float inverse = quick ? quick_to_bytes(top) : to_bytes(top),
+                worth = quick ? quotient(top, 127.0f, 1.0f / 127.0f) : top / 127.0f;
     const uint32_t real = bits < 0x7f800000u ? ~0u : 0; /* of infinity the scale says it */
     int sum = 0;
 #pragma unroll

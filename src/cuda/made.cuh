@@ -28,8 +28,13 @@ static __device__ float to_bytes(float top)
     return inverse <= 3.4028235e38f ? inverse : 0.0f; /* the largest may be a denormal */
 }
 
-/* The same where that is no less than QN__LEAST_OF_ROW: by a quotient of 256ths, which are far from
- * the ends. */
+/* Of bits of a magnitude: a number, no less than 2^-60. */
+static __device__ bool is_amid(uint32_t bits)
+{
+    return bits - 0x21800000u < 0x7f800000u - 0x21800000u;
+}
+
+/* The same of such a magnitude: by a quotient of 256ths, which are far from the ends. */
 static __device__ float quick_to_bytes(float top)
 {
     const float part = top * (1.0f / 256);
