@@ -278,13 +278,6 @@ template <int EACH> struct joined_row {
     }
 };
 
-static __device__ float larger_or_none(float a, float b)
-{
-    float v;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
-    return v;
-}
-
 /* Joins n pages to those before; a warp has the row. What is multiplied by, which goes to `times`,
  * can be made for all pages at once, since a maximum does not depend on order. Where lanes are left
  * one has the sums of weights. */

@@ -235,6 +235,14 @@ template <int D, int C> struct page_parts {
     }
 };
 
+/* The larger; NaN wins. */
+static __device__ float larger_or_none(float a, float b)
+{
+    float v;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+}
+
 /* Joins n pages to those before; a warp has the row. What is multiplied by, which goes to `times`,
  * can be made for all pages at once, since a maximum does not depend on order. */
 template <int D, int C>
@@ -249,13 +257,10 @@ static __device__ void join_pages(const page_parts<D, C> &s,
     float all = own;
 #pragma unroll
     for (int m = 1; m < MOST_PAGES; m *= 2)
-        if (m < n) {
-            const float other = __shfl_up_sync(~0u, all, m);
-            all = lane >= m ? larger(other, all) : all;
-        }
+        all = larger_or_none(__shfl_up_sync(~0u, all, m), all); /* of the first lanes their own */
     const float beside = __shfl_up_sync(~0u, all, 1),
-                last = lane ? larger(v.sum.max, beside) : v.sum.max, top = larger(last, own),
-                base = top == -CUDART_INF_F ? 0.0f : top;
+                last = lane ? larger_or_none(v.sum.max, beside) : v.sum.max,
+                top = larger_or_none(last, own), base = top == -CUDART_INF_F ? 0.0f : top;
     if (lane < n)
         times[lane * rows + row] = make_float2(expf(last - base), expf(own - base));
     v.sum.max = __shfl_sync(~0u, top, n - 1);
@@ -266,7 +271,7 @@ static __device__ void join_pages(const page_parts<D, C> &s,
         float total[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            const int at = (p + k < n ? p + k : n - 1) * rows + row;
+            const int at = min((p + k) * rows + row, P::SLOTS - 1); /* behind them nothing counts */
             by[k] = times[at];
 #pragma unroll
             for (int i = 0; i < PAIRS; i++)
@@ -291,20 +296,22 @@ template <int COLUMNS, int PAIRS>
 static __device__ void put_results(const qn__cuda_attend_args &a, const row_state<PAIRS> &v,
                                    int rank, int h, int l)
 {
-    const int own = 2 * (threadIdx.x % 32);
+    const int own = 2 * (threadIdx.x % 32), column = rank * COLUMNS + own,
+              apart = (int)a.y_stride[3];
+    const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + (int64_t)column * apart;
     if (own >= COLUMNS)
         return;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
-        const int column = rank * COLUMNS + own + 64 * i;
         const float x = with_sink(a, v.sum, h, v.v[i].x), y = with_sink(a, v.sum, h, v.v[i].y);
-        const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + column * a.y_stride[3];
+        float *const to = (float *)a.at[6] + at + (int64_t)64 * i * apart;
         if (a.at[6]) {
-            ((float *)a.at[6])[at] = x;
-            ((float *)a.at[6])[at + a.y_stride[3]] = y;
+            to[0] = x;
+            to[apart] = y;
         }
         if (a.at[8]) /* elements lie side by side then */
-            *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, y);
+            *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at + 64 * i, a.turned)) =
+                pair_of(x, y);
     }
 }
 
