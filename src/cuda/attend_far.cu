@@ -11,7 +11,12 @@
 #include "cuda/attend_boxes.cuh"
 #include "cuda/attend_step.cuh"
 
-enum { WARPS = 6, JOINERS = 4, WORKERS = 32 * (WARPS + JOINERS), ROUNDS = 2 };
+enum {
+    WARPS = QN__CUDA_FAR_WARPS,
+    JOINERS = 4,
+    WORKERS = 32 * (WARPS + JOINERS),
+    ROUNDS = QN__CUDA_FAR_ROUNDS
+};
 
 template <int D, int C> struct far_room {
     enum {
