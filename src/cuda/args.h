@@ -395,6 +395,8 @@ enum {
     QN__CUDA_TURN_KEYS,
     QN__CUDA_TURN_VALUES,
     QN__CUDA_TURN_SLOTS,
+    QN__CUDA_TURN_QUERY_NORM, /* weights of norms before that, over heads of 128 or 256, or NULL */
+    QN__CUDA_TURN_KEY_NORM,
     QN__CUDA_ATTEND_AT
 };
 
@@ -421,6 +423,7 @@ typedef struct qn__cuda_attend_args {
 typedef struct qn__cuda_attend_turn_args {
     qn__cuda_attend_args a;
     int64_t query_head, key_head, value_head; /* from one head to the next */
+    float norm_eps;
     int64_t next_holds_back; /* the launch behind has little under way before this one has ended */
 } qn__cuda_attend_turn_args;
 

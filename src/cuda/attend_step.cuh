@@ -9,6 +9,7 @@
 
 #include "cuda/attend_half.cuh"
 #include "cuda/cluster.cuh"
+#include "cuda/norm.cuh"
 
 enum {
     ROWS = QN__CUDA_STEP_ROWS, /* of products, at most */
@@ -74,46 +75,63 @@ static __device__ float4 columns_to_turn(const float *x, int half)
     return make_float4(x[0], x[1], x[half], x[half + 1]);
 }
 
-/* The key and the value that the step adds: a part of them, by the last of so many threads, since
- * the first ones have queries. */
-template <int D, int THREADS_OF> struct added_row {
-    enum { OF_ROW = D / 4, FIRST = THREADS_OF - 2 * OF_ROW };
-    int i, k; /* below OF_ROW: of the key, then of the value */
-    float4 x;
+/* A lane's part of a row that a warp turns, of heads of 128 or 256: pairs of columns that lie half
+ * of the row apart, those from column `first` on. Before that its norm, if there is a weight. */
+template <int D> struct lane_row {
+    enum { PARTS = D / 128 }; /* of two pairs */
+    float4 x[PARTS], weight[PARTS];
+    bool has_norm;
 
-    __device__ void load(const qn__cuda_attend_turn_args &t, int thread, int head)
+    static __device__ int first()
     {
-        i = thread - FIRST;
-        k = (i & (OF_ROW - 1)) * 2;
-        const float *key = (const float *)t.a.at[QN__CUDA_TURN_KEYS] + head * t.key_head + k,
-                    *value =
-                        (const float *)t.a.at[QN__CUDA_TURN_VALUES] + head * t.value_head + 2 * k;
-        if (i >= OF_ROW)
-            x = make_float4(value[0], value[1], value[2], value[3]);
-        else if (i >= 0)
-            x = columns_to_turn(key, D / 2);
+        return threadIdx.x % 32 * 2 * PARTS;
     }
-    /* To the cache and to the block. */
-    __device__ void add(const qn__cuda_attend_turn_args &t, const pair_turn &turn, uint16_t *to_key,
-                        uint16_t *to_value, int head, int slot) const
+    __device__ void begin(const void *norm)
     {
-        const int page = slot / PAGE, place = slot % PAGE;
-        if (i >= OF_ROW) {
-            const uint2 v = make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w));
-            *(uint2 *)&to_value[2 * k] = v;
-            *(uint2 *)((uint16_t *)t.a.at[2] + page * t.a.v_page + head * t.a.v_head + place * D +
-                       2 * k) = v;
-        } else if (i >= 0) {
-            const uint2 v = turn.turned(x);
-            *(uint32_t *)&to_key[k] = v.x;
-            *(uint32_t *)&to_key[k + D / 2] = v.y;
-            uint16_t *to = (uint16_t *)t.a.at[1] + page * t.a.k_page + head * t.a.k_head +
-                           key_place(D, place, k);
+        has_norm = norm;
+        if (norm)
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                to[(j % 2 + j / 2 * (D / 2)) * QN__CUDA_KEY_GROUP] =
-                    (uint16_t)((j < 2 ? v.x : v.y) >> 16 * (j % 2));
+            for (int i = 0; i < PARTS; i++)
+                weight[i] = columns_to_turn((const float *)norm + first() + 2 * i, D / 2);
+    }
+    __device__ void load(const float *row)
+    {
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            x[i] = columns_to_turn(row + first() + 2 * i, D / 2);
+    }
+    static __device__ float with_lane(float v, int m)
+    {
+        return v + __shfl_xor_sync(~0u, v, m);
+    }
+    /* In the order of norm.cuh, where a quad of columns is a lane's: those of the first half of the
+     * row meet those of the second in one warp of 32 quads, or are another one. */
+    __device__ float sum_of_squares() const
+    {
+        float low = x[0].x * x[0].x + x[0].y * x[0].y, high = x[0].z * x[0].z + x[0].w * x[0].w;
+        if constexpr (PARTS == 1) {
+            low = with_lane(low, 1) + with_lane(high, 1);
+            for (int m = 16; m > 1; m /= 2)
+                low = with_lane(low, m);
+            return low;
+        } else {
+            low += x[PARTS - 1].x * x[PARTS - 1].x + x[PARTS - 1].y * x[PARTS - 1].y;
+            high += x[PARTS - 1].z * x[PARTS - 1].z + x[PARTS - 1].w * x[PARTS - 1].w;
+            for (int m = 16; m; m /= 2) {
+                low = with_lane(low, m);
+                high = with_lane(high, m);
+            }
+            return low + high;
         }
+    }
+    __device__ void norm(float eps)
+    {
+        if (!has_norm)
+            return;
+        const float scale = scale_of(sum_of_squares(), D, eps);
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            x[i] = normed(x[i], scale, weight[i]);
     }
 };
 
@@ -123,22 +141,30 @@ template <int D> static __device__ uint32_t *query_place(uint2 (&q)[D / 16][32],
     return (uint32_t *)&q[k / 16][row * 4 + k % 8 / 2] + k % 16 / 8;
 }
 
-template <int D, int THREADS_OF>
-static __device__ void turn_queries(const qn__cuda_attend_turn_args &t, const pair_turn &turn,
-                                    uint2 (&to)[D / 16][32], int thread, int head)
+/* Columns k, k + 1 and those half of the row behind of a turned key: to the block and the cache. */
+template <int D>
+static __device__ void add_key(const qn__cuda_attend_args &a, uint16_t *to_key, uint2 v, int k,
+                               int head, int slot)
 {
-    enum { OF_ROW = D / 4, AT_ONCE = THREADS_OF / OF_ROW };
-    const int k = thread % OF_ROW * 2, rows = (int)t.a.shared;
-    const float *q = (const float *)t.a.at[QN__CUDA_TURN_QUERIES] + head * rows * t.query_head + k;
+    *(uint32_t *)&to_key[k] = v.x;
+    *(uint32_t *)&to_key[k + D / 2] = v.y;
+    uint16_t *to = (uint16_t *)a.at[1] + slot / PAGE * a.k_page + head * a.k_head +
+                   key_place(D, slot % PAGE, k);
 #pragma unroll
-    for (int i = 0; i < (ROWS + AT_ONCE - 1) / AT_ONCE; i++) {
-        const int row = thread / OF_ROW + i * AT_ONCE;
-        if (row < rows && thread < AT_ONCE * OF_ROW) {
-            const uint2 v = turn.turned(columns_to_turn(q + row * t.query_head, D / 2));
-            *query_place<D>(to, row, k) = v.x;
-            *query_place<D>(to, row, k + D / 2) = v.y;
-        }
-    }
+    for (int j = 0; j < 4; j++)
+        to[(j % 2 + j / 2 * (D / 2)) * QN__CUDA_KEY_GROUP] =
+            (uint16_t)((j < 2 ? v.x : v.y) >> 16 * (j % 2));
+}
+
+/* Four columns of a value, from k on. */
+template <int D>
+static __device__ void add_value(const qn__cuda_attend_args &a, uint16_t *to_value, float4 x, int k,
+                                 int head, int slot)
+{
+    const uint2 v = make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w));
+    *(uint2 *)&to_value[k] = v;
+    *(uint2 *)((uint16_t *)a.at[2] + slot / PAGE * a.v_page + head * a.v_head + slot % PAGE * D +
+               k) = v;
 }
 
 /* A token's step in one launch of a cluster's blocks, where the last page's has the row to add. */
@@ -165,7 +191,8 @@ struct token_step {
         return true;
     }
     /* Queries to q, where rows that there are not are zeros; the row to the cache, key and value.
-     * The last of what waits for the launches ahead. By so many threads, of which this is one. */
+     * The last of what waits for the launches ahead. By so many threads, of which this is one: the
+     * last ones have key and value, since the first ones have queries. */
     template <int D, int THREADS_OF>
     __device__ void share_row(const qn__cuda_attend_turn_args &t, uint2 (&q)[D / 16][32],
                               uint16_t (&key)[D], uint16_t (&value)[D], int thread, int head) const
@@ -173,15 +200,107 @@ struct token_step {
         for (int i = thread; i < D / 16 * 32; i += THREADS_OF)
             if (i % 32 / 4 >= (int)t.a.shared)
                 q[i / 32][i % 32] = make_uint2(0, 0);
+        const float *const queries = (const float *)t.a.at[QN__CUDA_TURN_QUERIES] +
+                                     head * (int)t.a.shared * t.query_head,
+                           *const own_key =
+                               (const float *)t.a.at[QN__CUDA_TURN_KEYS] + head * t.key_head,
+                           *const own_value =
+                               (const float *)t.a.at[QN__CUDA_TURN_VALUES] + head * t.value_head;
+        if constexpr (D == 64)
+            share_by_threads<D, THREADS_OF>(t, q, key, value, queries, own_key, own_value, thread,
+                                            head);
+        else
+            share_by_warps<D, THREADS_OF>(t, q, key, value, queries, own_key, own_value, thread,
+                                          head);
+    }
+
+  private:
+    /* A thread has two pairs of columns of a row. */
+    template <int D, int THREADS_OF>
+    __device__ void share_by_threads(const qn__cuda_attend_turn_args &t, uint2 (&q)[D / 16][32],
+                                     uint16_t (&key)[D], uint16_t (&value)[D], const float *queries,
+                                     const float *own_key, const float *own_value, int thread,
+                                     int head) const
+    {
+        enum { OF_ROW = D / 4, AT_ONCE = THREADS_OF / OF_ROW, FIRST = THREADS_OF - 2 * OF_ROW };
+        const int k = thread % OF_ROW * 2, rows = (int)t.a.shared, added = thread - FIRST;
         pair_turn turn;
-        turn.begin(t.a, thread % (D / 4) * 2);
-        added_row<D, THREADS_OF> added;
+        float4 x = make_float4(0, 0, 0, 0);
+        turn.begin(t.a, k);
         wait_for_last();
-        if (slot >= 0)
-            added.load(t, thread, head);
-        turn_queries<D, THREADS_OF>(t, turn, q, thread, head);
-        if (slot >= 0)
-            added.add(t, turn, key, value, head, slot);
+        if (slot >= 0 && added >= OF_ROW)
+            x = make_float4(own_value[2 * k], own_value[2 * k + 1], own_value[2 * k + 2],
+                            own_value[2 * k + 3]);
+        else if (slot >= 0 && added >= 0)
+            x = columns_to_turn(own_key + k, D / 2);
+#pragma unroll
+        for (int i = 0; i < (ROWS + AT_ONCE - 1) / AT_ONCE; i++) {
+            const int row = thread / OF_ROW + i * AT_ONCE;
+            if (row < rows && thread < AT_ONCE * OF_ROW) {
+                const uint2 v =
+                    turn.turned(columns_to_turn(queries + row * t.query_head + k, D / 2));
+                *query_place<D>(q, row, k) = v.x;
+                *query_place<D>(q, row, k + D / 2) = v.y;
+            }
+        }
+        if (slot >= 0 && added >= OF_ROW)
+            add_value<D>(t.a, value, x, 2 * k, head, slot);
+        else if (slot >= 0 && added >= 0)
+            add_key<D>(t.a, key, turn.turned(x), k, head, slot);
+    }
+    /* A warp has a row; the last but one of those that have values the key. */
+    template <int D, int THREADS_OF>
+    __device__ void share_by_warps(const qn__cuda_attend_turn_args &t, uint2 (&q)[D / 16][32],
+                                   uint16_t (&key)[D], uint16_t (&value)[D], const float *queries,
+                                   const float *own_key, const float *own_value, int thread,
+                                   int head) const
+    {
+        typedef lane_row<D> R;
+        enum {
+            WARPS_OF = THREADS_OF / 32,
+            OF_VALUE = D / 4,
+            VALUE = THREADS_OF - OF_VALUE,
+            KEY = VALUE / 32 - 1
+        };
+        const int warp = thread / 32, rows = (int)t.a.shared;
+        const bool has_key = slot >= 0 && warp == KEY, has_value = slot >= 0 && thread >= VALUE;
+        R own, last;
+        pair_turn turn[R::PARTS];
+        float4 x = make_float4(0, 0, 0, 0);
+        own.begin(t.a.at[QN__CUDA_TURN_QUERY_NORM]);
+        last.begin(has_key ? t.a.at[QN__CUDA_TURN_KEY_NORM] : NULL);
+#pragma unroll
+        for (int i = 0; i < R::PARTS; i++)
+            turn[i].begin(t.a, R::first() + 2 * i);
+        wait_for_last();
+        if (warp < rows)
+            own.load(queries + warp * t.query_head);
+        if (has_key)
+            last.load(own_key);
+        if (has_value) {
+            const float *from = own_value + 4 * (thread - VALUE);
+            x = make_float4(from[0], from[1], from[2], from[3]);
+        }
+        for (int row = warp; row < rows; row += WARPS_OF) {
+            if (row != warp)
+                own.load(queries + row * t.query_head);
+            own.norm(t.norm_eps);
+#pragma unroll
+            for (int i = 0; i < R::PARTS; i++) {
+                const uint2 v = turn[i].turned(own.x[i]);
+                const int k = R::first() + 2 * i;
+                *query_place<D>(q, row, k) = v.x;
+                *query_place<D>(q, row, k + D / 2) = v.y;
+            }
+        }
+        if (has_key) {
+            last.norm(t.norm_eps);
+#pragma unroll
+            for (int i = 0; i < R::PARTS; i++)
+                add_key<D>(t.a, key, turn[i].turned(last.x[i]), R::first() + 2 * i, head, slot);
+        }
+        if (has_value)
+            add_value<D>(t.a, value, x, 4 * (thread - VALUE), head, slot);
     }
 };
 

@@ -123,6 +123,7 @@ typedef struct qn__cuda_launch {
     size_t turned;            /* ... and where, in the binding's bytes, it says whether turned */
     uint8_t bytes_at;         /* the same of the result as bytes */
     size_t byte_form;
+    bool moves; /* its result cannot lie where the plan has it */
     bool takes; /* rows by index, which may become f32 and get a norm (op_take.c) */
 } qn__cuda_launch;
 
@@ -141,6 +142,7 @@ typedef struct qn__cuda_binding {
     size_t n_args, args_room;
     size_t scratch, behind,
         unpacked; /* bytes of the workspace behind its values, which launches have in turn */
+    size_t kept;  /* ... and of results that lie elsewhere than the plan has them (op_attend.c) */
     uint32_t x;   /* what the newest launch of linear layers multiplies, an operand */
     qn__cuda_graph graphs[QN__CUDA_GRAPHS]; /* the newest used first */
 } qn__cuda_binding;
@@ -165,7 +167,8 @@ enum {
 #define QN__CUDA_AT_SCRATCH  UINT32_MAX
 #define QN__CUDA_AT_NONE     (UINT32_MAX - 1)
 #define QN__CUDA_AT_BEHIND   (UINT32_MAX - 2)
-#define QN__CUDA_AT_UNPACKED (UINT32_MAX - 3) /* the least */
+#define QN__CUDA_AT_UNPACKED (UINT32_MAX - 3)
+#define QN__CUDA_AT_KEPT     (1u << 31) /* the least: so many times 16 bytes into kept results */
 
 /* Adds a launch over `work` threads (or blocks of threads, when by_block). args begins with n_at
  * addresses; operand[i] is the call's operand that address i points to. False when memory is out.
@@ -237,6 +240,11 @@ bool qn__cuda_same_place(const qn__operand *a, const qn__operand *b);
 /* Whether two operands may have an element in common. */
 bool qn__cuda_overlap(const qn__operand *a, const qn__operand *b);
 
+/* Whether all calls behind `call` that read y, which is in the workspace, read it where it begins,
+ * so that it may lie elsewhere. And whether an operand is what a step makes. */
+bool qn__cuda_may_move(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y);
+bool qn__cuda_is_result(const qn__binding *binding, uint32_t operand);
+
 /* Whether a call behind `call` reads y, which is in the workspace, before something else lies
  * there. */
 bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y);
@@ -247,10 +255,11 @@ bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
                              const qn__cuda_write_part *write, int64_t blocks);
 
 /* If the newest launch turns the only row that attention, the call, reads and writes it to the
- * cache, then attention's launch does that (attend_step.cu): takes it away, and what it knew goes
- * to `to` and, as operands, to addresses, which are those from QN__CUDA_TURN_QUERIES on. */
+ * cache, then attention's launch does that (attend_step.cu), and norms of heads before it: takes
+ * them away, and what they knew goes to `to` and, as operands, to addresses, which are those from
+ * QN__CUDA_TURN_QUERIES on. *moves: attention's result must lie elsewhere than the plan has it. */
 bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *to,
-                        uint32_t *addresses);
+                        uint32_t *addresses, bool *moves);
 
 /* An array that a call reads, times a number that another of its operands is; -1: as it is. */
 typedef struct qn__cuda_scaled {

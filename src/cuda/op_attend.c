@@ -319,18 +319,22 @@ static bool is_token(const qn__cuda_binder *b, const qn__call *call, const qn__c
     return a->length == 1 && a->tiles == 1 && a->shared <= QN__CUDA_STEP_ROWS && is_early(b, call);
 }
 
-enum { N_TURNED = QN__CUDA_ATTEND_AT - QN__CUDA_TURN_QUERIES };
+/* What attention's launch turns: its addresses, and whether its result must lie elsewhere than the
+ * plan has it, since that is where others still read what they turn. */
+typedef struct token_turn {
+    uint32_t at[QN__CUDA_ATTEND_AT - QN__CUDA_TURN_QUERIES];
+    bool moves;
+} token_turn;
 
 static bool add_token(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *args,
-                      size_t size, const qn__cuda_grid *grid, int kernel,
-                      const uint32_t turned[N_TURNED])
+                      size_t size, const qn__cuda_grid *grid, int kernel, const token_turn *turn)
 {
     if (!add_attend(b, call, &args->a, size, grid, kernel))
         return false;
-    const qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
-    memcpy(b->bound->at + last->first_at + QN__CUDA_TURN_QUERIES, turned,
-           N_TURNED * sizeof *turned);
-    b->bound->at[last->first_at] = turned[0]; /* it reads no turned queries, which are nowhere */
+    qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
+    last->moves = turn->moves;
+    memcpy(b->bound->at + last->first_at + QN__CUDA_TURN_QUERIES, turn->at, sizeof turn->at);
+    b->bound->at[last->first_at] = turn->at[0]; /* it reads no turned queries, which are nowhere */
     return true;
 }
 
@@ -355,14 +359,14 @@ static bool is_far(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 }
 
 static bool launch_far(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_far_args *args,
-                       const uint32_t turned[N_TURNED])
+                       const token_turn *turn)
 {
     const int64_t cluster = cluster_of(b->cuda, args->t.a.groups);
     const int kernel =
         QN__CUDA_KERNEL_attend_far_64_of_4 + 2 * (args->t.a.d != 64) + (cluster == 8);
     const qn__cuda_grid grid = {args->t.a.groups * cluster, FAR_THREADS, QN__CUDA_FAR_SHARED};
     const uint32_t first = b->bound->n_launches;
-    if (!add_token(b, call, &args->t, sizeof *args, &grid, kernel, turned))
+    if (!add_token(b, call, &args->t, sizeof *args, &grid, kernel, turn))
         return false;
     b->bound->launches[first].fill = fill_far_maps;
     return true;
@@ -387,7 +391,7 @@ static qn__cuda_grid step_grid(const qn__cuda_attend_args *a, int64_t units, int
 }
 
 static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *args,
-                        const uint32_t turned[N_TURNED])
+                        const token_turn *turn)
 {
     const int64_t cluster = cluster_of(b->cuda, args->a.groups);
     const qn__cuda_grid grid = step_grid(&args->a, args->a.groups, cluster);
@@ -395,11 +399,44 @@ static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
         by_head(&args->a, QN__CUDA_KERNEL_attend_step_64_of_4, QN__CUDA_KERNEL_attend_step_128_of_4,
                 QN__CUDA_KERNEL_attend_step_256_of_4) +
         (cluster == 8);
-    return add_token(b, call, args, sizeof *args, &grid, kernel, turned);
+    return add_token(b, call, args, sizeof *args, &grid, kernel, turn);
+}
+
+/* The result of launch i, if it is written, goes to where nothing else lies, and so do its readers.
+ */
+static void move_result(qn__cuda_binder *b, uint32_t i)
+{
+    enum { RESULT = 6, PIECE = 16, ALIGNED = 256 };
+    qn__cuda_binding *bound = b->bound;
+    const qn__operand *operands = b->binding->operands;
+    uint32_t *result = bound->at + bound->launches[i].first_at + RESULT;
+    if (*result == QN__CUDA_AT_NONE)
+        return;
+    const qn__operand *y = &operands[*result];
+    const uint32_t to = QN__CUDA_AT_KEPT + (uint32_t)(bound->kept / PIECE);
+    bool gone = false;
+    for (uint32_t j = i + 1; j < bound->n_launches && !gone; j++) {
+        const qn__cuda_launch *launch = &bound->launches[j];
+        uint32_t *at = bound->at + launch->first_at;
+        for (uint32_t k = 0; k < launch->n_at; k++) {
+            if (at[k] >= QN__CUDA_AT_KEPT || !qn__cuda_overlap(&operands[at[k]], y))
+                continue;
+            if (qn__cuda_is_result(b->binding, at[k]))
+                gone = true;
+            else
+                at[k] = to;
+        }
+    }
+    *result = to;
+    bound->kept +=
+        (size_t)qn__cuda_parts(qn__cuda_elements(y) * (int64_t)sizeof(float), ALIGNED) * ALIGNED;
 }
 
 void qn__cuda_finish_attention(qn__cuda_binder *b)
 {
+    for (uint32_t i = 0; i < b->bound->n_launches; i++)
+        if (b->bound->launches[i].moves)
+            move_result(b, i);
     qn__cuda_binding *bound = b->bound;
     for (uint32_t i = 0; i + 1 < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
@@ -455,7 +492,7 @@ static bool goes_in_one(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
 {
     qn__cuda_attend_turn_args turns = {.a = *args};
-    uint32_t turned[N_TURNED];
+    token_turn turn;
     if (!few_cluster(b->cuda, args)) {
         int64_t most = args->tile < args->length ? args->tile : args->length,
                 rows = (args->length == args->tiles ? 1 : most) * args->shared,
@@ -467,8 +504,8 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
                                   QN__CUDA_KERNEL_attend_one_128, QN__CUDA_KERNEL_attend_one_256));
     }
     if (is_token(b, call, args) && cluster_of(b->cuda, args->groups) &&
-        qn__cuda_take_turn(b, call, &turns, turned))
-        return launch_step(b, call, &turns, turned);
+        qn__cuda_take_turn(b, call, &turns, turn.at, &turn.moves))
+        return launch_step(b, call, &turns, &turn);
     return launch_few(b, call, args);
 }
 
@@ -503,11 +540,11 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
     qn__cuda_attend_far_args far = {.t.a = args};
-    uint32_t turned[N_TURNED];
+    token_turn turn;
     if (goes_by_pages(b->cuda, &args, k, v) && goes_by_boxes(b->cuda, &args, q) &&
         is_far(b->cuda, &args) && is_token(b, call, &args) &&
-        qn__cuda_take_turn(b, call, &far.t, turned))
-        return launch_far(b, call, &far, turned);
+        qn__cuda_take_turn(b, call, &far.t, turn.at, &turn.moves))
+        return launch_far(b, call, &far, &turn);
     if (goes_by_pages(b->cuda, &args, k, v))
         return goes_by_boxes(b->cuda, &args, q) &&
                        (is_wide(b->cuda, &args) || is_long(b->cuda, &args))

@@ -181,7 +181,7 @@ static qn__cuda_launch *newest_layers(const qn__cuda_binder *b)
 /* Blocks that are done write where others still read x. */
 static bool would_overwrite_x(const qn__cuda_binder *b, uint32_t x, const qn__operand *result)
 {
-    return x < QN__CUDA_AT_UNPACKED && qn__cuda_overlap(result, &b->binding->operands[x]);
+    return x < QN__CUDA_AT_KEPT && qn__cuda_overlap(result, &b->binding->operands[x]);
 }
 
 bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call, const qn__cuda_scaled *scaled,

@@ -74,18 +74,32 @@ static qn__cuda_launch *newest(const qn__cuda_binder *b, int kernel)
     return last && last->function == b->cuda->kernels[kernel] ? last : NULL;
 }
 
-/* The newest launch, if it is a rope of one array of few rows in f32, or of many by vectors: its
- * arguments, and where its operands begin. */
-static const qn__cuda_rope_args *newest_rope(const qn__cuda_binder *b, uint32_t *first)
+/* A rope of an array of few rows in f32, or of many by vectors: its blocks, and where its operands
+ * begin. */
+typedef struct newest_rope {
+    qn__cuda_rope_part part;
+    int64_t blocks;
+    uint32_t first;
+} newest_rope;
+
+/* What the newest launch turns, if it is such a rope: one array or two; 0: it is none. */
+static int find_ropes(const qn__cuda_binder *b, newest_rope ropes[2], bool *early)
 {
     const qn__cuda_launch *last = newest(b, QN__CUDA_KERNEL_rope);
-    if (!last || b->bound->at[last->first_at + 4] != QN__CUDA_AT_NONE)
-        return NULL;
+    if (!last)
+        return 0;
     const qn__cuda_rope_args *args = (const qn__cuda_rope_args *)(b->bound->args + last->args);
-    const int64_t *shape = args->part[0].shape;
-    *first = b->bound->at[last->first_at];
-    return !args->wide && shape[0] == 1 && (shape[2] <= FEW_ROWS || args->part[0].quads) ? args
-                                                                                         : NULL;
+    const uint32_t *at = b->bound->at + last->first_at;
+    const int n = at[4] == QN__CUDA_AT_NONE ? 1 : 2;
+    *early = args->early;
+    for (int i = 0; i < n; i++) {
+        const int64_t *shape = args->part[i].shape;
+        if (args->wide || shape[0] != 1 || (shape[2] > FEW_ROWS && !args->part[i].quads))
+            return 0;
+        ropes[i] =
+            (newest_rope){args->part[i], i ? last->blocks - args->blocks : args->blocks, at[4 * i]};
+    }
+    return n;
 }
 
 static void forget_newest(qn__cuda_binding *bound)
@@ -106,28 +120,41 @@ static bool is_written(const qn__cuda_rope_part *part, const qn__operand *y,
     return y->slot == rows->slot && y->offset == rows->offset;
 }
 
+/* Keys and, from the same launch or the one before, queries. */
 static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_write_part *write)
 {
     const qn__operand *operands = b->binding->operands;
-    uint32_t keys, queries;
-    const qn__cuda_rope_args *rope = newest_rope(b, &keys);
-    if (!rope || !is_written(&rope->part[0], &operands[keys + 3], &call->operand[1]) ||
-        operands[keys + 3].slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-        qn__cuda_is_read_behind(b, call, &operands[keys + 3]))
+    newest_rope ropes[2], keys, queries;
+    bool early, both = false;
+    int n = find_ropes(b, ropes, &early), i = n - 1;
+    while (i >= 0 && !is_written(&ropes[i].part, &operands[ropes[i].first + 3], &call->operand[1]))
+        i--;
+    if (i < 0)
         return false;
-    qn__cuda_turn_args args = {.rope = {{.half = 0}, rope->part[0]},
+    keys = ropes[i];
+    if (operands[keys.first + 3].slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
+        qn__cuda_is_read_behind(b, call, &operands[keys.first + 3]))
+        return false;
+    qn__cuda_turn_args args = {.rope = {{.half = 0}, keys.part},
                                .write = {*write},
-                               .blocks = {0, rope->blocks},
-                               .early = rope->early && qn__cuda_is_fixed(b, &call->operand[2])};
-    if (rope->part[0].quads) /* a thread has one head: they lie apart */
-        args.blocks[1] *= rope->part[0].each;
+                               .blocks = {0, keys.blocks},
+                               .early = early && qn__cuda_is_fixed(b, &call->operand[2])};
+    if (keys.part.quads) /* a thread has one head: they lie apart */
+        args.blocks[1] *= keys.part.each;
     forget_newest(b->bound);
-    rope = newest_rope(b, &queries);
-    if (rope && !qn__cuda_overlap(&operands[queries + 3], &operands[keys])) {
-        args.rope[0] = rope->part[0];
-        args.blocks[0] = rope->blocks;
-        args.early = args.early && rope->early;
+    if (n == 2) {
+        queries = ropes[1 - i];
+        both = true;
+    } else if (find_ropes(b, ropes, &early) == 1 &&
+               !qn__cuda_overlap(&operands[ropes[0].first + 3], &operands[keys.first])) {
+        queries = ropes[0];
+        both = true;
+        args.early = args.early && early;
         forget_newest(b->bound);
+    }
+    if (both) {
+        args.rope[0] = queries.part;
+        args.blocks[0] = queries.blocks;
     }
     uint8_t at[TURN_AT];
     memset(at, QN__CUDA_NONE, sizeof at);
@@ -136,10 +163,10 @@ static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_w
                            sizeof args, call, TURN_AT, at))
         return false;
     uint32_t *to = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at;
-    for (uint32_t i = 0; i < 4; i++)
-        to[QUERIES + i] = args.blocks[0] ? queries + i : QN__CUDA_AT_NONE;
-    for (uint32_t i = 0; i < 3; i++)
-        to[KEYS + i] = keys + i;
+    for (uint32_t k = 0; both && k < 4; k++)
+        to[QUERIES + k] = queries.first + k;
+    for (uint32_t k = 0; k < 3; k++)
+        to[KEYS + k] = keys.first + k;
     to[KEYS + 3] = call->first_operand + 2;
     to[KEYS + 4] = call->first_operand + 3;
     return true;
@@ -180,15 +207,28 @@ static bool is_row(const qn__cuda_rope_part *part)
            !part->traditional && part->x_stride[3] == 1;
 }
 
+/* Where attention's launch finds what it turns: operands, in the order of its addresses. */
+enum {
+    OWN_QUERIES,
+    OWN_OFFSET,
+    OWN_FREQUENCY,
+    OWN_KEYS,
+    OWN_VALUES,
+    OWN_SLOTS,
+    OWN_NORMS,
+    OWN = 8
+};
+
 /* Whether blocks that are done may write y, while others still read what is to be turned: queries
  * of other heads, which lie elsewhere if y lies where the queries do. */
-static bool may_write(const qn__cuda_binder *b, const qn__operand *y,
-                      const qn__cuda_turn_args *args, const uint32_t *at)
+static bool may_write(const qn__cuda_binder *b, const qn__operand *y, const uint32_t own[OWN],
+                      int64_t query_head)
 {
-    const qn__operand *operands = b->binding->operands, *q = &operands[at[QUERIES]];
-    return (!qn__cuda_overlap(y, q) || (y->slot == q->slot && y->offset == q->offset &&
-                                        y->stride[1] == args->rope[0].x_stride[1])) &&
-           !qn__cuda_overlap(y, &operands[at[KEYS]]) && !qn__cuda_overlap(y, &operands[at[VALUES]]);
+    const qn__operand *operands = b->binding->operands, *q = &operands[own[OWN_QUERIES]];
+    return (!qn__cuda_overlap(y, q) ||
+            (y->slot == q->slot && y->offset == q->offset && y->stride[1] == query_head)) &&
+           !qn__cuda_overlap(y, &operands[own[OWN_KEYS]]) &&
+           !qn__cuda_overlap(y, &operands[own[OWN_VALUES]]);
 }
 
 /* Whether what the newest launch turned and wrote is what attention reads: call's queries, and the
@@ -209,13 +249,45 @@ static bool turns_for(const qn__cuda_binder *b, const qn__call *call,
            values->page == call->operand[2].stride[0] &&
            values->head == call->operand[2].stride[1] &&
            is_written(&args->rope[0], q, &call->operand[0]) &&
-           may_write(b, &call->operand[call->n_operands - 1], args, at) &&
            q->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
            !qn__cuda_is_read_behind(b, call, q);
 }
 
+/* Whether a launch makes norms of queries and keys, each of a head, for what is turned alone: then
+ * attention's can make them, of the rows and with the weights that `own` gets. */
+static bool find_norms(const qn__cuda_binder *b, const qn__call *call,
+                       const qn__cuda_launch *launch, const qn__cuda_attend_turn_args *to,
+                       uint32_t own[OWN])
+{
+    const int64_t d = call->operand[0].shape[3];
+    if (launch->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm_pair] ||
+        (d != QN__CUDA_WIDEST_HALF && d != QN__CUDA_WIDEST))
+        return false;
+    const qn__operand *operands = b->binding->operands;
+    const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(b->bound->args + launch->args);
+    const uint32_t *at = b->bound->at + launch->first_at;
+    const bool exchanged = !qn__cuda_same_place(&operands[at[2]], &operands[own[OWN_QUERIES]]);
+    const uint32_t *norms[] = {at + (exchanged ? QN__CUDA_NORM_BESIDE : 0),
+                               at + (exchanged ? 0 : QN__CUDA_NORM_BESIDE)},
+                   turned[] = {own[OWN_QUERIES], own[OWN_KEYS]};
+    if (args->n != d || !args->early || to->query_head != d || to->key_head != d)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        const qn__operand *y = &operands[norms[i][2]];
+        if (!qn__cuda_same_place(y, &operands[turned[i]]) ||
+            y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
+            qn__cuda_is_read_behind(b, call, y))
+            return false;
+    }
+    own[OWN_QUERIES] = norms[0][0];
+    own[OWN_KEYS] = norms[1][0];
+    own[OWN_NORMS] = norms[0][1];
+    own[OWN_NORMS + 1] = norms[1][1];
+    return true;
+}
+
 bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *to,
-                        uint32_t *addresses)
+                        uint32_t *addresses, bool *moves)
 {
     const qn__cuda_launch *last = newest(b, QN__CUDA_KERNEL_turn_and_write);
     if (!last || b->bound->at[last->first_at + VALUES] == QN__CUDA_AT_NONE ||
@@ -223,14 +295,23 @@ bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
         return false;
     const uint32_t *at = b->bound->at + last->first_at;
     const qn__cuda_turn_args *args = (const qn__cuda_turn_args *)(b->bound->args + last->args);
+    const qn__operand *y = &call->operand[call->n_operands - 1];
     if (!turns_for(b, call, args, at))
         return false;
     to->query_head = args->rope[0].x_stride[1];
     to->key_head = args->rope[1].x_stride[1];
     to->value_head = args->write[1].stride[1];
-    const uint32_t own[] = {at[QUERIES], at[QUERIES + 1], at[QUERIES + 2],
-                            at[KEYS],    at[VALUES],      at[VALUES + 1]};
+    const uint32_t own[OWN] = {at[QUERIES], at[QUERIES + 1], at[QUERIES + 2],  at[KEYS],
+                               at[VALUES],  at[VALUES + 1],  QN__CUDA_AT_NONE, QN__CUDA_AT_NONE};
     memcpy(addresses, own, sizeof own);
+    const bool norms = b->bound->n_launches > 1 && find_norms(b, call, last - 1, to, addresses);
+    *moves = !may_write(b, y, addresses, to->query_head);
+    if (*moves && !qn__cuda_may_move(b, call, y))
+        return false;
+    if (norms) {
+        to->norm_eps = (float)((const qn__cuda_norm_args *)(b->bound->args + last[-1].args))->eps;
+        forget_newest(b->bound);
+    }
     forget_newest(b->bound);
     return true;
 }

@@ -150,6 +150,22 @@ bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, con
     return false;
 }
 
+bool qn__cuda_may_move(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
+{
+    const qn__call *end = b->binding->calls + b->binding->plan->n_steps;
+    if (y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs)
+        return false;
+    for (call++; call < end; call++) {
+        for (uint32_t i = 0; i + 1 < call->n_operands; i++)
+            if (qn__cuda_overlap(&call->operand[i], y) &&
+                !qn__cuda_same_place(&call->operand[i], y))
+                return false;
+        if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
+            return true;
+    }
+    return true;
+}
+
 bool qn__cuda_is_for_call_alone(const qn__cuda_binder *b, const qn__call *call, int array,
                                 const qn__operand *y)
 {
@@ -159,7 +175,7 @@ bool qn__cuda_is_for_call_alone(const qn__cuda_binder *b, const qn__call *call, 
            !qn__cuda_is_read_behind(b, call, y);
 }
 
-static bool is_result(const qn__binding *binding, uint32_t operand)
+bool qn__cuda_is_result(const qn__binding *binding, uint32_t operand)
 {
     for (uint32_t i = 0; i < binding->plan->n_steps; i++) {
         const qn__call *call = &binding->calls[i];
@@ -180,9 +196,9 @@ static bool is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y)
         bool gone = false;
         for (uint32_t k = 0; k < launch->n_at; k++) {
             uint32_t at = bound->at[launch->first_at + k];
-            if (at >= QN__CUDA_AT_UNPACKED || !qn__cuda_overlap(&b->binding->operands[at], y))
+            if (at >= QN__CUDA_AT_KEPT || !qn__cuda_overlap(&b->binding->operands[at], y))
                 continue;
-            gone = is_result(b->binding, at);
+            gone = qn__cuda_is_result(b->binding, at);
             if (!gone)
                 return true;
         }

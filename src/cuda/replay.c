@@ -169,9 +169,9 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
     qn__cuda_finish_norms(&b);
     qn__cuda_finish_attention(&b);
     binding->launches = bound->n_launches;
-    if (bound->scratch || bound->behind || bound->unpacked)
+    if (bound->scratch || bound->behind || bound->unpacked || bound->kept)
         binding->workspace = scratch_at(binding->values) + scratch_at(bound->scratch) +
-                             scratch_at(bound->behind) + bound->unpacked;
+                             scratch_at(bound->behind) + scratch_at(bound->unpacked) + bound->kept;
     return QN_OK;
 }
 
@@ -205,7 +205,8 @@ static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__sub
     char *workspace = sub->slots[sub->n_slots - 1];
     char *scratch = workspace + scratch_at(sub->binding->values),
          *behind = scratch + scratch_at(bound->scratch),
-         *unpacked = behind + scratch_at(bound->behind);
+         *unpacked = behind + scratch_at(bound->behind),
+         *kept = unpacked + scratch_at(bound->unpacked);
     for (uint32_t i = 0; i < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         void **at = (void **)(bound->args + launch->args);
@@ -214,8 +215,9 @@ static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__sub
             at[k] = from == QN__CUDA_AT_SCRATCH    ? scratch
                     : from == QN__CUDA_AT_BEHIND   ? behind
                     : from == QN__CUDA_AT_UNPACKED ? unpacked
-                    : from == QN__CUDA_AT_NONE
-                        ? NULL
+                    : from == QN__CUDA_AT_NONE     ? NULL
+                    : from >= QN__CUDA_AT_KEPT
+                        ? kept + (size_t)(from - QN__CUDA_AT_KEPT) * 16
                         : (char *)sub->slots[operands[from].slot] + operands[from].offset;
         }
         if (launch->fill && result == 0)

@@ -73,11 +73,30 @@ static const expected all[] = {
      "rms_norm_short 20 256\n",
      "take_values 20 256\nstream_32 48 288\n", "\nsample 120 1024\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
-     "bytes_1_affine4_g64_bf16 96 192\nrms_norm_pair 4 256\nattend_step_256_of_8 8 256\n"
+     "bytes_1_affine4_g64_bf16 96 192\nattend_step_256_of_8 8 256\n"
      "bytes_1_affine4_g64_bf16 72 160\nrms_norm_short_added 1 256\n"
      "bytes_1_affine4_g64_bf16 432 192\nbytes_1_affine4_g64_bf16 72 480\n"
      "rms_norm_short_added 1 256\n",
      "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 192\n"},
+    {"llama, eight heads of a key head far behind", SHAPE("llama", 8192, 512, 64, 8, 128), "bf16",
+     1,
+     "stream_1_pair 132 288\nattend_step_128_of_8 64 256\nstream_1_pair 132 288\n"
+     "rms_norm 1 256\nlinear_8_rounded 32 512\nlinear_8_rounded 512 64\nrms_norm 1 256\n",
+     .behind = 4000},
+    /* attention makes norms of heads, but of heads of 64; its result lies elsewhere than planned */
+    {"qwen3-4b, one row", SHAPE("qwen3", 2560, 9728, 32, 8, 128), "q4_k", 1,
+     "bytes_1_q4_k 264 352\nattend_step_128_of_8 64 256\nbytes_1_q4_k 132 544\n"
+     "rms_norm_short 1 256\nbytes_1_q4_k 264 352\nbytes_1_q4_k 132 448\n"
+     "rms_norm_short 1 256\n"},
+    {"qwen3, one row of small heads", SHAPE("qwen3", 512, 1024, 8, 2, 64), "bf16", 1,
+     "linear_8_rounded 48 64\nrms_norm_pair 8 256\nattend_step_64_of_8 16 256\n"
+     "linear_8_rounded 32 64\nrms_norm_short 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
+     "linear_8_rounded 32 128\nrms_norm_short 1 256\n"},
+    {"qwen3, one row far behind", SHAPE("qwen3", 2048, 1024, 16, 8, 128), "bf16", 1,
+     "linear_8_rounded 256 256\nattend_far_128_of_8 64 352\nlinear_8_rounded 128 256\n"
+     "rms_norm_short 1 256\nlinear_8_rounded 64 256\nlinear_8_rounded 128 128\n"
+     "rms_norm_short 1 256\n",
+     .behind = 5000},
     {"llama, 200 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
      "split_192_pair 20 384\nturn_and_write 45 256\nattend_one_64 400 128\n"
      "split_192_pair 12 384\nrms_norm_short 200 256\nsplit_192_pair 44 384\n"

@@ -242,7 +242,7 @@ static void test_ternary(qn_device *cuda, const char *config)
 /* Logits of single tokens, of a few at a time and of a prompt, the same bits, for each way in which
  * attention of a token goes over pages: heads of each size, of few key heads and of many, more than
  * eight for one, few pages and more, several rounds of them, a window that begins within a page,
- * soft caps. */
+ * soft caps, norms of heads. */
 static void test_tokens(qn_device *cuda)
 {
     enum { MOST = 4400 };
@@ -258,6 +258,8 @@ static void test_tokens(qn_device *cuda)
         {"llama", 16, 8, 64, MOST, 0},    {"llama", 64, 8, 64, MOST, 0},
         {"llama", 24, 24, 128, MOST, 0},  {"mistral", 16, 8, 128, MOST, 4200},
         {"llama", 24, 2, 64, 600, 0},     {"llama", 16, 1, 128, 1100, 0},
+        {"qwen3", 8, 2, 128, 1100, 0},    {"gemma3_text", 4, 1, 256, 1100, 333},
+        {"qwen3", 16, 8, 128, MOST, 0},   {"qwen3", 32, 8, 128, 600, 0},
     };
     static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY], some[MOST * VOCABULARY];
     int32_t ids[MOST];
