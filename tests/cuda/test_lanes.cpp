@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What attention of one token does to its row before it multiplies (attend_step.cuh), on a
+ * processor: queries normed, turned and laid out for products, key and value in the block and in
+ * the cache, with the bits of a norm and a rope one after the other.
+ */
+#include "lanes.h"
+
+#include "cuda/attend_step.cuh"
+
+static int n_failed;
+
+static float some()
+{
+    return (float)rand() / (float)RAND_MAX * 2 - 1;
+}
+static std::vector<float> some_floats(size_t n)
+{
+    std::vector<float> v(n);
+    for (float &x : v)
+        x = some();
+    return v;
+}
+static uint16_t half_of(float v)
+{
+    return (uint16_t)pair_of(v, 0);
+}
+
+/* A head's norm as rms_norm_pair has it: quad i is thread i's, a warp's lanes meet by halves, warps
+ * follow each other. */
+static void norm_head(const float *x, const float *weight, int d, float eps, float *y)
+{
+    float all = 0;
+    for (int warp = 0; warp < 4; warp++) {
+        float sum[LANES], next[LANES];
+        for (int lane = 0; lane < LANES; lane++) {
+            const float *v = x + 4 * (warp * LANES + lane);
+            sum[lane] = warp * LANES + lane < d / 4
+                            ? (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3])
+                            : 0.0f;
+        }
+        for (int m = 16; m; m /= 2) {
+            for (int lane = 0; lane < LANES; lane++)
+                next[lane] = sum[lane] + sum[lane ^ m];
+            memcpy(sum, next, sizeof sum);
+        }
+        all += sum[0];
+    }
+    const float scale = 1.0f / sqrtf(all / (float)d + eps);
+    for (int i = 0; i < d; i++)
+        y[i] = x[i] * scale * weight[i];
+}
+
+static void turn_head(const float *x, const float *frequency, int position, int d, float *y)
+{
+    for (int i = 0; i < d / 2; i++) {
+        const float angle = (float)position * frequency[i], s = sinf(angle), c = cosf(angle);
+        y[i] = x[i] * c - x[i + d / 2] * s;
+        y[i + d / 2] = x[i + d / 2] * c + x[i] * s;
+    }
+}
+
+struct row_case {
+    int threads, first, rows;
+    bool norms;
+};
+
+template <int D> static void test_row(const row_case &c)
+{
+    enum { HEADS = 2, PAGES = 4, POSITION = 777, SLOT = 2 * PAGE + 37, HEAD = D * PAGE };
+    const float eps = 1e-6f;
+    std::vector<float> q = some_floats((size_t)HEADS * c.rows * D), k = some_floats(HEADS * D),
+                       v = some_floats(HEADS * D), q_norm = some_floats(D), k_norm = some_floats(D),
+                       frequency(D / 2);
+    std::vector<uint16_t> keys(PAGES * HEADS * HEAD), values(PAGES * HEADS * HEAD);
+    int32_t offset = POSITION;
+    for (int i = 0; i < D / 2; i++)
+        frequency[i] = powf(10000.0f, -2.0f * (float)i / D);
+    qn__cuda_attend_turn_args t = {};
+    t.a.at[QN__CUDA_TURN_QUERIES] = q.data();
+    t.a.at[QN__CUDA_TURN_KEYS] = k.data();
+    t.a.at[QN__CUDA_TURN_VALUES] = v.data();
+    t.a.at[QN__CUDA_TURN_OFFSET] = &offset;
+    t.a.at[QN__CUDA_TURN_FREQUENCY] = frequency.data();
+    t.a.at[QN__CUDA_TURN_QUERY_NORM] = c.norms ? q_norm.data() : NULL;
+    t.a.at[QN__CUDA_TURN_KEY_NORM] = c.norms ? k_norm.data() : NULL;
+    t.a.at[1] = keys.data();
+    t.a.at[2] = values.data();
+    t.a.shared = c.rows;
+    t.a.k_head = t.a.v_head = HEAD;
+    t.a.k_page = t.a.v_page = HEADS * HEAD;
+    t.query_head = t.key_head = t.value_head = D;
+    t.norm_eps = eps;
+    int differ = 0;
+    for (int head = 0; head < HEADS; head++) {
+        static uint2 shared_q[D / 16][32];
+        static uint16_t key[D], value[D];
+        float normed[D], turned[D];
+        token_step step = {};
+        step.slot = SLOT;
+        memset(shared_q, 0xff, sizeof shared_q);
+        run_threads(c.threads, c.first, [&](int i) {
+            if (c.threads == 256)
+                step.share_row<D, 256>(t, shared_q, key, value, i, head);
+            else
+                step.share_row<D, 320>(t, shared_q, key, value, i, head);
+        });
+        auto turn = [&](const float *x, const float *weight) {
+            if (c.norms)
+                norm_head(x, weight, D, eps, normed);
+            else
+                memcpy(normed, x, sizeof normed);
+            turn_head(normed, frequency.data(), offset, D, turned);
+        };
+        for (int row = 0; row < ROWS; row++) {
+            if (row < c.rows)
+                turn(&q[(size_t)(head * c.rows + row) * D], q_norm.data());
+            for (int i = 0; i < D; i += 2)
+                differ += *query_place<D>(shared_q, row, i) !=
+                          (row < c.rows ? pair_of(turned[i], turned[i + 1]) : 0);
+        }
+        turn(&k[head * D], k_norm.data());
+        const size_t page = (size_t)(SLOT / PAGE * HEADS + head) * HEAD;
+        for (int i = 0; i < D; i++) {
+            const uint16_t of_key = half_of(turned[i]), of_value = half_of(v[head * D + i]);
+            differ += key[i] != of_key || value[i] != of_value;
+            differ += keys[page + (size_t)key_place(D, SLOT % PAGE, i)] != of_key;
+            differ += values[page + SLOT % PAGE * D + i] != of_value;
+        }
+    }
+    printf("heads of %d, %d of a key head, %d threads%s: %d differ\n", D, c.rows, c.threads,
+           c.norms ? ", normed" : "", differ);
+    n_failed += differ > 0;
+}
+
+int main()
+{
+    for (int rows = 1; rows <= ROWS; rows++)
+        for (int norms = 0; norms < 2; norms++) {
+            test_row<128>({256, 0, rows, norms != 0});
+            test_row<128>({320, 32, rows, norms != 0}); /* attend_far.cu's */
+            test_row<256>({256, 0, rows, norms != 0});
+        }
+    test_row<64>({256, 0, 8, false});
+    test_row<64>({320, 32, 3, false});
+    printf("%d failed\n", n_failed);
+    return n_failed ? 1 : 0;
+}
