@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the launches share in which one token attends over a cache in bf16 and is written to it
- * (attend_step.cu, attend_far.cu): what it sees, its queries and its row turned, and how pages are
- * joined by the blocks of a cluster. Their bits are those of attend_half.cu.
+ * (attend_step.cu, attend_far.cu): what it sees, its queries and its row normed and turned, and how
+ * what pages come to gets to the blocks that join it. Their bits are those of attend_half.cu.
  */
 #ifndef QN_CUDA_ATTEND_STEP_CUH
 #define QN_CUDA_ATTEND_STEP_CUH
@@ -304,7 +304,7 @@ struct token_step {
     }
 };
 
-/* ---- joining --------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 /* Into a block's shared memory, at the place that `to` is in this one's; the bytes arrive at its
  * barrier. */
@@ -319,119 +319,12 @@ static __device__ void put_pair(const void *to, const uint64_t *barrier, int ran
                  : "memory");
 }
 
-/* What pages come to so far for a row: of a lane so many times two columns, 64 apart. */
-template <int PAIRS> struct row_state {
-    float2 v[PAIRS];
-    weight_sum sum;
-
-    __device__ void begin()
-    {
-        for (int k = 0; k < PAIRS; k++)
-            v[k] = make_float2(0, 0);
-        sum = {-CUDART_INF_F, 0};
-    }
-};
-
-/* A round of pages as they come from the blocks of a cluster: for each page and row so many
- * columns, the sum of weights and the maximum. */
-template <int D, int C> struct page_parts {
-    enum {
-        COLUMNS = D / C,
-        PAIRS = (COLUMNS + 63) / 64,   /* of columns, that a lane has */
-        SLOTS = QN__CUDA_STEP_SLOTS(C) /* for pages' rows */
-    };
-    float part[SLOTS][COLUMNS]; /* [page][row] */
-    float2 sum[SLOTS];          /* total, maximum */
-
-    /* Pages of a round. */
-    static __device__ int most(int rows)
-    {
-        return SLOTS / rows < MOST_PAGES ? SLOTS / rows : MOST_PAGES;
-    }
-    static __device__ int bytes(int pages, int rows)
-    {
-        return pages * rows * (int)(COLUMNS * sizeof(float) + sizeof(float2));
-    }
-};
-
 /* The larger; NaN wins. */
 static __device__ float larger_or_none(float a, float b)
 {
     float v;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
     return v;
-}
-
-/* Joins n pages to those before; a warp has the row. What is multiplied by, which goes to `times`,
- * can be made for all pages at once, since a maximum does not depend on order. */
-template <int D, int C>
-static __device__ void join_pages(const page_parts<D, C> &s,
-                                  float2 (&times)[page_parts<D, C>::SLOTS],
-                                  row_state<page_parts<D, C>::PAIRS> &v, int rows, int row, int n)
-{
-    typedef page_parts<D, C> P;
-    enum { AHEAD = 4, PAIRS = P::PAIRS };
-    const int lane = threadIdx.x % 32, own_pair = 2 * lane < P::COLUMNS ? lane : 0;
-    const float own = lane < n ? s.sum[lane * rows + row].y : -CUDART_INF_F;
-    float all = own;
-#pragma unroll
-    for (int m = 1; m < MOST_PAGES; m *= 2)
-        all = larger_or_none(__shfl_up_sync(~0u, all, m), all); /* of the first lanes their own */
-    const float beside = __shfl_up_sync(~0u, all, 1),
-                last = lane ? larger_or_none(v.sum.max, beside) : v.sum.max,
-                top = larger_or_none(last, own), base = top == -CUDART_INF_F ? 0.0f : top;
-    if (lane < n)
-        times[lane * rows + row] = make_float2(expf(last - base), expf(own - base));
-    v.sum.max = __shfl_sync(~0u, top, n - 1);
-    __syncwarp();
-#pragma unroll 1
-    for (int p = 0; p < n; p += AHEAD) {
-        float2 by[AHEAD], part[AHEAD][PAIRS];
-        float total[AHEAD];
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            const int at = min((p + k) * rows + row, P::SLOTS - 1); /* behind them nothing counts */
-            by[k] = times[at];
-#pragma unroll
-            for (int i = 0; i < PAIRS; i++)
-                part[k][i] = *(const float2 *)&s.part[at][2 * own_pair + 64 * i];
-            total[k] = s.sum[at].x;
-        }
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            if (p + k < n) {
-#pragma unroll
-                for (int i = 0; i < PAIRS; i++) {
-                    v.v[i].x = joined(v.v[i].x, by[k].x, part[k][i].x, by[k].y);
-                    v.v[i].y = joined(v.v[i].y, by[k].x, part[k][i].y, by[k].y);
-                }
-                v.sum.total = joined(v.sum.total, by[k].x, total[k], by[k].y);
-            }
-    }
-}
-
-/* The row's results, of a head. */
-template <int COLUMNS, int PAIRS>
-static __device__ void put_results(const qn__cuda_attend_args &a, const row_state<PAIRS> &v,
-                                   int rank, int h, int l)
-{
-    const int own = 2 * (threadIdx.x % 32), column = rank * COLUMNS + own,
-              apart = (int)a.y_stride[3];
-    const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + (int64_t)column * apart;
-    if (own >= COLUMNS)
-        return;
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        const float x = with_sink(a, v.sum, h, v.v[i].x), y = with_sink(a, v.sum, h, v.v[i].y);
-        float *const to = (float *)a.at[6] + at + (int64_t)64 * i * apart;
-        if (a.at[6]) {
-            to[0] = x;
-            to[apart] = y;
-        }
-        if (a.at[8]) /* elements lie side by side then */
-            *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at + 64 * i, a.turned)) =
-                pair_of(x, y);
-    }
 }
 
 #endif
