@@ -330,9 +330,10 @@ static bool join_wide(qn__cuda_binder *b, const qn__cuda_wide_args *args, const 
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
     if (!last || !qn__cuda_is_wide(b->cuda, last->function))
         return false;
-    const qn__cuda_wide_args *before = (const qn__cuda_wide_args *)(bound->args + last->args);
-    return before->by_rows == args->by_rows && before->unpacked == args->unpacked &&
-           before->in_units == args->in_units &&
+    qn__cuda_wide_args before; /* which lies aligned */
+    memcpy(&before, bound->args + last->args, sizeof before);
+    return before.by_rows == args->by_rows && before.unpacked == args->unpacked &&
+           before.in_units == args->in_units &&
            qn__cuda_join_linear(b, last->function, call, args->linears.rows, &last);
 }
 
