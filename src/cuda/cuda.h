@@ -229,8 +229,8 @@ void qn__cuda_take_norms(qn__cuda_binder *b);
 /* Once all is bound: of what was rounded, f32 results that nothing reads are not written. */
 void qn__cuda_drop_unread(qn__cuda_binder *b);
 
-/* Likewise: norms of short rows have kernels of their own (op_rows.c), and attention of a token
- * knows what comes next (op_attend.c). */
+/* Likewise: norms of short rows have kernels of their own (op_rows.c); attention of a token knows
+ * what comes next, and results that cannot lie where the plan has them move (op_attend.c). */
 void qn__cuda_finish_norms(qn__cuda_binder *b);
 void qn__cuda_finish_attention(qn__cuda_binder *b);
 

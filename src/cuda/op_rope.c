@@ -207,16 +207,14 @@ static bool is_row(const qn__cuda_rope_part *part)
            !part->traditional && part->x_stride[3] == 1;
 }
 
-/* Where attention's launch finds what it turns: operands, in the order of its addresses. */
+/* Where attention's launch finds what it turns: some of its addresses, which are operands, from
+ * QN__CUDA_TURN_QUERIES on. */
 enum {
-    OWN_QUERIES,
-    OWN_OFFSET,
-    OWN_FREQUENCY,
-    OWN_KEYS,
-    OWN_VALUES,
-    OWN_SLOTS,
-    OWN_NORMS,
-    OWN = 8
+    OWN_QUERIES = 0,
+    OWN_KEYS = QN__CUDA_TURN_KEYS - QN__CUDA_TURN_QUERIES,
+    OWN_VALUES = QN__CUDA_TURN_VALUES - QN__CUDA_TURN_QUERIES,
+    OWN_NORMS = QN__CUDA_TURN_QUERY_NORM - QN__CUDA_TURN_QUERIES, /* of queries, of keys */
+    OWN = QN__CUDA_ATTEND_AT - QN__CUDA_TURN_QUERIES
 };
 
 /* Whether blocks that are done may write y, while others still read what is to be turned: queries
