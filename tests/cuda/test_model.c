@@ -271,6 +271,9 @@ static void test_tokens(qn_device *cuda)
         qn_error err = {0};
         qn_model *model = NULL;
         qn_model_options o = {.size = sizeof o, .batch_invariant = true};
+        const bool capped = !strcmp(all[i].family, "gemma2");
+        const char *caps =
+            capped ? "\"attn_logit_softcapping\":5.0,\"final_logit_softcapping\":30.0," : "";
         snprintf(name, sizeof name, "%s, %d and %d heads of %d", all[i].family, all[i].heads,
                  all[i].groups, all[i].head_dim);
         snprintf(text, sizeof text,
@@ -278,12 +281,12 @@ static void test_tokens(qn_device *cuda)
                  "\"num_hidden_layers\":2,\"num_attention_heads\":%d,"
                  "\"num_key_value_heads\":%d,\"head_dim\":%d,\"vocab_size\":%d,"
                  "\"max_position_embeddings\":8192,\"rms_norm_eps\":1e-6,\"sliding_window\":%d,"
-                 "\"query_pre_attn_scalar\":256,\"attn_logit_softcapping\":5.0,"
-                 "\"final_logit_softcapping\":30.0,\"hidden_activation\":\"gelu_pytorch_tanh\","
+                 "\"query_pre_attn_scalar\":256,%s"
+                 "\"hidden_activation\":\"gelu_pytorch_tanh\","
                  "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"%s\"}",
                  all[i].family, all[i].heads * all[i].head_dim, all[i].heads, all[i].groups,
-                 all[i].head_dim, VOCABULARY, all[i].window ? all[i].window : 8192,
-                 strcmp(all[i].family, "gemma2") ? "silu" : "gelu_pytorch_tanh");
+                 all[i].head_dim, VOCABULARY, all[i].window ? all[i].window : 8192, caps,
+                 capped ? "gelu_pytorch_tanh" : "silu");
         bool ok = qn_model_open_random(&model, cuda, text, strlen(text), "bf16", "bf16", &o,
                                        &err) == QN_OK &&
                   score(model, 1, ids, n, alone, &err) && score(model, 0, ids, n, whole, &err);
