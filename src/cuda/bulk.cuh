@@ -12,6 +12,12 @@ static __device__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* What lies there. */
+template <class T> static __device__ T *shared_place(uint32_t address)
+{
+    return (T *)__cvta_shared_to_generic(address);
+}
+
 /* The warp's number, and one lane of the warp: what the compiler then knows to be the same for all
  * lanes lies in uniform registers, where the copy engine wants addresses, without a loop over the
  * lanes. */

@@ -40,48 +40,46 @@ static __device__ uint32_t bytes_of(float4 v, float inverse)
     return __byte_perm(__byte_perm(b0, b1, 0x0040), __byte_perm(b2, b3, 0x0040), 0x5410);
 }
 
-/* What bytes_of_quad makes, of 16 columns, a lane's: fewer lanes share a scale, so that less passes
- * between them. */
+/* What bytes_of_quad makes, of eight columns, a lane's: fewer lanes share a scale, so that less
+ * passes between them. */
 template <class U>
-static __device__ byte_step bytes_of_sixteen(const float4 (&v)[4], uint32_t (&word)[4])
+static __device__ byte_step bytes_of_eight(const float4 (&v)[2], uint32_t (&word)[2])
 {
-    enum { LANES = (U::STEP > 32 ? U::STEP : 32) / 16, OF_STEP = U::STEP / 16 };
-    float most[2] = {0, 0};
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        most[j % 2] =
-            larger_magnitude(larger_magnitude(most[j % 2], v[j].x, v[j].y), v[j].z, v[j].w);
+    enum { LANES = (U::STEP > 32 ? U::STEP : 32) / 8, OF_STEP = U::STEP / 8 };
+    const float most[2] = {larger_magnitude(larger_magnitude(0, v[0].x, v[0].y), v[0].z, v[0].w),
+                           larger_magnitude(larger_magnitude(0, v[1].x, v[1].y), v[1].z, v[1].w)};
     uint32_t bits = __float_as_uint(larger_magnitude(0, most[0], most[1]));
 #pragma unroll
     for (int m = 1; m < LANES; m *= 2)
         bits = max(bits, __shfl_xor_sync(~0u, bits, m));
     const float top = __uint_as_float(bits);
-    const bool quick = is_amid(bits);
-    const float inverse = quick ? quick_to_bytes(top) : to_bytes(top),
-                worth = quick ? quotient(top, 127.0f, 1.0f / 127.0f) : top / 127.0f;
-    const uint32_t real = bits < 0x7f800000u ? ~0u : 0; /* of infinity the scale says it */
-    int sum = 0;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        word[j] = bytes_of(v[j], inverse) & real;
-        sum = __dp4a((int)word[j], 0x01010101, sum);
+    float inverse = bits ? quick_to_bytes(top) : 0.0f, worth = quotient(top, 127.0f, 1.0f / 127.0f);
+    uint32_t real = ~0u;
+    if (bits && !is_amid(bits)) {
+        inverse = to_bytes(top);
+        worth = top / 127.0f;
+        real = bits < 0x7f800000u ? ~0u : 0; /* of infinity the scale says it */
     }
+    word[0] = bytes_of(v[0], inverse) & real;
+    word[1] = bytes_of(v[1], inverse) & real;
+    int sum = __dp4a((int)word[1], 0x01010101, __dp4a((int)word[0], 0x01010101, 0));
 #pragma unroll
     for (int m = 1; m < OF_STEP; m *= 2)
         sum += __shfl_xor_sync(~0u, sum, m);
     return {worth, U::BIASED ? __float_as_int(worth * (float)sum) : -U::ZERO * sum};
 }
 
-/* The columns of words 4 i to 4 i + 3 of a row's bytes, which lie as word_of_quad says: the first
- * one, and how far behind that those of word 4 i + j begin. */
-template <class U> static __device__ uint32_t columns_of_lane(uint32_t i)
+/* The columns of words 2 i and 2 i + 1 of a row's bytes, which lie as word_of_quad says: the first
+ * one, and how far behind that those of the other word begin. */
+template <class U> static __device__ int columns_of_lane(int i)
 {
-    enum { LANES = U::STEP / 16 };
-    return i / LANES * U::STEP + i % LANES * (16 / LANES);
+    enum { OF_STEP = U::STEP / 8, OF_LANE = U::STEP / 16 };
+    const int word = i % OF_STEP * 2;
+    return i / OF_STEP * U::STEP + word / OF_LANE * 4 + word % OF_LANE * 16;
 }
-template <class U> static __device__ constexpr uint32_t columns_behind(uint32_t j)
+template <class U> static __device__ constexpr int columns_behind()
 {
-    return j / (U::STEP / 16) * 4 + j % (U::STEP / 16) * 16;
+    return U::STEP == 16 ? 4 : 16;
 }
 
 /* Where the bytes of quad q lie, in words: a lane's words of a step, those of columns 4 t + 16 i,

@@ -29,6 +29,12 @@ static __device__ void wait_for_last()
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+/* The same behind what a value is made of, which the compiler would leave for later. */
+static __device__ void wait_behind(int made)
+{
+    if (made != (int)0x80000001)
+        wait_for_last();
+}
 static __device__ void wait_for_others()
 {
     let_next_begin();

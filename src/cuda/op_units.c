@@ -146,11 +146,13 @@ static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
 
 /* Spans, of two tiles where they come so, that a block asks for before its row of x has come. */
 static int64_t spans_ahead(const qn__cuda *cuda, const qn__layout *l, unsigned threads,
-                           int64_t shared)
+                           int64_t shared, int64_t blocks)
 {
     int64_t span = QN__CUDA_SPAN / l->columns * l->unit_bytes,
             bytes = span * (span <= QN__CUDA_PAIR_BYTES ? 2 : 1),
-            spans = AHEAD / (bytes * unit_room(cuda, threads, shared));
+            room = unit_room(cuda, threads, shared),
+            beside = qn__cuda_parts(blocks, cuda->processors),
+            spans = AHEAD / (bytes * (beside < room ? beside : room));
     return spans > 1 ? spans : 1;
 }
 
@@ -311,10 +313,10 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
         return false;
     /* of one row of x and bytes a warp more makes the results */
     unsigned threads = 32 * (unsigned)(form.warps + (form.kernel == BYTES_1));
-    qn__cuda_grid grid = {unit_blocks(b->cuda, &args, threads, form.shared), threads,
-                          (unsigned)form.shared};
+    const int64_t blocks = unit_blocks(b->cuda, &args, threads, form.shared);
+    qn__cuda_grid grid = {blocks, threads, (unsigned)form.shared};
     if (form.kernel == BYTES_1)
-        args.ahead = spans_ahead(b->cuda, qn__layout_of(w->layout), threads, form.shared);
+        args.ahead = spans_ahead(b->cuda, qn__layout_of(w->layout), threads, form.shared, blocks);
     return qn__cuda_add_linear(b, function, &grid, &args, call, args.made ? QN__CUDA_SCRATCH : 0);
 }
 

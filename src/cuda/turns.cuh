@@ -62,13 +62,26 @@ static __device__ sum_turns turns_in(char *room)
     return {bars, bars + QN__CUDA_TURNS};
 }
 
-/* The spans' sums in their order; the next one's is `apart` behind. */
+/* The spans' sums in their order; the next one's is `apart` behind. Few are added by code that is
+ * short. */
+template <int AT_ONCE>
+static __device__ float with_spans(float sum, const float *from, int first, int spans, int apart)
+{
+    float v[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++)
+        v[k] = first + k < spans ? from[(first + k) * apart] : 0;
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++)
+        sum = first + k < spans ? sum + v[k] : sum;
+    return sum;
+}
 static __device__ float sum_of_spans(const float *from, int spans, int apart)
 {
-    float sum = from[0];
-#pragma unroll 8
-    for (int s = 1; s < spans; s++)
-        sum += from[s * apart];
+    float sum = with_spans<4>(from[0], from, 1, spans, apart);
+#pragma unroll 1
+    for (int s = 5; s < spans; s += 8)
+        sum = with_spans<8>(sum, from, s, spans, apart);
     return sum;
 }
 

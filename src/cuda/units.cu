@@ -10,9 +10,10 @@
  * A warp copies a span of 16 rows as it lies, and has a ring of these. Rows of x that do not fit
  * into shared memory go to other blocks, which read the weight again.
  *
- * By one row of x, which is what decoding has, a warp multiplies spans of two tiles at once, and
- * one warp more makes the results (turns.cuh), so that those that multiply never wait for each
- * other.
+ * By one row of x, which is what decoding has, a warp makes the columns bytes that it multiplies,
+ * then multiplies spans of two tiles at once, and one warp more makes the results (turns.cuh), so
+ * that those that multiply never wait for each other. What stands between x and the results runs
+ * once and costs its instructions: what needs no x is made before it is waited for.
  */
 #include "cuda/any.cuh"
 #include "cuda/bulk.cuh"
@@ -369,10 +370,9 @@ enum { ZERO_BITS = 0x4b400000 };
  * product's rows g and g + 8. All columns of a product are the same. */
 template <class U>
 static __device__ void multiply_row(const uint8_t *u, int s, const uint32_t (&w)[U::STEP / 16],
-                                    const byte_step &x, float f[2])
+                                    const byte_step &x, int g, int t, float f[2])
 {
     enum { WORDS = U::STEP / 16 };
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int zero = U::BIASED ? ZERO_BITS : ZERO_BITS + x.added;
     int c[4] = {zero, zero, zero, zero};
     uint2 code[WORDS];
@@ -389,23 +389,22 @@ static __device__ void multiply_row(const uint8_t *u, int s, const uint32_t (&w)
     }
 }
 
-/* n units of a span, of M tiles that lie `apart` bytes from each other. */
+/* n units of a span, of M tiles that lie `apart` bytes from each other. bytes: the lane's. */
 template <class U, int M, bool WHOLE>
 static __device__ void multiply_rows(const uint8_t *units, int n, int apart, const char *bytes,
-                                     const byte_step *steps, float f[2][2])
+                                     const byte_step *steps, int g, int t, float f[2][2])
 {
     enum { UNITS = SPAN / U::COLUMNS, STEPS = U::COLUMNS / U::STEP, WORDS = U::STEP / 16 };
-    const char *own = bytes + 4 * WORDS * (threadIdx.x % 4);
 #pragma unroll(WHOLE ? UNITS : 1)
     for (int i = 0; i < (WHOLE ? UNITS : n); i++)
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             __align__(16) uint32_t w[WORDS];
-            words_of_x<U>(own + i * U::COLUMNS + s * U::STEP, w);
+            words_of_x<U>(bytes + i * U::COLUMNS + s * U::STEP, w);
             const byte_step x = steps[i * STEPS + s];
 #pragma unroll
             for (int m = 0; m < M; m++)
-                multiply_row<U>(units + m * apart + i * U::BYTES, s, w, x, f[m]);
+                multiply_row<U>(units + m * apart + i * U::BYTES, s, w, x, g, t, f[m]);
         }
 }
 
@@ -415,41 +414,51 @@ static __device__ char *shared_room()
     return shared;
 }
 
-/* The only row: a lane has 16 columns, whose bytes lie side by side, twice if the row is long, and
- * loads all before it makes any of them bytes. */
+/* The spans of the only row that a warp multiplies, the first `apart` of `left` ones and each one
+ * so many behind: nobody else reads their bytes. A lane has eight columns of each, and loads those
+ * of some spans before it makes any of them bytes. x, how many columns there are from it on, and
+ * what bytes go to are the lane's, of the first span. */
+enum { SPANS_AT_ONCE = 4 };
 template <class U, bool ALIGNED>
-static __device__ void bytes_of_row(const float *x, uint32_t k, uint32_t columns, char *bytes,
-                                    byte_step *steps)
+static __device__ void load_spans(const float *x, int columns, int left, int apart,
+                                  float4 (&v)[SPANS_AT_ONCE][2])
 {
-    enum { OF_STEP = U::STEP / 16, AT_ONCE = ALIGNED ? 2 : 1 };
-    const uint32_t lane = threadIdx.x % 32, all = columns / 16;
-    for (uint32_t first = threadIdx.x; first - lane < all; first += AT_ONCE * blockDim.x) {
-        float4 v[AT_ONCE][4];
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            const uint32_t c = columns_of_lane<U>(first + n * blockDim.x);
-            const bool real = c < k; /* and so are all of its step */
+    for (int i = 0; i < SPANS_AT_ONCE; i++)
+        if (i * apart < left)
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *from = x + c + columns_behind<U>(j);
-                v[n][j] = !real     ? make_float4(0, 0, 0, 0)
-                          : ALIGNED ? *(const float4 *)from
+            for (int j = 0; j < 2; j++) {
+                const float *from = x + i * apart * SPAN + j * columns_behind<U>();
+                v[i][j] = columns <= i * apart * SPAN ? make_float4(0, 0, 0, 0)
+                          : ALIGNED                   ? *(const float4 *)from
                                     : make_float4(from[0], from[1], from[2], from[3]);
             }
-        }
+}
+template <class U>
+static __device__ void bytes_of_spans(const float *x, int columns, int left, int apart, char *bytes,
+                                      byte_step *steps)
+{
+    enum { OF_STEP = U::STEP / 8, STEPS = SPAN / U::STEP };
+    for (; left > 0; left -= SPANS_AT_ONCE * apart) {
+        float4 v[SPANS_AT_ONCE][2];
+        if ((uintptr_t)x % 16 == 0)
+            load_spans<U, true>(x, columns, left, apart, v);
+        else
+            load_spans<U, false>(x, columns, left, apart, v);
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            const uint32_t i = first + n * blockDim.x;
-            if (i - lane >= all)
+        for (int i = 0; i < SPANS_AT_ONCE; i++) {
+            if (i * apart >= left)
                 break;
-            uint32_t word[4];
-            const byte_step step = bytes_of_sixteen<U>(v[n], word);
-            if (i < all) {
-                ((uint4 *)bytes)[i] = make_uint4(word[0], word[1], word[2], word[3]);
-                if (i % OF_STEP == 0)
-                    steps[i / OF_STEP] = step;
-            }
+            uint32_t word[2];
+            const byte_step step = bytes_of_eight<U>(v[i], word);
+            *(uint2 *)bytes = make_uint2(word[0], word[1]);
+            if (threadIdx.x % OF_STEP == 0)
+                *steps = step;
+            bytes += apart * SPAN;
+            steps += apart * STEPS;
         }
+        x += SPANS_AT_ONCE * apart * SPAN;
+        columns -= SPANS_AT_ONCE * apart * SPAN;
     }
 }
 
@@ -460,7 +469,9 @@ template <class U> struct byte_row {
         STEPS = SPAN / U::STEP,
         TILES = BYTES <= QN__CUDA_PAIR_BYTES ? 2 : 1, /* at once */
         PLACES = TILES == 2 ? 2 : 3,                  /* of a ring */
-        ROOM = PLACES * TILES * BYTES + QN__CUDA_RING_BARS
+        PLACE = TILES * BYTES,
+        SUMS = TILES * TILE * (int)sizeof(float), /* of a span, in bytes */
+        ROOM = PLACES * PLACE + QN__CUDA_RING_BARS
     };
     const qn__cuda_linears_args &a;
     const int k, spans, warps, group_bytes, last_bytes;
@@ -487,10 +498,6 @@ template <class U> struct byte_row {
         steps = (byte_step *)(bytes + spans * SPAN + U::STEP);
         part = (float *)(steps + spans * STEPS);
     }
-    __device__ float *sums(int j) const
-    {
-        return part + turns.place(j) * spans * TILES * TILE;
-    }
     /* Where a tile's units begin. */
     __device__ const char *units_of(int tile) const
     {
@@ -512,7 +519,7 @@ template <class U> struct byte_row {
 
         __device__ uint64_t *landed(int at) const
         {
-            return (uint64_t *)(ring + PLACES * TILES * BYTES) + at;
+            return (uint64_t *)(ring + PLACES * PLACE) + at;
         }
     };
     __device__ void find(asking &own) const
@@ -539,7 +546,7 @@ template <class U> struct byte_row {
     {
         if (own.tile < end) {
             const int n = own.span == spans - 1 ? last_bytes : BYTES;
-            char *to = own.ring + at * TILES * BYTES;
+            char *to = own.ring + at * PLACE;
 #if __CUDA_ARCH__ >= 900
             if (is_elected()) {
                 barrier_expect(own.landed(at), TILES == 2 && own.from[TILES - 1] ? 2 * n : n);
@@ -584,29 +591,49 @@ template <class U> struct byte_row {
             ask(own, own.asked);
         return own;
     }
-    __device__ void make_sums(asking &own) const
+    /* A lane's part of the work, made before x is waited for: where the ring's first place is,
+     * what says that it has landed, and of the warp's first span x, its steps and the sums. */
+    struct lane_work {
+        int g, t, last; /* units of the last span */
+        uint32_t units, landed, bytes, steps, sums;
+    };
+    __device__ lane_work work_of_lane(const asking &own) const
     {
-        const int warp = warp_number(), lane = threadIdx.x % 32, g = lane / 4;
-        for (int i = own.asked; i < PLACES; i++)
-            ask(own, i);
+        const int warp = warp_number(), g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        const auto known = [](const void *p) {
+            return (uint32_t)known_now((int)shared_address(p));
+        };
+        return {known_now(g),
+                known_now(t),
+                known_now(last_bytes / U::BYTES),
+                known(own.ring),
+                known(own.landed(0)),
+                known(bytes + warp * SPAN + U::STEP / 4 * t),
+                known(steps + warp * STEPS),
+                known(part + warp * TILES * TILE + 2 * g)};
+    }
+    __device__ void make_sums(asking &own, const lane_work &w) const
+    {
+        const int warp = warp_number();
         for (int tile = first, j = 0, at = 0, round = 0; tile < end; tile += TILES, j++) {
+            uint32_t x = w.bytes, of = w.steps, to = w.sums + turns.place(j) * spans * SUMS;
             for (int span = warp; span < spans; span += warps) {
                 float f[2][2] = {};
 #if __CUDA_ARCH__ >= 900
-                barrier_wait(own.landed(at), round & 1);
+                barrier_wait(w.landed + at * (uint32_t)sizeof(uint64_t), round & 1);
 #else
                 copies_wait<PLACES - 1>();
                 __syncwarp();
 #endif
-                const uint8_t *units = (const uint8_t *)own.ring + at * TILES * BYTES;
-                const char *x = bytes + span * SPAN;
-                const byte_step *of = steps + span * STEPS;
-                if (span == spans - 1 && last_bytes < BYTES)
-                    multiply_rows<U, TILES, false>(units, last_bytes / U::BYTES, BYTES, x, of, f);
+                const uint8_t *units = shared_place<const uint8_t>(w.units + at * PLACE);
+                const char *bytes = shared_place<const char>(x);
+                const byte_step *steps = shared_place<const byte_step>(of);
+                if (span == spans - 1 && w.last < UNITS)
+                    multiply_rows<U, TILES, false>(units, w.last, BYTES, bytes, steps, w.g, w.t, f);
                 else if (TILES == 2 && tile + 1 == end)
-                    multiply_rows<U, 1, true>(units, UNITS, BYTES, x, of, f);
+                    multiply_rows<U, 1, true>(units, UNITS, BYTES, bytes, steps, w.g, w.t, f);
                 else
-                    multiply_rows<U, TILES, true>(units, UNITS, BYTES, x, of, f);
+                    multiply_rows<U, TILES, true>(units, UNITS, BYTES, bytes, steps, w.g, w.t, f);
                 __syncwarp();
                 ask(own, at);
                 if (++at == PLACES) {
@@ -615,28 +642,51 @@ template <class U> struct byte_row {
                 }
                 if (span == warp)
                     turns.wait_for_place(j);
-                float *to = sums(j) + span * TILES * TILE + 2 * g;
-                if (lane % 4 == 0)
+                if (w.t == 0)
 #pragma unroll
                     for (int m = 0; m < TILES; m++)
-                        *(float2 *)(to + m * TILE) = make_float2(f[m][0], f[m][1]);
+                        shared_place<float2>(to)[m * TILE / 2] = make_float2(f[m][0], f[m][1]);
+                x += (uint32_t)warps * SPAN;
+                of += warps * (uint32_t)(STEPS * sizeof(byte_step));
+                to += warps * SUMS;
             }
             turns.give(j);
         }
     }
-    /* All warps. */
-    __device__ void make_bytes() const
+    /* The warp's spans of x, which have been made bytes. */
+    __device__ void copy_spans() const
     {
-        const float *x = (const float *)a.at[0];
-        const unit_work work = {k, spans, 1, 0, 0, 0, 0, false};
-        wait_for_last();
+        const made_row from = made_row_of(a.at[0], 0, spans * SPAN, U::STEP);
+        const int lane = threadIdx.x % 32;
+#pragma unroll 1
+        for (int span = warp_number(); span < spans; span += warps) {
+            ((uint2 *)(bytes + span * SPAN))[lane] =
+                ((const uint2 *)(from.bytes() + span * SPAN))[lane];
+            if (lane < STEPS)
+                steps[span * STEPS + lane] = from.steps()[span * STEPS + lane];
+        }
+    }
+    /* A warp makes those spans of x bytes that it multiplies, and sums of their products. */
+    __device__ void multiply(asking &own) const
+    {
+        enum { OF_STEP = U::STEP / 8 };
+        const int warp = warp_number(), lane = threadIdx.x % 32,
+                  column = warp * SPAN + columns_of_lane<U>(lane);
+        const float *const x = (const float *)a.at[0] + column;
+        char *const to = bytes + warp * SPAN + 8 * lane;
+        byte_step *const step = steps + warp * STEPS + lane / OF_STEP;
+        const lane_work work = work_of_lane(own);
+        wait_behind((int)(intptr_t)x | (int)(intptr_t)to | (int)(intptr_t)step | work.g | work.t |
+                    work.last |
+                    (int)(work.units | work.landed | work.bytes | work.steps | work.sums));
         if (a.made)
-            copy_of_x<U, 1>(a, work, bytes, 0, steps);
-        else if ((uintptr_t)x % 16 == 0)
-            bytes_of_row<U, true>(x, k, spans * SPAN, bytes, steps);
+            copy_spans();
         else
-            bytes_of_row<U, false>(x, k, spans * SPAN, bytes, steps);
-        __syncthreads();
+            bytes_of_spans<U>(x, k - column, spans - warp, warps, to, step);
+        __syncwarp();
+        for (int i = own.asked; i < PLACES; i++)
+            ask(own, i);
+        make_sums(own, work);
     }
     /* A lane makes one, of TILES tiles. */
     __device__ void make_results() const
@@ -644,6 +694,7 @@ template <class U> struct byte_row {
         const float *added = (const float *)a.at[QN__CUDA_ADDED];
         const int lane = threadIdx.x % 32, own = lane / TILE, r = lane % TILE;
         float gate = 0; /* of one tile at a time */
+        wait_for_last();
         const float worth = a.made ? *(const float *)a.at[0] : 1.0f;
         for (int tile = first, j = 0; tile < end; tile += TILES, j++) {
             const bool real = own < TILES && tile + own < end;
@@ -652,7 +703,10 @@ template <class U> struct byte_row {
             const float more = added && wanted ? added[p.row + r] : 0, by = p.by ? *p.by : 1.0f;
             turns.wait_for_sums(j);
             const float sum =
-                worth * sum_of_spans(sums(j) + lane % (TILES * TILE), spans, TILES * TILE) * by;
+                worth *
+                sum_of_spans(part + turns.place(j) * spans * TILES * TILE + lane % (TILES * TILE),
+                             spans, TILES * TILE) *
+                by;
             turns.take(j);
             if (a.gated) {
                 const float up = TILES == 2 ? __shfl_down_sync(~0u, sum, TILE) : sum;
@@ -673,9 +727,9 @@ template <class U> struct byte_row {
             turns.begin(warps);
         if (multiplies)
             own = begin_ring();
-        make_bytes();
+        __syncthreads(); /* those of sums have begun */
         if (multiplies)
-            make_sums(own);
+            multiply(own);
         else
             make_results();
     }

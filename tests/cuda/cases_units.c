@@ -67,7 +67,7 @@ static qn_array *op_unit_row_bytes_short(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_INT8_ROWS, 768);
 }
-/* One row of more columns than a block's threads have at once, and one that does not begin at 16
+/* One row of more columns than warps make bytes at once, and one that does not begin at 16
  * bytes. */
 static qn_array *op_unit_bytes_long(qn_scope *s)
 {

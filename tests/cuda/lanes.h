@@ -86,6 +86,7 @@ int __reduce_add_sync(unsigned, int);
 uint32_t __reduce_max_sync(unsigned, uint32_t);
 uint32_t __byte_perm(uint32_t, uint32_t, uint32_t);
 size_t __cvta_generic_to_shared(const void *);
+void *__cvta_shared_to_generic(size_t);
 void __syncthreads();
 void __syncwarp();
 int __ffs(uint32_t);
