@@ -140,6 +140,9 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     a->apart = QN__CUDA_STREAM_WARPS / groups;
     while (a->apart > 1 && a->apart * of_span > a->ring)
         a->apart--;
+    a->of_span = of_span;
+    a->each = all / blocks;
+    a->more = all % blocks;
     launch->blocks = (unsigned)blocks;
     launch->threads = 32 * (QN__CUDA_STREAM_WARPS + 1);
     launch->shared = (unsigned)(a->ring * stage + run + ALIGNED);

@@ -7,10 +7,9 @@
  * their order within, spans added in order.
  *
  * A block has tiles of 16 rows of the weights, some at a time. One warp asks for stages of so many
- * pieces of 64 columns, of the weights before the launches ahead have ended. (The engine takes 50
- * ns for a copy, be it of 512 bytes or of 2 KiB: small ones, not bytes, would hold it up.) Eight
- * warps multiply: they share the tiles, and where there are fewer tiles than warps the spans of a
- * tile, whose sums go from warp to warp in their order.
+ * pieces of 64 columns, of the weights before the launches ahead have ended. Eight warps multiply:
+ * they share the tiles, and where there are fewer tiles than warps the spans of a tile, whose sums
+ * go from warp to warp in their order.
  *
  * Several rows of x come with the weights, one lies in shared memory as a whole. With one row so
  * few stages are under way that memory is busy and no more: what is asked for beyond that only
@@ -27,6 +26,13 @@ enum {
     WARPS = QN__CUDA_STREAM_WARPS,
     MOST_RING = QN__CUDA_STREAM_RING
 };
+
+/* An address that is made here, and not where it is used. */
+template <typename T> static __device__ T *known_now(T *p)
+{
+    const uint64_t v = (uint64_t)p;
+    return (T *)((uint64_t)(uint32_t)known_now((int)(v >> 32)) << 32 | (uint32_t)known_now((int)v));
+}
 
 static __device__ uint4 load_matrices(uint32_t at)
 {
@@ -51,9 +57,11 @@ static __device__ uint4 load_shared(uint32_t at)
 template <int NT, int M, bool ONE> struct stream {
     enum { X_BYTES = ONE ? 0 : NT * 8 * 128 }; /* of a piece */
     const qn__cuda_wide_args &a;
-    const int slots, deep, ring, spans, steps; /* tiles at once; pieces of a stage; stages; of K */
-    const int groups, apart;                   /* of warps, by tiles; warps that share spans */
-    int first, end, one, two;                  /* the block's tiles; of the first weights */
+    const int slots, deep, ring, of_span; /* tiles at once; pieces of a stage; stages; of a span */
+    const int spans, steps;               /* of K; its stages */
+    const int groups, apart;              /* of warps, by tiles; warps that share spans */
+    const int one, two;                   /* tiles of the first weight, of the first two */
+    int first, end;                       /* the block's tiles */
     char *const stages;
     float4 *const run;
     uint4 *const x_row;
@@ -61,19 +69,17 @@ template <int NT, int M, bool ONE> struct stream {
 
     __device__ stream(const qn__cuda_wide_args &args, char *room, uint64_t *bars)
         : a(args), slots((int)args.slots), deep((int)args.deep), ring((int)args.ring),
-          spans((int)((args.linears.k + SPAN - 1) / SPAN)), steps(spans * (SPAN / BOX) / deep),
-          groups(slots / M), apart((int)args.apart),
-          one((int)((args.linears.n[0] + TILE - 1) / TILE)),
-          two(one + (int)((args.linears.n[1] + TILE - 1) / TILE)), stages(room),
+          of_span((int)args.of_span), spans((int)(((uint32_t)args.linears.k + SPAN - 1) / SPAN)),
+          steps(spans * of_span), groups(slots / M), apart((int)args.apart),
+          one((int)(((uint32_t)args.linears.n[0] + TILE - 1) / TILE)),
+          two(one + (int)(((uint32_t)args.linears.n[1] + TILE - 1) / TILE)), stages(room),
           run((float4 *)(room + ring * stage_bytes())), x_row((uint4 *)(run + slots * NT * 32)),
           full(bars), empty(bars + MOST_RING), turn(bars + 2 * MOST_RING),
           x_came(bars + 2 * MOST_RING + WARPS)
     {
-        const uint32_t unit = a.linears.gated ? 2 : 1,
-                       all = (uint32_t)tiles_of(a.linears, TILE) / unit, each = all / gridDim.x,
-                       more = all % gridDim.x; /* one more each */
-        first = (int)((each * blockIdx.x + min(blockIdx.x, more)) * unit);
-        end = first + (int)((each + (blockIdx.x < more)) * unit);
+        const int unit = a.linears.gated ? 2 : 1, more = (int)a.more;
+        first = ((int)a.each * (int)blockIdx.x + min((int)blockIdx.x, more)) * unit;
+        end = first + ((int)a.each + ((int)blockIdx.x < more)) * unit;
     }
     __device__ int stage_bytes() const
     {
@@ -82,9 +88,11 @@ template <int NT, int M, bool ONE> struct stream {
 
     /* ---- asking ------------------------------------------------------------------------------ */
 
+    /* All of the warp is here, so that addresses lie in uniform registers: else a copy is a turn of
+     * a loop over lanes, 100 cycles. */
     __device__ void ask_x(int at, int step)
     {
-        if (threadIdx.x % 32 == 0)
+        if (is_elected())
             copy_pieces(stages + at * stage_bytes() + deep * slots * TILE_BYTES,
                         &a.map[QN__CUDA_LINEARS], &full[at], 0, step * deep);
     }
@@ -95,55 +103,68 @@ template <int NT, int M, bool ONE> struct stream {
         for (int i = 0; i < asked; i++)
             ask_x(i, i % steps);
     }
-    /* Until few enough stages are under way, the first of them number `landed`. What else is read
-     * waits in line with them: what the launches ahead still want, and x, before it is there. */
-    __device__ void hold_back(int asked, int &landed, bool &x_there) const
+    /* The weights' pieces of tiles from `tile` on. */
+    __device__ void ask_tiles(int at, int tile, int n, int piece)
     {
-        for (;; landed++) {
-            x_there = x_there || __any_sync(~0u, barrier_ended(x_came, 0));
-            if (asked - landed < (int)(x_there ? a.flight : a.early))
+        char *to = stages + at * stage_bytes();
+        if (a.linears.gated) {
+            const int gate = a.linears.gated == 2;
+            for (int i = 0; i < n; i += 2) {
+                const int row = (tile + i) / 2 * TILE;
+                copy_pieces_once(to, &a.map[gate], &full[at], row, piece);
+                copy_pieces_once(to + deep * TILE_BYTES, &a.map[gate ^ 1], &full[at], row, piece);
+                to += 2 * deep * TILE_BYTES;
+            }
+            return;
+        }
+        for (int i = tile; i < tile + n; i++) {
+            const int weight = i < one   ? 0
+                               : i < two ? 1
+                                         : 2,
+                      row = (i - (i < one   ? 0
+                                  : i < two ? one
+                                            : two)) *
+                            TILE;
+            copy_pieces_once(to, &a.map[weight], &full[at], row, piece);
+            to += deep * TILE_BYTES;
+        }
+    }
+    /* Until few enough stages are under way, `landed` is the first of them. What else is read waits
+     * in line with them: what the launches ahead still want, and x, before it is there. */
+    __device__ void hold_back(int under_way, ring_place &landed, int &n_landed, bool &x_there) const
+    {
+        for (;; n_landed++) {
+            x_there = x_there || barrier_ended(x_came, 0);
+            if (under_way - n_landed < (int)(x_there ? a.flight : a.early))
                 return;
-            barrier_wait(&full[landed % ring], landed / ring & 1);
+            barrier_wait(&full[landed.stage], landed.phase);
+            landed.next(ring);
         }
     }
     __device__ void ask()
     {
-        const int own = threadIdx.x % 32;
         bool x_there = false;
-        int landed = 0, at = 0, asked = 0, early = a.early < ring ? (int)a.early : ring;
-        uint32_t phase = 1;
+        int n_landed = 0, asked = 0;
+        const int early = min((int)a.early, ring);
+        ring_place landed = {0, 0}, place = {0, 1};
         if (!a.linears.early)
             wait_for_last();
         for (int tile = first; tile < end; tile += slots) {
-            const int n = end - tile < slots ? end - tile : slots,
-                      mine = tile + (own < n ? own : 0);
-            int weight, row;
-            if (a.linears.gated) {
-                weight = (mine & 1) ^ (a.linears.gated == 2);
-                row = mine / 2 * TILE;
-            } else {
-                weight = mine < one ? 0 : mine < two ? 1 : 2;
-                row = (mine - (mine < one ? 0 : mine < two ? one : two)) * TILE;
-            }
+            const int n = min(end - tile, slots), bytes = deep * (n * TILE_BYTES + X_BYTES);
             for (int step = 0; step < steps; step++) {
                 if (ONE)
-                    hold_back(asked, landed, x_there);
+                    hold_back(asked, landed, n_landed, x_there);
                 else if (asked == early)
                     ask_first_x(asked);
-                barrier_wait(&empty[at], phase);
-                if (own == 0)
-                    barrier_expect(&full[at], deep * (n * TILE_BYTES + X_BYTES));
-                __syncwarp();
-                if (own < n)
-                    copy_pieces_once(stages + at * stage_bytes() + own * deep * TILE_BYTES,
-                                     &a.map[weight], &full[at], row, step * deep);
-                if (!ONE && asked >= early)
-                    ask_x(at, step);
-                asked++;
-                if (++at == ring) {
-                    at = 0;
-                    phase ^= 1;
+                barrier_wait(&empty[place.stage], place.phase);
+                if (is_elected()) {
+                    barrier_expect(&full[place.stage], bytes);
+                    ask_tiles(place.stage, tile, n, step * deep);
                 }
+                if (!ONE && asked >= early)
+                    ask_x(place.stage, step);
+                asked++;
+                place.next(ring);
             }
         }
         if (!ONE && asked <= early)
@@ -154,12 +175,12 @@ template <int NT, int M, bool ONE> struct stream {
 
     /* The row of x, with zeros behind it to the end of the last span. It does not come by the copy
      * engine, where it would wait for the weights that were asked for before it. */
-    __device__ void load_x() const
+    __device__ void load_x(const uint4 *from) const
     {
-        const uint4 *const from = (const uint4 *)a.linears.at[0];
-        const int n = (int)a.linears.k / 8;
-        for (int i = threadIdx.x; i < spans * SPAN / 8; i += 32 * WARPS)
-            copy_ahead(&x_row[i], from + (i < n ? i : 0), i < n);
+        const int n = (int)((uint32_t)a.linears.k / 8);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < spans * (SPAN / 8); i += 32 * WARPS, from += 32 * WARPS)
+            copy_ahead(&x_row[i], i < n ? from : (const uint4 *)a.linears.at[0], i < n);
         copies_end();
         copies_wait<0>();
         __syncwarp();
@@ -201,7 +222,8 @@ template <int NT, int M, bool ONE> struct stream {
             }
         }
     }
-    /* Element i of a lane's part of a tile: its row of the weights, of x. */
+    /* Element i of a lane's part of a tile: its row of the weights, of x. Of one row of x, the
+     * lanes 4 g alone have elements that count, 0 and 2. */
     static __device__ int row_of(int i)
     {
         return threadIdx.x % 32 / 4 + i / 2 * 8;
@@ -210,49 +232,96 @@ template <int NT, int M, bool ONE> struct stream {
     {
         return 8 * j + threadIdx.x % 4 * 2 + i % 2;
     }
+    __device__ bool counts(int j, int i) const
+    {
+        return ONE ? i % 2 == 0 && threadIdx.x % 4 == 0 : x_row_of(j, i) < (int)a.linears.rows;
+    }
     __device__ void load_added(int tile, int n, float (&more)[M][NT][4]) const
     {
         const float *added = (const float *)a.linears.at[QN__CUDA_ADDED];
-        const int rows = (int)a.linears.rows, width = (int)a.linears.n[0];
+        const int width = (int)a.linears.n[0];
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int j = 0; j < NT; j++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int row = (tile + m) * TILE + row_of(i), b = x_row_of(j, i);
-                    more[m][j][i] =
-                        m < n && row < width && b < rows ? added[(int64_t)b * width + row] : 0;
+                    const int row = (tile + m) * TILE + row_of(i);
+                    more[m][j][i] = m < n && row < width && counts(j, i)
+                                        ? added[(ONE ? 0 : (int64_t)x_row_of(j, i) * width) + row]
+                                        : 0;
                 }
     }
-    __device__ void store(int tile, int n, float (&sum)[M][NT][4]) const
+    /* Where the lane's first result of a tile goes, how many of the weight's n rows there are from
+     * it on; of a gated one the place as bf16, too. */
+    struct results {
+        float *y;
+        int left, n, place;
+    };
+    /* Of the tiles of a warp, n of which are real. Of one row of x it is known before the sums are;
+     * of its gated results a lane 4 g makes row g's, the next lane row g + 8's. */
+    __device__ void find_results(int tile, int n, results (&to)[M]) const
     {
-        const int rows = (int)a.linears.rows;
-        if (a.linears.gated) {
-            if constexpr (M == 2) {
-                const int64_t width = a.linears.n[0];
+        if (ONE && M == 2 && a.linears.gated) {
+            const int t = threadIdx.x % 4, row = tile / 2 * TILE + row_of(0) + t * 8;
+            to[0] = {(float *)a.linears.at[2] + row, t < 2 && n > 0 ? (int)a.linears.n[0] - row : 0,
+                     0, (int)rounded_place(row, a.linears.turned)};
+        } else {
 #pragma unroll
-                for (int j = 0; j < NT; j++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const int64_t row = tile / 2 * TILE + row_of(i), b = x_row_of(j, i);
-                        if (n > 0 && row < width && b < rows)
-                            put_gated(a.linears, b * width + row, sum[0][j][i], sum[1][j][i]);
-                    }
+            for (int m = 0; m < M; m++) {
+                const int i = tile + m < one   ? 0
+                              : tile + m < two ? 1
+                                               : 2,
+                          first = i == 0   ? 0
+                                  : i == 1 ? one
+                                           : two,
+                          row = (tile + m - first) * TILE + row_of(0);
+                to[m] = {(float *)a.linears.at[2 + 2 * i] + row,
+                         m < n ? (int)a.linears.n[i] - row : 0, (int)a.linears.n[i], 0};
             }
-            return;
         }
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            const tile_place p = place_of(a.linears, tile + m, TILE);
+        for (int m = 0; ONE && m < M; m++)
+            to[m] = {known_now(to[m].y), known_now(to[m].left), 0, known_now(to[m].place)};
+    }
+    __device__ void store_gated(const results &to, const float (&sum)[M][NT][4]) const
+    {
+        const float gate = __shfl_up_sync(~0u, sum[0][0][2], 1),
+                    up = __shfl_up_sync(~0u, sum[M - 1][0][2], 1);
+        const bool first = threadIdx.x % 4 == 0;
+        if (to.left <= 0)
+            return;
+        const float y =
+            activation_of(a.linears, first ? sum[0][0][0] : gate) * (first ? sum[M - 1][0][0] : up);
+        if (a.linears.at[2])
+            *to.y = y;
+        if (a.linears.at[QN__CUDA_ROUNDED])
+            ((uint16_t *)a.linears.at[QN__CUDA_ROUNDED])[to.place] = bf16_of_f32(y);
+    }
+    __device__ void store(int tile, int n, const results (&to)[M],
+                          const float (&sum)[M][NT][4]) const
+    {
+        const int64_t width = a.linears.n[0];
+        if (ONE && M == 2 && a.linears.gated) {
+            store_gated(to[0], sum);
+        } else if (M == 2 && a.linears.gated) {
 #pragma unroll
             for (int j = 0; j < NT; j++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int64_t row = p.row + row_of(i), b = x_row_of(j, i);
-                    if (m < n && row < p.n && b < rows)
-                        p.y[b * p.n + row] = sum[m][j][i];
+                    const int64_t row = tile / 2 * TILE + row_of(i), b = x_row_of(j, i);
+                    if (n > 0 && row < width && counts(j, i))
+                        put_gated(a.linears, b * width + row, sum[0][j][i], sum[M - 1][j][i]);
                 }
+        } else {
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int j = 0; j < NT; j++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (i / 2 * 8 < to[m].left && counts(j, i))
+                            to[m].y[(ONE ? 0 : (int64_t)x_row_of(j, i) * to[m].n) + i / 2 * 8] =
+                                sum[m][j][i];
         }
     }
     /* Adds a span's sums to those before it, which the warp has, or finds where they were passed.
@@ -282,8 +351,7 @@ template <int NT, int M, bool ONE> struct stream {
     __device__ void multiply()
     {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = warp % groups * M,
-                  own = warp / groups, of_span = SPAN / BOX / deep,
-                  turns_of_tile = (spans + apart - 1) / apart * apart;
+                  own = warp / groups;
         const uint32_t base = shared_address(stages), r = lane % 8;
         const uint32_t w_lane = lane % 16 * 128 + ((lane / 16 ^ r) << 4),
                        x_lane = ONE       ? shared_address(x_row) + lane % 4 * 16
@@ -301,15 +369,20 @@ template <int NT, int M, bool ONE> struct stream {
             }
         };
         wrap();
+        const uint4 *const from = (const uint4 *)a.linears.at[0] + threadIdx.x;
         wait_for_last();
         if (ONE)
-            load_x();
+            load_x(from);
         if (own >= apart)
             return;
         for (int tile = first; tile < end; tile += slots) {
             const int n = end - tile - slot;
             float sum[M][NT][4];
-            for (int span = own; span < turns_of_tile; span += apart) {
+            results to[M];
+            if (ONE)
+                find_results(tile + slot, n, to);
+            /* all come to as many turns */
+            for (int span = own; span - own < spans; span += apart) {
                 float c[M][NT][4] = {}, more[M][NT][4];
                 const bool last = span == spans - 1, real = span < spans;
                 if (NT < 8 && last && a.linears.at[QN__CUDA_ADDED])
@@ -349,10 +422,13 @@ template <int NT, int M, bool ONE> struct stream {
                     for (int i = 0; i < M * NT * 4; i++)
                         (&sum[0][0][0])[i] += (&more[0][0][0])[i];
                 }
-                store(tile + slot, n, sum);
+                if (!ONE)
+                    find_results(tile + slot, n, to);
+                store(tile + slot, n, to, sum);
             }
             begun += steps;
-            if (in_turns) { /* spans of a tile need not be a multiple of those that share them */
+            /* spans of a tile need not be a multiple of those that share them */
+            if (in_turns && tile + slots < end) {
                 at = begun + own * of_span;
                 phase = at / ring & 1;
                 at %= ring;
@@ -361,21 +437,23 @@ template <int NT, int M, bool ONE> struct stream {
     }
     __device__ void work()
     {
-        const int i = threadIdx.x;
-        if (i < ring) {
-            barrier_begin(&full[i], 1);
-            barrier_begin(&empty[i], groups);
-        } else if (i >= MOST_RING && i < MOST_RING + WARPS) {
-            barrier_begin(&turn[i - MOST_RING], 1);
-        } else if (i == MOST_RING + WARPS) {
-            barrier_begin(x_came, WARPS);
-        } else if (i >= 32 * WARPS && i < 32 * WARPS + QN__CUDA_LINEARS + !ONE) {
-            fetch_map(&a.map[i - 32 * WARPS]);
+        const int warp = warp_number();
+        if (is_elected()) {
+            for (int i = 0; warp == WARPS && i < QN__CUDA_LINEARS + !ONE; i++)
+                fetch_map(&a.map[i]);
+            for (int i = warp; i < ring; i += WARPS + 1) {
+                barrier_begin(&full[i], 1);
+                barrier_begin(&empty[i], groups);
+            }
+            if (warp < WARPS)
+                barrier_begin(&turn[warp], 1);
+            else
+                barrier_begin(x_came, WARPS);
+            barriers_begun();
         }
-        barriers_begun();
         __syncthreads();
         let_next_begin();
-        if (threadIdx.x / 32 == WARPS)
+        if (warp == WARPS)
             ask();
         else
             multiply();
