@@ -37,8 +37,9 @@ static __device__ bool is_elected()
 #endif
 }
 
-/* A value that is made here, and not where it is used, which may be where others wait. */
-static __device__ int known_now(int v)
+/* A value that is made here, by a whole warp, and not where it is used, which may be where others
+ * wait. */
+template <typename T> static __device__ T known_now(T v)
 {
     return __shfl_xor_sync(~0u, v, 0);
 }

@@ -238,6 +238,10 @@ void qn__cuda_finish_norms(qn__cuda_binder *b)
                                        : QN__CUDA_KERNEL_rms_norm_many_bytes)
                            : (is_short ? QN__CUDA_KERNEL_rms_norm_short_bytes
                                        : QN__CUDA_KERNEL_rms_norm_bytes);
+        else if (is_short && !bytes && args->early && args->has_weight && args->rows <= MANY_ROWS)
+            kernel = (adds ? QN__CUDA_KERNEL_rms_norm_few_added_of_1
+                           : QN__CUDA_KERNEL_rms_norm_few_of_1) +
+                     (int)((args->n - 1) / (4 * QN__CUDA_THREADS));
         else if (is_short && !bytes)
             kernel = adds ? QN__CUDA_KERNEL_rms_norm_short_added : QN__CUDA_KERNEL_rms_norm_short;
         launch->function = b->cuda->kernels[kernel];

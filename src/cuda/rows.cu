@@ -3,6 +3,7 @@
  * Kernels over rows: a block a row, element i of a row to thread i mod 256, then a tree. So the
  * order of a sum depends on the row's length only. And rope: a thread a pair.
  */
+#include "cuda/bulk.cuh"
 #include "cuda/cache.cuh"
 #include "cuda/made.cuh"
 #include "cuda/mma.cuh"
@@ -385,8 +386,7 @@ extern "C" __global__ void rms_norm(const __grid_constant__ qn__cuda_norm_args a
         norm_rows<float>(a);
 }
 
-/* Rows of up to 4096 in fewer registers: of many rows a processor has several blocks under way.
- * That of one row begins beside those of a layer ahead, and has its weights when the layer ends. */
+/* Rows of up to 4096 in fewer registers: of many rows a processor has several blocks under way. */
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     rms_norm_short(const __grid_constant__ qn__cuda_norm_args a)
 {
@@ -399,6 +399,125 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
     let_next_begin();
     norm_quads<QN__CUDA_NORM_SHORT_QUADS, true, false>(a);
 }
+
+/* ---- norms of few rows ------------------------------------------------------------------------
+ */
+
+/* A row of few, a block's, which begins beside the layer ahead. What stands between the row and its
+ * norm runs once, and costs its instructions and its waits: there is a kernel for each number of
+ * quads that a thread has, all but the last of which all threads have, and what needs no row is
+ * made before it is waited for. */
+template <int QUADS> struct few_row {
+    struct room {
+        alignas(16) float sums[THREADS / 32];
+    };
+    float n, nth;
+    bool last; /* whether the thread has a last quad */
+
+    __device__ explicit few_row(int quads)
+        : n((float)(4 * quads)), nth(reciprocal_of(n)),
+          last((int)threadIdx.x + (QUADS - 1) * THREADS < quads)
+    {
+    }
+    template <class With> __device__ void each(With with) const
+    {
+#pragma unroll
+        for (int k = 0; k < QUADS; k++)
+            if (k < QUADS - 1 || last)
+                with(k);
+    }
+    __device__ void load(const void *from, int at, float4 (&to)[QUADS]) const
+    {
+        each([&](int k) { to[k] = ((const float4 *)from)[at + k * THREADS]; });
+    }
+    /* The room is this norm's alone, so that nobody waits until it has been read. While warps meet,
+     * another thing is done. */
+    template <class Beside>
+    __device__ void norm(float4 (&v)[QUADS], const float4 (&weight)[QUADS], float eps,
+                         room &of_norm, Beside beside) const
+    {
+        float sum = 0;
+        each([&](int k) { sum += quad_sum(v[k]); });
+        sum = sum_of_warp(sum);
+        if (threadIdx.x % 32 == 0)
+            of_norm.sums[threadIdx.x / 32] = sum;
+        beside();
+        __syncthreads();
+        sum = 0;
+#pragma unroll
+        for (int i = 0; i < THREADS / 32; i++)
+            sum += of_norm.sums[i];
+        const float scale = quick_scale_of(sum, n, nth, eps);
+        each([&](int k) { v[k] = normed(v[k], scale, weight[k]); });
+    }
+    __device__ void put(void *y, void *rounded, int at, const float4 (&v)[QUADS], bool turned) const
+    {
+        each([&](int k) { put_quad(y, rounded, at + k * THREADS, v[k], turned); });
+    }
+};
+
+/* The bits are those of norm_quads, and so is the turn without a row, ahead. */
+template <int QUADS, bool ADDED> static __device__ void norm_few(const qn__cuda_norm_args &a)
+{
+    typedef few_row<QUADS> R;
+    __shared__ typename R::room room[2][2]; /* [turn][norm] */
+    const int quads = (int)a.n / 4, at = known_now((int)(blockIdx.x * quads + threadIdx.x));
+    const float eps = known_now((float)a.eps), eps_behind = known_now((float)a.eps_behind);
+    const bool again = ADDED && a.at[QN__CUDA_NORM_WEIGHT];
+    const R row(quads);
+    float4 u[QUADS], w[QUADS];
+    row.load(a.at[1], threadIdx.x, u);
+    if (again)
+        row.load(a.at[QN__CUDA_NORM_WEIGHT], threadIdx.x, w);
+#pragma unroll 1
+    for (int real = 0; real < 2; real++) {
+        float4 v[QUADS], more[QUADS];
+#pragma unroll
+        for (int k = 0; k < QUADS; k++)
+            v[k] = more[k] = make_float4(1, 1, 1, 1);
+        if (real) {
+            wait_for_last();
+            row.load(a.at[0], at, v);
+            if (ADDED)
+                row.load(a.at[QN__CUDA_NORM_ADDED], at, more);
+        }
+        row.norm(v, u, eps, room[real][0], [] {});
+        if (ADDED)
+            row.each([&](int k) {
+                v[k] = make_float4(v[k].x + more[k].x, v[k].y + more[k].y, v[k].z + more[k].z,
+                                   v[k].w + more[k].w);
+            });
+        auto put = [&] {
+            if (real)
+                row.put(a.at[2], a.at[QN__CUDA_NORM_Y_ROUNDED], at, v, a.turned);
+        };
+        if (!again) {
+            put();
+            continue;
+        }
+        row.norm(v, w, eps_behind, room[real][1], put);
+        if (real)
+            row.put(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], at, v, a.turned);
+    }
+}
+
+#define FEW_KERNELS(QUADS)                                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
+        rms_norm_few_of_##QUADS(const __grid_constant__ qn__cuda_norm_args a)                      \
+    {                                                                                              \
+        let_next_begin();                                                                          \
+        norm_few<QUADS, false>(a);                                                                 \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, QUADS < 3 ? 3 : 2)                       \
+        rms_norm_few_added_of_##QUADS(const __grid_constant__ qn__cuda_norm_args a)                \
+    {                                                                                              \
+        let_next_begin();                                                                          \
+        norm_few<QUADS, true>(a);                                                                  \
+    }
+FEW_KERNELS(1)
+FEW_KERNELS(2)
+FEW_KERNELS(3)
+FEW_KERNELS(4)
 
 /* Of many rows that become bytes alone: a thread has no weights but when it multiplies by them, so
  * that a processor has more rows under way. */

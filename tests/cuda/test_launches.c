@@ -51,51 +51,51 @@ typedef struct expected {
 static const expected all[] = {
     {"llama, one row", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
      "linear_8_rounded 48 64\nattend_step_64_of_8 16 256\n"
-     "linear_8_rounded 32 64\nrms_norm_short 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
+     "linear_8_rounded 32 64\nrms_norm_few_of_1 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
      "linear_8_rounded 32 128\n"
-     "rms_norm_short 1 256\n",
+     "rms_norm_few_of_1 1 256\n",
      "take_values 1 256\nlinear_8_rounded 48 64\n", "\nsample 128 1024\n"},
     {"llama, one row of long layers", SHAPE("llama", 4096, 4096, 32, 8, 128), "bf16", 1,
-     "stream_1 132 288\nattend_step_128_of_8 64 256\nstream_1 132 288\nrms_norm_short 1 256\n"
-     "stream_1_pair 132 288\nstream_1 132 288\nrms_norm_short 1 256\n"},
+     "stream_1 132 288\nattend_step_128_of_8 64 256\nstream_1 132 288\nrms_norm_few_of_4 1 256\n"
+     "stream_1_pair 132 288\nstream_1 132 288\nrms_norm_few_of_4 1 256\n"},
     /* a row of so many columns has no room beside the stages of a weight */
     {"llama, one row of very many columns", SHAPE("llama", 256, 131072, 4, 1, 64), "bf16", 1,
-     "linear_8_rounded 16 32\nrms_norm_short 1 256\nstream_1_pair 132 288\nstream_8 16 288\n"
-     "rms_norm_short 1 256\n"},
+     "linear_8_rounded 16 32\nrms_norm_few_of_1 1 256\nstream_1_pair 132 288\nstream_8 16 288\n"
+     "rms_norm_few_of_1 1 256\n"},
     {"llama, one row far behind", SHAPE("llama", 2048, 1024, 32, 8, 64), "bf16", 1,
      "linear_8_rounded 192 256\nattend_far_64_of_8 64 352\nlinear_8_rounded 128 256\n"
-     "rms_norm_short 1 256\nlinear_8_rounded 64 256\nlinear_8_rounded 128 128\n"
-     "rms_norm_short 1 256\n",
+     "rms_norm_few_of_2 1 256\nlinear_8_rounded 64 256\nlinear_8_rounded 128 128\n"
+     "rms_norm_few_of_2 1 256\n",
      .behind = 5000},
     {"llama, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
      "stream_32 48 288\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
-     "stream_32 32 288\nrms_norm_short 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
-     "rms_norm_short 20 256\n",
+     "stream_32 32 288\nrms_norm_few_of_1 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
+     "rms_norm_few_of_1 20 256\n",
      "take_values 20 256\nstream_32 48 288\n", "\nsample 120 1024\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
      "bytes_1_affine4_g64_bf16 96 192\nattend_step_256_of_8 8 256\n"
-     "bytes_1_affine4_g64_bf16 72 160\nrms_norm_short_added 1 256\n"
+     "bytes_1_affine4_g64_bf16 72 160\nrms_norm_few_added_of_2 1 256\n"
      "bytes_1_affine4_g64_bf16 432 192\nbytes_1_affine4_g64_bf16 72 480\n"
-     "rms_norm_short_added 1 256\n",
+     "rms_norm_few_added_of_2 1 256\n",
      "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 192\n"},
     {"llama, eight heads of a key head far behind", SHAPE("llama", 512, 512, 64, 8, 128), "bf16", 1,
      "linear_8_rounded 640 64\nattend_step_128_of_8 64 256\nlinear_8_rounded 32 512\n"
-     "rms_norm_short 1 256\nlinear_8_rounded 64 64\nchain 1 256\nlinear_8_rounded 32 64\n"
-     "rms_norm_short 1 256\n",
+     "rms_norm_few_of_1 1 256\nlinear_8_rounded 64 64\nchain 1 256\nlinear_8_rounded 32 64\n"
+     "rms_norm_few_of_1 1 256\n",
      .behind = 4000},
     /* attention makes norms of heads, but of heads of 64; its result lies elsewhere than planned */
     {"qwen3-4b, one row", SHAPE("qwen3", 2560, 9728, 32, 8, 128), "q4_k", 1,
      "bytes_1_q4_k 264 352\nattend_step_128_of_8 64 256\nbytes_1_q4_k 132 544\n"
-     "rms_norm_short 1 256\nbytes_1_q4_k 264 352\nbytes_1_q4_k 132 448\n"
-     "rms_norm_short 1 256\n"},
+     "rms_norm_few_of_3 1 256\nbytes_1_q4_k 264 352\nbytes_1_q4_k 132 448\n"
+     "rms_norm_few_of_3 1 256\n"},
     {"qwen3, one row of small heads", SHAPE("qwen3", 512, 1024, 8, 2, 64), "bf16", 1,
      "linear_8_rounded 48 64\nrms_norm_pair 8 256\nattend_step_64_of_8 16 256\n"
-     "linear_8_rounded 32 64\nrms_norm_short 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
-     "linear_8_rounded 32 128\nrms_norm_short 1 256\n"},
+     "linear_8_rounded 32 64\nrms_norm_few_of_1 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
+     "linear_8_rounded 32 128\nrms_norm_few_of_1 1 256\n"},
     {"qwen3, one row far behind", SHAPE("qwen3", 2048, 1024, 16, 8, 128), "bf16", 1,
      "linear_8_rounded 256 256\nattend_far_128_of_8 64 352\nlinear_8_rounded 128 256\n"
-     "rms_norm_short 1 256\nlinear_8_rounded 64 256\nlinear_8_rounded 128 128\n"
-     "rms_norm_short 1 256\n",
+     "rms_norm_few_of_2 1 256\nlinear_8_rounded 64 256\nlinear_8_rounded 128 128\n"
+     "rms_norm_few_of_2 1 256\n",
      .behind = 5000},
     {"llama, 200 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
      "split_192_pair 20 384\nturn_and_write 45 256\nattend_one_64 400 128\n"
@@ -137,11 +137,11 @@ static const expected all[] = {
      "take_i2_s 200 256\nrow_bytes 200 256\nternary_wide_128_by_96 90 384\n"},
     {"llama of a layout without kernels of its own", SHAPE("llama", 512, 1024, 8, 2, 64), "q3_k", 1,
      "bytes_8_any_16 48 64\nattend_step_64_of_8 16 256\n"
-     "bytes_8_any_16 32 64\nrms_norm_short 1 256\nbytes_8_any_16 64 64\nbytes_8_any_16 32 128\n"
-     "rms_norm_short 1 256\n"},
+     "bytes_8_any_16 32 64\nrms_norm_few_of_1 1 256\nbytes_8_any_16 64 64\nbytes_8_any_16 32 128\n"
+     "rms_norm_few_of_1 1 256\n"},
     /* an RTX 4090: the sums of a pair of layers leave room for fewer warps than one layer's */
     {"llama of sm_89, 40 rows", SHAPE("llama", 2304, 1024, 8, 2, 64), "bf16", 40,
-     "rms_norm_short 40 256\nlinear_64 64 96\nlinear_64 132 128\n", NULL, NULL, 89, 101376},
+     "rms_norm_few_of_3 40 256\nlinear_64 64 96\nlinear_64 132 128\n", NULL, NULL, 89, 101376},
 };
 
 /* The families that images have code for. */
