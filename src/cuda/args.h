@@ -438,8 +438,8 @@ typedef struct qn__cuda_attend_wide_args {
     qn__cuda_map keys, values;
 } qn__cuda_attend_wide_args;
 
-/* Of attend_far.cu, with its maps: bytes of a block, warps that multiply, rounds of parts. */
-enum { QN__CUDA_FAR_SHARED = 222 << 10, QN__CUDA_FAR_WARPS = 6, QN__CUDA_FAR_ROUNDS = 2 };
+/* Of attend_far.cu, with its maps: bytes of a block. */
+enum { QN__CUDA_FAR_SHARED = 226 << 10 };
 typedef struct qn__cuda_attend_far_args {
     qn__cuda_attend_turn_args t;
     qn__cuda_map keys, values;

@@ -12,10 +12,10 @@
 #include "cuda/attend_step.cuh"
 
 enum {
-    WARPS = QN__CUDA_FAR_WARPS,
+    WARPS = 6,
     JOINERS = 4,
     WORKERS = 32 * (WARPS + JOINERS),
-    ROUNDS = QN__CUDA_FAR_ROUNDS
+    ROUNDS = 3 /* of parts, that there is room for */
 };
 
 /* ---- parts of pages, and how they are joined ------------------------------------------------- */
@@ -43,6 +43,12 @@ template <int D, int C> struct page_parts {
     };
     float part[SLOTS][COLUMNS]; /* [page][row] */
     float2 sum[SLOTS];          /* total, maximum */
+
+    /* A warp's next page lies WARPS * C pages behind its last one, which is no more than ROUNDS
+     * rounds. So when the last one's parts were sent, of round r, all blocks had joined round
+     * r - ROUNDS, and of the place that the next one's go to at most the last end is missing: its
+     * parity tells. Were there fewer rounds, a warp would take the end of an earlier one for it. */
+    static_assert(WARPS * C <= ROUNDS * (SLOTS / ROWS), "");
 
     /* Pages of a round. */
     static __device__ int most(int rows)

@@ -338,24 +338,13 @@ static bool add_token(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_
     return true;
 }
 
-/* Whether a warp of attend_far.cu that has done with a page has its next one, QN__CUDA_FAR_WARPS of
- * its block's behind, no more rounds of parts behind than there is room for. If it had, it would
- * take the end of an earlier round for that of the one in whose place its parts go. */
-static bool follows_rounds(const qn__cuda_attend_args *a, int64_t cluster)
-{
-    enum { MOST_PAGES = 32 };
-    const int64_t pages = QN__CUDA_STEP_SLOTS(cluster) / a->shared,
-                  round = pages < MOST_PAGES ? pages : MOST_PAGES;
-    return QN__CUDA_FAR_WARPS * cluster <= QN__CUDA_FAR_ROUNDS * round;
-}
-
 /* Whether there are so many pages that a ring of all shared memory brings them, and processors
  * enough for the memory's speed. */
 static bool is_far(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 {
     const int64_t cluster = cluster_of(cuda, a->groups);
     return a->d != QN__CUDA_WIDEST && most_pages(a) > NEAR_PAGES &&
-           a->groups * cluster * 8 >= 3 * cuda->processors && follows_rounds(a, cluster);
+           a->groups * cluster * 8 >= 3 * cuda->processors;
 }
 
 static bool launch_far(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_far_args *args,

@@ -79,7 +79,7 @@ static const expected all[] = {
      "rms_norm_few_added_of_2 1 256\n",
      "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 192\n"},
     {"llama, eight heads of a key head far behind", SHAPE("llama", 512, 512, 64, 8, 128), "bf16", 1,
-     "linear_8_rounded 640 64\nattend_step_128_of_8 64 256\nlinear_8_rounded 32 512\n"
+     "linear_8_rounded 640 64\nattend_far_128_of_8 64 352\nlinear_8_rounded 32 512\n"
      "rms_norm_few_of_1 1 256\nlinear_8_rounded 64 64\nchain 1 256\nlinear_8_rounded 32 64\n"
      "rms_norm_few_of_1 1 256\n",
      .behind = 4000},

@@ -260,6 +260,7 @@ static void test_tokens(qn_device *cuda)
         {"llama", 24, 2, 64, 600, 0},     {"llama", 16, 1, 128, 1100, 0},
         {"qwen3", 8, 2, 128, 1100, 0},    {"gemma3_text", 4, 1, 256, 1100, 333},
         {"qwen3", 16, 8, 128, MOST, 0},   {"qwen3", 32, 8, 128, 600, 0},
+        {"llama", 64, 8, 128, MOST, 0},   {"llama", 56, 8, 64, MOST, 0},
     };
     static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY], some[MOST * VOCABULARY];
     int32_t ids[MOST];
