@@ -170,12 +170,25 @@ static __device__ void joiners_meet()
 
 /* ---- a page by a warp ------------------------------------------------------------------------ */
 
+/* Keys lie in shared memory as tensor.cuh has tiles: four rows of 16 keys are one of 128 bytes. */
+static __device__ int far_key_piece(int row, int half)
+{
+    return (row * 2 + half) ^ (row / 4 & 7);
+}
+template <int D>
+static __device__ void ask_far_keys(const qn__cuda_attend_args &a, const qn__cuda_map &keys,
+                                    char *to, int g, int64_t place, uint64_t *full)
+{
+    barrier_expect(full, PAGE * D * 2);
+    copy_box(to, &keys, full, 0, (int)((place * a.k_page + g * a.k_head) / 64));
+}
+
 /* The token's key and value in the page that has come. */
 template <int D> static __device__ void put_key(char *keys, const uint16_t *key, int place)
 {
     const int half = place % 16 / 8, e = place % 8;
     for (int i = threadIdx.x % 32; i < D; i += 32)
-        ((uint16_t *)((uint4 *)keys + key_piece(place / 16 * D + i, half)))[e] = key[i];
+        ((uint16_t *)((uint4 *)keys + far_key_piece(place / 16 * D + i, half)))[e] = key[i];
     writes_seen();
     __syncwarp();
 }
@@ -194,14 +207,15 @@ template <int D>
 static __device__ void row_scores(const uint2 (&q)[D / 16], const uint4 *keys, float (&score)[8][2])
 {
     const int lane = threadIdx.x % 32;
-    const uint4 *from = keys + key_piece(lane % 16, lane / 16);
+    const int at = far_key_piece(lane % 16, lane / 16);
+    const uint4 *from[] = {keys + at, keys + (at ^ 4)}; /* of 16 dimensions, and of the next 16 */
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         float one[4] = {}, two[4] = {};
 #pragma unroll
         for (int s = 0; s < D / 16; s++) {
             uint32_t b[4];
-            load_turned(b, from + (j * D + s * 16) * 2);
+            load_turned(b, from[s % 2] + (j * D + s * 16) * 2);
             mma_bf16(one, q[s].x, 0, q[s].y, 0, b[0], b[1]);
             mma_bf16(two, q[s].x, 0, q[s].y, 0, b[2], b[3]);
         }
@@ -237,7 +251,7 @@ static __device__ void bring_pages(const qn__cuda_attend_far_args &w, far_room<D
             cluster_wait();
         if (lane == 0) {
             barrier_wait(&b[stage].keys_free, phase ^ 1);
-            ask_keys_of<D>(w.t.a, w.keys, s.page[stage], own.head, at, &b[stage].keys_full);
+            ask_far_keys<D>(w.t.a, w.keys, s.page[stage], own.head, at, &b[stage].keys_full);
             barrier_wait(&b[stage].values_free, phase ^ 1);
             ask_values_of<D>(w.t.a, w.values, s.page[stage] + S::HALF, own.head, at,
                              &b[stage].values_full);

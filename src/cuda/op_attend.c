@@ -98,7 +98,8 @@ enum {
     WIDE_THREADS = 384,
     STEP_THREADS = 256,
     FAR_THREADS = 352,
-    KEY_BOX = 256, /* rows of 16 keys, columns of values that are copied at once */
+    KEY_BOX = 256,    /* rows of 16 keys, columns of values that are copied at once */
+    KEY_COLUMNS = 64, /* of keys where a row is four dimensions of 16 */
     VALUE_COLUMNS = 64,
     MOST_PARTS = 64 << 20 /* bytes */
 };
@@ -251,29 +252,33 @@ static int describe_rows(qn__cuda *cuda, qn__cuda_map *to, void *data, int64_t r
     return result;
 }
 
-static int describe_pages(qn__cuda *cuda, const qn__cuda_attend_args *a, qn__cuda_map *keys,
-                          qn__cuda_map *values)
+static int describe_values(qn__cuda *cuda, const qn__cuda_attend_args *a, qn__cuda_map *values)
 {
-    int result = describe_rows(cuda, keys, a->at[1], a->pages * a->k_page / QN__KEY_GROUP,
-                               QN__KEY_GROUP, KEY_BOX, QN__KEY_GROUP, QN__CU_TENSOR_SWIZZLED_32);
-    if (result == 0)
-        result = describe_rows(cuda, values, a->at[2], a->pages * a->v_page / a->d, a->d, QN__PAGE,
-                               VALUE_COLUMNS, QN__CU_TENSOR_SWIZZLED);
-    return result;
+    return describe_rows(cuda, values, a->at[2], a->pages * a->v_page / a->d, a->d, QN__PAGE,
+                         VALUE_COLUMNS, QN__CU_TENSOR_SWIZZLED);
 }
 static int fill_page_maps(qn__cuda *cuda, void *args)
 {
     qn__cuda_attend_wide_args w;
     memcpy(&w, args, sizeof w);
-    int result = describe_pages(cuda, &w.a, &w.keys, &w.values);
+    int result = describe_rows(cuda, &w.keys, w.a.at[1], w.a.pages * w.a.k_page / QN__KEY_GROUP,
+                               QN__KEY_GROUP, KEY_BOX, QN__KEY_GROUP, QN__CU_TENSOR_SWIZZLED_32);
+    if (result == 0)
+        result = describe_values(cuda, &w.a, &w.values);
     memcpy(args, &w, sizeof w);
     return result;
 }
+/* Keys in rows of 128 bytes, which the copy engine takes one after the other as it does those of
+ * 32. */
 static int fill_far_maps(qn__cuda *cuda, void *args)
 {
     qn__cuda_attend_far_args w;
     memcpy(&w, args, sizeof w);
-    int result = describe_pages(cuda, &w.t.a, &w.keys, &w.values);
+    const qn__cuda_attend_args *a = &w.t.a;
+    int result = describe_rows(cuda, &w.keys, a->at[1], a->pages * a->k_page / KEY_COLUMNS,
+                               KEY_COLUMNS, (unsigned)a->d, KEY_COLUMNS, QN__CU_TENSOR_SWIZZLED);
+    if (result == 0)
+        result = describe_values(cuda, a, &w.values);
     memcpy(args, &w, sizeof w);
     return result;
 }
