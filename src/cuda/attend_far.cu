@@ -20,117 +20,119 @@ enum {
 
 /* ---- parts of pages, and how they are joined ------------------------------------------------- */
 
-/* What pages come to so far for a row: of a lane so many times two columns, 64 apart. */
-template <int PAIRS> struct row_state {
-    float2 v[PAIRS];
+/* What pages come to so far for a row: of a lane a column. */
+struct row_state {
+    float v;
     weight_sum sum;
 
     __device__ void begin()
     {
-        for (int k = 0; k < PAIRS; k++)
-            v[k] = make_float2(0, 0);
+        v = 0;
         sum = {-CUDART_INF_F, 0};
     }
 };
 
-/* A round of pages as they come from the blocks of a cluster: for each page and row so many
- * columns, the sum of weights and the maximum. */
+/* A round of pages as they come from the blocks of a cluster: for each page so many columns of each
+ * pair of rows, and of each row the sum of weights and the maximum. */
 template <int D, int C> struct page_parts {
     enum {
         COLUMNS = D / C,
-        PAIRS = (COLUMNS + 63) / 64,   /* of columns, that a lane has */
         SLOTS = QN__CUDA_STEP_SLOTS(C) /* for pages' rows */
     };
-    float part[SLOTS][COLUMNS]; /* [page][row] */
-    float2 sum[SLOTS];          /* total, maximum */
+    float2 part[SLOTS / 2][COLUMNS]; /* [page][pair] */
+    float2 sum[SLOTS];               /* [page][row]: total, maximum */
 
     /* A warp's next page lies WARPS * C pages behind its last one, which is no more than ROUNDS
-     * rounds. So when the last one's parts were sent, of round r, all blocks had joined round
-     * r - ROUNDS, and of the place that the next one's go to at most the last end is missing: its
-     * parity tells. Were there fewer rounds, a warp would take the end of an earlier one for it. */
-    static_assert(WARPS * C <= ROUNDS * (SLOTS / ROWS), "");
+     * rounds. When the last one's parts were sent, of round r, all blocks had joined those up to
+     * r - ROUNDS; the next one's wait until one is joined that lies no more than ROUNDS behind
+     * that. So of the ends that their place sees at most the last is still to come, and its parity
+     * tells. Were there fewer rounds, a warp would take the end of an earlier one for it. */
+    static_assert(COLUMNS <= 32 && WARPS * C <= ROUNDS * (SLOTS / ROWS), "");
 
+    static __device__ int pairs_of(int rows)
+    {
+        return (rows + 1) / 2;
+    }
     /* Pages of a round. */
     static __device__ int most(int rows)
     {
-        return SLOTS / rows < MOST_PAGES ? SLOTS / rows : MOST_PAGES;
+        const int pairs = pairs_of(rows), n = pairs == 1   ? SLOTS / 2
+                                              : pairs == 2 ? SLOTS / 4
+                                              : pairs == 3 ? SLOTS / 6
+                                                           : SLOTS / 8;
+        return n < MOST_PAGES ? n : MOST_PAGES;
     }
     static __device__ int bytes(int pages, int rows)
     {
-        return pages * rows * (int)(COLUMNS * sizeof(float) + sizeof(float2));
+        return pages * (pairs_of(rows) * COLUMNS + rows) * (int)sizeof(float2);
     }
 };
 
 /* Joins n pages to those before; a warp has the row. What is multiplied by, which goes to `times`,
- * can be made for all pages at once, since a maximum does not depend on order. */
+ * can be made for all pages at once, since a maximum does not depend on order. Where lanes are left
+ * one has the sums of weights. */
 template <int D, int C>
 static __device__ void join_pages(const page_parts<D, C> &s,
-                                  float2 (&times)[page_parts<D, C>::SLOTS],
-                                  row_state<page_parts<D, C>::PAIRS> &v, int rows, int row, int n)
+                                  float2 (&times)[page_parts<D, C>::SLOTS], row_state &v, int rows,
+                                  int row, int n)
 {
     typedef page_parts<D, C> P;
-    enum { AHEAD = 4, PAIRS = P::PAIRS };
-    const int lane = threadIdx.x % 32, own_pair = 2 * lane < P::COLUMNS ? lane : 0;
+    enum { AHEAD = 8, APART = P::COLUMNS < 32 };
+    const int lane = threadIdx.x % 32;
     const float own = lane < n ? s.sum[lane * rows + row].y : -CUDART_INF_F;
-    float all = own;
+    float last = __shfl_up_sync(~0u, own, 1);
+    last = lane ? last : v.sum.max;
 #pragma unroll
-    for (int m = 1; m < MOST_PAGES; m *= 2)
-        all = larger_or_none(__shfl_up_sync(~0u, all, m), all); /* of the first lanes their own */
-    const float beside = __shfl_up_sync(~0u, all, 1),
-                last = lane ? larger_or_none(v.sum.max, beside) : v.sum.max,
-                top = larger_or_none(last, own), base = top == -CUDART_INF_F ? 0.0f : top;
+    for (int m = 1; m < MOST_PAGES; m *= 2) /* of the first lanes their own */
+        last = larger_or_none(last, __shfl_up_sync(~0u, last, m));
+    const float top = larger_or_none(last, own), base = top == -CUDART_INF_F ? 0.0f : top;
     if (lane < n)
         times[lane * rows + row] = make_float2(expf(last - base), expf(own - base));
     v.sum.max = __shfl_sync(~0u, top, n - 1);
+    const bool sums = APART && lane == P::COLUMNS;
+    const float *from =
+        sums ? &s.sum[row].x : &s.part[row / 2][lane < P::COLUMNS ? lane : 0].x + row % 2;
+    const int apart = 2 * (sums ? rows : P::pairs_of(rows) * P::COLUMNS);
+    const float2 *by = times + row, *sum = s.sum + row;
+    if (sums)
+        v.v = v.sum.total;
     __syncwarp();
 #pragma unroll 1
     for (int p = 0; p < n; p += AHEAD) {
-        float2 by[AHEAD], part[AHEAD][PAIRS];
-        float total[AHEAD];
+        float2 b[AHEAD];
+        float part[AHEAD], total[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            const int at = min((p + k) * rows + row, P::SLOTS - 1); /* behind them nothing counts */
-            by[k] = times[at];
-#pragma unroll
-            for (int i = 0; i < PAIRS; i++)
-                part[k][i] = *(const float2 *)&s.part[at][2 * own_pair + 64 * i];
-            total[k] = s.sum[at].x;
+            const int at = min(p + k, n - 1);
+            b[k] = by[at * rows];
+            part[k] = from[at * apart];
+            if (!APART)
+                total[k] = sum[at * rows].x;
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
             if (p + k < n) {
-#pragma unroll
-                for (int i = 0; i < PAIRS; i++) {
-                    v.v[i].x = joined(v.v[i].x, by[k].x, part[k][i].x, by[k].y);
-                    v.v[i].y = joined(v.v[i].y, by[k].x, part[k][i].y, by[k].y);
-                }
-                v.sum.total = joined(v.sum.total, by[k].x, total[k], by[k].y);
+                v.v = joined(v.v, b[k].x, part[k], b[k].y);
+                if (!APART)
+                    v.sum.total = joined(v.sum.total, b[k].x, total[k], b[k].y);
             }
     }
+    if (APART)
+        v.sum.total = __shfl_sync(~0u, v.v, P::COLUMNS);
 }
 
 /* The row's results, of a head. */
-template <int COLUMNS, int PAIRS>
-static __device__ void put_results(const qn__cuda_attend_args &a, const row_state<PAIRS> &v,
-                                   int rank, int h, int l)
+template <int COLUMNS>
+static __device__ void put_results(const qn__cuda_attend_args &a, const row_state &v, int rank,
+                                   int h, int l)
 {
-    const int own = 2 * (threadIdx.x % 32), column = rank * COLUMNS + own,
-              apart = (int)a.y_stride[3];
-    const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + (int64_t)column * apart;
-    if (own >= COLUMNS)
-        return;
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        const float x = with_sink(a, v.sum, h, v.v[i].x), y = with_sink(a, v.sum, h, v.v[i].y);
-        float *const to = (float *)a.at[6] + at + (int64_t)64 * i * apart;
-        if (a.at[6]) {
-            to[0] = x;
-            to[apart] = y;
-        }
-        if (a.at[8]) /* elements lie side by side then */
-            *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at + 64 * i, a.turned)) =
-                pair_of(x, y);
-    }
+    const int lane = threadIdx.x % 32, column = rank * COLUMNS + lane;
+    const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + column * a.y_stride[3];
+    const float x = with_sink(a, v.sum, h, v.v), next = __shfl_down_sync(~0u, x, 1);
+    if (a.at[6] && lane < COLUMNS)
+        ((float *)a.at[6])[at] = x;
+    if (a.at[8] && lane % 2 == 0 && lane < COLUMNS) /* elements lie side by side then */
+        *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, next);
 }
 
 /* ---- the block ------------------------------------------------------------------------------- */
@@ -226,6 +228,25 @@ static __device__ void row_scores(const uint2 (&q)[D / 16], const uint4 *keys, f
     }
 }
 
+/* The weighted values of 16 columns of a page, number c, in parts of 64: of columns g and g + 8 for
+ * rows 2 t and 2 t + 1. Values are the left side of products. */
+static __device__ void weigh_part(const char *values, const uint2 (&p)[4], int c, float (&v)[4])
+{
+    const int lane = threadIdx.x % 32, row = lane % 8 + lane / 16 * 8,
+              piece = c % 4 * 2 + lane / 8 % 2;
+    const uint4 *from =
+        (const uint4 *)(values + c / 4 * PART_BYTES) + row * 8 + (piece ^ (row & 7));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = 0;
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        uint32_t b[4];
+        load_turned(b, from + s * 16 * 8);
+        mma_bf16(v, b[0], b[1], b[2], b[3], p[s].x, p[s].y);
+    }
+}
+
 /* ---- the launch ------------------------------------------------------------------------------ */
 
 /* A block's share of a token's pages: that of number rank and every C-th behind it. */
@@ -240,12 +261,15 @@ static __device__ void bring_pages(const qn__cuda_attend_far_args &w, far_room<D
 {
     typedef far_room<D, C> S;
     const int lane = threadIdx.x;
-    int place = 0; /* of page i + lane */
+    int place = 0, later = lane < own.n ? own.seen.place(own.rank + lane * C) : 0;
     for (int i = 0; i < own.n; i++) {
         const int stage = i % S::STAGES;
         const uint32_t phase = i / S::STAGES % 2;
-        if (i % 32 == 0 && i + lane < own.n)
-            place = own.seen.place(own.rank + (i + lane) * C);
+        if (i % 32 == 0) { /* of page i + lane, and of that 32 behind */
+            place = later;
+            if (i + 32 + lane < own.n)
+                later = own.seen.place(own.rank + (i + 32 + lane) * C);
+        }
         const int at = __shfl_sync(~0u, place, i % 32);
         if (i == S::STAGES)
             cluster_wait();
@@ -269,8 +293,9 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, far_room<D,
                                       const page_share &own)
 {
     typedef far_room<D, C> S;
+    enum { AT_ONCE = 4 }; /* products side by side, which wait for each other less */
     const int lane = threadIdx.x % 32, rows = (int)a.shared, most = S::parts_of::most(rows),
-              row = lane / 4;
+              row = lane / 4, t = lane % 4;
     uint2 q[D / 16];
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
@@ -282,7 +307,7 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, far_room<D,
         const uint32_t phase = k / S::STAGES % 2;
         char *keys = s.page[stage], *values = keys + S::HALF;
         float score[8][2];
-        uint32_t p[4][4];
+        uint2 weights[4];
         weight_sum sum[1];
         barrier_wait(&b[stage].keys_full, phase);
         if (i == own.adds)
@@ -293,7 +318,11 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, far_room<D,
         const float scale = cap_scores(a, score);
         if (own.seen.begin > at || end < PAGE)
             hide_keys(score, 0, own.seen.begin - at, end, own.seen.keep - at);
-        page_weights(score, scale, sum, p);
+        weigh_scores(score, scale, sum);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            weights[j] = make_uint2(pair_of(score[2 * j][0], score[2 * j][1]),
+                                    pair_of(score[2 * j + 1][0], score[2 * j + 1][1]));
         barrier_wait(&b[stage].values_full, phase);
         if (end < PAGE)
             clear_values<D>(values, end);
@@ -303,22 +332,26 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, far_room<D,
         if (round >= ROUNDS)
             barrier_wait(&to.taken, (round / ROUNDS - 1) & 1);
         typename S::parts_of &parts = s.parts[round % ROUNDS];
-        const int slot = (i - round * most) * rows + row;
+        const int number = i - round * most;
         if (row < rows)
 #pragma unroll
             for (int j = 0; j < C; j += 4)
-                put_pair(&parts.sum[slot], &to.come, j + lane % 4, sum[0].total, sum[0].max);
+                put_pair(&parts.sum[number * rows + row], &to.come, j + t, sum[0].total,
+                         sum[0].max);
+        float2 *const pair = parts.part[number * S::parts_of::pairs_of(rows) + t];
 #pragma unroll
-        for (int c = 0; c < D / 16; c++) {
-            float v[2][4];
-            part_columns(values, p, c, v);
+        for (int c = 0; c < D / 16; c += AT_ONCE) {
+            float v[AT_ONCE][4];
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const int column = c * 16 + j * 8;
-                if (row < rows)
-                    put_pair(&parts.part[slot][column % S::COLUMNS + lane % 4 * 2], &to.come,
-                             column / S::COLUMNS, v[j][0], v[j][1]);
-            }
+            for (int j = 0; j < AT_ONCE; j++)
+                weigh_part(values, weights, c + j, v[j]);
+            if (2 * t < rows)
+#pragma unroll
+                for (int j = 0; j < 2 * AT_ONCE; j++) {
+                    const int column = c * 16 + j * 8;
+                    put_pair(&pair[column % S::COLUMNS + row], &to.come, column / S::COLUMNS,
+                             v[j / 2][j % 2 * 2], v[j / 2][j % 2 * 2 + 1]);
+                }
         }
         __syncwarp();
         give_back(&b[stage].values_free);
@@ -339,7 +372,7 @@ static __device__ void join_rounds(const qn__cuda_attend_args &a, far_room<D, C>
     typedef far_room<D, C> S;
     const int warp = threadIdx.x / 32 - 1 - WARPS, lane = threadIdx.x % 32, rows = (int)a.shared,
               most = S::parts_of::most(rows), n = (own.seen.n + most - 1) / most;
-    row_state<S::parts_of::PAIRS> row[ROWS / JOINERS];
+    row_state row[ROWS / JOINERS];
 #pragma unroll
     for (int j = 0; j < ROWS / JOINERS; j++)
         row[j].begin();
