@@ -287,16 +287,18 @@ typedef struct qn__cuda_wide_args {
     int64_t slots, deep, ring, apart; /* of stream.cu: tiles that a block has at once, boxes of 64
                                          columns in a stage, stages (also of split.cuh), warps that
                                          share spans */
-    int64_t of_span, each, more; /* stages of a span; tiles of a block, or pairs of them, and one
-                                    more of the first so many blocks */
-    int64_t early;               /* ... that are asked for before the launches ahead have ended */
+    int64_t of_span, each, second, third; /* ... stages of a span; tiles of a block, or pairs; the
+                                             first blocks that have these weights */
+    int64_t last_box;                     /* ... rows that a block asks for last, if not so many */
+    int64_t keeps;   /* ... warps have their first span in registers when x comes */
+    int64_t early;   /* ... that are asked for before the launches ahead have ended */
     int64_t flight;  /* ... that are under way at once, of one row; early then: before x is there */
     int64_t by_rows; /* deep, of wide.cu, or of split.cuh */
     int64_t sums_at; /* of that: where others' sums come to, in bytes; 0: the stages' place */
     int64_t in_units;        /* the first kernel that takes the weights apart in passing; 0: none */
     int64_t units_at, depth; /* ... where its ring of spans is, and so many of these */
     int64_t unpacked;        /* the weights lie one behind the other in scratch memory */
-    qn__cuda_map map[QN__CUDA_LINEARS + 1];
+    qn__cuda_map map[QN__CUDA_LINEARS + 1], last_map[QN__CUDA_LINEARS];
 } qn__cuda_wide_args;
 
 /* Rows of `columns` become rows of `padded`, with zeros behind. */

@@ -81,6 +81,10 @@ static int fill_maps(qn__cuda *cuda, void *args)
         if (l->n[i] && !a.in_units)
             result = describe(cuda, &a.map[i], (char *)l->at[1 + 2 * i] + before * l->stride[i] * 2,
                               l->n[i], l->k, l->stride[i], a.box, a.deep);
+        if (l->n[i] && a.last_box && result == 0)
+            result =
+                describe(cuda, &a.last_map[i], (char *)l->at[1 + 2 * i] + before * l->stride[i] * 2,
+                         l->n[i], l->k, l->stride[i], a.last_box, a.deep);
         before += a.unpacked ? l->n[i] : 0;
     }
     memcpy(args, &a, sizeof a);
@@ -99,6 +103,27 @@ static int64_t at_least_one(int64_t n, int64_t most)
     return n < 1 ? 1 : n < most ? n : most;
 }
 
+/* Blocks have tiles of one weight each, whose rows are one box, as few as leave no more blocks than
+ * there are processors. */
+static unsigned deal_tiles(const qn__cuda *cuda, qn__cuda_wide_args *a)
+{
+    const qn__cuda_linears_args *l = &a->linears;
+    int64_t blocks[QN__CUDA_LINEARS], all;
+    a->each = 0;
+    do {
+        a->each++;
+        all = 0;
+        for (int i = 0; i < QN__CUDA_LINEARS; i++) {
+            const int64_t n = l->gated && i ? 0 : l->n[i];
+            blocks[i] = qn__cuda_parts(qn__cuda_parts(n, TILE), a->each);
+            all += blocks[i];
+        }
+    } while (all > cuda->processors);
+    a->second = blocks[0];
+    a->third = blocks[0] + blocks[1];
+    return (unsigned)all;
+}
+
 /* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them.
  * What is best was measured on an H200 for the shapes of Llama-1B and 8B: stages of about the same
  * bytes, pieces as long as that leaves; small layers so that the next one's blocks fit beside them.
@@ -106,9 +131,9 @@ static int64_t at_least_one(int64_t n, int64_t most)
 static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
-    int64_t unit = l->gated ? 2 : 1, all = qn__cuda_linear_tiles(l, TILE) / unit,
-            blocks = all < cuda->processors ? all : cuda->processors,
-            each = qn__cuda_parts(all, blocks) * unit, x_rows = 8;
+    int64_t unit = l->gated ? 2 : 1, x_rows = 8;
+    launch->blocks = deal_tiles(cuda, a);
+    const int64_t each = a->each * unit;
     const bool one = is_whole(l);
     int kernel = one ? 0 : 2;
     for (; x_rows < l->rows; x_rows *= 2)
@@ -117,19 +142,22 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     a->slots = qn__cuda_parts(each, qn__cuda_parts(each, MOST_SLOTS));
     a->slots += pair && a->slots % 2;
     a->deep = a->slots > 8 ? 1 : a->slots > 4 ? 2 : 4;
-    a->box = TILE;
+    const int64_t passes = qn__cuda_parts(each, a->slots);
+    a->box = (passes > 1 ? a->slots : each) / unit * TILE;
+    a->last_box = (each - (passes - 1) * a->slots) / unit * TILE;
     a->x_box = x_rows;
     int64_t groups = a->slots / (1 + pair), of_span = OF_SPAN / a->deep,
             weights = a->deep * a->slots * TILE * ROW_BYTES,
             stage = weights + (one ? 0 : a->deep * x_rows * ROW_BYTES),
             spans = qn__cuda_parts(l->k, QN__CUDA_SPAN),
             run = a->slots * x_rows * TILE * 4 + (one ? spans * QN__CUDA_SPAN * 2 : 0),
-            steps = spans * of_span * qn__cuda_parts(each, a->slots);
+            steps = spans * of_span * passes;
     int64_t room = QN__CUDA_STREAM_SHARED;
     if (x_rows <= 16 && (each == 1 || each * l->k <= SMALL_TILES))
         room /= 2;
     else if (one && each * TILE * l->k * 2 < BESIDE)
         room = ROOM_BESIDE;
+    a->keeps = room == ROOM_BESIDE && a->deep == OF_SPAN && !pair;
     a->ring = at_least_one((room - run - ALIGNED) / stage,
                            steps < QN__CUDA_STREAM_RING ? steps : QN__CUDA_STREAM_RING);
     a->early = at_least_one(one           ? FLIGHT_EARLY / weights
@@ -141,9 +169,6 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     while (a->apart > 1 && a->apart * of_span > a->ring)
         a->apart--;
     a->of_span = of_span;
-    a->each = all / blocks;
-    a->more = all % blocks;
-    launch->blocks = (unsigned)blocks;
     launch->threads = 32 * (QN__CUDA_STREAM_WARPS + 1);
     launch->shared = (unsigned)(a->ring * stage + run + ALIGNED);
     launch->function = cuda->kernels[QN__CUDA_KERNEL_stream_1 + kernel + pair];

@@ -60,8 +60,8 @@ template <int NT, int M, bool ONE> struct stream {
     const int slots, deep, ring, of_span; /* tiles at once; pieces of a stage; stages; of a span */
     const int spans, steps;               /* of K; its stages */
     const int groups, apart;              /* of warps, by tiles; warps that share spans */
-    const int one, two;                   /* tiles of the first weight, of the first two */
-    int first, end;                       /* the block's tiles */
+    const int unit, each;                 /* 2: tiles of a gate and of what it gates; of a block */
+    int weight, first, end;               /* the block's; its tiles of that */
     char *const stages;
     float4 *const run;
     uint4 *const x_row;
@@ -71,15 +71,21 @@ template <int NT, int M, bool ONE> struct stream {
         : a(args), slots((int)args.slots), deep((int)args.deep), ring((int)args.ring),
           of_span((int)args.of_span), spans((int)(((uint32_t)args.linears.k + SPAN - 1) / SPAN)),
           steps(spans * of_span), groups(slots / M), apart((int)args.apart),
-          one((int)(((uint32_t)args.linears.n[0] + TILE - 1) / TILE)),
-          two(one + (int)(((uint32_t)args.linears.n[1] + TILE - 1) / TILE)), stages(room),
+          unit(args.linears.gated ? 2 : 1), each((int)args.each * unit), stages(room),
           run((float4 *)(room + ring * stage_bytes())), x_row((uint4 *)(run + slots * NT * 32)),
           full(bars), empty(bars + MOST_RING), turn(bars + 2 * MOST_RING),
           x_came(bars + 2 * MOST_RING + WARPS)
     {
-        const int unit = a.linears.gated ? 2 : 1, more = (int)a.more;
-        first = ((int)a.each * (int)blockIdx.x + min((int)blockIdx.x, more)) * unit;
-        end = first + ((int)a.each + ((int)blockIdx.x < more)) * unit;
+        const int block = (int)blockIdx.x, second = (int)a.second, third = (int)a.third;
+        weight = block < second ? 0 : block < third ? 1 : 2;
+        first = (block - (weight == 0 ? 0 : weight == 1 ? second : third)) * each;
+        end = min(first + each, (int)(((uint32_t)a.linears.n[weight] + TILE - 1) / TILE) * unit);
+    }
+    /* Tiles of a box of the pass that begins with a tile: as many as there is room for, but in the
+     * last one. */
+    __device__ int high(int tile) const
+    {
+        return min(slots, first + each - tile) / unit;
     }
     __device__ int stage_bytes() const
     {
@@ -103,67 +109,47 @@ template <int NT, int M, bool ONE> struct stream {
         for (int i = 0; i < asked; i++)
             ask_x(i, i % steps);
     }
-    /* The weights' pieces of tiles from `tile` on. */
-    __device__ void ask_tiles(int at, int tile, int n, int piece)
-    {
-        char *to = stages + at * stage_bytes();
-        if (a.linears.gated) {
-            const int gate = a.linears.gated == 2;
-            for (int i = 0; i < n; i += 2) {
-                const int row = (tile + i) / 2 * TILE;
-                copy_pieces_once(to, &a.map[gate], &full[at], row, piece);
-                copy_pieces_once(to + deep * TILE_BYTES, &a.map[gate ^ 1], &full[at], row, piece);
-                to += 2 * deep * TILE_BYTES;
-            }
-            return;
-        }
-        for (int i = tile; i < tile + n; i++) {
-            const int weight = i < one   ? 0
-                               : i < two ? 1
-                                         : 2,
-                      row = (i - (i < one   ? 0
-                                  : i < two ? one
-                                            : two)) *
-                            TILE;
-            copy_pieces_once(to, &a.map[weight], &full[at], row, piece);
-            to += deep * TILE_BYTES;
-        }
-    }
-    /* Until few enough stages are under way, `landed` is the first of them. What else is read waits
-     * in line with them: what the launches ahead still want, and x, before it is there. */
-    __device__ void hold_back(int under_way, ring_place &landed, int &n_landed, bool &x_there) const
-    {
-        for (;; n_landed++) {
-            x_there = x_there || barrier_ended(x_came, 0);
-            if (under_way - n_landed < (int)(x_there ? a.flight : a.early))
-                return;
-            barrier_wait(&full[landed.stage], landed.phase);
-            landed.next(ring);
-        }
-    }
+    /* A stage is a copy, or two. (Of more, each would wait until the engine has taken the addresses
+     * of the one ahead: 100 to 300 cycles.) What lies behind the weight's end comes as zeros. */
     __device__ void ask()
     {
-        bool x_there = false;
-        int n_landed = 0, asked = 0;
-        const int early = min((int)a.early, ring);
+        const int early = min((int)a.early, ring), flight = (int)a.flight,
+                  gate = a.linears.gated ? a.linears.gated == 2 : weight;
+        int under_way = 0, most = early, asked = 0;
         ring_place landed = {0, 0}, place = {0, 1};
         if (!a.linears.early)
             wait_for_last();
         for (int tile = first; tile < end; tile += slots) {
-            const int n = min(end - tile, slots), bytes = deep * (n * TILE_BYTES + X_BYTES);
+            const bool whole = tile + slots <= first + each;
+            const qn__cuda_map *const maps = whole ? a.map : a.last_map;
+            const int row = tile / unit * TILE, box = deep * high(tile) * TILE_BYTES;
             for (int step = 0; step < steps; step++) {
-                if (ONE)
-                    hold_back(asked, landed, n_landed, x_there);
-                else if (asked == early)
+                /* What else is read waits in line with what is under way: what the launches ahead
+                 * still want, and x, before it is there. */
+                while (ONE && under_way >= most) {
+                    if (most != flight && barrier_ended(x_came, 0)) {
+                        most = flight;
+                        continue;
+                    }
+                    barrier_wait(&full[landed.stage], landed.phase);
+                    landed.next(ring);
+                    under_way--;
+                }
+                if (!ONE && asked == early)
                     ask_first_x(asked);
                 barrier_wait(&empty[place.stage], place.phase);
                 if (is_elected()) {
-                    barrier_expect(&full[place.stage], bytes);
-                    ask_tiles(place.stage, tile, n, step * deep);
+                    char *const to = stages + place.stage * stage_bytes();
+                    uint64_t *const lands = &full[place.stage];
+                    barrier_expect(lands, box * unit + deep * X_BYTES);
+                    copy_pieces_once(to, &maps[gate], lands, row, step * deep);
+                    if (M == 2 && unit == 2)
+                        copy_pieces_once(to + box, &maps[gate ^ 1], lands, row, step * deep);
                 }
                 if (!ONE && asked >= early)
                     ask_x(place.stage, step);
                 asked++;
+                under_way++;
                 place.next(ring);
             }
         }
@@ -189,15 +175,38 @@ template <int NT, int M, bool ONE> struct stream {
         asm volatile("bar.sync 2, %0;" ::"n"(32 * WARPS) : "memory"); /* all that multiply */
     }
 
-    /* A box of M tiles by all of x. */
-    __device__ void multiply_box(uint32_t w, uint32_t x, float (&c)[M][NT][4]) const
+    /* What a warp multiplies first is in registers before x is there, so that its place in the ring
+     * is free for more of the weights: a span of a tile, four pieces. */
+    struct kept_span {
+        enum { PRODUCTS = ONE && M == 1 ? SPAN / 16 : 1 };
+        uint4 w[PRODUCTS];
+
+        __device__ void load(uint32_t pieces, int next)
+        {
+#pragma unroll
+            for (int k = 0; k < PRODUCTS; k++)
+                w[k] = load_matrices((pieces + k / 4 * next) ^ k % 4 << 5);
+        }
+        __device__ void multiply(uint32_t x, float (&c)[4]) const
+        {
+#pragma unroll
+            for (int k = 0; k + 1 < PRODUCTS; k += 2) {
+                const uint4 v = load_shared(x + k * 32), u = w[k], next = w[k + 1];
+                mma_bf16(c, u.x, u.y, u.z, u.w, v.x, v.y);
+                mma_bf16(c, next.x, next.y, next.z, next.w, v.z, v.w);
+            }
+        }
+    };
+
+    /* A piece of M tiles, so many bytes apart, by all of x. */
+    __device__ void multiply_piece(uint32_t w, int next, uint32_t x, float (&c)[M][NT][4]) const
     {
 #pragma unroll
         for (int k = 0; k < BOX / 16; k++) {
             uint4 u[M];
 #pragma unroll
             for (int m = 0; m < M; m++)
-                u[m] = load_matrices((w + m * deep * TILE_BYTES) ^ k << 5);
+                u[m] = load_matrices((w + m * next) ^ k << 5);
             if constexpr (NT == 1) {
                 static_assert(BOX / 16 % 2 == 0, "two products for each load of x");
                 if (k % 2)
@@ -205,9 +214,9 @@ template <int NT, int M, bool ONE> struct stream {
                 const uint4 v = ONE ? load_shared(x + k * 32) : load_matrices(x ^ k << 5);
 #pragma unroll
                 for (int m = 0; m < M; m++) {
-                    const uint4 next = load_matrices((w + m * deep * TILE_BYTES) ^ (k + 1) << 5);
+                    const uint4 v1 = load_matrices((w + m * next) ^ (k + 1) << 5);
                     mma_bf16(c[m][0], u[m].x, u[m].y, u[m].z, u[m].w, v.x, v.y);
-                    mma_bf16(c[m][0], next.x, next.y, next.z, next.w, v.z, v.w);
+                    mma_bf16(c[m][0], v1.x, v1.y, v1.z, v1.w, v.z, v.w);
                 }
             } else {
 #pragma unroll
@@ -269,15 +278,9 @@ template <int NT, int M, bool ONE> struct stream {
         } else {
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                const int i = tile + m < one   ? 0
-                              : tile + m < two ? 1
-                                               : 2,
-                          first = i == 0   ? 0
-                                  : i == 1 ? one
-                                           : two,
-                          row = (tile + m - first) * TILE + row_of(0);
-                to[m] = {(float *)a.linears.at[2 + 2 * i] + row,
-                         m < n ? (int)a.linears.n[i] - row : 0, (int)a.linears.n[i], 0};
+                const int n_rows = (int)a.linears.n[weight], row = (tile + m) * TILE + row_of(0);
+                to[m] = {(float *)a.linears.at[2 + 2 * weight] + row, m < n ? n_rows - row : 0,
+                         n_rows, 0};
             }
         }
         for (int m = 0; ONE && m < M; m++)
@@ -353,7 +356,7 @@ template <int NT, int M, bool ONE> struct stream {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = warp % groups * M,
                   own = warp / groups;
         const uint32_t base = shared_address(stages), r = lane % 8;
-        const uint32_t w_lane = lane % 16 * 128 + ((lane / 16 ^ r) << 4),
+        const uint32_t w_lane = slot / unit * TILE_BYTES + lane % 16 * 128 + ((lane / 16 ^ r) << 4),
                        x_lane = ONE       ? shared_address(x_row) + lane % 4 * 16
                                 : NT == 1 ? r * 128 + ((lane / 8 ^ r) << 4)
                                           : (lane / 16 * 8 + r) * 128 + ((lane / 8 % 2 ^ r) << 4);
@@ -370,13 +373,26 @@ template <int NT, int M, bool ONE> struct stream {
         };
         wrap();
         const uint4 *const from = (const uint4 *)a.linears.at[0] + threadIdx.x;
+        const bool keeps = ONE && M == 1 && a.keeps && own < min(apart, spans);
+        kept_span kept = {};
+        float kept_sum[M][NT][4] = {};
+        if (keeps) {
+            barrier_wait(&full[at], phase);
+            kept.load(base + at * stage_bytes() + w_lane, high(first) * TILE_BYTES);
+            __syncwarp();
+            if (lane == 0)
+                barrier_arrive(&empty[at]);
+        }
         wait_for_last();
         if (ONE)
             load_x(from);
         if (own >= apart)
             return;
+        if (keeps)
+            kept.multiply(x_lane + own * SPAN * 2, kept_sum[0][0]);
         for (int tile = first; tile < end; tile += slots) {
-            const int n = end - tile - slot;
+            const int n = end - tile - slot, piece = high(tile) * TILE_BYTES,
+                      next = M == 2 && unit == 2 ? deep * piece : TILE_BYTES;
             float sum[M][NT][4];
             results to[M];
             if (ONE)
@@ -387,14 +403,22 @@ template <int NT, int M, bool ONE> struct stream {
                 const bool last = span == spans - 1, real = span < spans;
                 if (NT < 8 && last && a.linears.at[QN__CUDA_ADDED])
                     load_added(tile + slot, n, more);
-                for (int i = 0; real && i < of_span; i++) {
+                const bool done = keeps && tile == first && span == own;
+                if (done) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        c[0][0][i] = kept_sum[0][0][i];
+                    at++;
+                    wrap();
+                }
+                for (int i = 0; real && !done && i < of_span; i++) {
                     const uint32_t stage = base + at * stage_bytes(),
                                    x = ONE ? x_lane + (span * of_span + i) * deep * BOX * 2
                                            : stage + deep * slots * TILE_BYTES + x_lane;
                     barrier_wait(&full[at], phase);
                     for (int d = 0; d < deep; d++)
-                        multiply_box(stage + (slot * deep + d) * TILE_BYTES + w_lane,
-                                     x + d * (ONE ? BOX * 2 : X_BYTES), c);
+                        multiply_piece(stage + d * piece + w_lane, next,
+                                       x + d * (ONE ? BOX * 2 : X_BYTES), c);
                     __syncwarp();
                     if (lane == 0)
                         barrier_arrive(&empty[at]);
