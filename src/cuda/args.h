@@ -440,8 +440,14 @@ typedef struct qn__cuda_attend_wide_args {
     qn__cuda_map keys, values;
 } qn__cuda_attend_wide_args;
 
-/* Of attend_far.cu, with its maps: bytes of a block. */
-enum { QN__CUDA_FAR_SHARED = 226 << 10 };
+/* Of attend_far.cu, with its maps: bytes of a block and its threads; blocks of the largest cluster,
+ * and rows that it has at most. */
+enum {
+    QN__CUDA_FAR_SHARED = 226 << 10,
+    QN__CUDA_FAR_THREADS = 352,
+    QN__CUDA_FAR_BLOCKS = 9,
+    QN__CUDA_FAR_ROWS = 6
+};
 typedef struct qn__cuda_attend_far_args {
     qn__cuda_attend_turn_args t;
     qn__cuda_map keys, values;

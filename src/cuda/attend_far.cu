@@ -36,8 +36,10 @@ struct row_state {
  * pair of rows, and of each row the sum of weights and the maximum. */
 template <int D, int C> struct page_parts {
     enum {
-        COLUMNS = D / C,
-        SLOTS = QN__CUDA_STEP_SLOTS(C) /* for pages' rows */
+        MOST_ROWS = C == QN__CUDA_FAR_BLOCKS ? QN__CUDA_FAR_ROWS : ROWS,
+        JOIN = C < 8 ? C : 8, /* blocks that join, those of the first ranks */
+        COLUMNS = D / JOIN,
+        SLOTS = QN__CUDA_STEP_SLOTS(JOIN) /* for pages' rows */
     };
     float2 part[SLOTS / 2][COLUMNS]; /* [page][pair] */
     float2 sum[SLOTS];               /* [page][row]: total, maximum */
@@ -47,7 +49,7 @@ template <int D, int C> struct page_parts {
      * r - ROUNDS; the next one's wait until one is joined that lies no more than ROUNDS behind
      * that. So of the ends that their place sees at most the last is still to come, and its parity
      * tells. Were there fewer rounds, a warp would take the end of an earlier one for it. */
-    static_assert(COLUMNS <= 32 && WARPS * C <= ROUNDS * (SLOTS / ROWS), "");
+    static_assert(COLUMNS <= 32 && WARPS * C <= ROUNDS * (SLOTS / MOST_ROWS), "");
 
     static __device__ int pairs_of(int rows)
     {
@@ -335,7 +337,7 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, far_room<D,
         const int number = i - round * most;
         if (row < rows)
 #pragma unroll
-            for (int j = 0; j < C; j += 4)
+            for (int j = 0; j < S::parts_of::JOIN; j += 4)
                 put_pair(&parts.sum[number * rows + row], &to.come, j + t, sum[0].total,
                          sum[0].max);
         float2 *const pair = parts.part[number * S::parts_of::pairs_of(rows) + t];
@@ -436,7 +438,7 @@ template <int D, int C> static __device__ void attend_far(const qn__cuda_attend_
         }
         for (int i = 0; i < ROUNDS; i++) {
             barrier_begin(&rounds[i].come, 1);
-            barrier_begin(&rounds[i].taken, C);
+            barrier_begin(&rounds[i].taken, S::parts_of::JOIN);
         }
         barriers_begun();
         for (int i = 0; i < ROUNDS && i * most < own.seen.n; i++)
@@ -456,7 +458,7 @@ template <int D, int C> static __device__ void attend_far(const qn__cuda_attend_
         cluster_wait(); /* all are there, and so are their barriers */
         if (thread < 32 * WARPS)
             multiply_pages<D, C>(a, s, b, rounds, own);
-        else
+        else if (own.rank < S::parts_of::JOIN)
             join_rounds<D, C>(a, s, rounds, own);
     }
     __syncwarp();
@@ -473,5 +475,7 @@ template <int D, int C> static __device__ void attend_far(const qn__cuda_attend_
     }
 FAR_KERNEL(64, 4)
 FAR_KERNEL(64, 8)
+FAR_KERNEL(64, 9)
 FAR_KERNEL(128, 4)
 FAR_KERNEL(128, 8)
+FAR_KERNEL(128, 9)

@@ -438,6 +438,31 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     }
 }
 
+/* How many of the largest clusters find room at once: how multiprocessors lie together differs from
+ * one GPU to the next. None where the driver does not allow them. */
+static void find_far_clusters(qn__cuda *cuda)
+{
+    static const int kernels[] = {QN__CUDA_KERNEL_attend_far_64_of_9,
+                                  QN__CUDA_KERNEL_attend_far_128_of_9};
+    const qn__cu_attribute cluster = {.id = QN__CU_CLUSTER,
+                                      .value.cluster = {QN__CUDA_FAR_BLOCKS, 1, 1}};
+    const qn__cu_launch how = {.grid = {QN__CUDA_FAR_BLOCKS, 1, 1},
+                               .block = {QN__CUDA_FAR_THREADS, 1, 1},
+                               .shared = QN__CUDA_FAR_SHARED,
+                               .attributes = &cluster,
+                               .n_attributes = 1};
+    int least = INT32_MAX;
+    for (int i = 0; i < 2; i++) {
+        int n = 0;
+        qn__cu_function function = cuda->kernels[kernels[i]];
+        if (cuda->cu.function_set(function, QN__CU_LARGE_CLUSTERS, 1) != 0 ||
+            cuda->cu.most_clusters(&n, function, &how) != 0)
+            n = 0;
+        least = n < least ? n : least;
+    }
+    cuda->far_clusters = least;
+}
+
 static int load_kernels(qn__cuda *cuda)
 {
     static const unsigned long long *const images[IMAGE_COUNT] = {IMAGES(IMAGE_POINTER)};
@@ -468,6 +493,8 @@ static int load_kernels(qn__cuda *cuda)
         if (result == 0 && kernels[i].image == IMAGE_ternary)
             result = cuda->cu.function_set(cuda->kernels[i], QN__CU_SHARED_SHARE, 100);
     }
+    if (result == 0 && runs_here(cuda, IMAGE_attend_far))
+        find_far_clusters(cuda);
     return result;
 }
 

@@ -43,6 +43,7 @@ typedef struct qn__cu_attribute {
     int64_t id;
     union {
         int on;
+        unsigned cluster[3];
         char room[64];
     } value;
 } qn__cu_attribute;
@@ -76,6 +77,8 @@ enum {
     QN__CU_MOST_SHARED = 97,      /* of a device */
     QN__CU_DYNAMIC_SHARED = 8,    /* of a function */
     QN__CU_SHARED_SHARE = 9,      /* ... percent of a multiprocessor's first memory */
+    QN__CU_LARGE_CLUSTERS = 14,   /* ... clusters of more than eight blocks */
+    QN__CU_CLUSTER = 4,           /* of a launch */
     QN__CU_BEFORE_THE_LAST = 6,   /* of a launch: it may begin before the one ahead of it ends */
     QN__CU_EDGES_OF_12_3 = 12030, /* from this version on a graph keeps that */
     QN__CU_ON_DEVICE = 1,
@@ -143,6 +146,8 @@ enum {
     X(module_function, cuModuleGetFunction,                                                        \
       (qn__cu_function * function, qn__cu_module module, const char *name))                        \
     X(function_set, cuFuncSetAttribute, (qn__cu_function function, int attribute, int value))      \
+    X(most_clusters, cuOccupancyMaxActiveClusters,                                                 \
+      (int *n, qn__cu_function function, const qn__cu_launch *how))                                \
     X(launch, cuLaunchKernelEx,                                                                    \
       (const qn__cu_launch *how, qn__cu_function function, void **params, void **extra))           \
     X(capture_begin, cuStreamBeginCapture_v2, (qn__cu_stream stream, int mode))                    \

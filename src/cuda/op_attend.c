@@ -97,7 +97,6 @@ enum {
     WIDE = 8,
     WIDE_THREADS = 384,
     STEP_THREADS = 256,
-    FAR_THREADS = 352,
     KEY_BOX = 256,    /* rows of 16 keys, columns of values that are copied at once */
     KEY_COLUMNS = 64, /* of keys where a row is four dimensions of 16 */
     VALUE_COLUMNS = 64,
@@ -352,13 +351,25 @@ static bool is_far(const qn__cuda *cuda, const qn__cuda_attend_args *a)
            a->groups * cluster * 8 >= 3 * cuda->processors;
 }
 
+/* Clusters of nine blocks where they find room at once: a processor takes no more than 32 bytes a
+ * clock in, so that 64 are too few for the fastest memory. */
+static int64_t far_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    const int64_t cluster = cluster_of(cuda, a->groups);
+    return cluster == 8 && a->groups <= cuda->far_clusters && a->shared <= QN__CUDA_FAR_ROWS
+               ? QN__CUDA_FAR_BLOCKS
+               : cluster;
+}
+
 static bool launch_far(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_far_args *args,
                        const token_turn *turn)
 {
-    const int64_t cluster = cluster_of(b->cuda, args->t.a.groups);
-    const int kernel =
-        QN__CUDA_KERNEL_attend_far_64_of_4 + 2 * (args->t.a.d != 64) + (cluster == 8);
-    const qn__cuda_grid grid = {args->t.a.groups * cluster, FAR_THREADS, QN__CUDA_FAR_SHARED};
+    const int64_t cluster = far_cluster(b->cuda, &args->t.a);
+    const int kernel = (args->t.a.d == 64 ? QN__CUDA_KERNEL_attend_far_64_of_4
+                                          : QN__CUDA_KERNEL_attend_far_128_of_4) +
+                       (cluster >= 8) + (cluster > 8);
+    const qn__cuda_grid grid = {args->t.a.groups * cluster, QN__CUDA_FAR_THREADS,
+                                QN__CUDA_FAR_SHARED};
     const uint32_t first = b->bound->n_launches;
     if (!add_token(b, call, &args->t, sizeof *args, &grid, kernel, turn))
         return false;

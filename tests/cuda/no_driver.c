@@ -470,6 +470,13 @@ typedef struct launch {
     unsigned grid[3], block[3], shared;
 } launch;
 
+int cuOccupancyMaxActiveClusters(int *n, const function *f, const launch *how)
+{
+    enum { OF_NINE = 13 }; /* of an H200 that was looked at */
+    *n = how->shared > f->shared ? 0 : OF_NINE;
+    return result_of(__func__);
+}
+
 /* The one kernel that does something, since without it arrays would have no values. */
 static void put(const qn__cuda_put_args *a)
 {
