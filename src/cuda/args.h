@@ -387,8 +387,8 @@ typedef struct qn__cuda_turn_args {
 enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_TILES = 32 };
 #define QN__CUDA_STEP_SLOTS(blocks) ((blocks) < 4 ? 64 : 16 * (blocks))
 #define QN__CUDA_STEP_SHARED(d, blocks)                                                            \
-    (QN__CUDA_PAGE_SHARED(d) + (d)*20 + 4096 +                                                     \
-     QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 16) + 16)
+    (QN__CUDA_PAGE_SHARED(d) + (d)*26 + 4096 +                                                     \
+     QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) + 80)
 
 /* Among the addresses of attention, behind its own: of a launch that turns its only row and writes
  * it to the cache, too (attend_step.cu). */

@@ -70,11 +70,15 @@ static __device__ void ask_page(const qn__cuda_attend_args &a, page_room<D> &roo
 }
 
 /* Four 8 x 8 matrices whose rows are the lanes' pieces, transposed. */
-static __device__ void load_turned(uint32_t (&b)[4], const uint4 *piece)
+static __device__ void load_turned(uint32_t (&b)[4], uint32_t piece)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(piece)));
+                 : "r"(piece));
+}
+static __device__ void load_turned(uint32_t (&b)[4], const uint4 *piece)
+{
+    load_turned(b, (uint32_t)__cvta_generic_to_shared(piece));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -15,18 +15,25 @@
  */
 #include "cuda/attend_step.cuh"
 
-enum { GROUPS = 2, GROUP_WARPS = 4, GROUP = 32 * GROUP_WARPS, BLOCK = GROUPS * GROUP };
+enum {
+    GROUPS = 2,
+    GROUP_WARPS = 4,
+    GROUP = 32 * GROUP_WARPS,
+    BLOCK = GROUPS * GROUP,
+    EXPECTS = BLOCK - 32 /* the thread that says what arrives: its warp turns nothing */
+};
 
 /* A round of pages as they come from the blocks of a cluster: for each page so many columns of each
- * pair of rows, and of each row the sum of weights and the maximum. */
+ * pair of rows, and of each row the sum of weights and the maximum. What a pair or a row has of all
+ * pages lies together, so that it is known how far it is from one page to the next. */
 template <int D, int C> struct step_parts {
     enum {
         COLUMNS = D / C,
         EACH = (COLUMNS + 31) / 32,    /* columns, 32 apart, that a lane has */
         SLOTS = QN__CUDA_STEP_SLOTS(C) /* for pages' rows */
     };
-    float2 part[SLOTS / 2][COLUMNS]; /* [page][pair] */
-    float2 sum[SLOTS];               /* [page][row]: total, maximum */
+    float2 part[SLOTS / 2][COLUMNS]; /* [pair][page] */
+    float2 sum[SLOTS];               /* [row][page]: total, maximum */
 
     static __device__ int pairs_of(int rows)
     {
@@ -41,9 +48,14 @@ template <int D, int C> struct step_parts {
                                                            : SLOTS / 8;
         return n < MOST_PAGES ? n : MOST_PAGES;
     }
-    static __device__ int bytes(int pages, int rows)
+    /* Of so many pages: their parts, and their sums. */
+    static __device__ int part_bytes(int pages, int rows)
     {
-        return pages * (pairs_of(rows) * COLUMNS + rows) * (int)sizeof(float2);
+        return pages * pairs_of(rows) * COLUMNS * (int)sizeof(float2);
+    }
+    static __device__ int sum_bytes(int pages, int rows)
+    {
+        return pages * rows * (int)sizeof(float2);
     }
 };
 
@@ -54,10 +66,12 @@ template <int D, int C> struct step_room {
     uint2 q[D / 16][32]; /* the left side of products */
     float2 score[GROUPS][8][32];
     parts_of parts;
-    float2 times[parts_of::SLOTS];
-    uint16_t key[D], value[D]; /* that the step adds */
-    uint64_t come;             /* all of a round's parts */
-    uint64_t unused;
+    float4 times[parts_of::SLOTS]; /* [row][page] */
+    uint4 key[D / 16][4];          /* that the step adds: twice, as packed keys are */
+    uint4 value[D / 8];
+    float2 turn[D / 2];             /* sines and cosines, read in fours: at a multiple of 16 */
+    token_step step;                /* what is seldom asked for again */
+    uint64_t sums_come, parts_come; /* all of a round's */
 };
 
 static __device__ int group_of_warp()
@@ -75,68 +89,100 @@ static __device__ void group_meets()
 /* ---- keys and values ------------------------------------------------------------------------- */
 
 /* 16 keys of a page as the left side of products: keys 2 g and 2 g + 1. As they lie, these two side
- * by side: dimensions 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of each 16. */
+ * by side: dimensions 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of each 16; then packed, dimensions side by
+ * side. */
 template <int D> struct lane_keys {
     uint32_t w[D / 16][4];
 
     __device__ void load(const qn__cuda_attend_args &a, int head, int place)
     {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % GROUP_WARPS;
-        const uint32_t *from =
-            (const uint32_t *)((const uint16_t *)a.at[1] + place * a.k_page + head * a.k_head) +
-            warp * D * 8 + lane % 4 * 16 + lane / 4;
+        const uint32_t *from = (const uint32_t *)page_at(a.at[1], place, a.k_page, head, a.k_head) +
+                               warp * D * 8 + lane % 4 * 16 + lane / 4;
 #pragma unroll
         for (int s = 0; s < D / 16; s++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 w[s][i] = __ldcg(from + (s * 16 + i / 2 * 8 + i % 2) * 8);
     }
-    /* That key of the page becomes this one. */
-    __device__ void put(const uint16_t *key, int at)
+    __device__ void pack()
     {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % GROUP_WARPS;
-        if (warp != at / 16 || lane / 4 != at % 16 / 2)
-            return;
-        const uint32_t low = at % 2 ? 0x5410 : 0x3254, high = at % 2 ? 0x7610 : 0x3276;
 #pragma unroll
         for (int s = 0; s < D / 16; s++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint32_t v = *(const uint32_t *)&key[s * 16 + lane % 4 * 2 + i * 8];
-                w[s][2 * i] = __byte_perm(w[s][2 * i], v, low);
-                w[s][2 * i + 1] = __byte_perm(w[s][2 * i + 1], v, high);
+            for (int i = 0; i < 4; i += 2) {
+                const uint32_t low = w[s][i], high = w[s][i + 1];
+                w[s][i] = __byte_perm(low, high, 0x5410);
+                w[s][i + 1] = __byte_perm(low, high, 0x7632);
             }
     }
-    /* The scores of keys 2 g and 2 g + 1 for row 2 t, then for row 2 t + 1. */
-    __device__ float4 scores(const uint2 (&q)[D / 16][32]) const
+    /* Of a page the lane's first. */
+    static __device__ int first()
     {
-        float c[4] = {};
+        return threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4 * 2;
+    }
+    /* The scores of keys 2 g and 2 g + 1 for row 2 t, then for row 2 t + 1. That of the key at
+     * `place`, if it is 0 or more, one of the warp's, is what the key that the step adds comes to:
+     * so what was there before need not wait for it. */
+    __device__ float4 scores(const uint2 (&q)[D / 16][32], const uint4 (&key)[D / 16][4],
+                             int place) const
+    {
+        float c[4] = {}, own[4] = {};
+        if (place < 0) {
+            multiply<false>(q, key, c, own);
+        } else {
+            multiply<true>(q, key, c, own);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (place == first() + i) {
+                    c[2 * i] = own[0];
+                    c[2 * i + 1] = own[1];
+                }
+        }
+        return make_float4(c[0], c[2], c[1], c[3]);
+    }
+
+  private:
+    template <bool ADDED>
+    __device__ void multiply(const uint2 (&q)[D / 16][32], const uint4 (&key)[D / 16][4],
+                             float (&c)[4], float (&own)[4]) const
+    {
 #pragma unroll
         for (int s = 0; s < D / 16; s++) {
             const uint2 x = q[s][threadIdx.x % 32];
-            mma_bf16(c, __byte_perm(w[s][0], w[s][1], 0x5410),
-                     __byte_perm(w[s][0], w[s][1], 0x7632), __byte_perm(w[s][2], w[s][3], 0x5410),
-                     __byte_perm(w[s][2], w[s][3], 0x7632), x.x, x.y);
+            mma_bf16(c, w[s][0], w[s][1], w[s][2], w[s][3], x.x, x.y);
+            if (ADDED) {
+                const uint4 k = key[s][threadIdx.x % 4];
+                mma_bf16(own, k.x, k.y, k.z, k.w, x.x, x.y);
+            }
         }
-        return make_float4(c[0], c[2], c[1], c[3]);
     }
 };
 
 /* Asks for a page's values; from `end` on they are zeros, whatever the cache has there, and row
- * `own` is left alone. */
-template <int D>
+ * `own` is left alone. UNROLL: so many turns of a loop at once. */
+template <int D, int UNROLL>
 static __device__ void ask_values_of(const qn__cuda_attend_args &a, uint4 *room, int head,
                                      int place, int end, int own)
 {
-    enum { APART = GROUP / (D / 8) };
+    enum { APART = GROUP / (D / 8), TURNS = D * 8 / GROUP };
     const int i = threadIdx.x % GROUP, row = i / (D / 8);
-    const uint4 *values =
-        (const uint4 *)((const uint16_t *)a.at[2] + place * a.v_page + head * a.v_head) + i;
+    const uint4 *from = (const uint4 *)page_at(a.at[2], place, a.v_page, head, a.v_head) + i;
+    const uint32_t to = shared_address(&room[value_piece<D>(row, i % (D / 8))]);
+    /* Pieces of rows that are not eight apart lie otherwise. */
+    auto ask = [&](int t, bool real) {
+        copy_ahead(shared_place<uint4>((to ^ t * APART % 8 * 16) + t * APART * D * 2),
+                   from + t * GROUP, real);
+    };
+    if (UNROLL == TURNS && end >= PAGE && own < 0)
 #pragma unroll
-    for (int t = 0; t < D * 8 / GROUP; t++)
-        if (row + t * APART != own)
-            copy_ahead(&room[value_piece<D>(row + t * APART, i % (D / 8))], values + t * GROUP,
-                       row + t * APART < end);
+        for (int t = 0; t < TURNS; t++)
+            ask(t, true);
+    else
+#pragma unroll UNROLL
+        for (int t = 0; t < TURNS; t++)
+            if (row + t * APART != own)
+                ask(t, row + t * APART < end);
     copies_end();
 }
 
@@ -144,10 +190,8 @@ static __device__ void ask_values_of(const qn__cuda_attend_args &a, uint4 *room,
 template <int D>
 static __device__ void fetch_page(const qn__cuda_attend_args &a, int head, int place)
 {
-    const char *keys =
-                   (const char *)((const uint16_t *)a.at[1] + head * a.k_head + place * a.k_page),
-               *values =
-                   (const char *)((const uint16_t *)a.at[2] + head * a.v_head + place * a.v_page);
+    const char *keys = (const char *)page_at(a.at[1], place, a.k_page, head, a.k_head),
+               *values = (const char *)page_at(a.at[2], place, a.v_page, head, a.v_head);
 #pragma unroll
     for (int i = 0; i < D / GROUP_WARPS / 32 + (D < 128); i++) {
         const int at = (threadIdx.x % GROUP + i * GROUP) * 128;
@@ -170,94 +214,139 @@ static __device__ void give_pair(void *to, const uint64_t *barrier, int rank, fl
         *(float2 *)to = make_float2(x, y);
 }
 
-/* What a cluster does: of a token the query heads from `first` on of a key head, and which page
- * gets the row that the step adds (-1: none does) at which place. */
-struct step_work {
-    int rank, head, first, rows, token, adds, place, most;
-    int64_t at;        /* of the thread's first result */
-    int key, to, from; /* of a page's keys the lane's first; where it puts scores and takes them */
-
-    /* Before it is waited for others. */
-    template <int D, int C> __device__ void find(const qn__cuda_attend_args &a)
-    {
-        const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        most = known_now(step_parts<D, C>::most(rows));
-        key = known_now(warp % GROUP_WARPS * 16 + lane / 4 * 2);
-        to = known_now(group * 256 + key / 8 * 32 + lane % 4 * 8 + key % 8 / 2);
-        from = known_now(group * 256 + lane);
-        at = (first + (int)threadIdx.x / 32) * a.y_stride[1] + token * a.y_stride[2] +
-             (rank * (D / C) + threadIdx.x % 32) * a.y_stride[3];
-    }
-};
-
-/* The weighted values of 16 columns of a page: of columns g and g + 8 for rows 2 t and 2 t + 1. */
-template <int D>
-static __device__ void weigh_columns_of(const uint4 *room, const uint2 (&p)[4], int columns,
-                                        float (&v)[4])
-{
-    const int lane = threadIdx.x % 32;
-    const uint4 *values =
-        room + value_piece<D>(lane % 8 + lane / 16 * 8, columns * 2 + lane / 8 % 2);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = 0;
-#pragma unroll
-    for (int s = 0; s < 4; s++) {
-        uint32_t b[4];
-        load_turned(b, values + s * 16 * (D / 8));
-        mma_bf16(v, b[0], b[1], b[2], b[3], p[s].x, p[s].y);
-    }
-}
-
-/* Whether scores may be hidden before they are scaled. */
+/* Whether scores may be scaled when they are weighed. */
 static __device__ bool is_plain(const qn__cuda_attend_args &a)
 {
     return !(a.softcap > 0) && a.scale > 0;
 }
 
-/* What page i comes to, its scores being shared, to the blocks that join it: as number `to` of a
+/* Those that may not, scaled and capped as cap_scores has them. */
+static __device__ float4 capped(const qn__cuda_attend_args &a, float4 score)
+{
+    const float cap = a.softcap;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        const float v = score.x * a.scale;
+        score = make_float4(score.y, score.z, score.w, cap > 0 ? cap * tanhf(v / cap) : v);
+    }
+    return score;
+}
+
+static __device__ bool is_hidden(const seen_pages &seen, int key)
+{
+    return key >= seen.end || (key < seen.begin && key >= seen.keep);
+}
+
+/* What a cluster does: of a token the query heads from `first` on of a key head, and which page
+ * gets the row that the step adds (-1: none does) at which place. */
+struct step_work {
+    int rank, head, first, rows, token, adds, place, pages, most;
+    int to, from;    /* where the lane puts scores and takes them */
+    int hidden;      /* those of the first page that are hidden, a bit each */
+    int sums, parts; /* where a page's go */
+    uint32_t values; /* where the lane has those of its first columns */
+
+    /* Before it is waited for others. */
+    template <int D, int C>
+    __device__ void find(const uint4 (&room)[GROUPS][D * 8], const seen_pages &seen, int page)
+    {
+        typedef step_parts<D, C> P;
+        const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % GROUP_WARPS,
+                  lane = threadIdx.x % 32, row = lane / 4, t = lane % 4;
+        most = known_now(P::most(rows));
+        const int key = lane_keys<D>::first();
+        to = known_now(group * 256 + key / 8 * 32 + t * 8 + key % 8 / 2);
+        from = known_now(group * 256 + lane);
+        hidden = known_now(hidden_of<D>(seen, page));
+        sums = known_now(row * most);
+        parts = known_now(t * most * P::COLUMNS + row);
+        values = known_now(shared_address(&room[group][value_piece<D>(
+            lane % 8 + lane / 16 * 8, warp * (D / 32) + lane / 8 % 2)]));
+    }
+    template <int D> __device__ int hidden_of(const seen_pages &seen, int page) const
+    {
+        const int first = seen.page(page) * PAGE + lane_keys<D>::first();
+        return is_hidden(seen, first) | is_hidden(seen, first + 1) << 1;
+    }
+};
+
+/* Values of a warp's columns, 32 of them or all 16 at once. */
+template <int D> struct lane_values {
+    enum {
+        OWN = D / 16 / GROUP_WARPS, /* in 16 */
+        AT_ONCE = OWN < 2 ? OWN : 2
+    };
+    uint32_t w[AT_ONCE][4][4];
+
+    /* From the warp's columns `first` on, in 16. */
+    __device__ void load(uint32_t from, int first)
+    {
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int s = 0; s < 4; s++)
+                load_turned(w[j][s], (from ^ (first + j) * 32) + s * D * 32);
+    }
+    /* Weighted: of columns g and g + 8 for rows 2 t and 2 t + 1. */
+    __device__ void weigh(const uint2 (&p)[4], float (&v)[AT_ONCE][4]) const
+    {
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[j][i] = 0;
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                mma_bf16(v[j], w[j][s][0], w[j][s][1], w[j][s][2], w[j][s][3], p[s].x, p[s].y);
+    }
+};
+
+/* What a page comes to, its scores being shared, to the blocks that join it: as number `to` of a
  * round. */
 template <int D, int C>
 static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> &s,
-                                 const seen_pages &seen, const step_work &w, int i, int to)
+                                 const step_work &w, int to)
 {
     typedef step_room<D, C> S;
-    enum { OWN = D / 16 / GROUP_WARPS }; /* columns of a warp, in 16 */
-    const int group = group_of_warp(), warp = threadIdx.x / 32 % GROUP_WARPS,
-              lane = threadIdx.x % 32, row = lane / 4, t = lane % 4, at = seen.page(i) * PAGE,
-              rows = w.rows;
+    typedef lane_values<D> V;
+    const int thread = known_now((int)threadIdx.x), warp = thread / 32 % GROUP_WARPS,
+              lane = thread % 32, t = lane % 4, rows = w.rows;
     float score[8][2];
     uint2 p[4];
     weight_sum sum[1];
+    V values;
 #pragma unroll
     for (int j = 0; j < 8; j++)
         *(float2 *)score[j] = (&s.score[0][0][0] + w.from)[32 * j];
-    const float scale = cap_scores(a, score);
-    if (!is_plain(a) && (seen.begin > at || seen.end < at + PAGE))
-        hide_keys(score, 0, seen.begin - at, seen.end - at, seen.keep - at);
-    weigh_scores(score, scale, sum);
+    values.load(w.values, 0);
+    weigh_scores(score, is_plain(a) ? a.scale : 1.0f, sum);
+    if (lane / 4 < rows && warp == t && warp < C)
+#pragma unroll
+        for (int k = 0; k < C; k += 4)
+            give_pair<C>(&s.parts.sum[w.sums + to], &s.sums_come, k + warp, sum[0].total,
+                         sum[0].max);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         p[k] = make_uint2(pair_of(score[2 * k][0], score[2 * k][1]),
                           pair_of(score[2 * k + 1][0], score[2 * k + 1][1]));
-    if (row < rows && warp == t && warp < C)
+    float2 *const part = &s.parts.part[0][0] + w.parts + to * S::COLUMNS;
 #pragma unroll
-        for (int k = 0; k < C; k += 4)
-            give_pair<C>(&s.parts.sum[to * rows + row], &s.come, k + warp, sum[0].total,
-                         sum[0].max);
-    const bool gives = 2 * t < rows;
-    float2(&part)[S::COLUMNS] = s.parts.part[to * S::parts_of::pairs_of(rows) + t];
+    for (int own = 0; own < V::OWN; own += V::AT_ONCE) {
+        float v[V::AT_ONCE][4];
+        values.weigh(p, v);
+        if (own + V::AT_ONCE < V::OWN)
+            values.load(w.values, own + V::AT_ONCE);
+        if (2 * t < rows)
 #pragma unroll
-    for (int j = 0; j < OWN; j++) {
-        float v[4];
-        weigh_columns_of<D>(s.values[group], p, warp * OWN + j, v);
+            for (int j = 0; j < V::AT_ONCE; j++)
 #pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const int first = (warp * OWN + j) * 16 + k * 8;
-            if (gives)
-                give_pair<C>(&part[first % S::COLUMNS + row], &s.come, first / S::COLUMNS, v[2 * k],
-                             v[2 * k + 1]);
-        }
+                for (int k = 0; k < 2; k++) {
+                    const int first = (warp * V::OWN + own + j) * 16 + k * 8;
+                    give_pair<C>(part + first % S::COLUMNS, &s.parts_come, first / S::COLUMNS,
+                                 v[j][2 * k], v[j][2 * k + 1]);
+                }
     }
 }
 
@@ -267,7 +356,6 @@ static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> 
 template <int EACH> struct joined_row {
     float v[EACH];
     weight_sum sum;
-    int64_t at; /* of the results */
 
     __device__ void begin()
     {
@@ -278,74 +366,95 @@ template <int EACH> struct joined_row {
     }
 };
 
-/* Joins n pages to those before; a warp has the row. What is multiplied by, which goes to `times`,
- * can be made for all pages at once, since a maximum does not depend on order. Where lanes are left
- * one has the sums of weights. */
+/* The largest of lanes before this one, of n; what is before all of them is `first`. */
+static __device__ float largest_before(float own, float first, int n)
+{
+    const int lane = threadIdx.x % 32;
+    int span = 8;
+    float v = own; /* the largest of as many lanes up to this one */
+#pragma unroll
+    for (int m = 1; m < 8; m *= 2)
+        v = larger_or_none(v, __shfl_up_sync(~0u, v, m));
+    if (n > 17) {
+        v = larger_or_none(v, __shfl_up_sync(~0u, v, 8));
+        span = 16;
+    }
+    const float near = __shfl_up_sync(~0u, v, 1), beyond = __shfl_up_sync(~0u, v, span + 1);
+    if (lane)
+        first = larger_or_none(first, near);
+    return lane > span ? larger_or_none(first, beyond) : first;
+}
+
+/* Joins n pages to those before, whose parts come in a phase of that parity; a warp has the row.
+ * What is multiplied by, which goes to `times`, can be made for all pages at once, since a maximum
+ * does not depend on order, and before the parts have come. */
 template <int D, int C>
-static __device__ void join_step(const step_parts<D, C> &s,
-                                 float2 (&times)[step_parts<D, C>::SLOTS],
-                                 joined_row<step_parts<D, C>::EACH> &v, int rows, int row, int n)
+static __device__ void join_step(step_room<D, C> &s, const step_work &w,
+                                 joined_row<step_parts<D, C>::EACH> &v, int n, int parity)
 {
     typedef step_parts<D, C> P;
-    enum { AHEAD = P::EACH > 1 ? 4 : 8, EACH = P::EACH, APART = P::COLUMNS < 32 };
-    const int lane = threadIdx.x % 32;
-    const float own = lane < n ? s.sum[lane * rows + row].y : -CUDART_INF_F;
-    float last = __shfl_up_sync(~0u, own, 1);
-    last = lane ? last : v.sum.max;
-#pragma unroll
-    for (int m = 1; m < 16; m *= 2)
-        last = larger_or_none(last, __shfl_up_sync(~0u, last, m));
-    if (n > 16)
-        last = larger_or_none(last, __shfl_up_sync(~0u, last, 16));
-    const float top = larger_or_none(last, own), base = top == -CUDART_INF_F ? 0.0f : top;
+    enum { AHEAD = 4, EACH = P::EACH };
+    const int thread = known_now((int)threadIdx.x), lane = thread % 32, row = thread / 32,
+              sums = row * w.most; /* found while it waits, and not before scores */
+    const float4 *by = s.times + sums;
+    const float *from = &s.parts.part[row / 2 * w.most][lane < P::COLUMNS ? lane : 0].x + row % 2;
+    float2 own = make_float2(0, -CUDART_INF_F);
+    if (C > 1)
+        barrier_wait(&s.sums_come, parity);
     if (lane < n)
-        times[lane * rows + row] = make_float2(expf(last - base), expf(own - base));
+        own = (s.parts.sum + sums)[lane];
+    const float last = largest_before(own.y, v.sum.max, n), top = larger_or_none(last, own.y),
+                base = top == -CUDART_INF_F ? 0.0f : top;
+    if (lane < n) {
+        const float share = expf(own.y - base);
+        (s.times + sums)[lane] = make_float4(expf(last - base), share, own.x * share, 0);
+    }
     v.sum.max = __shfl_sync(~0u, top, n - 1);
-    const bool sums = APART && lane == P::COLUMNS;
-    const float *from =
-        sums ? &s.sum[row].x : &s.part[row / 2][lane < P::COLUMNS ? lane : 0].x + row % 2;
-    const int apart = 2 * (sums ? rows : P::pairs_of(rows) * P::COLUMNS);
-    const float2 *by = times + row, *sum = s.sum + row;
-    if (sums)
-        v.v[0] = v.sum.total;
+    if (C > 1)
+        barrier_wait(&s.parts_come, parity);
     __syncwarp();
 #pragma unroll 1
-    for (int p = 0; p < n; p += AHEAD) {
-        float2 b[AHEAD];
-        float part[AHEAD][EACH], total[AHEAD];
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            const int at = min(p + k, n - 1);
-            b[k] = by[at * rows];
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                part[k][i] = from[at * apart + 64 * i];
-            if (!APART)
-                total[k] = sum[at * rows].x;
-        }
+    for (int left = n; left > 0; left -= AHEAD) {
+        float4 b[AHEAD];
+        float part[AHEAD][EACH];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            if (p + k < n) {
+            if (k < left) {
+                b[k] = by[k];
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    part[k][i] = from[2 * (k * P::COLUMNS + 32 * i)];
+            }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (k < left) {
 #pragma unroll
                 for (int i = 0; i < EACH; i++)
                     v.v[i] = joined(v.v[i], b[k].x, part[k][i], b[k].y);
-                if (!APART)
-                    v.sum.total = joined(v.sum.total, b[k].x, total[k], b[k].y);
+                v.sum.total = fmaf(v.sum.total, b[k].x, b[k].z);
             }
+        by += AHEAD;
+        from += 2 * AHEAD * P::COLUMNS;
     }
-    if (APART)
-        v.sum.total = __shfl_sync(~0u, v.v[0], P::COLUMNS);
 }
 
-/* The row's results, of a head. */
+/* Where the lane's first result of the row that the warp joins goes. */
+template <int COLUMNS>
+static __device__ int result_at(const qn__cuda_attend_args &a, const step_work &w)
+{
+    const int thread = known_now((int)threadIdx.x), warp = thread / 32, lane = thread % 32;
+    return known_now((w.first + warp) * (int)a.y_stride[1] + w.token * (int)a.y_stride[2] +
+                     (w.rank * COLUMNS + lane) * (int)a.y_stride[3]);
+}
 template <int COLUMNS, int EACH>
-static __device__ void put_joined(const qn__cuda_attend_args &a, const joined_row<EACH> &v, int h)
+static __device__ void put_joined(const qn__cuda_attend_args &a, const step_work &w,
+                                  const joined_row<EACH> &v, int first)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const float x = with_sink(a, v.sum, h, v.v[i]);
-        const int64_t at = v.at + 32 * i * a.y_stride[3];
+        const float x = with_sink(a, v.sum, w.first + (int)threadIdx.x / 32, v.v[i]);
+        const int at = first + 32 * i * (int)a.y_stride[3];
         if (a.at[6] && lane < COLUMNS)
             ((float *)a.at[6])[at] = x;
         if (a.at[8]) { /* elements lie side by side then */
@@ -368,95 +477,112 @@ template <int C> static __device__ int first_page(int rank)
 template <int D, int C>
 static __device__ void ask_page_of(const qn__cuda_attend_args &a, step_room<D, C> &s,
                                    const seen_pages &seen, const step_work &w, lane_keys<D> &keys,
-                                   int i)
+                                   int i, int place)
 {
-    const int place = seen.place(i);
     keys.load(a, w.head, place);
-    ask_values_of<D>(a, s.values[group_of_warp()], w.head, place, seen.end - seen.page(i) * PAGE,
-                     i == w.adds ? w.place : -1);
+    ask_values_of<D, D * 8 / GROUP>(a, s.values[group_of_warp()], w.head, place,
+                                    seen.end - seen.page(i) * PAGE, i == w.adds ? w.place : -1);
 }
 
-static __device__ bool is_hidden(const seen_pages &seen, int key)
+/* What a round's sums and parts arrive at. */
+template <int D, int C> static __device__ void expect_pages(step_room<D, C> &s, int pages, int rows)
 {
-    return key >= seen.end || (key < seen.begin && key >= seen.keep);
-}
-
-/* What parts arrive at. */
-template <int D, int C>
-static __device__ void begin_parts(step_room<D, C> &s, const seen_pages &seen, int rows)
-{
-    typedef typename step_room<D, C>::parts_of parts_of;
-    if (C > 1 && threadIdx.x == 0) {
-        barrier_begin(&s.come, 1);
-        barriers_begun();
-        barrier_expect(&s.come, parts_of::bytes(min(seen.n, parts_of::most(rows)), rows));
+    typedef step_parts<D, C> P;
+    if (C > 1 && threadIdx.x == EXPECTS) {
+        barrier_expect(&s.sums_come, P::sum_bytes(pages, rows));
+        barrier_expect(&s.parts_come, P::part_bytes(pages, rows));
     }
     __syncwarp();
 }
+template <int D, int C> static __device__ void begin_barriers(step_room<D, C> &s)
+{
+    if (C > 1 && threadIdx.x == EXPECTS) {
+        barrier_begin(&s.sums_come, 1);
+        barrier_begin(&s.parts_come, 1);
+        barriers_begun();
+    }
+    __syncwarp();
+    cluster_arrive();
+}
 
-/* All pages, of which the first one's keys and values are under way, and the row's results. */
+/* The row that the step adds, to the cache: by the last threads, since the first warps join. */
 template <int D, int C>
+static __device__ void write_row(const qn__cuda_attend_args &a, const step_room<D, C> &s, int head)
+{
+    const int i = BLOCK - 1 - known_now((int)threadIdx.x), k = 2 * i, slot = s.step.slot;
+    if (slot < 0)
+        return;
+    if (i < D / 2)
+        write_key<D>(a, k, ((const uint2 *)&s.key[k / 16][k % 8 / 2])[k % 16 / 8].x, head, slot);
+    if (i < D / 8)
+        ((uint4 *)place_of_value<D>(a, head, slot))[i] = s.value[i];
+}
+
+/* All pages, of which the first one's keys and values are under way, and the row's results. The
+ * warps that have given a round's first pages do `beside` before they join them. */
+template <int D, int C, class Beside>
 static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, C> &s,
-                                    const seen_pages &seen, const step_work &w, lane_keys<D> &keys)
+                                    const step_work &w, lane_keys<D> &keys, Beside beside)
 {
     typedef step_room<D, C> S;
-    enum { AT_ONCE = GROUPS * C }; /* pages */
-    const int group = group_of_warp(), warp = threadIdx.x / 32, pages = seen.n, rows = w.rows,
-              most = w.most, key = w.key;
-    const bool plain = is_plain(a);
+    enum { AT_ONCE = GROUPS * C };        /* pages */
+    const seen_pages &seen = s.step.seen; /* for later pages: registers are few */
+    const int group = group_of_warp(), warp = threadIdx.x / 32, pages = w.pages, rows = w.rows,
+              most = w.most;
+    int hidden = w.hidden, begin = 0, round = 0, i = first_page<C>(w.rank), at;
     joined_row<S::parts_of::EACH> row;
     row.begin();
-    row.at = w.at;
-    for (int begin = 0, round = 0, i = first_page<C>(w.rank); begin < pages;
-         begin += most, round++) {
+    do {
         const int n = min(pages - begin, most);
         for (; i < begin + n; i += AT_ONCE) {
-            if (i == w.adds) {
-                keys.put(s.key, w.place);
-                if (threadIdx.x % GROUP < D / 8)
-                    s.values[group][value_piece<D>(w.place, threadIdx.x % GROUP)] =
-                        ((const uint4 *)s.value)[threadIdx.x % GROUP];
-            }
-            float4 score = keys.scores(s.q);
-            const int at = seen.page(i) * PAGE;
-            if (plain && (seen.begin > at || seen.end < at + PAGE)) {
-                if (is_hidden(seen, at + key))
-                    score.x = score.z = -CUDART_INF_F;
-                if (is_hidden(seen, at + key + 1))
-                    score.y = score.w = -CUDART_INF_F;
-            }
+            const bool adds = i == w.adds;
+            float4 score =
+                keys.scores(s.q, s.key, adds && w.place / 16 == warp % GROUP_WARPS ? w.place : -1);
             float2 *to = &s.score[0][0][0] + w.to;
+            if (!is_plain(a))
+                score = capped(a, score);
+            if (hidden & 1)
+                score.x = score.z = -CUDART_INF_F;
+            if (hidden & 2)
+                score.y = score.w = -CUDART_INF_F;
             to[0] = make_float2(score.x, score.y);
             to[4] = make_float2(score.z, score.w);
-            if (i + AT_ONCE < pages)
+            if (adds && threadIdx.x % GROUP < D / 8)
+                s.values[group][value_piece<D>(w.place, threadIdx.x % GROUP)] =
+                    s.value[threadIdx.x % GROUP];
+            if (i + AT_ONCE < pages) {
                 keys.load(a, w.head, seen.place(i + AT_ONCE));
+                hidden = w.hidden_of<D>(seen, i + AT_ONCE);
+            }
             copies_wait<0>();
             group_meets();
-            give_page(a, s, seen, w, i, i - begin);
+            give_page(a, s, w, i - begin);
             if (i + AT_ONCE < pages) {
                 group_meets();
-                ask_values_of<D>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
-                                 seen.end - seen.page(i + AT_ONCE) * PAGE,
-                                 i + AT_ONCE == w.adds ? w.place : -1);
+                ask_values_of<D, 1>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
+                                    seen.end - seen.page(i + AT_ONCE) * PAGE,
+                                    i + AT_ONCE == w.adds ? w.place : -1);
+                keys.pack();
             }
         }
+        if (begin == 0)
+            beside();
         if (C == 1)
             __syncthreads();
-        else if (warp < rows)
-            barrier_wait(&s.come, round & 1);
+        at = result_at<S::COLUMNS>(a, w); /* while parts come */
         if (warp < rows)
-            join_step<D, C>(s.parts, s.times, row, rows, warp, n);
+            join_step<D, C>(s, w, row, n, round & 1);
         if (begin + n < pages) {
             __syncthreads();
-            if (C > 1 && threadIdx.x == 0)
-                barrier_expect(&s.come, S::parts_of::bytes(min(pages - begin - n, most), rows));
-            __syncwarp();
+            expect_pages(s, min(pages - begin - n, most), rows);
             if (C > 1)
                 cluster_meet();
         }
-    }
+        begin += most;
+        round++;
+    } while (begin < pages);
     if (warp < rows)
-        put_joined<S::COLUMNS>(a, row, w.first + warp);
+        put_joined<S::COLUMNS>(a, w, row, at);
 }
 
 /* Blocks: [key heads][C] */
@@ -469,32 +595,62 @@ template <int D, int C> static __device__ void attend_step(const qn__cuda_attend
               mine = first_page<C>(rank);
     if (t.next_holds_back)
         let_next_begin();
-    touch((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + threadIdx.x % (D / 4) * 2);
-    touch(a.at[QN__CUDA_TURN_OFFSET]);
-    touch(a.at[QN__CUDA_TURN_SLOTS]);
-    touch((const int32_t *)a.at[4] + min(mine, (int)a.width - 1));
+    const int turns = min((int)threadIdx.x, D / 2 - 1),
+              offset = load_now(a.at[QN__CUDA_TURN_OFFSET]);
+    const float frequency =
+        __int_as_float(load_now((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + turns));
     token_step own;
-    if (!own.find<C>(a, rank)) {
+    const bool fits = own.find<C>(a, rank, mine);
+    begin_barriers(s);
+    if (!fits) {
         let_next_begin();
+        cluster_wait();
         wait_for_last(); /* what waits for this kernel relies on it */
         return;
     }
     const seen_pages &seen = own.seen;
-    step_work w = {rank, head, head * rows, rows, own.token, own.adds, own.place};
-    w.find<D, C>(a);
+    step_work w = {rank, head, head * rows, rows, 0, own.adds, own.place, seen.n};
     lane_keys<D> keys = {};
     if (mine < seen.n)
-        ask_page_of(a, s, seen, w, keys, mine);
+        ask_page_of(a, s, seen, w, keys, mine, own.at);
     if (mine + GROUPS * C < seen.n)
         fetch_page<D>(a, head, seen.place(mine + GROUPS * C));
-    begin_parts(s, seen, rows);
-    cluster_arrive();
     if (!t.next_holds_back)
         let_next_begin(); /* behind what was asked for, which its weights would keep waiting */
-    own.share_row<D, BLOCK>(t, s.q, s.key, s.value, threadIdx.x, head);
+    expect_pages(s, min(seen.n, step_parts<D, C>::most(rows)), rows);
+    if (threadIdx.x < D / 2) {
+        float2 turn;
+        sincosf((float)offset * frequency, &turn.x, &turn.y);
+        s.turn[threadIdx.x] = turn;
+    }
+    w.find<D, C>(s.values, seen, mine);
+    if (threadIdx.x == 0)
+        s.step = own;
+    clear_queries<D, BLOCK>(s.q, rows, threadIdx.x);
+    typedef shared_row<D, BLOCK> R;
+    R row;
+    row.begin(t, own, threadIdx.x, head);
+    const int k = R::first(threadIdx.x);
+    const uint32_t q = known_now(shared_address(query_place<D>(s.q, R::row_of(threadIdx.x), k))),
+                   key = known_now(shared_address((uint2 *)&s.key[k / 16][k % 8 / 2] + k % 16 / 8));
     __syncthreads();
+#pragma unroll
+    for (int i = 0; i < R::PARTS; i++)
+        row.turn[i].take(&s.turn[k + 2 * i]);
     cluster_wait(); /* all are there, and so are their barriers */
-    attend_pages(a, s, seen, w, keys);
+    wait_for_last();
+    row.load(t);
+    keys.pack(); /* while queries come */
+    row.share(
+        t, shared_place<uint32_t>(q),
+        [=](int i, uint2 v) {
+            uint2 *const to = shared_place<uint2>(key) + 2 * i;
+            to[0] = make_uint2(v.x, v.x);
+            to[D / 32 * 8] = make_uint2(v.y, v.y);
+        },
+        [&](uint2 v) { ((uint2 *)s.value)[D / 4 - BLOCK + (int)threadIdx.x] = v; });
+    __syncthreads();
+    attend_pages(a, s, w, keys, [&] { write_row(a, s, head); });
 }
 
 /* ---- a few tokens ---------------------------------------------------------------------------- */
@@ -548,9 +704,8 @@ template <int D, int C> static __device__ void attend_few(const qn__cuda_attend_
               eights = (shared + ROWS - 1) / ROWS, groups = (int)a.groups, unit = blockIdx.x / C,
               head = unit / eights % groups, first = unit % eights * ROWS,
               token = unit / eights / groups, mine = first_page<C>(rank);
-    step_work w = {rank, head, head * shared + first, min(shared - first, (int)ROWS), token,
-                   -1,   -1};
-    w.find<D, C>(a);
+    step_work w = {rank, head, head * shared + first, min(shared - first, (int)ROWS), token, -1,
+                   -1,   0};
     int32_t tile[4];
     if (!a.early)
         wait_for_last();
@@ -565,51 +720,58 @@ template <int D, int C> static __device__ void attend_few(const qn__cuda_attend_
     const bool known = mine < seen.n && seen.page(mine) < old;
     lane_keys<D> keys = {};
     if (known)
-        ask_page_of(a, s, seen, w, keys, mine);
+        ask_page_of(a, s, seen, w, keys, mine, seen.place(mine));
     else if (mine < seen.n)
         fetch_page<D>(a, head, seen.place(mine));
     if (mine + GROUPS * C < seen.n)
         fetch_page<D>(a, head, seen.place(mine + GROUPS * C));
-    begin_parts(s, seen, w.rows);
-    cluster_arrive();
+    begin_barriers(s);
+    expect_pages(s, min(seen.n, step_parts<D, C>::most(w.rows)), w.rows);
+    w.pages = seen.n;
+    w.find<D, C>(s.values, seen, mine);
+    if (threadIdx.x == 0)
+        s.step.seen = seen;
     wait_for_last();
     if (!known && mine < seen.n)
-        ask_page_of(a, s, seen, w, keys, mine);
+        ask_page_of(a, s, seen, w, keys, mine, seen.place(mine));
     share_queries<D>(a, s.q, w);
+    keys.pack();
     __syncthreads();
     let_next_begin(); /* whose weights would have kept the queries waiting */
     cluster_wait();   /* all are there, and so are their barriers */
-    attend_pages(a, s, seen, w, keys);
+    attend_pages(a, s, w, keys, [] {});
 }
 
-/* Few registers are left for the layers beside, whose warps have 64 or 72: BLOCKS would fit. */
-#define STEP_KERNEL(D, C, BLOCKS)                                                                  \
-    extern "C" __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(BLOCK, BLOCKS)          \
+/* Registers are left for the layers beside, whose warps have 64 or 72: of a scheduler's 16,384 two
+ * warps of 160 and three of theirs, or two of 96 and five. More would be spilled than others gain:
+ * what comes from local memory behind the cluster's barrier comes from far away. */
+#define STEP_KERNEL(D, C, REGISTERS)                                                               \
+    extern "C" __global__ void __cluster_dims__(C, 1, 1) __maxnreg__(REGISTERS)                    \
         attend_step_##D##_of_##C(const __grid_constant__ qn__cuda_attend_turn_args t)              \
     {                                                                                              \
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
         attend_step<D, C>(t);                                                                      \
     }
-#define FEW_KERNEL(D, C, BLOCKS)                                                                   \
-    extern "C" __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(BLOCK, BLOCKS)          \
+#define FEW_KERNEL(D, C, REGISTERS)                                                                \
+    extern "C" __global__ void __cluster_dims__(C, 1, 1) __maxnreg__(REGISTERS)                    \
         attend_few_##D##_of_##C(const __grid_constant__ qn__cuda_attend_args a)                    \
     {                                                                                              \
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
         attend_few<D, C>(a);                                                                       \
     }
-STEP_KERNEL(64, 4, 2)
-STEP_KERNEL(64, 8, 2)
-STEP_KERNEL(128, 4, 2)
-STEP_KERNEL(128, 8, 2)
-STEP_KERNEL(256, 4, 1)
-STEP_KERNEL(256, 8, 1)
-FEW_KERNEL(64, 1, 2)
-FEW_KERNEL(64, 2, 2)
-FEW_KERNEL(64, 4, 2)
-FEW_KERNEL(64, 8, 2)
-FEW_KERNEL(128, 1, 2)
-FEW_KERNEL(128, 2, 2)
-FEW_KERNEL(128, 4, 2)
-FEW_KERNEL(128, 8, 2)
-FEW_KERNEL(256, 4, 1)
-FEW_KERNEL(256, 8, 1)
+STEP_KERNEL(64, 4, 96)
+STEP_KERNEL(64, 8, 96)
+STEP_KERNEL(128, 4, 144)
+STEP_KERNEL(128, 8, 144)
+STEP_KERNEL(256, 4, 176)
+STEP_KERNEL(256, 8, 160)
+FEW_KERNEL(64, 1, 112)
+FEW_KERNEL(64, 2, 112)
+FEW_KERNEL(64, 4, 112)
+FEW_KERNEL(64, 8, 112)
+FEW_KERNEL(128, 1, 144)
+FEW_KERNEL(128, 2, 144)
+FEW_KERNEL(128, 4, 144)
+FEW_KERNEL(128, 8, 144)
+FEW_KERNEL(256, 4, 176)
+FEW_KERNEL(256, 8, 176)

@@ -19,24 +19,28 @@ enum {
 /* ---- what a token sees ----------------------------------------------------------------------- */
 
 struct seen_pages {
-    int begin, end, keep, first, n;
+    int begin, end, keep, n;
+    int first, later; /* which page is number 0, and which number i is, less i */
     const int32_t *table;
 
     /* Of a row of a tile. */
     __device__ void find(const qn__cuda_attend_args &a, const int32_t *tile, int row)
     {
-        const row_range r = range_of(a, tile, row);
-        begin = (int)r.begin;
-        end = (int)r.end;
-        keep = (int)r.keep;
-        table = r.pages;
-        first = begin / PAGE;
-        n = pages_of(r);
+        const int window = (int)a.window, kept = (int)a.keep;
+        end = tile[3] + row + 1;
+        const bool apart = window && end - kept > window;
+        begin = apart ? end - window : 0;
+        keep = apart ? kept : 0;
+        const int at = (int)((unsigned)begin / PAGE), gap = at && keep;
+        first = gap ? 0 : at;
+        later = at - gap;
+        n = (int)((unsigned)(end + PAGE - 1) / PAGE) - later;
+        table = (const int32_t *)a.at[4] + (int64_t)tile[0] * (int)a.width;
     }
     /* Which page is number i. */
     __device__ int page(int i) const
     {
-        return first && keep ? i ? first + i - 1 : 0 : first + i;
+        return i ? later + i : first;
     }
     __device__ int place(int i) const
     {
@@ -44,10 +48,25 @@ struct seen_pages {
     }
 };
 
+/* A page of a head in a cache, whose pages and heads are so far from each other. */
+static __device__ uint16_t *page_at(void *cache, int place, int64_t page, int head, int64_t of_head)
+{
+    return (uint16_t *)cache + (uint64_t)(uint32_t)place * (uint32_t)page +
+           (uint32_t)head * (uint32_t)of_head;
+}
+
 /* Of what stays for the step, what is read by way of what has been read: all on its way at once. */
 static __device__ void touch(const void *p)
 {
     asm volatile("{\n.reg .b32 unused;\nld.global.b32 unused, [%0];\n}" ::"l"(p));
+}
+
+/* Four bytes of that, asked for here and not where it is found that they are wanted. */
+static __device__ int load_now(const void *p)
+{
+    int v;
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
 }
 
 /* ---- turning --------------------------------------------------------------------------------- */
@@ -63,6 +82,15 @@ struct pair_turn {
         sincosf(position * frequency[0], &s[0], &c[0]);
         sincosf(position * frequency[1], &s[1], &c[1]);
     }
+    /* The same, made by others: sine and cosine of each. */
+    __device__ void take(const float2 *from)
+    {
+        const float4 v = *(const float4 *)from;
+        s[0] = v.x;
+        c[0] = v.y;
+        s[1] = v.z;
+        c[1] = v.w;
+    }
     /* Columns k and k + 1 of a row, and those half of it behind, as bf16. */
     __device__ uint2 turned(float4 x) const
     {
@@ -72,7 +100,8 @@ struct pair_turn {
 };
 static __device__ float4 columns_to_turn(const float *x, int half)
 {
-    return make_float4(x[0], x[1], x[half], x[half + 1]);
+    const float2 low = *(const float2 *)x, high = *(const float2 *)(x + half);
+    return make_float4(low.x, low.y, high.x, high.y);
 }
 
 /* A lane's part of a row that a warp turns, of heads of 128 or 256: pairs of columns that lie half
@@ -90,15 +119,22 @@ template <int D> struct lane_row {
     {
         has_norm = norm;
         if (norm)
-#pragma unroll
-            for (int i = 0; i < PARTS; i++)
-                weight[i] = columns_to_turn((const float *)norm + first() + 2 * i, D / 2);
+            columns((const float *)norm + first(), weight);
     }
-    __device__ void load(const float *row)
+    /* From its first column on. */
+    __device__ void load(const float *from)
     {
-#pragma unroll
-        for (int i = 0; i < PARTS; i++)
-            x[i] = columns_to_turn(row + first() + 2 * i, D / 2);
+        columns(from, x);
+    }
+    static __device__ void columns(const float *from, float4 (&to)[PARTS])
+    {
+        if constexpr (PARTS == 1) {
+            to[0] = columns_to_turn(from, D / 2);
+        } else {
+            const float4 low = *(const float4 *)from, high = *(const float4 *)(from + D / 2);
+            to[0] = make_float4(low.x, low.y, high.x, high.y);
+            to[PARTS - 1] = make_float4(low.z, low.w, high.z, high.w);
+        }
     }
     static __device__ float with_lane(float v, int m)
     {
@@ -128,7 +164,9 @@ template <int D> struct lane_row {
     {
         if (!has_norm)
             return;
-        const float scale = scale_of(sum_of_squares(), D, eps);
+        const float mean = sum_of_squares() * (1.0f / D) + eps,
+                    scale = mean > 1e-18f && mean < 1e30f ? reciprocal_root_of(mean)
+                                                          : 1.0f / sqrtf(mean);
 #pragma unroll
         for (int i = 0; i < PARTS; i++)
             x[i] = normed(x[i], scale, weight[i]);
@@ -141,168 +179,252 @@ template <int D> static __device__ uint32_t *query_place(uint2 (&q)[D / 16][32],
     return (uint32_t *)&q[k / 16][row * 4 + k % 8 / 2] + k % 16 / 8;
 }
 
-/* Columns k, k + 1 and those half of the row behind of a turned key: to the block and the cache. */
-template <int D>
-static __device__ void add_key(const qn__cuda_attend_args &a, uint16_t *to_key, uint2 v, int k,
-                               int head, int slot)
-{
-    *(uint32_t *)&to_key[k] = v.x;
-    *(uint32_t *)&to_key[k + D / 2] = v.y;
-    uint16_t *to = (uint16_t *)a.at[1] + slot / PAGE * a.k_page + head * a.k_head +
-                   key_place(D, slot % PAGE, k);
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        to[(j % 2 + j / 2 * (D / 2)) * QN__CUDA_KEY_GROUP] =
-            (uint16_t)((j < 2 ? v.x : v.y) >> 16 * (j % 2));
-}
-
-/* Four columns of a value, from k on. */
-template <int D>
-static __device__ void add_value(const qn__cuda_attend_args &a, uint16_t *to_value, float4 x, int k,
-                                 int head, int slot)
-{
-    const uint2 v = make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w));
-    *(uint2 *)&to_value[k] = v;
-    *(uint2 *)((uint16_t *)a.at[2] + slot / PAGE * a.v_page + head * a.v_head + slot % PAGE * D +
-               k) = v;
-}
-
 /* A token's step in one launch of a cluster's blocks, where the last page's has the row to add. */
 struct token_step {
     seen_pages seen;
     int token;       /* its row of queries and results */
     int slot;        /* that the block writes; -1: none */
     int adds, place; /* the page that gets the row, and its place there; -1: none does */
+    int at;          /* where the page that has been asked for lies */
 
-    /* False: there is no token, or it sees what there is not. */
-    template <int C> __device__ bool find(const qn__cuda_attend_args &a, int rank)
+    /* False: there is no token, or it sees what there is not. What the step knows comes at once,
+     * and so do places of pages: of number `page`, if there is one. */
+    template <int C> __device__ bool find(const qn__cuda_attend_args &a, int rank, int page = 0)
     {
-        const int32_t *from = (const int32_t *)a.at[3],
-                      tile[] = {from[0], from[1], from[2], from[3]};
-        if (tile[2] <= 0 || !tile_fits(a, tile))
+        const int32_t *from = (const int32_t *)a.at[3];
+        const int tile[] = {load_now(from), load_now(from + 1), load_now(from + 2),
+                            load_now(from + 3)},
+                  to = known_now(load_now(a.at[QN__CUDA_TURN_SLOTS])), n = tile[2];
+        if (!((n > 0) & (n <= (int)a.tile) & ((unsigned)tile[0] < (unsigned)a.sequences) &
+              (tile[1] >= 0) & (tile[1] <= (int)a.length - n) & (tile[3] >= 0) &
+              (tile[3] <= (int)a.width * PAGE - n)))
             return false;
         seen.find(a, tile, 0);
         token = tile[1];
-        slot = *(const int32_t *)a.at[QN__CUDA_TURN_SLOTS];
-        if ((seen.n - 1) % C != rank || slot / PAGE >= a.pages)
-            slot = -1;
-        adds = slot >= 0 && seen.place(seen.n - 1) == slot / PAGE ? seen.n - 1 : -1;
-        place = slot % PAGE;
+        const int last = seen.n - 1, last_at = load_now(seen.table + seen.page(last));
+        at = load_now(seen.table + seen.page(min(page, last)));
+        slot = (unsigned)last % C == (unsigned)rank && (unsigned)to / PAGE < (unsigned)a.pages ? to
+                                                                                               : -1;
+        adds = slot >= 0 && last_at == slot / PAGE ? last : -1;
+        place = (int)((unsigned)slot % PAGE);
         return true;
     }
-    /* Queries to q, where rows that there are not are zeros; the row to the cache, key and value.
-     * The last of what waits for the launches ahead. By so many threads, of which this is one: the
-     * last ones have key and value, since the first ones have queries. */
+    /* Queries to q, the row to the cache, and to key and value: the last of what waits for the
+     * launches ahead, by so many threads, of which this is one. */
     template <int D, int THREADS_OF>
     __device__ void share_row(const qn__cuda_attend_turn_args &t, uint2 (&q)[D / 16][32],
-                              uint16_t (&key)[D], uint16_t (&value)[D], int thread, int head) const
-    {
-        for (int i = thread; i < D / 16 * 32; i += THREADS_OF)
-            if (i % 32 / 4 >= (int)t.a.shared)
-                q[i / 32][i % 32] = make_uint2(0, 0);
-        const float *const queries = (const float *)t.a.at[QN__CUDA_TURN_QUERIES] +
-                                     head * (int)t.a.shared * t.query_head,
-                           *const own_key =
-                               (const float *)t.a.at[QN__CUDA_TURN_KEYS] + head * t.key_head,
-                           *const own_value =
-                               (const float *)t.a.at[QN__CUDA_TURN_VALUES] + head * t.value_head;
-        if constexpr (D == 64)
-            share_by_threads<D, THREADS_OF>(t, q, key, value, queries, own_key, own_value, thread,
-                                            head);
-        else
-            share_by_warps<D, THREADS_OF>(t, q, key, value, queries, own_key, own_value, thread,
-                                          head);
-    }
+                              uint16_t (&key)[D], uint16_t (&value)[D], int thread, int head) const;
+};
 
-  private:
-    /* A thread has two pairs of columns of a row. */
-    template <int D, int THREADS_OF>
-    __device__ void share_by_threads(const qn__cuda_attend_turn_args &t, uint2 (&q)[D / 16][32],
-                                     uint16_t (&key)[D], uint16_t (&value)[D], const float *queries,
-                                     const float *own_key, const float *own_value, int thread,
-                                     int head) const
+/* ---- queries, and the row that the step adds ------------------------------------------------- */
+
+/* Of queries, key and value what a thread of so many has: a warp has a row of queries, the last but
+ * one of those that have values the key. All addresses are found before the launches ahead have
+ * ended. */
+template <int D, int THREADS_OF> struct shared_row {
+    typedef lane_row<D> R;
+    enum {
+        PARTS = R::PARTS,
+        WARPS_OF = THREADS_OF / 32,
+        VALUE = THREADS_OF - D / 4, /* the first thread that has values */
+        KEY = VALUE / 32 - 1
+    };
+    static_assert(WARPS_OF >= ROWS, "");
+    bool of_key, of_value; /* of the row that the step adds, in the last page's block */
+    R own, last;           /* the warp's row, of queries or else the key; the key if it has both */
+    float4 value;
+    pair_turn turn[PARTS]; /* others make them, of columns first(thread) + 2 i */
+    int query, more;       /* where its row of queries is, and what is added, of key or value */
+    bool has_query;
+
+    /* The thread's first column, of queries and key, and its row of queries. */
+    static __device__ int first(int)
     {
-        enum { OF_ROW = D / 4, AT_ONCE = THREADS_OF / OF_ROW, FIRST = THREADS_OF - 2 * OF_ROW };
-        const int k = thread % OF_ROW * 2, rows = (int)t.a.shared, added = thread - FIRST;
-        pair_turn turn;
-        float4 x = make_float4(0, 0, 0, 0);
-        turn.begin(t.a, k);
-        wait_for_last();
-        if (slot >= 0 && added >= OF_ROW)
-            x = make_float4(own_value[2 * k], own_value[2 * k + 1], own_value[2 * k + 2],
-                            own_value[2 * k + 3]);
-        else if (slot >= 0 && added >= 0)
-            x = columns_to_turn(own_key + k, D / 2);
-#pragma unroll
-        for (int i = 0; i < (ROWS + AT_ONCE - 1) / AT_ONCE; i++) {
-            const int row = thread / OF_ROW + i * AT_ONCE;
-            if (row < rows && thread < AT_ONCE * OF_ROW) {
-                const uint2 v =
-                    turn.turned(columns_to_turn(queries + row * t.query_head + k, D / 2));
-                *query_place<D>(q, row, k) = v.x;
-                *query_place<D>(q, row, k + D / 2) = v.y;
-            }
-        }
-        if (slot >= 0 && added >= OF_ROW)
-            add_value<D>(t.a, value, x, 2 * k, head, slot);
-        else if (slot >= 0 && added >= 0)
-            add_key<D>(t.a, key, turn.turned(x), k, head, slot);
+        return R::first();
     }
-    /* A warp has a row; the last but one of those that have values the key. */
-    template <int D, int THREADS_OF>
-    __device__ void share_by_warps(const qn__cuda_attend_turn_args &t, uint2 (&q)[D / 16][32],
-                                   uint16_t (&key)[D], uint16_t (&value)[D], const float *queries,
-                                   const float *own_key, const float *own_value, int thread,
-                                   int head) const
+    static __device__ int row_of(int thread)
     {
-        typedef lane_row<D> R;
-        enum {
-            WARPS_OF = THREADS_OF / 32,
-            OF_VALUE = D / 4,
-            VALUE = THREADS_OF - OF_VALUE,
-            KEY = VALUE / 32 - 1
-        };
+        return thread / 32;
+    }
+    __device__ void begin(const qn__cuda_attend_turn_args &t, const token_step &step, int thread,
+                          int head)
+    {
         const int warp = thread / 32, rows = (int)t.a.shared;
-        const bool has_key = slot >= 0 && warp == KEY, has_value = slot >= 0 && thread >= VALUE;
-        R own, last;
-        pair_turn turn[R::PARTS];
-        float4 x = make_float4(0, 0, 0, 0);
-        own.begin(t.a.at[QN__CUDA_TURN_QUERY_NORM]);
-        last.begin(has_key ? t.a.at[QN__CUDA_TURN_KEY_NORM] : NULL);
-#pragma unroll
-        for (int i = 0; i < R::PARTS; i++)
-            turn[i].begin(t.a, R::first() + 2 * i);
-        wait_for_last();
-        if (warp < rows)
-            own.load(queries + warp * t.query_head);
-        if (has_key)
-            last.load(own_key);
-        if (has_value) {
-            const float *from = own_value + 4 * (thread - VALUE);
-            x = make_float4(from[0], from[1], from[2], from[3]);
-        }
-        for (int row = warp; row < rows; row += WARPS_OF) {
-            if (row != warp)
-                own.load(queries + row * t.query_head);
+        const void *const key_norm = t.a.at[QN__CUDA_TURN_KEY_NORM];
+        has_query = warp < rows;
+        of_key = step.slot >= 0 && warp == KEY;
+        of_value = step.slot >= 0 && thread >= VALUE;
+        own.begin(has_query ? t.a.at[QN__CUDA_TURN_QUERY_NORM] : of_key ? key_norm : NULL);
+        last.begin(has_query && of_key ? key_norm : NULL);
+        query = known_now((head * rows + warp) * (int)t.query_head + R::first());
+        more = known_now(warp > KEY ? head * (int)t.value_head + 4 * (thread - VALUE)
+                                    : head * (int)t.key_head + R::first());
+    }
+    __device__ void load(const qn__cuda_attend_turn_args &t)
+    {
+        const float *const key = (const float *)t.a.at[QN__CUDA_TURN_KEYS] + more;
+        if (has_query)
+            own.load((const float *)t.a.at[QN__CUDA_TURN_QUERIES] + query);
+        else if (of_key)
+            own.load(key);
+        if (has_query && of_key)
+            last.load(key);
+        if (of_value)
+            value = *(const float4 *)((const float *)t.a.at[QN__CUDA_TURN_VALUES] + more);
+    }
+    /* What has been loaded: queries to q, where the thread's first two columns go; of the key
+     * columns k and k + 1, and those half of the row behind, number i of a lane's, to `to_key`. */
+    template <class ToKey, class ToValue>
+    __device__ void share(const qn__cuda_attend_turn_args &t, uint32_t *q, ToKey to_key,
+                          ToValue to_value)
+    {
+        bool is_query = has_query;
+        while (is_query || of_key) {
             own.norm(t.norm_eps);
+            uint2 v[PARTS];
 #pragma unroll
-            for (int i = 0; i < R::PARTS; i++) {
-                const uint2 v = turn[i].turned(own.x[i]);
-                const int k = R::first() + 2 * i;
-                *query_place<D>(q, row, k) = v.x;
-                *query_place<D>(q, row, k + D / 2) = v.y;
+            for (int i = 0; i < PARTS; i++)
+                v[i] = turn[i].turned(own.x[i]);
+            if (!is_query) {
+#pragma unroll
+                for (int i = 0; i < PARTS; i++)
+                    to_key(i, v[i]);
+                break;
             }
-        }
-        if (has_key) {
-            last.norm(t.norm_eps);
 #pragma unroll
-            for (int i = 0; i < R::PARTS; i++)
-                add_key<D>(t.a, key, turn[i].turned(last.x[i]), R::first() + 2 * i, head, slot);
+            for (int i = 0; i < PARTS; i++) {
+                q[2 * i] = v[i].x;
+                q[2 * i + D / 32 * 64] = v[i].y;
+            }
+            own = last;
+            is_query = false;
         }
-        if (has_value)
-            add_value<D>(t.a, value, x, 4 * (thread - VALUE), head, slot);
+        if (of_value) {
+            to_value(make_uint2(pair_of(value.x, value.y), pair_of(value.z, value.w)));
+        }
     }
 };
+
+/* Of heads of 64 a thread has two pairs of columns of a row. */
+template <int THREADS_OF> struct shared_row<64, THREADS_OF> {
+    enum {
+        D = 64,
+        PARTS = 1,
+        OF_ROW = D / 4,
+        KEY = THREADS_OF - 2 * OF_ROW, /* the first thread that has a part of the key */
+        VALUE = KEY + OF_ROW
+    };
+    static_assert(THREADS_OF >= ROWS * OF_ROW, "");
+    bool of_key, of_value;
+    float4 columns, more_columns;
+    pair_turn turn[PARTS];
+    int query, more;
+    bool has_query;
+
+    static __device__ int first(int thread)
+    {
+        return thread % OF_ROW * 2;
+    }
+    static __device__ int row_of(int thread)
+    {
+        return thread / OF_ROW;
+    }
+    __device__ void begin(const qn__cuda_attend_turn_args &t, const token_step &step, int thread,
+                          int head)
+    {
+        const int k = first(thread);
+        const int row = row_of(thread);
+        has_query = row < (int)t.a.shared;
+        of_key = step.slot >= 0 && thread >= KEY && thread < VALUE;
+        of_value = step.slot >= 0 && thread >= VALUE;
+        query = known_now((head * (int)t.a.shared + row) * (int)t.query_head + k);
+        more = known_now(thread >= VALUE ? head * (int)t.value_head + 2 * k
+                                         : head * (int)t.key_head + k);
+    }
+    __device__ void load(const qn__cuda_attend_turn_args &t)
+    {
+        if (of_value)
+            more_columns = *(const float4 *)((const float *)t.a.at[QN__CUDA_TURN_VALUES] + more);
+        else if (of_key)
+            more_columns = columns_to_turn((const float *)t.a.at[QN__CUDA_TURN_KEYS] + more, D / 2);
+        if (has_query)
+            columns = columns_to_turn((const float *)t.a.at[QN__CUDA_TURN_QUERIES] + query, D / 2);
+    }
+    template <class ToKey, class ToValue>
+    __device__ void share(const qn__cuda_attend_turn_args &, uint32_t *q, ToKey to_key,
+                          ToValue to_value)
+    {
+        const float4 x = more_columns;
+        if (has_query) {
+            const uint2 v = turn[0].turned(columns);
+            q[0] = v.x;
+            q[D / 32 * 64] = v.y;
+        }
+        if (of_value) {
+            to_value(make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w)));
+        } else if (of_key) {
+            to_key(0, turn[0].turned(x));
+        }
+    }
+};
+
+/* Columns k and k + 1 of a key to the cache; where a value goes there. */
+template <int D>
+static __device__ void write_key(const qn__cuda_attend_args &a, int k, uint32_t v, int head,
+                                 int slot)
+{
+    uint16_t *to =
+        page_at(a.at[1], slot / PAGE, a.k_page, head, a.k_head) + key_place(D, slot % PAGE, k);
+    to[0] = (uint16_t)v;
+    to[QN__CUDA_KEY_GROUP] = (uint16_t)(v >> 16);
+}
+template <int D>
+static __device__ uint16_t *place_of_value(const qn__cuda_attend_args &a, int head, int slot)
+{
+    return page_at(a.at[2], slot / PAGE, a.v_page, head, a.v_head) + slot % PAGE * D;
+}
+
+/* Rows of queries that there are not are zeros. By so many threads, of which this is one: whole
+ * warps. */
+template <int D, int THREADS_OF>
+static __device__ void clear_queries(uint2 (&q)[D / 16][32], int rows, int thread)
+{
+    if (thread % 32 / 4 >= rows)
+#pragma unroll
+        for (int i = 0; i < D / 16; i += THREADS_OF / 32)
+            if (thread / 32 + i < D / 16)
+                q[thread / 32 + i][thread % 32] = make_uint2(0, 0);
+}
+
+template <int D, int THREADS_OF>
+__device__ void token_step::share_row(const qn__cuda_attend_turn_args &t, uint2 (&q)[D / 16][32],
+                                      uint16_t (&key)[D], uint16_t (&value)[D], int thread,
+                                      int head) const
+{
+    typedef shared_row<D, THREADS_OF> R;
+    R row;
+    const int k = R::first(thread);
+    clear_queries<D, THREADS_OF>(q, (int)t.a.shared, thread);
+    row.begin(t, *this, thread, head);
+#pragma unroll
+    for (int i = 0; i < R::PARTS; i++)
+        row.turn[i].begin(t.a, k + 2 * i);
+    wait_for_last();
+    row.load(t);
+    row.share(
+        t, query_place<D>(q, R::row_of(thread), k),
+        [&](int i, uint2 v) {
+            *(uint32_t *)&key[k + 2 * i] = v.x;
+            *(uint32_t *)&key[k + 2 * i + D / 2] = v.y;
+            write_key<D>(t.a, k + 2 * i, v.x, head, slot);
+            write_key<D>(t.a, k + 2 * i + D / 2, v.y, head, slot);
+        },
+        [&](uint2 v) {
+            const int column = D - 4 * (THREADS_OF - thread);
+            *(uint2 *)&value[column] = v;
+            *(uint2 *)(place_of_value<D>(t.a, head, slot) + column) = v;
+        });
+}
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 

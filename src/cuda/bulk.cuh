@@ -43,6 +43,10 @@ template <typename T> static __device__ T known_now(T v)
 {
     return __shfl_xor_sync(~0u, v, 0);
 }
+template <typename T> static __device__ T *known_now(T *p)
+{
+    return (T *)known_now((uint64_t)p);
+}
 
 static __device__ void barrier_begin(uint64_t *barrier, int arrivals)
 {

@@ -59,16 +59,22 @@ static __device__ float quotient(float a, float b, float reciprocal)
     return fmaf(fmaf(-b, q, a), reciprocal, q);
 }
 
+/* 1 / sqrtf(v) so. */
+static __device__ float reciprocal_root_of(float v)
+{
+    float r;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    const float root = v * r;
+    return reciprocal_of(fmaf(fmaf(-root, root, v), r * 0.5f, root));
+}
+
 /* The same bits as scale_of in a shorter chain; nth: reciprocal_of(n). */
 static __device__ float quick_scale_of(float sum, float n, float nth, float eps)
 {
     const float mean = quotient(sum, n, nth) + eps;
     if (!(sum > 1e-18f && sum < 1e30f && mean < 1e30f))
         return scale_of(sum, n, eps);
-    float r;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(mean));
-    const float root = mean * r;
-    return reciprocal_of(fmaf(fmaf(-root, root, mean), r * 0.5f, root));
+    return reciprocal_root_of(mean);
 }
 
 template <int QUADS>

@@ -536,7 +536,7 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                                  .tile = qn__attend_tile(q->shape[1] / k->shape[1]),
                                  .sequences = table->shape[0],
                                  .width = table->shape[1],
-                                 .window = p->window,
+                                 .window = p->window < INT32_MAX ? p->window : INT32_MAX,
                                  .keep = p->keep,
                                  .half = k->dtype == QN_BF16,
                                  .has_sinks = p->has_sinks,

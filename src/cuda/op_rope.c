@@ -284,6 +284,12 @@ static bool find_norms(const qn__cuda_binder *b, const qn__call *call,
     return true;
 }
 
+/* Whether rows of heads that lie so far apart are read in vectors of 16 bytes. */
+static bool in_vectors(const qn__operand *x, int64_t head)
+{
+    return x->offset % 16 == 0 && head % 4 == 0;
+}
+
 bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *to,
                         uint32_t *addresses, bool *moves)
 {
@@ -303,6 +309,11 @@ bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
                                at[VALUES],  at[VALUES + 1],  QN__CUDA_AT_NONE, QN__CUDA_AT_NONE};
     memcpy(addresses, own, sizeof own);
     const bool norms = b->bound->n_launches > 1 && find_norms(b, call, last - 1, to, addresses);
+    const qn__operand *operands = b->binding->operands;
+    if (!in_vectors(&operands[addresses[OWN_QUERIES]], to->query_head) ||
+        !in_vectors(&operands[addresses[OWN_KEYS]], to->key_head) ||
+        !in_vectors(&operands[addresses[OWN_VALUES]], to->value_head))
+        return false;
     *moves = !may_write(b, y, addresses, to->query_head);
     if (*moves && !qn__cuda_may_move(b, call, y))
         return false;

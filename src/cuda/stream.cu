@@ -27,13 +27,6 @@ enum {
     MOST_RING = QN__CUDA_STREAM_RING
 };
 
-/* An address that is made here, and not where it is used. */
-template <typename T> static __device__ T *known_now(T *p)
-{
-    const uint64_t v = (uint64_t)p;
-    return (T *)((uint64_t)(uint32_t)known_now((int)(v >> 32)) << 32 | (uint32_t)known_now((int)v));
-}
-
 static __device__ uint4 load_matrices(uint32_t at)
 {
     uint4 v;

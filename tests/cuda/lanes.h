@@ -70,9 +70,19 @@ static inline float __shfl_xor_sync(unsigned, float v, int mask)
 {
     return __uint_as_float(of_lane(__float_as_uint(v), (int)(threadIdx.x % LANES) ^ mask));
 }
+static inline uint32_t __shfl_xor_sync(unsigned, uint32_t v, int mask)
+{
+    return of_lane(v, (int)(threadIdx.x % LANES) ^ mask);
+}
 static inline int __shfl_xor_sync(unsigned, int v, int mask)
 {
     return (int)of_lane((uint32_t)v, (int)(threadIdx.x % LANES) ^ mask);
+}
+static inline uint64_t __shfl_xor_sync(unsigned, uint64_t v, int mask)
+{
+    const int lane = (int)(threadIdx.x % LANES) ^ mask;
+    const uint64_t low = of_lane((uint32_t)v, lane);
+    return of_lane((uint32_t)(v >> 32), lane) * (1ull << 32) + low;
 }
 
 /* Named by code that no test here runs. */
@@ -102,6 +112,15 @@ static inline uint32_t pair_of(float low, float high)
     for (int i = 0; i < 2; i++)
         pair |= (of[i] + 0x7fff + (of[i] >> 16 & 1)) >> 16 << 16 * i;
     return pair;
+}
+
+/* Of norm.cuh, with the bits of what it is for. */
+#define reciprocal_root_of device_reciprocal_root_of
+#include "cuda/norm.cuh"
+#undef reciprocal_root_of
+static inline float reciprocal_root_of(float v)
+{
+    return 1.0f / sqrtf(v);
 }
 
 /* Runs `each(i)` by n threads of a block, of which thread i is number i + first. */
