@@ -439,8 +439,8 @@ static int most_dynamic(const qn__cuda *cuda, int image)
 }
 
 /* How many of the largest clusters find room at once: how multiprocessors lie together differs from
- * one GPU to the next. None where the driver does not allow them. */
-static void find_far_clusters(qn__cuda *cuda)
+ * one GPU to the next. */
+static int find_far_clusters(qn__cuda *cuda)
 {
     static const int kernels[] = {QN__CUDA_KERNEL_attend_far_64_of_9,
                                   QN__CUDA_KERNEL_attend_far_128_of_9};
@@ -451,16 +451,17 @@ static void find_far_clusters(qn__cuda *cuda)
                                .shared = QN__CUDA_FAR_SHARED,
                                .attributes = &cluster,
                                .n_attributes = 1};
-    int least = INT32_MAX;
-    for (int i = 0; i < 2; i++) {
+    int least = INT32_MAX, result = 0;
+    for (int i = 0; i < 2 && result == 0; i++) {
         int n = 0;
         qn__cu_function function = cuda->kernels[kernels[i]];
-        if (cuda->cu.function_set(function, QN__CU_LARGE_CLUSTERS, 1) != 0 ||
-            cuda->cu.most_clusters(&n, function, &how) != 0)
-            n = 0;
+        result = cuda->cu.function_set(function, QN__CU_LARGE_CLUSTERS, 1);
+        if (result == 0)
+            result = cuda->cu.most_clusters(&n, function, &how);
         least = n < least ? n : least;
     }
     cuda->far_clusters = least;
+    return result;
 }
 
 static int load_kernels(qn__cuda *cuda)
@@ -494,7 +495,7 @@ static int load_kernels(qn__cuda *cuda)
             result = cuda->cu.function_set(cuda->kernels[i], QN__CU_SHARED_SHARE, 100);
     }
     if (result == 0 && runs_here(cuda, IMAGE_attend_far))
-        find_far_clusters(cuda);
+        result = find_far_clusters(cuda);
     return result;
 }
 
