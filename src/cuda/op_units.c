@@ -223,14 +223,18 @@ static int64_t many_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
 
 void qn__cuda_units_again(const qn__cuda_binder *b, qn__cuda_launch *launch)
 {
-    const qn__cuda_linears_args *args =
-        (const qn__cuda_linears_args *)(b->bound->args + launch->args);
+    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(b->bound->args + launch->args);
     if (qn__cuda_is_ternary(b->cuda, launch->function))
         qn__cuda_ternary_again(b, launch);
     else if (is_many(b->cuda, launch->function))
         launch->blocks = (unsigned)many_blocks(b->cuda, args);
-    else
-        launch->blocks = (unsigned)unit_blocks(b->cuda, args, launch->threads, launch->shared);
+    else {
+        const int64_t blocks = unit_blocks(b->cuda, args, launch->threads, launch->shared);
+        launch->blocks = (unsigned)blocks;
+        if (args->ahead)
+            args->ahead = spans_ahead(b->cuda, qn__layout_of((qn__layout_id)args->units.layout),
+                                      launch->threads, launch->shared, blocks);
+    }
 }
 
 /* Many rows (many.cu): a launch makes x bytes, the next multiplies. */
