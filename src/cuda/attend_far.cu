@@ -417,9 +417,6 @@ template <int D, int C> static __device__ void attend_far(const qn__cuda_attend_
     const qn__cuda_attend_turn_args &t = w.t;
     const qn__cuda_attend_args &a = t.a;
     const int thread = (int)threadIdx.x - 32, rows = (int)a.shared, most = S::parts_of::most(rows);
-    touch((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + threadIdx.x % (D / 4) * 2);
-    touch(a.at[QN__CUDA_TURN_OFFSET]);
-    touch(a.at[QN__CUDA_TURN_SLOTS]);
     page_share own;
     own.rank = (int)rank_in_cluster();
     if (!own.find<C>(a, own.rank)) {

@@ -55,13 +55,8 @@ static __device__ uint16_t *page_at(void *cache, int place, int64_t page, int he
            (uint32_t)head * (uint32_t)of_head;
 }
 
-/* Of what stays for the step, what is read by way of what has been read: all on its way at once. */
-static __device__ void touch(const void *p)
-{
-    asm volatile("{\n.reg .b32 unused;\nld.global.b32 unused, [%0];\n}" ::"l"(p));
-}
-
-/* Four bytes of that, asked for here and not where it is found that they are wanted. */
+/* Four bytes of what stays for the step, asked for here and not where it is found that they are
+ * wanted. */
 static __device__ int load_now(const void *p)
 {
     int v;

@@ -29,7 +29,8 @@ static __device__ void wait_for_last()
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/* The same behind what a value is made of, which the compiler would leave for later. */
+/* The same behind what `made` is of, which the compiler would leave for later: it has to be known
+ * whether that is a number which it never is, since an address in shared memory is part of it. */
 static __device__ void wait_behind(int made)
 {
     if (made != (int)0x80000001)
