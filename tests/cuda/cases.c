@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks, random inputs, comparing.
+ * Checks, times, random inputs, comparing.
  */
 #include "cases.h"
 
 #include <string.h>
+#include <time.h>
 
 int n_failed, n_checks;
 
@@ -16,6 +17,36 @@ void check(bool ok, const char *what, const char *detail)
     n_failed++;
     printf("FAILED  %s: %s\n", what, detail);
 }
+
+double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Of the part under way: when it began, and what cases took of it. */
+static struct {
+    double begun, inputs, results[2]; /* of the CPU and of CUDA */
+} part;
+
+void begin_parts(void)
+{
+    part.begun = now();
+}
+
+void end_part(const char *name)
+{
+    const double end = now();
+    printf("%s: %.1f s", name, end - part.begun);
+    if (part.inputs > 0)
+        printf(" (inputs %.1f, the CPU %.1f, CUDA %.1f)", part.inputs, part.results[0],
+               part.results[1]);
+    printf("\n");
+    memset(&part, 0, sizeof part);
+    part.begun = end;
+}
+
 uint64_t seed;
 
 double uniform(void)
@@ -68,11 +99,13 @@ qn_array *keep(qn_scope *s, qn_array *a)
 }
 
 /* A case's result on a device: bytes, and as f32; NULL with the failure recorded. */
-static void *run_case(const op_case *c, qn_device *dev, size_t *n, qn_dtype *type)
+static void *run_case(const op_case *c, qn_device *dev, double *took, size_t *n, qn_dtype *type)
 {
+    const double begun = now();
     seed = 42;
     qn_scope *s = qn_scope_begin(dev);
     qn_array *y = c->build(s);
+    const double built = now();
     void *data = NULL;
     if (qn_scope_status(s) == QN_OK) {
         *n = (size_t)qn_array_elements(y);
@@ -86,6 +119,8 @@ static void *run_case(const op_case *c, qn_device *dev, size_t *n, qn_dtype *typ
     if (!data)
         check(false, c->name, qn_scope_error(s));
     qn_scope_end(s);
+    part.inputs += built - begun;
+    *took += now() - built;
     return data;
 }
 
@@ -105,7 +140,8 @@ void compare_case(const op_case *c, qn_device *cpu, qn_device *cuda)
 {
     size_t n = 0, m = 0;
     qn_dtype t = QN_F32, u = QN_F32;
-    char *want = run_case(c, cpu, &n, &t), *got = run_case(c, cuda, &m, &u);
+    char *want = run_case(c, cpu, &part.results[0], &n, &t),
+         *got = run_case(c, cuda, &part.results[1], &m, &u);
     double error = 0, power = 0;
     char text[128];
     if (want && got) {
@@ -127,6 +163,7 @@ void compare_case(const op_case *c, qn_device *cpu, qn_device *cuda)
     free(want);
     free(got);
 }
+
 void compare_list(const op_case *cases, size_t n, qn_device *cpu, qn_device *cuda)
 {
     for (size_t i = 0; i < n; i++)

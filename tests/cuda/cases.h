@@ -21,6 +21,15 @@ void check(bool ok, const char *what, const char *detail);
 
 #define CHECK(what, condition) check(condition, what, #condition)
 
+/* ---- times ----------------------------------------------------------------------------------- */
+
+double now(void); /* seconds */
+
+/* A part is what was done since the last one; its end says how long it took, and how much of that
+ * went into inputs, the CPU's results and CUDA's. */
+void begin_parts(void);
+void end_part(const char *name);
+
 /* ---- random inputs --------------------------------------------------------------------------- */
 
 extern uint64_t seed;
@@ -51,6 +60,7 @@ qn_array *embedded(qn_scope *s, qn_array *table, int64_t rows, int64_t n, double
 
 /* A weight in units of case_encoding (cases_units.c). */
 qn_array *in_units(qn_scope *s, int64_t rows, int64_t columns);
+void forget_weights(void); /* what in_units keeps to make the same again */
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 

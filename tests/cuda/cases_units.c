@@ -17,24 +17,66 @@ static const bool has_own[QN__ENCODING_COUNT] = {
 };
 static int64_t case_rows;
 
+/* Blocks of weights that have been made: encoding takes longer than all else here, and cases of an
+ * encoding have the same weights, those that draw them first. */
+typedef struct weight_blocks {
+    struct weight_blocks *next;
+    int encoding;
+    int64_t rows, columns;
+    uint64_t drawn_from, drawn_to; /* seed before its values, and behind */
+    char bytes[];
+} weight_blocks;
+
+static weight_blocks *made_blocks;
+
+static const char *blocks_of(int64_t rows, int64_t columns)
+{
+    for (const weight_blocks *b = made_blocks; b; b = b->next)
+        if (b->encoding == case_encoding && b->rows == rows && b->columns == columns &&
+            b->drawn_from == seed) {
+            seed = b->drawn_to;
+            return b->bytes;
+        }
+    const qn__encoding *e = &qn__encodings[case_encoding];
+    const size_t n = (size_t)(rows * columns);
+    float *values = malloc(n * sizeof *values);
+    weight_blocks *b = malloc(sizeof *b + (size_t)rows * qn__encoding_row_bytes(e, columns));
+    if (values && b) {
+        *b = (weight_blocks){made_blocks, case_encoding, rows, columns, .drawn_from = seed};
+        for (size_t i = 0; i < n; i++)
+            values[i] = (float)uniform();
+        e->encode(e, values, NULL, n / e->block_elements, b->bytes);
+        b->drawn_to = seed;
+        made_blocks = b;
+    } else {
+        free(b);
+        b = NULL;
+    }
+    free(values);
+    return b ? b->bytes : NULL;
+}
+
+void forget_weights(void)
+{
+    while (made_blocks) {
+        weight_blocks *next = made_blocks->next;
+        free(made_blocks);
+        made_blocks = next;
+    }
+}
+
 /* A weight of case_encoding, written in two pieces that part a unit. */
 qn_array *in_units(qn_scope *s, int64_t rows, int64_t columns)
 {
     enum { FIRST = 21 };
     const qn__encoding *e = &qn__encodings[case_encoding];
-    size_t n = (size_t)(rows * columns), row = qn__encoding_row_bytes(e, columns);
-    float *values = malloc(n * sizeof *values);
-    char *blocks = malloc((size_t)rows * row);
-    for (size_t i = 0; values && i < n; i++)
-        values[i] = (float)uniform();
-    qn_array *w = values && blocks ? qn__packed_new(s, e, rows, columns) : NULL;
+    const size_t row = qn__encoding_row_bytes(e, columns);
+    const char *blocks = blocks_of(rows, columns);
+    qn_array *w = blocks ? qn__packed_new(s, e, rows, columns) : NULL;
     if (w) {
-        e->encode(e, values, NULL, n / e->block_elements, blocks);
         qn__packed_write(w, e, blocks, 0, FIRST, &s->error);
         qn__packed_write(w, e, blocks + FIRST * row, FIRST, rows - FIRST, &s->error);
     }
-    free(values);
-    free(blocks);
     return w;
 }
 
@@ -97,8 +139,8 @@ static qn_array *times_number(qn_scope *s, qn_array *y, bool scaled)
 static qn_array *unit_network(qn_scope *s, qn_products products, bool bitnet)
 {
     enum { WIDE = 512, INNER_WIDE = 768 };
-    qn_array *h = f32(s, SHAPE(case_rows, WIDE)), *gate = in_units(s, INNER_WIDE, WIDE),
-             *up = in_units(s, INNER_WIDE, WIDE), *down = in_units(s, WIDE, INNER_WIDE),
+    qn_array *gate = in_units(s, INNER_WIDE, WIDE), *up = in_units(s, INNER_WIDE, WIDE),
+             *down = in_units(s, WIDE, INNER_WIDE), *h = f32(s, SHAPE(case_rows, WIDE)),
              *y = qn__poison(s);
     if (gate && up && down) {
         qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-5f),
@@ -252,12 +294,13 @@ static qn_array *op_unit_by_rows(qn_scope *s)
 {
     enum { COLUMNS = 768, N = 75, LAST = 300 };
     const int encoding = case_encoding;
-    qn_array *x = f32(s, SHAPE(case_rows, COLUMNS)), *w[3] = {NULL}, *y[4];
+    qn_array *w[3] = {NULL}, *y[4];
     for (int i = 0; i < 3; i++) {
         case_encoding = i < 2 ? encoding : QN__Q6_K;
         w[i] = in_units(s, i < 2 ? N + i : LAST, COLUMNS);
     }
     case_encoding = encoding;
+    qn_array *x = f32(s, SHAPE(case_rows, COLUMNS));
     for (int i = 0; i < 3; i++)
         y[i] = w[i] ? by_values(s, x, w[i], i < 2 ? N + i : LAST) : qn__poison(s);
     y[3] = qn_add(s, f32(s, SHAPE(case_rows, N)),
@@ -290,8 +333,8 @@ static qn_array *op_split_units_narrow(qn_scope *s)
 static qn_array *op_unit_network_by_rows(qn_scope *s)
 {
     enum { WIDE = 512, INNER_WIDE = 768 };
-    qn_array *h = f32(s, SHAPE(case_rows, WIDE)), *gate = in_units(s, INNER_WIDE, WIDE),
-             *up = in_units(s, INNER_WIDE, WIDE), *down = in_units(s, WIDE, INNER_WIDE),
+    qn_array *gate = in_units(s, INNER_WIDE, WIDE), *up = in_units(s, INNER_WIDE, WIDE),
+             *down = in_units(s, WIDE, INNER_WIDE), *h = f32(s, SHAPE(case_rows, WIDE)),
              *y = qn__poison(s);
     if (gate && up && down) {
         qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-5f),
@@ -378,5 +421,6 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             compare_case(&(op_case){"split_units_tall", op_split_units_tall, 1e-9}, cpu, cuda);
         if (has_own[case_encoding])
             compare_case(&(op_case){"split_units_narrow", op_split_units_narrow, 1e-9}, cpu, cuda);
+        forget_weights();
     }
 }

@@ -5,7 +5,6 @@
 #include "cases.h"
 
 #include <string.h>
-#include <time.h>
 
 enum {
     VOCABULARY = 193,
@@ -137,13 +136,6 @@ static bool decode_step(qn_device *dev, model *m, int32_t *token)
     }
     qn_scope_end(s);
     return ok;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 enum { WARM = 3 }; /* steps after which nothing is captured any more */

@@ -84,20 +84,23 @@ static void test_company(qn_device *dev, qn_products products, int64_t width)
     const size_t bytes = (size_t)width * sizeof *alone;
     static const int64_t companies[] = {4, 8, 9, 16, 17, 32, 33, 64, 65, 110, MOST},
                          rows[] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 107, 141};
+    seed = 5;
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *w = company_weight(s, products, width, COLUMNS),
+             *x = keep(s, f32(s, SHAPE(MOST, COLUMNS)));
+    qn_scope_end(s);
     for (size_t i = 0; i < sizeof companies / sizeof *companies; i++) {
         int64_t n = companies[i], row = rows[i];
-        seed = 5;
-        qn_scope *s = qn_scope_begin(dev);
-        qn_array *w = company_weight(s, products, width, COLUMNS),
-                 *x = f32(s, SHAPE(MOST, COLUMNS));
+        s = qn_scope_begin(dev);
         qn_array *y = qn_linear_with(s, qn_slice(s, x, 0, 0, n, 1), w, NULL, products);
         qn_array *one = qn_linear_with(s, qn_slice(s, x, 0, row, row + 1, 1), w, NULL, products);
         CHECK("company", qn_read_f32(s, y, beside, (size_t)(n * width)) == QN_OK);
         CHECK("company", qn_read_f32(s, one, alone, (size_t)width) == QN_OK);
         CHECK("company", !memcmp(alone, beside + row * width, bytes));
         qn_scope_end(s);
-        qn_release(w);
     }
+    qn_release(w);
+    qn_release(x);
 }
 
 /* An activation and a gate have the same bits behind their layers, in the launch of these, as in a
@@ -284,8 +287,10 @@ static void compare_all(qn_device *cpu, qn_device *cuda, int n_names, char **nam
                 only_encoding = names[k] + n + 1;
             wanted = wanted || (is && (!names[k][n] || names[k][n] == ':'));
         }
-        if (wanted)
+        if (wanted) {
             files[i].compare(cpu, cuda);
+            end_part(files[i].name);
+        }
     }
 }
 
@@ -300,12 +305,15 @@ int main(int argc, char **argv)
         printf("cpu: %s\n", err.message);
         return 1;
     }
+    begin_parts();
     test_absent();
     test_programs();
+    end_part("programs");
     qn_status status = qn_device_open(&cuda, "cuda:0", NULL, &err);
     if (status == QN_UNSUPPORTED) {
         printf("skipped: %s\n", err.message);
         compare_llama(cpu, NULL, QN_F32); /* that the reference itself is sound */
+        end_part("llama");
         compare_all(cpu, cpu, argc - 1, argv + 1);
         qn_device_close(cpu);
         return n_failed ? 1 : 77;
@@ -317,10 +325,13 @@ int main(int argc, char **argv)
     char text[160];
     qn_device_describe(cuda, text, sizeof text);
     printf("device: %s\n", text);
+    end_part("device");
     compare_all(cpu, cuda, argc - 1, argv + 1);
     test_gates(cuda, QN_PRODUCTS_BF16);
     test_gates(cuda, QN_PRODUCTS_INT8);
     test_gates(cuda, QN_PRODUCTS_F32);
+    forget_weights();
+    end_part("gates");
     if (argc > 1) {
         qn_device_close(cuda);
         qn_device_close(cpu);
@@ -329,19 +340,24 @@ int main(int argc, char **argv)
     }
     compare_llama(cpu, cuda, QN_F32);
     compare_llama(cpu, cuda, QN_BF16);
+    end_part("llama");
     test_async(cuda);
     test_threads(cuda);
     test_updates(cuda);
+    end_part("lifetimes");
     test_company(cuda, QN_PRODUCTS_BF16, 72);
     test_company(cuda, QN_PRODUCTS_BF16, 4112);
     test_company(cuda, QN_PRODUCTS_INT8, 72);
     test_company(cuda, QN_PRODUCTS_F32, 72);
+    forget_weights();
+    end_part("company");
     test_limit(cuda);
     CHECK("all buffers are back", active_bytes(cuda) == 0);
     qn_device_close(cuda);
     qn_device_close(cpu);
     if (!getenv("QN_TEST_NO_FAULT")) /* memory checkers stop at the first fault */
         test_fault();
+    end_part("limit and fault");
     printf("%d checks, %d failed\n", n_checks, n_failed);
     return n_failed ? 1 : 0;
 }
