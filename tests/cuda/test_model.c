@@ -4,8 +4,8 @@
  * models in encodings that it does not hold are refused with an error that names those it holds;
  * logits are the same bits in whatever company where the model is batch-invariant, and near those
  * where it is not.
- * The directories of the models are the arguments; without any, those of the source tree. Exits
- * with 77 where there is no GPU.
+ * Arguments are parts (golden, ternary, tokens, company) or directories of models; without any, all
+ * is done. Exits with 77 where there is no GPU.
  */
 #include "models/golden_model.h"
 
@@ -239,6 +239,15 @@ static void test_ternary(qn_device *cuda, const char *config)
     qn_model_close(model);
 }
 
+static void test_all_ternary(qn_device *cuda)
+{
+    test_ternary(cuda, TERNARY(512, 1152, 3, 8, 2));
+    test_ternary(cuda, TERNARY(2560, 6912, 2, 20, 5));
+    test_ternary(cuda, TERNARY(3584, 4736, 1, 28, 4));
+    test_ternary(cuda, TERNARY(512, 5376, 1, 8, 2));
+    test_ternary(cuda, TERNARY(1024, 7680, 1, 16, 4));
+}
+
 /* Logits of single tokens, of a few at a time and of a prompt, the same bits, for each way in which
  * attention of a token goes over pages: heads of each size, of few key heads and of many, more than
  * eight for one, few pages and more, several rounds of them, a window that begins within a page,
@@ -328,6 +337,14 @@ static void compare_golden(qn_device *cpu, qn_device *cuda)
     check(n_compared > 40, pattern, "most models are held");
 }
 
+static bool part_wanted(const char *name, int argc, char **argv)
+{
+    bool wanted = argc < 2;
+    for (int i = 1; i < argc; i++)
+        wanted = wanted || !strcmp(argv[i], name);
+    return wanted;
+}
+
 int main(int argc, char **argv)
 {
     qn_device *cpu = NULL, *cuda = NULL;
@@ -341,19 +358,20 @@ int main(int argc, char **argv)
         printf("cpu: %s\n", err.message);
         return 1;
     }
-    for (int i = 1; i < argc; i++)
-        compare(cpu, cuda, argv[i]);
-    test_ternary(cuda, TERNARY(512, 1152, 3, 8, 2));
-    test_ternary(cuda, TERNARY(2560, 6912, 2, 20, 5));
-    test_ternary(cuda, TERNARY(3584, 4736, 1, 28, 4));
-    test_ternary(cuda, TERNARY(512, 5376, 1, 8, 2));
-    test_ternary(cuda, TERNARY(1024, 7680, 1, 16, 4));
-    test_tokens(cuda);
-    test_company(cuda, "bf16");
-    test_company(cuda, "q4_k");
-    test_company(cuda, "affine4-g64-bf16");
-    if (argc < 2)
+    if (part_wanted("ternary", argc, argv))
+        test_all_ternary(cuda);
+    if (part_wanted("tokens", argc, argv))
+        test_tokens(cuda);
+    if (part_wanted("company", argc, argv)) {
+        test_company(cuda, "bf16");
+        test_company(cuda, "q4_k");
+        test_company(cuda, "affine4-g64-bf16");
+    }
+    if (part_wanted("golden", argc, argv))
         compare_golden(cpu, cuda);
+    for (int i = 1; i < argc; i++)
+        if (strchr(argv[i], '/'))
+            compare(cpu, cuda, argv[i]);
     check(memory_of(cuda).active == 0, "memory", "all are back");
     qn_device_close(cuda);
     qn_device_close(cpu);
