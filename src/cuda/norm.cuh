@@ -102,4 +102,59 @@ static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, bo
         put_rounded(rounded, at, make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w)), turned);
 }
 
+/* One value a warp. */
+struct warp_sums {
+    alignas(16) float of[THREADS / 32];
+};
+
+/* A block's row that is one of few, and whose launch begins beside the one ahead. What stands
+ * between the row and what is made of it runs once, and costs its instructions and its waits: there
+ * is a kernel for each number of quads that a thread has, all but the last of which all threads
+ * have, and what needs no row is made before it is waited for. */
+template <int QUADS> struct quads_of_row {
+    float n, nth;
+    bool last; /* whether the thread has a last quad */
+
+    __device__ quads_of_row(int quads, int me)
+        : n((float)(4 * quads)), nth(reciprocal_of(n)), last(me + (QUADS - 1) * THREADS < quads)
+    {
+    }
+    template <class With> __device__ void each(With with) const
+    {
+#pragma unroll
+        for (int k = 0; k < QUADS; k++)
+            if (k < QUADS - 1 || last)
+                with(k);
+    }
+    /* at: the thread's first quad. */
+    __device__ void load(const void *from, int at, float4 (&to)[QUADS]) const
+    {
+        each([&](int k) { to[k] = ((const float4 *)from)[at + k * THREADS]; });
+    }
+    /* The sums are this norm's alone, so that nobody waits until they have been read. While warps
+     * meet, another thing is done. */
+    template <class Beside>
+    __device__ void norm(float4 (&v)[QUADS], const float4 (&weight)[QUADS], float eps,
+                         warp_sums &sums, Beside beside) const
+    {
+        float sum = 0;
+        each([&](int k) { sum += quad_sum(v[k]); });
+        sum = sum_of_warp(sum);
+        if (threadIdx.x % 32 == 0)
+            sums.of[threadIdx.x / 32] = sum;
+        beside();
+        __syncthreads();
+        sum = 0;
+#pragma unroll
+        for (int i = 0; i < THREADS / 32; i++)
+            sum += sums.of[i];
+        const float scale = quick_scale_of(sum, n, nth, eps);
+        each([&](int k) { v[k] = normed(v[k], scale, weight[k]); });
+    }
+    __device__ void put(void *y, void *rounded, int at, const float4 (&v)[QUADS], bool turned) const
+    {
+        each([&](int k) { put_quad(y, rounded, at + k * THREADS, v[k], turned); });
+    }
+};
+
 #endif

@@ -403,68 +403,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 /* ---- norms of few rows ------------------------------------------------------------------------
  */
 
-/* A row of few, a block's, which begins beside the layer ahead. What stands between the row and its
- * norm runs once, and costs its instructions and its waits: there is a kernel for each number of
- * quads that a thread has, all but the last of which all threads have, and what needs no row is
- * made before it is waited for. */
-template <int QUADS> struct few_row {
-    struct room {
-        alignas(16) float sums[THREADS / 32];
-    };
-    float n, nth;
-    bool last; /* whether the thread has a last quad */
-
-    __device__ explicit few_row(int quads)
-        : n((float)(4 * quads)), nth(reciprocal_of(n)),
-          last((int)threadIdx.x + (QUADS - 1) * THREADS < quads)
-    {
-    }
-    template <class With> __device__ void each(With with) const
-    {
-#pragma unroll
-        for (int k = 0; k < QUADS; k++)
-            if (k < QUADS - 1 || last)
-                with(k);
-    }
-    __device__ void load(const void *from, int at, float4 (&to)[QUADS]) const
-    {
-        each([&](int k) { to[k] = ((const float4 *)from)[at + k * THREADS]; });
-    }
-    /* The room is this norm's alone, so that nobody waits until it has been read. While warps meet,
-     * another thing is done. */
-    template <class Beside>
-    __device__ void norm(float4 (&v)[QUADS], const float4 (&weight)[QUADS], float eps,
-                         room &of_norm, Beside beside) const
-    {
-        float sum = 0;
-        each([&](int k) { sum += quad_sum(v[k]); });
-        sum = sum_of_warp(sum);
-        if (threadIdx.x % 32 == 0)
-            of_norm.sums[threadIdx.x / 32] = sum;
-        beside();
-        __syncthreads();
-        sum = 0;
-#pragma unroll
-        for (int i = 0; i < THREADS / 32; i++)
-            sum += of_norm.sums[i];
-        const float scale = quick_scale_of(sum, n, nth, eps);
-        each([&](int k) { v[k] = normed(v[k], scale, weight[k]); });
-    }
-    __device__ void put(void *y, void *rounded, int at, const float4 (&v)[QUADS], bool turned) const
-    {
-        each([&](int k) { put_quad(y, rounded, at + k * THREADS, v[k], turned); });
-    }
-};
-
 /* The bits are those of norm_quads, and so is the turn without a row, ahead. */
 template <int QUADS, bool ADDED> static __device__ void norm_few(const qn__cuda_norm_args &a)
 {
-    typedef few_row<QUADS> R;
-    __shared__ typename R::room room[2][2]; /* [turn][norm] */
+    __shared__ warp_sums sums[2][2]; /* [turn][norm] */
     const int quads = (int)a.n / 4, at = known_now((int)(blockIdx.x * quads + threadIdx.x));
     const float eps = known_now((float)a.eps), eps_behind = known_now((float)a.eps_behind);
     const bool again = ADDED && a.at[QN__CUDA_NORM_WEIGHT];
-    const R row(quads);
+    const quads_of_row<QUADS> row(quads, (int)threadIdx.x);
     float4 u[QUADS], w[QUADS];
     row.load(a.at[1], threadIdx.x, u);
     if (again)
@@ -481,7 +427,7 @@ template <int QUADS, bool ADDED> static __device__ void norm_few(const qn__cuda_
             if (ADDED)
                 row.load(a.at[QN__CUDA_NORM_ADDED], at, more);
         }
-        row.norm(v, u, eps, room[real][0], [] {});
+        row.norm(v, u, eps, sums[real][0], [] {});
         if (ADDED)
             row.each([&](int k) {
                 v[k] = make_float4(v[k].x + more[k].x, v[k].y + more[k].y, v[k].z + more[k].z,
@@ -495,7 +441,7 @@ template <int QUADS, bool ADDED> static __device__ void norm_few(const qn__cuda_
             put();
             continue;
         }
-        row.norm(v, w, eps_behind, room[real][1], put);
+        row.norm(v, w, eps_behind, sums[real][1], put);
         if (real)
             row.put(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], at, v, a.turned);
     }

@@ -62,33 +62,8 @@ static __device__ void ask_for_units(const qn__cuda_linears_args &a, const terna
     }
 }
 
-/* What a thread knows of a row of n columns before it is there. */
-template <int QUADS> struct row_ahead {
-    float4 weight[QUADS];
-    float n, nth;
-    int me;
-    bool last; /* whether the thread has a last quad */
-
-    __device__ row_ahead(const qn__cuda_linears_args &a, int of_thread) : me(of_thread)
-    {
-        const int quads = (int)a.k / 4;
-        const float4 *of = (const float4 *)a.at[QN__CUDA_NORM_OF_X];
-        n = (float)(int)a.k;
-        nth = reciprocal_of(n);
-        last = me + (QUADS - 1) * THREADS < quads;
-        if (of) /* which no step writes */
-            load(of, weight);
-    }
-    __device__ void load(const float4 *from, float4 (&to)[QUADS]) const
-    {
-#pragma unroll
-        for (int k = 0; k < QUADS; k++)
-            to[k] = k < QUADS - 1 || last ? from[me + k * THREADS] : make_float4(0, 0, 0, 0);
-    }
-};
-
 struct block_room {
-    alignas(16) float sums[WARPS];
+    warp_sums of_norm;
     alignas(16) uint32_t tops[WARPS];
     alignas(16) int added[WARPS];
 };
@@ -96,28 +71,13 @@ struct block_room {
 /* x as bytes where a lane's words of a unit lie side by side, those of a place in turn, with zeros
  * behind; what a byte is worth; and sums of the bytes, one a warp. Ends with all of the block. */
 template <int QUADS>
-static __device__ float bytes_of_row(const qn__cuda_linears_args &a, const row_ahead<QUADS> &ahead,
-                                     float4 (&v)[QUADS], uint32_t *bytes, block_room *room)
+static __device__ float bytes_of_row(const qn__cuda_linears_args &a, const quads_of_row<QUADS> &row,
+                                     int me, const float4 (&weight)[QUADS], float4 (&v)[QUADS],
+                                     uint32_t *bytes, block_room *room)
 {
-    const int me = ahead.me, warp = me / 32, lane = me % 32;
-    if (a.at[QN__CUDA_NORM_OF_X]) {
-        float sum = 0;
-#pragma unroll
-        for (int k = 0; k < QUADS; k++)
-            sum += quad_sum(v[k]);
-        sum = sum_of_warp(sum);
-        if (lane == 0)
-            room->sums[warp] = sum;
-        __syncthreads();
-        sum = 0;
-#pragma unroll
-        for (int i = 0; i < WARPS; i++)
-            sum += room->sums[i];
-        const float scale = quick_scale_of(sum, ahead.n, ahead.nth, a.eps);
-#pragma unroll
-        for (int k = 0; k < QUADS; k++)
-            v[k] = normed(v[k], scale, ahead.weight[k]);
-    }
+    const int warp = me / 32, lane = me % 32;
+    if (a.at[QN__CUDA_NORM_OF_X])
+        row.norm(v, weight, a.eps, room->of_norm, [] {});
     float most = 0;
 #pragma unroll
     for (int k = 0; k < QUADS; k++)
@@ -230,7 +190,10 @@ template <int QUADS> static __device__ void ternary_row(const qn__cuda_linears_a
     if (threadIdx.x == 0)
         ask_for_units(a, work, units, landed);
     __syncwarp();
-    const row_ahead<QUADS> ahead(a, me);
+    const quads_of_row<QUADS> row((int)a.k / 4, me);
+    float4 v[QUADS], weight[QUADS];
+    if (a.at[QN__CUDA_NORM_OF_X]) /* which no step writes */
+        row.load(a.at[QN__CUDA_NORM_OF_X], me, weight);
     const ternary_team team(work, me);
     const tile_place p = place_of(a, work.first + min(own / TILE, work.tiles - 1), TILE);
     const bool wanted = own < all && p.row + own % TILE < p.n;
@@ -240,11 +203,11 @@ template <int QUADS> static __device__ void ternary_row(const qn__cuda_linears_a
     parts[0] = parts[1] = make_int4(0, 0, 0, 0);
     const uint32_t first_x = known_now(shared_address(bytes) + team.x_at);
     uint32_t here = known_now(shared_address(&landed[team.tile]));
+    v[QUADS - 1] = make_float4(0, 0, 0, 0); /* where the thread has no last quad */
     wait_for_last();
-    float4 v[QUADS];
-    ahead.load((const float4 *)a.at[0], v);
+    row.load(a.at[0], me, v);
     const float more = added && wanted ? added[at] : 0, by = p.by ? *p.by : 1.0f;
-    const float worth = bytes_of_row<QUADS>(a, ahead, v, (uint32_t *)bytes, &room);
+    const float worth = bytes_of_row<QUADS>(a, row, me, weight, v, (uint32_t *)bytes, &room);
     const int less = sum_of(((const int4 *)room.added)[0]) + sum_of(((const int4 *)room.added)[1]);
     const char *from = units + team.units_at;
     int *to = part + team.part_at;
