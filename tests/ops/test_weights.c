@@ -167,8 +167,7 @@ static void test_encodings(void **state)
                 refused++;
             }
         }
-        bool cpu = !strcmp(device->ops->kind, "cpu");
-        assert_true(cpu ? checked > 60 && !refused : checked > 8 && refused > 10);
+        assert_true(checked > 60 && !refused); /* of the devices that there are */
     }
     close_rigs(rigs, n);
 }
