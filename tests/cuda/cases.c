@@ -4,10 +4,11 @@
  */
 #include "cases.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <time.h>
 
-int n_failed, n_checks;
+atomic_int n_failed, n_checks;
 
 void check(bool ok, const char *what, const char *detail)
 {
@@ -25,10 +26,19 @@ double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Of the part under way: when it began, and what cases took of it. */
+/* Of the part under way: when it began, and what cases took of it, those of all threads. */
 static struct {
+    pthread_mutex_t lock;
     double begun, inputs, results[2]; /* of the CPU and of CUDA */
-} part;
+} part = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void add_times(double inputs, double result, bool cuda)
+{
+    pthread_mutex_lock(&part.lock);
+    part.inputs += inputs;
+    part.results[cuda] += result;
+    pthread_mutex_unlock(&part.lock);
+}
 
 void begin_parts(void)
 {
@@ -43,11 +53,11 @@ void end_part(const char *name)
         printf(" (inputs %.1f, the CPU %.1f, CUDA %.1f)", part.inputs, part.results[0],
                part.results[1]);
     printf("\n");
-    memset(&part, 0, sizeof part);
     part.begun = end;
+    part.inputs = part.results[0] = part.results[1] = 0;
 }
 
-uint64_t seed;
+_Thread_local uint64_t seed;
 
 double uniform(void)
 {
@@ -99,7 +109,7 @@ qn_array *keep(qn_scope *s, qn_array *a)
 }
 
 /* A case's result on a device: bytes, and as f32; NULL with the failure recorded. */
-static void *run_case(const op_case *c, qn_device *dev, double *took, size_t *n, qn_dtype *type)
+static void *run_case(const op_case *c, qn_device *dev, bool cuda, size_t *n, qn_dtype *type)
 {
     const double begun = now();
     seed = 42;
@@ -119,8 +129,7 @@ static void *run_case(const op_case *c, qn_device *dev, double *took, size_t *n,
     if (!data)
         check(false, c->name, qn_scope_error(s));
     qn_scope_end(s);
-    part.inputs += built - begun;
-    *took += now() - built;
+    add_times(built - begun, now() - built, cuda);
     return data;
 }
 
@@ -140,8 +149,7 @@ void compare_case(const op_case *c, qn_device *cpu, qn_device *cuda)
 {
     size_t n = 0, m = 0;
     qn_dtype t = QN_F32, u = QN_F32;
-    char *want = run_case(c, cpu, &part.results[0], &n, &t),
-         *got = run_case(c, cuda, &part.results[1], &m, &u);
+    char *want = run_case(c, cpu, false, &n, &t), *got = run_case(c, cuda, true, &m, &u);
     double error = 0, power = 0;
     char text[128];
     if (want && got) {

@@ -10,12 +10,13 @@
 #include "ops/ops.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-extern int n_failed, n_checks;
+extern atomic_int n_failed, n_checks;
 
 void check(bool ok, const char *what, const char *detail);
 
@@ -32,7 +33,7 @@ void end_part(const char *name);
 
 /* ---- random inputs --------------------------------------------------------------------------- */
 
-extern uint64_t seed;
+extern _Thread_local uint64_t seed;
 
 double uniform(void); /* in (-1, 1) */
 

@@ -4,7 +4,9 @@
  */
 #include "cases.h"
 
-static qn_dtype case_type;
+#include <pthread.h>
+
+static _Thread_local qn_dtype case_type;
 
 static qn_array *any_bits(qn_scope *s, qn_dtype type, int64_t n)
 {
@@ -105,16 +107,46 @@ static qn_array *op_order(qn_scope *s)
     return qn_concatenate(s, all, n, 0);
 }
 
+/* A type's cases. */
+typedef struct exact_type {
+    qn_dtype type;
+    qn_device *cpu, *cuda;
+    pthread_t thread;
+} exact_type;
+
+static void *compare_type(void *arg)
+{
+    const exact_type *of = arg;
+    const char *type = qn_dtype_name(of->type);
+    const bool own = of->cuda != of->cpu;
+    qn_device *cuda = of->cuda;
+    qn_error err = {0};
+    char name[32];
+    case_type = of->type;
+    if (own && qn_device_open(&cuda, "cuda:0", NULL, &err) != QN_OK) {
+        check(false, type, err.message);
+        return NULL;
+    }
+    snprintf(name, sizeof name, "casts of %s", type);
+    compare_case(&(op_case){name, op_cast_to_all, 0}, of->cpu, cuda);
+    snprintf(name, sizeof name, "functions of %s", type);
+    compare_case(&(op_case){name, op_exact_functions, 0}, of->cpu, cuda);
+    snprintf(name, sizeof name, "order of %s", type);
+    compare_case(&(op_case){name, op_order, 0}, of->cpu, cuda);
+    if (own)
+        qn_device_close(cuda);
+    return NULL;
+}
+
+/* Almost all of their time is the compiler's, for hundreds of programs: a thread for each type,
+ * with a device of its own, since a device compiles one program at a time. */
 void compare_exact(qn_device *cpu, qn_device *cuda)
 {
+    exact_type types[QN_DTYPE_COUNT];
     for (int t = 0; t < QN_DTYPE_COUNT; t++) {
-        char name[32];
-        case_type = (qn_dtype)t;
-        snprintf(name, sizeof name, "casts of %s", qn_dtype_name(case_type));
-        compare_case(&(op_case){name, op_cast_to_all, 0}, cpu, cuda);
-        snprintf(name, sizeof name, "functions of %s", qn_dtype_name(case_type));
-        compare_case(&(op_case){name, op_exact_functions, 0}, cpu, cuda);
-        snprintf(name, sizeof name, "order of %s", qn_dtype_name(case_type));
-        compare_case(&(op_case){name, op_order, 0}, cpu, cuda);
+        types[t] = (exact_type){.type = (qn_dtype)t, .cpu = cpu, .cuda = cuda};
+        pthread_create(&types[t].thread, NULL, compare_type, &types[t]);
     }
+    for (int t = 0; t < QN_DTYPE_COUNT; t++)
+        pthread_join(types[t].thread, NULL);
 }
