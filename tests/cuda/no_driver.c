@@ -2,8 +2,9 @@
  *
  * In the place of NVIDIA's driver, where there is no GPU: an H200 whose memory is the host's and
  * whose kernels do nothing, but whose names and grids a test can read. What the copy engine would
- * refuse is refused. Each call may be made to fail (no_driver.h), and what is given out is counted:
- * what is not given back shows there, and to AddressSanitizer; so does a use of what is gone.
+ * refuse is refused, and so is what blocks of a launch would race for. Each call may be made to
+ * fail (no_driver.h), and what is given out is counted: what is not given back shows there, and to
+ * AddressSanitizer; so does a use of what is gone.
  */
 #include "no_driver.h"
 #include "cuda/args.h"
@@ -485,11 +486,43 @@ static void put(const qn__cuda_put_args *a)
             memcpy(a->at[i], a->words + first, (size_t)(a->end[i] - first) * 4);
 }
 
+/* Whether rows of heads that lie so far apart overlap; NULL: there are none. */
+static bool rows_overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes)
+{
+    return a && b && (const char *)a < (const char *)b + b_bytes &&
+           (const char *)b < (const char *)a + a_bytes;
+}
+static int64_t bytes_of_heads(int64_t heads, int64_t apart, int64_t columns)
+{
+    return ((heads - 1) * apart + columns) * (int64_t)sizeof(float);
+}
+
+/* Whether attention that turns its only row writes over what a block may still read that is later
+ * than all others, which no GPU shows: all begin at once. A block writes to where its own queries
+ * were when it has read them. */
+static bool writes_over_row(const qn__cuda_attend_turn_args *t)
+{
+    const qn__cuda_attend_args *a = &t->a;
+    const void *y = a->at[6], *q = a->at[QN__CUDA_TURN_QUERIES];
+    const int64_t bytes = bytes_of_heads(a->heads, a->y_stride[1], a->e);
+    const bool own = y == q && a->y_stride[1] == t->query_head;
+    return (!own && rows_overlap(y, bytes, q, bytes_of_heads(a->heads, t->query_head, a->d))) ||
+           rows_overlap(y, bytes, a->at[QN__CUDA_TURN_KEYS],
+                        bytes_of_heads(a->groups, t->key_head, a->d)) ||
+           rows_overlap(y, bytes, a->at[QN__CUDA_TURN_VALUES],
+                        bytes_of_heads(a->groups, t->value_head, a->e));
+}
+static bool is_token_attention(const char *name)
+{
+    return !strncmp(name, "attend_step_", 12) || !strncmp(name, "attend_far_", 11);
+}
+
 int cuLaunchKernelEx(const launch *how, const function *f, void *const *params)
 {
     char *to = no_driver_state.launches;
     size_t used = strlen(to);
-    if (how->shared > f->shared || !how->block[0] || how->block[0] > 1024 || !how->grid[0])
+    if (how->shared > f->shared || !how->block[0] || how->block[0] > 1024 || !how->grid[0] ||
+        (is_token_attention(f->name) && writes_over_row(params[0])))
         return INVALID;
     if (captures)
         snprintf(to + used, NO_DRIVER_ROOM - used, "%s %u %u\n", f->name, how->grid[0],
