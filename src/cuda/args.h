@@ -287,11 +287,11 @@ typedef struct qn__cuda_wide_args {
     int64_t slots, deep, ring, apart; /* of stream.cu: tiles that a block has at once, boxes of 64
                                          columns in a stage, stages (also of split.cuh), warps that
                                          share spans */
-    int64_t of_span, each, second, third; /* ... stages of a span; tiles of a block, or pairs; the
-                                             first blocks that have these weights */
-    int64_t last_box;                     /* ... rows that a block asks for last, if not so many */
-    int64_t keeps;   /* ... warps have their first span in registers when x comes */
-    int64_t early;   /* ... that are asked for before the launches ahead have ended */
+    int64_t of_span;                  /* ... stages of a span */
+    int64_t each, others;  /* ... tiles of a block, or pairs; of the second weight or the third */
+    int64_t second, third; /* ... the first blocks that have these */
+    int64_t keeps;         /* ... warps have their first span in registers when x comes */
+    int64_t early;         /* ... that are asked for before the launches ahead have ended */
     int64_t flight;  /* ... that are under way at once, of one row; early then: before x is there */
     int64_t by_rows; /* deep, of wide.cu, or of split.cuh */
     int64_t sums_at; /* of that: where others' sums come to, in bytes; 0: the stages' place */

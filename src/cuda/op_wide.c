@@ -67,6 +67,15 @@ static int describe(qn__cuda *cuda, qn__cuda_map *to, void *data, int64_t rows, 
     return result;
 }
 
+/* Rows of a weight that blocks of stream.cu ask for at once which have so many of its tiles; and
+ * last, where they have more than there is room for. */
+static int64_t box_of(const qn__cuda_wide_args *a, int64_t each, bool last)
+{
+    const int64_t unit = a->linears.gated ? 2 : 1, tiles = each * unit,
+                  before = (qn__cuda_parts(tiles, a->slots) - 1) * a->slots;
+    return (last ? tiles - before : before ? a->slots : tiles) / unit * TILE;
+}
+
 static int fill_maps(qn__cuda *cuda, void *args)
 {
     qn__cuda_wide_args a;
@@ -78,13 +87,14 @@ static int fill_maps(qn__cuda *cuda, void *args)
                           a.deep);
     int64_t before = 0; /* rows of weights that lie ahead of it */
     for (int i = 0; i < QN__CUDA_LINEARS && result == 0; i++) {
+        const int64_t each = i && !l->gated ? a.others : a.each;
+        char *w = (char *)l->at[1 + 2 * i] + before * l->stride[i] * 2;
         if (l->n[i] && !a.in_units)
-            result = describe(cuda, &a.map[i], (char *)l->at[1 + 2 * i] + before * l->stride[i] * 2,
-                              l->n[i], l->k, l->stride[i], a.box, a.deep);
-        if (l->n[i] && a.last_box && result == 0)
-            result =
-                describe(cuda, &a.last_map[i], (char *)l->at[1 + 2 * i] + before * l->stride[i] * 2,
-                         l->n[i], l->k, l->stride[i], a.last_box, a.deep);
+            result = describe(cuda, &a.map[i], w, l->n[i], l->k, l->stride[i],
+                              each ? box_of(&a, each, false) : a.box, a.deep);
+        if (l->n[i] && each && result == 0)
+            result = describe(cuda, &a.last_map[i], w, l->n[i], l->k, l->stride[i],
+                              box_of(&a, each, true), a.deep);
         before += a.unpacked ? l->n[i] : 0;
     }
     memcpy(args, &a, sizeof a);
@@ -103,25 +113,32 @@ static int64_t at_least_one(int64_t n, int64_t most)
     return n < 1 ? 1 : n < most ? n : most;
 }
 
+/* Blocks of a launch where they have so many tiles of the first weight, or of the others. */
+static int64_t blocks_with(const qn__cuda_linears_args *l, int64_t each, int64_t others)
+{
+    int64_t all = qn__cuda_parts(qn__cuda_parts(l->n[0], TILE), each);
+    for (int i = 1; i < QN__CUDA_LINEARS && !l->gated; i++)
+        all += qn__cuda_parts(qn__cuda_parts(l->n[i], TILE), others);
+    return all;
+}
+
 /* Blocks have tiles of one weight each, whose rows are one box, as few as leave no more blocks than
- * there are processors. */
+ * there are processors; of the second and the third weight fewer still, if that leaves fewer idle:
+ * attention, behind it, is slower where it begins on idle ones. */
 static unsigned deal_tiles(const qn__cuda *cuda, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
-    int64_t blocks[QN__CUDA_LINEARS], all;
-    a->each = 0;
-    do {
-        a->each++;
-        all = 0;
-        for (int i = 0; i < QN__CUDA_LINEARS; i++) {
-            const int64_t n = l->gated && i ? 0 : l->n[i];
-            blocks[i] = qn__cuda_parts(qn__cuda_parts(n, TILE), a->each);
-            all += blocks[i];
-        }
-    } while (all > cuda->processors);
-    a->second = blocks[0];
-    a->third = blocks[0] + blocks[1];
-    return (unsigned)all;
+    int64_t each = 1;
+    while (blocks_with(l, each, each) > cuda->processors)
+        each++;
+    int64_t others = each;
+    while (others > 1 && blocks_with(l, each, others - 1) <= cuda->processors)
+        others--;
+    a->each = each;
+    a->others = others;
+    a->second = qn__cuda_parts(qn__cuda_parts(l->n[0], TILE), each);
+    a->third = a->second + qn__cuda_parts(qn__cuda_parts(l->n[1], TILE), others);
+    return (unsigned)blocks_with(l, each, others);
 }
 
 /* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them.
@@ -142,16 +159,13 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     a->slots = qn__cuda_parts(each, qn__cuda_parts(each, MOST_SLOTS));
     a->slots += pair && a->slots % 2;
     a->deep = a->slots > 8 ? 1 : a->slots > 4 ? 2 : 4;
-    const int64_t passes = qn__cuda_parts(each, a->slots);
-    a->box = (passes > 1 ? a->slots : each) / unit * TILE;
-    a->last_box = (each - (passes - 1) * a->slots) / unit * TILE;
     a->x_box = x_rows;
     int64_t groups = a->slots / (1 + pair), of_span = OF_SPAN / a->deep,
             weights = a->deep * a->slots * TILE * ROW_BYTES,
             stage = weights + (one ? 0 : a->deep * x_rows * ROW_BYTES),
             spans = qn__cuda_parts(l->k, QN__CUDA_SPAN),
             run = a->slots * x_rows * TILE * 4 + (one ? spans * QN__CUDA_SPAN * 2 : 0),
-            steps = spans * of_span * passes;
+            steps = spans * of_span * qn__cuda_parts(each, a->slots);
     int64_t room = QN__CUDA_STREAM_SHARED;
     if (x_rows <= 16 && (each == 1 || each * l->k <= SMALL_TILES))
         room /= 2;

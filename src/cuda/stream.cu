@@ -53,8 +53,8 @@ template <int NT, int M, bool ONE> struct stream {
     const int slots, deep, ring, of_span; /* tiles at once; pieces of a stage; stages; of a span */
     const int spans, steps;               /* of K; its stages */
     const int groups, apart;              /* of warps, by tiles; warps that share spans */
-    const int unit, each;                 /* 2: tiles of a gate and of what it gates; of a block */
-    int weight, first, end;               /* the block's; its tiles of that */
+    const int unit;                       /* 2: tiles of a gate and of what it gates */
+    int weight, each, first, end;         /* the block's; tiles of its blocks, its own */
     char *const stages;
     float4 *const run;
     uint4 *const x_row;
@@ -64,13 +64,14 @@ template <int NT, int M, bool ONE> struct stream {
         : a(args), slots((int)args.slots), deep((int)args.deep), ring((int)args.ring),
           of_span((int)args.of_span), spans((int)(((uint32_t)args.linears.k + SPAN - 1) / SPAN)),
           steps(spans * of_span), groups(slots / M), apart((int)args.apart),
-          unit(args.linears.gated ? 2 : 1), each((int)args.each * unit), stages(room),
+          unit(args.linears.gated ? 2 : 1), stages(room),
           run((float4 *)(room + ring * stage_bytes())), x_row((uint4 *)(run + slots * NT * 32)),
           full(bars), empty(bars + MOST_RING), turn(bars + 2 * MOST_RING),
           x_came(bars + 2 * MOST_RING + WARPS)
     {
         const int block = (int)blockIdx.x, second = (int)a.second, third = (int)a.third;
         weight = block < second ? 0 : block < third ? 1 : 2;
+        each = (int)(weight ? a.others : a.each) * unit;
         first = (block - (weight == 0 ? 0 : weight == 1 ? second : third)) * each;
         end = min(first + each, (int)(((uint32_t)a.linears.n[weight] + TILE - 1) / TILE) * unit);
     }

@@ -30,38 +30,43 @@ static qn_array *op_linear_bf16(qn_scope *s)
 {
     return qn_linear(s, f32(s, SHAPE(4, 129)), noise(s, QN_BF16, 1, SHAPE(65, 129)), NULL);
 }
-/* Three weights with the same x, in rows that stream; so many rows of it. */
-static qn_array *streamed(qn_scope *s, int64_t rows, int64_t columns)
+/* Three weights with the same x, in rows that stream; so many rows of it, and of the first. */
+static qn_array *streamed(qn_scope *s, int64_t rows, int64_t first, int64_t columns)
 {
     qn_array *x = f32(s, SHAPE(rows, columns)), *part[4];
-    const int64_t n[] = {40, 16, 131, 8};
+    const int64_t n[] = {first, 16, 131, 8};
     for (int i = 0; i < 4; i++)
         part[i] = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(n[i], columns)), NULL);
     return qn_concatenate(s, part, 4, 1);
 }
 static qn_array *op_linear_1(qn_scope *s)
 {
-    return streamed(s, 1, 2048);
+    return streamed(s, 1, 40, 2048);
 }
 static qn_array *op_linear_5(qn_scope *s)
 {
-    return streamed(s, 5, 264);
+    return streamed(s, 5, 40, 264);
 }
 static qn_array *op_linear_13(qn_scope *s)
 {
-    return streamed(s, 13, 4504);
+    return streamed(s, 13, 40, 4504);
 }
 static qn_array *op_linear_29(qn_scope *s)
 {
-    return streamed(s, 29, 4504);
+    return streamed(s, 29, 40, 4504);
+}
+/* A block has two tiles of the first weight, and one of the others. */
+static qn_array *op_linear_29_uneven(qn_scope *s)
+{
+    return streamed(s, 29, 2100, 576);
 }
 static qn_array *op_linear_61(qn_scope *s)
 {
-    return streamed(s, 61, 2312);
+    return streamed(s, 61, 40, 2312);
 }
 static qn_array *op_linear_200(qn_scope *s)
 {
-    return streamed(s, 200, 584);
+    return streamed(s, 200, 40, 584);
 }
 /* So many rows that each of an H200's 132 processors has three tiles of 16, and nine or more in
  * turns; columns that come in whole pieces. */
@@ -81,11 +86,7 @@ static qn_array *op_linear_taller(qn_scope *s)
  * Three at once; in turns, with columns that are no whole span; a network. */
 static qn_array *op_linear_long_1(qn_scope *s)
 {
-    qn_array *x = f32(s, SHAPE(1, 4160)), *part[4];
-    const int64_t n[] = {4112, 16, 131, 8};
-    for (int i = 0; i < 4; i++)
-        part[i] = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(n[i], 4160)), NULL);
-    return qn_concatenate(s, part, 4, 1);
+    return streamed(s, 1, 4112, 4160);
 }
 static qn_array *op_linear_large_1(qn_scope *s)
 {
@@ -356,6 +357,7 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         CLOSE(linear_5),
         CLOSE(linear_13),
         CLOSE(linear_29),
+        CLOSE(linear_29_uneven),
         CLOSE(linear_61),
         CLOSE(linear_200),
         CLOSE(linear_tall),

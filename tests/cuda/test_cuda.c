@@ -294,7 +294,7 @@ static void compare_all(qn_device *cpu, qn_device *cuda, int n_names, char **nam
     }
 }
 
-/* Words: of the comparisons with the CPU the cases of cases_WORD.c alone, and gates;
+/* Words: of the comparisons with the CPU the cases of cases_WORD.c alone, gates and company;
  * units:ENCODING those of one encoding. */
 int main(int argc, char **argv)
 {
@@ -330,6 +330,8 @@ int main(int argc, char **argv)
     test_gates(cuda, QN_PRODUCTS_BF16);
     test_gates(cuda, QN_PRODUCTS_INT8);
     test_gates(cuda, QN_PRODUCTS_F32);
+    test_company(cuda, QN_PRODUCTS_BF16, 72);
+    test_company(cuda, QN_PRODUCTS_BF16, 4112);
     forget_weights();
     end_part("gates");
     if (argc > 1) {
@@ -345,8 +347,6 @@ int main(int argc, char **argv)
     test_threads(cuda);
     test_updates(cuda);
     end_part("lifetimes");
-    test_company(cuda, QN_PRODUCTS_BF16, 72);
-    test_company(cuda, QN_PRODUCTS_BF16, 4112);
     test_company(cuda, QN_PRODUCTS_INT8, 72);
     test_company(cuda, QN_PRODUCTS_F32, 72);
     forget_weights();
