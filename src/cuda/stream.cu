@@ -294,21 +294,34 @@ template <int NT, int M, bool ONE> struct stream {
         if (a.linears.at[QN__CUDA_ROUNDED])
             ((uint16_t *)a.linears.at[QN__CUDA_ROUNDED])[to.place] = bf16_of_f32(y);
     }
-    __device__ void store(int tile, int n, const results (&to)[M],
-                          const float (&sum)[M][NT][4]) const
+    /* Of several rows of x, eight a turn of a loop, in which all sums move up: code for all of
+     * them, which runs once, would take longer to come than to run. */
+    __device__ void store_gated_rows(int tile, float (&sum)[M][NT][4]) const
     {
-        const int64_t width = a.linears.n[0];
+        const int width = (int)a.linears.n[0];
+#pragma unroll 1
+        for (int j = 0; j < NT; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int row = tile / 2 * TILE + row_of(i);
+                if (row < width && counts(j, i))
+                    put_gated(a.linears, (int64_t)x_row_of(j, i) * width + row, sum[0][0][i],
+                              sum[M - 1][0][i]);
+            }
+#pragma unroll
+            for (int k = 4; k < 4 * NT; k++) {
+                sum[0][k / 4 - 1][k % 4] = sum[0][k / 4][k % 4];
+                sum[M - 1][k / 4 - 1][k % 4] = sum[M - 1][k / 4][k % 4];
+            }
+        }
+    }
+    __device__ void store(int tile, int n, const results (&to)[M], float (&sum)[M][NT][4]) const
+    {
         if (ONE && M == 2 && a.linears.gated) {
             store_gated(to[0], sum);
         } else if (M == 2 && a.linears.gated) {
-#pragma unroll
-            for (int j = 0; j < NT; j++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int64_t row = tile / 2 * TILE + row_of(i), b = x_row_of(j, i);
-                    if (n > 0 && row < width && counts(j, i))
-                        put_gated(a.linears, b * width + row, sum[0][j][i], sum[M - 1][j][i]);
-                }
+            if (n > 0)
+                store_gated_rows(tile, sum);
         } else {
 #pragma unroll
             for (int m = 0; m < M; m++)
