@@ -10,7 +10,8 @@ enum {
     FEW = 64,
     ROUNDED = 9,      /* rows from which on x is rounded by a launch of its own */
     LARGE = 32 << 20, /* elements */
-    LONG = 4096,      /* rows and columns */
+    LONG = 4096,      /* rows and columns, behind attention, */
+    SHORT = 2048,     /* and elsewhere */
     TILE = 16,
     BLOCK = 128,
     LEAST_WARPS = 4,
@@ -113,15 +114,26 @@ static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
     return qn__cuda_is_among(cuda, function, QN__CUDA_KERNEL_linear_8, QN__CUDA_KERNEL_linear_many);
 }
 
+/* Whether the newest launch is attention of a token. */
+static bool follows_attention(const qn__cuda_binder *b)
+{
+    const qn__cuda_binding *bound = b->bound;
+    return bound->n_launches &&
+           qn__cuda_is_among(b->cuda, bound->launches[bound->n_launches - 1].function,
+                             QN__CUDA_KERNEL_attend_step_64_of_4,
+                             QN__CUDA_KERNEL_attend_far_128_of_9);
+}
+
 /* Whether the copy engine brings the weights (stream.cu, wide.cu). Of a small one by few rows its
  * start costs more than it saves: by one row Llama-8B is faster with all its layers so, Llama-1B
- * with none but the head. */
-static bool goes_wide(const qn__cuda *cuda, const qn__cuda_linears_args *args)
+ * with all but the output of attention, which linear.cu begins beside that. */
+static bool goes_wide(const qn__cuda_binder *b, const qn__cuda_linears_args *args)
 {
-    if (!qn__cuda_has_wide(cuda))
+    if (!qn__cuda_has_wide(b->cuda))
         return false;
+    const int64_t least = follows_attention(b) ? LONG : SHORT;
     bool pays = args->rows >= ROUNDED || args->n[0] * args->k >= LARGE ||
-                (args->rows == 1 && args->n[0] >= LONG && args->k >= LONG);
+                (args->rows == 1 && args->n[0] >= least && args->k >= least);
     return args->rows > QN__CUDA_STREAM_ROWS || (pays && args->k % QN__CUDA_STREAM_COLUMNS == 0);
 }
 
@@ -135,7 +147,7 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
                                   .early = qn__cuda_is_fixed(b, w)};
     if (qn__cuda_join_wide(b, &args, call))
         return true;
-    if (goes_wide(b->cuda, &args))
+    if (goes_wide(b, &args))
         return qn__cuda_wide_linear(b, &args, call, NULL, 0);
     int64_t shared, warps = few_warps(b->cuda, &args, &shared);
     bool few = warps > 0;

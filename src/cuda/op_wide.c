@@ -171,7 +171,7 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
         room /= 2;
     else if (one && each * TILE * l->k * 2 < BESIDE)
         room = ROOM_BESIDE;
-    a->keeps = room == ROOM_BESIDE && a->deep == OF_SPAN && !pair;
+    a->keeps = one && a->deep == OF_SPAN && !pair;
     a->ring = at_least_one((room - run - ALIGNED) / stage,
                            steps < QN__CUDA_STREAM_RING ? steps : QN__CUDA_STREAM_RING);
     a->early = at_least_one(one           ? FLIGHT_EARLY / weights
