@@ -418,22 +418,31 @@ static __device__ char *shared_room()
  * so many behind: nobody else reads their bytes. A lane has eight columns of each, and loads those
  * of some spans before it makes any of them bytes. x, how many columns there are from it on, and
  * what bytes go to are the lane's, of the first span. */
-enum { SPANS_AT_ONCE = 4 };
+enum { SPANS_AT_ONCE = 3 };
+template <class U, bool ALIGNED>
+static __device__ void load_span(const float *x, int columns, float4 (&v)[2])
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const float *from = x + j * columns_behind<U>();
+        v[j] = columns <= 0 ? make_float4(0, 0, 0, 0)
+               : ALIGNED    ? *(const float4 *)from
+                            : make_float4(from[0], from[1], from[2], from[3]);
+    }
+}
 template <class U, bool ALIGNED>
 static __device__ void load_spans(const float *x, int columns, int left, int apart,
                                   float4 (&v)[SPANS_AT_ONCE][2])
 {
+    load_span<U, ALIGNED>(x, columns, v[0]);
+    if (left > apart)
 #pragma unroll
-    for (int i = 0; i < SPANS_AT_ONCE; i++)
-        if (i * apart < left)
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const float *from = x + i * apart * SPAN + j * columns_behind<U>();
-                v[i][j] = columns <= i * apart * SPAN ? make_float4(0, 0, 0, 0)
-                          : ALIGNED                   ? *(const float4 *)from
-                                    : make_float4(from[0], from[1], from[2], from[3]);
-            }
+        for (int i = 1; i < SPANS_AT_ONCE; i++)
+            if (i * apart < left)
+                load_span<U, ALIGNED>(x + i * apart * SPAN, columns - i * apart * SPAN, v[i]);
 }
+/* The code that makes bytes is there once: most rows are of one span a warp, and what runs once is
+ * as slow as it is long. */
 template <class U>
 static __device__ void bytes_of_spans(const float *x, int columns, int left, int apart, char *bytes,
                                       byte_step *steps)
@@ -445,17 +454,22 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
             load_spans<U, true>(x, columns, left, apart, v);
         else
             load_spans<U, false>(x, columns, left, apart, v);
-#pragma unroll
-        for (int i = 0; i < SPANS_AT_ONCE; i++) {
-            if (i * apart >= left)
-                break;
+#pragma unroll 1
+        for (int end = min(left, SPANS_AT_ONCE * apart);;) {
             uint32_t word[2];
-            const byte_step step = bytes_of_eight<U>(v[i], word);
+            const byte_step step = bytes_of_eight<U>(v[0], word);
             *(uint2 *)bytes = make_uint2(word[0], word[1]);
             if (threadIdx.x % OF_STEP == 0)
                 *steps = step;
             bytes += apart * SPAN;
             steps += apart * STEPS;
+            if ((end -= apart) <= 0)
+                break;
+#pragma unroll
+            for (int i = 1; i < SPANS_AT_ONCE; i++)
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+                    v[i - 1][j] = v[i][j];
         }
         x += SPANS_AT_ONCE * apart * SPAN;
         columns -= SPANS_AT_ONCE * apart * SPAN;
