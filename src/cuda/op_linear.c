@@ -10,8 +10,8 @@ enum {
     FEW = 64,
     ROUNDED = 9,      /* rows from which on x is rounded by a launch of its own */
     LARGE = 32 << 20, /* elements */
-    LONG = 4096,      /* rows and columns, behind attention, */
-    SHORT = 2048,     /* and elsewhere */
+    LONG = 4096,      /* rows and columns, */
+    SHORT = 2048,     /* of one row of x, if attention does not come before it */
     TILE = 16,
     BLOCK = 128,
     LEAST_WARPS = 4,
@@ -125,15 +125,15 @@ static bool follows_attention(const qn__cuda_binder *b)
 }
 
 /* Whether the copy engine brings the weights (stream.cu, wide.cu). Of a small one by few rows its
- * start costs more than it saves: by one row Llama-8B is faster with all its layers so, Llama-1B
- * with all but the output of attention, which linear.cu begins beside that. */
+ * start costs more than it saves: Llama-8B is faster with all its layers so, Llama-1B by one row,
+ * with all but the output of attention, beside which linear.cu begins. */
 static bool goes_wide(const qn__cuda_binder *b, const qn__cuda_linears_args *args)
 {
     if (!qn__cuda_has_wide(b->cuda))
         return false;
-    const int64_t least = follows_attention(b) ? LONG : SHORT;
+    const int64_t least = args->rows > 1 || follows_attention(b) ? LONG : SHORT;
     bool pays = args->rows >= ROUNDED || args->n[0] * args->k >= LARGE ||
-                (args->rows == 1 && args->n[0] >= least && args->k >= least);
+                (args->n[0] >= least && args->k >= least);
     return args->rows > QN__CUDA_STREAM_ROWS || (pays && args->k % QN__CUDA_STREAM_COLUMNS == 0);
 }
 
