@@ -519,8 +519,9 @@ static __device__ void write_row(const qn__cuda_attend_args &a, const step_room<
 }
 
 /* All pages, of which the first one's keys and values are under way, and the row's results. The
- * warps that have given a round's first pages do `beside` before they join them. */
-template <int D, int C, class Beside>
+ * warps that have given a round's first pages do `beside` before they join them. NEAR: no group has
+ * a second page, so that there is one round, and no code or registers for more. */
+template <int D, int C, bool NEAR, class Beside>
 static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, C> &s,
                                     const step_work &w, lane_keys<D> &keys, Beside beside)
 {
@@ -533,8 +534,9 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
     joined_row<S::parts_of::EACH> row;
     row.begin();
     do {
-        const int n = min(pages - begin, most);
+        const int n = NEAR ? pages : min(pages - begin, most);
         for (; i < begin + n; i += AT_ONCE) {
+            const bool more = !NEAR && i + AT_ONCE < pages;
             const bool adds = i == w.adds;
             float4 score =
                 keys.scores(s.q, s.key, adds && w.place / 16 == warp % GROUP_WARPS ? w.place : -1);
@@ -550,20 +552,22 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
             if (adds && threadIdx.x % GROUP < D / 8)
                 s.values[group][value_piece<D>(w.place, threadIdx.x % GROUP)] =
                     s.value[threadIdx.x % GROUP];
-            if (i + AT_ONCE < pages) {
+            if (more) {
                 keys.load(a, w.head, seen.place(i + AT_ONCE));
                 hidden = w.hidden_of<D>(seen, i + AT_ONCE);
             }
             copies_wait<0>();
             group_meets();
             give_page(a, s, w, i - begin);
-            if (i + AT_ONCE < pages) {
+            if (more) {
                 group_meets();
                 ask_values_of<D, 1>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
                                     seen.end - seen.page(i + AT_ONCE) * PAGE,
                                     i + AT_ONCE == w.adds ? w.place : -1);
                 keys.pack();
             }
+            if (NEAR)
+                break;
         }
         if (begin == 0)
             beside();
@@ -572,6 +576,8 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
         at = result_at<S::COLUMNS>(a, w); /* while parts come */
         if (warp < rows)
             join_step<D, C>(s, w, row, n, round & 1);
+        if (NEAR)
+            break;
         if (begin + n < pages) {
             __syncthreads();
             expect_pages(s, min(pages - begin - n, most), rows);
@@ -586,7 +592,8 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
 }
 
 /* Blocks: [key heads][C] */
-template <int D, int C> static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
+template <int D, int C, bool NEAR>
+static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
 {
     extern __shared__ __align__(128) char shared_room[];
     step_room<D, C> &s = *(step_room<D, C> *)shared_room;
@@ -613,7 +620,7 @@ template <int D, int C> static __device__ void attend_step(const qn__cuda_attend
     lane_keys<D> keys = {};
     if (mine < seen.n)
         ask_page_of(a, s, seen, w, keys, mine, own.at);
-    if (mine + GROUPS * C < seen.n)
+    if (!NEAR && mine + GROUPS * C < seen.n)
         fetch_page<D>(a, head, seen.place(mine + GROUPS * C));
     if (!t.next_holds_back)
         let_next_begin(); /* behind what was asked for, which its weights would keep waiting */
@@ -650,7 +657,7 @@ template <int D, int C> static __device__ void attend_step(const qn__cuda_attend
         },
         [&](uint2 v) { ((uint2 *)s.value)[D / 4 - BLOCK + (int)threadIdx.x] = v; });
     __syncthreads();
-    attend_pages(a, s, w, keys, [&] { write_row(a, s, head); });
+    attend_pages<D, C, NEAR>(a, s, w, keys, [&] { write_row(a, s, head); });
 }
 
 /* ---- a few tokens ---------------------------------------------------------------------------- */
@@ -739,19 +746,21 @@ template <int D, int C> static __device__ void attend_few(const qn__cuda_attend_
     __syncthreads();
     let_next_begin(); /* whose weights would have kept the queries waiting */
     cluster_wait();   /* all are there, and so are their barriers */
-    attend_pages(a, s, w, keys, [] {});
+    attend_pages<D, C, false>(a, s, w, keys, [] {});
 }
 
 /* Registers are left for the layers beside, whose warps have 64 or 72: of a scheduler's 16,384 two
  * warps of 160 and three of theirs, or two of 96 and five. More would be spilled than others gain:
  * what comes from local memory behind the cluster's barrier comes from far away. */
-#define STEP_KERNEL(D, C, REGISTERS)                                                               \
+#define TOKEN_KERNEL(NAME, D, C, NEAR, REGISTERS)                                                  \
     extern "C" __global__ void __cluster_dims__(C, 1, 1) __maxnreg__(REGISTERS)                    \
-        attend_step_##D##_of_##C(const __grid_constant__ qn__cuda_attend_turn_args t)              \
+        NAME##_##D##_of_##C(const __grid_constant__ qn__cuda_attend_turn_args t)                   \
     {                                                                                              \
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
-        attend_step<D, C>(t);                                                                      \
+        attend_step<D, C, NEAR>(t);                                                                \
     }
+#define STEP_KERNEL(D, C, REGISTERS) TOKEN_KERNEL(attend_step, D, C, false, REGISTERS)
+#define NEAR_KERNEL(D, C, REGISTERS) TOKEN_KERNEL(attend_near, D, C, true, REGISTERS)
 #define FEW_KERNEL(D, C, REGISTERS)                                                                \
     extern "C" __global__ void __cluster_dims__(C, 1, 1) __maxnreg__(REGISTERS)                    \
         attend_few_##D##_of_##C(const __grid_constant__ qn__cuda_attend_args a)                    \
@@ -765,6 +774,8 @@ STEP_KERNEL(128, 4, 144)
 STEP_KERNEL(128, 8, 144)
 STEP_KERNEL(256, 4, 176)
 STEP_KERNEL(256, 8, 160)
+NEAR_KERNEL(256, 4, 144)
+NEAR_KERNEL(256, 8, 144)
 FEW_KERNEL(64, 1, 112)
 FEW_KERNEL(64, 2, 112)
 FEW_KERNEL(64, 4, 112)

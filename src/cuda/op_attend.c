@@ -97,6 +97,7 @@ enum {
     WIDE = 8,
     WIDE_THREADS = 384,
     STEP_THREADS = 256,
+    STEP_GROUPS = 2,  /* of warps, a page each */
     KEY_BOX = 256,    /* rows of 16 keys, columns of values that are copied at once */
     KEY_COLUMNS = 64, /* of keys where a row is four dimensions of 16 */
     VALUE_COLUMNS = 64,
@@ -400,10 +401,12 @@ static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
 {
     const int64_t cluster = cluster_of(b->cuda, args->a.groups);
     const qn__cuda_grid grid = step_grid(&args->a, args->a.groups, cluster);
-    const int kernel =
-        by_head(&args->a, QN__CUDA_KERNEL_attend_step_64_of_4, QN__CUDA_KERNEL_attend_step_128_of_4,
-                QN__CUDA_KERNEL_attend_step_256_of_4) +
-        (cluster == 8);
+    const bool near = args->a.d == QN__CUDA_WIDEST && most_pages(&args->a) <= STEP_GROUPS * cluster;
+    const int kernel = (near ? QN__CUDA_KERNEL_attend_near_256_of_4
+                             : by_head(&args->a, QN__CUDA_KERNEL_attend_step_64_of_4,
+                                       QN__CUDA_KERNEL_attend_step_128_of_4,
+                                       QN__CUDA_KERNEL_attend_step_256_of_4)) +
+                       (cluster == 8);
     return add_token(b, call, args, sizeof *args, &grid, kernel, turn);
 }
 
@@ -446,7 +449,7 @@ void qn__cuda_finish_attention(qn__cuda_binder *b)
     for (uint32_t i = 0; i + 1 < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         if (qn__cuda_is_among(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4,
-                              QN__CUDA_KERNEL_attend_step_256_of_8))
+                              QN__CUDA_KERNEL_attend_near_256_of_8))
             ((qn__cuda_attend_turn_args *)(bound->args + launch->args))->next_holds_back =
                 qn__cuda_is_among(b->cuda, launch[1].function, QN__CUDA_KERNEL_stream_1,
                                   QN__CUDA_KERNEL_stream_1_pair);

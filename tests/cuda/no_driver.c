@@ -514,7 +514,8 @@ static bool writes_over_row(const qn__cuda_attend_turn_args *t)
 }
 static bool is_token_attention(const char *name)
 {
-    return !strncmp(name, "attend_step_", 12) || !strncmp(name, "attend_far_", 11);
+    return !strncmp(name, "attend_step_", 12) || !strncmp(name, "attend_near_", 12) ||
+           !strncmp(name, "attend_far_", 11);
 }
 
 int cuLaunchKernelEx(const launch *how, const function *f, void *const *params)
