@@ -124,7 +124,7 @@ static int64_t blocks_with(const qn__cuda_linears_args *l, int64_t each, int64_t
 
 /* Blocks have tiles of one weight each, whose rows are one box, as few as leave no more blocks than
  * there are processors; of the second and the third weight fewer still, if that leaves fewer idle:
- * attention, behind it, is slower where it begins on idle ones. */
+ * attention behind it takes longer the more of them are, by traces; why is not known. */
 static unsigned deal_tiles(const qn__cuda *cuda, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
