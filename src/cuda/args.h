@@ -382,9 +382,10 @@ typedef struct qn__cuda_turn_args {
 #define QN__CUDA_PAGE_SHARED(d) ((d)*256)
 #define QN__CUDA_ONE_SHARED(d)  ((d)*32 + 4096 + 2 * QN__CUDA_PAGE_SHARED(d))
 
-/* Of attend_step.cu: rows of products; tiles at most where there are several tokens; pages' rows
- * that a block joins at once, in a cluster of so many; bytes of a block. */
-enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_TILES = 32 };
+/* Of attend_step.cu: rows of products; groups of warps in a block, a page each; tiles at most where
+ * there are several tokens; pages' rows that a block joins at once, in a cluster of so many; bytes
+ * of a block. */
+enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_GROUPS = 2, QN__CUDA_STEP_TILES = 32 };
 #define QN__CUDA_STEP_SLOTS(blocks) ((blocks) < 4 ? 64 : 16 * (blocks))
 #define QN__CUDA_STEP_SHARED(d, blocks)                                                            \
     (QN__CUDA_PAGE_SHARED(d) + (d)*26 + 4096 +                                                     \

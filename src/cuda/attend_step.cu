@@ -16,7 +16,7 @@
 #include "cuda/attend_step.cuh"
 
 enum {
-    GROUPS = 2,
+    GROUPS = QN__CUDA_STEP_GROUPS,
     GROUP_WARPS = 4,
     GROUP = 32 * GROUP_WARPS,
     BLOCK = GROUPS * GROUP,
@@ -526,7 +526,8 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
                                     const step_work &w, lane_keys<D> &keys, Beside beside)
 {
     typedef step_room<D, C> S;
-    enum { AT_ONCE = GROUPS * C };        /* pages */
+    enum { AT_ONCE = GROUPS * C }; /* pages */
+    static_assert(!NEAR || S::parts_of::SLOTS / ROWS >= AT_ONCE, "there are two rounds");
     const seen_pages &seen = s.step.seen; /* for later pages: registers are few */
     const int group = group_of_warp(), warp = threadIdx.x / 32, pages = w.pages, rows = w.rows,
               most = w.most;

@@ -97,7 +97,6 @@ enum {
     WIDE = 8,
     WIDE_THREADS = 384,
     STEP_THREADS = 256,
-    STEP_GROUPS = 2,  /* of warps, a page each */
     KEY_BOX = 256,    /* rows of 16 keys, columns of values that are copied at once */
     KEY_COLUMNS = 64, /* of keys where a row is four dimensions of 16 */
     VALUE_COLUMNS = 64,
@@ -401,7 +400,8 @@ static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
 {
     const int64_t cluster = cluster_of(b->cuda, args->a.groups);
     const qn__cuda_grid grid = step_grid(&args->a, args->a.groups, cluster);
-    const bool near = args->a.d == QN__CUDA_WIDEST && most_pages(&args->a) <= STEP_GROUPS * cluster;
+    const bool near =
+        args->a.d == QN__CUDA_WIDEST && most_pages(&args->a) <= QN__CUDA_STEP_GROUPS * cluster;
     const int kernel = (near ? QN__CUDA_KERNEL_attend_near_256_of_4
                              : by_head(&args->a, QN__CUDA_KERNEL_attend_step_64_of_4,
                                        QN__CUDA_KERNEL_attend_step_128_of_4,
