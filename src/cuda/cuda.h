@@ -390,6 +390,12 @@ static inline int64_t qn__cuda_parts(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
+/* Bytes of shared memory of a block beside which no other one of its kernel fits. */
+static inline int qn__cuda_alone_shared(const qn__cuda *cuda)
+{
+    return cuda->most_shared / 2;
+}
+
 /* An operand's axes first .. ndim - 1. */
 qn__cuda_view qn__cuda_view_of(const qn__operand *o, int first, int ndim);
 

@@ -428,7 +428,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_split_units: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend_one: return QN__CUDA_ONE_SHARED(QN__CUDA_WIDEST);
-    case IMAGE_attend_step: return cuda->most_shared / 2;
+    case IMAGE_attend_step: return qn__cuda_alone_shared(cuda);
     case IMAGE_attend_far: return QN__CUDA_FAR_SHARED;
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return QN__CUDA_ATTEND_WIDE_SHARED;

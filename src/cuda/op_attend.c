@@ -478,8 +478,8 @@ static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
 {
     const int64_t cluster = few_cluster(b->cuda, args);
     qn__cuda_grid grid = step_grid(args, few_units(args), cluster);
-    if (cluster == 1) /* one to a processor, where some would have several and others none */
-        grid.shared = (unsigned)b->cuda->most_shared / 2;
+    if (cluster == 1) /* else some processors would have several and others none */
+        grid.shared = (unsigned)qn__cuda_alone_shared(b->cuda);
     int kernel = by_head(args, QN__CUDA_KERNEL_attend_few_64_of_1,
                          QN__CUDA_KERNEL_attend_few_128_of_1, QN__CUDA_KERNEL_attend_few_256_of_4);
     for (int64_t i = args->d == QN__CUDA_WIDEST ? 4 : 1; i < cluster; i *= 2)
