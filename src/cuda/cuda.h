@@ -299,6 +299,9 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
                                                   const qn__call *call, int64_t rows,
                                                   qn__cuda_launch **launch);
 
+/* What the addresses of a launch of one layer stand for: x and the weight from these operands. */
+void qn__cuda_linear_operands(uint8_t x, uint8_t w, uint8_t at[QN__CUDA_LINEAR_AT]);
+
 /* A launch of its own, with x from this operand; and the tiles of `size` rows of all its weights.
  */
 bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,

@@ -6,6 +6,8 @@
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
+#include <string.h>
+
 enum {
     FEW = 64,
     ROUNDED = 9,      /* rows from which on x is rounded by a launch of its own */
@@ -67,11 +69,21 @@ int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size)
     return tiles;
 }
 
+void qn__cuda_linear_operands(uint8_t x, uint8_t w, uint8_t at[QN__CUDA_LINEAR_AT])
+{
+    memset(at, QN__CUDA_NONE, QN__CUDA_LINEAR_AT);
+    at[0] = x;
+    for (int i = 0; i < QN__CUDA_LINEARS; i++) {
+        at[1 + 2 * i] = w;
+        at[2 + 2 * i] = 2;
+    }
+}
+
 bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,
                          const qn__cuda_linears_args *args, const qn__call *call, uint8_t x)
 {
-    const uint8_t none = QN__CUDA_NONE,
-                  operands[] = {x, 1, 2, 1, 2, 1, 2, none, none, none, none, none, none};
+    uint8_t operands[QN__CUDA_LINEAR_AT];
+    qn__cuda_linear_operands(x, 1, operands);
     b->bound->x = call->first_operand;
     return qn__cuda_add_grid(b, function, grid, args, sizeof *args, call, sizeof operands,
                              operands);

@@ -177,10 +177,9 @@ static bool linear_ternary_wide(qn__cuda_binder *b, const qn__call *call,
         return true;
     }
     qn__cuda_ternary_args wide = {.linears = *args};
-    const uint8_t none = QN__CUDA_NONE,
-                  operands[] = {
-                      QN__CUDA_SCRATCH, 1, 2, 1, 2, 1, 2, none, none, none, none, none, none};
+    uint8_t operands[QN__CUDA_LINEAR_AT];
     const qn__cuda_grid grid = {1, THREADS, 0};
+    qn__cuda_linear_operands(QN__CUDA_SCRATCH, 1, operands);
     if (!make_ordered_bytes(b, call, &wide.linears) ||
         !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_ternary_wide_256_by_128], &grid,
                            &wide, sizeof wide, call, sizeof operands, operands))

@@ -404,8 +404,8 @@ bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linea
         return true;
     }
     qn__cuda_grid grid = {1, THREADS, QN__CUDA_WIDE_SHARED};
-    const uint8_t none = QN__CUDA_NONE, w = unpack ? QN__CUDA_UNPACKED : 1;
-    uint8_t operands[] = {0, w, 2, w, 2, w, 2, none, none, none, none, none, none};
+    uint8_t operands[QN__CUDA_LINEAR_AT];
+    qn__cuda_linear_operands(0, unpack ? QN__CUDA_UNPACKED : 1, operands);
     if (unpack)
         args.linears.stride[0] = padded_columns(linears->k);
     if (!qn__cuda_round_x(b, call, linears->rows, is_whole(linears), true, &operands[0]) ||
