@@ -20,7 +20,7 @@ enum {
     EARLY = 72 << 10,   /* bytes asked for before the launches ahead have ended, by many rows */
     FLIGHT_EARLY = 64 << 10, /* bytes under way before the only row of x is there, */
     FLIGHT = 112 << 10,      /* and then */
-    BESIDE = 1 << 20,        /* bytes that a block of one row reads; of fewer so many at once, */
+    BESIDE = 512 << 10,      /* bytes that a block of one row reads; of fewer so many at once, */
     ROOM_BESIDE = 172 << 10, /* so that a block of attention fits beside it */
     WHOLE = 112 << 10,       /* bytes of one row of x that has room beside stages */
     OF_SPAN = QN__CUDA_SPAN / DEEP,
@@ -167,7 +167,7 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
             run = a->slots * x_rows * TILE * 4 + (one ? spans * QN__CUDA_SPAN * 2 : 0),
             steps = spans * of_span * qn__cuda_parts(each, a->slots);
     int64_t room = QN__CUDA_STREAM_SHARED;
-    if (x_rows <= 16 && (each == 1 || each * l->k <= SMALL_TILES))
+    if (x_rows <= 16 && (each == 1 || (!one && each * l->k <= SMALL_TILES)))
         room /= 2;
     else if (one && each * TILE * l->k * 2 < BESIDE)
         room = ROOM_BESIDE;
