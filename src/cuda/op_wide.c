@@ -16,7 +16,7 @@ enum {
     TILE = 16,
     SINGLE_SLOTS = 3,
     MOST_SLOTS = 16,
-    SMALL_TILES = 4096, /* columns of a block's tiles */
+    SMALL_TILES = 4096, /* columns of a block's tiles, by up to 16 rows */
     EARLY = 72 << 10,   /* bytes asked for before the launches ahead have ended, by many rows */
     FLIGHT_EARLY = 64 << 10, /* bytes under way before the only row of x is there, */
     FLIGHT = 112 << 10,      /* and then */
@@ -143,8 +143,9 @@ static unsigned deal_tiles(const qn__cuda *cuda, qn__cuda_wide_args *a)
 
 /* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them.
  * What is best was measured on an H200 for the shapes of Llama-1B and 8B: stages of about the same
- * bytes, pieces as long as that leaves; small layers so that the next one's blocks fit beside them.
- * What one row has under way and beside it, on an H100 for 8B. */
+ * bytes, pieces as long as that leaves; layers of a tile a block so that the next one's blocks fit
+ * beside them, larger ones with room for all that a block of a small one reads. What one row has
+ * under way and beside it, on an H100 for 8B. */
 static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
@@ -167,9 +168,9 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
             run = a->slots * x_rows * TILE * 4 + (one ? spans * QN__CUDA_SPAN * 2 : 0),
             steps = spans * of_span * qn__cuda_parts(each, a->slots);
     int64_t room = QN__CUDA_STREAM_SHARED;
-    if (x_rows <= 16 && (each == 1 || (!one && each * l->k <= SMALL_TILES)))
+    if (x_rows <= 16 && each == 1)
         room /= 2;
-    else if (one && each * TILE * l->k * 2 < BESIDE)
+    else if (one ? each * TILE * l->k * 2 < BESIDE : x_rows <= 16 && each * l->k <= SMALL_TILES)
         room = ROOM_BESIDE;
     a->keeps = one && a->deep == OF_SPAN && !pair;
     a->ring = at_least_one((room - run - ALIGNED) / stage,
