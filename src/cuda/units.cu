@@ -441,6 +441,13 @@ static __device__ void load_spans(const float *x, int columns, int left, int apa
             if (i * apart < left)
                 load_span<U, ALIGNED>(x + i * apart * SPAN, columns - i * apart * SPAN, v[i]);
 }
+/* The same, moved where the code says so: the compiler would do it ahead of the branch that tells
+ * whether anybody wants it. */
+static __device__ float4 moved(float4 v)
+{
+    asm volatile("" : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w));
+    return v;
+}
 /* The code that makes bytes is there once: most rows are of one span a warp, and what runs once is
  * as slow as it is long. */
 template <class U>
@@ -469,7 +476,7 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
             for (int i = 1; i < SPANS_AT_ONCE; i++)
 #pragma unroll
                 for (int j = 0; j < 2; j++)
-                    v[i - 1][j] = v[i][j];
+                    v[i - 1][j] = moved(v[i][j]);
         }
         x += SPANS_AT_ONCE * apart * SPAN;
         columns -= SPANS_AT_ONCE * apart * SPAN;
