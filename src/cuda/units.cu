@@ -441,8 +441,8 @@ static __device__ void load_spans(const float *x, int columns, int left, int apa
             if (i * apart < left)
                 load_span<U, ALIGNED>(x + i * apart * SPAN, columns - i * apart * SPAN, v[i]);
 }
-/* The same, moved where the code says so: the compiler would do it ahead of the branch that tells
- * whether anybody wants it. */
+/* A quad, read no earlier than here: the compiler would move those of spans that nobody has, too,
+ * ahead of the branch that ends the loop. */
 static __device__ float4 moved(float4 v)
 {
     asm volatile("" : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w));
