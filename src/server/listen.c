@@ -63,10 +63,13 @@ qn_status qn__listen(int *fd, const qn__server_options *o, char *url, size_t roo
                  "%.100s is reached from other machines, and there is no key: give one with "
                  "--api-key-file FILE, or say --insecure",
                  o->host);
-    else if ((*fd = open_socket(found)) < 0)
-        qn__fail(err, QN_IO, "%.100s, port %d: %s", o->host, o->port, strerror(errno));
-    else
+    else if ((*fd = open_socket(found)) < 0) {
+        int why = errno;
+        qn__fail(err, QN_IO, "%.100s, port %d: %s%s", o->host, o->port, strerror(why),
+                 why == EADDRINUSE ? "; --port names another, 0 takes any that is free" : "");
+    } else {
         print_url(*fd, url, room);
+    }
     freeaddrinfo(found);
     return err->code;
 }

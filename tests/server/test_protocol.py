@@ -325,7 +325,7 @@ def test_keys(_):
         status, fields, _ = s.ask("/health", headers="Origin: https://page.example\r\n")
         check("--allow-origin", status == 200 and fields["access-control-allow-origin"] == "https://page.example"
               and s.ask("/health", headers="Origin: http://page.example\r\n")[0] == 403, fields)
-        refused("a port that is taken", run("serve", "--port", str(s.port), "--host", "127.0.0.1"), 1, str(s.port), "in use")
+        refused("a port that is taken", run("serve", "--port", str(s.port), "--host", "127.0.0.1"), 1, str(s.port), "in use; --port names another")
     refused("a model that is none", run("serve", "--port", "0", "-m", "/nothing"), 1, "/nothing")
     refused("a name that is too long", run("serve", "--alias", "a" * 300), 1, "--alias", "255")
     refused("a host that is none", run("serve", "--host", "no.such.host.invalid"), 1, "no.such.host.invalid")
