@@ -246,6 +246,11 @@ static qn_status check_tokens(const qn_session *session, const int32_t *ids, siz
                               qn_error *err)
 {
     int64_t room = session->context - session->length;
+    if (n > (size_t)room && !session->length)
+        return qn__fail(err, QN_LIMIT,
+                        "a prompt of %zu tokens does not fit a context of %lld; use a larger "
+                        "context or a shorter prompt",
+                        n, (long long)session->context);
     if (n > (size_t)room)
         return qn__fail(err, QN_LIMIT,
                         "%zu tokens behind %lld do not fit a context of %lld; use a larger context "

@@ -239,6 +239,10 @@ static void check_failed_calls(const fixture *f)
     qn_session *session;
     qn_session_options o = {.size = sizeof o, .context = 20};
     assert_int_equal(qn_session_open(&session, f->model, &o, &err), QN_OK);
+    assert_int_equal(qn_session_append(session, f->ids, 21, &err), QN_LIMIT);
+    assert_string_equal(err.message, "a prompt of 21 tokens does not fit a context of 20; use a "
+                                     "larger context or a shorter prompt");
+    err = (qn_error){0};
     append(session, f->ids, 15);
     assert_int_equal(qn_session_append(session, f->ids, 6, &err), QN_LIMIT);
     assert_string_equal(err.message, "6 tokens behind 15 do not fit a context of 20; use a larger "
