@@ -42,6 +42,21 @@ static qn_status open_best(qn_device **out, const qn_device_options *options, qn
     return qn__cpu_open(out, options, err);
 }
 
+#ifdef QN_CUDA
+/* Where the machine has none that runs, the way on is told, too. */
+static qn_status open_gpu(qn_device **out, int index, const qn_device_options *options,
+                          qn_error *err)
+{
+    qn_error why = {0};
+    qn_status status = qn__cuda_open(out, index, options, &why);
+    if (status == QN_OK)
+        return QN_OK;
+    return qn__fail(err, status, "%s%s", why.message,
+                    status == QN_UNSUPPORTED && index == 0 ? "; device \"auto\" would take the CPU"
+                                                           : "");
+}
+#endif
+
 static qn_status open_named(qn_device **out, const char *name, const qn_device_options *options,
                             qn_error *err)
 {
@@ -52,7 +67,7 @@ static qn_status open_named(qn_device **out, const char *name, const qn_device_o
     int cuda = device_index(name, "cuda");
 #ifdef QN_CUDA
     if (cuda >= 0)
-        return qn__cuda_open(out, cuda, options, err);
+        return open_gpu(out, cuda, options, err);
     return qn__fail(err, QN_UNSUPPORTED, "no device \"%s\"; this build has auto, cpu and cuda:N",
                     name);
 #else

@@ -46,8 +46,12 @@ qn_status qn__cu_load(qn__cu *cu, qn_error *err)
 {
     static const char *const names[] = {"libcuda.so.1", "libcuda.so"};
     cu->library = open_first(names, 2);
-    if (!cu->library)
-        return qn__fail(err, QN_UNSUPPORTED, "cuda: there is no NVIDIA driver (libcuda.so.1)");
+    if (!cu->library) { /* it may be there and not fit: what the linker says of it is told */
+        dlopen(names[0], RTLD_NOW | RTLD_LOCAL);
+        const char *why = dlerror();
+        return qn__fail(err, QN_UNSUPPORTED, "cuda: there is no NVIDIA driver: %.200s",
+                        why ? why : names[0]);
+    }
     if (check_version(cu->library, err) != QN_OK)
         return QN_UNSUPPORTED;
 #define CU_FIND(name, symbol, params)                                                              \
@@ -69,7 +73,8 @@ qn_status qn__nvrtc_load(qn__nvrtc *nvrtc, qn_error *err)
     if (!nvrtc->library)
         return qn__fail(err, QN_UNSUPPORTED,
                         "cuda: libnvrtc.so.13 (or 12) is needed to compile fused operations; it "
-                        "comes with the CUDA toolkit, or with pip install nvidia-cuda-nvrtc");
+                        "comes with the CUDA toolkit, or with pip install nvidia-cuda-nvrtc, whose "
+                        "folder LD_LIBRARY_PATH then has to name");
 #define NVRTC_FIND(name, symbol, params)                                                           \
     if (!find_symbol(nvrtc->library, #symbol, &nvrtc->name))                                       \
         return qn__fail(err, QN_UNSUPPORTED, "cuda: libnvrtc lacks %s", #symbol);

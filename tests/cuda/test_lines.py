@@ -9,13 +9,14 @@ FOLDER has that driver. Exits with 77 where there is a real one: LD_LIBRARY_PATH
 import os
 import subprocess
 import sys
+import tempfile
 
 QUERN, FOLDER = sys.argv[1:3]
 n_failed = 0
 
 
-def run(*args, **env):
-    full = dict(os.environ, LD_LIBRARY_PATH=FOLDER, XDG_CACHE_HOME=os.path.join(FOLDER, "cache"))
+def run(*args, folder=FOLDER, **env):
+    full = dict(os.environ, LD_LIBRARY_PATH=folder, XDG_CACHE_HOME=os.path.join(FOLDER, "cache"))
     full.update({f"NO_DRIVER_{k.upper()}": str(v) for k, v in env.items()})
     p = subprocess.run([QUERN, *args], env=full, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
     return p.returncode, p.stdout.decode(), p.stderr.decode()
@@ -37,6 +38,7 @@ def refused(what, line, *args, **env):
 
 def main():
     refused("an old driver", "is for CUDA 11.8; one for CUDA 12.0 or newer is needed", version=11080)
+    refused("what to do without", '; device "auto" would take the CPU', gpus=0)
     refused("no GPU", "cuda:0: there are 0 GPUs: CUDA_ERROR_NO_DEVICE", gpus=0)
     refused("an old GPU", "the GPU is sm_70; sm_80 or newer is needed", arch=70)
     refused("little memory", "are missing", memory=200000)
@@ -53,6 +55,10 @@ def main():
         status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args)
         check(f"the GPU: {args}", status == 0 and "device cuda:0: none, sm_90" in err and "hit rate" in err
               and " a token, handed over in " in err and "MiB of the host page-locked" in err, err)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "libcuda.so.1"), "w") as f:
+            f.write("no library")
+        refused("a file that is no driver", f"there is no NVIDIA driver: {folder}/libcuda.so.1: ", folder=folder)
     status, out, err = run("generate", "-p", "x", "--device", "cuda:3")
     check("the fourth of one", status == 1 and err == "quern: cuda:3: there is 1 GPU\n", err)
     status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", pinned=0)
