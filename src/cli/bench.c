@@ -131,6 +131,10 @@ static int open_subject(subject *s, const arguments *a, int threads)
         return failed(&err);
     warn_of_layers(a, s->model);
     const char *purpose;
+    char text[128];
+    s->host = !strcmp(qn_device_name(s->device), "cpu");
+    qn_device_describe(s->device, text, sizeof text);
+    snprintf(s->text, sizeof s->text, "%.20s: %s", qn_device_name(s->device), text);
     qn_model_get_info(s->model, &s->info);
     qn_device_kernel(s->device, 0, &purpose, &s->tier);
     count_work(s);
@@ -294,9 +298,16 @@ static void print_row(const plan *p, const subject *s, const test *t, const spee
     fflush(stdout);
 }
 
+/* Of a GPU what it is; its ceilings are not measured, and the host's say nothing of it. */
 static void print_ceilings(const plan *p, const subject *s, bool first)
 {
     const ceilings *c = &s->best;
+    if (!s->host) {
+        if (first && p->form != FORM_JSON)
+            fprintf(p->form == FORM_CSV ? stderr : stdout, "%s%s\n", p->form == FORM_MD ? "\n" : "",
+                    s->text);
+        return;
+    }
     if (p->form == FORM_JSON) {
         printf("%s{\"threads\":%d,\"tier\":\"%s\",\"read_gb_s\":%.2f,\"f32_gop_s\":%.1f,"
                "\"bf16_gop_s\":%.1f,\"int8_gop_s\":%.1f}",
@@ -434,7 +445,8 @@ static qn_status run_list(const plan *p, const subject *s, const number_list *le
 static int run_subject(const plan *p, subject *s, const arguments *a, bool *first)
 {
     qn_error err = {0};
-    if (!a->no_ceilings)
+    bool ceilings = !a->no_ceilings && s->host;
+    if (ceilings)
         measure_ceilings(&s->best, s->tier, s->threads);
     if (p->load)
         time_load(p, s, a, first, &err);
@@ -442,7 +454,7 @@ static int run_subject(const plan *p, subject *s, const arguments *a, bool *firs
         time_requests(p, s, first, &err);
     else if (run_list(p, s, &p->prompts, true, first, &err) == QN_OK)
         run_list(p, s, &p->gens, false, first, &err);
-    if (!a->no_ceilings && err.code == QN_OK)
+    if (ceilings && err.code == QN_OK)
         measure_ceilings(&s->best, s->tier, s->threads);
     return err.code == QN_OK ? 0 : failed(&err);
 }
@@ -468,8 +480,11 @@ int command_bench(arguments *a)
     }
     if (code)
         return code;
-    if (p.form == FORM_JSON)
-        printf("\n],\"ceilings\":[");
+    if (p.form == FORM_JSON) {
+        printf("\n],\"device\":");
+        print_json_string(stdout, done[0].text, strlen(done[0].text));
+        printf(",\"ceilings\":[");
+    }
     for (int i = 0; !a->no_ceilings && i < p.threads.n; i++)
         print_ceilings(&p, &done[i], i == 0);
     if (p.form == FORM_JSON)

@@ -33,6 +33,8 @@ typedef struct subject {
     qn_model *model;
     qn_model_info info;
     int threads;
+    char text[160];                 /* of the device: "cuda:0: ...", what it is */
+    bool host;                      /* the device is the host, whose ceilings count */
     const char *tier;               /* of linear layers */
     uint64_t products, token_bytes; /* of a token: in linear layers of a prompt; read in decoding */
     ceilings best;

@@ -101,7 +101,7 @@ const command commands[] = {
      "token to the next, median and 99th percentile. With --load it is the time from files to the "
      "device, beside the rate at which the host's memory is copied there at best. "
      "Ceilings are the best of several runs of small loops: reading memory, and multiplying with "
-     "the instructions of the tier in use.",
+     "the instructions of the tier in use; they are the CPU's, of a GPU its name is told.",
      command_bench},
     {{"batch", OF_BATCH, "FILE"},
      "answer a file of prompts or chats, many at a time",

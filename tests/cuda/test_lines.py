@@ -6,6 +6,7 @@
 
 FOLDER has that driver. Exits with 77 where there is a real one: LD_LIBRARY_PATH puts ours first.
 """
+import json
 import os
 import subprocess
 import sys
@@ -59,6 +60,14 @@ def main():
         with open(os.path.join(folder, "libcuda.so.1"), "w") as f:
             f.write("no library")
         refused("a file that is no driver", f"there is no NVIDIA driver: {folder}/libcuda.so.1: ", folder=folder)
+    bench = ("bench", "--device", "cuda:0", "-p", "8", "-n", "2", "-r", "1", "-t", "2")
+    status, out, err = run(*bench)
+    check("bench says what the GPU is, not what the host can do",
+          status == 0 and out.endswith("|\n\ncuda:0: none, sm_90, 16 GiB\n") and "at best" not in out and not err, (out, err))
+    status, out, err = run(*bench, "-o", "json")
+    known = json.loads(out)
+    check("and as JSON", status == 0 and known["device"] == "cuda:0: none, sm_90, 16 GiB" and known["ceilings"] == []
+          and len(known["results"]) == 2, out)
     status, out, err = run("generate", "-p", "x", "--device", "cuda:3")
     check("the fourth of one", status == 1 and err == "quern: cuda:3: there is 1 GPU\n", err)
     status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", pinned=0)
