@@ -174,7 +174,9 @@ static int run_server(qn__server *server, const char *name, const arguments *a, 
     if ((a->context > 0 && check_cache(l->device, l->model, &one, &err) != QN_OK) ||
         qn__server_serve(server, l->device, l->model, l->path, &engine, &err) != QN_OK)
         return failed(&err);
-    fprintf(stderr, "quern: %s at %s\n", name, qn__server_url(server));
+    bool asked = a->device || a->gpu_layers >= 0; /* "auto" may have found one thing or another */
+    fprintf(stderr, "quern: %s%s%s at %s\n", name, asked ? " on " : "",
+            asked ? qn_device_name(l->device) : "", qn__server_url(server));
     wait_for_stop();
     if (!qn__server_drain(server, 0))
         note("stopping: waiting %d s at most for what was begun; again to stop at once",

@@ -16,11 +16,25 @@ QUERN, FOLDER = sys.argv[1:3]
 n_failed = 0
 
 
-def run(*args, folder=FOLDER, **env):
+def environment(folder, env):
     full = dict(os.environ, LD_LIBRARY_PATH=folder, XDG_CACHE_HOME=os.path.join(FOLDER, "cache"))
     full.update({f"NO_DRIVER_{k.upper()}": str(v) for k, v in env.items()})
-    p = subprocess.run([QUERN, *args], env=full, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    return full
+
+
+def run(*args, folder=FOLDER, **env):
+    p = subprocess.run([QUERN, *args], env=environment(folder, env), capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
     return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+def first_line(*args, **env):
+    """Of standard error; the program is then asked to end."""
+    with subprocess.Popen([QUERN, *args], env=environment(FOLDER, env), stderr=subprocess.PIPE,
+                          stdin=subprocess.DEVNULL) as p:
+        line = p.stderr.readline().decode()
+        p.terminate()
+        p.wait(60)
+    return line
 
 
 def check(what, ok, got=""):
@@ -68,6 +82,12 @@ def main():
     known = json.loads(out)
     check("and as JSON", status == 0 and known["device"] == "cuda:0: none, sm_90, 16 GiB" and known["ceilings"] == []
           and len(known["results"]) == 2, out)
+    for args, env, where in ((("--device", "auto"), {}, "cuda:0"), (("--device", "auto"), {"gpus": 0}, "cpu"),
+                             (("-ngl", "99"), {}, "cuda:0"), ((), {}, None)):
+        line = first_line("serve", "--port", "0", *args, **env)
+        on = f" on {where}" if where else ""
+        check(f"the server says where it runs: {args} {env}",
+              line.startswith(f"quern: demo{on} at http://127.0.0.1:") or "built without libmicrohttpd" in line, line)
     status, out, err = run("generate", "-p", "x", "--device", "cuda:3")
     check("the fourth of one", status == 1 and err == "quern: cuda:3: there is 1 GPU\n", err)
     status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", pinned=0)
