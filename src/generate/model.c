@@ -14,6 +14,7 @@
 #include "models/load.h"
 #include "models/loaded.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,16 +37,50 @@ static qn_status add_ends(qn_model *m, const char *path, qn_error *err)
     return QN_OK;
 }
 
-static qn_status open_tokenizer(qn_model *m, const char *path, qn_error *err)
+/* What the model's tokenizer says of ends. */
+static qn_status add_stops(qn_model *m, const char *path, qn_error *err)
 {
-    qn_status status = qn_tokenizer_open(&m->tokenizer, path, err);
-    if (status != QN_OK)
-        return status;
     int32_t stops[16];
     size_t n = qn_chat_stop_tokens(m->tokenizer, stops, 16);
     for (size_t i = 0; i < n && i < 16; i++)
         qn__model_add_stop(m, stops[i]);
     return add_ends(m, path, err);
+}
+
+/* A large vocabulary takes a good part of the time that weights take, and the device has no part in
+ * it: it is read by a thread of its own, beside them. */
+typedef struct reading {
+    const char *path;
+    pthread_t thread;
+    bool begun;
+    qn_tokenizer *tokenizer;
+    qn_error err;
+} reading;
+
+static void *read_tokenizer(void *context)
+{
+    reading *r = context;
+    qn_tokenizer_open(&r->tokenizer, r->path, &r->err);
+    return NULL;
+}
+
+static qn_status begin_tokenizer(reading *r, qn_error *err)
+{
+    int failure = pthread_create(&r->thread, NULL, read_tokenizer, r);
+    r->begun = failure == 0;
+    return r->begun ? QN_OK : qn__fail(err, QN_MEMORY, "a thread: %s", strerror(failure));
+}
+
+/* Gives the tokenizer to the model. If something else failed, that is what is told. */
+static qn_status end_tokenizer(reading *r, qn_model *m, qn_error *err)
+{
+    if (!r->begun)
+        return err->code;
+    pthread_join(r->thread, NULL);
+    m->tokenizer = r->tokenizer;
+    if (err->code == QN_OK && r->err.code != QN_OK)
+        *err = r->err;
+    return err->code == QN_OK ? add_stops(m, r->path, err) : err->code;
 }
 
 static void take_options(qn__decoder *decoder, const qn_model_options *o)
@@ -80,7 +115,10 @@ static qn_status keep_paths(qn_model *m, const qn__source *source, qn_error *err
 static qn_status read_model(qn_model *m, const char *path, const qn_model_options *o, qn_error *err)
 {
     qn__source source;
+    reading tokenizer = {.path = path};
     qn_status status = qn__source_open(&source, path, err);
+    if (status == QN_OK && !o->no_tokenizer)
+        status = begin_tokenizer(&tokenizer, err);
     if (status == QN_OK)
         status = load_decoder(m, &source, o, err);
     if (status == QN_OK)
@@ -90,7 +128,7 @@ static qn_status read_model(qn_model *m, const char *path, const qn_model_option
     if (status == QN_OK && m->n_stop == 0)
         status = qn__model_read_config_stops(m, &source, err);
     qn__source_close(&source);
-    return status == QN_OK && !o->no_tokenizer ? open_tokenizer(m, path, err) : status;
+    return end_tokenizer(&tokenizer, m, err);
 }
 
 /* A model is a directory or a GGUF file; a file that is something else is called that. */
@@ -228,8 +266,9 @@ static qn_status read_initial(qn_model *m, const char *path, uint64_t seed,
             qn__model_read_defaults(m, &source, err) == QN_OK && m->n_stop == 0)
             qn__model_read_config_stops(m, &source, err);
         take_options(&m->decoder, o);
-        if (err->code == QN_OK && !o->no_tokenizer)
-            open_tokenizer(m, source.path, err);
+        if (err->code == QN_OK && !o->no_tokenizer &&
+            qn_tokenizer_open(&m->tokenizer, source.path, err) == QN_OK)
+            add_stops(m, source.path, err);
     }
     qn__source_close(&source);
     return err->code;

@@ -153,6 +153,17 @@ def test_what_files_are():
                 f.write(text)
             refused(f"-m of {what}", generate("-p", "x", "-m", lone), 1, lone, what, advice)
             refused(f"tokenize -m of {what}", run("tokenize", "-p", "x", "-m", lone), 1, lone, what, advice)
+        both = [os.path.join(model, name) for name in ("tokenizer.json", "model.safetensors")]  # which are read side by side
+        kept = []
+        for path in both:
+            with open(path, "rb") as f:
+                kept.append(f.read())
+            with open(path, "wb") as f:
+                f.write(LFS)
+        refused("weights and tokenizer are pointers", generate("-p", "x", "-m", model), 1, both[1], "git lfs pull")
+        for path, text in zip(both, kept):
+            with open(path, "wb") as f:
+                f.write(text)
         with open(os.path.join(model, "chat_template.jinja"), "wb") as f:
             f.write(LFS)
         refused("a template is a pointer", generate("-p", "x", "-m", model), 1, "chat_template.jinja", "Git LFS pointer")
