@@ -117,7 +117,8 @@ const command commands[] = {
      "index, custom_id, text, finish_reason and usage, or error; an error in a line does not stop "
      "the others, and the exit "
      "status is then 1. A line without a seed draws with --seed, or 0, plus its index: the same "
-     "lines give the same results, however many run side by side. With -o the results are in a "
+     "lines give the same results, however many run side by side (on CUDA with --batch-invariant). "
+     "With -o the results are in a "
      "file that a run that was cut off may be continued in, by the same command with --resume. "
      "Requests that could fill the whole context reserve room for that: -n or -c lets more run at "
      "once.",
@@ -132,7 +133,7 @@ const command commands[] = {
      "with a space; its logprob is the sum of theirs behind the text, and probabilities are among "
      "the labels. Without labels there are the --top most probable tokens with the logarithms of "
      "their probabilities. Texts of any lengths run side by side in full steps; the numbers are "
-     "those that each would get alone.",
+     "those that each would get alone (on CUDA with --batch-invariant).",
      command_classify},
     {{"embed", OF_EMBED, "FILE"},
      "a vector for each text",
@@ -155,7 +156,8 @@ const command commands[] = {
      "Further paths are /v1/models, /health (which needs no key) and /metrics (for Prometheus). "
      "Clients are those of OpenAI's API, with http://127.0.0.1:8080/v1 as its base URL; a field of "
      "a request that is not known here is refused by its name. Requests run side by side, each "
-     "with the reply that it would get alone; beginnings that they share run once. Sampling that a "
+     "with the reply that it would get alone (on CUDA with --batch-invariant); beginnings that "
+     "they share run once. Sampling that a "
      "request leaves open is the model's own. It listens on this machine alone unless --host says "
      "otherwise, which needs a key. There is no TLS: a proxy in front has it. One line a request "
      "goes to standard error, with counts and times, never with what was asked. SIGTERM and Ctrl-C "
