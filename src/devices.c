@@ -26,12 +26,30 @@ static int device_index(const char *name, const char *kind)
     return i >= 0 && i < 1024 && !*end ? (int)i : -1;
 }
 
+#ifdef QN_CUDA
+/* A GPU; of what keeps it from being opened the way on is told, too. */
+static qn_status open_gpu(qn_device **out, int index, const qn_device_options *options,
+                          qn_error *err)
+{
+    qn_error why = {0};
+    const char *advice = "";
+    qn_status status = qn__cuda_open(out, index, options, &why);
+    if (status == QN_OK)
+        return QN_OK;
+    if (status == QN_UNSUPPORTED && index == 0)
+        advice = "; device \"auto\" takes the CPU then";
+    else if (status == QN_MEMORY && !strncmp(why.message, "cuda", 4)) /* not the host's */
+        advice = "; nvidia-smi lists the programs that have the GPU's memory";
+    return qn__fail(err, status, "%s%s", why.message, advice);
+}
+#endif
+
 /* The first GPU; where there is none, the CPU. */
 static qn_status open_best(qn_device **out, const qn_device_options *options, qn_error *err)
 {
 #ifdef QN_CUDA
     qn_error missing = {0};
-    qn_status status = qn__cuda_open(out, 0, options, &missing);
+    qn_status status = open_gpu(out, 0, options, &missing);
     if (status == QN_OK)
         return QN_OK;
     if (status != QN_UNSUPPORTED)
@@ -41,21 +59,6 @@ static qn_status open_best(qn_device **out, const qn_device_options *options, qn
 #endif
     return qn__cpu_open(out, options, err);
 }
-
-#ifdef QN_CUDA
-/* Where the machine has none that runs, the way on is told, too. */
-static qn_status open_gpu(qn_device **out, int index, const qn_device_options *options,
-                          qn_error *err)
-{
-    qn_error why = {0};
-    qn_status status = qn__cuda_open(out, index, options, &why);
-    if (status == QN_OK)
-        return QN_OK;
-    return qn__fail(err, status, "%s%s", why.message,
-                    status == QN_UNSUPPORTED && index == 0 ? "; device \"auto\" would take the CPU"
-                                                           : "");
-}
-#endif
 
 static qn_status open_named(qn_device **out, const char *name, const qn_device_options *options,
                             qn_error *err)

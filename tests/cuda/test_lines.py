@@ -53,11 +53,12 @@ def refused(what, line, *args, **env):
 
 def main():
     refused("an old driver", "is for CUDA 11.8; one for CUDA 12.0 or newer is needed", version=11080)
-    refused("what to do without", '; device "auto" would take the CPU', gpus=0)
+    refused("what to do without", '; device "auto" takes the CPU then', gpus=0)
     refused("no GPU", "cuda:0: there are 0 GPUs: CUDA_ERROR_NO_DEVICE", gpus=0)
     refused("an old GPU", "the GPU is sm_70; sm_80 or newer is needed", arch=70)
     refused("little memory", "are missing", memory=200000)
     refused("a context that does not fit", "positions fit", "-c", "100000", memory=40 << 20)
+    refused("no memory for a context", "while making a context; nvidia-smi lists the programs", fail="CtxRetain", result=2)
     refused("a launch fails", "CUDA_ERROR_ILLEGAL_ADDRESS while launching a plan", fail="cuGraphLaunch")
     refused("a copy fails", "while writing to the device", fail="cuMemcpyHtoD")
     refused("an allocation fails", "asking for memory", fail="cuMemAlloc_v2")
