@@ -238,7 +238,8 @@ qn_status qn__session_check_file(const qn_session *session, const qn_tensors *fi
         return err->code;
     const char *const words[][3] = {
         {"format", "quern session 2", "it is no sleeping session of this version"},
-        {"model", b.model.hex, "it was made with another model, or other options of it"},
+        {"model", b.model.hex,
+         "it was made with another model, on another device, or with other options"},
         {"keys", b.keys, "open the session with this type of cache"},
         {"values", b.values, "open the session with this type of cache"},
         {"windows", b.windows.hex,

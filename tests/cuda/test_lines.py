@@ -89,6 +89,11 @@ def main():
         on = f" on {where}" if where else ""
         check(f"the server says where it runs: {args} {env}",
               line.startswith(f"quern: demo{on} at http://127.0.0.1:") or "built without libmicrohttpd" in line, line)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = ("generate", "-p", "x", "-n", "1", "--prompt-cache", os.path.join(folder, "cache"))
+        made, other = run(*cache, "--device", "cuda:0"), run(*cache)
+        check("a prompt cache of another device", made[0] == 0 and other[0] == 1 and other[2].count("\n") == 1
+              and "on another device, or with other options" in other[2], (made, other))
     status, out, err = run("generate", "-p", "x", "--device", "cuda:3")
     check("the fourth of one", status == 1 and err == "quern: cuda:3: there is 1 GPU\n", err)
     status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", pinned=0)
