@@ -201,9 +201,10 @@ static void fail_room(qn_device *device, size_t size, const char *what, qn_error
     qn_error failure = {0};
     size_t there = available(device, &failure);
     char free_bytes[80] = "";
-    if (there)
-        snprintf(free_bytes, sizeof free_bytes, ", %zu free, %zu missing", there,
-                 there < size ? size - there : 0);
+    if (there >= size) /* in pieces that are too small */
+        snprintf(free_bytes, sizeof free_bytes, ", %zu free", there);
+    else if (there)
+        snprintf(free_bytes, sizeof free_bytes, ", %zu free, %zu missing", there, size - there);
     if (failure.code != QN_OK)
         qn__fail(err, failure.code, "%s", failure.message);
     qn__fail(err, QN_MEMORY, "%s: no memory for %s of %zu bytes (%zu in use%s)", device->name, what,

@@ -279,7 +279,7 @@ static void check_lines(void)
            "bytes) are missing; as q8_0 they would fit");
     driver->memory = 3 << 20;
     expect("memory for the weights alone", &model, QN_MEMORY,
-           " missing); the cache's 0 positions until now fit");
+           " free); the cache's 0 positions until now fit");
     driver->memory = usual.memory;
     driver->pinned = 0;
     expect("nothing can be page-locked", &model, QN_OK, "");
