@@ -29,12 +29,12 @@ typedef struct qn_engine qn_engine;
 typedef struct qn_request qn_request;
 
 typedef struct qn_engine_options {
-    size_t size;     /* sizeof(qn_engine_options) */
-    int64_t context; /* tokens of a request at most, prompt and reply; 0: the model's */
-    int parallel;    /* requests that run side by side, at most; 0: 16 */
-    int64_t
-        cache_tokens;     /* tokens of all requests for which the cache has room; 0: as many as
-                             `parallel` requests of `context`, or as fit 4 GiB, at least one of these */
+    size_t size;          /* sizeof(qn_engine_options) */
+    int64_t context;      /* tokens of a request at most, prompt and reply; 0: the model's */
+    int parallel;         /* requests that run side by side, at most; 0: 16 */
+    int64_t cache_tokens; /* tokens of all requests for which the cache has room; 0: as many as
+                             `parallel` requests of `context`, or as fit 4 GiB and what the device
+                             has free, at least one of these */
     int64_t step_tokens;  /* of a step, at most; 0: 512, on a GPU 2048. Does not change a bit of the
                              result where the model is batch_invariant, or on the CPU */
     int queue;            /* requests that wait, at most; 0: 256 */

@@ -17,7 +17,7 @@ enum { PARALLEL = 16, QUEUE = 256 };
 enum {
     CATCH_UP = 64
 }; /* tokens that a draft model runs of each request, beside others, in a step */
-static const uint64_t default_bytes = (uint64_t)4 << 30;
+static const uint64_t default_bytes = (uint64_t)4 << 30, beside_bytes = (uint64_t)512 << 20;
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
@@ -46,17 +46,35 @@ static qn_status check_engine(const qn_model *model, qn_engine_options *o, qn_er
     return QN_OK;
 }
 
+/* Of a cache that nobody said the size of. Requests wait for its pages, but fail where the device
+ * has no memory for these: so no more than it has, less what steps need beside them. */
+static uint64_t usual_bytes(qn_device *device)
+{
+    uint64_t room = qn__pool_room(device), beside = room / 4;
+    room -= beside < beside_bytes ? beside : beside_bytes;
+    return room < default_bytes ? room : default_bytes;
+}
+
+/* Tokens of a cache that nobody said the size of: all that there can be, or as many as fit. */
+static int64_t usual_tokens(const qn_engine *e, const qn__model_cache_options *options)
+{
+    uint64_t one = qn__model_cache_bytes(e->model, e->context, options),
+             context = (uint64_t)e->context, all = context * (uint64_t)e->parallel,
+             fit = one ? usual_bytes(e->model->device) * context / one : all,
+             ends = (uint64_t)(e->parallel - 1) * QN__PAGE; /* each sequence ends within a page */
+    if (fit >= all)
+        return (int64_t)all;
+    fit = fit > ends ? fit - ends : 0;
+    return (int64_t)(fit > context ? fit : context);
+}
+
 static qn_status begin_engine_cache(qn_engine *e, const qn_engine_options *o, qn_error *err)
 {
-    int64_t total = o->cache_tokens;
     qn__model_cache_options options = {.keys = o->cache_type_k, .values = o->cache_type_v};
-    qn__cache_room room = {
-        .sequences = e->parallel, .positions = e->context, .total = total, .reach = e->step_tokens};
-    if (!total) {
-        uint64_t one = qn__model_cache_bytes(e->model, e->context, &options);
-        uint64_t fit = one ? default_bytes / one : 1, most = (uint64_t)e->parallel;
-        room.total = e->context * (int64_t)(fit < 1 ? 1 : fit < most ? fit : most);
-    }
+    qn__cache_room room = {.sequences = e->parallel,
+                           .positions = e->context,
+                           .total = o->cache_tokens ? o->cache_tokens : usual_tokens(e, &options),
+                           .reach = e->step_tokens};
     return qn__model_cache(&e->cache, e->model, &room, &options, err);
 }
 

@@ -498,6 +498,42 @@ static void test_short_memory(void **state)
     qn_device_close(device);
 }
 
+/* Long requests, all at once, to an engine whose usual cache is twice of what the device has: they
+ * wait for each other. */
+static void test_little_room(void **state)
+{
+    enum { REQUESTS = 16, LONG = 7 };
+    qn_device *device = open_cpu(state);
+    qn_model *model = open_model(device, "models/demo", false);
+    prompt *p = make_prompts(model, NULL);
+    qn_engine_options o = {
+        .size = sizeof o, .context = CONTEXT, .step_tokens = 64, .no_prefix_reuse = true};
+    uint64_t most = 0;
+    for (int run = 0; run < 2; run++) {
+        qn_request *requests[REQUESTS];
+        qn_engine *engine = open_engine(model, &o);
+        uint64_t bytes = stats_of(engine).cache_most_bytes;
+        bool busy = true;
+        assert_true(run ? bytes > most / CONTEXT && bytes <= most / 2 : bytes > 0);
+        for (int i = 0; i < REQUESTS; i++)
+            requests[i] = add(engine, &p[LONG], 0);
+        while (busy)
+            assert_int_equal(qn_engine_step(engine, &busy, NULL), QN_OK);
+        for (int i = 0; i < REQUESTS; i++) {
+            size_t n = 0;
+            assert_true(read_tokens(requests[i], &p[LONG], &n));
+            qn_request_close(requests[i]);
+        }
+        qn_engine_close(engine);
+        most = bytes;
+        qn_device_set_memory_limit(device, memory_of(device).active + memory_of(device).workspace +
+                                               most / 2);
+    }
+    free(p);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
 /* ---- threads --------------------------------------------------------------------------------- */
 
 typedef struct caller {
@@ -577,6 +613,7 @@ int main(void)
         cmocka_unit_test(test_full_context),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_short_memory),
+        cmocka_unit_test(test_little_room),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
