@@ -136,10 +136,11 @@ typedef struct qn__cuda_norm_args {
                                    the other norm, [rows_beside, n]; y as bf16, of quads; what is
                                    added to y; the weight of the norm behind, that, and as bf16.
                                    NULL: not wanted */
-    int64_t rows, rows_beside, n, has_weight, wide;
-    int64_t quads;  /* f32 in vectors of 16 bytes */
-    int64_t turned; /* how y is rounded (turned.cuh) */
-    int64_t early;  /* no step writes the weights */
+    int64_t rows, rows_beside, n;
+    int8_t has_weight, wide;
+    int8_t quads;  /* f32 in vectors of 16 bytes */
+    int8_t turned; /* how y is rounded (turned.cuh) */
+    int8_t early;  /* no step writes the weights */
     double eps, eps_behind;
     qn__cuda_byte_form bytes; /* of what comes last */
 } qn__cuda_norm_args;
@@ -207,22 +208,24 @@ typedef struct qn__cuda_units {
  * the weights exchanged. */
 enum { QN__CUDA_SILU, QN__CUDA_RELU_SQUARED, QN__CUDA_GELU_TANH };
 
+/* A block that begins waits for each piece of 64 bytes of its arguments that it reads first, which
+ * lie nowhere near: they are as short as they can be. */
 typedef struct qn__cuda_linears_args {
     void *at[QN__CUDA_LINEAR_AT]; /* x; w and y of each; the first again where there are fewer;
                                      what is added to y [rows, n] of one weight, or NULL; a gated y
                                      as bf16, or NULL, and then y may be NULL; of ternary.cu,
                                      the weight of a norm of x, or NULL; of units, what y of each
                                      is multiplied by, or NULL */
-    int64_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
-    int64_t rows, k;
-    int64_t early; /* no step writes the weights */
-    int64_t group; /* of weights in units: rows of x that a block has at most */
-    int64_t gated, activation;
-    int64_t turned; /* how a gated y is rounded */
-    float eps;      /* of a norm of x */
-    int64_t whole;  /* bytes of x have a scale a row */
-    int64_t made;   /* x has been made bytes, rows of so many; 0: it is f32 */
-    int64_t ahead;  /* of units with one row of x: spans that a block asks for before x has come */
+    int32_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
+    int32_t rows, k;
+    int32_t group; /* of weights in units: rows of x that a block has at most */
+    int32_t made;  /* x has been made bytes, rows of so many; 0: it is f32 */
+    int32_t ahead; /* of units with one row of x: spans that a block asks for before x has come */
+    float eps;     /* of a norm of x */
+    int8_t early;  /* no step writes the weights */
+    int8_t gated, activation;
+    int8_t turned; /* how a gated y is rounded */
+    int8_t whole;  /* bytes of x have a scale a row */
     qn__cuda_units units;
 } qn__cuda_linears_args;
 
@@ -246,7 +249,7 @@ typedef struct qn__cuda_take_args {
     int64_t n_ids, columns, x_rows, x_stride, size;
     int64_t type;   /* of x that is not in units */
     int64_t scaled; /* by the factor */
-    int64_t turned; /* how the norm is rounded (turned.cuh) */
+    int8_t turned;  /* how the norm is rounded (turned.cuh) */
     float factor, eps;
     qn__cuda_units units;
 } qn__cuda_take_args;
@@ -409,18 +412,21 @@ typedef struct qn__cuda_attend_args {
     void *at[QN__CUDA_ATTEND_AT]; /* q [1, H, T, D], keys [P, G, 4, D, 16], values [P, G, 64, E],
                     tiles [N, 4], table [B, W], sinks [H], y, parts of pages (attend.cuh), y as
                     bf16, of tiles and of attend_join. NULL: not wanted */
-    int64_t heads, groups, length, d, e;
-    int64_t shared; /* heads that share a key head */
-    int64_t q_stride[4], y_stride[4];
+    /* What attend_step.cu reads comes first, so that its blocks wait for few pieces of 64 bytes. */
+    int64_t y_stride[4];
     int64_t k_page, k_head, v_page, v_head;
-    int64_t pages, tiles, tile, sequences, width;
-    int64_t window, keep, half, has_sinks;
-    int64_t parts_at; /* where parts begin, in floats */
-    int64_t turned;   /* how y is rounded (turned.cuh) */
-    int64_t early;    /* no step writes tiles and table, and of the cache one, this step's rows */
-    int64_t split;    /* pages' results go to attend_join: so many blocks share them, or by
-                         attend_rows, which each has a page */
+    int64_t pages, tiles, sequences, width;
+    int64_t length, window, keep;
     float scale, softcap;
+    int32_t groups, shared; /* heads that share a key head */
+    int8_t has_sinks, half;
+    int8_t turned; /* how y is rounded (turned.cuh) */
+    int8_t early;  /* no step writes tiles and table, and of the cache one, this step's rows */
+    int32_t split; /* pages' results go to attend_join: so many blocks share them, or by
+                      attend_rows, which each has a page */
+    int32_t d, e, tile;
+    int64_t heads, q_stride[4];
+    int64_t parts_at; /* where parts begin, in floats */
 } qn__cuda_attend_args;
 
 /* Of a launch that turns its only row, whose elements lie side by side, and writes it to the cache.
@@ -429,7 +435,7 @@ typedef struct qn__cuda_attend_turn_args {
     qn__cuda_attend_args a;
     int64_t query_head, key_head, value_head; /* from one head to the next */
     float norm_eps;
-    int64_t next_holds_back; /* the launch behind has little under way before this one has ended */
+    int32_t next_holds_back; /* the launch behind has little under way before this one has ended */
 } qn__cuda_attend_turn_args;
 
 /* Of attend_wide.cu and attend_long.cu: bytes of a block. */

@@ -302,6 +302,9 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
 /* What the addresses of a launch of one layer stand for: x and the weight from these operands. */
 void qn__cuda_linear_operands(uint8_t x, uint8_t w, uint8_t at[QN__CUDA_LINEAR_AT]);
 
+/* What a linear layer's arguments begin with; false: it has more rows or columns than they hold. */
+bool qn__cuda_begin_linear(qn__cuda_binder *b, const qn__call *call, qn__cuda_linears_args *args);
+
 /* A launch of its own, with x from this operand; and the tiles of `size` rows of all its weights.
  */
 bool qn__cuda_add_linear(qn__cuda_binder *b, qn__cu_function function, const qn__cuda_grid *grid,

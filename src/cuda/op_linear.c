@@ -3,6 +3,7 @@
  * Linear layers on weights in bf16: how they are launched. Layers that follow each other and take
  * the same x (queries, keys and values; gate and up) are one launch.
  */
+#include "base/error.h"
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
@@ -67,6 +68,28 @@ int64_t qn__cuda_linear_tiles(const qn__cuda_linears_args *args, int64_t size)
     for (int i = 0; i < QN__CUDA_LINEARS; i++)
         tiles += qn__cuda_parts(args->n[i], size);
     return tiles;
+}
+
+bool qn__cuda_begin_linear(qn__cuda_binder *b, const qn__call *call, qn__cuda_linears_args *args)
+{
+    enum { MOST = INT32_MAX / 4 };
+    const qn__operand *x = &call->operand[0], *w = &call->operand[1];
+    const int64_t n = w->shape[0], k = w->shape[1], rows = k ? qn__cuda_elements(x) / k : 0,
+                  stride = w->layout ? 0 : w->stride[0];
+    if (n > MOST || k > MOST || rows > MOST || stride > MOST) {
+        qn__fail(b->err, QN_UNSUPPORTED,
+                 "%s: a linear layer of %lld rows by %lld columns, %lld elements apart, for %lld "
+                 "rows; %d of each are possible",
+                 b->cuda->name, (long long)n, (long long)k, (long long)stride, (long long)rows,
+                 MOST);
+        return false;
+    }
+    *args = (qn__cuda_linears_args){.n = {(int32_t)n},
+                                    .stride = {(int32_t)stride},
+                                    .k = (int32_t)k,
+                                    .rows = (int32_t)rows,
+                                    .early = qn__cuda_is_fixed(b, w)};
+    return true;
 }
 
 void qn__cuda_linear_operands(uint8_t x, uint8_t w, uint8_t at[QN__CUDA_LINEAR_AT])
@@ -144,19 +167,16 @@ static bool goes_wide(const qn__cuda_binder *b, const qn__cuda_linears_args *arg
     if (!qn__cuda_has_wide(b->cuda))
         return false;
     const int64_t least = args->rows > 1 || follows_attention(b) ? LONG : SHORT;
-    bool pays = args->rows >= ROUNDED || args->n[0] * args->k >= LARGE ||
+    bool pays = args->rows >= ROUNDED || (int64_t)args->n[0] * args->k >= LARGE ||
                 (args->n[0] >= least && args->k >= least);
     return args->rows > QN__CUDA_STREAM_ROWS || (pays && args->k % QN__CUDA_STREAM_COLUMNS == 0);
 }
 
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
 {
-    const qn__operand *x = &call->operand[0], *w = &call->operand[1];
-    qn__cuda_linears_args args = {.n = {w->shape[0]},
-                                  .stride = {w->stride[0]},
-                                  .rows = qn__cuda_elements(x) / w->shape[1],
-                                  .k = w->shape[1],
-                                  .early = qn__cuda_is_fixed(b, w)};
+    qn__cuda_linears_args args;
+    if (!qn__cuda_begin_linear(b, call, &args))
+        return false;
     if (qn__cuda_join_wide(b, &args, call))
         return true;
     if (goes_wide(b, &args))

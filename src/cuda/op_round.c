@@ -41,7 +41,7 @@ bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bo
     else if (*place)
         qn__cuda_want_scratch(b, (size_t)(rows * padded) * 2);
     if (made) {
-        const int64_t how = turned;
+        const int8_t how = turned;
         bound->at[last->first_at + last->rounded_at] =
             behind ? QN__CUDA_AT_BEHIND : QN__CUDA_AT_SCRATCH;
         memcpy(bound->args + last->turned, &how, sizeof how);

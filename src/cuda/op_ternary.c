@@ -161,7 +161,7 @@ static bool make_ordered_bytes(qn__cuda_binder *b, const qn__call *call,
     const qn__cuda_byte_form form = {.padded = padded_to_spans(args->k)};
     const qn__cuda_row_bytes_args bytes = {.rows = args->rows, .columns = args->k, .form = form};
     args->made = QN__CUDA_ORDERED_ROW(form.padded);
-    qn__cuda_want_scratch(b, (size_t)(args->rows * args->made));
+    qn__cuda_want_scratch(b, (size_t)args->rows * (size_t)args->made);
     return qn__cuda_bytes_of_x(b, call, &form) ||
            QN__CUDA_ADD(b, row_bytes, args->rows, true, bytes, call, 0, QN__CUDA_SCRATCH);
 }

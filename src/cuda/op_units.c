@@ -274,22 +274,21 @@ static bool make_bytes(qn__cuda_binder *b, const qn__call *call, qn__cuda_linear
                                      .biased = l->biased};
     const qn__cuda_row_bytes_args bytes = {.rows = args->rows, .columns = args->k, .form = form};
     args->made = QN__CUDA_MADE_ROW(form.padded, form.step);
-    qn__cuda_want_scratch(b, (size_t)(args->rows * args->made));
+    qn__cuda_want_scratch(b, (size_t)args->rows * (size_t)args->made);
     return qn__cuda_bytes_of_x(b, call, &form) ||
            QN__CUDA_ADD(b, row_bytes, args->rows, true, bytes, call, 0, QN__CUDA_SCRATCH);
 }
 
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
 {
-    const qn__operand *x = &call->operand[0], *w = &call->operand[1];
+    const qn__operand *w = &call->operand[1];
     qn_products products = products_of(call);
-    qn__cuda_linears_args args = {.n = {w->shape[0]},
-                                  .k = w->shape[1],
-                                  .early = qn__cuda_is_fixed(b, w),
-                                  .whole = products == QN_PRODUCTS_INT8_ROWS,
-                                  .units = units_as_data(w->layout)};
+    qn__cuda_linears_args args;
     unit_form form;
-    args.rows = args.k ? qn__cuda_elements(x) / args.k : 0;
+    if (!qn__cuda_begin_linear(b, call, &args))
+        return false;
+    args.whole = products == QN_PRODUCTS_INT8_ROWS;
+    args.units = units_as_data(w->layout);
     if (qn__cuda_goes_ternary(b->cuda, call, &args))
         return qn__cuda_linear_ternary(b, call, &args);
     if (args.rows > FEW && qn__cuda_has_wide(b->cuda) && kernels[w->layout]) {

@@ -13,28 +13,36 @@
 struct tile_place {
     const void *w;
     float *y;
-    int64_t n, row, stride; /* rows of the weight; the tile's first; elements between rows */
-    const float *by;        /* what y is multiplied by; NULL */
+    int64_t n, stride; /* rows of the weight; elements between them */
+    int row;           /* the tile's first */
+    const float *by;   /* what y is multiplied by; NULL */
 };
 
-static __device__ tile_place place_of(const qn__cuda_linears_args &a, int64_t tile, int64_t size)
+/* Tiles of so many rows of weight i. */
+static __device__ int tiles_of(const qn__cuda_linears_args &a, int i, int size)
+{
+    return (int)(((uint32_t)a.n[i] + size - 1) / size);
+}
+static __device__ int tiles_of(const qn__cuda_linears_args &a, int size)
+{
+    return tiles_of(a, 0, size) + tiles_of(a, 1, size) + tiles_of(a, 2, size);
+}
+
+static __device__ tile_place place_of(const qn__cuda_linears_args &a, int tile, int size)
 {
     if (a.gated) {
         int i = (tile & 1) ^ (a.gated == 2);
-        return {a.at[1 + 2 * i], (float *)a.at[2], a.n[0],
-                tile / 2 * size, a.stride[i],      (const float *)a.at[QN__CUDA_FACTOR + i]};
+        return {a.at[1 + 2 * i], (float *)a.at[2], a.n[0], a.stride[i], tile / 2 * size,
+                (const float *)a.at[QN__CUDA_FACTOR + i]};
     }
-    int64_t first = (a.n[0] + size - 1) / size, second = first + (a.n[1] + size - 1) / size;
-    if (tile < first)
-        return {a.at[1],     (float *)a.at[2], a.n[0],
-                tile * size, a.stride[0],      (const float *)a.at[QN__CUDA_FACTOR]};
-    if (tile < second)
-        return {a.at[3],     (float *)a.at[4],
-                a.n[1],      (tile - first) * size,
-                a.stride[1], (const float *)a.at[QN__CUDA_FACTOR + 1]};
-    return {a.at[5],     (float *)a.at[6],
-            a.n[2],      (tile - second) * size,
-            a.stride[2], (const float *)a.at[QN__CUDA_FACTOR + 2]};
+    const int first = tiles_of(a, 0, size), second = first + tiles_of(a, 1, size);
+    const auto of = [&](int weight, int own) -> tile_place {
+        return {a.at[1 + 2 * weight], (float *)a.at[2 + 2 * weight], a.n[weight], a.stride[weight],
+                own * size, (const float *)a.at[QN__CUDA_FACTOR + weight]};
+    };
+    return tile < first    ? of(0, tile)
+           : tile < second ? of(1, tile - first)
+                           : of(2, tile - second);
 }
 
 /* As fused programs have it (core/ir_c.c). */
@@ -124,7 +132,7 @@ static __device__ float added_ahead(const qn__cuda_linears_args &a, int tile, co
 {
     const float *added = (const float *)a.at[QN__CUDA_ADDED];
     const int i = threadIdx.x, row = tile * TILE + i % TILE;
-    return added && i < TILE * e.rows && row < a.n[0] ? added[(e.first + i / TILE) * a.n[0] + row]
+    return added && i < TILE * e.rows && row < a.n[0] ? added[(int64_t)(e.first + i / TILE) * a.n[0] + row]
                                                       : 0;
 }
 
@@ -157,11 +165,6 @@ static __device__ void finish_tile(const qn__cuda_linears_args &a, int tile, con
         else
             kept[i] = sum;
     }
-}
-
-static __device__ int64_t tiles_of(const qn__cuda_linears_args &a, int64_t size)
-{
-    return (a.n[0] + size - 1) / size + (a.n[1] + size - 1) / size + (a.n[2] + size - 1) / size;
 }
 
 #endif
