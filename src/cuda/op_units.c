@@ -144,16 +144,18 @@ static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
     return groups * (each < tiles ? each : tiles);
 }
 
-/* Spans, of two tiles where they come so, that a block asks for before its row of x has come. */
-static int64_t spans_ahead(const qn__cuda *cuda, const qn__layout *l, unsigned threads,
-                           int64_t shared, int64_t blocks)
+/* Spans, of two tiles where they come so, that a block asks for before its row of x has come; all,
+ * where x has been made bytes. */
+static int64_t spans_ahead(const qn__cuda *cuda, const qn__cuda_linears_args *args,
+                           unsigned threads, int64_t shared, int64_t blocks)
 {
+    const qn__layout *l = qn__layout_of((qn__layout_id)args->units.layout);
     int64_t span = QN__CUDA_SPAN / l->columns * l->unit_bytes,
             bytes = span * (span <= QN__CUDA_PAIR_BYTES ? 2 : 1),
             room = unit_room(cuda, threads, shared),
             beside = qn__cuda_parts(blocks, cuda->processors),
             spans = AHEAD / (bytes * (beside < room ? beside : room));
-    return spans > 1 ? spans : 1;
+    return args->made ? INT32_MAX : spans > 1 ? spans : 1;
 }
 
 /* False: the call's rows are too long. */
@@ -232,8 +234,7 @@ void qn__cuda_units_again(const qn__cuda_binder *b, qn__cuda_launch *launch)
         const int64_t blocks = unit_blocks(b->cuda, args, launch->threads, launch->shared);
         launch->blocks = (unsigned)blocks;
         if (args->ahead)
-            args->ahead = spans_ahead(b->cuda, qn__layout_of((qn__layout_id)args->units.layout),
-                                      launch->threads, launch->shared, blocks);
+            args->ahead = spans_ahead(b->cuda, args, launch->threads, launch->shared, blocks);
     }
 }
 
@@ -319,7 +320,7 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     const int64_t blocks = unit_blocks(b->cuda, &args, threads, form.shared);
     qn__cuda_grid grid = {blocks, threads, (unsigned)form.shared};
     if (form.kernel == BYTES_1)
-        args.ahead = spans_ahead(b->cuda, qn__layout_of(w->layout), threads, form.shared, blocks);
+        args.ahead = spans_ahead(b->cuda, &args, threads, form.shared, blocks);
     return qn__cuda_add_linear(b, function, &grid, &args, call, args.made ? QN__CUDA_SCRATCH : 0);
 }
 

@@ -449,10 +449,10 @@ static __device__ float4 moved(float4 v)
     return v;
 }
 /* The code that makes bytes is there once: most rows are of one span a warp, and what runs once is
- * as slow as it is long. */
-template <class U>
+ * as slow as it is long. While the last loads are on their way, another thing is done. */
+template <class U, class F>
 static __device__ void bytes_of_spans(const float *x, int columns, int left, int apart, char *bytes,
-                                      byte_step *steps)
+                                      byte_step *steps, const F &meanwhile)
 {
     enum { OF_STEP = U::STEP / 8, STEPS = SPAN / U::STEP };
     for (; left > 0; left -= SPANS_AT_ONCE * apart) {
@@ -461,6 +461,8 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
             load_spans<U, true>(x, columns, left, apart, v);
         else
             load_spans<U, false>(x, columns, left, apart, v);
+        if (left <= SPANS_AT_ONCE * apart)
+            meanwhile();
 #pragma unroll 1
         for (int end = min(left, SPANS_AT_ONCE * apart);;) {
             uint32_t word[2];
@@ -507,8 +509,8 @@ template <class U> struct byte_row {
     __device__ byte_row(const qn__cuda_linears_args &args, char *room)
         : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN), warps(blockDim.x / 32 - 1),
           group_bytes((k + U::COLUMNS - 1) / U::COLUMNS * U::BYTES),
-          last_bytes(group_bytes - (spans - 1) * BYTES), one(((int)a.n[0] + TILE - 1) / TILE),
-          two(one + ((int)a.n[1] + TILE - 1) / TILE), turns(turns_in(room)),
+          last_bytes(group_bytes - (spans - 1) * BYTES), one(tiles_of(a, 0, TILE)),
+          two(one + tiles_of(a, 1, TILE)), turns(turns_in(room)),
           rings(room + QN__CUDA_TURN_BARS)
     {
         const uint32_t unit = a.gated ? 2 : 1, all = (uint32_t)tiles_of(a, TILE) / unit,
@@ -703,10 +705,11 @@ template <class U> struct byte_row {
         if (a.made)
             copy_spans();
         else
-            bytes_of_spans<U>(x, k - column, spans - warp, warps, to, step);
+            bytes_of_spans<U>(x, k - column, spans - warp, warps, to, step, [&] {
+                for (; own.asked < PLACES; own.asked++)
+                    ask(own, own.asked);
+            });
         __syncwarp();
-        for (int i = own.asked; i < PLACES; i++)
-            ask(own, i);
         make_sums(own, work);
     }
     /* A lane makes one, of TILES tiles. */
