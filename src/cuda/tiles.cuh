@@ -18,7 +18,7 @@ struct tile_place {
     const float *by;   /* what y is multiplied by; NULL */
 };
 
-/* Tiles of so many rows of weight i. */
+/* Tiles of so many rows: of weight i, of all. */
 static __device__ int tiles_of(const qn__cuda_linears_args &a, int i, int size)
 {
     return (int)(((uint32_t)a.n[i] + size - 1) / size);
@@ -132,8 +132,9 @@ static __device__ float added_ahead(const qn__cuda_linears_args &a, int tile, co
 {
     const float *added = (const float *)a.at[QN__CUDA_ADDED];
     const int i = threadIdx.x, row = tile * TILE + i % TILE;
-    return added && i < TILE * e.rows && row < a.n[0] ? added[(int64_t)(e.first + i / TILE) * a.n[0] + row]
-                                                      : 0;
+    return added && i < TILE * e.rows && row < a.n[0]
+               ? added[(int64_t)(e.first + i / TILE) * a.n[0] + row]
+               : 0;
 }
 
 /* The sums of the spans in their order are a tile's results. ahead: what is added to the thread's
