@@ -369,7 +369,7 @@ typedef struct qn__cuda_routine {
     /* Whether it can compute this node, whose inputs are plain; NULL: f32 and f64. */
     bool (*accepts)(const qn_array *node);
     bool (*prepare)(qn__cuda_binder *b, const qn__call *call);
-    int units_in; /* the input that may be a weight in units, which accepts looks at; -1: none */
+    unsigned units_in; /* bit i: input i may be in units, which accepts looks at */
 } qn__cuda_routine;
 
 /* The operations of cuda.def by id; NULL where there is none. */

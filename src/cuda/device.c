@@ -262,7 +262,7 @@ static const void *cuda_routine(qn_device *device, const qn_array *node)
     if (!op || (!op->accepts && node->dtype != QN_F32 && node->dtype != QN_F64))
         return NULL;
     for (int i = 0; i < node->n_in; i++)
-        if (node->in[i]->layout != QN__PLAIN && i != op->units_in)
+        if (node->in[i]->layout != QN__PLAIN && !(op->units_in >> i & 1))
             return NULL;
     return !op->accepts || op->accepts(node) ? op : NULL;
 }

@@ -51,8 +51,8 @@ static bool launch_write(qn__cuda_binder *b, const qn__call *call)
                              sizeof args, call, 6, operands);
 }
 
-const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write, -1};
-const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write, -1};
+const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write, 0};
+const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write, 0};
 
 enum { LONGEST = 2048 }; /* elements of a head: what the kernel's shared memory holds */
 
@@ -570,4 +570,4 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                         QN__CUDA_ATTEND_AT, operands);
 }
 
-const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend, -1};
+const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend, 0};

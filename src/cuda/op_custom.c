@@ -166,4 +166,4 @@ static bool launch_custom(qn__cuda_binder *b, const qn__call *call)
     return true;
 }
 
-const qn__cuda_routine qn__cuda_custom = {QN__OP_CUSTOM, accepts_custom, launch_custom, -1};
+const qn__cuda_routine qn__cuda_custom = {QN__OP_CUSTOM, accepts_custom, launch_custom, 0};

@@ -25,7 +25,7 @@ static bool launch_matmul(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, matmul, args.batch * args.m * args.n, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_routine qn__cuda_matmul = {QN__OP_MATMUL, NULL, launch_matmul, -1};
+const qn__cuda_routine qn__cuda_matmul = {QN__OP_MATMUL, NULL, launch_matmul, 0};
 
 /* x is f32 with weights in f32, bf16 or units, or all is f64. */
 static bool takes_linear(const qn_array *node)
@@ -67,7 +67,7 @@ static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, linear, args.rows * args.n * WARP, false, args, call, 0, 1, 2);
 }
 
-const qn__cuda_routine qn__cuda_linear = {QN__OP_LINEAR, takes_linear, launch_linear, 1};
+const qn__cuda_routine qn__cuda_linear = {QN__OP_LINEAR, takes_linear, launch_linear, 1 << 1};
 
 static bool launch_linear_back(qn__cuda_binder *b, const qn__call *call)
 {
@@ -76,4 +76,4 @@ static bool launch_linear_back(qn__cuda_binder *b, const qn__call *call)
 }
 
 const qn__cuda_routine qn__cuda_linear_back = {QN__OP_LINEAR_BACK, takes_linear, launch_linear_back,
-                                               -1};
+                                               0};

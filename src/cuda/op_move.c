@@ -23,7 +23,7 @@ static bool launch_arange(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, arange, args.n, false, args, call, 0);
 }
 
-const qn__cuda_routine qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arange, -1};
+const qn__cuda_routine qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arange, 0};
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
@@ -60,7 +60,7 @@ static bool launch_concatenate(qn__cuda_binder *b, const qn__call *call)
 }
 
 const qn__cuda_routine qn__cuda_concatenate = {QN__OP_CONCATENATE, takes_all, launch_concatenate,
-                                               -1};
+                                               0};
 
 /* The output holds the old values already. */
 static bool launch_slice_update(qn__cuda_binder *b, const qn__call *call)
@@ -74,7 +74,7 @@ static bool launch_slice_update(qn__cuda_binder *b, const qn__call *call)
 }
 
 const qn__cuda_routine qn__cuda_slice_update = {QN__OP_SLICE_UPDATE, takes_all, launch_slice_update,
-                                                -1};
+                                                0};
 
 /* ---- by index -------------------------------------------------------------------------------- */
 
@@ -91,4 +91,4 @@ static bool launch_take_along_last(qn__cuda_binder *b, const qn__call *call)
 }
 
 const qn__cuda_routine qn__cuda_take_along_last = {QN__OP_TAKE_ALONG_LAST, takes_all,
-                                                   launch_take_along_last, -1};
+                                                   launch_take_along_last, 0};

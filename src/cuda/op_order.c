@@ -46,8 +46,8 @@ static bool launch_scatter(qn__cuda_binder *b, const qn__call *call)
 }
 
 const qn__cuda_routine qn__cuda_scatter_add = {QN__OP_SCATTER_ADD, takes_plain, launch_scatter_add,
-                                               -1};
-const qn__cuda_routine qn__cuda_scatter = {QN__OP_SCATTER, takes_plain, launch_scatter, -1};
+                                               0};
+const qn__cuda_routine qn__cuda_scatter = {QN__OP_SCATTER, takes_plain, launch_scatter, 0};
 
 /* ---- argsort ------------------------------------------------------------------------------------
  */
@@ -64,4 +64,4 @@ static bool launch_argsort(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, argsort, total, false, args, call, 0, 1);
 }
 
-const qn__cuda_routine qn__cuda_argsort = {QN__OP_ARGSORT, takes_plain, launch_argsort, -1};
+const qn__cuda_routine qn__cuda_argsort = {QN__OP_ARGSORT, takes_plain, launch_argsort, 0};

@@ -60,7 +60,7 @@ static bool launch_rope(qn__cuda_binder *b, const qn__call *call)
                              call, 8, operands);
 }
 
-const qn__cuda_routine qn__cuda_rope = {QN__OP_ROPE, NULL, launch_rope, -1};
+const qn__cuda_routine qn__cuda_rope = {QN__OP_ROPE, NULL, launch_rope, 0};
 
 /* ---- turning on the way to the cache --------------------------------------------------------- */
 

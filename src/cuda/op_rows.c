@@ -62,7 +62,7 @@ static bool launch_reduce(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, reduce, args.rows, true, args, call, 0, 1);
 }
 
-const qn__cuda_routine qn__cuda_reduce = {QN__OP_REDUCE, takes_reduce, launch_reduce, -1};
+const qn__cuda_routine qn__cuda_reduce = {QN__OP_REDUCE, takes_reduce, launch_reduce, 0};
 
 static bool launch_softmax(qn__cuda_binder *b, const qn__call *call)
 {
@@ -72,7 +72,7 @@ static bool launch_softmax(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, softmax, args.rows, true, args, call, 0, 1);
 }
 
-const qn__cuda_routine qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, launch_softmax, -1};
+const qn__cuda_routine qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, launch_softmax, 0};
 
 static bool takes_rms_norm(const qn_array *node)
 {
@@ -248,4 +248,4 @@ void qn__cuda_finish_norms(qn__cuda_binder *b)
     }
 }
 
-const qn__cuda_routine qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, launch_rms_norm, -1};
+const qn__cuda_routine qn__cuda_rms_norm = {QN__OP_RMS_NORM, takes_rms_norm, launch_rms_norm, 0};

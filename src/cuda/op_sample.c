@@ -28,4 +28,4 @@ static bool launch_sample(qn__cuda_binder *b, const qn__call *call)
                              QN__CUDA_BEHIND);
 }
 
-const qn__cuda_routine qn__cuda_sample = {QN__OP_SAMPLE, takes_sample, launch_sample, -1};
+const qn__cuda_routine qn__cuda_sample = {QN__OP_SAMPLE, takes_sample, launch_sample, 0};

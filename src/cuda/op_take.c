@@ -46,7 +46,7 @@ static bool launch_take(qn__cuda_binder *b, const qn__call *call)
     return true;
 }
 
-const qn__cuda_routine qn__cuda_take = {QN__OP_TAKE, takes_rows, launch_take, 0};
+const qn__cuda_routine qn__cuda_take = {QN__OP_TAKE, takes_rows, launch_take, 1 << 0};
 
 /* ---- what stands behind ---------------------------------------------------------------------- */
 
