@@ -371,6 +371,32 @@ typedef struct qn__cuda_write_args {
     int64_t blocks;
 } qn__cuda_write_args;
 
+/* Of pages.cu: rows [1, G, T, D] into pages of units, one cache or two as above. */
+typedef struct qn__cuda_encode_part {
+    int64_t head_stride, row_stride; /* of the rows, whose elements lie side by side */
+    int64_t page, head;              /* of the cache: bytes from one to the next */
+    int64_t pages;
+    int32_t heads, length, d;
+    qn__cuda_units units;
+} qn__cuda_encode_part;
+typedef struct qn__cuda_encode_args {
+    void *at[6]; /* of each: rows, slots [T], cache */
+    qn__cuda_encode_part part[2];
+    int64_t blocks;
+} qn__cuda_encode_args;
+
+/* The pages in a step's table out of their units, each to where it is in that, or to its own
+ * number. */
+typedef struct qn__cuda_unpack_pages_args {
+    void *at[6];              /* keys, values in units, or NULL; table [B, W]; both as floats; where
+                                 each page of the table is then, or NULL: where it was */
+    int64_t page[2], head[2]; /* bytes from one to the next */
+    int64_t pages;
+    int32_t sequences, width, heads, d[2];
+    int32_t half; /* floats are bf16 */
+    qn__cuda_units units[2];
+} qn__cuda_unpack_pages_args;
+
 /* Queries turned, keys turned on their way to the cache, values to theirs. */
 typedef struct qn__cuda_turn_args {
     void *at[12]; /* queries, offset, frequency, y; keys, offset, frequency, slots, cache; values,

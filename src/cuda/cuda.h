@@ -168,7 +168,7 @@ enum {
 #define QN__CUDA_AT_SCRATCH  UINT32_MAX
 #define QN__CUDA_AT_NONE     (UINT32_MAX - 1)
 #define QN__CUDA_AT_BEHIND   (UINT32_MAX - 2)
-#define QN__CUDA_AT_UNPACKED (UINT32_MAX - 3)
+#define QN__CUDA_AT_UNPACKED (3u << 30) /* the least: so many times 256 bytes into these */
 #define QN__CUDA_AT_KEPT     (1u << 31) /* the least: so many times 16 bytes into kept results */
 
 /* Adds a launch over `work` threads (or blocks of threads, when by_block). args begins with n_at
@@ -249,6 +249,18 @@ bool qn__cuda_is_result(const qn__binding *binding, uint32_t operand);
 /* Whether a call behind `call` reads y, which is in the workspace, before something else lies
  * there. */
 bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y);
+
+/* A cache's pages (op_cache.c): whether there are kernels for caches of such an encoding, and such
+ * an array. */
+bool qn__cuda_keeps(const qn__encoding *e);
+bool qn__cuda_is_cache(const qn_array *cache);
+
+/* Whether attention reads keys or values in blocks. Then `unpack` adds the launch that takes their
+ * pages apart, and says what the floats are that attention reads instead; and `find` gives its
+ * newest launch their addresses. */
+bool qn__cuda_is_in_blocks(const qn__call *attend);
+bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *attend, qn__operand floats[2]);
+void qn__cuda_find_unpacked(qn__cuda_binder *b, const qn__call *attend);
 
 /* Keys of few rows are turned on their way to the cache, in a launch with their queries
  * (op_rope.c), which values join. False: the call needs a launch of its own. */
@@ -339,6 +351,7 @@ bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o);
 /* Weights in units (op_units.c): of which layouts there are kernels, for which linear layers, and
  * their launches. */
 bool qn__cuda_has_units(qn__layout_id layout);
+qn__cuda_units qn__cuda_units_as_data(qn__layout_id layout);
 bool qn__cuda_takes_units(const qn_array *node);
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call);
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function);

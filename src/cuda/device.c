@@ -216,14 +216,14 @@ static qn_status pack_units(qn_device *device, qn_array *w, const void *rows, in
     return status;
 }
 
-/* Keys and values are plain: what attention's kernels read. */
+/* Keys and values are plain, or blocks that there are kernels for. */
 static bool cuda_keep(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
                       qn__layout_id *layout)
 {
     (void)device;
     *dtype = e == &qn__encodings[QN__BF16] ? QN_BF16 : QN_F32;
-    *layout = QN__PLAIN;
-    return e == &qn__encodings[QN__F32] || e == &qn__encodings[QN__BF16];
+    *layout = e->block_elements == 1 ? QN__PLAIN : QN__UNITS_OF(e - qn__encodings);
+    return qn__cuda_keeps(e);
 }
 
 static qn_status cuda_pack_rows(qn_device *device, qn_array *w, const qn__encoding *e,
@@ -379,6 +379,7 @@ static const qn__device_ops cuda_device_ops = {
     X(unpack)                                                                                      \
     X(ternary)                                                                                     \
     X(ternary_wide)                                                                                \
+    X(pages)                                                                                       \
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
     X(attend_step)                                                                                 \

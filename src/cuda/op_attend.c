@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention over a cache: writing it, attending to it. Which rows are whose, and which pages, is
- * read on the device, so a step's launches are the same whatever it runs.
+ * Attention over a cache. Which rows are whose, and which pages, is read on the device, so a step's
+ * launches are the same whatever it runs. A cache in blocks is attended to as the floats that it is
+ * first taken apart to (op_cache.c).
  */
 #include "core/dtype.h"
 #include "cuda/cuda.h"
@@ -9,58 +10,14 @@
 _Static_assert((int)QN__KEY_GROUP == (int)QN__CUDA_KEY_GROUP && (int)QN__PAGE == (int)QN__CUDA_PAGE,
                "keys lie as the kernels read them");
 
-static bool is_cache(const qn_array *cache)
-{
-    return !cache->layout && (cache->dtype == QN_F32 || cache->dtype == QN_BF16);
-}
-
-static bool takes_write(const qn_array *node)
-{
-    return is_cache(node->in[0]);
-}
-
-enum { MOST_BLOCKS = 1 << 20 };
-
-/* Values are written in the launch that writes keys. */
-static bool launch_write(qn__cuda_binder *b, const qn__call *call)
-{
-    const qn__operand *rows = &call->operand[1], *y = &call->operand[3];
-    qn__cuda_write_part part = {.page = y->stride[0],
-                                .head = y->stride[1],
-                                .pages = y->shape[0],
-                                .keys = call->op == QN__OP_WRITE_KEYS,
-                                .half = y->dtype == QN_BF16};
-    memcpy(part.shape, rows->shape, sizeof part.shape);
-    memcpy(part.stride, rows->stride, sizeof part.stride);
-    part.quads = part.shape[3] % 4 == 0 && part.stride[3] == 1 && rows->offset % 16 == 0 &&
-                 (part.stride[1] | part.stride[2]) % 4 == 0;
-    int64_t work = qn__cuda_elements(rows) / (part.quads ? 4 : 1),
-            blocks = qn__cuda_parts(work, QN__CUDA_THREADS);
-    qn__cuda_grid grid = {blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, QN__CUDA_THREADS, 0};
-    if (qn__cuda_turn_and_write(b, call, &part, grid.blocks))
-        return true;
-    qn__cuda_write_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_write_cache, call, 3);
-    if (first) {
-        first->part[1] = part;
-        qn__cuda_put_beside(b, call, 3, (unsigned)grid.blocks);
-        return true;
-    }
-    qn__cuda_write_args args = {.part = {part}, .blocks = grid.blocks};
-    const uint8_t none = QN__CUDA_NONE, operands[] = {1, 2, 3, none, none, none};
-    return qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_write_cache], &grid, &args,
-                             sizeof args, call, 6, operands);
-}
-
-const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write, 0};
-const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write, 0};
-
 enum { LONGEST = 2048 }; /* elements of a head: what the kernel's shared memory holds */
 
 static bool takes_attend(const qn_array *node)
 {
-    return is_cache(node->in[1]) && is_cache(node->in[2]) &&
-           node->in[1]->dtype == node->in[2]->dtype && node->in[0]->shape[3] <= LONGEST &&
-           node->in[2]->shape[3] <= LONGEST;
+    const qn_array *k = node->in[1], *v = node->in[2];
+    return qn__cuda_is_cache(k) && qn__cuda_is_cache(v) &&
+           (k->layout || v->layout || k->dtype == v->dtype) && node->in[0]->shape[3] <= LONGEST &&
+           v->shape[3] <= LONGEST;
 }
 
 /* Keys and values of a head in a page. */
@@ -112,8 +69,9 @@ static int64_t part_bytes(const qn__cuda_attend_args *a)
 /* Whether no step writes tiles and table, and of the cache one, this step's rows. */
 static bool is_early(const qn__cuda_binder *b, const qn__call *call)
 {
-    return qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
-           qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
+    return !qn__cuda_is_in_blocks(call) && qn__cuda_is_fixed(b, &call->operand[3]) &&
+           qn__cuda_is_fixed(b, &call->operand[4]) && qn__cuda_is_appended(b, &call->operand[1]) &&
+           qn__cuda_is_appended(b, &call->operand[2]);
 }
 
 static void operands_of(const qn__call *call, const qn__cuda_attend_args *args, uint8_t *operands)
@@ -143,9 +101,12 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, size, call, sizeof operands,
                            operands))
         return false;
+    qn__cuda_find_unpacked(b, call);
     if (args->split && !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join], &join,
                                           args, sizeof *args, call, sizeof operands, operands))
         return false;
+    if (args->split)
+        qn__cuda_find_unpacked(b, call);
     bool rounds = args->split || kernel >= QN__CUDA_KERNEL_attend_one_64;
     if (grid->blocks > 0 && args->y_stride[3] == 1 && rounds)
         qn__cuda_may_round(b, 6, 8, offsetof(qn__cuda_attend_args, turned));
@@ -526,6 +487,13 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     const qn__operand *q = &call->operand[0], *k = &call->operand[1], *v = &call->operand[2],
                       *tiles = &call->operand[3], *table = &call->operand[4],
                       *y = &call->operand[5 + p->has_sinks];
+    qn__operand unpacked[2];
+    if (qn__cuda_is_in_blocks(call)) {
+        if (!qn__cuda_unpack_cache(b, call, unpacked))
+            return false;
+        k = &unpacked[0];
+        v = &unpacked[1];
+    }
     qn__cuda_attend_args args = {.heads = q->shape[1],
                                  .groups = k->shape[1],
                                  .shared = q->shape[1] / k->shape[1],
@@ -565,9 +533,14 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     uint8_t operands[QN__CUDA_ATTEND_AT];
     operands_of(call, &args, operands);
     operands[7] = QN__CUDA_NONE;
-    return qn__cuda_add(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_any],
-                        args.tiles * args.tile * args.heads, true, &args, sizeof args, call,
-                        QN__CUDA_ATTEND_AT, operands);
+    const int64_t rows = args.tiles * args.tile * args.heads;
+    if (rows && !qn__cuda_add(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_any], rows, true, &args,
+                              sizeof args, call, QN__CUDA_ATTEND_AT, operands))
+        return false;
+    if (rows)
+        qn__cuda_find_unpacked(b, call);
+    return true;
 }
 
-const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend, 0};
+const qn__cuda_routine qn__cuda_attend = {QN__OP_ATTEND, takes_attend, launch_attend,
+                                          1 << 1 | 1 << 2};

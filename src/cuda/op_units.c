@@ -51,7 +51,7 @@ static qn__cu_function kernel_of(const qn__cuda *cuda, qn__layout_id layout, int
                            : shared_kernel(cuda, qn__layout_of(layout), kernel);
 }
 
-static qn__cuda_units units_as_data(qn__layout_id layout)
+qn__cuda_units qn__cuda_units_as_data(qn__layout_id layout)
 {
     const qn__layout *l = qn__layout_of(layout);
     return (qn__cuda_units){.layout = layout,
@@ -289,7 +289,7 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     if (!qn__cuda_begin_linear(b, call, &args))
         return false;
     args.whole = products == QN_PRODUCTS_INT8_ROWS;
-    args.units = units_as_data(w->layout);
+    args.units = qn__cuda_units_as_data(w->layout);
     if (qn__cuda_goes_ternary(b->cuda, call, &args))
         return qn__cuda_linear_ternary(b, call, &args);
     if (args.rows > FEW && qn__cuda_has_wide(b->cuda) && kernels[w->layout]) {
@@ -327,6 +327,6 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
 qn__cu_function qn__cuda_take_units(const qn__cuda *cuda, qn__layout_id layout,
                                     qn__cuda_units *units)
 {
-    *units = units_as_data(layout);
+    *units = qn__cuda_units_as_data(layout);
     return kernel_of(cuda, layout, ROWS);
 }

@@ -212,10 +212,11 @@ static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__sub
         void **at = (void **)(bound->args + launch->args);
         for (uint32_t k = 0; k < launch->n_at; k++) {
             uint32_t from = bound->at[launch->first_at + k];
-            at[k] = from == QN__CUDA_AT_SCRATCH    ? scratch
-                    : from == QN__CUDA_AT_BEHIND   ? behind
-                    : from == QN__CUDA_AT_UNPACKED ? unpacked
-                    : from == QN__CUDA_AT_NONE     ? NULL
+            at[k] = from == QN__CUDA_AT_SCRATCH  ? scratch
+                    : from == QN__CUDA_AT_BEHIND ? behind
+                    : from == QN__CUDA_AT_NONE   ? NULL
+                    : from >= QN__CUDA_AT_UNPACKED
+                        ? unpacked + (size_t)(from - QN__CUDA_AT_UNPACKED) * 256
                     : from >= QN__CUDA_AT_KEPT
                         ? kept + (size_t)(from - QN__CUDA_AT_KEPT) * 16
                         : (char *)sub->slots[operands[from].slot] + operands[from].offset;

@@ -98,6 +98,7 @@ void compare_arrays(qn_device *cpu, qn_device *cuda);
 void compare_products(qn_device *cpu, qn_device *cuda);
 void compare_rows(qn_device *cpu, qn_device *cuda);
 void compare_attention(qn_device *cpu, qn_device *cuda);
+void compare_blocks(qn_device *cpu, qn_device *cuda);
 void compare_exact(qn_device *cpu, qn_device *cuda);
 void compare_units(qn_device *cpu, qn_device *cuda);
 

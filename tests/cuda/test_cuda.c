@@ -276,7 +276,8 @@ static void compare_all(qn_device *cpu, qn_device *cuda, int n_names, char **nam
         void (*compare)(qn_device *cpu, qn_device *cuda);
     } files[] = {{"arrays", compare_arrays}, {"products", compare_products},
                  {"rows", compare_rows},     {"attention", compare_attention},
-                 {"exact", compare_exact},   {"units", compare_units}};
+                 {"blocks", compare_blocks}, {"exact", compare_exact},
+                 {"units", compare_units}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         bool wanted = n_names == 0;
         only_encoding = NULL;

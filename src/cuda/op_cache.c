@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A cache's pages: which there are, writing rows to them, and taking those of blocks apart, for
+ * attention, which reads floats.
+ */
+#include "core/dtype.h"
+#include "cuda/cuda.h"
+
+_Static_assert((int)QN__KEY_GROUP == (int)QN__CUDA_KEY_GROUP && (int)QN__PAGE == (int)QN__CUDA_PAGE,
+               "keys lie as the kernels read them");
+
+bool qn__cuda_keeps(const qn__encoding *e)
+{
+    switch (e - qn__encodings) {
+    case QN__F32:
+    case QN__BF16:
+    case QN__Q4_0:
+    case QN__Q4_1:
+    case QN__Q5_0:
+    case QN__Q5_1:
+    case QN__Q8_0: return true;
+    default: return e->bits && !e->zeroed;
+    }
+}
+
+bool qn__cuda_is_cache(const qn_array *cache)
+{
+    const qn__layout *l = qn__layout_of(cache->layout);
+    return l ? qn__cuda_keeps(l->encoding) : cache->dtype == QN_F32 || cache->dtype == QN_BF16;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+enum { MOST_BLOCKS = 1 << 20 };
+
+static bool takes_write(const qn_array *node)
+{
+    return qn__cuda_is_cache(node) && (!node->layout || node->in[1]->stride[3] == 1);
+}
+
+static qn__cuda_grid write_grid(int64_t work)
+{
+    const int64_t blocks = qn__cuda_parts(work, QN__CUDA_THREADS);
+    return (qn__cuda_grid){blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS, QN__CUDA_THREADS, 0};
+}
+
+/* Floats, in a launch with what comes before, if that can be. */
+static bool write_floats(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__operand *rows = &call->operand[1], *y = &call->operand[3];
+    qn__cuda_write_part part = {.page = y->stride[0],
+                                .head = y->stride[1],
+                                .pages = y->shape[0],
+                                .keys = call->op == QN__OP_WRITE_KEYS,
+                                .half = y->dtype == QN_BF16};
+    memcpy(part.shape, rows->shape, sizeof part.shape);
+    memcpy(part.stride, rows->stride, sizeof part.stride);
+    part.quads = part.shape[3] % 4 == 0 && part.stride[3] == 1 && rows->offset % 16 == 0 &&
+                 (part.stride[1] | part.stride[2]) % 4 == 0;
+    const qn__cuda_grid grid = write_grid(qn__cuda_elements(rows) / (part.quads ? 4 : 1));
+    if (qn__cuda_turn_and_write(b, call, &part, grid.blocks))
+        return true;
+    qn__cuda_write_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_write_cache, call, 3);
+    if (first) {
+        first->part[1] = part;
+        qn__cuda_put_beside(b, call, 3, (unsigned)grid.blocks);
+        return true;
+    }
+    qn__cuda_write_args args = {.part = {part}, .blocks = grid.blocks};
+    const uint8_t none = QN__CUDA_NONE, operands[] = {1, 2, 3, none, none, none};
+    return qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_write_cache], &grid, &args,
+                             sizeof args, call, 6, operands);
+}
+
+/* Bytes of a head's page. */
+static int64_t page_of_head(const qn__operand *cache)
+{
+    return (int64_t)qn__layout_bytes(cache->layout, QN__PAGE, cache->shape[3]);
+}
+
+static bool write_blocks(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__operand *rows = &call->operand[1], *y = &call->operand[3];
+    const int64_t head = page_of_head(y), width = qn__layout_of(y->layout)->encoding->block_elements;
+    const qn__cuda_encode_part part = {.head_stride = rows->stride[1],
+                                       .row_stride = rows->stride[2],
+                                       .page = y->shape[1] * head,
+                                       .head = head,
+                                       .pages = y->shape[0],
+                                       .heads = (int32_t)rows->shape[1],
+                                       .length = (int32_t)rows->shape[2],
+                                       .d = (int32_t)rows->shape[3],
+                                       .units = qn__cuda_units_as_data(y->layout)};
+    const qn__cuda_grid grid = write_grid(qn__cuda_elements(rows) / width);
+    qn__cuda_encode_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_write_blocks, call, 3);
+    if (first) {
+        first->part[1] = part;
+        qn__cuda_put_beside(b, call, 3, (unsigned)grid.blocks);
+        return true;
+    }
+    qn__cuda_encode_args args = {.part = {part}, .blocks = grid.blocks};
+    const uint8_t none = QN__CUDA_NONE, operands[] = {1, 2, 3, none, none, none};
+    return qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_write_blocks], &grid, &args,
+                             sizeof args, call, 6, operands);
+}
+
+static bool launch_write(qn__cuda_binder *b, const qn__call *call)
+{
+    return call->operand[3].layout ? write_blocks(b, call) : write_floats(b, call);
+}
+
+const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write,
+                                              1 << 0};
+const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write,
+                                                1 << 0};
+
+/* ---- taking apart ---------------------------------------------------------------------------- */
+
+enum { KEYS, VALUES, KINDS, PIECE = 256 };
+
+bool qn__cuda_is_in_blocks(const qn__call *attend)
+{
+    return attend->operand[1].layout || attend->operand[2].layout;
+}
+
+/* How the pages of a call lie in scratch memory: the keys, the values, the table, which begin at
+ * multiples of PIECE bytes. Pages lie in the order of the table, or, where that has more places
+ * than there are pages, or one of both arrays is floats already, by their numbers. */
+typedef struct unpacked {
+    bool half, by_number;
+    int64_t pages;
+    size_t at[KINDS + 1], bytes; /* at: in pieces */
+} unpacked;
+
+static unpacked unpacked_of(const qn__call *call)
+{
+    const qn__operand *cache = &call->operand[1], *table = &call->operand[4];
+    const int64_t places = table->shape[0] * table->shape[1], pages = cache->shape[0];
+    const bool both = cache[KEYS].layout && cache[VALUES].layout;
+    const qn__operand *floats = cache[KEYS].layout ? &cache[VALUES] : &cache[KEYS];
+    unpacked u = {.half = both || floats->dtype == QN_BF16, .by_number = !both || places > pages};
+    u.pages = u.by_number ? pages : places;
+    for (int i = 0; i <= KINDS; i++) {
+        size_t bytes = i == KINDS ? (size_t)places * sizeof(int32_t) * !u.by_number
+                       : cache[i].layout
+                           ? (size_t)(u.pages * cache[i].shape[1] * QN__PAGE * cache[i].shape[3]) *
+                                 (u.half ? 2 : 4)
+                           : 0;
+        u.at[i] = u.bytes / PIECE;
+        u.bytes += (bytes + PIECE - 1) / PIECE * PIECE;
+    }
+    return u;
+}
+
+/* What attention has to know of an operand that lies in scratch memory. */
+static qn__operand floats_of(const qn__operand *cache, const unpacked *u)
+{
+    qn__operand o = *cache;
+    o.layout = QN__PLAIN;
+    o.dtype = u->half ? QN_BF16 : QN_F32;
+    o.offset = 0;
+    o.shape[0] = u->pages;
+    o.stride[1] = QN__PAGE * cache->shape[3];
+    o.stride[0] = cache->shape[1] * o.stride[1];
+    return o;
+}
+
+bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *call, qn__operand floats[2])
+{
+    const qn__operand *cache = &call->operand[1], *table = &call->operand[4];
+    const unpacked u = unpacked_of(call);
+    qn__cuda_unpack_pages_args args = {.pages = cache->shape[0],
+                                       .sequences = (int32_t)table->shape[0],
+                                       .width = (int32_t)table->shape[1],
+                                       .heads = (int32_t)cache->shape[1],
+                                       .half = u.half};
+    uint8_t operands[] = {QN__CUDA_NONE, QN__CUDA_NONE, 4, QN__CUDA_NONE, QN__CUDA_NONE,
+                          u.by_number ? QN__CUDA_NONE : QN__CUDA_UNPACKED};
+    int n = 0;
+    for (int i = 0; i < KINDS; i++) {
+        floats[i] = cache[i];
+        if (!cache[i].layout)
+            continue;
+        args.head[i] = page_of_head(&cache[i]);
+        args.page[i] = cache[i].shape[1] * args.head[i];
+        args.d[i] = (int32_t)cache[i].shape[3];
+        args.units[i] = qn__cuda_units_as_data(cache[i].layout);
+        operands[i] = (uint8_t)(1 + i);
+        operands[3 + i] = QN__CUDA_UNPACKED;
+        floats[i] = floats_of(&cache[i], &u);
+        n++;
+    }
+    const int64_t blocks = n * table->shape[0] * table->shape[1] * cache->shape[1];
+    const qn__cuda_grid grid = {blocks, QN__CUDA_THREADS, 0};
+    qn__cuda_want_unpacked(b, u.bytes);
+    if (!blocks)
+        return true;
+    if (!QN__CUDA_ADD_GRID(b, unpack_pages, &grid, args, call, operands[0], operands[1],
+                           operands[2], operands[3], operands[4], operands[5]))
+        return false;
+    uint32_t *at = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at + 3;
+    for (int i = 0; i <= KINDS; i++)
+        if (at[i] == QN__CUDA_AT_UNPACKED)
+            at[i] += (uint32_t)u.at[i];
+    return true;
+}
+
+void qn__cuda_find_unpacked(qn__cuda_binder *b, const qn__call *call)
+{
+    if (!qn__cuda_is_in_blocks(call))
+        return;
+    const unpacked u = unpacked_of(call);
+    uint32_t *at = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at;
+    for (int i = 0; i < KINDS; i++)
+        if (call->operand[1 + i].layout)
+            at[1 + i] = QN__CUDA_AT_UNPACKED + (uint32_t)u.at[i];
+    if (!u.by_number)
+        at[4] = QN__CUDA_AT_UNPACKED + (uint32_t)u.at[KINDS];
+}

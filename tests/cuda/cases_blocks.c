@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention over caches in blocks: what is written has the CPU's bytes, what is attended to its
+ * values, and rows have the same bits alone and among others.
+ */
+#include "cases.h"
+
+#include "core/scope.h"
+#include "quant/layout.h"
+
+#include <string.h>
+
+enum { GROUPS = 2, FIRST = 537, SECOND = 40, ROWS = 24, WIDTH = 16, BLOCK_CASE_ALONE = 3 };
+
+/* Sequences of 537 and 40 positions, whose newest rows run, over heads of d. Of many pages: more
+ * than the table has places. */
+typedef struct blocks_case {
+    qn__encoding_id keys, values;
+    int64_t d, heads, pages, window, keep;
+} blocks_case;
+
+/* What a device makes of it: rows of keys and of values as they are kept, the attention, and that
+ * of some rows alone. */
+typedef struct blocks_result {
+    char *rows[2];
+    size_t n_rows[2];
+    float *y, *alone;
+} blocks_result;
+
+/* A number for each page that occurs once. */
+static int32_t page_number(const blocks_case *c, int i)
+{
+    return (int32_t)((i * 7 + 3) % c->pages);
+}
+
+static qn_array *reserve(qn_device *dev, const blocks_case *c, bool keys)
+{
+    qn_dtype dtype;
+    qn__layout_id layout;
+    qn_error err = {0};
+    const qn__encoding *e = &qn__encodings[keys ? c->keys : c->values];
+    CHECK("blocks", dev->ops->keep(dev, e, &dtype, &layout));
+    const int64_t turned[] = {c->pages, GROUPS, 4, c->d, 16}, rows[] = {c->pages, GROUPS, 64, c->d};
+    const bool turn = keys && !layout;
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *a =
+        qn_retain(qn__leaf_reserved(s, dtype, layout, turn ? 5 : 4, turn ? turned : rows));
+    qn_scope_end(s);
+    CHECK("blocks", a && qn__buffer_commit(a->buffer, qn__storage_bytes(a), &err));
+    return a;
+}
+
+static qn_array *table_of(qn_scope *s, const blocks_case *c)
+{
+    int32_t table[2][WIDTH];
+    for (int i = 0; i < WIDTH; i++) {
+        table[0][i] = i * 64 < FIRST ? page_number(c, i) : -1;
+        table[1][i] = i == 0 ? page_number(c, WIDTH) : -1;
+    }
+    return qn_from(s, QN_I32, SHAPE(2, WIDTH), table);
+}
+
+/* The rows of a cache as they are kept. */
+static void read_rows(qn_device *dev, const qn_array *a, blocks_result *r, int which)
+{
+    const qn__layout *l = qn__layout_of(a->layout);
+    const size_t bytes = qn__storage_bytes(a);
+    char *all = malloc(bytes);
+    qn_error err = {0};
+    CHECK("blocks", dev->ops->read(dev, all, a->buffer, 0, bytes, &err) == QN_OK);
+    r->rows[which] = all;
+    r->n_rows[which] = bytes;
+    if (!l)
+        return;
+    const int64_t d = a->shape[3], heads = a->shape[0] * a->shape[1];
+    const size_t row = qn__encoding_row_bytes(l->encoding, d),
+                 page = qn__layout_bytes(a->layout, 64, d);
+    r->n_rows[which] = row * 64 * (size_t)heads;
+    r->rows[which] = malloc(r->n_rows[which]);
+    for (int64_t i = 0; i < heads * 64; i++)
+        qn__layout_unpack_row(l, all + (size_t)(i / 64) * page, d, i % 64,
+                              r->rows[which] + (size_t)i * row);
+    free(all);
+}
+
+/* Rows of the batch: the last of the first sequence, and two of the second behind them. */
+static qn_array *tiles_of(qn_scope *s, const blocks_case *c, bool alone)
+{
+    const int tile = (int)qn__attend_tile(c->heads / GROUPS), first = ROWS - 2;
+    int32_t tiles[ROWS + 1][4] = {{0}}, n = 0;
+    const int32_t single[BLOCK_CASE_ALONE][4] = {
+        {0, 0, 1, FIRST - first}, {0, 1, 1, FIRST - 1}, {1, 2, 1, SECOND - 1}};
+    if (alone)
+        return qn_from(s, QN_I32, SHAPE(BLOCK_CASE_ALONE, 4), single);
+    for (int row = 0; row < first; row += tile, n++) {
+        const int32_t own[] = {0, row, first - row < tile ? first - row : tile,
+                               FIRST - first + row};
+        memcpy(tiles[n], own, sizeof own);
+    }
+    const int32_t own[] = {1, first, 2, SECOND - 2};
+    memcpy(tiles[n++], own, sizeof own);
+    return qn_from(s, QN_I32, SHAPE(n, 4), tiles);
+}
+
+static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result *r)
+{
+    static const int32_t alone[BLOCK_CASE_ALONE] = {0, ROWS - 3, ROWS - 1};
+    qn_array *kept[2] = {reserve(dev, c, true), reserve(dev, c, false)};
+    const size_t n = (size_t)(ROWS * c->heads * c->d);
+    const int64_t all = c->pages * 64;
+    int32_t *slots = malloc((size_t)all * sizeof *slots);
+    for (int64_t i = 0; i < all; i++)
+        slots[i] = (int32_t)(i * 11 % all);
+    seed = 42;
+    qn_scope *s = qn_scope_begin(dev);
+    qn_attention_options o = {.size = sizeof o, .window = c->window};
+    qn_array *to = qn_from_i32(s, slots, all);
+    qn_array *k = qn__write_keys(s, qn__lend(s, kept[0]), f32(s, SHAPE(1, GROUPS, all, c->d)), to),
+             *v =
+                 qn__write_values(s, qn__lend(s, kept[1]), f32(s, SHAPE(1, GROUPS, all, c->d)), to),
+             *q = f32(s, SHAPE(1, c->heads, ROWS, c->d)), *table = table_of(s, c);
+    qn_array *y = qn__attend(s, q, k, v, tiles_of(s, c, false), table, c->keep, &o);
+    qn_array *some = qn_take(s, q, qn_from_i32(s, alone, BLOCK_CASE_ALONE), 2);
+    qn_array *single = qn__attend(s, some, k, v, tiles_of(s, c, true), table, c->keep, &o);
+    qn_array *results[] = {k, v, qn_contiguous(s, qn_swap_axes(s, y, 1, 2)),
+                           qn_contiguous(s, qn_swap_axes(s, single, 1, 2))};
+    r->y = malloc(n * sizeof *r->y);
+    r->alone = malloc(n * sizeof *r->alone);
+    bool ok = qn_eval_many(s, results, 4) == QN_OK && qn_read_f32(s, results[2], r->y, n) == QN_OK &&
+              qn_read_f32(s, results[3], r->alone, n / ROWS * BLOCK_CASE_ALONE) == QN_OK;
+    if (!ok)
+        check(false, "blocks", qn_scope_error(s));
+    for (int i = 0; i < 2 && ok; i++)
+        read_rows(dev, results[i], r, i);
+    const size_t row = n / ROWS;
+    for (int i = 0; i < BLOCK_CASE_ALONE && ok; i++)
+        CHECK("rows of blocks alone", !memcmp(r->alone + (size_t)i * row,
+                                              r->y + (size_t)alone[i] * row, row * sizeof(float)));
+    qn_scope_end(s);
+    qn_release(kept[0]);
+    qn_release(kept[1]);
+    free(slots);
+}
+
+static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c)
+{
+    enum { MOST_ERROR = 30 }; /* in millionths: queries, weights and what is read are bf16 there */
+    blocks_result r[2] = {{{0}}};
+    char name[160];
+    snprintf(name, sizeof name, "blocks: %s, %s, %d heads of %d, %d pages",
+             qn__encodings[c->keys].name, qn__encodings[c->values].name, (int)c->heads, (int)c->d,
+             (int)c->pages);
+    run_blocks_case(cpu, c, &r[0]);
+    run_blocks_case(cuda, c, &r[1]);
+    for (int i = 0; i < 2; i++)
+        CHECK(name, r[0].rows[i] && r[1].rows[i] && r[0].n_rows[i] == r[1].n_rows[i] &&
+                        !memcmp(r[0].rows[i], r[1].rows[i], r[0].n_rows[i]));
+    double error = 0, square = 0;
+    for (int64_t i = 0; i < ROWS * c->heads * c->d; i++) {
+        const double w = r[0].y[i], v = r[1].y[i];
+        error += (v - w) * (v - w);
+        square += w * w;
+    }
+    if (!(error <= MOST_ERROR * 1e-6 * square))
+        printf("%s: %g\n", name, error / square);
+    CHECK(name, square > 0 && error <= MOST_ERROR * 1e-6 * square);
+    for (int i = 0; i < 2; i++) {
+        free(r[i].rows[0]);
+        free(r[i].rows[1]);
+        free(r[i].y);
+        free(r[i].alone);
+    }
+}
+
+void compare_blocks(qn_device *cpu, qn_device *cuda)
+{
+    static const blocks_case cases[] = {
+        {QN__Q8_0, QN__Q8_0, 64, 8, 40, 0, 0},
+        {QN__Q8_0, QN__Q8_0, 128, 8, 20, 0, 0},
+        {QN__Q8_0, QN__Q4_0, 256, 4, 40, 0, 0},
+        {QN__Q4_0, QN__Q8_0, 96, 6, 40, 200, 11},
+        {QN__Q5_0, QN__Q5_1, 128, 6, 40, 230, 11},
+        {QN__Q4_1, QN__Q4_0, 64, 14, 20, 0, 0},
+        {QN__BF16, QN__Q8_0, 128, 8, 40, 0, 0},
+        {QN__Q4_0, QN__F32, 64, 8, 40, 0, 0},
+        {QN__F32, QN__Q5_1, 32, 4, 20, 100, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        compare_one(cpu, cuda, &cases[i]);
+    for (int id = 0; id < QN__ENCODING_COUNT; id++) {
+        const qn__encoding *e = &qn__encodings[id];
+        if (e->bits && !e->zeroed)
+            compare_one(cpu, cuda,
+                        &(blocks_case){(qn__encoding_id)id, (qn__encoding_id)id, 128, 4, 20, 0, 0});
+    }
+}
