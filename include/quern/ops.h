@@ -237,6 +237,11 @@ QN_API qn_array *qn_cummin(qn_scope *s, qn_array *x, int axis, bool reverse);
 
 QN_API qn_array *qn_softmax(qn_scope *s, qn_array *x, int axis);
 
+/* scale H x along the last axis, of n elements, a power of two: H is the Hadamard matrix whose row
+ * i and column j have the sign of the parity of i & j. scale 0: 1 / sqrt(n), with which it is its
+ * own inverse. Integers become f32; 16-bit floats are summed in f32. */
+QN_API qn_array *qn_hadamard_transform(qn_scope *s, qn_array *x, double scale);
+
 /* ---- random numbers: a key and a shape give the same values everywhere ----------------------- */
 
 /* Keys are u32 [2] (Threefry-2x32; values as JAX's). Use a key once: split it, or fold a step's

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations over the last axis: reductions, softmax, rms_norm. A unit is one row. Rows that are
- * not adjacent elements are gathered into scratch first, so that strides never change a sum's
- * order.
+ * Operations over the last axis: reductions, softmax, hadamard, rms_norm. A unit is one row. Rows
+ * that are not adjacent elements are gathered into scratch first, so that strides never change a
+ * sum's order.
  */
 #include "core/dtype.h"
 #include "cpu/cpu.h"
@@ -205,7 +205,7 @@ static void run_reduce(const qn__cpu_job *job, const qn__cpu_part *part)
 const qn__cpu_routine qn__cpu_reduce_routine = {QN__OP_REDUCE, .accepts = accepts_reduce,
                                                 .prepare = prepare_reduce, .run = run_reduce};
 
-/* ---- softmax, rms_norm: contiguous rows
+/* ---- softmax, hadamard, rms_norm: contiguous rows
  * ---------------------------------------------------------------------- */
 
 static int64_t prepare_rows(qn__cpu_job *job)
@@ -229,6 +229,22 @@ static void run_softmax(const qn__cpu_job *job, const qn__cpu_part *part)
 
 const qn__cpu_routine qn__cpu_softmax_routine = {QN__OP_SOFTMAX, .prepare = prepare_rows,
                                                  .run = run_softmax};
+
+static void run_hadamard(const qn__cpu_job *job, const qn__cpu_part *part)
+{
+    const qn__operand *x = &job->call->operand[0];
+    const double scale = ((const qn__hadamard_params *)job->call->params)->scale;
+    size_t n = (size_t)row_length(x), r0 = (size_t)part->begin, r1 = (size_t)part->end;
+    if (x->dtype == QN_F32)
+        job->table->hadamard((float *)part->at[1], n, (const float *)part->at[0], n, (float)scale,
+                             n, r0, r1);
+    else
+        job->table->hadamard_f64((double *)part->at[1], n, (const double *)part->at[0], n, scale, n,
+                                 r0, r1);
+}
+
+const qn__cpu_routine qn__cpu_hadamard_routine = {QN__OP_HADAMARD_TRANSFORM,
+                                                  .prepare = prepare_rows, .run = run_hadamard};
 
 static void run_rms_norm(const qn__cpu_job *job, const qn__cpu_part *part)
 {

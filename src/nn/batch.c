@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "core/scope.h"
-#include "nn/hadamard.h"
 
 #include <stdlib.h>
 
@@ -207,10 +206,21 @@ void qn__batch_record(qn_scope *s, qn__batch *batch)
     }
 }
 
-/* Turned where they are kept in blocks. */
-static qn_array *turned(qn_scope *s, qn_array *matrix, qn_array *x)
+/* x [1, H, T, D], which lies as [T, H, D], turned by a Hadamard matrix, of the largest power of two
+ * that divides D, where keys or values are kept in blocks. The matrix is its own inverse and leaves
+ * products of two turned vectors what they were; one number that is far larger than the others
+ * becomes a little of each, and blocks with one scale keep more of every number's bits (QuaRot,
+ * arXiv:2404.00456). */
+static qn_array *turned(qn_scope *s, qn__encoding_id kept, qn_array *x)
 {
-    return matrix ? qn__hadamard_turn(s, matrix, x) : x;
+    if (qn__encodings[kept].block_elements == 1)
+        return x;
+    x = qn_cast(s, qn_swap_axes(s, x, 1, 2), QN_F32);
+    const int64_t d = qn_array_dim(x, 3), n = d & -d, heads = qn_array_dim(x, 2);
+    const int64_t parts[] = {qn_array_elements(x) / n, n},
+                  shape[] = {1, qn_array_dim(x, 1), heads, d};
+    x = qn_hadamard_transform(s, qn_reshape(s, x, 2, parts), 0);
+    return qn_swap_axes(s, qn_reshape(s, x, 4, shape), 1, 2);
 }
 
 qn_array *qn__batch_attend(qn_scope *s, qn__batch *batch, int layer, qn_array *q, qn_array *k,
@@ -226,11 +236,12 @@ qn_array *qn__batch_attend(qn_scope *s, qn__batch *batch, int layer, qn_array *q
         batch->seen[2 * layer] = q;
         batch->seen[2 * layer + 1] = k;
     }
-    *keys = qn__write_keys(s, *keys, turned(s, cache->turn[0], k), kind->slots);
-    *values = qn__write_values(s, *values, turned(s, cache->turn[1], v), kind->slots);
-    qn_array *y = qn__attend(s, turned(s, cache->turn[0], q), *keys, *values, batch->tiles,
-                             kind->table, sees->keep, &o);
-    return turned(s, cache->turn[1], y);
+    const qn__cache_shape *c = &cache->shape;
+    *keys = qn__write_keys(s, *keys, turned(s, c->keys, k), kind->slots);
+    *values = qn__write_values(s, *values, turned(s, c->values, v), kind->slots);
+    q = turned(s, c->keys, q);
+    qn_array *y = qn__attend(s, q, *keys, *values, batch->tiles, kind->table, sees->keep, &o);
+    return turned(s, c->values, y);
 }
 
 qn_array *qn__batch_outputs(qn_scope *s, const qn__batch *batch, qn_array *x)

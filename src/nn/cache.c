@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "core/device.h"
 #include "core/scope.h"
-#include "nn/hadamard.h"
 
 #include <stdlib.h>
 
@@ -80,8 +79,6 @@ void qn__cache_end(qn__cache *cache)
 {
     for (int i = 0; cache->kept && i < 2 * cache->shape.n_layers; i++)
         qn_release(cache->kept[i]);
-    qn_release(cache->turn[0]);
-    qn_release(cache->turn[1]);
     for (int i = 0; i < cache->n_kinds; i++)
         qn__pages_end(&cache->kind[i].pages);
     free(cache->kept);
@@ -147,24 +144,12 @@ static qn_array *reserve_pages(const qn__cache *cache, qn_device *device, int i)
     return a;
 }
 
-/* What keys (0) or values (1) are turned by; true where that is nothing. */
-static bool make_turn(qn__cache *cache, qn_device *device, int i)
-{
-    const qn__cache_shape *c = &cache->shape;
-    bool blocks = qn__encodings[i ? c->values : c->keys].block_elements > 1;
-    if (blocks && !cache->turn[i])
-        cache->turn[i] = qn__hadamard_new(device, i ? c->value_dim : c->key_dim);
-    return !blocks || cache->turn[i];
-}
-
 qn_status qn__cache_reserve(qn__cache *cache, qn_device *device, qn_error *err)
 {
     for (int i = 0; i < 2 * cache->shape.n_layers; i++)
         if (!cache->kept[i] && !(cache->kept[i] = reserve_pages(cache, device, i)))
             return qn__fail(err, QN_MEMORY, "no memory for a cache of %d pages",
                             cache->kind[cache->kind_of[i / 2]].pages.most);
-    if (!make_turn(cache, device, 0) || !make_turn(cache, device, 1))
-        return qn__fail_memory(err, "a cache");
     return QN_OK;
 }
 

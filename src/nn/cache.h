@@ -46,7 +46,6 @@ typedef struct qn__cache {
     int64_t reach;      /* a window's positions are kept for steps, or for going back, of so many */
     qn_array **kept;    /* [2 * n_layers]: keys, values; retained, NULL before the first step */
     qn_array **current; /* the same in the step under way */
-    qn_array *turn[2];  /* what keys, and values, are turned by where they are kept in blocks */
     int32_t adapter;    /* of sequences where nothing else is said */
 } qn__cache;
 

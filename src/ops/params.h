@@ -107,6 +107,10 @@ typedef struct qn__linear_cross_entropy_params {
 } qn__linear_cross_entropy_params;
 QN__NO_PADDING(qn__linear_cross_entropy_params, 16);
 
+typedef struct qn__hadamard_params {
+    double scale;
+} qn__hadamard_params;
+
 typedef struct qn__norm_params {
     float eps;
     int32_t has_weight, has_bias;

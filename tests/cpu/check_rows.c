@@ -30,6 +30,14 @@ static void rows_values(const qn__cpu_kernels *t, const row_data *d, size_t n)
         if (i % ld < n)
             nmse_add(&m, d->y[i], d->yd[i]);
     check("softmax", t->tier, nmse_ok(&m, 1e-13));
+    size_t whole = n & -n; /* the largest power of two that divides it */
+    m = (nmse){0, 0};
+    t->hadamard(d->y, ld, d->x, ld, 0.25f, whole, 0, ROWS);
+    t->hadamard_f64(d->yd, ld, d->xd, ld, 0.25, whole, 0, ROWS);
+    for (size_t i = 0; i < ROWS * ld; i++)
+        if (i % ld < whole)
+            nmse_add(&m, d->y[i], d->yd[i]);
+    check("hadamard", t->tier, nmse_ok(&m, 1e-13));
     int ok = 1;
     t->logsumexp(d->y, d->x, ld, n, 0, ROWS);
     t->logsumexp_f64(d->yd, d->xd, ld, n, 0, ROWS);
@@ -64,12 +72,13 @@ static void rows_once(const qn__cpu_kernels *t, float *out, const float *x, cons
     t->logsumexp(out + 3 * part, x, ld, n, r0, r1);
     t->sum(out + 3 * part + ROWS, x, ld, n, r0, r1);
     t->max(out + 3 * part + 2 * ROWS, x, ld, n, r0, r1);
+    t->hadamard(out + 3 * part + 3 * ROWS, ld, x, ld, 0.3f, n & -n, r0, r1);
 }
 
 static void rows_bits(const qn__cpu_kernels *t, const qn__cpu_kernels *ref, const row_data *d,
                       size_t n)
 {
-    size_t ld = n + 1, all = 3 * ROWS * ld + 3 * ROWS;
+    size_t ld = n + 1, all = 4 * ROWS * ld + 3 * ROWS;
     float *a = new_floats(all), *b = new_floats(all), *x = new_floats(ROWS * ld + 16);
     rows_once(ref, a, d->x, d->w, ld, n, 0, ROWS);
     int ok = 1;

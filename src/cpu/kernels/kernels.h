@@ -263,6 +263,10 @@ typedef struct qn__cpu_kernels {
                      size_t n, size_t r0, size_t r1);
     void (*softmax)(float *y, size_t ldy, const float *x, size_t ldx, size_t n, size_t r0,
                     size_t r1);
+    /* scale times the product with the Hadamard matrix of n = 2^k: sums and differences of elements
+     * that lie 1, 2, 4 ... apart */
+    void (*hadamard)(float *y, size_t ldy, const float *x, size_t ldx, float scale, size_t n,
+                     size_t r0, size_t r1);
     /* one result a row, at out[r]. Empty rows: sum 0, max -inf, argmax 0, logsumexp -inf. */
     void (*logsumexp)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*sum)(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1);
@@ -275,6 +279,8 @@ typedef struct qn__cpu_kernels {
                          double eps, size_t n, size_t r0, size_t r1);
     void (*softmax_f64)(double *y, size_t ldy, const double *x, size_t ldx, size_t n, size_t r0,
                         size_t r1);
+    void (*hadamard_f64)(double *y, size_t ldy, const double *x, size_t ldx, double scale, size_t n,
+                         size_t r0, size_t r1);
     void (*logsumexp_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*sum_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);
     void (*max_f64)(double *out, const double *x, size_t ldx, size_t n, size_t r0, size_t r1);

@@ -4,6 +4,7 @@
  * Approach: plain loops from left to right, the C library's functions.
  */
 #include <math.h>
+#include <string.h>
 
 #include "kernels.h"
 
@@ -45,6 +46,24 @@ static void f64_softmax(double *y, size_t ldy, const double *x, size_t ldx, size
             s += y[r * ldy + i] = exp(x[r * ldx + i] - m);
         for (size_t i = 0; i < n; i++)
             y[r * ldy + i] /= s;
+    }
+}
+
+static void f64_hadamard(double *y, size_t ldy, const double *x, size_t ldx, double scale, size_t n,
+                         size_t r0, size_t r1)
+{
+    for (size_t r = r0; r < r1; r++) {
+        double *out = y + r * ldy;
+        memmove(out, x + r * ldx, n * sizeof *out);
+        for (size_t apart = 1; apart < n; apart *= 2)
+            for (size_t i = 0; i < n; i++)
+                if (!(i & apart)) {
+                    double low = out[i], high = out[i + apart];
+                    out[i] = low + high;
+                    out[i + apart] = low - high;
+                }
+        for (size_t i = 0; i < n; i++)
+            out[i] *= scale;
     }
 }
 
@@ -177,6 +196,7 @@ void qn__cpu_fill_ref_f64(qn__cpu_kernels *t)
 {
     t->rms_norm_f64 = f64_rms_norm;
     t->softmax_f64 = f64_softmax;
+    t->hadamard_f64 = f64_hadamard;
     t->logsumexp_f64 = f64_logsumexp;
     t->sum_f64 = f64_sum;
     t->max_f64 = f64_max;

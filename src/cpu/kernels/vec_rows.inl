@@ -133,6 +133,40 @@ static void softmax_rows(float *y, size_t ldy, const float *x, size_t ldx, size_
     }
 }
 
+/* Sums and differences of elements `apart` from each other. */
+static inline void add_and_subtract(float *y, size_t n, size_t apart)
+{
+    for (size_t i = 0; i < n; i += 2 * apart)
+        for (size_t k = i; k < i + apart; k++) {
+            float low = y[k], high = y[k + apart];
+            y[k] = low + high;
+            y[k + apart] = low - high;
+        }
+}
+
+static void hadamard_rows(float *y, size_t ldy, const float *x, size_t ldx, float scale, size_t n,
+                          size_t r0, size_t r1)
+{
+    for (size_t r = r0; r < r1; r++) {
+        float *out = y + r * ldy;
+        memmove(out, x + r * ldx, n * sizeof *out);
+        for (size_t i = 0; i + 16 <= n; i += 16)
+            for (size_t apart = 1; apart < 16; apart *= 2)
+                add_and_subtract(out + i, 16, apart);
+        for (size_t apart = 1; n < 16 && apart < n; apart *= 2)
+            add_and_subtract(out, n, apart);
+        for (size_t apart = 16; apart < n; apart *= 2)
+            for (size_t i = 0; i < n; i += 2 * apart)
+                for (size_t k = i; k < i + apart; k += 16) {
+                    vf low = v_load(out + k), high = v_load(out + k + apart);
+                    v_store(out + k, v_add(low, high));
+                    v_store(out + k + apart, v_sub(low, high));
+                }
+        for (size_t i = 0; i < n; i++)
+            out[i] *= scale;
+    }
+}
+
 static void logsumexp_rows(float *out, const float *x, size_t ldx, size_t n, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r++) {
@@ -316,6 +350,7 @@ static void fill_vec_rows(qn__cpu_kernels *t)
 {
     t->rms_norm = rms_norm_rows;
     t->softmax = softmax_rows;
+    t->hadamard = hadamard_rows;
     t->logsumexp = logsumexp_rows;
     t->sum = sum_rows;
     t->max = max_rows;
