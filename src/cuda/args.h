@@ -125,6 +125,20 @@ enum {
     QN__CUDA_NORM_PAIR_QUADS = 128 /* of a row, at most, of rms_norm_pair */
 };
 
+/* Rows of n elements, up to QN__CUDA_HADAMARD; one array, or two, the second with the blocks behind
+ * the first `blocks`. */
+enum { QN__CUDA_HADAMARD = 256 };
+typedef struct qn__cuda_hadamard_part {
+    int64_t all;        /* elements */
+    int32_t n, vectors; /* vectors: they are read and written 16 bytes at a time */
+    float scale;
+} qn__cuda_hadamard_part;
+typedef struct qn__cuda_hadamard_args {
+    void *at[4]; /* of each: x, y */
+    qn__cuda_hadamard_part part[2];
+    int64_t blocks;
+} qn__cuda_hadamard_args;
+
 typedef struct qn__cuda_softmax_args {
     void *at[2]; /* x, y: [rows, n] */
     int64_t rows, n, wide;
@@ -371,12 +385,17 @@ typedef struct qn__cuda_write_args {
     int64_t blocks;
 } qn__cuda_write_args;
 
-/* Of pages.cu: rows [1, G, T, D] into pages of units, one cache or two as above. */
+/* Of pages.cu: rows [1, G, T, D] into pages of units, one cache or two as above; D is up to
+ * QN__CUDA_ENCODED. */
+enum { QN__CUDA_ENCODED = 1024 };
 typedef struct qn__cuda_encode_part {
     int64_t head_stride, row_stride; /* of the rows, whose elements lie side by side */
     int64_t page, head;              /* of the cache: bytes from one to the next */
     int64_t pages;
     int32_t heads, length, d;
+    int32_t vectors; /* rows are read 16 bytes at a time */
+    int32_t turn;    /* so many elements at once by a Hadamard matrix, times its scale; 0: none */
+    float turn_scale;
     qn__cuda_units units;
 } qn__cuda_encode_part;
 typedef struct qn__cuda_encode_args {

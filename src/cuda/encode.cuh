@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of a cache that is kept in blocks: a block's numbers and codes as quant/q_legacy.c and
- * quant/affine.c choose them, to the bit, and where they lie in a unit (quant/layout.h).
+ * quant/affine.c choose them, to the bit, and where they lie in a unit (quant/layout.h). A warp has
+ * a row, a lane elements 4 lane .. 4 lane + 3 of each 128, so 8, 16 or 32 lanes a block.
  */
 #ifndef QN_CUDA_ENCODE_CUH
 #define QN_CUDA_ENCODE_CUH
 
 #include "cuda/cache.cuh"
+#include "cuda/hadamard.cuh"
 #include "quant/layout.h"
 
 #include <float.h>
@@ -57,38 +59,51 @@ struct block_codes {
     }
 };
 
-/* Codes around the middle of 0 .. top, or signed: the value that is farthest from zero, the first
- * of those, is at the end. */
-static __device__ block_codes codes_around(const float *x, int n, float top, bool is_signed)
+/* Of what `lanes` lanes have, the one that is best, the first of those: is_better(a, b) is strict. */
+template <typename F>
+static __device__ float best_of_lanes(float own, int lanes, const F &is_better)
 {
-    float most = x[0];
-    for (int i = 1; i < n; i++)
-        most = fabsf(x[i]) > fabsf(most) ? x[i] : most;
+    for (int m = 1; m < lanes; m *= 2) {
+        const float other = __shfl_xor_sync(~0u, own, m);
+        if (threadIdx.x & m ? !is_better(own, other) : is_better(other, own))
+            own = other;
+    }
+    return own;
+}
+template <typename F> static __device__ float best_of_block(float4 x, int lanes, const F &is_better)
+{
+    float v = is_better(x.y, x.x) ? x.y : x.x;
+    v = is_better(x.z, v) ? x.z : v;
+    return best_of_lanes(is_better(x.w, v) ? x.w : v, lanes, is_better);
+}
+
+/* Codes around the middle of 0 .. top, or signed: the value that is farthest from zero is at the
+ * end. */
+static __device__ block_codes codes_around(float4 x, int lanes, float top, bool is_signed)
+{
+    const float most =
+        best_of_block(x, lanes, [](float a, float b) { return fabsf(a) > fabsf(b); });
     const float scale = is_signed ? fabsf(most) / top : most / -((top + 1) / 2);
     return {is_signed ? SIGNED : AROUND, scale, 0, inverse_of(scale), top};
 }
 
-static __device__ float2 range_of_values(const float *x, int n)
+static __device__ float2 range_of_block(float4 x, int lanes)
 {
-    float low = x[0], high = x[0];
-    for (int i = 1; i < n; i++) {
-        low = x[i] < low ? x[i] : low;
-        high = x[i] > high ? x[i] : high;
-    }
-    return make_float2(low, high);
+    return make_float2(best_of_block(x, lanes, [](float a, float b) { return a < b; }),
+                       best_of_block(x, lanes, [](float a, float b) { return a > b; }));
 }
 
-static __device__ block_codes codes_above(const float *x, int n, float top)
+static __device__ block_codes codes_above(float4 x, int lanes, float top)
 {
-    const float2 range = range_of_values(x, n);
+    const float2 range = range_of_block(x, lanes);
     const float scale = (range.y - range.x) / top;
     return {ABOVE, scale, range.x, inverse_of(scale), top};
 }
 
 /* MLX's rule (quant/affine.c). */
-static __device__ block_codes codes_of_group(const float *x, int n, float top)
+static __device__ block_codes codes_of_group(float4 x, int lanes, float top)
 {
-    const float2 of = range_of_values(x, n);
+    const float2 of = range_of_block(x, lanes);
     const bool below = fabsf(of.x) > fabsf(of.y);
     const float range = of.y - of.x, edge = below ? of.x : of.y;
     float s = (range <= FLT_MAX ? range : FLT_MAX) / top;
@@ -122,66 +137,64 @@ static __device__ block_form form_of(const qn__cuda_units &l)
     }
 }
 
-static __device__ block_codes codes_of(const qn__cuda_units &l, const float *x)
+static __device__ block_codes codes_of(const qn__cuda_units &l, float4 x)
 {
     if (l.bits)
-        return codes_of_group(x, l.group, (float)((1 << l.bits) - 1));
+        return codes_of_group(x, l.group / 4, (float)((1 << l.bits) - 1));
     switch (l.layout) {
-    case QN__UNITS_OF(QN__Q4_1): return codes_above(x, 32, 15);
-    case QN__UNITS_OF(QN__Q5_0): return codes_around(x, 32, 31, false);
-    case QN__UNITS_OF(QN__Q5_1): return codes_above(x, 32, 31);
-    case QN__UNITS_OF(QN__Q8_0): return codes_around(x, 32, 127, true);
-    default: return codes_around(x, 32, 15, false);
+    case QN__UNITS_OF(QN__Q4_1): return codes_above(x, 8, 15);
+    case QN__UNITS_OF(QN__Q5_0): return codes_around(x, 8, 31, false);
+    case QN__UNITS_OF(QN__Q5_1): return codes_above(x, 8, 31);
+    case QN__UNITS_OF(QN__Q8_0): return codes_around(x, 8, 127, true);
+    default: return codes_around(x, 8, 15, false);
     }
 }
+
+/* ---- words: eight lanes have 32 codes, four each --------------------------------------------- */
 
 static __device__ void put_word(uint8_t *p, int i, int row, uint32_t w)
 {
     *(uint32_t *)(p + 64 * i + 4 * row) = w;
 }
 
-/* 32 codes, four a word, into the planes of a unit's row, which begin with word `at`. */
-static __device__ void put_planes(uint8_t *u, int at, int row, int bits, const uint32_t w[8])
+/* The words of all eight lanes together, or of those that have the same lane modulo `first`. */
+static __device__ uint32_t or_of_lanes(uint32_t w, int first)
 {
+    for (int m = first; m < 8; m *= 2)
+        w |= __shfl_xor_sync(~0u, w, m);
+    return w;
+}
+
+/* A lane's codes into the planes of a unit's row, which begin with word `at`. */
+static __device__ void put_planes(uint8_t *u, int at, int row, int bits, uint32_t w, bool writes)
+{
+    const int i = threadIdx.x % 8;
     int low = 0;
     if (bits == 8) {
-        for (int i = 0; i < 8; i++)
-            put_word(u, at + i, row, w[i]);
+        if (writes)
+            put_word(u, at + i, row, w);
         return;
     }
-    if (bits & 4) {
-        for (int i = 0; i < 4; i++)
-            put_word(u, at + i, row, (w[i] & 0x0f0f0f0fu) | (w[i + 4] & 0x0f0f0f0fu) << 4);
-        at += 4;
-        low = 4;
-    }
-    if (bits & 2) {
-        for (int i = 0; i < 2; i++) {
-            uint32_t plane = 0;
-            for (int k = 0; k < 4; k++)
-                plane |= (w[i + 2 * k] >> low & 0x03030303u) << (2 * k);
+    for (int size = 4; size; size /= 2) { /* a plane of `size` bits has so many words */
+        if (!(bits & size))
+            continue;
+        const uint32_t mask = size == 4 ? 0x0f0f0f0fu : size == 2 ? 0x03030303u : 0x01010101u,
+                       plane = or_of_lanes((w >> low & mask) << (i / size * size), size);
+        if (i < size && writes)
             put_word(u, at + i, row, plane);
-        }
-        at += 2;
-        low += 2;
-    }
-    if (bits & 1) {
-        uint32_t plane = 0;
-        for (int k = 0; k < 8; k++)
-            plane |= (w[k] >> low & 0x01010101u) << k;
-        put_word(u, at, row, plane);
+        at += size;
+        low += size;
     }
 }
 
-/* Bit i is the fifth of code i. */
-static __device__ uint32_t fifth_bits(const uint32_t w[8])
+/* GGUF's fifth bits: bit i is that of code i. */
+static __device__ void put_fifth(uint8_t *u, int at, int row, uint32_t w, bool writes)
 {
-    uint32_t bits = 0;
-    for (int i = 0; i < 8; i++) {
-        const uint32_t v = w[i] >> 4 & 0x01010101u;
-        bits |= ((v | v >> 7 | v >> 14 | v >> 21) & 15) << (4 * i);
-    }
-    return bits;
+    const int i = threadIdx.x % 8;
+    const uint32_t v = w >> 4 & 0x01010101u,
+                   bits = or_of_lanes(((v | v >> 7 | v >> 14 | v >> 21) & 15) << (4 * i), 1);
+    if (i == 0 && writes)
+        put_word(u, at, row, bits);
 }
 
 /* What is too large becomes the largest number of its type; `broken`: no number at all. */
@@ -197,41 +210,43 @@ static __device__ void put_number(uint8_t *p, int row, int type, float v, bool b
     *(uint16_t *)(p + 2 * row) = broken ? 0xffff : h;
 }
 
-/* Block `block` of a row of values, into row `row` of the 16 whose units begin at `units`; of a
- * broken row all bits are ones. */
-static __device__ void put_block(const qn__cuda_units &l, uint8_t *units, int row, int block,
-                                 const float *x, bool broken)
+static __device__ bool is_finite(float4 x)
 {
-    const block_form form = form_of(l);
-    const int column = block * form.columns, in = column % l.columns, number = in / form.columns,
-              size = form.type == QN__F32 ? 64 : 32;
-    uint8_t *u = units + (int64_t)(column / l.columns) * l.bytes;
-    const block_codes codes = codes_of(l, x);
-    put_number(u + form.scale_at + size * number, row, form.type, codes.scale, broken);
-    if (form.bias_at)
-        put_number(u + form.bias_at + size * number, row, form.type, codes.bias, broken);
-    for (int i = 0; i < form.columns; i += 32) {
-        const int chunk = (in + i) / 32;
-        uint32_t w[8];
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            w[j] = broken ? ~0u : 0;
-#pragma unroll
-            for (int k = 0; k < 4 && !broken; k++)
-                w[j] |= codes.code(x[i + 4 * j + k]) << (8 * k);
-        }
-        put_planes(u, form.bits * chunk, row, form.bits, w);
-        if (form.fifth)
-            put_word(u, 8 + chunk, row, fifth_bits(w));
-    }
+    return (x.x * 0.0f + x.y * 0.0f) + (x.z * 0.0f + x.w * 0.0f) == 0;
 }
 
-static __device__ bool is_finite_row(const float *x, int n)
+/* A row of d values into row `row` of the 16 whose units begin at `units`; of one that is not finite
+ * all bits are ones. */
+template <int Q>
+static __device__ void put_row(const qn__cuda_units &l, uint8_t *units, int row, int d,
+                               const float4 (&x)[Q])
 {
-    float sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += x[i] * 0.0f;
-    return sum == 0;
+    const block_form form = form_of(l);
+    const int size = form.type == QN__F32 ? 64 : 32;
+    bool finite = true;
+#pragma unroll
+    for (int q = 0; q < Q; q++)
+        finite = finite && is_finite(x[q]);
+    const bool broken = __ballot_sync(~0u, finite) != ~0u;
+#pragma unroll
+    for (int q = 0; q < Q; q++) {
+        const int column = 128 * q + 4 * (threadIdx.x % 32), in = column % l.columns,
+                  number = in / form.columns;
+        const bool writes = column < d;
+        uint8_t *u = units + (int64_t)(column / l.columns) * l.bytes;
+        const block_codes codes = codes_of(l, x[q]);
+        const uint32_t w = broken ? ~0u
+                                  : codes.code(x[q].x) | codes.code(x[q].y) << 8 |
+                                        codes.code(x[q].z) << 16 | codes.code(x[q].w) << 24;
+        put_planes(u, form.bits * (in / 32), row, form.bits, w, writes);
+        if (form.fifth)
+            put_fifth(u, 8 + in / 32, row, w, writes);
+        if (in % form.columns == 0 && writes) {
+            put_number(u + form.scale_at + size * number, row, form.type, codes.scale, broken);
+            if (form.bias_at)
+                put_number(u + form.bias_at + size * number, row, form.type, codes.bias, broken);
+        }
+    }
 }
 
 #endif

@@ -35,7 +35,8 @@ enum { MOST_BLOCKS = 1 << 20 };
 
 static bool takes_write(const qn_array *node)
 {
-    return qn__cuda_is_cache(node) && (!node->layout || node->in[1]->stride[3] == 1);
+    return qn__cuda_is_cache(node) &&
+           (!node->layout || (node->in[1]->stride[3] == 1 && node->shape[3] <= QN__CUDA_ENCODED));
 }
 
 static qn__cuda_grid write_grid(int64_t work)
@@ -78,30 +79,73 @@ static int64_t page_of_head(const qn__operand *cache)
     return (int64_t)qn__layout_bytes(cache->layout, QN__PAGE, cache->shape[3]);
 }
 
+/* If the newest launch makes these rows alone, by a Hadamard matrix, for nobody else, then it goes,
+ * and they are turned on their way; returns the operand that is read then. */
+static uint32_t take_turn_of(qn__cuda_binder *b, const qn__call *call, qn__cuda_encode_part *part)
+{
+    enum { X, Y, X_BESIDE };
+    const qn__operand *operands = b->binding->operands, *rows = &call->operand[1];
+    const uint32_t own = call->first_operand + 1;
+    qn__cuda_binding *bound = b->bound;
+    if (!bound->n_launches)
+        return own;
+    const qn__cuda_launch *last = &bound->launches[bound->n_launches - 1];
+    const uint32_t *at = bound->at + last->first_at;
+    if (last->function != b->cuda->kernels[QN__CUDA_KERNEL_hadamard] ||
+        at[X_BESIDE] != QN__CUDA_AT_NONE)
+        return own;
+    const uint32_t x = at[X], y = at[Y];
+    const qn__cuda_hadamard_part *turn =
+        &((const qn__cuda_hadamard_args *)(bound->args + last->args))->part[0];
+    if (!qn__cuda_same_place(&operands[y], rows) || turn->all != qn__cuda_elements(rows) ||
+        operands[y].slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
+        qn__cuda_is_read_behind(b, call, &operands[y]))
+        return own;
+    part->turn = turn->n;
+    part->turn_scale = turn->scale;
+    bound->n_at = last->first_at;
+    bound->n_args = last->args;
+    bound->n_launches--;
+    return x;
+}
+
 static bool write_blocks(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *rows = &call->operand[1], *y = &call->operand[3];
-    const int64_t head = page_of_head(y), width = qn__layout_of(y->layout)->encoding->block_elements;
-    const qn__cuda_encode_part part = {.head_stride = rows->stride[1],
-                                       .row_stride = rows->stride[2],
-                                       .page = y->shape[1] * head,
-                                       .head = head,
-                                       .pages = y->shape[0],
-                                       .heads = (int32_t)rows->shape[1],
-                                       .length = (int32_t)rows->shape[2],
-                                       .d = (int32_t)rows->shape[3],
-                                       .units = qn__cuda_units_as_data(y->layout)};
-    const qn__cuda_grid grid = write_grid(qn__cuda_elements(rows) / width);
-    qn__cuda_encode_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_write_blocks, call, 3);
+    const int64_t head = page_of_head(y), d = rows->shape[3];
+    qn__cuda_encode_part part = {.head_stride = rows->stride[1],
+                                 .row_stride = rows->stride[2],
+                                 .page = y->shape[1] * head,
+                                 .head = head,
+                                 .pages = y->shape[0],
+                                 .heads = (int32_t)rows->shape[1],
+                                 .length = (int32_t)rows->shape[2],
+                                 .d = (int32_t)d,
+                                 .units = qn__cuda_units_as_data(y->layout)};
+    const uint32_t from = take_turn_of(b, call, &part);
+    const int kernel = d <= 128   ? QN__CUDA_KERNEL_write_blocks_1
+                       : d <= 256 ? QN__CUDA_KERNEL_write_blocks_2
+                                  : QN__CUDA_KERNEL_write_blocks_8;
+    const qn__cuda_grid grid = write_grid(rows->shape[1] * rows->shape[2] * 32);
+    part.vectors = b->binding->operands[from].offset % 16 == 0 &&
+                   (part.head_stride | part.row_stride) % 4 == 0;
+    qn__cuda_encode_args *first = qn__cuda_beside(b, kernel, call, 3);
+    uint32_t *at;
     if (first) {
         first->part[1] = part;
         qn__cuda_put_beside(b, call, 3, (unsigned)grid.blocks);
-        return true;
+        at = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at + 3;
+    } else {
+        qn__cuda_encode_args args = {.part = {part}, .blocks = grid.blocks};
+        const uint8_t none = QN__CUDA_NONE, operands[] = {1, 2, 3, none, none, none};
+        if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], &grid, &args, sizeof args, call, 6,
+                               operands))
+            return false;
+        at = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at;
     }
-    qn__cuda_encode_args args = {.part = {part}, .blocks = grid.blocks};
-    const uint8_t none = QN__CUDA_NONE, operands[] = {1, 2, 3, none, none, none};
-    return qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_write_blocks], &grid, &args,
-                             sizeof args, call, 6, operands);
+    if (grid.blocks)
+        *at = from;
+    return true;
 }
 
 static bool launch_write(qn__cuda_binder *b, const qn__call *call)
@@ -109,8 +153,7 @@ static bool launch_write(qn__cuda_binder *b, const qn__call *call)
     return call->operand[3].layout ? write_blocks(b, call) : write_floats(b, call);
 }
 
-const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write,
-                                              1 << 0};
+const qn__cuda_routine qn__cuda_write_keys = {QN__OP_WRITE_KEYS, takes_write, launch_write, 1 << 0};
 const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write, launch_write,
                                                 1 << 0};
 
@@ -174,8 +217,9 @@ bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *call, qn__operand
                                        .width = (int32_t)table->shape[1],
                                        .heads = (int32_t)cache->shape[1],
                                        .half = u.half};
-    uint8_t operands[] = {QN__CUDA_NONE, QN__CUDA_NONE, 4, QN__CUDA_NONE, QN__CUDA_NONE,
-                          u.by_number ? QN__CUDA_NONE : QN__CUDA_UNPACKED};
+    uint8_t operands[] = {
+        QN__CUDA_NONE, QN__CUDA_NONE, 4,
+        QN__CUDA_NONE, QN__CUDA_NONE, u.by_number ? QN__CUDA_NONE : QN__CUDA_UNPACKED};
     int n = 0;
     for (int i = 0; i < KINDS; i++) {
         floats[i] = cache[i];

@@ -72,6 +72,36 @@ static bool launch_softmax(qn__cuda_binder *b, const qn__call *call)
     return QN__CUDA_ADD(b, softmax, args.rows, true, args, call, 0, 1);
 }
 
+/* A warp has 256 elements at a time. */
+static bool takes_hadamard(const qn_array *node)
+{
+    const int64_t n = node->shape[node->ndim - 1];
+    return node->dtype == QN_F32 && n >= 4 && n <= QN__CUDA_HADAMARD;
+}
+
+static bool launch_hadamard(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__operand *x = &call->operand[0];
+    const qn__cuda_hadamard_part part = {
+        .all = qn__cuda_elements(x),
+        .n = (int32_t)x->shape[x->ndim - 1],
+        .vectors = x->offset % 16 == 0 && call->operand[1].offset % 16 == 0,
+        .scale = (float)((const qn__hadamard_params *)call->params)->scale};
+    const int64_t blocks = qn__cuda_parts(part.all, QN__CUDA_HADAMARD * QN__CUDA_THREADS / 32);
+    const qn__cuda_grid grid = {blocks, QN__CUDA_THREADS, 0};
+    qn__cuda_hadamard_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_hadamard, call, 2);
+    if (first) {
+        first->part[1] = part;
+        qn__cuda_put_beside(b, call, 2, (unsigned)grid.blocks);
+        return true;
+    }
+    qn__cuda_hadamard_args args = {.part = {part}, .blocks = grid.blocks};
+    return QN__CUDA_ADD_GRID(b, hadamard, &grid, args, call, 0, 1, QN__CUDA_NONE, QN__CUDA_NONE);
+}
+
+const qn__cuda_routine qn__cuda_hadamard = {QN__OP_HADAMARD_TRANSFORM, takes_hadamard,
+                                            launch_hadamard, 0};
+
 const qn__cuda_routine qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, launch_softmax, 0};
 
 static bool takes_rms_norm(const qn_array *node)

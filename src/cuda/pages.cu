@@ -6,74 +6,138 @@
  */
 #include "cuda/any.cuh"
 #include "cuda/encode.cuh"
+#include "cuda/mma.cuh"
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* at: rows, slots, cache. A thread has a block. */
+/* A row's quad, if it has so many. */
+static __device__ float4 quad_of_row(const float *row, int column, int d, bool vectors)
+{
+    if (column >= d)
+        return make_float4(0, 0, 0, 0);
+    return vectors ? *(const float4 *)(row + column)
+                   : make_float4(row[column], row[column + 1], row[column + 2], row[column + 3]);
+}
+
+/* at: rows, slots, cache. A warp has a row of a head. */
+template <int Q>
 static __device__ void write_part(const qn__cuda_encode_part &a, void *const *at, int64_t block,
                                   int64_t blocks)
 {
-    const int width = a.units.bits ? a.units.group : 32, n = a.d / width;
-    const int64_t tile = (int64_t)((a.d + a.units.columns - 1) / a.units.columns) * a.units.bytes;
-    for (int64_t i = block * blockDim.x + threadIdx.x; i < (int64_t)a.heads * a.length * n;
-         i += blocks * blockDim.x) {
-        const int b = (int)(i % n), l = (int)(i / n % a.length), h = (int)(i / n / a.length);
+    const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
+    const int64_t tile = (int64_t)((a.d + a.units.columns - 1) / a.units.columns) * a.units.bytes,
+                  rows = (int64_t)a.heads * a.length;
+    for (int64_t i = block * warps + threadIdx.x / 32; i < rows; i += blocks * warps) {
+        const int l = (int)(i / a.heads), h = (int)(i % a.heads);
         const int32_t slot = ((const int32_t *)at[1])[l];
         if (slot < 0 || slot / PAGE >= a.pages)
             continue;
         const float *row = (const float *)at[0] + h * a.head_stride + l * a.row_stride;
-        uint8_t *units = (uint8_t *)at[2] + slot / PAGE * a.page + h * a.head +
-                         slot % PAGE / QN__UNIT_ROWS * tile;
-        put_block(a.units, units, slot % QN__UNIT_ROWS, b, row + b * width,
-                  !is_finite_row(row, a.d));
+        float4 x[Q];
+#pragma unroll
+        for (int q = 0; q < Q; q++)
+            x[q] = quad_of_row(row, 128 * q + 4 * lane, a.d, a.vectors);
+        if (a.turn) {
+            transform(x, a.turn);
+#pragma unroll
+            for (int q = 0; q < Q; q++)
+                x[q] = scaled(x[q], a.turn_scale);
+        }
+        put_row(a.units,
+                (uint8_t *)at[2] + slot / PAGE * a.page + h * a.head +
+                    slot % PAGE / QN__UNIT_ROWS * tile,
+                slot % QN__UNIT_ROWS, a.d, x);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    write_blocks(const __grid_constant__ qn__cuda_encode_args a)
+template <int Q> static __device__ void write_parts(const qn__cuda_encode_args &a)
 {
     wait_for_others();
     if (blockIdx.x >= a.blocks)
-        write_part(a.part[1], a.at + 3, blockIdx.x - a.blocks, gridDim.x - a.blocks);
+        write_part<Q>(a.part[1], a.at + 3, blockIdx.x - a.blocks, gridDim.x - a.blocks);
     else
-        write_part(a.part[0], a.at, blockIdx.x, a.blocks);
+        write_part<Q>(a.part[0], a.at, blockIdx.x, a.blocks);
 }
+
+#define WRITE_BLOCKS(q)                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                          \
+        write_blocks_##q(const __grid_constant__ qn__cuda_encode_args a)                           \
+    {                                                                                              \
+        write_parts<q>(a);                                                                         \
+    }
+WRITE_BLOCKS(1)
+WRITE_BLOCKS(2)
+WRITE_BLOCKS(8)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static __device__ void put_four(float *to, int64_t apart, float4 v)
+static __device__ void put_eight(float *to, const float (&v)[8])
 {
-    to[0] = v.x;
-    to[apart] = v.y;
-    to[2 * apart] = v.z;
-    to[3 * apart] = v.w;
+    ((float4 *)to)[0] = make_float4(v[0], v[1], v[2], v[3]);
+    ((float4 *)to)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
-static __device__ void put_four(uint16_t *to, int64_t apart, float4 v)
+static __device__ void put_eight(uint16_t *to, const float (&v)[8])
 {
-    to[0] = bf16_of_f32(v.x);
-    to[apart] = bf16_of_f32(v.y);
-    to[2 * apart] = bf16_of_f32(v.z);
-    to[3 * apart] = bf16_of_f32(v.w);
+    *(uint4 *)to = make_uint4(pair_of(v[0], v[1]), pair_of(v[2], v[3]), pair_of(v[4], v[5]),
+                              pair_of(v[6], v[7]));
 }
 
-/* A page of a head. A thread has four columns of a row: lanes have rows that lie side by side,
- * as keys do there, too. */
+/* Four columns of a row of a page. */
+template <class U>
+static __device__ float4 quad_of_page(const U &how, const uint8_t *page, int units, int row,
+                                      int column)
+{
+    const int of_unit = columns_of(how), in = column % of_unit, s = in / U::STEP,
+              r = row % QN__UNIT_ROWS;
+    const uint8_t *u =
+        page + (int64_t)(row / QN__UNIT_ROWS * units + column / of_unit) * bytes_of(how);
+    return values_of(how, how.code(u, in / 4 & ~3, in / 4 & 3, r), how.scale(u, s, r),
+                     is_biased(how) ? how.bias(u, s, r) : 0);
+}
+
+/* A page of a head. A thread has eight keys of four columns, or eight columns of a value, so that
+ * lanes read whole sectors, of eight rows, and write such. */
+template <typename C, class U>
+static __device__ void unpack_keys(const U &how, const uint8_t *page, C *to, int d, int units)
+{
+    enum { EACH = PAGE / 8 };
+    for (int i = threadIdx.x; i < EACH * d / 4; i += THREADS) {
+        const int first = i % 2 * 8 + i / 2 / (d / 4) * QN__UNIT_ROWS, column = i / 2 % (d / 4) * 4;
+        float v[4][8];
+#pragma unroll
+        for (int r = 0; r < 8; r++) {
+            const float4 x = quad_of_page(how, page, units, first + r, column);
+            v[0][r] = x.x;
+            v[1][r] = x.y;
+            v[2][r] = x.z;
+            v[3][r] = x.w;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            put_eight(to + key_place(d, first, column + k), v[k]);
+    }
+}
+template <typename C, class U>
+static __device__ void unpack_values(const U &how, const uint8_t *page, C *to, int d, int units)
+{
+    for (int i = threadIdx.x; i < PAGE * d / 8; i += THREADS) {
+        const int column = (i / 8 % 4 + i / PAGE / 4 * 4) * 8,
+                  row = i % 8 + i / 32 % (PAGE / 8) * 8;
+        const float4 low = quad_of_page(how, page, units, row, column),
+                     high = quad_of_page(how, page, units, row, column + 4);
+        put_eight(to + row * d + column,
+                  {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
+    }
+}
+
 template <typename C, class U>
 static __device__ void unpack_page(const U &how, const uint8_t *page, C *to, int d, bool keys)
 {
-    const int of_unit = columns_of(how), units = (d + of_unit - 1) / of_unit;
-    for (int i = threadIdx.x; i < PAGE * d / 4; i += THREADS) {
-        const int place = i % PAGE, column = i / PAGE * 4, row = place % QN__UNIT_ROWS,
-                  in = column % of_unit, s = in / U::STEP;
-        const uint8_t *u =
-            page + (int64_t)(place / QN__UNIT_ROWS * units + column / of_unit) * bytes_of(how);
-        const float4 v = values_of(how, how.code(u, in / 4 & ~3, in / 4 & 3, row),
-                                   how.scale(u, s, row), is_biased(how) ? how.bias(u, s, row) : 0);
-        if (keys)
-            put_four(to + key_place(d, place, column), QN__CUDA_KEY_GROUP, v);
-        else
-            put_four(to + place * d + column, 1, v);
-    }
+    const int units = (d + columns_of(how) - 1) / columns_of(how);
+    if (keys)
+        unpack_keys(how, page, to, d, units);
+    else
+        unpack_values(how, page, to, d, units);
 }
 
 template <typename C>
@@ -82,6 +146,8 @@ static __device__ void unpack_any(const qn__cuda_units &l, const uint8_t *page, 
 {
     if (l.layout == QN__UNITS_OF(QN__Q8_0))
         unpack_page(units_q8_0{}, page, to, d, keys);
+    else if (l.layout == QN__UNITS_OF(QN__Q4_0))
+        unpack_page(units_q4_0{}, page, to, d, keys);
     else if (l.bits && l.group > 32)
         unpack_page(units_any<64>{l}, page, to, d, keys);
     else

@@ -5,6 +5,7 @@
  */
 #include "cuda/bulk.cuh"
 #include "cuda/cache.cuh"
+#include "cuda/hadamard.cuh"
 #include "cuda/made.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/norm.cuh"
@@ -245,6 +246,47 @@ template <typename T> static __device__ void softmax_rows(const qn__cuda_softmax
         for (int64_t i = threadIdx.x; i < a.n; i += THREADS)
             y[i] /= sum;
     }
+}
+
+/* A warp has 256 elements at a time, of one array or of the other. */
+static __device__ void hadamard_part(const qn__cuda_hadamard_part &a, const float *x, float *y,
+                                     int64_t block, int64_t blocks)
+{
+    const int64_t apart = blocks * (THREADS / 32) * QN__CUDA_HADAMARD;
+    for (int64_t i = (block * (THREADS / 32) + threadIdx.x / 32) * QN__CUDA_HADAMARD; i < a.all;
+         i += apart) {
+        float4 v[2];
+        int64_t at[2];
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            at[q] = i + 128 * q + threadIdx.x % 32 * 4;
+            v[q] = at[q] >= a.all ? make_float4(0, 0, 0, 0)
+                   : a.vectors    ? *(const float4 *)(x + at[q])
+                                  : make_float4(x[at[q]], x[at[q] + 1], x[at[q] + 2], x[at[q] + 3]);
+        }
+        transform(v, a.n);
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            v[q] = scaled(v[q], a.scale);
+            if (at[q] >= a.all)
+                continue;
+            if (a.vectors)
+                *(float4 *)(y + at[q]) = v[q];
+            else
+                for (int k = 0; k < 4; k++)
+                    y[at[q] + k] = k == 0 ? v[q].x : k == 1 ? v[q].y : k == 2 ? v[q].z : v[q].w;
+        }
+    }
+}
+
+extern "C" __global__ void hadamard(const __grid_constant__ qn__cuda_hadamard_args a)
+{
+    wait_for_others();
+    if (blockIdx.x >= a.blocks)
+        hadamard_part(a.part[1], (const float *)a.at[2], (float *)a.at[3], blockIdx.x - a.blocks,
+                      gridDim.x - a.blocks);
+    else
+        hadamard_part(a.part[0], (const float *)a.at[0], (float *)a.at[1], blockIdx.x, a.blocks);
 }
 
 extern "C" __global__ void softmax(qn__cuda_softmax_args a)

@@ -126,7 +126,8 @@ static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result 
                            qn_contiguous(s, qn_swap_axes(s, single, 1, 2))};
     r->y = malloc(n * sizeof *r->y);
     r->alone = malloc(n * sizeof *r->alone);
-    bool ok = qn_eval_many(s, results, 4) == QN_OK && qn_read_f32(s, results[2], r->y, n) == QN_OK &&
+    bool ok = qn_eval_many(s, results, 4) == QN_OK &&
+              qn_read_f32(s, results[2], r->y, n) == QN_OK &&
               qn_read_f32(s, results[3], r->alone, n / ROWS * BLOCK_CASE_ALONE) == QN_OK;
     if (!ok)
         check(false, "blocks", qn_scope_error(s));
@@ -175,14 +176,10 @@ static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c)
 void compare_blocks(qn_device *cpu, qn_device *cuda)
 {
     static const blocks_case cases[] = {
-        {QN__Q8_0, QN__Q8_0, 64, 8, 40, 0, 0},
-        {QN__Q8_0, QN__Q8_0, 128, 8, 20, 0, 0},
-        {QN__Q8_0, QN__Q4_0, 256, 4, 40, 0, 0},
-        {QN__Q4_0, QN__Q8_0, 96, 6, 40, 200, 11},
-        {QN__Q5_0, QN__Q5_1, 128, 6, 40, 230, 11},
-        {QN__Q4_1, QN__Q4_0, 64, 14, 20, 0, 0},
-        {QN__BF16, QN__Q8_0, 128, 8, 40, 0, 0},
-        {QN__Q4_0, QN__F32, 64, 8, 40, 0, 0},
+        {QN__Q8_0, QN__Q8_0, 64, 8, 40, 0, 0},     {QN__Q8_0, QN__Q8_0, 128, 8, 20, 0, 0},
+        {QN__Q8_0, QN__Q4_0, 256, 4, 40, 0, 0},    {QN__Q4_0, QN__Q8_0, 96, 6, 40, 200, 11},
+        {QN__Q5_0, QN__Q5_1, 128, 6, 40, 230, 11}, {QN__Q4_1, QN__Q4_0, 64, 14, 20, 0, 0},
+        {QN__BF16, QN__Q8_0, 128, 8, 40, 0, 0},    {QN__Q4_0, QN__F32, 64, 8, 40, 0, 0},
         {QN__F32, QN__Q5_1, 32, 4, 20, 100, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

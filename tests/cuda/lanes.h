@@ -85,12 +85,23 @@ static inline uint64_t __shfl_xor_sync(unsigned, uint64_t v, int mask)
     return of_lane((uint32_t)(v >> 32), lane) * (1ull << 32) + low;
 }
 
+static inline uint32_t __ballot_sync(unsigned, bool own)
+{
+    test_warp &w = test_warps[threadIdx.x / LANES];
+    uint32_t all = 0;
+    w.given[threadIdx.x % LANES] = own;
+    w.meets.arrive_and_wait();
+    for (int i = 0; i < LANES; i++)
+        all |= w.given[i] << i;
+    w.meets.arrive_and_wait();
+    return all;
+}
+
 /* Named by code that no test here runs. */
 template <typename T> T __shfl_sync(unsigned, T, int);
 template <typename T> T __shfl_up_sync(unsigned, T, int);
 template <typename T> T __shfl_down_sync(unsigned, T, int);
 template <typename T> T __ldcg(const T *);
-uint32_t __ballot_sync(unsigned, bool);
 int __reduce_min_sync(unsigned, int);
 int __reduce_add_sync(unsigned, int);
 uint32_t __reduce_max_sync(unsigned, uint32_t);
@@ -109,8 +120,10 @@ static inline uint32_t pair_of(float low, float high)
 {
     const uint32_t of[] = {__float_as_uint(low), __float_as_uint(high)};
     uint32_t pair = 0;
-    for (int i = 0; i < 2; i++)
-        pair |= (of[i] + 0x7fff + (of[i] >> 16 & 1)) >> 16 << 16 * i;
+    for (int i = 0; i < 2; i++) {
+        const bool none = (of[i] & 0x7fffffff) > 0x7f800000; /* no number */
+        pair |= (none ? 0x7fff : (of[i] + 0x7fff + (of[i] >> 16 & 1)) >> 16) << 16 * i;
+    }
     return pair;
 }
 
