@@ -383,6 +383,7 @@ static const qn__device_ops cuda_device_ops = {
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
     X(attend_step)                                                                                 \
+    X(attend_blocks)                                                                               \
     X(attend_far)                                                                                  \
     X(attend_half)                                                                                 \
     X(attend_wide)                                                                                 \
@@ -407,6 +408,7 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_ternary_wide:
     case IMAGE_attend_one:
     case IMAGE_attend_step:
+    case IMAGE_attend_blocks:
     case IMAGE_attend_far:
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return qn__cuda_has_wide(cuda);
@@ -429,7 +431,8 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_split_units: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend_one: return QN__CUDA_ONE_SHARED(QN__CUDA_WIDEST);
-    case IMAGE_attend_step: return qn__cuda_alone_shared(cuda);
+    case IMAGE_attend_step:
+    case IMAGE_attend_blocks: return qn__cuda_alone_shared(cuda);
     case IMAGE_attend_far: return QN__CUDA_FAR_SHARED;
     case IMAGE_attend_wide:
     case IMAGE_attend_long: return QN__CUDA_ATTEND_WIDE_SHARED;

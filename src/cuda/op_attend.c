@@ -69,9 +69,15 @@ static int64_t part_bytes(const qn__cuda_attend_args *a)
 /* Whether no step writes tiles and table, and of the cache one, this step's rows. */
 static bool is_early(const qn__cuda_binder *b, const qn__call *call)
 {
-    return !qn__cuda_is_in_blocks(call) && qn__cuda_is_fixed(b, &call->operand[3]) &&
-           qn__cuda_is_fixed(b, &call->operand[4]) && qn__cuda_is_appended(b, &call->operand[1]) &&
-           qn__cuda_is_appended(b, &call->operand[2]);
+    return qn__cuda_is_fixed(b, &call->operand[3]) && qn__cuda_is_fixed(b, &call->operand[4]) &&
+           qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
+}
+
+/* Whether a kernel of attention reads pages that a launch ahead has taken out of blocks. */
+static bool reads_unpacked(const qn__call *call, int kernel)
+{
+    return qn__cuda_is_in_blocks(call) && (kernel < QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 ||
+                                           kernel > QN__CUDA_KERNEL_attend_q4_0_q4_0_256_of_8);
 }
 
 static void operands_of(const qn__call *call, const qn__cuda_attend_args *args, uint8_t *operands)
@@ -97,15 +103,16 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
         args->parts_at = (args->length * args->heads * args->e / 2 + 63) & ~(int64_t)63;
         qn__cuda_want_scratch(b, (size_t)(args->parts_at * 4 + part_bytes(args)));
     }
-    args->early = is_early(b, call);
+    args->early = !reads_unpacked(call, kernel) && is_early(b, call);
     if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, size, call, sizeof operands,
                            operands))
         return false;
-    qn__cuda_find_unpacked(b, call);
+    if (reads_unpacked(call, kernel))
+        qn__cuda_find_unpacked(b, call);
     if (args->split && !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join], &join,
                                           args, sizeof *args, call, sizeof operands, operands))
         return false;
-    if (args->split)
+    if (args->split && reads_unpacked(call, kernel))
         qn__cuda_find_unpacked(b, call);
     bool rounds = args->split || kernel >= QN__CUDA_KERNEL_attend_one_64;
     if (grid->blocks > 0 && args->y_stride[3] == 1 && rounds)
@@ -435,14 +442,16 @@ static int64_t few_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
     return a->width > 1 && a->tiles <= QN__CUDA_STEP_TILES && cluster >= least ? cluster : 0;
 }
 
-static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+/* By one of the kernels from `first` on, for heads of 64, 128 and 256 and their clusters. */
+static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args,
+                       int first)
 {
+    enum { OF_128 = 4, OF_256 = 8 };
     const int64_t cluster = few_cluster(b->cuda, args);
     qn__cuda_grid grid = step_grid(args, few_units(args), cluster);
     if (cluster == 1) /* else some processors would have several and others none */
         grid.shared = (unsigned)qn__cuda_alone_shared(b->cuda);
-    int kernel = by_head(args, QN__CUDA_KERNEL_attend_few_64_of_1,
-                         QN__CUDA_KERNEL_attend_few_128_of_1, QN__CUDA_KERNEL_attend_few_256_of_4);
+    int kernel = first + by_head(args, 0, OF_128, OF_256);
     for (int64_t i = args->d == QN__CUDA_WIDEST ? 4 : 1; i < cluster; i *= 2)
         kernel++;
     return add_attend(b, call, args, sizeof *args, &grid, kernel);
@@ -477,7 +486,39 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     if (is_token(b, call, args) && cluster_of(b->cuda, args->groups) &&
         qn__cuda_take_turn(b, call, &turns, turn.at, &turn.moves))
         return launch_step(b, call, &turns, &turn);
-    return launch_few(b, call, args);
+    return launch_few(b, call, args, QN__CUDA_KERNEL_attend_few_64_of_1);
+}
+
+/* ---- few rows over a cache in blocks ----------------------------------------------------------
+ */
+
+/* The first kernel for keys and values in such blocks; -1: there is none. */
+static int kernels_of_blocks(const qn__operand *k, const qn__operand *v)
+{
+    const qn__layout_id q8 = QN__UNITS_OF(QN__Q8_0), q4 = QN__UNITS_OF(QN__Q4_0);
+    return k->layout == q8 && v->layout == q8   ? QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1
+           : k->layout == q8 && v->layout == q4 ? QN__CUDA_KERNEL_attend_q8_0_q4_0_64_of_1
+           : k->layout == q4 && v->layout == q4 ? QN__CUDA_KERNEL_attend_q4_0_q4_0_64_of_1
+                                                : -1;
+}
+
+/* Whether attention takes pages out of their blocks itself (attend_blocks.cu). */
+static bool goes_by_blocks(const qn__cuda *cuda, const qn__call *call,
+                           const qn__cuda_attend_args *a)
+{
+    return kernels_of_blocks(&call->operand[1], &call->operand[2]) >= 0 &&
+           has_one_launch(cuda, a) && a->length <= FEW_TOKENS && few_cluster(cuda, a);
+}
+
+/* Pages and heads are bytes apart there. */
+static bool launch_blocks(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+{
+    const qn__operand *k = &call->operand[1], *v = &call->operand[2];
+    args->k_head = (int64_t)qn__layout_bytes(k->layout, QN__PAGE, args->d);
+    args->v_head = (int64_t)qn__layout_bytes(v->layout, QN__PAGE, args->e);
+    args->k_page = args->groups * args->k_head;
+    args->v_page = args->groups * args->v_head;
+    return launch_few(b, call, args, kernels_of_blocks(k, v));
 }
 
 /* Of other heads a block has one query row of a tile. */
@@ -487,13 +528,6 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     const qn__operand *q = &call->operand[0], *k = &call->operand[1], *v = &call->operand[2],
                       *tiles = &call->operand[3], *table = &call->operand[4],
                       *y = &call->operand[5 + p->has_sinks];
-    qn__operand unpacked[2];
-    if (qn__cuda_is_in_blocks(call)) {
-        if (!qn__cuda_unpack_cache(b, call, unpacked))
-            return false;
-        k = &unpacked[0];
-        v = &unpacked[1];
-    }
     qn__cuda_attend_args args = {.heads = q->shape[1],
                                  .groups = k->shape[1],
                                  .shared = q->shape[1] / k->shape[1],
@@ -517,6 +551,22 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                                  .softcap = p->softcap};
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
+    qn__operand unpacked[2];
+    if (qn__cuda_is_in_blocks(call)) {
+        args.half = true;
+        if (goes_by_blocks(b->cuda, call, &args))
+            return launch_blocks(b, call, &args);
+        if (!qn__cuda_unpack_cache(b, call, unpacked))
+            return false;
+        k = &unpacked[0];
+        v = &unpacked[1];
+        args.half = k->dtype == QN_BF16;
+        args.pages = k->shape[0];
+        args.k_page = k->stride[0];
+        args.k_head = k->stride[1];
+        args.v_page = v->stride[0];
+        args.v_head = v->stride[1];
+    }
     qn__cuda_attend_far_args far = {.t.a = args};
     token_turn turn;
     if (goes_by_pages(b->cuda, &args, k, v) && goes_by_boxes(b->cuda, &args, q) &&
@@ -537,7 +587,7 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     if (rows && !qn__cuda_add(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_any], rows, true, &args,
                               sizeof args, call, QN__CUDA_ATTEND_AT, operands))
         return false;
-    if (rows)
+    if (rows && reads_unpacked(call, QN__CUDA_KERNEL_attend_any))
         qn__cuda_find_unpacked(b, call);
     return true;
 }

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { GROUPS = 2, FIRST = 537, SECOND = 40, ROWS = 24, WIDTH = 16, BLOCK_CASE_ALONE = 3 };
+enum { GROUPS = 2, FIRST = 537, SECOND = 40, ROWS = 70, WIDTH = 16, BLOCK_CASE_ALONE = 3 };
 
 /* Sequences of 537 and 40 positions, whose newest rows run, over heads of d. Of many pages: more
  * than the table has places. */

@@ -75,10 +75,12 @@ static void check_edges(qn_device *device)
     qn_scope *s = qn_scope_begin(device);
     float one = 2, y;
     double wide = one, expected;
-    qn_array *none = qn_hadamard_transform(s, qn_zeros(s, QN_F32, 2, (const int64_t[]){0, 4}), SCALE);
+    qn_array *none =
+        qn_hadamard_transform(s, qn_zeros(s, QN_F32, 2, (const int64_t[]){0, 4}), SCALE);
     assert_int_equal(qn_eval(s, none), QN_OK);
     assert_int_equal(qn_array_dim(none, 1), 4);
-    assert_int_equal(qn_read_f32(s, qn_hadamard_transform(s, qn_from_f32(s, &one, 1), SCALE), &y, 1), QN_OK);
+    assert_int_equal(
+        qn_read_f32(s, qn_hadamard_transform(s, qn_from_f32(s, &one, 1), SCALE), &y, 1), QN_OK);
     reference(&wide, &expected, 1);
     assert_float_equal(y, expected, 1e-5);
     qn_scope_end(s);
@@ -109,8 +111,9 @@ static void check_lengths(qn_device *device)
         qn_scope_end(s);
     }
     qn_scope *s = qn_scope_begin(device);
-    assert_int_equal(qn_eval(s, qn_hadamard_transform(s, qn_zeros(s, QN_F32, 1, &(int64_t){12}), 0)),
-                     QN_INVALID);
+    assert_int_equal(
+        qn_eval(s, qn_hadamard_transform(s, qn_zeros(s, QN_F32, 1, &(int64_t){12}), 0)),
+        QN_INVALID);
     assert_non_null(strstr(qn_scope_error(s), "power of two"));
     qn_scope_end(s);
 }
@@ -123,11 +126,11 @@ static void test_values(void **state)
         const char *device, *tier;
         int threads;
     } ways[] = {{"cpu", "ref", 1},  {"cpu", "avx2", 1}, {"cpu", "avx512", 1}, {"cpu", "amx", 1},
-                {"cpu", "neon", 1}, {"cpu", NULL, 3},   {"cuda", NULL, 0},     {"webgpu", NULL, 0}};
+                {"cpu", "neon", 1}, {"cpu", NULL, 3},   {"cuda", NULL, 0},    {"webgpu", NULL, 0}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         qn_device *device;
-        qn_device_options options = {.size = sizeof options, .tier = ways[i].tier,
-                                     .threads = ways[i].threads};
+        qn_device_options options = {
+            .size = sizeof options, .tier = ways[i].tier, .threads = ways[i].threads};
         if (qn_device_open(&device, ways[i].device, &options, NULL) != QN_OK)
             continue;
         check_values(device, QN_F32, false, 1e-5);
@@ -140,14 +143,16 @@ static void test_values(void **state)
     }
 }
 
-/* The loss sum(hadamard_transform(x) c), its gradient where `gradient` is given, and the tangent along `direction`. */
+/* The loss sum(hadamard_transform(x) c), its gradient where `gradient` is given, and the tangent
+ * along `direction`. */
 static double loss_of(qn_device *device, const double *values, const double *c, double *gradient,
                       const double *direction, double *tangent)
 {
     qn_scope *s = qn_scope_begin(device);
     const int64_t shape[] = {ROWS, LENGTH};
     qn_array *x = qn_from(s, QN_F64, 2, shape, values), *g;
-    qn_array *weighted = qn_multiply(s, qn_hadamard_transform(s, x, SCALE), qn_from(s, QN_F64, 2, shape, c));
+    qn_array *weighted =
+        qn_multiply(s, qn_hadamard_transform(s, x, SCALE), qn_from(s, QN_F64, 2, shape, c));
     qn_array *loss = qn_sum(s, weighted, QN_ALL_AXES, false);
     double value = 0;
     if (gradient) {
