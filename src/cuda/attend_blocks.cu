@@ -7,18 +7,57 @@
 #include "cuda/attend_few.cuh"
 #include "cuda/units.cuh"
 
+/* Of each layout: where the words lie that have the codes of quads `quad` + t of a row, the first a
+ * multiple of 4, and the codes in them. Words are loaded where nobody waits for what is in them. */
+template <class U> struct words_of;
+template <> struct words_of<units_q8_0> {
+    enum { SCALES = 1024 };
+    static __device__ int at(int quad, int t)
+    {
+        return 64 * (quad + t);
+    }
+    static __device__ uint32_t codes(uint32_t w, int)
+    {
+        return w ^ 0x80808080u;
+    }
+};
+template <> struct words_of<units_q4_0> {
+    enum { SCALES = 512 };
+    static __device__ int at(int quad, int t)
+    {
+        return 256 * (quad / 8) + 64 * t;
+    }
+    static __device__ uint32_t codes(uint32_t w, int quad)
+    {
+        return halves(w, quad / 4 % 2);
+    }
+};
+
 /* Two columns, from `first` on, of four codes. */
-template <class U>
-static __device__ uint32_t two_values(uint32_t codes, int first, float scale, float bias)
+template <class U> static __device__ uint32_t two_values(uint32_t codes, int first, float scale)
 {
     const U how = {};
-    const float4 v = values_of(how, codes >> 8 * first, scale, bias);
+    const float4 v = values_of(how, codes >> 8 * first, scale, 0);
     return pair_of(v.x, v.y);
 }
 
-/* A page of units of keys and of values; pages and heads are bytes from each other. */
+static __device__ float half_of(uint32_t bits)
+{
+    return __half2float(__ushort_as_half((unsigned short)bits));
+}
+
+/* A page of units of keys and of values; pages and heads are bytes from each other. Both have 32
+ * columns a scale and no biases. */
 template <int D, class K, class V> struct blocks_page : lane_keys<D> {
-    using lane_keys<D>::w;
+    enum {
+        FETCHES = 1,
+        TURNS = D * 8 / GROUP,         /* of a thread, to have eight columns of a row in each */
+        HOLDS = D <= 128 ? TURNS : 4   /* turns whose words are in registers before they are put */
+    };
+    using lane_keys<D>::w;        /* words of codes, then values */
+    uint32_t key_scales[D / 32]; /* of keys 2 g and 2 g + 1 */
+    uint32_t words[HOLDS][2];
+    uint16_t scales[HOLDS];
 
     static __device__ const uint8_t *page_of(const void *cache, int place, int64_t page, int head,
                                              int64_t of_head)
@@ -41,38 +80,86 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
         for (int s = 0; s < D / 16; s++) {
             const int in = 16 * s % K::COLUMNS;
             const uint8_t *u = tile + 16 * s / K::COLUMNS * K::BYTES;
-            const float2 scale = K::scales(u, in / K::STEP, g), bias = K::biases(u, in / K::STEP, g);
+            if (s % 2 == 0)
+                key_scales[s / 2] =
+                    __ldcg((const uint32_t *)(u + words_of<K>::SCALES + in / 32 * 32 + 4 * g));
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const uint2 codes = K::codes(u, in / 4, 2 * i + t / 2, g);
-                w[s][2 * i] = two_values<K>(codes.x, t % 2 * 2, scale.x, bias.x);
-                w[s][2 * i + 1] = two_values<K>(codes.y, t % 2 * 2, scale.y, bias.y);
+                const uint2 v =
+                    __ldcg((const uint2 *)(u + words_of<K>::at(in / 4, 2 * i + t / 2) + 8 * g));
+                w[s][2 * i] = v.x;
+                w[s][2 * i + 1] = v.y;
             }
+        }
+        if (HOLDS == TURNS) {
+            const uint8_t *page = page_of(a.at[2], place, a.v_page, head, a.v_head);
+#pragma unroll
+            for (int i = 0; i < HOLDS; i++)
+                load_row(page, i, i);
         }
     }
     __device__ void pack()
     {
+        const int first = threadIdx.x % 2 * 2;
+#pragma unroll
+        for (int s = 0; s < D / 16; s++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                w[s][i] = two_values<K>(words_of<K>::codes(w[s][i], 16 * s % K::COLUMNS / 4), first,
+                                        half_of(key_scales[s / 2] >> i % 2 * 16));
     }
-    /* Eight columns of a row at a time: lanes have eight rows, whose sectors they share. */
-    template <int UNROLL>
-    static __device__ void ask_values(const qn__cuda_attend_args &a, uint4 *room, int head,
-                                      int place, int end, int)
+    /* The row and the eight columns of a turn: lanes have eight rows, whose sectors they share. */
+    static __device__ int row_of(int turn)
     {
-        const int i = threadIdx.x % GROUP;
+        const int at = threadIdx.x % GROUP + turn * GROUP;
+        return at % 8 + at / 32 % 8 * 8;
+    }
+    static __device__ int piece_of(int turn)
+    {
+        const int at = threadIdx.x % GROUP + turn * GROUP;
+        return at / 8 % 4 + at / 256 * 4;
+    }
+    __device__ void load_row(const uint8_t *page, int turn, int held)
+    {
+        const int row = row_of(turn), column = 8 * piece_of(turn), in = column % V::COLUMNS,
+                  r = row % 16;
+        const uint8_t *u = page + row / 16 * bytes_of_tile<V>() + column / V::COLUMNS * V::BYTES;
+        const int quad = in / 4 & ~3, t = in / 4 & 3;
+        words[held][0] = __ldcg((const uint32_t *)(u + words_of<V>::at(quad, t) + 4 * r));
+        words[held][1] = __ldcg((const uint32_t *)(u + words_of<V>::at(quad, t + 1) + 4 * r));
+        scales[held] =
+            __ldcg((const unsigned short *)(u + words_of<V>::SCALES + in / 32 * 32 + 2 * r));
+    }
+    __device__ void put_row(uint4 *room, int turn, int held, int end) const
+    {
+        const int row = row_of(turn), piece = piece_of(turn), quad = piece * 2 & ~3;
+        const float scale = half_of(scales[held]);
+        const uint32_t low = words_of<V>::codes(words[held][0], quad),
+                       high = words_of<V>::codes(words[held][1], quad);
+        const uint4 v =
+            make_uint4(two_values<V>(low, 0, scale), two_values<V>(low, 2, scale),
+                       two_values<V>(high, 0, scale), two_values<V>(high, 2, scale));
+        room[value_piece<D>(row, piece)] = row < end ? v : make_uint4(0, 0, 0, 0);
+    }
+    template <int UNROLL>
+    __device__ void ask_values(const qn__cuda_attend_args &a, uint4 *room, int head, int place,
+                               int end, int)
+    {
+        if (HOLDS == TURNS) {
+#pragma unroll
+            for (int i = 0; i < HOLDS; i++)
+                put_row(room, i, i, end);
+            return;
+        }
         const uint8_t *page = page_of(a.at[2], place, a.v_page, head, a.v_head);
-#pragma unroll 2
-        for (int t = 0; t < D * 8 / GROUP; t++) {
-            const int at = i + t * GROUP, row = at % 8 + at / 32 % 8 * 8,
-                      piece = at / 8 % 4 + at / 256 * 4, column = 8 * piece,
-                      in = column % V::COLUMNS, r = row % 16;
-            const uint8_t *u = page + row / 16 * bytes_of_tile<V>() + column / V::COLUMNS * V::BYTES;
-            const float scale = V::scale(u, in / V::STEP, r), bias = V::bias(u, in / V::STEP, r);
-            const uint32_t low = V::code(u, in / 4 & ~3, in / 4 & 3, r),
-                           high = V::code(u, in / 4 & ~3, (in / 4 & 3) + 1, r);
-            const uint4 v = make_uint4(
-                two_values<V>(low, 0, scale, bias), two_values<V>(low, 2, scale, bias),
-                two_values<V>(high, 0, scale, bias), two_values<V>(high, 2, scale, bias));
-            room[value_piece<D>(row, piece)] = row < end ? v : make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+        for (int i = 0; i < TURNS; i += HOLDS) {
+#pragma unroll
+            for (int k = 0; k < HOLDS; k++)
+                load_row(page, i + k, k);
+#pragma unroll
+            for (int k = 0; k < HOLDS; k++)
+                put_row(room, i + k, k, end);
         }
     }
     static __device__ void fetch(const qn__cuda_attend_args &a, int head, int place)
@@ -94,16 +181,16 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
         attend_few<D, C, blocks_page<D, units_##K, units_##V>>(a);                                 \
     }
 #define BLOCKS_KERNELS(K, V)                                                                       \
-    BLOCKS_KERNEL(K, V, 64, 1, 128)                                                                \
-    BLOCKS_KERNEL(K, V, 64, 2, 128)                                                                \
-    BLOCKS_KERNEL(K, V, 64, 4, 128)                                                                \
-    BLOCKS_KERNEL(K, V, 64, 8, 128)                                                                \
-    BLOCKS_KERNEL(K, V, 128, 1, 168)                                                               \
-    BLOCKS_KERNEL(K, V, 128, 2, 168)                                                               \
-    BLOCKS_KERNEL(K, V, 128, 4, 168)                                                               \
-    BLOCKS_KERNEL(K, V, 128, 8, 168)                                                               \
-    BLOCKS_KERNEL(K, V, 256, 4, 208)                                                               \
-    BLOCKS_KERNEL(K, V, 256, 8, 208)
+    BLOCKS_KERNEL(K, V, 64, 1, 144)                                                                \
+    BLOCKS_KERNEL(K, V, 64, 2, 144)                                                                \
+    BLOCKS_KERNEL(K, V, 64, 4, 144)                                                                \
+    BLOCKS_KERNEL(K, V, 64, 8, 144)                                                                \
+    BLOCKS_KERNEL(K, V, 128, 1, 224)                                                               \
+    BLOCKS_KERNEL(K, V, 128, 2, 224)                                                               \
+    BLOCKS_KERNEL(K, V, 128, 4, 224)                                                               \
+    BLOCKS_KERNEL(K, V, 128, 8, 224)                                                               \
+    BLOCKS_KERNEL(K, V, 256, 4, 232)                                                               \
+    BLOCKS_KERNEL(K, V, 256, 8, 232)
 BLOCKS_KERNELS(q8_0, q8_0)
 BLOCKS_KERNELS(q8_0, q4_0)
 BLOCKS_KERNELS(q4_0, q4_0)

@@ -183,6 +183,7 @@ static __device__ void fetch_page(const qn__cuda_attend_args &a, int head, int p
 /* A page of a cache in bf16: keys come as they lie, 2 g and 2 g + 1 side by side, and are packed. */
 template <int D> struct cached_page : lane_keys<D> {
     using lane_keys<D>::w;
+    enum { FETCHES = 0 }; /* whether the page behind the next one is brought closer */
 
     __device__ void load(const qn__cuda_attend_args &a, int head, int place)
     {
@@ -496,7 +497,7 @@ static __device__ void ask_page_of(const qn__cuda_attend_args &a, step_room<D, C
                                    int place)
 {
     keys.load(a, w.head, place);
-    P::template ask_values<D * 8 / GROUP>(a, s.values[group_of_warp()], w.head, place,
+    keys.template ask_values<D * 8 / GROUP>(a, s.values[group_of_warp()], w.head, place,
                                           seen.end - seen.page(i) * PAGE,
                                           i == w.adds ? w.place : -1);
 }
@@ -558,6 +559,8 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
                 s.values[group][value_piece<D>(w.place, threadIdx.x % GROUP)] =
                     s.value[threadIdx.x % GROUP];
             if (more) {
+                if (P::FETCHES && i + 2 * AT_ONCE < pages)
+                    P::fetch(a, w.head, seen.place(i + 2 * AT_ONCE));
                 keys.load(a, w.head, seen.place(i + AT_ONCE));
                 hidden = w.hidden_of<D>(seen, i + AT_ONCE);
             }
@@ -566,7 +569,7 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
             give_page(a, s, w, i - begin);
             if (more) {
                 group_meets();
-                P::template ask_values<1>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
+                keys.template ask_values<1>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
                                           seen.end - seen.page(i + AT_ONCE) * PAGE,
                                           i + AT_ONCE == w.adds ? w.place : -1);
                 keys.pack();
