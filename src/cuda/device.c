@@ -525,8 +525,13 @@ static qn_status fail_start(qn__cuda *cuda, int result, int n, qn_error *err)
     if (result != 0 && result != QN__CU_NO_DEVICE)
         return qn__fail(err, QN_UNSUPPORTED, "%s: the NVIDIA driver does not start: %s", cuda->name,
                         name ? name : "an unknown error");
-    return qn__fail(err, QN_UNSUPPORTED, "%s: there %s %d GPU%s%s%s", cuda->name,
-                    n == 1 ? "is" : "are", n, n == 1 ? "" : "s", name ? ": " : "",
+    char others[40] = "";
+    if (n == 1)
+        snprintf(others, sizeof others, ", cuda:0");
+    else if (n > 1)
+        snprintf(others, sizeof others, ", cuda:0 to cuda:%d", n - 1);
+    return qn__fail(err, QN_UNSUPPORTED, "%s: there %s %d GPU%s%s%s%s", cuda->name,
+                    n == 1 ? "is" : "are", n, n == 1 ? "" : "s", others, name ? ": " : "",
                     name ? name : "");
 }
 

@@ -95,7 +95,9 @@ def main():
         check("a prompt cache of another device", made[0] == 0 and other[0] == 1 and other[2].count("\n") == 1
               and "on another device, or with other options" in other[2], (made, other))
     status, out, err = run("generate", "-p", "x", "--device", "cuda:3")
-    check("the fourth of one", status == 1 and err == "quern: cuda:3: there is 1 GPU\n", err)
+    check("the fourth of one", status == 1 and err == "quern: cuda:3: there is 1 GPU, cuda:0\n", err)
+    status, out, err = run("generate", "-p", "x", "--device", "cuda:3", gpus=2)
+    check("the fourth of two", status == 1 and err == "quern: cuda:3: there are 2 GPUs, cuda:0 to cuda:1\n", err)
     status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", pinned=0)
     check("nothing can be page-locked", status == 0, err)
     print(f"{n_failed} failed")
