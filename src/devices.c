@@ -10,6 +10,7 @@
 #include "cuda/device.h"
 #endif
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +45,8 @@ static qn_status open_gpu(qn_device **out, int index, const qn_device_options *o
 }
 #endif
 
-/* The first GPU; where there is none, the CPU. */
+/* The first GPU; where there is none, the CPU. That too where others have the GPU's memory, but who
+ * counts on the GPU is warned then. */
 static qn_status open_best(qn_device **out, const qn_device_options *options, qn_error *err)
 {
 #ifdef QN_CUDA
@@ -52,10 +54,13 @@ static qn_status open_best(qn_device **out, const qn_device_options *options, qn
     qn_status status = open_gpu(out, 0, options, &missing);
     if (status == QN_OK)
         return QN_OK;
-    if (status != QN_UNSUPPORTED)
+    if (status != QN_UNSUPPORTED && status != QN_MEMORY)
         return qn__fail(err, status, "%s", missing.message);
+    char line[sizeof missing.message + 40];
+    snprintf(line, sizeof line, "%s%s", missing.message,
+             status == QN_MEMORY ? "; device \"auto\" takes the CPU" : "");
     if (options->log)
-        options->log(options->log_user, QN_LOG_INFO, missing.message);
+        options->log(options->log_user, status == QN_MEMORY ? QN_LOG_WARN : QN_LOG_INFO, line);
 #endif
     return qn__cpu_open(out, options, err);
 }

@@ -75,9 +75,10 @@ typedef struct qn_device_options {
                            qn_device_set_wired_limit */
 } qn_device_options;
 
-/* Opens "cpu", "cuda", "cuda:1" ..., or "auto": the first GPU if there is one, else the CPU.
- * options may be NULL. Unknown or absent devices are QN_UNSUPPORTED with the available ones
- * named. */
+/* Opens "cpu", "cuda", "cuda:1" ..., or "auto": the first GPU if there is one, else the CPU; that
+ * also where the GPU has no memory left for a program, of which the log has a warning. A model that
+ * is too large for the GPU is known later: qn_model_open is QN_MEMORY then. options may be NULL.
+ * Unknown or absent devices are QN_UNSUPPORTED with the available ones named. */
 QN_API qn_status qn_device_open(qn_device **out, const char *name, const qn_device_options *options,
                                 qn_error *err);
 

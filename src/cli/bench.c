@@ -123,10 +123,12 @@ static int open_subject(subject *s, const arguments *a, int threads)
         cache_types_of(a, &s->cache, &err) != QN_OK || device_of(a, &name, &err) != QN_OK ||
         qn_device_open(&s->device, name, &device, &err) != QN_OK)
         return failed(&err);
-    if (a->shape)
-        open_shape(s, a, &options, &err);
-    else if (locate_model(a->model, path, &err) == QN_OK)
-        qn_model_open(&s->model, s->device, path, &options, &err);
+    do {
+        if (a->shape)
+            open_shape(s, a, &options, &err);
+        else if (locate_model(a->model, path, &err) == QN_OK)
+            qn_model_open(&s->model, s->device, path, &options, &err);
+    } while (turn_to_cpu(&s->device, a, &device, &err));
     if (err.code != QN_OK)
         return failed(&err);
     warn_of_layers(a, s->model);

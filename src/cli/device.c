@@ -23,6 +23,19 @@ qn_status device_of(const arguments *a, const char **name, qn_error *err)
     return QN_OK;
 }
 
+bool turn_to_cpu(qn_device **device, const arguments *a, const qn_device_options *options,
+                 qn_error *err)
+{
+    if (err->code != QN_MEMORY || !a->device || strcmp(a->device, "auto") ||
+        !strcmp(qn_device_name(*device), "cpu"))
+        return false;
+    fprintf(stderr, "quern: warning: %s; device \"auto\" takes the CPU\n", err->message);
+    qn_device_close(*device);
+    *device = NULL;
+    *err = (qn_error){0};
+    return qn_device_open(device, "cpu", options, err) == QN_OK;
+}
+
 void warn_of_layers(const arguments *a, const qn_model *model)
 {
     qn_model_info info = QN_INIT(qn_model_info);

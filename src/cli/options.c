@@ -364,7 +364,8 @@ static const option table[] = {
      "what runs the model: native (default), or mlx_lm, which is Python's mlx-lm"},
     {"device", 0, OPTION_STRING, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
      AT(device), 0, 0, "NAME",
-     "cpu (default), cuda:0 ..., or auto: the first GPU if there is one, else the CPU"},
+     "cpu (default), cuda:0 ..., or auto: the first GPU if there is one with room for the model, "
+     "else the CPU"},
     {"gpu-layers", 0, OPTION_INTEGER, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
      AT(gpu_layers), 0, 1e6, "N",
      "above 0 the whole model runs on cuda:0, or on --device; also -ngl N"},

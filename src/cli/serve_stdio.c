@@ -151,11 +151,9 @@ static qn_status open_backend(stdio_server *s, const char *name, qn_error *err)
     qn_model_options model = QN_INIT(qn_model_options);
     qn_session_options session = {.size = sizeof session,
                                   .context = a->context > 0 ? a->context : 0};
-    qn_backend_options options = {.size = sizeof options,
-                                  .cancel = &s->cancel,
-                                  .device = s->device,
-                                  .model = &model,
-                                  .session = &session};
+    qn_device_options device = device_options_of(a);
+    qn_backend_options options = {
+        .size = sizeof options, .cancel = &s->cancel, .model = &model, .session = &session};
     qn_backend_close(s->backend);
     s->backend = NULL;
     if (products_of(a->products, &model.products, err) != QN_OK ||
@@ -164,7 +162,11 @@ static qn_status open_backend(stdio_server *s, const char *name, qn_error *err)
     model.batch_invariant = a->batch_invariant;
     session.cache_type_k = types.k;
     session.cache_type_v = types.v;
-    return qn_backend_open(&s->backend, "native", path, &options, err);
+    do {
+        options.device = s->device;
+        qn_backend_open(&s->backend, "native", path, &options, err);
+    } while (turn_to_cpu(&s->device, a, &device, err));
+    return err->code;
 }
 
 static qn_status need_model(const stdio_server *s, qn_backend_info *info, qn_error *err)

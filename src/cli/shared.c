@@ -158,19 +158,37 @@ static qn_status open_draft(loaded *l, const char *name, const qn_model_options 
                : qn_model_open(&l->draft, l->device, path, &o, err);
 }
 
+qn_device_options device_options_of(const arguments *a)
+{
+    return (qn_device_options){.size = sizeof(qn_device_options),
+                               .threads = a->threads > 0 ? (int)a->threads : 0,
+                               .log = log_line,
+                               .log_user = (void *)a};
+}
+
 qn_status open_device(qn_device **out, const arguments *a, qn_error *err)
 {
-    qn_device_options options = {.size = sizeof options,
-                                 .threads = a->threads > 0 ? (int)a->threads : 0,
-                                 .log = log_line,
-                                 .log_user = (void *)a};
+    qn_device_options options = device_options_of(a);
     const char *name;
     return device_of(a, &name, err) == QN_OK ? qn_device_open(out, name, &options, err) : err->code;
+}
+
+static qn_status open_models(loaded *l, const arguments *a, const qn_model_options *options,
+                             qn_error *err)
+{
+    qn_model_open(&l->model, l->device, l->path, options, err);
+    if (err->code == QN_OK && a->draft_model &&
+        open_draft(l, a->draft_model, options, err) != QN_OK) {
+        qn_model_close(l->model);
+        l->model = NULL;
+    }
+    return err->code;
 }
 
 int open_loaded(loaded *l, const arguments *a, bool describe)
 {
     qn_error err = {0};
+    qn_device_options device = device_options_of(a);
     l->device = NULL;
     l->model = l->draft = NULL;
     qn_products products;
@@ -192,11 +210,12 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
     if (a->adapter)
         adapters[options.n_adapters++].path = a->adapter;
     double begun = qn__seconds();
-    if (locate_model(a->model, l->path, &err) != QN_OK ||
-        open_device(&l->device, a, &err) != QN_OK ||
-        qn_model_open(&l->model, l->device, l->path, &options, &err) != QN_OK)
+    if (locate_model(a->model, l->path, &err) != QN_OK || open_device(&l->device, a, &err) != QN_OK)
         return failed(&err);
-    if (a->draft_model && open_draft(l, a->draft_model, &options, &err) != QN_OK)
+    do
+        open_models(l, a, &options, &err);
+    while (turn_to_cpu(&l->device, a, &device, &err));
+    if (err.code != QN_OK)
         return failed(&err);
     l->seconds = qn__seconds() - begun;
     warn_of_layers(a, l->model);

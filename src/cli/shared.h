@@ -72,10 +72,17 @@ void close_loaded(loaded *l);
 /* device.c: the device's name, by --device or --gpu-layers; NULL is the CPU. */
 qn_status device_of(const arguments *a, const char **name, qn_error *err);
 
+/* Whether a model is to be opened again, on *device, which is the CPU now: "auto" had found a GPU
+ * that has too little memory, as `err` tells. A warning has been printed; nothing else of the device
+ * is open. */
+bool turn_to_cpu(qn_device **device, const arguments *a, const qn_device_options *options,
+                 qn_error *err);
+
 /* What --gpu-layers does not do. */
 void warn_of_layers(const arguments *a, const qn_model *model);
 
 /* The device alone. */
+qn_device_options device_options_of(const arguments *a);
 qn_status open_device(qn_device **out, const arguments *a, qn_error *err);
 
 /* memory.c: bytes that could be had now. */

@@ -166,10 +166,13 @@ static int open_trained(loaded *l, const arguments *a)
     *l = (loaded){0};
     if (directory_of(a->init, l->path, &err) != QN_OK ||
         products_of(a->products, &o.products, &err) != QN_OK ||
-        open_device(&l->device, a, &err) != QN_OK ||
-        qn_model_open_initial(&l->model, l->device, a->init, seed, &o, &err) != QN_OK)
+        open_device(&l->device, a, &err) != QN_OK)
         return failed(&err);
-    return 0;
+    qn_device_options device = device_options_of(a);
+    do
+        qn_model_open_initial(&l->model, l->device, a->init, seed, &o, &err);
+    while (turn_to_cpu(&l->device, a, &device, &err));
+    return err.code == QN_OK ? 0 : failed(&err);
 }
 
 /* What was trained, for samples. */

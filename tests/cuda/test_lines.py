@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 QUERN, FOLDER = sys.argv[1:3]
+DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../models/demo")
 n_failed = 0
 
 
@@ -67,6 +68,19 @@ def main():
                       (("--gpu-layers", "0"), {}), (("-ngl", "0"), {"gpus": 0})):
         status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args, **env)
         check(f"the CPU: {args} {env}", status == 0 and "device cpu" in err and "us of a token's time each" in err, err)
+    auto = ("--device", "auto")
+    for what, args, env, why in (
+            ("a context", ("generate", "-p", "x", "-n", "4", "--verbose"), {"fail": "CtxRetain", "result": 2}, "making a context"),
+            ("weights", ("generate", "-p", "x", "-n", "4", "--verbose"), {"memory": 200000}, "the weights need"),
+            ("a draft", ("generate", "-p", "x", "-n", "4", "--verbose", "--draft-model", DEMO), {"memory": 9 << 20}, "the weights need"),
+            ("a benchmark", ("bench", "-p", "8", "-n", "2", "-r", "1", "-t", "2", "--no-ceilings"), {"memory": 200000}, "the weights need")):
+        status, out, err = run(*args, *auto, **env)
+        warned = [x for x in err.splitlines() if "warning" in x]
+        check(f"auto has no memory for {what}", status == 0 and len(warned) == 1 and ("device cpu" in err or "| tg2 |" in out)
+              and warned[0].startswith("quern: warning: cuda:0: ") and why in warned[0]
+              and warned[0].endswith('; device "auto" takes the CPU'), (status, out, err))
+    line = first_line("serve", "--port", "0", *auto, memory=200000)
+    check("auto has no memory for what is served", line.startswith("quern: warning: cuda:0: the weights need"), line)
     for args in (("-ngl", "99"), ("--device", "cuda"), ("--device", "auto"), ("-ngl", "1", "--device", "cuda:0")):
         status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args)
         check(f"the GPU: {args}", status == 0 and "device cuda:0: none, sm_90" in err and "hit rate" in err
