@@ -143,7 +143,7 @@ typedef struct qn_plan_stats {
     uint64_t chain_bytes;     /* read and written by elementwise passes */
     uint64_t donation_copies; /* donated buffers that had to be copied */
     uint64_t hit_ns;          /* time from evaluation to submission, of hits */
-    size_t bytes;             /* held by cached plans */
+    size_t bytes;             /* held by cached plans, on a GPU with their graphs (estimated) */
     uint64_t launches;  /* kernels launched: fewer than steps where one does the work of several */
     uint64_t submit_ns; /* time in which runs were handed to the device; on a CPU most of them run
                            in it */

@@ -221,6 +221,10 @@ void qn__binding_release(qn__binding *binding);
 qn__binding *qn__plan_lookup(qn_scope *s, const qn__live *live, bool *made);
 void qn__plan_release(qn__plan *plan);
 
+/* A device has taken more of the host's memory for a binding, as that ran: it counts, and old plans
+ * may go. */
+void qn__plan_grown(qn__binding *binding, size_t bytes);
+
 /* A graph's array that holds one number which is data, not structure: its value travels in the
  * sizes. */
 static inline bool qn__is_number(const qn_array *a)

@@ -88,14 +88,30 @@ static bool fits(const qn__binding *b, const qn__live *live)
            !memcmp(b->sizes, live->sizes, live->n_sizes * sizeof *live->sizes);
 }
 
-/* Counts more bytes of `plan`, the newest; others go when that is too much. */
-static void add_bytes(qn__plan_cache *cache, const qn__plan *plan, size_t bytes)
+/* Old plans go while there are more bytes than `keep`; the newest stays. */
+static void trim_plans(qn__plan_cache *cache, size_t keep)
 {
-    cache->bytes += bytes;
-    while (cache->bytes > cache->limit && cache->oldest != plan) {
+    while (cache->bytes > keep && cache->oldest != cache->newest) {
         evict(cache, cache->oldest);
         cache->stats.evictions++;
     }
+}
+
+/* Counts more bytes of a plan, with which older ones may be too many. */
+static void add_bytes(qn__plan_cache *cache, size_t bytes)
+{
+    cache->bytes += bytes;
+    trim_plans(cache, cache->limit);
+}
+
+void qn__plan_grown(qn__binding *binding, size_t bytes)
+{
+    qn__plan_cache *cache = &binding->plan->device->plans;
+    pthread_mutex_lock(&cache->lock);
+    binding->bytes += bytes;
+    if (binding->plan->newest == binding)
+        add_bytes(cache, bytes);
+    pthread_mutex_unlock(&cache->lock);
 }
 
 static void insert(qn__plan_cache *cache, qn__plan *plan)
@@ -104,7 +120,7 @@ static void insert(qn__plan_cache *cache, qn__plan *plan)
     plan->next_in_bucket = *bucket;
     *bucket = plan;
     push_newest(cache, plan);
-    add_bytes(cache, plan, plan_bytes(plan));
+    add_bytes(cache, plan_bytes(plan));
 }
 
 /* The plan with a reference for the caller, made when there is none. */
@@ -160,7 +176,7 @@ qn__binding *qn__plan_lookup(qn_scope *s, const qn__live *live, bool *made)
             plan->newest = binding;
             atomic_fetch_add(&binding->refs, 1);
             make_newest(cache, plan);
-            add_bytes(cache, plan, binding->bytes);
+            add_bytes(cache, binding->bytes);
         }
         pthread_mutex_unlock(&cache->lock);
         qn__binding_release(old);

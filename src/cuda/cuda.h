@@ -132,6 +132,7 @@ typedef struct qn__cuda_launch {
 typedef struct qn__cuda_graph {
     qn__cu_exec exec;
     void **slots;
+    bool counted; /* among the plan's bytes */
 } qn__cuda_graph;
 
 typedef struct qn__cuda_binding {

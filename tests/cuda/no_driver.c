@@ -58,7 +58,10 @@ static int result_of(const char *name)
     no_driver *d = &no_driver_state;
     long call = ++d->calls;
     bool fails = d->fail_at && (call == d->fail_at || (d->stays && call > d->fail_at));
-    if (!fails && !(d->fail && strstr(name, d->fail)))
+    bool named = d->fail && strstr(name, d->fail);
+    if (named && d->times && --d->times == 0)
+        d->fail = NULL;
+    if (!fails && !named)
         return 0;
     d->failed = name;
     return d->result ? d->result : LOST;
@@ -117,6 +120,8 @@ enum { MOST_PIECES = 1 << 14 };
 static piece pieces[MOST_PIECES];
 
 static bool captures;
+static bool goes_on;    /* the launch ahead is of the same run: the next may begin before it ends */
+static size_t captured; /* launches */
 
 /* What is left of a context that is gone. */
 void no_driver_forget(void)
@@ -127,9 +132,15 @@ void no_driver_forget(void)
     captures = false;
 }
 
-static bool is_there(size_t n, const size_t *of, size_t most)
+static bool is_there(size_t n, size_t taken, size_t most)
 {
-    return n <= most && *of <= most - n;
+    return n <= most && taken <= most - n;
+}
+
+/* What arrays and graphs have of the GPU's memory. */
+static size_t used(void)
+{
+    return no_driver_state.used + no_driver_state.graphs;
 }
 
 static int give_memory(uint64_t *address, size_t n, size_t alignment, size_t *of)
@@ -246,7 +257,7 @@ int cuCtxPopCurrent_v2(void **context)
 
 int cuMemGetInfo_v2(size_t *there, size_t *all)
 {
-    *there = no_driver_state.memory - no_driver_state.used;
+    *there = no_driver_state.memory - used();
     *all = no_driver_state.memory;
     return result_of(__func__);
 }
@@ -254,7 +265,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t n)
 {
     no_driver *d = &no_driver_state;
     int result = result_of(__func__);
-    if (result == 0 && !is_there(n, &d->used, d->memory))
+    if (result == 0 && !is_there(n, used(), d->memory))
         result = NO_MEMORY;
     return result ? result : give_memory(address, n, 256, &d->used);
 }
@@ -303,7 +314,7 @@ int cuMemCreate(unsigned long long *out, size_t bytes)
         return result;
     while (i < MOST_PIECES && pieces[i].h)
         i++;
-    if (i == MOST_PIECES || !is_there(bytes, &d->used, d->memory))
+    if (i == MOST_PIECES || !is_there(bytes, used(), d->memory))
         return NO_MEMORY;
     pieces[i] = (piece){.h = give(NULL, bytes, &d->used)};
     *out = (unsigned long long)i + 1;
@@ -345,7 +356,7 @@ int cuMemAllocHost_v2(void **p, size_t n)
     no_driver *d = &no_driver_state;
     uint64_t address;
     int result = result_of(__func__);
-    if (result == 0 && !is_there(n, &d->locked, d->pinned))
+    if (result == 0 && !is_there(n, d->locked, d->pinned))
         result = NO_MEMORY;
     if (result == 0)
         result = give_memory(&address, n, 4096, &d->locked);
@@ -404,6 +415,13 @@ int cuEventCreate(void **event)
 int cuEventDestroy_v2(void *event)
 {
     return take_handle(__func__, event);
+}
+
+/* Behind each run. */
+int cuEventRecord(void)
+{
+    goes_on = false;
+    return result_of(__func__);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -469,6 +487,9 @@ int cuFuncSetAttribute(function *f, int attribute, int value)
 
 typedef struct launch {
     unsigned grid[3], block[3], shared;
+    void *stream;
+    const void *attributes;
+    unsigned n_attributes;
 } launch;
 
 int cuOccupancyMaxActiveClusters(int *n, const function *f, const launch *how)
@@ -521,12 +542,15 @@ static bool is_token_attention(const char *name)
 int cuLaunchKernelEx(const launch *how, const function *f, void *const *params)
 {
     char *to = no_driver_state.launches;
-    size_t used = strlen(to);
+    size_t length = strlen(to);
     if (how->shared > f->shared || !how->block[0] || how->block[0] > 1024 || !how->grid[0] ||
-        (is_token_attention(f->name) && writes_over_row(params[0])))
+        (is_token_attention(f->name) && writes_over_row(params[0])) ||
+        (how->n_attributes && !captures && !goes_on))
         return INVALID;
+    goes_on = !captures && strcmp(f->name, "put") != 0;
+    captured += captures;
     if (captures)
-        snprintf(to + used, NO_DRIVER_ROOM - used, "%s %u %u\n", f->name, how->grid[0],
+        snprintf(to + length, NO_DRIVER_ROOM - length, "%s %u %u\n", f->name, how->grid[0],
                  how->block[0]);
     int result = result_of(__func__);
     if (result == 0 && !captures && !strcmp(f->name, "put"))
@@ -540,6 +564,7 @@ int cuStreamBeginCapture_v2(void)
 {
     int result = captures ? INVALID : result_of(__func__);
     no_driver_state.launches[0] = 0;
+    captured = 0;
     captures = captures || result == 0;
     return result;
 }
@@ -552,15 +577,25 @@ int cuStreamEndCapture(void *stream, void **graph)
         return INVALID;
     captures = false;
     *graph = NULL;
-    return give_handle(__func__, graph);
+    int result = result_of(__func__);
+    if (result == 0)
+        *graph = give(NULL, captured, NULL);
+    return result;
 }
 int cuGraphDestroy(void *graph)
 {
     return take_handle(__func__, graph);
 }
-int cuGraphInstantiateWithFlags(void **exec)
+int cuGraphInstantiateWithFlags(void **exec, const handle *graph)
 {
-    return give_handle(__func__, exec);
+    no_driver *d = &no_driver_state;
+    size_t bytes = graph->bytes * NO_DRIVER_LAUNCH_BYTES;
+    int result = result_of(__func__);
+    if (result == 0 && !is_there(bytes, used(), d->memory))
+        result = NO_MEMORY;
+    if (result == 0)
+        *exec = give(NULL, bytes, &d->graphs);
+    return result;
 }
 int cuGraphExecDestroy(void *exec)
 {
@@ -576,7 +611,6 @@ int cuGraphExecDestroy(void *exec)
     }
 NOTHING(cuStreamSynchronize)
 NOTHING(cuStreamWaitEvent)
-NOTHING(cuEventRecord)
 NOTHING(cuEventSynchronize)
 NOTHING(cuGraphExecUpdate_v2)
 NOTHING(cuGraphLaunch)

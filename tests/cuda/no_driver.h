@@ -6,7 +6,7 @@
  *     NO_DRIVER_VERSION=11080   of CUDA, that it reports
  *     NO_DRIVER_ARCH=75         of the GPU
  *     NO_DRIVER_GPUS=0          how many there are
- *     NO_DRIVER_MEMORY=BYTES    of the GPU, which arrays share
+ *     NO_DRIVER_MEMORY=BYTES    of the GPU, which arrays and graphs share
  *     NO_DRIVER_PINNED=BYTES    of the host that may be page-locked
  *     NO_DRIVER_FAIL=NAME       the function that fails, or a part of its name; always
  *     NO_DRIVER_FAIL_AT=N       call number N fails, counted over all functions; once
@@ -19,14 +19,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { NO_DRIVER_ROOM = 1 << 16 };
+enum { NO_DRIVER_ROOM = 1 << 16, NO_DRIVER_LAUNCH_BYTES = 4096 };
 
 typedef struct no_driver {
     char launches[NO_DRIVER_ROOM];   /* of the newest capture, "name blocks threads" on each line */
     int version, arch, gpus, shared; /* shared: bytes of a block at most */
-    size_t memory, used;             /* bytes of the GPU */
+    size_t memory, used;             /* bytes of the GPU; used by arrays */
+    size_t graphs;                   /* ... by graphs: so many a launch */
     size_t pinned, locked;
     const char *fail;   /* NULL: none */
+    int times;          /* that it does, before there is none again; 0: always */
     atomic_long calls;  /* until now */
     long fail_at;       /* the number of the call that fails; 0: none */
     bool stays;         /* and all behind it */

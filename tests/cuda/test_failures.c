@@ -298,7 +298,7 @@ static void check_wired(size_t limit, size_t wanted)
     bool ok = qn_device_open(&device, "cuda:0", &options, &err) == QN_OK &&
               run_arrays(device, &err) == QN_OK && qn_device_memory(device, &m) == QN_OK &&
               m.wired == wanted && m.wired == driver->locked && m.wired_limit == limit &&
-              m.available == driver->memory - driver->used;
+              m.available == driver->memory - driver->used - driver->graphs;
     if (ok && wanted) { /* less than one piece */
         ok = qn_device_set_wired_limit(device, 4096) == limit && driver->locked == 0 &&
              run_arrays(device, &err) == QN_OK && driver->locked == 0 &&
@@ -308,6 +308,54 @@ static void check_wired(size_t limit, size_t wanted)
     if (!ok) {
         printf("FAILED  wired limit %zu: %zu for %zu bytes, %s\n", limit, m.wired, wanted,
                err.message);
+        n_failed++;
+    }
+    qn_device_close(device);
+}
+
+/* ---- memory of graphs ------------------------------------------------------------------------ */
+
+/* Evaluates so many steps behind each other, twice. */
+static bool run_steps(qn_device *device, int n)
+{
+    const float one = 1;
+    bool ok = true;
+    for (int k = 0; k < 2 && ok; k++) {
+        qn_scope *s = qn_scope_begin(device);
+        qn_array *x = qn_from_f32(s, &one, 1);
+        for (int i = 0; i < n; i++)
+            x = qn_sort(s, x, 0, false);
+        ok = qn_eval(s, x) == QN_OK;
+        if (!ok)
+            printf("%d steps: %s\n", n, qn_scope_error(s));
+        qn_scope_end(s);
+    }
+    return ok;
+}
+
+/* What is counted covers what the driver gave, and stays within the limit: graphs go with their
+ * plans. */
+static bool is_bounded(qn_device *device)
+{
+    enum { PLANS = 60 };
+    bool ok = true;
+    device->plans.limit = 4 << 20;
+    for (int n = 1; n <= PLANS && ok; n++) {
+        qn_plan_stats stats = QN_INIT(qn_plan_stats);
+        ok = run_steps(device, n) && qn_device_plan_stats(device, &stats) == QN_OK &&
+             stats.bytes <= device->plans.limit && driver->graphs <= stats.bytes &&
+             driver->graphs >= (size_t)n * NO_DRIVER_LAUNCH_BYTES;
+    }
+    return ok && device->plans.stats.evictions > 0;
+}
+
+static void check_graphs(void)
+{
+    qn_device *device = NULL;
+    qn_error err = {0};
+    bool open = qn_device_open(&device, "cuda:0", NULL, &err) == QN_OK;
+    if (!open || !is_bounded(device)) {
+        printf("FAILED  memory of graphs: %zu bytes, %s\n", driver->graphs, err.message);
         n_failed++;
     }
     qn_device_close(device);
@@ -453,6 +501,7 @@ int main(void)
     check_wired(0, QN__CUDA_STAGES * QN__CUDA_STAGE_BYTES);
     check_wired(3 << 20, 3 << 20);
     check_wired(1000, 0);
+    check_graphs();
     check_writers();
     check_loading();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
