@@ -132,6 +132,10 @@ typedef struct qn__plan_cache {
 void qn__plan_cache_begin(qn__plan_cache *cache);
 void qn__plan_cache_end(qn__plan_cache *cache);
 
+/* All plans but the newest go, with what the device has for them: it wants the memory. Who still
+ * runs one keeps it as long. */
+void qn__plan_cache_clear(qn__plan_cache *cache);
+
 /* One run of a binding. slots: inputs, then outputs, then the workspace last (the device fills it).
  */
 typedef struct qn__submission {

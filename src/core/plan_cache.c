@@ -114,6 +114,13 @@ void qn__plan_grown(qn__binding *binding, size_t bytes)
     pthread_mutex_unlock(&cache->lock);
 }
 
+void qn__plan_cache_clear(qn__plan_cache *cache)
+{
+    pthread_mutex_lock(&cache->lock);
+    trim_plans(cache, 0);
+    pthread_mutex_unlock(&cache->lock);
+}
+
 static void insert(qn__plan_cache *cache, qn__plan *plan)
 {
     qn__plan **bucket = &cache->table[plan->hash % QN__PLAN_BUCKETS];

@@ -16,6 +16,7 @@ typedef struct qn__cuda_stats {
     uint64_t updates;  /* of these, put into the executable graph that was there */
     uint64_t instantiations; /* executable graphs made */
     uint64_t launches;       /* graph launches: one an evaluation */
+    uint64_t one_by_one;     /* ... but for these, whose graph got no memory */
     uint64_t host_reads;     /* copies from the device */
     uint64_t host_writes;    /* and to it */
     uint64_t programs;       /* fused chains loaded */

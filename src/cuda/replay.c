@@ -5,7 +5,8 @@
  * graph. A run with the same slots is then one graph launch, and that is what a decode step with
  * donated caches is. A binding has two such graphs, since a step that takes what the one before
  * chose has other slots each other time; with still others the launches are captured again and put
- * into the executable graph that was used less lately.
+ * into the executable graph that was used less lately. Where a graph gets no memory, kernels are
+ * launched one by one.
  *
  * The workspace is the last slot, so growing it (for another plan) shows as another address. Behind
  * its values is scratch memory, which one launch after the other has.
@@ -229,7 +230,8 @@ static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__sub
     return result;
 }
 
-static int launch_all(qn__cuda *cuda, qn__cuda_binding *bound)
+/* The first begins when all ahead of the plan has ended: that may write what no step of it does. */
+static int launch_all(qn__cuda *cuda, qn__cuda_binding *bound, qn__cu_stream stream)
 {
     int result = 0;
     const qn__cu_attribute early = {.id = QN__CU_BEFORE_THE_LAST, .value.on = 1};
@@ -239,9 +241,9 @@ static int launch_all(qn__cuda *cuda, qn__cuda_binding *bound)
         qn__cu_launch how = {.grid = {launch->blocks, 1, 1},
                              .block = {launch->threads, 1, 1},
                              .shared = launch->shared,
-                             .stream = cuda->capture,
+                             .stream = stream,
                              .attributes = &early,
-                             .n_attributes = cuda->overlaps && !launch->waits};
+                             .n_attributes = cuda->overlaps && i && !launch->waits};
         result = cuda->cu.launch(&how, launch->function, params, NULL);
     }
     return result;
@@ -253,7 +255,7 @@ static int capture(qn__cuda *cuda, qn__cuda_binding *bound, qn__cu_graph *graph)
     int result = cuda->cu.capture_begin(cuda->capture, QN__CU_CAPTURE_THREAD_LOCAL);
     if (result != 0)
         return result;
-    result = launch_all(cuda, bound);
+    result = launch_all(cuda, bound, cuda->capture);
     int ended = cuda->cu.capture_end(cuda->capture, graph); /* always, or the stream stays in it */
     cuda->stats.captures++;
     return result ? result : ended;
@@ -285,6 +287,19 @@ static int instantiate(qn__cuda *cuda, qn__cu_exec *exec, qn__cu_graph graph)
     return cuda->cu.graph_instantiate(exec, graph, 0);
 }
 
+/* Whether to try again: memory was out, and what the device can do without is gone. That are blocks
+ * that nobody uses, and other plans with their graphs, once these have run. */
+static bool made_room(qn_device *device, int result)
+{
+    qn__cuda *cuda = device->state;
+    if (result != QN__CU_OUT_OF_MEMORY)
+        return false;
+    qn__pool_trim(device, 0);
+    qn__plan_cache_clear(&device->plans);
+    cuda->cu.stream_synchronize(cuda->stream);
+    return true;
+}
+
 /* The binding's graph for these slots comes first, or else the one to be used for them. */
 static bool find_graph(qn__cuda_binding *bound, void *const *slots, size_t bytes)
 {
@@ -302,35 +317,37 @@ static bool find_graph(qn__cuda_binding *bound, void *const *slots, size_t bytes
 }
 
 /* Makes the binding's first graph ready for the slots of a submission. */
-static qn_status make_ready(qn__cuda *cuda, qn__cuda_binding *bound, const qn__submission *sub,
-                            qn_error *err)
+static int make_ready(qn_device *device, const qn__submission *sub)
 {
+    qn__cuda *cuda = device->state;
+    qn__cuda_binding *bound = sub->binding->device_part;
     size_t bytes = sub->n_slots * sizeof *sub->slots;
     if (find_graph(bound, sub->slots, bytes))
-        return QN_OK;
+        return 0;
     qn__cuda_graph *ready = &bound->graphs[0];
     if (!ready->slots)
         ready->slots = malloc(bytes);
-    if (!ready->slots)
-        return qn__fail_memory(err, "a graph");
     qn__cu_graph graph = NULL;
-    int result = fill_addresses(cuda, bound, sub);
+    int result = ready->slots ? fill_addresses(cuda, bound, sub) : QN__CU_OUT_OF_MEMORY;
     if (result == 0)
         result = capture(cuda, bound, &graph);
-    if (result == 0)
+    if (result == 0) {
         result = instantiate(cuda, &ready->exec, graph);
+        if (made_room(device, result))
+            result = instantiate(cuda, &ready->exec, graph);
+    }
     if (graph)
         cuda->cu.graph_destroy(graph);
     if (result != 0) {
         free(ready->slots);
         ready->slots = NULL;
-        return qn__cuda_fail(cuda, err, result, "capturing a plan");
+        return result;
     }
     memcpy(ready->slots, sub->slots, bytes);
     if (!ready->counted)
         count_graph(sub->binding);
     ready->counted = true;
-    return QN_OK;
+    return 0;
 }
 
 /* So that what it computes is read as soon as it has run. */
@@ -343,20 +360,48 @@ static void mark_results(const qn__submission *sub, uint64_t number)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Under the lock, in the context. */
-static qn_status launch_graph(qn__cuda *cuda, qn__submission *sub, qn_error *err)
+/* As a graph. */
+static int replay(qn_device *device, const qn__submission *sub)
 {
+    qn__cuda *cuda = device->state;
+    const qn__cuda_binding *bound = sub->binding->device_part;
+    int result = make_ready(device, sub);
+    if (result == 0)
+        result = qn__cuda_put(cuda);
+    if (result != 0)
+        return result;
+    result = cuda->cu.graph_launch(bound->graphs[0].exec, cuda->stream);
+    if (made_room(device, result)) /* it may be the launch that gives a graph its memory */
+        result = cuda->cu.graph_launch(bound->graphs[0].exec, cuda->stream);
+    return result;
+}
+
+/* One by one, which costs the host more time. */
+static int run_launches(qn_device *device, const qn__submission *sub)
+{
+    qn__cuda *cuda = device->state;
     qn__cuda_binding *bound = sub->binding->device_part;
+    if (cuda->stats.one_by_one++ == 0)
+        qn__log(device, QN_LOG_INFO, "%s: no memory for a graph: kernels are launched one by one",
+                cuda->name);
+    int result = fill_addresses(cuda, bound, sub);
+    if (result == 0)
+        result = qn__cuda_put(cuda);
+    return result ? result : launch_all(cuda, bound, cuda->stream);
+}
+
+/* Under the lock, in the context. */
+static qn_status launch_graph(qn_device *device, qn__submission *sub, qn_error *err)
+{
+    qn__cuda *cuda = device->state;
     if (cuda->failure)
         return qn__cuda_fail(cuda, err, cuda->failure, "running an earlier plan");
     qn_status status = qn__submission_begin(sub, err);
-    if (status == QN_OK)
-        status = make_ready(cuda, bound, sub, err);
     if (status != QN_OK)
         return status;
-    int result = qn__cuda_put(cuda);
-    if (result == 0)
-        result = cuda->cu.graph_launch(bound->graphs[0].exec, cuda->stream);
+    int result = replay(device, sub);
+    if (result == QN__CU_OUT_OF_MEMORY)
+        result = run_launches(device, sub);
     if (result == 0)
         result = cuda->cu.event_record(cuda->done[cuda->submitted % QN__CUDA_EVENTS], cuda->stream);
     if (result != 0)
@@ -381,7 +426,7 @@ qn_status qn__cuda_submit(qn_device *device, qn__submission *sub, qn_error *err)
         return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
     }
     pthread_mutex_lock(&cuda->lock);
-    status = launch_graph(cuda, sub, err);
+    status = launch_graph(device, sub, err);
     pthread_mutex_unlock(&cuda->lock);
     qn__cuda_leave(cuda);
     qn__submission_end(sub, status);

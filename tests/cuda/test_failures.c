@@ -268,6 +268,11 @@ static void check_lines(void)
     driver->fail = "cuGraphLaunch";
     expect("a launch", &model, QN_DEVICE,
            "cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS while launching a plan");
+    driver->result = 2;
+    expect("memory of a graph's launch", &model, QN_OK, "");
+    driver->fail = "cuGraphInstantiate";
+    expect("memory of a graph", &model, QN_OK, "");
+    driver->result = 0;
     driver->fail = "cuMemAlloc_v2";
     expect("memory of a lost context", &model, QN_DEVICE,
            "cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS while asking for memory");
@@ -349,12 +354,38 @@ static bool is_bounded(qn_device *device)
     return ok && device->plans.stats.evictions > 0;
 }
 
+/* Where memory is out graphs of other plans make room, for once or for good; where that is not
+ * enough kernels are launched one by one. */
+static bool makes_room(qn_device *device)
+{
+    static const char *const calls[] = {"cuGraphInstantiate", "cuGraphLaunch"};
+    const size_t usual = driver->memory;
+    bool ok = true;
+    device->plans.limit = SIZE_MAX;
+    driver->memory = driver->used + driver->graphs + 400 * NO_DRIVER_LAUNCH_BYTES;
+    uint64_t before = qn__cuda_stats_get(device).one_by_one;
+    for (int n = 100; n < 110 && ok; n++)
+        ok = run_steps(device, n);
+    for (int i = 0; i < 2 && ok; i++) {
+        driver->fail = calls[i];
+        driver->times = 1;
+        driver->result = 2;
+        ok = run_steps(device, 120 + i) && !driver->fail;
+    }
+    ok = ok && qn__cuda_stats_get(device).one_by_one == before && run_steps(device, 1000) &&
+         qn__cuda_stats_get(device).one_by_one == before + 2;
+    driver->fail = NULL;
+    driver->times = driver->result = 0;
+    driver->memory = usual;
+    return ok;
+}
+
 static void check_graphs(void)
 {
     qn_device *device = NULL;
     qn_error err = {0};
     bool open = qn_device_open(&device, "cuda:0", NULL, &err) == QN_OK;
-    if (!open || !is_bounded(device)) {
+    if (!open || !is_bounded(device) || !makes_room(device)) {
         printf("FAILED  memory of graphs: %zu bytes, %s\n", driver->graphs, err.message);
         n_failed++;
     }

@@ -112,6 +112,8 @@ def main():
     check("the fourth of one", status == 1 and err == "quern: cuda:3: there is 1 GPU, cuda:0\n", err)
     status, out, err = run("generate", "-p", "x", "--device", "cuda:3", gpus=2)
     check("the fourth of two", status == 1 and err == "quern: cuda:3: there are 2 GPUs, cuda:0 to cuda:1\n", err)
+    status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", "--verbose", fail="cuGraphInstantiate", result=2)
+    check("no memory for graphs", status == 0 and err.count("cuda:0: no memory for a graph: kernels are launched one by one\n") == 1, err)
     status, out, err = run("generate", "-p", "x", "-n", "4", "--device", "cuda:0", pinned=0)
     check("nothing can be page-locked", status == 0, err)
     print(f"{n_failed} failed")
