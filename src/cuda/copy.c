@@ -124,7 +124,7 @@ static int put(qn__cuda *cuda)
     void *params[] = {puts};
     const qn__cu_launch how = {
         .grid = {1, 1, 1}, .block = {QN__CUDA_THREADS, 1, 1}, .stream = cuda->stream};
-    int result = cuda->cu.launch(&how, cuda->kernels[QN__CUDA_KERNEL_put], params, NULL);
+    int result = cuda->cu.launch(&how, cuda->loaded[QN__CUDA_KERNEL_put], params, NULL);
     puts->n = 0;
     return result;
 }

@@ -47,10 +47,13 @@ typedef struct qn__cuda {
     qn__cu_stream stream;  /* everything runs on it, in order */
     qn__cu_stream reading; /* but for reading what has been computed, beside what comes behind */
     qn__cu_stream capture; /* captured into, never run */
-    qn__cu_module *modules;
-    int n_modules;
+    /* What stands for each kernel until a binding is made (kernels.c): an address in stand_in, no
+     * more. NULL: it does not run on this GPU. */
     qn__cu_function kernels[QN__CUDA_KERNEL_COUNT];
-    pthread_mutex_t lock;               /* what follows, and the order of submissions */
+    char stand_in[QN__CUDA_KERNEL_COUNT];
+    pthread_mutex_t lock;   /* what follows, and the order of submissions */
+    qn__cu_module *modules; /* of each image; NULL: not loaded yet */
+    qn__cu_function loaded[QN__CUDA_KERNEL_COUNT];
     qn__cu_event done[QN__CUDA_EVENTS]; /* behind submission i: done[i % QN__CUDA_EVENTS] */
     uint64_t submitted;
     qn__cuda_program *programs;
@@ -100,6 +103,15 @@ double qn__cuda_copy_rate(qn_device *device);
 
 /* In the context, when nobody writes. */
 void qn__cuda_free_stages(qn__cuda *cuda);
+
+/* ---- compiled kernels (kernels.c) ------------------------------------------------------------ */
+
+/* In the context; results of the driver. begin fills `kernels`, and loads what is there from the
+ * beginning: a GPU or a driver that takes none of them is known then. load_kernel, under the lock,
+ * puts a kernel into the place of what stands for it. */
+int qn__cuda_begin_kernels(qn__cuda *cuda);
+int qn__cuda_load_kernel(qn__cuda *cuda, qn__cu_function *function);
+void qn__cuda_unload_kernels(qn__cuda *cuda);
 
 /* ---- binding: turning calls into launches ---------------------------------------------------- */
 

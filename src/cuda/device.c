@@ -288,9 +288,7 @@ static void close_context(qn__cuda *cuda)
         if (cuda->stream)
             cuda->cu.stream_synchronize(cuda->stream);
         qn__cuda_programs_free(cuda, true);
-        for (int i = 0; i < cuda->n_modules; i++)
-            if (cuda->modules[i])
-                cuda->cu.module_unload(cuda->modules[i]);
+        qn__cuda_unload_kernels(cuda);
         for (int i = 0; i < QN__CUDA_EVENTS; i++)
             if (cuda->done[i])
                 cuda->cu.event_destroy(cuda->done[i]);
@@ -360,148 +358,6 @@ static const qn__device_ops cuda_device_ops = {
     .wait = qn__cuda_wait,
     .describe = cuda_describe,
 };
-
-/* The compiled kernels: an image for each .cu file, made by the build. */
-#define IMAGES(X)                                                                                  \
-    X(move)                                                                                        \
-    X(take)                                                                                        \
-    X(order)                                                                                       \
-    X(rows)                                                                                        \
-    X(sample)                                                                                      \
-    X(matmul)                                                                                      \
-    X(linear)                                                                                      \
-    X(stream)                                                                                      \
-    X(wide)                                                                                        \
-    X(split)                                                                                       \
-    X(split_units)                                                                                 \
-    X(units)                                                                                       \
-    X(many)                                                                                        \
-    X(unpack)                                                                                      \
-    X(ternary)                                                                                     \
-    X(ternary_wide)                                                                                \
-    X(pages)                                                                                       \
-    X(attend)                                                                                      \
-    X(attend_one)                                                                                  \
-    X(attend_step)                                                                                 \
-    X(attend_blocks)                                                                               \
-    X(attend_far)                                                                                  \
-    X(attend_half)                                                                                 \
-    X(attend_wide)                                                                                 \
-    X(attend_long)
-#define IMAGE_ID(name)      IMAGE_##name,
-#define IMAGE_EXTERN(name)  extern const unsigned long long qn__cuda_image_##name[];
-#define IMAGE_POINTER(name) qn__cuda_image_##name,
-enum { IMAGES(IMAGE_ID) IMAGE_COUNT };
-IMAGES(IMAGE_EXTERN)
-
-/* Some have instructions that sm_90 alone knows, ternary.cu those that came with it; unpack.cu is
- * for wide.cu. */
-static bool runs_here(const qn__cuda *cuda, int image)
-{
-    switch (image) {
-    case IMAGE_stream:
-    case IMAGE_wide:
-    case IMAGE_split:
-    case IMAGE_split_units:
-    case IMAGE_many:
-    case IMAGE_unpack:
-    case IMAGE_ternary_wide:
-    case IMAGE_attend_one:
-    case IMAGE_attend_step:
-    case IMAGE_attend_blocks:
-    case IMAGE_attend_far:
-    case IMAGE_attend_wide:
-    case IMAGE_attend_long: return qn__cuda_has_wide(cuda);
-    case IMAGE_ternary: return cuda->arch >= 90;
-    default: return true;
-    }
-}
-
-/* Bytes of shared memory that a launch may ask for; 0: what every kernel may. */
-static int most_dynamic(const qn__cuda *cuda, int image)
-{
-    switch (image) {
-    case IMAGE_linear:
-    case IMAGE_units: return cuda->most_shared;
-    case IMAGE_ternary: return QN__CUDA_TERNARY_SHARED;
-    case IMAGE_ternary_wide: return QN__CUDA_TERNARY_WIDE_SHARED(256, 128);
-    case IMAGE_stream:
-    case IMAGE_wide:
-    case IMAGE_split:
-    case IMAGE_split_units: return QN__CUDA_WIDE_SHARED;
-    case IMAGE_many: return QN__CUDA_MANY_SHARED;
-    case IMAGE_attend_one: return QN__CUDA_ONE_SHARED(QN__CUDA_WIDEST);
-    case IMAGE_attend_step:
-    case IMAGE_attend_blocks: return qn__cuda_alone_shared(cuda);
-    case IMAGE_attend_far: return QN__CUDA_FAR_SHARED;
-    case IMAGE_attend_wide:
-    case IMAGE_attend_long: return QN__CUDA_ATTEND_WIDE_SHARED;
-    case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;
-    case IMAGE_attend_half: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;
-    default: return 0;
-    }
-}
-
-/* How many of the largest clusters find room at once: how multiprocessors lie together differs from
- * one GPU to the next. */
-static int find_far_clusters(qn__cuda *cuda)
-{
-    static const int kernels[] = {QN__CUDA_KERNEL_attend_far_64_of_9,
-                                  QN__CUDA_KERNEL_attend_far_128_of_9};
-    const qn__cu_attribute cluster = {.id = QN__CU_CLUSTER,
-                                      .value.cluster = {QN__CUDA_FAR_BLOCKS, 1, 1}};
-    const qn__cu_launch how = {.grid = {QN__CUDA_FAR_BLOCKS, 1, 1},
-                               .block = {QN__CUDA_FAR_THREADS, 1, 1},
-                               .shared = QN__CUDA_FAR_SHARED,
-                               .attributes = &cluster,
-                               .n_attributes = 1};
-    int least = INT32_MAX, result = 0;
-    for (int i = 0; i < 2 && result == 0; i++) {
-        int n = 0;
-        qn__cu_function function = cuda->kernels[kernels[i]];
-        result = cuda->cu.function_set(function, QN__CU_LARGE_CLUSTERS, 1);
-        if (result == 0)
-            result = cuda->cu.most_clusters(&n, function, &how);
-        least = n < least ? n : least;
-    }
-    cuda->far_clusters = least;
-    return result;
-}
-
-static int load_kernels(qn__cuda *cuda)
-{
-    static const unsigned long long *const images[IMAGE_COUNT] = {IMAGES(IMAGE_POINTER)};
-    static const struct {
-        int image;
-        const char *name;
-    } kernels[] = {
-#define CUDA_KERNEL(image, name) {IMAGE_##image, #name},
-#include "cuda/kernels.def"
-#undef CUDA_KERNEL
-    };
-    int result = 0;
-    for (; cuda->n_modules < IMAGE_COUNT && result == 0; cuda->n_modules += result == 0)
-        if (runs_here(cuda, cuda->n_modules))
-            result = cuda->cu.module_load(&cuda->modules[cuda->n_modules], images[cuda->n_modules]);
-    for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++)
-        if (runs_here(cuda, kernels[i].image))
-            result = cuda->cu.module_function(&cuda->kernels[i], cuda->modules[kernels[i].image],
-                                              kernels[i].name);
-    for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++) {
-        int most = most_dynamic(cuda, kernels[i].image);
-        if (!runs_here(cuda, kernels[i].image))
-            continue;
-        if (most)
-            result = cuda->cu.function_set(cuda->kernels[i], QN__CU_DYNAMIC_SHARED, most);
-        /* A multiprocessor divides its first memory anew only when it has no block: attention would
-         * wait for all of these, which want little, and not begin beside them. */
-        if (result == 0 && kernels[i].image == IMAGE_ternary)
-            result = cuda->cu.function_set(cuda->kernels[i], QN__CU_SHARED_SHARE, 100);
-    }
-    if (result == 0 && runs_here(cuda, IMAGE_attend_far))
-        result = find_far_clusters(cuda);
-    return result;
-}
 
 static int make_streams(qn__cuda *cuda)
 {
@@ -615,7 +471,7 @@ static qn_status open_context(qn__cuda *cuda, qn_error *err)
         result = cuda->cu.granularity(&cuda->piece, &what, 0);
     if (result != 0)
         qn__cuda_fail(cuda, err, result, "making streams");
-    else if ((result = load_kernels(cuda)) != 0)
+    else if ((result = qn__cuda_begin_kernels(cuda)) != 0)
         fail_kernels(cuda, result, err);
     qn__cuda_leave(cuda);
     return result == 0 ? QN_OK : err->code;
@@ -627,14 +483,11 @@ qn_status qn__cuda_open(qn_device **out, int index, const qn_device_options *opt
     err = err ? err : &local;
     qn_device *device = calloc(1, sizeof *device);
     qn__cuda *cuda = calloc(1, sizeof *cuda);
-    qn__cu_module *modules = calloc(IMAGE_COUNT, sizeof *modules);
-    if (!device || !cuda || !modules) {
+    if (!device || !cuda) {
         free(device);
         free(cuda);
-        free(modules);
         return qn__fail_memory(err, "a device");
     }
-    cuda->modules = modules;
     snprintf(cuda->name, sizeof cuda->name, "cuda:%d", index);
     pthread_mutex_init(&cuda->lock, NULL);
     pthread_mutex_init(&cuda->putting, NULL);

@@ -154,6 +154,22 @@ static bool bind_call(qn__cuda_binder *b, const qn__call *call)
     return ((const qn__cuda_routine *)call->routine)->prepare(b, call);
 }
 
+/* Loads the kernels that are not yet there. */
+static qn_status load_kernels(qn__cuda *cuda, qn__cuda_binding *bound, qn_error *err)
+{
+    int result = 0;
+    pthread_mutex_lock(&cuda->lock);
+    if (!qn__cuda_enter(cuda)) {
+        pthread_mutex_unlock(&cuda->lock);
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    }
+    for (uint32_t i = 0; i < bound->n_launches && result == 0; i++)
+        result = qn__cuda_load_kernel(cuda, &bound->launches[i].function);
+    qn__cuda_leave(cuda);
+    pthread_mutex_unlock(&cuda->lock);
+    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "loading a kernel");
+}
+
 qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *binding,
                         qn_error *err)
 {
@@ -175,7 +191,7 @@ qn_status qn__cuda_bind(qn_device *device, const qn__plan *plan, qn__binding *bi
     if (bound->scratch || bound->behind || bound->unpacked || bound->kept)
         binding->workspace = scratch_at(binding->values) + scratch_at(bound->scratch) +
                              scratch_at(bound->behind) + scratch_at(bound->unpacked) + bound->kept;
-    return QN_OK;
+    return load_kernels(b.cuda, bound, err);
 }
 
 /* A graph that still runs is freed by the driver when it is done. */

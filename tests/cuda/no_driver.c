@@ -435,6 +435,7 @@ int cuModuleLoadData(void **module, const void *image)
         return NO_BINARY;
     if (result != 0)
         return result;
+    no_driver_state.images += code.is_image;
     no_driver_state.compiled += code.is_image && !code.elf;
     no_driver_code *known = malloc(sizeof code);
     if (!known)

@@ -34,7 +34,8 @@ typedef struct no_driver {
     bool stays;         /* and all behind it */
     int result;         /* of what fails */
     const char *failed; /* the last that did */
-    int compiled;       /* images that were loaded without code for the GPU */
+    int images;         /* that were loaded */
+    int compiled;       /* ... of these, without code for the GPU */
     long live;          /* contexts, memory, handles that were not given back */
 } no_driver;
 

@@ -7,6 +7,7 @@
 #include "quern/model.h"
 
 #include "no_driver.h"
+#include "cuda/cuda.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -155,8 +156,19 @@ static bool has_code(int arch)
     return arch >= 90; /* by PTX */
 }
 
+static qn_status load_all(qn__cuda *cuda, qn_error *err)
+{
+    int result = 0;
+    for (int i = 0; i < QN__CUDA_KERNEL_COUNT && result == 0; i++) {
+        qn__cu_function function = cuda->kernels[i];
+        result = qn__cuda_load_kernel(cuda, &function);
+    }
+    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "loading all kernels");
+}
+
 /* Images have what their kernels need on a GPU of this kind, by code of their own or compiled. That
- * kernels may have all shared memory that they ask for is checked with it. */
+ * kernels may have all shared memory that they ask for is checked with it, and that few are
+ * loaded before they are wanted. */
 static void check_images(no_driver *state, int arch, int shared, bool compiled)
 {
     const no_driver usual = *state;
@@ -164,11 +176,15 @@ static void check_images(no_driver *state, int arch, int shared, bool compiled)
     qn_error err = {0};
     state->arch = arch;
     state->shared = shared;
-    state->compiled = 0;
+    state->compiled = state->images = 0;
     qn_status status = qn_device_open(&device, "cuda:0", NULL, &err);
-    if (status != QN_OK || (state->compiled != 0) != compiled) {
-        printf("FAILED  images on sm_%d: %s; %d of them are to be compiled\n", arch,
-               status == QN_OK ? "they load" : err.message, state->compiled);
+    const int few = state->images;
+    if (status == QN_OK)
+        status = load_all(device->state, &err);
+    if (status != QN_OK || (state->compiled != 0) != compiled || few > 2 || state->images < 9) {
+        printf("FAILED  images on sm_%d: %s; %d of %d are to be compiled, %d loaded at once\n",
+               arch, status == QN_OK ? "they load" : err.message, state->compiled, state->images,
+               few);
         n_failed++;
     }
     qn_device_close(device);
