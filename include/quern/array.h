@@ -125,7 +125,7 @@ QN_API void qn_device_reset_peak(qn_device *device);
 QN_API size_t qn_device_set_memory_limit(qn_device *device, size_t bytes);
 QN_API size_t qn_device_set_cache_limit(qn_device *device, size_t bytes);
 /* The same for what a GPU page-locks of the host's memory, through which it is written to; 0: as
- * much as it likes, 8 MiB. With less than 1 MiB it locks none, and is written to more slowly. */
+ * much as it likes, 32 MiB. With less than 1 MiB it locks none, and is written to more slowly. */
 QN_API size_t qn_device_set_wired_limit(qn_device *device, size_t bytes);
 /* Frees all cached bytes. */
 QN_API void qn_device_clear_cache(qn_device *device);
