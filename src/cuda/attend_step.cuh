@@ -142,17 +142,14 @@ template <int D> struct lane_row {
         float low = x[0].x * x[0].x + x[0].y * x[0].y, high = x[0].z * x[0].z + x[0].w * x[0].w;
         if constexpr (PARTS == 1) {
             low = with_lane(low, 1) + with_lane(high, 1);
-            for (int m = 16; m > 1; m /= 2)
+#pragma unroll
+            for (int m = 2; m < 32; m *= 2)
                 low = with_lane(low, m);
             return low;
         } else {
             low += x[PARTS - 1].x * x[PARTS - 1].x + x[PARTS - 1].y * x[PARTS - 1].y;
             high += x[PARTS - 1].z * x[PARTS - 1].z + x[PARTS - 1].w * x[PARTS - 1].w;
-            for (int m = 16; m; m /= 2) {
-                low = with_lane(low, m);
-                high = with_lane(high, m);
-            }
-            return low + high;
+            return sum_of_warp(low) + sum_of_warp(high);
         }
     }
     __device__ void norm(float eps)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The norm of a row of f32 in vectors, which stay in registers: quad i is thread i mod 256's. Sums
- * are added by warp, then over the warps, so that a norm has the same bits in every launch.
+ * are added by thread, then by warp, then over the warps, so that a norm has the same bits in every
+ * launch.
  */
 #ifndef QN_CUDA_NORM_CUH
 #define QN_CUDA_NORM_CUH
@@ -17,24 +18,39 @@ static __device__ float quad_sum(float4 v)
     return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
 }
 
+/* Lanes half of a warp apart meet first, then those beside each other, as which a row of a head
+ * lies in attention's launch (attend_step.cuh), and quads of a tile where a warp reads them. */
 static __device__ float sum_of_warp(float sum)
 {
 #pragma unroll
-    for (int m = 16; m; m /= 2)
+    for (int i = 0, m = 16; i < 5; i++, m = 2 * m % 31)
         sum += __shfl_xor_sync(~0u, sum, m);
     return sum;
 }
 
-/* Of one value a thread, over warps `first` to `first` + n - 1 of the block, all of which call. */
-static __device__ float sum_of_warps(float sum, float *room, int first, int n)
+/* Of N that lie beside each other, a power of two: a balanced tree. */
+template <int N> static __device__ float sum_of_tree(const float *from)
+{
+    float v[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = from[i];
+#pragma unroll
+    for (int m = 1; m < N; m *= 2)
+#pragma unroll
+        for (int i = 0; i < N; i += 2 * m)
+            v[i] += v[i + m];
+    return v[0];
+}
+
+/* Of one value a thread, over WARPS of the block from `first` on, all of which call. */
+template <int WARPS> static __device__ float sum_of_warps(float sum, float *room, int first)
 {
     sum = sum_of_warp(sum);
     if (threadIdx.x % 32 == 0)
         room[threadIdx.x / 32] = sum;
     __syncthreads();
-    sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += room[first + i];
+    sum = sum_of_tree<WARPS>(room + first);
     __syncthreads();
     return sum;
 }
@@ -85,7 +101,7 @@ static __device__ float norm_scale(const float4 (&v)[QUADS], int n, float *room,
     for (int k = 0; k < QUADS; k++)
         if ((int)threadIdx.x + k * THREADS < n / 4)
             sum += quad_sum(v[k]);
-    return scale_of(sum_of_warps(sum, room, 0, THREADS / 32), (float)n, eps);
+    return scale_of(sum_of_warps<THREADS / 32>(sum, room, 0), (float)n, eps);
 }
 
 static __device__ float4 normed(float4 v, float scale, float4 u)
@@ -144,11 +160,7 @@ template <int QUADS> struct quads_of_row {
             sums.of[threadIdx.x / 32] = sum;
         beside();
         __syncthreads();
-        sum = 0;
-#pragma unroll
-        for (int i = 0; i < THREADS / 32; i++)
-            sum += sums.of[i];
-        const float scale = quick_scale_of(sum, n, nth, eps);
+        const float scale = quick_scale_of(sum_of_tree<THREADS / 32>(sums.of), n, nth, eps);
         each([&](int k) { v[k] = normed(v[k], scale, weight[k]); });
     }
     __device__ void put(void *y, void *rounded, int at, const float4 (&v)[QUADS], bool turned) const

@@ -577,7 +577,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         if (r >= 0)
             wait_for_last();
         const float4 v = own ? ((const float4 *)at[0])[r * n + i] : make_float4(0, 0, 0, 0);
-        const float sum = sum_of_warps(quad_sum(v), room, other * WARPS, WARPS),
+        const float sum = sum_of_warps<WARPS>(quad_sum(v), room, other * WARPS),
                     scale = scale_of(sum, (float)a.n, (float)a.eps);
         if (own)
             ((float4 *)at[2])[r * n + i] = normed(v, scale, u);

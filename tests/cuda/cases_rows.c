@@ -14,25 +14,25 @@ static qn_array *sum_in_turn(qn_scope *s, qn_array *x, int axis)
         sum = qn_add(s, sum, qn_slice(s, x, axis, i, i + 1, 1));
     return sum;
 }
-/* ... of halves of the axis, until there is one number. */
-static qn_array *sum_by_halves(qn_scope *s, qn_array *x, int axis)
+/* ... of those beside each other, until there is one number. */
+static qn_array *sum_by_pairs(qn_scope *s, qn_array *x, int axis)
 {
-    for (int64_t n = qn_array_dim(x, axis); n > 1; n /= 2)
-        x = qn_add(s, qn_slice(s, x, axis, 0, n / 2, 1), qn_slice(s, x, axis, n / 2, n, 1));
+    while (qn_array_dim(x, axis) > 1)
+        x = qn_add(s, qn_slice(s, x, axis, 0, INT64_MAX, 2), qn_slice(s, x, axis, 1, INT64_MAX, 2));
     return x;
 }
 
 /* The sum of squares of rows of x [rows, n], in the order of norm.cuh: a quad's by pairs, those of
- * quads a block apart in turn, lanes of a warp by halves, warps in turn. */
+ * quads a block apart in turn, halves of a warp, its other lanes and warps by pairs. */
 static qn_array *sum_in_order(qn_scope *s, qn_array *x)
 {
     enum { WARPS = QN__CUDA_THREADS / 32, BLOCK = 4 * QN__CUDA_THREADS };
     const int64_t rows = qn_array_dim(x, 0), n = qn_array_dim(x, 1), none[] = {0, 0},
                   times = (n + BLOCK - 1) / BLOCK;
     qn_array *sum = qn_pad(s, qn_square(s, x), none, (const int64_t[]){0, times * BLOCK - n}, 0);
-    sum = qn_reshape(s, sum, SHAPE(rows, times, WARPS, 32, 2, 2));
-    sum = sum_by_halves(s, sum_by_halves(s, sum, 5), 4);
-    sum = sum_in_turn(s, sum_by_halves(s, sum_in_turn(s, sum, 1), 3), 2);
+    sum = sum_by_pairs(s, qn_reshape(s, sum, SHAPE(rows, times * BLOCK / 4, 4)), 2);
+    sum = sum_in_turn(s, qn_reshape(s, sum, SHAPE(rows, times, WARPS, 2, 16)), 1);
+    sum = sum_by_pairs(s, sum_by_pairs(s, sum_by_pairs(s, sum, 3), 4), 2);
     return qn_reshape(s, sum, SHAPE(rows, 1));
 }
 

@@ -26,27 +26,36 @@ static uint16_t half_of(float v)
     return (uint16_t)pair_of(v, 0);
 }
 
-/* A head's norm as rms_norm_pair has it: quad i is thread i's, a warp's lanes meet by halves, warps
- * follow each other. */
-static void norm_head(const float *x, const float *weight, int d, float eps, float *y)
+/* The sum of a row's squares as a block's threads add them up: quad i is thread i's, lanes of a warp
+ * meet those half of it apart, then those beside them, and so do warps. */
+static float sum_of_block(const float *x, int n)
 {
-    float all = 0;
-    for (int warp = 0; warp < 4; warp++) {
-        float sum[LANES], next[LANES];
-        for (int lane = 0; lane < LANES; lane++) {
-            const float *v = x + 4 * (warp * LANES + lane);
-            sum[lane] = warp * LANES + lane < d / 4
-                            ? (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3])
-                            : 0.0f;
-        }
-        for (int m = 16; m; m /= 2) {
+    enum { WARPS = THREADS / 32 };
+    static const int order[] = {16, 1, 2, 4, 8};
+    float warp[WARPS];
+    for (int w = 0; w < WARPS; w++) {
+        float sum[LANES] = {}, next[LANES];
+        for (int lane = 0; lane < LANES; lane++)
+            for (int quad = w * LANES + lane; quad < n / 4; quad += THREADS) {
+                const float *v = x + 4 * quad;
+                sum[lane] += (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]);
+            }
+        for (int m : order) {
             for (int lane = 0; lane < LANES; lane++)
                 next[lane] = sum[lane] + sum[lane ^ m];
             memcpy(sum, next, sizeof sum);
         }
-        all += sum[0];
+        warp[w] = sum[0];
     }
-    const float scale = 1.0f / sqrtf(all / (float)d + eps);
+    for (int m = 1; m < WARPS; m *= 2)
+        for (int w = 0; w < WARPS; w += 2 * m)
+            warp[w] += warp[w + m];
+    return warp[0];
+}
+
+static void norm_head(const float *x, const float *weight, int d, float eps, float *y)
+{
+    const float scale = 1.0f / sqrtf(sum_of_block(x, d) / (float)d + eps);
     for (int i = 0; i < d; i++)
         y[i] = x[i] * scale * weight[i];
 }
