@@ -150,6 +150,12 @@ bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, con
     return false;
 }
 
+/* Whether a call updates its result in place: what it leaves as it was lay there before. */
+static bool updates(const qn__call *call)
+{
+    return !call->program && !call->copy && qn__ops[call->op]->in_place;
+}
+
 bool qn__cuda_may_move(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
 {
     const qn__call *end = b->binding->calls + b->binding->plan->n_steps;
@@ -161,7 +167,7 @@ bool qn__cuda_may_move(const qn__cuda_binder *b, const qn__call *call, const qn_
                 !qn__cuda_same_place(&call->operand[i], y))
                 return false;
         if (qn__cuda_overlap(&call->operand[call->n_operands - 1], y))
-            return true;
+            return !updates(call);
     }
     return true;
 }
@@ -175,14 +181,19 @@ bool qn__cuda_is_for_call_alone(const qn__cuda_binder *b, const qn__call *call, 
            !qn__cuda_is_read_behind(b, call, y);
 }
 
+/* Whose operand that is. */
+static const qn__call *call_of(const qn__binding *binding, uint32_t operand)
+{
+    const qn__call *call = binding->calls;
+    while (operand - call->first_operand >= call->n_operands)
+        call++;
+    return call;
+}
+
 bool qn__cuda_is_result(const qn__binding *binding, uint32_t operand)
 {
-    for (uint32_t i = 0; i < binding->plan->n_steps; i++) {
-        const qn__call *call = &binding->calls[i];
-        if (operand - call->first_operand < call->n_operands)
-            return operand == call->first_operand + call->n_operands - 1;
-    }
-    return false;
+    const qn__call *call = call_of(binding, operand);
+    return operand == call->first_operand + call->n_operands - 1;
 }
 
 /* Whether a later launch reads some of what launch i writes to y, which is in the workspace. What
@@ -199,7 +210,7 @@ static bool is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y)
             if (at >= QN__CUDA_AT_KEPT || !qn__cuda_overlap(&b->binding->operands[at], y))
                 continue;
             gone = qn__cuda_is_result(b->binding, at);
-            if (!gone)
+            if (!gone || updates(call_of(b->binding, at)))
                 return true;
         }
         if (gone)
