@@ -204,9 +204,15 @@ enum {
     QN__CUDA_ADDED = 1 + 2 * QN__CUDA_LINEARS, /* among their addresses */
     QN__CUDA_ROUNDED,
     QN__CUDA_NORM_OF_X,
+    QN__CUDA_SQUARES,
+    QN__CUDA_ADDED_TO_X,
+    QN__CUDA_SUM_WITH_X,
+    QN__CUDA_NORM_OF_SUM,
     QN__CUDA_FACTOR,
     QN__CUDA_LINEAR_AT = QN__CUDA_FACTOR + QN__CUDA_LINEARS,
-    QN__CUDA_RING_BARS = 32 /* bytes behind a ring of units, for what says that copies landed */
+    QN__CUDA_MOST_SQUARED = 4096, /* columns of a row that comes with sums of its squares */
+    QN__CUDA_RING_BARS = 32       /* bytes behind a ring of units: what says that copies landed, and
+                                     behind       the first one the scale of a norm (span_norm.cuh) */
 };
 
 /* Units as data, for kernels of several layouts (any.cuh): of which layout; columns and bytes of a
@@ -227,19 +233,24 @@ enum { QN__CUDA_SILU, QN__CUDA_RELU_SQUARED, QN__CUDA_GELU_TANH };
 typedef struct qn__cuda_linears_args {
     void *at[QN__CUDA_LINEAR_AT]; /* x; w and y of each; the first again where there are fewer;
                                      what is added to y [rows, n] of one weight, or NULL; a gated y
-                                     as bf16, or NULL, and then y may be NULL; of ternary.cu,
-                                     the weight of a norm of x, or NULL; of units, what y of each
-                                     is multiplied by, or NULL */
-    int32_t n[QN__CUDA_LINEARS], stride[QN__CUDA_LINEARS]; /* 0 rows: none */
-    int32_t rows, k;
-    int32_t group; /* of weights in units: rows of x that a block has at most */
-    int32_t made;  /* x has been made bytes, rows of so many; 0: it is f32 */
+                                     as bf16, or NULL, and then y may be NULL; of one row of x:
+                                     the weight of its norm; sums of squares (norm.cuh), those of x
+                                     where that is normed, and else where those of y go; what is
+                                     added to x behind that norm, where the sum goes, and the weight
+                                     of the sum's norm; of units, what y of each is multiplied by.
+                                     NULL: none */
+    int32_t n[QN__CUDA_LINEARS];  /* 0 rows: none */
+    int32_t k;
+    float eps, eps_behind; /* of a norm of x, and of its sum's */
+    int32_t made;          /* x has been made bytes, rows of so many; 0: it is f32 */
     int32_t ahead; /* of units with one row of x: spans that a block asks for before x has come */
-    float eps;     /* of a norm of x */
     int8_t early;  /* no step writes the weights */
     int8_t gated, activation;
     int8_t turned; /* how a gated y is rounded */
     int8_t whole;  /* bytes of x have a scale a row */
+    /* Kernels of one row on units read three pieces, up to here. */
+    int32_t stride[QN__CUDA_LINEARS], rows;
+    int32_t group; /* of weights in units: rows of x that a block has at most */
     qn__cuda_units units;
 } qn__cuda_linears_args;
 
@@ -439,9 +450,10 @@ enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_GROUPS = 2, QN__CUDA_STEP_TILES = 3
     (QN__CUDA_PAGE_SHARED(d) + (d)*26 + 4096 +                                                     \
      QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) + 80)
 
-/* Among the addresses of attention, behind its own: of a launch that turns its only row and writes
- * it to the cache, too (attend_step.cu). */
+/* Among the addresses of attention: its result; behind its own those of a launch that turns its
+ * only row and writes it to the cache, too (attend_step.cu). */
 enum {
+    QN__CUDA_ATTEND_RESULT = 6,
     QN__CUDA_TURN_QUERIES = 9,
     QN__CUDA_TURN_OFFSET,
     QN__CUDA_TURN_FREQUENCY,

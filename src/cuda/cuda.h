@@ -155,9 +155,10 @@ typedef struct qn__cuda_binding {
     char *args;
     size_t n_args, args_room;
     size_t scratch, behind,
-        unpacked; /* bytes of the workspace behind its values, which launches have in turn */
-    size_t kept;  /* ... and of results that lie elsewhere than the plan has them (op_attend.c) */
-    uint32_t x;   /* what the newest launch of linear layers multiplies, an operand */
+        unpacked;     /* bytes of the workspace behind its values, which launches have in turn */
+    size_t kept;      /* ... and of what lies elsewhere than the plan has it, or not in the plan */
+    uint32_t squares; /* where among that sums of squares lie (op_norm.c), or 0 */
+    uint32_t x;       /* what the newest launch of linear layers multiplies, an operand */
     qn__cuda_graph graphs[QN__CUDA_GRAPHS]; /* the newest used first */
 } qn__cuda_binding;
 
@@ -237,7 +238,21 @@ bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bo
 void *qn__cuda_beside(qn__cuda_binder *b, int kernel, const qn__call *call, uint32_t n_at);
 void qn__cuda_put_beside(qn__cuda_binder *b, const qn__call *call, uint32_t n_at, unsigned blocks);
 
-/* Once all is bound: norms that the next launch can make, which alone reads them, are its own. */
+/* Whether a launch behind number i reads some of what that writes to y, which is in the workspace.
+ * What is written there later is another value, which the plan has put there since this one's
+ * readers have run. */
+bool qn__cuda_launch_is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y);
+
+/* So many bytes of the workspace that nothing else has: an address. */
+uint32_t qn__cuda_keep(qn__cuda_binder *b, size_t bytes);
+
+/* Address k of launch i, a result in the workspace: whether all launches that read it do so where
+ * it begins; and moves it to where nothing else lies, with its readers. */
+bool qn__cuda_can_move_result(const qn__cuda_binder *b, uint32_t i, uint32_t k);
+void qn__cuda_move_result(qn__cuda_binder *b, uint32_t i, uint32_t k);
+
+/* Once all is bound: norms that the next launch can make, which alone reads them, are its own
+ * (op_norm.c). */
 void qn__cuda_take_norms(qn__cuda_binder *b);
 
 /* Once all is bound: of what was rounded, f32 results that nothing reads are not written. */
@@ -368,6 +383,9 @@ qn__cuda_units qn__cuda_units_as_data(qn__layout_id layout);
 bool qn__cuda_takes_units(const qn_array *node);
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call);
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function);
+/* The kernel of a launch of one row on units that makes norms, too; NULL: it is none. */
+qn__cu_function qn__cuda_unit_row_with_norms(const qn__cuda *cuda, qn__cu_function function);
+bool qn__cuda_unit_row_takes_norm(const qn__cuda_binder *b, const qn__cuda_launch *launch);
 bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function);
 
 /* The blocks of a launch whose arguments have changed. */

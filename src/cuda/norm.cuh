@@ -2,7 +2,8 @@
  *
  * The norm of a row of f32 in vectors, which stay in registers: quad i is thread i mod 256's. Sums
  * are added by thread, then by warp, then over the warps, so that a norm has the same bits in every
- * launch.
+ * launch. What makes a row may put the sums of its quads beside it: then a warp alone finds the
+ * rest.
  */
 #ifndef QN_CUDA_NORM_CUH
 #define QN_CUDA_NORM_CUH
@@ -54,6 +55,48 @@ template <int WARPS> static __device__ float sum_of_warps(float sum, float *room
     __syncthreads();
     return sum;
 }
+
+static __device__ float4 sum_of(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/* Of a row's squares, from the sums of its quads, by a warp: in the same order. A lane reads four
+ * quads side by side, and the four that lie four such pieces behind, of each 1,024 columns. */
+struct squares_of_row {
+    enum { APART = 4, PIECES = THREADS / 4, TURNS = QN__CUDA_MOST_SQUARED / (4 * THREADS) };
+    int first, left; /* the lane's first piece, and how many there are from it on */
+
+    /* n: columns, a multiple of 128. */
+    __device__ squares_of_row(int n, int lane)
+        : first(lane / APART * 2 * APART + lane % APART), left(n / 16 - first)
+    {
+    }
+    __device__ float sum(const float4 *own) const
+    {
+        float4 v[TURNS][2], sum[2] = {};
+#pragma unroll
+        for (int k = 0; k < TURNS; k++)
+            if (k * PIECES < left)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    v[k][i] = own[i * APART + k * PIECES];
+#pragma unroll
+        for (int k = 0; k < TURNS; k++)
+            if (k * PIECES < left)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    sum[i] = k ? sum_of(sum[i], v[k][i]) : v[k][i];
+        const float4 met = sum_of(sum[0], sum[1]);
+        float all = (met.x + met.y) + (met.z + met.w);
+#pragma unroll
+        for (int m = 1; m < 32; m *= 2)
+            all += __shfl_xor_sync(~0u, all, m);
+        return all;
+    }
+};
+
+/* ---- scales ---------------------------------------------------------------------------------- */
 
 /* What a row of n is multiplied by to have a mean square of 1: of its sum of squares, or itself. */
 static __device__ float scale_of(float sum, float n, float eps)

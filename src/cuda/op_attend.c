@@ -378,41 +378,11 @@ static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
     return add_token(b, call, args, sizeof *args, &grid, kernel, turn);
 }
 
-/* The result of launch i, if it is written, goes to where nothing else lies, and so do its readers.
- */
-static void move_result(qn__cuda_binder *b, uint32_t i)
-{
-    enum { RESULT = 6, PIECE = 16, ALIGNED = 256 };
-    qn__cuda_binding *bound = b->bound;
-    const qn__operand *operands = b->binding->operands;
-    uint32_t *result = bound->at + bound->launches[i].first_at + RESULT;
-    if (*result == QN__CUDA_AT_NONE)
-        return;
-    const qn__operand *y = &operands[*result];
-    const uint32_t to = QN__CUDA_AT_KEPT + (uint32_t)(bound->kept / PIECE);
-    bool gone = false;
-    for (uint32_t j = i + 1; j < bound->n_launches && !gone; j++) {
-        const qn__cuda_launch *launch = &bound->launches[j];
-        uint32_t *at = bound->at + launch->first_at;
-        for (uint32_t k = 0; k < launch->n_at; k++) {
-            if (at[k] >= QN__CUDA_AT_KEPT || !qn__cuda_overlap(&operands[at[k]], y))
-                continue;
-            if (qn__cuda_is_result(b->binding, at[k]))
-                gone = true;
-            else
-                at[k] = to;
-        }
-    }
-    *result = to;
-    bound->kept +=
-        (size_t)qn__cuda_parts(qn__cuda_elements(y) * (int64_t)sizeof(float), ALIGNED) * ALIGNED;
-}
-
 void qn__cuda_finish_attention(qn__cuda_binder *b)
 {
     for (uint32_t i = 0; i < b->bound->n_launches; i++)
         if (b->bound->launches[i].moves)
-            move_result(b, i);
+            qn__cuda_move_result(b, i, QN__CUDA_ATTEND_RESULT);
     qn__cuda_binding *bound = b->bound;
     for (uint32_t i = 0; i + 1 < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];

@@ -196,10 +196,7 @@ bool qn__cuda_is_result(const qn__binding *binding, uint32_t operand)
     return operand == call->first_operand + call->n_operands - 1;
 }
 
-/* Whether a later launch reads some of what launch i writes to y, which is in the workspace. What
- * is written there later is another value, which the plan has put there since this one's readers
- * have run. */
-static bool is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y)
+bool qn__cuda_launch_is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y)
 {
     const qn__cuda_binding *bound = b->bound;
     for (i++; i < bound->n_launches; i++) {
@@ -219,49 +216,65 @@ static bool is_read(const qn__cuda_binder *b, uint32_t i, const qn__operand *y)
     return false;
 }
 
-/* The norm of one row whose result the next launch alone reads: whether that can make it. */
-static bool can_take_norm(const qn__cuda_binder *b, uint32_t i)
+uint32_t qn__cuda_keep(qn__cuda_binder *b, size_t bytes)
 {
-    const qn__cuda_binding *bound = b->bound;
-    const qn__cuda_launch *norm = &bound->launches[i], *next = norm + 1;
-    if (norm->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm] ||
-        !qn__cuda_is_ternary_row(b->cuda, next->function))
-        return false;
-    const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(bound->args + norm->args);
-    const qn__cuda_linears_args *layer = (const qn__cuda_linears_args *)(bound->args + next->args);
-    const uint32_t *at = bound->at + norm->first_at, *its = bound->at + next->first_at;
-    const qn__operand *operands = b->binding->operands, *y = &operands[at[2]],
-                      *x = &operands[at[0]];
-    for (int k = 3; k < QN__CUDA_NORM_AT; k++)
-        if (at[k] != QN__CUDA_AT_NONE)
-            return false;
-    bool apart = its[QN__CUDA_ADDED] == QN__CUDA_AT_NONE ||
-                 !qn__cuda_overlap(&operands[its[QN__CUDA_ADDED]], y);
-    for (int k = 2; k < QN__CUDA_ADDED;
-         k += 2) /* blocks that are done write, others still read x */
-        apart = apart && !qn__cuda_overlap(&operands[its[k]], x);
-    return args->quads && args->rows == 1 && args->early && args->has_weight &&
-           args->n == layer->k && qn__cuda_same_place(&operands[its[0]], y) && apart &&
-           y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
-           !is_read(b, i + 1, y);
+    enum { PIECE = 16, ALIGNED = 256 };
+    const uint32_t at = QN__CUDA_AT_KEPT + (uint32_t)(b->bound->kept / PIECE);
+    b->bound->kept += (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+    return at;
 }
 
-void qn__cuda_take_norms(qn__cuda_binder *b)
+bool qn__cuda_can_move_result(const qn__cuda_binder *b, uint32_t i, uint32_t k)
+{
+    const qn__cuda_binding *bound = b->bound;
+    const qn__operand *operands = b->binding->operands;
+    const uint32_t own = bound->at[bound->launches[i].first_at + k];
+    if (own >= QN__CUDA_AT_KEPT)
+        return own == QN__CUDA_AT_NONE;
+    const qn__operand *y = &operands[own];
+    if (y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs)
+        return false;
+    for (i++; i < bound->n_launches; i++) {
+        const qn__cuda_launch *launch = &bound->launches[i];
+        bool gone = false;
+        for (k = 0; k < launch->n_at; k++) {
+            const uint32_t at = bound->at[launch->first_at + k];
+            if (at >= QN__CUDA_AT_KEPT || !qn__cuda_overlap(&operands[at], y))
+                continue;
+            const bool result = qn__cuda_is_result(b->binding, at);
+            if (result ? updates(call_of(b->binding, at)) : !qn__cuda_same_place(&operands[at], y))
+                return false;
+            gone = gone || result;
+        }
+        if (gone)
+            return true;
+    }
+    return true;
+}
+
+void qn__cuda_move_result(qn__cuda_binder *b, uint32_t i, uint32_t k)
 {
     qn__cuda_binding *bound = b->bound;
-    for (uint32_t i = 0; i + 1 < bound->n_launches; i++) {
-        if (!can_take_norm(b, i))
-            continue;
-        qn__cuda_launch *norm = &bound->launches[i], *next = norm + 1;
-        const uint32_t *at = bound->at + norm->first_at;
-        uint32_t *its = bound->at + next->first_at;
-        its[0] = at[0];
-        its[QN__CUDA_NORM_OF_X] = at[1];
-        ((qn__cuda_linears_args *)(bound->args + next->args))->eps =
-            (float)((qn__cuda_norm_args *)(bound->args + norm->args))->eps;
-        memmove(norm, next, (bound->n_launches - i - 1) * sizeof *norm);
-        bound->n_launches--;
+    const qn__operand *operands = b->binding->operands;
+    uint32_t *result = bound->at + bound->launches[i].first_at + k;
+    if (*result == QN__CUDA_AT_NONE)
+        return;
+    const qn__operand *y = &operands[*result];
+    const uint32_t to = qn__cuda_keep(b, (size_t)qn__cuda_elements(y) * sizeof(float));
+    bool gone = false;
+    for (i++; i < bound->n_launches && !gone; i++) {
+        const qn__cuda_launch *launch = &bound->launches[i];
+        uint32_t *at = bound->at + launch->first_at;
+        for (k = 0; k < launch->n_at; k++) {
+            if (at[k] >= QN__CUDA_AT_KEPT || !qn__cuda_overlap(&operands[at[k]], y))
+                continue;
+            if (qn__cuda_is_result(b->binding, at[k]))
+                gone = true;
+            else
+                at[k] = to;
+        }
     }
+    *result = to;
 }
 
 void qn__cuda_drop_unread(qn__cuda_binder *b)
@@ -275,7 +288,7 @@ void qn__cuda_drop_unread(qn__cuda_binder *b)
             (!launch->bytes_at || at[launch->bytes_at] == QN__CUDA_AT_NONE))
             continue;
         const qn__operand *y = &b->binding->operands[at[launch->y_at]];
-        if (y->slot == plan->n_inputs + plan->n_outputs && !is_read(b, i, y))
+        if (y->slot == plan->n_inputs + plan->n_outputs && !qn__cuda_launch_is_read(b, i, y))
             at[launch->y_at] = QN__CUDA_AT_NONE;
     }
 }

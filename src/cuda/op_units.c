@@ -11,6 +11,7 @@
 /* The kernels of a layout, in the order of kernels.def. */
 enum {
     BYTES_1,
+    NORMED_1, /* the same with norms (span_norm.cuh) */
     BYTES_8,
     BYTES_32,
     VALUES_1,
@@ -208,6 +209,24 @@ bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
             if (function == kernel_of(cuda, (qn__layout_id)i, k))
                 return true;
     return is_many(cuda, function);
+}
+
+qn__cu_function qn__cuda_unit_row_with_norms(const qn__cuda *cuda, qn__cu_function function)
+{
+    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
+        if (kernels[i] && (function == cuda->kernels[kernels[i] + BYTES_1] ||
+                           function == cuda->kernels[kernels[i] + NORMED_1]))
+            return cuda->kernels[kernels[i] + NORMED_1];
+    return NULL;
+}
+
+/* Of the row that a launch multiplies: each of its warps has one span. */
+bool qn__cuda_unit_row_takes_norm(const qn__cuda_binder *b, const qn__cuda_launch *launch)
+{
+    const qn__cuda_linears_args *args =
+        (const qn__cuda_linears_args *)(b->bound->args + launch->args);
+    return qn__cuda_unit_row_with_norms(b->cuda, launch->function) && !args->made &&
+           qn__cuda_parts(args->k, QN__CUDA_SPAN) < (int64_t)launch->threads / 32;
 }
 
 bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function)

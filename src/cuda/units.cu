@@ -13,12 +13,14 @@
  * By one row of x, which is what decoding has, a warp makes the columns bytes that it multiplies,
  * then multiplies spans of two tiles at once, and one warp more makes the results (turns.cuh), so
  * that those that multiply never wait for each other. What stands between x and the results runs
- * once and costs its instructions: what needs no x is made before it is waited for.
+ * once and costs its instructions: what needs no x is made before it is waited for. Two norms
+ * ahead of the row may be the launch's own (span_norm.cuh).
  */
 #include "cuda/any.cuh"
 #include "cuda/bulk.cuh"
 #include "cuda/bytes.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/span_norm.cuh"
 #include "cuda/tiles.cuh"
 #include "cuda/turns.cuh"
 
@@ -420,17 +422,6 @@ static __device__ char *shared_room()
  * what bytes go to are the lane's, of the first span. */
 enum { SPANS_AT_ONCE = 3 };
 template <class U, bool ALIGNED>
-static __device__ void load_span(const float *x, int columns, float4 (&v)[2])
-{
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const float *from = x + j * columns_behind<U>();
-        v[j] = columns <= 0 ? make_float4(0, 0, 0, 0)
-               : ALIGNED    ? *(const float4 *)from
-                            : make_float4(from[0], from[1], from[2], from[3]);
-    }
-}
-template <class U, bool ALIGNED>
 static __device__ void load_spans(const float *x, int columns, int left, int apart,
                                   float4 (&v)[SPANS_AT_ONCE][2])
 {
@@ -449,18 +440,21 @@ static __device__ float4 moved(float4 v)
     return v;
 }
 /* The code that makes bytes is there once: most rows are of one span a warp, and what runs once is
- * as slow as it is long. While the last loads are on their way, another thing is done. */
+ * as slow as it is long. loaded: the first span is in v, and there is no other. While loads are on
+ * their way, another thing is done. */
 template <class U, class F>
 static __device__ void bytes_of_spans(const float *x, int columns, int left, int apart, char *bytes,
-                                      byte_step *steps, const F &meanwhile)
+                                      byte_step *steps, bool loaded, float4 (&v)[SPANS_AT_ONCE][2],
+                                      const F &meanwhile)
 {
     enum { OF_STEP = U::STEP / 8, STEPS = SPAN / U::STEP };
-    for (; left > 0; left -= SPANS_AT_ONCE * apart) {
-        float4 v[SPANS_AT_ONCE][2];
-        if ((uintptr_t)x % 16 == 0)
-            load_spans<U, true>(x, columns, left, apart, v);
-        else
-            load_spans<U, false>(x, columns, left, apart, v);
+    for (; left > 0; left -= SPANS_AT_ONCE * apart, loaded = false) {
+        if (!loaded) {
+            if ((uintptr_t)x % 16 == 0)
+                load_spans<U, true>(x, columns, left, apart, v);
+            else
+                load_spans<U, false>(x, columns, left, apart, v);
+        }
         if (left <= SPANS_AT_ONCE * apart)
             meanwhile();
 #pragma unroll 1
@@ -485,7 +479,9 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
     }
 }
 
-template <class U> struct byte_row {
+/* NORMS: it makes the norm of its row, or puts sums of squares beside its result; code for that is
+ * longer, and costs those that have none 1 to 2 %. */
+template <class U, bool NORMS> struct byte_row {
     enum {
         BYTES = SPAN / U::COLUMNS * U::BYTES,
         UNITS = SPAN / U::COLUMNS,
@@ -689,6 +685,13 @@ template <class U> struct byte_row {
                 steps[span * STEPS + lane] = from.steps()[span * STEPS + lane];
         }
     }
+    /* A scale lies behind what says that copies of the first ring have landed. */
+    __device__ norm_scales scales() const
+    {
+        static_assert(PLACES * sizeof(uint64_t) + sizeof(float) <= QN__CUDA_RING_BARS, "");
+        const char *behind = rings + PLACES * PLACE + PLACES * sizeof(uint64_t);
+        return {(uint32_t)known_now((int)shared_address(behind)), (float *)bytes, (int)blockDim.x};
+    }
     /* A warp makes those spans of x bytes that it multiplies, and sums of their products. */
     __device__ void multiply(asking &own) const
     {
@@ -699,16 +702,22 @@ template <class U> struct byte_row {
         char *const to = bytes + warp * SPAN + 8 * lane;
         byte_step *const step = steps + warp * STEPS + lane / OF_STEP;
         const lane_work work = work_of_lane(own);
+        const span_norm<U, NORMS> norm(a, column);
         wait_behind((int)(intptr_t)x | (int)(intptr_t)to | (int)(intptr_t)step | work.g | work.t |
                     work.last |
                     (int)(work.units | work.landed | work.bytes | work.steps | work.sums));
-        if (a.made)
+        if (a.made) {
             copy_spans();
-        else
-            bytes_of_spans<U>(x, k - column, spans - warp, warps, to, step, [&] {
-                for (; own.asked < PLACES; own.asked++)
-                    ask(own, own.asked);
-            });
+        } else {
+            float4 v[SPANS_AT_ONCE][2];
+            if (norm.is_wanted())
+                norm.make(v[0], scales());
+            bytes_of_spans<U>(x, k - column, spans - warp, warps, to, step, norm.is_wanted(), v,
+                              [&] {
+                                  for (; own.asked < PLACES; own.asked++)
+                                      ask(own, own.asked);
+                              });
+        }
         __syncwarp();
         make_sums(own, work);
     }
@@ -716,9 +725,14 @@ template <class U> struct byte_row {
     __device__ void make_results() const
     {
         const float *added = (const float *)a.at[QN__CUDA_ADDED];
+        const bool normed = NORMS && a.at[QN__CUDA_NORM_OF_X];
+        float *squares = NORMS && !normed ? (float *)a.at[QN__CUDA_SQUARES] : NULL;
         const int lane = threadIdx.x % 32, own = lane / TILE, r = lane % TILE;
         float gate = 0; /* of one tile at a time */
-        wait_for_last();
+        if (normed)
+            scales().make(a);
+        else
+            wait_for_last();
         const float worth = a.made ? *(const float *)a.at[0] : 1.0f;
         for (int tile = first, j = 0; tile < end; tile += TILES, j++) {
             const bool real = own < TILES && tile + own < end;
@@ -737,8 +751,17 @@ template <class U> struct byte_row {
                 gate = TILES == 2 ? sum : tile & 1 ? gate : sum;
                 if (wanted && (TILES == 2 ? own == 0 : tile & 1))
                     put_gated(a, p.row + r, gate, up);
-            } else if (wanted) {
-                p.y[p.row + r] = added ? sum + more : sum;
+            } else {
+                const float y = !wanted ? 0 : added ? sum + more : sum;
+                if (wanted)
+                    p.y[p.row + r] = y;
+                if (squares) {
+                    float sum_of_quad = y * y;
+                    sum_of_quad += __shfl_xor_sync(~0u, sum_of_quad, 1);
+                    sum_of_quad += __shfl_xor_sync(~0u, sum_of_quad, 2);
+                    if (wanted && r % 4 == 0)
+                        squares[(p.row + r) / 4] = sum_of_quad;
+                }
             }
         }
     }
@@ -854,12 +877,15 @@ static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a
         f32_products<__VA_ARGS__, 4>(how, a);                                                      \
     }
 /* By one row of x in 64 registers: a block of attention has room beside such a one. */
-#define UNIT_KERNELS(name, ...)                                                                    \
+#define ROW_KERNEL(name, norms, ...)                                                               \
     extern "C" __global__ void __launch_bounds__(1024, 1)                                          \
-        bytes_1_##name(const __grid_constant__ qn__cuda_linears_args a)                            \
+        name(const __grid_constant__ qn__cuda_linears_args a)                                      \
     {                                                                                              \
-        byte_row<__VA_ARGS__>(a, shared_room()).run();                                             \
-    }                                                                                              \
+        byte_row<__VA_ARGS__, norms>(a, shared_room()).run();                                      \
+    }
+#define UNIT_KERNELS(name, ...)                                                                    \
+    ROW_KERNEL(bytes_1_##name, false, __VA_ARGS__)                                                 \
+    ROW_KERNEL(normed_1_##name, true, __VA_ARGS__)                                                 \
     BYTE_KERNEL(32, name, (__VA_ARGS__()), __VA_ARGS__)                                            \
     OTHER_KERNELS(name, (__VA_ARGS__()), __VA_ARGS__)
 UNIT_KERNELS(q4_0, units_q4_0)

@@ -160,6 +160,94 @@ static qn_array *op_unit_network(qn_scope *s)
 {
     return unit_network(s, QN_PRODUCTS_INT8, false);
 }
+/* Layers behind norms, one behind that of a sum with another row and the norm before that, which
+ * it takes, since nothing is put where that row lies: it is read once more. The last ones are gate
+ * and up. No step writes the norms' weights. */
+enum { NORM_LAYERS = 3, NORMS = 4 };
+/* What keeps norms in launches of their own: a row or a norm that is updated in place behind its
+ * readers, and read again. */
+typedef enum kept { NOTHING, ROW_UPDATED, NORM_UPDATED } kept;
+typedef struct normed_layers {
+    int64_t wide;
+    qn_array *w[NORM_LAYERS], *norm[NORMS];
+} normed_layers;
+
+static normed_layers normed_weights(qn_scope *s, int64_t wide)
+{
+    normed_layers l = {.wide = wide};
+    for (int i = 0; i < NORM_LAYERS; i++)
+        l.w[i] = in_units(s, l.wide, l.wide);
+    for (int i = 0; i < NORMS; i++)
+        l.norm[i] = keep(s, f32(s, SHAPE(l.wide)));
+    return l;
+}
+static qn_array *by_normed(qn_scope *s, const normed_layers *l, qn_array *x, kept kept)
+{
+    qn_array *const *w = l->w, *const *norm = l->norm;
+    if (!w[0] || !w[1] || !w[2] || !norm[0] || !norm[1] || !norm[2] || !norm[3])
+        return qn__poison(s);
+    x = qn_add(s, x, qn_linear_with(s, qn_negative(s, x), w[0], NULL, QN_PRODUCTS_INT8));
+    qn_array *y =
+        qn_linear_with(s, qn_rms_norm(s, x, norm[0], 1e-5f), w[1], NULL, QN_PRODUCTS_INT8);
+    y = qn_linear_with(s, qn_negative(s, y), w[2], NULL, QN_PRODUCTS_INT8);
+    qn_array *added = x, *row = y;
+    x = qn_add(s, x, qn_rms_norm(s, y, norm[1], 1e-6f));
+    y = qn_rms_norm(s, x, norm[2], 1e-5f);
+    row = kept == NORM_UPDATED ? y : row;
+    y = qn_linear_with(s, y, w[2], NULL, QN_PRODUCTS_INT8);
+    x = qn_add(s, x, qn_linear_with(s, qn_negative(s, y), w[0], NULL, QN_PRODUCTS_INT8));
+    y = qn_rms_norm(s, x, norm[3], 1e-5f);
+    y = qn_multiply(s, qn_silu(s, qn_linear_with(s, y, w[0], NULL, QN_PRODUCTS_INT8)),
+                    qn_linear_with(s, y, w[1], NULL, QN_PRODUCTS_INT8));
+    y = qn_add(s, qn_add(s, x, y), added);
+    if (kept)
+        y = qn_add(s, y,
+                   qn_slice_update(s, row, qn_slice(s, y, 1, 0, 16, 1), (const int64_t[]){0, 8}));
+    return y;
+}
+static void release_normed(const normed_layers *l)
+{
+    for (int i = 0; i < NORM_LAYERS; i++)
+        qn_release(l->w[i]);
+    for (int i = 0; i < NORMS; i++)
+        qn_release(l->norm[i]);
+}
+static qn_array *unit_norms(qn_scope *s, int64_t wide, kept kept)
+{
+    normed_layers l = normed_weights(s, wide);
+    qn_array *y = by_normed(s, &l, f32(s, SHAPE(case_rows, wide)), kept);
+    release_normed(&l);
+    return y;
+}
+static int64_t normed_columns(void)
+{
+    return qn__encodings[case_encoding].bits ? 1152 : 1280;
+}
+static qn_array *op_unit_norms(qn_scope *s)
+{
+    return unit_norms(s, normed_columns(), NOTHING);
+}
+static qn_array *op_unit_norms_short(qn_scope *s)
+{
+    return unit_norms(s, 256, NOTHING);
+}
+static qn_array *op_unit_norms_row_updated(qn_scope *s)
+{
+    return unit_norms(s, normed_columns(), ROW_UPDATED);
+}
+static qn_array *op_unit_norms_updated(qn_scope *s)
+{
+    return unit_norms(s, normed_columns(), NORM_UPDATED);
+}
+/* The last of the rows, less the same alone: zeros. */
+static qn_array *op_unit_norms_alone(qn_scope *s)
+{
+    normed_layers l = normed_weights(s, normed_columns());
+    qn_array *x = f32(s, SHAPE(case_rows, l.wide)), *all = by_normed(s, &l, x, NOTHING),
+             *own = by_normed(s, &l, qn_slice(s, x, 0, case_rows - 1, case_rows, 1), NOTHING);
+    release_normed(&l);
+    return qn_subtract(s, qn_slice(s, all, 0, case_rows - 1, case_rows, 1), own);
+}
 static qn_array *op_unit_row_network(qn_scope *s)
 {
     return unit_network(s, QN_PRODUCTS_INT8_ROWS, true);
@@ -367,6 +455,11 @@ static void compare_networks(const char *name, qn_device *cpu, qn_device *cuda)
     compare_case(&(op_case){name, op_unit_row_bytes_short, 1e-11}, cpu, cuda);
     compare_case(&(op_case){name, op_unit_network, 1e-6}, cpu, cuda);
     compare_case(&(op_case){name, op_unit_row_network, 1e-6}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_norms, 1e-4}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_norms_short, 1e-4}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_norms_row_updated, 1e-4}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_norms_updated, 1e-4}, cpu, cuda);
+    compare_case(&(op_case){name, op_unit_norms_alone, 0}, cpu, cuda);
 }
 
 static void compare_ternary(qn_device *cpu, qn_device *cuda)

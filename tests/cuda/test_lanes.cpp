@@ -2,7 +2,8 @@
  *
  * What attention of one token does to its row before it multiplies (attend_step.cuh), on a
  * processor: queries normed, turned and laid out for products, key and value in the block and in
- * the cache, with the bits of a norm and a rope one after the other.
+ * the cache, with the bits of a norm and a rope one after the other. And how a warp finds the sum
+ * of a row's squares (norm.cuh), with the bits of a block.
  */
 #include "lanes.h"
 
@@ -142,8 +143,31 @@ template <int D> static void test_row(const row_case &c)
     n_failed += differ > 0;
 }
 
+/* Of several rows, since another order has the same bits now and then. */
+static void test_sum(int n)
+{
+    int differ = 0;
+    for (int row = 0; row < 8; row++) {
+        const std::vector<float> x = some_floats(n);
+        std::vector<float> quads(QN__CUDA_MOST_SQUARED / 4, NAN);
+        for (int i = 0; i < n / 4; i++)
+            quads[i] = quad_sum(((const float4 *)x.data())[i]);
+        float found[LANES];
+        run_threads(LANES, 0, [&](int i) {
+            const squares_of_row row_of(n, i);
+            found[i] = row_of.sum((const float4 *)quads.data() + row_of.first);
+        });
+        for (int i = 0; i < LANES; i++)
+            differ += found[i] != sum_of_block(x.data(), n);
+    }
+    printf("sum of squares of %d columns: %d differ\n", n, differ);
+    n_failed += differ > 0;
+}
+
 int main()
 {
+    for (int n : {128, 384, 640, 896, 1024, 1152, 2048, 2560, 3968, 4096})
+        test_sum(n);
     for (int rows = 1; rows <= ROWS; rows++)
         for (int norms = 0; norms < 2; norms++) {
             test_row<128>({256, 0, rows, norms != 0});

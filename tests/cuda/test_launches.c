@@ -74,10 +74,9 @@ static const expected all[] = {
      "rms_norm_few_of_1 20 256\n",
      "take_values 20 256\nstream_32 48 288\n", "\nsample 120 1024\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
-     "bytes_1_affine4_g64_bf16 96 192\nattend_near_256_of_8 8 256\n"
-     "bytes_1_affine4_g64_bf16 72 160\nrms_norm_few_added_of_2 1 256\n"
-     "bytes_1_affine4_g64_bf16 432 192\nbytes_1_affine4_g64_bf16 72 480\n"
-     "rms_norm_few_added_of_2 1 256\n",
+     "normed_1_affine4_g64_bf16 96 192\nattend_near_256_of_8 8 256\n"
+     "normed_1_affine4_g64_bf16 72 160\nnormed_1_affine4_g64_bf16 432 192\n"
+     "normed_1_affine4_g64_bf16 72 480\n",
      "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 192\n"},
     {"llama, eight heads of a key head far behind", SHAPE("llama", 512, 512, 64, 8, 128), "bf16", 1,
      "linear_8_rounded 640 64\nattend_far_128_of_8 64 352\nlinear_8_rounded 32 512\n"
