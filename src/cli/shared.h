@@ -73,8 +73,8 @@ void close_loaded(loaded *l);
 qn_status device_of(const arguments *a, const char **name, qn_error *err);
 
 /* Whether a model is to be opened again, on *device, which is the CPU now: "auto" had found a GPU
- * that has too little memory, as `err` tells. A warning has been printed; nothing else of the device
- * is open. */
+ * that has too little memory, as `err` tells. A warning has been printed; nothing else of the
+ * device is open. */
 bool turn_to_cpu(qn_device **device, const arguments *a, const qn_device_options *options,
                  qn_error *err);
 
