@@ -89,8 +89,8 @@ static __device__ void group_meets()
 
 /* ---- keys and values ------------------------------------------------------------------------- */
 
-/* 16 keys of a page as the left side of products: of keys 2 g and 2 g + 1 dimensions 2 t and 2 t + 1,
- * then 2 t + 8 and 2 t + 9, of each 16. */
+/* 16 keys of a page as the left side of products: of keys 2 g and 2 g + 1 dimensions 2 t and
+ * 2 t + 1, then 2 t + 8 and 2 t + 9, of each 16. */
 template <int D> struct lane_keys {
     uint32_t w[D / 16][4];
 
@@ -180,7 +180,8 @@ static __device__ void fetch_page(const qn__cuda_attend_args &a, int head, int p
     }
 }
 
-/* A page of a cache in bf16: keys come as they lie, 2 g and 2 g + 1 side by side, and are packed. */
+/* A page of a cache in bf16: keys come as they lie, 2 g and 2 g + 1 side by side, and are packed.
+ */
 template <int D> struct cached_page : lane_keys<D> {
     using lane_keys<D>::w;
     enum { FETCHES = 0 }; /* whether the page behind the next one is brought closer */

@@ -108,7 +108,7 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         attend_few_##D##_of_##C(const __grid_constant__ qn__cuda_attend_args a)                    \
     {                                                                                              \
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
-        attend_few<D, C, cached_page<D>>(a);                                                                       \
+        attend_few<D, C, cached_page<D>>(a);                                                       \
     }
 STEP_KERNEL(64, 4, 96)
 STEP_KERNEL(64, 8, 96)

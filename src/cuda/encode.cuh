@@ -59,7 +59,7 @@ struct block_codes {
     }
 };
 
-/* Of what `lanes` lanes have, the one that is best, the first of those: is_better(a, b) is strict. */
+/* Of what `lanes` lanes have, the one that is best, the first of those: is_better is strict. */
 template <typename F>
 static __device__ float best_of_lanes(float own, int lanes, const F &is_better)
 {
@@ -215,8 +215,8 @@ static __device__ bool is_finite(float4 x)
     return (x.x * 0.0f + x.y * 0.0f) + (x.z * 0.0f + x.w * 0.0f) == 0;
 }
 
-/* A row of d values into row `row` of the 16 whose units begin at `units`; of one that is not finite
- * all bits are ones. */
+/* A row of d values into row `row` of the 16 whose units begin at `units`; of one that is not
+ * finite all bits are ones. */
 template <int Q>
 static __device__ void put_row(const qn__cuda_units &l, uint8_t *units, int row, int d,
                                const float4 (&x)[Q])

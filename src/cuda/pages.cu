@@ -95,8 +95,8 @@ static __device__ float4 quad_of_page(const U &how, const uint8_t *page, int uni
                      is_biased(how) ? how.bias(u, s, r) : 0);
 }
 
-/* A page of a head. A thread has eight keys of four columns, or eight columns of a value, so that
- * lanes read whole sectors, of eight rows, and write such. */
+/* Keys of a page of a head, or values. A thread has eight keys of four columns, or eight columns of
+ * a value, so that lanes read whole sectors, of eight rows, and write such. */
 template <typename C, class U>
 static __device__ void unpack_keys(const U &how, const uint8_t *page, C *to, int d, int units)
 {
@@ -154,28 +154,27 @@ static __device__ void unpack_any(const qn__cuda_units &l, const uint8_t *page, 
         unpack_page(units_any<32>{l}, page, to, d, keys);
 }
 
-/* Blocks: [keys, values] by heads by pages of sequences, whichever of both is in units. */
+/* Blocks: [keys, values], or what is in units of both, by [B][W][heads]. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     unpack_pages(const __grid_constant__ qn__cuda_unpack_pages_args a)
 {
     wait_for_others();
-    const int32_t *table = (const int32_t *)a.at[2];
+    const int64_t entries = (int64_t)a.sequences * a.width, half = entries * a.heads;
+    const int which = !a.at[0] || (a.at[1] && blockIdx.x >= half), d = a.d[which];
+    const int64_t i = a.at[0] && which ? blockIdx.x - half : blockIdx.x, entry = i / a.heads,
+                  head = i % a.heads;
+    const int32_t page = ((const int32_t *)a.at[2])[entry];
     int32_t *places = (int32_t *)a.at[5];
-    const int64_t places_n = (int64_t)a.sequences * a.width;
-    const bool keys = a.at[0] && (blockIdx.x < places_n * a.heads || !a.at[1]);
-    const int64_t i = keys || !a.at[0] ? blockIdx.x : blockIdx.x - places_n * a.heads,
-                  at = i / a.heads, head = i % a.heads;
-    const int32_t page = table[at];
     const bool inside = page >= 0 && page < a.pages;
     if (places && head == 0 && threadIdx.x == 0)
-        places[at] = inside ? (int32_t)at : -1;
+        places[entry] = inside ? (int32_t)entry : -1;
     if (!inside)
         return;
-    const int which = !keys, d = a.d[which];
-    const uint8_t *from = (const uint8_t *)a.at[which] + page * a.page[which] + head * a.head[which];
-    const int64_t to = ((places ? at : page) * a.heads + head) * PAGE * d;
+    const uint8_t *from =
+        (const uint8_t *)a.at[which] + page * a.page[which] + head * a.head[which];
+    const int64_t to = ((places ? entry : page) * a.heads + head) * PAGE * d;
     if (a.half)
-        unpack_any(a.units[which], from, (uint16_t *)a.at[3 + which] + to, d, keys);
+        unpack_any(a.units[which], from, (uint16_t *)a.at[3 + which] + to, d, which == 0);
     else
-        unpack_any(a.units[which], from, (float *)a.at[3 + which] + to, d, keys);
+        unpack_any(a.units[which], from, (float *)a.at[3 + which] + to, d, which == 0);
 }

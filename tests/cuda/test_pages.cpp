@@ -173,8 +173,8 @@ static void write_case(int id, cache &c, int slot_step, bool turned)
         else
             write_blocks_2(a);
     });
-    check(c.want == c.got, qn__encodings[id].name, turned ? "what is turned and written" : "what is written",
-          c.d);
+    check(c.want == c.got, qn__encodings[id].name,
+          turned ? "what is turned and written" : "what is written", c.d);
 }
 
 /* Pages in the order of a table, or by their numbers; in bf16 or f32. */
