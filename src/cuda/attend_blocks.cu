@@ -51,20 +51,14 @@ static __device__ float half_of(uint32_t bits)
 template <int D, class K, class V> struct blocks_page : lane_keys<D> {
     enum {
         FETCHES = 1,
-        TURNS = D * 8 / GROUP,         /* of a thread, to have eight columns of a row in each */
-        HOLDS = D <= 128 ? TURNS : 4   /* turns whose words are in registers before they are put */
+        TURNS = D * 8 / GROUP,       /* of a thread, to have eight columns of a row in each */
+        HOLDS = D <= 128 ? TURNS : 4 /* turns whose words are in registers before they are put */
     };
-    using lane_keys<D>::w;        /* words of codes, then values */
+    using lane_keys<D>::w;       /* words of codes, then values */
     uint32_t key_scales[D / 32]; /* of keys 2 g and 2 g + 1 */
     uint32_t words[HOLDS][2];
     uint16_t scales[HOLDS];
 
-    static __device__ const uint8_t *page_of(const void *cache, int place, int64_t page, int head,
-                                             int64_t of_head)
-    {
-        return (const uint8_t *)cache + (uint64_t)(uint32_t)place * (uint32_t)page +
-               (uint32_t)head * (uint32_t)of_head;
-    }
     template <class U> static __device__ constexpr int bytes_of_tile()
     {
         return (D + U::COLUMNS - 1) / U::COLUMNS * U::BYTES;
@@ -74,7 +68,7 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
     {
         const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4,
                   warp = threadIdx.x / 32 % GROUP_WARPS;
-        const uint8_t *tile = page_of(a.at[1], place, a.k_page, head, a.k_head) +
+        const uint8_t *tile = page_at<uint8_t>(a.at[1], place, a.k_page, head, a.k_head) +
                               warp * bytes_of_tile<K>();
 #pragma unroll
         for (int s = 0; s < D / 16; s++) {
@@ -92,7 +86,7 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
             }
         }
         if (HOLDS == TURNS) {
-            const uint8_t *page = page_of(a.at[2], place, a.v_page, head, a.v_head);
+            const uint8_t *page = page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head);
 #pragma unroll
             for (int i = 0; i < HOLDS; i++)
                 load_row(page, i, i);
@@ -151,7 +145,7 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
                 put_row(room, i, i, end);
             return;
         }
-        const uint8_t *page = page_of(a.at[2], place, a.v_page, head, a.v_head);
+        const uint8_t *page = page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head);
 #pragma unroll 1
         for (int i = 0; i < TURNS; i += HOLDS) {
 #pragma unroll
@@ -164,8 +158,8 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
     }
     static __device__ void fetch(const qn__cuda_attend_args &a, int head, int place)
     {
-        const uint8_t *keys = page_of(a.at[1], place, a.k_page, head, a.k_head),
-                      *values = page_of(a.at[2], place, a.v_page, head, a.v_head);
+        const uint8_t *keys = page_at<uint8_t>(a.at[1], place, a.k_page, head, a.k_head),
+                      *values = page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head);
         const int i = threadIdx.x % GROUP * 128;
         if (i < 4 * bytes_of_tile<K>())
             asm volatile("prefetch.global.L2 [%0];" ::"l"(keys + i));

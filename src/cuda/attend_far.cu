@@ -51,18 +51,10 @@ template <int D, int C> struct page_parts {
      * tells. Were there fewer rounds, a warp would take the end of an earlier one for it. */
     static_assert(COLUMNS <= 32 && WARPS * C <= ROUNDS * (SLOTS / MOST_ROWS), "");
 
-    static __device__ int pairs_of(int rows)
-    {
-        return (rows + 1) / 2;
-    }
     /* Pages of a round. */
     static __device__ int most(int rows)
     {
-        const int pairs = pairs_of(rows), n = pairs == 1   ? SLOTS / 2
-                                              : pairs == 2 ? SLOTS / 4
-                                              : pairs == 3 ? SLOTS / 6
-                                                           : SLOTS / 8;
-        return n < MOST_PAGES ? n : MOST_PAGES;
+        return pages_of_round<SLOTS>(rows);
     }
     static __device__ int bytes(int pages, int rows)
     {
@@ -94,7 +86,7 @@ static __device__ void join_pages(const page_parts<D, C> &s,
     const bool sums = APART && lane == P::COLUMNS;
     const float *from =
         sums ? &s.sum[row].x : &s.part[row / 2][lane < P::COLUMNS ? lane : 0].x + row % 2;
-    const int apart = 2 * (sums ? rows : P::pairs_of(rows) * P::COLUMNS);
+    const int apart = 2 * (sums ? rows : pairs_of(rows) * P::COLUMNS);
     const float2 *by = times + row, *sum = s.sum + row;
     if (sums)
         v.v = v.sum.total;
@@ -340,7 +332,7 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, far_room<D,
             for (int j = 0; j < S::parts_of::JOIN; j += 4)
                 put_pair(&parts.sum[number * rows + row], &to.come, j + t, sum[0].total,
                          sum[0].max);
-        float2 *const pair = parts.part[number * S::parts_of::pairs_of(rows) + t];
+        float2 *const pair = parts.part[number * pairs_of(rows) + t];
 #pragma unroll
         for (int c = 0; c < D / 16; c += AT_ONCE) {
             float v[AT_ONCE][4];

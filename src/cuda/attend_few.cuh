@@ -36,18 +36,10 @@ template <int D, int C> struct step_parts {
     float2 part[SLOTS / 2][COLUMNS]; /* [pair][page] */
     float2 sum[SLOTS];               /* [row][page]: total, maximum */
 
-    static __device__ int pairs_of(int rows)
-    {
-        return (rows + 1) / 2;
-    }
     /* Pages of a round. */
     static __device__ int most(int rows)
     {
-        const int pairs = pairs_of(rows), n = pairs == 1   ? SLOTS / 2
-                                              : pairs == 2 ? SLOTS / 4
-                                              : pairs == 3 ? SLOTS / 6
-                                                           : SLOTS / 8;
-        return n < MOST_PAGES ? n : MOST_PAGES;
+        return pages_of_round<SLOTS>(rows);
     }
     /* Of so many pages: their parts, and their sums. */
     static __device__ int part_bytes(int pages, int rows)

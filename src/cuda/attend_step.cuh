@@ -48,11 +48,28 @@ struct seen_pages {
     }
 };
 
-/* A page of a head in a cache, whose pages and heads are so far from each other. */
-static __device__ uint16_t *page_at(void *cache, int place, int64_t page, int head, int64_t of_head)
+/* A page of a head in a cache of T, whose pages and heads are so far from each other. */
+template <typename T = uint16_t>
+static __device__ T *page_at(void *cache, int place, int64_t page, int head, int64_t of_head)
 {
-    return (uint16_t *)cache + (uint64_t)(uint32_t)place * (uint32_t)page +
+    return (T *)cache + (uint64_t)(uint32_t)place * (uint32_t)page +
            (uint32_t)head * (uint32_t)of_head;
+}
+
+/* Rows of products lie in pairs. */
+static __device__ int pairs_of(int rows)
+{
+    return (rows + 1) / 2;
+}
+
+/* Pages that are joined at once, where there is room for so many rows of all of them. */
+template <int SLOTS> static __device__ int pages_of_round(int rows)
+{
+    const int pairs = pairs_of(rows), n = pairs == 1   ? SLOTS / 2
+                                          : pairs == 2 ? SLOTS / 4
+                                          : pairs == 3 ? SLOTS / 6
+                                                       : SLOTS / 8;
+    return n < MOST_PAGES ? n : MOST_PAGES;
 }
 
 /* Four bytes of what stays for the step, asked for here and not where it is found that they are

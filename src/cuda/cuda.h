@@ -22,7 +22,8 @@ enum {
     QN__CUDA_EVENTS = 32,
     QN__CUDA_STAGES = 32,
     QN__CUDA_STAGE_BYTES = 1 << 20,
-    QN__CUDA_GRAPHS = 2 /* of a binding: a step's result and the next one's take turns */
+    QN__CUDA_GRAPHS = 2, /* of a binding: a step's result and the next one's take turns */
+    QN__CUDA_PIECE = 256 /* bytes: where parts of unpacked memory begin */
 };
 
 typedef enum qn__cuda_kernel {
@@ -182,7 +183,7 @@ enum {
 #define QN__CUDA_AT_SCRATCH  UINT32_MAX
 #define QN__CUDA_AT_NONE     (UINT32_MAX - 1)
 #define QN__CUDA_AT_BEHIND   (UINT32_MAX - 2)
-#define QN__CUDA_AT_UNPACKED (3u << 30) /* the least: so many times 256 bytes into these */
+#define QN__CUDA_AT_UNPACKED (3u << 30) /* the least: so many times QN__CUDA_PIECE into these */
 #define QN__CUDA_AT_KEPT     (1u << 31) /* the least: so many times 16 bytes into kept results */
 
 /* Adds a launch over `work` threads (or blocks of threads, when by_block). args begins with n_at
@@ -208,6 +209,9 @@ bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__c
     qn__cuda_add_grid(b, (b)->cuda->kernels[QN__CUDA_KERNEL_##kernel], grid, &(args),              \
                       sizeof(args), call, (int)(sizeof(args).at / sizeof *(args).at),              \
                       (const uint8_t[]){__VA_ARGS__})
+
+/* Takes the newest launch back: another one does what it would have done. */
+void qn__cuda_forget_newest(qn__cuda_binding *bound);
 
 /* Asks for so many bytes of scratch memory; the next launch overwrites them. Behind, unpacked: of
  * the others. */
@@ -250,6 +254,13 @@ uint32_t qn__cuda_keep(qn__cuda_binder *b, size_t bytes);
  * it begins; and moves it to where nothing else lies, with its readers. */
 bool qn__cuda_can_move_result(const qn__cuda_binder *b, uint32_t i, uint32_t k);
 void qn__cuda_move_result(qn__cuda_binder *b, uint32_t i, uint32_t k);
+
+/* A launch of a kernel whose arguments are the addresses of two calls, n_at each, a part of `size`
+ * bytes for each and, in 64 bits, the blocks of the first; or the call as the second one of the
+ * newest launch. Its addresses, which are its last n_at operands; NULL with the binder's error. */
+uint32_t *qn__cuda_add_part(qn__cuda_binder *b, int kernel, const qn__call *call,
+                            const qn__cuda_grid *grid, uint32_t n_at, const void *part,
+                            size_t size);
 
 /* Once all is bound: norms that the next launch can make, which alone reads them, are its own
  * (op_norm.c). */

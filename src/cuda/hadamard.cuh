@@ -14,9 +14,15 @@ static __device__ float sum_or_difference(float own, float other, bool upper)
     return upper ? other - own : own + other;
 }
 
+/* Four elements. */
+static __device__ float4 load_quad(const float *x, bool vectors)
+{
+    return vectors ? *(const float4 *)x : make_float4(x[0], x[1], x[2], x[3]);
+}
+
 /* A lane has elements 4 lane .. 4 lane + 3 of each 128, of which rows of n = 4 .. 128 Q lie side by
- * side. */
-template <int Q> static __device__ void transform(float4 (&x)[Q], int n)
+ * side. The scale comes last. */
+template <int Q> static __device__ void transform(float4 (&x)[Q], int n, float scale)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -41,12 +47,9 @@ template <int Q> static __device__ void transform(float4 (&x)[Q], int n)
                 x[q] = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
                 x[q | m] = make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w);
             }
-}
-
-/* Times the scale, which comes last. */
-static __device__ float4 scaled(float4 x, float scale)
-{
-    return make_float4(x.x * scale, x.y * scale, x.z * scale, x.w * scale);
+#pragma unroll
+    for (int q = 0; q < Q; q++)
+        x[q] = make_float4(x[q].x * scale, x[q].y * scale, x[q].z * scale, x[q].w * scale);
 }
 
 #endif

@@ -523,6 +523,8 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
     qn__operand unpacked[2];
     if (qn__cuda_is_in_blocks(call)) {
+        if (!args.length || !args.tiles)
+            return true;
         args.half = true;
         if (goes_by_blocks(b->cuda, call, &args))
             return launch_blocks(b, call, &args);

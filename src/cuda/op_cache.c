@@ -49,6 +49,8 @@ static qn__cuda_grid write_grid(int64_t work)
 static bool write_floats(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *rows = &call->operand[1], *y = &call->operand[3];
+    if (!qn__cuda_elements(rows))
+        return true;
     qn__cuda_write_part part = {.page = y->stride[0],
                                 .head = y->stride[1],
                                 .pages = y->shape[0],
@@ -59,18 +61,8 @@ static bool write_floats(qn__cuda_binder *b, const qn__call *call)
     part.quads = part.shape[3] % 4 == 0 && part.stride[3] == 1 && rows->offset % 16 == 0 &&
                  (part.stride[1] | part.stride[2]) % 4 == 0;
     const qn__cuda_grid grid = write_grid(qn__cuda_elements(rows) / (part.quads ? 4 : 1));
-    if (qn__cuda_turn_and_write(b, call, &part, grid.blocks))
-        return true;
-    qn__cuda_write_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_write_cache, call, 3);
-    if (first) {
-        first->part[1] = part;
-        qn__cuda_put_beside(b, call, 3, (unsigned)grid.blocks);
-        return true;
-    }
-    qn__cuda_write_args args = {.part = {part}, .blocks = grid.blocks};
-    const uint8_t none = QN__CUDA_NONE, operands[] = {1, 2, 3, none, none, none};
-    return qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_write_cache], &grid, &args,
-                             sizeof args, call, 6, operands);
+    return qn__cuda_turn_and_write(b, call, &part, grid.blocks) ||
+           qn__cuda_add_part(b, QN__CUDA_KERNEL_write_cache, call, &grid, 3, &part, sizeof part);
 }
 
 /* Bytes of a head's page. */
@@ -103,9 +95,7 @@ static uint32_t take_turn_of(qn__cuda_binder *b, const qn__call *call, qn__cuda_
         return own;
     part->turn = turn->n;
     part->turn_scale = turn->scale;
-    bound->n_at = last->first_at;
-    bound->n_args = last->args;
-    bound->n_launches--;
+    qn__cuda_forget_newest(bound);
     return x;
 }
 
@@ -113,6 +103,8 @@ static bool write_blocks(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *rows = &call->operand[1], *y = &call->operand[3];
     const int64_t head = page_of_head(y), d = rows->shape[3];
+    if (!qn__cuda_elements(rows))
+        return true;
     qn__cuda_encode_part part = {.head_stride = rows->stride[1],
                                  .row_stride = rows->stride[2],
                                  .page = y->shape[1] * head,
@@ -129,23 +121,10 @@ static bool write_blocks(qn__cuda_binder *b, const qn__call *call)
     const qn__cuda_grid grid = write_grid(rows->shape[1] * rows->shape[2] * 32);
     part.vectors = b->binding->operands[from].offset % 16 == 0 &&
                    (part.head_stride | part.row_stride) % 4 == 0;
-    qn__cuda_encode_args *first = qn__cuda_beside(b, kernel, call, 3);
-    uint32_t *at;
-    if (first) {
-        first->part[1] = part;
-        qn__cuda_put_beside(b, call, 3, (unsigned)grid.blocks);
-        at = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at + 3;
-    } else {
-        qn__cuda_encode_args args = {.part = {part}, .blocks = grid.blocks};
-        const uint8_t none = QN__CUDA_NONE, operands[] = {1, 2, 3, none, none, none};
-        if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], &grid, &args, sizeof args, call, 6,
-                               operands))
-            return false;
-        at = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at;
-    }
-    if (grid.blocks)
+    uint32_t *at = qn__cuda_add_part(b, kernel, call, &grid, 3, &part, sizeof part);
+    if (at)
         *at = from;
-    return true;
+    return at;
 }
 
 static bool launch_write(qn__cuda_binder *b, const qn__call *call)
@@ -159,7 +138,7 @@ const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write
 
 /* ---- taking apart ---------------------------------------------------------------------------- */
 
-enum { KEYS, VALUES, KINDS, PIECE = 256 };
+enum { KEYS, VALUES, KINDS };
 
 bool qn__cuda_is_in_blocks(const qn__call *attend)
 {
@@ -167,8 +146,8 @@ bool qn__cuda_is_in_blocks(const qn__call *attend)
 }
 
 /* How the pages of a call lie in scratch memory: the keys, the values, the table, which begin at
- * multiples of PIECE bytes. Pages lie in the order of the table, or, where that has more places
- * than there are pages, or one of both arrays is floats already, by their numbers. */
+ * multiples of QN__CUDA_PIECE bytes. Pages lie in the order of the table, or, where that has more
+ * places than there are pages, or one of both arrays is floats already, by their numbers. */
 typedef struct unpacked {
     bool half, by_number;
     int64_t pages;
@@ -189,8 +168,8 @@ static unpacked unpacked_of(const qn__call *call)
                            ? (size_t)(u.pages * cache[i].shape[1] * QN__PAGE * cache[i].shape[3]) *
                                  (u.half ? 2 : 4)
                            : 0;
-        u.at[i] = u.bytes / PIECE;
-        u.bytes += (bytes + PIECE - 1) / PIECE * PIECE;
+        u.at[i] = u.bytes / QN__CUDA_PIECE;
+        u.bytes += (bytes + QN__CUDA_PIECE - 1) / QN__CUDA_PIECE * QN__CUDA_PIECE;
     }
     return u;
 }
@@ -251,8 +230,6 @@ bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *call, qn__operand
 
 void qn__cuda_find_unpacked(qn__cuda_binder *b, const qn__call *call)
 {
-    if (!qn__cuda_is_in_blocks(call))
-        return;
     const unpacked u = unpacked_of(call);
     uint32_t *at = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at;
     for (int i = 0; i < KINDS; i++)

@@ -102,13 +102,6 @@ static int find_ropes(const qn__cuda_binder *b, newest_rope ropes[2], bool *earl
     return n;
 }
 
-static void forget_newest(qn__cuda_binding *bound)
-{
-    const qn__cuda_launch *last = &bound->launches[--bound->n_launches];
-    bound->n_at = last->first_at;
-    bound->n_args = last->args;
-}
-
 /* Whether a rope's result is what `rows` are, element by element. */
 static bool is_written(const qn__cuda_rope_part *part, const qn__operand *y,
                        const qn__operand *rows)
@@ -141,7 +134,7 @@ static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_w
                                .early = early && qn__cuda_is_fixed(b, &call->operand[2])};
     if (keys.part.quads) /* a thread has one head: they lie apart */
         args.blocks[1] *= keys.part.each;
-    forget_newest(b->bound);
+    qn__cuda_forget_newest(b->bound);
     if (n == 2) {
         queries = ropes[1 - i];
         both = true;
@@ -150,7 +143,7 @@ static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_w
         queries = ropes[0];
         both = true;
         args.early = args.early && early;
-        forget_newest(b->bound);
+        qn__cuda_forget_newest(b->bound);
     }
     if (both) {
         args.rope[0] = queries.part;
@@ -319,8 +312,8 @@ bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
         return false;
     if (norms) {
         to->norm_eps = (float)((const qn__cuda_norm_args *)(b->bound->args + last[-1].args))->eps;
-        forget_newest(b->bound);
+        qn__cuda_forget_newest(b->bound);
     }
-    forget_newest(b->bound);
+    qn__cuda_forget_newest(b->bound);
     return true;
 }

@@ -115,6 +115,41 @@ void qn__cuda_put_beside(qn__cuda_binder *b, const qn__call *call, uint32_t n_at
     last->blocks += blocks;
 }
 
+/* What args.h has of such kernels. */
+#define HAS_PARTS(args, n)                                                                         \
+    _Static_assert(offsetof(args, part) == 2 * (n) * sizeof(void *) &&                             \
+                       offsetof(args, blocks) ==                                                   \
+                           offsetof(args, part) + sizeof(((args *)NULL)->part) &&                  \
+                       sizeof(args) <= MOST_PART_ARGS,                                             \
+                   #args)
+enum { MOST_PART_ARGS = 512 };
+HAS_PARTS(qn__cuda_write_args, 3);
+HAS_PARTS(qn__cuda_encode_args, 3);
+HAS_PARTS(qn__cuda_hadamard_args, 2);
+
+uint32_t *qn__cuda_add_part(qn__cuda_binder *b, int kernel, const qn__call *call,
+                            const qn__cuda_grid *grid, uint32_t n_at, const void *part, size_t size)
+{
+    const size_t first = 2 * n_at * sizeof(void *), blocks = first + 2 * size;
+    char args[MOST_PART_ARGS] = {0}, *beside = qn__cuda_beside(b, kernel, call, n_at);
+    uint8_t operands[8];
+    if (beside) {
+        memcpy(beside + first + size, part, size);
+        qn__cuda_put_beside(b, call, n_at, (unsigned)grid->blocks);
+    } else {
+        memcpy(args + first, part, size);
+        memcpy(args + blocks, &grid->blocks, sizeof grid->blocks);
+        memset(operands, QN__CUDA_NONE, sizeof operands);
+        for (uint32_t i = 0; i < n_at; i++)
+            operands[i] = (uint8_t)(call->n_operands - n_at + i);
+        if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args,
+                               blocks + sizeof grid->blocks, call, (int)(2 * n_at), operands))
+            return NULL;
+    }
+    const qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
+    return b->bound->at + last->first_at + (beside ? n_at : 0);
+}
+
 /* ---- results that nothing reads -------------------------------------------------------------- */
 
 /* The bytes of a slot that an operand spans. */

@@ -89,14 +89,8 @@ static bool launch_hadamard(qn__cuda_binder *b, const qn__call *call)
         .scale = (float)((const qn__hadamard_params *)call->params)->scale};
     const int64_t blocks = qn__cuda_parts(part.all, QN__CUDA_HADAMARD * QN__CUDA_THREADS / 32);
     const qn__cuda_grid grid = {blocks, QN__CUDA_THREADS, 0};
-    qn__cuda_hadamard_args *first = qn__cuda_beside(b, QN__CUDA_KERNEL_hadamard, call, 2);
-    if (first) {
-        first->part[1] = part;
-        qn__cuda_put_beside(b, call, 2, (unsigned)grid.blocks);
-        return true;
-    }
-    qn__cuda_hadamard_args args = {.part = {part}, .blocks = grid.blocks};
-    return QN__CUDA_ADD_GRID(b, hadamard, &grid, args, call, 0, 1, QN__CUDA_NONE, QN__CUDA_NONE);
+    return !blocks ||
+           qn__cuda_add_part(b, QN__CUDA_KERNEL_hadamard, call, &grid, 2, &part, sizeof part);
 }
 
 const qn__cuda_routine qn__cuda_hadamard = {QN__OP_HADAMARD_TRANSFORM, takes_hadamard,

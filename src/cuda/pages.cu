@@ -10,15 +10,6 @@
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* A row's quad, if it has so many. */
-static __device__ float4 quad_of_row(const float *row, int column, int d, bool vectors)
-{
-    if (column >= d)
-        return make_float4(0, 0, 0, 0);
-    return vectors ? *(const float4 *)(row + column)
-                   : make_float4(row[column], row[column + 1], row[column + 2], row[column + 3]);
-}
-
 /* at: rows, slots, cache. A warp has a row of a head. */
 template <int Q>
 static __device__ void write_part(const qn__cuda_encode_part &a, void *const *at, int64_t block,
@@ -35,14 +26,12 @@ static __device__ void write_part(const qn__cuda_encode_part &a, void *const *at
         const float *row = (const float *)at[0] + h * a.head_stride + l * a.row_stride;
         float4 x[Q];
 #pragma unroll
-        for (int q = 0; q < Q; q++)
-            x[q] = quad_of_row(row, 128 * q + 4 * lane, a.d, a.vectors);
-        if (a.turn) {
-            transform(x, a.turn);
-#pragma unroll
-            for (int q = 0; q < Q; q++)
-                x[q] = scaled(x[q], a.turn_scale);
+        for (int q = 0; q < Q; q++) {
+            const int column = 128 * q + 4 * lane;
+            x[q] = column < a.d ? load_quad(row + column, a.vectors) : make_float4(0, 0, 0, 0);
         }
+        if (a.turn)
+            transform(x, a.turn, a.turn_scale);
         put_row(a.units,
                 (uint8_t *)at[2] + slot / PAGE * a.page + h * a.head +
                     slot % PAGE / QN__UNIT_ROWS * tile,

@@ -145,6 +145,13 @@ bool qn__cuda_add_grid(qn__cuda_binder *b, qn__cu_function function, const qn__c
     return true;
 }
 
+void qn__cuda_forget_newest(qn__cuda_binding *bound)
+{
+    const qn__cuda_launch *last = &bound->launches[--bound->n_launches];
+    bound->n_at = last->first_at;
+    bound->n_args = last->args;
+}
+
 static bool bind_call(qn__cuda_binder *b, const qn__call *call)
 {
     if (call->program)
@@ -235,7 +242,7 @@ static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__sub
                     : from == QN__CUDA_AT_BEHIND ? behind
                     : from == QN__CUDA_AT_NONE   ? NULL
                     : from >= QN__CUDA_AT_UNPACKED
-                        ? unpacked + (size_t)(from - QN__CUDA_AT_UNPACKED) * 256
+                        ? unpacked + (size_t)(from - QN__CUDA_AT_UNPACKED) * QN__CUDA_PIECE
                     : from >= QN__CUDA_AT_KEPT
                         ? kept + (size_t)(from - QN__CUDA_AT_KEPT) * 16
                         : (char *)sub->slots[operands[from].slot] + operands[from].offset;

@@ -260,14 +260,11 @@ static __device__ void hadamard_part(const qn__cuda_hadamard_part &a, const floa
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             at[q] = i + 128 * q + threadIdx.x % 32 * 4;
-            v[q] = at[q] >= a.all ? make_float4(0, 0, 0, 0)
-                   : a.vectors    ? *(const float4 *)(x + at[q])
-                                  : make_float4(x[at[q]], x[at[q] + 1], x[at[q] + 2], x[at[q] + 3]);
+            v[q] = at[q] < a.all ? load_quad(x + at[q], a.vectors) : make_float4(0, 0, 0, 0);
         }
-        transform(v, a.n);
+        transform(v, a.n, a.scale);
 #pragma unroll
         for (int q = 0; q < 2; q++) {
-            v[q] = scaled(v[q], a.scale);
             if (at[q] >= a.all)
                 continue;
             if (a.vectors)
