@@ -119,6 +119,8 @@ static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result 
              *v =
                  qn__write_values(s, qn__lend(s, kept[1]), f32(s, SHAPE(1, GROUPS, all, c->d)), to),
              *q = f32(s, SHAPE(1, c->heads, ROWS, c->d)), *table = table_of(s, c);
+    /* First of all: attention asks for pages before the tiles' positions while a step writes. */
+    qn_eval_many(s, (qn_array *[]){k, v}, 2);
     qn_array *y = qn__attend(s, q, k, v, tiles_of(s, c, false), table, c->keep, &o);
     qn_array *some = qn_take(s, q, qn_from_i32(s, alone, BLOCK_CASE_ALONE), 2);
     qn_array *single = qn__attend(s, some, k, v, tiles_of(s, c, true), table, c->keep, &o);
