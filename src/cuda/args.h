@@ -384,9 +384,10 @@ enum {
 typedef struct qn__cuda_write_part {
     int64_t shape[4]; /* of the rows */
     int64_t stride[4];
-    int64_t page, head;        /* of the cache: from one to the next */
-    int64_t pages, keys, half; /* half: the cache is bf16 */
-    int64_t quads;             /* a thread has four elements of a row */
+    int64_t page, head; /* of the cache: from one to the next */
+    int64_t pages, keys;
+    int64_t half;  /* the cache's type, where that is bf16 or f16; or 0: f32 */
+    int64_t quads; /* a thread has four elements of a row */
 } qn__cuda_write_part;
 
 /* One cache, or two, the second with the blocks behind the first `blocks`. */
@@ -415,16 +416,17 @@ typedef struct qn__cuda_encode_args {
     int64_t blocks;
 } qn__cuda_encode_args;
 
-/* The pages in a step's table out of their units, each to where it is in that, or to its own
- * number. */
+/* The pages in a step's table out of their units, or from floats of 16 bits to f32, each to where
+ * it is in that, or to its own number. */
 typedef struct qn__cuda_unpack_pages_args {
-    void *at[6];              /* keys, values in units, or NULL; table [B, W]; both as floats; where
-                                 each page of the table is then, or NULL: where it was */
+    void *at[6];              /* keys, values as they are kept, or NULL; table [B, W]; both as
+                                 floats; where each page of the table is then, or NULL: where it
+                                 was */
     int64_t page[2], head[2]; /* bytes from one to the next */
     int64_t pages;
     int32_t sequences, width, heads, d[2];
-    int32_t half; /* floats are bf16 */
-    qn__cuda_units units[2];
+    int32_t half;            /* the type of floats, where that is bf16 or f16; or 0: f32 */
+    qn__cuda_units units[2]; /* of layout QN__PLAIN: floats of 16 bits, of this type */
 } qn__cuda_unpack_pages_args;
 
 /* Queries turned, keys turned on their way to the cache, values to theirs. */
@@ -476,7 +478,8 @@ typedef struct qn__cuda_attend_args {
     int64_t length, window, keep;
     float scale, softcap;
     int32_t groups, shared; /* heads that share a key head */
-    int8_t has_sinks, half;
+    int8_t has_sinks;
+    int8_t half;   /* the cache's type, where that is bf16 or f16; or 0: f32 */
     int8_t turned; /* how y is rounded (turned.cuh) */
     int8_t early;  /* no step writes tiles and table, and of the cache one, this step's rows */
     int32_t split; /* pages' results go to attend_join: so many blocks share them, or by

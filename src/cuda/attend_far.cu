@@ -212,8 +212,8 @@ static __device__ void row_scores(const uint2 (&q)[D / 16], const uint4 *keys, f
         for (int s = 0; s < D / 16; s++) {
             uint32_t b[4];
             load_turned(b, from[s % 2] + (j * D + s * 16) * 2);
-            mma_bf16(one, q[s].x, 0, q[s].y, 0, b[0], b[1]);
-            mma_bf16(two, q[s].x, 0, q[s].y, 0, b[2], b[3]);
+            multiply_cached(one, q[s].x, 0, q[s].y, 0, b[0], b[1]);
+            multiply_cached(two, q[s].x, 0, q[s].y, 0, b[2], b[3]);
         }
         score[2 * j][0] = one[0];
         score[2 * j][1] = one[1];
@@ -237,7 +237,7 @@ static __device__ void weigh_part(const char *values, const uint2 (&p)[4], int c
     for (int s = 0; s < 4; s++) {
         uint32_t b[4];
         load_turned(b, from + s * 16 * 8);
-        mma_bf16(v, b[0], b[1], b[2], b[3], p[s].x, p[s].y);
+        multiply_cached(v, b[0], b[1], b[2], b[3], p[s].x, p[s].y);
     }
 }
 
@@ -315,8 +315,8 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, far_room<D,
         weigh_scores(score, scale, sum);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            weights[j] = make_uint2(pair_of(score[2 * j][0], score[2 * j][1]),
-                                    pair_of(score[2 * j + 1][0], score[2 * j + 1][1]));
+            weights[j] = make_uint2(cached_pair(score[2 * j][0], score[2 * j][1]),
+                                    cached_pair(score[2 * j + 1][0], score[2 * j + 1][1]));
         barrier_wait(&b[stage].values_full, phase);
         if (end < PAGE)
             clear_values<D>(values, end);
@@ -457,8 +457,8 @@ template <int D, int C> static __device__ void attend_far(const qn__cuda_attend_
 
 #define FAR_KERNEL(D, C)                                                                           \
     extern "C" __global__ void __cluster_dims__(C, 1, 1)                                           \
-        __launch_bounds__(32 * (1 + WARPS + JOINERS), 1)                                           \
-            attend_far_##D##_of_##C(const __grid_constant__ qn__cuda_attend_far_args w)            \
+        __launch_bounds__(32 * (1 + WARPS + JOINERS), 1) CACHE_KERNEL(attend_far_##D##_of_##C)(    \
+            const __grid_constant__ qn__cuda_attend_far_args w)                                    \
     {                                                                                              \
         attend_far<D, C>(w);                                                                       \
     }

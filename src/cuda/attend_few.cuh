@@ -120,10 +120,10 @@ template <int D> struct lane_keys {
 #pragma unroll
         for (int s = 0; s < D / 16; s++) {
             const uint2 x = q[s][threadIdx.x % 32];
-            mma_bf16(c, w[s][0], w[s][1], w[s][2], w[s][3], x.x, x.y);
+            multiply_cached(c, w[s][0], w[s][1], w[s][2], w[s][3], x.x, x.y);
             if (ADDED) {
                 const uint4 k = key[s][threadIdx.x % 4];
-                mma_bf16(own, k.x, k.y, k.z, k.w, x.x, x.y);
+                multiply_cached(own, k.x, k.y, k.z, k.w, x.x, x.y);
             }
         }
     }
@@ -309,7 +309,8 @@ template <int D> struct lane_values {
         for (int s = 0; s < 4; s++)
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
-                mma_bf16(v[j], w[j][s][0], w[j][s][1], w[j][s][2], w[j][s][3], p[s].x, p[s].y);
+                multiply_cached(v[j], w[j][s][0], w[j][s][1], w[j][s][2], w[j][s][3], p[s].x,
+                                p[s].y);
     }
 };
 
@@ -339,8 +340,8 @@ static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> 
                          sum[0].max);
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        p[k] = make_uint2(pair_of(score[2 * k][0], score[2 * k][1]),
-                          pair_of(score[2 * k + 1][0], score[2 * k + 1][1]));
+        p[k] = make_uint2(cached_pair(score[2 * k][0], score[2 * k][1]),
+                          cached_pair(score[2 * k + 1][0], score[2 * k + 1][1]));
     float2 *const part = &s.parts.part[0][0] + w.parts + to * S::COLUMNS;
 #pragma unroll
     for (int own = 0; own < V::OWN; own += V::AT_ONCE) {
@@ -612,7 +613,7 @@ static __device__ bool find_tile(const qn__cuda_attend_args &a, int token, int32
     return lanes;
 }
 
-/* Queries as bf16, where rows that there are not are zeros. */
+/* Queries as the cache has its numbers, where rows that there are not are zeros. */
 template <int D>
 static __device__ void share_queries(const qn__cuda_attend_args &a, uint2 (&to)[D / 16][32],
                                      const step_work &w)
@@ -630,7 +631,7 @@ static __device__ void share_queries(const qn__cuda_attend_args &a, uint2 (&to)[
     }
 #pragma unroll
     for (int i = 0; i < ROWS / AT_ONCE; i++)
-        *query_place<D>(to, threadIdx.x / OF_ROW + i * AT_ONCE, k) = pair_of(v[i].x, v[i].y);
+        *query_place<D>(to, threadIdx.x / OF_ROW + i * AT_ONCE, k) = cached_pair(v[i].x, v[i].y);
 }
 
 /* Blocks: [tokens][key heads][query heads of each, in eights][C]. Pages that were in the cache

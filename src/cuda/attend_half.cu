@@ -190,22 +190,22 @@ template <int D> static __device__ void attend_pages_of(const qn__cuda_attend_ar
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE, 4)
-    attend_half_64(const qn__cuda_attend_args a)
+    CACHE_KERNEL(attend_half_64)(const qn__cuda_attend_args a)
 {
     attend_tile_of<64>(a);
 }
 extern "C" __global__ void __launch_bounds__(THREADS_OF_PAGES)
-    attend_half_64_page(const qn__cuda_attend_args a)
+    CACHE_KERNEL(attend_half_64_page)(const qn__cuda_attend_args a)
 {
     attend_pages_of<64>(a);
 }
 extern "C" __global__ void __launch_bounds__(THREADS_OF_TILE)
-    attend_half_128(const qn__cuda_attend_args a)
+    CACHE_KERNEL(attend_half_128)(const qn__cuda_attend_args a)
 {
     attend_tile_of<128>(a);
 }
 extern "C" __global__ void __launch_bounds__(THREADS_OF_PAGES)
-    attend_half_128_page(const qn__cuda_attend_args a)
+    CACHE_KERNEL(attend_half_128_page)(const qn__cuda_attend_args a)
 {
     attend_pages_of<128>(a);
 }

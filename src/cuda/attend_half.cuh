@@ -11,6 +11,34 @@
 
 enum { ROWS_OF_WARP = 16 };
 
+/* What the cache is kept in, and what queries and weights are rounded to, is bf16; in images of
+ * their own (attend_*_f16.cu) it is f16. */
+#ifdef QN_CACHE_F16
+#define CACHE_KERNEL(name) name##_f16
+#define CACHE_TYPE         "f16"
+static __device__ uint32_t cached_pair(float low, float high)
+{
+    return f16_pair_of(low, high);
+}
+static __device__ void multiply_cached(float c[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                       uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    mma_f16(c, a0, a1, a2, a3, b0, b1);
+}
+#else
+#define CACHE_KERNEL(name) name
+#define CACHE_TYPE         "bf16"
+static __device__ uint32_t cached_pair(float low, float high)
+{
+    return pair_of(low, high);
+}
+static __device__ void multiply_cached(float c[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                       uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    mma_bf16(c, a0, a1, a2, a3, b0, b1);
+}
+#endif
+
 /* ---- a page in shared memory ----------------------------------------------------------------- */
 
 /* Keys lie as in the cache: rows of 16 keys for each group and dimension. Values: rows of D columns
@@ -115,7 +143,7 @@ static __device__ void begin_rows(const qn__cuda_attend_args &a, lane_rows<D> &r
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int64_t k = s * 16 + 2 * t + i / 2 * 8;
-            r.q[s][i] = pair_of(q[i % 2][k * a.q_stride[3]], q[i % 2][(k + 1) * a.q_stride[3]]);
+            r.q[s][i] = cached_pair(q[i % 2][k * a.q_stride[3]], q[i % 2][(k + 1) * a.q_stride[3]]);
         }
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
@@ -124,7 +152,7 @@ static __device__ void begin_rows(const qn__cuda_attend_args &a, lane_rows<D> &r
 
 #define LOG2E 1.4426950408889634f
 
-/* 2^x, nearly: weights are rounded to bf16. */
+/* 2^x, nearly: weights are rounded to 16 bits. */
 static __device__ float exp_2(float x)
 {
     float y;
@@ -191,8 +219,8 @@ static __device__ void key_scores(const lane_rows<D> &r, const page_room<D> &roo
     for (int s = 0; s < D / 16; s++) {
         uint32_t b[4];
         load_turned(b, keys + (j * D + s * 16) * 2);
-        mma_bf16(one, r.q[s][0], r.q[s][1], r.q[s][2], r.q[s][3], b[0], b[1]);
-        mma_bf16(two, r.q[s][0], r.q[s][1], r.q[s][2], r.q[s][3], b[2], b[3]);
+        multiply_cached(one, r.q[s][0], r.q[s][1], r.q[s][2], r.q[s][3], b[0], b[1]);
+        multiply_cached(two, r.q[s][0], r.q[s][1], r.q[s][2], r.q[s][3], b[2], b[3]);
     }
 }
 
@@ -265,16 +293,16 @@ static __device__ void weigh_scores(float (&score)[8][E], float scale, weight_su
     }
 }
 
-/* Weights as bf16: the left side of a product. */
+/* Weights as the cache has its numbers: the left side of a product. */
 template <int E>
 static __device__ void pack_weights(const float (&score)[8][E], uint32_t (&p)[4][4])
 {
 #pragma unroll
     for (int s = 0; s < 4; s++) {
-        p[s][0] = pair_of(score[2 * s][0], score[2 * s][1]);
-        p[s][1] = E > 2 ? pair_of(score[2 * s][E - 2], score[2 * s][E - 1]) : 0;
-        p[s][2] = pair_of(score[2 * s + 1][0], score[2 * s + 1][1]);
-        p[s][3] = E > 2 ? pair_of(score[2 * s + 1][E - 2], score[2 * s + 1][E - 1]) : 0;
+        p[s][0] = cached_pair(score[2 * s][0], score[2 * s][1]);
+        p[s][1] = E > 2 ? cached_pair(score[2 * s][E - 2], score[2 * s][E - 1]) : 0;
+        p[s][2] = cached_pair(score[2 * s + 1][0], score[2 * s + 1][1]);
+        p[s][3] = E > 2 ? cached_pair(score[2 * s + 1][E - 2], score[2 * s + 1][E - 1]) : 0;
     }
 }
 
@@ -298,8 +326,8 @@ static __device__ void weigh_columns(const uint4 *values, const uint32_t (&p)[4]
     for (int s = 0; s < 4; s++) {
         uint32_t b[4];
         load_turned(b, values + s * 16 * APART);
-        mma_bf16(v[0], p[s][0], p[s][1], p[s][2], p[s][3], b[0], b[1]);
-        mma_bf16(v[1], p[s][0], p[s][1], p[s][2], p[s][3], b[2], b[3]);
+        multiply_cached(v[0], p[s][0], p[s][1], p[s][2], p[s][3], b[0], b[1]);
+        multiply_cached(v[1], p[s][0], p[s][1], p[s][2], p[s][3], b[2], b[3]);
     }
 }
 

@@ -247,7 +247,7 @@ template <int D> static __device__ void attend_long(const qn__cuda_attend_wide_a
 
 #define LONG_KERNEL(name, D)                                                                       \
     extern "C" __global__ void __launch_bounds__(32 * (page_slots<D>::WARPS + 1), 1)               \
-        name(const __grid_constant__ qn__cuda_attend_wide_args w)                                  \
+        CACHE_KERNEL(name)(const __grid_constant__ qn__cuda_attend_wide_args w)                    \
     {                                                                                              \
         attend_long<D>(w);                                                                         \
     }

@@ -93,7 +93,7 @@ static __device__ void share_queries(const qn__cuda_attend_args &a, block_room<D
     for (; row < own.n; row += ROWS) {
         const float *q = (const float *)a.at[0] + (own.g * shared + head) * a.q_stride[1] +
                          (own.tile[1] + token) * a.q_stride[2] + k * apart;
-        *query_place(s, row, k) = pair_of(q[0], q[apart]);
+        *query_place(s, row, k) = cached_pair(q[0], q[apart]);
         for (head += ROWS; head >= shared; head -= shared)
             token++;
     }
@@ -238,7 +238,7 @@ template <int D> static __device__ void attend_one(const qn__cuda_attend_args &a
 
 #define ONE_KERNEL(name, D)                                                                        \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)                                    \
-        name(const __grid_constant__ qn__cuda_attend_args a)                                       \
+        CACHE_KERNEL(name)(const __grid_constant__ qn__cuda_attend_args a)                         \
     {                                                                                              \
         static_assert(sizeof(one_room<D>) == QN__CUDA_ONE_SHARED(D), "");                          \
         attend_one<D>(a);                                                                          \

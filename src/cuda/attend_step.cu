@@ -96,7 +96,7 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
  * what comes from local memory behind the cluster's barrier comes from far away. */
 #define TOKEN_KERNEL(NAME, D, C, NEAR, REGISTERS)                                                  \
     extern "C" __global__ void __cluster_dims__(C, 1, 1) __maxnreg__(REGISTERS)                    \
-        NAME##_##D##_of_##C(const __grid_constant__ qn__cuda_attend_turn_args t)                   \
+        CACHE_KERNEL(NAME##_##D##_of_##C)(const __grid_constant__ qn__cuda_attend_turn_args t)     \
     {                                                                                              \
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
         attend_step<D, C, NEAR>(t);                                                                \
@@ -105,7 +105,7 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
 #define NEAR_KERNEL(D, C, REGISTERS) TOKEN_KERNEL(attend_near, D, C, true, REGISTERS)
 #define FEW_KERNEL(D, C, REGISTERS)                                                                \
     extern "C" __global__ void __cluster_dims__(C, 1, 1) __maxnreg__(REGISTERS)                    \
-        attend_few_##D##_of_##C(const __grid_constant__ qn__cuda_attend_args a)                    \
+        CACHE_KERNEL(attend_few_##D##_of_##C)(const __grid_constant__ qn__cuda_attend_args a)      \
     {                                                                                              \
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
         attend_few<D, C, cached_page<D>>(a);                                                       \

@@ -103,11 +103,11 @@ struct pair_turn {
         s[1] = v.z;
         c[1] = v.w;
     }
-    /* Columns k and k + 1 of a row, and those half of it behind, as bf16. */
+    /* Columns k and k + 1 of a row, and those half of it behind, as the cache has them. */
     __device__ uint2 turned(float4 x) const
     {
-        return make_uint2(pair_of(x.x * c[0] - x.z * s[0], x.y * c[1] - x.w * s[1]),
-                          pair_of(x.z * c[0] + x.x * s[0], x.w * c[1] + x.y * s[1]));
+        return make_uint2(cached_pair(x.x * c[0] - x.z * s[0], x.y * c[1] - x.w * s[1]),
+                          cached_pair(x.z * c[0] + x.x * s[0], x.w * c[1] + x.y * s[1]));
     }
 };
 static __device__ float4 columns_to_turn(const float *x, int half)
@@ -309,7 +309,7 @@ template <int D, int THREADS_OF> struct shared_row {
             is_query = false;
         }
         if (of_value) {
-            to_value(make_uint2(pair_of(value.x, value.y), pair_of(value.z, value.w)));
+            to_value(make_uint2(cached_pair(value.x, value.y), cached_pair(value.z, value.w)));
         }
     }
 };
@@ -370,7 +370,7 @@ template <int THREADS_OF> struct shared_row<64, THREADS_OF> {
             q[D / 32 * 64] = v.y;
         }
         if (of_value) {
-            to_value(make_uint2(pair_of(x.x, x.y), pair_of(x.z, x.w)));
+            to_value(make_uint2(cached_pair(x.x, x.y), cached_pair(x.z, x.w)));
         } else if (of_key) {
             to_key(0, turn[0].turned(x));
         }

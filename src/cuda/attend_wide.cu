@@ -29,7 +29,7 @@ enum {
 static __device__ void score_product(float (&c)[32], uint64_t a, uint64_t b, bool more)
 {
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." CACHE_TYPE "." CACHE_TYPE " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "%32, %33, more, 1, 1, 0, 1;\n}"
@@ -45,7 +45,7 @@ static __device__ void score_product(float (&c)[32], uint64_t a, uint64_t b, boo
 static __device__ void value_product(float (&c)[32], const uint32_t (&a)[4], uint64_t b, bool more)
 {
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." CACHE_TYPE "." CACHE_TYPE " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "{%32, %33, %34, %35}, %36, more, 1, 1, 1;\n}"
@@ -61,7 +61,7 @@ static __device__ void value_product(float (&c)[32], const uint32_t (&a)[4], uin
 static __device__ void value_product(float (&c)[64], const uint32_t (&a)[4], uint64_t b, bool more)
 {
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." CACHE_TYPE "." CACHE_TYPE " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
@@ -291,9 +291,9 @@ static __device__ void bring_queries(const qn__cuda_attend_args &a, wide_room<D>
                 char *to = s.q[at.stage][0] + row / TILE_ROWS * TILE_ROWS * D * 2 +
                            lane / 8 * PART_BYTES + row % TILE_ROWS * 128 +
                            (lane % 8 ^ row % 8) * 16;
-                *(uint4 *)to =
-                    make_uint4(pair_of(v[i][0].x, v[i][0].y), pair_of(v[i][0].z, v[i][0].w),
-                               pair_of(v[i][1].x, v[i][1].y), pair_of(v[i][1].z, v[i][1].w));
+                *(uint4 *)to = make_uint4(
+                    cached_pair(v[i][0].x, v[i][0].y), cached_pair(v[i][0].z, v[i][0].w),
+                    cached_pair(v[i][1].x, v[i][1].y), cached_pair(v[i][1].z, v[i][1].w));
             }
         }
         writes_seen();
@@ -592,17 +592,17 @@ template <int D> static __device__ void attend_wide(const qn__cuda_attend_wide_a
 }
 
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
-    attend_wide_64(const __grid_constant__ qn__cuda_attend_wide_args w)
+    CACHE_KERNEL(attend_wide_64)(const __grid_constant__ qn__cuda_attend_wide_args w)
 {
     attend_wide<64>(w);
 }
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
-    attend_wide_128(const __grid_constant__ qn__cuda_attend_wide_args w)
+    CACHE_KERNEL(attend_wide_128)(const __grid_constant__ qn__cuda_attend_wide_args w)
 {
     attend_wide<128>(w);
 }
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
-    attend_wide_256(const __grid_constant__ qn__cuda_attend_wide_args w)
+    CACHE_KERNEL(attend_wide_256)(const __grid_constant__ qn__cuda_attend_wide_args w)
 {
     attend_wide<256>(w);
 }

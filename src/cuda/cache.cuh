@@ -29,10 +29,16 @@ static __device__ int64_t place_of_row(const qn__cuda_write_part &a, const int32
            (a.keys ? key_place(d, slot % PAGE, 0) : slot % PAGE * d);
 }
 
+/* As bf16, or f16, where what is too large is infinite. */
+static __device__ uint16_t half_of_f32(int type, float x)
+{
+    return type == QN_F16 ? __half_as_ushort(__float2half_rn(x)) : bf16_of_f32(x);
+}
+
 static __device__ void put_element(const qn__cuda_write_part &a, void *cache, int64_t at, float x)
 {
     if (a.half)
-        ((uint16_t *)cache)[at] = bf16_of_f32(x);
+        ((uint16_t *)cache)[at] = half_of_f32((int)a.half, x);
     else
         ((float *)cache)[at] = x;
 }

@@ -294,12 +294,19 @@ bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, con
 bool qn__cuda_keeps(const qn__encoding *e);
 bool qn__cuda_is_cache(const qn_array *cache);
 
-/* Whether attention reads keys or values in blocks. Then `unpack` adds the launch that takes their
- * pages apart, and says what the floats are that attention reads instead; and `find` gives its
- * newest launch their addresses. */
-bool qn__cuda_is_in_blocks(const qn__call *attend);
-bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *attend, qn__operand floats[2]);
-void qn__cuda_find_unpacked(qn__cuda_binder *b, const qn__call *attend);
+/* Whether keys or values are in blocks, or floats other than those of `type` that attention reads.
+ * Then `unpack` adds the launch that takes their pages apart, and says what the floats are that
+ * attention reads instead; and `find` gives its newest launch their addresses. */
+bool qn__cuda_is_unpacked(const qn__call *attend, qn_dtype type);
+bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *attend, qn_dtype type,
+                           qn__operand floats[2]);
+void qn__cuda_find_unpacked(qn__cuda_binder *b, const qn__call *attend, qn_dtype type);
+
+/* What kernels are told of a type of floats: itself, if it has 16 bits, or 0. */
+static inline int qn__cuda_half(qn_dtype type)
+{
+    return type == QN_BF16 || type == QN_F16 ? type : 0;
+}
 
 /* Keys of few rows are turned on their way to the cache, in a launch with their queries
  * (op_rope.c), which values join. False: the call needs a launch of its own. */

@@ -221,7 +221,9 @@ static bool cuda_keep(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
                       qn__layout_id *layout)
 {
     (void)device;
-    *dtype = e == &qn__encodings[QN__BF16] ? QN_BF16 : QN_F32;
+    *dtype = e == &qn__encodings[QN__BF16]  ? QN_BF16
+             : e == &qn__encodings[QN__F16] ? QN_F16
+                                            : QN_F32;
     *layout = e->block_elements == 1 ? QN__PLAIN : QN__UNITS_OF(e - qn__encodings);
     return qn__cuda_keeps(e);
 }

@@ -35,7 +35,13 @@
     X(attend_far)                                                                                  \
     X(attend_half)                                                                                 \
     X(attend_wide)                                                                                 \
-    X(attend_long)
+    X(attend_long)                                                                                 \
+    X(attend_one_f16)                                                                              \
+    X(attend_step_f16)                                                                             \
+    X(attend_far_f16)                                                                              \
+    X(attend_half_f16)                                                                             \
+    X(attend_wide_f16)                                                                             \
+    X(attend_long_f16)
 #define IMAGE_ID(name)      IMAGE_##name,
 #define IMAGE_EXTERN(name)  extern const unsigned long long qn__cuda_image_##name[];
 #define IMAGE_POINTER(name) qn__cuda_image_##name,
@@ -70,7 +76,12 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_attend_blocks:
     case IMAGE_attend_far:
     case IMAGE_attend_wide:
-    case IMAGE_attend_long: return qn__cuda_has_wide(cuda);
+    case IMAGE_attend_long:
+    case IMAGE_attend_one_f16:
+    case IMAGE_attend_step_f16:
+    case IMAGE_attend_far_f16:
+    case IMAGE_attend_wide_f16:
+    case IMAGE_attend_long_f16: return qn__cuda_has_wide(cuda);
     case IMAGE_ternary: return cuda->arch >= 90;
     default: return true;
     }
@@ -89,16 +100,31 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_split:
     case IMAGE_split_units: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
-    case IMAGE_attend_one: return QN__CUDA_ONE_SHARED(QN__CUDA_WIDEST);
+    case IMAGE_attend_one:
+    case IMAGE_attend_one_f16: return QN__CUDA_ONE_SHARED(QN__CUDA_WIDEST);
     case IMAGE_attend_step:
+    case IMAGE_attend_step_f16:
     case IMAGE_attend_blocks: return qn__cuda_alone_shared(cuda);
-    case IMAGE_attend_far: return QN__CUDA_FAR_SHARED;
+    case IMAGE_attend_far:
+    case IMAGE_attend_far_f16: return QN__CUDA_FAR_SHARED;
     case IMAGE_attend_wide:
-    case IMAGE_attend_long: return QN__CUDA_ATTEND_WIDE_SHARED;
+    case IMAGE_attend_long:
+    case IMAGE_attend_wide_f16:
+    case IMAGE_attend_long_f16: return QN__CUDA_ATTEND_WIDE_SHARED;
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;
-    case IMAGE_attend_half: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;
+    case IMAGE_attend_half:
+    case IMAGE_attend_half_f16: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;
     default: return 0;
     }
+}
+
+/* Clusters of more than eight blocks are to be asked for. */
+static bool has_large_cluster(int kernel)
+{
+    return kernel == QN__CUDA_KERNEL_attend_far_64_of_9 ||
+           kernel == QN__CUDA_KERNEL_attend_far_128_of_9 ||
+           kernel == QN__CUDA_KERNEL_attend_far_64_of_9_f16 ||
+           kernel == QN__CUDA_KERNEL_attend_far_128_of_9_f16;
 }
 
 static int load(qn__cuda *cuda, int kernel)
@@ -115,6 +141,8 @@ static int load(qn__cuda *cuda, int kernel)
      * wait for all of these, which want little, and not begin beside them. */
     if (result == 0 && image == IMAGE_ternary)
         result = cuda->cu.function_set(function, QN__CU_SHARED_SHARE, 100);
+    if (result == 0 && has_large_cluster(kernel))
+        result = cuda->cu.function_set(function, QN__CU_LARGE_CLUSTERS, 1);
     if (result == 0)
         cuda->loaded[kernel] = function;
     return result;
@@ -148,8 +176,6 @@ static int find_far_clusters(qn__cuda *cuda)
         int n = 0;
         qn__cu_function function = cuda->kernels[kernels[i]];
         result = qn__cuda_load_kernel(cuda, &function);
-        if (result == 0)
-            result = cuda->cu.function_set(function, QN__CU_LARGE_CLUSTERS, 1);
         if (result == 0)
             result = cuda->cu.most_clusters(&n, function, &how);
         least = n < least ? n : least;

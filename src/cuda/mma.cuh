@@ -19,6 +19,16 @@ static __device__ void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* The same of f16. */
+static __device__ void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                               uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 /* c[16x8] += a[16x16] b[16x8] of bytes, a's without a sign; sums are exact. Lane 4 g + t has k 4 t
  * .. 4 t + 3 of rows g and g + 8 of a and of column g of b; of c as above. */
 static __device__ void mma_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t b)
@@ -45,6 +55,13 @@ static __device__ uint32_t pair_of(float low, float high)
     uint32_t r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
+}
+
+/* The same as f16; what is too large is infinite. */
+static __device__ uint32_t f16_pair_of(float low, float high)
+{
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *(const uint32_t *)&pair;
 }
 
 /* 16 bytes that are read once: not into the first cache. */

@@ -2,7 +2,7 @@
  *
  * Attention over a cache. Which rows are whose, and which pages, is read on the device, so a step's
  * launches are the same whatever it runs. A cache in blocks is attended to as the floats that it is
- * first taken apart to (op_cache.c).
+ * first taken apart to (op_cache.c), and so is one whose keys are other floats than its values.
  */
 #include "core/dtype.h"
 #include "cuda/cuda.h"
@@ -15,8 +15,7 @@ enum { LONGEST = 2048 }; /* elements of a head: what the kernel's shared memory 
 static bool takes_attend(const qn_array *node)
 {
     const qn_array *k = node->in[1], *v = node->in[2];
-    return qn__cuda_is_cache(k) && qn__cuda_is_cache(v) &&
-           (k->layout || v->layout || k->dtype == v->dtype) && node->in[0]->shape[3] <= LONGEST &&
+    return qn__cuda_is_cache(k) && qn__cuda_is_cache(v) && node->in[0]->shape[3] <= LONGEST &&
            v->shape[3] <= LONGEST;
 }
 
@@ -73,11 +72,30 @@ static bool is_early(const qn__cuda_binder *b, const qn__call *call)
            qn__cuda_is_appended(b, &call->operand[1]) && qn__cuda_is_appended(b, &call->operand[2]);
 }
 
-/* Whether a kernel of attention reads pages that a launch ahead has taken out of blocks. */
-static bool reads_unpacked(const qn__call *call, int kernel)
+/* The floats that kernels get: those of the cache, or what it is taken apart to. */
+static qn_dtype type_read(const qn__cuda_attend_args *a)
 {
-    return qn__cuda_is_in_blocks(call) && (kernel < QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 ||
-                                           kernel > QN__CUDA_KERNEL_attend_q4_0_q4_0_256_of_8);
+    return a->half ? (qn_dtype)a->half : QN_F32;
+}
+
+/* Whether a kernel of attention reads pages that a launch ahead has taken apart. */
+static bool reads_unpacked(const qn__call *call, const qn__cuda_attend_args *a, int kernel)
+{
+    return qn__cuda_is_unpacked(call, type_read(a)) &&
+           (kernel < QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 ||
+            kernel > QN__CUDA_KERNEL_attend_q4_0_q4_0_256_of_8);
+}
+
+/* A kernel over a cache in bf16, or the same over one in f16. */
+static int kernel_for(const qn__cuda_attend_args *a, int kernel)
+{
+    enum {
+        NEAR = QN__CUDA_KERNEL_attend_one_64_f16 - QN__CUDA_KERNEL_attend_one_64,
+        FAR = QN__CUDA_KERNEL_attend_far_64_of_4_f16 - QN__CUDA_KERNEL_attend_far_64_of_4
+    };
+    if (a->half != QN_F16)
+        return kernel;
+    return kernel + (kernel < QN__CUDA_KERNEL_attend_far_64_of_4 ? NEAR : FAR);
 }
 
 static void operands_of(const qn__call *call, const qn__cuda_attend_args *args, uint8_t *operands)
@@ -95,6 +113,7 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
 {
     uint8_t operands[QN__CUDA_ATTEND_AT];
     operands_of(call, args, operands);
+    kernel = kernel_for(args, kernel);
     const int64_t rows = args->length * args->heads,
                   columns = qn__cuda_parts(args->e, JOIN_COLUMNS),
                   each = rows * columns <= FEW_BLOCKS * b->cuda->processors ? columns : 1;
@@ -103,17 +122,17 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
         args->parts_at = (args->length * args->heads * args->e / 2 + 63) & ~(int64_t)63;
         qn__cuda_want_scratch(b, (size_t)(args->parts_at * 4 + part_bytes(args)));
     }
-    args->early = !reads_unpacked(call, kernel) && is_early(b, call);
+    args->early = !reads_unpacked(call, args, kernel) && is_early(b, call);
     if (!qn__cuda_add_grid(b, b->cuda->kernels[kernel], grid, args, size, call, sizeof operands,
                            operands))
         return false;
-    if (reads_unpacked(call, kernel))
-        qn__cuda_find_unpacked(b, call);
+    if (reads_unpacked(call, args, kernel))
+        qn__cuda_find_unpacked(b, call, type_read(args));
     if (args->split && !qn__cuda_add_grid(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_join], &join,
                                           args, sizeof *args, call, sizeof operands, operands))
         return false;
-    if (args->split && reads_unpacked(call, kernel))
-        qn__cuda_find_unpacked(b, call);
+    if (args->split && reads_unpacked(call, args, kernel))
+        qn__cuda_find_unpacked(b, call, type_read(args));
     bool rounds = args->split || kernel >= QN__CUDA_KERNEL_attend_one_64;
     if (grid->blocks > 0 && args->y_stride[3] == 1 && rounds)
         qn__cuda_may_round(b, 6, 8, offsetof(qn__cuda_attend_args, turned));
@@ -387,7 +406,9 @@ void qn__cuda_finish_attention(qn__cuda_binder *b)
     for (uint32_t i = 0; i + 1 < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         if (qn__cuda_is_among(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4,
-                              QN__CUDA_KERNEL_attend_near_256_of_8))
+                              QN__CUDA_KERNEL_attend_near_256_of_8) ||
+            qn__cuda_is_among(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4_f16,
+                              QN__CUDA_KERNEL_attend_near_256_of_8_f16))
             ((qn__cuda_attend_turn_args *)(bound->args + launch->args))->next_holds_back =
                 qn__cuda_is_among(b->cuda, launch[1].function, QN__CUDA_KERNEL_stream_1,
                                   QN__CUDA_KERNEL_stream_1_pair);
@@ -491,6 +512,30 @@ static bool launch_blocks(qn__cuda_binder *b, const qn__call *call, qn__cuda_att
     return launch_few(b, call, args, kernels_of_blocks(k, v));
 }
 
+/* Whether all rows over such a cache in f16 go by kernels that there are for it, those of tensor
+ * cores. */
+static bool takes_f16(const qn__cuda *cuda, const qn__cuda_attend_args *a, const qn__operand *k,
+                      const qn__operand *v)
+{
+    return goes_by_pages(cuda, a, k, v) &&
+           (goes_by_tiles(a) || (a->d == QN__CUDA_WIDEST && has_one_launch(cuda, a)));
+}
+
+/* What a->half is: of both arrays, of the one that is not in blocks, or bf16. Floats that differ,
+ * and f16 where there are no kernels for it, are read as f32. */
+static int8_t half_read(const qn__cuda *cuda, const qn__cuda_attend_args *a, const qn__operand *k,
+                        const qn__operand *v)
+{
+    if (k->layout && v->layout)
+        return QN_BF16;
+    if (!k->layout && !v->layout && k->dtype != v->dtype)
+        return 0;
+    const int half = qn__cuda_half((qn_dtype)(k->layout ? v->dtype : k->dtype));
+    qn__cuda_attend_args halves = *a;
+    halves.half = QN_F16;
+    return (int8_t)(half == QN_F16 && !takes_f16(cuda, &halves, k, v) ? 0 : half);
+}
+
 /* Of other heads a block has one query row of a tile. */
 static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
 {
@@ -515,24 +560,22 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                                  .width = table->shape[1],
                                  .window = p->window < INT32_MAX ? p->window : INT32_MAX,
                                  .keep = p->keep,
-                                 .half = k->dtype == QN_BF16,
                                  .has_sinks = p->has_sinks,
                                  .scale = p->scale,
                                  .softcap = p->softcap};
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
+    args.half = half_read(b->cuda, &args, k, v);
     qn__operand unpacked[2];
-    if (qn__cuda_is_in_blocks(call)) {
+    if (qn__cuda_is_unpacked(call, type_read(&args))) {
         if (!args.length || !args.tiles)
             return true;
-        args.half = true;
         if (goes_by_blocks(b->cuda, call, &args))
             return launch_blocks(b, call, &args);
-        if (!qn__cuda_unpack_cache(b, call, unpacked))
+        if (!qn__cuda_unpack_cache(b, call, type_read(&args), unpacked))
             return false;
         k = &unpacked[0];
         v = &unpacked[1];
-        args.half = k->dtype == QN_BF16;
         args.pages = k->shape[0];
         args.k_page = k->stride[0];
         args.k_head = k->stride[1];
@@ -559,8 +602,8 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     if (rows && !qn__cuda_add(b, b->cuda->kernels[QN__CUDA_KERNEL_attend_any], rows, true, &args,
                               sizeof args, call, QN__CUDA_ATTEND_AT, operands))
         return false;
-    if (rows && reads_unpacked(call, QN__CUDA_KERNEL_attend_any))
-        qn__cuda_find_unpacked(b, call);
+    if (rows && reads_unpacked(call, &args, QN__CUDA_KERNEL_attend_any))
+        qn__cuda_find_unpacked(b, call, type_read(&args));
     return true;
 }
 

@@ -13,6 +13,7 @@ bool qn__cuda_keeps(const qn__encoding *e)
 {
     switch (e - qn__encodings) {
     case QN__F32:
+    case QN__F16:
     case QN__BF16:
     case QN__Q4_0:
     case QN__Q4_1:
@@ -26,7 +27,8 @@ bool qn__cuda_keeps(const qn__encoding *e)
 bool qn__cuda_is_cache(const qn_array *cache)
 {
     const qn__layout *l = qn__layout_of(cache->layout);
-    return l ? qn__cuda_keeps(l->encoding) : cache->dtype == QN_F32 || cache->dtype == QN_BF16;
+    return l ? qn__cuda_keeps(l->encoding)
+             : cache->dtype == QN_F32 || qn__cuda_half((qn_dtype)cache->dtype);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -55,7 +57,7 @@ static bool write_floats(qn__cuda_binder *b, const qn__call *call)
                                 .head = y->stride[1],
                                 .pages = y->shape[0],
                                 .keys = call->op == QN__OP_WRITE_KEYS,
-                                .half = y->dtype == QN_BF16};
+                                .half = qn__cuda_half((qn_dtype)y->dtype)};
     memcpy(part.shape, rows->shape, sizeof part.shape);
     memcpy(part.stride, rows->stride, sizeof part.stride);
     part.quads = part.shape[3] % 4 == 0 && part.stride[3] == 1 && rows->offset % 16 == 0 &&
@@ -140,33 +142,43 @@ const qn__cuda_routine qn__cuda_write_values = {QN__OP_WRITE_VALUES, takes_write
 
 enum { KEYS, VALUES, KINDS };
 
-bool qn__cuda_is_in_blocks(const qn__call *attend)
+static bool is_unpacked(const qn__operand *cache, qn_dtype type)
 {
-    return attend->operand[1].layout || attend->operand[2].layout;
+    return cache->layout || (qn_dtype)cache->dtype != type;
+}
+
+bool qn__cuda_is_unpacked(const qn__call *attend, qn_dtype type)
+{
+    return is_unpacked(&attend->operand[1], type) || is_unpacked(&attend->operand[2], type);
 }
 
 /* How the pages of a call lie in scratch memory: the keys, the values, the table, which begin at
  * multiples of QN__CUDA_PIECE bytes. Pages lie in the order of the table, or, where that has more
- * places than there are pages, or one of both arrays is floats already, by their numbers. */
+ * places than there are pages, or one of both arrays is read as it is, by their numbers. */
 typedef struct unpacked {
-    bool half, by_number;
+    bool by_number;
     int64_t pages;
     size_t at[KINDS + 1], bytes; /* at: in pieces */
 } unpacked;
 
-static unpacked unpacked_of(const qn__call *call)
+/* Of a page of a head. Keys that are floats have one axis more. */
+static int64_t head_elements(const qn__call *call, int i)
+{
+    return QN__PAGE * (i == KEYS ? call->operand[0].shape[3] : call->operand[2].shape[3]);
+}
+
+static unpacked unpacked_of(const qn__call *call, qn_dtype type)
 {
     const qn__operand *cache = &call->operand[1], *table = &call->operand[4];
     const int64_t places = table->shape[0] * table->shape[1], pages = cache->shape[0];
-    const bool both = cache[KEYS].layout && cache[VALUES].layout;
-    const qn__operand *floats = cache[KEYS].layout ? &cache[VALUES] : &cache[KEYS];
-    unpacked u = {.half = both || floats->dtype == QN_BF16, .by_number = !both || places > pages};
+    const bool both = is_unpacked(&cache[KEYS], type) && is_unpacked(&cache[VALUES], type);
+    unpacked u = {.by_number = !both || places > pages};
     u.pages = u.by_number ? pages : places;
     for (int i = 0; i <= KINDS; i++) {
         size_t bytes = i == KINDS ? (size_t)places * sizeof(int32_t) * !u.by_number
-                       : cache[i].layout
-                           ? (size_t)(u.pages * cache[i].shape[1] * QN__PAGE * cache[i].shape[3]) *
-                                 (u.half ? 2 : 4)
+                       : is_unpacked(&cache[i], type)
+                           ? (size_t)(u.pages * cache[i].shape[1] * head_elements(call, i)) *
+                                 qn__dtype_size(type)
                            : 0;
         u.at[i] = u.bytes / QN__CUDA_PIECE;
         u.bytes += (bytes + QN__CUDA_PIECE - 1) / QN__CUDA_PIECE * QN__CUDA_PIECE;
@@ -174,43 +186,58 @@ static unpacked unpacked_of(const qn__call *call)
     return u;
 }
 
-/* What attention has to know of an operand that lies in scratch memory. */
-static qn__operand floats_of(const qn__operand *cache, const unpacked *u)
+/* As the launch that takes them apart reads them. */
+static void describe_pages(qn__cuda_unpack_pages_args *args, const qn__call *call, int i)
 {
-    qn__operand o = *cache;
+    const qn__operand *cache = &call->operand[1 + i];
+    const int64_t size = (int64_t)qn__dtype_size((qn_dtype)cache->dtype);
+    args->d[i] = (int32_t)(head_elements(call, i) / QN__PAGE);
+    if (cache->layout) {
+        args->head[i] = page_of_head(cache);
+        args->page[i] = cache->shape[1] * args->head[i];
+        args->units[i] = qn__cuda_units_as_data(cache->layout);
+    } else {
+        args->head[i] = cache->stride[1] * size;
+        args->page[i] = cache->stride[0] * size;
+        args->units[i] = (qn__cuda_units){.layout = QN__PLAIN, .type = cache->dtype};
+    }
+}
+
+/* What attention has to know of an operand that lies in scratch memory. */
+static qn__operand floats_of(const qn__call *call, int i, const unpacked *u, qn_dtype type)
+{
+    qn__operand o = call->operand[1 + i];
     o.layout = QN__PLAIN;
-    o.dtype = u->half ? QN_BF16 : QN_F32;
+    o.dtype = type;
     o.offset = 0;
     o.shape[0] = u->pages;
-    o.stride[1] = QN__PAGE * cache->shape[3];
-    o.stride[0] = cache->shape[1] * o.stride[1];
+    o.stride[1] = head_elements(call, i);
+    o.stride[0] = o.shape[1] * o.stride[1];
     return o;
 }
 
-bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *call, qn__operand floats[2])
+bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *call, qn_dtype type,
+                           qn__operand floats[2])
 {
     const qn__operand *cache = &call->operand[1], *table = &call->operand[4];
-    const unpacked u = unpacked_of(call);
+    const unpacked u = unpacked_of(call, type);
     qn__cuda_unpack_pages_args args = {.pages = cache->shape[0],
                                        .sequences = (int32_t)table->shape[0],
                                        .width = (int32_t)table->shape[1],
                                        .heads = (int32_t)cache->shape[1],
-                                       .half = u.half};
+                                       .half = qn__cuda_half(type)};
     uint8_t operands[] = {
         QN__CUDA_NONE, QN__CUDA_NONE, 4,
         QN__CUDA_NONE, QN__CUDA_NONE, u.by_number ? QN__CUDA_NONE : QN__CUDA_UNPACKED};
     int n = 0;
     for (int i = 0; i < KINDS; i++) {
         floats[i] = cache[i];
-        if (!cache[i].layout)
+        if (!is_unpacked(&cache[i], type))
             continue;
-        args.head[i] = page_of_head(&cache[i]);
-        args.page[i] = cache[i].shape[1] * args.head[i];
-        args.d[i] = (int32_t)cache[i].shape[3];
-        args.units[i] = qn__cuda_units_as_data(cache[i].layout);
+        describe_pages(&args, call, i);
         operands[i] = (uint8_t)(1 + i);
         operands[3 + i] = QN__CUDA_UNPACKED;
-        floats[i] = floats_of(&cache[i], &u);
+        floats[i] = floats_of(call, i, &u, type);
         n++;
     }
     const int64_t blocks = n * table->shape[0] * table->shape[1] * cache->shape[1];
@@ -228,12 +255,12 @@ bool qn__cuda_unpack_cache(qn__cuda_binder *b, const qn__call *call, qn__operand
     return true;
 }
 
-void qn__cuda_find_unpacked(qn__cuda_binder *b, const qn__call *call)
+void qn__cuda_find_unpacked(qn__cuda_binder *b, const qn__call *call, qn_dtype type)
 {
-    const unpacked u = unpacked_of(call);
+    const unpacked u = unpacked_of(call, type);
     uint32_t *at = b->bound->at + b->bound->launches[b->bound->n_launches - 1].first_at;
     for (int i = 0; i < KINDS; i++)
-        if (call->operand[1 + i].layout)
+        if (is_unpacked(&call->operand[1 + i], type))
             at[1 + i] = QN__CUDA_AT_UNPACKED + (uint32_t)u.at[i];
     if (!u.by_number)
         at[4] = QN__CUDA_AT_UNPACKED + (uint32_t)u.at[KINDS];

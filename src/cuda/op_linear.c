@@ -153,10 +153,13 @@ static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
 static bool follows_attention(const qn__cuda_binder *b)
 {
     const qn__cuda_binding *bound = b->bound;
-    return bound->n_launches &&
-           qn__cuda_is_among(b->cuda, bound->launches[bound->n_launches - 1].function,
-                             QN__CUDA_KERNEL_attend_step_64_of_4,
-                             QN__CUDA_KERNEL_attend_far_128_of_9);
+    if (!bound->n_launches)
+        return false;
+    qn__cu_function last = bound->launches[bound->n_launches - 1].function;
+    return qn__cuda_is_among(b->cuda, last, QN__CUDA_KERNEL_attend_step_64_of_4,
+                             QN__CUDA_KERNEL_attend_far_128_of_9) ||
+           qn__cuda_is_among(b->cuda, last, QN__CUDA_KERNEL_attend_step_64_of_4_f16,
+                             QN__CUDA_KERNEL_attend_far_128_of_9_f16);
 }
 
 /* Whether the copy engine brings the weights (stream.cu, wide.cu). Of a small one by few rows its

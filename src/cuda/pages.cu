@@ -2,7 +2,8 @@
  *
  * A cache in blocks: a page of a head is a weight of 64 rows in its layout. Rows are encoded on
  * their way there; before they are attended to, the pages of a step are taken out of their units
- * into scratch memory, where they lie as in a cache of floats (cache.cuh).
+ * into scratch memory, where they lie as in a cache of floats (cache.cuh). So do pages of floats
+ * that attention has no kernels for, as f32.
  */
 #include "cuda/any.cuh"
 #include "cuda/encode.cuh"
@@ -60,15 +61,20 @@ WRITE_BLOCKS(8)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static __device__ void put_eight(float *to, const float (&v)[8])
+/* half: the type of `to`, of 16 bits. */
+static __device__ void put_eight(float *to, const float (&v)[8], int)
 {
     ((float4 *)to)[0] = make_float4(v[0], v[1], v[2], v[3]);
     ((float4 *)to)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
-static __device__ void put_eight(uint16_t *to, const float (&v)[8])
+static __device__ void put_eight(uint16_t *to, const float (&v)[8], int half)
 {
-    *(uint4 *)to = make_uint4(pair_of(v[0], v[1]), pair_of(v[2], v[3]), pair_of(v[4], v[5]),
-                              pair_of(v[6], v[7]));
+    if (half == QN_F16)
+        *(uint4 *)to = make_uint4(f16_pair_of(v[0], v[1]), f16_pair_of(v[2], v[3]),
+                                  f16_pair_of(v[4], v[5]), f16_pair_of(v[6], v[7]));
+    else
+        *(uint4 *)to = make_uint4(pair_of(v[0], v[1]), pair_of(v[2], v[3]), pair_of(v[4], v[5]),
+                                  pair_of(v[6], v[7]));
 }
 
 /* Four columns of a row of a page. */
@@ -87,7 +93,8 @@ static __device__ float4 quad_of_page(const U &how, const uint8_t *page, int uni
 /* Keys of a page of a head, or values. A thread has eight keys of four columns, or eight columns of
  * a value, so that lanes read whole sectors, of eight rows, and write such. */
 template <typename C, class U>
-static __device__ void unpack_keys(const U &how, const uint8_t *page, C *to, int d, int units)
+static __device__ void unpack_keys(const U &how, const uint8_t *page, C *to, int d, int units,
+                                   int half)
 {
     enum { EACH = PAGE / 8 };
     for (int i = threadIdx.x; i < EACH * d / 4; i += THREADS) {
@@ -103,11 +110,12 @@ static __device__ void unpack_keys(const U &how, const uint8_t *page, C *to, int
         }
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            put_eight(to + key_place(d, first, column + k), v[k]);
+            put_eight(to + key_place(d, first, column + k), v[k], half);
     }
 }
 template <typename C, class U>
-static __device__ void unpack_values(const U &how, const uint8_t *page, C *to, int d, int units)
+static __device__ void unpack_values(const U &how, const uint8_t *page, C *to, int d, int units,
+                                     int half)
 {
     for (int i = threadIdx.x; i < PAGE * d / 8; i += THREADS) {
         const int column = (i / 8 % 4 + i / PAGE / 4 * 4) * 8,
@@ -115,32 +123,41 @@ static __device__ void unpack_values(const U &how, const uint8_t *page, C *to, i
         const float4 low = quad_of_page(how, page, units, row, column),
                      high = quad_of_page(how, page, units, row, column + 4);
         put_eight(to + row * d + column,
-                  {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
+                  {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, half);
     }
 }
 
 template <typename C, class U>
-static __device__ void unpack_page(const U &how, const uint8_t *page, C *to, int d, bool keys)
+static __device__ void unpack_page(const U &how, const uint8_t *page, C *to, int d, bool keys,
+                                   int half)
 {
     const int units = (d + columns_of(how) - 1) / columns_of(how);
     if (keys)
-        unpack_keys(how, page, to, d, units);
+        unpack_keys(how, page, to, d, units, half);
     else
-        unpack_values(how, page, to, d, units);
+        unpack_values(how, page, to, d, units, half);
 }
 
 template <typename C>
 static __device__ void unpack_any(const qn__cuda_units &l, const uint8_t *page, C *to, int d,
-                                  bool keys)
+                                  bool keys, int half)
 {
     if (l.layout == QN__UNITS_OF(QN__Q8_0))
-        unpack_page(units_q8_0{}, page, to, d, keys);
+        unpack_page(units_q8_0{}, page, to, d, keys, half);
     else if (l.layout == QN__UNITS_OF(QN__Q4_0))
-        unpack_page(units_q4_0{}, page, to, d, keys);
+        unpack_page(units_q4_0{}, page, to, d, keys, half);
     else if (l.bits && l.group > 32)
-        unpack_page(units_any<64>{l}, page, to, d, keys);
+        unpack_page(units_any<64>{l}, page, to, d, keys, half);
     else
-        unpack_page(units_any<32>{l}, page, to, d, keys);
+        unpack_page(units_any<32>{l}, page, to, d, keys, half);
+}
+
+/* One of floats of 16 bits, which lie as they will. */
+static __device__ void widen_page(int type, const uint16_t *page, float *to, int d)
+{
+#pragma unroll 4
+    for (int i = threadIdx.x; i < PAGE * d; i += THREADS)
+        to[i] = type == QN_F16 ? __half2float(__ushort_as_half(page[i])) : f32_of_bf16(page[i]);
 }
 
 /* Blocks: [keys, values], or what is in units of both, by [B][W][heads]. */
@@ -163,7 +180,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         (const uint8_t *)a.at[which] + page * a.page[which] + head * a.head[which];
     const int64_t to = ((places ? entry : page) * a.heads + head) * PAGE * d;
     if (a.half)
-        unpack_any(a.units[which], from, (uint16_t *)a.at[3 + which] + to, d, which == 0);
+        unpack_any(a.units[which], from, (uint16_t *)a.at[3 + which] + to, d, which == 0, a.half);
+    else if (!a.units[which].layout)
+        widen_page(a.units[which].type, (const uint16_t *)from, (float *)a.at[3 + which] + to, d);
     else
-        unpack_any(a.units[which], from, (float *)a.at[3 + which] + to, d, which == 0);
+        unpack_any(a.units[which], from, (float *)a.at[3 + which] + to, d, which == 0, 0);
 }

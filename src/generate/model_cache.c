@@ -35,9 +35,9 @@ static qn_status encoding_of(const qn_model *model, const char *name, qn__encodi
     if (id < 0 || !device->ops->keep(device, &qn__encodings[id], &dtype, &layout))
         return qn__fail(
             err, QN_UNSUPPORTED,
-            "device %s keeps no keys and values in \"%.40s\"; f32, bf16, q8_0, q5_1, q5_0, "
+            "device %s keeps no keys and values in \"%.40s\"; f32, bf16, f16, q8_0, q5_1, q5_0, "
             "q4_1, q4_0 and affine groups such as affine8-g64-bf16 are possible everywhere, on a "
-            "CPU f16 and iq4_nl, too",
+            "CPU iq4_nl, too",
             device->name, name);
     int64_t block = qn__encodings[id].block_elements, dim = m->config.head_dim;
     if (dim % block)

@@ -89,6 +89,11 @@ typedef struct op_case {
     {                                                                                              \
 #name, op_##name, 3e-5                                                                     \
     }
+/* The same in f16. */
+#define FINER(name)                                                                                \
+    {                                                                                              \
+#name, op_##name, 1e-6                                                                     \
+    }
 /* Computed on both devices; within the tolerance, or the same bytes. */
 void compare_case(const op_case *c, qn_device *cpu, qn_device *cuda);
 void compare_list(const op_case *cases, size_t n, qn_device *cpu, qn_device *cuda);

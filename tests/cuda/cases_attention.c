@@ -69,6 +69,14 @@ static qn_array *op_values_bf16(qn_scope *s)
 {
     return cached(s, QN_BF16, 1, 0, NULL);
 }
+static qn_array *op_keys_f16(qn_scope *s)
+{
+    return cached(s, QN_F16, 0, 0, NULL);
+}
+static qn_array *op_values_f16(qn_scope *s)
+{
+    return cached(s, QN_F16, 1, 0, NULL);
+}
 static qn_array *op_attend(qn_scope *s)
 {
     return cached(s, QN_F32, 2, 0, NULL);
@@ -124,6 +132,12 @@ static qn_array *op_paged_256(qn_scope *s)
 {
     return paged(s, QN_F32, 10, 1, 256, 0, NULL);
 }
+static qn_array *op_paged_f16(qn_scope *s)
+{
+    qn_attention_options o = {
+        .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
+    return paged(s, QN_F16, 6, 2, 64, 11, &o);
+}
 static qn_array *op_paged_256_bf16(qn_scope *s)
 {
     return paged(s, QN_BF16, 4, 1, 256, 0, NULL);
@@ -131,8 +145,8 @@ static qn_array *op_paged_256_bf16(qn_scope *s)
 
 /* Many rows of one token each, anywhere in both sequences, but for the last ones, which are one
  * tile's. There are as many tiles as rows, or one more. */
-static qn_array *crowded(qn_scope *s, int64_t heads, int64_t groups, int64_t d, int64_t keep,
-                         int more, const qn_attention_options *o)
+static qn_array *crowded(qn_scope *s, qn_dtype type, int64_t heads, int64_t groups, int64_t d,
+                         int64_t keep, int more, const qn_attention_options *o)
 {
     enum { ROWS = 70, LAST = 8 };
     int32_t tiles[ROWS + 1][4] = {{0}};
@@ -141,8 +155,8 @@ static qn_array *crowded(qn_scope *s, int64_t heads, int64_t groups, int64_t d, 
         memcpy(tiles[i], tile, sizeof tile);
     }
     qn_array *slots = slots_of_two(s, 0, 537, 0, 40);
-    qn_array *k = qn_zeros(s, QN_BF16, SHAPE(CACHE_PAGES, groups, 4, d, 16));
-    qn_array *v = qn_zeros(s, QN_BF16, SHAPE(CACHE_PAGES, groups, 64, d));
+    qn_array *k = qn_zeros(s, type, SHAPE(CACHE_PAGES, groups, 4, d, 16));
+    qn_array *v = qn_zeros(s, type, SHAPE(CACHE_PAGES, groups, 64, d));
     k = qn__write_keys(s, k, f32(s, SHAPE(1, groups, 577, d)), slots);
     v = qn__write_values(s, v, f32(s, SHAPE(1, groups, 577, d)), slots);
     return qn__attend(s, f32(s, SHAPE(1, heads, ROWS, d)), k, v,
@@ -152,25 +166,29 @@ static qn_array *op_crowded_64(qn_scope *s)
 {
     qn_attention_options o = {
         .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
-    return crowded(s, 6, 2, 64, 11, 0, &o);
+    return crowded(s, QN_BF16, 6, 2, 64, 11, 0, &o);
 }
 static qn_array *op_crowded_128(qn_scope *s)
 {
-    return crowded(s, 8, 2, 128, 0, 0, NULL);
+    return crowded(s, QN_BF16, 8, 2, 128, 0, 0, NULL);
 }
 static qn_array *op_crowded_64_tiles(qn_scope *s)
 {
     qn_attention_options o = {
         .size = sizeof o, .window = 230, .softcap = 3, .sinks = f32(s, SHAPE(6))};
-    return crowded(s, 6, 2, 64, 11, 1, &o);
+    return crowded(s, QN_BF16, 6, 2, 64, 11, 1, &o);
 }
 static qn_array *op_crowded_128_tiles(qn_scope *s)
 {
-    return crowded(s, 8, 2, 128, 0, 1, NULL);
+    return crowded(s, QN_BF16, 8, 2, 128, 0, 1, NULL);
 }
 static qn_array *op_crowded_256(qn_scope *s)
 {
-    return crowded(s, 4, 1, 256, 0, 0, NULL);
+    return crowded(s, QN_BF16, 4, 1, 256, 0, 0, NULL);
+}
+static qn_array *op_crowded_128_f16(qn_scope *s)
+{
+    return crowded(s, QN_F16, 8, 2, 128, 0, 1, NULL);
 }
 static qn_array *op_paged_keep(qn_scope *s)
 {
@@ -190,8 +208,8 @@ typedef struct prompt {
     const qn_attention_options *o;
 } prompt;
 
-static prompt prompt_of(qn_scope *s, int64_t heads, int64_t groups, int64_t d, int32_t behind,
-                        int64_t keep, const qn_attention_options *o)
+static prompt prompt_of(qn_scope *s, qn_dtype type, int64_t heads, int64_t groups, int64_t d,
+                        int32_t behind, int64_t keep, const qn_attention_options *o)
 {
     prompt p = {.heads = heads, .groups = groups, .d = d, .keep = keep, .behind = behind, .o = o};
     int32_t table[2][FAR_WIDTH], n = behind + FIRST;
@@ -205,8 +223,8 @@ static prompt prompt_of(qn_scope *s, int64_t heads, int64_t groups, int64_t d, i
     qn_array *to = qn_from_i32(s, slots, n + SECOND);
     free(slots);
     p.table = qn_from(s, QN_I32, SHAPE(2, FAR_WIDTH), table);
-    p.k = qn_zeros(s, QN_BF16, SHAPE(FAR_PAGES, groups, 4, d, 16));
-    p.v = qn_zeros(s, QN_BF16, SHAPE(FAR_PAGES, groups, 64, d));
+    p.k = qn_zeros(s, type, SHAPE(FAR_PAGES, groups, 4, d, 16));
+    p.v = qn_zeros(s, type, SHAPE(FAR_PAGES, groups, 64, d));
     p.k = qn__write_keys(s, p.k, f32(s, SHAPE(1, groups, n + SECOND, d)), to);
     p.v = qn__write_values(s, p.v, f32(s, SHAPE(1, groups, n + SECOND, d)), to);
     p.q = qn_swap_axes(s, f32(s, SHAPE(1, FIRST + SECOND, heads, d)), 1, 2);
@@ -247,26 +265,32 @@ static qn_array *alone_of(qn_scope *s, const prompt *p)
     return qn_subtract(s, qn_take(s, attend_all(s, p), these, 2), alone);
 }
 
-#define PROMPT(name, heads, groups, d, behind, keep, ...)                                          \
+#define PROMPT(name, type, heads, groups, d, behind, keep, ...)                                    \
     static qn_array *op_prompt_##name(qn_scope *s)                                                 \
     {                                                                                              \
         qn_attention_options o = {.size = sizeof o, __VA_ARGS__};                                  \
-        prompt p = prompt_of(s, heads, groups, d, behind, keep, &o);                               \
+        prompt p = prompt_of(s, type, heads, groups, d, behind, keep, &o);                         \
         return attend_all(s, &p);                                                                  \
     }                                                                                              \
     static qn_array *op_alone_##name(qn_scope *s)                                                  \
     {                                                                                              \
         qn_attention_options o = {.size = sizeof o, __VA_ARGS__};                                  \
-        prompt p = prompt_of(s, heads, groups, d, behind, keep, &o);                               \
+        prompt p = prompt_of(s, type, heads, groups, d, behind, keep, &o);                         \
         return alone_of(s, &p);                                                                    \
     }
-PROMPT(64, 16, 8, 64, 17, 0, .window = 0)
-PROMPT(128, 16, 8, 128, 17, 0, .window = 0)
-PROMPT(256, 8, 4, 256, 17, 0, .window = 0)
-PROMPT(window, 16, 8, 64, 100, 5, .window = 200, .sinks = f32(s, SHAPE(16)))
-PROMPT(far_64, 16, 8, 64, 4500, 0, .window = 0)
-PROMPT(far_128, 16, 8, 128, 4500, 0, .sinks = f32(s, SHAPE(16)))
-PROMPT(far_256, 8, 4, 256, 4500, 0, .window = 0)
+PROMPT(64, QN_BF16, 16, 8, 64, 17, 0, .window = 0)
+PROMPT(128, QN_BF16, 16, 8, 128, 17, 0, .window = 0)
+PROMPT(256, QN_BF16, 8, 4, 256, 17, 0, .window = 0)
+PROMPT(window, QN_BF16, 16, 8, 64, 100, 5, .window = 200, .sinks = f32(s, SHAPE(16)))
+PROMPT(far_64, QN_BF16, 16, 8, 64, 4500, 0, .window = 0)
+PROMPT(far_128, QN_BF16, 16, 8, 128, 4500, 0, .sinks = f32(s, SHAPE(16)))
+PROMPT(far_256, QN_BF16, 8, 4, 256, 4500, 0, .window = 0)
+PROMPT(f16_64, QN_F16, 16, 8, 64, 17, 0, .window = 0)
+PROMPT(f16_128, QN_F16, 16, 8, 128, 17, 5, .window = 200, .sinks = f32(s, SHAPE(16)))
+PROMPT(f16_256, QN_F16, 8, 4, 256, 17, 0, .window = 0)
+PROMPT(f16_far_64, QN_F16, 16, 8, 64, 4500, 0, .sinks = f32(s, SHAPE(16)))
+PROMPT(f16_far_128, QN_F16, 16, 8, 128, 4500, 0, .window = 0)
+PROMPT(f16_far_256, QN_F16, 8, 4, 256, 4500, 0, .window = 0)
 
 void compare_attention(qn_device *cpu, qn_device *cuda)
 {
@@ -276,6 +300,8 @@ void compare_attention(qn_device *cpu, qn_device *cuda)
         EXACT(keys),
         EXACT(keys_bf16),
         EXACT(values_bf16),
+        EXACT(keys_f16),
+        EXACT(values_f16),
         CLOSE(attend),
         CLOSE(attend_bf16),
         CLOSE(attend_window),
@@ -285,11 +311,13 @@ void compare_attention(qn_device *cpu, qn_device *cuda)
         ROUNDED(paged_7),
         CLOSE(paged_256),
         ROUNDED(paged_256_bf16),
+        FINER(paged_f16),
         ROUNDED(crowded_64),
         ROUNDED(crowded_128),
         ROUNDED(crowded_64_tiles),
         ROUNDED(crowded_128_tiles),
         ROUNDED(crowded_256),
+        FINER(crowded_128_f16),
         CLOSE(paged_keep),
         ROUNDED(paged_rotating),
         ROUNDED(prompt_64),
@@ -299,6 +327,12 @@ void compare_attention(qn_device *cpu, qn_device *cuda)
         ROUNDED(prompt_far_64),
         ROUNDED(prompt_far_128),
         ROUNDED(prompt_far_256),
+        FINER(prompt_f16_64),
+        FINER(prompt_f16_128),
+        FINER(prompt_f16_256),
+        FINER(prompt_f16_far_64),
+        FINER(prompt_f16_far_128),
+        FINER(prompt_f16_far_256),
         EXACT(alone_64),
         EXACT(alone_128),
         EXACT(alone_256),
@@ -306,6 +340,12 @@ void compare_attention(qn_device *cpu, qn_device *cuda)
         EXACT(alone_far_64),
         EXACT(alone_far_128),
         EXACT(alone_far_256),
+        EXACT(alone_f16_64),
+        EXACT(alone_f16_128),
+        EXACT(alone_f16_256),
+        EXACT(alone_f16_far_64),
+        EXACT(alone_f16_far_128),
+        EXACT(alone_f16_far_256),
     };
     compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention over caches in blocks: what is written has the CPU's bytes, what is attended to its
- * values, and rows have the same bits alone and among others.
+ * Attention over caches in blocks, in f16, and of keys in one type and values in another: what is
+ * written has the CPU's bytes, what is attended to its values, and rows have the same bits alone
+ * and among others.
  */
 #include "cases.h"
 
@@ -145,9 +146,9 @@ static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result 
     free(slots);
 }
 
-static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c)
+/* most_error: in millionths. */
+static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c, int most_error)
 {
-    enum { MOST_ERROR = 30 }; /* in millionths: queries, weights and what is read are bf16 there */
     blocks_result r[2] = {{{0}}};
     char name[160];
     snprintf(name, sizeof name, "blocks: %s, %s, %d heads of %d, %d pages",
@@ -164,9 +165,9 @@ static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c)
         error += (v - w) * (v - w);
         square += w * w;
     }
-    if (!(error <= MOST_ERROR * 1e-6 * square))
+    if (!(error <= most_error * 1e-6 * square))
         printf("%s: %g\n", name, error / square);
-    CHECK(name, square > 0 && error <= MOST_ERROR * 1e-6 * square);
+    CHECK(name, square > 0 && error <= most_error * 1e-6 * square);
     for (int i = 0; i < 2; i++) {
         free(r[i].rows[0]);
         free(r[i].rows[1]);
@@ -177,6 +178,8 @@ static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c)
 
 void compare_blocks(qn_device *cpu, qn_device *cuda)
 {
+    /* Queries, weights and what is read are bf16 there, or f16, if not all is f32. */
+    enum { OF_BF16 = 30, OF_F16 = 1 };
     static const blocks_case cases[] = {
         {QN__Q8_0, QN__Q8_0, 64, 8, 40, 0, 0},     {QN__Q8_0, QN__Q8_0, 128, 8, 20, 0, 0},
         {QN__Q8_0, QN__Q4_0, 256, 4, 40, 0, 0},    {QN__Q4_0, QN__Q8_0, 96, 6, 40, 200, 11},
@@ -184,12 +187,22 @@ void compare_blocks(qn_device *cpu, qn_device *cuda)
         {QN__BF16, QN__Q8_0, 128, 8, 40, 0, 0},    {QN__Q4_0, QN__F32, 64, 8, 40, 0, 0},
         {QN__F32, QN__Q5_1, 32, 4, 20, 100, 0},
     };
+    static const blocks_case finer[] = {
+        {QN__F16, QN__F16, 64, 8, 40, 0, 0},     {QN__F16, QN__F16, 128, 6, 40, 230, 11},
+        {QN__F16, QN__F16, 256, 4, 20, 0, 0},    {QN__F16, QN__F16, 96, 6, 40, 200, 11},
+        {QN__F16, QN__Q8_0, 128, 8, 20, 0, 0},   {QN__Q4_0, QN__F16, 64, 14, 40, 0, 0},
+        {QN__Q8_0, QN__F16, 96, 6, 20, 0, 0},    {QN__F16, QN__BF16, 128, 8, 40, 0, 0},
+        {QN__BF16, QN__F32, 64, 8, 20, 200, 11}, {QN__F32, QN__F16, 256, 4, 40, 0, 0},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        compare_one(cpu, cuda, &cases[i]);
+        compare_one(cpu, cuda, &cases[i], OF_BF16);
+    for (size_t i = 0; i < sizeof finer / sizeof *finer; i++)
+        compare_one(cpu, cuda, &finer[i], OF_F16);
     for (int id = 0; id < QN__ENCODING_COUNT; id++) {
         const qn__encoding *e = &qn__encodings[id];
         if (e->bits && !e->zeroed)
             compare_one(cpu, cuda,
-                        &(blocks_case){(qn__encoding_id)id, (qn__encoding_id)id, 128, 4, 20, 0, 0});
+                        &(blocks_case){(qn__encoding_id)id, (qn__encoding_id)id, 128, 4, 20, 0, 0},
+                        OF_BF16);
     }
 }

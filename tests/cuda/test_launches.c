@@ -22,8 +22,9 @@ typedef struct expected {
     const char *name, *config, *type;
     int batch;
     const char *layer, *begin, *end;
-    int arch, shared; /* of the GPU; 0: as they are */
-    int behind;       /* positions that the sequence has before */
+    int arch, shared;          /* of the GPU; 0: as they are */
+    int behind;                /* positions that the sequence has before */
+    const char *keys, *values; /* their types; NULL: what the model wants */
 } expected;
 
 #define SHAPE(family, hidden, ffn, heads, kv, dim)                                                 \
@@ -68,6 +69,23 @@ static const expected all[] = {
      "rms_norm_few_of_2 1 256\nlinear_8_rounded 64 256\nlinear_8_rounded 128 128\n"
      "rms_norm_few_of_2 1 256\n",
      .behind = 5000},
+    {"llama, one row over f16", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
+     "linear_8_rounded 48 64\nattend_step_64_of_8_f16 16 256\nlinear_8_rounded 32 64\n",
+     .keys = "f16", .values = "f16"},
+    {"llama, one row far behind over f16", SHAPE("llama", 2048, 1024, 32, 8, 64), "bf16", 1,
+     "stream_1 128 288\nattend_far_64_of_9_f16 72 352\nlinear_8_rounded 128 256\n", .behind = 5000,
+     .keys = "f16", .values = "f16"},
+    {"llama, 200 rows over f16", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
+     "turn_and_write 45 256\nattend_one_64_f16 400 128\nsplit_192_pair 12 384\n", .keys = "f16",
+     .values = "f16"},
+    {"llama of small heads, one row over f16", SHAPE("llama", 512, 1024, 8, 2, 32), "bf16", 1,
+     "unpack_pages 64 256\nattend_f32 32 128\nattend_join 16 128\n", .keys = "f16",
+     .values = "f16"},
+    {"llama, one row over f16 and q8_0", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
+     "unpack_pages 32 256\nattend_few_64_of_8_f16 16 256\n", .keys = "f16", .values = "q8_0"},
+    {"llama, one row over bf16 and f16", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
+     "unpack_pages 64 256\nattend_f32 32 128\nattend_join 32 128\n", .keys = "bf16",
+     .values = "f16"},
     {"llama, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
      "stream_32 48 288\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
      "stream_32 32 288\nrms_norm_few_of_1 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"
@@ -201,7 +219,8 @@ static void check(const expected *e, no_driver *state)
     state->shared = e->shared ? e->shared : usual.shared;
     qn_model *model = NULL;
     qn_session *session = NULL;
-    qn_session_options o = {.size = sizeof o, .batch = e->batch};
+    qn_session_options o = {
+        .size = sizeof o, .batch = e->batch, .cache_type_k = e->keys, .cache_type_v = e->values};
     int32_t ids[300] = {0}, next[300] = {0};
     static int32_t before[5000];
     bool ran = qn_device_open(&device, "cuda:0", NULL, &err) == QN_OK &&

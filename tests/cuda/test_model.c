@@ -125,16 +125,23 @@ static const char config[] =
     "\"vocab_size\":512,\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-6,"
     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}";
 
-/* Logits [n, VOCABULARY] of a text in steps of so many tokens. */
-static bool score(qn_model *model, int64_t chunk, const int32_t *ids, int64_t n, float *logits,
-                  qn_error *err)
+/* Logits [n, VOCABULARY] of a text in steps of so many tokens, with such a cache. */
+static bool score_with(qn_model *model, const char *cache, int64_t chunk, const int32_t *ids,
+                       int64_t n, float *logits, qn_error *err)
 {
     qn_session *session = NULL;
-    qn_session_options o = {.size = sizeof o, .prefill_chunk = chunk};
+    qn_session_options o = {
+        .size = sizeof o, .prefill_chunk = chunk, .cache_type_k = cache, .cache_type_v = cache};
     bool ok = qn_session_open(&session, model, &o, err) == QN_OK &&
               qn_session_score(session, ids, n, logits, err) == QN_OK;
     qn_session_close(session);
     return ok;
+}
+
+static bool score(qn_model *model, int64_t chunk, const int32_t *ids, int64_t n, float *logits,
+                  qn_error *err)
+{
+    return score_with(model, NULL, chunk, ids, n, logits, err);
 }
 
 /* Those behind the text, the second one of `batch` sequences that run side by side. */
@@ -251,25 +258,29 @@ static void test_all_ternary(qn_device *cuda)
 /* Logits of single tokens, of a few at a time and of a prompt, the same bits, for each way in which
  * attention of a token goes over pages: heads of each size, of few key heads and of many, more than
  * eight for one, few pages and more, several rounds of them, a window that begins within a page,
- * soft caps, norms of heads. */
+ * soft caps, norms of heads; and over a cache in f16. */
 static void test_tokens(qn_device *cuda)
 {
     enum { MOST = 4400 };
     static const struct {
         const char *family;
         int heads, groups, head_dim, length, window;
+        const char *cache;
     } all[] = {
-        {"llama", 8, 2, 128, 2200, 0},    {"llama", 4, 1, 256, 1100, 0},
-        {"llama", 8, 1, 64, 1100, 0},     {"llama", 6, 2, 64, 1100, 0},
-        {"llama", 24, 24, 64, 600, 0},    {"llama", 17, 17, 128, 600, 0},
-        {"mistral", 8, 2, 64, 1100, 150}, {"mistral", 4, 1, 128, 1100, 1000},
-        {"gemma2", 4, 2, 256, 1100, 333}, {"llama", 32, 8, 128, MOST, 0},
-        {"llama", 16, 8, 64, MOST, 0},    {"llama", 64, 8, 64, MOST, 0},
-        {"llama", 24, 24, 128, MOST, 0},  {"mistral", 16, 8, 128, MOST, 4200},
-        {"llama", 24, 2, 64, 600, 0},     {"llama", 16, 1, 128, 1100, 0},
-        {"qwen3", 8, 2, 128, 1100, 0},    {"gemma3_text", 4, 1, 256, 1100, 333},
-        {"qwen3", 16, 8, 128, MOST, 0},   {"qwen3", 32, 8, 128, 600, 0},
-        {"llama", 64, 8, 128, MOST, 0},   {"llama", 56, 8, 64, MOST, 0},
+        {"llama", 8, 2, 128, 2200, 0},         {"llama", 4, 1, 256, 1100, 0},
+        {"llama", 8, 1, 64, 1100, 0},          {"llama", 6, 2, 64, 1100, 0},
+        {"llama", 24, 24, 64, 600, 0},         {"llama", 17, 17, 128, 600, 0},
+        {"mistral", 8, 2, 64, 1100, 150},      {"mistral", 4, 1, 128, 1100, 1000},
+        {"gemma2", 4, 2, 256, 1100, 333},      {"llama", 32, 8, 128, MOST, 0},
+        {"llama", 16, 8, 64, MOST, 0},         {"llama", 64, 8, 64, MOST, 0},
+        {"llama", 24, 24, 128, MOST, 0},       {"mistral", 16, 8, 128, MOST, 4200},
+        {"llama", 24, 2, 64, 600, 0},          {"llama", 16, 1, 128, 1100, 0},
+        {"qwen3", 8, 2, 128, 1100, 0},         {"gemma3_text", 4, 1, 256, 1100, 333},
+        {"qwen3", 16, 8, 128, MOST, 0},        {"qwen3", 32, 8, 128, 600, 0},
+        {"llama", 64, 8, 128, MOST, 0},        {"llama", 56, 8, 64, MOST, 0},
+        {"llama", 32, 8, 128, MOST, 0, "f16"}, {"gemma3_text", 4, 1, 256, 1100, 333, "f16"},
+        {"llama", 16, 8, 64, MOST, 0, "f16"},  {"llama", 17, 17, 128, 600, 0, "f16"},
+        {"qwen3", 8, 2, 128, 1100, 0, "f16"},
     };
     static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY], some[MOST * VOCABULARY];
     int32_t ids[MOST];
@@ -284,8 +295,8 @@ static void test_tokens(qn_device *cuda)
         const bool capped = !strcmp(all[i].family, "gemma2");
         const char *caps =
             capped ? "\"attn_logit_softcapping\":5.0,\"final_logit_softcapping\":30.0," : "";
-        snprintf(name, sizeof name, "%s, %d and %d heads of %d", all[i].family, all[i].heads,
-                 all[i].groups, all[i].head_dim);
+        snprintf(name, sizeof name, "%s, %d and %d heads of %d%s", all[i].family, all[i].heads,
+                 all[i].groups, all[i].head_dim, all[i].cache ? ", f16" : "");
         snprintf(text, sizeof text,
                  "{\"model_type\":\"%s\",\"hidden_size\":%d,\"intermediate_size\":512,"
                  "\"num_hidden_layers\":2,\"num_attention_heads\":%d,"
@@ -299,10 +310,11 @@ static void test_tokens(qn_device *cuda)
                  capped ? "gelu_pytorch_tanh" : "silu");
         bool ok = qn_model_open_random(&model, cuda, text, strlen(text), "bf16", "bf16", &o,
                                        &err) == QN_OK &&
-                  score(model, 1, ids, n, alone, &err) && score(model, 0, ids, n, whole, &err);
+                  score_with(model, all[i].cache, 1, ids, n, alone, &err) &&
+                  score_with(model, all[i].cache, 0, ids, n, whole, &err);
         check(ok, name, err.message);
         for (int64_t few = 3; ok && few <= 12; few += 9)
-            check(score(model, few, ids, n, some, &err) &&
+            check(score_with(model, all[i].cache, few, ids, n, some, &err) &&
                       !memcmp(some, whole, (size_t)n * VOCABULARY * sizeof *some),
                   name, "a few tokens at a time: a prompt's bits");
         int64_t same = 0;

@@ -177,8 +177,14 @@ static void write_case(int id, cache &c, int slot_step, bool turned)
           turned ? "what is turned and written" : "what is written", c.d);
 }
 
-/* Pages in the order of a table, or by their numbers; in bf16 or f32. */
-static void unpack_case(int id, const cache &c, bool keys, bool by_number, bool half)
+/* half: the type of a float of 16 bits. */
+static float f32_of_half(int half, uint16_t h)
+{
+    return half == QN_F16 ? __half2float(__ushort_as_half(h)) : f32_of_bf16(h);
+}
+
+/* Pages in the order of a table, or by their numbers; in bf16 or f16, or in f32 (half is 0). */
+static void unpack_case(int id, const cache &c, bool keys, bool by_number, int half)
 {
     const qn__layout *l = qn__layout_of(QN__UNITS_OF(id));
     int32_t table[PLACES] = {3, -1, 0, 4, PAGES, 3}, places[PLACES];
@@ -212,14 +218,46 @@ static void unpack_case(int id, const cache &c, bool keys, bool by_number, bool 
                 for (int k = 0; k < c.d; k++) {
                     const size_t at = (size_t)to * PAGE * c.d +
                                       (size_t)(keys ? key_place(c.d, r, k) : r * c.d + k);
-                    const float v = half ? f32_of_bf16(halves[at]) : got[at],
-                                w = half ? f32_of_bf16(bf16_of_f32(row[k])) : row[k];
+                    const float v = half ? f32_of_half(half, halves[at]) : got[at],
+                                w = half ? f32_of_half(half, half_of_f32(half, row[k])) : row[k];
                     same = same && (!memcmp(&v, &w, sizeof v) || (v != v && w != w));
                 }
             }
     }
     check(placed, qn__encodings[id].name, "where pages are", c.d);
     check(same, qn__encodings[id].name, keys ? "keys taken apart" : "values taken apart", c.d);
+}
+
+/* Pages of floats of 16 bits as f32, wherever they lie. */
+static void widen_case(int half, int d)
+{
+    const int64_t head = PAGE * d, apart = head + 3;
+    int32_t table[PLACES] = {3, -1, 0, 4, PAGES, 3};
+    std::vector<uint16_t> pages((size_t)(PAGES * HEADS * apart));
+    std::vector<float> got((size_t)(PAGES * HEADS * head), 7);
+    for (size_t i = 0; i < pages.size(); i++)
+        pages[i] = half_of_f32(half, some() * 50);
+    qn__cuda_unpack_pages_args a = {};
+    a.at[1] = pages.data();
+    a.at[2] = table;
+    a.at[4] = got.data();
+    a.page[1] = HEADS * apart * 2;
+    a.head[1] = apart * 2;
+    a.pages = PAGES;
+    a.sequences = 2;
+    a.width = PLACES / 2;
+    a.heads = HEADS;
+    a.d[1] = d;
+    a.units[1].type = half;
+    run_blocks(PLACES * HEADS, [&] { unpack_pages(a); });
+    bool same = true;
+    for (int p = 0; p < PAGES * HEADS; p++)
+        for (int64_t i = 0; i < head; i++) {
+            const bool wanted = p / HEADS == 0 || p / HEADS == 3 || p / HEADS == 4;
+            const float v = f32_of_half(half, pages[(size_t)(p * apart + i)]);
+            same = same && got[(size_t)(p * head + i)] == (wanted ? v : 7);
+        }
+    check(same, half == QN_F16 ? "f16" : "bf16", "floats as f32", d);
 }
 
 int main()
@@ -233,11 +271,15 @@ int main()
             write_case(id, c, 7, true);
             if (!qn__encodings[id].bits || qn__encodings[id].scale == QN__BF16) /* it takes long */
                 write_case(id, c, 1, false);
-            unpack_case(id, c, true, false, true);
-            unpack_case(id, c, false, true, true);
-            unpack_case(id, c, false, false, false);
-            unpack_case(id, c, true, true, false);
+            unpack_case(id, c, true, false, QN_BF16);
+            unpack_case(id, c, false, true, QN_F16);
+            unpack_case(id, c, false, false, 0);
+            unpack_case(id, c, true, true, 0);
         }
+    for (int d : heads) {
+        widen_case(QN_F16, d);
+        widen_case(QN_BF16, d);
+    }
     printf("test_pages: %d checks, %d failed\n", n_checks, n_failed);
     return n_failed > 0;
 }

@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attend_half.cu over a cache in f16.
+ */
+#define QN_CACHE_F16
+#include "cuda/attend_half.cu"
