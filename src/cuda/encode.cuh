@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of a cache that is kept in blocks: a block's numbers and codes as quant/q_legacy.c and
- * quant/affine.c choose them, to the bit, and where they lie in a unit (quant/layout.h). A warp has
- * a row, a lane elements 4 lane .. 4 lane + 3 of each 128, so 8, 16 or 32 lanes a block.
+ * Rows of a cache that is kept in blocks: a block's numbers and codes as quant/q_legacy.c,
+ * quant/affine.c and quant/iq4.c choose them, to the bit, and where they lie in a unit
+ * (quant/layout.h). A warp has a row, a lane elements 4 lane .. 4 lane + 3 of each 128, so 8, 16 or
+ * 32 lanes a block.
  */
 #ifndef QN_CUDA_ENCODE_CUH
 #define QN_CUDA_ENCODE_CUH
@@ -17,6 +18,15 @@ static __device__ float clamped(float v, float low, float high)
 {
     v = v > low ? v : low;
     return v < high ? v : high;
+}
+
+/* A number of 16 bits; what is too large becomes the largest one of its type. */
+static __device__ uint16_t half_number(int type, float v)
+{
+    const int infinite = type == QN__F16 ? 0x7c00 : 0x7f80;
+    uint16_t h = type == QN__F16 ? __half_as_ushort(__float2half_rn(v)) : bf16_of_f32(v);
+    h -= (h & 0x7fff) == infinite;
+    return h;
 }
 
 /* To the nearest whole number, half to even; |v| < 2^22. */
@@ -150,6 +160,120 @@ static __device__ block_codes codes_of(const qn__cuda_units &l, float4 x)
     }
 }
 
+/* ---- iq4_nl: a search -------------------------------------------------------------------------
+ */
+
+/* The nearest of iq4's values, between two the lower one: which it is, or itself. */
+template <typename T, typename F> static __device__ T walk_on_curve(float v, T first, const F &step)
+{
+    const int values[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    T at = first;
+#pragma unroll
+    for (int k = 1; k < 16; k++)
+        if (v > (float)(values[k - 1] + values[k]) / 2)
+            at += step(values[k] - values[k - 1]);
+    return at;
+}
+static __device__ uint32_t place_on_curve(float v)
+{
+    return walk_on_curve(v, 0u, [](int) { return 1u; });
+}
+static __device__ float value_on_curve(float v)
+{
+    return walk_on_curve(v, -127.0f, [](int step) { return (float)step; });
+}
+
+/* As block_codes; codes follow from the scale as it is kept. */
+struct curve_codes {
+    float scale, bias, inverse;
+
+    __device__ uint32_t code(float v) const
+    {
+        return place_on_curve(v * inverse);
+    }
+};
+
+/* Sums of all four numbers of the eight lanes that have a block, as quant/search.c makes them:
+ * those at each place one after the other, then of the first and the third, of the second and the
+ * fourth, and of both. */
+static __device__ float sum_of_block(float4 v)
+{
+    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2, behind = threadIdx.x & 4;
+    /* Lane i of four gets what all four have at place i: of two first, then of the other two. */
+    const float x = __shfl_xor_sync(~0u, odd ? v.x : v.y, 1),
+                z = __shfl_xor_sync(~0u, odd ? v.z : v.w, 1);
+    const float2 low = odd ? make_float2(x, v.y) : make_float2(v.x, x),
+                 high = odd ? make_float2(z, v.w) : make_float2(v.z, z), own = upper ? high : low,
+                 give = upper ? low : high,
+                 other =
+                     make_float2(__shfl_xor_sync(~0u, give.x, 2), __shfl_xor_sync(~0u, give.y, 2)),
+                 first = upper ? other : own, last = upper ? own : other;
+    const float four = ((first.x + first.y) + last.x) + last.y,
+                before = __shfl_xor_sync(~0u, four, 4);
+    float sum = behind ? (((before + first.x) + first.y) + last.x) + last.y : four;
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    const float of_block = __shfl_xor_sync(~0u, sum, 4);
+    return behind ? sum : of_block;
+}
+
+/* The scale whose nearest values leave the least error, of those that trials lead to: the largest
+ * value at an end or near it, and twice more from what was best (quant/search.c). */
+static __device__ __noinline__ curve_codes codes_on_curve(float4 x)
+{
+    enum { TRIALS = 12 };
+    const float reach = 14, most_of_all = 1073741824.0f;
+    x = make_float4(
+        clamped(x.x, -most_of_all, most_of_all), clamped(x.y, -most_of_all, most_of_all),
+        clamped(x.z, -most_of_all, most_of_all), clamped(x.w, -most_of_all, most_of_all));
+    const float most = best_of_block(x, 8, [](float a, float b) { return fabsf(a) > fabsf(b); });
+    float best = 0, scale = 0;
+#pragma unroll 1
+    for (int t = 0; t < 2 * TRIALS + 2; t++) {
+        const float end = t < TRIALS ? -127 : 113,
+                    step = reach * (2 * (float)(t % TRIALS) / (float)(TRIALS - 1) - 1),
+                    inverse = t < 2 * TRIALS ? (end + step) / most : inverse_of(scale);
+        const float4 l = make_float4(value_on_curve(x.x * inverse), value_on_curve(x.y * inverse),
+                                     value_on_curve(x.z * inverse), value_on_curve(x.w * inverse));
+        const float products =
+            sum_of_block(make_float4(l.x * x.x, l.y * x.y, l.z * x.z, l.w * x.w));
+        float squares = (l.x * l.x + l.y * l.y) + (l.z * l.z + l.w * l.w); /* exact */
+        for (int m = 1; m < 8; m *= 2)
+            squares += __shfl_xor_sync(~0u, squares, m);
+        const float gain = products * products / squares;
+        if (gain > best) {
+            best = gain;
+            scale = products / squares;
+        }
+    }
+    if (fabsf(most) < 0x1p-26f)
+        scale = 0;
+    return {scale, 0, inverse_of(__half2float(__ushort_as_half(half_number(QN__F16, scale))))};
+}
+
+/* What makes numbers and codes of a block: of all layouts but iq4_nl, whose search is long enough
+ * to be kept out of kernels of the others. */
+struct plain_rule {
+    static __device__ block_form form(const qn__cuda_units &l)
+    {
+        return form_of(l);
+    }
+    static __device__ block_codes codes(const qn__cuda_units &l, float4 x)
+    {
+        return codes_of(l, x);
+    }
+};
+struct curve_rule {
+    static __device__ block_form form(const qn__cuda_units &)
+    {
+        return {32, 4, false, 512, 0, QN__F16};
+    }
+    static __device__ curve_codes codes(const qn__cuda_units &, float4 x)
+    {
+        return codes_on_curve(x);
+    }
+};
+
 /* ---- words: eight lanes have 32 codes, four each --------------------------------------------- */
 
 static __device__ void put_word(uint8_t *p, int i, int row, uint32_t w)
@@ -197,16 +321,14 @@ static __device__ void put_fifth(uint8_t *u, int at, int row, uint32_t w, bool w
         put_word(u, at, row, bits);
 }
 
-/* What is too large becomes the largest number of its type; `broken`: no number at all. */
+/* `broken`: no number at all. */
 static __device__ void put_number(uint8_t *p, int row, int type, float v, bool broken)
 {
     if (type == QN__F32) {
         *(uint32_t *)(p + 4 * row) = broken ? ~0u : __float_as_uint(v);
         return;
     }
-    const int infinite = type == QN__F16 ? 0x7c00 : 0x7f80;
-    uint16_t h = type == QN__F16 ? __half_as_ushort(__float2half_rn(v)) : bf16_of_f32(v);
-    h -= (h & 0x7fff) == infinite;
+    const uint16_t h = half_number(type, v);
     *(uint16_t *)(p + 2 * row) = broken ? 0xffff : h;
 }
 
@@ -217,11 +339,11 @@ static __device__ bool is_finite(float4 x)
 
 /* A row of d values into row `row` of the 16 whose units begin at `units`; of one that is not
  * finite all bits are ones. */
-template <int Q>
+template <class RULE = plain_rule, int Q>
 static __device__ void put_row(const qn__cuda_units &l, uint8_t *units, int row, int d,
                                const float4 (&x)[Q])
 {
-    const block_form form = form_of(l);
+    const block_form form = RULE::form(l);
     const int size = form.type == QN__F32 ? 64 : 32;
     bool finite = true;
 #pragma unroll
@@ -234,7 +356,7 @@ static __device__ void put_row(const qn__cuda_units &l, uint8_t *units, int row,
                   number = in / form.columns;
         const bool writes = column < d;
         uint8_t *u = units + (int64_t)(column / l.columns) * l.bytes;
-        const block_codes codes = codes_of(l, x[q]);
+        const auto codes = RULE::codes(l, x[q]);
         const uint32_t w = broken ? ~0u
                                   : codes.code(x[q].x) | codes.code(x[q].y) << 8 |
                                         codes.code(x[q].z) << 16 | codes.code(x[q].w) << 24;

@@ -19,7 +19,8 @@ bool qn__cuda_keeps(const qn__encoding *e)
     case QN__Q4_1:
     case QN__Q5_0:
     case QN__Q5_1:
-    case QN__Q8_0: return true;
+    case QN__Q8_0:
+    case QN__IQ4_NL: return true;
     default: return e->bits && !e->zeroed;
     }
 }
@@ -117,9 +118,12 @@ static bool write_blocks(qn__cuda_binder *b, const qn__call *call)
                                  .d = (int32_t)d,
                                  .units = qn__cuda_units_as_data(y->layout)};
     const uint32_t from = take_turn_of(b, call, &part);
-    const int kernel = d <= 128   ? QN__CUDA_KERNEL_write_blocks_1
-                       : d <= 256 ? QN__CUDA_KERNEL_write_blocks_2
-                                  : QN__CUDA_KERNEL_write_blocks_8;
+    const int size = d <= 128   ? 0
+                     : d <= 256 ? 1
+                                : 2,
+              kernel =
+                  size + (y->layout == QN__UNITS_OF(QN__IQ4_NL) ? QN__CUDA_KERNEL_write_curve_1
+                                                                : QN__CUDA_KERNEL_write_blocks_1);
     const qn__cuda_grid grid = write_grid(rows->shape[1] * rows->shape[2] * 32);
     part.vectors = b->binding->operands[from].offset % 16 == 0 &&
                    (part.head_stride | part.row_stride) % 4 == 0;

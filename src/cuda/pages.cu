@@ -12,7 +12,7 @@
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* at: rows, slots, cache. A warp has a row of a head. */
-template <int Q>
+template <class RULE, int Q>
 static __device__ void write_part(const qn__cuda_encode_part &a, void *const *at, int64_t block,
                                   int64_t blocks)
 {
@@ -33,31 +33,34 @@ static __device__ void write_part(const qn__cuda_encode_part &a, void *const *at
         }
         if (a.turn)
             transform(x, a.turn, a.turn_scale);
-        put_row(a.units,
-                (uint8_t *)at[2] + slot / PAGE * a.page + h * a.head +
-                    slot % PAGE / QN__UNIT_ROWS * tile,
-                slot % QN__UNIT_ROWS, a.d, x);
+        put_row<RULE>(a.units,
+                      (uint8_t *)at[2] + slot / PAGE * a.page + h * a.head +
+                          slot % PAGE / QN__UNIT_ROWS * tile,
+                      slot % QN__UNIT_ROWS, a.d, x);
     }
 }
 
-template <int Q> static __device__ void write_parts(const qn__cuda_encode_args &a)
+template <class RULE, int Q> static __device__ void write_parts(const qn__cuda_encode_args &a)
 {
     wait_for_others();
     if (blockIdx.x >= a.blocks)
-        write_part<Q>(a.part[1], a.at + 3, blockIdx.x - a.blocks, gridDim.x - a.blocks);
+        write_part<RULE, Q>(a.part[1], a.at + 3, blockIdx.x - a.blocks, gridDim.x - a.blocks);
     else
-        write_part<Q>(a.part[0], a.at, blockIdx.x, a.blocks);
+        write_part<RULE, Q>(a.part[0], a.at, blockIdx.x, a.blocks);
 }
 
-#define WRITE_BLOCKS(q)                                                                            \
+#define WRITE_BLOCKS(name, rule, q)                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS)                                          \
-        write_blocks_##q(const __grid_constant__ qn__cuda_encode_args a)                           \
+        name##_##q(const __grid_constant__ qn__cuda_encode_args a)                                 \
     {                                                                                              \
-        write_parts<q>(a);                                                                         \
+        write_parts<rule, q>(a);                                                                   \
     }
-WRITE_BLOCKS(1)
-WRITE_BLOCKS(2)
-WRITE_BLOCKS(8)
+WRITE_BLOCKS(write_blocks, plain_rule, 1)
+WRITE_BLOCKS(write_blocks, plain_rule, 2)
+WRITE_BLOCKS(write_blocks, plain_rule, 8)
+WRITE_BLOCKS(write_curve, curve_rule, 1)
+WRITE_BLOCKS(write_curve, curve_rule, 2)
+WRITE_BLOCKS(write_curve, curve_rule, 8)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 

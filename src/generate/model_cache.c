@@ -36,8 +36,7 @@ static qn_status encoding_of(const qn_model *model, const char *name, qn__encodi
         return qn__fail(
             err, QN_UNSUPPORTED,
             "device %s keeps no keys and values in \"%.40s\"; f32, bf16, f16, q8_0, q5_1, q5_0, "
-            "q4_1, q4_0 and affine groups such as affine8-g64-bf16 are possible everywhere, on a "
-            "CPU iq4_nl, too",
+            "q4_1, q4_0, iq4_nl and affine groups such as affine8-g64-bf16 are possible",
             device->name, name);
     int64_t block = qn__encodings[id].block_elements, dim = m->config.head_dim;
     if (dim % block)

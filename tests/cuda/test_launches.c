@@ -86,6 +86,8 @@ static const expected all[] = {
     {"llama, one row over bf16 and f16", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
      "unpack_pages 64 256\nattend_f32 32 128\nattend_join 32 128\n", .keys = "bf16",
      .values = "f16"},
+    {"llama, one row over iq4_nl", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
+     "unpack_pages 64 256\nattend_few_64_of_8 16 256\n", .keys = "iq4_nl", .values = "iq4_nl"},
     {"llama, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
      "stream_32 48 288\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
      "stream_32 32 288\nrms_norm_few_of_1 20 256\nstream_32_pair 64 288\nstream_32 32 288\n"

@@ -20,6 +20,7 @@ uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t which)
 
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __noinline__
 #include "cuda/pages.cu"
 
 enum { HEADS = 2, PAGES = 5, ROWS = 20, PLACES = 6 };
@@ -29,8 +30,8 @@ static int n_failed, n_checks;
 /* Whether the device keeps it (op_cache.c). */
 static bool is_kept(int id)
 {
-    return id == QN__Q4_0 || id == QN__Q4_1 || id == QN__Q5_0 || id == QN__Q5_1 ||
-           id == QN__Q8_0 || (qn__encodings[id].bits && !qn__encodings[id].zeroed);
+    return id == QN__Q4_0 || id == QN__Q4_1 || id == QN__Q5_0 || id == QN__Q5_1 || id == QN__Q8_0 ||
+           id == QN__IQ4_NL || (qn__encodings[id].bits && !qn__encodings[id].zeroed);
 }
 
 static qn__cuda_units as_data(int id)
@@ -61,6 +62,7 @@ static void fill_row(float *x, int d, int kind)
         case 7: x[i] = i % 2 ? 1.0f : -1.0f; break;
         case 8: x[i] = fabsf(some()) + 3; break;
         case 9: x[i] = some() * 1e-6f; break;
+        case 10: x[i] = some() * 1e-8f; break;
         default: x[i] = some() * 4;
         }
 }
@@ -168,7 +170,11 @@ static void write_case(int id, cache &c, int slot_step, bool turned)
     }
     a.blocks = 2;
     run_warps(5, [&] {
-        if (c.d <= 128)
+        if (id == QN__IQ4_NL && c.d <= 128)
+            write_curve_1(a);
+        else if (id == QN__IQ4_NL)
+            write_curve_2(a);
+        else if (c.d <= 128)
             write_blocks_1(a);
         else
             write_blocks_2(a);
