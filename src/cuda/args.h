@@ -515,6 +515,9 @@ enum {
     QN__CUDA_FAR_BLOCKS = 9,
     QN__CUDA_FAR_ROWS = 6
 };
+/* Of attend_far_blocks.cu: warps that multiply, and threads. */
+#define QN__CUDA_FAR_UNIT_WARPS(d)   ((d) == 64 ? 12 : 8)
+#define QN__CUDA_FAR_UNIT_THREADS(d) (32 * (5 + QN__CUDA_FAR_UNIT_WARPS(d)))
 typedef struct qn__cuda_attend_far_args {
     qn__cuda_attend_turn_args t;
     qn__cuda_map keys, values;

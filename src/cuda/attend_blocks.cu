@@ -5,52 +5,14 @@
  * of it, so with the same bits.
  */
 #include "cuda/attend_few.cuh"
-#include "cuda/units.cuh"
-
-/* Of each layout: where the words lie that have the codes of quads `quad` + t of a row, the first a
- * multiple of 4, and the codes in them. Words are loaded where nobody waits for what is in them. */
-template <class U> struct words_of;
-template <> struct words_of<units_q8_0> {
-    enum { SCALES = 1024 };
-    static __device__ int at(int quad, int t)
-    {
-        return 64 * (quad + t);
-    }
-    static __device__ uint32_t codes(uint32_t w, int)
-    {
-        return w ^ 0x80808080u;
-    }
-};
-template <> struct words_of<units_q4_0> {
-    enum { SCALES = 512 };
-    static __device__ int at(int quad, int t)
-    {
-        return 256 * (quad / 8) + 64 * t;
-    }
-    static __device__ uint32_t codes(uint32_t w, int quad)
-    {
-        return halves(w, quad / 4 % 2);
-    }
-};
-
-/* Two columns, from `first` on, of four codes. */
-template <class U> static __device__ uint32_t two_values(uint32_t codes, int first, float scale)
-{
-    const U how = {};
-    const float4 v = values_of(how, codes >> 8 * first, scale, 0);
-    return pair_of(v.x, v.y);
-}
-
-static __device__ float half_of(uint32_t bits)
-{
-    return __half2float(__ushort_as_half((unsigned short)bits));
-}
+#include "cuda/block_words.cuh"
 
 /* A page of units of keys and of values; pages and heads are bytes from each other. Both have 32
  * columns a scale and no biases. */
 template <int D, class K, class V> struct blocks_page : lane_keys<D> {
     enum {
         FETCHES = 1,
+        MORE_TILES = 1,
         TURNS = D * 8 / GROUP,       /* of a thread, to have eight columns of a row in each */
         HOLDS = D <= 128 ? TURNS : 4 /* turns whose words are in registers before they are put */
     };
@@ -59,17 +21,13 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
     uint32_t words[HOLDS][2];
     uint16_t scales[HOLDS];
 
-    template <class U> static __device__ constexpr int bytes_of_tile()
-    {
-        return (D + U::COLUMNS - 1) / U::COLUMNS * U::BYTES;
-    }
     /* A warp's 16 keys are the rows of a tile of units. */
     __device__ void load(const qn__cuda_attend_args &a, int head, int place)
     {
         const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4,
                   warp = threadIdx.x / 32 % GROUP_WARPS;
         const uint8_t *tile = page_at<uint8_t>(a.at[1], place, a.k_page, head, a.k_head) +
-                              warp * bytes_of_tile<K>();
+                              warp * bytes_of_tile<K, D>();
 #pragma unroll
         for (int s = 0; s < D / 16; s++) {
             const int in = 16 * s % K::COLUMNS;
@@ -117,7 +75,7 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
     {
         const int row = row_of(turn), column = 8 * piece_of(turn), in = column % V::COLUMNS,
                   r = row % 16;
-        const uint8_t *u = page + row / 16 * bytes_of_tile<V>() + column / V::COLUMNS * V::BYTES;
+        const uint8_t *u = page + row / 16 * bytes_of_tile<V, D>() + column / V::COLUMNS * V::BYTES;
         const int quad = in / 4 & ~3, t = in / 4 & 3;
         words[held][0] = __ldcg((const uint32_t *)(u + words_of<V>::at(quad, t) + 4 * r));
         words[held][1] = __ldcg((const uint32_t *)(u + words_of<V>::at(quad, t + 1) + 4 * r));
@@ -161,9 +119,9 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
         const uint8_t *keys = page_at<uint8_t>(a.at[1], place, a.k_page, head, a.k_head),
                       *values = page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head);
         const int i = threadIdx.x % GROUP * 128;
-        if (i < 4 * bytes_of_tile<K>())
+        if (i < 4 * bytes_of_tile<K, D>())
             asm volatile("prefetch.global.L2 [%0];" ::"l"(keys + i));
-        if (i < 4 * bytes_of_tile<V>())
+        if (i < 4 * bytes_of_tile<V, D>())
             asm volatile("prefetch.global.L2 [%0];" ::"l"(values + i));
     }
 };
@@ -175,11 +133,11 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
         attend_few<D, C, blocks_page<D, units_##K, units_##V>>(a);                                 \
     }
 #define BLOCKS_KERNELS(K, V)                                                                       \
-    BLOCKS_KERNEL(K, V, 64, 1, 144)                                                                \
+    BLOCKS_KERNEL(K, V, 64, 1, 128)                                                                \
     BLOCKS_KERNEL(K, V, 64, 2, 144)                                                                \
     BLOCKS_KERNEL(K, V, 64, 4, 144)                                                                \
     BLOCKS_KERNEL(K, V, 64, 8, 144)                                                                \
-    BLOCKS_KERNEL(K, V, 128, 1, 224)                                                               \
+    BLOCKS_KERNEL(K, V, 128, 1, 128)                                                               \
     BLOCKS_KERNEL(K, V, 128, 2, 224)                                                               \
     BLOCKS_KERNEL(K, V, 128, 4, 224)                                                               \
     BLOCKS_KERNEL(K, V, 128, 8, 224)                                                               \

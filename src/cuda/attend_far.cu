@@ -1,466 +1,152 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of one token over many pages of a cache in bf16, for sm_90, which turns the token's
- * queries and its key and writes key and value to the cache. The bits are those of attend_half.cu.
- *
- * A key head has a cluster of blocks, which have the pages in turn. A thread of a block's first
- * warp keeps a ring of pages asked for, from before the launches ahead have ended; each of the next
- * warps has every so manieth page, and what that comes to goes to the blocks that join it, each for
- * some columns. There the last warps join a round of pages while the next one is multiplied.
+ * Attention of one token over many pages of a cache in bf16 (attend_far.cuh), which turns the
+ * token's queries and its key and writes key and value to the cache.
  */
 #include "cuda/attend_boxes.cuh"
-#include "cuda/attend_step.cuh"
-
-enum {
-    WARPS = 6,
-    JOINERS = 4,
-    WORKERS = 32 * (WARPS + JOINERS),
-    ROUNDS = 3 /* of parts, that there is room for */
-};
-
-/* ---- parts of pages, and how they are joined ------------------------------------------------- */
-
-/* What pages come to so far for a row: of a lane a column. */
-struct row_state {
-    float v;
-    weight_sum sum;
-
-    __device__ void begin()
-    {
-        v = 0;
-        sum = {-CUDART_INF_F, 0};
-    }
-};
-
-/* A round of pages as they come from the blocks of a cluster: for each page so many columns of each
- * pair of rows, and of each row the sum of weights and the maximum. */
-template <int D, int C> struct page_parts {
-    enum {
-        MOST_ROWS = C == QN__CUDA_FAR_BLOCKS ? QN__CUDA_FAR_ROWS : ROWS,
-        JOIN = C < 8 ? C : 8, /* blocks that join, those of the first ranks */
-        COLUMNS = D / JOIN,
-        SLOTS = QN__CUDA_STEP_SLOTS(JOIN) /* for pages' rows */
-    };
-    float2 part[SLOTS / 2][COLUMNS]; /* [page][pair] */
-    float2 sum[SLOTS];               /* [page][row]: total, maximum */
-
-    /* A warp's next page lies WARPS * C pages behind its last one, which is no more than ROUNDS
-     * rounds. When the last one's parts were sent, of round r, all blocks had joined those up to
-     * r - ROUNDS; the next one's wait until one is joined that lies no more than ROUNDS behind
-     * that. So of the ends that their place sees at most the last is still to come, and its parity
-     * tells. Were there fewer rounds, a warp would take the end of an earlier one for it. */
-    static_assert(COLUMNS <= 32 && WARPS * C <= ROUNDS * (SLOTS / MOST_ROWS), "");
-
-    /* Pages of a round. */
-    static __device__ int most(int rows)
-    {
-        return pages_of_round<SLOTS>(rows);
-    }
-    static __device__ int bytes(int pages, int rows)
-    {
-        return pages * (pairs_of(rows) * COLUMNS + rows) * (int)sizeof(float2);
-    }
-};
-
-/* Joins n pages to those before; a warp has the row. What is multiplied by, which goes to `times`,
- * can be made for all pages at once, since a maximum does not depend on order. Where lanes are left
- * one has the sums of weights. */
-template <int D, int C>
-static __device__ void join_pages(const page_parts<D, C> &s,
-                                  float2 (&times)[page_parts<D, C>::SLOTS], row_state &v, int rows,
-                                  int row, int n)
-{
-    typedef page_parts<D, C> P;
-    enum { AHEAD = 8, APART = P::COLUMNS < 32 };
-    const int lane = threadIdx.x % 32;
-    const float own = lane < n ? s.sum[lane * rows + row].y : -CUDART_INF_F;
-    float last = __shfl_up_sync(~0u, own, 1);
-    last = lane ? last : v.sum.max;
-#pragma unroll
-    for (int m = 1; m < MOST_PAGES; m *= 2) /* of the first lanes their own */
-        last = larger_or_none(last, __shfl_up_sync(~0u, last, m));
-    const float top = larger_or_none(last, own), base = top == -CUDART_INF_F ? 0.0f : top;
-    if (lane < n)
-        times[lane * rows + row] = make_float2(expf(last - base), expf(own - base));
-    v.sum.max = __shfl_sync(~0u, top, n - 1);
-    const bool sums = APART && lane == P::COLUMNS;
-    const float *from =
-        sums ? &s.sum[row].x : &s.part[row / 2][lane < P::COLUMNS ? lane : 0].x + row % 2;
-    const int apart = 2 * (sums ? rows : pairs_of(rows) * P::COLUMNS);
-    const float2 *by = times + row, *sum = s.sum + row;
-    if (sums)
-        v.v = v.sum.total;
-    __syncwarp();
-#pragma unroll 1
-    for (int p = 0; p < n; p += AHEAD) {
-        float2 b[AHEAD];
-        float part[AHEAD], total[AHEAD];
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            const int at = min(p + k, n - 1);
-            b[k] = by[at * rows];
-            part[k] = from[at * apart];
-            if (!APART)
-                total[k] = sum[at * rows].x;
-        }
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            if (p + k < n) {
-                v.v = joined(v.v, b[k].x, part[k], b[k].y);
-                if (!APART)
-                    v.sum.total = joined(v.sum.total, b[k].x, total[k], b[k].y);
-            }
-    }
-    if (APART)
-        v.sum.total = __shfl_sync(~0u, v.v, P::COLUMNS);
-}
-
-/* The row's results, of a head. */
-template <int COLUMNS>
-static __device__ void put_results(const qn__cuda_attend_args &a, const row_state &v, int rank,
-                                   int h, int l)
-{
-    const int lane = threadIdx.x % 32, column = rank * COLUMNS + lane;
-    const int64_t at = h * a.y_stride[1] + l * a.y_stride[2] + column * a.y_stride[3];
-    const float x = with_sink(a, v.sum, h, v.v), next = __shfl_down_sync(~0u, x, 1);
-    if (a.at[6] && lane < COLUMNS)
-        ((float *)a.at[6])[at] = x;
-    if (a.at[8] && lane % 2 == 0 && lane < COLUMNS) /* elements lie side by side then */
-        *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, next);
-}
-
-/* ---- the block ------------------------------------------------------------------------------- */
-
-template <int D, int C> struct far_room {
-    enum {
-        HALF = PAGE * D * 2, /* bytes of keys, or of values */
-        STAGES = 768 / D     /* a stage is always of the same warp */
-    };
-    typedef page_parts<D, C> parts_of;
-    enum { COLUMNS = parts_of::COLUMNS }; /* that a block joins */
-    char page[STAGES][2 * HALF];
-    uint2 q[D / 16][32]; /* the left side of products */
-    parts_of parts[ROUNDS];
-    float2 times[parts_of::SLOTS];
-    uint16_t key[D], value[D]; /* that the step adds */
-};
-
-/* Of a stage: what the copy engine fills and a warp gives back. */
-struct stage_barriers {
-    uint64_t keys_full, keys_free, values_full, values_free;
-};
-
-/* Of a round's parts: that all have come, and that all blocks have joined what came before. */
-struct round_barriers {
-    uint64_t come, taken;
-};
-
-static __device__ void workers_meet()
-{
-    asm volatile("bar.sync 1, %0;" ::"n"((int)WORKERS) : "memory");
-}
-static __device__ void joiners_meet()
-{
-    asm volatile("bar.sync 2, %0;" ::"n"(32 * JOINERS) : "memory");
-}
-
-/* ---- a page by a warp ------------------------------------------------------------------------ */
+#include "cuda/attend_far.cuh"
 
 /* Keys lie in shared memory as tensor.cuh has tiles: four rows of 16 keys are one of 128 bytes. */
 static __device__ int far_key_piece(int row, int half)
 {
     return (row * 2 + half) ^ (row / 4 & 7);
 }
-template <int D>
-static __device__ void ask_far_keys(const qn__cuda_attend_args &a, const qn__cuda_map &keys,
-                                    char *to, int g, int64_t place, uint64_t *full)
-{
-    barrier_expect(full, PAGE * D * 2);
-    copy_box(to, &keys, full, 0, (int)((place * a.k_page + g * a.k_head) / 64));
-}
 
-/* The token's key and value in the page that has come. */
-template <int D> static __device__ void put_key(char *keys, const uint16_t *key, int place)
-{
-    const int half = place % 16 / 8, e = place % 8;
-    for (int i = threadIdx.x % 32; i < D; i += 32)
-        ((uint16_t *)((uint4 *)keys + far_key_piece(place / 16 * D + i, half)))[e] = key[i];
-    writes_seen();
-    __syncwarp();
-}
-template <int D> static __device__ void put_value(char *values, const uint16_t *value, int place)
-{
-    const int lane = threadIdx.x % 32;
-    if (lane < D / 8)
-        *(uint4 *)(values + lane / 8 * PART_BYTES + (place * 8 + (lane % 8 ^ (place & 7))) * 16) =
-            ((const uint4 *)value)[lane];
-    writes_seen();
-    __syncwarp();
-}
+/* Pages as the copy engine brings them. */
+template <int D> struct boxed_page {
+    typedef qn__cuda_attend_far_args args_of;
+    enum {
+        ADDS = 1,
+        VALUES = PAGE * D * 2,
+        BYTES = 2 * VALUES,
+        WARPS = 6,
+        STAGES = 768 / D,
+        ROUNDS = 3
+    };
 
-/* The scores of a page's keys for row g. */
-template <int D>
-static __device__ void row_scores(const uint2 (&q)[D / 16], const uint4 *keys, float (&score)[8][2])
-{
-    const int lane = threadIdx.x % 32;
-    const int at = far_key_piece(lane % 16, lane / 16);
-    const uint4 *from[] = {keys + at, keys + (at ^ 4)}; /* of 16 dimensions, and of the next 16 */
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        float one[4] = {}, two[4] = {};
-#pragma unroll
-        for (int s = 0; s < D / 16; s++) {
-            uint32_t b[4];
-            load_turned(b, from[s % 2] + (j * D + s * 16) * 2);
-            multiply_cached(one, q[s].x, 0, q[s].y, 0, b[0], b[1]);
-            multiply_cached(two, q[s].x, 0, q[s].y, 0, b[2], b[3]);
-        }
-        score[2 * j][0] = one[0];
-        score[2 * j][1] = one[1];
-        score[2 * j + 1][0] = two[0];
-        score[2 * j + 1][1] = two[1];
+    static __device__ const qn__cuda_attend_args &args(const args_of &w)
+    {
+        return w.t.a;
     }
-}
-
-/* The weighted values of 16 columns of a page, number c, in parts of 64: of columns g and g + 8 for
- * rows 2 t and 2 t + 1. Values are the left side of products. */
-static __device__ void weigh_part(const char *values, const uint2 (&p)[4], int c, float (&v)[4])
-{
-    const int lane = threadIdx.x % 32, row = lane % 8 + lane / 16 * 8,
-              piece = c % 4 * 2 + lane / 8 % 2;
-    const uint4 *from =
-        (const uint4 *)(values + c / 4 * PART_BYTES) + row * 8 + (piece ^ (row & 7));
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = 0;
-#pragma unroll
-    for (int s = 0; s < 4; s++) {
-        uint32_t b[4];
-        load_turned(b, from + s * 16 * 8);
-        multiply_cached(v, b[0], b[1], b[2], b[3], p[s].x, p[s].y);
+    template <int C> static __device__ bool begin(const args_of &w, page_share &own)
+    {
+        if (!own.find<C>(w.t.a, own.rank))
+            return false;
+        own.head = blockIdx.x / C;
+        return true;
     }
-}
-
-/* ---- the launch ------------------------------------------------------------------------------ */
-
-/* A block's share of a token's pages: that of number rank and every C-th behind it. */
-struct page_share : token_step {
-    int head, rank, n;
-};
-
-/* Asks for all of them; places are read ahead. */
-template <int D, int C>
-static __device__ void bring_pages(const qn__cuda_attend_far_args &w, far_room<D, C> &s,
-                                   stage_barriers *b, const page_share &own)
-{
-    typedef far_room<D, C> S;
-    const int lane = threadIdx.x;
-    int place = 0, later = lane < own.n ? own.seen.place(own.rank + lane * C) : 0;
-    for (int i = 0; i < own.n; i++) {
-        const int stage = i % S::STAGES;
-        const uint32_t phase = i / S::STAGES % 2;
-        if (i % 32 == 0) { /* of page i + lane, and of that 32 behind */
-            place = later;
-            if (i + 32 + lane < own.n)
-                later = own.seen.place(own.rank + (i + 32 + lane) * C);
-        }
-        const int at = __shfl_sync(~0u, place, i % 32);
-        if (i == S::STAGES)
-            cluster_wait();
-        if (lane == 0) {
-            barrier_wait(&b[stage].keys_free, phase ^ 1);
-            ask_far_keys<D>(w.t.a, w.keys, s.page[stage], own.head, at, &b[stage].keys_full);
-            barrier_wait(&b[stage].values_free, phase ^ 1);
-            ask_values_of<D>(w.t.a, w.values, s.page[stage] + S::HALF, own.head, at,
-                             &b[stage].values_full);
-        }
-        __syncwarp();
+    template <class S>
+    static __device__ void share(const args_of &w, S &s, const page_share &own, int thread)
+    {
+        own.share_row<D, 32 * (WARPS + JOINERS)>(w.t, s.q, s.key, s.value, thread, own.head);
     }
-    if (own.n <= S::STAGES)
-        cluster_wait();
-}
-
-/* What they come to goes to the blocks that join it. */
-template <int D, int C>
-static __device__ void multiply_pages(const qn__cuda_attend_args &a, far_room<D, C> &s,
-                                      stage_barriers *b, round_barriers *rounds,
-                                      const page_share &own)
-{
-    typedef far_room<D, C> S;
-    enum { AT_ONCE = 4 }; /* products side by side, which wait for each other less */
-    const int lane = threadIdx.x % 32, rows = (int)a.shared, most = S::parts_of::most(rows),
-              row = lane / 4, t = lane % 4;
-    uint2 q[D / 16];
-#pragma unroll
-    for (int i = 0; i < D / 16; i++)
-        q[i] = s.q[i][lane];
-#pragma unroll 1
-    for (int k = threadIdx.x / 32 - 1; k < own.n; k += WARPS) {
-        const int stage = k % S::STAGES, i = own.rank + k * C, round = i / most,
-                  at = own.seen.page(i) * PAGE, end = own.seen.end - at;
-        const uint32_t phase = k / S::STAGES % 2;
-        char *keys = s.page[stage], *values = keys + S::HALF;
-        float score[8][2];
-        uint2 weights[4];
-        weight_sum sum[1];
-        barrier_wait(&b[stage].keys_full, phase);
-        if (i == own.adds)
-            put_key<D>(keys, s.key, own.place);
-        row_scores<D>(q, (const uint4 *)keys, score);
-        __syncwarp();
-        give_back(&b[stage].keys_free);
-        const float scale = cap_scores(a, score);
-        if (own.seen.begin > at || end < PAGE)
-            hide_keys(score, 0, own.seen.begin - at, end, own.seen.keep - at);
-        weigh_scores(score, scale, sum);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            weights[j] = make_uint2(cached_pair(score[2 * j][0], score[2 * j][1]),
-                                    cached_pair(score[2 * j + 1][0], score[2 * j + 1][1]));
-        barrier_wait(&b[stage].values_full, phase);
-        if (end < PAGE)
-            clear_values<D>(values, end);
-        if (i == own.adds)
-            put_value<D>(values, s.value, own.place);
-        round_barriers &to = rounds[round % ROUNDS];
-        if (round >= ROUNDS)
-            barrier_wait(&to.taken, (round / ROUNDS - 1) & 1);
-        typename S::parts_of &parts = s.parts[round % ROUNDS];
-        const int number = i - round * most;
-        if (row < rows)
-#pragma unroll
-            for (int j = 0; j < S::parts_of::JOIN; j += 4)
-                put_pair(&parts.sum[number * rows + row], &to.come, j + t, sum[0].total,
-                         sum[0].max);
-        float2 *const pair = parts.part[number * pairs_of(rows) + t];
-#pragma unroll
-        for (int c = 0; c < D / 16; c += AT_ONCE) {
-            float v[AT_ONCE][4];
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++)
-                weigh_part(values, weights, c + j, v[j]);
-            if (2 * t < rows)
-#pragma unroll
-                for (int j = 0; j < 2 * AT_ONCE; j++) {
-                    const int column = c * 16 + j * 8;
-                    put_pair(&pair[column % S::COLUMNS + row], &to.come, column / S::COLUMNS,
-                             v[j / 2][j % 2 * 2], v[j / 2][j % 2 * 2 + 1]);
-                }
-        }
-        __syncwarp();
-        give_back(&b[stage].values_free);
-    }
-}
-
-/* Pages of a round. */
-static __device__ int pages_of_round(const page_share &own, int round, int most)
-{
-    return min(own.seen.n - round * most, most);
-}
-
-/* Joins the rounds, and makes results of them. */
-template <int D, int C>
-static __device__ void join_rounds(const qn__cuda_attend_args &a, far_room<D, C> &s,
-                                   round_barriers *rounds, const page_share &own)
-{
-    typedef far_room<D, C> S;
-    const int warp = threadIdx.x / 32 - 1 - WARPS, lane = threadIdx.x % 32, rows = (int)a.shared,
-              most = S::parts_of::most(rows), n = (own.seen.n + most - 1) / most;
-    row_state row[ROWS / JOINERS];
-#pragma unroll
-    for (int j = 0; j < ROWS / JOINERS; j++)
-        row[j].begin();
-    for (int r = 0; r < n; r++) {
-        round_barriers &from = rounds[r % ROUNDS];
-        barrier_wait(&from.come, r / ROUNDS & 1);
-#pragma unroll
-        for (int j = 0; j < ROWS / JOINERS; j++)
-            if (warp + j * JOINERS < rows)
-                join_pages(s.parts[r % ROUNDS], s.times, row[j], rows, warp + j * JOINERS,
-                           pages_of_round(own, r, most));
-        if (r + ROUNDS >= n)
-            continue;
-        joiners_meet();
-        if (warp == 0) {
-            if (lane == 0)
-                barrier_expect(&from.come,
-                               S::parts_of::bytes(pages_of_round(own, r + ROUNDS, most), rows));
-            __syncwarp();
-            if (lane < C)
-                barrier_arrive_at(&from.taken, lane);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < ROWS / JOINERS; j++)
-        if (warp + j * JOINERS < rows)
-            put_results<S::COLUMNS>(a, row[j], own.rank, own.head * rows + warp + j * JOINERS,
-                                    own.token);
-}
-
-/* Blocks: [key heads][C] */
-template <int D, int C> static __device__ void attend_far(const qn__cuda_attend_far_args &w)
-{
-    typedef far_room<D, C> S;
-    extern __shared__ __align__(1024) char shared_room[];
-    __shared__ stage_barriers b[S::STAGES];
-    __shared__ round_barriers rounds[ROUNDS];
-    static_assert(sizeof(S) + 1024 <= QN__CUDA_FAR_SHARED && S::STAGES % WARPS == 0, "");
-    S &s = *(S *)(shared_room + (1024 - shared_address(shared_room) % 1024) % 1024);
-    const qn__cuda_attend_turn_args &t = w.t;
-    const qn__cuda_attend_args &a = t.a;
-    const int thread = (int)threadIdx.x - 32, rows = (int)a.shared, most = S::parts_of::most(rows);
-    page_share own;
-    own.rank = (int)rank_in_cluster();
-    if (!own.find<C>(a, own.rank)) {
-        let_next_begin();
-        wait_for_last(); /* what waits for this kernel relies on it */
-        return;
-    }
-    own.head = blockIdx.x / C;
-    own.n = (own.seen.n - own.rank + C - 1) / C;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < S::STAGES; i++) {
-            barrier_begin(&b[i].keys_full, 1);
-            barrier_begin(&b[i].keys_free, 1);
-            barrier_begin(&b[i].values_full, 1);
-            barrier_begin(&b[i].values_free, 1);
-        }
-        for (int i = 0; i < ROUNDS; i++) {
-            barrier_begin(&rounds[i].come, 1);
-            barrier_begin(&rounds[i].taken, S::parts_of::JOIN);
-        }
-        barriers_begun();
-        for (int i = 0; i < ROUNDS && i * most < own.seen.n; i++)
-            barrier_expect(&rounds[i].come, S::parts_of::bytes(pages_of_round(own, i, most), rows));
+    static __device__ void fetch(const args_of &w)
+    {
         fetch_map(&w.keys);
         fetch_map(&w.values);
     }
-    __syncthreads();
-    cluster_arrive();
-    if (thread < 0) {
-        let_next_begin();
-        bring_pages<D, C>(w, s, b, own);
-    } else {
-        own.share_row<D, WORKERS>(t, s.q, s.key, s.value, thread, own.head);
-        workers_meet();
-        let_next_begin();
-        cluster_wait(); /* all are there, and so are their barriers */
-        if (thread < 32 * WARPS)
-            multiply_pages<D, C>(a, s, b, rounds, own);
-        else if (own.rank < S::parts_of::JOIN)
-            join_rounds<D, C>(a, s, rounds, own);
+    static __device__ void await(const args_of &, const page_share &, int) {}
+    static __device__ void ask_keys(const args_of &w, char *to, int head, int64_t place,
+                                    uint64_t *full)
+    {
+        barrier_expect(full, PAGE * D * 2);
+        copy_box(to, &w.keys, full, 0, (int)((place * w.t.a.k_page + head * w.t.a.k_head) / 64));
     }
-    __syncwarp();
-    cluster_arrive(); /* who still says that a round is taken finds this block */
-    cluster_wait();
-}
+    static __device__ void ask_values(const args_of &w, char *to, int head, int64_t place,
+                                      uint64_t *full)
+    {
+        ask_values_of<D>(w.t.a, w.values, to, head, place, full);
+    }
+    /* The token's key and value in the page that has come. */
+    static __device__ void put_key(char *keys, const uint16_t *key, int place)
+    {
+        const int half = place % 16 / 8, e = place % 8;
+        for (int i = threadIdx.x % 32; i < D; i += 32)
+            ((uint16_t *)((uint4 *)keys + far_key_piece(place / 16 * D + i, half)))[e] = key[i];
+        writes_seen();
+        __syncwarp();
+    }
+    static __device__ void put_value(char *values, const uint16_t *value, int place)
+    {
+        const int lane = threadIdx.x % 32;
+        if (lane < D / 8)
+            *(uint4 *)(values + lane / 8 * PART_BYTES +
+                       (place * 8 + (lane % 8 ^ (place & 7))) * 16) = ((const uint4 *)value)[lane];
+        writes_seen();
+        __syncwarp();
+    }
+    static __device__ void clear(char *values, int end)
+    {
+        clear_values<D>(values, end);
+    }
+    static __device__ void row_scores(const uint2 (&q)[D / 16], const char *page,
+                                      float (&score)[8][2])
+    {
+        const int lane = threadIdx.x % 32;
+        const int at = far_key_piece(lane % 16, lane / 16);
+        const uint4 *keys = (const uint4 *)page;
+        const uint4 *from[] = {keys + at, keys + (at ^ 4)}; /* of 16 dimensions, of the next 16 */
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float one[4] = {}, two[4] = {};
+#pragma unroll
+            for (int s = 0; s < D / 16; s++) {
+                uint32_t b[4];
+                load_turned(b, from[s % 2] + (j * D + s * 16) * 2);
+                multiply_cached(one, q[s].x, 0, q[s].y, 0, b[0], b[1]);
+                multiply_cached(two, q[s].x, 0, q[s].y, 0, b[2], b[3]);
+            }
+            score[2 * j][0] = one[0];
+            score[2 * j][1] = one[1];
+            score[2 * j + 1][0] = two[0];
+            score[2 * j + 1][1] = two[1];
+        }
+    }
+    /* The weighted values of 16 columns, number c, in parts of 64: of columns g and g + 8 for rows
+     * 2 t and 2 t + 1. Values are the left side of products. */
+    static __device__ void weigh_part(const char *values, const uint2 (&p)[4], int c, float (&v)[4])
+    {
+        const int lane = threadIdx.x % 32, row = lane % 8 + lane / 16 * 8,
+                  piece = c % 4 * 2 + lane / 8 % 2;
+        const uint4 *from =
+            (const uint4 *)(values + c / 4 * PART_BYTES) + row * 8 + (piece ^ (row & 7));
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = 0;
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            uint32_t b[4];
+            load_turned(b, from + s * 16 * 8);
+            multiply_cached(v, b[0], b[1], b[2], b[3], p[s].x, p[s].y);
+        }
+    }
+    template <int N>
+    static __device__ void weigh(const char *values, const uint2 (&p)[4], int c, float (&v)[N][4])
+    {
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            weigh_part(values, p, c + j, v[j]);
+    }
+    template <int COLUMNS, int N>
+    static __device__ void put(float2 *pair, uint64_t *come, int c, const float (&v)[N][4])
+    {
+        const int g = threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int j = 0; j < 2 * N; j++) {
+            const int column = c * 16 + j * 8;
+            put_pair(&pair[column % COLUMNS + g], come, column / COLUMNS, v[j / 2][j % 2 * 2],
+                     v[j / 2][j % 2 * 2 + 1]);
+        }
+    }
+};
 
 #define FAR_KERNEL(D, C)                                                                           \
     extern "C" __global__ void __cluster_dims__(C, 1, 1)                                           \
-        __launch_bounds__(32 * (1 + WARPS + JOINERS), 1) CACHE_KERNEL(attend_far_##D##_of_##C)(    \
+        __launch_bounds__(QN__CUDA_FAR_THREADS, 1) CACHE_KERNEL(attend_far_##D##_of_##C)(          \
             const __grid_constant__ qn__cuda_attend_far_args w)                                    \
     {                                                                                              \
-        attend_far<D, C>(w);                                                                       \
+        static_assert(32 * (1 + boxed_page<D>::WARPS + JOINERS) == QN__CUDA_FAR_THREADS, "");      \
+        attend_far<D, C, boxed_page<D>>(w);                                                        \
     }
 FAR_KERNEL(64, 4)
 FAR_KERNEL(64, 8)

@@ -176,7 +176,10 @@ static __device__ void fetch_page(const qn__cuda_attend_args &a, int head, int p
  */
 template <int D> struct cached_page : lane_keys<D> {
     using lane_keys<D>::w;
-    enum { FETCHES = 0 }; /* whether the page behind the next one is brought closer */
+    enum {
+        FETCHES = 0,   /* whether the page behind the next one is brought closer */
+        MORE_TILES = 0 /* whether there may be more than QN__CUDA_STEP_TILES */
+    };
 
     __device__ void load(const qn__cuda_attend_args &a, int head, int place)
     {
@@ -595,24 +598,6 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
 
 /* ---- a few tokens ---------------------------------------------------------------------------- */
 
-/* The tile that has a token: a lane looks at each. False: none has it, or it sees what there is
- * not. */
-static __device__ bool find_tile(const qn__cuda_attend_args &a, int token, int32_t (&tile)[4])
-{
-    const int lane = threadIdx.x % 32;
-    const int32_t *from = (const int32_t *)a.at[3] + 4 * min(lane, (int)a.tiles - 1);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        tile[i] = from[i];
-    const bool has = lane < (int)a.tiles && tile[2] > 0 && tile[1] <= token &&
-                     token < tile[1] + tile[2] && tile_fits(a, tile);
-    const uint32_t lanes = __ballot_sync(~0u, has);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        tile[i] = __shfl_sync(~0u, tile[i], lanes ? __ffs(lanes) - 1 : 0);
-    return lanes;
-}
-
 /* Queries as the cache has its numbers, where rows that there are not are zeros. */
 template <int D>
 static __device__ void share_queries(const qn__cuda_attend_args &a, uint2 (&to)[D / 16][32],
@@ -649,7 +634,7 @@ template <int D, int C, class P> static __device__ void attend_few(const qn__cud
     int32_t tile[4];
     if (!a.early)
         wait_for_last();
-    if (!find_tile(a, token, tile)) {
+    if (!find_tile<P::MORE_TILES>(a, token, tile)) {
         let_next_begin();
         wait_for_last(); /* what waits for this kernel relies on it */
         return;

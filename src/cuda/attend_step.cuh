@@ -48,6 +48,30 @@ struct seen_pages {
     }
 };
 
+/* The tile that has a token: a lane looks at each, of 32 after the other if there may be MORE.
+ * False: none has it, or it sees what there is not. */
+template <bool MORE>
+static __device__ bool find_tile(const qn__cuda_attend_args &a, int token, int32_t (&tile)[4])
+{
+    uint32_t lanes;
+    int first = 0;
+    do {
+        const int at = first + threadIdx.x % 32;
+        const int32_t *from = (const int32_t *)a.at[3] + 4 * min(at, (int)a.tiles - 1);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            tile[i] = from[i];
+        const bool has = at < (int)a.tiles && tile[2] > 0 && tile[1] <= token &&
+                         token < tile[1] + tile[2] && tile_fits(a, tile);
+        lanes = __ballot_sync(~0u, has);
+        first += 32;
+    } while (MORE && !lanes && first < (int)a.tiles);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        tile[i] = __shfl_sync(~0u, tile[i], lanes ? __ffs(lanes) - 1 : 0);
+    return lanes;
+}
+
 /* A page of a head in a cache of T, whose pages and heads are so far from each other. */
 template <typename T = uint16_t>
 static __device__ T *page_at(void *cache, int place, int64_t page, int head, int64_t of_head)
@@ -447,6 +471,19 @@ static __device__ void put_pair(const void *to, const uint64_t *barrier, int ran
                  "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [at], {%3, %4}, "
                  "[bar];\n}" ::"r"(shared_address(to)),
                  "r"(shared_address(barrier)), "r"(rank), "f"(x), "f"(y)
+                 : "memory");
+}
+
+/* Two pairs that lie side by side, at a multiple of 16 bytes. */
+static __device__ void put_pairs(const void *to, const uint64_t *barrier, int rank,
+                                 const float (&v)[4])
+{
+    asm volatile("{\n.reg .b32 at, bar;\n"
+                 "mapa.shared::cluster.u32 at, %0, %2;\n"
+                 "mapa.shared::cluster.u32 bar, %1, %2;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [at], {%3, %4, %5, "
+                 "%6}, [bar];\n}" ::"r"(shared_address(to)),
+                 "r"(shared_address(barrier)), "r"(rank), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
                  : "memory");
 }
 

@@ -8,6 +8,7 @@
 #include "cuda/cuda.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* An image for each .cu file, made by the build. */
 #define IMAGES(X)                                                                                  \
@@ -33,6 +34,7 @@
     X(attend_step)                                                                                 \
     X(attend_blocks)                                                                               \
     X(attend_far)                                                                                  \
+    X(attend_far_blocks)                                                                           \
     X(attend_half)                                                                                 \
     X(attend_wide)                                                                                 \
     X(attend_long)                                                                                 \
@@ -75,6 +77,7 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_attend_step:
     case IMAGE_attend_blocks:
     case IMAGE_attend_far:
+    case IMAGE_attend_far_blocks:
     case IMAGE_attend_wide:
     case IMAGE_attend_long:
     case IMAGE_attend_one_f16:
@@ -106,7 +109,8 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_attend_step_f16:
     case IMAGE_attend_blocks: return qn__cuda_alone_shared(cuda);
     case IMAGE_attend_far:
-    case IMAGE_attend_far_f16: return QN__CUDA_FAR_SHARED;
+    case IMAGE_attend_far_f16:
+    case IMAGE_attend_far_blocks: return QN__CUDA_FAR_SHARED;
     case IMAGE_attend_wide:
     case IMAGE_attend_long:
     case IMAGE_attend_wide_f16:
@@ -121,10 +125,7 @@ static int most_dynamic(const qn__cuda *cuda, int image)
 /* Clusters of more than eight blocks are to be asked for. */
 static bool has_large_cluster(int kernel)
 {
-    return kernel == QN__CUDA_KERNEL_attend_far_64_of_9 ||
-           kernel == QN__CUDA_KERNEL_attend_far_128_of_9 ||
-           kernel == QN__CUDA_KERNEL_attend_far_64_of_9_f16 ||
-           kernel == QN__CUDA_KERNEL_attend_far_128_of_9_f16;
+    return strstr(known[kernel].name, "_of_9");
 }
 
 static int load(qn__cuda *cuda, int kernel)

@@ -83,7 +83,7 @@ static bool reads_unpacked(const qn__call *call, const qn__cuda_attend_args *a, 
 {
     return qn__cuda_is_unpacked(call, type_read(a)) &&
            (kernel < QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 ||
-            kernel > QN__CUDA_KERNEL_attend_q4_0_q4_0_256_of_8);
+            kernel > QN__CUDA_KERNEL_attend_far_q4_0_q4_0_128_of_9);
 }
 
 /* A kernel over a cache in bf16, or the same over one in f16. */
@@ -342,10 +342,16 @@ static bool is_far(const qn__cuda *cuda, const qn__cuda_attend_args *a)
  * clock in, so that 64 are too few for the fastest memory. */
 static int64_t far_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 {
-    const int64_t cluster = cluster_of(cuda, a->groups);
-    return cluster == 8 && a->groups <= cuda->far_clusters && a->shared <= QN__CUDA_FAR_ROWS
+    const int64_t heads = a->length * a->groups, cluster = cluster_of(cuda, heads);
+    return cluster == 8 && heads <= cuda->far_clusters && a->shared <= QN__CUDA_FAR_ROWS
                ? QN__CUDA_FAR_BLOCKS
                : cluster;
+}
+
+/* Which of a size's kernels has such clusters. */
+static int far_kernel(int64_t cluster)
+{
+    return (cluster >= 8) + (cluster > 8);
 }
 
 static bool launch_far(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_far_args *args,
@@ -354,7 +360,7 @@ static bool launch_far(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     const int64_t cluster = far_cluster(b->cuda, &args->t.a);
     const int kernel = (args->t.a.d == 64 ? QN__CUDA_KERNEL_attend_far_64_of_4
                                           : QN__CUDA_KERNEL_attend_far_128_of_4) +
-                       (cluster >= 8) + (cluster > 8);
+                       far_kernel(cluster);
     const qn__cuda_grid grid = {args->t.a.groups * cluster, QN__CUDA_FAR_THREADS,
                                 QN__CUDA_FAR_SHARED};
     const uint32_t first = b->bound->n_launches;
@@ -435,12 +441,11 @@ static int64_t few_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 
 /* By one of the kernels from `first` on, for heads of 64, 128 and 256 and their clusters. */
 static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args,
-                       int first)
+                       int first, int64_t cluster)
 {
     enum { OF_128 = 4, OF_256 = 8 };
-    const int64_t cluster = few_cluster(b->cuda, args);
     qn__cuda_grid grid = step_grid(args, few_units(args), cluster);
-    if (cluster == 1) /* else some processors would have several and others none */
+    if (grid.blocks <= b->cuda->processors && cluster == 1) /* else some would have several */
         grid.shared = (unsigned)qn__cuda_alone_shared(b->cuda);
     int kernel = first + by_head(args, 0, OF_128, OF_256);
     for (int64_t i = args->d == QN__CUDA_WIDEST ? 4 : 1; i < cluster; i *= 2)
@@ -477,39 +482,62 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     if (is_token(b, call, args) && cluster_of(b->cuda, args->groups) &&
         qn__cuda_take_turn(b, call, &turns, turn.at, &turn.moves))
         return launch_step(b, call, &turns, &turn);
-    return launch_few(b, call, args, QN__CUDA_KERNEL_attend_few_64_of_1);
+    return launch_few(b, call, args, QN__CUDA_KERNEL_attend_few_64_of_1,
+                      few_cluster(b->cuda, args));
 }
 
 /* ---- few rows over a cache in blocks ----------------------------------------------------------
  */
 
-/* The first kernel for keys and values in such blocks; -1: there is none. */
-static int kernels_of_blocks(const qn__operand *k, const qn__operand *v)
+/* Of keys and values in blocks that attention takes apart itself: which of them; -1: no such. */
+static int kind_of_blocks(const qn__operand *k, const qn__operand *v)
 {
     const qn__layout_id q8 = QN__UNITS_OF(QN__Q8_0), q4 = QN__UNITS_OF(QN__Q4_0);
-    return k->layout == q8 && v->layout == q8   ? QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1
-           : k->layout == q8 && v->layout == q4 ? QN__CUDA_KERNEL_attend_q8_0_q4_0_64_of_1
-           : k->layout == q4 && v->layout == q4 ? QN__CUDA_KERNEL_attend_q4_0_q4_0_64_of_1
+    return k->layout == q8 && v->layout == q8   ? 0
+           : k->layout == q8 && v->layout == q4 ? 1
+           : k->layout == q4 && v->layout == q4 ? 2
                                                 : -1;
 }
 
-/* Whether attention takes pages out of their blocks itself (attend_blocks.cu). */
-static bool goes_by_blocks(const qn__cuda *cuda, const qn__call *call,
-                           const qn__cuda_attend_args *a)
+/* The blocks that each token's clusters have there (attend_blocks.cu), of a few tokens or of one a
+ * sequence; 0: it is for other kernels. */
+static int64_t blocks_cluster(const qn__cuda *cuda, const qn__call *call,
+                              const qn__cuda_attend_args *a)
 {
-    return kernels_of_blocks(&call->operand[1], &call->operand[2]) >= 0 &&
-           has_one_launch(cuda, a) && a->length <= FEW_TOKENS && few_cluster(cuda, a);
+    if (kind_of_blocks(&call->operand[1], &call->operand[2]) < 0 || !has_one_launch(cuda, a))
+        return 0;
+    const bool few = a->length <= FEW_TOKENS && a->tiles <= QN__CUDA_STEP_TILES;
+    const int64_t cluster = few_cluster(cuda, a), least = a->d == QN__CUDA_WIDEST ? 4 : 1;
+    return cluster ? cluster : few || a->length == a->tiles ? least : 0;
+}
+
+/* Where each has many pages (attend_far_blocks.cu): the blocks of its clusters. 0: it has not. */
+static int64_t far_blocks_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    const bool far = a->d != QN__CUDA_WIDEST && a->shared <= QN__CUDA_STEP_ROWS &&
+                     most_pages(a) > NEAR_PAGES && a->tiles <= QN__CUDA_STEP_TILES;
+    return far ? far_cluster(cuda, a) : 0;
 }
 
 /* Pages and heads are bytes apart there. */
 static bool launch_blocks(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
 {
+    enum { FEW = 10, FAR_SIZES = 2, FAR_CLUSTERS = 3 }; /* kernels of a kind */
     const qn__operand *k = &call->operand[1], *v = &call->operand[2];
+    const int kind = kind_of_blocks(k, v);
+    const int64_t far = far_blocks_cluster(b->cuda, args);
     args->k_head = (int64_t)qn__layout_bytes(k->layout, QN__PAGE, args->d);
     args->v_head = (int64_t)qn__layout_bytes(v->layout, QN__PAGE, args->e);
     args->k_page = args->groups * args->k_head;
     args->v_page = args->groups * args->v_head;
-    return launch_few(b, call, args, kernels_of_blocks(k, v));
+    if (!far)
+        return launch_few(b, call, args, QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 + FEW * kind,
+                          blocks_cluster(b->cuda, call, args));
+    const qn__cuda_grid grid = {args->length * args->groups * far,
+                                (unsigned)QN__CUDA_FAR_UNIT_THREADS(args->d), QN__CUDA_FAR_SHARED};
+    return add_attend(b, call, args, sizeof *args, &grid,
+                      QN__CUDA_KERNEL_attend_far_q8_0_q8_0_64_of_4 +
+                          (kind * FAR_SIZES + (args->d != 64)) * FAR_CLUSTERS + far_kernel(far));
 }
 
 /* Whether all rows over such a cache in f16 go by kernels that there are for it, those of tensor
@@ -570,7 +598,7 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
     if (qn__cuda_is_unpacked(call, type_read(&args))) {
         if (!args.length || !args.tiles)
             return true;
-        if (goes_by_blocks(b->cuda, call, &args))
+        if (blocks_cluster(b->cuda, call, &args))
             return launch_blocks(b, call, &args);
         if (!qn__cuda_unpack_cache(b, call, type_read(&args), unpacked))
             return false;

@@ -11,13 +11,13 @@
 
 #include <string.h>
 
-enum { GROUPS = 2, FIRST = 537, SECOND = 40, ROWS = 70, WIDTH = 16, BLOCK_CASE_ALONE = 3 };
+enum { GROUPS = 2, SECOND = 40, ROWS = 70, NEAR = 16, WIDEST = 64, MOST_ALONE = 9 };
 
-/* Sequences of 537 and 40 positions, whose newest rows run, over heads of d. Of many pages: more
- * than the table has places. */
+/* Sequences of `first` positions, or 537, and of 40, whose newest rows run, over heads of d. Of
+ * many pages: more than the table has places. `alone` rows run alone, or three. */
 typedef struct blocks_case {
     qn__encoding_id keys, values;
-    int64_t d, heads, pages, window, keep;
+    int64_t d, heads, pages, window, keep, first, alone;
 } blocks_case;
 
 /* What a device makes of it: rows of keys and of values as they are kept, the attention, and that
@@ -27,6 +27,26 @@ typedef struct blocks_result {
     size_t n_rows[2];
     float *y, *alone;
 } blocks_result;
+
+static int first_of(const blocks_case *c)
+{
+    return c->first ? (int)c->first : 537;
+}
+static int alone_of(const blocks_case *c)
+{
+    return c->alone ? (int)c->alone : 3;
+}
+/* Which row runs alone: some of the first sequence, its last and the last of the second. */
+static int32_t row_alone(const blocks_case *c, int i)
+{
+    return i == alone_of(c) - 1 ? ROWS - 1 : i == alone_of(c) - 2 ? ROWS - 3 : 8 * i;
+}
+/* Places of the table for a sequence. */
+static int width_of(const blocks_case *c)
+{
+    const int width = (first_of(c) + 63) / 64;
+    return width > NEAR ? width : NEAR;
+}
 
 /* A number for each page that occurs once. */
 static int32_t page_number(const blocks_case *c, int i)
@@ -53,12 +73,13 @@ static qn_array *reserve(qn_device *dev, const blocks_case *c, bool keys)
 
 static qn_array *table_of(qn_scope *s, const blocks_case *c)
 {
-    int32_t table[2][WIDTH];
-    for (int i = 0; i < WIDTH; i++) {
-        table[0][i] = i * 64 < FIRST ? page_number(c, i) : -1;
-        table[1][i] = i == 0 ? page_number(c, WIDTH) : -1;
+    int32_t table[2 * WIDEST];
+    const int width = width_of(c);
+    for (int i = 0; i < width; i++) {
+        table[i] = i * 64 < first_of(c) ? page_number(c, i) : -1;
+        table[width + i] = i == 0 ? page_number(c, width) : -1;
     }
-    return qn_from(s, QN_I32, SHAPE(2, WIDTH), table);
+    return qn_from(s, QN_I32, SHAPE(2, width), table);
 }
 
 /* The rows of a cache as they are kept. */
@@ -87,15 +108,20 @@ static void read_rows(qn_device *dev, const qn_array *a, blocks_result *r, int w
 /* Rows of the batch: the last of the first sequence, and two of the second behind them. */
 static qn_array *tiles_of(qn_scope *s, const blocks_case *c, bool alone)
 {
-    const int tile = (int)qn__attend_tile(c->heads / GROUPS), first = ROWS - 2;
+    const int tile = (int)qn__attend_tile(c->heads / GROUPS), first = ROWS - 2,
+              n_first = first_of(c);
     int32_t tiles[ROWS + 1][4] = {{0}}, n = 0;
-    const int32_t single[BLOCK_CASE_ALONE][4] = {
-        {0, 0, 1, FIRST - first}, {0, 1, 1, FIRST - 1}, {1, 2, 1, SECOND - 1}};
+    for (int i = 0; alone && i < alone_of(c); i++) {
+        const int32_t row = row_alone(c, i);
+        const int32_t own[] = {row >= first, i, 1,
+                               row < first ? n_first - first + row : SECOND - ROWS + row};
+        memcpy(tiles[i], own, sizeof own);
+    }
     if (alone)
-        return qn_from(s, QN_I32, SHAPE(BLOCK_CASE_ALONE, 4), single);
+        return qn_from(s, QN_I32, SHAPE(alone_of(c), 4), tiles);
     for (int row = 0; row < first; row += tile, n++) {
         const int32_t own[] = {0, row, first - row < tile ? first - row : tile,
-                               FIRST - first + row};
+                               n_first - first + row};
         memcpy(tiles[n], own, sizeof own);
     }
     const int32_t own[] = {1, first, 2, SECOND - 2};
@@ -105,7 +131,10 @@ static qn_array *tiles_of(qn_scope *s, const blocks_case *c, bool alone)
 
 static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result *r)
 {
-    static const int32_t alone[BLOCK_CASE_ALONE] = {0, ROWS - 3, ROWS - 1};
+    const int n_alone = alone_of(c);
+    int32_t alone[MOST_ALONE];
+    for (int i = 0; i < n_alone; i++)
+        alone[i] = row_alone(c, i);
     qn_array *kept[2] = {reserve(dev, c, true), reserve(dev, c, false)};
     const size_t n = (size_t)(ROWS * c->heads * c->d);
     const int64_t all = c->pages * 64;
@@ -123,7 +152,7 @@ static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result 
     /* First of all: attention asks for pages before the tiles' positions while a step writes. */
     qn_eval_many(s, (qn_array *[]){k, v}, 2);
     qn_array *y = qn__attend(s, q, k, v, tiles_of(s, c, false), table, c->keep, &o);
-    qn_array *some = qn_take(s, q, qn_from_i32(s, alone, BLOCK_CASE_ALONE), 2);
+    qn_array *some = qn_take(s, q, qn_from_i32(s, alone, n_alone), 2);
     qn_array *single = qn__attend(s, some, k, v, tiles_of(s, c, true), table, c->keep, &o);
     qn_array *results[] = {k, v, qn_contiguous(s, qn_swap_axes(s, y, 1, 2)),
                            qn_contiguous(s, qn_swap_axes(s, single, 1, 2))};
@@ -131,13 +160,13 @@ static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result 
     r->alone = malloc(n * sizeof *r->alone);
     bool ok = qn_eval_many(s, results, 4) == QN_OK &&
               qn_read_f32(s, results[2], r->y, n) == QN_OK &&
-              qn_read_f32(s, results[3], r->alone, n / ROWS * BLOCK_CASE_ALONE) == QN_OK;
+              qn_read_f32(s, results[3], r->alone, n / ROWS * (size_t)n_alone) == QN_OK;
     if (!ok)
         check(false, "blocks", qn_scope_error(s));
     for (int i = 0; i < 2 && ok; i++)
         read_rows(dev, results[i], r, i);
     const size_t row = n / ROWS;
-    for (int i = 0; i < BLOCK_CASE_ALONE && ok; i++)
+    for (int i = 0; i < n_alone && ok; i++)
         CHECK("rows of blocks alone", !memcmp(r->alone + (size_t)i * row,
                                               r->y + (size_t)alone[i] * row, row * sizeof(float)));
     qn_scope_end(s);
@@ -151,9 +180,9 @@ static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c, i
 {
     blocks_result r[2] = {{{0}}};
     char name[160];
-    snprintf(name, sizeof name, "blocks: %s, %s, %d heads of %d, %d pages",
+    snprintf(name, sizeof name, "blocks: %s, %s, %d heads of %d, %d pages, %d",
              qn__encodings[c->keys].name, qn__encodings[c->values].name, (int)c->heads, (int)c->d,
-             (int)c->pages);
+             (int)c->pages, first_of(c));
     run_blocks_case(cpu, c, &r[0]);
     run_blocks_case(cuda, c, &r[1]);
     for (int i = 0; i < 2; i++)
@@ -181,12 +210,22 @@ void compare_blocks(qn_device *cpu, qn_device *cuda)
     /* Queries, weights and what is read are bf16 there, or f16, if not all is f32. */
     enum { OF_BF16 = 30, OF_F16 = 1 };
     static const blocks_case cases[] = {
-        {QN__Q8_0, QN__Q8_0, 64, 8, 40, 0, 0},     {QN__Q8_0, QN__Q8_0, 128, 8, 20, 0, 0},
-        {QN__Q8_0, QN__Q4_0, 256, 4, 40, 0, 0},    {QN__Q4_0, QN__Q8_0, 96, 6, 40, 200, 11},
-        {QN__Q5_0, QN__Q5_1, 128, 6, 40, 230, 11}, {QN__Q4_1, QN__Q4_0, 64, 14, 20, 0, 0},
-        {QN__BF16, QN__Q8_0, 128, 8, 40, 0, 0},    {QN__Q4_0, QN__F32, 64, 8, 40, 0, 0},
-        {QN__F32, QN__Q5_1, 32, 4, 20, 100, 0},    {QN__IQ4_NL, QN__IQ4_NL, 128, 8, 20, 0, 0},
+        {QN__Q8_0, QN__Q8_0, 64, 8, 40, 0, 0},
+        {QN__Q8_0, QN__Q8_0, 128, 8, 20, 0, 0},
+        {QN__Q8_0, QN__Q4_0, 256, 4, 40, 0, 0},
+        {QN__Q4_0, QN__Q8_0, 96, 6, 40, 200, 11},
+        {QN__Q5_0, QN__Q5_1, 128, 6, 40, 230, 11},
+        {QN__Q4_1, QN__Q4_0, 64, 14, 20, 0, 0},
+        {QN__BF16, QN__Q8_0, 128, 8, 40, 0, 0},
+        {QN__Q4_0, QN__F32, 64, 8, 40, 0, 0},
+        {QN__F32, QN__Q5_1, 32, 4, 20, 100, 0},
+        {QN__IQ4_NL, QN__IQ4_NL, 128, 8, 20, 0, 0},
         {QN__Q8_0, QN__IQ4_NL, 256, 4, 40, 0, 0},
+        {QN__Q8_0, QN__Q8_0, 64, 8, 80, 0, 0, 3211},
+        {QN__Q8_0, QN__Q8_0, 128, 14, 40, 0, 0, 1919},
+        {QN__Q8_0, QN__Q4_0, 128, 8, 68, 0, 0, 4033, 9},
+        {QN__Q4_0, QN__Q4_0, 64, 6, 80, 1800, 11, 4000, 9},
+        {QN__Q4_0, QN__Q4_0, 128, 16, 40, 0, 0, 1101},
     };
     static const blocks_case finer[] = {
         {QN__F16, QN__F16, 64, 8, 40, 0, 0},     {QN__F16, QN__F16, 128, 6, 40, 230, 11},

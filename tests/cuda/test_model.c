@@ -258,7 +258,7 @@ static void test_all_ternary(qn_device *cuda)
 /* Logits of single tokens, of a few at a time and of a prompt, the same bits, for each way in which
  * attention of a token goes over pages: heads of each size, of few key heads and of many, more than
  * eight for one, few pages and more, several rounds of them, a window that begins within a page,
- * soft caps, norms of heads; and over a cache in f16. */
+ * soft caps, norms of heads; and over caches in f16 and in blocks. */
 static void test_tokens(qn_device *cuda)
 {
     enum { MOST = 4400 };
@@ -280,7 +280,9 @@ static void test_tokens(qn_device *cuda)
         {"llama", 64, 8, 128, MOST, 0},        {"llama", 56, 8, 64, MOST, 0},
         {"llama", 32, 8, 128, MOST, 0, "f16"}, {"gemma3_text", 4, 1, 256, 1100, 333, "f16"},
         {"llama", 16, 8, 64, MOST, 0, "f16"},  {"llama", 17, 17, 128, 600, 0, "f16"},
-        {"qwen3", 8, 2, 128, 1100, 0, "f16"},
+        {"qwen3", 8, 2, 128, 1100, 0, "f16"},  {"llama", 32, 8, 128, MOST, 0, "q8_0"},
+        {"llama", 16, 8, 64, MOST, 0, "q4_0"}, {"gemma3_text", 4, 1, 256, 1100, 333, "q8_0"},
+        {"qwen3", 8, 2, 128, 1100, 0, "q5_1"}, {"qwen3", 16, 2, 128, 1600, 0, "q8_0"},
     };
     static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY], some[MOST * VOCABULARY];
     int32_t ids[MOST];
@@ -295,8 +297,8 @@ static void test_tokens(qn_device *cuda)
         const bool capped = !strcmp(all[i].family, "gemma2");
         const char *caps =
             capped ? "\"attn_logit_softcapping\":5.0,\"final_logit_softcapping\":30.0," : "";
-        snprintf(name, sizeof name, "%s, %d and %d heads of %d%s", all[i].family, all[i].heads,
-                 all[i].groups, all[i].head_dim, all[i].cache ? ", f16" : "");
+        snprintf(name, sizeof name, "%s, %d and %d heads of %d, %s", all[i].family, all[i].heads,
+                 all[i].groups, all[i].head_dim, all[i].cache ? all[i].cache : "bf16");
         snprintf(text, sizeof text,
                  "{\"model_type\":\"%s\",\"hidden_size\":%d,\"intermediate_size\":512,"
                  "\"num_hidden_layers\":2,\"num_attention_heads\":%d,"
