@@ -125,18 +125,14 @@ enum {
     QN__CUDA_NORM_PAIR_QUADS = 128 /* of a row, at most, of rms_norm_pair */
 };
 
-/* Rows of n elements, up to QN__CUDA_HADAMARD; one array, or two, the second with the blocks behind
- * the first `blocks`. */
+/* Rows of n elements, up to QN__CUDA_HADAMARD, which lie side by side. */
 enum { QN__CUDA_HADAMARD = 256 };
-typedef struct qn__cuda_hadamard_part {
-    int64_t all;        /* elements */
-    int32_t n, vectors; /* vectors: they are read and written 16 bytes at a time */
-    float scale;
-} qn__cuda_hadamard_part;
 typedef struct qn__cuda_hadamard_args {
-    void *at[4]; /* of each: x, y */
-    qn__cuda_hadamard_part part[2];
-    int64_t blocks;
+    void *at[3]; /* x, y, y as bf16; NULL: not wanted */
+    int64_t all; /* elements */
+    int32_t n;
+    float scale;
+    int8_t vectors, turned; /* vectors: 16 bytes at a time; turned: how y is rounded (turned.cuh) */
 } qn__cuda_hadamard_args;
 
 typedef struct qn__cuda_softmax_args {

@@ -78,7 +78,7 @@ static int64_t page_of_head(const qn__operand *cache)
  * and they are turned on their way; returns the operand that is read then. */
 static uint32_t take_turn_of(qn__cuda_binder *b, const qn__call *call, qn__cuda_encode_part *part)
 {
-    enum { X, Y, X_BESIDE };
+    enum { X, Y };
     const qn__operand *operands = b->binding->operands, *rows = &call->operand[1];
     const uint32_t own = call->first_operand + 1;
     qn__cuda_binding *bound = b->bound;
@@ -86,12 +86,10 @@ static uint32_t take_turn_of(qn__cuda_binder *b, const qn__call *call, qn__cuda_
         return own;
     const qn__cuda_launch *last = &bound->launches[bound->n_launches - 1];
     const uint32_t *at = bound->at + last->first_at;
-    if (last->function != b->cuda->kernels[QN__CUDA_KERNEL_hadamard] ||
-        at[X_BESIDE] != QN__CUDA_AT_NONE)
+    if (last->function != b->cuda->kernels[QN__CUDA_KERNEL_hadamard])
         return own;
     const uint32_t x = at[X], y = at[Y];
-    const qn__cuda_hadamard_part *turn =
-        &((const qn__cuda_hadamard_args *)(bound->args + last->args))->part[0];
+    const qn__cuda_hadamard_args *turn = (const qn__cuda_hadamard_args *)(bound->args + last->args);
     if (!qn__cuda_same_place(&operands[y], rows) || turn->all != qn__cuda_elements(rows) ||
         operands[y].slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
         qn__cuda_is_read_behind(b, call, &operands[y]))

@@ -125,7 +125,6 @@ void qn__cuda_put_beside(qn__cuda_binder *b, const qn__call *call, uint32_t n_at
 enum { MOST_PART_ARGS = 512 };
 HAS_PARTS(qn__cuda_write_args, 3);
 HAS_PARTS(qn__cuda_encode_args, 3);
-HAS_PARTS(qn__cuda_hadamard_args, 2);
 
 uint32_t *qn__cuda_add_part(qn__cuda_binder *b, int kernel, const qn__call *call,
                             const qn__cuda_grid *grid, uint32_t n_at, const void *part, size_t size)

@@ -82,15 +82,20 @@ static bool takes_hadamard(const qn_array *node)
 static bool launch_hadamard(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
-    const qn__cuda_hadamard_part part = {
+    const qn__cuda_hadamard_args args = {
         .all = qn__cuda_elements(x),
         .n = (int32_t)x->shape[x->ndim - 1],
-        .vectors = x->offset % 16 == 0 && call->operand[1].offset % 16 == 0,
-        .scale = (float)((const qn__hadamard_params *)call->params)->scale};
-    const int64_t blocks = qn__cuda_parts(part.all, QN__CUDA_HADAMARD * QN__CUDA_THREADS / 32);
+        .scale = (float)((const qn__hadamard_params *)call->params)->scale,
+        .vectors = x->offset % 16 == 0 && call->operand[1].offset % 16 == 0};
+    const int64_t blocks = qn__cuda_parts(args.all, QN__CUDA_HADAMARD * QN__CUDA_THREADS / 32);
     const qn__cuda_grid grid = {blocks, QN__CUDA_THREADS, 0};
-    return !blocks ||
-           qn__cuda_add_part(b, QN__CUDA_KERNEL_hadamard, call, &grid, 2, &part, sizeof part);
+    if (!blocks)
+        return true;
+    if (!QN__CUDA_ADD_GRID(b, hadamard, &grid, args, call, 0, 1, QN__CUDA_NONE))
+        return false;
+    if (args.vectors)
+        qn__cuda_may_round(b, 1, 2, offsetof(qn__cuda_hadamard_args, turned));
+    return true;
 }
 
 const qn__cuda_routine qn__cuda_hadamard = {QN__OP_HADAMARD_TRANSFORM, takes_hadamard,

@@ -249,12 +249,14 @@ template <typename T> static __device__ void softmax_rows(const qn__cuda_softmax
 }
 
 /* A warp has 256 elements at a time, of one array or of the other. */
-static __device__ void hadamard_part(const qn__cuda_hadamard_part &a, const float *x, float *y,
-                                     int64_t block, int64_t blocks)
+extern "C" __global__ void hadamard(const __grid_constant__ qn__cuda_hadamard_args a)
 {
-    const int64_t apart = blocks * (THREADS / 32) * QN__CUDA_HADAMARD;
-    for (int64_t i = (block * (THREADS / 32) + threadIdx.x / 32) * QN__CUDA_HADAMARD; i < a.all;
-         i += apart) {
+    const int64_t apart = (int64_t)gridDim.x * (THREADS / 32) * QN__CUDA_HADAMARD;
+    const float *x = (const float *)a.at[0];
+    float *y = (float *)a.at[1];
+    wait_for_others();
+    for (int64_t i = ((int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32) * QN__CUDA_HADAMARD;
+         i < a.all; i += apart) {
         float4 v[2];
         int64_t at[2];
 #pragma unroll
@@ -268,22 +270,12 @@ static __device__ void hadamard_part(const qn__cuda_hadamard_part &a, const floa
             if (at[q] >= a.all)
                 continue;
             if (a.vectors)
-                *(float4 *)(y + at[q]) = v[q];
+                put_quad(y, a.at[2], at[q] / 4, v[q], a.turned);
             else
                 for (int k = 0; k < 4; k++)
                     y[at[q] + k] = k == 0 ? v[q].x : k == 1 ? v[q].y : k == 2 ? v[q].z : v[q].w;
         }
     }
-}
-
-extern "C" __global__ void hadamard(const __grid_constant__ qn__cuda_hadamard_args a)
-{
-    wait_for_others();
-    if (blockIdx.x >= a.blocks)
-        hadamard_part(a.part[1], (const float *)a.at[2], (float *)a.at[3], blockIdx.x - a.blocks,
-                      gridDim.x - a.blocks);
-    else
-        hadamard_part(a.part[0], (const float *)a.at[0], (float *)a.at[1], blockIdx.x, a.blocks);
 }
 
 extern "C" __global__ void softmax(qn__cuda_softmax_args a)
