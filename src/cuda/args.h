@@ -412,6 +412,27 @@ typedef struct qn__cuda_encode_args {
     int64_t blocks;
 } qn__cuda_encode_args;
 
+/* Few rows on their way to a cache in blocks, and their queries: norms of heads, if there are
+ * weights, rope, a Hadamard matrix; heads of D, 64, 128 or 256. */
+enum {
+    QN__CUDA_BLOCKS_QUERIES, /* then keys, values, of [1, H, T, D] */
+    QN__CUDA_BLOCKS_OFFSET = 3,
+    QN__CUDA_BLOCKS_FREQUENCY,
+    QN__CUDA_BLOCKS_SLOTS,
+    QN__CUDA_BLOCKS_Y,                                /* queries' results: [T, H, D] */
+    QN__CUDA_BLOCKS_CACHE,                            /* of keys, of values */
+    QN__CUDA_BLOCKS_NORM = QN__CUDA_BLOCKS_CACHE + 2, /* of queries, of keys */
+    QN__CUDA_BLOCKS_AT = QN__CUDA_BLOCKS_NORM + 2
+};
+typedef struct qn__cuda_turn_blocks_args {
+    void *at[QN__CUDA_BLOCKS_AT];
+    qn__cuda_encode_part part[2];    /* of keys, of values */
+    int64_t head_stride, row_stride; /* of queries */
+    int32_t heads;                   /* of queries */
+    float scale, norm_eps;           /* scale: of queries, behind the matrix */
+    int8_t row_offset, early;        /* early: no step writes offset, frequencies and slots */
+} qn__cuda_turn_blocks_args;
+
 /* The pages in a step's table out of their units, or from floats of 16 bits to f32, each to where
  * it is in that, or to its own number. */
 typedef struct qn__cuda_unpack_pages_args {

@@ -313,6 +313,12 @@ static inline int qn__cuda_half(qn_dtype type)
 bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
                              const qn__cuda_write_part *write, int64_t blocks);
 
+/* Queries turned by a Hadamard matrix of n, times scale: if the newest launches have made these by
+ * rope, and written the keys and values of the same few rows to caches in blocks, one launch does
+ * all of that, and true is returned; *added: whether there was memory. */
+bool qn__cuda_turn_blocks(qn__cuda_binder *b, const qn__call *call, int64_t n, float scale,
+                          bool *added);
+
 /* If the newest launch turns the only row that attention, the call, reads and writes it to the
  * cache, then attention's launch does that (attend_step.cu), and norms of heads before it: takes
  * them away, and what they knew goes to `to` and, as operands, to addresses, which are those from

@@ -6,7 +6,7 @@
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
-enum { FEW_ROWS = 64, HEADS = 4, MOST_HEADS = 8, MOST_BLOCKS = 1 << 20 };
+enum { FEW_ROWS = 64, MOST_TURNED = 256, HEADS = 4, MOST_HEADS = 8, MOST_BLOCKS = 1 << 20 };
 
 /* Whether an operand's rows are read or written in vectors of 16 bytes. */
 static bool has_vectors(const qn__operand *o)
@@ -82,11 +82,11 @@ typedef struct newest_rope {
     uint32_t first;
 } newest_rope;
 
-/* What the newest launch turns, if it is such a rope: one array or two; 0: it is none. */
-static int find_ropes(const qn__cuda_binder *b, newest_rope ropes[2], bool *early)
+/* What a launch turns, if it is such a rope: one array or two; 0: it is none. */
+static int find_ropes(const qn__cuda_binder *b, const qn__cuda_launch *last, newest_rope ropes[2],
+                      bool *early)
 {
-    const qn__cuda_launch *last = newest(b, QN__CUDA_KERNEL_rope);
-    if (!last)
+    if (!last || last->function != b->cuda->kernels[QN__CUDA_KERNEL_rope])
         return 0;
     const qn__cuda_rope_args *args = (const qn__cuda_rope_args *)(b->bound->args + last->args);
     const uint32_t *at = b->bound->at + last->first_at;
@@ -119,7 +119,7 @@ static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_w
     const qn__operand *operands = b->binding->operands;
     newest_rope ropes[2], keys, queries;
     bool early, both = false;
-    int n = find_ropes(b, ropes, &early), i = n - 1;
+    int n = find_ropes(b, newest(b, QN__CUDA_KERNEL_rope), ropes, &early), i = n - 1;
     while (i >= 0 && !is_written(&ropes[i].part, &operands[ropes[i].first + 3], &call->operand[1]))
         i--;
     if (i < 0)
@@ -138,7 +138,7 @@ static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_w
     if (n == 2) {
         queries = ropes[1 - i];
         both = true;
-    } else if (find_ropes(b, ropes, &early) == 1 &&
+    } else if (find_ropes(b, newest(b, QN__CUDA_KERNEL_rope), ropes, &early) == 1 &&
                !qn__cuda_overlap(&operands[ropes[0].first + 3], &operands[keys.first])) {
         queries = ropes[0];
         both = true;
@@ -244,37 +244,40 @@ static bool turns_for(const qn__cuda_binder *b, const qn__call *call,
            !qn__cuda_is_read_behind(b, call, q);
 }
 
-/* Whether a launch makes norms of queries and keys, each of a head, for what is turned alone: then
- * attention's can make them, of the rows and with the weights that `own` gets. */
+/* Whether a launch makes norms of queries and keys, heads of d that lie side by side, for what is
+ * turned alone: then who turns them can make them, of the rows that rows[] gets, with weights. */
 static bool find_norms(const qn__cuda_binder *b, const qn__call *call,
-                       const qn__cuda_launch *launch, const qn__cuda_attend_turn_args *to,
-                       uint32_t own[OWN])
+                       const qn__cuda_launch *launch, int64_t d, uint32_t *const rows[2],
+                       uint32_t weights[2])
 {
-    const int64_t d = call->operand[0].shape[3];
     if (launch->function != b->cuda->kernels[QN__CUDA_KERNEL_rms_norm_pair] ||
         (d != QN__CUDA_WIDEST_HALF && d != QN__CUDA_WIDEST))
         return false;
     const qn__operand *operands = b->binding->operands;
     const qn__cuda_norm_args *args = (const qn__cuda_norm_args *)(b->bound->args + launch->args);
     const uint32_t *at = b->bound->at + launch->first_at;
-    const bool exchanged = !qn__cuda_same_place(&operands[at[2]], &operands[own[OWN_QUERIES]]);
+    const bool exchanged = !qn__cuda_same_place(&operands[at[2]], &operands[*rows[0]]);
     const uint32_t *norms[] = {at + (exchanged ? QN__CUDA_NORM_BESIDE : 0),
-                               at + (exchanged ? 0 : QN__CUDA_NORM_BESIDE)},
-                   turned[] = {own[OWN_QUERIES], own[OWN_KEYS]};
-    if (args->n != d || !args->early || to->query_head != d || to->key_head != d)
+                               at + (exchanged ? 0 : QN__CUDA_NORM_BESIDE)};
+    if (args->n != d || !args->early)
         return false;
     for (int i = 0; i < 2; i++) {
         const qn__operand *y = &operands[norms[i][2]];
-        if (!qn__cuda_same_place(y, &operands[turned[i]]) ||
+        if (!qn__cuda_same_place(y, &operands[*rows[i]]) ||
             y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
             qn__cuda_is_read_behind(b, call, y))
             return false;
     }
-    own[OWN_QUERIES] = norms[0][0];
-    own[OWN_KEYS] = norms[1][0];
-    own[OWN_NORMS] = norms[0][1];
-    own[OWN_NORMS + 1] = norms[1][1];
+    for (int i = 0; i < 2; i++) {
+        *rows[i] = norms[i][0];
+        weights[i] = norms[i][1];
+    }
     return true;
+}
+
+static float eps_of(const qn__cuda_binder *b, const qn__cuda_launch *norm)
+{
+    return (float)((const qn__cuda_norm_args *)(b->bound->args + norm->args))->eps;
 }
 
 /* Whether rows of heads that lie so far apart are read in vectors of 16 bytes. */
@@ -301,7 +304,10 @@ bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
     const uint32_t own[OWN] = {at[QUERIES], at[QUERIES + 1], at[QUERIES + 2],  at[KEYS],
                                at[VALUES],  at[VALUES + 1],  QN__CUDA_AT_NONE, QN__CUDA_AT_NONE};
     memcpy(addresses, own, sizeof own);
-    const bool norms = b->bound->n_launches > 1 && find_norms(b, call, last - 1, to, addresses);
+    const int64_t d = call->operand[0].shape[3];
+    uint32_t *const rows[] = {&addresses[OWN_QUERIES], &addresses[OWN_KEYS]};
+    const bool norms = b->bound->n_launches > 1 && to->query_head == d && to->key_head == d &&
+                       find_norms(b, call, last - 1, d, rows, &addresses[OWN_NORMS]);
     const qn__operand *operands = b->binding->operands;
     if (!in_vectors(&operands[addresses[OWN_QUERIES]], to->query_head) ||
         !in_vectors(&operands[addresses[OWN_KEYS]], to->key_head) ||
@@ -311,9 +317,153 @@ bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
     if (*moves && !qn__cuda_may_move(b, call, y))
         return false;
     if (norms) {
-        to->norm_eps = (float)((const qn__cuda_norm_args *)(b->bound->args + last[-1].args))->eps;
+        to->norm_eps = eps_of(b, last - 1);
         qn__cuda_forget_newest(b->bound);
     }
     qn__cuda_forget_newest(b->bound);
+    return true;
+}
+
+/* ---- rows on their way to a cache in blocks -------------------------------------------------- */
+
+/* Whether a rope turns whole heads of d of a sequence's rows, which then lie side by side. */
+static bool turns_heads(const newest_rope *r, const qn__operand *x, int64_t d)
+{
+    const qn__cuda_rope_part *p = &r->part;
+    return 2 * p->half == d && p->shape[3] == d && !p->traditional && p->x_stride[3] == 1 &&
+           x->offset % 16 == 0 && (p->x_stride[1] | p->x_stride[2]) % 4 == 0 &&
+           p->y_stride[3] == 1 && p->y_stride[1] == d &&
+           (p->shape[2] == 1 || p->y_stride[2] == p->shape[1] * d);
+}
+
+/* What launches from the newest one backwards make of the rows of a step: they write keys and
+ * values to caches in blocks, turned by a matrix, and before that turn keys and queries, and make
+ * norms of these. */
+typedef struct blocks_chain {
+    newest_rope ropes[2]; /* of queries, of keys */
+    uint32_t rows[2], weights[2];
+    int n_launches;
+    bool early, has_norms;
+} blocks_chain;
+
+static bool is_own(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
+{
+    return y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
+           !qn__cuda_is_read_behind(b, call, y);
+}
+
+/* Finds the ropes of call's x and of the keys that `write` takes, in one launch or in two. */
+static bool find_chain(const qn__cuda_binder *b, const qn__call *call, const qn__cuda_launch *write,
+                       int64_t d, blocks_chain *c)
+{
+    const qn__operand *operands = b->binding->operands,
+                      *turned[] = {&call->operand[0], &operands[b->bound->at[write->first_at]]};
+    const qn__cuda_launch *first = b->bound->launches, *launch = write;
+    bool has[2] = {false, false};
+    c->early = true;
+    while (launch > first && !(has[0] && has[1])) {
+        newest_rope ropes[2];
+        bool early;
+        const int n = find_ropes(b, --launch, ropes, &early);
+        c->early = c->early && early;
+        for (int k = 0; k < n; k++) {
+            const qn__operand *y = &operands[ropes[k].first + 3];
+            const int i = !qn__cuda_same_place(y, turned[0]);
+            if (has[i] || !qn__cuda_same_place(y, turned[i]) || !is_own(b, call, y) ||
+                qn__cuda_elements(y) != qn__cuda_elements(turned[i]) ||
+                !turns_heads(&ropes[k], &operands[ropes[k].first], d))
+                return false;
+            has[i] = true;
+            c->ropes[i] = ropes[k];
+            c->rows[i] = ropes[k].first;
+        }
+        if (!n)
+            return false;
+    }
+    uint32_t *const rows[] = {&c->rows[0], &c->rows[1]};
+    c->has_norms = has[0] && has[1] && launch > first && c->ropes[0].part.x_stride[1] == d &&
+                   c->ropes[1].part.x_stride[1] == d &&
+                   find_norms(b, call, launch - 1, d, rows, c->weights);
+    c->n_launches = (int)(write - launch) + 1 + c->has_norms;
+    return has[0] && has[1];
+}
+
+/* Whether warps that are done may write y, while others still read what is to be turned. */
+static bool may_write_heads(const qn__cuda_binder *b, const blocks_chain *c, const qn__operand *y,
+                            const qn__operand *values, int64_t d)
+{
+    const qn__operand *operands = b->binding->operands, *q = &operands[c->rows[0]];
+    const int64_t *apart = c->ropes[0].part.x_stride;
+    const bool in_place =
+        qn__cuda_same_place(y, q) && apart[1] == d &&
+        (c->ropes[0].part.shape[2] == 1 || apart[2] == c->ropes[0].part.shape[1] * d);
+    return (in_place || !qn__cuda_overlap(y, q)) && !qn__cuda_overlap(y, &operands[c->rows[1]]) &&
+           !qn__cuda_overlap(y, values);
+}
+
+bool qn__cuda_turn_blocks(qn__cuda_binder *b, const qn__call *call, int64_t n, float scale,
+                          bool *added)
+{
+    enum { KEYS, SLOTS, VALUES = 3, VALUE_SLOTS, KEY_CACHE = 2, VALUE_CACHE = 5 };
+    qn__cuda_binding *bound = b->bound;
+    const qn__operand *operands = b->binding->operands;
+    const qn__cuda_launch *write =
+        bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (!write || !qn__cuda_is_among(b->cuda, write->function, QN__CUDA_KERNEL_write_blocks_1,
+                                     QN__CUDA_KERNEL_write_blocks_2))
+        return false;
+    const uint32_t *from = bound->at + write->first_at;
+    const qn__cuda_encode_args *encode = (const qn__cuda_encode_args *)(bound->args + write->args);
+    const qn__cuda_encode_part *keys = &encode->part[0], *values = &encode->part[1];
+    blocks_chain chain;
+    if (from[VALUES] == QN__CUDA_AT_NONE || keys->turn != n || values->turn != n || keys->d != n ||
+        values->d != n || (n != 64 && n != 128 && n != 256) || !values->vectors ||
+        keys->heads != values->heads || keys->length != values->length ||
+        keys->length > MOST_TURNED ||
+        !qn__cuda_same_place(&operands[from[SLOTS]], &operands[from[VALUE_SLOTS]]) ||
+        !find_chain(b, call, write, n, &chain))
+        return false;
+    const qn__cuda_rope_part *q = &chain.ropes[0].part, *k = &chain.ropes[1].part;
+    if (q->shape[2] != keys->length || k->shape[2] != keys->length || k->shape[1] != keys->heads ||
+        q->row_offset != k->row_offset ||
+        !qn__cuda_same_place(&operands[chain.ropes[0].first + 1],
+                             &operands[chain.ropes[1].first + 1]) ||
+        !qn__cuda_same_place(&operands[chain.ropes[0].first + 2],
+                             &operands[chain.ropes[1].first + 2]) ||
+        !may_write_heads(b, &chain, &call->operand[1], &operands[from[VALUES]], n))
+        return false;
+    qn__cuda_turn_blocks_args args = {
+        .part = {*keys, *values},
+        .head_stride = q->x_stride[1],
+        .row_stride = q->x_stride[2],
+        .heads = (int32_t)q->shape[1],
+        .scale = scale,
+        .norm_eps = chain.has_norms ? eps_of(b, write - chain.n_launches + 1) : 0,
+        .row_offset = (int8_t)q->row_offset,
+        .early = (int8_t)(chain.early && qn__cuda_is_fixed(b, &operands[from[SLOTS]]))};
+    args.part[0].head_stride = k->x_stride[1];
+    args.part[0].row_stride = k->x_stride[2];
+    const uint32_t at[QN__CUDA_BLOCKS_AT] = {chain.rows[0],
+                                             chain.rows[1],
+                                             from[VALUES],
+                                             chain.ropes[0].first + 1,
+                                             chain.ropes[0].first + 2,
+                                             from[SLOTS],
+                                             call->first_operand + 1,
+                                             from[KEY_CACHE],
+                                             from[VALUE_CACHE],
+                                             chain.has_norms ? chain.weights[0] : QN__CUDA_AT_NONE,
+                                             chain.has_norms ? chain.weights[1] : QN__CUDA_AT_NONE};
+    const int64_t warps = keys->length * (q->shape[1] + 2 * keys->heads);
+    const qn__cuda_grid grid = {qn__cuda_parts(warps, QN__CUDA_THREADS / 32), QN__CUDA_THREADS, 0};
+    uint8_t none[QN__CUDA_BLOCKS_AT];
+    memset(none, QN__CUDA_NONE, sizeof none);
+    for (int i = 0; i < chain.n_launches; i++)
+        qn__cuda_forget_newest(bound);
+    const int kernel = n > 128 ? QN__CUDA_KERNEL_turn_blocks_2 : QN__CUDA_KERNEL_turn_blocks_1;
+    *added = qn__cuda_add_grid(b, b->cuda->kernels[kernel], &grid, &args, sizeof args, call,
+                               QN__CUDA_BLOCKS_AT, none);
+    if (*added)
+        memcpy(bound->at + bound->launches[bound->n_launches - 1].first_at, at, sizeof at);
     return true;
 }

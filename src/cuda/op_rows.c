@@ -89,8 +89,11 @@ static bool launch_hadamard(qn__cuda_binder *b, const qn__call *call)
         .vectors = x->offset % 16 == 0 && call->operand[1].offset % 16 == 0};
     const int64_t blocks = qn__cuda_parts(args.all, QN__CUDA_HADAMARD * QN__CUDA_THREADS / 32);
     const qn__cuda_grid grid = {blocks, QN__CUDA_THREADS, 0};
+    bool added;
     if (!blocks)
         return true;
+    if (qn__cuda_turn_blocks(b, call, args.n, args.scale, &added))
+        return added;
     if (!QN__CUDA_ADD_GRID(b, hadamard, &grid, args, call, 0, 1, QN__CUDA_NONE))
         return false;
     if (args.vectors)

@@ -8,6 +8,7 @@
 #include "cuda/any.cuh"
 #include "cuda/encode.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/norm.cuh"
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -61,6 +62,130 @@ WRITE_BLOCKS(write_blocks, plain_rule, 8)
 WRITE_BLOCKS(write_curve, curve_rule, 1)
 WRITE_BLOCKS(write_curve, curve_rule, 2)
 WRITE_BLOCKS(write_curve, curve_rule, 8)
+
+/* ---- rows of queries, keys and values at once ------------------------------------------------ */
+
+/* Of a lane's columns, 4 lane .. 4 lane + 3 of each 128, the pairs of rope: in a row of 128 or
+ * fewer with another lane's, in one of 256 with its own. */
+template <int Q> struct lane_turn {
+    float s[4], c[4];
+
+    __device__ void begin(const float *frequency, float position, int d)
+    {
+        const float4 f = *(const float4 *)(frequency + 4 * (threadIdx.x % 32) % (d / 2));
+        sincosf(position * f.x, &s[0], &c[0]);
+        sincosf(position * f.y, &s[1], &c[1]);
+        sincosf(position * f.z, &s[2], &c[2]);
+        sincosf(position * f.w, &s[3], &c[3]);
+    }
+    __device__ float turned(float own, float other, int i, bool upper) const
+    {
+        const float a = own * c[i], b = other * s[i];
+        return upper ? a + b : a - b;
+    }
+    __device__ float4 turned(float4 own, float4 other, bool upper) const
+    {
+        return make_float4(turned(own.x, other.x, 0, upper), turned(own.y, other.y, 1, upper),
+                           turned(own.z, other.z, 2, upper), turned(own.w, other.w, 3, upper));
+    }
+    __device__ void turn(float4 (&x)[Q], int d) const
+    {
+        if (Q > 1) {
+            const float4 low = x[0], high = x[Q - 1];
+            x[0] = turned(low, high, false);
+            x[Q - 1] = turned(high, low, true);
+            return;
+        }
+        const int m = d / 8;
+        const float4 v = x[0], other = make_float4(
+                                   __shfl_xor_sync(~0u, v.x, m), __shfl_xor_sync(~0u, v.y, m),
+                                   __shfl_xor_sync(~0u, v.z, m), __shfl_xor_sync(~0u, v.w, m));
+        x[0] = turned(v, other, threadIdx.x & m);
+    }
+};
+
+/* Heads of a row as norm.cuh has rows of 128 or 256. */
+template <int Q>
+static __device__ void norm_head(float4 (&x)[Q], const float4 (&weight)[Q], int d, float eps)
+{
+    float sum = sum_of_warp(quad_sum(x[0]));
+    if (Q > 1)
+        sum += sum_of_warp(quad_sum(x[Q - 1]));
+    const float scale = scale_of(sum, (float)d, eps);
+#pragma unroll
+    for (int q = 0; q < Q; q++)
+        x[q] = normed(x[q], scale, weight[q]);
+}
+
+/* A warp has a head of a row: of [T][queries, keys, values]. */
+template <int Q> static __device__ void turn_rows(const qn__cuda_turn_blocks_args &a)
+{
+    const int lane = threadIdx.x % 32, d = a.part[0].d, groups = a.part[0].heads,
+              all = a.heads + 2 * groups,
+              i = (int)(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32), l = i / all,
+              number = i % all, kind = (number >= a.heads) + (number >= a.heads + groups),
+              h = kind ? (number - a.heads) % groups : number;
+    const qn__cuda_encode_part &part = a.part[kind == 2];
+    let_next_begin();
+    if (!a.early)
+        wait_for_last();
+    int32_t slot = 0;
+    if (l < part.length && kind)
+        slot = ((const int32_t *)a.at[QN__CUDA_BLOCKS_SLOTS])[l];
+    if (l >= part.length || slot < 0 || slot / PAGE >= part.pages) {
+        wait_for_last(); /* what waits for this kernel relies on it */
+        return;
+    }
+    const float *weights = kind == 2 ? NULL : (const float *)a.at[QN__CUDA_BLOCKS_NORM + kind];
+    float4 x[Q], weight[Q];
+    lane_turn<Q> turn;
+    if (kind < 2)
+        turn.begin((const float *)a.at[QN__CUDA_BLOCKS_FREQUENCY],
+                   (float)(((const int32_t *)a.at[QN__CUDA_BLOCKS_OFFSET])[l * a.row_offset] +
+                           (a.row_offset ? 0 : l)),
+                   d);
+    if (weights)
+#pragma unroll
+        for (int q = 0; q < Q; q++)
+            weight[q] = *(const float4 *)(weights + 128 * q + 4 * lane);
+    const float *row = (const float *)a.at[kind] +
+                       (kind ? h * part.head_stride + l * part.row_stride
+                             : h * a.head_stride + l * a.row_stride);
+    wait_for_last();
+#pragma unroll
+    for (int q = 0; q < Q; q++) {
+        const int column = 128 * q + 4 * lane;
+        x[q] = column < d ? *(const float4 *)(row + column) : make_float4(0, 0, 0, 0);
+    }
+    if (weights)
+        norm_head(x, weight, d, a.norm_eps);
+    if (kind < 2)
+        turn.turn(x, d);
+    transform(x, d, kind ? part.turn_scale : a.scale);
+    if (kind) {
+        const int64_t tile = (int64_t)((d + part.units.columns - 1) / part.units.columns) *
+                             part.units.bytes;
+        put_row(part.units,
+                (uint8_t *)a.at[QN__CUDA_BLOCKS_CACHE + kind - 1] + slot / PAGE * part.page +
+                    h * part.head + slot % PAGE / QN__UNIT_ROWS * tile,
+                slot % QN__UNIT_ROWS, d, x);
+        return;
+    }
+    float *to = (float *)a.at[QN__CUDA_BLOCKS_Y] + ((int64_t)l * a.heads + h) * d;
+#pragma unroll
+    for (int q = 0; q < Q; q++)
+        if (128 * q + 4 * lane < d)
+            *(float4 *)(to + 128 * q + 4 * lane) = x[q];
+}
+
+#define TURN_BLOCKS(q)                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                          \
+        turn_blocks_##q(const __grid_constant__ qn__cuda_turn_blocks_args a)                       \
+    {                                                                                              \
+        turn_rows<q>(a);                                                                           \
+    }
+TURN_BLOCKS(1)
+TURN_BLOCKS(2)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
