@@ -11,14 +11,15 @@
 
 qn_status device_of(const arguments *a, const char **name, qn_error *err)
 {
-    bool cpu = a->device && !strcmp(a->device, "cpu");
+    bool cpu = a->device && !strcmp(a->device, "cpu"),
+         any = a->device && !strcmp(a->device, "auto");
     *name = a->device;
     if (a->gpu_layers < 0)
         return QN_OK;
-    if (a->device && cpu != (a->gpu_layers == 0))
+    if (a->device && !any && cpu != (a->gpu_layers == 0))
         return qn__fail(err, QN_INVALID, "--gpu-layers %lld and --device %.40s exclude each other",
                         (long long)a->gpu_layers, a->device);
-    if (!a->device)
+    if (!a->device || (any && a->gpu_layers == 0))
         *name = a->gpu_layers ? "cuda:0" : "cpu";
     return QN_OK;
 }

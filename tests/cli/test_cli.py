@@ -67,7 +67,8 @@ def test_devices():
     """Without a GPU; with one the words are the same, but auto takes it."""
     plain = generate("-p", "x", "-n", "3", "--temp", "0")
     for args, warning in ((["--device", "auto"], ""), (["--gpu-layers", "0"], "quern: warning: --gpu-layers 0: all runs on the CPU\n"),
-                          (["-ngl", "0", "--device", "cpu"], "quern: warning: --gpu-layers 0: all runs on the CPU\n")):
+                          (["-ngl", "0", "--device", "cpu"], "quern: warning: --gpu-layers 0: all runs on the CPU\n"),
+                          (["-ngl", "0", "--device", "auto"], "quern: warning: --gpu-layers 0: all runs on the CPU\n")):
         status, out, err = generate("-p", "x", "-n", "3", "--temp", "0", *args)
         check(f"{args}", (status, out, err) == (0, plain[1], warning), (status, out, err))
     refused("the CPU and the GPU", generate("-p", "x", "-ngl", "9", "--device", "cpu"), 1, "--gpu-layers 9 and --device cpu exclude each other")

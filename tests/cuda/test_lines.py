@@ -65,7 +65,8 @@ def main():
     refused("an allocation fails", "asking for memory", fail="cuMemAlloc_v2")
     refused("memory is out later", "no memory", fail="cuMemCreate", result=2)
     for args, env in ((("--device", "auto"), {"gpus": 0}), (("--device", "auto"), {"version": 11080}),
-                      (("--gpu-layers", "0"), {}), (("-ngl", "0"), {"gpus": 0})):
+                      (("--gpu-layers", "0"), {}), (("-ngl", "0"), {"gpus": 0}),
+                      (("-ngl", "0", "--device", "auto"), {})):
         status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args, **env)
         check(f"the CPU: {args} {env}", status == 0 and "device cpu" in err and "us of a token's time each" in err, err)
     auto = ("--device", "auto")
