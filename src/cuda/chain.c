@@ -143,10 +143,7 @@ size_t qn__cuda_chain_text(const qn__ir *ir, char *text, size_t room)
     page p = {text, room, 0};
     print_to(&p, "%s", qn__ir_prelude_c(true));
     size_t left = p.length < room ? room - p.length : 0;
-    size_t element = qn__ir_render_c(ir, "element", left ? text + p.length : NULL, left);
-    if (!element)
-        return 0;
-    p.length += element;
+    p.length += qn__ir_render_c(ir, "element", left ? text + p.length : NULL, left);
     print_kernel(&p, ir);
     return p.length;
 }
@@ -155,12 +152,9 @@ size_t qn__cuda_chain_text(const qn__ir *ir, char *text, size_t room)
 static qn__cu_function chain_function(qn__cuda_binder *b, const qn__ir *ir)
 {
     size_t n = qn__cuda_chain_text(ir, NULL, 0);
-    char *text = n ? malloc(n + 1) : NULL;
+    char *text = malloc(n + 1);
     if (!text) {
-        if (n)
-            qn__fail_memory(b->err, "a program");
-        else
-            qn__fail(b->err, QN_UNSUPPORTED, "cuda: a fused operation divides integers");
+        qn__fail_memory(b->err, "a program");
         return NULL;
     }
     qn__cuda_chain_text(ir, text, n + 1);

@@ -478,7 +478,7 @@ qn__cuda_view qn__cuda_view_of(const qn__operand *o, int first, int ndim);
 /* Adds the launch of a chain, compiling its program unless the device has it. */
 bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call);
 
-/* The text of a chain's kernel `chain`, as snprintf; 0: the program cannot be rendered. */
+/* The text of a chain's kernel `chain`, as snprintf. */
 size_t qn__cuda_chain_text(const qn__ir *program, char *text, size_t room);
 
 /* ---- programs made at run time (program.c) --------------------------------------------------- */

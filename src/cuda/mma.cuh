@@ -64,16 +64,6 @@ static __device__ uint32_t f16_pair_of(float low, float high)
     return *(const uint32_t *)&pair;
 }
 
-/* 16 bytes that are read once: not into the first cache. */
-static __device__ uint4 load_once(const void *p)
-{
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
-
 /* 16 bytes into shared memory, beside what follows; zeros unless `real`. */
 static __device__ void copy_ahead(void *to, const void *from, bool real)
 {
