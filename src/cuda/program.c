@@ -84,14 +84,19 @@ char *qn__cuda_compile(const qn__nvrtc *nvrtc, const qn__cuda_source *source, in
     return code;
 }
 
-/* What the driver loads: from the disk, or compiled and kept there; PTX as it is. */
-static char *program_code(qn__cuda *cuda, const qn__cuda_source *source, qn_error *err)
+/* What the driver loads: PTX as it is; from the disk, if *kept, which tells then whether it was
+ * there; or compiled and kept there. */
+static char *program_code(qn__cuda *cuda, const qn__cuda_source *source, bool *kept, qn_error *err)
 {
     size_t size;
-    char *code = source->is_ptx ? strdup(source->text)
-                                : qn__cuda_program_read(source->text, source->n, cuda->arch);
+    char *code = NULL;
+    if (source->is_ptx)
+        code = strdup(source->text);
+    else if (*kept)
+        code = qn__cuda_program_read(source->text, source->n, cuda->arch);
     if (source->is_ptx && !code)
         qn__fail_memory(err, "a program");
+    *kept = code && !source->is_ptx;
     if (code || source->is_ptx)
         return code;
     if (!cuda->nvrtc.library && qn__nvrtc_load(&cuda->nvrtc, err) != QN_OK)
@@ -115,16 +120,32 @@ static qn__cuda_program *find_program(qn__cuda *cuda, const qn__cuda_source *sou
     return p;
 }
 
+/* Loads a program's code. What the driver refuses of the disk's is compiled again: where machines
+ * share a home, another's compiler may have made it. False: `err` tells why there is no code. */
+static bool load_code(qn__cuda *cuda, const qn__cuda_source *source, qn__cu_module *module,
+                      int *result, qn_error *err)
+{
+    for (bool kept = true;; kept = false) {
+        char *code = program_code(cuda, source, &kept, err);
+        if (!code)
+            return false;
+        *result = cuda->cu.module_load(module, code);
+        free(code);
+        if (!kept || *result == 0 || *result == QN__CU_OUT_OF_MEMORY)
+            return true;
+    }
+}
+
 /* Under the lock, in the context. */
 static qn__cuda_program *make_program(qn__cuda *cuda, const qn__cuda_source *source, uint64_t hash,
                                       qn_error *err)
 {
-    char *code = program_code(cuda, source, err);
-    if (!code)
-        return NULL;
+    int result = QN__CU_OUT_OF_MEMORY;
     qn__cuda_program *p = calloc(1, sizeof *p + source->n + 1 + strlen(source->kernel) + 1);
-    int result = p ? cuda->cu.module_load(&p->module, code) : QN__CU_OUT_OF_MEMORY;
-    free(code);
+    if (p && !load_code(cuda, source, &p->module, &result, err)) {
+        free(p);
+        return NULL;
+    }
     if (result == 0)
         result = cuda->cu.module_function(&p->function, p->module, source->kernel);
     if (result != 0) {

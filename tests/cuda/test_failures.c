@@ -13,10 +13,12 @@
 #include "cuda/cuda.h"
 #include "quern/quern.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static no_driver *driver, *compiler; /* the same file is in NVRTC's place */
 static no_driver_forget_fn *forget, *forget_compiler;
@@ -499,6 +501,69 @@ static void check_loading(void)
     free(all[1]);
 }
 
+/* ---- programs on the disk -------------------------------------------------------------------- */
+
+/* Runs a chain, whose program's load fails `times` times; returns how many were compiled, -1: it
+ * failed. */
+static long run_chain(int times)
+{
+    qn_device *device = NULL;
+    if (qn_device_open(&device, "cuda:0", NULL, NULL) != QN_OK)
+        return -1;
+    const float one = 1;
+    driver->fail = times ? "cuModuleLoadData" : NULL;
+    driver->times = times;
+    driver->result = 200;
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *x = qn_from_f32(s, &one, 1);
+    bool ok = qn_eval(s, qn_exp(s, qn_add(s, x, x))) == QN_OK;
+    qn_scope_end(s);
+    driver->fail = NULL;
+    driver->times = driver->result = 0;
+    long compiled = (long)qn__cuda_stats_get(device).compiled;
+    qn_device_close(device);
+    return ok ? compiled : -1;
+}
+
+static void remove_programs(const char *folder)
+{
+    char path[100], name[400];
+    snprintf(path, sizeof path, "%s/quern/cuda", folder);
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        snprintf(name, sizeof name, "%s/%s", path, e->d_name);
+        unlink(name);
+    }
+    if (d)
+        closedir(d);
+    rmdir(path);
+    *strrchr(path, '/') = 0;
+    rmdir(path);
+    rmdir(folder);
+}
+
+/* What the driver refuses of what was kept is compiled again, once. */
+static void check_kept(void)
+{
+    char folder[] = "/tmp/quern-failures-XXXXXX";
+    if (!mkdtemp(folder)) {
+        printf("FAILED  no folder for programs\n");
+        n_failed++;
+        return;
+    }
+    setenv("XDG_CACHE_HOME", folder, 1);
+    long first = run_chain(0), second = run_chain(0), refused = run_chain(1), twice = run_chain(2),
+         last = run_chain(0);
+    if (first != 1 || second != 0 || refused != 1 || twice != -1 || last != 0) {
+        printf("FAILED  programs that were kept: %ld compiled, then %ld, refused %ld, %ld, then "
+               "%ld\n",
+               first, second, refused, twice, last);
+        n_failed++;
+    }
+    setenv("XDG_CACHE_HOME", "/dev/null", 1);
+    remove_programs(folder);
+}
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
 static bool find_driver(void)
@@ -535,9 +600,14 @@ int main(void)
     check_graphs();
     check_writers();
     check_loading();
+    check_kept();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         long once = fail_calls(&all[i], driver, false), from = fail_calls(&all[i], driver, true);
         long compiling = fail_calls(&all[i], compiler, false), host = fail_host(&all[i]);
+        if (i == 0 && !compiling) { /* arrays are chains: a compiler that is another build's */
+            printf("FAILED  no call of NVRTC was seen\n");
+            n_failed++;
+        }
         printf("%s: %ld calls once, %ld for good, %ld of NVRTC, %ld allocations\n", all[i].name,
                once, from, compiling, host);
     }
