@@ -172,21 +172,25 @@ typedef struct qn__cuda_rope_args {
     int64_t early; /* no step writes offsets and frequencies */
 } qn__cuda_rope_args;
 
-/* ---- matmul.cu ------------------------------------------------------------------------------- */
+/* ---- matmul.cu, matmul_few.cu ---------------------------------------------------------------- */
 
-typedef struct qn__cuda_matmul_args {
-    void *at[3];        /* a [..., m, k], b [..., k, n], y row-major */
+/* Columns whose products are summed in one chain (matmul.cuh); bytes of a block of matmul.cu, at
+ * most; of matmul_few.cu, by few rows or one: rows, warps of a block, bytes for each. */
+enum { QN__CUDA_PRODUCT_SPAN = 128, QN__CUDA_PRODUCT_SHARED = 99 << 10, QN__CUDA_FEW_ROWS = 8 };
+#define QN__CUDA_FEW_WARPS(rows)  ((rows) == 1 ? 8 : 16)
+#define QN__CUDA_FEW_SHARED(rows) ((rows) == 1 ? 21 << 10 : 27 << 9)
+
+/* y [m, n] = a [m, k] b [k, n], for each of a batch. a is f32 and b what the kernel says, or all is
+ * f64. The elements of a row of a, or of a column of b, are `column` or `row` apart. */
+typedef struct qn__cuda_product_args {
+    void *at[3];        /* a, b, y: row-major, or of few rows as y_row and y_column say */
     qn__cuda_view a, b; /* the leading axes */
     int64_t batch, m, n, k;
-    int64_t a_row, a_column, b_row, b_column, wide;
-} qn__cuda_matmul_args;
-
-/* linear: y [rows, n] = x [rows, k] w [n, k]^T. linear_back: y [rows, k] = x [rows, n] w [n, k]. */
-typedef struct qn__cuda_linear_args {
-    void *at[3]; /* x, w, y */
-    int64_t rows, n, k, w_row, w_column;
-    int64_t type; /* of w; f64: of all */
-} qn__cuda_linear_args;
+    int64_t a_row, a_column, b_row, b_column, y_row, y_column;
+    int8_t a_along, b_along;                /* k is the axis along which neighbours are read */
+    int8_t a_vectors, b_vectors, y_vectors; /* ... four at once, or 16 bytes */
+    int8_t rounded;                         /* a is rounded to bf16 */
+} qn__cuda_product_args;
 
 /* ---- linear.cu ------------------------------------------------------------------------------- */
 

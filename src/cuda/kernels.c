@@ -18,6 +18,7 @@
     X(rows)                                                                                        \
     X(sample)                                                                                      \
     X(matmul)                                                                                      \
+    X(matmul_few)                                                                                  \
     X(linear)                                                                                      \
     X(stream)                                                                                      \
     X(wide)                                                                                        \
@@ -94,6 +95,8 @@ static bool runs_here(const qn__cuda *cuda, int image)
 static int most_dynamic(const qn__cuda *cuda, int image)
 {
     switch (image) {
+    case IMAGE_matmul: return QN__CUDA_PRODUCT_SHARED;
+    case IMAGE_matmul_few:
     case IMAGE_linear:
     case IMAGE_units: return cuda->most_shared;
     case IMAGE_ternary: return QN__CUDA_TERNARY_SHARED;

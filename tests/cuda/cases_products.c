@@ -22,6 +22,55 @@ static qn_array *op_matmul_empty(qn_scope *s)
     return qn_matmul(s, f32(s, SHAPE(5, 0)), f32(s, SHAPE(0, 3)));
 }
 
+/* Tiles of each size and their edges, either operand along memory or across it; few rows or
+ * columns, which have a kernel of their own; a batch that shares an operand. */
+static qn_array *product(qn_scope *s, int64_t m, int64_t n, int64_t k, bool a_across, bool b_along)
+{
+    qn_array *a = a_across ? qn_swap_axes(s, f32(s, SHAPE(k, m)), 0, 1) : f32(s, SHAPE(m, k)),
+             *b = b_along ? qn_swap_axes(s, f32(s, SHAPE(n, k)), 0, 1) : f32(s, SHAPE(k, n));
+    return qn_reshape(s, qn_matmul(s, a, b), SHAPE(m * n));
+}
+static qn_array *op_matmul_tiles(qn_scope *s)
+{
+    static const int64_t shapes[][3] = {{2000, 1700, 40}, {500, 388, 200}, {130, 257, 1000},
+                                        {40, 50, 301},    {9, 1000, 130},  {129, 9, 4}};
+    qn_array *all[24];
+    for (int i = 0; i < 24; i++)
+        all[i] = product(s, shapes[i / 4][0], shapes[i / 4][1], shapes[i / 4][2], i & 1, i & 2);
+    return qn_concatenate(s, all, 24, 0);
+}
+static qn_array *op_matmul_few(qn_scope *s)
+{
+    static const int64_t shapes[][3] = {{1, 1000, 520}, {1000, 1, 520}, {8, 129, 4100},
+                                        {77, 3, 1030},  {1, 40, 7},     {5, 5, 333}};
+    qn_array *all[24];
+    for (int i = 0; i < 24; i++)
+        all[i] = product(s, shapes[i / 4][0], shapes[i / 4][1], shapes[i / 4][2], i & 1, i & 2);
+    return qn_concatenate(s, all, 24, 0);
+}
+static qn_array *op_matmul_heads(qn_scope *s)
+{
+    qn_array *q = qn_swap_axes(s, f32(s, SHAPE(2, 70, 6, 64)), 1, 2), /* [B, H, L, D] */
+        *k = qn_swap_axes(s, f32(s, SHAPE(1, 90, 6, 64)), 1, 2), *one = qn_slice(s, q, 2, 3, 4, 1);
+    k = qn_swap_axes(s, k, 2, 3);
+    qn_array *all[] = {qn_matmul(s, q, k), qn_matmul(s, one, k)};
+    return qn_concatenate(s, all, 2, 2);
+}
+static qn_array *op_matmul_odd(qn_scope *s) /* rows that are no vectors, and neighbours nowhere */
+{
+    qn_array *a = qn_slice(s, f32(s, SHAPE(70, 402)), 1, 1, 402, 2),
+             *b = qn_slice(s, f32(s, SHAPE(201, 67)), 1, 1, 67, 1);
+    qn_array *all[] = {qn_matmul(s, a, b), qn_matmul(s, qn_slice(s, a, 0, 1, 4, 1), b)};
+    return qn_concatenate(s, all, 2, 0);
+}
+static qn_array *op_matmul_large_f64(qn_scope *s)
+{
+    qn_array *a = noise(s, QN_F64, 1, SHAPE(150, 300)), *b = noise(s, QN_F64, 1, SHAPE(300, 130));
+    qn_array *all[] = {qn_matmul(s, a, b), qn_matmul(s, qn_slice(s, a, 0, 1, 2, 1), b),
+                       qn_matmul(s, qn_slice(s, a, 0, 0, 20, 1), b)};
+    return qn_concatenate(s, all, 3, 0);
+}
+
 static qn_array *op_linear(qn_scope *s)
 {
     return qn_linear(s, f32(s, SHAPE(2, 3, 45)), f32(s, SHAPE(37, 45)), f32(s, SHAPE(37)));
@@ -177,6 +226,37 @@ static qn_array *op_by_rows_joined(qn_scope *s)
 static qn_array *op_linear_f16(qn_scope *s)
 {
     return qn_linear(s, f32(s, SHAPE(129)), noise(s, QN_F16, 1, SHAPE(65, 129)), NULL);
+}
+/* So many rows of x by weights in f16 and f32, whose rows are vectors or not; and of gradients. */
+static qn_array *plain_layers(qn_scope *s, int64_t rows)
+{
+    static const qn_dtype types[] = {QN_F16, QN_F32, QN_F16, QN_F32};
+    qn_array *all[8];
+    for (int i = 0; i < 4; i++) {
+        const int64_t k = i < 2 ? 520 : 301;
+        qn_array *x = f32(s, SHAPE(rows, k)), *w = noise(s, types[i], 1, SHAPE(136, k)),
+                 *in[] = {f32(s, SHAPE(rows, 136)), w};
+        qn__linear_params p = {QN_PRODUCTS_F32};
+        all[2 * i] = qn_linear(s, x, w, NULL);
+        all[2 * i + 1] = qn__record(s, QN__OP_LINEAR_BACK, QN_F32, SHAPE(rows, k), 2, in, &p);
+    }
+    return qn_concatenate(s, all, 8, 1);
+}
+static qn_array *op_linear_plain_1(qn_scope *s)
+{
+    return plain_layers(s, 1);
+}
+static qn_array *op_linear_plain_6(qn_scope *s)
+{
+    return plain_layers(s, 6);
+}
+static qn_array *op_linear_plain_50(qn_scope *s)
+{
+    return plain_layers(s, 50);
+}
+static qn_array *op_linear_plain_300(qn_scope *s)
+{
+    return plain_layers(s, 300);
 }
 static qn_array *op_linear_view(qn_scope *s)
 {
@@ -351,6 +431,11 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         CLOSE(matmul_views),
         CLOSE(matmul_f64),
         EXACT(matmul_empty),
+        CLOSE(matmul_tiles),
+        CLOSE(matmul_few),
+        CLOSE(matmul_heads),
+        CLOSE(matmul_odd),
+        CLOSE(matmul_large_f64),
         CLOSE(linear),
         CLOSE(linear_bf16),
         CLOSE(linear_1),
@@ -366,6 +451,10 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         CLOSE(linear_long_1),
         CLOSE(linear_large_1),
         CLOSE(linear_f16),
+        CLOSE(linear_plain_1),
+        CLOSE(linear_plain_6),
+        CLOSE(linear_plain_50),
+        CLOSE(linear_plain_300),
         CLOSE(linear_view),
         CLOSE(linear_f64),
         CLOSE(linear_back),

@@ -70,14 +70,16 @@ static void test_threads(qn_device *dev)
 }
 
 /* Row 3 of x has the same result, to the bit, in whatever company: linear layers. */
-static qn_array *company_weight(qn_scope *s, qn_products products, int64_t rows, int64_t columns)
+enum { UNITS = QN_DTYPE_COUNT }; /* the type of a weight that lies in them */
+
+static qn_array *company_weight(qn_scope *s, int type, int64_t rows, int64_t columns)
 {
     case_encoding = QN__Q4_K;
-    return products == QN_PRODUCTS_BF16 ? keep(s, noise(s, QN_BF16, 1, SHAPE(rows, columns)))
-                                        : in_units(s, rows, columns);
+    return type == UNITS ? in_units(s, rows, columns)
+                         : keep(s, noise(s, (qn_dtype)type, 1, SHAPE(rows, columns)));
 }
 
-static void test_company(qn_device *dev, qn_products products, int64_t width)
+static void test_company(qn_device *dev, qn_products products, int type, int64_t width)
 {
     enum { COLUMNS = 4352, WIDEST = 4112, MOST = 150 };
     static float alone[WIDEST], beside[MOST * WIDEST];
@@ -86,7 +88,7 @@ static void test_company(qn_device *dev, qn_products products, int64_t width)
                          rows[] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 107, 141};
     seed = 5;
     qn_scope *s = qn_scope_begin(dev);
-    qn_array *w = company_weight(s, products, width, COLUMNS),
+    qn_array *w = company_weight(s, type, width, COLUMNS),
              *x = keep(s, f32(s, SHAPE(MOST, COLUMNS)));
     qn_scope_end(s);
     for (size_t i = 0; i < sizeof companies / sizeof *companies; i++) {
@@ -101,6 +103,39 @@ static void test_company(qn_device *dev, qn_products products, int64_t width)
     }
     qn_release(w);
     qn_release(x);
+}
+
+/* The bits of a product of plain matrices are those of sums in the order that matmul.cuh promises,
+ * whichever kernel makes it: by tiles of each size, or of few rows or columns. */
+static void test_order(qn_device *dev)
+{
+    enum { SPAN = 128, K = 700, MOST = 300 };
+    static const int64_t shapes[][2] = {{1, 300}, {7, 129}, {300, 1}, {40, 33}, {300, 290}};
+    static float x[MOST * K], w[MOST * K], got[MOST * MOST];
+    seed = 9;
+    for (int i = 0; i < MOST * K; i++) {
+        x[i] = (float)uniform();
+        w[i] = (float)uniform();
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int64_t m = shapes[i][0], n = shapes[i][1];
+        qn_scope *s = qn_scope_begin(dev);
+        qn_array *a = qn_from(s, QN_F32, SHAPE(m, K), x), *b = qn_from(s, QN_F32, SHAPE(n, K), w);
+        bool same = qn_read_f32(s, qn_matmul(s, a, qn_swap_axes(s, b, 0, 1)), got,
+                                (size_t)(m * n)) == QN_OK;
+        for (int64_t e = 0; e < m * n && same; e++) {
+            float total = 0;
+            for (int64_t first = 0; first < K; first += SPAN) {
+                float sum = 0;
+                for (int64_t k = first; k < first + SPAN && k < K; k++)
+                    sum = fmaf(x[e / n * K + k], w[e % n * K + k], sum);
+                total += sum;
+            }
+            same = total == got[e];
+        }
+        CHECK("order", same);
+        qn_scope_end(s);
+    }
 }
 
 /* An activation and a gate have the same bits behind their layers, in the launch of these, as in a
@@ -122,8 +157,9 @@ static void test_gates(qn_device *dev, qn_products products)
             const size_t n = (size_t)counts[i] * N;
             seed = 11;
             qn_scope *s = qn_scope_begin(dev);
-            qn_array *gate = company_weight(s, products, N, WIDE),
-                     *up = company_weight(s, products, N, WIDE),
+            const int type = products == QN_PRODUCTS_BF16 ? QN_BF16 : UNITS;
+            qn_array *gate = company_weight(s, type, N, WIDE),
+                     *up = company_weight(s, type, N, WIDE),
                      *x = keep(s, noise(s, QN_F32, 0.3, SHAPE(counts[i], WIDE)));
             qn_array *g = qn_linear_with(s, x, gate, NULL, products),
                      *u = qn_linear_with(s, x, up, NULL, products),
@@ -328,11 +364,14 @@ int main(int argc, char **argv)
     printf("device: %s\n", text);
     end_part("device");
     compare_all(cpu, cuda, argc - 1, argv + 1);
+    test_order(cuda);
     test_gates(cuda, QN_PRODUCTS_BF16);
     test_gates(cuda, QN_PRODUCTS_INT8);
     test_gates(cuda, QN_PRODUCTS_F32);
-    test_company(cuda, QN_PRODUCTS_BF16, 72);
-    test_company(cuda, QN_PRODUCTS_BF16, 4112);
+    test_company(cuda, QN_PRODUCTS_BF16, QN_BF16, 72);
+    test_company(cuda, QN_PRODUCTS_BF16, QN_BF16, 4112);
+    test_company(cuda, QN_PRODUCTS_F32, QN_F32, 72);
+    test_company(cuda, QN_PRODUCTS_F32, QN_F16, 4112);
     forget_weights();
     end_part("gates");
     if (argc > 1) {
@@ -348,8 +387,8 @@ int main(int argc, char **argv)
     test_threads(cuda);
     test_updates(cuda);
     end_part("lifetimes");
-    test_company(cuda, QN_PRODUCTS_INT8, 72);
-    test_company(cuda, QN_PRODUCTS_F32, 72);
+    test_company(cuda, QN_PRODUCTS_INT8, UNITS, 72);
+    test_company(cuda, QN_PRODUCTS_F32, UNITS, 72);
     forget_weights();
     end_part("company");
     test_limit(cuda);
