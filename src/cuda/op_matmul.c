@@ -106,7 +106,7 @@ static double time_of_tiles(const qn__cuda *cuda, const tile_kind *kind,
 static bool launch_tiles(qn__cuda_binder *b, const qn__call *call,
                          const qn__cuda_product_args *args, qn_dtype type)
 {
-    static const tile_kind of_f32[] = {{128, 1, 640, 523}, {64, 4, 260, 187}, {32, 8, 71, 62}},
+    static const tile_kind of_f32[] = {{128, 1, 605, 525}, {64, 4, 217, 176}, {32, 8, 75, 65}},
                            of_f64[] = {{64, 1, 400, 346}, {32, 4, 130, 115}};
     const qn__cuda *cuda = b->cuda;
     const bool wide = type == QN_F64;
