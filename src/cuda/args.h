@@ -70,12 +70,15 @@ typedef struct qn__cuda_argsort_args {
     int64_t rows, n, type, descending;
 } qn__cuda_argsort_args;
 
-/* ---- rows.cu --------------------------------------------------------------------------------- */
+/* ---- reduce.cu ------------------------------------------------------------------------------- */
 
+/* x's last axis, of n elements. Of rows in parts there are part_rows at a time, the first parts of
+ * all first, and `whole` elements of one; 0: rows are whole. */
 typedef struct qn__cuda_reduce_args {
     void *at[2];        /* x, y */
-    qn__cuda_view lead; /* x without its last axis */
+    qn__cuda_view lead; /* x without its last axis; of parts with an axis for these ahead */
     int64_t rows, n, stride;
+    int64_t part_rows, whole;
     int64_t reduction; /* qn__reduction */
     int64_t type;      /* of x */
 } qn__cuda_reduce_args;
@@ -87,6 +90,22 @@ typedef struct qn__cuda_argmax_args {
     void *at[3]; /* x, best [rows, parts] u64, y */
     int64_t rows, n, parts;
 } qn__cuda_argmax_args;
+
+enum { QN__CUDA_SHORT_SOFTMAX = 1024 }; /* elements of a row, at most, that a warp has */
+/* Long rows come in parts of `part`: their maxima and sums are [parts, rows]. */
+typedef struct qn__cuda_softmax_args {
+    void *at[4]; /* x, y: [rows, n]; maxima, sums of parts */
+    int64_t rows, n, part, wide;
+} qn__cuda_softmax_args;
+
+/* y = (x - mean) / sqrt(variance + eps), times the weight, plus the bias: where there are such. */
+typedef struct qn__cuda_layer_norm_args {
+    void *at[4]; /* x, weight, bias, y: [rows, n]; NULL: there is none */
+    int64_t rows, n, wide;
+    double eps;
+} qn__cuda_layer_norm_args;
+
+/* ---- rows.cu, sample.cu ---------------------------------------------------------------------- */
 
 /* A token of each row of logits, which has so many blocks; of more rows than this each has one. The
  * best of each part of a row, as a rank; room for rows that are changed. */
@@ -134,11 +153,6 @@ typedef struct qn__cuda_hadamard_args {
     float scale;
     int8_t vectors, turned; /* vectors: 16 bytes at a time; turned: how y is rounded (turned.cuh) */
 } qn__cuda_hadamard_args;
-
-typedef struct qn__cuda_softmax_args {
-    void *at[2]; /* x, y: [rows, n] */
-    int64_t rows, n, wide;
-} qn__cuda_softmax_args;
 
 /* Of quads: what is added to the norm may be another array, and the sum be normed again. */
 typedef struct qn__cuda_norm_args {

@@ -15,6 +15,7 @@
     X(move)                                                                                        \
     X(take)                                                                                        \
     X(order)                                                                                       \
+    X(reduce)                                                                                      \
     X(rows)                                                                                        \
     X(sample)                                                                                      \
     X(matmul)                                                                                      \

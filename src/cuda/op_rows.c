@@ -21,7 +21,17 @@ static bool takes_reduce(const qn_array *node)
            (p->reduction != QN__LOGSUMEXP || node->dtype == QN_F32 || node->dtype == QN_F64);
 }
 
-enum { LONG_ROW = 4096, PARTS = 128, QUADS_OF_ROW = 8 * QN__CUDA_THREADS, MANY_ROWS = 64 };
+enum {
+    LONG_ROW = 4096,
+    PARTS = 128,
+    PART_OF_ROW = 4096, /* elements */
+    LONGEST_ROW = 8192, /* that is not cut */
+    SHORT_ROW = 1024,
+    WARP = 32,
+    WARPS_AT_ONCE = 16, /* of a multiprocessor: rows enough for a warp each */
+    QUADS_OF_ROW = 8 * QN__CUDA_THREADS,
+    MANY_ROWS = 64
+};
 
 /* Of long rows that lie side by side: parts of a row, then the best of these. */
 static bool launch_argmax(qn__cuda_binder *b, const qn__call *call)
@@ -47,29 +57,129 @@ static bool is_long_argmax(const qn__call *call)
     return true;
 }
 
+/* Types that kernels for many rows, and for columns, are made for. */
+static bool is_frequent(qn_dtype type)
+{
+    return type == QN_F32 || type == QN_F16 || type == QN_BF16;
+}
+
+/* A launch by the kernel that suits: neighbours in memory are of different rows; there are many
+ * rows, or they are short; or a block has a row. */
+static bool launch_rows(qn__cuda_binder *b, const qn__call *call, const qn__cuda_reduce_args *args,
+                        const uint8_t at[2])
+{
+    const qn__cuda_view *lead = &args->lead;
+    const bool frequent = is_frequent((qn_dtype)args->type),
+               across = frequent && args->stride != 1 && args->n > 1 && lead->ndim > 0 &&
+                        lead->stride[lead->ndim - 1] == 1 && lead->shape[lead->ndim - 1] >= WARP,
+               many = frequent && (args->n <= SHORT_ROW ||
+                                   args->rows >= (int64_t)b->cuda->processors * WARPS_AT_ONCE);
+    int64_t width = WARP;
+    while (width > 1 && width / 2 >= args->n)
+        width /= 2;
+    const int64_t of_block = across ? WARP
+                             : many ? QN__CUDA_THREADS / width
+                                    : 1,
+                  blocks = qn__cuda_parts(args->rows, of_block);
+    const int kernel = across ? QN__CUDA_KERNEL_reduce_across
+                       : many ? QN__CUDA_KERNEL_reduce_short
+                              : QN__CUDA_KERNEL_reduce;
+    const qn__cuda_grid grid = {blocks < QN__CUDA_BLOCKS ? blocks : QN__CUDA_BLOCKS,
+                                QN__CUDA_THREADS, 0};
+    return qn__cuda_add_grid(b, b->cuda->kernels[kernel], &grid, args, sizeof *args, call, 2, at);
+}
+
+/* What reduces parts of long rows. */
+static qn__cuda_reduce_args of_parts(const qn__cuda_reduce_args *whole)
+{
+    const int64_t parts = qn__cuda_parts(whole->n, PART_OF_ROW);
+    qn__cuda_reduce_args args = *whole;
+    args.part_rows = whole->rows;
+    args.whole = whole->n;
+    args.rows *= parts;
+    args.n = PART_OF_ROW;
+    args.lead.ndim++;
+    args.lead.shape[0] = parts;
+    args.lead.stride[0] = PART_OF_ROW * whole->stride;
+    for (int64_t i = 0; i < whole->lead.ndim; i++) {
+        args.lead.shape[i + 1] = whole->lead.shape[i];
+        args.lead.stride[i + 1] = whole->lead.stride[i];
+    }
+    return args;
+}
+
+/* Sums and maxima of long rows: of parts of them, then of what these give. */
+static bool launch_parts(qn__cuda_binder *b, const qn__call *call,
+                         const qn__cuda_reduce_args *whole)
+{
+    const qn__cuda_reduce_args parts = of_parts(whole);
+    qn__cuda_reduce_args rows = *whole;
+    rows.lead = (qn__cuda_view){.ndim = 1, .shape = {whole->rows}, .stride = {1}};
+    rows.n = qn__cuda_parts(whole->n, PART_OF_ROW);
+    rows.stride = whole->rows;
+    qn__cuda_want_scratch(b, (size_t)parts.rows * qn_dtype_size((qn_dtype)whole->type));
+    return launch_rows(b, call, &parts, (const uint8_t[]){0, QN__CUDA_SCRATCH}) &&
+           launch_rows(b, call, &rows, (const uint8_t[]){QN__CUDA_SCRATCH, 1});
+}
+
 static bool launch_reduce(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
     int last = x->ndim - 1;
     if (is_long_argmax(call))
         return launch_argmax(b, call);
-    qn__cuda_reduce_args args = {.lead = qn__cuda_view_of(x, 0, last),
+    qn__cuda_reduce_args args = {.lead = qn__cuda_view_of(x, 0, last < 0 ? 0 : last),
                                  .rows = rows_of(x),
                                  .n = last < 0 ? 1 : x->shape[last],
                                  .stride = last < 0 ? 0 : x->stride[last],
                                  .reduction = ((const qn__reduce_params *)call->params)->reduction,
                                  .type = x->dtype};
-    return QN__CUDA_ADD(b, reduce, args.rows, true, args, call, 0, 1);
+    if ((x->dtype == QN_F32 || x->dtype == QN_F64) && args.n > LONGEST_ROW && args.rows &&
+        (args.reduction == QN__SUM || args.reduction == QN__MAX))
+        return launch_parts(b, call, &args);
+    return launch_rows(b, call, &args, (const uint8_t[]){0, 1});
 }
 
 const qn__cuda_routine qn__cuda_reduce = {QN__OP_REDUCE, takes_reduce, launch_reduce, 0};
 
+/* Of long rows: the maxima of parts, what the sums are of and those of parts, then the quotients.
+ */
+static bool launch_long_softmax(qn__cuda_binder *b, const qn__call *call,
+                                const qn__cuda_softmax_args *args)
+{
+    const qn__operand *x = &call->operand[0];
+    const qn__cuda_reduce_args whole = {
+        .lead = {.ndim = 1, .shape = {args->rows}, .stride = {args->n}},
+        .rows = args->rows,
+        .n = args->n,
+        .stride = 1,
+        .reduction = QN__MAX,
+        .type = x->dtype};
+    const qn__cuda_reduce_args parts = of_parts(&whole);
+    const size_t bytes = (size_t)parts.rows * qn_dtype_size((qn_dtype)x->dtype);
+    qn__cuda_want_scratch(b, bytes);
+    qn__cuda_want_behind(b, bytes);
+    return launch_rows(b, call, &parts, (const uint8_t[]){0, QN__CUDA_SCRATCH}) &&
+           QN__CUDA_ADD(b, softmax_exp, parts.rows, true, *args, call, 0, 1, QN__CUDA_SCRATCH,
+                        QN__CUDA_BEHIND) &&
+           QN__CUDA_ADD(b, softmax_scale, parts.rows, true, *args, call, 0, 1, QN__CUDA_SCRATCH,
+                        QN__CUDA_BEHIND);
+}
+
 static bool launch_softmax(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
-    qn__cuda_softmax_args args = {
-        .rows = rows_of(x), .n = x->shape[x->ndim - 1], .wide = x->dtype == QN_F64};
-    return QN__CUDA_ADD(b, softmax, args.rows, true, args, call, 0, 1);
+    qn__cuda_softmax_args args = {.rows = rows_of(x),
+                                  .n = x->shape[x->ndim - 1],
+                                  .part = PART_OF_ROW,
+                                  .wide = x->dtype == QN_F64};
+    if (args.n > LONGEST_ROW && args.rows)
+        return launch_long_softmax(b, call, &args);
+    if (!args.wide && args.n <= QN__CUDA_SHORT_SOFTMAX)
+        return QN__CUDA_ADD(b, softmax_short, args.rows * WARP, false, args, call, 0, 1,
+                            QN__CUDA_NONE, QN__CUDA_NONE);
+    return QN__CUDA_ADD(b, softmax, args.rows, true, args, call, 0, 1, QN__CUDA_NONE,
+                        QN__CUDA_NONE);
 }
 
 /* A warp has 256 elements at a time. */
@@ -105,6 +215,25 @@ const qn__cuda_routine qn__cuda_hadamard = {QN__OP_HADAMARD_TRANSFORM, takes_had
                                             launch_hadamard, 0};
 
 const qn__cuda_routine qn__cuda_softmax = {QN__OP_SOFTMAX, NULL, launch_softmax, 0};
+
+static bool launch_layer_norm(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__norm_params *p = call->params;
+    const qn__operand *x = &call->operand[0];
+    const qn__cuda_layer_norm_args args = {.rows = rows_of(x),
+                                           .n = x->shape[x->ndim - 1],
+                                           .wide = x->dtype == QN_F64,
+                                           .eps = (double)p->eps};
+    const uint8_t weight = p->has_weight ? 1 : QN__CUDA_NONE,
+                  bias = p->has_bias ? (uint8_t)(1 + p->has_weight) : QN__CUDA_NONE,
+                  y = (uint8_t)(call->n_operands - 1);
+    if (!args.wide && args.n <= SHORT_ROW)
+        return QN__CUDA_ADD(b, layer_norm_short, args.rows * WARP, false, args, call, 0, weight,
+                            bias, y);
+    return QN__CUDA_ADD(b, layer_norm, args.rows, true, args, call, 0, weight, bias, y);
+}
+
+const qn__cuda_routine qn__cuda_layer_norm = {QN__OP_LAYER_NORM, NULL, launch_layer_norm, 0};
 
 static bool takes_rms_norm(const qn_array *node)
 {

@@ -217,6 +217,77 @@ static qn_array *op_softmax_f64(qn_scope *s)
 {
     return qn_softmax(s, noise(s, QN_F64, 3, SHAPE(3, 40)), -1);
 }
+/* Rows that share a warp, have one or a block, or lie across memory, alone or many; in parts. */
+static qn_array *reduced(qn_scope *s, qn_dtype type,
+                         qn_array *(*reduction)(qn_scope *, qn_array *, int, bool))
+{
+    static const int64_t shapes[][2] = {
+        {3000, 1}, {3000, 5},  {1001, 16},   {333, 17},  {200, 32},  {77, 33},   {40, 700},
+        {3, 2000}, {9000, 40}, {2200, 1200}, {3, 20000}, {50, 9001}, {1, 100000}};
+    enum { N = sizeof shapes / sizeof *shapes };
+    qn_array *all[2 * N];
+    for (int i = 0; i < N; i++) {
+        qn_array *x = qn_cast(s, f32(s, 2, shapes[i]), type);
+        all[2 * i] = reduction(s, x, 1, false);
+        all[2 * i + 1] = reduction(s, x, 0, false);
+    }
+    return qn_cast(s, qn_concatenate(s, all, 2 * N, 0), QN_F32);
+}
+static qn_array *op_sums(qn_scope *s)
+{
+    return reduced(s, QN_F32, qn_sum);
+}
+static qn_array *op_sums_f64(qn_scope *s)
+{
+    return reduced(s, QN_F64, qn_sum);
+}
+static qn_array *op_maxima(qn_scope *s)
+{
+    return reduced(s, QN_F32, qn_max);
+}
+static qn_array *op_maxima_bf16(qn_scope *s)
+{
+    return reduced(s, QN_BF16, qn_max);
+}
+static qn_array *op_places(qn_scope *s)
+{
+    return reduced(s, QN_F32, qn_argmax);
+}
+static qn_array *op_places_f16(qn_scope *s)
+{
+    return reduced(s, QN_F16, qn_argmax);
+}
+static qn_array *op_logsumexps(qn_scope *s)
+{
+    return reduced(s, QN_F32, qn_logsumexp);
+}
+static qn_array *op_softmaxes(qn_scope *s)
+{
+    static const int64_t shapes[][2] = {{500, 1},   {300, 31}, {100, 256}, {50, 257},
+                                        {20, 1024}, {9, 1025}, {3, 9000}};
+    enum { N = sizeof shapes / sizeof *shapes };
+    qn_array *all[N];
+    for (int i = 0; i < N; i++)
+        all[i] = qn_reshape(s, qn_softmax(s, noise(s, QN_F32, 8, 2, shapes[i]), -1),
+                            SHAPE(shapes[i][0] * shapes[i][1]));
+    return qn_concatenate(s, all, N, 0);
+}
+static qn_array *op_layer_norms(qn_scope *s)
+{
+    qn_array *all[6];
+    for (int i = 0; i < 6; i++) {
+        const int64_t n = i < 2 ? 40 : i < 4 ? 1000 : 1300, rows = 37;
+        all[i] = qn_layer_norm(s, f32(s, SHAPE(rows, n)), i % 2 ? f32(s, SHAPE(n)) : NULL,
+                               i % 3 ? f32(s, SHAPE(n)) : NULL, 1e-5f);
+        all[i] = qn_reshape(s, all[i], SHAPE(-1));
+    }
+    return qn_concatenate(s, all, 6, 0);
+}
+static qn_array *op_layer_norm_f64(qn_scope *s)
+{
+    return qn_layer_norm(s, noise(s, QN_F64, 1, SHAPE(5, 70)), noise(s, QN_F64, 1, SHAPE(70)), NULL,
+                         1e-5f);
+}
 static qn_array *op_large(qn_scope *s) /* more than the stages hold */
 {
     return qn_multiply(s, f32(s, SHAPE(3 << 20)), qn_scalar(s, QN_F32, 3));
@@ -272,6 +343,16 @@ void compare_arrays(qn_device *cpu, qn_device *cuda)
         CLOSE(softmax),
         CLOSE(softmax_middle),
         CLOSE(softmax_f64),
+        CLOSE(sums),
+        CLOSE(sums_f64),
+        EXACT(maxima),
+        EXACT(maxima_bf16),
+        EXACT(places),
+        EXACT(places_f16),
+        CLOSE(logsumexps),
+        CLOSE(softmaxes),
+        CLOSE(layer_norms),
+        CLOSE(layer_norm_f64),
         EXACT(large),
         CLOSE(sizes),
     };

@@ -138,6 +138,28 @@ static void test_order(qn_device *dev)
     }
 }
 
+/* A row has the same sum, to the bit, alone, among many, and where its elements lie across memory.
+ */
+static void test_sums(qn_device *dev)
+{
+    enum { ROWS = 2500, MOST = 10000 };
+    static const int64_t lengths[] = {5, 16, 31, 40, 700, 3000, MOST};
+    static float many[ROWS], across[ROWS], alone;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const int64_t n = lengths[i], rows = n == MOST ? 100 : ROWS;
+        qn_scope *s = qn_scope_begin(dev);
+        seed = 13;
+        qn_array *x = f32(s, SHAPE(rows, n)), *turned = qn_contiguous(s, qn_swap_axes(s, x, 0, 1));
+        bool read =
+            qn_read_f32(s, qn_sum(s, x, 1, false), many, (size_t)rows) == QN_OK &&
+            qn_read_f32(s, qn_sum(s, turned, 0, false), across, (size_t)rows) == QN_OK &&
+            qn_read_f32(s, qn_sum(s, qn_slice(s, x, 0, 7, 8, 1), 1, false), &alone, 1) == QN_OK;
+        CHECK("sums", read && !memcmp(many, across, (size_t)rows * sizeof *many));
+        CHECK("sums", many[7] == alone);
+        qn_scope_end(s);
+    }
+}
+
 /* An activation and a gate have the same bits behind their layers, in the launch of these, as in a
  * launch of their own. */
 static qn_array *squared_relu(qn_scope *s, qn_array *x)
@@ -365,6 +387,7 @@ int main(int argc, char **argv)
     end_part("device");
     compare_all(cpu, cuda, argc - 1, argv + 1);
     test_order(cuda);
+    test_sums(cuda);
     test_gates(cuda, QN_PRODUCTS_BF16);
     test_gates(cuda, QN_PRODUCTS_INT8);
     test_gates(cuda, QN_PRODUCTS_F32);
