@@ -105,6 +105,15 @@ typedef struct qn__cuda_layer_norm_args {
     double eps;
 } qn__cuda_layer_norm_args;
 
+/* ---- scan.cu --------------------------------------------------------------------------------- */
+
+typedef struct qn__cuda_scan_args {
+    void *at[2]; /* x, y: [rows, n] */
+    int64_t rows, n, type;
+    int64_t what; /* qn__cumulation */
+    int64_t reverse, exclusive;
+} qn__cuda_scan_args;
+
 /* ---- rows.cu, sample.cu ---------------------------------------------------------------------- */
 
 /* A token of each row of logits, which has so many blocks; of more rows than this each has one. The

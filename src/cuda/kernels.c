@@ -16,6 +16,7 @@
     X(take)                                                                                        \
     X(order)                                                                                       \
     X(reduce)                                                                                      \
+    X(scan)                                                                                        \
     X(rows)                                                                                        \
     X(sample)                                                                                      \
     X(matmul)                                                                                      \

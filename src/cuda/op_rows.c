@@ -235,6 +235,31 @@ static bool launch_layer_norm(qn__cuda_binder *b, const qn__call *call)
 
 const qn__cuda_routine qn__cuda_layer_norm = {QN__OP_LAYER_NORM, NULL, launch_layer_norm, 0};
 
+/* ---- running sums and their like ----------------------------------------------------------------
+ */
+
+static bool takes_scan(const qn_array *node)
+{
+    return node->dtype == QN_F32 || node->dtype == QN_F64 || node->dtype == QN_I32 ||
+           node->dtype == QN_I64;
+}
+
+static bool launch_scan(qn__cuda_binder *b, const qn__call *call)
+{
+    const qn__cumulate_params *p = call->params;
+    const qn__operand *x = &call->operand[0];
+    const qn__cuda_scan_args args = {.rows = rows_of(x),
+                                     .n = x->shape[x->ndim - 1],
+                                     .type = x->dtype,
+                                     .what = p->cumulation,
+                                     .reverse = p->reverse,
+                                     .exclusive = p->exclusive};
+    return QN__CUDA_ADD(b, scan, args.rows, true, args, call, 0, 1);
+}
+
+const qn__cuda_routine qn__cuda_cumsum = {QN__OP_CUMSUM, takes_scan, launch_scan, 0};
+const qn__cuda_routine qn__cuda_cumulate = {QN__OP_CUMULATE, takes_scan, launch_scan, 0};
+
 static bool takes_rms_norm(const qn_array *node)
 {
     return (node->dtype == QN_F32 || node->dtype == QN_F64) &&

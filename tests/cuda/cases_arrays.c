@@ -288,6 +288,43 @@ static qn_array *op_layer_norm_f64(qn_scope *s)
     return qn_layer_norm(s, noise(s, QN_F64, 1, SHAPE(5, 70)), noise(s, QN_F64, 1, SHAPE(70)), NULL,
                          1e-5f);
 }
+/* Less than a thread's, a warp's and a piece's elements, and more. */
+static qn_array *running(qn_scope *s, qn_dtype type, int what)
+{
+    static const int64_t lengths[] = {1, 15, 16, 17, 500, 513, 4096, 4097, 10000};
+    enum { N = sizeof lengths / sizeof *lengths };
+    qn_array *all[2 * N];
+    for (int i = 0; i < 2 * N; i++) {
+        qn_array *x = noise(s, type, type == QN_I32 ? 100 : 1.1, SHAPE(3, lengths[i / 2]));
+        const bool reverse = i % 4 > 1;
+        x = what == 0   ? qn_cumsum(s, x, -1, reverse, i % 2)
+            : what == 1 ? qn_cumprod(s, x, -1, reverse, i % 2)
+            : what == 2 ? qn_cummax(s, x, -1, reverse)
+                        : qn_cummin(s, x, -1, reverse);
+        all[i] = qn_reshape(s, x, SHAPE(-1));
+    }
+    return qn_concatenate(s, all, 2 * N, 0);
+}
+static qn_array *op_cumsums(qn_scope *s)
+{
+    return running(s, QN_F32, 0);
+}
+static qn_array *op_cumsums_i32(qn_scope *s)
+{
+    return running(s, QN_I32, 0);
+}
+static qn_array *op_cumprods_f64(qn_scope *s)
+{
+    return running(s, QN_F64, 1);
+}
+static qn_array *op_cummaxima(qn_scope *s)
+{
+    return running(s, QN_F32, 2);
+}
+static qn_array *op_cumminima(qn_scope *s)
+{
+    return running(s, QN_F32, 3);
+}
 static qn_array *op_large(qn_scope *s) /* more than the stages hold */
 {
     return qn_multiply(s, f32(s, SHAPE(3 << 20)), qn_scalar(s, QN_F32, 3));
@@ -353,6 +390,11 @@ void compare_arrays(qn_device *cpu, qn_device *cuda)
         CLOSE(softmaxes),
         CLOSE(layer_norms),
         CLOSE(layer_norm_f64),
+        CLOSE(cumsums),
+        EXACT(cumsums_i32),
+        CLOSE(cumprods_f64),
+        EXACT(cummaxima),
+        EXACT(cumminima),
         EXACT(large),
         CLOSE(sizes),
     };
