@@ -57,17 +57,20 @@ typedef struct qn__cuda_along_args {
 } qn__cuda_along_args;
 
 /* y[ids[i], ...] = what `mode` makes of it and update[i, ...], in the order of i. Each column is
- * shared by `parts` threads: row id belongs to part id % parts. */
+ * shared by `parts` threads: row id belongs to part id % parts. Of many ids their places come in
+ * the order of ids. */
 typedef struct qn__cuda_scatter_args {
-    void *at[3]; /* ids, update, y */
+    void *at[4]; /* ids, update, y, places */
     int64_t n_ids, columns, parts, y_rows, type;
     int64_t mode; /* qn_scatter_mode */
 } qn__cuda_scatter_args;
 
-/* y[row, rank of x[row, i]] = i */
+/* The places of a row's elements, so that those come in order; each run of so many elements is
+ * sorted, or two of them become one. */
+enum { QN__CUDA_SORT_RUN = 512 };
 typedef struct qn__cuda_argsort_args {
-    void *at[2]; /* x, y: [rows, n] */
-    int64_t rows, n, type, descending;
+    void *at[3]; /* x, places before and after: [rows, n] */
+    int64_t rows, n, run, type, descending;
 } qn__cuda_argsort_args;
 
 /* ---- reduce.cu ------------------------------------------------------------------------------- */

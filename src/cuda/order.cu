@@ -123,24 +123,92 @@ extern "C" __global__ void scatter(qn__cuda_scatter_args a)
     }
 }
 
-/* ---- argsort --------------------------------------------------------------------------------- */
-
-/* A thread an element: it counts those that come before its own. n comparisons each, but no memory
- * beside the result, and none waits for another. */
-extern "C" __global__ void argsort(qn__cuda_argsort_args a)
+/* The same where places of ids come in the order of ids, those of one id in theirs: the thread of
+ * an id's first place has its row's element, and what meets there. */
+extern "C" __global__ void scatter_sorted(qn__cuda_scatter_args a)
 {
     wait_for_others();
-    int64_t size = size_of(a.type);
-    int width = 8 * (int)size;
+    const int32_t *ids = (const int32_t *)a.at[0], *places = (const int32_t *)a.at[3];
+    const int64_t size = size_of(a.type);
+    FOR_EACH(t, a.columns * a.n_ids)
+    {
+        const int64_t column = t % a.columns, first = t / a.columns, id = ids[places[first]];
+        if (id < 0 || id >= a.y_rows || (first && ids[places[first - 1]] == id))
+            continue;
+        const int64_t to = id * a.columns + column;
+        for (int64_t i = first; i < a.n_ids && ids[places[i]] == id; i++) {
+            const int64_t from = places[i] * a.columns + column;
+            if (a.mode == QN_SCATTER_ADD)
+                add_at(a.at[2], to, a.at[1], from, a.type);
+            else if (replaces(a.mode, a.at[2], to, a.at[1], from, a.type, size))
+                move_element(a.at[2], to, a.at[1], from, size);
+        }
+    }
+}
+
+/* ---- argsort --------------------------------------------------------------------------------- */
+
+static __device__ uint64_t key_at(const qn__cuda_argsort_args &a, int64_t i)
+{
+    const int64_t size = size_of(a.type);
+    return order_of(bits_at(a.at[0], i, size), a.type, 8 * (int)size);
+}
+
+/* Whether an element stands before one that came after it. */
+static __device__ bool stays(const qn__cuda_argsort_args &a, uint64_t earlier, uint64_t later)
+{
+    return a.descending ? earlier >= later : earlier <= later;
+}
+
+/* The places of each run of `run` elements of a row, sorted, to `to`: a block a run, of which each
+ * element counts those that come before it. */
+extern "C" __global__ void argsort_runs(qn__cuda_argsort_args a)
+{
+    __shared__ uint64_t keys[QN__CUDA_SORT_RUN];
+    const int64_t of_row = (a.n + a.run - 1) / a.run;
+    wait_for_others();
+    for (int64_t b = blockIdx.x; b < a.rows * of_row; b += gridDim.x) {
+        const int64_t first = b % of_row * a.run, row = b / of_row * a.n;
+        const int n = (int)min(a.n - first, a.run);
+        for (int i = threadIdx.x; i < n; i += THREADS)
+            keys[i] = key_at(a, row + first + i);
+        __syncthreads();
+        for (int i = threadIdx.x; i < n; i += THREADS) {
+            const uint64_t own = keys[i];
+            int rank = 0;
+            for (int k = 0; k < i; k++)
+                rank += stays(a, keys[k], own);
+            for (int k = i + 1; k < n; k++)
+                rank += !stays(a, own, keys[k]);
+            ((int32_t *)a.at[2])[row + first + rank] = (int32_t)(first + i);
+        }
+        __syncthreads();
+    }
+}
+
+/* Two neighbouring runs of `from` become one of `to`: a thread an element, which looks for its
+ * place among those of the other run. */
+extern "C" __global__ void argsort_merge(qn__cuda_argsort_args a)
+{
+    wait_for_others();
+    const int32_t *from = (const int32_t *)a.at[1];
     FOR_EACH(t, a.rows * a.n)
     {
-        int64_t first = t / a.n * a.n, own = t - first, rank = 0;
-        uint64_t key = order_of(bits_at(a.at[0], t, size), a.type, width);
-        for (int64_t i = 0; i < a.n; i++) {
-            uint64_t other = order_of(bits_at(a.at[0], first + i, size), a.type, width);
-            bool before = a.descending ? other > key : other < key;
-            rank += before || (other == key && i < own);
+        const int64_t row = t / a.n * a.n, i = t - row, run = i / a.run, first = run * a.run;
+        const bool later = run % 2;
+        const int64_t other = later ? first - a.run : first + a.run;
+        int64_t low = min(other, a.n), high = min(other + a.run, a.n);
+        const int32_t place = from[t];
+        const uint64_t own = key_at(a, row + place);
+        while (low < high) { /* the first that comes behind */
+            const int64_t middle = (low + high) / 2;
+            const uint64_t key = key_at(a, row + from[row + middle]);
+            if (later ? stays(a, key, own) : !stays(a, own, key))
+                low = middle + 1;
+            else
+                high = middle;
         }
-        ((int32_t *)a.at[1])[first + rank] = (int32_t)own;
+        const int64_t before = low - min(other, a.n);
+        ((int32_t *)a.at[2])[row + min(first, other) + (i - first) + before] = place;
     }
 }

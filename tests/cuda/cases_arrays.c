@@ -325,6 +325,29 @@ static qn_array *op_cumminima(qn_scope *s)
 {
     return running(s, QN_F32, 3);
 }
+static qn_array *op_scattered(qn_scope *s) /* ids that come often, once and not */
+{
+    qn_array *all[8];
+    for (int i = 0; i < 8; i++) {
+        const int64_t n = i < 4 ? 700 : 3000, columns = i % 2 ? 1 : 33;
+        qn_array *x = qn_round(s, f32(s, SHAPE(n / 2, columns))),
+                 *u = qn_round(s, noise(s, QN_F32, 90, SHAPE(n, columns)));
+        all[i] = qn_scatter(s, x, indices(s, i % 4 ? n / 2 : 5, true, SHAPE(n)), u, 0,
+                            (qn_scatter_mode)(i % 4));
+        all[i] = qn_reshape(s, all[i], SHAPE(-1));
+    }
+    return qn_concatenate(s, all, 8, 0);
+}
+static qn_array *op_argsort_long(qn_scope *s)
+{
+    qn_array *x = qn_round(s, noise(s, QN_F32, 900, SHAPE(3, 5001))), *y = f32(s, SHAPE(40000)),
+             *z = noise(s, QN_F16, 3, SHAPE(50, 513)),
+             *all[] = {qn_reshape(s, qn_argsort(s, x, 1, false), SHAPE(3 * 5001)),
+                       qn_reshape(s, qn_argsort(s, x, 1, true), SHAPE(3 * 5001)),
+                       qn_argsort(s, y, 0, true),
+                       qn_reshape(s, qn_argsort(s, z, 1, true), SHAPE(50 * 513))};
+    return qn_concatenate(s, all, 4, 0);
+}
 static qn_array *op_large(qn_scope *s) /* more than the stages hold */
 {
     return qn_multiply(s, f32(s, SHAPE(3 << 20)), qn_scalar(s, QN_F32, 3));
@@ -395,6 +418,8 @@ void compare_arrays(qn_device *cpu, qn_device *cuda)
         CLOSE(cumprods_f64),
         EXACT(cummaxima),
         EXACT(cumminima),
+        EXACT(scattered),
+        EXACT(argsort_long),
         EXACT(large),
         CLOSE(sizes),
     };
