@@ -41,7 +41,8 @@ typedef struct qn__cuda_put_args {
     uint32_t words[QN__CUDA_PUT_WORDS];
 } qn__cuda_put_args;
 
-/* The n elements of `from`, to the same places of `to`, which begins at to_offset. */
+/* The n elements of `from`, to the same places of `to`, which begins at to_offset; `size` is up to
+ * 16, where several elements that lie side by side are one. */
 typedef struct qn__cuda_copy_args {
     void *at[2]; /* from, to */
     qn__cuda_view from, to;

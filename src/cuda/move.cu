@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that move elements: a thread an element.
+ * Kernels that move elements: a thread an element, or several that lie side by side.
  */
 #include "cuda/common.cuh"
 
@@ -40,11 +40,32 @@ extern "C" __global__ void put(const __grid_constant__ qn__cuda_put_args a)
     }
 }
 
-extern "C" __global__ void copy(qn__cuda_copy_args a)
+/* The same as offset_of, of an index and a view that 32 bits have room for. */
+static __device__ int64_t offset_of_small(const qn__cuda_view &v, uint32_t i)
 {
+    int64_t offset = 0;
+    for (int d = (int)v.ndim - 1; d > 0; d--) {
+        const uint32_t n = (uint32_t)v.shape[d], next = i / n;
+        offset += (i - next * n) * v.stride[d];
+        i = next;
+    }
+    return v.ndim ? offset + i * v.stride[0] : 0;
+}
+
+extern "C" __global__ void copy(const __grid_constant__ qn__cuda_copy_args a)
+{
+    const bool small = a.n <= INT32_MAX;
     wait_for_others();
     FOR_EACH(i, a.n)
-    move_element(a.at[1], a.to_offset + offset_of(a.to, i), a.at[0], offset_of(a.from, i), a.size);
+    {
+        const int64_t to =
+            a.to_offset + (small ? offset_of_small(a.to, (uint32_t)i) : offset_of(a.to, i));
+        const int64_t from = small ? offset_of_small(a.from, (uint32_t)i) : offset_of(a.from, i);
+        if (a.size == 16)
+            ((uint4 *)a.at[1])[to] = ((const uint4 *)a.at[0])[from];
+        else
+            move_element(a.at[1], to, a.at[0], from, a.size);
+    }
 }
 
 extern "C" __global__ void take_along_last(qn__cuda_along_args a)

@@ -27,6 +27,52 @@ const qn__cuda_routine qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arang
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
+/* Leaves out axes of one element, and makes one of two that lie in both like one. */
+static void join_axes(qn__cuda_view *from, qn__cuda_view *to)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < from->ndim; i++) {
+        const int64_t size = from->shape[i];
+        if (size == 1)
+            continue;
+        bool joins = n > 0 && from->stride[n - 1] == size * from->stride[i] &&
+                     to->stride[n - 1] == size * to->stride[i];
+        if (joins)
+            from->shape[n - 1] *= size;
+        else
+            from->shape[n++] = size;
+        from->stride[n - 1] = from->stride[i];
+        to->stride[n - 1] = to->stride[i];
+    }
+    from->ndim = to->ndim = n;
+    memcpy(to->shape, from->shape, sizeof to->shape);
+}
+
+/* Several elements that lie side by side in both are one of up to 16 bytes. */
+static void widen_elements(qn__cuda_copy_args *args, uint64_t places)
+{
+    const int64_t last = args->from.ndim - 1;
+    if (last < 0 || args->from.stride[last] != 1 || args->to.stride[last] != 1)
+        return;
+    while (args->size < 16) {
+        bool even = args->from.shape[last] % 2 == 0 && args->to_offset % 2 == 0 &&
+                    places % (2 * (uint64_t)args->size) == 0;
+        for (int64_t i = 0; i < last; i++)
+            even = even && args->from.stride[i] % 2 == 0 && args->to.stride[i] % 2 == 0;
+        if (!even)
+            return;
+        for (int64_t i = 0; i < last; i++) {
+            args->from.stride[i] /= 2;
+            args->to.stride[i] /= 2;
+        }
+        args->from.shape[last] /= 2;
+        args->to.shape[last] /= 2;
+        args->to_offset /= 2;
+        args->n /= 2;
+        args->size *= 2;
+    }
+}
+
 /* Operand `from` into the block of operand `to` that begins at an offset and has from's shape. */
 static bool add_block_copy(qn__cuda_binder *b, const qn__call *call, int from, int to,
                            int64_t offset)
@@ -37,7 +83,11 @@ static bool add_block_copy(qn__cuda_binder *b, const qn__call *call, int from, i
                                .n = qn__cuda_elements(x),
                                .to_offset = offset,
                                .size = size_of(x)};
+    if (!args.n)
+        return true;
     memcpy(args.to.shape, args.from.shape, sizeof args.to.shape);
+    join_axes(&args.from, &args.to);
+    widen_elements(&args, (uint64_t)(x->offset | y->offset));
     return QN__CUDA_ADD(b, copy, args.n, false, args, call, (uint8_t)from, (uint8_t)to);
 }
 

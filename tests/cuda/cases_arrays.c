@@ -338,6 +338,22 @@ static qn_array *op_scattered(qn_scope *s) /* ids that come often, once and not 
     }
     return qn_concatenate(s, all, 8, 0);
 }
+/* Elements that lie side by side in both, in vectors of each size or none; axes that are one. */
+static qn_array *op_copies(qn_scope *s)
+{
+    static const qn_dtype types[] = {QN_U8, QN_BF16, QN_F32, QN_F64};
+    qn_array *all[12];
+    for (int i = 0; i < 4; i++) {
+        qn_array *x = noise(s, types[i], 100, SHAPE(6, 4, 48)), *y = qn_swap_axes(s, x, 0, 1),
+                 *two[][2] = {{y, y},
+                              {qn_slice(s, x, 2, 5, 34, 1), qn_slice(s, x, 2, 0, 3, 1)},
+                              {qn_slice(s, y, 2, 4, 44, 1), qn_flip(s, y, 2)}};
+        for (int k = 0; k < 3; k++)
+            all[3 * i + k] = qn_cast(
+                s, qn_reshape(s, qn_concatenate(s, two[k], 2, k ? 2 : 1), SHAPE(-1)), QN_F64);
+    }
+    return qn_concatenate(s, all, 12, 0);
+}
 static qn_array *op_argsort_long(qn_scope *s)
 {
     qn_array *x = qn_round(s, noise(s, QN_F32, 900, SHAPE(3, 5001))), *y = f32(s, SHAPE(40000)),
@@ -419,6 +435,7 @@ void compare_arrays(qn_device *cpu, qn_device *cuda)
         EXACT(cummaxima),
         EXACT(cumminima),
         EXACT(scattered),
+        EXACT(copies),
         EXACT(argsort_long),
         EXACT(large),
         CLOSE(sizes),
