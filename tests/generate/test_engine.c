@@ -186,7 +186,7 @@ static void test_mixes(void **state)
          .cache_tokens = 330,
          .step_tokens = 70},
     };
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[600];
         if (names[i])
@@ -212,7 +212,7 @@ static void test_mixes(void **state)
 static void test_cache_types(void **state)
 {
     static const char *const types[] = {"f16", "q8_0", "q4_0"};
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     for (size_t i = 0; i < sizeof types / sizeof *types; i += FEWER ? 2 : 1) {
         prompt *p = make_prompts(model, types[i]);
@@ -233,7 +233,7 @@ static void test_cache_types(void **state)
 /* Unknown ones, and blocks that do not divide a head's length, are refused. */
 static void test_wrong_cache_types(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     static const char *const types[] = {"q4_k", "tq2_0", "i2_s", "q9", "affine4-g128-f16", ""};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -252,7 +252,7 @@ static void test_wrong_cache_types(void **state)
 /* The second prompt runs what differs alone. */
 static void test_prefix(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     prompt *p = calloc(2, sizeof *p);
     random_tokens(p[0].ids, ROOM, vocab_of(model), 1);
@@ -303,7 +303,7 @@ static void expect(qn_engine *engine, const int32_t *ids, size_t n, int64_t max_
 static void test_prefix_at_once(void **state)
 {
     enum { N = 6 };
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     prompt *p = calloc(N, sizeof *p);
     qn_request *r[N];
@@ -338,7 +338,7 @@ static void test_prefix_at_once(void **state)
 
 static void test_refusals(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     int32_t ids[ROOM], outside[] = {3, -1};
     qn_error err = {0};
@@ -393,7 +393,7 @@ static void test_refusals(void **state)
 static void test_full_context(void **state)
 {
     enum { PROMPTS = 4, FULL = 128, SAYS = 7 }; /* FULL: whole pages */
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     qn_token_bias one = {.id = SAYS, .bias = 1e6f};
     qn_sampling sampling = {.size = sizeof sampling, .bias = &one, .n_bias = 1};
@@ -430,7 +430,7 @@ static void test_full_context(void **state)
 static void test_logprobs(void **state)
 {
     enum { N = 8, TOP = 3 };
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     qn_generation_options g = {.size = sizeof g,
                                .max_tokens = N,
@@ -474,7 +474,7 @@ static void test_logprobs(void **state)
 /* Where the device's memory is short, known beginnings go first. */
 static void test_short_memory(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     prompt *p = make_prompts(model, NULL);
     qn_engine_options o = {.size = sizeof o, .context = CONTEXT, .parallel = 8};
@@ -503,7 +503,7 @@ static void test_short_memory(void **state)
 static void test_little_room(void **state)
 {
     enum { REQUESTS = 16, LONG = 7 };
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     prompt *p = make_prompts(model, NULL);
     qn_engine_options o = {
@@ -575,7 +575,7 @@ static void *drive(void *data)
 
 static void test_threads(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     prompt *p = make_prompts(model, NULL);
     qn_engine_options o = {.size = sizeof o,

@@ -65,7 +65,7 @@ static void check_before(qn_model *model, float temperature)
 
 static void test_before(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", false);
     check_before(model, 0);    /* the penalty alone */
     check_before(model, 1.1f); /* the draws, too */
@@ -183,7 +183,7 @@ static void check_stop(qn_model *model, const qn_text *whole, const char *const 
 
 static void test_stop_strings(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", true);
     qn_generation_options o = {.size = sizeof o, .max_tokens = LONGEST};
     qn_text whole = {0};
@@ -215,7 +215,7 @@ static void test_stop_strings(void **state)
  * special token's name is that token. */
 static void test_stop_tokens(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", true);
     for (int banned = 0; banned < 2; banned++) {
         qn_session *session = open_session(model, 0, 1);
@@ -265,7 +265,7 @@ static void test_stop_tokens(void **state)
 /* Log probabilities are of the logits as they are, before biases and the chain. */
 static void test_logprobs(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *model = open_model(device, "models/demo", true);
     size_t vocab = vocab_of(model), n;
     qn_tokens ids = encode(model, "Once upon a time, there was");
@@ -321,7 +321,7 @@ static void refuse_options(qn_session *session, const qn_generation_options *o, 
 
 static void test_refused(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     qn_model *bare = open_model(device, "models/demo", false);
     qn_session *one = open_session(bare, 0, 1), *two = open_session(bare, 0, 2);
     const char *word = "x", *empty = "";
