@@ -69,6 +69,18 @@ static __device__ int64_t offset_of(const qn__cuda_view &v, int64_t i)
     return offset;
 }
 
+/* The same of an index and a view that 32 bits have room for. */
+static __device__ int64_t offset_of_small(const qn__cuda_view &v, uint32_t i)
+{
+    int64_t offset = 0;
+    for (int d = (int)v.ndim - 1; d > 0; d--) {
+        const uint32_t n = (uint32_t)v.shape[d], next = i / n;
+        offset += (i - next * n) * v.stride[d];
+        i = next;
+    }
+    return v.ndim ? offset + i * v.stride[0] : 0;
+}
+
 static __device__ float f32_of_bf16(uint16_t h)
 {
     return __uint_as_float((uint32_t)h << 16);

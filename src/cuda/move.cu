@@ -40,18 +40,6 @@ extern "C" __global__ void put(const __grid_constant__ qn__cuda_put_args a)
     }
 }
 
-/* The same as offset_of, of an index and a view that 32 bits have room for. */
-static __device__ int64_t offset_of_small(const qn__cuda_view &v, uint32_t i)
-{
-    int64_t offset = 0;
-    for (int d = (int)v.ndim - 1; d > 0; d--) {
-        const uint32_t n = (uint32_t)v.shape[d], next = i / n;
-        offset += (i - next * n) * v.stride[d];
-        i = next;
-    }
-    return v.ndim ? offset + i * v.stride[0] : 0;
-}
-
 extern "C" __global__ void copy(const __grid_constant__ qn__cuda_copy_args a)
 {
     const bool small = a.n <= INT32_MAX;

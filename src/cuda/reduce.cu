@@ -217,12 +217,17 @@ template <typename T, typename E, class TEAM>
 static __device__ void reduce_row(const TEAM &team, const qn__cuda_reduce_args &a, int64_t row)
 {
     /* Of a row in parts, and of the last rows of threads that have none, there is less. */
-    const bool real = row < a.rows;
-    const int64_t part = a.whole && real ? row / a.part_rows : 0,
+    const bool real = row < a.rows, small = a.rows <= INT32_MAX;
+    const int64_t part = !a.whole || !real ? 0
+                         : small           ? (uint32_t)row / (uint32_t)a.part_rows
+                                           : row / a.part_rows,
                   n = !real     ? 0
                       : a.whole ? min(a.n, a.whole - part * a.n)
-                                : a.n;
-    const E *x = (const E *)a.at[0] + (real ? offset_of(a.lead, row) : 0);
+                                : a.n,
+                  first = !real   ? 0
+                          : small ? offset_of_small(a.lead, (uint32_t)row)
+                                  : offset_of(a.lead, row);
+    const E *x = (const E *)a.at[0] + first;
     const auto at = [&](int64_t i) { return (T)x[i * a.stride]; };
     if (a.reduction == SUM) {
         const T sum = team.template all<plus>(n, (T)0, at);
