@@ -56,8 +56,8 @@ static qn__cuda_product_args turned_around(const qn__cuda_product_args *p)
 }
 
 /* Few rows of a: the kernel reads b once. */
-static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_product_args *args,
-                       qn_dtype type, bool turned)
+static bool launch_few_rows(qn__cuda_binder *b, const qn__call *call, qn__cuda_product_args *args,
+                            qn_dtype type, bool turned)
 {
     const qn__cuda *cuda = b->cuda;
     const bool one = args->m == 1, along = args->b_along;
@@ -103,8 +103,8 @@ static double time_of_tiles(const qn__cuda *cuda, const tile_kind *kind,
 }
 
 /* The kernel whose tiles take the least time. */
-static bool launch_tiles(qn__cuda_binder *b, const qn__call *call,
-                         const qn__cuda_product_args *args, qn_dtype type)
+static bool launch_in_tiles(qn__cuda_binder *b, const qn__call *call,
+                            const qn__cuda_product_args *args, qn_dtype type)
 {
     static const tile_kind of_f32[] = {{128, 1, 605, 525}, {64, 4, 217, 176}, {32, 8, 75, 65}},
                            of_f64[] = {{64, 1, 400, 346}, {32, 4, 130, 115}};
@@ -144,14 +144,14 @@ static bool launch_product(qn__cuda_binder *b, const qn__call *call, qn__cuda_pr
     find_neighbours(args, l, r);
     const bool reads = type == QN_F32 || type == QN_F64 || (type == QN_F16 && args->b_vectors);
     if (args->m <= FEW && reads)
-        return launch_few(b, call, args, type, false);
+        return launch_few_rows(b, call, args, type, false);
     if (args->n <= FEW && type == (qn_dtype)l->dtype) {
         qn__cuda_product_args turned = turned_around(args);
         find_neighbours(&turned, r, l);
-        return launch_few(b, call, &turned, type, true);
+        return launch_few_rows(b, call, &turned, type, true);
     }
     args->y_vectors = y->offset % 16 == 0 && args->n % 4 == 0;
-    return launch_tiles(b, call, args, type);
+    return launch_in_tiles(b, call, args, type);
 }
 
 static bool launch_matmul(qn__cuda_binder *b, const qn__call *call)
@@ -189,7 +189,7 @@ static bool takes_linear(const qn_array *node)
                          : (w == QN_F32 || w == QN_F16) && p->products == QN_PRODUCTS_F32);
 }
 
-static int64_t rows_of(const qn__operand *x)
+static int64_t rows_of_x(const qn__operand *x)
 {
     int64_t rows = 1;
     for (int i = 0; i + 1 < x->ndim; i++)
@@ -204,7 +204,7 @@ static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
     if (w->layout)
         return qn__cuda_linear_units(b, call);
     qn__cuda_product_args args = {.batch = 1,
-                                  .m = rows_of(x),
+                                  .m = rows_of_x(x),
                                   .n = w->shape[0],
                                   .k = w->shape[1],
                                   .a_row = w->shape[1],
@@ -224,7 +224,7 @@ static bool launch_linear_back(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *g = &call->operand[0], *w = &call->operand[1];
     qn__cuda_product_args args = {.batch = 1,
-                                  .m = rows_of(g),
+                                  .m = rows_of_x(g),
                                   .n = w->shape[1],
                                   .k = w->shape[0],
                                   .a_row = w->shape[0],

@@ -28,7 +28,7 @@ const qn__cuda_routine qn__cuda_arange = {QN__OP_ARANGE, takes_all, launch_arang
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Leaves out axes of one element, and makes one of two that lie in both like one. */
-static void join_axes(qn__cuda_view *from, qn__cuda_view *to)
+static void join_view_axes(qn__cuda_view *from, qn__cuda_view *to)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < from->ndim; i++) {
@@ -86,7 +86,7 @@ static bool add_block_copy(qn__cuda_binder *b, const qn__call *call, int from, i
     if (!args.n)
         return true;
     memcpy(args.to.shape, args.from.shape, sizeof args.to.shape);
-    join_axes(&args.from, &args.to);
+    join_view_axes(&args.from, &args.to);
     widen_elements(&args, (uint64_t)(x->offset | y->offset));
     return QN__CUDA_ADD(b, copy, args.n, false, args, call, (uint8_t)from, (uint8_t)to);
 }

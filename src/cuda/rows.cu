@@ -11,7 +11,7 @@
 #include "cuda/norm.cuh"
 #include "cuda/turned.cuh"
 
-/* ---- hadamard, rms_norm ----------------------------------------------------------------------- */
+/* ---- hadamard, rms_norm ---------------------------------------------------------------------- */
 
 /* A warp has 256 elements at a time. */
 extern "C" __global__ void hadamard(const __grid_constant__ qn__cuda_hadamard_args a)
