@@ -2,8 +2,10 @@
  *
  * Fused chains: the program is rendered as CUDA C (core/ir_c.c) inside a kernel that walks its
  * operands by strides (program.c compiles it). The text names no sizes, so one program serves every
- * shape; sizes and strides are arguments. Where all lies side by side, a
- * thread has four elements, and an f32 result may be written as bf16, too.
+ * shape; sizes and strides are arguments. Where the last axis can be divided by four, a thread has
+ * four elements of it, whose place is found once. Places are found in 32 bits, and divided by with
+ * a multiplication, unless an array is too large for that. Where all lies side by side, an f32
+ * result may be written as bf16, too.
  */
 #include "base/error.h"
 #include "base/hash.h"
@@ -45,24 +47,66 @@ static void print_to(page *p, const char *format, ...)
 
 enum { MOST_OF_QUADS = 16 }; /* instructions: larger programs take long to compile four times */
 
-/* Four elements a thread. An input of stride 0 is one number. */
+/* Where share i of the work lies in each operand. A quotient of 32 bits is the upper half of a
+ * product (divide_by below). */
+static void print_walk(page *p, int n)
+{
+    print_to(p,
+             "static __device__ __forceinline__ void walk(const chain_args &a, i64 i, i64 *o)\n{\n"
+             "    i64 rest = i;\n"
+             "#pragma unroll\n"
+             "    for (int k = 0; k < %d; k++)\n"
+             "        o[k] = 0;\n"
+             "    if (a.narrow) {\n"
+             "        u32 r = (u32)i;\n"
+             "        for (int d = (int)a.n_axes - 1; d > 0; d--) {\n"
+             "            u32 q = (__umulhi(r, a.times[d]) + r) >> a.shift[d];\n"
+             "            i32 index = (i32)(r - q * (u32)a.shape[d]);\n"
+             "#pragma unroll\n"
+             "            for (int k = 0; k < %d; k++)\n"
+             "                o[k] += (i64)index * (i32)a.stride[k][d];\n"
+             "            r = q;\n"
+             "        }\n"
+             "        rest = r;\n"
+             "    } else {\n"
+             "#pragma unroll 1\n"
+             "        for (int d = (int)a.n_axes - 1; d > 0; d--) {\n"
+             "            i64 index = rest %% a.shape[d];\n"
+             "            rest /= a.shape[d];\n"
+             "#pragma unroll\n"
+             "            for (int k = 0; k < %d; k++)\n"
+             "                o[k] += index * a.stride[k][d];\n"
+             "        }\n"
+             "    }\n"
+             "#pragma unroll\n"
+             "    for (int k = 0; k < %d; k++)\n"
+             "        o[k] += rest * a.stride[k][0];\n"
+             "}\n",
+             n + 1, n + 1, n + 1, n + 1);
+}
+
+/* Four elements a thread: of an input one vector, or by steps. */
 static void print_quads(page *p, const qn__ir *ir, const char *const *types, bool numbers)
 {
     int n = ir->n_inputs;
     const char *type = qn__ir_type_c(qn__ir_dtype(ir, ir->result));
-    print_to(
-        p,
-        "static __device__ void quads(const chain_args &a)\n{\n"
-        "    i64 step = (i64)gridDim.x * blockDim.x;\n" WAITS
-        "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n / 4; i += step) {\n");
+    print_to(p,
+             "static __device__ void quads(const chain_args &a)\n{\n"
+             "    i64 step = (i64)gridDim.x * blockDim.x;\n"
+             "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n"
+             "        i64 o[%d];\n"
+             "        walk(a, i, o);\n" WAITS,
+             n + 1);
     for (int k = 0; k < n; k++)
         print_to(p,
                  "        quad<%s> v%d;\n"
-                 "        if (a.stride[%d][0])\n"
-                 "            v%d = ((const quad<%s> *)a.at[%d])[i];\n"
+                 "        const %s *p%d = (const %s *)a.at[%d] + o[%d];\n"
+                 "        if (a.vectors >> %d & 1)\n"
+                 "            v%d = *(const quad<%s> *)p%d;\n"
                  "        else\n"
-                 "            v%d.v[0] = v%d.v[1] = v%d.v[2] = v%d.v[3] = *(const %s *)a.at[%d];\n",
-                 types[k], k, k, k, types[k], k, k, k, k, k, types[k], k);
+                 "            for (int j = 0; j < 4; j++)\n"
+                 "                v%d.v[j] = p%d[(i64)j * a.step[%d]];\n",
+                 types[k], k, types[k], k, types[k], k, k, k, k, types[k], k, k, k, k);
     print_to(p,
              "        quad<%s> y;\n        for (int j = 0; j < 4; j++)\n"
              "            y.v[j] = element(",
@@ -71,8 +115,10 @@ static void print_quads(page *p, const qn__ir *ir, const char *const *types, boo
         print_to(p, "%sv%d.v[j]", k ? ", " : "", k);
     if (numbers)
         print_to(p, "%sa.numbers", n ? ", " : "");
-    print_to(p, ");\n        if (a.at[%d])\n            ((quad<%s> *)a.at[%d])[i] = y;\n", n, type,
-             n);
+    print_to(p,
+             ");\n        if (a.at[%d])\n"
+             "            *(quad<%s> *)((%s *)a.at[%d] + o[%d]) = y;\n",
+             n, type, type, n, n);
     if (qn__ir_dtype(ir, ir->result) == QN_F32)
         print_to(p,
                  "        if (a.at[%d]) {\n"
@@ -89,8 +135,7 @@ static void print_quads(page *p, const qn__ir *ir, const char *const *types, boo
     print_to(p, "    }\n}\n");
 }
 
-/* Axes of the output are walked from the last; strides lie input by input. Mirrors chain_args
- * below. */
+/* Axes are walked from the last; strides lie operand by operand. Mirrors chain_args below. */
 static void print_kernel(page *p, const qn__ir *ir)
 {
     int n = ir->n_inputs, n_numbers = 0;
@@ -104,10 +149,12 @@ static void print_kernel(page *p, const qn__ir *ir)
     }
     print_to(p,
              "template <typename T> struct alignas(4 * sizeof(T)) quad { T v[4]; };\n"
-             "struct chain_args { void *at[%d]; i64 n, n_axes, quads, turned, shape[%d], "
-             "stride[%d][%d]; u64 "
+             "struct chain_args { void *at[%d]; i64 n, n_axes, narrow, quads, vectors, turned, "
+             "shape[%d]; u32 times[%d], shift[%d]; i32 step[%d]; i64 stride[%d][%d]; u64 "
              "numbers[%d]; };\n",
-             n + 2, QN_MAX_NDIM, n ? n : 1, QN_MAX_NDIM, n_numbers ? n_numbers : 1);
+             n + 2, QN_MAX_NDIM, QN_MAX_NDIM, QN_MAX_NDIM, QN__IR_INPUTS, n + 1, QN_MAX_NDIM,
+             n_numbers ? n_numbers : 1);
+    print_walk(p, n);
     bool quads = ir->n <= MOST_OF_QUADS;
     if (quads)
         print_quads(p, ir, types, n_numbers > 0);
@@ -115,24 +162,14 @@ static void print_kernel(page *p, const qn__ir *ir)
              "extern \"C\" __global__ void chain(const __grid_constant__ chain_args a)\n{\n" BEGINS
              "%s"
              "    i64 step = (i64)gridDim.x * blockDim.x;\n"
-             "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n",
-             quads ? "    if (a.quads) {\n        quads(a);\n        return;\n    }\n" : "");
+             "    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n"
+             "        i64 o[%d];\n"
+             "        walk(a, i, o);\n" WAITS,
+             quads ? "    if (a.quads) {\n        quads(a);\n        return;\n    }\n" : "", n + 1);
+    print_to(p, "        ((%s *)a.at[%d])[o[%d]] = element(",
+             qn__ir_type_c(qn__ir_dtype(ir, ir->result)), n, n);
     for (int k = 0; k < n; k++)
-        print_to(p, "        i64 o%d = 0;\n", k);
-    print_to(p, "        i64 rest = i;\n"
-                "        for (int d = (int)a.n_axes - 1; d > 0; d--) {\n"
-                "            i64 index = rest %% a.shape[d];\n"
-                "            rest /= a.shape[d];\n");
-    for (int k = 0; k < n; k++)
-        print_to(p, "            o%d += index * a.stride[%d][d];\n", k, k);
-    print_to(p, "        }\n");
-    for (int k = 0; k < n; k++)
-        print_to(p, "        o%d += rest * a.stride[%d][0];\n", k, k);
-    print_to(p, WAITS);
-    print_to(p, "        ((%s *)a.at[%d])[i] = element(",
-             qn__ir_type_c(qn__ir_dtype(ir, ir->result)), n);
-    for (int k = 0; k < n; k++)
-        print_to(p, "%s((const %s *)a.at[%d])[o%d]", k ? ", " : "", types[k], k, k);
+        print_to(p, "%s((const %s *)a.at[%d])[o[%d]]", k ? ", " : "", types[k], k, k);
     if (n_numbers)
         print_to(p, "%sa.numbers", n ? ", " : "");
     print_to(p, ");\n    }\n}\n");
@@ -167,13 +204,18 @@ static qn__cu_function chain_function(qn__cuda_binder *b, const qn__ir *ir)
 
 /* ---- a launch -------------------------------------------------------------------------------- */
 
-/* As the kernel's chain_args, for n inputs, without the addresses: stride has n rows, behind which
- * the bits of the program's numbers follow. */
+/* As the kernel's chain_args, for n inputs, without the addresses: stride has n + 1 rows, behind
+ * which the bits of the program's numbers follow. */
 typedef struct chain_args {
-    int64_t n, n_axes;
-    int64_t quads;  /* a thread has four elements, which lie side by side */
-    int64_t turned; /* how the result is rounded (turned.cuh) */
+    int64_t n; /* elements, or fours of them */
+    int64_t n_axes;
+    int64_t narrow;  /* places are found in 32 bits */
+    int64_t quads;   /* a thread has four elements of the last axis, */
+    int64_t vectors; /* a bit an input: which are one vector, */
+    int64_t turned;  /* how the result is rounded (turned.cuh) */
     int64_t shape[QN_MAX_NDIM];
+    uint32_t times[QN_MAX_NDIM], shift[QN_MAX_NDIM]; /* by which an axis divides (divide_by) */
+    int32_t step[QN__IR_INPUTS];                     /* ... or so far apart */
     int64_t stride[][QN_MAX_NDIM];
 } chain_args;
 
@@ -199,24 +241,120 @@ static void join_axes(const qn__call *call, chain_args *args)
         bool joins = before >= 0 && before == i - 1 && axis_continues(call, before);
         int at = joins ? n - 1 : n++;
         args->shape[at] = joins ? args->shape[at] * out->shape[i] : out->shape[i];
-        for (uint32_t k = 0; k + 1 < call->n_operands; k++)
+        for (uint32_t k = 0; k < call->n_operands; k++)
             args->stride[k][at] = call->operand[k].stride[i];
         before = i;
     }
     args->n_axes = n;
 }
 
-/* Whether four elements of each operand are one vector, or the same one. */
-static bool has_quads(const qn__call *call, const chain_args *args)
+/* Whether elements from operand k's first one on, by fours, are vectors. */
+static bool is_aligned(const qn__call *call, uint32_t k)
+{
+    const qn__operand *o = &call->operand[k];
+    return o->offset % (4 * qn__dtype_size((qn_dtype)o->dtype)) == 0;
+}
+
+/* Whether all operands lie side by side, in vectors, or are one number. */
+static bool is_flat(const qn__call *call, const chain_args *args)
 {
     uint32_t n = call->n_operands - 1;
     bool ok = call->program->n <= MOST_OF_QUADS && args->n_axes <= 1 && args->n % 4 == 0;
     for (uint32_t k = 0; k <= n && ok; k++) {
-        const qn__operand *o = &call->operand[k];
         int64_t stride = k < n ? args->stride[k][0] : 1;
-        ok = !stride || (stride == 1 && o->offset % (4 * qn__dtype_size((qn_dtype)o->dtype)) == 0);
+        ok = !stride || (stride == 1 && is_aligned(call, k));
     }
     return ok;
+}
+
+/* Whether so many times a stride are one of 32 bits. */
+static bool fits(int64_t stride, int64_t times)
+{
+    return stride <= INT32_MAX / times && stride >= -INT32_MAX / times;
+}
+
+/* Whether the kernel's 32 bits hold all: quotients (divide_by), strides, those of fours, too. */
+static bool is_narrow(const qn__call *call, const chain_args *args)
+{
+    bool ok = args->n <= INT32_MAX;
+    for (uint32_t k = 0; k < call->n_operands; k++)
+        for (int d = 0; d < args->n_axes; d++)
+            ok = ok && fits(args->stride[k][d], 4);
+    return ok;
+}
+
+/* Makes the last axis one of fours, where it can be. */
+static void take_quads(const qn__call *call, chain_args *args, bool flat)
+{
+    uint32_t n = call->n_operands - 1;
+    int last = (int)args->n_axes - 1;
+    args->quads = flat || (args->narrow && call->program->n <= MOST_OF_QUADS && last >= 0 &&
+                           args->shape[last] % 4 == 0 && is_aligned(call, n));
+    if (!args->quads)
+        return;
+    for (uint32_t k = 0; k <= n; k++) {
+        bool vectors = args->stride[k][last] == 1 && is_aligned(call, k);
+        for (int d = 0; d < last; d++)
+            vectors = vectors && args->stride[k][d] % 4 == 0;
+        if (k < n) {
+            args->vectors |= (int64_t)vectors << k;
+            args->step[k] = (int32_t)args->stride[k][last];
+        }
+        args->stride[k][last] *= 4;
+    }
+    args->shape[last] /= 4;
+    args->n /= 4;
+}
+
+/* The axis, not the last, along which an input lies side by side; -1: none has one. */
+static int other_axis(const qn__call *call, const chain_args *args)
+{
+    int last = (int)args->n_axes - 1;
+    for (uint32_t k = 0; k + 1 < call->n_operands; k++)
+        for (int d = 0; d < last && args->step[k] && args->step[k] != 1; d++)
+            if (args->stride[k][d] == 1)
+                return d;
+    return -1;
+}
+
+/* Where fours of a transposed input would be read a row apart, threads walk patches: a warp has
+ * eight rows of four fours, so that what it reads and writes are whole sectors both ways. Patches
+ * are two more axes, so that the kernel does not know of them. */
+static void take_patches(const qn__call *call, chain_args *args)
+{
+    enum { ROWS = 32, FEWEST_ROWS = 8, FOURS = 4 };
+    int last = (int)args->n_axes - 1, d = other_axis(call, args);
+    int64_t rows = ROWS;
+    while (d >= 0 && rows >= FEWEST_ROWS && args->shape[d] % rows)
+        rows /= 2;
+    if (d < 0 || rows < FEWEST_ROWS || args->shape[last] % FOURS || last + 2 >= QN_MAX_NDIM)
+        return;
+    for (uint32_t k = 0; k < call->n_operands; k++)
+        if (!fits(args->stride[k][d], rows) || !fits(args->stride[k][last], FOURS))
+            return;
+    for (uint32_t k = 0; k < call->n_operands; k++) {
+        int64_t *stride = args->stride[k];
+        stride[last + 1] = stride[d];
+        stride[last + 2] = stride[last];
+        stride[d] *= rows;
+        stride[last] *= FOURS;
+    }
+    args->shape[last + 1] = rows;
+    args->shape[last + 2] = FOURS;
+    args->shape[d] /= rows;
+    args->shape[last] /= FOURS;
+    args->n_axes += 2;
+}
+
+/* For x below 2^31, x / n is (the upper half of x * times, + x) >> shift (Granlund and Montgomery,
+ * 1994, figure 4.1), of the smallest 2^shift from n on. */
+static void divide_by(int64_t n, uint32_t *times, uint32_t *shift)
+{
+    *shift = 0;
+    while (((int64_t)1 << *shift) < n)
+        (*shift)++;
+    uint64_t more = ((uint64_t)1 << *shift) - (uint64_t)n;
+    *times = (uint32_t)((more << 32) / (uint64_t)n + 1);
 }
 
 /* The bits of a call's numbers, in the order of the program; returns how many. */
@@ -403,7 +541,7 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
     int n = (int)call->n_operands - 1; /* inputs */
     union {
         char bytes[(QN__IR_INPUTS + 2) * sizeof(void *) + sizeof(chain_args) +
-                   QN__IR_INPUTS * QN_MAX_NDIM * sizeof(int64_t) +
+                   (QN__IR_INPUTS + 1) * QN_MAX_NDIM * sizeof(int64_t) +
                    QN__IR_LARGEST * sizeof(uint64_t)];
         int64_t aligned;
     } packed = {{0}};
@@ -416,17 +554,23 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
     if (!args->n)
         return true;
     join_axes(call, args);
-    args->quads = has_quads(call, args);
-    if (args->quads && is_done_ahead(b, call, args))
+    bool flat = is_flat(call, args);
+    if (flat && is_done_ahead(b, call, args))
         return true;
+    args->narrow = is_narrow(call, args);
+    take_quads(call, args, flat);
+    if (args->quads && args->narrow)
+        take_patches(call, args);
+    for (int d = 0; d < args->n_axes && args->narrow; d++)
+        divide_by(args->shape[d], &args->times[d], &args->shift[d]);
     qn__cu_function function = chain_function(b, call->program);
-    uint64_t *numbers = (uint64_t *)args->stride[n ? n : 1];
+    uint64_t *numbers = (uint64_t *)args->stride[n + 1];
     int n_numbers = put_numbers(call, numbers);
     size_t size = (size_t)((char *)(numbers + (n_numbers ? n_numbers : 1)) - packed.bytes);
-    if (!function || !qn__cuda_add(b, function, args->quads ? args->n / 4 : args->n, false,
-                                   packed.bytes, size, call, n + 2, operand))
+    if (!function ||
+        !qn__cuda_add(b, function, args->n, false, packed.bytes, size, call, n + 2, operand))
         return false;
-    if (args->quads && call->operand[n].dtype == QN_F32)
+    if (flat && call->operand[n].dtype == QN_F32)
         qn__cuda_may_round(b, (uint8_t)n, (uint8_t)(n + 1),
                            ((size_t)n + 2) * sizeof(void *) + offsetof(chain_args, turned));
     return true;

@@ -38,6 +38,43 @@ static qn_array *op_chain(qn_scope *s)
     return qn_subtract(s, qn_minimum(s, y, a), qn_rsqrt(s, qn_abs(s, c)));
 }
 
+/* Fours of a last axis: a row, a column, one number, rows in another order, and, where they do not
+ * begin at a vector, rows of a slice. */
+static qn_array *op_chain_fours(qn_scope *s)
+{
+    qn_array *a = f32(s, SHAPE(6, 9, 20)), *row = f32(s, SHAPE(20)), *column = f32(s, SHAPE(9, 1));
+    qn_array *c = qn_slice(s, f32(s, SHAPE(6, 9, 41)), 2, 1, 41, 2);
+    qn_array *b = qn_transpose(s, f32(s, SHAPE(9, 6, 20)), (const int[]){1, 0, 2});
+    qn_array *y = qn_multiply(s, qn_add(s, a, row), qn_subtract(s, b, column));
+    return qn_add(s, qn_maximum(s, y, c), qn_slice(s, f32(s, SHAPE(6, 9, 23)), 2, 1, 21, 1));
+}
+
+/* Patches of 32, 16 and 8 rows of a transposed array; its rows of 36 are too few for them. */
+static qn_array *op_chain_patches(qn_scope *s)
+{
+    qn_array *y = f32(s, SHAPE(1));
+    static const int64_t rows[] = {64, 48, 24, 36}, columns[] = {80, 16, 32, 36};
+    for (int i = 0; i < 4; i++) {
+        qn_array *a = f32(s, SHAPE(3, rows[i], columns[i]));
+        qn_array *b = qn_swap_axes(s, f32(s, SHAPE(3, columns[i], rows[i])), 1, 2);
+        qn_array *sum = qn_subtract(s, qn_multiply(s, a, b), f32(s, SHAPE(columns[i])));
+        qn_array *parts[] = {y, qn_reshape(s, sum, SHAPE(-1))};
+        y = qn_concatenate(s, parts, 2, 0);
+    }
+    return y;
+}
+
+/* Five axes that cannot be joined, and no elements. */
+static qn_array *op_chain_axes(qn_scope *s)
+{
+    qn_array *a = f32(s, SHAPE(3, 4, 5, 2, 7));
+    qn_array *b = qn_transpose(s, f32(s, SHAPE(7, 5, 3, 2, 4)), (const int[]){2, 4, 1, 3, 0});
+    qn_array *none = qn_add(s, f32(s, SHAPE(3, 0, 4)), f32(s, SHAPE(4)));
+    qn_array *parts[] = {qn_reshape(s, qn_multiply(s, a, b), SHAPE(-1)),
+                         qn_reshape(s, none, SHAPE(-1))};
+    return qn_concatenate(s, parts, 2, 0);
+}
+
 static qn_array *op_chain_scalar(qn_scope *s)
 {
     return qn_add(s, qn_reshape(s, f32(s, SHAPE(1)), 0, NULL), qn_scalar(s, QN_F32, 2));
@@ -387,6 +424,9 @@ void compare_arrays(qn_device *cpu, qn_device *cuda)
         EXACT(arange_bf16),
         EXACT(full),
         EXACT(chain),
+        EXACT(chain_fours),
+        EXACT(chain_patches),
+        EXACT(chain_axes),
         EXACT(chain_scalar),
         EXACT(casts),
         EXACT(integers),
