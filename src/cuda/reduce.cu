@@ -337,7 +337,8 @@ extern "C" __global__ void reduce_short(qn__cuda_reduce_args a)
     }
 }
 
-extern "C" __global__ void reduce_across(qn__cuda_reduce_args a)
+/* Two blocks of a multiprocessor: one alone waits for its loads. */
+extern "C" __global__ void __launch_bounds__(THREADS, 2) reduce_across(qn__cuda_reduce_args a)
 {
     wait_for_others();
     switch (a.type) {
