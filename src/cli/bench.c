@@ -131,7 +131,7 @@ static int open_subject(subject *s, const arguments *a, int threads)
     } while (turn_to_cpu(&s->device, a, &device, &err));
     if (err.code != QN_OK)
         return failed(&err);
-    warn_of_layers(a, s->model);
+    warn_of_layers(a, s->device, s->model);
     const char *purpose;
     char text[128];
     s->host = !strcmp(qn_device_name(s->device), "cpu");

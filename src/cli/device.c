@@ -9,16 +9,22 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *layers_text(int64_t n, char *text, size_t room)
+{
+    snprintf(text, room, n == ALL_LAYERS ? "all" : "%lld", (long long)n);
+    return text;
+}
+
 qn_status device_of(const arguments *a, const char **name, qn_error *err)
 {
-    bool cpu = a->device && !strcmp(a->device, "cpu"),
-         any = a->device && !strcmp(a->device, "auto");
+    bool any = a->device && !strcmp(a->device, "auto");
+    char text[24];
     *name = a->device;
     if (a->gpu_layers < 0)
         return QN_OK;
-    if (a->device && !any && cpu != (a->gpu_layers == 0))
-        return qn__fail(err, QN_INVALID, "--gpu-layers %lld and --device %.40s exclude each other",
-                        (long long)a->gpu_layers, a->device);
+    if (a->device && !strcmp(a->device, "cpu") && a->gpu_layers > 0)
+        return qn__fail(err, QN_INVALID, "--gpu-layers %s and --device cpu exclude each other",
+                        layers_text(a->gpu_layers, text, sizeof text));
     if (!a->device || (any && a->gpu_layers == 0))
         *name = a->gpu_layers ? "cuda:0" : "cpu";
     return QN_OK;
@@ -37,11 +43,15 @@ bool turn_to_cpu(qn_device **device, const arguments *a, const qn_device_options
     return qn_device_open(device, "cpu", options, err) == QN_OK;
 }
 
-void warn_of_layers(const arguments *a, const qn_model *model)
+void warn_of_layers(const arguments *a, const qn_device *device, const qn_model *model)
 {
     qn_model_info info = QN_INIT(qn_model_info);
     qn_model_get_info(model, &info);
-    if (a->gpu_layers == 0)
+    if (a->gpu_layers == 0 && strcmp(qn_device_name(device), "cpu") != 0)
+        fprintf(stderr,
+                "quern: warning: --gpu-layers 0: all %lld layers run on %s, as --device says\n",
+                (long long)info.n_layers, qn_device_name(device));
+    else if (a->gpu_layers == 0)
         fprintf(stderr, "quern: warning: --gpu-layers 0: all runs on the CPU\n");
     else if (a->gpu_layers > 0 && a->gpu_layers < info.n_layers)
         fprintf(stderr,

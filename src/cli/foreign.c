@@ -54,7 +54,6 @@ static const translation commands_of_others[] = {
 };
 
 static const translation options_of_others[] = {
-    {"--n-gpu-layers", "--gpu-layers (-ngl)"},
     {"--main-gpu", "--device cuda:N"},
     {"--temperature", "--temp"},
     {"-temp", "--temp"},

@@ -366,9 +366,10 @@ static const option table[] = {
      AT(device), 0, 0, "NAME",
      "cpu (default), cuda:0 ..., or auto: the first GPU if there is one with room for the model, "
      "else the CPU"},
-    {"gpu-layers", 0, OPTION_INTEGER, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
-     AT(gpu_layers), 0, 1e6, "N",
-     "above 0 the whole model runs on cuda:0, or on --device; also -ngl N"},
+    {"gpu-layers", 0, OPTION_LAYERS, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
+     AT(gpu_layers), 0, ALL_LAYERS, "N",
+     "above 0, all, auto or -1: the whole model runs on cuda:0, or on --device; also -ngl N, "
+     "--n-gpu-layers N"},
     {"no-history", 0, OPTION_FLAG, OF_CHAT | OF_BACKENDS, AT(no_history), 0, 0, NULL,
      "neither read nor write the file of lines typed before"},
     {"json", 0, OPTION_FLAG, OF_GENERATE | OF_BACKENDS, AT(json), 0, 0, NULL,
@@ -454,6 +455,7 @@ bool options_given(const option *o, const arguments *a)
     static const size_t sizes[] = {[OPTION_FLAG] = sizeof(bool),
                                    [OPTION_INTEGER] = sizeof(int64_t),
                                    [OPTION_NUMBER] = sizeof(double),
+                                   [OPTION_LAYERS] = sizeof(int64_t),
                                    [OPTION_SAMPLERS] = sizeof(qn_sampling)};
     const arguments usual = options_defaults();
     size_t size =
@@ -674,6 +676,22 @@ static bool store_word(const option_user *user, const option *o, const char *tex
     return true;
 }
 
+/* As users of llama.cpp say it; -1 is all there, too. */
+static bool store_layers(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    char *end;
+    long long n = strtoll(text, &end, 10);
+    if (!strcmp(text, "all") || !strcmp(text, "auto") || !strcmp(text, "-1"))
+        n = ALL_LAYERS;
+    else if (end == text || *end || n < 0 || n > ALL_LAYERS) {
+        fprintf(stderr, "quern %s: --%s: \"%s\" is not a whole number from 0 to %d, all or auto\n",
+                user->name, o->name, text, ALL_LAYERS);
+        return false;
+    }
+    a->gpu_layers = n;
+    return true;
+}
+
 static bool store(const option_user *user, const option *o, const char *text, arguments *a)
 {
     char *end;
@@ -681,6 +699,8 @@ static bool store(const option_user *user, const option *o, const char *text, ar
     errno = 0;
     if (o->type == OPTION_VARIABLE)
         return store_variable(user, o, text, a);
+    if (o->type == OPTION_LAYERS)
+        return store_layers(user, o, text, a);
     if (o->type == OPTION_SAMPLERS)
         return store_samplers(user, o, text, a);
     if (o->type == OPTION_STOP)
@@ -723,10 +743,16 @@ static bool take_operand(const option_user *user, const char *word, arguments *a
     return false;
 }
 
-/* Names of several letters that users of llama.cpp know. */
+/* What users of llama.cpp may say, in the place of our own name. */
 static const char *whole_name(const char *word)
 {
-    return !strcmp(word, "-np") ? "--parallel" : !strcmp(word, "-ngl") ? "--gpu-layers" : word;
+    static const char *const names[][2] = {
+        {"-np", "--parallel"}, {"-ngl", "--gpu-layers"}, {"--n-gpu-layers", "--gpu-layers"}};
+    size_t n = strcspn(word, "=");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i][0]) == n && !strncmp(names[i][0], word, n))
+            return names[i][1];
+    return word;
 }
 
 /* argv[*i], and where it has a value of its own, also the next one. */
@@ -737,9 +763,8 @@ static bool parse_option(const option_user *user, int argc, char **argv, int *i,
     if (word[1] != '-' && word[2] && foreign_option(word, &ours)) /* -ngl is not -n gl */
         return unknown(user, word);
     if (word[1] == '-') {
-        const char *equals = strchr(word, '=');
-        size_t length = equals ? (size_t)(equals - word) - 2 : strlen(word) - 2;
-        o = find_option(user->of, word + 2, length);
+        const char *equals = strchr(argv[*i], '=');
+        o = find_option(user->of, word + 2, strcspn(word + 2, "="));
         text = equals ? equals + 1 : NULL;
     } else { /* -n 5 or -n5 */
         o = find_letter(user->of, word[1]);
@@ -813,7 +838,10 @@ const char *options_value(const option *o, const arguments *a, char *text, size_
     snprintf(text, room, "default");
     if (o->type == OPTION_SAMPLERS && a->settings.samplers.chain[0] != QN_SAMPLER_END)
         print_chain(a->settings.samplers.chain, text, room);
-    if (o->type == OPTION_INTEGER && *(const int64_t *)place >= 0)
+    if (o->type == OPTION_LAYERS && a->gpu_layers == ALL_LAYERS)
+        snprintf(text, room, "all");
+    else if ((o->type == OPTION_INTEGER || o->type == OPTION_LAYERS) &&
+             *(const int64_t *)place >= 0)
         snprintf(text, room, "%lld", (long long)*(const int64_t *)place);
     else if (o->type == OPTION_NUMBER && !isnan(*(const double *)place))
         snprintf(text, room, "%g", *(const double *)place);

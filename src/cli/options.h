@@ -12,7 +12,7 @@
 
 #include "request/settings.h"
 
-enum { MOST_TEMPLATE_VARS = 64, MOST_OVERRIDES = 256, MOST_WORDS = 256 };
+enum { MOST_TEMPLATE_VARS = 64, MOST_OVERRIDES = 256, MOST_WORDS = 256, ALL_LAYERS = 1000000 };
 
 /* What an option says that may come several times. */
 typedef struct words {
@@ -104,6 +104,7 @@ typedef enum option_type {
     OPTION_STRING,   /* const char * */
     OPTION_INTEGER,  /* int64_t, within least..most */
     OPTION_NUMBER,   /* double, within least..most */
+    OPTION_LAYERS,   /* int64_t, 0..ALL_LAYERS, which is also all, auto and -1 */
     OPTION_VARIABLE, /* NAME=VALUE, once more each time */
     OPTION_SAMPLERS, /* names of a chain */
     OPTION_STOP,     /* text, once more each time */

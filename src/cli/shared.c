@@ -218,7 +218,7 @@ int open_loaded(loaded *l, const arguments *a, bool describe)
     if (err.code != QN_OK)
         return failed(&err);
     l->seconds = qn__seconds() - begun;
-    warn_of_layers(a, l->model);
+    warn_of_layers(a, l->device, l->model);
     return 0;
 }
 

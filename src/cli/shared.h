@@ -79,7 +79,7 @@ bool turn_to_cpu(qn_device **device, const arguments *a, const qn_device_options
                  qn_error *err);
 
 /* What --gpu-layers does not do. */
-void warn_of_layers(const arguments *a, const qn_model *model);
+void warn_of_layers(const arguments *a, const qn_device *device, const qn_model *model);
 
 /* The device alone. */
 qn_device_options device_options_of(const arguments *a);

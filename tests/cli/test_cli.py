@@ -64,7 +64,7 @@ def test_usage():
 
 
 def test_devices():
-    """Without a GPU; with one the words are the same, but auto takes it."""
+    """Without a GPU; with one the words are the same, but auto takes it. test_lines.py has what is said of a GPU."""
     plain = generate("-p", "x", "-n", "3", "--temp", "0")
     for args, warning in ((["--device", "auto"], ""), (["--gpu-layers", "0"], "quern: warning: --gpu-layers 0: all runs on the CPU\n"),
                           (["-ngl", "0", "--device", "cpu"], "quern: warning: --gpu-layers 0: all runs on the CPU\n"),
@@ -72,7 +72,13 @@ def test_devices():
         status, out, err = generate("-p", "x", "-n", "3", "--temp", "0", *args)
         check(f"{args}", (status, out, err) == (0, plain[1], warning), (status, out, err))
     refused("the CPU and the GPU", generate("-p", "x", "-ngl", "9", "--device", "cpu"), 1, "--gpu-layers 9 and --device cpu exclude each other")
-    refused("the GPU and the CPU", generate("-p", "x", "-ngl", "0", "--device", "cuda:1"), 1, "--gpu-layers 0 and --device cuda:1 exclude")
+    for spelt in (("-ngl", "all"), ("-ngl", "auto"), ("--gpu-layers", "-1"), ("--gpu-layers=all",), ("--n-gpu-layers", "all"),
+                  ("--n-gpu-layers=auto",)):
+        refused(f"{spelt} is above 0", generate("-p", "x", *spelt, "--device", "cpu"), 1, "--gpu-layers all and --device cpu exclude each other")
+    refused("no number of layers", generate("-p", "x", "-ngl", "some"), 2, '"some" is not a whole number from 0 to 1000000, all or auto')
+    refused("fewer than none", generate("-p", "x", "-ngl", "-2"), 2, '"-2" is not')
+    refused("too many layers", generate("-p", "x", "-ngl", "1000001"), 2, '"1000001" is not')
+    refused("spelt as a command has it not", run("tokenize", "--n-gpu-layers", "9"), 2, "--gpu-layers is an option of quern generate")
     refused("no such device", generate("-p", "x", "--device", "gpu"), 1, 'no device "gpu"')
 
 
@@ -82,7 +88,7 @@ def test_words_of_others():
                          ("show", "quern info"), ("gen", "quern generate"), ("perplexity", "quern eval"),
                          ("server", "quern serve"), ("ps", "nothing like it"), ("quantize", "quern convert")):
         refused(f"quern {theirs}", run(theirs), 2, f'"{theirs}"', ours)
-    for theirs, ours in (("--n-gpu-layers 9", "--gpu-layers (-ngl)"), ("--temperature 1", "--temp"),
+    for theirs, ours in (("--main-gpu 1", "--device cuda:N"), ("--temperature 1", "--temp"),
                          ("--ctx-size 8", "--context (-c)"), ("--ctx_size=8", "--context (-c)"), ("-temp 0", "--temp"),
                          ("--n-predict 5", "--max-tokens (-n)"), ("--repetition_penalty 2", "--repeat-penalty"),
                          ("-sys x", "--system"), ("--flash-attn", "leave it out: "), ("-no-cnv", "generate --raw"),

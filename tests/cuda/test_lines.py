@@ -82,7 +82,10 @@ def main():
               and warned[0].endswith('; device "auto" takes the CPU'), (status, out, err))
     line = first_line("serve", "--port", "0", *auto, memory=200000)
     check("auto has no memory for what is served", line.startswith("quern: warning: cuda:0: the weights need"), line)
-    for args in (("-ngl", "99"), ("--device", "cuda"), ("--device", "auto"), ("-ngl", "1", "--device", "cuda:0")):
+    status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", "-ngl", "0", "--device", "cuda:0")
+    check("the GPU that --device names, whatever -ngl says", status == 0 and "device cuda:0: none" in err and err.startswith(
+          "quern: warning: --gpu-layers 0: all 4 layers run on cuda:0, as --device says\n"), err)
+    for args in (("-ngl", "99"), ("-ngl", "all"), ("--n-gpu-layers", "-1"), ("--device", "cuda"), ("--device", "auto"), ("-ngl", "1", "--device", "cuda:0")):
         status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args)
         check(f"the GPU: {args}", status == 0 and "device cuda:0: none, sm_90" in err and "hit rate" in err
               and " a token, handed over in " in err and "MiB of the host page-locked" in err, err)
