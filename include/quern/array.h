@@ -138,13 +138,14 @@ typedef struct qn_plan_stats {
     uint64_t misses;  /* made a plan */
     uint64_t evictions;
     uint64_t nodes;           /* nodes evaluated */
-    uint64_t steps;           /* kernel launches */
+    uint64_t steps;           /* of plans, run: an operation, a pass of fused ones, or a copy */
     uint64_t fused;           /* elementwise nodes that ran inside another's pass */
     uint64_t chain_bytes;     /* read and written by elementwise passes */
     uint64_t donation_copies; /* donated buffers that had to be copied */
     uint64_t hit_ns;          /* time from evaluation to submission, of hits */
     size_t bytes;             /* held by cached plans, on a GPU with their graphs (estimated) */
-    uint64_t launches;  /* kernels launched: fewer than steps where one does the work of several */
+    uint64_t launches;        /* of kernels: on a GPU fewer than steps where one does the work of
+                                 several, and more where a step is several; elsewhere as many */
     uint64_t submit_ns; /* time in which runs were handed to the device; on a CPU most of them run
                            in it */
 } qn_plan_stats;

@@ -4,6 +4,7 @@
  */
 #include "base/error.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -41,4 +42,16 @@ qn_status qn__fail(qn_error *err, qn_status code, const char *format, ...)
 qn_status qn__fail_memory(qn_error *err, const char *what)
 {
     return qn__fail(err, QN_MEMORY, "out of memory while making %s", what);
+}
+
+const char *qn__say_size(uint64_t bytes, qn__size_text *to)
+{
+    enum { LEAST = 1 << 16 }; /* less would be 0.0 MiB and some */
+    const uint64_t mib = 1 << 20, gib = 1 << 30;
+    if (bytes < LEAST)
+        snprintf(to->text, sizeof to->text, "%" PRIu64 " bytes", bytes);
+    else
+        snprintf(to->text, sizeof to->text, bytes < gib ? "%.2f MiB" : "%.2f GiB",
+                 (double)bytes / (double)(bytes < gib ? mib : gib));
+    return to->text;
 }

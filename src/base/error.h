@@ -14,4 +14,11 @@ qn_status qn__fail(qn_error *err, qn_status code, const char *format, ...) QN_PR
 /* Out of memory while making `what`. */
 qn_status qn__fail_memory(qn_error *err, const char *what);
 
+/* Bytes for a person: "512 bytes", "1.50 MiB", "7.25 GiB". Returns to->text. */
+typedef struct qn__size_text {
+    char text[32];
+} qn__size_text;
+
+const char *qn__say_size(uint64_t bytes, qn__size_text *to);
+
 #endif

@@ -89,15 +89,15 @@ static void print_counters(qn_device *device, const qn_session *session, const q
     char text[128];
     qn_device_describe(device, text, sizeof text);
     fprintf(stderr, "device %s: %s\n", qn_device_name(device), text);
-    fprintf(
-        stderr,
-        "plans: %llu evaluations, hit rate %.1f %%, %llu rebound, %zu bytes; %.0f ns a node on "
-        "hits; %llu kernels, %.1f an evaluation, %llu nodes fused away, %llu donations copied\n",
-        (unsigned long long)p.evaluations,
-        p.evaluations ? 100.0 * (double)p.hits / (double)p.evaluations : 0,
-        (unsigned long long)p.rebinds, p.bytes, p.nodes ? (double)p.hit_ns / (double)p.nodes : 0,
-        (unsigned long long)p.steps, p.evaluations ? (double)p.steps / (double)p.evaluations : 0,
-        (unsigned long long)p.fused, (unsigned long long)p.donation_copies);
+    fprintf(stderr,
+            "plans: %llu evaluations, hit rate %.1f %%, %llu rebound, %zu bytes; %.0f ns a node on "
+            "hits; %llu steps, %.1f an evaluation, %llu nodes fused away, %llu donations copied\n",
+            (unsigned long long)p.evaluations,
+            p.evaluations ? 100.0 * (double)p.hits / (double)p.evaluations : 0,
+            (unsigned long long)p.rebinds, p.bytes,
+            p.nodes ? (double)p.hit_ns / (double)p.nodes : 0, (unsigned long long)p.steps,
+            p.evaluations ? (double)p.steps / (double)p.evaluations : 0,
+            (unsigned long long)p.fused, (unsigned long long)p.donation_copies);
     print_launches(before, &p, metrics);
     fprintf(stderr,
             "memory: %.1f MiB in arrays, %.1f MiB workspace, %.1f MiB peak, cache of %lld "

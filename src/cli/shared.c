@@ -247,12 +247,13 @@ qn_status check_cache(qn_device *device, const qn_model *model, const qn_session
     if (bytes <= there)
         return QN_OK;
     int64_t fits = (int64_t)((double)context * ((double)there / (double)bytes));
-    const double gib = 1 << 30;
-    return qn__fail(err, QN_LIMIT,
-                    "--context %lld: its keys and values need %.1f GiB, and %.1f GiB of memory are "
-                    "there; about "
-                    "%lld positions fit",
-                    (long long)context, (double)bytes / gib, (double)there / gib, (long long)fits);
+    qn__size_text wanted, room;
+    return qn__fail(
+        err, QN_LIMIT,
+        "--context %lld: its keys and values need %s, and %s of memory are there; about "
+        "%lld positions fit",
+        (long long)context, qn__say_size(bytes, &wanted), qn__say_size(there, &room),
+        (long long)fits);
 }
 
 qn_status cache_types_of(const arguments *a, cache_types *out, qn_error *err)

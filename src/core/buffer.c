@@ -186,8 +186,10 @@ static size_t available(qn_device *device, qn_error *err)
     return bytes;
 }
 
-/* Why there is no memory: the limit, or the machine, or a device that has failed. */
-static void fail_room(qn_device *device, size_t size, const char *what, qn_error *err)
+/* Why there is no memory: the limit, or the machine, of which `size` bytes take `whole`, or a
+ * device that has failed. */
+static void fail_pieces(qn_device *device, size_t size, size_t whole, const char *what,
+                        qn_error *err)
 {
     const qn__pool *pool = &device->pool;
     size_t limit = limit_of(pool), used = in_use(pool), room = limit > used ? limit - used : 0;
@@ -200,15 +202,28 @@ static void fail_room(qn_device *device, size_t size, const char *what, qn_error
     }
     qn_error failure = {0};
     size_t there = available(device, &failure);
-    char free_bytes[80] = "";
-    if (there >= size) /* in pieces that are too small */
-        snprintf(free_bytes, sizeof free_bytes, ", %zu free", there);
+    char free_bytes[100] = "";
+    qn__size_text a, b;
+    if (there >= whole) /* in pieces that are too small */
+        snprintf(free_bytes, sizeof free_bytes, ", %s free", qn__say_size(there, &a));
     else if (there)
-        snprintf(free_bytes, sizeof free_bytes, ", %zu free, %zu missing", there, size - there);
+        snprintf(free_bytes, sizeof free_bytes, ", %s free, %s missing", qn__say_size(there, &a),
+                 qn__say_size(whole - there, &b));
     if (failure.code != QN_OK)
         qn__fail(err, failure.code, "%s", failure.message);
-    qn__fail(err, QN_MEMORY, "%s: no memory for %s of %zu bytes (%zu in use%s)", device->name, what,
-             size, used, free_bytes);
+    qn__fail(err, QN_MEMORY, "%s: no memory for %s of %s (%s in use%s)", device->name, what,
+             qn__say_size(whole, &a), qn__say_size(used, &b), free_bytes);
+}
+
+static void fail_room(qn_device *device, size_t size, const char *what, qn_error *err)
+{
+    fail_pieces(device, size, size, what, err);
+}
+
+/* What the first `bytes` of a reserved buffer take of the device. */
+static size_t taken(const qn_device *device, size_t bytes)
+{
+    return device->ops->committed ? device->ops->committed(device, bytes) : bytes;
 }
 
 size_t qn__pool_room(qn_device *device)
@@ -376,7 +391,8 @@ bool qn__buffer_commit(qn__buffer *buffer, size_t bytes, qn_error *err)
         buffer->capacity = want;
         pool->active += want - had; /* wraps where it is less */
     } else {
-        fail_room(device, want - had, "a cache's pages", err);
+        fail_pieces(device, want - had, taken(device, want) - taken(device, had), "a cache's pages",
+                    err);
     }
     note_peak(pool);
     pthread_mutex_unlock(&pool->lock);

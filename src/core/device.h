@@ -29,6 +29,9 @@ typedef struct qn__device_ops {
     void *(*reserve)(qn_device *device, size_t size);
     bool (*commit)(qn_device *device, void *data, size_t had, size_t want);
     void (*unreserve)(qn_device *device, void *data, size_t size, size_t committed);
+    /* The memory that the first `bytes` take, which a device may give in larger pieces. NULL: so
+     * many. */
+    size_t (*committed)(const qn_device *device, size_t bytes);
     /* How much the device has free, 0 where it cannot say; fails where it has failed. NULL: it
      * never knows. */
     qn_status (*available)(qn_device *device, size_t *bytes, qn_error *err);

@@ -163,6 +163,11 @@ static bool cuda_commit(qn_device *device, void *data, size_t had, size_t want)
     return ok;
 }
 
+static size_t cuda_committed(const qn_device *device, size_t bytes)
+{
+    return whole_pieces(device->state, bytes);
+}
+
 static void cuda_unreserve(qn_device *device, void *data, size_t size, size_t committed)
 {
     qn__cuda *cuda = device->state;
@@ -342,6 +347,7 @@ static const qn__device_ops cuda_device_ops = {
     .reserve = cuda_reserve,
     .commit = cuda_commit,
     .unreserve = cuda_unreserve,
+    .committed = cuda_committed,
     .available = cuda_available,
     .wired = qn__cuda_wired,
     .write = qn__cuda_write,

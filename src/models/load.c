@@ -287,16 +287,15 @@ static const char *what_fits(const loader *l, const qn__decoder *m, size_t room)
 static qn_status check_room(const loader *l, const qn__decoder *m)
 {
     size_t room = qn__pool_room(l->device), bytes = m->sizes.device_bytes;
-    const double gib = 1 << 30;
     if (bytes <= room)
         return QN_OK;
     const char *fits = what_fits(l, m, room);
+    qn__size_text wanted, there, missing;
     return qn__fail(l->err, l->device->pool.limit ? QN_LIMIT : QN_MEMORY,
-                    "%s: the weights need %.2f GiB, and %.2f GiB are there: %.2f GiB (%zu bytes) "
-                    "are missing%s%s%s",
-                    l->device->name, (double)bytes / gib, (double)room / gib,
-                    (double)(bytes - room) / gib, bytes - room, fits ? "; as " : "",
-                    fits ? fits : "", fits ? " they would fit" : "");
+                    "%s: the weights need %s, and %s are there: %s are missing%s%s%s",
+                    l->device->name, qn__say_size(bytes, &wanted), qn__say_size(room, &there),
+                    qn__say_size(bytes - room, &missing), fits ? "; as " : "", fits ? fits : "",
+                    fits ? " they would fit" : "");
 }
 
 /* All values of a decoder whose weights were found. */

@@ -161,8 +161,10 @@ qn_status qn__cache_commit(const qn__cache *cache, int i, qn_error *err)
     if (bytes <= buffer->capacity || qn__buffer_commit(buffer, bytes, &own))
         return QN_OK;
     size_t page = qn__storage_bytes(cache->kept[i]) / (size_t)cache->kept[i]->shape[0];
-    return qn__fail(err, own.code, "%s; the cache's %zu positions until now fit", own.message,
-                    buffer->capacity / page * QN__PAGE);
+    return qn__fail(err, own.code,
+                    "%s; the cache has %zu positions until now: fewer, or keys and values of fewer "
+                    "bits, need less",
+                    own.message, buffer->capacity / page * QN__PAGE);
 }
 
 void qn__cache_trim(const qn__cache *cache)

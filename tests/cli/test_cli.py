@@ -291,7 +291,8 @@ def test_output():
     except (ValueError, KeyError) as e:
         check("--json", False, f"{e}: {out!r}")
     status, out, err = generate(*greedy, "--verbose")
-    check("--verbose", status == 0 and out == text and "plans:" in err and "memory:" in err, err)
+    check("--verbose", status == 0 and out == text and "plans:" in err and "memory:" in err
+          and re.search(r" [1-9]\d* steps, [\d.]+ an evaluation, ", err) and "launches: " in err and "kernels" not in err, err)
     seeded = ("-p", "Hello", "-n", "20", "--temp", "1", "--seed")
     one, again = generate(*seeded, "7")[1], generate(*seeded, "7", "-t", "3")[1]
     check("same seed, same text", one == again, (one, again))

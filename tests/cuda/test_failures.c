@@ -283,10 +283,13 @@ static void check_lines(void)
     expect("little memory", &arrays, QN_MEMORY, " free, ");
     driver->memory = 400000;
     expect("memory for less than the weights", &model, QN_MEMORY,
-           "bytes) are missing; as q8_0 they would fit");
+           "are missing; as q8_0 they would fit");
     driver->memory = 3 << 20;
     expect("memory for the weights alone", &model, QN_MEMORY,
-           " free); the cache's 0 positions until now fit");
+           "no memory for a cache's pages of 2.00 MiB (");
+    expect("what to do", &model, QN_MEMORY,
+           " missing); the cache has 0 positions until now: fewer, or keys and values of fewer "
+           "bits, need less");
     driver->memory = usual.memory;
     driver->pinned = 0;
     expect("nothing can be page-locked", &model, QN_OK, "");

@@ -57,7 +57,7 @@ def main():
     refused("what to do without", '; device "auto" takes the CPU then', gpus=0)
     refused("no GPU", "cuda:0: there are 0 GPUs: CUDA_ERROR_NO_DEVICE", gpus=0)
     refused("an old GPU", "the GPU is sm_70; sm_80 or newer is needed", arch=70)
-    refused("little memory", "are missing", memory=200000)
+    refused("little memory", " MiB, and 0.19 MiB are there: ", memory=200000)
     refused("a context that does not fit", "positions fit", "-c", "100000", memory=40 << 20)
     refused("no memory for a context", "while making a context; nvidia-smi lists the programs", fail="CtxRetain", result=2)
     refused("a launch fails", "CUDA_ERROR_ILLEGAL_ADDRESS while launching a plan", fail="cuGraphLaunch")
