@@ -111,7 +111,9 @@ static int open_subject(subject *s, const arguments *a, int threads)
     qn_error err = {0};
     char path[PATH_ROOM];
     const char *name;
-    qn_device_options device = {.size = sizeof device, .threads = threads};
+    qn_device_options device = device_options_of(a);
+    device.threads = threads;
+    device.log = NULL;
     const qn_adapter adapter = {.path = a->adapter};
     qn_model_options options = {.size = sizeof options,
                                 .no_tokenizer = true,

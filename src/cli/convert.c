@@ -42,21 +42,6 @@ static bool has_digit(const char *list, int64_t n)
     return n < 0 || strstr(list, text);
 }
 
-/* "500M", "2G", "5GB"; thousands are 1000. 0: no size. */
-static uint64_t read_size(const char *text)
-{
-    static const char units[] = "KMG";
-    char *end;
-    unsigned long long n = *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0, scale = 1;
-    const char *unit = n && *end ? strchr(units, *end & ~32) : NULL;
-    for (const char *u = units; unit && u <= unit; u++)
-        scale *= 1000;
-    end += n && unit;
-    if (n && (*end == 'B' || *end == 'b'))
-        end++;
-    return n && !*end && n <= (UINT64_MAX >> 1) / scale ? n * scale : 0;
-}
-
 static int check_arguments(const arguments *a)
 {
     if (!a->output)
@@ -68,8 +53,6 @@ static int check_arguments(const arguments *a)
         return wrong("--mode affine needs --bits");
     if (!has_digit(" 2 3 4 5 6 8 ", a->bits))
         return wrong("--bits: it is 2, 3, 4, 5, 6 or 8");
-    if (a->shard_size && !read_size(a->shard_size))
-        return wrong("--shard-size: it is bytes with K, M or G behind them, such as 500M");
     if (!has_digit(" 32 64 128 ", a->group_size))
         return wrong("--group-size: it is 32, 64 or 128");
     return 0;
@@ -99,7 +82,7 @@ int command_convert(arguments *a)
                                   .mode = a->mode,
                                   .replace = a->force,
                                   .packed = a->packed,
-                                  .shard_bytes = a->shard_size ? read_size(a->shard_size) : 0,
+                                  .shard_bytes = a->shard_size > 0 ? (uint64_t)a->shard_size : 0,
                                   .threads = a->threads > 0 ? (int)a->threads : 0,
                                   .adapters = adapters,
                                   .n_adapters = a->adapters.n};

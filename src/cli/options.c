@@ -295,7 +295,7 @@ static const option table[] = {
     {"override", 0, OPTION_OVERRIDE, OF_CONVERT, AT(overrides), 0, 0, "PATTERN=TYPE",
      "matrices whose name in OUT the regular expression PATTERN finds get TYPE (in a directory: "
      "bits, or dense); may be repeated, the first counts"},
-    {"shard-size", 0, OPTION_STRING, OF_CONVERT, AT(shard_size), 0, 0, "SIZE",
+    {"shard-size", 0, OPTION_SIZE, OF_CONVERT, AT(shard_size), 0, 0, "SIZE",
      "files of SIZE bytes of weights at most, such as 500M or 2G (default: one file)"},
     {"packed", 0, OPTION_FLAG, OF_CONVERT, AT(packed), 0, 0, NULL,
      "directory for quern alone: weights, as they are or of --type or --bits, lie as in memory, "
@@ -370,6 +370,14 @@ static const option table[] = {
      AT(gpu_layers), 0, ALL_LAYERS, "N",
      "above 0, all, auto or -1: the whole model runs on cuda:0, or on --device; also -ngl N, "
      "--n-gpu-layers N"},
+    {"memory-limit", 0, OPTION_SIZE, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
+     AT(memory_limit), 0, 0, "SIZE",
+     "refuse what would need more than SIZE bytes of the device's memory, such as 500M or 8G "
+     "(default: none)"},
+    {"wired-limit", 0, OPTION_SIZE, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
+     AT(wired_limit), 0, 0, "SIZE",
+     "on a GPU: page-lock SIZE bytes of the host's memory at most, and none where they are less "
+     "than 1 MiB (default: 32 MiB)"},
     {"no-history", 0, OPTION_FLAG, OF_CHAT | OF_BACKENDS, AT(no_history), 0, 0, NULL,
      "neither read nor write the file of lines typed before"},
     {"json", 0, OPTION_FLAG, OF_GENERATE | OF_BACKENDS, AT(json), 0, 0, NULL,
@@ -404,6 +412,9 @@ const option *options_next(unsigned of, size_t *at)
 arguments options_defaults(void)
 {
     return (arguments){.gpu_layers = -1,
+                       .memory_limit = -1,
+                       .wired_limit = -1,
+                       .shard_size = -1,
                        .settings = qn__settings_begin(),
                        .context = -1,
                        .threads = -1,
@@ -452,11 +463,10 @@ arguments options_defaults(void)
 
 bool options_given(const option *o, const arguments *a)
 {
-    static const size_t sizes[] = {[OPTION_FLAG] = sizeof(bool),
-                                   [OPTION_INTEGER] = sizeof(int64_t),
-                                   [OPTION_NUMBER] = sizeof(double),
-                                   [OPTION_LAYERS] = sizeof(int64_t),
-                                   [OPTION_SAMPLERS] = sizeof(qn_sampling)};
+    static const size_t sizes[] = {
+        [OPTION_FLAG] = sizeof(bool),     [OPTION_INTEGER] = sizeof(int64_t),
+        [OPTION_NUMBER] = sizeof(double), [OPTION_LAYERS] = sizeof(int64_t),
+        [OPTION_SIZE] = sizeof(int64_t),  [OPTION_SAMPLERS] = sizeof(qn_sampling)};
     const arguments usual = options_defaults();
     size_t size =
         o->type < sizeof sizes / sizeof *sizes && sizes[o->type] ? sizes[o->type] : sizeof(void *);
@@ -692,6 +702,34 @@ static bool store_layers(const option_user *user, const option *o, const char *t
     return true;
 }
 
+/* "500M", "2G", "5GB"; thousands are 1000. 0: no size. */
+static int64_t read_size(const char *text)
+{
+    static const char units[] = "KMG";
+    char *end;
+    unsigned long long n = *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0, scale = 1;
+    const char *unit = n && *end ? strchr(units, *end & ~32) : NULL;
+    for (const char *u = units; unit && u <= unit; u++)
+        scale *= 1000;
+    end += n && unit;
+    if (n && (*end == 'B' || *end == 'b'))
+        end++;
+    return n && !*end && n <= INT64_MAX / scale ? (int64_t)(n * scale) : 0;
+}
+
+static bool store_size(const option_user *user, const option *o, const char *text, arguments *a)
+{
+    int64_t bytes = read_size(text);
+    if (bytes)
+        *(int64_t *)((char *)a + o->offset) = bytes;
+    else
+        fprintf(stderr,
+                "quern %s: --%s: \"%.60s\" is not bytes, maybe with K, M or G behind them, such as "
+                "500M\n",
+                user->name, o->name, text);
+    return bytes != 0;
+}
+
 static bool store(const option_user *user, const option *o, const char *text, arguments *a)
 {
     char *end;
@@ -701,6 +739,8 @@ static bool store(const option_user *user, const option *o, const char *text, ar
         return store_variable(user, o, text, a);
     if (o->type == OPTION_LAYERS)
         return store_layers(user, o, text, a);
+    if (o->type == OPTION_SIZE)
+        return store_size(user, o, text, a);
     if (o->type == OPTION_SAMPLERS)
         return store_samplers(user, o, text, a);
     if (o->type == OPTION_STOP)
@@ -840,7 +880,7 @@ const char *options_value(const option *o, const arguments *a, char *text, size_
         print_chain(a->settings.samplers.chain, text, room);
     if (o->type == OPTION_LAYERS && a->gpu_layers == ALL_LAYERS)
         snprintf(text, room, "all");
-    else if ((o->type == OPTION_INTEGER || o->type == OPTION_LAYERS) &&
+    else if ((o->type == OPTION_INTEGER || o->type == OPTION_LAYERS || o->type == OPTION_SIZE) &&
              *(const int64_t *)place >= 0)
         snprintf(text, room, "%lld", (long long)*(const int64_t *)place);
     else if (o->type == OPTION_NUMBER && !isnan(*(const double *)place))

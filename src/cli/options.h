@@ -30,6 +30,7 @@ typedef struct arguments {
     const char *type, *output;              /* bench, convert */
     const char *shape, *head_type;          /* bench, with the lists that follow */
     const char *n_prompt, *n_gen, *n_depth, *batches, *thread_counts;
+    int64_t memory_limit, wired_limit; /* bytes */
     int64_t context, threads, gpu_layers, stride, chunks, repeat;
     qn__settings settings;
     bool raw, rotate, json, verbose, no_special, parse_special, decode, ids, tokens, no_prompt,
@@ -44,8 +45,8 @@ typedef struct arguments {
     const char *adapter;
     words adapters; /* serve */
     bool prompt_cache_all, prompt_cache_ro;
-    const char *mode, *dtype, *shard_size; /* convert */
-    int64_t bits, group_size;
+    const char *mode, *dtype; /* convert */
+    int64_t shard_size, bits, group_size;
     bool keep_head, force, packed;
     const char *host, *key_file, *alias; /* serve */
     int64_t port, parallel;
@@ -105,6 +106,7 @@ typedef enum option_type {
     OPTION_INTEGER,  /* int64_t, within least..most */
     OPTION_NUMBER,   /* double, within least..most */
     OPTION_LAYERS,   /* int64_t, 0..ALL_LAYERS, which is also all, auto and -1 */
+    OPTION_SIZE,     /* int64_t, bytes: above 0, maybe with K, M or G */
     OPTION_VARIABLE, /* NAME=VALUE, once more each time */
     OPTION_SAMPLERS, /* names of a chain */
     OPTION_STOP,     /* text, once more each time */

@@ -162,6 +162,8 @@ qn_device_options device_options_of(const arguments *a)
 {
     return (qn_device_options){.size = sizeof(qn_device_options),
                                .threads = a->threads > 0 ? (int)a->threads : 0,
+                               .memory_limit = a->memory_limit > 0 ? (size_t)a->memory_limit : 0,
+                               .wired_limit = a->wired_limit > 0 ? (size_t)a->wired_limit : 0,
                                .log = log_line,
                                .log_user = (void *)a};
 }
@@ -243,6 +245,8 @@ qn_status check_cache(qn_device *device, const qn_model *model, const qn_session
     qn_memory_stats m = QN_INIT(qn_memory_stats);
     qn_device_memory(device, &m);
     uint64_t there = m.available ? m.available : available_memory();
+    uint64_t left = m.limit > m.active ? m.limit - m.active : 0; /* of --memory-limit */
+    there = m.limit && left < there ? left : there;
     int64_t context = options->context;
     if (bytes <= there)
         return QN_OK;

@@ -292,8 +292,9 @@ static qn_status check_room(const loader *l, const qn__decoder *m)
     const char *fits = what_fits(l, m, room);
     qn__size_text wanted, there, missing;
     return qn__fail(l->err, l->device->pool.limit ? QN_LIMIT : QN_MEMORY,
-                    "%s: the weights need %s, and %s are there: %s are missing%s%s%s",
+                    "%s: the weights need %s, and %s are there%s: %s are missing%s%s%s",
                     l->device->name, qn__say_size(bytes, &wanted), qn__say_size(room, &there),
+                    l->device->pool.limit ? " within the limit" : "",
                     qn__say_size(bytes - room, &missing), fits ? "; as " : "", fits ? fits : "",
                     fits ? " they would fit" : "");
 }

@@ -82,6 +82,22 @@ def test_devices():
     refused("no such device", generate("-p", "x", "--device", "gpu"), 1, 'no device "gpu"')
 
 
+def test_limits():
+    """Of memory, for whatever opens a model. test_lines.py has what is page-locked for a GPU."""
+    used = json.loads(generate("-p", "x", "-n", "3", "--json")[1])["peak_bytes"]
+    status, out, err = generate("-p", "x", "-n", "3", "--memory-limit", f"{used // 1000 + 2000}K", "--wired-limit", "4MB")
+    check("a limit above what is needed", status == 0 and not err, err)
+    for command in (("generate", "-p", "x"), ("chat",), ("batch", "-"), ("classify", "-p", "x"), ("embed", "-p", "x"), ("eval", "-f", "-"),
+                    ("inspect", "-p", "x", "-o", "none.npz"), ("bench", "-p", "8", "-n", "2", "-r", "1", "--no-ceilings"),
+                    ("serve", "--port", "0")):
+        refused(f"{command[0]} within 100 kB", run(*command, "--memory-limit", "100K"), 1, "the weights need", " MiB, and 0.10 MiB are there within the limit: ")
+    refused("a context beyond the limit", generate("-p", "x", "-c", "100000", "--memory-limit", "30M"), 1, "about ", " positions fit")
+    check("a description needs no weights", run("info", "--memory-limit", "100K", "--wired-limit", "1K")[0] == 0)
+    for size in ("0", "x", "2X", "-1", "1.5G", "99999999999G"):
+        refused(f"no size: {size}", generate("-p", "x", "--memory-limit", size), 2, "--memory-limit", f'"{size}" is not bytes', "500M")
+    refused("no size to page-lock", generate("-p", "x", "--wired-limit", "0"), 2, "--wired-limit", "500M")
+
+
 def test_words_of_others():
     """Commands and options of llama.cpp, ollama, mlx-lm and transformers are answered with ours."""
     for theirs, ours in (("run", "quern chat"), ("ls", "hf cache"), ("list", "quern info"), ("pull", "hf download"),
@@ -769,7 +785,7 @@ def test_kernels():
 
 
 def main():
-    for test in (test_usage, test_words_of_others, test_devices, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
+    for test in (test_usage, test_words_of_others, test_devices, test_limits, test_table, test_models, test_what_files_are, test_gguf, test_permissions, test_hub,
                  test_prompts, test_rotate, test_cache_types, test_guesses, test_adapters, test_prompt_cache,
                  test_output, test_sampling, test_tokenize, test_template, test_info,
                  test_convert, test_kernels):

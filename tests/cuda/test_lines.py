@@ -89,6 +89,10 @@ def main():
         status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args)
         check(f"the GPU: {args}", status == 0 and "device cuda:0: none, sm_90" in err and "hit rate" in err
               and " a token, handed over in " in err and "MiB of the host page-locked" in err, err)
+    for size, locked in (("1K", "0.0"), ("3145728", "3.0")):
+        err = run("generate", "-p", "x", "-n", "4", "--verbose", "--device", "cuda:0", "--wired-limit", size)[2]
+        check(f"what is page-locked within {size}", f", {locked} MiB of the host page-locked" in err, err)
+    refused("a limit of memory", " are there within the limit: ", "--memory-limit", "200K")
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "libcuda.so.1"), "w") as f:
             f.write("no library")
