@@ -16,12 +16,6 @@ enum {
     KEY_ROWS = 256     /* of a box of keys */
 };
 
-/* What the thread wrote is seen by the copy engine and by products. */
-static __device__ void writes_seen()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 /* Asks for the keys, or the values, of the page that lies at `place`. One thread. */
 template <int D>
 static __device__ void ask_keys_of(const qn__cuda_attend_args &a, const qn__cuda_map &keys,
@@ -52,7 +46,7 @@ template <int D> static __device__ void clear_values(char *values, int end)
 #pragma unroll
         for (int j = 0; j < D / 64; j++)
             *(uint4 *)(values + j * PART_BYTES + (end * 8 + k) * 16) = make_uint4(0, 0, 0, 0);
-    writes_seen();
+    written_for_copies();
     __syncwarp();
 }
 

@@ -63,7 +63,7 @@ template <int D> struct boxed_page {
         const int half = place % 16 / 8, e = place % 8;
         for (int i = threadIdx.x % 32; i < D; i += 32)
             ((uint16_t *)((uint4 *)keys + far_key_piece(place / 16 * D + i, half)))[e] = key[i];
-        writes_seen();
+        written_for_copies();
         __syncwarp();
     }
     static __device__ void put_value(char *values, const uint16_t *value, int place)
@@ -72,7 +72,7 @@ template <int D> struct boxed_page {
         if (lane < D / 8)
             *(uint4 *)(values + lane / 8 * PART_BYTES +
                        (place * 8 + (lane % 8 ^ (place & 7))) * 16) = ((const uint4 *)value)[lane];
-        writes_seen();
+        written_for_copies();
         __syncwarp();
     }
     static __device__ void clear(char *values, int end)

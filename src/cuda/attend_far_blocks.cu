@@ -104,7 +104,7 @@ template <int D, class K, class V> struct unit_page {
                           column / V::COLUMNS * V::BYTES + words_of<V>::SCALES +
                           column % V::COLUMNS + 2 * (row % QN__UNIT_ROWS)) = 0;
         }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* of what comes next there */
+        written_for_copies(); /* of what comes there next */
         __syncwarp();
     }
     /* Of 16 keys after the other by the same code, which stays near: it is long. */

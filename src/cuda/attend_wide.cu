@@ -296,7 +296,7 @@ static __device__ void bring_queries(const qn__cuda_attend_args &a, wide_room<D>
                     cached_pair(v[i][1].x, v[i][1].y), cached_pair(v[i][1].z, v[i][1].w));
             }
         }
-        writes_seen();
+        written_for_copies();
         barrier_arrive(&b.q_full[at.stage]);
         at.next(wide_room<D>::QUERIES);
     }

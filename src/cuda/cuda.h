@@ -289,6 +289,10 @@ bool qn__cuda_is_result(const qn__binding *binding, uint32_t operand);
  * there. */
 bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y);
 
+/* Whether y is a value of the plan's own that nobody reads behind the call: who makes it may leave
+ * that to who reads it. */
+bool qn__cuda_is_spent(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y);
+
 /* A cache's pages (op_cache.c): whether there are kernels for caches of such an encoding, and such
  * an array. */
 bool qn__cuda_keeps(const qn__encoding *e);
@@ -446,7 +450,9 @@ extern const qn__cuda_routine *const qn__cuda_routines[QN__OP_COUNT];
 /* Copies operand 0 to the last, element by element. */
 bool qn__cuda_prepare_copy(qn__cuda_binder *b, const qn__call *call);
 
+/* All axes multiplied, and all but the last. */
 int64_t qn__cuda_elements(const qn__operand *o);
+int64_t qn__cuda_rows(const qn__operand *o);
 
 /* Whether a kernel is one of those from `first` to `last` in kernels.def. */
 static inline bool qn__cuda_is_among(const qn__cuda *cuda, qn__cu_function function, int first,

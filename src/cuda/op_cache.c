@@ -91,8 +91,7 @@ static uint32_t take_turn_of(qn__cuda_binder *b, const qn__call *call, qn__cuda_
     const uint32_t x = at[X], y = at[Y];
     const qn__cuda_hadamard_args *turn = (const qn__cuda_hadamard_args *)(bound->args + last->args);
     if (!qn__cuda_same_place(&operands[y], rows) || turn->all != qn__cuda_elements(rows) ||
-        operands[y].slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-        qn__cuda_is_read_behind(b, call, &operands[y]))
+        !qn__cuda_is_spent(b, call, &operands[y]))
         return own;
     part->turn = turn->n;
     part->turn_scale = turn->scale;

@@ -189,14 +189,6 @@ static bool takes_linear(const qn_array *node)
                          : (w == QN_F32 || w == QN_F16) && p->products == QN_PRODUCTS_F32);
 }
 
-static int64_t rows_of_x(const qn__operand *x)
-{
-    int64_t rows = 1;
-    for (int i = 0; i + 1 < x->ndim; i++)
-        rows *= x->shape[i];
-    return rows;
-}
-
 /* y = x w^T. x is rounded to bf16 where w is. */
 static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
 {
@@ -204,7 +196,7 @@ static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
     if (w->layout)
         return qn__cuda_linear_units(b, call);
     qn__cuda_product_args args = {.batch = 1,
-                                  .m = rows_of_x(x),
+                                  .m = qn__cuda_rows(x),
                                   .n = w->shape[0],
                                   .k = w->shape[1],
                                   .a_row = w->shape[1],
@@ -224,7 +216,7 @@ static bool launch_linear_back(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *g = &call->operand[0], *w = &call->operand[1];
     qn__cuda_product_args args = {.batch = 1,
-                                  .m = rows_of_x(g),
+                                  .m = qn__cuda_rows(g),
                                   .n = w->shape[1],
                                   .k = w->shape[0],
                                   .a_row = w->shape[0],

@@ -125,8 +125,7 @@ static bool turn_keys(qn__cuda_binder *b, const qn__call *call, const qn__cuda_w
     if (i < 0)
         return false;
     keys = ropes[i];
-    if (operands[keys.first + 3].slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-        qn__cuda_is_read_behind(b, call, &operands[keys.first + 3]))
+    if (!qn__cuda_is_spent(b, call, &operands[keys.first + 3]))
         return false;
     qn__cuda_turn_args args = {.rope = {{.half = 0}, keys.part},
                                .write = {*write},
@@ -239,9 +238,7 @@ static bool turns_for(const qn__cuda_binder *b, const qn__call *call,
            keys->page == call->operand[1].stride[0] && keys->head == call->operand[1].stride[1] &&
            values->page == call->operand[2].stride[0] &&
            values->head == call->operand[2].stride[1] &&
-           is_written(&args->rope[0], q, &call->operand[0]) &&
-           q->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
-           !qn__cuda_is_read_behind(b, call, q);
+           is_written(&args->rope[0], q, &call->operand[0]) && qn__cuda_is_spent(b, call, q);
 }
 
 /* Whether a launch makes norms of queries and keys, heads of d that lie side by side, for what is
@@ -263,9 +260,7 @@ static bool find_norms(const qn__cuda_binder *b, const qn__call *call,
         return false;
     for (int i = 0; i < 2; i++) {
         const qn__operand *y = &operands[norms[i][2]];
-        if (!qn__cuda_same_place(y, &operands[*rows[i]]) ||
-            y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-            qn__cuda_is_read_behind(b, call, y))
+        if (!qn__cuda_same_place(y, &operands[*rows[i]]) || !qn__cuda_is_spent(b, call, y))
             return false;
     }
     for (int i = 0; i < 2; i++) {
@@ -346,12 +341,6 @@ typedef struct blocks_chain {
     bool early, has_norms;
 } blocks_chain;
 
-static bool is_own(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
-{
-    return y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
-           !qn__cuda_is_read_behind(b, call, y);
-}
-
 /* Finds the ropes of call's x and of the keys that `write` takes, in one launch or in two. */
 static bool find_chain(const qn__cuda_binder *b, const qn__call *call, const qn__cuda_launch *write,
                        int64_t d, blocks_chain *c)
@@ -369,7 +358,7 @@ static bool find_chain(const qn__cuda_binder *b, const qn__call *call, const qn_
         for (int k = 0; k < n; k++) {
             const qn__operand *y = &operands[ropes[k].first + 3];
             const int i = !qn__cuda_same_place(y, turned[0]);
-            if (has[i] || !qn__cuda_same_place(y, turned[i]) || !is_own(b, call, y) ||
+            if (has[i] || !qn__cuda_same_place(y, turned[i]) || !qn__cuda_is_spent(b, call, y) ||
                 qn__cuda_elements(y) != qn__cuda_elements(turned[i]) ||
                 !turns_heads(&ropes[k], &operands[ropes[k].first], d))
                 return false;

@@ -184,6 +184,12 @@ bool qn__cuda_is_read_behind(const qn__cuda_binder *b, const qn__call *call, con
     return false;
 }
 
+bool qn__cuda_is_spent(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y)
+{
+    return y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
+           !qn__cuda_is_read_behind(b, call, y);
+}
+
 /* Whether a call updates its result in place: what it leaves as it was lay there before. */
 static bool updates(const qn__call *call)
 {
@@ -211,8 +217,7 @@ bool qn__cuda_is_for_call_alone(const qn__cuda_binder *b, const qn__call *call, 
 {
     return qn__cuda_same_place(&call->operand[array], y) &&
            qn__cuda_elements(y) == qn__cuda_elements(&call->operand[call->n_operands - 1]) &&
-           y->slot == b->binding->plan->n_inputs + b->binding->plan->n_outputs &&
-           !qn__cuda_is_read_behind(b, call, y);
+           qn__cuda_is_spent(b, call, y);
 }
 
 /* Whose operand that is. */

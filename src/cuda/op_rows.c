@@ -5,15 +5,6 @@
 #include "core/dtype.h"
 #include "cuda/cuda.h"
 
-/* All axes but the last multiplied. */
-static int64_t rows_of(const qn__operand *o)
-{
-    int64_t n = 1;
-    for (int i = 0; i + 1 < o->ndim; i++)
-        n *= o->shape[i];
-    return n;
-}
-
 static bool takes_reduce(const qn_array *node)
 {
     const qn__reduce_params *p = node->params;
@@ -37,7 +28,8 @@ enum {
 static bool launch_argmax(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
-    qn__cuda_argmax_args args = {.rows = rows_of(x), .n = x->shape[x->ndim - 1], .parts = PARTS};
+    qn__cuda_argmax_args args = {
+        .rows = qn__cuda_rows(x), .n = x->shape[x->ndim - 1], .parts = PARTS};
     qn__cuda_want_scratch(b, (size_t)(args.rows * PARTS) * 8);
     return QN__CUDA_ADD(b, argmax_parts, args.rows * PARTS, true, args, call, 0, QN__CUDA_SCRATCH,
                         1) &&
@@ -129,7 +121,7 @@ static bool launch_reduce(qn__cuda_binder *b, const qn__call *call)
     if (is_long_argmax(call))
         return launch_argmax(b, call);
     qn__cuda_reduce_args args = {.lead = qn__cuda_view_of(x, 0, last < 0 ? 0 : last),
-                                 .rows = rows_of(x),
+                                 .rows = qn__cuda_rows(x),
                                  .n = last < 0 ? 1 : x->shape[last],
                                  .stride = last < 0 ? 0 : x->stride[last],
                                  .reduction = ((const qn__reduce_params *)call->params)->reduction,
@@ -169,7 +161,7 @@ static bool launch_long_softmax(qn__cuda_binder *b, const qn__call *call,
 static bool launch_softmax(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0];
-    qn__cuda_softmax_args args = {.rows = rows_of(x),
+    qn__cuda_softmax_args args = {.rows = qn__cuda_rows(x),
                                   .n = x->shape[x->ndim - 1],
                                   .part = PART_OF_ROW,
                                   .wide = x->dtype == QN_F64};
@@ -220,7 +212,7 @@ static bool launch_layer_norm(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__norm_params *p = call->params;
     const qn__operand *x = &call->operand[0];
-    const qn__cuda_layer_norm_args args = {.rows = rows_of(x),
+    const qn__cuda_layer_norm_args args = {.rows = qn__cuda_rows(x),
                                            .n = x->shape[x->ndim - 1],
                                            .wide = x->dtype == QN_F64,
                                            .eps = (double)p->eps};
@@ -248,7 +240,7 @@ static bool launch_scan(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__cumulate_params *p = call->params;
     const qn__operand *x = &call->operand[0];
-    const qn__cuda_scan_args args = {.rows = rows_of(x),
+    const qn__cuda_scan_args args = {.rows = qn__cuda_rows(x),
                                      .n = x->shape[x->ndim - 1],
                                      .type = x->dtype,
                                      .what = p->cumulation,
@@ -298,10 +290,9 @@ bool qn__cuda_add_to_norm(qn__cuda_binder *b, const qn__call *call)
     int i = qn__cuda_same_place(&call->operand[1], y);
     const qn__operand *added = &call->operand[1 - i];
     if (!qn__cuda_same_place(&call->operand[i], y) || qn__cuda_same_place(added, y) ||
-        qn__cuda_elements(y) != qn__cuda_elements(sum) ||
-        y->slot != b->binding->plan->n_inputs + b->binding->plan->n_outputs ||
-        qn__cuda_is_read_behind(b, call, y) || qn__cuda_overlap(added, y) ||
-        !may_follow(sum, &operands[at[0]], args->rows == 1) || !may_follow(sum, added, false))
+        qn__cuda_elements(y) != qn__cuda_elements(sum) || !qn__cuda_is_spent(b, call, y) ||
+        qn__cuda_overlap(added, y) || !may_follow(sum, &operands[at[0]], args->rows == 1) ||
+        !may_follow(sum, added, false))
         return false;
     at[2] = call->first_operand + 2;
     at[QN__CUDA_NORM_ADDED] = call->first_operand + 1 - (uint32_t)i;
@@ -375,7 +366,7 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__norm_params *p = call->params;
     const qn__operand *x = &call->operand[0];
-    qn__cuda_norm_args args = {.rows = rows_of(x),
+    qn__cuda_norm_args args = {.rows = qn__cuda_rows(x),
                                .n = x->shape[x->ndim - 1],
                                .has_weight = p->has_weight,
                                .wide = x->dtype == QN_F64,

@@ -24,6 +24,14 @@ int64_t qn__cuda_elements(const qn__operand *o)
     return n;
 }
 
+int64_t qn__cuda_rows(const qn__operand *o)
+{
+    int64_t n = 1;
+    for (int i = 0; i + 1 < o->ndim; i++)
+        n *= o->shape[i];
+    return n;
+}
+
 qn__cuda_view qn__cuda_view_of(const qn__operand *o, int first, int ndim)
 {
     qn__cuda_view view = {.ndim = ndim > first ? ndim - first : 0};

@@ -89,7 +89,7 @@ static __device__ void give_back(uint64_t *empty)
         barrier_arrive(empty);
 }
 
-/* What the thread wrote into shared memory is seen by copies and products of wgmma. */
+/* What the thread wrote into shared memory is seen by the copy engine and by products of wgmma. */
 static __device__ void written_for_copies()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
