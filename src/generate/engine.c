@@ -156,6 +156,8 @@ void qn_engine_close(qn_engine *e)
     qn__fail(&closed, QN_CANCELLED, "the engine was closed");
     pthread_mutex_lock(&e->lock);
     e->closing = true;
+    qn__model_step_end(&e->step);
+    qn__model_step_end(&e->ahead);
     while (e->n_running)
         qn__schedule_finish(e, e->running[0], &closed);
     while (e->first)
@@ -190,8 +192,7 @@ static void guess_for_all(qn_engine *e)
         e->drafts[i].guesses->n = 0;
 }
 
-/* How each request of the step draws behind its outputs; *logits: whether one wants theirs. With
- * the lock: a reply's history, which others read, may move to have room for guesses. */
+/* How each request of the next step draws behind its outputs; *logits: whether one wants theirs. */
 static qn_status set_draws(qn_engine *e, bool *logits, qn_error *err)
 {
     size_t n = (size_t)e->batch.n_outputs, vocab = (size_t)e->model->decoder.config.vocab;
@@ -199,49 +200,61 @@ static qn_status set_draws(qn_engine *e, bool *logits, qn_error *err)
     qn_status status = qn__draws_begin(&e->draws, n, vocab, err);
     for (int i = 0; status == QN_OK && i < e->n_running; i++) {
         qn_request *r = e->running[i];
-        if (!r->n_rows || r->output < 0)
+        size_t row = (size_t)r->ahead.output;
+        if (r->ahead.output < 0)
             continue;
         *logits |= qn__reply_wants_logits(&r->reply);
-        status = qn__reply_draw(&r->reply, &e->draws, (size_t)r->output, r->guesses.id,
-                                r->guesses.n, err);
+        status = qn__schedule_is_drawing(r)
+                     ? qn__reply_draw_behind(&r->reply, &e->draws, row, 1, err)
+                     : qn__reply_draw(&r->reply, &e->draws, row, r->guesses.id, r->guesses.n, err);
     }
     return status;
 }
 
-/* Runs the batch and draws, without the lock; *logits (of which `e->row` takes a row at a time) and
- * e->drawn are what came out. NULL: no memory. */
-static qn_scope *run_batch(qn_engine *e, qn_array **logits)
+/* Enqueues the next step, if it has rows, and gives up the lock meanwhile. Draws are set with it: a
+ * reply's history, which others read, may move to have room for guesses. */
+static qn_status enqueue_next(qn_engine *e, qn_error *err)
 {
-    qn_error err = {0};
-    bool wants_logits;
-    pthread_mutex_lock(&e->lock);
-    qn_status status = set_draws(e, &wants_logits, &err);
+    bool keeps_logits;
+    if (!e->batch.n_tokens)
+        return QN_OK;
+    if (set_draws(e, &keeps_logits, err) != QN_OK) {
+        qn__batch_end(NULL, &e->batch);
+        return err->code;
+    }
     pthread_mutex_unlock(&e->lock);
-    qn_scope *s = status == QN_OK ? qn_scope_begin(e->model->device) : NULL;
-    if (!s)
-        return NULL;
-    size_t n_outputs = (size_t)e->batch.n_outputs;
-    qn_array *drawn = NULL, *results[2];
-    int n = 0;
-    *logits = qn__decoder_run(s, &e->model->decoder, &e->batch);
-    if (*logits)
-        results[n++] = drawn = qn__draws_record(s, &e->draws, 0, n_outputs, *logits);
-    if (*logits && wants_logits)
-        results[n++] = *logits;
-    qn__batch_eval(s, &e->batch, results, n);
-    if (drawn)
-        qn_read(s, drawn, e->drawn, n_outputs * sizeof *e->drawn);
-    return s;
+    qn_status status =
+        qn__model_step_enqueue(&e->ahead, e->model, &e->batch, &e->draws, keeps_logits, NULL, err);
+    pthread_mutex_lock(&e->lock);
+    return status;
+}
+
+/* The step under way is over, and the next one is; one that nobody wants any more is given up. */
+static void move_on(qn_engine *e)
+{
+    bool wanted = false;
+    qn__model_step_end(&e->step);
+    e->step = e->ahead;
+    e->ahead = (qn__model_step){0};
+    qn__model_step_forget_graph(&e->step);
+    for (int i = 0; i < e->n_running; i++) {
+        qn_request *r = e->running[i];
+        r->rows = r->ahead;
+        r->ahead = (qn__request_rows){.output = -1};
+        wanted |= r->rows.n > 0;
+    }
+    if (!wanted)
+        qn__model_step_end(&e->step);
 }
 
 /* What a row of the step's outputs gave the request: a token, and logits where it wants them. */
-static qn_status take_draw(qn_engine *e, qn_scope *s, qn_array *logits, qn_request *r,
-                           int64_t output, qn_error *err)
+static qn_status take_draw(qn_engine *e, qn_request *r, int64_t output, qn_error *err)
 {
+    qn_scope *s = e->step.scope;
     int64_t vocab = e->model->decoder.config.vocab;
     if (!qn__reply_wants_logits(&r->reply))
         return qn__reply_take_draw(&r->reply, e->drawn[output], NULL, err);
-    qn_array *row = qn_slice(s, logits, 1, output, output + 1, 1);
+    qn_array *row = qn_slice(s, e->step.logits, 1, output, output + 1, 1);
     if (qn_read_f32(s, row, e->row, (size_t)vocab) != QN_OK)
         return qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
     return qn__reply_take_draw(&r->reply, e->drawn[output], e->row, err);
@@ -282,91 +295,144 @@ static bool take_token(qn_engine *e, qn_request *r, int32_t token, qn_error *err
 
 /* A request's tokens of the step: the next one and, as long as it is what was guessed, those behind
  * it. Logits are read without the lock. */
-static void take_tokens_of(qn_engine *e, qn_scope *s, qn_array *logits, qn_request *r)
+static void take_tokens_of(qn_engine *e, qn_request *r)
 {
     qn_error err = {0};
     int64_t n = (int64_t)r->guesses.n, right = 0, ran = r->sequence.length - n;
     bool goes_on, first = r->first == 0;
     for (;; right++) {
-        int32_t token = e->drawn[r->output + right];
+        int32_t token = e->drawn[r->rows.output + right];
         pthread_mutex_unlock(&e->lock);
-        take_draw(e, s, logits, r, r->output + right, &err);
+        take_draw(e, r, r->rows.output + right, &err);
         pthread_mutex_lock(&e->lock);
         goes_on = take_token(e, r, token, &err);
         if (!goes_on || right == n || token != r->guesses.id[right])
             break;
     }
-    qn__sequence_rewind(&r->sequence, ran + right);
+    if (n)
+        qn__sequence_rewind(&r->sequence, ran + right);
     e->stats.guessed_tokens += (uint64_t)n;
     e->stats.right_tokens += (uint64_t)right;
     qn__guesses_learn(&r->guesses, (size_t)right);
     if (!goes_on)
         qn__schedule_finish(e, r, err.code == QN_OK ? NULL : &err);
     else if (first && e->reuses)
-        qn__prefix_keep(&e->prefix, &r->sequence, r->reply.history);
+        qn__prefix_keep(&e->prefix, &r->sequence, r->reply.history, (int64_t)r->reply.n_history);
 }
 
-/* All requests of the step end with the error; but where memory was short and known beginnings held
- * some, these go, and the step is tried again. */
+static void take_tokens(qn_engine *e)
+{
+    for (int i = e->n_running - 1; i >= 0; i--) {
+        qn_request *r = e->running[i];
+        int64_t outputs = r->rows.output >= 0 ? 1 + (int64_t)r->guesses.n : 0;
+        if (!r->rows.n)
+            continue;
+        e->stats.prompt_tokens += (uint64_t)(r->rows.n - (r->first > 0 ? outputs : 0));
+        if (outputs)
+            take_tokens_of(e, r);
+    }
+    e->stats.steps++;
+}
+
+/* All requests of the step that did not run end with the error; but where memory was short and
+ * known beginnings held some, these go, and the step is tried again. */
 static void fail_step(qn_engine *e, const qn_error *err)
 {
     bool forgot = false;
     while ((err->code == QN_LIMIT || err->code == QN_MEMORY) && qn__prefix_forget(&e->prefix))
         forgot = true;
     qn__cache_trim(&e->cache);
-    if (forgot)
-        return;
-    for (int i = e->n_running - 1; i >= 0; i--)
-        if (e->running[i]->n_rows)
-            qn__schedule_finish(e, e->running[i], err);
-}
-
-static void take_tokens(qn_engine *e, qn_scope *s, qn_array *logits)
-{
     for (int i = e->n_running - 1; i >= 0; i--) {
         qn_request *r = e->running[i];
-        int64_t outputs = r->output >= 0 ? 1 + (int64_t)r->guesses.n : 0;
-        if (!r->n_rows)
-            continue;
-        e->stats.prompt_tokens += (uint64_t)(r->n_rows - (r->first > 0 ? outputs : 0));
-        if (outputs)
-            take_tokens_of(e, s, logits, r);
+        if (!forgot && r->rows.n)
+            qn__schedule_finish(e, r, err);
+        else
+            r->rows = (qn__request_rows){.output = -1};
     }
+}
+
+/* What was enqueued failed as it ran, and with it what was enqueued behind it: nobody knows what
+ * the cache's pages hold that they wrote. */
+static void fail_steps(qn_engine *e, const qn_error *err)
+{
+    qn__model_step_end(&e->ahead);
+    while (qn__prefix_forget(&e->prefix))
+        ;
+    for (int i = 0; i < e->n_running; i++) {
+        qn_request *r = e->running[i];
+        const qn__request_rows *first = r->rows.n ? &r->rows : &r->ahead;
+        if (first->n)
+            qn__sequence_rewind(&r->sequence, first->from);
+        r->ahead = (qn__request_rows){.output = -1};
+    }
+    fail_step(e, err);
+}
+
+/* The first step, or the next one where it needs the tokens of the one before. */
+static void start_step(qn_engine *e)
+{
+    qn_error err = {0};
+    qn__schedule(e);
+    pthread_mutex_unlock(&e->lock);
+    guess_for_all(e);
+    pthread_mutex_lock(&e->lock);
+    qn__schedule_fill(e);
+    qn_status status = enqueue_next(e, &err);
+    move_on(e);
+    if (status != QN_OK)
+        fail_step(e, &err);
+}
+
+/* Enqueues the step behind the one under way, where all can go on whose tokens it draws. Where
+ * there is no memory for it, it comes once that one's are there. */
+static void enqueue_ahead(qn_engine *e)
+{
+    qn_error unused = {0};
+    bool all = qn__model_step_can_be_followed(&e->step, e->model);
+    for (int i = 0; i < e->n_running; i++)
+        all &=
+            !qn__schedule_is_drawing(e->running[i]) || qn__reply_goes_ahead(&e->running[i]->reply);
+    if (!all)
+        return;
+    qn__schedule(e);
+    qn__schedule_fill(e);
+    bool any = e->batch.n_tokens > 0;
+    if (enqueue_next(e, &unused) == QN_OK)
+        e->stats.steps_ahead += any;
+    else
+        for (int i = 0; i < e->n_running; i++)
+            e->running[i]->ahead = (qn__request_rows){.output = -1};
+}
+
+/* Reads the step under way, without the lock. */
+static void take_step(qn_engine *e)
+{
+    qn_error err = {0};
+    pthread_mutex_unlock(&e->lock);
+    qn_status status = qn__model_step_read(&e->step, e->model->device, e->drawn, &err);
+    pthread_mutex_lock(&e->lock);
+    double read = qn__seconds(), begun = e->step.begun > e->read ? e->step.begun : e->read;
+    e->read = read;
+    if (status != QN_OK) {
+        fail_steps(e, &err);
+        return;
+    }
+    qn__schedule_learn(e, read - begun);
+    take_tokens(e);
 }
 
 qn_status qn_engine_step(qn_engine *e, bool *busy, qn_error *err)
 {
     (void)err; /* what fails belongs to a request */
     pthread_mutex_lock(&e->lock);
-    qn__schedule(e);
-    pthread_mutex_unlock(&e->lock);
-    guess_for_all(e);
-    pthread_mutex_lock(&e->lock);
-    qn__schedule_fill(e);
-    if (e->batch.n_tokens) {
-        qn_array *logits;
-        double begun = qn__seconds();
-        pthread_mutex_unlock(&e->lock);
-        qn_scope *s = run_batch(e, &logits);
-        pthread_mutex_lock(&e->lock);
-        qn_error failed = {0};
-        qn__batch_end(s, &e->batch);
-        if (!s || qn_scope_status(s) != QN_OK) {
-            qn__fail(&failed, s ? qn_scope_status(s) : QN_MEMORY, "%s",
-                     s ? qn_scope_error(s) : "no memory for a step");
-            fail_step(e, &failed);
-        } else {
-            qn__schedule_learn(e, qn__seconds() - begun);
-            take_tokens(e, s, logits);
-            e->stats.steps++;
-        }
-        pthread_cond_broadcast(&e->news);
-        pthread_mutex_unlock(&e->lock);
-        qn_scope_end(s);
-        pthread_mutex_lock(&e->lock);
-    } else {
-        pthread_cond_broadcast(&e->news); /* what was cancelled */
+    if (!qn__model_step_is_under_way(&e->step))
+        start_step(e);
+    if (qn__model_step_is_under_way(&e->step)) {
+        enqueue_ahead(e);
+        take_step(e);
+        move_on(e);
     }
+    pthread_cond_broadcast(&e->news);
     *busy = e->n_running || e->n_waiting;
     pthread_mutex_unlock(&e->lock);
     return QN_OK;

@@ -21,6 +21,8 @@ enum { SMALLEST_PIECE = 4 };
 static const double slower = 1.5;   /* by this many steps without prompts, because of a piece */
 static const double unseen = 0.025; /* seconds */
 
+static const qn__request_rows no_rows = {.output = -1};
+
 /* ---- the queue ------------------------------------------------------------------------------- */
 
 static bool before(const qn_request *a, const qn_request *b)
@@ -60,7 +62,8 @@ static void stop_running(qn_engine *e, qn_request *r)
     for (int k = 0; k < e->cache.n_kinds; k++)
         e->reserved[k] -= r->reserved[k];
     if (e->reuses)
-        qn__prefix_keep(&e->prefix, &r->sequence, r->reply.history);
+        qn__prefix_keep(&e->prefix, &r->sequence, r->reply.history, (int64_t)r->reply.n_history);
+    r->rows = r->ahead = no_rows;
     qn__sequence_end(&r->sequence);
     qn__draft_end(&r->draft);
 }
@@ -134,6 +137,7 @@ static void begin_request(qn_engine *e, qn_request *r)
     e->running[e->n_running++] = r;
     for (int k = 0; k < e->cache.n_kinds; k++)
         e->reserved[k] += r->reserved[k];
+    r->rows = r->ahead = no_rows;
     qn__sequence_begin(&r->sequence, &e->cache);
     r->sequence.adapter = r->adapter;
     if (r->begun == 0)
@@ -156,26 +160,32 @@ static void end_cancelled(qn_engine *e)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* Tokens that have not run. */
+/* Known tokens that have not run. */
 static int64_t left_of(const qn_request *r)
 {
     return (int64_t)r->reply.n_history - r->sequence.length;
 }
 
+bool qn__schedule_is_drawing(const qn_request *r)
+{
+    return r->rows.output >= 0;
+}
+
 /* Tokens of its that run in this step, with results of the newest `outputs`. Known beginnings give
- * way until they have pages. */
+ * way until they have pages; without, a request whose next token comes goes on when it is there. */
 static void add_rows(qn_engine *e, qn_request *r, const int32_t *ids, int64_t n, int64_t outputs)
 {
     qn_error err = {0};
-    r->output = outputs ? e->batch.n_outputs : -1;
+    qn__request_rows rows = {n, r->sequence.length, outputs ? e->batch.n_outputs : -1};
     while (qn__batch_add(&e->batch, &r->sequence, ids, n, outputs, &err) != QN_OK) {
         if (err.code != QN_LIMIT || !qn__prefix_forget(&e->prefix)) {
-            qn__schedule_finish(e, r, &err);
+            if (!qn__schedule_is_drawing(r))
+                qn__schedule_finish(e, r, &err);
             return;
         }
         err = (qn_error){0};
     }
-    r->n_rows = n;
+    r->ahead = rows;
 }
 
 static void add_piece(qn_engine *e, qn_request *r, int64_t n)
@@ -189,6 +199,15 @@ static void add_newest(qn_engine *e, qn_request *r)
     int32_t ids[1 + QN__MOST_GUESSES] = {r->reply.history[r->sequence.length]};
     memcpy(ids + 1, r->guesses.id, r->guesses.n * sizeof *ids);
     add_rows(e, r, ids, 1 + (int64_t)r->guesses.n, 1 + (int64_t)r->guesses.n);
+}
+
+/* The token that is being drawn, unless the request ends with it, whatever it is. */
+static void add_drawn(qn_engine *e, qn_request *r)
+{
+    int64_t said = (int64_t)qn__reply_generated(&r->reply);
+    int32_t place = (int32_t)r->rows.output;
+    if (said + 1 < r->reply.max_tokens && (int64_t)r->reply.n_history < e->context)
+        add_rows(e, r, &place, 1, 1);
 }
 
 size_t qn__schedule_room(const qn_engine *e, const qn_request *r)
@@ -241,7 +260,7 @@ static qn_request *next_prompt(const qn_engine *e)
     qn_request *next = NULL;
     for (int i = 0; i < e->n_running; i++) {
         qn_request *r = e->running[i];
-        if (!r->n_rows && left_of(r) > 1 && (!next || before(r, next)) && !waits_for_another(e, r))
+        if (!r->ahead.n && left_of(r) > 1 && (!next || before(r, next)) && !waits_for_another(e, r))
             next = r;
     }
     return next;
@@ -292,7 +311,11 @@ void qn__schedule_fill(qn_engine *e)
 {
     qn__batch_begin(&e->batch, &e->cache);
     for (int i = 0; i < e->n_running; i++)
-        e->running[i]->n_rows = 0;
+        e->running[i]->ahead = no_rows;
+    for (int i = e->n_running - 1; i >= 0; i--)
+        if (qn__schedule_is_drawing(e->running[i]))
+            add_drawn(e, e->running[i]);
+    qn__batch_give(&e->batch, e->step.drawn, e->batch.n_tokens);
     for (int i = e->n_running - 1; i >= 0; i--)
         if (left_of(e->running[i]) == 1)
             add_newest(e, e->running[i]);
@@ -317,10 +340,10 @@ void qn__schedule_learn(qn_engine *e, double seconds)
     qn__prompt_work work = {0};
     for (int i = 0; i < e->n_running; i++) {
         const qn_request *r = e->running[i];
-        if (r->n_rows == 1 + (int64_t)r->guesses.n)
-            rows += r->n_rows;
-        else if (r->n_rows)
-            qn__prompt_work_add(&work, r->n_rows, r->sequence.length - r->n_rows);
+        if (r->rows.n == 1 + (int64_t)r->guesses.n)
+            rows += r->rows.n;
+        else if (r->rows.n)
+            qn__prompt_work_add(&work, r->rows.n, r->rows.from);
     }
     qn__pace_learn(&e->pace, seconds, rows, work);
 }

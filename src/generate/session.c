@@ -144,7 +144,7 @@ void qn_session_close(qn_session *session)
         return;
     for (int64_t b = 0; session->sequences && b < session->n_sequences; b++)
         qn__sequence_end(&session->sequences[b]);
-    qn_release(session->ahead.drawn);
+    qn__model_step_end(&session->ahead.step);
     qn__cache_end(&session->cache);
     qn__batch_free(&session->batch);
     qn__draws_free(&session->draws);
@@ -294,10 +294,9 @@ static void rewind_sequences(qn_session *session, int64_t length)
 
 void qn__session_settle(qn_session *session)
 {
-    if (!session->ahead.drawn)
+    if (!session->ahead.step.drawn)
         return;
-    qn_release(session->ahead.drawn);
-    session->ahead.drawn = NULL;
+    qn__model_step_end(&session->ahead.step);
     rewind_sequences(session, session->length);
 }
 
@@ -362,98 +361,66 @@ qn_status qn__session_run(qn_session *session, const int32_t *ids, size_t n,
 
 /* ---- one token behind the other -------------------------------------------------------------- */
 
-/* Enqueues a step of one token of each sequence: ids, or where that is NULL what `given` has. What
- * it draws is retained; NULL: it failed. The scope is to be ended.
- *
- * Draws come into the scope first: ending it gives buffers back in reverse, those of `given` first,
- * so that the next step finds its own where they were, and its results where `given` was. Two steps
- * that take turns are then all that a device has to keep ready. */
-static qn_scope *enqueue(qn_session *session, const int32_t *ids, qn_array *given, qn_array **drawn,
-                         qn_error *err)
+/* Enqueues a step of one token of each sequence: ids, or where that is NULL what `before` draws. */
+static qn_status enqueue(qn_session *session, const int32_t *ids, const qn__model_step *before,
+                         qn__model_step *step, qn_error *err)
 {
-    size_t n = (size_t)session->n_sequences;
-    *drawn = NULL;
-    if (begin_step(session, ids ? ids : session->ahead.ids, 1, 1, 1, err) != QN_OK)
-        return NULL;
-    session->batch.given = ids ? NULL : given;
-    qn_scope *s = begin_scope(session, err);
-    if (!s)
-        return NULL;
-    qn__draws_taken draws = qn__draws_take(s, &session->draws, 0, n);
-    qn_array *y =
-        qn__draws_choose(s, &draws, qn__decoder_run(s, &session->model->decoder, &session->batch));
-    s->cancel = session->cancel;
-    if (session->model->device->ops->runs_ahead)
-        qn__batch_submit(s, &session->batch, &y, 1);
-    else /* an error is then this step's */
-        qn__batch_eval(s, &session->batch, &y, 1);
-    qn_array *kept = qn_scope_status(s) == QN_OK ? qn_retain(y) : NULL;
-    qn__batch_end(s, &session->batch);
-    if (qn_scope_status(s) == QN_OK)
-        *drawn = kept;
-    else
-        qn_release(kept);
-    return s;
+    int32_t *places = session->ahead.ids;
+    for (int64_t b = 0; !ids && b < session->n_sequences; b++)
+        places[b] = (int32_t)b;
+    if (begin_step(session, ids ? ids : places, 1, 1, 1, err) != QN_OK)
+        return err->code;
+    if (!ids)
+        qn__batch_give(&session->batch, before->drawn, session->n_sequences);
+    return qn__model_step_enqueue(step, session->model, &session->batch, &session->draws, false,
+                                  session->cancel, err);
 }
 
-static qn_status end_step(qn_scope *s, qn_array *const *drawn, qn_error *err)
-{
-    qn_status status = s ? end_scope(s, err) : err->code;
-    return status == QN_OK && !*drawn ? qn__fail_memory(err, "a step") : status;
-}
-
-/* Enqueues the step behind the one that draws `before`; where that cannot be, there is none. */
-static qn_scope *go_ahead(qn_session *session, qn_array *before, qn__set_draws *set, void *by)
+/* Enqueues the step behind this one; where that cannot be, there is none. */
+static void go_ahead(qn_session *session, const qn__model_step *before, qn__set_draws *set,
+                     void *by)
 {
     qn_error unused = {0};
-    if (!session->model->device->ops->runs_ahead || session->length >= session->context ||
-        set(by, session, 1, &unused) != QN_OK)
-        return NULL;
+    if (!qn__model_step_can_be_followed(before, session->model) ||
+        session->length >= session->context || set(by, session, 1, &unused) != QN_OK)
+        return;
     session->ahead.by = by;
-    return enqueue(session, NULL, before, &session->ahead.drawn, &unused);
-}
-
-static qn_status read_drawn(qn_session *session, qn_array *drawn, int32_t *ids, qn_error *err)
-{
-    qn_scope *s = qn_scope_begin(session->model->device);
-    if (!s)
-        return qn__fail_memory(err, "a step");
-    qn_read(s, drawn, ids, (size_t)session->n_sequences * sizeof *ids);
-    return end_scope(s, err);
+    enqueue(session, NULL, before, &session->ahead.step, &unused);
 }
 
 /* Whether the step that was enqueued ahead is of these tokens, and the same caller's. */
 static bool is_enqueued(const qn_session *session, const int32_t *ids, const void *by)
 {
-    return session->ahead.drawn && session->ahead.by == by &&
+    return session->ahead.step.drawn && session->ahead.by == by &&
            !memcmp(session->ahead.ids, ids, (size_t)session->n_sequences * sizeof *ids);
 }
 
 qn_status qn__session_step(qn_session *session, const int32_t *ids, qn__set_draws *set, void *by,
                            int32_t *drawn, qn_error *err)
 {
-    qn_array *draws = NULL;
+    qn__model_step step = {0};
     qn_status status;
     session->has_logits = false;
     if (is_enqueued(session, ids, by)) {
         if (qn__session_remember(session, ids, 1, err) != QN_OK)
             return err->code;
-        draws = session->ahead.drawn;
-        session->ahead.drawn = NULL;
+        step = session->ahead.step;
+        session->ahead.step = (qn__model_step){0};
         status = QN_OK;
     } else {
         status = prepare(session, ids, 1, err);
         if (status == QN_OK)
             status = set(by, session, 0, err);
         if (status == QN_OK)
-            status = end_step(enqueue(session, ids, NULL, &draws, err), &draws, err);
+            status = enqueue(session, ids, NULL, &step, err);
+        qn__model_step_forget_graph(&step);
     }
     if (conclude(session, 1, status) != QN_OK)
         return status;
-    qn_scope *s = go_ahead(session, draws, set, by);
-    status = read_drawn(session, draws, session->ahead.ids, err);
-    qn_release(draws);
-    qn_scope_end(s); /* behind what was drawn: see enqueue */
+    go_ahead(session, &step, set, by);
+    status = qn__model_step_read(&step, session->model->device, session->ahead.ids, err);
+    qn__model_step_end(&step);
+    qn__model_step_forget_graph(&session->ahead.step);
     if (status == QN_OK) {
         memcpy(drawn, session->ahead.ids, (size_t)session->n_sequences * sizeof *drawn);
         return QN_OK;

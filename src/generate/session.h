@@ -6,6 +6,7 @@
 #define QN_GENERATE_SESSION_H
 
 #include "generate/draft.h"
+#include "generate/step.h"
 
 struct qn_session {
     qn_model *model;
@@ -25,10 +26,9 @@ struct qn_session {
     bool has_logits;
     qn__draws draws;
     struct {
-        qn_array *drawn; /* what the step draws that runs behind the tokens that count, retained;
-                            NULL: there is none */
-        int32_t *ids;    /* its tokens, once they are read */
-        void *by;        /* whose it is */
+        qn__model_step step; /* the one that runs behind the tokens that count, if any */
+        int32_t *ids;        /* its tokens, once those before are read */
+        void *by;            /* whose it is */
     } ahead;
     qn__drafter drafter; /* of options->draft */
     qn__draft draft;

@@ -14,6 +14,13 @@ void qn__batch_begin(qn__batch *batch, qn__cache *cache)
     batch->cache = cache;
     batch->n_parts = batch->n_tokens = batch->n_outputs = 0;
     batch->given = NULL;
+    batch->n_given = 0;
+}
+
+void qn__batch_give(qn__batch *batch, qn_array *given, int64_t n)
+{
+    batch->given = given;
+    batch->n_given = n;
 }
 
 void qn__batch_free(qn__batch *batch)
@@ -159,6 +166,31 @@ static qn_array *piece(qn_scope *s, qn_array *all, int64_t at, int ndim, int64_t
     return ndim == 1 ? a : qn_reshape(s, a, 2, shape);
 }
 
+/* Whether the tokens are those that were given, in their order. */
+static bool are_given(const qn__batch *batch)
+{
+    int64_t i = 0;
+    while (i < batch->n_given && batch->ids[i] == i)
+        i++;
+    return i == batch->n_tokens && qn_array_elements(batch->given) == i;
+}
+
+/* The tokens [1, T], of which those that were given stand first; `all` begins with ids. */
+static qn_array *record_tokens(qn_scope *s, const qn__batch *batch, qn_array *all)
+{
+    const int64_t n = batch->n_given, t = batch->n_tokens, flat[] = {1, t};
+    if (!n)
+        return piece(s, all, 0, 2, 1, t);
+    if (are_given(batch))
+        return qn_reshape(s, batch->given, 2, flat);
+    qn_array *parts[2] = {qn_take(s, batch->given, piece(s, all, 0, 1, 1, n), 0)};
+    if (n < t) {
+        parts[1] = piece(s, all, n, 1, 1, t - n);
+        parts[0] = qn_concatenate(s, parts, 2, 0);
+    }
+    return qn_reshape(s, parts[0], 2, flat);
+}
+
 static void record_numbers(qn_scope *s, qn__batch *batch)
 {
     sizes z = measure(batch);
@@ -174,9 +206,7 @@ static void record_numbers(qn_scope *s, qn__batch *batch)
     for (int k = 0; k < batch->cache->n_kinds; k++)
         fill_kind(batch, &z, k, n + z.kinds + k * z.one_kind);
     qn_array *all = qn_from_i32(s, n, z.all);
-    const int64_t flat[] = {1, batch->n_tokens};
-    batch->tokens = batch->given ? qn_reshape(s, batch->given, 2, flat)
-                                 : piece(s, all, 0, 2, 1, batch->n_tokens);
+    batch->tokens = record_tokens(s, batch, all);
     batch->position = piece(s, all, batch->n_tokens, 2, 1, batch->n_tokens);
     batch->output = batch->n_outputs ? piece(s, all, z.outputs, 1, 1, batch->n_outputs) : NULL;
     batch->adapter = z.any_adapter ? piece(s, all, z.adapters, 2, 1, batch->n_tokens) : NULL;

@@ -31,8 +31,8 @@ typedef struct qn__batch {
     int64_t n_parts, part_room;
     int32_t *ids, *positions, *outputs; /* [n_tokens]; of outputs n_outputs */
     int64_t n_tokens, n_outputs, token_room;
-    qn_array *given; /* i32 [T], evaluated: the tokens, in the place of ids. NULL: ids are. The
-                        caller's, for the step that has begun. */
+    qn_array *given; /* see qn__batch_give */
+    int64_t n_given;
     qn_array **seen; /* [2 * n_layers] receives queries and keys, as they attend; NULL: none wants
                         them. The caller's, for all steps of the struct. */
     /* since qn__batch_record, i32: */
@@ -52,6 +52,10 @@ void qn__batch_begin(qn__batch *batch, qn__cache *cache);
  * `outputs` of them are wanted. On failure the step is as it was. */
 qn_status qn__batch_add(qn__batch *batch, qn__sequence *sequence, const int32_t *ids, int64_t n,
                         int64_t outputs, qn_error *err);
+
+/* The ids of the step's first n tokens are places in `given`, i32, evaluated or on its way, where
+ * the tokens are. It is the caller's, until the step is recorded. */
+void qn__batch_give(qn__batch *batch, qn_array *given, int64_t n);
 
 /* Takes the step's data and the cache into the scope. */
 void qn__batch_record(qn_scope *s, qn__batch *batch);

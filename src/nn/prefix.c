@@ -177,11 +177,12 @@ static int32_t add_node(qn__prefix *p, int32_t parent, int32_t adapter, const in
     return i;
 }
 
-void qn__prefix_keep(qn__prefix *p, const qn__sequence *sequence, const int32_t *ids)
+void qn__prefix_keep(qn__prefix *p, const qn__sequence *sequence, const int32_t *ids, int64_t n)
 {
     int32_t at = ROOT;
+    n = n < sequence->length ? n : sequence->length;
     p->clock++;
-    for (int64_t b = 0; (b + 1) * QN__PAGE <= sequence->length; b++) {
+    for (int64_t b = 0; (b + 1) * QN__PAGE <= n; b++) {
         const int32_t *tokens = ids + b * QN__PAGE;
         int32_t below = find_below(p, at, sequence->adapter, tokens);
         at = below >= 0 ? below : add_node(p, at, sequence->adapter, tokens);

@@ -38,8 +38,10 @@ void qn__prefix_end(qn__prefix *prefix);
 int64_t qn__prefix_attach(qn__prefix *prefix, qn__sequence *sequence, const int32_t *ids,
                           int64_t n);
 
-/* Remembers the full pages of a sequence whose tokens are ids. Where memory is out, fewer. */
-void qn__prefix_keep(qn__prefix *prefix, const qn__sequence *sequence, const int32_t *ids);
+/* Remembers the full pages of a sequence whose tokens are ids[0..n); it may have positions behind
+ * them. Where memory is out, fewer. */
+void qn__prefix_keep(qn__prefix *prefix, const qn__sequence *sequence, const int32_t *ids,
+                     int64_t n);
 
 /* Gives back the pages of the node that was used least recently. False: there is none. */
 bool qn__prefix_forget(qn__prefix *prefix);

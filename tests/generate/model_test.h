@@ -7,6 +7,8 @@
 
 #include "test.h"
 
+#include "core/device.h"
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -68,6 +70,19 @@ static inline void random_tokens(int32_t *ids, size_t n, size_t vocab, uint64_t 
 {
     for (size_t i = 0; i < n; i++)
         ids[i] = (int32_t)((test_random(&seed) + 1) / 2 * (double)vocab);
+}
+
+/* The device of the tests, where steps are enqueued ahead in any case. */
+static inline qn_device *open_ahead(void **state)
+{
+    static qn__device_ops ops; /* written once: the last device's thread may still be ending */
+    qn_device *device = open_device(state);
+    if (!ops.runs_ahead) {
+        ops = *device->ops;
+        ops.runs_ahead = true;
+    }
+    device->ops = &ops;
+    return device;
 }
 
 #endif

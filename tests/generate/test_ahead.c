@@ -6,21 +6,7 @@
  */
 #include "generate/model_test.h"
 
-#include "core/device.h"
-
 enum { VOCAB = 300, CALLS = 80, MOST_BATCH = 3, PROMPT = 9, SAID = 12 };
-
-static qn_device *open_ahead(void **state)
-{
-    static qn__device_ops ops; /* written once: the last device's thread may still be ending */
-    qn_device *device = open_device(state);
-    if (!ops.runs_ahead) {
-        ops = *device->ops;
-        ops.runs_ahead = true;
-    }
-    device->ops = &ops;
-    return device;
-}
 
 static void append(qn_session *session, const int32_t *ids, size_t n)
 {

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A step, enqueued and read.
+ */
+#include "generate/step.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/device.h"
+#include "core/scope.h"
+
+/* Ends a scope; its failure is the caller's. */
+static qn_status close_graph(qn_scope *s, qn_error *err)
+{
+    qn_status status = qn_scope_status(s);
+    if (status != QN_OK)
+        qn__fail(err, status, "%s", qn_scope_error(s));
+    qn_scope_end(s);
+    return status;
+}
+
+/* Records the batch. Draws come into the scope first: see qn__model_step_forget_graph. */
+static qn_array *record(qn__model_step *step, const qn_model *model, qn__batch *batch,
+                        const qn__draws *draws)
+{
+    size_t n = (size_t)batch->n_outputs;
+    if (!n) {
+        qn__decoder_run(step->scope, &model->decoder, batch);
+        return NULL;
+    }
+    qn__draws_taken taken = qn__draws_take(step->scope, draws, 0, n);
+    step->logits = qn__decoder_run(step->scope, &model->decoder, batch);
+    return qn__draws_choose(step->scope, &taken, step->logits);
+}
+
+qn_status qn__model_step_enqueue(qn__model_step *step, const qn_model *model, qn__batch *batch,
+                                 const qn__draws *draws, bool keeps_logits, const qn_flag *cancel,
+                                 qn_error *err)
+{
+    qn_scope *s = qn_scope_begin(model->device);
+    *step = (qn__model_step){.scope = s, .n_outputs = batch->n_outputs, .begun = qn__seconds()};
+    if (!s) {
+        qn__batch_end(NULL, batch);
+        return qn__fail_memory(err, "a step");
+    }
+    qn_array *drawn = record(step, model, batch, draws), *results[2];
+    int n = 0;
+    if (drawn)
+        results[n++] = drawn;
+    if (drawn && keeps_logits)
+        results[n++] = step->logits;
+    else
+        step->logits = NULL;
+    s->cancel = cancel;
+    if (model->device->ops->runs_ahead)
+        qn__batch_submit(s, batch, results, n);
+    else
+        qn__batch_eval(s, batch, results, n);
+    if (drawn && qn_scope_status(s) == QN_OK && !(step->drawn = qn_retain(drawn)))
+        qn__scope_fail(s, QN_MEMORY, "no memory for a step");
+    qn__batch_end(s, batch);
+    if (qn_scope_status(s) == QN_OK)
+        return QN_OK;
+    qn_release(step->drawn);
+    *step = (qn__model_step){0};
+    return close_graph(s, err);
+}
+
+bool qn__model_step_is_under_way(const qn__model_step *step)
+{
+    return step->scope || step->drawn;
+}
+
+qn_status qn__model_step_read(const qn__model_step *step, qn_device *device, int32_t *drawn,
+                              qn_error *err)
+{
+    if (!step->drawn) {
+        qn_status status = qn_wait(step->scope);
+        return status == QN_OK ? QN_OK : qn__fail(err, status, "%s", qn_scope_error(step->scope));
+    }
+    qn_scope *s = qn_scope_begin(device);
+    if (!s)
+        return qn__fail_memory(err, "a step");
+    qn_read(s, step->drawn, drawn, (size_t)step->n_outputs * sizeof *drawn);
+    return close_graph(s, err);
+}
+
+bool qn__model_step_can_be_followed(const qn__model_step *step, const qn_model *model)
+{
+    return model->device->ops->runs_ahead && step->drawn && !step->logits;
+}
+
+void qn__model_step_forget_graph(qn__model_step *step)
+{
+    if (!step->drawn || step->logits)
+        return;
+    qn_scope_end(step->scope);
+    step->scope = NULL;
+}
+
+void qn__model_step_end(qn__model_step *step)
+{
+    qn_release(step->drawn);
+    qn_scope_end(step->scope);
+    *step = (qn__model_step){0};
+}
