@@ -69,8 +69,8 @@ typedef struct qn_engine_stats {
     uint64_t cache_bytes, cache_most_bytes; /* pages in use, those of known beginnings too; all */
     uint64_t guessed_tokens, right_tokens;  /* guesses that were checked, and those of them right */
     uint64_t steps_ahead; /* of the steps, enqueued before the tokens of the one before were read:
-                             on a GPU, as long as all that run want nothing but tokens of it, with
-                             no guesses and no penalties */
+                             on a GPU, as long as all that run want nothing but tokens of it, and
+                             no guesses */
 } qn_engine_stats;
 
 /* QN_INVALID: out->size was not set. */

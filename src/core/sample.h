@@ -21,7 +21,8 @@ typedef enum qn__sample_step {
 enum { QN__SAMPLE_STEP_BITS = 4 };
 
 /* How a token is drawn from a row of logits, and its entries, of which a row has a range: data of
- * a step, as words of i32. An id has one entry of a row at most. */
+ * a step, as words of i32. An id has one entry of a row at most, but that the last one may be of
+ * the newest token, which nobody had seen when the others were gathered. */
 typedef struct qn__sample_row {
     uint32_t chain; /* its steps, the first one lowest, of so many bits each */
     float temperature, top_p, min_p;
@@ -30,6 +31,8 @@ typedef struct qn__sample_row {
     uint32_t seed[2];                                          /* low, high */
     uint32_t position;                                         /* of the random number */
     int32_t first_entry, n_entries;
+    int32_t newest; /* not 0: the last entry, without a bias, counts with the one that has its id;
+                       its id may be -1: no token */
 } qn__sample_row;
 
 typedef struct qn__sample_entry {

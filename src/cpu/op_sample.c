@@ -30,6 +30,8 @@ typedef struct sampler {
     const qn__cpu_kernels *table;
     const qn__sample_row *row;
     const qn__sample_entry *entries; /* the row's */
+    int32_t n_entries;               /* of different tokens */
+    int32_t newest_at; /* the entry with which the last one counts, which is not one of these; -1 */
     float *logits;
     size_t vocab, n_blocks;
     double *sums;      /* [n_blocks] */
@@ -42,18 +44,43 @@ typedef struct sampler {
     int32_t chosen; /* by temperature 0; -1: the draw decides */
 } sampler;
 
+/* Entries of the row, and with which of them the newest token's counts. */
+static void find_entries(sampler *s, const qn__sample_entry *entries)
+{
+    s->entries = entries;
+    s->n_entries = s->row->n_entries;
+    s->newest_at = -1;
+    if (!s->row->newest)
+        return;
+    int32_t last = s->n_entries - 1, i = 0;
+    while (i < last && entries[i].id != entries[last].id)
+        i++;
+    s->newest_at = i < last ? i : -1;
+    s->n_entries -= i < last || entries[last].id < 0;
+}
+
+static qn__sample_entry entry(const sampler *s, int32_t i)
+{
+    qn__sample_entry e = s->entries[i];
+    if (i == s->newest_at) {
+        e.repeats |= s->entries[s->n_entries].repeats;
+        e.generated += s->entries[s->n_entries].generated;
+    }
+    return e;
+}
+
 static void add_biases(sampler *s)
 {
-    for (int32_t i = 0; i < s->row->n_entries; i++)
+    for (int32_t i = 0; i < s->n_entries; i++)
         s->logits[s->entries[i].id] += s->entries[i].bias;
 }
 
 static void penalise_repeats(sampler *s)
 {
     float penalty = s->row->repeat_penalty;
-    for (int32_t i = 0; i < s->row->n_entries; i++) {
+    for (int32_t i = 0; i < s->n_entries; i++) {
         float *logit = &s->logits[s->entries[i].id];
-        if (s->entries[i].repeats)
+        if (entry(s, i).repeats)
             *logit = *logit > 0 ? *logit / penalty : *logit * penalty;
     }
 }
@@ -62,11 +89,11 @@ static void penalise_repeats(sampler *s)
 static void penalise_generated(sampler *s)
 {
     const qn__sample_row *p = s->row;
-    for (int32_t i = 0; i < p->n_entries; i++) {
-        const qn__sample_entry *e = &s->entries[i];
-        if (e->generated)
-            s->logits[e->id] -=
-                (p->presence_penalty + (float)e->generated * p->frequency_penalty) / s->scale;
+    for (int32_t i = 0; i < s->n_entries; i++) {
+        const qn__sample_entry e = entry(s, i);
+        if (e.generated)
+            s->logits[e.id] -=
+                (p->presence_penalty + (float)e.generated * p->frequency_penalty) / s->scale;
     }
 }
 
@@ -445,7 +472,7 @@ static sampler begin_row(const qn__cpu_job *job, const qn__cpu_part *part, int64
                  .vocab = (size_t)job->call->operand[0].shape[1],
                  .scale = 1,
                  .chosen = -1};
-    s.entries = (const qn__sample_entry *)part->at[2] + s.row->first_entry;
+    find_entries(&s, (const qn__sample_entry *)part->at[2] + s.row->first_entry);
     s.n_blocks = blocks_of((int64_t)s.vocab);
     s.sums = part->scratch;
     s.tops = (float *)(s.sums + s.n_blocks);

@@ -260,18 +260,40 @@ static __device__ void keep_prefix(sampler *s, unsigned count, weight sum)
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
-static __device__ void penalise(sampler *s)
+/* Its entries but for the newest token's, which may have the id of one of them. */
+static __device__ int32_t others_of(const qn__sample_row *row)
+{
+    return row->n_entries - (row->newest != 0);
+}
+
+static __device__ void penalise_token(const sampler *s, qn__sample_entry e)
 {
     const qn__sample_row *p = s->row;
-    for (int32_t i = threadIdx.x; i < p->n_entries; i += ROW_THREADS) {
-        const qn__sample_entry *e = &s->entries[i];
-        float x = s->x[e->id];
-        if (e->repeats)
-            x = x > 0 ? x / p->repeat_penalty : x * p->repeat_penalty;
-        if (e->generated)
-            x -= (p->presence_penalty + (float)e->generated * p->frequency_penalty) / s->scale;
-        s->x[e->id] = x;
+    float x = s->x[e.id];
+    if (e.repeats)
+        x = x > 0 ? x / p->repeat_penalty : x * p->repeat_penalty;
+    if (e.generated)
+        x -= (p->presence_penalty + (float)e.generated * p->frequency_penalty) / s->scale;
+    s->x[e.id] = x;
+}
+
+static __device__ void penalise(sampler *s)
+{
+    const int32_t others = others_of(s->row);
+    const qn__sample_entry newest = s->entries[s->row->n_entries - 1];
+    bool known = false;
+    for (int32_t i = threadIdx.x; i < others; i += ROW_THREADS) {
+        qn__sample_entry e = s->entries[i];
+        if (s->row->newest && e.id == newest.id) {
+            known = true;
+            e.repeats |= newest.repeats;
+            e.generated += newest.generated;
+        }
+        penalise_token(s, e);
     }
+    known = __syncthreads_or(known);
+    if (s->row->newest && !known && newest.id >= 0 && threadIdx.x == 0)
+        penalise_token(s, newest);
     __syncthreads();
 }
 
@@ -413,7 +435,7 @@ static __device__ void copy_row(sampler *s, float *copy)
     for (uint32_t i = threadIdx.x; i < s->vocab; i += ROW_THREADS)
         copy[i] = s->x[i];
     __syncthreads();
-    for (int32_t i = threadIdx.x; i < s->row->n_entries; i += ROW_THREADS)
+    for (int32_t i = threadIdx.x; i < others_of(s->row); i += ROW_THREADS)
         copy[s->entries[i].id] += s->entries[i].bias;
     __syncthreads();
     s->x = copy;

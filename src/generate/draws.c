@@ -37,7 +37,7 @@ qn_status qn__draws_begin(qn__draws *d, size_t n, size_t vocab, qn_error *err)
     }
     for (size_t r = 0; r < n; r++)
         d->rows[r] = (qn__sample_row){.chain = QN__SAMPLE_TEMPERATURE};
-    d->n_entries = 0;
+    d->n_entries = d->n_newest = 0;
     return QN_OK;
 }
 
@@ -45,6 +45,7 @@ void qn__draws_free(qn__draws *d)
 {
     free(d->rows);
     free(d->entries);
+    free(d->newest);
     free(d->place);
     *d = (qn__draws){0};
 }
@@ -103,17 +104,41 @@ static bool add_tokens(qn__draws *d, size_t first, const int32_t *ids, size_t n,
     return true;
 }
 
-static bool add_history(qn__draws *d, size_t first, const qn_sampling *p, const int32_t *history,
-                        size_t n, size_t n_generated)
+/* An entry for the token that will be at `place`. */
+static bool add_unseen(qn__draws *d, int32_t place, bool repeats, bool counts)
 {
-    size_t last = p->repeat_last == 0 ? 64 : p->repeat_last < 0 ? n : (size_t)p->repeat_last;
+    if (d->n_newest == d->newest_room) {
+        size_t room = 2 * d->newest_room + 16;
+        int32_t *newest = realloc(d->newest, 2 * room * sizeof *newest);
+        if (!newest)
+            return false;
+        d->newest = newest;
+        d->newest_room = room;
+    }
+    qn__sample_entry *e = add_entry(d, -1);
+    if (!e)
+        return false;
+    e->repeats = repeats;
+    e->generated = counts;
+    d->newest[2 * d->n_newest] = (int32_t)(d->n_entries - 1) * QN__SAMPLE_ENTRY_WORDS;
+    d->newest[2 * d->n_newest++ + 1] = place;
+    return true;
+}
+
+/* place -1: all are known. */
+static bool add_history(qn__draws *d, size_t first, const qn_sampling *p, const int32_t *history,
+                        size_t n, size_t n_generated, int32_t place)
+{
+    size_t last = p->repeat_last == 0 ? 64 : p->repeat_last < 0 ? SIZE_MAX : (size_t)p->repeat_last;
+    last -= place >= 0; /* of the newest ones */
     bool repeats = p->repeat_penalty != 0 && p->repeat_penalty != 1;
     bool counts = p->presence_penalty != 0 || p->frequency_penalty != 0;
     last = last < n ? last : n;
     if (!qn__sampling_penalises(p))
         return true;
     return (!repeats || add_tokens(d, first, history + (n - last), last, false)) &&
-           (!counts || add_tokens(d, first, history + (n - n_generated), n_generated, true));
+           (!counts || add_tokens(d, first, history + (n - n_generated), n_generated, true)) &&
+           (place < 0 || add_unseen(d, place, repeats, counts));
 }
 
 static uint32_t chain_of(const qn_sampling *p)
@@ -127,14 +152,15 @@ static uint32_t chain_of(const qn_sampling *p)
     return chain;
 }
 
-qn_status qn__draws_set(qn__draws *d, size_t r, const qn_sampling *p, const int32_t *history,
-                        size_t n_history, size_t n_generated, qn_error *err)
+static qn_status set_row(qn__draws *d, size_t r, const qn_sampling *p, const int32_t *history,
+                         size_t n_history, size_t n_generated, int32_t place, qn_error *err)
 {
-    size_t first = d->n_entries;
+    size_t first = d->n_entries, n_newest = d->n_newest;
     bool added =
-        add_biases(d, first, p) && add_history(d, first, p, history, n_history, n_generated);
+        add_biases(d, first, p) && add_history(d, first, p, history, n_history, n_generated, place);
     for (size_t i = first; i < d->n_entries; i++)
-        d->place[d->entries[i].id] = 0;
+        if (d->entries[i].id >= 0)
+            d->place[d->entries[i].id] = 0;
     if (!added)
         return qn__fail_memory(err, "draws");
     d->rows[r] = (qn__sample_row){.chain = chain_of(p),
@@ -146,21 +172,50 @@ qn_status qn__draws_set(qn__draws *d, size_t r, const qn_sampling *p, const int3
                                   .presence_penalty = p->presence_penalty,
                                   .frequency_penalty = p->frequency_penalty,
                                   .seed = {(uint32_t)p->seed, (uint32_t)(p->seed >> 32)},
-                                  .position = (uint32_t)n_history,
+                                  .position = (uint32_t)(n_history + (place >= 0)),
                                   .first_entry = (int32_t)first,
-                                  .n_entries = (int32_t)(d->n_entries - first)};
+                                  .n_entries = (int32_t)(d->n_entries - first),
+                                  .newest = d->n_newest > n_newest};
     return QN_OK;
 }
 
-qn__draws_taken qn__draws_take(qn_scope *s, const qn__draws *d, size_t first, size_t n)
+qn_status qn__draws_set(qn__draws *d, size_t r, const qn_sampling *p, const int32_t *history,
+                        size_t n_history, size_t n_generated, qn_error *err)
+{
+    return set_row(d, r, p, history, n_history, n_generated, -1, err);
+}
+
+qn_status qn__draws_set_behind(qn__draws *d, size_t r, const qn_sampling *p, const int32_t *history,
+                               size_t n_history, size_t n_generated, int32_t place, qn_error *err)
+{
+    return set_row(d, r, p, history, n_history, n_generated, place, err);
+}
+
+/* Puts tokens of `given` into the entries that wait for them. */
+static qn_array *put_newest(qn_scope *s, const qn__draws *d, qn_array *entries, qn_array *given)
+{
+    const int64_t n = (int64_t)d->n_newest, pairs[] = {n, 2}, flat[] = {n},
+                  words[] = {qn_array_elements(entries)},
+                  shape[] = {qn_array_dim(entries, 0), QN__SAMPLE_ENTRY_WORDS};
+    qn_array *newest = qn_from(s, QN_I32, 2, pairs, d->newest);
+    qn_array *at = qn_reshape(s, qn_slice(s, newest, 1, 0, 1, 1), 1, flat),
+             *places = qn_reshape(s, qn_slice(s, newest, 1, 1, 2, 1), 1, flat);
+    entries = qn_scatter(s, qn_reshape(s, entries, 1, words), at, qn_take(s, given, places, 0), 0,
+                         QN_SCATTER_SET);
+    return qn_reshape(s, entries, 2, shape);
+}
+
+qn__draws_taken qn__draws_take(qn_scope *s, const qn__draws *d, size_t first, size_t n,
+                               qn_array *given)
 {
     static const qn__sample_entry none = {0}; /* an array has some element */
     int64_t row_shape[] = {(int64_t)n, QN__SAMPLE_ROW_WORDS};
     int64_t entry_shape[] = {d->n_entries ? (int64_t)d->n_entries : 1, QN__SAMPLE_ENTRY_WORDS};
     qn_array *rows = qn_from(s, QN_I32, 2, row_shape, d->rows + first);
-    return (qn__draws_taken){rows,
-                             qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none),
-                             {(int64_t)n, (int64_t)d->vocab}};
+    qn_array *entries = qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none);
+    if (d->n_newest)
+        entries = put_newest(s, d, entries, given);
+    return (qn__draws_taken){rows, entries, {(int64_t)n, (int64_t)d->vocab}};
 }
 
 qn_array *qn__draws_choose(qn_scope *s, const qn__draws_taken *t, qn_array *logits)
@@ -171,7 +226,7 @@ qn_array *qn__draws_choose(qn_scope *s, const qn__draws_taken *t, qn_array *logi
 qn_array *qn__draws_record(qn_scope *s, const qn__draws *d, size_t first, size_t n,
                            qn_array *logits)
 {
-    qn__draws_taken taken = qn__draws_take(s, d, first, n);
+    qn__draws_taken taken = qn__draws_take(s, d, first, n, NULL);
     return qn__draws_choose(s, &taken, logits);
 }
 

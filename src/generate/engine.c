@@ -204,9 +204,10 @@ static qn_status set_draws(qn_engine *e, bool *logits, qn_error *err)
         if (r->ahead.output < 0)
             continue;
         *logits |= qn__reply_wants_logits(&r->reply);
-        status = qn__schedule_is_drawing(r)
-                     ? qn__reply_draw_behind(&r->reply, &e->draws, row, 1, err)
-                     : qn__reply_draw(&r->reply, &e->draws, row, r->guesses.id, r->guesses.n, err);
+        status =
+            qn__schedule_is_drawing(r)
+                ? qn__reply_draw_behind(&r->reply, &e->draws, row, (int32_t)r->rows.output, err)
+                : qn__reply_draw(&r->reply, &e->draws, row, r->guesses.id, r->guesses.n, err);
     }
     return status;
 }

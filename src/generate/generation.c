@@ -82,7 +82,8 @@ static qn_status set_next_draw(void *by, qn_session *session, int64_t more, qn_e
     size_t vocab = (size_t)session->model->decoder.config.vocab;
     if (qn__draws_begin(&session->draws, 1, vocab, err) != QN_OK)
         return err->code;
-    return qn__reply_draw_behind(&g->reply, &session->draws, 0, (size_t)more, err);
+    return more ? qn__reply_draw_behind(&g->reply, &session->draws, 0, 0, err)
+                : qn__reply_draw(&g->reply, &session->draws, 0, NULL, 0, err);
 }
 
 /* Whether nothing but the next token is wanted of a step, which may then be enqueued ahead. */

@@ -209,19 +209,16 @@ qn_status qn__reply_draw(qn__reply *r, qn__draws *draws, size_t first, const int
     return QN_OK;
 }
 
-qn_status qn__reply_draw_behind(const qn__reply *r, qn__draws *draws, size_t row, size_t more,
+qn_status qn__reply_draw_behind(const qn__reply *r, qn__draws *draws, size_t row, int32_t place,
                                 qn_error *err)
 {
-    if (more && qn__sampling_penalises(&r->sampling))
-        return qn__fail(err, QN_UNSUPPORTED, "penalties depend on the token before");
-    return qn__draws_set(draws, row, &r->sampling, r->history, r->n_history + more,
-                         qn__reply_generated(r) + more, err);
+    return qn__draws_set_behind(draws, row, &r->sampling, r->history, r->n_history,
+                                qn__reply_generated(r), place, err);
 }
 
 bool qn__reply_goes_ahead(const qn__reply *r)
 {
-    return !r->logprobs && !r->prompt_lookup && !r->draft_tokens &&
-           !qn__sampling_penalises(&r->sampling);
+    return !r->logprobs && !r->prompt_lookup && !r->draft_tokens;
 }
 
 qn_status qn__reply_take_draw(qn__reply *r, int32_t id, const float *logits, qn_error *err)

@@ -43,9 +43,9 @@ size_t qn__reply_generated(const qn__reply *reply);
 qn_status qn__reply_draw(qn__reply *reply, qn__draws *draws, size_t first, const int32_t *guesses,
                          size_t n, qn_error *err);
 
-/* The same of its next token (more is 0), or of the one behind that (1), in row r; which fails
- * where it depends on what the next one is. */
-qn_status qn__reply_draw_behind(const qn__reply *reply, qn__draws *draws, size_t r, size_t more,
+/* The same of the token behind the next one, which is at `place` of what the draws are given, in
+ * row r. */
+qn_status qn__reply_draw_behind(const qn__reply *reply, qn__draws *draws, size_t r, int32_t place,
                                 qn_error *err);
 
 /* Whether a token can be drawn before the one before it is known, and nothing but it is wanted. */

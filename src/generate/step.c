@@ -28,7 +28,7 @@ static qn_array *record(qn__model_step *step, const qn_model *model, qn__batch *
         qn__decoder_run(step->scope, &model->decoder, batch);
         return NULL;
     }
-    qn__draws_taken taken = qn__draws_take(step->scope, draws, 0, n);
+    qn__draws_taken taken = qn__draws_take(step->scope, draws, 0, n, batch->given);
     step->logits = qn__decoder_run(step->scope, &model->decoder, batch);
     return qn__draws_choose(step->scope, &taken, step->logits);
 }

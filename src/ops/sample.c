@@ -20,7 +20,7 @@ qn_array *qn__sample(qn_scope *s, qn_array *logits, qn_array *rows, qn_array *en
     if (logits->ndim != 2 || logits->layout || !logits->shape[1] || logits->shape[1] > INT32_MAX)
         return qn__op_fail(s, "sample", logits, NULL, "logits are [N, V]");
     if (!are_words(rows, QN__SAMPLE_ROW_WORDS) || rows->shape[0] != logits->shape[0])
-        return qn__op_fail(s, "sample", logits, rows, "settings are i32, 13 for each row");
+        return qn__op_fail(s, "sample", logits, rows, "settings are i32, 14 for each row");
     if (!are_words(entries, QN__SAMPLE_ENTRY_WORDS))
         return qn__op_fail(s, "sample", entries, NULL, "entries are i32 [M, 4]");
     qn_array *in[] = {qn_contiguous(s, qn_cast(s, logits, QN_F32)), qn_contiguous(s, rows),
@@ -29,5 +29,7 @@ qn_array *qn__sample(qn_scope *s, qn_array *logits, qn_array *rows, qn_array *en
                ? qn__record(s, QN__OP_SAMPLE, QN_I32, 1, logits->shape, 3, in, NULL)
                : qn__poison(s);
 }
+
+_Static_assert(QN__SAMPLE_ROW_WORDS == 14, "as the error says");
 
 const qn__op_def qn__sample_op = {.name = "sample", .class = QN__KERNEL};

@@ -561,6 +561,7 @@ static qn_sampling some_sampling(int n, const qn_token_bias *bias)
     p.top_p = n % 4 == 2 ? 0.9f : 0;
     p.min_p = n % 7 == 3 ? 0.05f : 0;
     p.repeat_penalty = n % 2 ? 1.3f : 0;
+    p.repeat_last = n % 3 == 2 ? 4 : 0;
     p.presence_penalty = n % 3 == 2 ? 0.5f : 0;
     p.bias = bias;
     p.n_bias = n % 4 == 3 ? 2 : 0;
@@ -568,14 +569,14 @@ static qn_sampling some_sampling(int n, const qn_token_bias *bias)
 }
 
 /* Rows of one operation, with settings and histories of their own, draw what each would alone,
- * and leave the logits as they are. */
+ * and leave the logits as they are; also those whose newest token is on the device alone. */
 static void test_rows(void **state)
 {
     (void)state;
     enum { ROWS = 40 };
     static float logits[ROWS * 700];
     const qn_token_bias bias[] = {{3, 4}, {5, -INFINITY}};
-    int32_t history[ROWS], want, got[ROWS];
+    int32_t history[ROWS], want, got[ROWS], given[ROWS];
     for (size_t vocab = 11; vocab <= 700; vocab += 689) {
         qn__draws draws = {0};
         qn_error err = {0};
@@ -583,15 +584,20 @@ static void test_rows(void **state)
         assert_int_equal(qn__draws_begin(&draws, ROWS + 1, vocab, &err), QN_OK);
         for (int r = 0; r < ROWS; r++) {
             qn_sampling p = some_sampling(r, bias);
-            history[r] = r % 11;
-            assert_int_equal(
-                qn__draws_set(&draws, (size_t)r + 1, &p, history, (size_t)r, (size_t)r / 2, &err),
-                QN_OK);
+            history[r] = r < 20 ? r % 11 : r * 3 % 11;
+            given[ROWS - 1 - r] = r ? history[r - 1] : 0;
+            size_t behind = r > 1 && r % 5 < 3, known = (size_t)r - behind, said = (size_t)r / 2;
+            qn_status status =
+                behind ? qn__draws_set_behind(&draws, (size_t)r + 1, &p, history, known, said - 1,
+                                              ROWS - 1 - r, &err)
+                       : qn__draws_set(&draws, (size_t)r + 1, &p, history, known, said, &err);
+            assert_int_equal(status, QN_OK);
         }
         qn_scope *s = qn_scope_begin(device);
         qn_array *x = qn_reshape(s, qn_from_f32(s, logits, (int64_t)(ROWS * vocab)), 2,
                                  (int64_t[]){ROWS, (int64_t)vocab});
-        qn_array *drawn = qn__draws_record(s, &draws, 1, ROWS, x);
+        qn__draws_taken taken = qn__draws_take(s, &draws, 1, ROWS, qn_from_i32(s, given, ROWS));
+        qn_array *drawn = qn__draws_choose(s, &taken, x);
         qn_array *after = qn_argmax(s, x, -1, false);
         assert_int_equal(qn_read(s, drawn, got, sizeof got), QN_OK);
         for (int r = 0; r < ROWS; r++) {
@@ -609,6 +615,48 @@ static void test_rows(void **state)
         qn_scope_end(s);
         qn__draws_free(&draws);
     }
+}
+
+/* Of tokens that are nearly as probable the penalties choose: what they count decides each row, the
+ * newest token, which is on the device alone, with the others or for the first time. */
+static void test_newest(void **state)
+{
+    (void)state;
+    enum { ROWS = 200, VOCAB = 11, KNOWN = 9 };
+    static float logits[ROWS * VOCAB];
+    int32_t history[ROWS][KNOWN + 1], given[ROWS], got[ROWS];
+    qn_sampling p[ROWS];
+    qn__draws draws = {0};
+    qn_error err = {0};
+    random_logits(logits, ROWS * VOCAB, 0.3, 5);
+    for (int i = 0; i < ROWS * (KNOWN + 1); i++)
+        history[i / (KNOWN + 1)][i % (KNOWN + 1)] = i * 7 % 13 % VOCAB;
+    assert_int_equal(qn__draws_begin(&draws, ROWS, VOCAB, &err), QN_OK);
+    for (size_t r = 0; r < ROWS; r++) {
+        p[r] = (qn_sampling){.size = sizeof *p,
+                             .temperature = r % 2 ? 1.0f : 0,
+                             .seed = r,
+                             .repeat_penalty = r % 3 ? 0 : 1.5f,
+                             .repeat_last = r % 4 ? -1 : 3,
+                             .presence_penalty = r % 3 == 1 ? 0.4f : 0,
+                             .frequency_penalty = r % 3 ? 0.4f : 0};
+        given[ROWS - 1 - r] = r % 40 ? history[r][KNOWN] : -1; /* no token */
+        assert_int_equal(qn__draws_set_behind(&draws, r, &p[r], history[r], KNOWN, KNOWN - 2,
+                                              (int32_t)(ROWS - 1 - r), &err),
+                         QN_OK);
+    }
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *x = qn_reshape(s, qn_from_f32(s, logits, ROWS * VOCAB), 2, (int64_t[]){ROWS, VOCAB});
+    qn__draws_taken taken = qn__draws_take(s, &draws, 0, ROWS, qn_from_i32(s, given, ROWS));
+    assert_int_equal(qn_read(s, qn__draws_choose(s, &taken, x), got, sizeof got), QN_OK);
+    for (size_t r = 0; r < ROWS; r++) {
+        if (r % 40 == 0)
+            history[r][KNOWN] = -1;
+        assert_int_equal(got[r], qn_sample(device, logits + r * VOCAB, VOCAB, &p[r], history[r],
+                                           KNOWN + 1, KNOWN - 1, &err));
+    }
+    qn_scope_end(s);
+    qn__draws_free(&draws);
 }
 
 /* ---- how often ------------------------------------------------------------------------ */
@@ -789,6 +837,7 @@ int main(void)
         cmocka_unit_test(test_passes),   cmocka_unit_test(test_frequencies),
         cmocka_unit_test(test_edges),    cmocka_unit_test(test_last_draw),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_newest),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
