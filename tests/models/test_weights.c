@@ -35,7 +35,7 @@ static void test_every_kind(void **state)
     skip_without_libzip();
     static const char *const kinds[] = {"bin", "sharded", "npz", "meta", "meta-npz"};
     float want[VOCAB], got[VOCAB];
-    qn_device *device = open_cpu(NULL);
+    qn_device *device = open_device(NULL);
     run_model(device, "safetensors", want);
     assert_true(want[0] != want[1]);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -72,7 +72,7 @@ static void test_bad_params(void **state)
         {"{\"dim\": 32, \"n_layers\": 1, \"n_heads\": 2, \"moe\": {\"num_experts\": 8}}", "moe"},
         {"{\"dim\": 32, \"n_layers\": 1, \"n_heads\": 2, \"norm_eps\": \"x\"}", "norm_eps"}};
     char from[600];
-    qn_device *device = open_cpu(NULL);
+    qn_device *device = open_device(NULL);
     snprintf(from, sizeof from, "%s/tests/models/weights/meta/consolidated.00.pth",
              getenv("QUERN_SOURCE"));
     copy_file(from, temp_path("consolidated.00.pth"));
