@@ -57,9 +57,15 @@ static void append(qn_session *session, const int32_t *ids, size_t n)
         fail_msg("%s", err.message);
 }
 
+/* Of so many threads, where it is the CPU. */
+static qn_device *open_with(int threads)
+{
+    return getenv("QUERN_TEST_DEVICE") ? open_device(NULL) : open_cpu_threads(threads);
+}
+
 static void begin(fixture *f, const char *name)
 {
-    f->device = getenv("QUERN_TEST_DEVICE") ? open_device(NULL) : open_cpu_threads(1);
+    f->device = open_with(1);
     f->model = open_any(f->device, name);
     f->vocab = vocab_of(f->model);
     random_tokens(f->ids, BATCH * LENGTH, f->vocab, 11);
@@ -491,7 +497,7 @@ static void test_logits(void **state)
 static void sample_tokens(int threads, int64_t chunk, uint64_t seed, const int32_t *prompt,
                           size_t n, int32_t *out, size_t n_out)
 {
-    qn_device *device = open_cpu_threads(threads);
+    qn_device *device = open_with(threads);
     qn_model *model = open_model(device, "models/demo", false);
     qn_session *session = open_session(model, chunk, 1);
     qn_error err = {0};

@@ -169,7 +169,7 @@ static double loss_of(qn_device *device, const double *values, const double *c, 
 
 static void test_gradient(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     double values[ELEMENTS], c[ELEMENTS], direction[ELEMENTS], gradient[ELEMENTS];
     double tangent, along = 0;
     uint64_t seed = 5;

@@ -361,7 +361,7 @@ static qn_array *bad_update(qn_scope *s, qn_array *a)
 
 static void test_refusals(void **state)
 {
-    qn_device *device = open_cpu(state);
+    qn_device *device = open_device(state);
     refuse(device, bad_reshape, "reshape: [2, 3] f32 and [7] f32: element counts differ");
     refuse(device, bad_axis, "slice: [2, 3] f32 has no axis 2");
     refuse(device, bad_order, "transpose: [2, 3] f32: the order is not a permutation");

@@ -298,10 +298,8 @@ static void fails(qn_scope *s, qn_array *a, const char *words)
 
 static void test_refusals(void **state)
 {
-    (void)state;
     static float values[N * K];
-    qn_device *device;
-    assert_int_equal(qn_device_open(&device, "cpu", NULL, NULL), QN_OK);
+    qn_device *device = open_device(state);
     const int64_t shape[] = {1, K};
     qn_scope *s = qn_scope_begin(device);
     fails(s,
