@@ -98,6 +98,20 @@ QN_API void qn_device_describe(qn_device *device, char *text, size_t room);
  * be. */
 QN_API double qn_device_copy_rate(qn_device *device);
 
+/* What the device can do at best, a second, for comparing what is reached. 0: it has no such
+ * instruction, or it was not measured. A multiplication and an addition are two operations. */
+typedef struct qn_ceilings {
+    size_t size;            /* sizeof(qn_ceilings) */
+    double read;            /* bytes of its memory */
+    double f32, bf16, int8; /* operations, in products of these types */
+} qn_ceilings;
+
+/* Measures that in about a second, while nothing else runs, by small loops: on a CPU the best of
+ * several runs on all of its threads; on a GPU, which has f32 and int8 as 0, what it keeps up, for
+ * which up to 8 GiB of what it has free are taken, never more than half. QN_INVALID: size was not
+ * set. */
+QN_API qn_status qn_device_ceilings(qn_device *device, qn_ceilings *out);
+
 /* Which kernels the device chose for the work that matters: the i-th purpose, such as "linear", and
  * the tier whose kernel serves it, such as "avx512". False behind the last; a device without tiers
  * has none. */

@@ -254,21 +254,32 @@ static void name_test(const test *t, char *text, size_t room)
         snprintf(text + n, room - n, " @ d%lld", (long long)t->depth);
 }
 
-/* What a speed comes to: bytes of weights in generating, operations in a prompt; in 10^9. */
+/* What a speed comes to a second: bytes of weights in generating, operations in a prompt. */
 static double rate_of(const subject *s, const test *t, const speeds *v)
 {
-    return t->prompt ? 2 * v->median * (double)s->products / 1e9
-                     : v->median / (double)t->batch * (double)s->token_bytes / 1e9;
+    return t->prompt ? 2 * v->median * (double)s->products
+                     : v->median / (double)t->batch * (double)s->token_bytes;
+}
+
+/* The most that the device was seen to do of that, which for a prompt hangs on what can multiply
+ * its weights; 0: it was not measured. */
+static double ceiling_of(const subject *s, const test *t)
+{
+    const qn_ceilings *c = &s->best;
+    const char *types = s->info.types; /* the most frequent first */
+    bool floats = *types == 'f' || !strncmp(types, "bf", 2);
+    double fastest = c->f32 > c->bf16 ? c->f32 : c->bf16;
+    return !t->prompt ? c->read : !floats && c->int8 > fastest ? c->int8 : fastest;
 }
 
 static void print_table_head(const plan *p)
 {
     if (p->form == FORM_MD)
-        printf("| model | MiB | threads | test | tok/s | slowest | fastest | |\n"
-               "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n");
+        printf("| model | MiB | threads | test | tok/s | slowest | fastest | | of the ceiling |\n"
+               "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n");
     else if (p->form == FORM_CSV)
         printf("model,weight_bytes,parameters,tier,threads,n_prompt,n_gen,n_depth,batch,repeat,"
-               "tok_s,tok_s_min,tok_s_max,gb_s,gop_s\n");
+               "tok_s,tok_s_min,tok_s_max,gb_s,gop_s,of_ceiling\n");
     else
         printf("{\"results\":[");
 }
@@ -277,56 +288,65 @@ static void print_row(const plan *p, const subject *s, const test *t, const spee
 {
     char name[80];
     name_test(t, name, sizeof name);
-    double rate = rate_of(s, t, v), bytes = t->prompt ? 0 : rate, operations = t->prompt ? rate : 0;
+    double rate = rate_of(s, t, v) / 1e9, ceiling = ceiling_of(s, t) / 1e9;
+    double bytes = t->prompt ? 0 : rate, operations = t->prompt ? rate : 0;
+    double share = ceiling > 0 ? rate / ceiling : 0;
     unsigned long long weights = s->info.weight_bytes, parameters = s->info.parameters;
     if (p->form == FORM_MD) {
-        printf("| %s | %.1f | %d | %s | %.2f | %.2f | %.2f | %.1f %s |\n", p->name,
+        char of[16] = "";
+        if (share > 0)
+            snprintf(of, sizeof of, " %.1f %%", 100 * share);
+        printf("| %s | %.1f | %d | %s | %.2f | %.2f | %.2f | %.1f %s |%s |\n", p->name,
                (double)weights / (1 << 20), s->threads, name, v->median, v->least, v->most, rate,
-               t->prompt ? "GOP/s" : "GB/s");
+               t->prompt ? "GOP/s" : "GB/s", of);
     } else if (p->form == FORM_CSV) {
-        printf("\"%s\",%llu,%llu,%s,%d,%lld,%lld,%lld,%lld,%d,%.4f,%.4f,%.4f,%.4f,%.4f\n", p->name,
-               weights, parameters, s->tier, s->threads, (long long)t->prompt, (long long)t->gen,
-               (long long)t->depth, (long long)t->batch, p->repeat, v->median, v->least, v->most,
-               bytes, operations);
+        printf("\"%s\",%llu,%llu,%s,%d,%lld,%lld,%lld,%lld,%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f\n",
+               p->name, weights, parameters, s->tier, s->threads, (long long)t->prompt,
+               (long long)t->gen, (long long)t->depth, (long long)t->batch, p->repeat, v->median,
+               v->least, v->most, bytes, operations, share);
     } else {
         printf("%s\n{\"model\":", first ? "" : ",");
         print_json_string(stdout, p->name, strlen(p->name));
         printf(",\"weight_bytes\":%llu,\"parameters\":%llu,\"tier\":\"%s\",\"threads\":%d,"
                "\"test\":\"%s\",\"n_prompt\":%lld,\"n_gen\":%lld,\"n_depth\":%lld,\"batch\":%lld,"
                "\"repeat\":%d,\"tok_s\":%.4f,\"tok_s_min\":%.4f,\"tok_s_max\":%.4f,"
-               "\"gb_s\":%.4f,\"gop_s\":%.4f}",
+               "\"gb_s\":%.4f,\"gop_s\":%.4f,\"of_ceiling\":%.4f}",
                weights, parameters, s->tier, s->threads, name, (long long)t->prompt,
                (long long)t->gen, (long long)t->depth, (long long)t->batch, p->repeat, v->median,
-               v->least, v->most, bytes, operations);
+               v->least, v->most, bytes, operations, share);
     }
     fflush(stdout);
 }
 
-/* Of a GPU what it is; its ceilings are not measured, and the host's say nothing of it. */
+/* Of a GPU what it is, and not how many threads the host has. */
 static void print_ceilings(const plan *p, const subject *s, bool first)
 {
-    const ceilings *c = &s->best;
-    if (!s->host) {
-        if (first && p->form != FORM_JSON)
-            fprintf(p->form == FORM_CSV ? stderr : stdout, "%s%s\n", p->form == FORM_MD ? "\n" : "",
-                    s->text);
-        return;
-    }
+    const qn_ceilings *c = &s->best;
     if (p->form == FORM_JSON) {
         printf("%s{\"threads\":%d,\"tier\":\"%s\",\"read_gb_s\":%.2f,\"f32_gop_s\":%.1f,"
                "\"bf16_gop_s\":%.1f,\"int8_gop_s\":%.1f}",
-               first ? "" : ",", s->threads, s->tier, c->read, c->f32, c->bf16, c->int8);
+               first ? "" : ",", s->threads, s->tier, c->read / 1e9, c->f32 / 1e9, c->bf16 / 1e9,
+               c->int8 / 1e9);
         return;
     }
     FILE *to = p->form == FORM_CSV ? stderr : stdout; /* a table stays one */
-    fprintf(to, "%sat best, %d thread%s: reads %.1f GB/s; multiplies f32 %.0f",
-            first && p->form == FORM_MD ? "\n" : "", s->threads, s->threads > 1 ? "s" : "", c->read,
-            c->f32);
-    if (c->bf16 > 0)
-        fprintf(to, ", bf16 %.0f", c->bf16);
-    if (c->int8 > 0)
-        fprintf(to, ", int8 %.0f", c->int8);
-    fprintf(to, " GOP/s%s%s%s\n", *s->tier ? " (" : "", s->tier, *s->tier ? ")" : "");
+    fprintf(to, "%s", first && p->form == FORM_MD ? "\n" : "");
+    if (s->host)
+        fprintf(to, "at best, %d thread%s", s->threads, s->threads > 1 ? "s" : "");
+    else
+        fprintf(to, "%s, at best", s->text);
+    const struct {
+        const char *name;
+        double most;
+    } products[] = {{"f32", c->f32}, {"bf16", c->bf16}, {"int8", c->int8}};
+    fprintf(to, ": reads %.1f GB/s", c->read / 1e9);
+    int n = 0;
+    for (int i = 0; i < 3; i++)
+        if (products[i].most > 0)
+            fprintf(to, "%s %s %.0f", n++ ? "," : "; multiplies", products[i].name,
+                    products[i].most / 1e9);
+    fprintf(to, "%s%s%s%s\n", n ? " GOP/s" : "", *s->tier ? " (" : "", s->tier,
+            *s->tier ? ")" : "");
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -445,21 +465,36 @@ static qn_status run_list(const plan *p, const subject *s, const number_list *le
     return QN_OK;
 }
 
-/* Ceilings are measured before and after, so that a drift of the machine hits both. */
+static void keep_better(double *best, double found)
+{
+    *best = found > *best ? found : *best;
+}
+
+static void measure_ceilings(subject *s)
+{
+    qn_ceilings found = QN_INIT(qn_ceilings);
+    qn_device_ceilings(s->device, &found);
+    keep_better(&s->best.read, found.read);
+    keep_better(&s->best.f32, found.f32);
+    keep_better(&s->best.bf16, found.bf16);
+    keep_better(&s->best.int8, found.int8);
+}
+
+/* Ceilings are measured before and after, so that a drift of the machine hits both; the shares of
+ * rows are of what was found before. */
 static int run_subject(const plan *p, subject *s, const arguments *a, bool *first)
 {
     qn_error err = {0};
-    bool ceilings = !a->no_ceilings && s->host;
-    if (ceilings)
-        measure_ceilings(&s->best, s->tier, s->threads);
+    if (!a->no_ceilings)
+        measure_ceilings(s);
     if (p->load)
         time_load(p, s, a, first, &err);
     else if (p->requests)
         time_requests(p, s, first, &err);
     else if (run_list(p, s, &p->prompts, true, first, &err) == QN_OK)
         run_list(p, s, &p->gens, false, first, &err);
-    if (ceilings && err.code == QN_OK)
-        measure_ceilings(&s->best, s->tier, s->threads);
+    if (!a->no_ceilings && err.code == QN_OK)
+        measure_ceilings(s);
     return err.code == QN_OK ? 0 : failed(&err);
 }
 

@@ -6,7 +6,6 @@
 #ifndef QN_CLI_BENCH_H
 #define QN_CLI_BENCH_H
 
-#include "cli/ceilings.h"
 #include "cli/shared.h"
 
 enum { MOST_VALUES = 16 };
@@ -34,10 +33,10 @@ typedef struct subject {
     qn_model_info info;
     int threads;
     char text[160];                 /* of the device: "cuda:0: ...", what it is */
-    bool host;                      /* the device is the host, whose ceilings count */
+    bool host;                      /* the device is the host, whose threads count */
     const char *tier;               /* of linear layers */
     uint64_t products, token_bytes; /* of a token: in linear layers of a prompt; read in decoding */
-    ceilings best;
+    qn_ceilings best;               /* of the device; zeros: not measured */
     cache_types cache;
 } subject;
 

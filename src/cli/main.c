@@ -95,13 +95,16 @@ const command commands[] = {
      "tokens, tg64 generates 64 tokens one by one, @ d1024 says that 1024 tokens came before. "
      "Speeds are tokens a second, the median of --repeat runs, with the slowest and the fastest; "
      "with --batch they count the tokens of all sequences. GB/s are the bytes of weights that "
-     "generation reads, GOP/s the multiplications and additions of linear layers in a prompt. "
+     "generation reads, GOP/s the multiplications and additions of linear layers in a prompt; "
+     "behind them is their share of the device's ceiling: of reading, or of the fastest products "
+     "that there are for weights in floats or in blocks. "
      "With --requests a row is one run of all of them, added at once: output tokens a second until "
      "the last is done, and in milliseconds the time to a request's first token and from each "
      "token to the next, median and 99th percentile. With --load it is the time from files to the "
      "device, beside the rate at which the host's memory is copied there at best. "
-     "Ceilings are the best of several runs of small loops: reading memory, and multiplying with "
-     "the instructions of the tier in use; they are the CPU's, of a GPU its name is told.",
+     "Ceilings are measured by small loops before and behind the rows: reading memory, and "
+     "multiplying, on a CPU with the instructions of the tier in use, on a GPU in bf16 for as long "
+     "as it takes to slow down to what it keeps up.",
      command_bench},
     {{"batch", OF_BATCH, "FILE"},
      "answer a file of prompts or chats, many at a time",

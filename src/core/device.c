@@ -5,6 +5,7 @@
 #include "core/device.h"
 
 #include "base/clock.h"
+#include "base/sized.h"
 #include "core/scope.h"
 
 #include <stdarg.h>
@@ -71,6 +72,14 @@ double qn_device_copy_rate(qn_device *device)
     free(from);
     free(to);
     return best;
+}
+
+qn_status qn_device_ceilings(qn_device *device, qn_ceilings *out)
+{
+    qn_ceilings best = {0};
+    if (out->size && device->ops->ceilings)
+        device->ops->ceilings(device, &best);
+    return qn__sized_out(out, &best, sizeof best);
 }
 
 bool qn_device_kernel(const qn_device *device, int i, const char **purpose, const char **tier)

@@ -68,6 +68,9 @@ typedef struct qn__device_ops {
     /* qn_device_copy_rate; NULL: by the host's memcpy. */
     double (*copy_rate)(qn_device *device);
 
+    /* qn_device_ceilings, into zeros; what cannot be measured stays 0. NULL: nothing can. */
+    void (*ceilings)(qn_device *device, qn_ceilings *out);
+
     /* How many threads may do so at once, on different rows; NULL: one. */
     int (*packers)(const qn_device *device);
 

@@ -121,6 +121,10 @@ qn_status qn__cpu_wait(qn_device *device, qn__submission *sub, qn_error *err);
 
 void *qn__cpu_alloc(qn_device *device, size_t size);
 
+/* ceilings.c: as qn__device_ops' ceilings, with the instructions of the tier that linear layers
+ * have. */
+void qn__cpu_ceilings(qn_device *device, qn_ceilings *out);
+
 /* The operations of cpu.def by id; NULL where there is none. */
 extern const qn__cpu_routine *const qn__cpu_routines[QN__OP_COUNT];
 

@@ -304,6 +304,7 @@ static const qn__device_ops cpu_ops = {
     .hold = cpu_hold,
     .keep = cpu_keep,
     .pack_rows = cpu_pack_rows,
+    .ceilings = qn__cpu_ceilings,
     .packers = cpu_packers,
     .bind = cpu_bind,
     .drop = cpu_drop,

@@ -105,6 +105,9 @@ double qn__cuda_copy_rate(qn_device *device);
 /* In the context, when nobody writes. */
 void qn__cuda_free_stages(qn__cuda *cuda);
 
+/* ceilings.c: as qn__device_ops' ceilings. */
+void qn__cuda_ceilings(qn_device *device, qn_ceilings *out);
+
 /* ---- compiled kernels (kernels.c) ------------------------------------------------------------ */
 
 /* In the context; results of the driver. begin fills `kernels`, and loads what is there from the

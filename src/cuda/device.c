@@ -355,6 +355,7 @@ static const qn__device_ops cuda_device_ops = {
     .lend = qn__cuda_lend,
     .settle = qn__cuda_settle,
     .copy_rate = qn__cuda_copy_rate,
+    .ceilings = qn__cuda_ceilings,
     .routine = cuda_routine,
     .hold = cuda_hold,
     .keep = cuda_keep,

@@ -5,6 +5,7 @@
  * the driver never sees: when the binding is made each kernel that it has is loaded, with its image
  * (a .cu file) where that is the first of it, and takes its place.
  */
+#include "cuda/ceilings.h"
 #include "cuda/cuda.h"
 
 #include <stdlib.h>
@@ -46,7 +47,9 @@
     X(attend_far_f16)                                                                              \
     X(attend_half_f16)                                                                             \
     X(attend_wide_f16)                                                                             \
-    X(attend_long_f16)
+    X(attend_long_f16)                                                                             \
+    X(ceilings)                                                                                    \
+    X(ceilings_wide)
 #define IMAGE_ID(name)      IMAGE_##name,
 #define IMAGE_EXTERN(name)  extern const unsigned long long qn__cuda_image_##name[];
 #define IMAGE_POINTER(name) qn__cuda_image_##name,
@@ -87,7 +90,8 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_attend_step_f16:
     case IMAGE_attend_far_f16:
     case IMAGE_attend_wide_f16:
-    case IMAGE_attend_long_f16: return qn__cuda_has_wide(cuda);
+    case IMAGE_attend_long_f16:
+    case IMAGE_ceilings_wide: return qn__cuda_has_wide(cuda);
     case IMAGE_ternary: return cuda->arch >= 90;
     default: return true;
     }
@@ -123,6 +127,8 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;
     case IMAGE_attend_half:
     case IMAGE_attend_half_f16: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;
+    case IMAGE_ceilings: return QN__CUDA_READ_RING * QN__CUDA_READ_TURN;
+    case IMAGE_ceilings_wide: return QN__CUDA_MULTIPLY_SHARED;
     default: return 0;
     }
 }

@@ -74,12 +74,40 @@ def test_bench():
     doc = json.loads(out) if status == 0 else {"results": [], "ceilings": []}
     check("json", [r["test"] for r in doc["results"]] == ["tg2"] and len(doc["ceilings"]) == 1
           and doc["ceilings"][0]["read_gb_s"] > 0 and doc["ceilings"][0]["f32_gop_s"] > 0, (out, err))
+    test_shares()
     bytes_of = {}
     for kind in ("f32", "q8_0", "q4_0", "affine4-g64-bf16"):
         status, out, err = run("bench", "--shape", CONFIG, "--type", kind, "--head-type", kind, *QUICK, "-o", "json")
         check(f"random weights in {kind}", status == 0, err)
         bytes_of[kind] = json.loads(out)["results"][0]["weight_bytes"] if status == 0 else 0
     check("their bytes", 0 < bytes_of["q4_0"] < 0.6 * bytes_of["q8_0"] < 0.2 * bytes_of["f32"], bytes_of)
+
+
+def share_of(kind, *quick):
+    """Whether rows have their share of what was found before them; ceilings at the end are the best of before and after."""
+    status, out, err = run(*quick, "--shape", CONFIG, "--type", kind, "-o", "json")
+    if status:
+        return False
+    doc = json.loads(out)
+    c, rows = doc["ceilings"][0], doc["results"]
+    fastest = max(c[t + "_gop_s"] for t in ("f32", "bf16") + (("int8",) if kind == "q8_0" else ()))
+    shares = [r["of_ceiling"] / (rate / most) for r, rate, most in
+              zip(rows, (rows[0]["gop_s"], rows[1]["gb_s"]), (fastest, c["read_gb_s"]))]
+    return len(rows) == 2 and all(0.99 < x < 1.3 for x in shares)
+
+
+def test_shares():
+    quick = ("bench", "-p", "64", "-n", "2", "-t", "1", "-r", "2")
+    for kind in ("f32", "q8_0"):
+        check(f"shares of a ceiling, {kind}", any(share_of(kind, *quick) for _ in range(4)))
+    status, out, err = run(*quick)
+    lines = out.decode().splitlines()
+    check("as a table", status == 0 and lines[0].endswith("| of the ceiling |") and all(x.endswith(" % |") for x in lines[2:4])
+          and lines[5].startswith("at best, 1 thread: reads "), out)
+    status, out, err = run(*quick, "--no-ceilings")
+    check("none is measured", status == 0 and all(x.endswith("/s | |") for x in out.decode().splitlines()[2:4]), out)
+    status, out, err = run(*quick, "--no-ceilings", "-o", "csv")
+    check("and 0 as CSV", [r["of_ceiling"] for r in csv.DictReader(io.StringIO(out.decode()))] == ["0.0000"] * 2, out)
 
 
 def rows_of(*args):

@@ -306,6 +306,12 @@ static void test_memory_limit(void **state)
     assert_int_equal(qn_device_set_wired_limit(dev, 5), 0);
     assert_int_equal(qn_device_set_wired_limit(dev, 0), 5);
     assert_true(qn_device_copy_rate(dev) > 1e6);
+    qn_ceilings ceilings = {0};
+    assert_int_equal(qn_device_ceilings(dev, &ceilings), QN_INVALID);
+    ceilings.size = sizeof ceilings;
+    assert_int_equal(qn_device_ceilings(dev, &ceilings), QN_OK);
+    assert_true(ceilings.read > 1e6 && ceilings.f32 > 1e6);
+    assert_true(ceilings.read < 1e13 && ceilings.f32 < 1e15);
     qn_scope_end(s);
     s = qn_scope_begin(dev);
     assert_int_equal(qn_eval(s, qn_ones(s, QN_F32, 1, (const int64_t[]){1 << 10})), QN_OK);

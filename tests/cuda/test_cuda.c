@@ -4,6 +4,7 @@
  * (llama.c), and lifetimes. A plain program without a test library, so that it can be carried to a
  * machine with a GPU. Exits with 77 (skipped) and the reason where there is none.
  */
+#include "base/clock.h"
 #include "cases.h"
 
 #include <pthread.h>
@@ -236,6 +237,54 @@ static void test_limit(qn_device *dev)
     qn_device_set_memory_limit(dev, before);
 }
 
+/* ---- ceilings -------------------------------------------------------------------------------- */
+
+/* Seconds until the sum of x, or of its products with w, is there: the best of a few. */
+static double time_sum(qn_device *dev, qn_array *x, qn_array *w)
+{
+    double best = 1e9;
+    for (int i = 0; i < 5; i++) {
+        qn_scope *s = qn_scope_begin(dev);
+        float sum = 0;
+        double begun = qn__seconds();
+        qn_array *y = qn_cast(s, w ? qn_linear(s, x, w, NULL) : x, QN_F32);
+        CHECK("ceilings", qn_read_f32(s, qn_sum(s, y, QN_ALL_AXES, false), &sum, 1) == QN_OK);
+        double taken = qn__seconds() - begun;
+        best = taken < best ? taken : best;
+        qn_scope_end(s);
+    }
+    return best;
+}
+
+/* Whether what the device's own kernels reach is below, and not by far. */
+static bool ceilings_hold(qn_device *dev, qn_array *x, qn_array *w)
+{
+    qn_ceilings best = QN_INIT(qn_ceilings);
+    double n = (double)qn_array_dim(w, 0);
+    CHECK("ceilings", qn_device_ceilings(dev, &best) == QN_OK);
+    double read = 4.0 * (double)qn_array_elements(x) / time_sum(dev, x, NULL),
+           products = 2 * n * n * n / time_sum(dev, w, w);
+    printf("reads %.0f of %.0f GB/s, multiplies %.0f of %.0f GOP/s\n", read / 1e9, best.read / 1e9,
+           products / 1e9, best.bf16 / 1e9);
+    return read < 1.02 * best.read && read > 0.5 * best.read && products < 1.05 * best.bf16 &&
+           products > 0.4 * best.bf16;
+}
+
+/* Others may use the GPU meanwhile: once is enough. */
+static void test_ceilings(qn_device *dev)
+{
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *x = keep(s, qn_full(s, QN_F32, SHAPE(1 << 28), 1));
+    qn_array *w = keep(s, qn_full(s, QN_BF16, SHAPE(8192, 8192), 1));
+    bool hold = false;
+    qn_scope_end(s);
+    for (int i = 0; i < 5 && !hold; i++)
+        hold = ceilings_hold(dev, x, w);
+    CHECK("ceilings", hold);
+    qn_release(x);
+    qn_release(w);
+}
+
 /* ---- what needs no GPU ----------------------------------------------------------------------- */
 
 /* Every instruction and every cast, rendered and compiled. */
@@ -414,6 +463,9 @@ int main(int argc, char **argv)
     test_company(cuda, QN_PRODUCTS_F32, UNITS, 72);
     forget_weights();
     end_part("company");
+    if (!getenv("QN_TEST_NO_FAULT")) /* as tools see it nothing is as fast as it is */
+        test_ceilings(cuda);
+    end_part("ceilings");
     test_limit(cuda);
     CHECK("all buffers are back", active_bytes(cuda) == 0);
     qn_device_close(cuda);

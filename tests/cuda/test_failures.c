@@ -116,9 +116,25 @@ static qn_status run_engine(qn_model *model, qn_error *err)
     return status;
 }
 
+/* Ceilings, which are 0 where something failed that cannot be had otherwise. */
+static qn_status run_ceilings(qn_device *device, qn_error *err)
+{
+    qn_ceilings best = QN_INIT(qn_ceilings);
+    size_t had = driver->memory;
+    driver->memory = (size_t)300 << 20;
+    begin_ahead();
+    qn_status status = qn_device_ceilings(device, &best);
+    driver->memory = had;
+    if (status == QN_OK && !(best.read > 0 && best.bf16 > 0)) {
+        *err = (qn_error){.code = QN_DEVICE, .message = "no ceiling"};
+        status = err->code;
+    }
+    return status;
+}
+
 typedef struct scenario {
     const char *name, *type;
-    bool sessions, engines;
+    bool sessions, engines, measures;
 } scenario;
 
 static qn_status run(const scenario *of, qn_error *err)
@@ -128,7 +144,7 @@ static qn_status run(const scenario *of, qn_error *err)
     goes_ahead = false;
     qn_status status = qn_device_open(&device, "cuda:0", NULL, err);
     if (status == QN_OK && !of->type)
-        status = run_arrays(device, err);
+        status = of->measures ? run_ceilings(device, err) : run_arrays(device, err);
     if (status == QN_OK && of->type)
         status = qn_model_open_random(&model, device, LLAMA, strlen(LLAMA), of->type, of->type,
                                       NULL, err);
@@ -599,7 +615,8 @@ int main(void)
     static const scenario all[] = {{.name = "arrays"},
                                    {"a session", "bf16", true, false},
                                    {"units", "affine4-g64-bf16", false, false},
-                                   {"an engine", "bf16", false, true}};
+                                   {"an engine", "bf16", false, true},
+                                   {.name = "ceilings", .measures = true}};
     setvbuf(stdout, NULL, _IOLBF, 0);
     setenv("XDG_CACHE_HOME", "/dev/null", 1); /* each run compiles */
     if (!find_driver()) {

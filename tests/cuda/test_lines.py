@@ -99,12 +99,17 @@ def main():
         refused("a file that is no driver", f"there is no NVIDIA driver: {folder}/libcuda.so.1: ", folder=folder)
     bench = ("bench", "--device", "cuda:0", "-p", "8", "-n", "2", "-r", "1", "-t", "2")
     status, out, err = run(*bench)
-    check("bench says what the GPU is, not what the host can do",
-          status == 0 and out.endswith("|\n\ncuda:0: none, sm_90, 16 GiB\n") and "at best" not in out and not err, (out, err))
+    check("bench says what the GPU is, and what that can do",
+          status == 0 and not err and "|\n\ncuda:0: none, sm_90, 16 GiB, at best: reads " in out and " GB/s; multiplies bf16 " in out
+          and "f32" not in out and "int8" not in out, (out, err))
+    status, out, err = run(*bench, memory=100 << 20)
+    check("too little memory to read", status == 0 and ", at best: reads 0.0 GB/s; multiplies bf16 " in out, (out, err))
+    status, out, err = run(*bench, fail="cuLaunchKernelEx")
+    check("loops that cannot be launched", status == 1 and "cuda:0: " in err, (out, err))
     status, out, err = run(*bench, "-o", "json")
     known = json.loads(out)
-    check("and as JSON", status == 0 and known["device"] == "cuda:0: none, sm_90, 16 GiB" and known["ceilings"] == []
-          and len(known["results"]) == 2, out)
+    check("and as JSON", status == 0 and known["device"] == "cuda:0: none, sm_90, 16 GiB" and len(known["results"]) == 2
+          and known["ceilings"][0]["read_gb_s"] > 0 and known["ceilings"][0]["bf16_gop_s"] > 0 == known["ceilings"][0]["int8_gop_s"], out)
     for args, env, where in ((("--device", "auto"), {}, "cuda:0"), (("--device", "auto"), {"gpus": 0}, "cpu"),
                              (("-ngl", "99"), {}, "cuda:0"), ((), {}, None)):
         line = first_line("serve", "--port", "0", *args, **env)

@@ -4,11 +4,11 @@
  * that do not wait for each other hide the latency of an instruction; assembly keeps the compiler
  * from seeing that nothing comes of it.
  */
-#include "cli/ceilings.h"
-
-#include "cli/shared.h"
+#include "base/clock.h"
+#include "cpu/cpu.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -28,12 +28,12 @@ enum {
 
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
-typedef struct worker worker;
+typedef struct loop_worker loop_worker;
 
 /* Returns something that hangs on what it did. */
-typedef uint64_t loop_fn(const worker *w);
+typedef uint64_t loop_fn(const loop_worker *w);
 
-struct worker {
+struct loop_worker {
     loop_fn *run;
     const char *data; /* to be read */
     size_t bytes;
@@ -49,7 +49,7 @@ typedef uint64_t wide_words __attribute__((vector_size(64)));
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 static uint64_t
-read_memory(const worker *w)
+read_memory(const loop_worker *w)
 {
     const wide_words *p = (const wide_words *)w->data;
     wide_words s0 = {0}, s1 = s0, s2 = s0, s3 = s0;
@@ -67,7 +67,7 @@ read_memory(const worker *w)
 /* Four lanes, whatever the machine: what a compiler makes of a multiplication and an addition. */
 typedef float four_floats __attribute__((vector_size(16)));
 
-static uint64_t multiply_f32_plain(const worker *w)
+static uint64_t multiply_f32_plain(const loop_worker *w)
 {
     const float x = w->bytes ? 0.5f : 0.25f;
     four_floats a = {x, x, x, x}, s[SUMS] = {a};
@@ -81,7 +81,7 @@ static uint64_t multiply_f32_plain(const worker *w)
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) static uint64_t multiply_f32_avx512(const worker *w)
+__attribute__((target("avx512f"))) static uint64_t multiply_f32_avx512(const loop_worker *w)
 {
     __m512 a = _mm512_setzero_ps(), s[SUMS] = {a};
     for (int round = 0; round < ROUNDS; round++) {
@@ -91,7 +91,7 @@ __attribute__((target("avx512f"))) static uint64_t multiply_f32_avx512(const wor
     return w->bytes;
 }
 
-__attribute__((target("avx512f"))) static uint64_t multiply_bf16_avx512(const worker *w)
+__attribute__((target("avx512f"))) static uint64_t multiply_bf16_avx512(const loop_worker *w)
 {
     __m512 a = _mm512_setzero_ps(), s[SUMS] = {a};
     for (int round = 0; round < ROUNDS; round++) {
@@ -101,7 +101,7 @@ __attribute__((target("avx512f"))) static uint64_t multiply_bf16_avx512(const wo
     return w->bytes;
 }
 
-__attribute__((target("avx512f"))) static uint64_t multiply_int8_avx512(const worker *w)
+__attribute__((target("avx512f"))) static uint64_t multiply_int8_avx512(const loop_worker *w)
 {
     __m512i a = _mm512_setzero_si512(), s[SUMS] = {a};
     for (int round = 0; round < ROUNDS; round++) {
@@ -131,7 +131,7 @@ __attribute__((target("amx-tile"))) static void tiles_begin(void)
     _tile_zero(5);
 }
 
-__attribute__((target("amx-tile,amx-bf16"))) static uint64_t multiply_bf16_amx(const worker *w)
+__attribute__((target("amx-tile,amx-bf16"))) static uint64_t multiply_bf16_amx(const loop_worker *w)
 {
     tiles_begin();
     for (int round = 0; round < TILES / TILE_SUMS; round++) {
@@ -144,7 +144,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static uint64_t multiply_bf16_amx(c
     return w->bytes;
 }
 
-__attribute__((target("amx-tile,amx-int8"))) static uint64_t multiply_int8_amx(const worker *w)
+__attribute__((target("amx-tile,amx-int8"))) static uint64_t multiply_int8_amx(const loop_worker *w)
 {
     tiles_begin();
     for (int round = 0; round < TILES / TILE_SUMS; round++) {
@@ -157,7 +157,7 @@ __attribute__((target("amx-tile,amx-int8"))) static uint64_t multiply_int8_amx(c
     return w->bytes;
 }
 
-__attribute__((target("avx2"))) static uint64_t multiply_f32_avx2(const worker *w)
+__attribute__((target("avx2"))) static uint64_t multiply_f32_avx2(const loop_worker *w)
 {
     __m256 a = _mm256_setzero_ps(), s[SUMS] = {a};
     for (int round = 0; round < ROUNDS; round++) {
@@ -168,7 +168,7 @@ __attribute__((target("avx2"))) static uint64_t multiply_f32_avx2(const worker *
 }
 
 /* Without VNNI: products in pairs to 16 bits, pairs of these to 32, and the sum. */
-__attribute__((target("avx2"))) static uint64_t multiply_int8_avx2(const worker *w)
+__attribute__((target("avx2"))) static uint64_t multiply_int8_avx2(const loop_worker *w)
 {
     __m256i a = _mm256_setzero_si256(), t, s[SUMS] = {a};
     for (int round = 0; round < ROUNDS; round++) {
@@ -181,7 +181,7 @@ __attribute__((target("avx2"))) static uint64_t multiply_int8_avx2(const worker 
     return w->bytes;
 }
 #elif defined(__aarch64__)
-static uint64_t multiply_f32_neon(const worker *w)
+static uint64_t multiply_f32_neon(const loop_worker *w)
 {
     float32x4_t a = vdupq_n_f32(0), s[SUMS] = {a};
     for (int round = 0; round < ROUNDS; round++) {
@@ -208,13 +208,13 @@ static const tier_loops tiers[] = {
 #elif defined(__aarch64__)
     {"neon", multiply_f32_neon, NULL, NULL, 4},
 #endif
-    {"", multiply_f32_plain, NULL, NULL, 4},
+    {NULL, multiply_f32_plain, NULL, NULL, 4},
 };
 
 static const tier_loops *loops_of(const char *tier)
 {
     const tier_loops *t = tiers;
-    while (*t->tier && strcmp(t->tier, tier) != 0)
+    while (t->tier && strcmp(t->tier, tier) != 0)
         t++;
     return t;
 }
@@ -223,7 +223,7 @@ static const tier_loops *loops_of(const char *tier)
 
 static void *run_worker(void *argument)
 {
-    worker *w = argument;
+    loop_worker *w = argument;
     w->result = w->run(w);
     return NULL;
 }
@@ -231,13 +231,13 @@ static void *run_worker(void *argument)
 /* Seconds of one run on all threads; 0 when a thread could not be made. */
 static double time_loop(loop_fn *run, const char *data, size_t bytes, int threads)
 {
-    worker w[MOST_WORKERS];
+    loop_worker w[MOST_WORKERS];
     pthread_t t[MOST_WORKERS];
     int n = 0;
     size_t each = bytes / (size_t)threads / 64 * 64;
     double begun = qn__seconds();
     for (bool ok = true; ok && n < threads; n += ok) {
-        w[n] = (worker){run, data ? data + each * (size_t)n : NULL, each, 0};
+        w[n] = (loop_worker){run, data ? data + each * (size_t)n : NULL, each, 0};
         ok = pthread_create(&t[n], NULL, run_worker, &w[n]) == 0;
     }
     for (int i = 0; i < n; i++)
@@ -245,28 +245,31 @@ static double time_loop(loop_fn *run, const char *data, size_t bytes, int thread
     return n == threads ? qn__seconds() - begun : 0;
 }
 
-static void keep_best(double *best, loop_fn *run, const char *data, size_t bytes, int threads,
-                      double work)
+/* Work a second, of the best of several runs. */
+static double most_of(loop_fn *run, const char *data, size_t bytes, int threads, double work)
 {
+    double best = 0;
     for (int i = 0; run && i < RUNS; i++) {
         double taken = time_loop(run, data, bytes, threads);
-        if (taken > 0 && work / taken / 1e9 > *best)
-            *best = work / taken / 1e9;
+        best = taken > 0 && work / taken > best ? work / taken : best;
     }
+    return best;
 }
 
-void measure_ceilings(ceilings *c, const char *tier, int threads)
+void qn__cpu_ceilings(qn_device *device, qn_ceilings *out)
 {
-    const tier_loops *t = loops_of(tier);
-    threads = threads < MOST_WORKERS ? threads : MOST_WORKERS;
+    const qn__cpu *cpu = device->state;
+    const tier_loops *t =
+        loops_of(qn__cpu_kernel_tier(&cpu->table, offsetof(qn__cpu_kernels, linear[QN__CPU_BF16])));
+    int n = qn__team_size(cpu->team), threads = n < MOST_WORKERS ? n : MOST_WORKERS;
     double f32 = 2.0 * SUMS * ROUNDS * t->lanes * threads;
-    keep_best(&c->f32, t->f32, NULL, 0, threads, f32);
-    keep_best(&c->bf16, t->bf16, NULL, 0, threads, 2 * f32);
-    keep_best(&c->int8, t->int8, NULL, 0, threads, 4 * f32);
+    out->f32 = most_of(t->f32, NULL, 0, threads, f32);
+    out->bf16 = most_of(t->bf16, NULL, 0, threads, 2 * f32);
+    out->int8 = most_of(t->int8, NULL, 0, threads, 4 * f32);
     char *data = aligned_alloc(64, READ_BYTES);
     if (!data)
         return;
     memset(data, 1, READ_BYTES);
-    keep_best(&c->read, read_memory, data, READ_BYTES, threads, (double)PASSES * READ_BYTES);
+    out->read = most_of(read_memory, data, READ_BYTES, threads, (double)PASSES * READ_BYTES);
     free(data);
 }
