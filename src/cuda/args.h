@@ -500,6 +500,11 @@ enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_GROUPS = 2, QN__CUDA_STEP_TILES = 3
     (QN__CUDA_PAGE_SHARED(d) + (d)*26 + 4096 +                                                     \
      QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) + 80)
 
+/* Of attend_blocks.cu, whose blocks have some rows of results to turn back. */
+#define QN__CUDA_BACK_ROWS(blocks) ((QN__CUDA_STEP_ROWS + (blocks)-1) / (blocks))
+#define QN__CUDA_BLOCKS_SHARED(d, blocks)                                                          \
+    (QN__CUDA_STEP_SHARED(d, blocks) + QN__CUDA_BACK_ROWS(blocks) * (d)*4 + 16)
+
 /* Among the addresses of attention: its result; behind its own those of a launch that turns its
  * only row and writes it to the cache, too (attend_step.cu). */
 enum {
@@ -545,6 +550,12 @@ typedef struct qn__cuda_attend_turn_args {
     float norm_eps;
     int32_t next_holds_back; /* the launch behind has little under way before this one has ended */
 } qn__cuda_attend_turn_args;
+
+/* Over a cache in blocks that attention takes apart itself. */
+typedef struct qn__cuda_attend_blocks_args {
+    qn__cuda_attend_args a;
+    float back; /* rows of results are turned by a Hadamard matrix, times this; 0: they are not */
+} qn__cuda_attend_blocks_args;
 
 /* Of attend_wide.cu and attend_long.cu: bytes of a block. */
 enum { QN__CUDA_ATTEND_WIDE_SHARED = 193 << 10 };

@@ -17,6 +17,7 @@ template <int D> struct boxed_page {
     typedef qn__cuda_attend_far_args args_of;
     enum {
         ADDS = 1,
+        BACK = 0,
         VALUES = PAGE * D * 2,
         BYTES = 2 * VALUES,
         WARPS = 6,

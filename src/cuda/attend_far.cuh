@@ -13,7 +13,7 @@
 #ifndef QN_CUDA_ATTEND_FAR_CUH
 #define QN_CUDA_ATTEND_FAR_CUH
 
-#include "cuda/attend_step.cuh"
+#include "cuda/attend_back.cuh"
 #include "cuda/tensor.cuh"
 
 enum { JOINERS = 4 };
@@ -110,7 +110,7 @@ static __device__ void join_pages(const page_parts<D, C> &s,
         v.sum.total = __shfl_sync(~0u, v.v, P::COLUMNS);
 }
 
-/* The row's results, of a head. */
+/* The row's results, of a head, as they are. */
 template <int COLUMNS>
 static __device__ void put_results(const qn__cuda_attend_args &a, const row_state &v, int rank,
                                    int h, int l)
@@ -147,6 +147,7 @@ template <int D, int C, class P> struct far_room {
     parts_of parts[ROUNDS];
     float2 times[parts_of::SLOTS];
     uint16_t key[D], value[D]; /* that the step adds */
+    back_rows<D, parts_of::JOIN> back;
 };
 
 /* Of a stage: what the copy engine fills and a warp gives back. */
@@ -182,6 +183,8 @@ struct page_share : token_step {
  *   WARPS, STAGES, ROUNDS             that multiply; pages and rounds that there is room for
  *   ADDS                              whether the row that the step adds is not in the cache yet:
  *                                     put_key and put_value put it into the page that has come
+ *   BACK, back(w)                     whether results may be turned back, and by which scale; 0:
+ *                                     they are not
  *   begin(w, own), share(w, s, own)   finds out what the block does; then queries, and the row
  *   fetch(w)                          brings maps closer
  *   await(w, own, i)                  before the block's page i is asked for, by a warp
@@ -298,12 +301,39 @@ static __device__ int pages_of_round(const page_share &own, int round, int most)
     return min(own.seen.n - round * most, most);
 }
 
+/* The results of the warp's rows to the blocks that turn them back, and of those that this block
+ * turns the warp's. */
+template <int D, int C, class P>
+static __device__ void put_back(const qn__cuda_attend_args &a, far_room<D, C, P> &s,
+                                const row_state (&v)[ROWS / JOINERS], const page_share &own,
+                                float scale)
+{
+    typedef far_room<D, C, P> S;
+    enum { JOIN = S::parts_of::JOIN };
+    const int warp = threadIdx.x / 32 - 1 - P::WARPS, lane = threadIdx.x % 32, rows = (int)a.shared,
+              first = own.head * rows;
+#pragma unroll
+    for (int j = 0; j < ROWS / JOINERS; j++) {
+        const int row = warp + j * JOINERS;
+        if (row < rows) {
+            const float x = with_sink(a, v[j].sum, first + row, v[j].v);
+            if (lane < S::COLUMNS)
+                s.back.give(row, own.rank * S::COLUMNS + lane, x);
+        }
+    }
+    if (warp < s.back.rows_of(own.rank, rows)) {
+        const int row = warp * JOIN + own.rank;
+        s.back.put(a, row, first + row, own.token, scale);
+    }
+}
+
 /* Joins the rounds, and makes results of them. */
 template <int D, int C, class P>
-static __device__ void join_rounds(const qn__cuda_attend_args &a, far_room<D, C, P> &s,
+static __device__ void join_rounds(const typename P::args_of &w, far_room<D, C, P> &s,
                                    round_barriers *rounds, const page_share &own)
 {
     typedef far_room<D, C, P> S;
+    const qn__cuda_attend_args &a = P::args(w);
     const int warp = threadIdx.x / 32 - 1 - P::WARPS, lane = threadIdx.x % 32, rows = (int)a.shared,
               most = S::parts_of::most(rows), n = (own.seen.n + most - 1) / most;
     row_state row[ROWS / JOINERS];
@@ -330,6 +360,11 @@ static __device__ void join_rounds(const qn__cuda_attend_args &a, far_room<D, C,
                 barrier_arrive_at(&from.taken, lane);
         }
     }
+    if constexpr (P::BACK)
+        if (P::back(w) != 0) {
+            put_back(a, s, row, own, P::back(w));
+            return;
+        }
 #pragma unroll
     for (int j = 0; j < ROWS / JOINERS; j++)
         if (warp + j * JOINERS < rows)
@@ -367,6 +402,8 @@ template <int D, int C, class P> static __device__ void attend_far(const typenam
             barrier_begin(&rounds[i].come, 1);
             barrier_begin(&rounds[i].taken, S::parts_of::JOIN);
         }
+        if constexpr (P::BACK)
+            s.back.begin(own.rank, rows);
         barriers_begun();
         for (int i = 0; i < S::ROUNDS && i * most < own.seen.n; i++)
             barrier_expect(&rounds[i].come, S::parts_of::bytes(pages_of_round(own, i, most), rows));
@@ -385,7 +422,7 @@ template <int D, int C, class P> static __device__ void attend_far(const typenam
         if (thread < 32 * P::WARPS)
             multiply_pages<D, C, P>(a, s, b, rounds, own);
         else if (own.rank < S::parts_of::JOIN)
-            join_rounds<D, C, P>(a, s, rounds, own);
+            join_rounds<D, C, P>(w, s, rounds, own);
     }
     __syncwarp();
     cluster_arrive(); /* who still says that a round is taken finds this block */

@@ -29,9 +29,10 @@ template <class U> struct code_values {
 /* A page of units of keys and of values, as they lie in the cache; pages and heads are bytes from
  * each other. Both have 32 columns a scale and no biases. */
 template <int D, class K, class V> struct unit_page {
-    typedef qn__cuda_attend_args args_of;
+    typedef qn__cuda_attend_blocks_args args_of;
     enum {
         ADDS = 0,
+        BACK = 1,
         KEY_TILE = bytes_of_tile<K, D>(),
         VALUE_TILE = bytes_of_tile<V, D>(),
         TILES = PAGE / QN__UNIT_ROWS,
@@ -42,12 +43,17 @@ template <int D, class K, class V> struct unit_page {
         ROUNDS = WARPS / 2
     };
 
-    static __device__ const qn__cuda_attend_args &args(const args_of &a)
+    static __device__ const qn__cuda_attend_args &args(const args_of &w)
     {
-        return a;
+        return w.a;
     }
-    template <int C> static __device__ bool begin(const args_of &a, page_share &own)
+    static __device__ float back(const args_of &w)
     {
+        return w.back;
+    }
+    template <int C> static __device__ bool begin(const args_of &w, page_share &own)
+    {
+        const qn__cuda_attend_args &a = w.a;
         const int unit = blockIdx.x / C, groups = (int)a.groups;
         int32_t tile[4];
         own.head = unit % groups;
@@ -63,8 +69,9 @@ template <int D, class K, class V> struct unit_page {
     }
     /* Queries as bf16, where rows that there are not are zeros. */
     template <class S>
-    static __device__ void share(const args_of &a, S &s, const page_share &own, int thread)
+    static __device__ void share(const args_of &w, S &s, const page_share &own, int thread)
     {
+        const qn__cuda_attend_args &a = w.a;
         const int rows = (int)a.shared;
         const float *q = (const float *)a.at[0] + own.head * rows * a.q_stride[1] +
                          own.token * a.q_stride[2];
@@ -81,18 +88,18 @@ template <int D, class K, class V> struct unit_page {
         if (own.seen.page(i) >= own.place)
             wait_for_last();
     }
-    static __device__ void ask_keys(const args_of &a, char *to, int head, int64_t place,
+    static __device__ void ask_keys(const args_of &w, char *to, int head, int64_t place,
                                     uint64_t *full)
     {
         barrier_expect(full, TILES * KEY_TILE);
-        copy_bulk(to, page_at<uint8_t>(a.at[1], (int)place, a.k_page, head, a.k_head),
+        copy_bulk(to, page_at<uint8_t>(w.a.at[1], (int)place, w.a.k_page, head, w.a.k_head),
                   TILES * KEY_TILE, full);
     }
-    static __device__ void ask_values(const args_of &a, char *to, int head, int64_t place,
+    static __device__ void ask_values(const args_of &w, char *to, int head, int64_t place,
                                       uint64_t *full)
     {
         barrier_expect(full, TILES * VALUE_TILE);
-        copy_bulk(to, page_at<uint8_t>(a.at[2], (int)place, a.v_page, head, a.v_head),
+        copy_bulk(to, page_at<uint8_t>(w.a.at[2], (int)place, w.a.v_page, head, w.a.v_head),
                   TILES * VALUE_TILE, full);
     }
     /* Their scales become zeros. */
@@ -210,9 +217,10 @@ template <int D, class K, class V> struct unit_page {
 #define FAR_KERNEL(K, V, D, C)                                                                     \
     extern "C" __global__ void __cluster_dims__(C, 1, 1)                                           \
         __launch_bounds__(QN__CUDA_FAR_UNIT_THREADS(D), 1)                                         \
-            attend_far_##K##_##V##_##D##_of_##C(const __grid_constant__ qn__cuda_attend_args a)    \
+            attend_far_##K##_##V##_##D##_of_##C(                                                   \
+                const __grid_constant__ qn__cuda_attend_blocks_args w)                             \
     {                                                                                              \
-        attend_far<D, C, unit_page<D, units_##K, units_##V>>(a);                                   \
+        attend_far<D, C, unit_page<D, units_##K, units_##V>>(w);                                   \
     }
 #define FAR_KERNELS(K, V)                                                                          \
     FAR_KERNEL(K, V, 64, 4)                                                                        \

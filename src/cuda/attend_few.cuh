@@ -479,6 +479,19 @@ static __device__ void put_joined(const qn__cuda_attend_args &a, const step_work
     }
 }
 
+/* Results as they are: what becomes of them. */
+template <int COLUMNS> struct plain_results {
+    /* By the thread that begins barriers. */
+    __device__ void begin(int, int) const {}
+    /* Of the row that the warp joins, from its first on. */
+    template <int EACH>
+    __device__ void put(const qn__cuda_attend_args &a, const step_work &w,
+                        const joined_row<EACH> &row, int first) const
+    {
+        put_joined<COLUMNS>(a, w, row, first);
+    }
+};
+
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 /* The page that a group of warps begins with. */
@@ -520,12 +533,14 @@ template <int D, int C> static __device__ void begin_barriers(step_room<D, C> &s
     cluster_arrive();
 }
 
-/* All pages, of which the first one's keys and values are under way, and the row's results. The
- * warps that have given a round's first pages do `beside` before they join them. NEAR: no group has
- * a second page, so that there is one round, and no code or registers for more. */
-template <int D, int C, bool NEAR, class P, class Beside>
+/* All pages, of which the first one's keys and values are under way, and the row's results, which
+ * `results` puts. The warps that have given a round's first pages do `beside` before they join
+ * them. NEAR: no group has a second page, so that there is one round, and no code or registers for
+ * more. */
+template <int D, int C, bool NEAR, class P, class Results, class Beside>
 static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, C> &s,
-                                    const step_work &w, P &keys, Beside beside)
+                                    const step_work &w, P &keys, const Results &results,
+                                    Beside beside)
 {
     typedef step_room<D, C> S;
     enum { AT_ONCE = GROUPS * C }; /* pages */
@@ -593,7 +608,7 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
         round++;
     } while (begin < pages);
     if (warp < rows)
-        put_joined<S::COLUMNS>(a, w, row, at);
+        results.put(a, w, row, at);
 }
 
 /* ---- a few tokens ---------------------------------------------------------------------------- */
@@ -621,7 +636,8 @@ static __device__ void share_queries(const qn__cuda_attend_args &a, uint2 (&to)[
 
 /* Blocks: [tokens][key heads][query heads of each, in eights][C]. Pages that were in the cache
  * before are asked for before the launches ahead have ended. */
-template <int D, int C, class P> static __device__ void attend_few(const qn__cuda_attend_args &a)
+template <int D, int C, class P, class Results>
+static __device__ void attend_few(const qn__cuda_attend_args &a, const Results &results)
 {
     extern __shared__ __align__(128) char shared_room[];
     step_room<D, C> &s = *(step_room<D, C> *)shared_room;
@@ -650,6 +666,8 @@ template <int D, int C, class P> static __device__ void attend_few(const qn__cud
         P::fetch(a, head, seen.place(mine));
     if (mine + GROUPS * C < seen.n)
         P::fetch(a, head, seen.place(mine + GROUPS * C));
+    if (threadIdx.x == EXPECTS)
+        results.begin(rank, w.rows);
     begin_barriers(s);
     expect_pages(s, min(seen.n, step_parts<D, C>::most(w.rows)), w.rows);
     w.pages = seen.n;
@@ -664,7 +682,7 @@ template <int D, int C, class P> static __device__ void attend_few(const qn__cud
     __syncthreads();
     let_next_begin(); /* whose weights would have kept the queries waiting */
     cluster_wait();   /* all are there, and so are their barriers */
-    attend_pages<D, C, false>(a, s, w, keys, [] {});
+    attend_pages<D, C, false>(a, s, w, keys, results, [] {});
 }
 
 #endif

@@ -88,7 +88,8 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         },
         [&](uint2 v) { ((uint2 *)s.value)[D / 4 - BLOCK + (int)threadIdx.x] = v; });
     __syncthreads();
-    attend_pages<D, C, NEAR>(a, s, w, keys, [&] { write_row(a, s, head); });
+    attend_pages<D, C, NEAR>(a, s, w, keys, plain_results<D / C>{},
+                             [&] { write_row(a, s, head); });
 }
 
 /* Registers are left for the layers beside, whose warps have 64 or 72: of a scheduler's 16,384 two
@@ -108,7 +109,7 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         CACHE_KERNEL(attend_few_##D##_of_##C)(const __grid_constant__ qn__cuda_attend_args a)      \
     {                                                                                              \
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
-        attend_few<D, C, cached_page<D>>(a);                                                       \
+        attend_few<D, C, cached_page<D>>(a, plain_results<D / C>{});                               \
     }
 STEP_KERNEL(64, 4, 96)
 STEP_KERNEL(64, 8, 96)

@@ -326,6 +326,11 @@ bool qn__cuda_turn_and_write(qn__cuda_binder *b, const qn__call *call,
 bool qn__cuda_turn_blocks(qn__cuda_binder *b, const qn__call *call, int64_t n, float scale,
                           bool *added);
 
+/* Results of attention turned by a Hadamard matrix of n, times scale: if the newest launch has made
+ * them alone, of a cache in blocks that it takes apart itself, it does that, and true is returned.
+ */
+bool qn__cuda_turn_back(qn__cuda_binder *b, const qn__call *call, int64_t n, float scale);
+
 /* If the newest launch turns the only row that attention, the call, reads and writes it to the
  * cache, then attention's launch does that (attend_step.cu), and norms of heads before it: takes
  * them away, and what they knew goes to `to` and, as operands, to addresses, which are those from

@@ -382,17 +382,12 @@ static int by_head(const qn__cuda_attend_args *a, int of_64, int of_128, int of_
     return a->d == 64 ? of_64 : a->d == QN__CUDA_WIDEST_HALF ? of_128 : of_256;
 }
 
-static qn__cuda_grid step_grid(const qn__cuda_attend_args *a, int64_t units, int64_t cluster)
-{
-    return (qn__cuda_grid){units * cluster, STEP_THREADS,
-                           (unsigned)QN__CUDA_STEP_SHARED(a->d, cluster)};
-}
-
 static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *args,
                         const token_turn *turn)
 {
     const int64_t cluster = cluster_of(b->cuda, args->a.groups);
-    const qn__cuda_grid grid = step_grid(&args->a, args->a.groups, cluster);
+    const qn__cuda_grid grid = {args->a.groups * cluster, STEP_THREADS,
+                                (unsigned)QN__CUDA_STEP_SHARED(args->a.d, cluster)};
     const bool near =
         args->a.d == QN__CUDA_WIDEST && most_pages(&args->a) <= QN__CUDA_STEP_GROUPS * cluster;
     const int kernel = (near ? QN__CUDA_KERNEL_attend_near_256_of_4
@@ -439,18 +434,19 @@ static int64_t few_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
     return a->width > 1 && a->tiles <= QN__CUDA_STEP_TILES && cluster >= least ? cluster : 0;
 }
 
-/* By one of the kernels from `first` on, for heads of 64, 128 and 256 and their clusters. */
+/* By one of the kernels from `first` on, for heads of 64, 128 and 256 and their clusters. Arguments
+ * are `size` bytes, blocks have `shared`. */
 static bool launch_few(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args,
-                       int first, int64_t cluster)
+                       size_t size, int shared, int first, int64_t cluster)
 {
     enum { OF_128 = 4, OF_256 = 8 };
-    qn__cuda_grid grid = step_grid(args, few_units(args), cluster);
+    qn__cuda_grid grid = {few_units(args) * cluster, STEP_THREADS, (unsigned)shared};
     if (grid.blocks <= b->cuda->processors && cluster == 1) /* else some would have several */
         grid.shared = (unsigned)qn__cuda_alone_shared(b->cuda);
     int kernel = first + by_head(args, 0, OF_128, OF_256);
     for (int64_t i = args->d == QN__CUDA_WIDEST ? 4 : 1; i < cluster; i *= 2)
         kernel++;
-    return add_attend(b, call, args, sizeof *args, &grid, kernel);
+    return add_attend(b, call, args, size, &grid, kernel);
 }
 
 /* Whether one launch goes over pages and joins them: few rows, or tiles of one row, that have room
@@ -482,8 +478,9 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     if (is_token(b, call, args) && cluster_of(b->cuda, args->groups) &&
         qn__cuda_take_turn(b, call, &turns, turn.at, &turn.moves))
         return launch_step(b, call, &turns, &turn);
-    return launch_few(b, call, args, QN__CUDA_KERNEL_attend_few_64_of_1,
-                      few_cluster(b->cuda, args));
+    const int64_t cluster = few_cluster(b->cuda, args);
+    return launch_few(b, call, args, sizeof *args, (int)QN__CUDA_STEP_SHARED(args->d, cluster),
+                      QN__CUDA_KERNEL_attend_few_64_of_1, cluster);
 }
 
 /* ---- few rows over a cache in blocks ----------------------------------------------------------
@@ -520,24 +517,62 @@ static int64_t far_blocks_cluster(const qn__cuda *cuda, const qn__cuda_attend_ar
 }
 
 /* Pages and heads are bytes apart there. */
-static bool launch_blocks(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
+static bool launch_blocks(qn__cuda_binder *b, const qn__call *call,
+                          const qn__cuda_attend_args *args)
 {
     enum { FEW = 10, FAR_SIZES = 2, FAR_CLUSTERS = 3 }; /* kernels of a kind */
     const qn__operand *k = &call->operand[1], *v = &call->operand[2];
     const int kind = kind_of_blocks(k, v);
-    const int64_t far = far_blocks_cluster(b->cuda, args);
-    args->k_head = (int64_t)qn__layout_bytes(k->layout, QN__PAGE, args->d);
-    args->v_head = (int64_t)qn__layout_bytes(v->layout, QN__PAGE, args->e);
-    args->k_page = args->groups * args->k_head;
-    args->v_page = args->groups * args->v_head;
+    const int64_t far = far_blocks_cluster(b->cuda, args),
+                  cluster = blocks_cluster(b->cuda, call, args);
+    qn__cuda_attend_blocks_args blocks = {.a = *args};
+    qn__cuda_attend_args *a = &blocks.a;
+    a->k_head = (int64_t)qn__layout_bytes(k->layout, QN__PAGE, a->d);
+    a->v_head = (int64_t)qn__layout_bytes(v->layout, QN__PAGE, a->e);
+    a->k_page = a->groups * a->k_head;
+    a->v_page = a->groups * a->v_head;
     if (!far)
-        return launch_few(b, call, args, QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 + FEW * kind,
-                          blocks_cluster(b->cuda, call, args));
-    const qn__cuda_grid grid = {args->length * args->groups * far,
-                                (unsigned)QN__CUDA_FAR_UNIT_THREADS(args->d), QN__CUDA_FAR_SHARED};
-    return add_attend(b, call, args, sizeof *args, &grid,
+        return launch_few(b, call, a, sizeof blocks, (int)QN__CUDA_BLOCKS_SHARED(a->d, cluster),
+                          QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 + FEW * kind, cluster);
+    const qn__cuda_grid grid = {a->length * a->groups * far,
+                                (unsigned)QN__CUDA_FAR_UNIT_THREADS(a->d), QN__CUDA_FAR_SHARED};
+    return add_attend(b, call, a, sizeof blocks, &grid,
                       QN__CUDA_KERNEL_attend_far_q8_0_q8_0_64_of_4 +
-                          (kind * FAR_SIZES + (args->d != 64)) * FAR_CLUSTERS + far_kernel(far));
+                          (kind * FAR_SIZES + (a->d != 64)) * FAR_CLUSTERS + far_kernel(far));
+}
+
+/* Whether a token's heads lie side by side, and tokens behind each other. */
+static bool lies_by_tokens(const qn__cuda_attend_args *a, const int64_t stride[4])
+{
+    return stride[3] == 1 && stride[1] == a->d && (a->length == 1 || stride[2] == a->heads * a->d);
+}
+
+bool qn__cuda_turn_back(qn__cuda_binder *b, const qn__call *call, int64_t n, float scale)
+{
+    const qn__cuda_binding *bound = b->bound;
+    const qn__operand *operands = b->binding->operands, *to = &call->operand[1];
+    const qn__cuda_launch *last =
+        bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    if (!last ||
+        !qn__cuda_is_among(b->cuda, last->function, QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1,
+                           QN__CUDA_KERNEL_attend_far_q4_0_q4_0_128_of_9))
+        return false;
+    uint32_t *at = bound->at + last->first_at;
+    qn__cuda_attend_blocks_args *args = (qn__cuda_attend_blocks_args *)(bound->args + last->args);
+    const qn__operand *y = &operands[at[QN__CUDA_ATTEND_RESULT]], *q = &operands[at[0]];
+    if (args->back != 0 || n != args->a.d || !lies_by_tokens(&args->a, args->a.y_stride) ||
+        !qn__cuda_same_place(y, &call->operand[0]) ||
+        qn__cuda_elements(y) != qn__cuda_elements(to) || to->offset % 16 ||
+        !qn__cuda_is_spent(b, call, y))
+        return false;
+    /* Clusters that are done write their heads while others read those of queries. */
+    for (int i = 0; i < QN__CUDA_ATTEND_RESULT; i++)
+        if (at[i] != QN__CUDA_AT_NONE && qn__cuda_overlap(to, &operands[at[i]]) &&
+            (i || !qn__cuda_same_place(to, q) || !lies_by_tokens(&args->a, args->a.q_stride)))
+            return false;
+    args->back = scale;
+    at[QN__CUDA_ATTEND_RESULT] = call->first_operand + 1;
+    return true;
 }
 
 /* Whether all rows over such a cache in f16 go by kernels that there are for it, those of tensor

@@ -196,6 +196,8 @@ static bool launch_hadamard(qn__cuda_binder *b, const qn__call *call)
         return true;
     if (qn__cuda_turn_blocks(b, call, args.n, args.scale, &added))
         return added;
+    if (qn__cuda_turn_back(b, call, args.n, args.scale))
+        return true;
     if (!QN__CUDA_ADD_GRID(b, hadamard, &grid, args, call, 0, 1, QN__CUDA_NONE))
         return false;
     if (args.vectors)

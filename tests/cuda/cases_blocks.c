@@ -2,7 +2,7 @@
  *
  * Attention over caches in blocks, in f16, and of keys in one type and values in another: what is
  * written has the CPU's bytes, what is attended to its values, and rows have the same bits alone
- * and among others.
+ * and among others. Results that are turned by a Hadamard matrix have the bits of that.
  */
 #include "cases.h"
 
@@ -21,11 +21,11 @@ typedef struct blocks_case {
 } blocks_case;
 
 /* What a device makes of it: rows of keys and of values as they are kept, the attention, and that
- * of some rows alone. */
+ * of some rows alone, also turned. */
 typedef struct blocks_result {
     char *rows[2];
     size_t n_rows[2];
-    float *y, *alone;
+    float *y, *alone, *turned;
 } blocks_result;
 
 static int first_of(const blocks_case *c)
@@ -129,12 +129,43 @@ static qn_array *tiles_of(qn_scope *s, const blocks_case *c, bool alone)
     return qn_from(s, QN_I32, SHAPE(n, 4), tiles);
 }
 
+/* Attention of the rows that run alone: [rows, heads, d]. A list of their own makes it a call of
+ * its own. */
+static qn_array *attend_alone(qn_scope *s, const blocks_case *c, qn_array *q, qn_array *k,
+                              qn_array *v, qn_array *table, const qn_attention_options *o)
+{
+    int32_t alone[MOST_ALONE];
+    for (int i = 0; i < alone_of(c); i++)
+        alone[i] = row_alone(c, i);
+    qn_array *some = qn_take(s, q, qn_from_i32(s, alone, alone_of(c)), 2);
+    qn_array *y = qn__attend(s, some, k, v, tiles_of(s, c, true), table, c->keep, o);
+    return qn_swap_axes(s, y, 1, 2);
+}
+
+/* Rows of as many heads, turned: nobody else reads them. */
+static qn_array *turned(qn_scope *s, const blocks_case *c, qn_array *x)
+{
+    const int64_t rows = alone_of(c) * c->heads;
+    return c->d & (c->d - 1) ? x
+                             : qn_hadamard_transform(s, qn_reshape(s, x, SHAPE(rows, c->d)), 0.25);
+}
+
+/* Whether the results that were turned have the bits of turning those that were not. */
+static bool are_turned(qn_device *cpu, const blocks_case *c, const blocks_result *r)
+{
+    const size_t n = (size_t)(alone_of(c) * c->heads * c->d);
+    float *y = malloc(n * sizeof *y);
+    qn_scope *s = qn_scope_begin(cpu);
+    bool ok = qn_read_f32(s, turned(s, c, qn_from_f32(s, r->alone, (int64_t)n)), y, n) == QN_OK;
+    qn_scope_end(s);
+    ok = ok && !memcmp(y, r->turned, n * sizeof *y);
+    free(y);
+    return ok;
+}
+
 static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result *r)
 {
     const int n_alone = alone_of(c);
-    int32_t alone[MOST_ALONE];
-    for (int i = 0; i < n_alone; i++)
-        alone[i] = row_alone(c, i);
     qn_array *kept[2] = {reserve(dev, c, true), reserve(dev, c, false)};
     const size_t n = (size_t)(ROWS * c->heads * c->d);
     const int64_t all = c->pages * 64;
@@ -152,23 +183,25 @@ static void run_blocks_case(qn_device *dev, const blocks_case *c, blocks_result 
     /* First of all: attention asks for pages before the tiles' positions while a step writes. */
     qn_eval_many(s, (qn_array *[]){k, v}, 2);
     qn_array *y = qn__attend(s, q, k, v, tiles_of(s, c, false), table, c->keep, &o);
-    qn_array *some = qn_take(s, q, qn_from_i32(s, alone, n_alone), 2);
-    qn_array *single = qn__attend(s, some, k, v, tiles_of(s, c, true), table, c->keep, &o);
     qn_array *results[] = {k, v, qn_contiguous(s, qn_swap_axes(s, y, 1, 2)),
-                           qn_contiguous(s, qn_swap_axes(s, single, 1, 2))};
+                           qn_contiguous(s, attend_alone(s, c, q, k, v, table, &o)),
+                           turned(s, c, attend_alone(s, c, q, k, v, table, &o))};
     r->y = malloc(n * sizeof *r->y);
     r->alone = malloc(n * sizeof *r->alone);
-    bool ok = qn_eval_many(s, results, 4) == QN_OK &&
+    r->turned = malloc(n * sizeof *r->turned);
+    bool ok = qn_eval_many(s, results, 5) == QN_OK &&
               qn_read_f32(s, results[2], r->y, n) == QN_OK &&
-              qn_read_f32(s, results[3], r->alone, n / ROWS * (size_t)n_alone) == QN_OK;
+              qn_read_f32(s, results[3], r->alone, n / ROWS * (size_t)n_alone) == QN_OK &&
+              qn_read_f32(s, results[4], r->turned, n / ROWS * (size_t)n_alone) == QN_OK;
     if (!ok)
         check(false, "blocks", qn_scope_error(s));
     for (int i = 0; i < 2 && ok; i++)
         read_rows(dev, results[i], r, i);
     const size_t row = n / ROWS;
     for (int i = 0; i < n_alone && ok; i++)
-        CHECK("rows of blocks alone", !memcmp(r->alone + (size_t)i * row,
-                                              r->y + (size_t)alone[i] * row, row * sizeof(float)));
+        CHECK("rows of blocks alone",
+              !memcmp(r->alone + (size_t)i * row, r->y + (size_t)row_alone(c, i) * row,
+                      row * sizeof(float)));
     qn_scope_end(s);
     qn_release(kept[0]);
     qn_release(kept[1]);
@@ -185,6 +218,7 @@ static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c, i
              (int)c->pages, first_of(c));
     run_blocks_case(cpu, c, &r[0]);
     run_blocks_case(cuda, c, &r[1]);
+    CHECK("rows of blocks turned", are_turned(cpu, c, &r[0]) && are_turned(cpu, c, &r[1]));
     for (int i = 0; i < 2; i++)
         CHECK(name, r[0].rows[i] && r[1].rows[i] && r[0].n_rows[i] == r[1].n_rows[i] &&
                         !memcmp(r[0].rows[i], r[1].rows[i], r[0].n_rows[i]));
@@ -202,6 +236,7 @@ static void compare_one(qn_device *cpu, qn_device *cuda, const blocks_case *c, i
         free(r[i].rows[1]);
         free(r[i].y);
         free(r[i].alone);
+        free(r[i].turned);
     }
 }
 

@@ -161,11 +161,11 @@ static const expected all[] = {
      "rms_norm_few_of_1 1 256\n"},
     {"llama far behind in blocks", SHAPE("llama", 2048, 1024, 32, 8, 64), "bf16", 1,
      "stream_1 128 288\nturn_blocks_1 6 256\nattend_far_q8_0_q8_0_64_of_9 72 544\n"
-     "hadamard 1 256\nstream_1 128 288\n",
+     "linear_8_rounded 128 256\n",
      .behind = 2000, .keys = "q8_0", .values = "q8_0"},
     {"gemma3 in blocks", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
      "turn_blocks_2 1 256\nattend_q4_0_q4_0_256_of_8 8 256\n"
-     "hadamard 1 256\nnormed_1_affine4_g64_bf16 72 160\n",
+     "normed_1_affine4_g64_bf16 72 160\n",
      .keys = "q4_0", .values = "q4_0"},
     {"llama, 20 rows in other blocks", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
      "stream_32 48 288\nturn_blocks_1 30 256\nunpack_pages 1280 256\nattend_few_64_of_2 80 256\n"
@@ -173,7 +173,7 @@ static const expected all[] = {
      .keys = "q5_0", .values = "q5_0"},
     {"llama, 200 rows in blocks", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 200,
      "split_192_pair 20 384\nturn_blocks_1 300 256\nattend_q8_0_q4_0_64_of_1 400 256\n"
-     "hadamard 50 256\nsplit_192_pair 12 384\n",
+     "split_192_pair 12 384\n",
      .keys = "q8_0", .values = "q4_0"},
     /* an RTX 4090: the sums of a pair of layers leave room for fewer warps than one layer's */
     {"llama of sm_89, 40 rows", SHAPE("llama", 2304, 1024, 8, 2, 64), "bf16", 40,
