@@ -505,6 +505,12 @@ enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_GROUPS = 2, QN__CUDA_STEP_TILES = 3
 #define QN__CUDA_BLOCKS_SHARED(d, blocks)                                                          \
     (QN__CUDA_STEP_SHARED(d, blocks) + QN__CUDA_BACK_ROWS(blocks) * (d)*4 + 16)
 
+/* The same of attend_step_blocks.cu: two pages as they lie, of eight bits or fewer, and tiles of a
+ * key and a value. */
+#define QN__CUDA_STEP_UNITS_SHARED(d, blocks)                                                      \
+    ((d)*326 + 4096 + QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) +                      \
+     QN__CUDA_BACK_ROWS(blocks) * (d)*4 + 128)
+
 /* Among the addresses of attention: its result; behind its own those of a launch that turns its
  * only row and writes it to the cache, too (attend_step.cu). */
 enum {
@@ -551,10 +557,12 @@ typedef struct qn__cuda_attend_turn_args {
     int32_t next_holds_back; /* the launch behind has little under way before this one has ended */
 } qn__cuda_attend_turn_args;
 
-/* Over a cache in blocks that attention takes apart itself. */
+/* Over a cache in blocks that attention takes apart itself. Rows are turned by a Hadamard matrix:
+ * that of a launch which turns its only row, times these scales. */
 typedef struct qn__cuda_attend_blocks_args {
-    qn__cuda_attend_args a;
-    float back; /* rows of results are turned by a Hadamard matrix, times this; 0: they are not */
+    qn__cuda_attend_turn_args t;
+    float back;     /* rows of results, times this; 0: they are not turned */
+    float scale[3]; /* queries, key and value */
 } qn__cuda_attend_blocks_args;
 
 /* Of attend_wide.cu and attend_long.cu: bytes of a block. */

@@ -10,18 +10,6 @@
 #include "cuda/attend_step.cuh"
 #include "cuda/hadamard.cuh"
 
-/* A number into a block's shared memory, as put_pair. */
-static __device__ void put_one(const void *to, const uint64_t *barrier, int rank, float x)
-{
-    asm volatile("{\n.reg .b32 at, bar;\n"
-                 "mapa.shared::cluster.u32 at, %0, %2;\n"
-                 "mapa.shared::cluster.u32 bar, %1, %2;\n"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [at], %3, [bar];\n}" ::
-                     "r"(shared_address(to)),
-                 "r"(shared_address(barrier)), "r"(rank), "f"(x)
-                 : "memory");
-}
-
 /* Rows of heads of D, of which each of C blocks has every C-th. */
 template <int D, int C> struct back_rows {
     float of[QN__CUDA_BACK_ROWS(C)][D];
@@ -39,14 +27,18 @@ template <int D, int C> struct back_rows {
         barrier_begin(&come, 1);
         barrier_expect(&come, rows_of(rank, rows) * D * (int)sizeof(float));
     }
-    /* A column of a row to the block that has it. */
-    __device__ void give(int row, int column, float x)
+    /* A lane's column of a row, of so many that lie side by side, to the block that has it. */
+    template <int COLUMNS> __device__ void give(int row, int column, float x)
     {
+        const int lane = threadIdx.x % 32;
         float *to = &of[row / C][column];
+        const float next = __shfl_down_sync(~0u, x, 1);
+        if (lane % 2 || lane >= COLUMNS)
+            return;
         if (C == 1)
-            *to = x;
+            *(float2 *)to = make_float2(x, next);
         else
-            put_one(to, &come, row % C, x);
+            put_pair(to, &come, row % C, x, next);
     }
     /* Row `row` of this block, a token's head h, by the warp that has given it: to where results
      * go, times the scale. */

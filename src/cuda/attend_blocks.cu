@@ -4,7 +4,6 @@
  * group of warps takes its page out of units itself, to the bf16 that unpack_pages (pages.cu) makes
  * of it, so with the same bits.
  */
-#include "cuda/attend_back.cuh"
 #include "cuda/attend_few.cuh"
 #include "cuda/block_words.cuh"
 
@@ -127,50 +126,20 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
     }
 };
 
-/* Results, which may be turned back; there is room for their rows behind the rest. */
-template <int D, int C> struct blocks_results {
+/* There is room for rows of results behind the rest. */
+template <int D, int C> static __device__ back_results<D, C> results_of(float back)
+{
     typedef back_rows<D, C> B;
-    float back; /* the scale, or 0 */
-
-    static __device__ B &rows()
-    {
-        extern __shared__ __align__(128) char shared_room[];
-        static_assert(sizeof(step_room<D, C>) + sizeof(B) <= QN__CUDA_BLOCKS_SHARED(D, C), "");
-        return *(B *)(shared_room + sizeof(step_room<D, C>));
-    }
-    __device__ void begin(int rank, int n) const
-    {
-        rows().begin(rank, n);
-    }
-    template <int EACH>
-    __device__ void put(const qn__cuda_attend_args &a, const step_work &w,
-                        const joined_row<EACH> &row, int first) const
-    {
-        enum { COLUMNS = D / C };
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        if (back == 0) {
-            put_joined<COLUMNS>(a, w, row, first);
-            return;
-        }
-        B &to = rows();
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const float x = with_sink(a, row.sum, w.first + warp, row.v[i]);
-            if (lane < COLUMNS)
-                to.give(warp, w.rank * COLUMNS + 32 * i + lane, x);
-        }
-        if (warp < B::rows_of(w.rank, w.rows)) {
-            const int own = C == 1 ? warp : warp * C + w.rank;
-            to.put(a, own, w.first + own, w.token, back);
-        }
-    }
-};
+    extern __shared__ __align__(128) char shared_room[];
+    static_assert(sizeof(step_room<D, C>) + sizeof(B) <= QN__CUDA_BLOCKS_SHARED(D, C), "");
+    return {(B *)(shared_room + sizeof(step_room<D, C>)), back};
+}
 
 #define BLOCKS_KERNEL(K, V, D, C, REGISTERS)                                                       \
     extern "C" __global__ void __cluster_dims__(C, 1, 1) __maxnreg__(REGISTERS)                    \
         attend_##K##_##V##_##D##_of_##C(const __grid_constant__ qn__cuda_attend_blocks_args b)     \
     {                                                                                              \
-        attend_few<D, C, blocks_page<D, units_##K, units_##V>>(b.a, blocks_results<D, C>{b.back}); \
+        attend_few<D, C, blocks_page<D, units_##K, units_##V>>(b.t.a, results_of<D, C>(b.back));   \
     }
 #define BLOCKS_KERNELS(K, V)                                                                       \
     BLOCKS_KERNEL(K, V, 64, 1, 128)                                                                \

@@ -15,6 +15,7 @@ static __device__ int far_key_piece(int row, int half)
 /* Pages as the copy engine brings them. */
 template <int D> struct boxed_page {
     typedef qn__cuda_attend_far_args args_of;
+    typedef uint16_t key_row[D], value_row[D];
     enum {
         ADDS = 1,
         BACK = 0,

@@ -146,7 +146,8 @@ template <int D, int C, class P> struct far_room {
     uint2 q[D / 16][32]; /* the left side of products */
     parts_of parts[ROUNDS];
     float2 times[parts_of::SLOTS];
-    uint16_t key[D], value[D]; /* that the step adds */
+    typename P::key_row key; /* that the step adds */
+    typename P::value_row value;
     back_rows<D, parts_of::JOIN> back;
 };
 
@@ -182,7 +183,8 @@ struct page_share : token_step {
  *   BYTES, VALUES                     a page's in shared memory, and where values begin
  *   WARPS, STAGES, ROUNDS             that multiply; pages and rounds that there is room for
  *   ADDS                              whether the row that the step adds is not in the cache yet:
- *                                     put_key and put_value put it into the page that has come
+ *                                     put_key and put_value put it into the page that has come, a
+ *                                     key_row and a value_row
  *   BACK, back(w)                     whether results may be turned back, and by which scale; 0:
  *                                     they are not
  *   begin(w, own), share(w, s, own)   finds out what the block does; then queries, and the row
@@ -317,8 +319,7 @@ static __device__ void put_back(const qn__cuda_attend_args &a, far_room<D, C, P>
         const int row = warp + j * JOINERS;
         if (row < rows) {
             const float x = with_sink(a, v[j].sum, first + row, v[j].v);
-            if (lane < S::COLUMNS)
-                s.back.give(row, own.rank * S::COLUMNS + lane, x);
+            s.back.template give<S::COLUMNS>(row, own.rank * S::COLUMNS + lane, x);
         }
     }
     if (warp < s.back.rows_of(own.rank, rows)) {

@@ -2,29 +2,10 @@
  *
  * Attention of a few tokens, each over many pages of a cache in blocks (attend_far.cuh): pages come
  * as they lie, and a warp takes its own out of units where it multiplies them. A launch ahead has
- * written the step's rows.
+ * written the step's rows, or the token alone is turned and written here.
  */
 #include "cuda/attend_far.cuh"
-#include "cuda/block_words.cuh"
-
-/* A code as a float less its zero, times a scale: what values_of makes of it. One of eight bits is
- * at hand as 128 and its 256th part, one of four as 128 and itself, so that there is one rounding;
- * it rounds nothing, since a scale has eleven bits, and what is taken for the 128 is exact. */
-template <class U> struct code_values {
-    enum { BYTE = U::ZERO == 128 }; /* eight bits */
-    float scale, added;
-
-    __device__ void begin(float of_block)
-    {
-        scale = BYTE ? 256 * of_block : of_block;
-        added = BYTE ? -32896 * of_block : -136 * of_block;
-    }
-    __device__ float value(uint32_t codes, uint32_t byte) const
-    {
-        const uint32_t at = BYTE ? 0x7404 | byte << 4 : 0x7044 | byte << 8;
-        return fmaf(__uint_as_float(__byte_perm(codes, 0x43000000u, at)), scale, added);
-    }
-};
+#include "cuda/unit_rows.cuh"
 
 /* A page of units of keys and of values, as they lie in the cache; pages and heads are bytes from
  * each other. Both have 32 columns a scale and no biases. */
@@ -42,10 +23,11 @@ template <int D, class K, class V> struct unit_page {
         STAGES = WARPS,
         ROUNDS = WARPS / 2
     };
+    typedef uint8_t key_row[KEY_TILE], value_row[VALUE_TILE]; /* row 0 of a tile */
 
     static __device__ const qn__cuda_attend_args &args(const args_of &w)
     {
-        return w.a;
+        return w.t.a;
     }
     static __device__ float back(const args_of &w)
     {
@@ -53,7 +35,7 @@ template <int D, class K, class V> struct unit_page {
     }
     template <int C> static __device__ bool begin(const args_of &w, page_share &own)
     {
-        const qn__cuda_attend_args &a = w.a;
+        const qn__cuda_attend_args &a = w.t.a;
         const int unit = blockIdx.x / C, groups = (int)a.groups;
         int32_t tile[4];
         own.head = unit % groups;
@@ -71,7 +53,7 @@ template <int D, class K, class V> struct unit_page {
     template <class S>
     static __device__ void share(const args_of &w, S &s, const page_share &own, int thread)
     {
-        const qn__cuda_attend_args &a = w.a;
+        const qn__cuda_attend_args &a = w.t.a;
         const int rows = (int)a.shared;
         const float *q = (const float *)a.at[0] + own.head * rows * a.q_stride[1] +
                          own.token * a.q_stride[2];
@@ -92,25 +74,20 @@ template <int D, class K, class V> struct unit_page {
                                     uint64_t *full)
     {
         barrier_expect(full, TILES * KEY_TILE);
-        copy_bulk(to, page_at<uint8_t>(w.a.at[1], (int)place, w.a.k_page, head, w.a.k_head),
+        copy_bulk(to, page_at<uint8_t>(w.t.a.at[1], (int)place, w.t.a.k_page, head, w.t.a.k_head),
                   TILES * KEY_TILE, full);
     }
     static __device__ void ask_values(const args_of &w, char *to, int head, int64_t place,
                                       uint64_t *full)
     {
         barrier_expect(full, TILES * VALUE_TILE);
-        copy_bulk(to, page_at<uint8_t>(w.a.at[2], (int)place, w.a.v_page, head, w.a.v_head),
+        copy_bulk(to, page_at<uint8_t>(w.t.a.at[2], (int)place, w.t.a.v_page, head, w.t.a.v_head),
                   TILES * VALUE_TILE, full);
     }
     /* Their scales become zeros. */
     static __device__ void clear(char *values, int end)
     {
-        for (int i = threadIdx.x % 32; i < (PAGE - end) * (D / 32); i += 32) {
-            const int row = end + i / (D / 32), column = i % (D / 32) * 32;
-            *(uint16_t *)(values + row / QN__UNIT_ROWS * VALUE_TILE +
-                          column / V::COLUMNS * V::BYTES + words_of<V>::SCALES +
-                          column % V::COLUMNS + 2 * (row % QN__UNIT_ROWS)) = 0;
-        }
+        clear_tiles<D, V>(values, end, threadIdx.x % 32, 32);
         written_for_copies(); /* of what comes there next */
         __syncwarp();
     }
@@ -118,33 +95,11 @@ template <int D, class K, class V> struct unit_page {
     static __device__ void row_scores(const uint2 (&q)[D / 16], const char *keys,
                                       float (&score)[8][2])
     {
-        const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-        const uint32_t first = t % 2 * 2;
         const char *tile = keys;
 #pragma unroll 1
         for (int j = 0; j < TILES; j++, tile += KEY_TILE) {
             float c[2][4] = {};
-#pragma unroll
-            for (int s = 0; s < D / 16; s++) {
-                const int in = 16 * s % K::COLUMNS;
-                const char *u = tile + 16 * s / K::COLUMNS * K::BYTES;
-                const char *scales = u + words_of<K>::SCALES + in / 32 * 32 + 2 * g;
-#pragma unroll
-                for (int i = 0; i < 2; i++) { /* keys g, then g + 8 */
-                    code_values<K> values;
-                    uint32_t b[2];
-                    values.begin(half_of(*(const uint16_t *)(scales + 16 * i)));
-#pragma unroll
-                    for (int k = 0; k < 2; k++) {
-                        const uint32_t w = words_of<K>::codes(
-                            *(const uint32_t *)(u + words_of<K>::at(in / 4, 2 * k + t / 2) +
-                                                4 * (g + 8 * i)),
-                            in / 4);
-                        b[k] = pair_of(values.value(w, first), values.value(w, first + 1));
-                    }
-                    mma_bf16(c[i], q[s].x, 0, q[s].y, 0, b[0], b[1]);
-                }
-            }
+            tile_scores<D, K>([&](int s) { return q[s]; }, tile, c);
 #pragma unroll
             for (int i = 0; i < 2 * TILES - 2; i++) { /* turns, so that places are known */
                 score[i][0] = score[i + 2][0];
@@ -157,50 +112,10 @@ template <int D, class K, class V> struct unit_page {
             }
         }
     }
-    /* A lane has four columns of each 32, from 4 g on, as the left side of two products. */
     template <int N>
     static __device__ void weigh(const char *values, const uint2 (&p)[4], int c, float (&v)[N][4])
     {
-        const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-        const char *tile = values;
-        uint2 weights[TILES];
-#pragma unroll
-        for (int s = 0; s < TILES; s++)
-            weights[s] = p[s];
-#pragma unroll
-        for (int j = 0; j < N; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                v[j][i] = 0;
-#pragma unroll 1
-        for (int s = 0; s < TILES; s++, tile += VALUE_TILE) {
-#pragma unroll
-            for (int j = 0; j < N; j += 2) {
-                const int column = 16 * (c + j), in = column % V::COLUMNS, quad = in / 4 + (g & ~3);
-                const char *u = tile + column / V::COLUMNS * V::BYTES;
-                const char *words = u + words_of<V>::at(quad, g % 4) + 8 * t,
-                           *scales = u + words_of<V>::SCALES + in + 4 * t;
-                uint32_t b[4][2]; /* of a column: keys 2 t and the next, and 8 behind */
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    const uint2 w = *(const uint2 *)(words + 32 * k);
-                    const uint32_t both = *(const uint32_t *)(scales + 16 * k),
-                                   x = words_of<V>::codes(w.x, quad),
-                                   y = words_of<V>::codes(w.y, quad);
-                    code_values<V> low, high;
-                    low.begin(half_of(both));
-                    high.begin(half_of(both >> 16));
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        b[e][k] = pair_of(low.value(x, e), high.value(y, e));
-                }
-                mma_bf16(v[j], b[0][0], b[1][0], b[0][1], b[1][1], weights[0].x, weights[0].y);
-                mma_bf16(v[j + 1], b[2][0], b[3][0], b[2][1], b[3][1], weights[0].x, weights[0].y);
-            }
-#pragma unroll
-            for (int i = 0; i + 1 < TILES; i++)
-                weights[i] = weights[i + 1];
-        }
+        weigh_tiles<D, V>(values, p, c, v);
     }
     template <int COLUMNS, int N>
     static __device__ void put(float2 *pair, uint64_t *come, int c, const float (&v)[N][4])
@@ -214,21 +129,68 @@ template <int D, class K, class V> struct unit_page {
     }
 };
 
-#define FAR_KERNEL(K, V, D, C)                                                                     \
-    extern "C" __global__ void __cluster_dims__(C, 1, 1)                                           \
-        __launch_bounds__(QN__CUDA_FAR_UNIT_THREADS(D), 1)                                         \
-            attend_far_##K##_##V##_##D##_of_##C(                                                   \
-                const __grid_constant__ qn__cuda_attend_blocks_args w)                             \
-    {                                                                                              \
-        attend_far<D, C, unit_page<D, units_##K, units_##V>>(w);                                   \
+/* The same of a token alone, whose row is added here. */
+template <int D, class K, class V> struct step_page : unit_page<D, K, V> {
+    typedef unit_page<D, K, V> U;
+    typedef qn__cuda_attend_blocks_args args_of;
+    enum { ADDS = 1 };
+
+    template <int C> static __device__ bool begin(const args_of &w, page_share &own)
+    {
+        own.head = blockIdx.x / C;
+        return own.template find<C>(w.t.a, own.rank);
     }
-#define FAR_KERNELS(K, V)                                                                          \
-    FAR_KERNEL(K, V, 64, 4)                                                                        \
-    FAR_KERNEL(K, V, 64, 8)                                                                        \
-    FAR_KERNEL(K, V, 64, 9)                                                                        \
-    FAR_KERNEL(K, V, 128, 4)                                                                       \
-    FAR_KERNEL(K, V, 128, 8)                                                                       \
-    FAR_KERNEL(K, V, 128, 9)
-FAR_KERNELS(q8_0, q8_0)
-FAR_KERNELS(q8_0, q4_0)
-FAR_KERNELS(q4_0, q4_0)
+    template <class S>
+    static __device__ void share(const args_of &w, S &s, const page_share &own, int thread)
+    {
+        enum { THREADS_OF = 32 * (U::WARPS + JOINERS) };
+        const qn__cuda_attend_args &a = w.t.a;
+        const int warp = thread / 32;
+        warp_rows<D, THREADS_OF / 32> row;
+        clear_queries<D, THREADS_OF>(s.q, (int)a.shared, thread);
+        row.begin(w.t, own, warp, own.head);
+        row.turn.begin((const float *)a.at[QN__CUDA_TURN_FREQUENCY],
+                       (float)*(const int32_t *)a.at[QN__CUDA_TURN_OFFSET], D);
+        wait_for_last();
+        row.load();
+        row.template share<K, V>(w, warp, s.q, s.key, s.value);
+        __syncwarp();
+        if (row.adds == row.KEY_ROW)
+            write_unit_key<D, K>(a, s.key, own.head, own.slot);
+        if (row.adds == row.VALUE_ROW)
+            write_unit_value<D, V>(a, s.value, own.head, own.slot);
+    }
+    static __device__ void await(const args_of &, const page_share &, int) {}
+    /* Nothing is copied behind them to the last page's place. */
+    static __device__ void put_key(char *keys, const uint8_t *key, int place)
+    {
+        put_unit_row<D, K>(keys, place, key);
+        __syncwarp();
+    }
+    static __device__ void put_value(char *values, const uint8_t *value, int place)
+    {
+        put_unit_row<D, V>(values, place, value);
+        __syncwarp();
+    }
+};
+
+#define FAR_KERNEL(NAME, PAGE_OF, K, V, D, C)                                                      \
+    extern "C" __global__ void __cluster_dims__(C, 1, 1)                                           \
+        __launch_bounds__(QN__CUDA_FAR_UNIT_THREADS(D), 1) NAME##_##K##_##V##_##D##_of_##C(        \
+            const __grid_constant__ qn__cuda_attend_blocks_args w)                                 \
+    {                                                                                              \
+        attend_far<D, C, PAGE_OF<D, units_##K, units_##V>>(w);                                     \
+    }
+#define FAR_KERNELS(NAME, PAGE_OF, K, V)                                                           \
+    FAR_KERNEL(NAME, PAGE_OF, K, V, 64, 4)                                                         \
+    FAR_KERNEL(NAME, PAGE_OF, K, V, 64, 8)                                                         \
+    FAR_KERNEL(NAME, PAGE_OF, K, V, 64, 9)                                                         \
+    FAR_KERNEL(NAME, PAGE_OF, K, V, 128, 4)                                                        \
+    FAR_KERNEL(NAME, PAGE_OF, K, V, 128, 8)                                                        \
+    FAR_KERNEL(NAME, PAGE_OF, K, V, 128, 9)
+FAR_KERNELS(attend_far, unit_page, q8_0, q8_0)
+FAR_KERNELS(attend_far, unit_page, q8_0, q4_0)
+FAR_KERNELS(attend_far, unit_page, q4_0, q4_0)
+FAR_KERNELS(attend_far_step, step_page, q8_0, q8_0)
+FAR_KERNELS(attend_far_step, step_page, q8_0, q4_0)
+FAR_KERNELS(attend_far_step, step_page, q4_0, q4_0)

@@ -14,7 +14,7 @@
 #ifndef QN_CUDA_ATTEND_FEW_CUH
 #define QN_CUDA_ATTEND_FEW_CUH
 
-#include "cuda/attend_step.cuh"
+#include "cuda/attend_back.cuh"
 
 enum {
     GROUPS = QN__CUDA_STEP_GROUPS,
@@ -402,11 +402,11 @@ static __device__ float largest_before(float own, float first, int n)
 /* Joins n pages to those before, whose parts come in a phase of that parity; a warp has the row.
  * What is multiplied by, which goes to `times`, can be made for all pages at once, since a maximum
  * does not depend on order, and before the parts have come. */
-template <int D, int C>
-static __device__ void join_step(step_room<D, C> &s, const step_work &w,
-                                 joined_row<step_parts<D, C>::EACH> &v, int n, int parity)
+template <int C, class S>
+static __device__ void join_step(S &s, const step_work &w, joined_row<S::parts_of::EACH> &v, int n,
+                                 int parity)
 {
-    typedef step_parts<D, C> P;
+    typedef typename S::parts_of P;
     enum { AHEAD = 4, EACH = P::EACH };
     const int thread = known_now((int)threadIdx.x), lane = thread % 32, row = thread / 32,
               sums = row * w.most; /* found while it waits, and not before scores */
@@ -492,6 +492,38 @@ template <int COLUMNS> struct plain_results {
     }
 };
 
+/* Results that may be turned back. */
+template <int D, int C> struct back_results {
+    typedef back_rows<D, C> B;
+    B *rows;
+    float back; /* the scale; 0: they are not turned */
+
+    __device__ void begin(int rank, int n) const
+    {
+        rows->begin(rank, n);
+    }
+    template <int EACH>
+    __device__ void put(const qn__cuda_attend_args &a, const step_work &w,
+                        const joined_row<EACH> &row, int first) const
+    {
+        enum { COLUMNS = D / C };
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (back == 0) {
+            put_joined<COLUMNS>(a, w, row, first);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const float x = with_sink(a, row.sum, w.first + warp, row.v[i]);
+            rows->template give<COLUMNS>(warp, w.rank * COLUMNS + 32 * i + lane, x);
+        }
+        if (warp < B::rows_of(w.rank, w.rows)) {
+            const int own = warp * C + (C == 1 ? 0 : w.rank);
+            rows->put(a, own, w.first + own, w.token, back);
+        }
+    }
+};
+
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 /* The page that a group of warps begins with. */
@@ -513,16 +545,16 @@ static __device__ void ask_page_of(const qn__cuda_attend_args &a, step_room<D, C
 }
 
 /* What a round's sums and parts arrive at. */
-template <int D, int C> static __device__ void expect_pages(step_room<D, C> &s, int pages, int rows)
+template <int C, class S> static __device__ void expect_pages(S &s, int pages, int rows)
 {
-    typedef step_parts<D, C> P;
+    typedef typename S::parts_of P;
     if (C > 1 && threadIdx.x == EXPECTS) {
         barrier_expect(&s.sums_come, P::sum_bytes(pages, rows));
         barrier_expect(&s.parts_come, P::part_bytes(pages, rows));
     }
     __syncwarp();
 }
-template <int D, int C> static __device__ void begin_barriers(step_room<D, C> &s)
+template <int C, class S> static __device__ void begin_barriers(S &s)
 {
     if (C > 1 && threadIdx.x == EXPECTS) {
         barrier_begin(&s.sums_come, 1);
@@ -533,59 +565,24 @@ template <int D, int C> static __device__ void begin_barriers(step_room<D, C> &s
     cluster_arrive();
 }
 
-/* All pages, of which the first one's keys and values are under way, and the row's results, which
- * `results` puts. The warps that have given a round's first pages do `beside` before they join
- * them. NEAR: no group has a second page, so that there is one round, and no code or registers for
- * more. */
-template <int D, int C, bool NEAR, class P, class Results, class Beside>
-static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, C> &s,
-                                    const step_work &w, P &keys, const Results &results,
-                                    Beside beside)
+/* All pages, and the row's results, which `results` puts. `give(i, to)` gives what page i comes to
+ * as number `to` of its round. The warps that have given a round's first pages do `beside` before
+ * they join them. NEAR: no group has a second page, so that there is one round, and no code or
+ * registers for more. */
+template <int C, bool NEAR, class S, class Give, class Results, class Beside>
+static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const step_work &w,
+                                  Give give, const Results &results, Beside beside)
 {
-    typedef step_room<D, C> S;
     enum { AT_ONCE = GROUPS * C }; /* pages */
     static_assert(!NEAR || S::parts_of::SLOTS / ROWS >= AT_ONCE, "there are two rounds");
-    const seen_pages &seen = s.step.seen; /* for later pages: registers are few */
-    const int group = group_of_warp(), warp = threadIdx.x / 32, pages = w.pages, rows = w.rows,
-              most = w.most;
-    int hidden = w.hidden, begin = 0, round = 0, i = first_page<C>(w.rank), at;
+    const int warp = threadIdx.x / 32, pages = w.pages, rows = w.rows, most = w.most;
+    int begin = 0, round = 0, i = first_page<C>(w.rank), at;
     joined_row<S::parts_of::EACH> row;
     row.begin();
     do {
         const int n = NEAR ? pages : min(pages - begin, most);
         for (; i < begin + n; i += AT_ONCE) {
-            const bool more = !NEAR && i + AT_ONCE < pages;
-            const bool adds = i == w.adds;
-            float4 score =
-                keys.scores(s.q, s.key, adds && w.place / 16 == warp % GROUP_WARPS ? w.place : -1);
-            float2 *to = &s.score[0][0][0] + w.to;
-            if (!is_plain(a))
-                score = capped(a, score);
-            if (hidden & 1)
-                score.x = score.z = -CUDART_INF_F;
-            if (hidden & 2)
-                score.y = score.w = -CUDART_INF_F;
-            to[0] = make_float2(score.x, score.y);
-            to[4] = make_float2(score.z, score.w);
-            if (adds && threadIdx.x % GROUP < D / 8)
-                s.values[group][value_piece<D>(w.place, threadIdx.x % GROUP)] =
-                    s.value[threadIdx.x % GROUP];
-            if (more) {
-                if (P::FETCHES && i + 2 * AT_ONCE < pages)
-                    P::fetch(a, w.head, seen.place(i + 2 * AT_ONCE));
-                keys.load(a, w.head, seen.place(i + AT_ONCE));
-                hidden = w.hidden_of<D>(seen, i + AT_ONCE);
-            }
-            copies_wait<0>();
-            group_meets();
-            give_page(a, s, w, i - begin);
-            if (more) {
-                group_meets();
-                keys.template ask_values<1>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
-                                          seen.end - seen.page(i + AT_ONCE) * PAGE,
-                                          i + AT_ONCE == w.adds ? w.place : -1);
-                keys.pack();
-            }
+            give(i, i - begin);
             if (NEAR)
                 break;
         }
@@ -595,12 +592,12 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
             __syncthreads();
         at = result_at<S::COLUMNS>(a, w); /* while parts come */
         if (warp < rows)
-            join_step<D, C>(s, w, row, n, round & 1);
+            join_step<C>(s, w, row, n, round & 1);
         if (NEAR)
             break;
         if (begin + n < pages) {
             __syncthreads();
-            expect_pages(s, min(pages - begin - n, most), rows);
+            expect_pages<C>(s, min(pages - begin - n, most), rows);
             if (C > 1)
                 cluster_meet();
         }
@@ -609,6 +606,53 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
     } while (begin < pages);
     if (warp < rows)
         results.put(a, w, row, at);
+}
+
+/* The same of pages whose first one's keys and values are under way. */
+template <int D, int C, bool NEAR, class P, class Results, class Beside>
+static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, C> &s,
+                                    const step_work &w, P &keys, const Results &results,
+                                    Beside beside)
+{
+    enum { AT_ONCE = GROUPS * C };
+    const seen_pages &seen = s.step.seen; /* for later pages: registers are few */
+    const int group = group_of_warp(), warp = threadIdx.x / 32;
+    int hidden = w.hidden;
+    auto give = [&](int i, int number) {
+        const bool more = !NEAR && i + AT_ONCE < w.pages;
+        const bool adds = i == w.adds;
+        float4 score =
+            keys.scores(s.q, s.key, adds && w.place / 16 == warp % GROUP_WARPS ? w.place : -1);
+        float2 *to = &s.score[0][0][0] + w.to;
+        if (!is_plain(a))
+            score = capped(a, score);
+        if (hidden & 1)
+            score.x = score.z = -CUDART_INF_F;
+        if (hidden & 2)
+            score.y = score.w = -CUDART_INF_F;
+        to[0] = make_float2(score.x, score.y);
+        to[4] = make_float2(score.z, score.w);
+        if (adds && threadIdx.x % GROUP < D / 8)
+            s.values[group][value_piece<D>(w.place, threadIdx.x % GROUP)] =
+                s.value[threadIdx.x % GROUP];
+        if (more) {
+            if (P::FETCHES && i + 2 * AT_ONCE < w.pages)
+                P::fetch(a, w.head, seen.place(i + 2 * AT_ONCE));
+            keys.load(a, w.head, seen.place(i + AT_ONCE));
+            hidden = w.hidden_of<D>(seen, i + AT_ONCE);
+        }
+        copies_wait<0>();
+        group_meets();
+        give_page(a, s, w, number);
+        if (more) {
+            group_meets();
+            keys.template ask_values<1>(a, s.values[group], w.head, seen.place(i + AT_ONCE),
+                                        seen.end - seen.page(i + AT_ONCE) * PAGE,
+                                        i + AT_ONCE == w.adds ? w.place : -1);
+            keys.pack();
+        }
+    };
+    join_pages<C, NEAR>(a, s, w, give, results, beside);
 }
 
 /* ---- a few tokens ---------------------------------------------------------------------------- */
@@ -668,8 +712,8 @@ static __device__ void attend_few(const qn__cuda_attend_args &a, const Results &
         P::fetch(a, head, seen.place(mine + GROUPS * C));
     if (threadIdx.x == EXPECTS)
         results.begin(rank, w.rows);
-    begin_barriers(s);
-    expect_pages(s, min(seen.n, step_parts<D, C>::most(w.rows)), w.rows);
+    begin_barriers<C>(s);
+    expect_pages<C>(s, min(seen.n, step_parts<D, C>::most(w.rows)), w.rows);
     w.pages = seen.n;
     w.find<D, C>(s.values, seen, mine);
     if (threadIdx.x == 0)

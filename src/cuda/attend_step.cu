@@ -39,7 +39,7 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         __int_as_float(load_now((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + turns));
     token_step own;
     const bool fits = own.find<C>(a, rank, mine);
-    begin_barriers(s);
+    begin_barriers<C>(s);
     if (!fits) {
         let_next_begin();
         cluster_wait();
@@ -55,7 +55,7 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         fetch_page<D>(a, head, seen.place(mine + GROUPS * C));
     if (!t.next_holds_back)
         let_next_begin(); /* behind what was asked for, which its weights would keep waiting */
-    expect_pages(s, min(seen.n, step_parts<D, C>::most(rows)), rows);
+    expect_pages<C>(s, min(seen.n, step_parts<D, C>::most(rows)), rows);
     if (threadIdx.x < D / 2) {
         float2 turn;
         sincosf((float)offset * frequency, &turn.x, &turn.y);

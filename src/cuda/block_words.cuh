@@ -6,6 +6,7 @@
 #ifndef QN_CUDA_BLOCK_WORDS_CUH
 #define QN_CUDA_BLOCK_WORDS_CUH
 
+#include "cuda/cache.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/units.cuh"
 #include "quant/layout.h"
@@ -14,7 +15,7 @@
  * multiple of 4, and the codes in them. Words are loaded where nobody waits for what is in them. */
 template <class U> struct words_of;
 template <> struct words_of<units_q8_0> {
-    enum { SCALES = 1024 };
+    enum { LAYOUT = QN__UNITS_OF(QN__Q8_0), SCALES = 1024 };
     static __device__ int at(int quad, int t)
     {
         return 64 * (quad + t);
@@ -25,7 +26,7 @@ template <> struct words_of<units_q8_0> {
     }
 };
 template <> struct words_of<units_q4_0> {
-    enum { SCALES = 512 };
+    enum { LAYOUT = QN__UNITS_OF(QN__Q4_0), SCALES = 512 };
     static __device__ int at(int quad, int t)
     {
         return 256 * (quad / 8) + 64 * t;
@@ -53,6 +54,120 @@ static __device__ float half_of(uint32_t bits)
 template <class U, int D> static __device__ constexpr int bytes_of_tile()
 {
     return (D + U::COLUMNS - 1) / U::COLUMNS * U::BYTES;
+}
+
+/* A code as a float less its zero, times a scale: what values_of makes of it. One of eight bits is
+ * at hand as 128 and its 256th part, one of four as 128 and itself, so that there is one rounding;
+ * it rounds nothing, since a scale has eleven bits, and what is taken for the 128 is exact. */
+template <class U> struct code_values {
+    enum { BYTE = U::ZERO == 128 }; /* eight bits */
+    float scale, added;
+
+    __device__ void begin(float of_block)
+    {
+        scale = BYTE ? 256 * of_block : of_block;
+        added = BYTE ? -32896 * of_block : -136 * of_block;
+    }
+    __device__ float value(uint32_t codes, uint32_t byte) const
+    {
+        const uint32_t at = BYTE ? 0x7404 | byte << 4 : 0x7044 | byte << 8;
+        return fmaf(__uint_as_float(__byte_perm(codes, 0x43000000u, at)), scale, added);
+    }
+};
+
+/* ---- products of a warp with pages as they lie in shared memory ------------------------------ */
+
+/* The scores of a tile's 16 keys for the rows of queries, of which q(s) has the left side of the
+ * products of columns 16 s to 16 s + 15: of row g keys 2 t and 2 t + 1, then those 8 behind. */
+template <int D, class K, class Queries>
+static __device__ void tile_scores(Queries q, const char *tile, float (&c)[2][4])
+{
+    const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
+    const uint32_t first = t % 2 * 2;
+#pragma unroll
+    for (int s = 0; s < D / 16; s++) {
+        const int in = 16 * s % K::COLUMNS;
+        const char *u = tile + 16 * s / K::COLUMNS * K::BYTES;
+        const char *scales = u + words_of<K>::SCALES + in / 32 * 32 + 2 * g;
+        const uint2 x = q(s);
+#pragma unroll
+        for (int i = 0; i < 2; i++) { /* keys g, then g + 8 */
+            code_values<K> values;
+            uint32_t b[2];
+            values.begin(half_of(*(const uint16_t *)(scales + 16 * i)));
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const uint32_t w = words_of<K>::codes(
+                    *(const uint32_t *)(u + words_of<K>::at(in / 4, 2 * k + t / 2) +
+                                        4 * (g + 8 * i)),
+                    in / 4);
+                b[k] = pair_of(values.value(w, first), values.value(w, first + 1));
+            }
+            mma_bf16(c[i], x.x, 0, x.y, 0, b[0], b[1]);
+        }
+    }
+}
+
+/* A page's values, weighted, of as many columns as 16 each from number c on, an even one: a lane
+ * has four columns of each 32, from 4 g on, as the left side of two products. Of 16 keys after the
+ * other by the same code, which stays near: it is long. */
+template <int D, class V, int N>
+static __device__ void weigh_tiles(const char *values, const uint2 (&p)[PAGE / QN__UNIT_ROWS],
+                                   int c, float (&v)[N][4])
+{
+    enum { TILES = PAGE / QN__UNIT_ROWS, VALUE_TILE = bytes_of_tile<V, D>() };
+    const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
+    const char *tile = values;
+    uint2 weights[TILES];
+#pragma unroll
+    for (int s = 0; s < TILES; s++)
+        weights[s] = p[s];
+#pragma unroll
+    for (int j = 0; j < N; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[j][i] = 0;
+#pragma unroll 1
+    for (int s = 0; s < TILES; s++, tile += VALUE_TILE) {
+#pragma unroll
+        for (int j = 0; j < N; j += 2) {
+            const int column = 16 * (c + j), in = column % V::COLUMNS, quad = in / 4 + (g & ~3);
+            const char *u = tile + column / V::COLUMNS * V::BYTES;
+            const char *words = u + words_of<V>::at(quad, g % 4) + 8 * t,
+                       *scales = u + words_of<V>::SCALES + in + 4 * t;
+            uint32_t b[4][2]; /* of a column: keys 2 t and the next, and 8 behind */
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const uint2 w = *(const uint2 *)(words + 32 * k);
+                const uint32_t both = *(const uint32_t *)(scales + 16 * k),
+                               x = words_of<V>::codes(w.x, quad), y = words_of<V>::codes(w.y, quad);
+                code_values<V> low, high;
+                low.begin(half_of(both));
+                high.begin(half_of(both >> 16));
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    b[e][k] = pair_of(low.value(x, e), high.value(y, e));
+            }
+            mma_bf16(v[j], b[0][0], b[1][0], b[0][1], b[1][1], weights[0].x, weights[0].y);
+            mma_bf16(v[j + 1], b[2][0], b[3][0], b[2][1], b[3][1], weights[0].x, weights[0].y);
+        }
+#pragma unroll
+        for (int i = 0; i + 1 < TILES; i++)
+            weights[i] = weights[i + 1];
+    }
+}
+
+/* From row `row` on of the D columns of a page's values all scales become zeros: by so many
+ * threads, of which this is one. */
+template <int D, class V>
+static __device__ void clear_tiles(char *values, int row, int thread, int threads)
+{
+    for (int i = thread; i < (PAGE - row) * (D / 32); i += threads) {
+        const int at = row + i / (D / 32), column = i % (D / 32) * 32;
+        *(uint16_t *)(values + at / QN__UNIT_ROWS * bytes_of_tile<V, D>() +
+                      column / V::COLUMNS * V::BYTES + words_of<V>::SCALES + column % V::COLUMNS +
+                      2 * (at % QN__UNIT_ROWS)) = 0;
+    }
 }
 
 #endif

@@ -338,6 +338,15 @@ bool qn__cuda_turn_back(qn__cuda_binder *b, const qn__call *call, int64_t n, flo
 bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *to,
                         uint32_t *addresses, bool *moves);
 
+/* The same over a cache in blocks, of turn_blocks (attend_step_blocks.cu). */
+bool qn__cuda_take_blocks_turn(qn__cuda_binder *b, const qn__call *call,
+                               qn__cuda_attend_blocks_args *to, uint32_t *addresses, bool *moves);
+
+/* Whether such a launch, of those addresses, may put the call's result y: while others still read
+ * what is to be turned, or, if it *moves, where nothing else lies. */
+bool qn__cuda_may_put(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y,
+                      const uint32_t *addresses, int64_t query_head, bool *moves);
+
 /* An array that a call reads, times a number that another of its operands is; -1: as it is. */
 typedef struct qn__cuda_scaled {
     int array, factor;

@@ -49,13 +49,13 @@ static __device__ float inverse_of(float v)
 }
 
 /* Which formula a code follows from. */
-enum code_rule { AROUND, ABOVE, SIGNED, GROUP };
+enum code_rule { AROUND, ABOVE, SIGNED, GROUPED };
 
 /* A block's numbers as they are before they are rounded, and what its codes follow from. */
 struct block_codes {
     code_rule rule;
     float scale, bias;
-    float inverse, top; /* of GROUP the inverse is unused */
+    float inverse, top; /* of GROUPED the inverse is unused */
 
     __device__ uint32_t code(float v) const
     {
@@ -120,7 +120,7 @@ static __device__ block_codes codes_of_group(float4 x, int lanes, float top)
     s = s > 1e-7f ? s : 1e-7f;
     s = below ? s : -s;
     const float steps = rintf(edge / s);
-    return {GROUP, steps != 0 ? edge / steps : s, steps != 0 ? edge : 0, 0, top};
+    return {GROUPED, steps != 0 ? edge / steps : s, steps != 0 ? edge : 0, 0, top};
 }
 
 /* How the blocks of a layout lie in its unit: bits of a code that come as planes, and whether there

@@ -37,6 +37,7 @@
     X(attend_one)                                                                                  \
     X(attend_step)                                                                                 \
     X(attend_blocks)                                                                               \
+    X(attend_step_blocks)                                                                          \
     X(attend_far)                                                                                  \
     X(attend_far_blocks)                                                                           \
     X(attend_half)                                                                                 \
@@ -82,6 +83,7 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_attend_one:
     case IMAGE_attend_step:
     case IMAGE_attend_blocks:
+    case IMAGE_attend_step_blocks:
     case IMAGE_attend_far:
     case IMAGE_attend_far_blocks:
     case IMAGE_attend_wide:
@@ -116,7 +118,8 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_attend_one_f16: return QN__CUDA_ONE_SHARED(QN__CUDA_WIDEST);
     case IMAGE_attend_step:
     case IMAGE_attend_step_f16:
-    case IMAGE_attend_blocks: return qn__cuda_alone_shared(cuda);
+    case IMAGE_attend_blocks:
+    case IMAGE_attend_step_blocks: return qn__cuda_alone_shared(cuda);
     case IMAGE_attend_far:
     case IMAGE_attend_far_f16:
     case IMAGE_attend_far_blocks: return QN__CUDA_FAR_SHARED;

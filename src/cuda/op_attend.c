@@ -83,7 +83,7 @@ static bool reads_unpacked(const qn__call *call, const qn__cuda_attend_args *a, 
 {
     return qn__cuda_is_unpacked(call, type_read(a)) &&
            (kernel < QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 ||
-            kernel > QN__CUDA_KERNEL_attend_far_q4_0_q4_0_128_of_9);
+            kernel > QN__CUDA_KERNEL_attend_far_step_q4_0_q4_0_128_of_9);
 }
 
 /* A kernel over a cache in bf16, or the same over one in f16. */
@@ -409,7 +409,10 @@ void qn__cuda_finish_attention(qn__cuda_binder *b)
         if (qn__cuda_is_among(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4,
                               QN__CUDA_KERNEL_attend_near_256_of_8) ||
             qn__cuda_is_among(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4_f16,
-                              QN__CUDA_KERNEL_attend_near_256_of_8_f16))
+                              QN__CUDA_KERNEL_attend_near_256_of_8_f16) ||
+            qn__cuda_is_among(b->cuda, launch->function,
+                              QN__CUDA_KERNEL_attend_step_q8_0_q8_0_64_of_4,
+                              QN__CUDA_KERNEL_attend_step_q4_0_q4_0_256_of_8))
             ((qn__cuda_attend_turn_args *)(bound->args + launch->args))->next_holds_back =
                 qn__cuda_is_among(b->cuda, launch[1].function, QN__CUDA_KERNEL_stream_1,
                                   QN__CUDA_KERNEL_stream_1_pair);
@@ -516,29 +519,43 @@ static int64_t far_blocks_cluster(const qn__cuda *cuda, const qn__cuda_attend_ar
     return far ? far_cluster(cuda, a) : 0;
 }
 
-/* Pages and heads are bytes apart there. */
+/* Pages and heads are bytes apart there. A token alone is turned and written to the cache, too. */
 static bool launch_blocks(qn__cuda_binder *b, const qn__call *call,
                           const qn__cuda_attend_args *args)
 {
-    enum { FEW = 10, FAR_SIZES = 2, FAR_CLUSTERS = 3 }; /* kernels of a kind */
+    enum { FEW = 10, STEP = 6, FAR_SIZES = 2, FAR_CLUSTERS = 3 }; /* kernels of a kind */
     const qn__operand *k = &call->operand[1], *v = &call->operand[2];
     const int kind = kind_of_blocks(k, v);
     const int64_t far = far_blocks_cluster(b->cuda, args),
                   cluster = blocks_cluster(b->cuda, call, args);
-    qn__cuda_attend_blocks_args blocks = {.a = *args};
-    qn__cuda_attend_args *a = &blocks.a;
+    qn__cuda_attend_blocks_args blocks = {.t.a = *args};
+    qn__cuda_attend_args *a = &blocks.t.a;
+    token_turn turn;
     a->k_head = (int64_t)qn__layout_bytes(k->layout, QN__PAGE, a->d);
     a->v_head = (int64_t)qn__layout_bytes(v->layout, QN__PAGE, a->e);
     a->k_page = a->groups * a->k_head;
     a->v_page = a->groups * a->v_head;
-    if (!far)
+    const int64_t step = cluster_of(b->cuda, a->groups);
+    const bool turns = is_token(b, call, a) && step &&
+                       qn__cuda_take_blocks_turn(b, call, &blocks, turn.at, &turn.moves);
+    const int far_number = (kind * FAR_SIZES + (a->d != 64)) * FAR_CLUSTERS + far_kernel(far);
+    qn__cuda_grid grid = {a->length * a->groups * far, (unsigned)QN__CUDA_FAR_UNIT_THREADS(a->d),
+                          QN__CUDA_FAR_SHARED};
+    if (far && turns)
+        return add_token(b, call, &blocks.t, sizeof blocks, &grid,
+                         QN__CUDA_KERNEL_attend_far_step_q8_0_q8_0_64_of_4 + far_number, &turn);
+    if (far)
+        return add_attend(b, call, a, sizeof blocks, &grid,
+                          QN__CUDA_KERNEL_attend_far_q8_0_q8_0_64_of_4 + far_number);
+    if (!turns)
         return launch_few(b, call, a, sizeof blocks, (int)QN__CUDA_BLOCKS_SHARED(a->d, cluster),
                           QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 + FEW * kind, cluster);
-    const qn__cuda_grid grid = {a->length * a->groups * far,
-                                (unsigned)QN__CUDA_FAR_UNIT_THREADS(a->d), QN__CUDA_FAR_SHARED};
-    return add_attend(b, call, a, sizeof blocks, &grid,
-                      QN__CUDA_KERNEL_attend_far_q8_0_q8_0_64_of_4 +
-                          (kind * FAR_SIZES + (a->d != 64)) * FAR_CLUSTERS + far_kernel(far));
+    grid = (qn__cuda_grid){a->groups * step, STEP_THREADS,
+                           (unsigned)QN__CUDA_STEP_UNITS_SHARED(a->d, step)};
+    return add_token(b, call, &blocks.t, sizeof blocks, &grid,
+                     QN__CUDA_KERNEL_attend_step_q8_0_q8_0_64_of_4 + STEP * kind +
+                         by_head(a, 0, 2, 4) + (step == 8),
+                     &turn);
 }
 
 /* Whether a token's heads lie side by side, and tokens behind each other. */
@@ -547,30 +564,47 @@ static bool lies_by_tokens(const qn__cuda_attend_args *a, const int64_t stride[4
     return stride[3] == 1 && stride[1] == a->d && (a->length == 1 || stride[2] == a->heads * a->d);
 }
 
+/* Whether the results of a launch over blocks may go elsewhere. Clusters that are done write their
+ * heads while others read those of queries. *moves: only to where nothing else lies. */
+static bool may_put(const qn__cuda_binder *b, const qn__call *call, const qn__cuda_launch *launch,
+                    const qn__operand *to, bool *moves)
+{
+    const qn__operand *operands = b->binding->operands;
+    const uint32_t *at = b->bound->at + launch->first_at;
+    const qn__cuda_attend_blocks_args *args =
+        (const qn__cuda_attend_blocks_args *)(b->bound->args + launch->args);
+    *moves = false;
+    if (at[QN__CUDA_TURN_QUERIES] != QN__CUDA_AT_NONE)
+        return qn__cuda_may_put(b, call, to, at + QN__CUDA_TURN_QUERIES, args->t.query_head, moves);
+    for (int i = 0; i < QN__CUDA_ATTEND_RESULT; i++)
+        if (at[i] != QN__CUDA_AT_NONE && qn__cuda_overlap(to, &operands[at[i]]) &&
+            (i || !qn__cuda_same_place(to, &operands[at[i]]) ||
+             !lies_by_tokens(&args->t.a, args->t.a.q_stride)))
+            return false;
+    return true;
+}
+
 bool qn__cuda_turn_back(qn__cuda_binder *b, const qn__call *call, int64_t n, float scale)
 {
     const qn__cuda_binding *bound = b->bound;
-    const qn__operand *operands = b->binding->operands, *to = &call->operand[1];
-    const qn__cuda_launch *last =
-        bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
+    const qn__operand *to = &call->operand[1];
+    qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
     if (!last ||
         !qn__cuda_is_among(b->cuda, last->function, QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1,
-                           QN__CUDA_KERNEL_attend_far_q4_0_q4_0_128_of_9))
+                           QN__CUDA_KERNEL_attend_far_step_q4_0_q4_0_128_of_9))
         return false;
     uint32_t *at = bound->at + last->first_at;
     qn__cuda_attend_blocks_args *args = (qn__cuda_attend_blocks_args *)(bound->args + last->args);
-    const qn__operand *y = &operands[at[QN__CUDA_ATTEND_RESULT]], *q = &operands[at[0]];
-    if (args->back != 0 || n != args->a.d || !lies_by_tokens(&args->a, args->a.y_stride) ||
+    const qn__cuda_attend_args *a = &args->t.a;
+    const qn__operand *y = &b->binding->operands[at[QN__CUDA_ATTEND_RESULT]];
+    bool moves;
+    if (args->back != 0 || n != a->d || !lies_by_tokens(a, a->y_stride) ||
         !qn__cuda_same_place(y, &call->operand[0]) ||
         qn__cuda_elements(y) != qn__cuda_elements(to) || to->offset % 16 ||
-        !qn__cuda_is_spent(b, call, y))
+        !qn__cuda_is_spent(b, call, y) || !may_put(b, call, last, to, &moves))
         return false;
-    /* Clusters that are done write their heads while others read those of queries. */
-    for (int i = 0; i < QN__CUDA_ATTEND_RESULT; i++)
-        if (at[i] != QN__CUDA_AT_NONE && qn__cuda_overlap(to, &operands[at[i]]) &&
-            (i || !qn__cuda_same_place(to, q) || !lies_by_tokens(&args->a, args->a.q_stride)))
-            return false;
     args->back = scale;
+    last->moves = moves;
     at[QN__CUDA_ATTEND_RESULT] = call->first_operand + 1;
     return true;
 }

@@ -221,6 +221,13 @@ static bool may_write(const qn__cuda_binder *b, const qn__operand *y, const uint
            !qn__cuda_overlap(y, &operands[own[OWN_VALUES]]);
 }
 
+bool qn__cuda_may_put(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y,
+                      const uint32_t *own, int64_t query_head, bool *moves)
+{
+    *moves = !may_write(b, y, own, query_head);
+    return !*moves || qn__cuda_may_move(b, call, y);
+}
+
 /* Whether what the newest launch turned and wrote is what attention reads: call's queries, and the
  * caches it has. */
 static bool turns_for(const qn__cuda_binder *b, const qn__call *call,
@@ -308,8 +315,7 @@ bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
         !in_vectors(&operands[addresses[OWN_KEYS]], to->key_head) ||
         !in_vectors(&operands[addresses[OWN_VALUES]], to->value_head))
         return false;
-    *moves = !may_write(b, y, addresses, to->query_head);
-    if (*moves && !qn__cuda_may_move(b, call, y))
+    if (!qn__cuda_may_put(b, call, y, addresses, to->query_head, moves))
         return false;
     if (norms) {
         to->norm_eps = eps_of(b, last - 1);
@@ -454,5 +460,42 @@ bool qn__cuda_turn_blocks(qn__cuda_binder *b, const qn__call *call, int64_t n, f
                                QN__CUDA_BLOCKS_AT, none);
     if (*added)
         memcpy(bound->at + bound->launches[bound->n_launches - 1].first_at, at, sizeof at);
+    return true;
+}
+
+bool qn__cuda_take_blocks_turn(qn__cuda_binder *b, const qn__call *call,
+                               qn__cuda_attend_blocks_args *to, uint32_t *addresses, bool *moves)
+{
+    const int kernel = call->operand[0].shape[3] > 128 ? QN__CUDA_KERNEL_turn_blocks_2
+                                                       : QN__CUDA_KERNEL_turn_blocks_1;
+    const qn__cuda_launch *last = newest(b, kernel);
+    if (!last)
+        return false;
+    const qn__operand *operands = b->binding->operands, *y = &call->operand[call->n_operands - 1];
+    const uint32_t *at = b->bound->at + last->first_at;
+    const qn__cuda_turn_blocks_args *args =
+        (const qn__cuda_turn_blocks_args *)(b->bound->args + last->args);
+    const qn__operand *q = &operands[at[QN__CUDA_BLOCKS_Y]];
+    if (!args->early || args->part[0].length != 1 || !qn__cuda_same_place(q, &call->operand[0]) ||
+        qn__cuda_elements(q) != qn__cuda_elements(&call->operand[0]) ||
+        !qn__cuda_is_spent(b, call, q) ||
+        !qn__cuda_same_place(&operands[at[QN__CUDA_BLOCKS_CACHE]], &call->operand[1]) ||
+        !qn__cuda_same_place(&operands[at[QN__CUDA_BLOCKS_CACHE + 1]], &call->operand[2]))
+        return false;
+    const uint32_t own[OWN] = {at[QN__CUDA_BLOCKS_QUERIES],     at[QN__CUDA_BLOCKS_OFFSET],
+                               at[QN__CUDA_BLOCKS_FREQUENCY],   at[QN__CUDA_BLOCKS_QUERIES + 1],
+                               at[QN__CUDA_BLOCKS_QUERIES + 2], at[QN__CUDA_BLOCKS_SLOTS],
+                               at[QN__CUDA_BLOCKS_NORM],        at[QN__CUDA_BLOCKS_NORM + 1]};
+    if (!qn__cuda_may_put(b, call, y, own, args->head_stride, moves))
+        return false;
+    memcpy(addresses, own, sizeof own);
+    to->t.query_head = args->head_stride;
+    to->t.key_head = args->part[0].head_stride;
+    to->t.value_head = args->part[1].head_stride;
+    to->t.norm_eps = args->norm_eps;
+    to->scale[0] = args->scale;
+    to->scale[1] = args->part[0].turn_scale;
+    to->scale[2] = args->part[1].turn_scale;
+    qn__cuda_forget_newest(b->bound);
     return true;
 }

@@ -160,11 +160,11 @@ static const expected all[] = {
      "bytes_8_any_16 32 64\nrms_norm_few_of_1 1 256\nbytes_8_any_16 64 64\nbytes_8_any_16 32 128\n"
      "rms_norm_few_of_1 1 256\n"},
     {"llama far behind in blocks", SHAPE("llama", 2048, 1024, 32, 8, 64), "bf16", 1,
-     "stream_1 128 288\nturn_blocks_1 6 256\nattend_far_q8_0_q8_0_64_of_9 72 544\n"
+     "stream_1 128 288\nattend_far_step_q8_0_q8_0_64_of_9 72 544\n"
      "linear_8_rounded 128 256\n",
      .behind = 2000, .keys = "q8_0", .values = "q8_0"},
     {"gemma3 in blocks", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
-     "turn_blocks_2 1 256\nattend_q4_0_q4_0_256_of_8 8 256\n"
+     "attend_step_q4_0_q4_0_256_of_8 8 256\n"
      "normed_1_affine4_g64_bf16 72 160\n",
      .keys = "q4_0", .values = "q4_0"},
     {"llama, 20 rows in other blocks", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,

@@ -129,9 +129,14 @@ static const char config[] =
 static bool score_with(qn_model *model, const char *cache, int64_t chunk, const int32_t *ids,
                        int64_t n, float *logits, qn_error *err)
 {
+    const char *type = cache ? cache : "", *of_values = strchr(type, '/');
+    char keys[16];
+    snprintf(keys, sizeof keys, "%.*s", (int)strcspn(type, "/"), type);
     qn_session *session = NULL;
-    qn_session_options o = {
-        .size = sizeof o, .prefill_chunk = chunk, .cache_type_k = cache, .cache_type_v = cache};
+    qn_session_options o = {.size = sizeof o,
+                            .prefill_chunk = chunk,
+                            .cache_type_k = cache ? keys : NULL,
+                            .cache_type_v = of_values ? of_values + 1 : cache};
     bool ok = qn_session_open(&session, model, &o, err) == QN_OK &&
               qn_session_score(session, ids, n, logits, err) == QN_OK;
     qn_session_close(session);
@@ -267,22 +272,43 @@ static void test_tokens(qn_device *cuda)
         int heads, groups, head_dim, length, window;
         const char *cache;
     } all[] = {
-        {"llama", 8, 2, 128, 2200, 0},         {"llama", 4, 1, 256, 1100, 0},
-        {"llama", 8, 1, 64, 1100, 0},          {"llama", 6, 2, 64, 1100, 0},
-        {"llama", 24, 24, 64, 600, 0},         {"llama", 17, 17, 128, 600, 0},
-        {"mistral", 8, 2, 64, 1100, 150},      {"mistral", 4, 1, 128, 1100, 1000},
-        {"gemma2", 4, 2, 256, 1100, 333},      {"llama", 32, 8, 128, MOST, 0},
-        {"llama", 16, 8, 64, MOST, 0},         {"llama", 64, 8, 64, MOST, 0},
-        {"llama", 24, 24, 128, MOST, 0},       {"mistral", 16, 8, 128, MOST, 4200},
-        {"llama", 24, 2, 64, 600, 0},          {"llama", 16, 1, 128, 1100, 0},
-        {"qwen3", 8, 2, 128, 1100, 0},         {"gemma3_text", 4, 1, 256, 1100, 333},
-        {"qwen3", 16, 8, 128, MOST, 0},        {"qwen3", 32, 8, 128, 600, 0},
-        {"llama", 64, 8, 128, MOST, 0},        {"llama", 56, 8, 64, MOST, 0},
-        {"llama", 32, 8, 128, MOST, 0, "f16"}, {"gemma3_text", 4, 1, 256, 1100, 333, "f16"},
-        {"llama", 16, 8, 64, MOST, 0, "f16"},  {"llama", 17, 17, 128, 600, 0, "f16"},
-        {"qwen3", 8, 2, 128, 1100, 0, "f16"},  {"llama", 32, 8, 128, MOST, 0, "q8_0"},
-        {"llama", 16, 8, 64, MOST, 0, "q4_0"}, {"gemma3_text", 4, 1, 256, 1100, 333, "q8_0"},
-        {"qwen3", 8, 2, 128, 1100, 0, "q5_1"}, {"qwen3", 16, 2, 128, 1600, 0, "q8_0"},
+        {"llama", 8, 2, 128, 2200, 0},
+        {"llama", 4, 1, 256, 1100, 0},
+        {"llama", 8, 1, 64, 1100, 0},
+        {"llama", 6, 2, 64, 1100, 0},
+        {"llama", 24, 24, 64, 600, 0},
+        {"llama", 17, 17, 128, 600, 0},
+        {"mistral", 8, 2, 64, 1100, 150},
+        {"mistral", 4, 1, 128, 1100, 1000},
+        {"gemma2", 4, 2, 256, 1100, 333},
+        {"llama", 32, 8, 128, MOST, 0},
+        {"llama", 16, 8, 64, MOST, 0},
+        {"llama", 64, 8, 64, MOST, 0},
+        {"llama", 24, 24, 128, MOST, 0},
+        {"mistral", 16, 8, 128, MOST, 4200},
+        {"llama", 24, 2, 64, 600, 0},
+        {"llama", 16, 1, 128, 1100, 0},
+        {"qwen3", 8, 2, 128, 1100, 0},
+        {"gemma3_text", 4, 1, 256, 1100, 333},
+        {"qwen3", 16, 8, 128, MOST, 0},
+        {"qwen3", 32, 8, 128, 600, 0},
+        {"llama", 64, 8, 128, MOST, 0},
+        {"llama", 56, 8, 64, MOST, 0},
+        {"llama", 32, 8, 128, MOST, 0, "f16"},
+        {"gemma3_text", 4, 1, 256, 1100, 333, "f16"},
+        {"llama", 16, 8, 64, MOST, 0, "f16"},
+        {"llama", 17, 17, 128, 600, 0, "f16"},
+        {"qwen3", 8, 2, 128, 1100, 0, "f16"},
+        {"llama", 32, 8, 128, MOST, 0, "q8_0"},
+        {"llama", 16, 8, 64, MOST, 0, "q4_0"},
+        {"gemma3_text", 4, 1, 256, 1100, 333, "q8_0"},
+        {"qwen3", 8, 2, 128, 1100, 0, "q5_1"},
+        {"qwen3", 16, 2, 128, 1600, 0, "q8_0"},
+        {"llama", 20, 20, 64, 1900, 0, "q8_0"},
+        {"gemma2", 4, 2, 256, 600, 333, "q4_0"},
+        {"llama", 21, 7, 128, 2600, 0, "q8_0/q4_0"},
+        {"mistral", 48, 24, 128, 1500, 900, "q4_0"},
+        {"qwen3", 34, 17, 256, 700, 0, "q8_0/q4_0"},
     };
     static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY], some[MOST * VOCABULARY];
     int32_t ids[MOST];
