@@ -281,18 +281,22 @@ QN_API qn_array *qn_matmul(qn_scope *s, qn_array *a, qn_array *b);
 /* What the products of a linear layer are. They change its values, so a caller chooses them. With
  * BF16 and INT8 the gradient to x of a packed weight multiplies in bf16, all others in f32. */
 typedef enum qn_products {
-    QN_PRODUCTS_AUTO,      /* of a weight in bf16: BF16; of a quantised one: INT8; else F32 */
-    QN_PRODUCTS_F32,       /* of the weight's values and x in f32 */
-    QN_PRODUCTS_BF16,      /* of x rounded to bf16 and a weight in bf16, summed in f32 */
-    QN_PRODUCTS_INT8,      /* of a quantised weight's codes and x in bytes, with a scale for each 32
-                              columns of x or, where the weight's groups are longer, 64; exact sums
-                              within a group, f32 between groups */
+    QN_PRODUCTS_AUTO, /* of a weight in bf16: BF16; of a quantised one: INT8; of one in f16 on a
+                         device that is faster so (CUDA): F16; else F32 */
+    QN_PRODUCTS_F32,  /* of the weight's values and x in f32 */
+    QN_PRODUCTS_BF16, /* of x rounded to bf16 and a weight in bf16, summed in f32 */
+    QN_PRODUCTS_INT8, /* of a quantised weight's codes and x in bytes, with a scale for each 32
+                         columns of x or, where the weight's groups are longer, 64; exact sums
+                         within a group, f32 between groups */
     QN_PRODUCTS_INT8_ROWS, /* the same with one scale for each row of x, as BitNet has it: its
                               largest magnitude, 1e-5 at least, is 127. Of any weight: where it has
                               no codes, x is rounded so and multiplied in f32 */
-    QN_PRODUCTS_BY_ROWS    /* AUTO, but for many rows of x on a device that is faster so (CUDA on
+    QN_PRODUCTS_BY_ROWS,   /* AUTO, but for many rows of x on a device that is faster so (CUDA on
                               sm_90: more than 64): of x and the weight's values, both rounded to
-                              bf16, summed in f32. A row's bits then depend on how many there are */
+                              bf16 (of a weight in f16 to that), summed in f32. A row's bits then
+                              depend on how many there are */
+    QN_PRODUCTS_F16        /* of x rounded to f16, what is too large to the largest there is, and a
+                              weight in f16, summed in f32 */
 } qn_products;
 
 /* x [..., K] times the transpose of w [N, K], plus bias [N] unless NULL: a linear layer. The result

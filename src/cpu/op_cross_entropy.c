@@ -254,7 +254,8 @@ static bool accepts_linear_cross_entropy(const qn_array *node)
 {
     const qn__linear_cross_entropy_params *p = node->params;
     const qn__layout *l = qn__layout_of(node->in[1]->layout);
-    return node->dtype == QN_F32 && l && (p->products != QN_PRODUCTS_INT8_ROWS || l->step);
+    return node->dtype == QN_F32 && l && p->products != QN_PRODUCTS_F16 &&
+           (p->products != QN_PRODUCTS_INT8_ROWS || l->step);
 }
 
 const qn__cpu_routine qn__cpu_linear_cross_entropy_routine = {

@@ -152,11 +152,11 @@ static bool accepts_packed(const qn_array *node)
     return node->dtype == QN_F32 && node->in[1]->layout;
 }
 
-/* Bytes need codes to meet: what is no codes is decomposed. */
+/* Bytes need codes to meet: what is no codes is decomposed; and so is what rounds x to f16. */
 static bool accepts_linear(const qn_array *node)
 {
     const qn__linear_params *p = node->params;
-    return accepts_packed(node) &&
+    return accepts_packed(node) && p->products != QN_PRODUCTS_F16 &&
            (p->products != QN_PRODUCTS_INT8_ROWS || qn__layout_of(node->in[1]->layout)->step > 0);
 }
 

@@ -143,6 +143,9 @@ typedef struct qn__cuda_byte_form {
 #define QN__CUDA_ORDERED_ROW(columns)    (QN__CUDA_MADE_HEAD + (columns))
 enum { QN__CUDA_MADE_HEAD = 128 };
 
+/* How a result is rounded for a linear layer: turned (turned.cuh), to f16 and not to bf16. */
+enum { QN__CUDA_TURNED = 1, QN__CUDA_AS_F16 = 2 };
+
 /* Among a norm's addresses. */
 enum {
     QN__CUDA_NORM_BESIDE = 3,
@@ -207,6 +210,8 @@ enum { QN__CUDA_PRODUCT_SPAN = 128, QN__CUDA_PRODUCT_SHARED = 99 << 10, QN__CUDA
 #define QN__CUDA_FEW_WARPS(rows)  ((rows) == 1 ? 8 : 16)
 #define QN__CUDA_FEW_SHARED(rows) ((rows) == 1 ? 21 << 10 : 27 << 9)
 
+enum { QN__CUDA_UNROUNDED, QN__CUDA_TO_BF16, QN__CUDA_TO_F16 };
+
 /* y [m, n] = a [m, k] b [k, n], for each of a batch. a is f32 and b what the kernel says, or all is
  * f64. The elements of a row of a, or of a column of b, are `column` or `row` apart. */
 typedef struct qn__cuda_product_args {
@@ -216,7 +221,7 @@ typedef struct qn__cuda_product_args {
     int64_t a_row, a_column, b_row, b_column, y_row, y_column;
     int8_t a_along, b_along;                /* k is the axis along which neighbours are read */
     int8_t a_vectors, b_vectors, y_vectors; /* ... four at once, or 16 bytes */
-    int8_t rounded;                         /* a is rounded to bf16 */
+    int8_t rounded;                         /* what a is rounded to */
 } qn__cuda_product_args;
 
 /* ---- linear.cu ------------------------------------------------------------------------------- */
@@ -250,7 +255,7 @@ typedef struct qn__cuda_units {
 } qn__cuda_units;
 
 /* y [rows, n] = x [rows, k] w [n, k]^T of up to three weights. x is row-major; f32 for linear_8 and
- * units, which may have it made bytes, bf16 for the others, up to linear_64 turned (turned.cuh) in
+ * units, which may have it made bytes, else rounded, up to linear_64 turned (turned.cuh) in
  * rows of whole 32 columns. Gated: the one result is activation(x w0^T) * (x w1^T), or of 2 with
  * the weights exchanged. */
 enum { QN__CUDA_SILU, QN__CUDA_RELU_SQUARED, QN__CUDA_GELU_TANH };
@@ -275,6 +280,7 @@ typedef struct qn__cuda_linears_args {
     int8_t gated, activation;
     int8_t turned; /* how a gated y is rounded */
     int8_t whole;  /* bytes of x have a scale a row */
+    int8_t half;   /* plain weights are f16, and not bf16 */
     /* Kernels of one row on units read three pieces, up to here. */
     int32_t stride[QN__CUDA_LINEARS], rows;
     int32_t group; /* of weights in units: rows of x that a block has at most */

@@ -562,7 +562,7 @@ static __device__ void join_columns(const qn__cuda_attend_args &a, join_room &ro
     if (a.at[6])
         ((float *)a.at[6])[at] = y;
     if (a.at[8])
-        ((uint16_t *)a.at[8])[rounded_place(at, a.turned)] = bf16_of_f32(y);
+        put_rounded_one(a.at[8], at, y, a.turned);
 }
 
 /* Blocks: [T][H], each once or once for every 16 columns */

@@ -121,7 +121,7 @@ static __device__ void put_results(const qn__cuda_attend_args &a, const row_stat
     if (a.at[6] && lane < COLUMNS)
         ((float *)a.at[6])[at] = x;
     if (a.at[8] && lane % 2 == 0 && lane < COLUMNS) /* elements lie side by side then */
-        *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, next);
+        put_rounded_pair(a.at[8], at, x, next, a.turned);
 }
 
 /* ---- the block ------------------------------------------------------------------------------- */

@@ -474,7 +474,7 @@ static __device__ void put_joined(const qn__cuda_attend_args &a, const step_work
         if (a.at[8]) { /* elements lie side by side then */
             const float next = __shfl_down_sync(~0u, x, 1);
             if (lane % 2 == 0 && lane < COLUMNS)
-                *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(x, next);
+                put_rounded_pair(a.at[8], at, x, next, a.turned);
         }
     }
 }

@@ -84,7 +84,7 @@ static __device__ void store_rows(const qn__cuda_attend_args &a, const lane_rows
                 ((float *)a.at[6])[e + a.y_stride[3]] = v;
             }
             if (a.at[8]) /* elements lie side by side then */
-                *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(e, a.turned)) = pair_of(u, v);
+                put_rounded_pair(a.at[8], e, u, v, a.turned);
         }
     }
 }

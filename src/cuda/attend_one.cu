@@ -31,7 +31,7 @@ static __device__ void put_pair(const qn__cuda_attend_args &a, const int32_t *ti
         ((float *)a.at[6])[at + a.y_stride[3]] = v;
     }
     if (a.at[8]) /* elements lie side by side then */
-        *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(at, a.turned)) = pair_of(u, v);
+        put_rounded_pair(a.at[8], at, u, v, a.turned);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

@@ -510,7 +510,7 @@ static __device__ void store_rows(const qn__cuda_attend_args &a, const wide_rows
             if (a.at[6])
                 *(float2 *)((float *)a.at[6] + e) = make_float2(u, v);
             if (a.at[8])
-                *(uint32_t *)((uint16_t *)a.at[8] + rounded_place(e, a.turned)) = pair_of(u, v);
+                put_rounded_pair(a.at[8], e, u, v, a.turned);
         }
     }
 }

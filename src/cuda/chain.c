@@ -120,18 +120,23 @@ static void print_quads(page *p, const qn__ir *ir, const char *const *types, boo
              "            *(quad<%s> *)((%s *)a.at[%d] + o[%d]) = y;\n",
              n, type, type, n, n);
     if (qn__ir_dtype(ir, ir->result) == QN_F32)
-        print_to(p,
-                 "        if (a.at[%d]) {\n"
-                 "            quad<u16> r;\n"
-                 "            for (int j = 0; j < 4; j++)\n"
-                 "                r.v[j] = bf16_of_f32(y.v[j]);\n"
-                 "            for (i64 j = 0; j < 2; j++) {\n"
-                 "                i64 at = 2 * i + j, to = (at & ~15ll) | (at & 3) << 2 | (at >> 2 "
-                 "& 3);\n"
-                 "                ((u32 *)a.at[%d])[a.turned ? to : at] = r.v[2 * j] | (u32)r.v[2 "
-                 "* j + 1] << 16;\n"
-                 "            }\n        }\n",
-                 n + 1, n + 1);
+        print_to(
+            p,
+            "        if (a.at[%d]) {\n"
+            "            quad<u16> r;\n"
+            "            for (int j = 0; j < 4; j++)\n"
+            "                if (a.turned & 2)\n"
+            "                    asm(\"cvt.rn.satfinite.f16.f32 %%0, %%1;\" : \"=h\"(r.v[j]) : "
+            "\"f\"(y.v[j]));\n"
+            "                else\n"
+            "                    r.v[j] = bf16_of_f32(y.v[j]);\n"
+            "            for (i64 j = 0; j < 2; j++) {\n"
+            "                i64 at = 2 * i + j, to = (at & ~15ll) | (at & 3) << 2 | (at >> 2 "
+            "& 3);\n"
+            "                ((u32 *)a.at[%d])[a.turned & 1 ? to : at] = r.v[2 * j] | (u32)r.v[2 "
+            "* j + 1] << 16;\n"
+            "            }\n        }\n",
+            n + 1, n + 1);
     print_to(p, "    }\n}\n");
 }
 
@@ -572,6 +577,7 @@ bool qn__cuda_prepare_chain(qn__cuda_binder *b, const qn__call *call)
         return false;
     if (flat && call->operand[n].dtype == QN_F32)
         qn__cuda_may_round(b, (uint8_t)n, (uint8_t)(n + 1),
-                           ((size_t)n + 2) * sizeof(void *) + offsetof(chain_args, turned));
+                           ((size_t)n + 2) * sizeof(void *) + offsetof(chain_args, turned),
+                           QN__CUDA_ROUNDS_EITHER);
     return true;
 }

@@ -135,9 +135,10 @@ typedef struct qn__cuda_launch {
     size_t args;              /* offset of its arguments in the binding's bytes */
     qn__cuda_fill *fill;      /* NULL: addresses are all that a run adds to the arguments */
     bool waits;               /* it begins when the one ahead has ended: it does not wait itself */
-    uint8_t y_at, rounded_at; /* among its addresses: the result, f32, and where that may go as bf16
+    uint8_t y_at, rounded_at; /* among its addresses: the result, f32, and where that may go rounded
                                * as well; 0: nowhere */
-    size_t turned;            /* ... and where, in the binding's bytes, it says whether turned */
+    uint8_t rounds;           /* ... qn__cuda_rounds */
+    size_t turned;            /* ... and where, in the binding's bytes, it says how */
     uint8_t bytes_at;         /* the same of the result as bytes */
     size_t byte_form;
     bool moves; /* its result cannot lie where the plan has it */
@@ -222,9 +223,15 @@ void qn__cuda_want_scratch(qn__cuda_binder *b, size_t bytes);
 void qn__cuda_want_behind(qn__cuda_binder *b, size_t bytes);
 void qn__cuda_want_unpacked(qn__cuda_binder *b, size_t bytes);
 
-/* The newest launch can round its result (op_round.c); `turned` is the place of that in its
- * arguments. */
-void qn__cuda_may_round(qn__cuda_binder *b, uint8_t y_at, uint8_t rounded_at, size_t turned);
+/* The newest launch can round its result (op_round.c), to bf16 or to f16, or to either as it is
+ * asked; `turned` is the place of that in its arguments. */
+typedef enum qn__cuda_rounds {
+    QN__CUDA_ROUNDS_BF16,
+    QN__CUDA_ROUNDS_F16,
+    QN__CUDA_ROUNDS_EITHER
+} qn__cuda_rounds;
+void qn__cuda_may_round(qn__cuda_binder *b, uint8_t y_at, uint8_t rounded_at, size_t turned,
+                        qn__cuda_rounds rounds);
 
 /* The newest launch can make its result bytes; `form` is the place of the form in its arguments. */
 void qn__cuda_may_make_bytes(qn__cuda_binder *b, uint8_t bytes_at, size_t form);
@@ -233,9 +240,10 @@ void qn__cuda_may_make_bytes(qn__cuda_binder *b, uint8_t bytes_at, size_t form);
  * is the newest. False: it is another, or cannot. */
 bool qn__cuda_bytes_of_x(qn__cuda_binder *b, const qn__call *call, const qn__cuda_byte_form *form);
 
-/* The rows of a linear layer's x as bf16 in scratch memory, turned (turned.cuh) or as they are, for
- * the launch that follows: by the launch that makes x, where that is the newest, or by one of its
- * own, if `always`. *place: the operand that has them; 0: they are as they were. */
+/* The rows of a linear layer's x, rounded to the type of its weight, in scratch memory, turned
+ * (turned.cuh) or as they are, for the launch that follows: by the launch that makes x, where that
+ * is the newest, or by one of its own, if `always`. *place: the operand that has them; 0: they are
+ * as they were. */
 bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bool turned,
                       bool always, uint8_t *place);
 
@@ -376,6 +384,11 @@ bool qn__cuda_is_fixed(const qn__cuda_binder *b, const qn__operand *o);
 
 /* Linear layers that stream (op_linear.c): whether such a weight can, and the launch. */
 bool qn__cuda_streams(const qn__operand *x, const qn__operand *w);
+
+/* A kernel over plain weights in bf16, or `half`, the same over f16; and whether a launch is of
+ * those from `first` to `last`, of either type. */
+qn__cu_function qn__cuda_weights_kernel(const qn__cuda *cuda, bool half, int kernel);
+bool qn__cuda_is_of_weights(const qn__cuda *cuda, qn__cu_function function, int first, int last);
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call);
 
 /* The newest launch and its arguments with this call's weight added: where that is one of the same

@@ -180,14 +180,14 @@ static void cuda_unreserve(qn_device *device, void *data, size_t size, size_t co
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
-/* Floats are plain: f32 and bf16 as they are, f16 as f32, which is exact. Others stay in units. */
+/* Floats are plain, as they are. Others stay in units. */
 static bool cuda_hold(qn_device *device, const qn__encoding *e, qn_dtype *dtype,
                       qn__layout_id *layout)
 {
     (void)device;
     size_t id = (size_t)(e - qn__encodings);
     bool units = qn__cuda_has_units(QN__UNITS_OF(id));
-    *dtype = id == QN__BF16 ? QN_BF16 : QN_F32;
+    *dtype = id == QN__BF16 ? QN_BF16 : id == QN__F16 ? QN_F16 : QN_F32;
     *layout = units ? QN__UNITS_OF(id) : QN__PLAIN;
     return id == QN__F32 || id == QN__F16 || id == QN__BF16 || units;
 }
@@ -340,6 +340,7 @@ static const qn__device_ops cuda_device_ops = {
     .kind = "cuda",
     .step_tokens = 2048, /* with fewer, tiles of products do not come to all processors */
     .by_rows = true,
+    .halves = true,
     .runs_ahead = true,
     .close = cuda_close,
     .alloc = cuda_alloc,

@@ -26,6 +26,10 @@
     X(stream)                                                                                      \
     X(wide)                                                                                        \
     X(split)                                                                                       \
+    X(linear_f16)                                                                                  \
+    X(stream_f16)                                                                                  \
+    X(wide_f16)                                                                                    \
+    X(split_f16)                                                                                   \
     X(split_units)                                                                                 \
     X(units)                                                                                       \
     X(many)                                                                                        \
@@ -76,6 +80,9 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_stream:
     case IMAGE_wide:
     case IMAGE_split:
+    case IMAGE_stream_f16:
+    case IMAGE_wide_f16:
+    case IMAGE_split_f16:
     case IMAGE_split_units:
     case IMAGE_many:
     case IMAGE_unpack:
@@ -106,12 +113,16 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_matmul: return QN__CUDA_PRODUCT_SHARED;
     case IMAGE_matmul_few:
     case IMAGE_linear:
+    case IMAGE_linear_f16:
     case IMAGE_units: return cuda->most_shared;
     case IMAGE_ternary: return QN__CUDA_TERNARY_SHARED;
     case IMAGE_ternary_wide: return QN__CUDA_TERNARY_WIDE_SHARED(256, 128);
     case IMAGE_stream:
     case IMAGE_wide:
     case IMAGE_split:
+    case IMAGE_stream_f16:
+    case IMAGE_wide_f16:
+    case IMAGE_split_f16:
     case IMAGE_split_units: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend_one:

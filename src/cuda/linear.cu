@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear layers on weights in bf16, on tensor cores: x is rounded to bf16, sums are f32.
+ * Linear layers on weights in bf16, on tensor cores: x is rounded to bf16, sums are f32. In images
+ * of their own (weights.cuh) weights are f16, and x is rounded to that.
  *
  * A weight's 16 rows are the rows of a product, rows of x its columns. K is cut into spans of 256;
  * in a span products follow each other in order of k, and the spans' sums are added in order. That
@@ -84,7 +85,7 @@ static __device__ uint4 load_product(const uint4 *piece)
 
 static __device__ uint2 quad_of(float4 v)
 {
-    return make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w));
+    return make_uint2(weight_pair(v.x, v.y), weight_pair(v.z, v.w));
 }
 
 /* A lane's part of 32 columns of x from `column` on, for two products; zeros unless `real`. */
@@ -96,17 +97,18 @@ static __device__ uint4 x_at(const float *x, int row, int column, int k, bool re
                  b = real && column + 8 < k ? from[4] : none,
                  c = real && column + 16 < k ? from[8] : none,
                  d = real && column + 24 < k ? from[12] : none;
-    return make_uint4(pair_of(a.x, a.y), pair_of(b.x, b.y), pair_of(c.x, c.y), pair_of(d.x, d.y));
+    return make_uint4(weight_pair(a.x, a.y), weight_pair(b.x, b.y), weight_pair(c.x, c.y),
+                      weight_pair(d.x, d.y));
 }
 
-/* The same of rows that are bf16 and turned. */
+/* The same of rows that are rounded and turned. */
 static __device__ uint4 x_at(const uint16_t *x, int row, int column, int k, bool real)
 {
     const uint4 *from = (const uint4 *)(x + row * ((k + 31) & ~31) + column) + threadIdx.x % 4;
     return real && column < k ? *from : make_uint4(0, 0, 0, 0);
 }
 
-/* NT: of 8 rows of x each. X: what x is, float or bf16. */
+/* NT: of 8 rows of x each. X: what x is, float or rounded. */
 template <int NT, typename X>
 static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
 {
@@ -152,8 +154,8 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
             for (int j = 0; j < NT; j++) {
                 int row = 8 * j + g;
                 uint4 x = x_at((const X *)a.at[0], row, column, k, row < rows);
-                mma_bf16(c[j], u.x, u.y, u.z, u.w, x.x, x.y);
-                mma_bf16(c[j], v.x, v.y, v.z, v.w, x.z, x.w);
+                multiply_weights(c[j], u.x, u.y, u.z, u.w, x.x, x.y);
+                multiply_weights(c[j], v.x, v.y, v.z, v.w, x.z, x.w);
             }
         }
         __syncwarp();
@@ -180,31 +182,36 @@ static __device__ void few_rows(const qn__cuda_linears_args &a, float *part)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) linear_8(const qn__cuda_linears_args a)
+extern "C" __global__ void __launch_bounds__(512, 1)
+    WEIGHT_KERNEL(linear_8)(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
     few_rows<1, float>(a, part);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) linear_8_rounded(const qn__cuda_linears_args a)
+extern "C" __global__ void __launch_bounds__(512, 1)
+    WEIGHT_KERNEL(linear_8_rounded)(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
     few_rows<1, uint16_t>(a, part);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) linear_16(const qn__cuda_linears_args a)
+extern "C" __global__ void __launch_bounds__(512, 1)
+    WEIGHT_KERNEL(linear_16)(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
     few_rows<2, uint16_t>(a, part);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) linear_32(const qn__cuda_linears_args a)
+extern "C" __global__ void __launch_bounds__(512, 1)
+    WEIGHT_KERNEL(linear_32)(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
     few_rows<4, uint16_t>(a, part);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) linear_64(const qn__cuda_linears_args a)
+extern "C" __global__ void __launch_bounds__(512, 1)
+    WEIGHT_KERNEL(linear_64)(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) float part[];
     few_rows<8, uint16_t>(a, part);
@@ -212,8 +219,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_64(const qn__cuda_li
 
 /* ---- many rows ------------------------------------------------------------------------------- */
 
-/* x as bf16, four elements a thread; rows of the result have zeros behind. */
-extern "C" __global__ void linear_round(const qn__cuda_round_args a)
+/* x rounded, four elements a thread; rows of the result have zeros behind. */
+extern "C" __global__ void WEIGHT_KERNEL(linear_round)(const qn__cuda_round_args a)
 {
     wait_for_others();
     const int64_t padded = a.padded / 4, quads = a.columns / 4;
@@ -267,14 +274,15 @@ static __device__ void multiply_plane(const char *w, const char *x, float c[4][4
             const uint4 a = load_product((const uint4 *)(wl + i * 16 * 64 + w_at));
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                mma_bf16(c[i][j], a.x, a.y, a.z, a.w, j % 2 ? b[j / 2].z : b[j / 2].x,
-                         j % 2 ? b[j / 2].w : b[j / 2].y);
+                multiply_weights(c[i][j], a.x, a.y, a.z, a.w, j % 2 ? b[j / 2].z : b[j / 2].x,
+                                 j % 2 ? b[j / 2].w : b[j / 2].y);
         }
     }
 }
 
 /* Blocks go down the rows of x first: those that run together share a part of the weight. */
-extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const qn__cuda_linears_args a)
+extern "C" __global__ void __launch_bounds__(256, 1)
+    WEIGHT_KERNEL(linear_many)(const qn__cuda_linears_args a)
 {
     extern __shared__ __align__(128) char stages[];
     const int64_t x_tiles = (a.rows + BLOCK - 1) / BLOCK;

@@ -17,7 +17,8 @@ template <typename W> struct side {
     const W *at;
     int64_t k, apart, step;
     int rows;
-    bool along, vectors, rounded;
+    bool along, vectors;
+    int rounded;
 };
 
 template <typename W>
@@ -32,9 +33,10 @@ static __device__ four<W> load_four(const W *at, int64_t step, int left, bool ve
     return v;
 }
 
-template <typename T> static __device__ T rounded_to_bf16(T x)
+template <typename T> static __device__ T rounded_to(int how, T x)
 {
-    return f32_of_bf16(bf16_of_f32((float)x));
+    return how == QN__CUDA_TO_F16 ? __half2float(__ushort_as_half(finite_f16_of((float)x)))
+                                  : f32_of_bf16(bf16_of_f32((float)x));
 }
 
 /* A piece of ROWS rows and DEEP columns on its way to shared memory, by N threads. Along rows of
@@ -96,7 +98,7 @@ template <typename T, typename W, int ROWS, int DEEP, int N> struct staged {
             for (int j = 0; j < 4; j++) {
                 u.v[j] = value_of(v[i].v[j]);
                 if (s.rounded)
-                    u.v[j] = rounded_to_bf16(u.v[j]);
+                    u.v[j] = rounded_to(s.rounded, u.v[j]);
             }
             if (!s.along)
                 *(four<T> *)(to + i * NEXT_COLUMN * ACROSS) = u;
@@ -287,7 +289,7 @@ struct tiles {
                                (int)min(p.m - row, (int64_t)BM),
                                p.a_along != 0,
                                p.a_vectors != 0,
-                               p.rounded != 0};
+                               p.rounded};
             const side<W> b = {(const W *)p.at[1] + offset_of(p.b, batch) + column * p.b_column,
                                p.k,
                                p.b_column,
@@ -295,7 +297,7 @@ struct tiles {
                                (int)min(p.n - column, (int64_t)BN),
                                p.b_along != 0,
                                p.b_vectors != 0,
-                               false};
+                               QN__CUDA_UNROUNDED};
             tile(p, *(shared *)tiles_room, a, b, (T *)p.at[2] + batch * p.m * p.n, row, column);
         }
     }

@@ -64,6 +64,20 @@ static __device__ uint32_t f16_pair_of(float low, float high)
     return *(const uint32_t *)&pair;
 }
 
+/* The same, but that becomes the largest; and of one. */
+static __device__ uint32_t finite_f16_pair_of(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+static __device__ uint16_t finite_f16_of(float x)
+{
+    uint16_t r;
+    asm("cvt.rn.satfinite.f16.f32 %0, %1;" : "=h"(r) : "f"(x));
+    return r;
+}
+
 /* 16 bytes into shared memory, beside what follows; zeros unless `real`. */
 static __device__ void copy_ahead(void *to, const void *from, bool real)
 {

@@ -152,13 +152,13 @@ static __device__ float4 normed(float4 v, float scale, float4 u)
     return make_float4(v.x * scale * u.x, v.y * scale * u.y, v.z * scale * u.z, v.w * scale * u.w);
 }
 
-/* To where results go: f32, or bf16, or both. */
-static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, bool turned)
+/* To where results go: f32, or rounded, or both. */
+static __device__ void put_quad(void *y, void *rounded, int64_t at, float4 v, int how)
 {
     if (y)
         ((float4 *)y)[at] = v;
     if (rounded)
-        put_rounded(rounded, at, make_uint2(pair_of(v.x, v.y), pair_of(v.z, v.w)), turned);
+        put_rounded(rounded, at, v, how);
 }
 
 /* One value a warp. */
@@ -206,9 +206,9 @@ template <int QUADS> struct quads_of_row {
         const float scale = quick_scale_of(sum_of_tree<THREADS / 32>(sums.of), n, nth, eps);
         each([&](int k) { v[k] = normed(v[k], scale, weight[k]); });
     }
-    __device__ void put(void *y, void *rounded, int at, const float4 (&v)[QUADS], bool turned) const
+    __device__ void put(void *y, void *rounded, int at, const float4 (&v)[QUADS], int how) const
     {
-        each([&](int k) { put_quad(y, rounded, at + k * THREADS, v[k], turned); });
+        each([&](int k) { put_quad(y, rounded, at + k * THREADS, v[k], how); });
     }
 };
 

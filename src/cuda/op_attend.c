@@ -135,7 +135,7 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
         qn__cuda_find_unpacked(b, call, type_read(args));
     bool rounds = args->split || kernel >= QN__CUDA_KERNEL_attend_one_64;
     if (grid->blocks > 0 && args->y_stride[3] == 1 && rounds)
-        qn__cuda_may_round(b, 6, 8, offsetof(qn__cuda_attend_args, turned));
+        qn__cuda_may_round(b, 6, 8, offsetof(qn__cuda_attend_args, turned), QN__CUDA_ROUNDS_EITHER);
     return true;
 }
 
@@ -414,8 +414,8 @@ void qn__cuda_finish_attention(qn__cuda_binder *b)
                               QN__CUDA_KERNEL_attend_step_q8_0_q8_0_64_of_4,
                               QN__CUDA_KERNEL_attend_step_q4_0_q4_0_256_of_8))
             ((qn__cuda_attend_turn_args *)(bound->args + launch->args))->next_holds_back =
-                qn__cuda_is_among(b->cuda, launch[1].function, QN__CUDA_KERNEL_stream_1,
-                                  QN__CUDA_KERNEL_stream_1_pair);
+                qn__cuda_is_of_weights(b->cuda, launch[1].function, QN__CUDA_KERNEL_stream_1,
+                                       QN__CUDA_KERNEL_stream_1_pair);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear layers on weights in bf16: how they are launched. Layers that follow each other and take
- * the same x (queries, keys and values; gate and up) are one launch.
+ * Linear layers on weights in bf16 or f16: how they are launched. Layers that follow each other and
+ * take the same x (queries, keys and values; gate and up) are one launch.
  */
 #include "base/error.h"
 #include "core/dtype.h"
@@ -25,9 +25,23 @@ enum {
 /* Vectors of 16 bytes are read. */
 bool qn__cuda_streams(const qn__operand *x, const qn__operand *w)
 {
-    return w->dtype == QN_BF16 && !w->layout && w->shape[0] > 0 && w->shape[1] > 0 &&
-           w->shape[1] % 8 == 0 && w->stride[1] == 1 && w->stride[0] % 8 == 0 &&
+    return (w->dtype == QN_BF16 || w->dtype == QN_F16) && !w->layout && w->shape[0] > 0 &&
+           w->shape[1] > 0 && w->shape[1] % 8 == 0 && w->stride[1] == 1 && w->stride[0] % 8 == 0 &&
            w->offset % 16 == 0 && x->offset % 16 == 0;
+}
+
+/* The kernels of weights in f16 are as far behind those of bf16. */
+enum { F16_BEHIND = QN__CUDA_KERNEL_linear_round_f16 - QN__CUDA_KERNEL_linear_round };
+
+qn__cu_function qn__cuda_weights_kernel(const qn__cuda *cuda, bool half, int kernel)
+{
+    return cuda->kernels[kernel + (half ? F16_BEHIND : 0)];
+}
+
+bool qn__cuda_is_of_weights(const qn__cuda *cuda, qn__cu_function function, int first, int last)
+{
+    return qn__cuda_is_among(cuda, function, first, last) ||
+           qn__cuda_is_among(cuda, function, first + F16_BEHIND, last + F16_BEHIND);
 }
 
 bool qn__cuda_same_place(const qn__operand *a, const qn__operand *b)
@@ -48,8 +62,9 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
     bool whole = ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8_ROWS;
     if (args->n[QN__CUDA_LINEARS - 1] || args->gated ||
         (args->units.layout != w->layout && qn__cuda_is_units(b->cuda, function)) ||
-        args->whole != whole || bound->at[last->first_at + QN__CUDA_ADDED] != QN__CUDA_AT_NONE ||
-        !args->early || args->rows != rows || args->k != w->shape[1] ||
+        args->whole != whole || args->half != (w->dtype == QN_F16) ||
+        bound->at[last->first_at + QN__CUDA_ADDED] != QN__CUDA_AT_NONE || !args->early ||
+        args->rows != rows || args->k != w->shape[1] ||
         !qn__cuda_same_place(&b->binding->operands[bound->x], &call->operand[0]) ||
         !qn__cuda_is_fixed(b, w))
         return NULL;
@@ -88,6 +103,7 @@ bool qn__cuda_begin_linear(qn__cuda_binder *b, const qn__call *call, qn__cuda_li
                                     .stride = {(int32_t)stride},
                                     .k = (int32_t)k,
                                     .rows = (int32_t)rows,
+                                    .half = w->dtype == QN_F16,
                                     .early = qn__cuda_is_fixed(b, w)};
     return true;
 }
@@ -146,7 +162,8 @@ static int64_t few_warps(const qn__cuda *cuda, const qn__cuda_linears_args *args
 
 static bool is_streaming(const qn__cuda *cuda, qn__cu_function function)
 {
-    return qn__cuda_is_among(cuda, function, QN__CUDA_KERNEL_linear_8, QN__CUDA_KERNEL_linear_many);
+    return qn__cuda_is_of_weights(cuda, function, QN__CUDA_KERNEL_linear_8,
+                                  QN__CUDA_KERNEL_linear_many);
 }
 
 /* Whether the newest launch is attention of a token. */
@@ -199,12 +216,13 @@ bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call)
     }
     if (!qn__cuda_round_x(b, call, args.rows, few, !few || args.rows >= ROUNDED, &place))
         return false;
-    qn__cu_function function = b->cuda->kernels[!few             ? QN__CUDA_KERNEL_linear_many
-                                                : args.rows > 32 ? QN__CUDA_KERNEL_linear_64
-                                                : args.rows > 16 ? QN__CUDA_KERNEL_linear_32
-                                                : args.rows > 8  ? QN__CUDA_KERNEL_linear_16
-                                                : place          ? QN__CUDA_KERNEL_linear_8_rounded
-                                                                 : QN__CUDA_KERNEL_linear_8];
+    const int kernel = !few             ? QN__CUDA_KERNEL_linear_many
+                       : args.rows > 32 ? QN__CUDA_KERNEL_linear_64
+                       : args.rows > 16 ? QN__CUDA_KERNEL_linear_32
+                       : args.rows > 8  ? QN__CUDA_KERNEL_linear_16
+                       : place          ? QN__CUDA_KERNEL_linear_8_rounded
+                                        : QN__CUDA_KERNEL_linear_8;
+    qn__cu_function function = qn__cuda_weights_kernel(b->cuda, args.half, kernel);
     qn__cuda_grid grid = {linear_blocks(b->cuda, &args, warps, shared),
                           few ? (unsigned)warps * 32 : 256,
                           few ? (unsigned)shared : QN__CUDA_LINEAR_SHARED};
@@ -264,7 +282,8 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call, const qn__cud
 bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cuda_gate *gate)
 {
     qn__cuda_launch *last = newest_layers(b);
-    if (!last || last->function == b->cuda->kernels[QN__CUDA_KERNEL_linear_many])
+    if (!last || qn__cuda_is_of_weights(b->cuda, last->function, QN__CUDA_KERNEL_linear_many,
+                                        QN__CUDA_KERNEL_linear_many))
         return false;
     bool wide = qn__cuda_is_wide(b->cuda, last->function),
          units = qn__cuda_is_units(b->cuda, last->function);
@@ -305,6 +324,7 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cu
         last->threads = (unsigned)warps * 32; /* a pair's sums may leave room for fewer rings */
         last->shared = (unsigned)shared;
     }
-    qn__cuda_may_round(b, 2, QN__CUDA_ROUNDED, offsetof(qn__cuda_linears_args, turned));
+    qn__cuda_may_round(b, 2, QN__CUDA_ROUNDED, offsetof(qn__cuda_linears_args, turned),
+                       args->half ? QN__CUDA_ROUNDS_F16 : QN__CUDA_ROUNDS_BF16);
     return true;
 }

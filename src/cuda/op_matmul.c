@@ -142,7 +142,8 @@ static bool launch_product(qn__cuda_binder *b, const qn__call *call, qn__cuda_pr
     if (!args->batch || !args->m || !args->n)
         return true;
     find_neighbours(args, l, r);
-    const bool reads = type == QN_F32 || type == QN_F64 || (type == QN_F16 && args->b_vectors);
+    const bool reads =
+        !args->rounded && (type == QN_F32 || type == QN_F64 || (type == QN_F16 && args->b_vectors));
     if (args->m <= FEW && reads)
         return launch_few_rows(b, call, args, type, false);
     if (args->n <= FEW && type == (qn_dtype)l->dtype) {
@@ -175,7 +176,7 @@ static bool launch_matmul(qn__cuda_binder *b, const qn__call *call)
 
 const qn__cuda_routine qn__cuda_matmul = {QN__OP_MATMUL, NULL, launch_matmul, 0};
 
-/* x is f32 with weights in f32, bf16 or units, or all is f64. */
+/* x is f32 with weights in f32, bf16, f16 or units, or all is f64. */
 static bool takes_linear(const qn_array *node)
 {
     if (node->in[1]->layout)
@@ -185,11 +186,23 @@ static bool takes_linear(const qn_array *node)
     if (node->dtype == QN_F64)
         return w == QN_F64;
     return node->dtype == QN_F32 &&
-           (w == QN_BF16 ? p->products == QN_PRODUCTS_BF16 || p->products == QN_PRODUCTS_BY_ROWS
-                         : (w == QN_F32 || w == QN_F16) && p->products == QN_PRODUCTS_F32);
+           (w == QN_BF16  ? p->products == QN_PRODUCTS_BF16 || p->products == QN_PRODUCTS_BY_ROWS
+            : w == QN_F16 ? p->products == QN_PRODUCTS_F16 || p->products == QN_PRODUCTS_BY_ROWS ||
+                                p->products == QN_PRODUCTS_F32
+                          : w == QN_F32 && p->products == QN_PRODUCTS_F32);
 }
 
-/* y = x w^T. x is rounded to bf16 where w is. */
+/* How x is rounded for a weight in bf16, or in f16 if the products are of that. */
+static int rounded_for(const qn__call *call)
+{
+    const qn__linear_params *p = call->params;
+    return p->products == QN_PRODUCTS_F32      ? QN__CUDA_UNROUNDED
+           : call->operand[1].dtype == QN_BF16 ? QN__CUDA_TO_BF16
+           : call->operand[1].dtype == QN_F16  ? QN__CUDA_TO_F16
+                                               : QN__CUDA_UNROUNDED;
+}
+
+/* y = x w^T */
 static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
 {
     const qn__operand *x = &call->operand[0], *w = &call->operand[1];
@@ -203,8 +216,8 @@ static bool launch_linear(qn__cuda_binder *b, const qn__call *call)
                                   .a_column = 1,
                                   .b_row = w->stride[1],
                                   .b_column = w->stride[0],
-                                  .rounded = w->dtype == QN_BF16};
-    if (args.m && qn__cuda_streams(x, w))
+                                  .rounded = (int8_t)rounded_for(call)};
+    if (args.m && args.rounded && qn__cuda_streams(x, w))
         return qn__cuda_stream_linear(b, call);
     return launch_product(b, call, &args);
 }

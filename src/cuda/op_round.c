@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches that do a part of what follows. x of linear layers on weights in bf16 is rounded: norms,
- * chains and attention write their result so, too, when they are asked; what then nobody reads as
- * f32 they do not write. And two calls of one kernel that know nothing of each other are one
- * launch.
+ * Launches that do a part of what follows. x of linear layers on weights in bf16 or f16 is rounded:
+ * norms, chains and attention write their result so, too, when they are asked; what then nobody
+ * reads as f32 they do not write. And two calls of one kernel that know nothing of each other are
+ * one launch.
  */
 #include "core/dtype.h"
 #include "cuda/cuda.h"
@@ -13,13 +13,15 @@
 
 enum { TURN = 32 /* columns */ };
 
-void qn__cuda_may_round(qn__cuda_binder *b, uint8_t y_at, uint8_t rounded_at, size_t turned)
+void qn__cuda_may_round(qn__cuda_binder *b, uint8_t y_at, uint8_t rounded_at, size_t turned,
+                        qn__cuda_rounds rounds)
 {
     qn__cuda_launch *last = &b->bound->launches[b->bound->n_launches - 1];
     assert(y_at < last->n_at && rounded_at < last->n_at);
     last->y_at = y_at;
     last->rounded_at = rounded_at;
     last->turned = last->args + turned;
+    last->rounds = (uint8_t)rounds;
 }
 
 bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bool turned,
@@ -27,12 +29,14 @@ bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bo
 {
     qn__cuda_binding *bound = b->bound;
     const qn__operand *x = &call->operand[0], *operands = b->binding->operands;
+    const bool half = call->operand[1].dtype == QN_F16;
     int64_t k = x->shape[x->ndim - 1], padded = turned ? qn__cuda_parts(k, TURN) * TURN : k;
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
     const qn__operand *y =
         last && last->rounded_at ? &operands[bound->at[last->first_at + last->y_at]] : NULL;
-    bool made = y && y->slot == x->slot && y->offset == x->offset &&
-                qn__cuda_elements(y) == rows * k && k == padded;
+    bool made = y && last->rounds != (half ? QN__CUDA_ROUNDS_BF16 : QN__CUDA_ROUNDS_F16) &&
+                y->slot == x->slot && y->offset == x->offset && qn__cuda_elements(y) == rows * k &&
+                k == padded;
     /* what the launch reads stays until it has ended */
     bool behind = made && bound->at[last->first_at] == QN__CUDA_AT_SCRATCH;
     *place = behind ? QN__CUDA_BEHIND : made || always ? QN__CUDA_SCRATCH : 0;
@@ -41,7 +45,8 @@ bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bo
     else if (*place)
         qn__cuda_want_scratch(b, (size_t)(rows * padded) * 2);
     if (made) {
-        const int8_t how = turned;
+        const int8_t how =
+            turned | (half && last->rounds == QN__CUDA_ROUNDS_EITHER ? QN__CUDA_AS_F16 : 0);
         bound->at[last->first_at + last->rounded_at] =
             behind ? QN__CUDA_AT_BEHIND : QN__CUDA_AT_SCRATCH;
         memcpy(bound->args + last->turned, &how, sizeof how);
@@ -49,7 +54,9 @@ bool qn__cuda_round_x(qn__cuda_binder *b, const qn__call *call, int64_t rows, bo
     }
     qn__cuda_round_args args = {.rows = rows, .columns = k, .padded = padded, .turned = turned};
     return !always ||
-           QN__CUDA_ADD(b, linear_round, rows * padded / 4, false, args, call, 0, QN__CUDA_SCRATCH);
+           qn__cuda_add(b, qn__cuda_weights_kernel(b->cuda, half, QN__CUDA_KERNEL_linear_round),
+                        rows * padded / 4, false, &args, sizeof args, call, 2,
+                        (const uint8_t[]){0, QN__CUDA_SCRATCH});
 }
 
 void qn__cuda_may_make_bytes(qn__cuda_binder *b, uint8_t bytes_at, size_t form)

@@ -201,7 +201,8 @@ static bool launch_hadamard(qn__cuda_binder *b, const qn__call *call)
     if (!QN__CUDA_ADD_GRID(b, hadamard, &grid, args, call, 0, 1, QN__CUDA_NONE))
         return false;
     if (args.vectors)
-        qn__cuda_may_round(b, 1, 2, offsetof(qn__cuda_hadamard_args, turned));
+        qn__cuda_may_round(b, 1, 2, offsetof(qn__cuda_hadamard_args, turned),
+                           QN__CUDA_ROUNDS_EITHER);
     return true;
 }
 
@@ -321,7 +322,7 @@ static bool norm_again(qn__cuda_binder *b, const qn__call *call, const qn__cuda_
     at[QN__CUDA_NORM_WEIGHT] = call->first_operand + 1;
     at[QN__CUDA_NORM_BEHIND] = call->first_operand + call->n_operands - 1;
     qn__cuda_may_round(b, QN__CUDA_NORM_BEHIND, QN__CUDA_NORM_ROUNDED,
-                       offsetof(qn__cuda_norm_args, turned));
+                       offsetof(qn__cuda_norm_args, turned), QN__CUDA_ROUNDS_EITHER);
     qn__cuda_may_make_bytes(b, QN__CUDA_NORM_BYTES, offsetof(qn__cuda_norm_args, bytes));
     return true;
 }
@@ -389,7 +390,8 @@ static bool launch_rms_norm(qn__cuda_binder *b, const qn__call *call)
                       sizeof args, call, QN__CUDA_NORM_AT, at))
         return false;
     if (args.quads && args.rows) {
-        qn__cuda_may_round(b, 2, QN__CUDA_NORM_Y_ROUNDED, offsetof(qn__cuda_norm_args, turned));
+        qn__cuda_may_round(b, 2, QN__CUDA_NORM_Y_ROUNDED, offsetof(qn__cuda_norm_args, turned),
+                           QN__CUDA_ROUNDS_EITHER);
         if (qn__cuda_parts(args.n, QN__CUDA_SPAN) * QN__CUDA_SPAN / 4 <= QUADS_OF_ROW)
             qn__cuda_may_make_bytes(b, QN__CUDA_NORM_BYTES, offsetof(qn__cuda_norm_args, bytes));
     }

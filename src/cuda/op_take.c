@@ -115,6 +115,6 @@ bool qn__cuda_norm_taken(qn__cuda_binder *b, const qn__call *call, const qn__cud
     args->eps = (float)norm->eps;
     take_values(b, last, args->n_ids);
     qn__cuda_may_round(b, QN__CUDA_TAKE_NORMED, QN__CUDA_TAKE_ROUNDED,
-                       offsetof(qn__cuda_take_args, turned));
+                       offsetof(qn__cuda_take_args, turned), QN__CUDA_ROUNDS_EITHER);
     return true;
 }

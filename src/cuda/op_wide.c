@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear layers on weights in bf16 for sm_90, with few rows of x as stream.cu has them, with
+ * Linear layers on weights in bf16 or f16 for sm_90, with few rows of x as stream.cu has them, with
  * some as split.cu does and with many as wide.cu: how they are launched.
  */
 #include "cuda/cuda.h"
@@ -186,7 +186,8 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     a->of_span = of_span;
     launch->threads = 32 * (QN__CUDA_STREAM_WARPS + 1);
     launch->shared = (unsigned)(a->ring * stage + run + ALIGNED);
-    launch->function = cuda->kernels[QN__CUDA_KERNEL_stream_1 + kernel + pair];
+    launch->function =
+        qn__cuda_weights_kernel(cuda, l->half, QN__CUDA_KERNEL_stream_1 + kernel + pair);
 }
 
 /* Many rows, in tiles of the width that leaves the fewest processors idle; deep tiles in pairs
@@ -213,8 +214,10 @@ static void choose_tiles(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda
     a->box = l->gated || blocks == 2 ? width[best] / 2 : width[best];
     a->x_box = ROWS;
     launch->blocks = (unsigned)((tiles < most ? tiles : most) * blocks);
-    launch->function = cuda->kernels[by_rows ? QN__CUDA_KERNEL_deep_256 + 2 * best + (blocks == 2)
-                                             : QN__CUDA_KERNEL_wide_192 + best];
+    launch->function =
+        qn__cuda_weights_kernel(cuda, l->half,
+                                by_rows ? QN__CUDA_KERNEL_deep_256 + 2 * best + (blocks == 2)
+                                        : QN__CUDA_KERNEL_wide_192 + best);
 }
 
 /* Clusters of so many blocks that run at once: parts of the GPU that have 16 or 18 multiprocessors,
@@ -254,7 +257,8 @@ static void choose_split(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda
     a->ring = (QN__CUDA_WIDE_SHARED - ALIGNED - sums) / stage;
     a->sums_at = sums ? a->ring * stage : 0;
     launch->blocks = (unsigned)((tiles < at_once ? tiles : at_once) * blocks);
-    launch->function = cuda->kernels[QN__CUDA_KERNEL_split_64 + (best - split_forms)];
+    launch->function = qn__cuda_weights_kernel(
+        cuda, l->half, QN__CUDA_KERNEL_split_64 + (int)(best - split_forms));
 }
 
 /* The same of weights in units, in two parts or in four. */
@@ -303,8 +307,8 @@ void qn__cuda_choose_wide(qn__cuda_binder *b)
 
 bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function)
 {
-    return qn__cuda_is_among(cuda, function, QN__CUDA_KERNEL_stream_1,
-                             QN__CUDA_KERNEL_split_224_pair) ||
+    return qn__cuda_is_of_weights(cuda, function, QN__CUDA_KERNEL_stream_1,
+                                  QN__CUDA_KERNEL_split_224_pair) ||
            qn__cuda_is_split_units(cuda, function);
 }
 

@@ -81,7 +81,7 @@ template <int N, int SPLIT, bool PAIR> static __device__ void multiply(const qn_
 
 #define SPLIT_KERNEL(name, N, SPLIT, PAIR)                                                         \
     extern "C" __global__ void __cluster_dims__(SPLIT *(PAIR ? 2 : 1), 1, 1)                       \
-        __launch_bounds__(3 * GROUP, 1) name(const __grid_constant__ qn__cuda_wide_args a)         \
+        __launch_bounds__(3 * GROUP, 1) WEIGHT_KERNEL(name)(const __grid_constant__ qn__cuda_wide_args a)         \
     {                                                                                              \
         multiply<N, SPLIT, PAIR>(a);                                                               \
     }

@@ -186,8 +186,8 @@ template <int NT, int M, bool ONE> struct stream {
 #pragma unroll
             for (int k = 0; k + 1 < PRODUCTS; k += 2) {
                 const uint4 v = load_shared(x + k * 32), u = w[k], next = w[k + 1];
-                mma_bf16(c, u.x, u.y, u.z, u.w, v.x, v.y);
-                mma_bf16(c, next.x, next.y, next.z, next.w, v.z, v.w);
+                multiply_weights(c, u.x, u.y, u.z, u.w, v.x, v.y);
+                multiply_weights(c, next.x, next.y, next.z, next.w, v.z, v.w);
             }
         }
     };
@@ -209,8 +209,8 @@ template <int NT, int M, bool ONE> struct stream {
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     const uint4 v1 = load_matrices((w + m * next) ^ (k + 1) << 5);
-                    mma_bf16(c[m][0], u[m].x, u[m].y, u[m].z, u[m].w, v.x, v.y);
-                    mma_bf16(c[m][0], v1.x, v1.y, v1.z, v1.w, v.z, v.w);
+                    multiply_weights(c[m][0], u[m].x, u[m].y, u[m].z, u[m].w, v.x, v.y);
+                    multiply_weights(c[m][0], v1.x, v1.y, v1.z, v1.w, v.z, v.w);
                 }
             } else {
 #pragma unroll
@@ -218,8 +218,8 @@ template <int NT, int M, bool ONE> struct stream {
                     const uint4 v = load_matrices((x + j * 1024) ^ k << 5);
 #pragma unroll
                     for (int m = 0; m < M; m++) {
-                        mma_bf16(c[m][j], u[m].x, u[m].y, u[m].z, u[m].w, v.x, v.y);
-                        mma_bf16(c[m][j + 1], u[m].x, u[m].y, u[m].z, u[m].w, v.z, v.w);
+                        multiply_weights(c[m][j], u[m].x, u[m].y, u[m].z, u[m].w, v.x, v.y);
+                        multiply_weights(c[m][j + 1], u[m].x, u[m].y, u[m].z, u[m].w, v.z, v.w);
                     }
                 }
             }
@@ -292,7 +292,7 @@ template <int NT, int M, bool ONE> struct stream {
         if (a.linears.at[2])
             *to.y = y;
         if (a.linears.at[QN__CUDA_ROUNDED])
-            ((uint16_t *)a.linears.at[QN__CUDA_ROUNDED])[to.place] = bf16_of_f32(y);
+            ((uint16_t *)a.linears.at[QN__CUDA_ROUNDED])[to.place] = weight_half(y);
     }
     /* Of several rows of x, eight a turn of a loop, in which all sums move up: code for all of
      * them, which runs once, would take longer to come than to run. */
@@ -501,7 +501,7 @@ template <int NT, int M, bool ONE> static __device__ void stream_rows(const qn__
 
 #define STREAM_KERNEL(name, NT, M, ONE)                                                            \
     extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), 1)                              \
-        name(const __grid_constant__ qn__cuda_wide_args a)                                         \
+        WEIGHT_KERNEL(name)(const __grid_constant__ qn__cuda_wide_args a)                                         \
     {                                                                                              \
         stream_rows<NT, M, ONE>(a);                                                                \
     }

@@ -7,6 +7,7 @@
 
 #include "cuda/common.cuh"
 #include "cuda/turned.cuh"
+#include "cuda/weights.cuh"
 
 /* Where tile number `tile` of a launch's weights is. Gated weights have their tiles in turn, that
  * of the gate first. */
@@ -108,7 +109,7 @@ static __device__ void put_result(const qn__cuda_linears_args &a, int64_t at, fl
     if (a.at[2])
         ((float *)a.at[2])[at] = y;
     if (a.at[QN__CUDA_ROUNDED])
-        ((uint16_t *)a.at[QN__CUDA_ROUNDED])[rounded_place(at, a.turned)] = bf16_of_f32(y);
+        ((uint16_t *)a.at[QN__CUDA_ROUNDED])[rounded_place(at, a.turned)] = weight_half(y);
 }
 static __device__ void put_gated(const qn__cuda_linears_args &a, int64_t at, float gate, float up)
 {

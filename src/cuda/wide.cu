@@ -209,13 +209,13 @@ template <int N, bool PAIR, bool SPANS> static __device__ void multiply(const qn
 
 #define WIDE_KERNEL(name, N, PAIR, SPANS)                                                          \
     extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)                                     \
-        name(const __grid_constant__ qn__cuda_wide_args a)                                         \
+        WEIGHT_KERNEL(name)(const __grid_constant__ qn__cuda_wide_args a)                                         \
     {                                                                                              \
         multiply<N, PAIR, SPANS>(a);                                                               \
     }
 #define PAIR_KERNEL(name, N)                                                                       \
     extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(3 * GROUP, 1)           \
-        name(const __grid_constant__ qn__cuda_wide_args a)                                         \
+        WEIGHT_KERNEL(name)(const __grid_constant__ qn__cuda_wide_args a)                                         \
     {                                                                                              \
         multiply<N, true, false>(a);                                                               \
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels share that multiply tiles of 128 rows of x by many of a weight in bf16, for sm_90:
- * wgmma, and how its sums become results.
+ * What kernels share that multiply tiles of 128 rows of x by many of a weight in bf16 or f16, for
+ * sm_90: wgmma, and how its sums become results.
  */
 #ifndef QN_CUDA_WIDE_CUH
 #define QN_CUDA_WIDE_CUH
@@ -23,7 +23,7 @@ static __device__ void wide_product(float (&c)[128], uint64_t x, uint64_t w, boo
 {
     asm volatile(
         "{\n.reg .pred more;\nsetp.ne.b32 more, %130, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32." WEIGHT_TYPE "." WEIGHT_TYPE " {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
@@ -61,7 +61,7 @@ static __device__ void wide_product(float (&c)[112], uint64_t x, uint64_t w, boo
 {
     asm volatile(
         "{\n.reg .pred more;\nsetp.ne.b32 more, %114, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n224k16.f32.bf16.bf16 {"
+        "wgmma.mma_async.sync.aligned.m64n224k16.f32." WEIGHT_TYPE "." WEIGHT_TYPE " {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
@@ -95,7 +95,7 @@ static __device__ void wide_product(float (&c)[96], uint64_t x, uint64_t w, bool
 {
     asm volatile(
         "{\n.reg .pred more;\nsetp.ne.b32 more, %98, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32." WEIGHT_TYPE "." WEIGHT_TYPE " {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
@@ -123,7 +123,7 @@ static __device__ void wide_product(float (&c)[96], uint64_t x, uint64_t w, bool
 static __device__ void wide_product(float (&c)[64], uint64_t x, uint64_t w, bool more)
 {
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." WEIGHT_TYPE "." WEIGHT_TYPE " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
@@ -146,7 +146,7 @@ static __device__ void wide_product(float (&c)[64], uint64_t x, uint64_t w, bool
 static __device__ void wide_product(float (&c)[32], uint64_t x, uint64_t w, bool more)
 {
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." WEIGHT_TYPE "." WEIGHT_TYPE " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "%32, %33, more, 1, 1, 0, 0;\n}"
@@ -162,7 +162,7 @@ static __device__ void wide_product(float (&c)[32], uint64_t x, uint64_t w, bool
 static __device__ void wide_product(float (&c)[48], uint64_t x, uint64_t w, bool more)
 {
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %50, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n96k16.f32." WEIGHT_TYPE "." WEIGHT_TYPE " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
@@ -211,7 +211,7 @@ static __device__ float4 four_of(float2 u, float2 v, int t)
     return t % 2 ? make_float4(got.x, got.y, v.x, v.y) : make_float4(u.x, u.y, got.x, got.y);
 }
 
-/* The same of pairs of bf16. */
+/* The same of pairs of halves. */
 static __device__ uint2 four_of(uint32_t u, uint32_t v, int t)
 {
     const uint32_t got = __shfl_xor_sync(~0u, t % 2 ? u : v, 1);
@@ -280,7 +280,7 @@ static __device__ float gated(const qn__cuda_linears_args &a, float gate, float 
     return (EXACT ? activation_of(a, gate) : quick_activation_of(a, gate)) * up;
 }
 
-/* Gated results as bf16 alone, in rows as they are. */
+/* Gated results rounded alone, in rows as they are. */
 template <int J, bool EXACT, class C>
 static __device__ void store_gated_fours(const qn__cuda_linears_args &a, const wide_tile &tile,
                                          const C &columns, const float (&c)[4 * J])
@@ -298,7 +298,8 @@ static __device__ void store_gated_fours(const qn__cuda_linears_args &a, const w
             for (int i = 0; i < 2; i++) {
                 const float *gate = &c[4 * (j + i) + 2 * half],
                             *up = &c[4 * (j + i + J / 2) + 2 * half];
-                pair[i] = pair_of(gated<EXACT>(a, gate[0], up[0]), gated<EXACT>(a, gate[1], up[1]));
+                pair[i] = weight_pair(gated<EXACT>(a, gate[0], up[0]),
+                                      gated<EXACT>(a, gate[1], up[1]));
             }
             const uint2 v = four_of(pair[0], pair[1], t);
             const int column = four_at(columns, j, t);

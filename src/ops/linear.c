@@ -17,22 +17,23 @@ static qn_products products_of(const qn_array *node)
     return (qn_products)p->products;
 }
 
-qn_products qn__auto_products(const qn_array *w)
+qn_products qn__auto_products(const qn_scope *s, const qn_array *w)
 {
     const qn__layout *l = qn__layout_of(w->layout);
     if (l && l->step)
         return QN_PRODUCTS_INT8;
-    return w->dtype == QN_BF16 ? QN_PRODUCTS_BF16 : QN_PRODUCTS_F32;
+    return w->dtype == QN_BF16                            ? QN_PRODUCTS_BF16
+           : w->dtype == QN_F16 && s->device->ops->halves ? QN_PRODUCTS_F16
+                                                          : QN_PRODUCTS_F32;
 }
 
 /* What is recorded: not AUTO, and BY_ROWS where it makes a difference alone. */
 static qn_products recorded(const qn_scope *s, const qn_array *w, qn_products products)
 {
-    const qn_products kind = qn__auto_products(w);
+    const qn_products kind = qn__auto_products(s, w);
     if (products == QN_PRODUCTS_AUTO)
         return kind;
-    if (products != QN_PRODUCTS_BY_ROWS ||
-        (s->device->ops->by_rows && (kind == QN_PRODUCTS_BF16 || kind == QN_PRODUCTS_INT8)))
+    if (products != QN_PRODUCTS_BY_ROWS || (s->device->ops->by_rows && kind != QN_PRODUCTS_F32))
         return products;
     return kind;
 }
@@ -41,11 +42,17 @@ static qn_products recorded(const qn_scope *s, const qn_array *w, qn_products pr
 static qn_products products_back(const qn_array *node)
 {
     const qn_products products = products_of(node);
-    return products == QN_PRODUCTS_BY_ROWS ? qn__auto_products(node->in[1]) : products;
+    return products == QN_PRODUCTS_BY_ROWS ? qn__auto_products(node->scope, node->in[1]) : products;
 }
 
-/* Whole numbers of which 127 is the largest magnitude in a row, over their scale. The gradient is
- * that of x, as the kernel's is: x - x has it and adds nothing. */
+/* What x was rounded to, whose gradient is that of x, as the kernel's is: x - x has it and adds
+ * nothing. */
+static qn_array *rounded_as(qn_scope *s, qn_array *rounded, qn_array *x)
+{
+    return qn_add(s, qn_stop_gradient(s, rounded), qn_subtract(s, x, qn_stop_gradient(s, x)));
+}
+
+/* Whole numbers of which 127 is the largest magnitude in a row, over their scale. */
 static qn_array *rounded_rows(qn_scope *s, qn_array *x)
 {
     qn_array *most = qn_max(s, qn_abs(s, x), -1, true);
@@ -54,7 +61,16 @@ static qn_array *rounded_rows(qn_scope *s, qn_array *x)
     qn_array *scale = qn_divide(s, qn__scalar_like(s, x, 127),
                                 qn_maximum(s, most, qn__scalar_like(s, x, QN__LEAST_OF_ROW)));
     qn_array *rounded = qn_divide(s, qn_round(s, qn_multiply(s, x, scale)), scale);
-    return qn_add(s, qn_stop_gradient(s, rounded), qn_subtract(s, x, qn_stop_gradient(s, x)));
+    return rounded_as(s, rounded, x);
+}
+
+/* What is too large is the largest there is. */
+static qn_array *rounded_halves(qn_scope *s, qn_array *x)
+{
+    const double largest = 65504;
+    qn_array *within =
+        qn_clip(s, x, qn__scalar_like(s, x, -largest), qn__scalar_like(s, x, largest));
+    return rounded_as(s, qn__round_to(s, within, QN_F16), x);
 }
 
 /* x as the products see it. */
@@ -62,6 +78,7 @@ static qn_array *rounded_for(qn_scope *s, const qn_array *node)
 {
     switch (products_back(node)) {
     case QN_PRODUCTS_BF16: return qn__round_to(s, node->in[0], QN_BF16);
+    case QN_PRODUCTS_F16: return rounded_halves(s, node->in[0]);
     case QN_PRODUCTS_INT8_ROWS: return rounded_rows(s, node->in[0]);
     default: return node->in[0];
     }
@@ -74,7 +91,9 @@ static bool has_products(const qn_array *w, qn_products products)
     if (products == QN_PRODUCTS_INT8)
         return l && l->step;
     return products == QN_PRODUCTS_F32 || products == QN_PRODUCTS_INT8_ROWS ||
-           products == QN_PRODUCTS_BY_ROWS || (products == QN_PRODUCTS_BF16 && w->dtype == QN_BF16);
+           products == QN_PRODUCTS_BY_ROWS ||
+           (products == QN_PRODUCTS_BF16 && w->dtype == QN_BF16) ||
+           (products == QN_PRODUCTS_F16 && w->dtype == QN_F16);
 }
 
 /* Records LINEAR (columns == N) or LINEAR_BACK (columns == K). x is contiguous f32 or f64. */
@@ -107,10 +126,11 @@ qn_array *qn_linear_with(qn_scope *s, qn_array *x, qn_array *w, qn_array *bias,
     qn_dtype type = x->dtype == QN_F64 || w->dtype == QN_F64 ? QN_F64 : QN_F32;
     products = recorded(s, w, products);
     if (!has_products(w, products))
-        return qn__op_fail(s, "linear", x, w,
-                           products == QN_PRODUCTS_INT8
-                               ? "products of bytes need a packed, quantised weight"
-                               : "products in bf16 need a weight in bf16");
+        return qn__op_fail(
+            s, "linear", x, w,
+            products == QN_PRODUCTS_INT8  ? "products of bytes need a packed, quantised weight"
+            : products == QN_PRODUCTS_F16 ? "products in f16 need a weight in f16"
+                                          : "products in bf16 need a weight in bf16");
     x = qn_contiguous(s, qn_cast(s, x, type));
     if (qn__is_poison(s, x))
         return qn__poison(s);
@@ -135,8 +155,9 @@ static qn_array *decompose_linear(qn_scope *s, const qn_array *node)
 {
     qn_array *x = node->in[0], *w = node->in[1];
     const qn__layout *l = qn__layout_of(w->layout);
-    if (l && !l->step && products_of(node) == QN_PRODUCTS_INT8_ROWS) {
-        x = qn_contiguous(s, rounded_rows(s, x));
+    if (l && !l->step &&
+        (products_of(node) == QN_PRODUCTS_INT8_ROWS || products_of(node) == QN_PRODUCTS_F16)) {
+        x = qn_contiguous(s, rounded_for(s, node));
         return qn__is_poison(s, x) ? x
                                    : record(s, QN__OP_LINEAR, x, w, w->shape[0], QN_PRODUCTS_F32);
     }

@@ -84,7 +84,7 @@ qn_array *qn_linear_cross_entropy(qn_scope *s, qn_array *x, qn_array *w, qn_arra
     if (weights)
         in[3] = qn_contiguous(s, qn_stop_gradient(s, qn_cast(s, weights, type)));
     qn__linear_cross_entropy_params params = {
-        .products = o.products == QN_PRODUCTS_AUTO ? qn__auto_products(w) : o.products,
+        .products = o.products == QN_PRODUCTS_AUTO ? qn__auto_products(s, w) : o.products,
         .softcap = o.softcap,
         .has_weights = weights != NULL,
         .loss_only = o.loss_only};

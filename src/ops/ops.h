@@ -46,8 +46,8 @@ qn_array *qn__elementwise(qn_scope *s, qn__op_id op, qn_dtype dtype, int n_in, q
  * the identity. */
 qn_array *qn__round_to(qn_scope *s, qn_array *x, qn_dtype dtype);
 
-/* What QN_PRODUCTS_AUTO means for w. */
-qn_products qn__auto_products(const qn_array *w);
+/* What QN_PRODUCTS_AUTO means for w on the scope's device. */
+qn_products qn__auto_products(const qn_scope *s, const qn_array *w);
 
 /* The encoding of plain elements of a type; NULL: weights are not of that type. */
 const qn__encoding *qn__encoding_of_dtype(qn_dtype dtype);

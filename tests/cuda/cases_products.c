@@ -4,6 +4,18 @@
  */
 #include "cases.h"
 
+#include "core/device.h"
+
+/* What weights are, of layers that round x to that. */
+static qn_dtype half = QN_BF16;
+
+/* A CPU's products of a weight in f16 are of x as it is, unless it is told. */
+static qn_products products_in(const qn_scope *s, qn_products products)
+{
+    const bool told = half != QN_F16 || (s->device->ops->halves && products != QN_PRODUCTS_F16);
+    return told ? products : QN_PRODUCTS_F16;
+}
+
 static qn_array *op_matmul(qn_scope *s)
 {
     return qn_matmul(s, f32(s, SHAPE(2, 1, 17, 33)), f32(s, SHAPE(5, 33, 9)));
@@ -85,8 +97,14 @@ static qn_array *streamed(qn_scope *s, int64_t rows, int64_t first, int64_t colu
     qn_array *x = f32(s, SHAPE(rows, columns)), *part[4];
     const int64_t n[] = {first, 16, 131, 8};
     for (int i = 0; i < 4; i++)
-        part[i] = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(n[i], columns)), NULL);
+        part[i] = qn_linear_with(s, x, noise(s, half, 1, SHAPE(n[i], columns)), NULL,
+                                 products_in(s, QN_PRODUCTS_AUTO));
     return qn_concatenate(s, part, 4, 1);
+}
+static qn_array *layer(qn_scope *s, int64_t rows, int64_t n, int64_t columns)
+{
+    return qn_linear_with(s, f32(s, SHAPE(rows, columns)), noise(s, half, 1, SHAPE(n, columns)),
+                          NULL, products_in(s, QN_PRODUCTS_AUTO));
 }
 static qn_array *op_linear_1(qn_scope *s)
 {
@@ -121,15 +139,15 @@ static qn_array *op_linear_200(qn_scope *s)
  * turns; columns that come in whole pieces. */
 static qn_array *op_linear_tall(qn_scope *s)
 {
-    return qn_linear(s, f32(s, SHAPE(12, 512)), noise(s, QN_BF16, 1, SHAPE(6330, 512)), NULL);
+    return layer(s, 12, 6330, 512);
 }
 static qn_array *op_linear_tall_40(qn_scope *s)
 {
-    return qn_linear(s, f32(s, SHAPE(40, 512)), noise(s, QN_BF16, 1, SHAPE(6330, 512)), NULL);
+    return layer(s, 40, 6330, 512);
 }
 static qn_array *op_linear_taller(qn_scope *s)
 {
-    return qn_linear(s, f32(s, SHAPE(30, 320)), noise(s, QN_BF16, 1, SHAPE(35900, 320)), NULL);
+    return layer(s, 30, 35900, 320);
 }
 /* One row and weights that are long both ways, or large: they stream with x as a whole beside them.
  * Three at once; in turns, with columns that are no whole span; a network. */
@@ -139,15 +157,15 @@ static qn_array *op_linear_long_1(qn_scope *s)
 }
 static qn_array *op_linear_large_1(qn_scope *s)
 {
-    return qn_linear(s, f32(s, SHAPE(1, 960)), noise(s, QN_BF16, 1, SHAPE(35900, 960)), NULL);
+    return layer(s, 1, 35900, 960);
 }
 /* As a model's layers: many rows are summed otherwise than few. Rows of a weight that tiles of 256,
  * 192 or 128 suit best (op_wide.c), rows of x that come in pairs of tiles or do not, three weights,
  * rows that are no vectors. */
 static qn_array *by_rows(qn_scope *s, int64_t rows, int64_t n, int64_t columns)
 {
-    return qn_linear_with(s, f32(s, SHAPE(rows, columns)), noise(s, QN_BF16, 1, SHAPE(n, columns)),
-                          NULL, QN_PRODUCTS_BY_ROWS);
+    return qn_linear_with(s, f32(s, SHAPE(rows, columns)), noise(s, half, 1, SHAPE(n, columns)),
+                          NULL, products_in(s, QN_PRODUCTS_BY_ROWS));
 }
 static qn_array *op_by_rows_256(qn_scope *s)
 {
@@ -219,13 +237,44 @@ static qn_array *op_by_rows_joined(qn_scope *s)
     qn_array *x = f32(s, SHAPE(150, 584)), *part[4];
     const int64_t n[] = {400, 16, 131, 8};
     for (int i = 0; i < 4; i++)
-        part[i] =
-            qn_linear_with(s, x, noise(s, QN_BF16, 1, SHAPE(n[i], 584)), NULL, QN_PRODUCTS_BY_ROWS);
+        part[i] = qn_linear_with(s, x, noise(s, half, 1, SHAPE(n[i], 584)), NULL,
+                                 products_in(s, QN_PRODUCTS_BY_ROWS));
     return qn_concatenate(s, part, 4, 1);
 }
 static qn_array *op_linear_f16(qn_scope *s)
 {
-    return qn_linear(s, f32(s, SHAPE(129)), noise(s, QN_F16, 1, SHAPE(65, 129)), NULL);
+    return qn_linear_with(s, f32(s, SHAPE(129)), noise(s, QN_F16, 1, SHAPE(65, 129)), NULL,
+                          QN_PRODUCTS_F16);
+}
+/* What is too large for f16, or nearly, or too small: in rows that stream, few and many, and not.
+ */
+static qn_array *op_linear_f16_far(qn_scope *s)
+{
+    static const int64_t shapes[][2] = {{1, 2048}, {1, 264}, {12, 264}, {100, 264}, {5, 129}};
+    qn_array *all[10];
+    for (int i = 0; i < 10; i++) {
+        const int64_t rows = shapes[i / 2][0], k = shapes[i / 2][1];
+        qn_array *x = noise(s, QN_F32, i % 2 ? 1e5 : 1e-6, SHAPE(rows, k));
+        qn_array *y =
+            qn_linear_with(s, x, noise(s, QN_F16, 1, SHAPE(40, k)), NULL, QN_PRODUCTS_F16);
+        y = qn_multiply(s, y, qn_scalar(s, QN_F32, i % 2 ? 1e-5 : 1e6));
+        all[i] = qn_reshape(s, y, SHAPE(rows * 40));
+    }
+    return qn_concatenate(s, all, 10, 0);
+}
+/* Weights of both types with the same x: their launches do not join, and x is rounded twice. */
+static qn_array *op_linear_mixed(qn_scope *s)
+{
+    static const int64_t rows[] = {1, 12, 40, 100, 300};
+    qn_array *all[5];
+    for (int i = 0; i < 5; i++) {
+        qn_array *x = qn_rms_norm(s, f32(s, SHAPE(rows[i], 576)), NULL, 1e-5f), *part[4];
+        for (int k = 0; k < 4; k++)
+            part[k] = qn_linear_with(s, x, noise(s, k & 1 ? QN_F16 : QN_BF16, 1, SHAPE(40, 576)),
+                                     NULL, k & 1 ? QN_PRODUCTS_F16 : QN_PRODUCTS_BF16);
+        all[i] = qn_concatenate(s, part, 4, 1);
+    }
+    return qn_concatenate(s, all, 5, 0);
 }
 /* So many rows of x by weights in f16 and f32, whose rows are vectors or not; and of gradients. */
 static qn_array *plain_layers(qn_scope *s, int64_t rows)
@@ -237,7 +286,7 @@ static qn_array *plain_layers(qn_scope *s, int64_t rows)
         qn_array *x = f32(s, SHAPE(rows, k)), *w = noise(s, types[i], 1, SHAPE(136, k)),
                  *in[] = {f32(s, SHAPE(rows, 136)), w};
         qn__linear_params p = {QN_PRODUCTS_F32};
-        all[2 * i] = qn_linear(s, x, w, NULL);
+        all[2 * i] = qn_linear_with(s, x, w, NULL, QN_PRODUCTS_F32);
         all[2 * i + 1] = qn__record(s, QN__OP_LINEAR_BACK, QN_F32, SHAPE(rows, k), 2, in, &p);
     }
     return qn_concatenate(s, all, 8, 1);
@@ -273,7 +322,8 @@ static qn_array *packed(qn_scope *s, qn_dtype type)
     qn_array *w = qn_pack(s, noise(s, type, 1, SHAPE(48, 70)));
     if (!w)
         return qn__poison(s);
-    qn_array *y = qn_linear(s, f32(s, SHAPE(3, 70)), w, NULL);
+    qn_array *y = qn_linear_with(s, f32(s, SHAPE(3, 70)), w, NULL,
+                                 type == QN_F16 ? QN_PRODUCTS_F16 : QN_PRODUCTS_AUTO);
     qn_array *rows = qn_cast(s, qn_take(s, w, indices(s, 48, false, SHAPE(4)), 0), QN_F32);
     y = qn_matmul(s, y, qn_slice(s, qn_matmul(s, f32(s, SHAPE(48, 4)), rows), 1, 0, 9, 1));
     qn_release(w);
@@ -318,9 +368,10 @@ static qn_array *op_linear_gradient(qn_scope *s)
 static qn_array *network_of(qn_scope *s, int64_t rows, int64_t wide, int64_t inner,
                             qn_products products, bool gelu)
 {
-    qn_array *h = f32(s, SHAPE(rows, wide)), *gate = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
-             *up = noise(s, QN_BF16, 1, SHAPE(inner, wide)),
-             *down = noise(s, QN_BF16, 1, SHAPE(wide, inner));
+    qn_array *h = f32(s, SHAPE(rows, wide)), *gate = noise(s, half, 1, SHAPE(inner, wide)),
+             *up = noise(s, half, 1, SHAPE(inner, wide)),
+             *down = noise(s, half, 1, SHAPE(wide, inner));
+    products = products_in(s, products);
     qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(wide)), 1e-5f),
              *g = qn_linear_with(s, x, gate, NULL, products);
     g = gelu ? qn_gelu_tanh(s, g) : qn_silu(s, g);
@@ -399,7 +450,8 @@ static qn_array *sandwich(qn_scope *s, int64_t rows)
     qn_array *h = f32(s, SHAPE(rows, WIDE));
     for (int i = 0; i < 3; i++) {
         qn_array *x = qn_rms_norm(s, h, f32(s, SHAPE(WIDE)), 1e-6f);
-        x = qn_linear(s, x, noise(s, QN_BF16, 1, SHAPE(WIDE, WIDE)), NULL);
+        x = qn_linear_with(s, x, noise(s, half, 1, SHAPE(WIDE, WIDE)), NULL,
+                           products_in(s, QN_PRODUCTS_AUTO));
         h = qn_add(s, h, qn_rms_norm(s, x, f32(s, SHAPE(WIDE)), 1e-5f));
     }
     return h;
@@ -424,20 +476,10 @@ static qn_array *op_network_2304(qn_scope *s)
     return network(s, 40, 2304, 200);
 }
 
-void compare_products(qn_device *cpu, qn_device *cuda)
+/* Layers whose weights are bf16, and the same of f16. */
+static void compare_halves(qn_device *cpu, qn_device *cuda)
 {
     static const op_case cases[] = {
-        CLOSE(matmul),
-        CLOSE(matmul_views),
-        CLOSE(matmul_f64),
-        EXACT(matmul_empty),
-        CLOSE(matmul_tiles),
-        CLOSE(matmul_few),
-        CLOSE(matmul_heads),
-        CLOSE(matmul_odd),
-        CLOSE(matmul_large_f64),
-        CLOSE(linear),
-        CLOSE(linear_bf16),
         CLOSE(linear_1),
         CLOSE(linear_5),
         CLOSE(linear_13),
@@ -450,19 +492,6 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         CLOSE(linear_taller),
         CLOSE(linear_long_1),
         CLOSE(linear_large_1),
-        CLOSE(linear_f16),
-        CLOSE(linear_plain_1),
-        CLOSE(linear_plain_6),
-        CLOSE(linear_plain_50),
-        CLOSE(linear_plain_300),
-        CLOSE(linear_view),
-        CLOSE(linear_f64),
-        CLOSE(linear_back),
-        CLOSE(linear_back_bf16),
-        CLOSE(linear_gradient),
-        CLOSE(packed),
-        CLOSE(packed_bf16),
-        CLOSE(packed_f16),
         ROUNDED(network_1),
         ROUNDED(network_long_1),
         ROUNDED(network_40),
@@ -501,4 +530,25 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         ROUNDED(network_gelu_40),
     };
     compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
+}
+
+void compare_products(qn_device *cpu, qn_device *cuda)
+{
+    static const op_case cases[] = {
+        CLOSE(matmul),           CLOSE(matmul_views),    CLOSE(matmul_f64),
+        EXACT(matmul_empty),     CLOSE(matmul_tiles),    CLOSE(matmul_few),
+        CLOSE(matmul_heads),     CLOSE(matmul_odd),      CLOSE(matmul_large_f64),
+        CLOSE(linear),           CLOSE(linear_bf16),     CLOSE(linear_f16),
+        CLOSE(linear_f16_far),   CLOSE(linear_mixed),    CLOSE(linear_plain_1),
+        CLOSE(linear_plain_6),   CLOSE(linear_plain_50), CLOSE(linear_plain_300),
+        CLOSE(linear_view),      CLOSE(linear_f64),      CLOSE(linear_back),
+        CLOSE(linear_back_bf16), CLOSE(linear_gradient), CLOSE(packed),
+        CLOSE(packed_bf16),      CLOSE(packed_f16),
+    };
+    compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
+    for (int i = 0; i < 2; i++) {
+        half = i ? QN_F16 : QN_BF16;
+        compare_halves(cpu, cuda);
+    }
+    half = QN_BF16;
 }

@@ -180,7 +180,9 @@ static void test_gates(qn_device *dev, qn_products products)
             const size_t n = (size_t)counts[i] * N;
             seed = 11;
             qn_scope *s = qn_scope_begin(dev);
-            const int type = products == QN_PRODUCTS_BF16 ? QN_BF16 : UNITS;
+            const int type = products == QN_PRODUCTS_BF16  ? QN_BF16
+                             : products == QN_PRODUCTS_F16 ? QN_F16
+                                                           : UNITS;
             qn_array *gate = company_weight(s, type, N, WIDE),
                      *up = company_weight(s, type, N, WIDE),
                      *x = keep(s, noise(s, QN_F32, 0.3, SHAPE(counts[i], WIDE)));
@@ -438,12 +440,15 @@ int main(int argc, char **argv)
     test_order(cuda);
     test_sums(cuda);
     test_gates(cuda, QN_PRODUCTS_BF16);
+    test_gates(cuda, QN_PRODUCTS_F16);
     test_gates(cuda, QN_PRODUCTS_INT8);
     test_gates(cuda, QN_PRODUCTS_F32);
     test_company(cuda, QN_PRODUCTS_BF16, QN_BF16, 72);
     test_company(cuda, QN_PRODUCTS_BF16, QN_BF16, 4112);
     test_company(cuda, QN_PRODUCTS_F32, QN_F32, 72);
     test_company(cuda, QN_PRODUCTS_F32, QN_F16, 4112);
+    test_company(cuda, QN_PRODUCTS_F16, QN_F16, 72);
+    test_company(cuda, QN_PRODUCTS_F16, QN_F16, 4112);
     forget_weights();
     end_part("gates");
     if (argc > 1) {

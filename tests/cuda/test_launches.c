@@ -72,6 +72,20 @@ static const expected all[] = {
     {"llama, one row over f16", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
      "linear_8_rounded 48 64\nattend_step_64_of_8_f16 16 256\nlinear_8_rounded 32 64\n",
      .keys = "f16", .values = "f16"},
+    {"llama in f16, one row", SHAPE("llama", 512, 1024, 8, 2, 64), "f16", 1,
+     "linear_8_rounded_f16 48 64\nattend_step_64_of_8 16 256\n"
+     "linear_8_rounded_f16 32 64\nrms_norm_few_of_1 1 256\nlinear_8_rounded_f16 128 64\n"
+     "chain 1 256\nlinear_8_rounded_f16 32 128\nrms_norm_few_of_1 1 256\n",
+     "take_values 1 256\nlinear_8_rounded_f16 48 64\n", "\nsample 128 1024\n"},
+    {"llama in f16, one row of long layers", SHAPE("llama", 4096, 4096, 32, 8, 128), "f16", 1,
+     "stream_1_f16 130 288\nattend_step_128_of_8 64 256\nstream_1_f16 128 288\n"
+     "rms_norm_few_of_4 1 256\nstream_1_pair_f16 128 288\nstream_1_f16 128 288\n"
+     "rms_norm_few_of_4 1 256\n"},
+    {"llama in f16, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "f16", 20,
+     "stream_32_f16 48 288\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
+     "stream_32_f16 32 288\nrms_norm_few_of_1 20 256\nstream_32_pair_f16 64 288\n"
+     "stream_32_f16 32 288\nrms_norm_few_of_1 20 256\n",
+     "take_values 20 256\nstream_32_f16 48 288\n", "\nsample 120 1024\n"},
     {"llama, one row far behind over f16", SHAPE("llama", 2048, 1024, 32, 8, 64), "bf16", 1,
      "stream_1 128 288\nattend_far_64_of_9_f16 72 352\nlinear_8_rounded 128 256\n", .behind = 5000,
      .keys = "f16", .values = "f16"},

@@ -246,6 +246,54 @@ static void test_gradients(void **state)
     qn_device_close(device);
 }
 
+/* x is rounded to f16, what is too large to the largest, and its gradient is as if it were not. */
+static void halves(qn_device *device, bool packs)
+{
+    static float w[N * K], x[M * K], y[M * N], back[M * K];
+    static double want[M * N], want_back[M * K];
+    static const float size[M] = {1, 3e5f, 1e-6f};
+    uint32_t state = 7;
+    memset(want, 0, sizeof want);
+    memset(want_back, 0, sizeof want_back);
+    for (int i = 0; i < N * K; i++)
+        w[i] = qn__f16_to_f32(qn__f32_to_f16(pseudo_random(&state)));
+    for (int i = 0; i < M * K; i++)
+        x[i] = pseudo_random(&state) * size[i / K];
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++)
+            for (int k = 0; k < K; k++) {
+                const float v = fminf(fmaxf(x[m * K + k], -65504), 65504);
+                want[m * N + n] += (double)qn__f16_to_f32(qn__f32_to_f16(v)) * w[n * K + k];
+                want_back[m * K + k] += w[n * K + k];
+            }
+    qn_scope *s = qn_scope_begin(device);
+    qn_array *input = qn_reshape(s, qn_from_f32(s, x, M * K), 2, (const int64_t[]){M, K}), *grad;
+    qn_array *weight = qn_reshape(s, qn_from_f32(s, w, N * K), 2, (const int64_t[]){N, K});
+    weight = qn_cast(s, weight, QN_F16);
+    qn_array *kept = packs ? qn_pack(s, weight) : NULL;
+    qn_array *product = qn_linear_with(s, input, packs ? kept : weight, NULL, QN_PRODUCTS_F16);
+    qn_array *loss = qn_sum(s, product, QN_ALL_AXES, false);
+    assert_int_equal(qn_grad(s, loss, &input, 1, &grad), QN_OK);
+    assert_int_equal(qn_read(s, product, y, sizeof y), QN_OK);
+    assert_int_equal(qn_read(s, grad, back, sizeof back), QN_OK);
+    for (int m = 0; m < M; m++)
+        if (nmse_of(y + m * N, want + m * N, N) > 1e-12)
+            fail_msg("row %d: off by %.2g", m, nmse_of(y + m * N, want + m * N, N));
+    assert_true(nmse_of(back, want_back, M * K) <= 1e-12);
+    qn_release(kept);
+    qn_scope_end(s);
+}
+
+static void test_halves(void **state)
+{
+    (void)state;
+    rig rigs[MOST_RIGS];
+    int n = open_rigs(rigs);
+    for (int r = 0; r < 2 * n; r++)
+        halves(rigs[r / 2].device, r % 2);
+    close_rigs(rigs, n);
+}
+
 static void rows_of_bytes(qn_device *device, const qn__encoding *e)
 {
     static float values[N * K], x[M * K], y[M * N], back[M * K];
@@ -313,6 +361,12 @@ static void test_refusals(void **state)
                          QN_PRODUCTS_BF16),
           "in bf16");
     qn_scope_end(s);
+    s = qn_scope_begin(device);
+    fails(s,
+          qn_linear_with(s, qn_zeros(s, QN_F32, 2, shape), qn_zeros(s, QN_BF16, 2, shape), NULL,
+                         QN_PRODUCTS_F16),
+          "in f16");
+    qn_scope_end(s);
     s = qn_scope_begin(device); /* rows that are no whole blocks */
     assert_null(qn__packed_new(s, &qn__encodings[QN__Q4_K], 16, 320));
     fails(s, NULL, "320 values are no whole blocks of q4_k, which has 256");
@@ -331,6 +385,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encodings), cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_rows_of_bytes), cmocka_unit_test(test_refusals)};
+        cmocka_unit_test(test_halves), cmocka_unit_test(test_rows_of_bytes),
+        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
