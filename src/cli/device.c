@@ -15,17 +15,26 @@ static const char *layers_text(int64_t n, char *text, size_t room)
     return text;
 }
 
+/* Whether the CPU will do. */
+static bool is_auto(const arguments *a)
+{
+    return a->device ? !strcmp(a->device, "auto") : a->gpu_layers == AUTO_LAYERS;
+}
+
 qn_status device_of(const arguments *a, const char **name, qn_error *err)
 {
-    bool any = a->device && !strcmp(a->device, "auto");
     char text[24];
     *name = a->device;
     if (a->gpu_layers < 0)
         return QN_OK;
+    if (a->gpu_layers == AUTO_LAYERS) {
+        *name = a->device ? a->device : "auto";
+        return QN_OK;
+    }
     if (a->device && !strcmp(a->device, "cpu") && a->gpu_layers > 0)
         return qn__fail(err, QN_INVALID, "--gpu-layers %s and --device cpu exclude each other",
                         layers_text(a->gpu_layers, text, sizeof text));
-    if (!a->device || (any && a->gpu_layers == 0))
+    if (!a->device || (is_auto(a) && a->gpu_layers == 0))
         *name = a->gpu_layers ? "cuda:0" : "cpu";
     return QN_OK;
 }
@@ -33,8 +42,9 @@ qn_status device_of(const arguments *a, const char **name, qn_error *err)
 bool turn_to_cpu(qn_device **device, const arguments *a, const qn_device_options *options,
                  qn_error *err)
 {
-    if (err->code != QN_MEMORY || !a->device || strcmp(a->device, "auto") ||
-        !strcmp(qn_device_name(*device), "cpu"))
+    /* within a limit, too, the CPU may have more: of a GPU others have a part */
+    if ((err->code != QN_MEMORY && (err->code != QN_LIMIT || !options->memory_limit)) ||
+        !is_auto(a) || !strcmp(qn_device_name(*device), "cpu"))
         return false;
     fprintf(stderr, "quern: warning: %s; device \"auto\" takes the CPU\n", err->message);
     qn_device_close(*device);

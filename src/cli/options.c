@@ -368,8 +368,8 @@ static const option table[] = {
      "else the CPU"},
     {"gpu-layers", 0, OPTION_LAYERS, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
      AT(gpu_layers), 0, ALL_LAYERS, "N",
-     "above 0, all, auto or -1: the whole model runs on cuda:0, or on --device; also -ngl N, "
-     "--n-gpu-layers N"},
+     "above 0, all or -1: the whole model runs on cuda:0, or on --device; auto: as --device auto; "
+     "also -ngl N, --n-gpu-layers N"},
     {"memory-limit", 0, OPTION_SIZE, OF_RUN | OF_INFO | OF_EVAL | OF_BENCH | OF_SERVE | OF_TRAIN,
      AT(memory_limit), 0, 0, "SIZE",
      "refuse what would need more than SIZE bytes of the device's memory, such as 500M or 8G "
@@ -691,7 +691,9 @@ static bool store_layers(const option_user *user, const option *o, const char *t
 {
     char *end;
     long long n = strtoll(text, &end, 10);
-    if (!strcmp(text, "all") || !strcmp(text, "auto") || !strcmp(text, "-1"))
+    if (!strcmp(text, "auto"))
+        n = AUTO_LAYERS;
+    else if (!strcmp(text, "all") || !strcmp(text, "-1"))
         n = ALL_LAYERS;
     else if (end == text || *end || n < 0 || n > ALL_LAYERS) {
         fprintf(stderr, "quern %s: --%s: \"%s\" is not a whole number from 0 to %d, all or auto\n",
@@ -878,8 +880,8 @@ const char *options_value(const option *o, const arguments *a, char *text, size_
     snprintf(text, room, "default");
     if (o->type == OPTION_SAMPLERS && a->settings.samplers.chain[0] != QN_SAMPLER_END)
         print_chain(a->settings.samplers.chain, text, room);
-    if (o->type == OPTION_LAYERS && a->gpu_layers == ALL_LAYERS)
-        snprintf(text, room, "all");
+    if (o->type == OPTION_LAYERS && a->gpu_layers >= ALL_LAYERS)
+        snprintf(text, room, a->gpu_layers == ALL_LAYERS ? "all" : "auto");
     else if ((o->type == OPTION_INTEGER || o->type == OPTION_LAYERS || o->type == OPTION_SIZE) &&
              *(const int64_t *)place >= 0)
         snprintf(text, room, "%lld", (long long)*(const int64_t *)place);

@@ -12,7 +12,10 @@
 
 #include "request/settings.h"
 
-enum { MOST_TEMPLATE_VARS = 64, MOST_OVERRIDES = 256, MOST_WORDS = 256, ALL_LAYERS = 1000000 };
+enum { MOST_TEMPLATE_VARS = 64, MOST_OVERRIDES = 256, MOST_WORDS = 256 };
+
+/* Of --gpu-layers: all; and all on a GPU that has room for them, else none. */
+enum { ALL_LAYERS = 1000000, AUTO_LAYERS };
 
 /* What an option says that may come several times. */
 typedef struct words {
@@ -105,7 +108,7 @@ typedef enum option_type {
     OPTION_STRING,   /* const char * */
     OPTION_INTEGER,  /* int64_t, within least..most */
     OPTION_NUMBER,   /* double, within least..most */
-    OPTION_LAYERS,   /* int64_t, 0..ALL_LAYERS, which is also all, auto and -1 */
+    OPTION_LAYERS,   /* int64_t, 0..ALL_LAYERS, which is also all and -1, or AUTO_LAYERS */
     OPTION_SIZE,     /* int64_t, bytes: above 0, maybe with K, M or G */
     OPTION_VARIABLE, /* NAME=VALUE, once more each time */
     OPTION_SAMPLERS, /* names of a chain */

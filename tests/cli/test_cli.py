@@ -68,12 +68,12 @@ def test_devices():
     plain = generate("-p", "x", "-n", "3", "--temp", "0")
     for args, warning in ((["--device", "auto"], ""), (["--gpu-layers", "0"], "quern: warning: --gpu-layers 0: all runs on the CPU\n"),
                           (["-ngl", "0", "--device", "cpu"], "quern: warning: --gpu-layers 0: all runs on the CPU\n"),
-                          (["-ngl", "0", "--device", "auto"], "quern: warning: --gpu-layers 0: all runs on the CPU\n")):
+                          (["-ngl", "0", "--device", "auto"], "quern: warning: --gpu-layers 0: all runs on the CPU\n"),
+                          (["-ngl", "auto"], ""), (["--n-gpu-layers=auto", "--device", "cpu"], "")):
         status, out, err = generate("-p", "x", "-n", "3", "--temp", "0", *args)
         check(f"{args}", (status, out, err) == (0, plain[1], warning), (status, out, err))
     refused("the CPU and the GPU", generate("-p", "x", "-ngl", "9", "--device", "cpu"), 1, "--gpu-layers 9 and --device cpu exclude each other")
-    for spelt in (("-ngl", "all"), ("-ngl", "auto"), ("--gpu-layers", "-1"), ("--gpu-layers=all",), ("--n-gpu-layers", "all"),
-                  ("--n-gpu-layers=auto",)):
+    for spelt in (("-ngl", "all"), ("--gpu-layers", "-1"), ("--gpu-layers=all",), ("--n-gpu-layers", "all")):
         refused(f"{spelt} is above 0", generate("-p", "x", *spelt, "--device", "cpu"), 1, "--gpu-layers all and --device cpu exclude each other")
     refused("no number of layers", generate("-p", "x", "-ngl", "some"), 2, '"some" is not a whole number from 0 to 1000000, all or auto')
     refused("fewer than none", generate("-p", "x", "-ngl", "-2"), 2, '"-2" is not')

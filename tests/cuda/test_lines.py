@@ -66,12 +66,14 @@ def main():
     refused("memory is out later", "no memory", fail="cuMemCreate", result=2)
     for args, env in ((("--device", "auto"), {"gpus": 0}), (("--device", "auto"), {"version": 11080}),
                       (("--gpu-layers", "0"), {}), (("-ngl", "0"), {"gpus": 0}),
-                      (("-ngl", "0", "--device", "auto"), {})):
+                      (("-ngl", "0", "--device", "auto"), {}), (("-ngl", "auto"), {"gpus": 0})):
         status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args, **env)
         check(f"the CPU: {args} {env}", status == 0 and "device cpu" in err and "us of a token's time each" in err, err)
     auto = ("--device", "auto")
     for what, args, env, why in (
             ("a context", ("generate", "-p", "x", "-n", "4", "--verbose"), {"fail": "CtxRetain", "result": 2}, "making a context"),
+            ("weights within a limit", ("generate", "-p", "x", "-n", "4", "--verbose", "--memory-limit", "1G"), {"memory": 200000},
+             "the weights need"),
             ("weights", ("generate", "-p", "x", "-n", "4", "--verbose"), {"memory": 200000}, "the weights need"),
             ("a draft", ("generate", "-p", "x", "-n", "4", "--verbose", "--draft-model", DEMO), {"memory": 9 << 20}, "the weights need"),
             ("a benchmark", ("bench", "-p", "8", "-n", "2", "-r", "1", "-t", "2", "--no-ceilings"), {"memory": 200000}, "the weights need")):
@@ -85,7 +87,7 @@ def main():
     status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", "-ngl", "0", "--device", "cuda:0")
     check("the GPU that --device names, whatever -ngl says", status == 0 and "device cuda:0: none" in err and err.startswith(
           "quern: warning: --gpu-layers 0: all 4 layers run on cuda:0, as --device says\n"), err)
-    for args in (("-ngl", "99"), ("-ngl", "all"), ("--n-gpu-layers", "-1"), ("--device", "cuda"), ("--device", "auto"), ("-ngl", "1", "--device", "cuda:0")):
+    for args in (("-ngl", "99"), ("-ngl", "all"), ("-ngl", "auto"), ("--n-gpu-layers", "-1"), ("--device", "cuda"), ("--device", "auto"), ("-ngl", "1", "--device", "cuda:0")):
         status, out, err = run("generate", "-p", "x", "-n", "4", "--verbose", *args)
         check(f"the GPU: {args}", status == 0 and "device cuda:0: none, sm_90" in err and "hit rate" in err
               and " a token, handed over in " in err and "MiB of the host page-locked" in err, err)
