@@ -126,6 +126,26 @@ static qn_array *biased(qn_scope *s, const row *r, qn_array *const *in)
     return qn_add(s, in[0], in[1]);
 }
 
+static qn_array *attended(qn_scope *s, qn_array *const *in, bool causal)
+{
+    qn_attention_options o = {.size = sizeof o, .causal = causal};
+    return qn_attention(s, qn_expand_dims(s, in[0], 0), qn_expand_dims(s, in[1], 0),
+                        qn_expand_dims(s, in[2], 0), &o);
+}
+static qn_array *attention(qn_scope *s, const row *r, qn_array *const *in)
+{
+    (void)r;
+    return attended(s, in, false);
+}
+static qn_array *causal_attention(qn_scope *s, const row *r, qn_array *const *in)
+{
+    (void)r;
+    return attended(s, in, true);
+}
+
+#define ATTENTION(h, l, n, d)                                                                      \
+    {{h, l, d}, {h, n, d}, {h, n, d}}, .bytes = 8.0 * (h) * ((l) + (n)) * (d),                     \
+                                       .flops = 4.0 * (h) * (l) * (n) * (d)
 #define PRODUCT(m, n, k)                                                                           \
     {{m, k}, {k, n}}, .bytes = 4.0 * ((double)(m) * (k) + (double)(k) * (n) + (double)(m) * (n)),  \
                       .flops = 2.0 * (m) * (n) * (k)
@@ -150,6 +170,11 @@ static const row rows[] = {
      {{32, 512, 512}, {32, 512, 64}},
      .bytes = 4 * (32 * 512 * 128.0 + 32 * 512 * 512),
      .flops = 2.0 * 32 * 512 * 512 * 64},
+    {"attention 32x 512 512 64", attention, ATTENTION(32, 512, 512, 64)},
+    {"attention 32x 2048 2048 128", attention, ATTENTION(32, 2048, 2048, 128)},
+    {"attention causal 32x 2048 128", causal_attention, ATTENTION(32, 2048, 2048, 128)},
+    {"attention 32x 16 2048 128", attention, ATTENTION(32, 16, 2048, 128)},
+    {"attention 32x 1 2048 128", attention, ATTENTION(32, 1, 2048, 128)},
     {"weight gradient 4096 4096 512",
      weight_gradient,
      {{512, 4096}, {512, 4096}},

@@ -412,6 +412,25 @@ enum {
     QN__CUDA_TERNARY_SHARED = 96 << 10
 };
 
+/* ---- attention.cu ---------------------------------------------------------------------------- */
+
+/* Of rows of so many columns: keys at once, so few that three blocks fit; bytes of a block. */
+#define QN__CUDA_ATTENTION_KEYS(columns) ((columns) == 64 ? 64 : 32)
+#define QN__CUDA_ATTENTION_SHARED(columns)                                                         \
+    (4 * (64 * ((columns) + 8) + QN__CUDA_ATTENTION_KEYS(columns) * (2 * (columns) + 12)))
+
+typedef struct qn__cuda_attention_args {
+    void *at[7]; /* q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask [B, H, L, S] f32 or bool,
+                    sinks [H], first [B, L] i32, y [B, H, L, E]. NULL: there is none */
+    int64_t q_stride[4], k_stride[4], v_stride[4], mask_stride[4], y_stride[4];
+    int64_t window;
+    int32_t batch, heads, shared; /* heads that share a key head */
+    int32_t length, keys, d, e;
+    float scale, softcap;
+    int8_t causal, adds;                    /* adds: the mask is f32 */
+    int8_t q_vectors, k_vectors, v_vectors; /* four columns lie side by side */
+} qn__cuda_attention_args;
+
 /* ---- attend.cu ------------------------------------------------------------------------------- */
 
 typedef struct qn__cuda_write_part {

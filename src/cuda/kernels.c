@@ -37,6 +37,7 @@
     X(ternary)                                                                                     \
     X(ternary_wide)                                                                                \
     X(pages)                                                                                       \
+    X(attention)                                                                                   \
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \
     X(attend_step)                                                                                 \
@@ -138,6 +139,9 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_attend_long:
     case IMAGE_attend_wide_f16:
     case IMAGE_attend_long_f16: return QN__CUDA_ATTEND_WIDE_SHARED;
+    case IMAGE_attention:
+        return cuda->most_shared < QN__CUDA_ATTENTION_SHARED(128) ? QN__CUDA_ATTENTION_SHARED(64)
+                                                                  : QN__CUDA_ATTENTION_SHARED(128);
     case IMAGE_attend: return cuda->most_shared - QN__CUDA_STATIC_SHARED;
     case IMAGE_attend_half:
     case IMAGE_attend_half_f16: return QN__CUDA_TILE_SHARED * QN__CUDA_WIDEST_HALF;

@@ -10,6 +10,78 @@ static qn_array *op_attention(qn_scope *s)
     return qn_attention(s, f32(s, SHAPE(2, 6, 9, 16)), f32(s, SHAPE(2, 2, 13, 16)),
                         f32(s, SHAPE(2, 2, 13, 24)), &o);
 }
+/* Of more queries than one block has, of keys that are no whole pieces, or fewer than queries. */
+typedef struct shape_of {
+    int64_t batch, heads, groups, rows, keys, d, e;
+} shape_of;
+static qn_array *attention(qn_scope *s, shape_of n, const qn_attention_options *o)
+{
+    return qn_attention(s, f32(s, SHAPE(n.batch, n.heads, n.rows, n.d)),
+                        f32(s, SHAPE(n.batch, n.groups, n.keys, n.d)),
+                        f32(s, SHAPE(n.batch, n.groups, n.keys, n.e)), o);
+}
+static qn_array *op_attention_64(qn_scope *s)
+{
+    return attention(s, (shape_of){2, 6, 3, 70, 133, 64, 64}, NULL);
+}
+static qn_array *op_attention_128(qn_scope *s)
+{
+    qn_attention_options o = {.size = sizeof o, .causal = true};
+    return attention(s, (shape_of){1, 4, 1, 200, 328, 128, 96}, &o);
+}
+static qn_array *op_attention_more(qn_scope *s) /* whose first rows see nothing */
+{
+    qn_attention_options o = {.size = sizeof o, .causal = true};
+    return attention(s, (shape_of){1, 2, 2, 300, 100, 33, 31}, &o);
+}
+static qn_array *op_attention_window(qn_scope *s)
+{
+    qn_attention_options o = {.size = sizeof o, .window = 100, .softcap = 2, .scale = 0.3f};
+    return attention(s, (shape_of){1, 2, 2, 300, 300, 64, 128}, &o);
+}
+static qn_array *op_attention_sinks(qn_scope *s)
+{
+    qn_attention_options o = {
+        .size = sizeof o, .window = 70, .causal = true, .sinks = f32(s, SHAPE(4))};
+    return attention(s, (shape_of){3, 4, 2, 90, 90, 64, 64}, &o);
+}
+static qn_array *op_attention_mask(qn_scope *s)
+{
+    qn_array *some = qn_greater(s, f32(s, SHAPE(6, 1, 133)), qn_scalar(s, QN_F32, -1));
+    qn_attention_options o = {.size = sizeof o, .causal = true, .mask = some};
+    return attention(s, (shape_of){2, 6, 3, 70, 133, 64, 64}, &o);
+}
+static qn_array *op_attention_bias(qn_scope *s)
+{
+    qn_attention_options o = {.size = sizeof o, .mask = f32(s, SHAPE(2, 1, 70, 133))};
+    return attention(s, (shape_of){2, 6, 3, 70, 133, 64, 64}, &o);
+}
+static qn_array *op_attention_texts(qn_scope *s) /* which stand behind each other in a row */
+{
+    enum { ROWS = 150 };
+    int32_t first[2 * ROWS];
+    for (int i = 0; i < 2 * ROWS; i++)
+        first[i] = i % ROWS < 80 ? 0 : 80 + (i % ROWS - 80) / 17 * 17;
+    qn_attention_options o = {
+        .size = sizeof o, .causal = true, .first = qn_from(s, QN_I32, SHAPE(2, ROWS), first)};
+    return attention(s, (shape_of){2, 2, 2, ROWS, ROWS, 64, 64}, &o);
+}
+static qn_array *op_attention_views(qn_scope *s) /* rows that are no vectors, or lie apart */
+{
+    qn_array *q = qn_swap_axes(s, f32(s, SHAPE(1, 70, 4, 41)), 1, 2),
+             *k = qn_swap_axes(s, f32(s, SHAPE(1, 90, 2, 40)), 1, 2),
+             *v = qn_swap_axes(s, f32(s, SHAPE(1, 2, 24, 90)), 2, 3);
+    return qn_attention(s, qn_slice(s, q, 3, 1, 41, 1), k, v, NULL);
+}
+static qn_array *op_attention_gradient(qn_scope *s)
+{
+    qn_array *q = f32(s, SHAPE(1, 4, 70, 64)), *k = f32(s, SHAPE(1, 2, 70, 64)),
+             *v = f32(s, SHAPE(1, 2, 70, 64)), *grad[3] = {NULL};
+    qn_attention_options o = {.size = sizeof o, .causal = true};
+    qn_vjp(s, qn_attention(s, q, k, v, &o), f32(s, SHAPE(1, 4, 70, 64)), (qn_array *[]){q, k, v}, 3,
+           grad);
+    return qn_concatenate(s, grad, 3, 1);
+}
 static qn_array *op_cross_entropy(qn_scope *s)
 {
     return qn_cross_entropy(s, f32(s, SHAPE(4, 3, 70)), indices(s, 70, false, SHAPE(4, 3)));
@@ -296,6 +368,16 @@ void compare_attention(qn_device *cpu, qn_device *cuda)
 {
     static const op_case cases[] = {
         CLOSE(attention),
+        CLOSE(attention_64),
+        CLOSE(attention_128),
+        CLOSE(attention_more),
+        CLOSE(attention_window),
+        CLOSE(attention_sinks),
+        CLOSE(attention_mask),
+        CLOSE(attention_bias),
+        CLOSE(attention_texts),
+        CLOSE(attention_views),
+        CLOSE(attention_gradient),
         CLOSE(cross_entropy),
         EXACT(keys),
         EXACT(keys_bf16),
