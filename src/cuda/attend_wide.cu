@@ -364,16 +364,19 @@ static __device__ void multiply_values(const char *values, const uint32_t (&p)[4
 }
 
 /* The scores of page number `page` become weights. */
-template <int COLUMNS>
+template <bool CAPPED, int COLUMNS>
 static __device__ void weigh_page(const qn__cuda_attend_args &a, const wide_rows<COLUMNS> &r,
                                   int page, float (&score)[8][4], weight_sum (&sum)[2])
 {
     const int first = page * PAGE;
+    float scale = 0;
+    if (CAPPED)
+        scale = cap_scores(a, score);
     if (first < r.first_whole || first + PAGE > r.end_whole)
 #pragma unroll
         for (int i = 0; i < 2; i++)
             hide_keys(score, i, r.begin[i] - first, r.end[i] - first, r.keep[i] - first);
-    weigh_scores(score, a.scale, sum);
+    weigh_scores(score, CAPPED ? scale : a.scale, sum);
 }
 
 template <int COLUMNS>
@@ -390,7 +393,7 @@ static __device__ void join_page(wide_rows<COLUMNS> &r, const float (&v)[COLUMNS
 }
 
 /* Goes over the pages; q: the tile's queries, from: the first of its columns' values. */
-template <int D>
+template <int D, bool CAPPED>
 static __device__ void multiply_pages(const qn__cuda_attend_args &a, wide_room<D> &s,
                                       wide_barriers<D> &b, wide_rows<wide_room<D>::COLUMNS> &r,
                                       const page_list &pages, const char *q, int from,
@@ -405,7 +408,7 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, wide_room<D
     products_wait<0>();
     all_settled((float(&)[32])score);
     give_back(&b.keys_free[at.stage]);
-    weigh_page(a, r, pages.at(0), score, sum);
+    weigh_page<CAPPED>(a, r, pages.at(0), score, sum);
     pack_weights(score, p);
     ring_place last = at;
     at.next(wide_room<D>::STAGES);
@@ -420,7 +423,7 @@ static __device__ void multiply_pages(const qn__cuda_attend_args &a, wide_room<D
         products_wait<1>();
         all_settled((float(&)[32])score);
         give_back(&b.keys_free[at.stage]);
-        weigh_page(a, r, pages.at(i), score, next);
+        weigh_page<CAPPED>(a, r, pages.at(i), score, next);
         products_wait<0>();
         all_settled(v);
         give_back(&b.values_free[last.stage]);
@@ -515,7 +518,7 @@ static __device__ void store_rows(const qn__cuda_attend_args &a, const wide_rows
     }
 }
 
-template <int D>
+template <int D, bool CAPPED>
 static __device__ void multiply(const qn__cuda_attend_args &a, wide_room<D> &s, wide_barriers<D> &b)
 {
     typedef wide_room<D> R;
@@ -538,8 +541,8 @@ static __device__ void multiply(const qn__cuda_attend_args &a, wide_room<D> &s, 
         }
         if (tokens) {
             begin_rows(a, r, work, tile);
-            multiply_pages<D>(a, s, b, r, pages, s.q[q_at.stage][tile], column / 64 * PART_BYTES,
-                              at);
+            multiply_pages<D, CAPPED>(a, s, b, r, pages, s.q[q_at.stage][tile],
+                                      column / 64 * PART_BYTES, at);
         }
         if (first && R::TILES > 1)
             pass_pages<D>(b, work.pages[1], at);
@@ -552,7 +555,8 @@ static __device__ void multiply(const qn__cuda_attend_args &a, wide_room<D> &s, 
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-template <int D> static __device__ void attend_wide(const qn__cuda_attend_wide_args &w)
+/* CAPPED: scores have a soft cap. */
+template <int D, bool CAPPED> static __device__ void attend_wide(const qn__cuda_attend_wide_args &w)
 {
     typedef wide_room<D> R;
     extern __shared__ __align__(1024) char shared_room[];
@@ -587,22 +591,37 @@ template <int D> static __device__ void attend_wide(const qn__cuda_attend_wide_a
             bring_queries<D>(w.a, s, b, rows);
     } else {
         registers_more<224>();
-        multiply<D>(w.a, s, b);
+        multiply<D, CAPPED>(w.a, s, b);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
     CACHE_KERNEL(attend_wide_64)(const __grid_constant__ qn__cuda_attend_wide_args w)
 {
-    attend_wide<64>(w);
+    attend_wide<64, false>(w);
 }
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
     CACHE_KERNEL(attend_wide_128)(const __grid_constant__ qn__cuda_attend_wide_args w)
 {
-    attend_wide<128>(w);
+    attend_wide<128, false>(w);
 }
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
     CACHE_KERNEL(attend_wide_256)(const __grid_constant__ qn__cuda_attend_wide_args w)
 {
-    attend_wide<256>(w);
+    attend_wide<256, false>(w);
+}
+extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
+    CACHE_KERNEL(attend_wide_64_capped)(const __grid_constant__ qn__cuda_attend_wide_args w)
+{
+    attend_wide<64, true>(w);
+}
+extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
+    CACHE_KERNEL(attend_wide_128_capped)(const __grid_constant__ qn__cuda_attend_wide_args w)
+{
+    attend_wide<128, true>(w);
+}
+extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
+    CACHE_KERNEL(attend_wide_256_capped)(const __grid_constant__ qn__cuda_attend_wide_args w)
+{
+    attend_wide<256, true>(w);
 }

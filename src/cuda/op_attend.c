@@ -208,7 +208,7 @@ static bool is_wide(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 {
     const int64_t blocks = a->tiles * a->groups * (a->d == QN__CUDA_WIDEST ? 2 : 1);
     return blocks >= cuda->processors && a->length > FEW_TOKENS &&
-           2 * a->length >= a->tiles * a->tile && a->scale > 0 && a->softcap == 0;
+           2 * a->length >= a->tiles * a->tile && (a->scale > 0 || a->softcap > 0);
 }
 
 /* Whether there are few tiles with many pages: so many that they are worth a ring of all shared
@@ -277,8 +277,10 @@ static bool launch_boxes(qn__cuda_binder *b, const qn__call *call, const qn__cud
     const int size = args->d == 64 ? 0
                      : widest      ? 2
                                    : 1,
-              kernel =
-                  (wide ? QN__CUDA_KERNEL_attend_wide_64 : QN__CUDA_KERNEL_attend_long_64) + size;
+              kernel = (!wide               ? QN__CUDA_KERNEL_attend_long_64
+                        : args->softcap > 0 ? QN__CUDA_KERNEL_attend_wide_64_capped
+                                            : QN__CUDA_KERNEL_attend_wide_64) +
+                       size;
     const int64_t work = qn__cuda_parts(args->tiles, widest ? 1 : 2) * args->groups,
                   most = b->cuda->processors;
     qn__cuda_attend_wide_args boxes = {.a = *args};
