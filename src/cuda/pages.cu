@@ -12,14 +12,25 @@
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+/* A row of a head to its slot, by a warp. */
+template <class RULE = plain_rule, int Q>
+static __device__ void put_slot(const qn__cuda_encode_part &a, void *cache, int32_t slot, int h,
+                                int d, const float4 (&x)[Q])
+{
+    const int64_t tile = (int64_t)((d + a.units.columns - 1) / a.units.columns) * a.units.bytes;
+    put_row<RULE>(a.units,
+                  (uint8_t *)cache + slot / PAGE * a.page + h * a.head +
+                      slot % PAGE / QN__UNIT_ROWS * tile,
+                  slot % QN__UNIT_ROWS, d, x);
+}
+
 /* at: rows, slots, cache. A warp has a row of a head. */
 template <class RULE, int Q>
 static __device__ void write_part(const qn__cuda_encode_part &a, void *const *at, int64_t block,
                                   int64_t blocks)
 {
     const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
-    const int64_t tile = (int64_t)((a.d + a.units.columns - 1) / a.units.columns) * a.units.bytes,
-                  rows = (int64_t)a.heads * a.length;
+    const int64_t rows = (int64_t)a.heads * a.length;
     for (int64_t i = block * warps + threadIdx.x / 32; i < rows; i += blocks * warps) {
         const int l = (int)(i / a.heads), h = (int)(i % a.heads);
         const int32_t slot = ((const int32_t *)at[1])[l];
@@ -34,10 +45,7 @@ static __device__ void write_part(const qn__cuda_encode_part &a, void *const *at
         }
         if (a.turn)
             transform(x, a.turn, a.turn_scale);
-        put_row<RULE>(a.units,
-                      (uint8_t *)at[2] + slot / PAGE * a.page + h * a.head +
-                          slot % PAGE / QN__UNIT_ROWS * tile,
-                      slot % QN__UNIT_ROWS, a.d, x);
+        put_slot<RULE>(a, at[2], slot, h, a.d, x);
     }
 }
 
@@ -111,12 +119,7 @@ template <int Q> static __device__ void turn_rows(const qn__cuda_turn_blocks_arg
         turn.turn(x, d);
     transform(x, d, kind ? part.turn_scale : a.scale);
     if (kind) {
-        const int64_t tile = (int64_t)((d + part.units.columns - 1) / part.units.columns) *
-                             part.units.bytes;
-        put_row(part.units,
-                (uint8_t *)a.at[QN__CUDA_BLOCKS_CACHE + kind - 1] + slot / PAGE * part.page +
-                    h * part.head + slot % PAGE / QN__UNIT_ROWS * tile,
-                slot % QN__UNIT_ROWS, d, x);
+        put_slot(part, a.at[QN__CUDA_BLOCKS_CACHE + kind - 1], slot, h, d, x);
         return;
     }
     float *to = (float *)a.at[QN__CUDA_BLOCKS_Y] + ((int64_t)l * a.heads + h) * d;
