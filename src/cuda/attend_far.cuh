@@ -75,6 +75,7 @@ static __device__ void join_pages(const page_parts<D, C> &s,
     for (int m = 1; m < MOST_PAGES; m *= 2) /* of the first lanes their own */
         last = larger_or_none(last, __shfl_up_sync(~0u, last, m));
     const float top = larger_or_none(last, own), base = top == -CUDART_INF_F ? 0.0f : top;
+    __syncwarp(); /* all lanes have read those of the round before */
     if (lane < n)
         times[lane * rows + row] = make_float2(expf(last - base), expf(own - base));
     v.sum.max = __shfl_sync(~0u, top, n - 1);
