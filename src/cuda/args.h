@@ -530,10 +530,10 @@ enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_GROUPS = 2, QN__CUDA_STEP_TILES = 3
 #define QN__CUDA_BLOCKS_SHARED(d, blocks)                                                          \
     (QN__CUDA_STEP_SHARED(d, blocks) + QN__CUDA_BACK_ROWS(blocks) * (d)*4 + 16)
 
-/* The same of attend_step_blocks.cu: two pages as they lie, of eight bits or fewer, and tiles of a
- * key and a value. */
+/* The same of attend_step_blocks.cu: two pages as they lie, of eight bits or fewer, and a key and a
+ * value, in a tile each and as bf16. */
 #define QN__CUDA_STEP_UNITS_SHARED(d, blocks)                                                      \
-    ((d)*326 + 4096 + QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) +                      \
+    ((d)*330 + 4096 + QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) +                      \
      QN__CUDA_BACK_ROWS(blocks) * (d)*4 + 128)
 
 /* Among the addresses of attention: its result; behind its own those of a launch that turns its

@@ -4,10 +4,14 @@
  * and value, by rope and by a Hadamard matrix, and writes key and value to the cache. Its bits are
  * those of turn_blocks (pages.cu) and of the launches that attend behind it (attend_blocks.cu).
  *
- * As attend_step.cu, but a page comes as it lies, by two bulk copies: a block is small, and all
- * that was in the cache before is on its way before the launches ahead have ended. Of the row that
- * the step adds, the block with the last page has the units in shared memory, puts them into the
- * page when that has come, and copies them to the cache.
+ * As attend_step.cu, but a page comes as it lies, by two bulk copies: all that was in the cache
+ * before is on its way before the launches ahead have ended. Of the row that the step adds, the
+ * block with the last page has the units in shared memory, which it copies to the cache, and the
+ * bf16 that they become, which it puts among those of the page.
+ *
+ * Warps have taken their part of a page out of units when queries come: a warp has 16 keys, and
+ * then columns of values, as what products read, in registers. So the page behind is on its way
+ * while this one is multiplied.
  */
 #include "cuda/attend_few.cuh"
 #include "cuda/unit_rows.cuh"
@@ -29,52 +33,125 @@ template <int D, int C, class K, class V> struct unit_room {
     parts_of parts;
     float4 times[parts_of::SLOTS];            /* [row][page] */
     uint8_t key[KEY_TILE], value[VALUE_TILE]; /* that the step adds: row 0 of a tile */
+    uint2 key_pairs[D / 16][4];               /* as products have them */
+    uint2 value_pairs[D / 4];
     float2 turn[D / 2];                       /* sines and cosines */
     back_rows<D, C> back;
     token_step step;                /* what is seldom asked for again */
     uint64_t sums_come, parts_come; /* all of a round's */
-    uint64_t keys_full[GROUPS], values_full[GROUPS];
+    uint64_t full[GROUPS];          /* a page */
 };
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* One thread asks for keys, or values, of a group's page. */
+/* One thread asks for a group's page. */
 template <class S>
-static __device__ void ask_unit_keys(const qn__cuda_attend_args &a, S &s, int head, int place)
+static __device__ void ask_units(const qn__cuda_attend_args &a, S &s, int head, int place)
 {
     const int group = group_of_warp();
-    barrier_expect(&s.keys_full[group], S::VALUES);
+    barrier_expect(&s.full[group], S::BYTES);
     copy_bulk(s.page[group], page_at<uint8_t>(a.at[1], place, a.k_page, head, a.k_head), S::VALUES,
-              &s.keys_full[group]);
-}
-template <class S>
-static __device__ void ask_unit_values(const qn__cuda_attend_args &a, S &s, int head, int place)
-{
-    const int group = group_of_warp();
-    barrier_expect(&s.values_full[group], S::BYTES - S::VALUES);
+              &s.full[group]);
     copy_bulk(s.page[group] + S::VALUES,
               page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head), S::BYTES - S::VALUES,
-              &s.values_full[group]);
+              &s.full[group]);
 }
 
-/* The scores of a warp's 16 keys of page i, shared. */
-template <int D, class K, class S>
-static __device__ void share_scores(const qn__cuda_attend_args &a, S &s, const step_work &w, int i)
-{
-    const int group = group_of_warp(), warp = threadIdx.x / 32 % GROUP_WARPS,
-              lane = threadIdx.x % 32;
-    char *tile = s.page[group] + warp * S::KEY_TILE;
-    if (i == w.adds && w.place / QN__UNIT_ROWS == warp) {
-        copy_unit_row<D, K>(tile, w.place % QN__UNIT_ROWS, s.key);
-        __syncwarp();
+/* What a warp has of a group's page: the right sides of 16 keys' products, the left sides of those
+ * of its columns, 32 of each 128. Of heads of 64 two of four warps have columns. */
+template <int D, class K, class V> struct warp_page {
+    enum { TILES = PAGE / QN__UNIT_ROWS, PARTS = D > 128 ? D / 128 : 1 };
+    uint32_t key[D / 16][2][2], value[PARTS][TILES][4][2];
+
+    static __device__ int warp()
+    {
+        return threadIdx.x / 32 % GROUP_WARPS;
     }
+    static __device__ bool has_columns()
+    {
+        return D >= 128 || warp() < D / 32;
+    }
+    static __device__ int column(int part)
+    {
+        return 32 * (part * GROUP_WARPS + warp());
+    }
+    /* A page that has come; its values count up to row `end`. */
+    template <class S> __device__ void take(S &s, int end)
+    {
+        char *keys = s.page[group_of_warp()], *values = keys + S::VALUES;
+        if (end < PAGE) { /* the last page: nothing is copied to where it is written */
+            clear_tiles<D, V>(values, end, threadIdx.x % GROUP, GROUP);
+            group_meets();
+        }
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                take_keys<K>(keys + warp() * S::KEY_TILE, k, i, key[k][i]);
+        if (has_columns())
+#pragma unroll
+            for (int p = 0; p < PARTS; p++)
+#pragma unroll
+                for (int i = 0; i < TILES; i++)
+                    take_values<V>(values + i * S::VALUE_TILE, column(p), value[p][i]);
+    }
+    /* The row that the step adds, at its place. */
+    __device__ void put_key(const uint2 (&pairs)[D / 16][4], int place)
+    {
+        const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, row = place % QN__UNIT_ROWS;
+        if (place / QN__UNIT_ROWS != warp())
+            return;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (row == g + 8 * i)
+#pragma unroll
+                for (int k = 0; k < D / 16; k++) {
+                    const uint2 v = pairs[k][t];
+                    key[k][i][0] = v.x;
+                    key[k][i][1] = v.y;
+                }
+    }
+    __device__ void put_value(const uint2 (&pairs)[D / 4], int place)
+    {
+        const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, row = place % QN__UNIT_ROWS;
+        if (!has_columns() || row % 8 / 2 != t)
+            return;
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            const uint2 v = pairs[column(p) / 4 + g];
+#pragma unroll
+            for (int i = 0; i < 2 * TILES; i++) { /* all by number: they are registers */
+                const bool is = place / 8 == i;
+                const uint32_t even = !is ? 0x3210 : row % 2 ? 0x5410 : 0x3254,
+                               odd = !is ? 0x3210 : row % 2 ? 0x7610 : 0x3276;
+                uint32_t(&b)[4][2] = value[p][i / 2];
+                b[0][i % 2] = __byte_perm(b[0][i % 2], v.x, even);
+                b[1][i % 2] = __byte_perm(b[1][i % 2], v.x, odd);
+                b[2][i % 2] = __byte_perm(b[2][i % 2], v.y, even);
+                b[3][i % 2] = __byte_perm(b[3][i % 2], v.y, odd);
+            }
+        }
+    }
+};
+
+/* The scores of a warp's 16 keys of page i, shared. */
+template <int D, class P, class S>
+static __device__ void share_scores(const qn__cuda_attend_args &a, S &s, const P &page, int i)
+{
+    const int group = group_of_warp(), warp = P::warp(), lane = threadIdx.x % 32;
     float c[2][4] = {};
-    tile_scores<D, K>([&](int k) { return s.q[k][lane]; }, tile, c);
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        const uint2 x = s.q[k][lane];
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            mma_bf16(c[e], x.x, 0, x.y, 0, page.key[k][e][0], page.key[k][e][1]);
+    }
     float4 v = make_float4(c[0][0], c[0][1], c[1][0], c[1][1]);
     if (!is_plain(a))
         v = capped(a, v);
     const seen_pages &seen = s.step.seen;
-    const int key = seen.page(i) * PAGE + warp * 16 + lane % 4 * 2;
+    const int key = seen.page(i) * PAGE + warp * QN__UNIT_ROWS + lane % 4 * 2;
     v.x = is_hidden(seen, key) ? -CUDART_INF_F : v.x;
     v.y = is_hidden(seen, key + 1) ? -CUDART_INF_F : v.y;
     v.z = is_hidden(seen, key + 8) ? -CUDART_INF_F : v.z;
@@ -84,12 +161,13 @@ static __device__ void share_scores(const qn__cuda_attend_args &a, S &s, const s
 }
 
 /* What a page comes to, its scores being shared, to the blocks that join it: as number `to` of a
- * round. A warp has 32 columns at a time. */
-template <int D, int C, class V, class S>
-static __device__ void give_units(const qn__cuda_attend_args &a, S &s, const step_work &w, int to)
+ * round. */
+template <int C, class P, class S>
+static __device__ void give_units(const qn__cuda_attend_args &a, S &s, const step_work &w,
+                                  const P &page, int to)
 {
-    const int group = group_of_warp(), warp = threadIdx.x / 32 % GROUP_WARPS,
-              lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, rows = w.rows;
+    const int group = group_of_warp(), warp = P::warp(), lane = threadIdx.x % 32, g = lane / 4,
+              t = lane % 4, rows = w.rows;
     float score[8][2];
     uint2 p[4];
     weight_sum sum[1];
@@ -102,23 +180,23 @@ static __device__ void give_units(const qn__cuda_attend_args &a, S &s, const ste
         for (int k = 0; k < C; k += 4)
             put_pair(&s.parts.sum[g * w.most + to], &s.sums_come, k + warp, sum[0].total,
                      sum[0].max);
+    if (!P::has_columns())
+        return;
 #pragma unroll
     for (int k = 0; k < 4; k++)
         p[k] = make_uint2(cached_pair(score[2 * k][0], score[2 * k][1]),
                           cached_pair(score[2 * k + 1][0], score[2 * k + 1][1]));
-    const char *values = s.page[group] + S::VALUES;
     const float2 *const part = s.parts.part[t * w.most + to];
 #pragma unroll
-    for (int k = 0; k < D / 32; k += GROUP_WARPS) {
-        const int c = k + warp;
-        if (D / 32 < GROUP_WARPS && c >= D / 32)
-            break;
-        float v[2][4];
-        weigh_tiles<D, V>(values, p, 2 * c, v);
+    for (int k = 0; k < P::PARTS; k++) {
+        float v[2][4] = {};
+#pragma unroll
+        for (int i = 0; i < P::TILES; i++)
+            weigh_columns(page.value[k][i], p[i], v[0], v[1]);
         if (2 * t < rows)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const int column = 32 * c + 4 * g + 2 * j;
+                const int column = P::column(k) + 4 * g + 2 * j;
                 put_pairs(part + column % S::COLUMNS, &s.parts_come, column / S::COLUMNS, v[j]);
             }
     }
@@ -158,13 +236,10 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
         return;
     }
     if (asks) {
-        barrier_begin(&s.keys_full[group], 1);
-        barrier_begin(&s.values_full[group], 1);
+        barrier_begin(&s.full[group], 1);
         barriers_begun();
-        if (mine < own.seen.n) {
-            ask_unit_keys(a, s, head, own.at);
-            ask_unit_values(a, s, head, own.at);
-        }
+        if (mine < own.seen.n)
+            ask_units(a, s, head, own.at);
     }
     __syncwarp();
     if (!t.next_holds_back)
@@ -184,34 +259,39 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
     row.begin(t, own, warp, head);
     __syncthreads();
     row.turn.take(s.turn, D);
-    cluster_wait(); /* all are there, and so are their barriers */
-    wait_for_last();
-    row.load();
-    row.template share<K, V>(b, warp, s.q, s.key, s.value);
-    __syncthreads();
     const seen_pages &seen = s.step.seen; /* for later pages: registers are few */
     uint32_t phase = 0;
-    auto give = [&](int i, int number) {
+    warp_page<D, K, V> page = {};
+    auto take = [&](int i) {
         const bool more = !NEAR && i + AT_ONCE < w.pages;
-        const int end = seen.end - seen.page(i) * PAGE;
-        char *values = s.page[group] + S::VALUES;
-        barrier_wait(&s.keys_full[group], phase);
-        share_scores<D, K>(a, s, w, i);
-        barrier_wait(&s.values_full[group], phase);
-        if (end < PAGE) /* the last page: nothing is copied to where it is written */
-            clear_tiles<D, V>(values, end, threadIdx.x % GROUP, GROUP);
-        if (i == w.adds && warp % GROUP_WARPS == 0)
-            put_unit_row<D, V>(values, w.place, s.value);
-        group_meets();
-        if (more && asks)
-            ask_unit_keys(a, s, head, seen.place(i + AT_ONCE));
-        give_units<D, C, V>(a, s, w, number);
+        barrier_wait(&s.full[group], phase);
+        page.take(s, seen.end - seen.page(i) * PAGE);
+        phase ^= 1;
         if (more) {
             group_meets();
             if (asks)
-                ask_unit_values(a, s, head, seen.place(i + AT_ONCE));
+                ask_units(a, s, head, seen.place(i + AT_ONCE));
         }
-        phase ^= 1;
+    };
+    if (mine < w.pages)
+        take(mine);
+    cluster_wait(); /* all are there, and so are their barriers */
+    wait_for_last();
+    row.load();
+    row.template share<K, V>(b, warp, s.q, s.key, s.value, s.key_pairs, s.value_pairs);
+    __syncthreads();
+    auto give = [&](int i, int number) {
+        if (i == w.adds) {
+            page.put_key(s.key_pairs, w.place);
+            page.put_value(s.value_pairs, w.place);
+        }
+        share_scores<D>(a, s, page, i);
+        group_meets();
+        give_units<C>(a, s, w, page, number);
+        if (!NEAR && i + AT_ONCE < w.pages) {
+            group_meets();
+            take(i + AT_ONCE);
+        }
     };
     auto write = [&] {
         const int slot = s.step.slot;
@@ -233,12 +313,12 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
         attend_units<D, C, false, units_##K, units_##V>(b);                                        \
     }
 #define STEP_KERNELS(K, V)                                                                         \
-    STEP_KERNEL(K, V, 64, 4, 96)                                                                   \
-    STEP_KERNEL(K, V, 64, 8, 96)                                                                   \
-    STEP_KERNEL(K, V, 128, 4, 144)                                                                 \
-    STEP_KERNEL(K, V, 128, 8, 144)                                                                 \
-    STEP_KERNEL(K, V, 256, 4, 144)                                                                 \
-    STEP_KERNEL(K, V, 256, 8, 144)
+    STEP_KERNEL(K, V, 64, 4, 128)                                                                  \
+    STEP_KERNEL(K, V, 64, 8, 128)                                                                  \
+    STEP_KERNEL(K, V, 128, 4, 160)                                                                 \
+    STEP_KERNEL(K, V, 128, 8, 160)                                                                 \
+    STEP_KERNEL(K, V, 256, 4, 232)                                                                 \
+    STEP_KERNEL(K, V, 256, 8, 232)
 STEP_KERNELS(q8_0, q8_0)
 STEP_KERNELS(q8_0, q4_0)
 STEP_KERNELS(q4_0, q4_0)

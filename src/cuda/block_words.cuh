@@ -77,46 +77,82 @@ template <class U> struct code_values {
 
 /* ---- products of a warp with pages as they lie in shared memory ------------------------------ */
 
+/* Of key g of eight, number `eight` of a tile's, the right side of the product of columns 16 s to
+ * 16 s + 15. */
+template <class K>
+static __device__ void take_keys(const char *tile, int s, int eight, uint32_t (&b)[2])
+{
+    const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4, in = 16 * s % K::COLUMNS;
+    const uint32_t first = t % 2 * 2;
+    const char *u = tile + 16 * s / K::COLUMNS * K::BYTES;
+    const char *scales = u + words_of<K>::SCALES + in / 32 * 32 + 2 * g;
+    code_values<K> values;
+    values.begin(half_of(*(const uint16_t *)(scales + 16 * eight)));
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const uint32_t w = words_of<K>::codes(
+            *(const uint32_t *)(u + words_of<K>::at(in / 4, 2 * k + t / 2) + 4 * (g + 8 * eight)),
+            in / 4);
+        b[k] = pair_of(values.value(w, first), values.value(w, first + 1));
+    }
+}
+
 /* The scores of a tile's 16 keys for the rows of queries, of which q(s) has the left side of the
  * products of columns 16 s to 16 s + 15: of row g keys 2 t and 2 t + 1, then those 8 behind. */
 template <int D, class K, class Queries>
 static __device__ void tile_scores(Queries q, const char *tile, float (&c)[2][4])
 {
-    const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-    const uint32_t first = t % 2 * 2;
 #pragma unroll
     for (int s = 0; s < D / 16; s++) {
-        const int in = 16 * s % K::COLUMNS;
-        const char *u = tile + 16 * s / K::COLUMNS * K::BYTES;
-        const char *scales = u + words_of<K>::SCALES + in / 32 * 32 + 2 * g;
         const uint2 x = q(s);
 #pragma unroll
-        for (int i = 0; i < 2; i++) { /* keys g, then g + 8 */
-            code_values<K> values;
+        for (int i = 0; i < 2; i++) {
             uint32_t b[2];
-            values.begin(half_of(*(const uint16_t *)(scales + 16 * i)));
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const uint32_t w = words_of<K>::codes(
-                    *(const uint32_t *)(u + words_of<K>::at(in / 4, 2 * k + t / 2) +
-                                        4 * (g + 8 * i)),
-                    in / 4);
-                b[k] = pair_of(values.value(w, first), values.value(w, first + 1));
-            }
+            take_keys<K>(tile, s, i, b);
             mma_bf16(c[i], x.x, 0, x.y, 0, b[0], b[1]);
         }
     }
 }
 
+/* Of four columns of a tile of values, 4 g behind `column`: keys 2 t and the next, and 8 behind. */
+template <class V>
+static __device__ void take_values(const char *tile, int column, uint32_t (&b)[4][2])
+{
+    const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4, in = column % V::COLUMNS,
+              quad = in / 4 + (g & ~3);
+    const char *u = tile + column / V::COLUMNS * V::BYTES;
+    const char *words = u + words_of<V>::at(quad, g % 4) + 8 * t,
+               *scales = u + words_of<V>::SCALES + in + 4 * t;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const uint2 w = *(const uint2 *)(words + 32 * k);
+        const uint32_t both = *(const uint32_t *)(scales + 16 * k),
+                       x = words_of<V>::codes(w.x, quad), y = words_of<V>::codes(w.y, quad);
+        code_values<V> low, high;
+        low.begin(half_of(both));
+        high.begin(half_of(both >> 16));
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            b[e][k] = pair_of(low.value(x, e), high.value(y, e));
+    }
+}
+
+/* Those, weighted, as the left side of two products. */
+static __device__ void weigh_columns(const uint32_t (&b)[4][2], uint2 weights, float (&v)[4],
+                                     float (&w)[4])
+{
+    mma_bf16(v, b[0][0], b[1][0], b[0][1], b[1][1], weights.x, weights.y);
+    mma_bf16(w, b[2][0], b[3][0], b[2][1], b[3][1], weights.x, weights.y);
+}
+
 /* A page's values, weighted, of as many columns as 16 each from number c on, an even one: a lane
- * has four columns of each 32, from 4 g on, as the left side of two products. Of 16 keys after the
- * other by the same code, which stays near: it is long. */
+ * has four columns of each 32, from 4 g on. Of 16 keys after the other by the same code, which
+ * stays near: it is long. */
 template <int D, class V, int N>
 static __device__ void weigh_tiles(const char *values, const uint2 (&p)[PAGE / QN__UNIT_ROWS],
                                    int c, float (&v)[N][4])
 {
     enum { TILES = PAGE / QN__UNIT_ROWS, VALUE_TILE = bytes_of_tile<V, D>() };
-    const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
     const char *tile = values;
     uint2 weights[TILES];
 #pragma unroll
@@ -131,25 +167,9 @@ static __device__ void weigh_tiles(const char *values, const uint2 (&p)[PAGE / Q
     for (int s = 0; s < TILES; s++, tile += VALUE_TILE) {
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
-            const int column = 16 * (c + j), in = column % V::COLUMNS, quad = in / 4 + (g & ~3);
-            const char *u = tile + column / V::COLUMNS * V::BYTES;
-            const char *words = u + words_of<V>::at(quad, g % 4) + 8 * t,
-                       *scales = u + words_of<V>::SCALES + in + 4 * t;
-            uint32_t b[4][2]; /* of a column: keys 2 t and the next, and 8 behind */
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const uint2 w = *(const uint2 *)(words + 32 * k);
-                const uint32_t both = *(const uint32_t *)(scales + 16 * k),
-                               x = words_of<V>::codes(w.x, quad), y = words_of<V>::codes(w.y, quad);
-                code_values<V> low, high;
-                low.begin(half_of(both));
-                high.begin(half_of(both >> 16));
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    b[e][k] = pair_of(low.value(x, e), high.value(y, e));
-            }
-            mma_bf16(v[j], b[0][0], b[1][0], b[0][1], b[1][1], weights[0].x, weights[0].y);
-            mma_bf16(v[j + 1], b[2][0], b[3][0], b[2][1], b[3][1], weights[0].x, weights[0].y);
+            uint32_t b[4][2];
+            take_values<V>(tile, 16 * (c + j), b);
+            weigh_columns(b, weights[0], v[j], v[j + 1]);
         }
 #pragma unroll
         for (int i = 0; i + 1 < TILES; i++)

@@ -47,6 +47,18 @@ static __device__ void put_unit_row(void *page, int place, const uint8_t *from)
                         place % QN__UNIT_ROWS, from);
 }
 
+/* What four columns of row 0 of a tile become. */
+template <class U> static __device__ uint2 quad_of_row(const uint8_t *tile, int column)
+{
+    const int in = column % U::COLUMNS, quad = in / 4 & ~3;
+    const uint8_t *u = tile + column / U::COLUMNS * U::BYTES;
+    const float scale =
+        half_of(*(const uint16_t *)(u + words_of<U>::SCALES + in / 32 * 32));
+    const uint32_t codes =
+        words_of<U>::codes(*(const uint32_t *)(u + words_of<U>::at(quad, in / 4 & 3)), quad);
+    return make_uint2(two_values<U>(codes, 0, scale), two_values<U>(codes, 2, scale));
+}
+
 /* Key and value to their slot in the cache. */
 template <int D, class K>
 static __device__ void write_unit_key(const qn__cuda_attend_args &a, const uint8_t *key, int head,
@@ -133,6 +145,32 @@ template <int D, int WARPS> struct warp_rows {
             else
                 put_row(units_as_data<V>(), value, 0, D, x);
             break;
+        }
+    }
+
+    /* The same, and the bf16 that key and value become: pairs of columns 2 t and 2 t + 8 of each 16
+     * of the key, four columns of the value. */
+    template <class K, class V>
+    __device__ void share(const qn__cuda_attend_blocks_args &b, int warp, uint2 (&q)[D / 16][32],
+                          uint8_t *key, uint8_t *value, uint2 (&key_pairs)[D / 16][4],
+                          uint2 (&value_pairs)[D / 4])
+    {
+        share<K, V>(b, warp, q, key, value);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < Q; i++) {
+            const int column = 128 * i + 4 * (threadIdx.x % 32);
+            if (column >= D)
+                break;
+            if (adds == KEY_ROW) {
+                const uint2 v = quad_of_row<K>(key, column);
+                uint32_t *const to =
+                    (uint32_t *)&key_pairs[column / 16][column % 8 / 2] + column % 16 / 8;
+                to[0] = v.x;
+                to[2] = v.y;
+            } else if (adds == VALUE_ROW) {
+                value_pairs[column / 4] = quad_of_row<V>(value, column);
+            }
         }
     }
 
