@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TURNS = 4, REPEATS = 5, MOST_IN = 3 };
+enum { TURNS = 4, REPEATS = 5, MOST_IN = 4 };
 
 typedef struct row {
     const char *name;
@@ -23,6 +23,7 @@ typedef struct row {
     int64_t ids;               /* of an input of indices: below so many; the last one is that */
     double bytes, flops;
     qn_dtype weight; /* of the second input; U8, which is 0: f32 */
+    int bits;        /* of codes, of which the second input is words */
 } row;
 
 static qn_array *product(qn_scope *s, const row *r, qn_array *const *in)
@@ -143,6 +144,16 @@ static qn_array *causal_attention(qn_scope *s, const row *r, qn_array *const *in
     return attended(s, in, true);
 }
 
+static qn_array *quantized(qn_scope *s, const row *r, qn_array *const *in)
+{
+    const qn_quantization q = {r->bits, 64};
+    return qn_quantized_matmul(s, in[0], in[1], in[2], in[3], true, &q);
+}
+
+#define QUANTIZED(m, n, k, width)                                                                  \
+    {{m, k}, {n, (k) / 32 * (width)}, {n, (k) / 64}, {n, (k) / 64}},                               \
+        .bits = width, .bytes = 4.0 * (m) * ((n) + (k)) + (n) * ((k) / 8.0 * (width) + (k) / 8.0), \
+        .flops = 2.0 * (m) * (n) * (k)
 #define ATTENTION(h, l, n, d)                                                                      \
     {{h, l, d}, {h, n, d}, {h, n, d}}, .bytes = 8.0 * (h) * ((l) + (n)) * (d),                     \
                                        .flops = 4.0 * (h) * (l) * (n) * (d)
@@ -186,6 +197,12 @@ static const row rows[] = {
     {"linear f16 1 14336 4096", layer, LAYER(1, 14336, 4096, QN_F16, 2)},
     {"linear f16 8 14336 4096", layer, LAYER(8, 14336, 4096, QN_F16, 2)},
     {"linear f16 512 14336 4096", layer, LAYER(512, 14336, 4096, QN_F16, 2)},
+    {"quantized 4 1 14336 4096", quantized, QUANTIZED(1, 14336, 4096, 4)},
+    {"quantized 4 8 14336 4096", quantized, QUANTIZED(8, 14336, 4096, 4)},
+    {"quantized 4 64 14336 4096", quantized, QUANTIZED(64, 14336, 4096, 4)},
+    {"quantized 4 512 14336 4096", quantized, QUANTIZED(512, 14336, 4096, 4)},
+    {"quantized 8 1 14336 4096", quantized, QUANTIZED(1, 14336, 4096, 8)},
+    {"quantized 4 1 4096 14336", quantized, QUANTIZED(1, 4096, 14336, 4)},
     {"silu gate 2048 14336",
      activation,
      {{2048, 14336}, {2048, 14336}},
@@ -248,6 +265,8 @@ static qn_array *input(qn_scope *s, const row *r, int i, int turn)
     qn_array *a = r->ids && i + 1 == inputs_of(r)
                       ? qn_random_integers(s, key, QN_I32, 0, r->ids, ndim_of(shape), shape)
                       : qn_random_uniform(s, key, QN_F32, -1, 1, ndim_of(shape), shape);
+    if (i == 1 && r->bits)
+        a = qn_random_bits(s, key, QN_U32, ndim_of(shape), shape);
     if (i == 1 && r->weight)
         a = qn_cast(s, a, r->weight);
     return qn_eval(s, a) == QN_OK ? qn_retain(a) : NULL;

@@ -412,6 +412,18 @@ enum {
     QN__CUDA_TERNARY_SHARED = 96 << 10
 };
 
+/* ---- quantized.cu ---------------------------------------------------------------------------- */
+
+/* y [B, m, n] = x [B, m, k] by w [matrices, n, k] of codes in words, each batch by the matrix that
+ * ids say, by its own, or by the only one. */
+typedef struct qn__cuda_quantized_args {
+    void *at[6]; /* x; words [matrices, n, ...]; scales, biases [matrices, n, k / group]; ids [B] or
+                    NULL; y */
+    int64_t m, n, k, matrices, group;
+    int64_t type;    /* of scales and biases */
+    int64_t vectors; /* x is read 16 bytes at a time */
+} qn__cuda_quantized_args;
+
 /* ---- attention.cu ---------------------------------------------------------------------------- */
 
 /* Of rows of so many columns: keys at once, so few that three blocks fit; bytes of a block. */

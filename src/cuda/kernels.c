@@ -37,6 +37,7 @@
     X(ternary)                                                                                     \
     X(ternary_wide)                                                                                \
     X(pages)                                                                                       \
+    X(quantized)                                                                                   \
     X(attention)                                                                                   \
     X(attend)                                                                                      \
     X(attend_one)                                                                                  \

@@ -100,6 +100,12 @@ static inline bool qn__back_in_bf16(qn_products products)
     return products == QN_PRODUCTS_BF16 || products == QN_PRODUCTS_INT8;
 }
 
+typedef struct qn__quantized_params {
+    int32_t bits, group_size;
+    int32_t chosen; /* matrices by index */
+} qn__quantized_params;
+QN__NO_PADDING(qn__quantized_params, 12);
+
 typedef struct qn__linear_cross_entropy_params {
     float softcap;
     int32_t products; /* qn_products, never AUTO */

@@ -2,8 +2,9 @@
  *
  * Quantised matrices as plain arrays, as MLX has them: codes in words of 32 bits, a scale and a
  * bias for each group of columns. Written with other operations, so that they run on every device
- * and differentiate to x, scales and biases; weights that are multiplied again and again are packed
- * instead (qn_pack_quantized), and stream.
+ * and differentiate to x, scales and biases; a device may have a kernel for products, which reads
+ * the words. Weights that are multiplied again and again are packed instead (qn_pack_quantized),
+ * and stream.
  *
  * 32 codes take `bits` words, whatever the width: code i begins at bit i * bits. The tables below
  * say for such a run from which words a code is gathered, and how a word is put together.
@@ -190,6 +191,68 @@ qn_array *qn_dequantize(qn_scope *s, qn_array *words, qn_array *scales, qn_array
     return join_last(s, qn_add(s, codes, qn_expand_dims(s, biases, -1)));
 }
 
+/* ---- products
+ * ---------------------------------------------------------------------------------------------- */
+
+/* x [B, M, K] by w [B, N, K] or [1, N, K], or by those at `chosen` [B] of w [E, N, K], which may be
+ * NULL. All is f32 but words, and scales and biases of any type. */
+static qn_array *record_product(qn_scope *s, qn_array *x, qn_array *words, qn_array *scales,
+                                qn_array *biases, qn_array *chosen, const qn_quantization *q)
+{
+    const qn__quantized_params params = {q->bits, q->group_size, chosen != NULL};
+    qn_array *in[] = {qn_contiguous(s, x), qn_contiguous(s, words), qn_contiguous(s, scales),
+                      qn_contiguous(s, biases), chosen ? qn_contiguous(s, chosen) : NULL};
+    if (s->error.code != QN_OK)
+        return qn__poison(s);
+    const int64_t shape[] = {in[0]->shape[0], in[0]->shape[1], in[1]->shape[1]};
+    return qn__record(s, QN__OP_QUANTIZED_MATMUL, QN_F32, 3, shape, 4 + params.chosen, in, &params);
+}
+
+static qn_array *decompose_quantized_matmul(qn_scope *s, const qn_array *node)
+{
+    const qn__quantized_params *p = node->params;
+    const qn_quantization q = {p->bits, p->group_size};
+    qn_array *part[3];
+    for (int i = 0; i < 3; i++)
+        part[i] = p->chosen ? qn_take(s, node->in[1 + i], node->in[4], 0) : node->in[1 + i];
+    qn_array *w =
+        qn_dequantize(s, part[0], qn_cast(s, part[1], QN_F32), qn_cast(s, part[2], QN_F32), &q);
+    return qn_matmul(s, node->in[0], qn_swap_axes(s, w, -2, -1));
+}
+
+const qn__op_def qn__quantized_matmul_op = {.name = "quantized_matmul",
+                                            .class = QN__KERNEL,
+                                            .params_size = sizeof(qn__quantized_params),
+                                            .decompose = decompose_quantized_matmul};
+
+/* [..., rows, columns] as [B, rows, columns]. */
+static qn_array *as_batch(qn_scope *s, qn_array *x)
+{
+    if (qn__is_poison(s, x))
+        return x;
+    return qn_reshape(s, x, 3, (const int64_t[]){-1, x->shape[x->ndim - 2], x->shape[x->ndim - 1]});
+}
+
+/* x [..., M, K] by one matrix, or by as many as it has, in the form that kernels have. NULL: it is
+ * not of that form. */
+static qn_array *product_of_kernel(qn_scope *s, qn_array *x, qn_array *words, qn_array *scales,
+                                   qn_array *biases, const qn_quantization *q)
+{
+    const int n = words->ndim;
+    const bool one = n == 2, each = x->ndim == n && !memcmp(x->shape, words->shape,
+                                                            (size_t)(n - 2) * sizeof *x->shape);
+    if (!one && !each)
+        return NULL;
+    int64_t shape[QN_MAX_NDIM];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = words->shape[n - 2];
+    qn_array *rows =
+        one ? qn_reshape(s, x, 3, (const int64_t[]){1, -1, x->shape[x->ndim - 1]}) : as_batch(s, x);
+    qn_array *y = record_product(s, qn_cast(s, rows, QN_F32), as_batch(s, words),
+                                 as_batch(s, scales), as_batch(s, biases), NULL, q);
+    return qn_reshape(s, y, x->ndim, shape);
+}
+
 qn_array *qn_quantized_matmul(qn_scope *s, qn_array *x, qn_array *words, qn_array *scales,
                               qn_array *biases, bool transpose, const qn_quantization *q)
 {
@@ -205,6 +268,10 @@ qn_array *qn_quantized_matmul(qn_scope *s, qn_array *x, qn_array *words, qn_arra
                                      : "x must be floats [..., N] for w [..., N, K]");
     qn_dtype type = qn__dtype_promote((qn_dtype)x->dtype, (qn_dtype)scales->dtype);
     qn_dtype wide = type == QN_F64 ? QN_F64 : QN_F32; /* nothing is rounded between */
+    qn_array *y =
+        transpose && wide == QN_F32 ? product_of_kernel(s, x, words, scales, biases, q) : NULL;
+    if (y)
+        return qn_cast(s, y, type);
     qn_array *w = qn_dequantize(s, words, qn_cast(s, scales, wide), qn_cast(s, biases, wide), q);
     if (transpose)
         w = qn_swap_axes(s, w, -2, -1);
@@ -220,6 +287,18 @@ static qn_array *gather_matrices(qn_scope *s, qn_array *x, qn_array *indices)
     return qn_take(s, qn_reshape(s, x, 3, shape), indices, 0);
 }
 
+/* Whether there is an index for each matrix of x [..., M, columns]; then they become i32 [B]. */
+static bool chooses(qn_scope *s, const qn_array *x, int64_t columns, qn_array **indices)
+{
+    qn_array *ids = qn__input(s, *indices, "gather_qmm");
+    if (!ids || x->shape[x->ndim - 1] != columns || ids->ndim != x->ndim - 2 ||
+        qn__is_float((qn_dtype)ids->dtype) ||
+        memcmp(ids->shape, x->shape, (size_t)ids->ndim * sizeof *ids->shape))
+        return false;
+    *indices = qn_reshape(s, qn__indices(s, ids), 1, (const int64_t[]){-1});
+    return true;
+}
+
 qn_array *qn_gather_qmm(qn_scope *s, qn_array *x, qn_array *words, qn_array *scales,
                         qn_array *biases, qn_array *lhs, qn_array *rhs, bool transpose,
                         const qn_quantization *q)
@@ -231,6 +310,18 @@ qn_array *qn_gather_qmm(qn_scope *s, qn_array *x, qn_array *words, qn_array *sca
         return qn__op_fail(s, "gather_qmm", x, words, "x must be [..., M, K]");
     if (lhs)
         x = gather_matrices(s, x, lhs);
+    if (qn__is_poison(s, x))
+        return x;
+    const qn_dtype type = qn__dtype_promote((qn_dtype)x->dtype, (qn_dtype)scales->dtype);
+    const int64_t columns = scales->shape[scales->ndim - 1] * q->group_size;
+    if (rhs && transpose && qn__is_float(type) && type != QN_F64 && chooses(s, x, columns, &rhs)) {
+        int64_t shape[QN_MAX_NDIM];
+        memcpy(shape, x->shape, sizeof shape);
+        shape[x->ndim - 1] = words->shape[words->ndim - 2];
+        qn_array *y = record_product(s, as_batch(s, qn_cast(s, x, QN_F32)), as_batch(s, words),
+                                     as_batch(s, scales), as_batch(s, biases), rhs, q);
+        return qn_cast(s, qn_reshape(s, y, x->ndim, shape), type);
+    }
     if (rhs) {
         words = gather_matrices(s, words, rhs);
         scales = gather_matrices(s, scales, rhs);

@@ -316,6 +316,57 @@ static qn_array *op_linear_f64(qn_scope *s)
     return qn_linear(s, f32(s, SHAPE(4, 31)), noise(s, QN_F64, 1, SHAPE(12, 31)), NULL);
 }
 
+/* Quantised matrices as plain arrays: of few rows of x and of many, of each width and type of
+ * scales; rows and columns that are no whole tiles. Sums are in another order. */
+static qn_array *quantized(qn_scope *s, int bits, int group, qn_dtype type, int64_t rows)
+{
+    qn_quantization q = {bits, group};
+    qn_array *part[3], *w = noise(s, type, 1, SHAPE(300, 1536 + 128));
+    qn_quantize(s, w, &q, &part[0], &part[1], &part[2]);
+    for (int i = 0; i < 3; i++)
+        part[i] = qn_slice(s, part[i], 0, 3, 280, 1);
+    return qn_quantized_matmul(s, f32(s, SHAPE(rows, 1536 + 128)), part[0], part[1], part[2], true,
+                               &q);
+}
+static qn_array *quantized_widths(qn_scope *s, int64_t rows)
+{
+    static const int bits[] = {2, 3, 4, 5, 6, 8}, groups[] = {32, 64, 128, 64, 32, 128};
+    static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
+    qn_array *all[6];
+    for (int i = 0; i < 6; i++)
+        all[i] = quantized(s, bits[i], groups[i], types[i % 3], rows);
+    for (int i = 0; i < 6; i++)
+        all[i] = qn_cast(s, all[i], QN_F32);
+    return qn_concatenate(s, all, 6, 1);
+}
+static qn_array *op_quantized_1(qn_scope *s)
+{
+    return quantized_widths(s, 1);
+}
+static qn_array *op_quantized_40(qn_scope *s)
+{
+    return quantized_widths(s, 40);
+}
+static qn_array *op_quantized_75(qn_scope *s)
+{
+    return quantized_widths(s, 75);
+}
+/* Experts by index, one of which there is not; as many matrices as of x; and a gradient. */
+static qn_array *op_quantized_experts(qn_scope *s)
+{
+    qn_quantization q = {4, 64};
+    qn_array *words, *scales, *biases, *x = f32(s, SHAPE(6, 3, 192)), *grad = NULL;
+    qn_quantize(s, noise(s, QN_F32, 1, SHAPE(4, 50, 192)), &q, &words, &scales, &biases);
+    qn_array *chosen = qn_from_i32(s, (const int32_t[]){3, 0, 0, 7, 2, 1}, 6);
+    qn_array *y = qn_gather_qmm(s, x, words, scales, biases, NULL, chosen, true, &q);
+    qn_array *each =
+        qn_quantized_matmul(s, qn_slice(s, x, 0, 0, 4, 1), words, scales, biases, true, &q);
+    qn_vjp(s, y, f32(s, SHAPE(6, 3, 50)), &x, 1, &grad);
+    qn_array *all[] = {qn_reshape(s, y, SHAPE(6 * 3 * 50)), qn_reshape(s, each, SHAPE(4 * 3 * 50)),
+                       qn_reshape(s, grad, SHAPE(6 * 3 * 192))};
+    return qn_concatenate(s, all, 3, 0);
+}
+
 /* A packed weight: read by linear and take. */
 static qn_array *packed(qn_scope *s, qn_dtype type)
 {
@@ -543,7 +594,8 @@ void compare_products(qn_device *cpu, qn_device *cuda)
         CLOSE(linear_plain_6),   CLOSE(linear_plain_50), CLOSE(linear_plain_300),
         CLOSE(linear_view),      CLOSE(linear_f64),      CLOSE(linear_back),
         CLOSE(linear_back_bf16), CLOSE(linear_gradient), CLOSE(packed),
-        CLOSE(packed_bf16),      CLOSE(packed_f16),
+        CLOSE(packed_bf16),      CLOSE(packed_f16),      CLOSE(quantized_1),
+        CLOSE(quantized_40),     CLOSE(quantized_75),    CLOSE(quantized_experts),
     };
     compare_list(cases, sizeof cases / sizeof *cases, cpu, cuda);
     for (int i = 0; i < 2; i++) {
