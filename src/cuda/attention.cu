@@ -20,17 +20,7 @@ enum { ROWS = 64, WARPS = 4 };
 
 /* ---- products in two parts ------------------------------------------------------------------- */
 
-/* c[16x8] += a[16x8] b[8x8]. Lane 4 g + t has of a rows g and g + 8 of k t, then of k t + 4; of b
- * column g of k t and t + 4; of c as mma_bf16 (mma.cuh). */
-static __device__ void mma_tf32(float c[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-/* Tensor cores read the first 10 bits of a mantissa. What those leave is exact. */
+/* What tensor cores read of a number, and what that leaves, which is exact. */
 template <int N> struct parts {
     uint32_t high[N], low[N];
 
@@ -47,13 +37,13 @@ static __device__ void multiply(float (*c)[4], const parts<4> &a, const parts<2>
 {
 #pragma unroll
     for (int n = 0; n < N; n++)
-        mma_tf32(c[n], a.low, b[n].high);
+        mma_tf32(c[n], a.low, b[n].high[0], b[n].high[1]);
 #pragma unroll
     for (int n = 0; n < N; n++)
-        mma_tf32(c[n], a.high, b[n].low);
+        mma_tf32(c[n], a.high, b[n].low[0], b[n].low[1]);
 #pragma unroll
     for (int n = 0; n < N; n++)
-        mma_tf32(c[n], a.high, b[n].high);
+        mma_tf32(c[n], a.high, b[n].high[0], b[n].high[1]);
 }
 
 /* 2^x */

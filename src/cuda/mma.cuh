@@ -29,6 +29,17 @@ static __device__ void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* c[16x8] += a[16x8] b[8x8] of f32 in tf32: tensor cores read the first 10 bits of a mantissa. Lane
+ * 4 g + t has of a rows g and g + 8 of k t, then of k t + 4; of b column g of k t and t + 4; of c as
+ * above. */
+static __device__ void mma_tf32(float c[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 /* c[16x8] += a[16x16] b[16x8] of bytes, a's without a sign; sums are exact. Lane 4 g + t has k 4 t
  * .. 4 t + 3 of rows g and g + 8 of a and of column g of b; of c as above. */
 static __device__ void mma_bytes(int c[4], uint32_t a0, uint32_t a1, uint32_t b)

@@ -11,7 +11,7 @@ static bool takes_quantized(const qn_array *node)
 {
     const qn_array *x = node->in[0], *words = node->in[1];
     return node->dtype == QN_F32 && x->shape[2] <= INT32_MAX && x->shape[1] <= INT32_MAX &&
-           words->shape[1] <= INT32_MAX;
+           words->shape[1] * x->shape[2] / 4 <= INT32_MAX; /* words of a matrix */
 }
 
 static bool launch_quantized(qn__cuda_binder *b, const qn__call *call)

@@ -16,14 +16,6 @@
 
 enum { CHAINS = 8, RUN = 32, TILES = 4, COLUMNS = 8 * TILES };
 
-static __device__ void mma_tf32(float c[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /* Lane 4 g + t: rows g of the weight, eight codes from column 8 t of a run on. */
 template <int BITS> struct eight_codes {
     uint32_t low, high;
@@ -72,16 +64,20 @@ static __device__ float number_at(const void *numbers, int64_t i, int64_t type)
 template <int BITS, int MT> struct quantized {
     const qn__cuda_quantized_args &a;
     const float *x[MT][2]; /* rows g and g + 8 of each 16 from column 8 t on; NULL: there is none */
-    const uint32_t *words[TILES];
-    int64_t numbers[TILES][2]; /* of columns 2 t and 2 t + 1 of eight: where their groups begin */
+    const uint32_t *words; /* the matrix's */
+    int64_t first_number;
+    int row[TILES];        /* of the matrix, where the lane's words begin */
+    int numbers[TILES][2]; /* of columns 2 t and 2 t + 1 of eight: where their groups begin */
     int groups;
 
     __device__ quantized(const qn__cuda_quantized_args &args, int64_t batch, int64_t matrix,
                          int64_t first_row, int64_t first_column)
         : a(args), groups((int)(args.k / args.group))
     {
+        const int row_words = (int)a.k / RUN * BITS, n = (int)a.n;
+        words = (const uint32_t *)a.at[1] + matrix * n * row_words;
+        first_number = matrix * n * groups;
         const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-        const int64_t row_words = a.k / RUN * BITS;
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -92,19 +88,18 @@ template <int BITS, int MT> struct quantized {
             }
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
-            const int64_t column = first_column + 8 * j;
-            words[j] = (const uint32_t *)a.at[1] +
-                       (matrix * a.n + min(column + g, a.n - 1)) * row_words;
+            const int column = (int)first_column + 8 * j;
+            row[j] = min(column + g, n - 1) * row_words;
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                numbers[j][i] = (matrix * a.n + min(column + 2 * t + i, a.n - 1)) * groups;
+                numbers[j][i] = min(column + 2 * t + i, n - 1) * groups;
         }
     }
     __device__ void load_codes(eight_codes<BITS> (&codes)[TILES], int run) const
     {
 #pragma unroll
         for (int j = 0; j < TILES; j++)
-            codes[j].load(words[j] + (int64_t)run * BITS, threadIdx.x % 4);
+            codes[j].load(words + row[j] + run * BITS, threadIdx.x % 4);
     }
     __device__ void load_x(float4 (&v)[MT][2][2], int run) const
     {
@@ -166,36 +161,50 @@ template <int BITS, int MT> struct quantized {
     {
         const int runs = (int)a.group / RUN;
         eight_codes<BITS> codes[TILES], next[TILES];
-        if (first < groups)
+        float4 next_x[MT][2][2];
+        if (first < groups) {
             load_codes(next, first * runs);
+            load_x(next_x, first * runs);
+        }
 #pragma unroll 1
         for (int group = first; group < groups; group += CHAINS) {
-            float c[MT][TILES][4] = {}, ones[MT][4] = {};
+            float c[MT][TILES][4] = {}, ones[MT][4] = {}, scale[TILES][2], bias[TILES][2];
+#pragma unroll
+            for (int j = 0; j < TILES; j++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const int64_t at = first_number + numbers[j][i] + group;
+                    scale[j][i] = number_at(a.at[2], at, a.type);
+                    bias[j][i] = number_at(a.at[3], at, a.type);
+                }
 #pragma unroll 1
             for (int r = 0; r < runs; r++) {
                 float4 v[MT][2][2];
                 const int then = r + 1 < runs ? group * runs + r + 1 : (group + CHAINS) * runs;
-                load_x(v, group * runs + r);
 #pragma unroll
                 for (int j = 0; j < TILES; j++)
                     codes[j] = next[j];
-                if (then < groups * runs)
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        v[m][i / 2][i % 2] = next_x[m][i / 2][i % 2];
+                if (then < groups * runs) {
                     load_codes(next, then);
+                    load_x(next_x, then);
+                }
                 multiply(codes, v, c, ones);
             }
 #pragma unroll
             for (int j = 0; j < TILES; j++)
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    const int64_t at = numbers[j][i] + group;
-                    const float scale = number_at(a.at[2], at, a.type),
-                                bias = number_at(a.at[3], at, a.type);
 #pragma unroll
                     for (int m = 0; m < MT; m++)
 #pragma unroll
                         for (int half = 0; half < 2; half++) {
                             const int e = 2 * half + i;
-                            sum[m][j][e] += fmaf(scale, c[m][j][e], bias * ones[m][e]);
+                            sum[m][j][e] += fmaf(scale[j][i], c[m][j][e], bias[j][i] * ones[m][e]);
                         }
                 }
         }
