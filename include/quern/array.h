@@ -270,6 +270,10 @@ QN_API qn_array *qn_from(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *s
 QN_API qn_array *qn_from_f32(qn_scope *s, const float *values, int64_t n);
 QN_API qn_array *qn_from_i32(qn_scope *s, const int32_t *values, int64_t n);
 
+/* The values of a retained array that may be another device's; it may go when this returns. Between
+ * two GPUs they go directly. A packed weight cannot: it is packed where it is multiplied. */
+QN_API qn_array *qn_from_array(qn_scope *s, qn_array *a);
+
 /* Every element the same; a constant of the graph, no storage. */
 QN_API qn_array *qn_full(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape, double value);
 QN_API qn_array *qn_zeros(qn_scope *s, qn_dtype dtype, int ndim, const int64_t *shape);

@@ -42,6 +42,10 @@ typedef struct qn__device_ops {
     qn_status (*write)(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
     qn_status (*read)(qn_device *device, void *host, const qn__buffer *from, size_t offset,
                       size_t n, qn_error *err);
+    /* The same as write of what another device of this kind has, once that is computed. NULL: such
+     * values go through the host. */
+    qn_status (*copy)(qn_device *device, void *to, const qn__buffer *from, size_t offset, size_t n,
+                      qn_error *err);
 
     /* The device's routine (its glue around kernels) for a node as it is recorded (operation,
      * types, formats, strides pattern); NULL when this device has none. Not asked for elementwise

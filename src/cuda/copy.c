@@ -6,7 +6,7 @@
  * host's bytes are in them; several threads may write at once, each into a stage of its own, so
  * that what loads a model keeps the bus busy. A stage is lent to whoever can read a file into it:
  * a copy less. Reads wait: for the submission that computed what is
- * read, not for those behind it.
+ * read, not for those behind it; and so do copies from another GPU.
  */
 #include "base/clock.h"
 #include "base/error.h"
@@ -296,6 +296,48 @@ qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, s
     cuda->stats.host_reads++;
     pthread_mutex_unlock(&cuda->lock);
     return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "reading from the device");
+}
+
+/* ---- from another GPU ------------------------------------------------------------------------ */
+
+/* Until what writes the buffer has ended. */
+static int wait_for_writer(qn__cuda *cuda, const qn__buffer *buffer)
+{
+    uint64_t number = atomic_load(&buffer->written_by);
+    int result = qn__cuda_put(cuda);
+    if (result == 0)
+        result = number ? cuda->cu.event_synchronize(cuda->done[(number - 1) % QN__CUDA_EVENTS])
+                        : cuda->cu.stream_synchronize(cuda->stream);
+    return result;
+}
+
+/* Where GPUs do not reach each other, the driver goes through the host. */
+static void let_reach(qn__cuda *cuda, const qn__cuda *other)
+{
+    int can = 0;
+    if (cuda->cu.can_reach(&can, cuda->device, other->device) == 0 && can)
+        (void)cuda->cu.let_reach(other->context, 0); /* it may do so already */
+}
+
+qn_status qn__cuda_copy(qn_device *device, void *to, const qn__buffer *from, size_t offset,
+                        size_t n, qn_error *err)
+{
+    qn__cuda *cuda = device->state, *other = from->device->state;
+    if (!qn__cuda_enter(other))
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", other->name);
+    int result = wait_for_writer(other, from);
+    qn__cuda_leave(other);
+    if (result)
+        return qn__cuda_fail(other, err, result, "waiting for what another device copies");
+    if (!qn__cuda_enter(cuda))
+        return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
+    let_reach(cuda, other);
+    result = cuda->cu.copy_peer((uintptr_t)to, cuda->context, (uintptr_t)from->data + offset,
+                                other->context, n, cuda->reading);
+    if (result == 0)
+        result = cuda->cu.stream_synchronize(cuda->reading);
+    qn__cuda_leave(cuda);
+    return result == 0 ? QN_OK : qn__cuda_fail(cuda, err, result, "copying from another device");
 }
 
 /* ---- the ceiling ----------------------------------------------------------------------------- */

@@ -89,6 +89,8 @@ qn_status qn__cuda_fail(qn__cuda *cuda, qn_error *err, int result, const char *d
 qn_status qn__cuda_write(qn_device *device, void *to, const void *host, size_t n, qn_error *err);
 qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
                         size_t n, qn_error *err);
+qn_status qn__cuda_copy(qn_device *device, void *to, const qn__buffer *from, size_t offset,
+                        size_t n, qn_error *err);
 
 /* Enqueues the small writes that are kept; in the context, before anything else is enqueued. And
  * gives up those to memory that goes. */

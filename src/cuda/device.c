@@ -353,6 +353,7 @@ static const qn__device_ops cuda_device_ops = {
     .wired = qn__cuda_wired,
     .write = qn__cuda_write,
     .read = qn__cuda_read,
+    .copy = qn__cuda_copy,
     .lend = qn__cuda_lend,
     .settle = qn__cuda_settle,
     .copy_rate = qn__cuda_copy_rate,

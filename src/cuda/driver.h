@@ -133,6 +133,11 @@ enum {
       (qn__cu_address to, const void *from, size_t bytes, qn__cu_stream stream))                   \
     X(copy_out, cuMemcpyDtoHAsync_v2,                                                              \
       (void *to, qn__cu_address from, size_t bytes, qn__cu_stream stream))                         \
+    X(copy_peer, cuMemcpyPeerAsync,                                                                \
+      (qn__cu_address to, qn__cu_context there, qn__cu_address from, qn__cu_context here,          \
+       size_t bytes, qn__cu_stream stream))                                                        \
+    X(can_reach, cuDeviceCanAccessPeer, (int *can, int device, int other))                         \
+    X(let_reach, cuCtxEnablePeerAccess, (qn__cu_context other, unsigned flags))                    \
     X(stream_create, cuStreamCreate, (qn__cu_stream * stream, unsigned flags))                     \
     X(stream_destroy, cuStreamDestroy_v2, (qn__cu_stream stream))                                  \
     X(stream_synchronize, cuStreamSynchronize, (qn__cu_stream stream))                             \

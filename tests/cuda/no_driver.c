@@ -229,17 +229,18 @@ int cuGetErrorName(int error, const char **name)
                                  : other;
     return 0;
 }
-static handle *retained; /* once at a time */
+enum { MOST_GPUS = 4 };
+static handle *retained[MOST_GPUS]; /* once at a time */
 
-int cuDevicePrimaryCtxRetain(void **context)
+int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     int result = give_handle(__func__, context);
-    retained = result == 0 ? *context : retained;
+    retained[device] = result == 0 ? *context : retained[device];
     return result;
 }
-int cuDevicePrimaryCtxRelease_v2(void)
+int cuDevicePrimaryCtxRelease_v2(int device)
 {
-    return take_handle(__func__, retained);
+    return take_handle(__func__, retained[device]);
 }
 
 /* A context that is lost is one still. */
@@ -375,6 +376,25 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n)
     if (result == 0)
         memcpy((void *)(uintptr_t)to, from, n);
     return result;
+}
+
+int cuMemcpyPeerAsync(uint64_t to, void *there, uint64_t from, void *here, size_t n)
+{
+    int result = there == here ? LOST : result_of(__func__);
+    if (result == 0)
+        memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, n);
+    return result;
+}
+int cuDeviceCanAccessPeer(int *can, int device, int other)
+{
+    *can = device != other;
+    return result_of(__func__);
+}
+int cuCtxEnablePeerAccess(void *context, unsigned flags)
+{
+    (void)context;
+    (void)flags;
+    return result_of(__func__);
 }
 
 /* Zeros: kernels have computed nothing. */

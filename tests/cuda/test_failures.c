@@ -325,6 +325,49 @@ static void check_lines(void)
 
 /* ---- limits of what is page-locked ----------------------------------------------------------- */
 
+/* What a copy from one GPU to another leaves there; each call of it may fail. */
+static void check_two(void)
+{
+    enum { N = 5000, BEFORE = 100 };
+    static int32_t values[N];
+    qn_device *one = NULL, *two = NULL;
+    qn_error err = {0};
+    const int gpus = driver->gpus;
+    int n_right = 0, n_refused = 0;
+    for (int i = 0; i < N; i++)
+        values[i] = i * 7;
+    driver->gpus = 2;
+    bool ok = qn_device_open(&one, "cuda:0", NULL, &err) == QN_OK &&
+              qn_device_open(&two, "cuda:1", NULL, &err) == QN_OK;
+    static const char *const calls[] = {"", "MemcpyPeer", "CanAccessPeer", "EnablePeer"};
+    for (int i = 0; ok && i < 4; i++) {
+        qn_scope *s = qn_scope_begin(one);
+        qn_array *a = qn_slice(s, qn_from_i32(s, values, N), 0, BEFORE, N, 1);
+        qn_eval(s, a);
+        a = qn_retain(a);
+        qn_scope_end(s);
+        s = qn_scope_begin(two);
+        driver->fail = i ? calls[i] : NULL;
+        driver->result = i == 1 ? 2 : 217; /* no memory; GPUs that do not reach each other */
+        qn_array *b = qn_from_array(s, a);
+        driver->fail = NULL;
+        driver->result = 0;
+        if (qn_scope_status(s) == QN_OK)
+            n_right += !memcmp(b->buffer->data, values + BEFORE, (N - BEFORE) * sizeof *values);
+        else
+            n_refused += i == 1 && strstr(qn_scope_error(s), "copying from another device");
+        qn_release(a);
+        qn_scope_end(s);
+    }
+    qn_device_close(two);
+    qn_device_close(one);
+    driver->gpus = gpus;
+    if (n_right != 3 || n_refused != 1) {
+        printf("FAILED  two GPUs: %d right, %d refused: %s\n", n_right, n_refused, err.message);
+        n_failed++;
+    }
+}
+
 static void check_wired(size_t limit, size_t wanted)
 {
     qn_device_options options = {.size = sizeof options, .wired_limit = limit};
@@ -627,6 +670,7 @@ int main(void)
     check_wired(0, QN__CUDA_STAGES * QN__CUDA_STAGE_BYTES);
     check_wired(3 << 20, 3 << 20);
     check_wired(1000, 0);
+    check_two();
     check_graphs();
     check_writers();
     check_loading();
