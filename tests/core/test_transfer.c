@@ -80,7 +80,8 @@ static void test_refusals(void **state)
     qn_array *packed = qn_pack(s, qn_ones(s, QN_F32, 2, (const int64_t[]){16, 32}));
     refused(two, NULL, "not a retained one");
     refused(two, qn_ones(s, QN_F32, 1, (const int64_t[]){3}), "not a retained one");
-    refused(two, packed, "a packed weight does not move");
+    if (packed->layout) /* else it is a plain copy */
+        refused(two, packed, "a packed weight does not move");
     qn_release(packed);
     qn_scope_end(s);
     qn_array *a = kept(one, 0);
