@@ -23,7 +23,6 @@ template <int D> struct boxed_page {
         BYTES = 2 * VALUES,
         WARPS = 6,
         STAGES = 768 / D,
-        TOGETHER = D == 128 ? WARPS : 1,
         ROUNDS = 3
     };
 

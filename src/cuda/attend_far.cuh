@@ -183,7 +183,6 @@ struct page_share : token_step {
  *   args_of                           the launch's arguments; of them attention's: args(w)
  *   BYTES, VALUES                     a page's in shared memory, and where values begin
  *   WARPS, STAGES, ROUNDS             that multiply; pages and rounds that there is room for
- *   TOGETHER                          pages whose keys are asked for before their values
  *   ADDS                              whether the row that the step adds is not in the cache yet:
  *                                     put_key and put_value put it into the page that has come, a
  *                                     key_row and a value_row
@@ -200,41 +199,31 @@ struct page_share : token_step {
  *   put(pair, come, c, v)             gives them to the blocks that join these columns
  */
 
-/* Asks for all of them; places are read ahead. What has keys is free long before what has values,
- * so keys of some pages may come first. */
+/* Asks for all of them; places are read ahead. */
 template <int D, int C, class P>
 static __device__ void bring_pages(const typename P::args_of &w, far_room<D, C, P> &s,
                                    stage_barriers *b, const page_share &own)
 {
     typedef far_room<D, C, P> S;
-    enum { TOGETHER = P::TOGETHER, WINDOW = 32 / TOGETHER * TOGETHER }; /* pages */
-    static_assert(S::STAGES % TOGETHER == 0, "");
     const int lane = threadIdx.x;
     int place = 0, later = lane < own.n ? own.seen.place(own.rank + lane * C) : 0;
-    for (int first = 0; first < own.n; first += TOGETHER) {
-        const int n = min(own.n - first, (int)TOGETHER), stages = first % S::STAGES;
-        const uint32_t phase = first / S::STAGES % 2 ^ 1;
-        if (first % WINDOW == 0) { /* of page first + lane, and of that a window behind */
+    for (int i = 0; i < own.n; i++) {
+        const int stage = i % S::STAGES;
+        const uint32_t phase = i / S::STAGES % 2;
+        if (i % 32 == 0) { /* of page i + lane, and of that 32 behind */
             place = later;
-            if (first + WINDOW + lane < own.n)
-                later = own.seen.place(own.rank + (first + WINDOW + lane) * C);
+            if (i + 32 + lane < own.n)
+                later = own.seen.place(own.rank + (i + 32 + lane) * C);
         }
-        if (first == S::STAGES)
+        const int at = __shfl_sync(~0u, place, i % 32);
+        if (i == S::STAGES)
             cluster_wait();
-        for (int i = 0; i < n; i++) {
-            const int at = __shfl_sync(~0u, place, first % WINDOW + i), stage = stages + i;
-            P::await(w, own, own.rank + (first + i) * C);
-            if (lane == 0) {
-                barrier_wait(&b[stage].keys_free, phase);
-                P::ask_keys(w, s.page[stage], own.head, at, &b[stage].keys_full);
-            }
-        }
-        for (int i = 0; i < n; i++) {
-            const int at = __shfl_sync(~0u, place, first % WINDOW + i), stage = stages + i;
-            if (lane == 0) {
-                barrier_wait(&b[stage].values_free, phase);
-                P::ask_values(w, s.page[stage] + P::VALUES, own.head, at, &b[stage].values_full);
-            }
+        P::await(w, own, own.rank + i * C);
+        if (lane == 0) {
+            barrier_wait(&b[stage].keys_free, phase ^ 1);
+            P::ask_keys(w, s.page[stage], own.head, at, &b[stage].keys_full);
+            barrier_wait(&b[stage].values_free, phase ^ 1);
+            P::ask_values(w, s.page[stage] + P::VALUES, own.head, at, &b[stage].values_full);
         }
         __syncwarp();
     }

@@ -21,7 +21,6 @@ template <int D, class K, class V> struct unit_page {
         BYTES = VALUES + TILES * VALUE_TILE,
         WARPS = QN__CUDA_FAR_UNIT_WARPS(D),
         STAGES = WARPS,
-        TOGETHER = 1,
         ROUNDS = WARPS / 2
     };
     typedef uint8_t key_row[KEY_TILE], value_row[VALUE_TILE]; /* row 0 of a tile */
