@@ -474,7 +474,7 @@ typedef struct function {
     unsigned fixed, shared; /* bytes that a block has by its code, and that a launch may ask for */
 } function;
 
-enum { MOST_FUNCTIONS = 512, USUAL_SHARED = 48 << 10, DYNAMIC_SHARED = 8 };
+enum { MOST_FUNCTIONS = 1024, USUAL_SHARED = 48 << 10, DYNAMIC_SHARED = 8 };
 
 int cuModuleGetFunction(function **out, void *module, const char *name)
 {
