@@ -52,7 +52,8 @@ QN_API qn_status qn_engine_open(qn_engine **out, qn_model *model, const qn_engin
 QN_API void qn_engine_close(qn_engine *engine);
 
 /* Runs one step. *busy: whether there is more to do. A request that fails has its own error, and
- * the others go on; what is returned here concerns the engine. */
+ * the others go on; what is returned here concerns the engine. On a GPU the next step may be under
+ * way when it returns: what is added or cancelled meanwhile counts from the one behind that. */
 QN_API qn_status qn_engine_step(qn_engine *engine, bool *busy, qn_error *err);
 
 /* Waits until there is something to do, for `seconds` at most; returns whether there is. */
