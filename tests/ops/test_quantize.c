@@ -121,6 +121,14 @@ static void test_identity_and_experts(void **state)
                           stored(s, "gather", "lhs"), stored(s, "gather", "rhs"), true, &experts);
         assert_int_equal(qn_array_ndim(y), 4);
         check_near(s, y, stored(s, "gather", "y"), 1e-5, "experts");
+        qn_array *of[] = {stored(s, "gather", "words"), stored(s, "gather", "scales"),
+                          stored(s, "gather", "biases")};
+        qn_array *chosen = qn_take(s, qn_dequantize(s, of[0], of[1], of[2], &experts),
+                                   stored(s, "gather", "rhs"), 0);
+        check_near(s,
+                   qn_gather_qmm(s, y, of[0], of[1], of[2], NULL, stored(s, "gather", "rhs"), false,
+                                 &experts),
+                   qn_matmul(s, y, chosen), 1e-5, "experts, not transposed");
         qn_scope_end(s);
     }
     close_rigs(rigs, n);
