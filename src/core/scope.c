@@ -63,6 +63,15 @@ void qn_scope_end(qn_scope *s)
     qn_device_close(device);
 }
 
+qn_status qn__scope_end(qn_scope *s, qn_error *err)
+{
+    qn_status status = qn_scope_status(s);
+    if (status != QN_OK)
+        qn__fail(err, status, "%s", qn_scope_error(s));
+    qn_scope_end(s);
+    return status;
+}
+
 qn_status qn_scope_status(const qn_scope *s)
 {
     return s ? s->error.code : QN_MEMORY;

@@ -38,6 +38,9 @@ struct qn_scope {
 /* Records a failure (the first stays) and returns the poison array. */
 qn_array *qn__scope_fail(qn_scope *s, qn_status code, const char *format, ...) QN_PRINTF(3, 4);
 
+/* Ends the scope; its failure, if any, becomes the caller's. */
+qn_status qn__scope_end(qn_scope *s, qn_error *err);
+
 /* A usable input: the array itself, or the leaf that stands for a retained one. NULL when the scope
  * or the array is poisoned (the failure is recorded); callers then return qn__poison(s). */
 qn_array *qn__input(qn_scope *s, qn_array *a, const char *operation);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/sized.h"
+#include "core/scope.h"
 #include "generate/sampling.h"
 #include "ops/ops.h"
 
@@ -246,11 +247,8 @@ static qn_status draw(qn_device *device, const qn__draws *d, const float *logits
     if (!s)
         return qn__fail_memory(err, "a draw");
     qn_array *row = qn_from_f32(s, logits, (int64_t)d->vocab);
-    qn_status status = qn_read(s, qn__draws_record(s, d, 0, 1, row), id, sizeof *id);
-    if (status != QN_OK)
-        qn__fail(err, status, "%s", qn_scope_error(s));
-    qn_scope_end(s);
-    return status;
+    qn_read(s, qn__draws_record(s, d, 0, 1, row), id, sizeof *id);
+    return qn__scope_end(s, err);
 }
 
 int32_t qn_sample(qn_device *device, const float *logits, size_t vocab, const qn_sampling *sampling,

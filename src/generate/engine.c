@@ -241,7 +241,7 @@ static void move_on(qn_engine *e)
     for (int i = 0; i < e->n_running; i++) {
         qn_request *r = e->running[i];
         r->rows = r->ahead;
-        r->ahead = (qn__request_rows){.output = -1};
+        r->ahead = qn__no_rows;
         wanted |= r->rows.n > 0;
     }
     if (!wanted)
@@ -348,7 +348,7 @@ static void fail_step(qn_engine *e, const qn_error *err)
         if (!forgot && r->rows.n)
             qn__schedule_finish(e, r, err);
         else
-            r->rows = (qn__request_rows){.output = -1};
+            r->rows = qn__no_rows;
     }
 }
 
@@ -364,7 +364,7 @@ static void fail_steps(qn_engine *e, const qn_error *err)
         const qn__request_rows *first = r->rows.n ? &r->rows : &r->ahead;
         if (first->n)
             qn__sequence_rewind(&r->sequence, first->from);
-        r->ahead = (qn__request_rows){.output = -1};
+        r->ahead = qn__no_rows;
     }
     fail_step(e, err);
 }
@@ -402,7 +402,7 @@ static void enqueue_ahead(qn_engine *e)
         e->stats.steps_ahead += any;
     else
         for (int i = 0; i < e->n_running; i++)
-            e->running[i]->ahead = (qn__request_rows){.output = -1};
+            e->running[i]->ahead = qn__no_rows;
 }
 
 /* Reads the step under way, without the lock. */

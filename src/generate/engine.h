@@ -28,6 +28,8 @@ typedef struct qn__request_rows {
     int64_t output; /* the first of the step's outputs that is its; -1: none */
 } qn__request_rows;
 
+static const qn__request_rows qn__no_rows = {.output = -1};
+
 struct qn_request {
     qn_engine *engine;
     struct qn_request *next; /* in the queue, of those that wait */

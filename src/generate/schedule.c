@@ -21,8 +21,6 @@ enum { SMALLEST_PIECE = 4 };
 static const double slower = 1.5;   /* by this many steps without prompts, because of a piece */
 static const double unseen = 0.025; /* seconds */
 
-static const qn__request_rows no_rows = {.output = -1};
-
 /* ---- the queue ------------------------------------------------------------------------------- */
 
 static bool before(const qn_request *a, const qn_request *b)
@@ -63,7 +61,7 @@ static void stop_running(qn_engine *e, qn_request *r)
         e->reserved[k] -= r->reserved[k];
     if (e->reuses)
         qn__prefix_keep(&e->prefix, &r->sequence, r->reply.history, (int64_t)r->reply.n_history);
-    r->rows = r->ahead = no_rows;
+    r->rows = r->ahead = qn__no_rows;
     qn__sequence_end(&r->sequence);
     qn__draft_end(&r->draft);
 }
@@ -137,7 +135,7 @@ static void begin_request(qn_engine *e, qn_request *r)
     e->running[e->n_running++] = r;
     for (int k = 0; k < e->cache.n_kinds; k++)
         e->reserved[k] += r->reserved[k];
-    r->rows = r->ahead = no_rows;
+    r->rows = r->ahead = qn__no_rows;
     qn__sequence_begin(&r->sequence, &e->cache);
     r->sequence.adapter = r->adapter;
     if (r->begun == 0)
@@ -311,7 +309,7 @@ void qn__schedule_fill(qn_engine *e)
 {
     qn__batch_begin(&e->batch, &e->cache);
     for (int i = 0; i < e->n_running; i++)
-        e->running[i]->ahead = no_rows;
+        e->running[i]->ahead = qn__no_rows;
     for (int i = e->n_running - 1; i >= 0; i--)
         if (qn__schedule_is_drawing(e->running[i]))
             add_drawn(e, e->running[i]);

@@ -176,16 +176,6 @@ static qn_status begin_step(qn_session *session, const int32_t *ids, size_t stri
     return QN_OK;
 }
 
-/* Ends a step's scope. */
-static qn_status end_scope(qn_scope *s, qn_error *err)
-{
-    qn_status status = qn_scope_status(s);
-    if (status != QN_OK)
-        qn__fail(err, status, "%s", qn_scope_error(s));
-    qn_scope_end(s);
-    return status;
-}
-
 /* Begins the step's scope; on failure the step is given up. */
 static qn_scope *begin_scope(qn_session *session, qn_error *err)
 {
@@ -239,7 +229,7 @@ static qn_status run_tokens(qn_session *session, const int32_t *ids, size_t stri
     qn__batch_end(s, &session->batch);
     if (r->outputs)
         read_results(session, s, r, logits, drawn);
-    return end_scope(s, err);
+    return qn__scope_end(s, err);
 }
 
 static qn_status check_tokens(const qn_session *session, const int32_t *ids, size_t n,

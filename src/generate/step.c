@@ -9,16 +9,6 @@
 #include "core/device.h"
 #include "core/scope.h"
 
-/* Ends a scope; its failure is the caller's. */
-static qn_status close_graph(qn_scope *s, qn_error *err)
-{
-    qn_status status = qn_scope_status(s);
-    if (status != QN_OK)
-        qn__fail(err, status, "%s", qn_scope_error(s));
-    qn_scope_end(s);
-    return status;
-}
-
 /* Records the batch. Draws come into the scope first: see qn__model_step_forget_graph. */
 static qn_array *record(qn__model_step *step, const qn_model *model, qn__batch *batch,
                         const qn__draws *draws)
@@ -63,7 +53,7 @@ qn_status qn__model_step_enqueue(qn__model_step *step, const qn_model *model, qn
         return QN_OK;
     qn_release(step->drawn);
     *step = (qn__model_step){0};
-    return close_graph(s, err);
+    return qn__scope_end(s, err);
 }
 
 bool qn__model_step_is_under_way(const qn__model_step *step)
@@ -82,7 +72,7 @@ qn_status qn__model_step_read(const qn__model_step *step, qn_device *device, int
     if (!s)
         return qn__fail_memory(err, "a step");
     qn_read(s, step->drawn, drawn, (size_t)step->n_outputs * sizeof *drawn);
-    return close_graph(s, err);
+    return qn__scope_end(s, err);
 }
 
 bool qn__model_step_can_be_followed(const qn__model_step *step, const qn_model *model)
