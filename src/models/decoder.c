@@ -16,15 +16,20 @@
 /* ---- the forward pass
  * ------------------------------------------------------------------------------------ */
 
+/* Of the head, and of layers that have none of their own. */
+static qn_products products_of(const qn__decoder *m)
+{
+    return m->products == QN_PRODUCTS_AUTO && !m->batch_invariant ? QN_PRODUCTS_BY_ROWS
+                                                                  : m->products;
+}
+
 static qn_array *base_linear(qn_scope *s, const qn__decoder *m, qn_array *x, const qn__linear *l)
 {
     if (l->order)
         x = qn_take(s, x, l->order, -1);
-    qn_products products = m->products;
-    if (products == QN_PRODUCTS_AUTO && m->config.byte_rows)
-        products = QN_PRODUCTS_INT8_ROWS;
-    else if (products == QN_PRODUCTS_AUTO && !m->batch_invariant)
-        products = QN_PRODUCTS_BY_ROWS;
+    const qn_products products = m->products == QN_PRODUCTS_AUTO && m->config.byte_rows
+                                     ? QN_PRODUCTS_INT8_ROWS
+                                     : products_of(m);
     if (!l->factor)
         return qn_linear_with(s, x, l->weight, l->bias, products);
     bool inside = m->config.ternary == QN__TERNARY_TIMES;
@@ -234,7 +239,7 @@ qn_array *qn__decoder_logits(qn_scope *s, const qn__decoder *m, qn_array *hidden
     if (m->head_order)
         hidden = qn_take(s, hidden, m->head_order, -1);
     qn_array *logits =
-        qn_linear_with(s, hidden, m->config.tied ? m->embedding : m->head, NULL, m->products);
+        qn_linear_with(s, hidden, m->config.tied ? m->embedding : m->head, NULL, products_of(m));
     return capped(s, logits, m->config.logit_cap);
 }
 
