@@ -52,8 +52,8 @@ typedef struct qn_model_options {
     size_t n_adapters;
     bool batch_invariant; /* a token's logits have the same bits whatever else their steps compute:
                              alone, in a batch, in a prompt in steps of any length. On the CPU they
-                             always have. On CUDA AUTO is otherwise QN_PRODUCTS_BY_ROWS in layers:
-                             faster prompts, whose logits differ from those of single tokens by
+                             always have. On CUDA AUTO is otherwise QN_PRODUCTS_BY_ROWS: faster
+                             prompts and batches, whose logits differ from those of single tokens by
                              about what rounding activations to bf16 does, 1e-5 in NMSE */
 } qn_model_options;
 

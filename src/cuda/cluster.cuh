@@ -51,6 +51,16 @@ static __device__ uint32_t address_at(const void *p, uint32_t rank)
     return at;
 }
 
+/* Four numbers from such a place. */
+static __device__ float4 get_four(uint32_t at)
+{
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at));
+    return v;
+}
+
 /* Four numbers to such a place; the barrier, of the same block, counts their bytes. */
 static __device__ void put_four(uint32_t to, uint32_t barrier, const float *v)
 {

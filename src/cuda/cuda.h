@@ -133,6 +133,7 @@ typedef int qn__cuda_fill(qn__cuda *cuda, void *args);
 typedef struct qn__cuda_launch {
     qn__cu_function function;
     unsigned blocks, threads, shared;
+    unsigned cluster;         /* blocks of one, where that is not the kernel's; 0: it is */
     uint32_t first_at, n_at;  /* its addresses, among the binding's */
     size_t args;              /* offset of its arguments in the binding's bytes */
     qn__cuda_fill *fill;      /* NULL: addresses are all that a run adds to the arguments */
@@ -431,7 +432,7 @@ bool qn__cuda_join_wide(qn__cuda_binder *b, const qn__cuda_linears_args *linears
                         const qn__call *call);
 bool qn__cuda_wide_linear(qn__cuda_binder *b, const qn__cuda_linears_args *linears,
                           const qn__call *call, qn__cu_function unpack, int in_units);
-bool qn__cuda_is_split_units(const qn__cuda *cuda, qn__cu_function function);
+bool qn__cuda_is_of_unit_values(const qn__cuda *cuda, qn__cu_function function);
 
 /* Whether what the operand lies in is written by one step, which writes rows of a cache. */
 bool qn__cuda_is_appended(const qn__cuda_binder *b, const qn__operand *o);

@@ -31,6 +31,7 @@
     X(wide_f16)                                                                                    \
     X(split_f16)                                                                                   \
     X(split_units)                                                                                 \
+    X(few_units)                                                                                   \
     X(units)                                                                                       \
     X(many)                                                                                        \
     X(unpack)                                                                                      \
@@ -86,6 +87,7 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_wide_f16:
     case IMAGE_split_f16:
     case IMAGE_split_units:
+    case IMAGE_few_units:
     case IMAGE_many:
     case IMAGE_unpack:
     case IMAGE_ternary_wide:
@@ -125,7 +127,8 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_stream_f16:
     case IMAGE_wide_f16:
     case IMAGE_split_f16:
-    case IMAGE_split_units: return QN__CUDA_WIDE_SHARED;
+    case IMAGE_split_units:
+    case IMAGE_few_units: return QN__CUDA_WIDE_SHARED;
     case IMAGE_many: return QN__CUDA_MANY_SHARED;
     case IMAGE_attend_one:
     case IMAGE_attend_one_f16: return QN__CUDA_ONE_SHARED(QN__CUDA_WIDEST);

@@ -21,7 +21,9 @@ enum {
     BYTES_MANY,
     UNPACK,
     SPLIT_2,
-    SPLIT_4
+    SPLIT_4,
+    FEW_16,
+    FEW_64 = FEW_16 + 2
 };
 
 /* The first one of those that have their own. */
@@ -92,6 +94,7 @@ enum {
     MOST_THREADS = 1024, /* of a multiprocessor */
     AHEAD = 90 << 10,    /* bytes that the blocks of a multiprocessor ask for before x has come */
     FEW = 64,            /* rows of x up to which blocks make them bytes */
+    LEAST_BY_VALUES = 8, /* ... up to which BY_ROWS is of bytes */
     MANY_TILES = 8,      /* in a tile of many.cu */
     MANY_STAGES = 4,
     MANY_THREADS = 384
@@ -191,11 +194,11 @@ static bool is_many(const qn__cuda *cuda, qn__cu_function function)
     return false;
 }
 
-bool qn__cuda_is_split_units(const qn__cuda *cuda, qn__cu_function function)
+bool qn__cuda_is_of_unit_values(const qn__cuda *cuda, qn__cu_function function)
 {
     for (int i = 0; i < QN__LAYOUT_COUNT; i++)
-        if (kernels[i] && (function == cuda->kernels[kernels[i] + SPLIT_2] ||
-                           function == cuda->kernels[kernels[i] + SPLIT_4]))
+        if (kernels[i] &&
+            qn__cuda_is_among(cuda, function, kernels[i] + SPLIT_2, kernels[i] + FEW_64))
             return true;
     return false;
 }
@@ -311,9 +314,13 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     args.units = qn__cuda_units_as_data(w->layout);
     if (qn__cuda_goes_ternary(b->cuda, call, &args))
         return qn__cuda_linear_ternary(b, call, &args);
-    if (args.rows > FEW && qn__cuda_has_wide(b->cuda) && kernels[w->layout]) {
-        if (products == QN_PRODUCTS_BY_ROWS && args.rows <= QN__CUDA_SPLIT_ROWS && args.k % 8 == 0)
-            return qn__cuda_wide_linear(b, &args, call, NULL, kernels[w->layout] + SPLIT_2);
+    const bool own_kernels = qn__cuda_has_wide(b->cuda) && kernels[w->layout];
+    if (own_kernels && products == QN_PRODUCTS_BY_ROWS && args.rows > LEAST_BY_VALUES &&
+        args.rows <= QN__CUDA_SPLIT_ROWS && args.k % 8 == 0)
+        return qn__cuda_wide_linear(b, &args, call, NULL,
+                                    kernels[w->layout] +
+                                        (args.rows > QN__CUDA_FEW_X_ROWS ? SPLIT_2 : FEW_16));
+    if (own_kernels && args.rows > FEW) {
         if (products == QN_PRODUCTS_BY_ROWS && qn__cuda_can_unpack(b, &args))
             return qn__cuda_wide_linear(b, &args, call, kernel_of(b->cuda, w->layout, UNPACK), 0);
         if (products == QN_PRODUCTS_INT8 || products == QN_PRODUCTS_BY_ROWS)

@@ -87,7 +87,7 @@ static int fill_maps(qn__cuda *cuda, void *args)
                           a.deep);
     int64_t before = 0; /* rows of weights that lie ahead of it */
     for (int i = 0; i < QN__CUDA_LINEARS && result == 0; i++) {
-        const int64_t each = i && !l->gated ? a.others : a.each;
+        const int64_t each = a.in_units ? 0 : i && !l->gated ? a.others : a.each;
         char *w = (char *)l->at[1 + 2 * i] + before * l->stride[i] * 2;
         if (l->n[i] && !a.in_units)
             result = describe(cuda, &a.map[i], w, l->n[i], l->k, l->stride[i],
@@ -287,6 +287,52 @@ static void choose_split_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn
     launch->function = cuda->kernels[a->in_units + in_four];
 }
 
+/* ... with up to 64 rows of x: clusters of so many blocks that a warp has the fewest spans, if
+ * their tiles find room at once. Where they are few each has more warps than one: up to a warp more
+ * than four for each scheduler, but of a single span, as was measured on an H200. */
+static void choose_few_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
+{
+    const qn__cuda_linears_args *l = &a->linears;
+    const int64_t unit = l->gated ? 2 : 1, most = QN__CUDA_FEW_TILES / unit,
+                  all = l->gated ? qn__cuda_parts(l->n[0], TILE) : qn__cuda_linear_tiles(l, TILE),
+                  spans = qn__cuda_parts(l->k, QN__CUDA_SPAN);
+    int64_t least = INT64_MAX, x_rows = 16;
+    int kernel = 0;
+    for (; x_rows < l->rows; x_rows *= 2)
+        kernel++;
+    for (int64_t blocks = 1; blocks <= 8; blocks *= 2) {
+        const int64_t clusters = clusters_at_once(cuda, blocks),
+                      each = qn__cuda_parts(all, clusters), passes = qn__cuda_parts(each, most),
+                      cost = passes * qn__cuda_parts(spans, blocks);
+        if (cost >= least || (blocks > 1 && passes > 1))
+            continue;
+        least = cost;
+        a->blocks = blocks;
+        a->each = each;
+        a->slots = qn__cuda_parts(each, passes) * unit;
+    }
+    a->apart = 1;
+    while (a->apart < OF_SPAN &&
+           a->apart * a->slots * 2 <= (least > 1 ? QN__CUDA_FEW_WARPS : QN__CUDA_FEW_TILES))
+        a->apart *= 2;
+    const bool once = a->each * unit <= a->slots;
+    const int64_t units = a->slots * (QN__CUDA_SPAN / l->units.columns) * l->units.bytes,
+                  stage = units + OF_SPAN * x_rows * ROW_BYTES,
+                  sums = a->apart * x_rows * (a->slots * TILE + 8) * 4,
+                  steps = least, /* stages of all passes */
+        room = QN__CUDA_WIDE_SHARED - ALIGNED - (once ? 0 : sums);
+    a->ring = at_least_one(room / stage, steps < QN__CUDA_FEW_RING ? steps : QN__CUDA_FEW_RING);
+    a->early = at_least_one(EARLY / units, a->ring);
+    a->sums_at = once ? 0 : a->ring * stage;
+    a->x_box = x_rows;
+    const int64_t stages = a->ring * stage + (once ? 0 : sums);
+    launch->blocks = (unsigned)(qn__cuda_parts(all, a->each) * a->blocks);
+    launch->threads = 32 * (unsigned)(a->slots * a->apart + 1);
+    launch->shared = (unsigned)((stages > sums ? stages : sums) + ALIGNED);
+    launch->cluster = (unsigned)a->blocks;
+    launch->function = cuda->kernels[a->in_units + kernel];
+}
+
 /* Chooses the kernel of the newest launch by the sizes of all its weights. */
 void qn__cuda_choose_wide(qn__cuda_binder *b)
 {
@@ -294,7 +340,9 @@ void qn__cuda_choose_wide(qn__cuda_binder *b)
     qn__cuda_launch *launch = &bound->launches[bound->n_launches - 1];
     qn__cuda_wide_args a;
     memcpy(&a, bound->args + launch->args, sizeof a);
-    if (a.in_units)
+    if (a.in_units && a.linears.rows <= QN__CUDA_FEW_X_ROWS)
+        choose_few_units(b->cuda, launch, &a);
+    else if (a.in_units)
         choose_split_units(b->cuda, launch, &a);
     else if (a.linears.rows <= QN__CUDA_STREAM_ROWS)
         choose_stream(b->cuda, launch, &a);
@@ -309,7 +357,7 @@ bool qn__cuda_is_wide(const qn__cuda *cuda, qn__cu_function function)
 {
     return qn__cuda_is_of_weights(cuda, function, QN__CUDA_KERNEL_stream_1,
                                   QN__CUDA_KERNEL_split_224_pair) ||
-           qn__cuda_is_split_units(cuda, function);
+           qn__cuda_is_of_unit_values(cuda, function);
 }
 
 /* ---- weights in units ------------------------------------------------------------------------ */

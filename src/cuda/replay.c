@@ -257,16 +257,22 @@ static int fill_addresses(qn__cuda *cuda, qn__cuda_binding *bound, const qn__sub
 static int launch_all(qn__cuda *cuda, qn__cuda_binding *bound, qn__cu_stream stream)
 {
     int result = 0;
-    const qn__cu_attribute early = {.id = QN__CU_BEFORE_THE_LAST, .value.on = 1};
     for (uint32_t i = 0; i < bound->n_launches && result == 0; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         void *params[] = {bound->args + launch->args};
+        qn__cu_attribute attributes[2];
+        unsigned n = 0;
+        if (cuda->overlaps && i && !launch->waits)
+            attributes[n++] = (qn__cu_attribute){.id = QN__CU_BEFORE_THE_LAST, .value.on = 1};
+        if (launch->cluster)
+            attributes[n++] =
+                (qn__cu_attribute){.id = QN__CU_CLUSTER, .value.cluster = {launch->cluster, 1, 1}};
         qn__cu_launch how = {.grid = {launch->blocks, 1, 1},
                              .block = {launch->threads, 1, 1},
                              .shared = launch->shared,
                              .stream = stream,
-                             .attributes = &early,
-                             .n_attributes = cuda->overlaps && i && !launch->waits};
+                             .attributes = attributes,
+                             .n_attributes = n};
         result = cuda->cu.launch(&how, launch->function, params, NULL);
     }
     return result;

@@ -27,15 +27,6 @@ enum {
     MOST_RING = QN__CUDA_STREAM_RING
 };
 
-static __device__ uint4 load_matrices(uint32_t at)
-{
-    uint4 v;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at));
-    return v;
-}
-
 static __device__ uint4 load_shared(uint32_t at)
 {
     uint4 v;

@@ -97,6 +97,16 @@ static __device__ void written_for_copies()
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+/* Four matrices of 8 x 8 halves for mma.sync (mma.cuh): each lane has the address of a row. */
+static __device__ uint4 load_matrices(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+
 /* Describes a tile, of which 16 columns are read; 2 more are the next 16. */
 static __device__ uint64_t tile_descriptor(const void *tile)
 {

@@ -31,10 +31,14 @@ template <class U> struct unpacked {
                         : __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7044 | i << 8));
         return fmaf(code, v.scale, v.added);
     }
+    /* The first two of four, or the last. */
+    static __device__ uint32_t two(uint32_t codes, int last, step_values v)
+    {
+        return pair_of(value(codes, 2 * last, v), value(codes, 2 * last + 1, v));
+    }
     static __device__ uint2 four(uint32_t codes, step_values v)
     {
-        return make_uint2(pair_of(value(codes, 0, v), value(codes, 1, v)),
-                          pair_of(value(codes, 2, v), value(codes, 3, v)));
+        return make_uint2(two(codes, 0, v), two(codes, 1, v));
     }
 };
 
@@ -44,14 +48,14 @@ template <int GROUP> struct unpacked<units_group<4, GROUP, false>> {
     {
         return {__uint_as_float(pair_of(scale, scale)), __uint_as_float(pair_of(bias, bias))};
     }
-    static __device__ uint32_t two(uint32_t codes, int which, step_values v)
+    static __device__ uint32_t two(uint32_t codes, int last, step_values v)
     {
         uint32_t r;
         asm("{\n.reg .b32 code;\n"
             "sub.rn.bf16x2 code, %1, %2;\n"
             "fma.rn.bf16x2 %0, code, %3, %4;\n}"
             : "=r"(r)
-            : "r"(__byte_perm(codes, 0x43434343u, which ? 0x4342 : 0x4140)), "r"(0x43004300u),
+            : "r"(__byte_perm(codes, 0x43434343u, last ? 0x4342 : 0x4140)), "r"(0x43004300u),
               "r"(__float_as_uint(v.scale)), "r"(__float_as_uint(v.added)));
         return r;
     }

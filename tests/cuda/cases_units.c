@@ -417,6 +417,24 @@ static qn_array *op_split_units_narrow(qn_scope *s)
     qn_release(w);
     return y;
 }
+/* More tiles of 16 rows than all blocks of few rows of x have at once. */
+static qn_array *op_few_units_tall(qn_scope *s)
+{
+    enum { COLUMNS = 256, N = 36000 };
+    qn_array *x = f32(s, SHAPE(20, COLUMNS)), *w = in_units(s, N, COLUMNS),
+             *y = w ? by_values(s, x, w, N) : qn__poison(s);
+    qn_release(w);
+    return y;
+}
+/* Five spans of columns for eight blocks of a cluster. */
+static qn_array *op_few_units_narrow(qn_scope *s)
+{
+    enum { COLUMNS = 1280, N = 75 };
+    qn_array *x = f32(s, SHAPE(20, COLUMNS)), *w = in_units(s, N, COLUMNS),
+             *y = w ? by_values(s, x, w, N) : qn__poison(s);
+    qn_release(w);
+    return y;
+}
 /* As op_unit_network. */
 static qn_array *op_unit_network_by_rows(qn_scope *s)
 {
@@ -481,7 +499,7 @@ static void compare_ternary(qn_device *cpu, qn_device *cuda)
 void compare_units(qn_device *cpu, qn_device *cuda)
 {
     for (case_encoding = QN__Q4_0; case_encoding < QN__ENCODING_COUNT; case_encoding++) {
-        static const int64_t counts[] = {1, 5, 8, 40, 140}, many[] = {70, 140, 300};
+        static const int64_t counts[] = {1, 5, 8, 40, 140}, many[] = {9, 16, 30, 64, 70, 140, 300};
         const qn__encoding *e = &qn__encodings[case_encoding];
         bool all = !e->bits || (e->scale == QN__BF16 && e->group == 64 && e->bits % 4 == 0);
         char name[64];
@@ -512,8 +530,12 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             compare_ternary(cpu, cuda);
         if (case_encoding == QN__Q4_K || case_encoding == QN__Q8_0)
             compare_case(&(op_case){"split_units_tall", op_split_units_tall, 1e-9}, cpu, cuda);
-        if (has_own[case_encoding])
+        if (case_encoding == QN__Q4_K || case_encoding == QN__Q8_0)
+            compare_case(&(op_case){"few_units_tall", op_few_units_tall, 1e-9}, cpu, cuda);
+        if (has_own[case_encoding]) {
             compare_case(&(op_case){"split_units_narrow", op_split_units_narrow, 1e-9}, cpu, cuda);
+            compare_case(&(op_case){"few_units_narrow", op_few_units_narrow, 1e-9}, cpu, cuda);
+        }
         forget_weights();
     }
 }

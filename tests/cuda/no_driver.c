@@ -506,12 +506,28 @@ int cuFuncSetAttribute(function *f, int attribute, int value)
     return result_of(__func__);
 }
 
+enum { CLUSTER = 4, BEFORE_THE_LAST = 6 }; /* attributes of a launch */
+
+typedef struct attribute {
+    int64_t id;
+    unsigned value[16];
+} attribute;
+
 typedef struct launch {
     unsigned grid[3], block[3], shared;
     void *stream;
-    const void *attributes;
+    const attribute *attributes;
     unsigned n_attributes;
 } launch;
+
+/* The value of a launch's attribute; 0: it has none. */
+static unsigned attribute_of(const launch *how, int64_t id)
+{
+    for (unsigned i = 0; i < how->n_attributes; i++)
+        if (how->attributes[i].id == id)
+            return how->attributes[i].value[0];
+    return 0;
+}
 
 int cuOccupancyMaxActiveClusters(int *n, const function *f, const launch *how)
 {
@@ -564,15 +580,23 @@ int cuLaunchKernelEx(const launch *how, const function *f, void *const *params)
 {
     char *to = no_driver_state.launches;
     size_t length = strlen(to);
+    const unsigned cluster = attribute_of(how, CLUSTER);
     if (how->shared > f->shared || !how->block[0] || how->block[0] > 1024 || !how->grid[0] ||
         (is_token_attention(f->name) && writes_over_row(params[0])) ||
-        (how->n_attributes && !captures && !goes_on))
+        (attribute_of(how, BEFORE_THE_LAST) && !captures && !goes_on) || cluster > 8 ||
+        (cluster && how->grid[0] % cluster))
         return INVALID;
     goes_on = !captures && strcmp(f->name, "put") != 0;
     captured += captures;
     if (captures)
-        snprintf(to + length, NO_DRIVER_ROOM - length, "%s %u %u\n", f->name, how->grid[0],
-                 how->block[0]);
+        length += (size_t)snprintf(to + length, NO_DRIVER_ROOM - length, "%s %u %u", f->name,
+                                   how->grid[0], how->block[0]);
+    if (captures && length < NO_DRIVER_ROOM)
+        length += cluster > 1
+                      ? (size_t)snprintf(to + length, NO_DRIVER_ROOM - length, " of %u", cluster)
+                      : 0;
+    if (captures && length < NO_DRIVER_ROOM)
+        snprintf(to + length, NO_DRIVER_ROOM - length, "\n");
     int result = result_of(__func__);
     if (result == 0 && !captures && !strcmp(f->name, "put"))
         put(params[0]);
