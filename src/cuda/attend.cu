@@ -39,6 +39,10 @@ static __device__ float value_of(uint16_t x)
 {
     return f32_of_bf16(x);
 }
+static __device__ float value_of(__half x)
+{
+    return __half2float(x);
+}
 
 struct row_state {
     float q[LONGEST], sum[LONGEST]; /* the query; the values weighted so far */
@@ -136,7 +140,9 @@ extern "C" __global__ void attend_any(qn__cuda_attend_args a)
         if (!tile_fits(a, tile) || r >= tile[2])
             continue;
         const int32_t *pages = (const int32_t *)a.at[4] + tile[0] * a.width;
-        if (a.half)
+        if (a.half == QN_F16)
+            attend_row<__half>(a, row, tile[1] + r, h, tile[3] + r, pages);
+        else if (a.half)
             attend_row<uint16_t>(a, row, tile[1] + r, h, tile[3] + r, pages);
         else
             attend_row<float>(a, row, tile[1] + r, h, tile[3] + r, pages);
@@ -167,6 +173,19 @@ template <> struct some<uint16_t> {
         for (int i = 0; i < 4; i++) {
             v[2 * i] = __uint_as_float(w[i] << 16);
             v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+        }
+    }
+};
+template <> struct some<__half> {
+    enum { N = 8 };
+    static __device__ void load(const __half *p, float v[8])
+    {
+        __half2 x[4];
+        *(uint4 *)x = *(const uint4 *)p;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[2 * i] = __low2float(x[i]);
+            v[2 * i + 1] = __high2float(x[i]);
         }
     }
 };
@@ -436,6 +455,15 @@ extern "C" __global__ void __launch_bounds__(PAGE_THREADS)
     attend_bf16_wide(const qn__cuda_attend_args a)
 {
     attend_rows<uint16_t, 8>(a);
+}
+extern "C" __global__ void __launch_bounds__(PAGE_THREADS) attend_f16(const qn__cuda_attend_args a)
+{
+    attend_rows<__half, 4>(a);
+}
+extern "C" __global__ void __launch_bounds__(PAGE_THREADS)
+    attend_f16_wide(const qn__cuda_attend_args a)
+{
+    attend_rows<__half, 8>(a);
 }
 
 /* ---- joining pages --------------------------------------------------------------------------- */

@@ -93,7 +93,7 @@ static int kernel_for(const qn__cuda_attend_args *a, int kernel)
         NEAR = QN__CUDA_KERNEL_attend_one_64_f16 - QN__CUDA_KERNEL_attend_one_64,
         FAR = QN__CUDA_KERNEL_attend_far_64_of_4_f16 - QN__CUDA_KERNEL_attend_far_64_of_4
     };
-    if (a->half != QN_F16)
+    if (a->half != QN_F16 || kernel < QN__CUDA_KERNEL_attend_one_64)
         return kernel;
     return kernel + (kernel < QN__CUDA_KERNEL_attend_far_64_of_4 ? NEAR : FAR);
 }
@@ -139,6 +139,14 @@ static bool add_attend(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
     return true;
 }
 
+/* Of a block with up to 4 heads or, wide, 8. */
+static int pages_kernel(int half, bool wide)
+{
+    return wide + (half == QN_F16    ? QN__CUDA_KERNEL_attend_f16
+                   : half == QN_BF16 ? QN__CUDA_KERNEL_attend_bf16
+                                     : QN__CUDA_KERNEL_attend_f32);
+}
+
 /* A block has a row of up to 4 or 8 heads; where there are few, and more than one page, a page of
  * that. */
 static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_args *args)
@@ -149,10 +157,7 @@ static bool launch_pages(qn__cuda_binder *b, const qn__call *call, qn__cuda_atte
                   part_bytes(args) <= MOST_PARTS;
     qn__cuda_grid grid = {args->split ? blocks * args->width : blocks, PAGE_THREADS,
                           (unsigned)page_bytes(args)};
-    return add_attend(
-        b, call, args, sizeof *args, &grid,
-        args->half ? (most == WIDE ? QN__CUDA_KERNEL_attend_bf16_wide : QN__CUDA_KERNEL_attend_bf16)
-                   : (most == WIDE ? QN__CUDA_KERNEL_attend_f32_wide : QN__CUDA_KERNEL_attend_f32));
+    return add_attend(b, call, args, sizeof *args, &grid, pages_kernel(args->half, most == WIDE));
 }
 
 /* Whether a block can have a tile of rows: on a cache in bf16. */
@@ -611,28 +616,15 @@ bool qn__cuda_turn_back(qn__cuda_binder *b, const qn__call *call, int64_t n, flo
     return true;
 }
 
-/* Whether all rows over such a cache in f16 go by kernels that there are for it, those of tensor
- * cores. */
-static bool takes_f16(const qn__cuda *cuda, const qn__cuda_attend_args *a, const qn__operand *k,
-                      const qn__operand *v)
-{
-    return goes_by_pages(cuda, a, k, v) &&
-           (goes_by_tiles(a) || (a->d == QN__CUDA_WIDEST && has_one_launch(cuda, a)));
-}
-
-/* What a->half is: of both arrays, of the one that is not in blocks, or bf16. Floats that differ,
- * and f16 where there are no kernels for it, are read as f32. */
-static int8_t half_read(const qn__cuda *cuda, const qn__cuda_attend_args *a, const qn__operand *k,
-                        const qn__operand *v)
+/* What a->half is: of both arrays, of the one that is not in blocks, or bf16. Floats that differ
+ * are read as f32. */
+static int8_t half_read(const qn__operand *k, const qn__operand *v)
 {
     if (k->layout && v->layout)
         return QN_BF16;
     if (!k->layout && !v->layout && k->dtype != v->dtype)
         return 0;
-    const int half = qn__cuda_half((qn_dtype)(k->layout ? v->dtype : k->dtype));
-    qn__cuda_attend_args halves = *a;
-    halves.half = QN_F16;
-    return (int8_t)(half == QN_F16 && !takes_f16(cuda, &halves, k, v) ? 0 : half);
+    return (int8_t)qn__cuda_half((qn_dtype)(k->layout ? v->dtype : k->dtype));
 }
 
 /* Of other heads a block has one query row of a tile. */
@@ -664,7 +656,7 @@ static bool launch_attend(qn__cuda_binder *b, const qn__call *call)
                                  .softcap = p->softcap};
     memcpy(args.q_stride, q->stride, sizeof args.q_stride);
     memcpy(args.y_stride, y->stride, sizeof args.y_stride);
-    args.half = half_read(b->cuda, &args, k, v);
+    args.half = half_read(k, v);
     qn__operand unpacked[2];
     if (qn__cuda_is_unpacked(call, type_read(&args))) {
         if (!args.length || !args.tiles)

@@ -157,6 +157,10 @@ static qn_array *op_attend_bf16(qn_scope *s)
 {
     return cached(s, QN_BF16, 2, 0, NULL);
 }
+static qn_array *op_attend_f16(qn_scope *s)
+{
+    return cached(s, QN_F16, 2, 0, NULL);
+}
 static qn_array *op_attend_window(qn_scope *s)
 {
     return cached(
@@ -386,6 +390,7 @@ void compare_attention(qn_device *cpu, qn_device *cuda)
         EXACT(values_f16),
         CLOSE(attend),
         CLOSE(attend_bf16),
+        CLOSE(attend_f16),
         CLOSE(attend_window),
         CLOSE(attend_keep),
         CLOSE(paged),

@@ -268,6 +268,7 @@ void compare_blocks(qn_device *cpu, qn_device *cuda)
         {QN__F16, QN__Q8_0, 128, 8, 20, 0, 0},   {QN__IQ4_NL, QN__F16, 64, 14, 40, 0, 0},
         {QN__Q8_0, QN__F16, 96, 6, 20, 0, 0},    {QN__F16, QN__BF16, 128, 8, 40, 0, 0},
         {QN__BF16, QN__F32, 64, 8, 20, 200, 11}, {QN__F32, QN__F16, 256, 4, 40, 0, 0},
+        {QN__F16, QN__F16, 80, 12, 20, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         compare_one(cpu, cuda, &cases[i], OF_BF16);

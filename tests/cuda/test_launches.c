@@ -93,7 +93,7 @@ static const expected all[] = {
      "turn_and_write 45 256\nattend_one_64_f16 400 128\nsplit_192_pair 12 384\n", .keys = "f16",
      .values = "f16"},
     {"llama of small heads, one row over f16", SHAPE("llama", 512, 1024, 8, 2, 32), "bf16", 1,
-     "unpack_pages 64 256\nattend_f32 32 128\nattend_join 16 128\n", .keys = "f16",
+     "turn_and_write 3 256\nattend_f16 32 128\nattend_join 16 128\n", .keys = "f16",
      .values = "f16"},
     {"llama, one row over f16 and q8_0", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
      "unpack_pages 32 256\nattend_few_64_of_8_f16 16 256\n", .keys = "f16", .values = "q8_0"},
