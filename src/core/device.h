@@ -15,7 +15,8 @@ typedef struct qn__device_ops {
     const char *kind;    /* "cpu", "cuda" */
     int64_t step_tokens; /* of a prompt that a step has unless told otherwise; 0: 512 */
     bool by_rows;        /* QN_PRODUCTS_BY_ROWS is faster than AUTO */
-    bool halves;         /* QN_PRODUCTS_F16 is what AUTO means for a weight in f16 */
+    bool halves;         /* QN_PRODUCTS_F16 is what AUTO means for a weight in f16; keys and values
+                            of a model in f16 are in f16, too */
     bool runs_ahead;     /* a step that may not be wanted costs less than waiting before the next */
     void (*close)(qn_device *device);
 

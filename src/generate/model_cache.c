@@ -22,13 +22,22 @@ static qn__cache_window window_of(const qn__decoder_config *c, int layer, int64_
     return narrow ? (qn__cache_window){window - keep, keep} : (qn__cache_window){0};
 }
 
-/* The encoding that is named, or what the model's own numbers want. */
+/* What the model's own numbers want: halves that products round to, too. */
+static qn__encoding_id usual_encoding(const qn_model *model)
+{
+    const qn_dtype type = model->decoder.config.dtype;
+    if (model->decoder.products != QN_PRODUCTS_AUTO)
+        return QN__F32;
+    return type == QN_BF16                                ? QN__BF16
+           : type == QN_F16 && model->device->ops->halves ? QN__F16
+                                                          : QN__F32;
+}
+
+/* The encoding that is named, or the usual one. */
 static qn_status encoding_of(const qn_model *model, const char *name, qn__encoding_id *out,
                              qn_error *err)
 {
-    const qn__decoder *m = &model->decoder;
-    bool half = m->config.dtype == QN_BF16 && m->products == QN_PRODUCTS_AUTO;
-    int id = name ? qn__encoding_named(name) : half ? QN__BF16 : QN__F32;
+    int id = name ? qn__encoding_named(name) : (int)usual_encoding(model);
     qn_device *device = model->device;
     qn_dtype dtype;
     qn__layout_id layout;
@@ -38,7 +47,7 @@ static qn_status encoding_of(const qn_model *model, const char *name, qn__encodi
             "device %s keeps no keys and values in \"%.40s\"; f32, bf16, f16, q8_0, q5_1, q5_0, "
             "q4_1, q4_0, iq4_nl and affine groups such as affine8-g64-bf16 are possible",
             device->name, name);
-    int64_t block = qn__encodings[id].block_elements, dim = m->config.head_dim;
+    int64_t block = qn__encodings[id].block_elements, dim = model->decoder.config.head_dim;
     if (dim % block)
         return qn__fail(err, QN_UNSUPPORTED,
                         "keys and values of %lld numbers are no whole blocks of %s, which have "

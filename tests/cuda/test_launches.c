@@ -28,10 +28,12 @@ typedef struct expected {
 } expected;
 
 #define SHAPE(family, hidden, ffn, heads, kv, dim)                                                 \
+    SHAPE_IN("bfloat16", family, hidden, ffn, heads, kv, dim)
+#define SHAPE_IN(dtype, family, hidden, ffn, heads, kv, dim)                                       \
     "{\"model_type\":\"" family "\",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn       \
     ",\"num_hidden_layers\":3,\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv     \
     ",\"head_dim\":" #dim ",\"vocab_size\":512,\"max_position_embeddings\":8192,"                  \
-    "\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","             \
+    "\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"torch_dtype\":\"" dtype "\","            \
     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"query_pre_attn_scalar\":256,"                   \
     "\"sliding_window\":512,\"hidden_act\":\"silu\"}"
 
@@ -77,6 +79,8 @@ static const expected all[] = {
      "linear_8_rounded_f16 32 64\nrms_norm_few_of_1 1 256\nlinear_8_rounded_f16 128 64\n"
      "chain 1 256\nlinear_8_rounded_f16 32 128\nrms_norm_few_of_1 1 256\n",
      "take_values 1 256\nlinear_8_rounded_f16 48 64\n", "\nsample 128 1024\n"},
+    {"llama of a checkpoint in f16", SHAPE_IN("float16", "llama", 512, 1024, 8, 2, 64), "f16", 1,
+     "linear_8_rounded_f16 48 64\nattend_step_64_of_8_f16 16 256\nlinear_8_rounded_f16 32 64\n"},
     {"llama in f16, one row of long layers", SHAPE("llama", 4096, 4096, 32, 8, 128), "f16", 1,
      "stream_1_f16 130 288\nattend_step_128_of_8 64 256\nstream_1_f16 128 288\n"
      "rms_norm_few_of_4 1 256\nstream_1_pair_f16 128 288\nstream_1_f16 128 288\n"

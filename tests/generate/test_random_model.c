@@ -13,14 +13,19 @@ static const char config[] =
     "\"vocab_size\":1000,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,"
     "\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
 
-static qn_model *random_model(qn_device *device, const char *type, const char *head)
+static qn_model *random_model_of(qn_device *device, const char *text, const char *type,
+                                 const char *head)
 {
     qn_error err = {0};
     qn_model *model;
-    if (qn_model_open_random(&model, device, config, strlen(config), type, head, NULL, &err) !=
-        QN_OK)
+    if (qn_model_open_random(&model, device, text, strlen(text), type, head, NULL, &err) != QN_OK)
         fail_msg("%s: %s", type, err.message);
     return model;
+}
+
+static qn_model *random_model(qn_device *device, const char *type, const char *head)
+{
+    return random_model_of(device, config, type, head);
 }
 
 static void run_model(qn_model *model, float *logits, size_t n)
@@ -80,7 +85,8 @@ static void test_bytes(void **state)
 }
 
 /* Where the configuration does not say, it is a bf16 checkpoint, unless its weights are f32: keys
- * and values are kept as such. */
+ * and values are kept as such. Those of one in f16 are f32, as its products are (cuda/test_launches
+ * has a GPU's). */
 static void test_cache(void **state)
 {
     (void)state;
@@ -93,6 +99,11 @@ static void test_cache(void **state)
         assert_int_equal(qn_model_cache_bytes(model, &o), 2 * 2 * 128 * 128 * (i ? 2 : 4));
         qn_model_close(model);
     }
+    char text[sizeof config + 32];
+    snprintf(text, sizeof text, "%.*s,\"dtype\":\"float16\"}", (int)sizeof config - 2, config);
+    qn_model *model = random_model_of(device, text, "f16", "f16");
+    assert_int_equal(qn_model_cache_bytes(model, &o), 2 * 2 * 128 * 128 * 4);
+    qn_model_close(model);
     qn_device_close(device);
 }
 
