@@ -148,8 +148,9 @@ typedef struct qn_session_options {
                      none. */
     const char *cache_type_k, *cache_type_v; /* types of keys and values: "f32", "bf16", "f16" or
         one whose blocks divide a head's length, "q8_0", "q4_0", "affine8-g64-bf16" ...; NULL: bf16
-        where the model's own numbers are, f16 where they are and the device is a GPU, else f32.
-        QN_UNSUPPORTED: the device keeps none in that type; the error names those that it does. */
+        where the model's own numbers are, f16 where they are, or a GGUF file has blocks, and the
+        device is a GPU; else f32. QN_UNSUPPORTED: the device keeps none in that type; the error
+        names those that it does. */
     qn_model *draft; /* a smaller model of the same tokens, which guesses for generations that have
                         draft_tokens; kept open. NULL: none. Tokens that differ: QN_INVALID. */
     int adapter;     /* QN_ADAPTER_DEFAULT, QN_ADAPTER_NONE, or one of the model's */

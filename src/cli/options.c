@@ -240,7 +240,7 @@ static const option table[] = {
      "use the file, but leave it as it is"},
     {"cache-type-k", 0, OPTION_STRING, OF_CACHE, AT(cache_type_k), 0, 0, "TYPE",
      "how keys are kept: f32, bf16, f16, q8_0, q4_0, affine8-g64-bf16 ... (default: bf16; models "
-     "in f16: f16 on a GPU; else f32)"},
+     "in f16 and quantised GGUF: f16 on a GPU; else f32)"},
     {"cache-type-v", 0, OPTION_STRING, OF_CACHE, AT(cache_type_v), 0, 0, "TYPE", "and values"},
     {"kv-bits", 0, OPTION_INTEGER, OF_CACHE, AT(kv_bits), 2, 8, "N",
      "keys and values in affine groups of N bits: 2, 3, 4, 5, 6 or 8"},

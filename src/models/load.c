@@ -342,7 +342,8 @@ static qn_status read_divisors(loader *l, int64_t head_dim)
     return QN_OK;
 }
 
-/* The type of the embedding, for a configuration that names none. */
+/* The type of the embedding, for a configuration that names none. GGUF's blocks have scales in f16,
+ * and llama.cpp keeps keys and values so. */
 static qn_dtype dtype_of_weights(const qn_tensors *file, const qn__decoder_place *place)
 {
     char name[120];
@@ -354,6 +355,8 @@ static qn_dtype dtype_of_weights(const qn_tensors *file, const qn__decoder_place
         snprintf(name + stem, sizeof name - stem, "scales");
         t = qn_tensors_find(file, name);
     }
+    if (t && t->encoding)
+        return QN_F16;
     return t && (t->dtype == QN_BF16 || t->dtype == QN_F16) ? t->dtype : QN_F32;
 }
 

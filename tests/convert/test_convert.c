@@ -522,6 +522,30 @@ static qn_status load_status(qn_device *device, const char *path, qn_error *err)
     return status;
 }
 
+/* What a GGUF file's numbers are, which it does not say. */
+static void test_own_numbers(void **state)
+{
+    static const struct {
+        const char *type;
+        qn_dtype is;
+    } cases[] = {{"f32", QN_F32}, {"bf16", QN_BF16}, {"f16", QN_F16}, {"q8_0", QN_F16}};
+    char demo[600];
+    qn_error err = {0};
+    qn_device *device = open_cpu(state);
+    source_path(demo, sizeof demo, "models/demo");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn__decoder m;
+        qn_convert_options options = {
+            .size = sizeof options, .type = cases[i].type, .replace = true};
+        convert(device, demo, temp_path("numbers.gguf"), &options);
+        assert_int_equal(qn__decoder_load(&m, device, temp_path("numbers.gguf"), NULL, NULL, &err),
+                         QN_OK);
+        assert_int_equal(m.config.dtype, cases[i].is);
+        qn__decoder_end(&m);
+    }
+    qn_device_close(device);
+}
+
 /* One byte sequence of a file becomes another of the same length. */
 static void change_file(const char *path, const char *was, const char *is)
 {
@@ -775,7 +799,7 @@ int main(void)
         cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_refused),     cmocka_unit_test(test_meta),
         cmocka_unit_test(test_shards),      cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_from_groups),
+        cmocka_unit_test(test_own_numbers), cmocka_unit_test(test_from_groups),
     };
     return cmocka_run_group_tests(tests, temp_begin, temp_end);
 }
