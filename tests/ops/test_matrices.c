@@ -138,7 +138,8 @@ static void check_linear(const rig *rigs, int n_rigs, int64_t m, int64_t k, int6
     host w = random_host(wt, 2, (const int64_t[]){n, k}, 1, 0, &seed);
     host b = random_host(t, 1, &n, 1, 0, &seed);
     host y = new_host(t, 3, (const int64_t[]){1, m, n});
-    qn_dtype seen = wt == QN_BF16 ? wt : QN_F32;
+    bool halves = wt == QN_F16 && rigs[0].device->ops->halves; /* all are of one device */
+    qn_dtype seen = wt == QN_BF16 || halves ? wt : QN_F32;
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = bias ? b.v[j] : 0;
