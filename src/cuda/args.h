@@ -552,10 +552,10 @@ enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_GROUPS = 2, QN__CUDA_STEP_TILES = 3
 #define QN__CUDA_BLOCKS_SHARED(d, blocks)                                                          \
     (QN__CUDA_STEP_SHARED(d, blocks) + QN__CUDA_BACK_ROWS(blocks) * (d)*4 + 16)
 
-/* The same of attend_step_blocks.cu: two pages as they lie, of eight bits or fewer, and a key and a
- * value, in a tile each and as bf16. */
-#define QN__CUDA_STEP_UNITS_SHARED(d, blocks)                                                      \
-    ((d)*330 + 4096 + QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) +                      \
+/* The same of attend_step_blocks.cu: two pages as they lie, of eight bits or fewer, or of keys that
+ * are halves, and a key and a value, in a tile each and as bf16. */
+#define QN__CUDA_STEP_UNITS_SHARED(d, blocks, halves)                                              \
+    ((d) * ((halves) ? 466 : 330) + 4096 + QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) + \
      QN__CUDA_BACK_ROWS(blocks) * (d)*4 + 128)
 
 /* Among the addresses of attention: its result; behind its own those of a launch that turns its
@@ -629,9 +629,9 @@ enum {
     QN__CUDA_FAR_BLOCKS = 9,
     QN__CUDA_FAR_ROWS = 6
 };
-/* Of attend_far_blocks.cu: warps that multiply, and threads. */
-#define QN__CUDA_FAR_UNIT_WARPS(d)   ((d) == 64 ? 12 : 8)
-#define QN__CUDA_FAR_UNIT_THREADS(d) (32 * (5 + QN__CUDA_FAR_UNIT_WARPS(d)))
+/* Of attend_far_blocks.cu: warps that multiply, fewer where keys are halves, and threads. */
+#define QN__CUDA_FAR_UNIT_WARPS(d, halves)   ((d) == 64 ? 12 : (halves) ? 6 : 8)
+#define QN__CUDA_FAR_UNIT_THREADS(d, halves) (32 * (5 + QN__CUDA_FAR_UNIT_WARPS(d, halves)))
 typedef struct qn__cuda_attend_far_args {
     qn__cuda_attend_turn_args t;
     qn__cuda_map keys, values;

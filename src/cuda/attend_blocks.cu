@@ -7,21 +7,11 @@
 #include "cuda/attend_few.cuh"
 #include "cuda/block_words.cuh"
 
-/* A page of units of keys and of values; pages and heads are bytes from each other. Both have 32
- * columns a scale and no biases. */
-template <int D, class K, class V> struct blocks_page : lane_keys<D> {
-    enum {
-        FETCHES = 1,
-        MORE_TILES = 1,
-        TURNS = D * 8 / GROUP,       /* of a thread, to have eight columns of a row in each */
-        HOLDS = D <= 128 ? TURNS : 4 /* turns whose words are in registers before they are put */
-    };
-    using lane_keys<D>::w;       /* words of codes, then values */
+/* A warp's 16 keys, the rows of a tile of units: words of codes, which are packed later. */
+template <int D, class K> struct unit_keys : lane_keys<D> {
+    using lane_keys<D>::w;
     uint32_t key_scales[D / 32]; /* of keys 2 g and 2 g + 1 */
-    uint32_t words[HOLDS][2];
-    uint16_t scales[HOLDS];
 
-    /* A warp's 16 keys are the rows of a tile of units. */
     __device__ void load(const qn__cuda_attend_args &a, int head, int place)
     {
         const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4,
@@ -43,12 +33,6 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
                 w[s][2 * i + 1] = v.y;
             }
         }
-        if (HOLDS == TURNS) {
-            const uint8_t *page = page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head);
-#pragma unroll
-            for (int i = 0; i < HOLDS; i++)
-                load_row(page, i, i);
-        }
     }
     __device__ void pack()
     {
@@ -59,6 +43,31 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
             for (int i = 0; i < 4; i++)
                 w[s][i] = two_values<K>(words_of<K>::codes(w[s][i], 16 * s % K::COLUMNS / 4), first,
                                         half_of(key_scales[s / 2] >> i % 2 * 16));
+    }
+};
+template <int D> struct unit_keys<D, plain_keys> : cached_page<D> {};
+
+/* A page of keys and of values in units, whose pages and heads are bytes from each other; keys may
+ * be halves. Both have 32 columns a scale and no biases. */
+template <int D, class K, class V> struct blocks_page : unit_keys<D, K> {
+    enum {
+        FETCHES = 1,
+        MORE_TILES = 1,
+        TURNS = D * 8 / GROUP,       /* of a thread, to have eight columns of a row in each */
+        HOLDS = D <= 128 ? TURNS : 4 /* turns whose words are in registers before they are put */
+    };
+    uint32_t words[HOLDS][2];
+    uint16_t scales[HOLDS];
+
+    __device__ void load(const qn__cuda_attend_args &a, int head, int place)
+    {
+        unit_keys<D, K>::load(a, head, place);
+        if (HOLDS == TURNS) {
+            const uint8_t *page = page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head);
+#pragma unroll
+            for (int i = 0; i < HOLDS; i++)
+                load_row(page, i, i);
+        }
     }
     /* The row and the eight columns of a turn: lanes have eight rows, whose sectors they share. */
     static __device__ int row_of(int turn)
@@ -116,7 +125,7 @@ template <int D, class K, class V> struct blocks_page : lane_keys<D> {
     }
     static __device__ void fetch(const qn__cuda_attend_args &a, int head, int place)
     {
-        const uint8_t *keys = page_at<uint8_t>(a.at[1], place, a.k_page, head, a.k_head),
+        const uint8_t *keys = keys_at<K>(a, head, place),
                       *values = page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head);
         const int i = threadIdx.x % GROUP * 128;
         if (i < 4 * bytes_of_tile<K, D>())
@@ -152,6 +161,11 @@ template <int D, int C> static __device__ back_results<D, C> results_of(float ba
     BLOCKS_KERNEL(K, V, 128, 8, 224)                                                               \
     BLOCKS_KERNEL(K, V, 256, 4, 232)                                                               \
     BLOCKS_KERNEL(K, V, 256, 8, 232)
+#ifdef QN_CACHE_F16
+BLOCKS_KERNELS(f16, q8_0)
+#else
 BLOCKS_KERNELS(q8_0, q8_0)
 BLOCKS_KERNELS(q8_0, q4_0)
 BLOCKS_KERNELS(q4_0, q4_0)
+BLOCKS_KERNELS(bf16, q8_0)
+#endif

@@ -19,7 +19,7 @@ template <int D, class K, class V> struct unit_page {
         TILES = PAGE / QN__UNIT_ROWS,
         VALUES = TILES * KEY_TILE,
         BYTES = VALUES + TILES * VALUE_TILE,
-        WARPS = QN__CUDA_FAR_UNIT_WARPS(D),
+        WARPS = QN__CUDA_FAR_UNIT_WARPS(D, !are_blocks<K>()),
         STAGES = WARPS,
         ROUNDS = WARPS / 2
     };
@@ -49,7 +49,7 @@ template <int D, class K, class V> struct unit_page {
         own.place = a.early ? (int)first_new(a, tile) / PAGE : 0; /* the first page that is new */
         return true;
     }
-    /* Queries as bf16, where rows that there are not are zeros. */
+    /* Queries as halves, where rows that there are not are zeros. */
     template <class S>
     static __device__ void share(const args_of &w, S &s, const page_share &own, int thread)
     {
@@ -61,7 +61,8 @@ template <int D, class K, class V> struct unit_page {
         for (int i = thread; i < ROWS * D / 2; i += 32 * (WARPS + JOINERS)) {
             const int row = i / (D / 2), k = i % (D / 2) * 2;
             const float *from = q + row * a.q_stride[1] + k * a.q_stride[3];
-            *query_place<D>(s.q, row, k) = row < rows ? pair_of(from[0], from[a.q_stride[3]]) : 0;
+            *query_place<D>(s.q, row, k) =
+                row < rows ? cached_pair(from[0], from[a.q_stride[3]]) : 0;
         }
     }
     static __device__ void fetch(const args_of &) {}
@@ -74,8 +75,7 @@ template <int D, class K, class V> struct unit_page {
                                     uint64_t *full)
     {
         barrier_expect(full, TILES * KEY_TILE);
-        copy_bulk(to, page_at<uint8_t>(w.t.a.at[1], (int)place, w.t.a.k_page, head, w.t.a.k_head),
-                  TILES * KEY_TILE, full);
+        copy_bulk(to, keys_at<K>(w.t.a, head, (int)place), TILES * KEY_TILE, full);
     }
     static __device__ void ask_values(const args_of &w, char *to, int head, int64_t place,
                                       uint64_t *full)
@@ -176,7 +176,8 @@ template <int D, class K, class V> struct step_page : unit_page<D, K, V> {
 
 #define FAR_KERNEL(NAME, PAGE_OF, K, V, D, C)                                                      \
     extern "C" __global__ void __cluster_dims__(C, 1, 1)                                           \
-        __launch_bounds__(QN__CUDA_FAR_UNIT_THREADS(D), 1) NAME##_##K##_##V##_##D##_of_##C(        \
+        __launch_bounds__(QN__CUDA_FAR_UNIT_THREADS(D, !are_blocks<units_##K>()), 1)               \
+            NAME##_##K##_##V##_##D##_of_##C(                                                       \
             const __grid_constant__ qn__cuda_attend_blocks_args w)                                 \
     {                                                                                              \
         attend_far<D, C, PAGE_OF<D, units_##K, units_##V>>(w);                                     \
@@ -188,9 +189,16 @@ template <int D, class K, class V> struct step_page : unit_page<D, K, V> {
     FAR_KERNEL(NAME, PAGE_OF, K, V, 128, 4)                                                        \
     FAR_KERNEL(NAME, PAGE_OF, K, V, 128, 8)                                                        \
     FAR_KERNEL(NAME, PAGE_OF, K, V, 128, 9)
+#ifdef QN_CACHE_F16
+FAR_KERNELS(attend_far, unit_page, f16, q8_0)
+FAR_KERNELS(attend_far_step, step_page, f16, q8_0)
+#else
 FAR_KERNELS(attend_far, unit_page, q8_0, q8_0)
 FAR_KERNELS(attend_far, unit_page, q8_0, q4_0)
 FAR_KERNELS(attend_far, unit_page, q4_0, q4_0)
+FAR_KERNELS(attend_far, unit_page, bf16, q8_0)
 FAR_KERNELS(attend_far_step, step_page, q8_0, q8_0)
 FAR_KERNELS(attend_far_step, step_page, q8_0, q4_0)
 FAR_KERNELS(attend_far_step, step_page, q4_0, q4_0)
+FAR_KERNELS(attend_far_step, step_page, bf16, q8_0)
+#endif

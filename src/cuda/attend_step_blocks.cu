@@ -3,6 +3,8 @@
  * Attention of one token over a cache in blocks, for sm_90, which turns the token's queries, key
  * and value, by rope and by a Hadamard matrix, and writes key and value to the cache. Its bits are
  * those of turn_blocks (pages.cu) and of the launches that attend behind it (attend_blocks.cu).
+ * Keys beside values in blocks may be bf16 or, in an image of its own, f16: then they lie as they
+ * are, and no matrix turns them or queries.
  *
  * As attend_step.cu, but a page comes as it lies, by two bulk copies: all that was in the cache
  * before is on its way before the launches ahead have ended. Of the row that the step adds, the
@@ -45,13 +47,12 @@ template <int D, int C, class K, class V> struct unit_room {
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 /* One thread asks for a group's page. */
-template <class S>
+template <class K, class S>
 static __device__ void ask_units(const qn__cuda_attend_args &a, S &s, int head, int place)
 {
     const int group = group_of_warp();
     barrier_expect(&s.full[group], S::BYTES);
-    copy_bulk(s.page[group], page_at<uint8_t>(a.at[1], place, a.k_page, head, a.k_head), S::VALUES,
-              &s.full[group]);
+    copy_bulk(s.page[group], keys_at<K>(a, head, place), S::VALUES, &s.full[group]);
     copy_bulk(s.page[group] + S::VALUES,
               page_at<uint8_t>(a.at[2], place, a.v_page, head, a.v_head), S::BYTES - S::VALUES,
               &s.full[group]);
@@ -85,9 +86,13 @@ template <int D, class K, class V> struct warp_page {
         }
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
+            if constexpr (are_blocks<K>()) {
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                take_keys<K>(keys + warp() * S::KEY_TILE, k, i, key[k][i]);
+                for (int i = 0; i < 2; i++)
+                    take_keys<K>(keys + warp() * S::KEY_TILE, k, i, key[k][i]);
+            } else {
+                take_plain_keys(keys + warp() * S::KEY_TILE, k, key[k]);
+            }
         if (has_columns())
 #pragma unroll
             for (int p = 0; p < PARTS; p++)
@@ -145,7 +150,7 @@ static __device__ void share_scores(const qn__cuda_attend_args &a, S &s, const P
         const uint2 x = s.q[k][lane];
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            mma_bf16(c[e], x.x, 0, x.y, 0, page.key[k][e][0], page.key[k][e][1]);
+            multiply_cached(c[e], x.x, 0, x.y, 0, page.key[k][e][0], page.key[k][e][1]);
     }
     float4 v = make_float4(c[0][0], c[0][1], c[1][0], c[1][1]);
     if (!is_plain(a))
@@ -212,7 +217,7 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
     typedef warp_rows<D, BLOCK / 32> R;
     enum { AT_ONCE = GROUPS * C }; /* pages */
     extern __shared__ __align__(128) char shared_room[];
-    static_assert(sizeof(S) <= QN__CUDA_STEP_UNITS_SHARED(D, C), "");
+    static_assert(sizeof(S) <= QN__CUDA_STEP_UNITS_SHARED(D, C, !are_blocks<K>()), "");
     S &s = *(S *)shared_room;
     const qn__cuda_attend_turn_args &t = b.t;
     const qn__cuda_attend_args &a = t.a;
@@ -239,7 +244,7 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
         barrier_begin(&s.full[group], 1);
         barriers_begun();
         if (mine < own.seen.n)
-            ask_units(a, s, head, own.at);
+            ask_units<K>(a, s, head, own.at);
     }
     __syncwarp();
     if (!t.next_holds_back)
@@ -270,7 +275,7 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
         if (more) {
             group_meets();
             if (asks)
-                ask_units(a, s, head, seen.place(i + AT_ONCE));
+                ask_units<K>(a, s, head, seen.place(i + AT_ONCE));
         }
     };
     if (mine < w.pages)
@@ -319,6 +324,11 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
     STEP_KERNEL(K, V, 128, 8, 160)                                                                 \
     STEP_KERNEL(K, V, 256, 4, 232)                                                                 \
     STEP_KERNEL(K, V, 256, 8, 232)
+#ifdef QN_CACHE_F16
+STEP_KERNELS(f16, q8_0)
+#else
 STEP_KERNELS(q8_0, q8_0)
 STEP_KERNELS(q8_0, q4_0)
 STEP_KERNELS(q4_0, q4_0)
+STEP_KERNELS(bf16, q8_0)
+#endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Where words of codes lie in a cache in blocks that attention takes apart itself, and what they
- * become: the bf16 that unpack_pages (pages.cu) makes of them.
+ * become: the bf16 that unpack_pages (pages.cu) makes of them; beside keys in f16, f16.
  */
 #ifndef QN_CUDA_BLOCK_WORDS_CUH
 #define QN_CUDA_BLOCK_WORDS_CUH
 
-#include "cuda/cache.cuh"
-#include "cuda/mma.cuh"
+#include "cuda/attend_step.cuh"
 #include "cuda/units.cuh"
 #include "quant/layout.h"
 
@@ -37,12 +36,39 @@ template <> struct words_of<units_q4_0> {
     }
 };
 
+/* Keys that lie as they are, beside values in blocks: 16 of them, [D, 16], are a tile. */
+struct plain_keys {
+    enum { COLUMNS = 1, BYTES = 16 * 2 };
+};
+template <> struct words_of<plain_keys> {
+    enum { LAYOUT = QN__PLAIN };
+};
+#ifdef QN_CACHE_F16
+typedef plain_keys units_f16;
+#else
+typedef plain_keys units_bf16;
+#endif
+template <class U> static __device__ constexpr bool are_blocks()
+{
+    return (int)words_of<U>::LAYOUT != (int)QN__PLAIN;
+}
+
+/* A head's page of keys: pages and heads are bytes from each other, or halves. */
+template <class K>
+static __device__ uint8_t *keys_at(const qn__cuda_attend_args &a, int head, int place)
+{
+    if constexpr (are_blocks<K>())
+        return page_at<uint8_t>(a.at[1], place, a.k_page, head, a.k_head);
+    else
+        return (uint8_t *)page_at(a.at[1], place, a.k_page, head, a.k_head);
+}
+
 /* Two columns, from `first` on, of four codes. */
 template <class U> static __device__ uint32_t two_values(uint32_t codes, int first, float scale)
 {
     const U how = {};
     const float4 v = values_of(how, codes >> 8 * first, scale, 0);
-    return pair_of(v.x, v.y);
+    return cached_pair(v.x, v.y);
 }
 
 static __device__ float half_of(uint32_t bits)
@@ -93,8 +119,19 @@ static __device__ void take_keys(const char *tile, int s, int eight, uint32_t (&
         const uint32_t w = words_of<K>::codes(
             *(const uint32_t *)(u + words_of<K>::at(in / 4, 2 * k + t / 2) + 4 * (g + 8 * eight)),
             in / 4);
-        b[k] = pair_of(values.value(w, first), values.value(w, first + 1));
+        b[k] = cached_pair(values.value(w, first), values.value(w, first + 1));
     }
+}
+
+/* Both eights of keys that lie as they are. */
+static __device__ void take_plain_keys(const char *tile, int s, uint32_t (&b)[2][2])
+{
+    const int lane = threadIdx.x % 32;
+    uint32_t w[4];
+    load_turned(w, (const uint4 *)tile + (16 * s + lane % 16) * 2 + lane / 16);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        b[i / 2][i % 2] = w[i];
 }
 
 /* The scores of a tile's 16 keys for the rows of queries, of which q(s) has the left side of the
@@ -105,11 +142,18 @@ static __device__ void tile_scores(Queries q, const char *tile, float (&c)[2][4]
 #pragma unroll
     for (int s = 0; s < D / 16; s++) {
         const uint2 x = q(s);
+        if constexpr (are_blocks<K>()) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t b[2];
-            take_keys<K>(tile, s, i, b);
-            mma_bf16(c[i], x.x, 0, x.y, 0, b[0], b[1]);
+            for (int i = 0; i < 2; i++) {
+                uint32_t b[2];
+                take_keys<K>(tile, s, i, b);
+                multiply_cached(c[i], x.x, 0, x.y, 0, b[0], b[1]);
+            }
+        } else {
+            uint32_t b[2][2];
+            take_plain_keys(tile, s, b);
+            multiply_cached(c[0], x.x, 0, x.y, 0, b[0][0], b[0][1]);
+            multiply_cached(c[1], x.x, 0, x.y, 0, b[1][0], b[1][1]);
         }
     }
 }
@@ -133,7 +177,7 @@ static __device__ void take_values(const char *tile, int column, uint32_t (&b)[4
         high.begin(half_of(both >> 16));
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            b[e][k] = pair_of(low.value(x, e), high.value(y, e));
+            b[e][k] = cached_pair(low.value(x, e), high.value(y, e));
     }
 }
 
@@ -141,8 +185,8 @@ static __device__ void take_values(const char *tile, int column, uint32_t (&b)[4
 static __device__ void weigh_columns(const uint32_t (&b)[4][2], uint2 weights, float (&v)[4],
                                      float (&w)[4])
 {
-    mma_bf16(v, b[0][0], b[1][0], b[0][1], b[1][1], weights.x, weights.y);
-    mma_bf16(w, b[2][0], b[3][0], b[2][1], b[3][1], weights.x, weights.y);
+    multiply_cached(v, b[0][0], b[1][0], b[0][1], b[1][1], weights.x, weights.y);
+    multiply_cached(w, b[2][0], b[3][0], b[2][1], b[3][1], weights.x, weights.y);
 }
 
 /* A page's values, weighted, of as many columns as 16 each from number c on, an even one: a lane

@@ -353,6 +353,10 @@ bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
 bool qn__cuda_take_blocks_turn(qn__cuda_binder *b, const qn__call *call,
                                qn__cuda_attend_blocks_args *to, uint32_t *addresses, bool *moves);
 
+/* The same over keys as they are and values in blocks: of turn_and_write and write_blocks. */
+bool qn__cuda_take_values_turn(qn__cuda_binder *b, const qn__call *call,
+                               qn__cuda_attend_blocks_args *to, uint32_t *addresses, bool *moves);
+
 /* Whether such a launch, of those addresses, may put the call's result y: while others still read
  * what is to be turned, or, if it *moves, where nothing else lies. */
 bool qn__cuda_may_put(const qn__cuda_binder *b, const qn__call *call, const qn__operand *y,

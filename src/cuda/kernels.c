@@ -52,6 +52,9 @@
     X(attend_long)                                                                                 \
     X(attend_one_f16)                                                                              \
     X(attend_step_f16)                                                                             \
+    X(attend_blocks_f16)                                                                           \
+    X(attend_step_blocks_f16)                                                                      \
+    X(attend_far_blocks_f16)                                                                       \
     X(attend_far_f16)                                                                              \
     X(attend_half_f16)                                                                             \
     X(attend_wide_f16)                                                                             \
@@ -97,6 +100,9 @@ static bool runs_here(const qn__cuda *cuda, int image)
     case IMAGE_attend_step_blocks:
     case IMAGE_attend_far:
     case IMAGE_attend_far_blocks:
+    case IMAGE_attend_blocks_f16:
+    case IMAGE_attend_step_blocks_f16:
+    case IMAGE_attend_far_blocks_f16:
     case IMAGE_attend_wide:
     case IMAGE_attend_long:
     case IMAGE_attend_one_f16:
@@ -135,10 +141,13 @@ static int most_dynamic(const qn__cuda *cuda, int image)
     case IMAGE_attend_step:
     case IMAGE_attend_step_f16:
     case IMAGE_attend_blocks:
-    case IMAGE_attend_step_blocks: return qn__cuda_alone_shared(cuda);
+    case IMAGE_attend_blocks_f16: return qn__cuda_alone_shared(cuda);
+    case IMAGE_attend_step_blocks:
+    case IMAGE_attend_step_blocks_f16: return QN__CUDA_STEP_UNITS_SHARED(QN__CUDA_WIDEST, 8, 1);
     case IMAGE_attend_far:
     case IMAGE_attend_far_f16:
-    case IMAGE_attend_far_blocks: return QN__CUDA_FAR_SHARED;
+    case IMAGE_attend_far_blocks:
+    case IMAGE_attend_far_blocks_f16: return QN__CUDA_FAR_SHARED;
     case IMAGE_attend_wide:
     case IMAGE_attend_long:
     case IMAGE_attend_wide_f16:

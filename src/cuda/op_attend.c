@@ -78,12 +78,21 @@ static qn_dtype type_read(const qn__cuda_attend_args *a)
     return a->half ? (qn_dtype)a->half : QN_F32;
 }
 
+/* Kernels that take blocks apart themselves, from the first to the last. */
+enum {
+    FIRST_OF_BLOCKS = QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1,
+    LAST_OF_BLOCKS = QN__CUDA_KERNEL_attend_far_step_f16_q8_0_128_of_9
+};
+
+static bool is_of_blocks(int kernel)
+{
+    return kernel >= FIRST_OF_BLOCKS && kernel <= LAST_OF_BLOCKS;
+}
+
 /* Whether a kernel of attention reads pages that a launch ahead has taken apart. */
 static bool reads_unpacked(const qn__call *call, const qn__cuda_attend_args *a, int kernel)
 {
-    return qn__cuda_is_unpacked(call, type_read(a)) &&
-           (kernel < QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 ||
-            kernel > QN__CUDA_KERNEL_attend_far_step_q4_0_q4_0_128_of_9);
+    return qn__cuda_is_unpacked(call, type_read(a)) && !is_of_blocks(kernel);
 }
 
 /* A kernel over a cache in bf16, or the same over one in f16. */
@@ -93,7 +102,7 @@ static int kernel_for(const qn__cuda_attend_args *a, int kernel)
         NEAR = QN__CUDA_KERNEL_attend_one_64_f16 - QN__CUDA_KERNEL_attend_one_64,
         FAR = QN__CUDA_KERNEL_attend_far_64_of_4_f16 - QN__CUDA_KERNEL_attend_far_64_of_4
     };
-    if (a->half != QN_F16 || kernel < QN__CUDA_KERNEL_attend_one_64)
+    if (a->half != QN_F16 || kernel < QN__CUDA_KERNEL_attend_one_64 || is_of_blocks(kernel))
         return kernel;
     return kernel + (kernel < QN__CUDA_KERNEL_attend_far_64_of_4 ? NEAR : FAR);
 }
@@ -419,7 +428,7 @@ void qn__cuda_finish_attention(qn__cuda_binder *b)
                               QN__CUDA_KERNEL_attend_near_256_of_8_f16) ||
             qn__cuda_is_among(b->cuda, launch->function,
                               QN__CUDA_KERNEL_attend_step_q8_0_q8_0_64_of_4,
-                              QN__CUDA_KERNEL_attend_step_q4_0_q4_0_256_of_8))
+                              QN__CUDA_KERNEL_attend_step_f16_q8_0_256_of_8))
             ((qn__cuda_attend_turn_args *)(bound->args + launch->args))->next_holds_back =
                 qn__cuda_is_of_weights(b->cuda, launch[1].function, QN__CUDA_KERNEL_stream_1,
                                        QN__CUDA_KERNEL_stream_1_pair);
@@ -496,10 +505,16 @@ static bool launch_one(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend
 /* ---- few rows over a cache in blocks ----------------------------------------------------------
  */
 
-/* Of keys and values in blocks that attention takes apart itself: which of them; -1: no such. */
+/* Of keys and values in blocks that attention takes apart itself, or of such values beside keys as
+ * they are: which of them; -1: no such. */
+enum { KEYS_IN_BF16 = 3, KEYS_IN_F16 };
+
 static int kind_of_blocks(const qn__operand *k, const qn__operand *v)
 {
     const qn__layout_id q8 = QN__UNITS_OF(QN__Q8_0), q4 = QN__UNITS_OF(QN__Q4_0);
+    const bool plain = !k->layout && k->stride[1] == QN__PAGE * k->shape[3] && k->offset % 16 == 0;
+    if (plain && v->layout == q8 && qn__cuda_half((qn_dtype)k->dtype))
+        return k->dtype == QN_F16 ? KEYS_IN_F16 : KEYS_IN_BF16;
     return k->layout == q8 && v->layout == q8   ? 0
            : k->layout == q8 && v->layout == q4 ? 1
            : k->layout == q4 && v->layout == q4 ? 2
@@ -526,7 +541,8 @@ static int64_t far_blocks_cluster(const qn__cuda *cuda, const qn__cuda_attend_ar
     return far ? far_cluster(cuda, a) : 0;
 }
 
-/* Pages and heads are bytes apart there. A token alone is turned and written to the cache, too. */
+/* Pages and heads of blocks are bytes apart there. A token alone is turned and written to the
+ * cache, too. */
 static bool launch_blocks(qn__cuda_binder *b, const qn__call *call,
                           const qn__cuda_attend_args *args)
 {
@@ -538,16 +554,20 @@ static bool launch_blocks(qn__cuda_binder *b, const qn__call *call,
     qn__cuda_attend_blocks_args blocks = {.t.a = *args};
     qn__cuda_attend_args *a = &blocks.t.a;
     token_turn turn;
-    a->k_head = (int64_t)qn__layout_bytes(k->layout, QN__PAGE, a->d);
+    const bool halves = !k->layout;
+    if (!halves) {
+        a->k_head = (int64_t)qn__layout_bytes(k->layout, QN__PAGE, a->d);
+        a->k_page = a->groups * a->k_head;
+    }
     a->v_head = (int64_t)qn__layout_bytes(v->layout, QN__PAGE, a->e);
-    a->k_page = a->groups * a->k_head;
     a->v_page = a->groups * a->v_head;
     const int64_t step = cluster_of(b->cuda, a->groups);
     const bool turns = is_token(b, call, a) && step &&
-                       qn__cuda_take_blocks_turn(b, call, &blocks, turn.at, &turn.moves);
+                       (halves ? qn__cuda_take_values_turn(b, call, &blocks, turn.at, &turn.moves)
+                               : qn__cuda_take_blocks_turn(b, call, &blocks, turn.at, &turn.moves));
     const int far_number = (kind * FAR_SIZES + (a->d != 64)) * FAR_CLUSTERS + far_kernel(far);
-    qn__cuda_grid grid = {a->length * a->groups * far, (unsigned)QN__CUDA_FAR_UNIT_THREADS(a->d),
-                          QN__CUDA_FAR_SHARED};
+    qn__cuda_grid grid = {a->length * a->groups * far,
+                          (unsigned)QN__CUDA_FAR_UNIT_THREADS(a->d, halves), QN__CUDA_FAR_SHARED};
     if (far && turns)
         return add_token(b, call, &blocks.t, sizeof blocks, &grid,
                          QN__CUDA_KERNEL_attend_far_step_q8_0_q8_0_64_of_4 + far_number, &turn);
@@ -558,7 +578,7 @@ static bool launch_blocks(qn__cuda_binder *b, const qn__call *call,
         return launch_few(b, call, a, sizeof blocks, (int)QN__CUDA_BLOCKS_SHARED(a->d, cluster),
                           QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1 + FEW * kind, cluster);
     grid = (qn__cuda_grid){a->groups * step, STEP_THREADS,
-                           (unsigned)QN__CUDA_STEP_UNITS_SHARED(a->d, step)};
+                           (unsigned)QN__CUDA_STEP_UNITS_SHARED(a->d, step, halves)};
     return add_token(b, call, &blocks.t, sizeof blocks, &grid,
                      QN__CUDA_KERNEL_attend_step_q8_0_q8_0_64_of_4 + STEP * kind +
                          by_head(a, 0, 2, 4) + (step == 8),
@@ -596,9 +616,7 @@ bool qn__cuda_turn_back(qn__cuda_binder *b, const qn__call *call, int64_t n, flo
     const qn__cuda_binding *bound = b->bound;
     const qn__operand *to = &call->operand[1];
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
-    if (!last ||
-        !qn__cuda_is_among(b->cuda, last->function, QN__CUDA_KERNEL_attend_q8_0_q8_0_64_of_1,
-                           QN__CUDA_KERNEL_attend_far_step_q4_0_q4_0_128_of_9))
+    if (!last || !qn__cuda_is_among(b->cuda, last->function, FIRST_OF_BLOCKS, LAST_OF_BLOCKS))
         return false;
     uint32_t *at = bound->at + last->first_at;
     qn__cuda_attend_blocks_args *args = (qn__cuda_attend_blocks_args *)(bound->args + last->args);

@@ -228,24 +228,31 @@ bool qn__cuda_may_put(const qn__cuda_binder *b, const qn__call *call, const qn__
     return !*moves || qn__cuda_may_move(b, call, y);
 }
 
-/* Whether what the newest launch turned and wrote is what attention reads: call's queries, and the
- * caches it has. */
+/* Whether what a launch turned and wrote is what attention reads: call's queries, and the keys it
+ * has. */
 static bool turns_for(const qn__cuda_binder *b, const qn__call *call,
                       const qn__cuda_turn_args *args, const uint32_t *at)
 {
     const qn__operand *operands = b->binding->operands, *q = &operands[at[QUERIES + 3]];
-    const qn__cuda_write_part *keys = &args->write[0], *values = &args->write[1];
+    const qn__cuda_write_part *keys = &args->write[0];
     return args->early && args->blocks[0] && is_row(&args->rope[0]) && is_row(&args->rope[1]) &&
            qn__cuda_same_place(&operands[at[QUERIES + 1]], &operands[at[KEYS + 1]]) &&
            qn__cuda_same_place(&operands[at[QUERIES + 2]], &operands[at[KEYS + 2]]) &&
-           qn__cuda_same_place(&operands[at[KEYS + 3]], &operands[at[VALUES + 1]]) &&
-           qn__cuda_same_place(&operands[at[KEYS + 4]], &call->operand[1]) &&
-           qn__cuda_same_place(&operands[at[VALUES + 2]], &call->operand[2]) && keys->half &&
-           values->half && values->stride[3] == 1 && values->shape[2] == 1 &&
+           qn__cuda_same_place(&operands[at[KEYS + 4]], &call->operand[1]) && keys->half &&
            keys->page == call->operand[1].stride[0] && keys->head == call->operand[1].stride[1] &&
-           values->page == call->operand[2].stride[0] &&
-           values->head == call->operand[2].stride[1] &&
            is_written(&args->rope[0], q, &call->operand[0]) && qn__cuda_is_spent(b, call, q);
+}
+
+/* The same of its values. */
+static bool writes_for(const qn__cuda_binder *b, const qn__call *call,
+                       const qn__cuda_turn_args *args, const uint32_t *at)
+{
+    const qn__operand *operands = b->binding->operands;
+    const qn__cuda_write_part *values = &args->write[1];
+    return qn__cuda_same_place(&operands[at[KEYS + 3]], &operands[at[VALUES + 1]]) &&
+           qn__cuda_same_place(&operands[at[VALUES + 2]], &call->operand[2]) && values->half &&
+           values->stride[3] == 1 && values->shape[2] == 1 &&
+           values->page == call->operand[2].stride[0] && values->head == call->operand[2].stride[1];
 }
 
 /* Whether a launch makes norms of queries and keys, heads of d that lie side by side, for what is
@@ -288,6 +295,38 @@ static bool in_vectors(const qn__operand *x, int64_t head)
     return x->offset % 16 == 0 && head % 4 == 0;
 }
 
+/* Takes what such a launch turns and writes, and the norms ahead of it, into attention's: `ahead`
+ * launches from the newest one on, whose values' rows are operand `values`. */
+static bool take_turns(qn__cuda_binder *b, const qn__call *call, const qn__cuda_launch *turns,
+                       int ahead, uint32_t values, qn__cuda_attend_turn_args *to,
+                       uint32_t *addresses, bool *moves)
+{
+    const uint32_t *at = b->bound->at + turns->first_at;
+    const qn__cuda_turn_args *args = (const qn__cuda_turn_args *)(b->bound->args + turns->args);
+    const qn__operand *y = &call->operand[call->n_operands - 1];
+    to->query_head = args->rope[0].x_stride[1];
+    to->key_head = args->rope[1].x_stride[1];
+    const uint32_t own[OWN] = {at[QUERIES], at[QUERIES + 1], at[QUERIES + 2],  at[KEYS],
+                               values,      at[KEYS + 3],    QN__CUDA_AT_NONE, QN__CUDA_AT_NONE};
+    memcpy(addresses, own, sizeof own);
+    const int64_t d = call->operand[0].shape[3];
+    uint32_t *const rows[] = {&addresses[OWN_QUERIES], &addresses[OWN_KEYS]};
+    const bool norms = turns > b->bound->launches && to->query_head == d && to->key_head == d &&
+                       find_norms(b, call, turns - 1, d, rows, &addresses[OWN_NORMS]);
+    const qn__operand *operands = b->binding->operands;
+    if (!in_vectors(&operands[addresses[OWN_QUERIES]], to->query_head) ||
+        !in_vectors(&operands[addresses[OWN_KEYS]], to->key_head) ||
+        !in_vectors(&operands[addresses[OWN_VALUES]], to->value_head))
+        return false;
+    if (!qn__cuda_may_put(b, call, y, addresses, to->query_head, moves))
+        return false;
+    if (norms)
+        to->norm_eps = eps_of(b, turns - 1);
+    for (int i = 0; i < ahead + norms; i++)
+        qn__cuda_forget_newest(b->bound);
+    return true;
+}
+
 bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *to,
                         uint32_t *addresses, bool *moves)
 {
@@ -297,32 +336,37 @@ bool qn__cuda_take_turn(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
         return false;
     const uint32_t *at = b->bound->at + last->first_at;
     const qn__cuda_turn_args *args = (const qn__cuda_turn_args *)(b->bound->args + last->args);
-    const qn__operand *y = &call->operand[call->n_operands - 1];
-    if (!turns_for(b, call, args, at))
+    if (!turns_for(b, call, args, at) || !writes_for(b, call, args, at))
         return false;
-    to->query_head = args->rope[0].x_stride[1];
-    to->key_head = args->rope[1].x_stride[1];
     to->value_head = args->write[1].stride[1];
-    const uint32_t own[OWN] = {at[QUERIES], at[QUERIES + 1], at[QUERIES + 2],  at[KEYS],
-                               at[VALUES],  at[VALUES + 1],  QN__CUDA_AT_NONE, QN__CUDA_AT_NONE};
-    memcpy(addresses, own, sizeof own);
-    const int64_t d = call->operand[0].shape[3];
-    uint32_t *const rows[] = {&addresses[OWN_QUERIES], &addresses[OWN_KEYS]};
-    const bool norms = b->bound->n_launches > 1 && to->query_head == d && to->key_head == d &&
-                       find_norms(b, call, last - 1, d, rows, &addresses[OWN_NORMS]);
+    return take_turns(b, call, last, 1, at[VALUES], to, addresses, moves);
+}
+
+bool qn__cuda_take_values_turn(qn__cuda_binder *b, const qn__call *call,
+                               qn__cuda_attend_blocks_args *to, uint32_t *addresses, bool *moves)
+{
+    enum { ROWS, SLOTS, CACHE, OF_OTHERS };
+    const qn__cuda_binding *bound = b->bound;
     const qn__operand *operands = b->binding->operands;
-    if (!in_vectors(&operands[addresses[OWN_QUERIES]], to->query_head) ||
-        !in_vectors(&operands[addresses[OWN_KEYS]], to->key_head) ||
-        !in_vectors(&operands[addresses[OWN_VALUES]], to->value_head))
+    const int64_t d = call->operand[0].shape[3];
+    const qn__cuda_launch *write =
+        newest(b, d > 128 ? QN__CUDA_KERNEL_write_blocks_2 : QN__CUDA_KERNEL_write_blocks_1);
+    if (!write || bound->n_launches < 2 ||
+        write[-1].function != b->cuda->kernels[QN__CUDA_KERNEL_turn_and_write])
         return false;
-    if (!qn__cuda_may_put(b, call, y, addresses, to->query_head, moves))
+    const uint32_t *of = bound->at + write->first_at, *at = bound->at + write[-1].first_at;
+    const qn__cuda_encode_part *values =
+        &((const qn__cuda_encode_args *)(bound->args + write->args))->part[0];
+    if (of[OF_OTHERS] != QN__CUDA_AT_NONE || at[VALUES] != QN__CUDA_AT_NONE ||
+        at[QUERIES] == QN__CUDA_AT_NONE || values->length != 1 || values->turn != d ||
+        values->d != d || !values->vectors ||
+        !qn__cuda_same_place(&operands[of[SLOTS]], &operands[at[KEYS + 3]]) ||
+        !qn__cuda_same_place(&operands[of[CACHE]], &call->operand[2]) ||
+        !turns_for(b, call, (const qn__cuda_turn_args *)(bound->args + write[-1].args), at))
         return false;
-    if (norms) {
-        to->norm_eps = eps_of(b, last - 1);
-        qn__cuda_forget_newest(b->bound);
-    }
-    qn__cuda_forget_newest(b->bound);
-    return true;
+    to->t.value_head = values->head_stride;
+    to->scale[2] = values->turn_scale;
+    return take_turns(b, call, write - 1, 2, of[ROWS], &to->t, addresses, moves);
 }
 
 /* ---- rows on their way to a cache in blocks -------------------------------------------------- */

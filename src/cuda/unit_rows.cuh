@@ -2,7 +2,7 @@
  *
  * The row that a token's step adds to a cache in blocks, and its queries, by the launch that
  * attends: normed, turned by rope and by a Hadamard matrix, and encoded, with the bits of
- * turn_blocks (pages.cu).
+ * turn_blocks (pages.cu); keys that are halves and their queries by rope alone.
  */
 #ifndef QN_CUDA_UNIT_ROWS_CUH
 #define QN_CUDA_UNIT_ROWS_CUH
@@ -39,12 +39,24 @@ static __device__ void copy_unit_row(void *tile, int row, const uint8_t *from)
         *(uint16_t *)(to + at + 2 * row) = *(const uint16_t *)(from + at);
 }
 
+/* Halves of a key, that lie side by side, to key `row` of a tile. */
+template <int D> static __device__ void copy_plain_key(void *tile, int row, const uint8_t *from)
+{
+#pragma unroll
+    for (int k = threadIdx.x % 32; k < D; k += 32)
+        ((uint16_t *)tile)[k * QN__CUDA_KEY_GROUP + row] = ((const uint16_t *)from)[k];
+}
+
 /* The same into a page, at a place of it. */
 template <int D, class U>
 static __device__ void put_unit_row(void *page, int place, const uint8_t *from)
 {
-    copy_unit_row<D, U>((char *)page + place / QN__UNIT_ROWS * bytes_of_tile<U, D>(),
-                        place % QN__UNIT_ROWS, from);
+    if constexpr (!are_blocks<U>())
+        copy_plain_key<D>((char *)page + place / QN__UNIT_ROWS * bytes_of_tile<U, D>(),
+                          place % QN__UNIT_ROWS, from);
+    else
+        copy_unit_row<D, U>((char *)page + place / QN__UNIT_ROWS * bytes_of_tile<U, D>(),
+                            place % QN__UNIT_ROWS, from);
 }
 
 /* What four columns of row 0 of a tile become. */
@@ -64,8 +76,7 @@ template <int D, class K>
 static __device__ void write_unit_key(const qn__cuda_attend_args &a, const uint8_t *key, int head,
                                       int slot)
 {
-    put_unit_row<D, K>(page_at<uint8_t>(a.at[1], slot / PAGE, a.k_page, head, a.k_head),
-                       slot % PAGE, key);
+    put_unit_row<D, K>(keys_at<K>(a, head, slot / PAGE), slot % PAGE, key);
 }
 template <int D, class V>
 static __device__ void write_unit_value(const qn__cuda_attend_args &a, const uint8_t *value,
@@ -132,24 +143,25 @@ template <int D, int WARPS> struct warp_rows {
                 norm_head(x, weight, D, b.t.norm_eps);
             if (kind != VALUE_ROW)
                 turn.turn(x, D);
-            transform(x, D, b.scale[kind]);
+            if (are_blocks<K>() || kind == VALUE_ROW)
+                transform(x, D, b.scale[kind]);
             if (kind == QUERY_ROW) {
                 put_query(q, warp);
                 kind = take_added();
                 continue;
             }
-            if ((int)words_of<K>::LAYOUT == (int)words_of<V>::LAYOUT)
+            if constexpr ((int)words_of<K>::LAYOUT == (int)words_of<V>::LAYOUT)
                 put_row(units_as_data<K>(), kind == KEY_ROW ? key : value, 0, D, x);
             else if (kind == KEY_ROW)
-                put_row(units_as_data<K>(), key, 0, D, x);
+                put_added_key<K>(key);
             else
                 put_row(units_as_data<V>(), value, 0, D, x);
             break;
         }
     }
 
-    /* The same, and the bf16 that key and value become: pairs of columns 2 t and 2 t + 8 of each 16
-     * of the key, four columns of the value. */
+    /* The same, and the halves that key and value become: pairs of columns 2 t and 2 t + 8 of each
+     * 16 of the key, four columns of the value. */
     template <class K, class V>
     __device__ void share(const qn__cuda_attend_blocks_args &b, int warp, uint2 (&q)[D / 16][32],
                           uint8_t *key, uint8_t *value, uint2 (&key_pairs)[D / 16][4],
@@ -163,7 +175,11 @@ template <int D, int WARPS> struct warp_rows {
             if (column >= D)
                 break;
             if (adds == KEY_ROW) {
-                const uint2 v = quad_of_row<K>(key, column);
+                uint2 v;
+                if constexpr (are_blocks<K>())
+                    v = quad_of_row<K>(key, column);
+                else
+                    v = *(const uint2 *)(key + 2 * column);
                 uint32_t *const to =
                     (uint32_t *)&key_pairs[column / 16][column % 8 / 2] + column % 16 / 8;
                 to[0] = v.x;
@@ -189,8 +205,23 @@ template <int D, int WARPS> struct warp_rows {
         for (int i = 0; i < Q; i++) {
             const int column = 128 * i + 4 * (threadIdx.x % 32);
             if (column < D) {
-                *query_place<D>(q, row, column) = pair_of(x[i].x, x[i].y);
-                *query_place<D>(q, row, column + 2) = pair_of(x[i].z, x[i].w);
+                *query_place<D>(q, row, column) = cached_pair(x[i].x, x[i].y);
+                *query_place<D>(q, row, column + 2) = cached_pair(x[i].z, x[i].w);
+            }
+        }
+    }
+    /* The key as row 0 of a tile; halves side by side. */
+    template <class K> __device__ void put_added_key(uint8_t *key) const
+    {
+        if constexpr (are_blocks<K>()) {
+            put_row(units_as_data<K>(), key, 0, D, x);
+        } else {
+#pragma unroll
+            for (int i = 0; i < Q; i++) {
+                const int column = 128 * i + 4 * (threadIdx.x % 32);
+                if (column < D)
+                    *(uint2 *)(key + 2 * column) = make_uint2(cached_pair(x[i].x, x[i].y),
+                                                              cached_pair(x[i].z, x[i].w));
             }
         }
     }

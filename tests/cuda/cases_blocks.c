@@ -261,6 +261,8 @@ void compare_blocks(qn_device *cpu, qn_device *cuda)
         {QN__Q8_0, QN__Q4_0, 128, 8, 68, 0, 0, 4033, 9},
         {QN__Q4_0, QN__Q4_0, 64, 6, 80, 1800, 11, 4000, 9},
         {QN__Q4_0, QN__Q4_0, 128, 16, 40, 0, 0, 1101},
+        {QN__BF16, QN__Q8_0, 64, 8, 80, 1800, 11, 4000, 9},
+        {QN__BF16, QN__Q8_0, 256, 14, 40, 0, 0},
     };
     static const blocks_case finer[] = {
         {QN__F16, QN__F16, 64, 8, 40, 0, 0},     {QN__F16, QN__F16, 128, 6, 40, 230, 11},
@@ -268,7 +270,8 @@ void compare_blocks(qn_device *cpu, qn_device *cuda)
         {QN__F16, QN__Q8_0, 128, 8, 20, 0, 0},   {QN__IQ4_NL, QN__F16, 64, 14, 40, 0, 0},
         {QN__Q8_0, QN__F16, 96, 6, 20, 0, 0},    {QN__F16, QN__BF16, 128, 8, 40, 0, 0},
         {QN__BF16, QN__F32, 64, 8, 20, 200, 11}, {QN__F32, QN__F16, 256, 4, 40, 0, 0},
-        {QN__F16, QN__F16, 80, 12, 20, 0, 0},
+        {QN__F16, QN__F16, 80, 12, 20, 0, 0},    {QN__F16, QN__Q8_0, 128, 12, 40, 0, 0, 1919},
+        {QN__F16, QN__Q8_0, 64, 8, 40, 230, 11}, {QN__F16, QN__Q8_0, 256, 4, 20, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         compare_one(cpu, cuda, &cases[i], OF_BF16);

@@ -345,6 +345,11 @@ static void test_tokens(qn_device *cuda)
         {"llama", 21, 7, 128, 2600, 0, "q8_0/q4_0"},
         {"mistral", 48, 24, 128, 1500, 900, "q4_0"},
         {"qwen3", 34, 17, 256, 700, 0, "q8_0/q4_0"},
+        {"llama", 32, 8, 128, MOST, 0, "f16/q8_0"},
+        {"llama", 16, 8, 64, 2600, 0, "bf16/q8_0"},
+        {"qwen3", 16, 8, 128, 1600, 0, "bf16/q8_0"},
+        {"gemma3_text", 4, 1, 256, 1100, 333, "f16/q8_0"},
+        {"llama", 20, 20, 64, 1900, 0, "f16/q8_0"},
     };
     static float alone[MOST * VOCABULARY], whole[MOST * VOCABULARY], some[MOST * VOCABULARY];
     int32_t ids[MOST];
