@@ -131,9 +131,7 @@ static qn_status run_texts_step(qn__forward *f, qn_error *err)
     qn__batch_end(s, &f->batch);
     if (rows)
         qn_read_f32(s, rows, f->rows, (size_t)(n_rows * f->width));
-    if (qn_scope_status(s) != QN_OK)
-        qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
-    qn_scope_end(s);
+    qn__scope_end(s, err);
     return err->code;
 }
 

@@ -100,9 +100,7 @@ static qn_status run_piece(qn_inspection *x, qn__forward *f, int64_t at, int64_t
         keep_heads(x, s, seen[2 * i], x->first + i, at, x->queries[i]);
         keep_heads(x, s, seen[2 * i + 1], x->first + i, at, x->keys[i]);
     }
-    if (qn_scope_status(s) != QN_OK)
-        qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
-    qn_scope_end(s);
+    qn__scope_end(s, err);
     if (f->options.progress && err->code == QN_OK)
         f->options.progress(f->options.progress_user, (uint64_t)(at + n), (uint64_t)x->n);
     return err->code;

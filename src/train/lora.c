@@ -204,9 +204,7 @@ qn_status qn__lora_begin(qn__trained **out, const qn__decoder *model, const qn__
     draw_pairs(l, s, o->seed);
     if (qn_scope_status(s) == QN_OK && o->adapter)
         qn__lora_read(*out, s, o->adapter, err);
-    if (qn_scope_status(s) != QN_OK)
-        qn__fail(err, qn_scope_status(s), "%s", qn_scope_error(s));
-    qn_scope_end(s);
+    qn__scope_end(s, err);
     return err->code;
 }
 
