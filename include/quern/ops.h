@@ -294,8 +294,7 @@ typedef enum qn_products {
     QN_PRODUCTS_BY_ROWS,   /* AUTO, but for many rows of x on a device that is faster so (CUDA on
                               sm_90: more than 64, of a quantised weight more than 8): of x and
                               the weight's values, both rounded to bf16 (of a weight in f16 to
-                              that), summed in f32. A row's bits then depend on how many there are
-                            */
+                              that), summed in f32. A row's bits then depend on their number */
     QN_PRODUCTS_F16        /* of x rounded to f16, what is too large to the largest there is, and a
                               weight in f16, summed in f32 */
 } qn_products;

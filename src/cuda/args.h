@@ -344,10 +344,10 @@ enum {
 /* Of few_units.cu: rows of x at most, tiles of 16 rows of weights that a block has at once, warps
  * that multiply, stages at most. */
 enum {
-    QN__CUDA_FEW_X_ROWS = 64,
-    QN__CUDA_FEW_TILES = 16,
-    QN__CUDA_FEW_WARPS = 19, /* with one more five for each scheduler */
-    QN__CUDA_FEW_RING = 8
+    QN__CUDA_FEW_UNITS_ROWS = 64,
+    QN__CUDA_FEW_UNITS_TILES = 16,
+    QN__CUDA_FEW_UNITS_WARPS = 19, /* with one more five for each scheduler */
+    QN__CUDA_FEW_UNITS_RING = 8
 };
 
 /* The same with the maps of each weight and of x. */
@@ -367,8 +367,9 @@ typedef struct qn__cuda_wide_args {
     int64_t sums_at; /* of that: where others' sums come to, in bytes; 0: the stages' place */
     int64_t in_units;        /* the first kernel that takes the weights apart in passing; 0: none */
     int64_t units_at, depth; /* ... where its ring of spans is, and so many of these */
-    int64_t blocks;          /* of few_units.cu: of a cluster, which share the columns */
-    int64_t unpacked;        /* the weights lie one behind the other in scratch memory */
+    int64_t blocks;   /* of few_units.cu: of a cluster, which share the columns; slots there are
+                         tiles at once, apart warps of a tile */
+    int64_t unpacked; /* the weights lie one behind the other in scratch memory */
     qn__cuda_map map[QN__CUDA_LINEARS + 1], last_map[QN__CUDA_LINEARS];
 } qn__cuda_wide_args;
 

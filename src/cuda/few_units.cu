@@ -15,7 +15,7 @@
 #include "cuda/tiles.cuh"
 #include "cuda/unpack.cuh"
 
-enum { BOX = 64, BOXES = SPAN / BOX, MOST_RING = QN__CUDA_FEW_RING };
+enum { BOX = 64, BOXES = SPAN / BOX, MOST_RING = QN__CUDA_FEW_UNITS_RING };
 
 static __device__ float4 sum_of(float4 a, float4 b)
 {
@@ -363,7 +363,7 @@ template <class U, int NT> static __device__ void multiply_few(const qn__cuda_wi
 }
 
 #define FEW_KERNEL(name, ROWS, ...)                                                                \
-    extern "C" __global__ void __launch_bounds__(32 * (QN__CUDA_FEW_WARPS + 1), 1)                 \
+    extern "C" __global__ void __launch_bounds__(32 * (QN__CUDA_FEW_UNITS_WARPS + 1), 1)                 \
         few_##ROWS##_##name(const __grid_constant__ qn__cuda_wide_args a)                          \
     {                                                                                              \
         multiply_few<__VA_ARGS__, ROWS / 8>(a);                                                    \

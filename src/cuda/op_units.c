@@ -94,7 +94,7 @@ enum {
     MOST_THREADS = 1024, /* of a multiprocessor */
     AHEAD = 90 << 10,    /* bytes that the blocks of a multiprocessor ask for before x has come */
     FEW = 64,            /* rows of x up to which blocks make them bytes */
-    LEAST_BY_VALUES = 8, /* ... up to which BY_ROWS is of bytes */
+    MOST_BY_BYTES = 8,   /* ... up to which BY_ROWS is of bytes */
     MANY_TILES = 8,      /* in a tile of many.cu */
     MANY_STAGES = 4,
     MANY_THREADS = 384
@@ -315,11 +315,11 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     if (qn__cuda_goes_ternary(b->cuda, call, &args))
         return qn__cuda_linear_ternary(b, call, &args);
     const bool own_kernels = qn__cuda_has_wide(b->cuda) && kernels[w->layout];
-    if (own_kernels && products == QN_PRODUCTS_BY_ROWS && args.rows > LEAST_BY_VALUES &&
+    if (own_kernels && products == QN_PRODUCTS_BY_ROWS && args.rows > MOST_BY_BYTES &&
         args.rows <= QN__CUDA_SPLIT_ROWS && args.k % 8 == 0)
         return qn__cuda_wide_linear(b, &args, call, NULL,
                                     kernels[w->layout] +
-                                        (args.rows > QN__CUDA_FEW_X_ROWS ? SPLIT_2 : FEW_16));
+                                        (args.rows > QN__CUDA_FEW_UNITS_ROWS ? SPLIT_2 : FEW_16));
     if (own_kernels && args.rows > FEW) {
         if (products == QN_PRODUCTS_BY_ROWS && qn__cuda_can_unpack(b, &args))
             return qn__cuda_wide_linear(b, &args, call, kernel_of(b->cuda, w->layout, UNPACK), 0);

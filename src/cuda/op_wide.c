@@ -293,10 +293,10 @@ static void choose_split_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn
 static void choose_few_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
-    const int64_t unit = l->gated ? 2 : 1, most = QN__CUDA_FEW_TILES / unit,
+    const int64_t unit = l->gated ? 2 : 1, most = QN__CUDA_FEW_UNITS_TILES / unit,
                   all = l->gated ? qn__cuda_parts(l->n[0], TILE) : qn__cuda_linear_tiles(l, TILE),
                   spans = qn__cuda_parts(l->k, QN__CUDA_SPAN);
-    int64_t least = INT64_MAX, x_rows = 16;
+    int64_t least = INT64_MAX, x_rows = 16; /* least: stages of all passes */
     int kernel = 0;
     for (; x_rows < l->rows; x_rows *= 2)
         kernel++;
@@ -312,16 +312,16 @@ static void choose_few_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn__
         a->slots = qn__cuda_parts(each, passes) * unit;
     }
     a->apart = 1;
-    while (a->apart < OF_SPAN &&
-           a->apart * a->slots * 2 <= (least > 1 ? QN__CUDA_FEW_WARPS : QN__CUDA_FEW_TILES))
+    while (a->apart < OF_SPAN && a->apart * a->slots * 2 <= (least > 1 ? QN__CUDA_FEW_UNITS_WARPS
+                                                                       : QN__CUDA_FEW_UNITS_TILES))
         a->apart *= 2;
     const bool once = a->each * unit <= a->slots;
     const int64_t units = a->slots * (QN__CUDA_SPAN / l->units.columns) * l->units.bytes,
                   stage = units + OF_SPAN * x_rows * ROW_BYTES,
                   sums = a->apart * x_rows * (a->slots * TILE + 8) * 4,
-                  steps = least, /* stages of all passes */
-        room = QN__CUDA_WIDE_SHARED - ALIGNED - (once ? 0 : sums);
-    a->ring = at_least_one(room / stage, steps < QN__CUDA_FEW_RING ? steps : QN__CUDA_FEW_RING);
+                  room = QN__CUDA_WIDE_SHARED - ALIGNED - (once ? 0 : sums);
+    a->ring = at_least_one(room / stage,
+                           least < QN__CUDA_FEW_UNITS_RING ? least : QN__CUDA_FEW_UNITS_RING);
     a->early = at_least_one(EARLY / units, a->ring);
     a->sums_at = once ? 0 : a->ring * stage;
     a->x_box = x_rows;
@@ -340,7 +340,7 @@ void qn__cuda_choose_wide(qn__cuda_binder *b)
     qn__cuda_launch *launch = &bound->launches[bound->n_launches - 1];
     qn__cuda_wide_args a;
     memcpy(&a, bound->args + launch->args, sizeof a);
-    if (a.in_units && a.linears.rows <= QN__CUDA_FEW_X_ROWS)
+    if (a.in_units && a.linears.rows <= QN__CUDA_FEW_UNITS_ROWS)
         choose_few_units(b->cuda, launch, &a);
     else if (a.in_units)
         choose_split_units(b->cuda, launch, &a);
