@@ -87,7 +87,8 @@ enum {
     QN__CU_TENSOR_BF16 = 9,        /* of a tensor map */
     QN__CU_TENSOR_SWIZZLED = 3,    /* by 128 bytes */
     QN__CU_TENSOR_SWIZZLED_32 = 1, /* by 32 */
-    QN__CU_TENSOR_FETCH = 3        /* 256 bytes into the second cache */
+    QN__CU_TENSOR_ALONE = 0        /* nothing beside it into the second cache: what lies there is
+                                    * wanted later, and memory would be read in another order */
 };
 
 /* name, symbol, parameters; each returns 0 or an error code. */

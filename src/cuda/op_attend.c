@@ -247,7 +247,7 @@ static int describe_rows(qn__cuda *cuda, qn__cuda_map *to, void *data, int64_t r
                    apart[] = {(uint64_t)elements * 2};
     const unsigned size[] = {columns, box}, step[] = {1, 1};
     int result = cuda->cu.tensor_map(&map, QN__CU_TENSOR_BF16, 2, data, shape, apart, size, step, 0,
-                                     swizzled, QN__CU_TENSOR_FETCH, 0);
+                                     swizzled, QN__CU_TENSOR_ALONE, 0);
     memcpy(to, &map, sizeof map);
     return result;
 }

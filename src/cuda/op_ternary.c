@@ -101,7 +101,7 @@ static int describe_bytes(qn__cuda *cuda, qn__cuda_map *to, char *data, int64_t 
     const uint64_t shape[] = {(uint64_t)bytes / 2, (uint64_t)rows}, apart[] = {(uint64_t)stride};
     const unsigned size[] = {box[0] / 2, box[1]}, step[] = {1, 1};
     int result = cuda->cu.tensor_map(&map, QN__CU_TENSOR_BF16, 2, data, shape, apart, size, step, 0,
-                                     how, QN__CU_TENSOR_FETCH, 0);
+                                     how, QN__CU_TENSOR_ALONE, 0);
     memcpy(to, &map, sizeof map);
     return result;
 }

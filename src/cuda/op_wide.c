@@ -15,13 +15,15 @@ enum {
     SPANS_SHARED = 60 << 10, /* ... no more than this */
     TILE = 16,
     SINGLE_SLOTS = 3,
-    MOST_SLOTS = 16,
-    SMALL_TILES = 4096, /* columns of a block's tiles, by up to 16 rows */
-    EARLY = 72 << 10,   /* bytes asked for before the launches ahead have ended, by many rows */
+    MOST_SLOTS = 16,       /* by several rows of x */
+    MOST_SLOTS_OF_ONE = 8, /* by one */
+    SMALL_TILES = 4096,    /* columns of a block's tiles, by up to 16 rows */
+    EARLY = 72 << 10,      /* bytes asked for before the launches ahead have ended, by many rows */
     FLIGHT_EARLY = 64 << 10, /* bytes under way before the only row of x is there, */
-    FLIGHT = 112 << 10,      /* and then */
-    BESIDE = 512 << 10,      /* bytes that a block of one row reads; of fewer so many at once, */
-    ROOM_BESIDE = 172 << 10, /* so that a block of attention fits beside it */
+    FLIGHT = 112 << 10,      /* and then, */
+    FLIGHT_LONG = 144 << 10, /* or so many of blocks that read as much as */
+    LONG_BLOCK = 1 << 20,
+    ROOM_BESIDE = 172 << 10, /* by several, so that a block of attention fits beside it */
     WHOLE = 112 << 10,       /* bytes of one row of x that has room beside stages */
     OF_SPAN = QN__CUDA_SPAN / DEEP,
     ROW_BYTES = 2 * DEEP,
@@ -62,7 +64,7 @@ static int describe(qn__cuda *cuda, qn__cuda_map *to, void *data, int64_t rows, 
                    apart[] = {(uint64_t)stride * 2, ROW_BYTES};
     const unsigned size[] = {DEEP, (unsigned)box, (unsigned)deep}, step[] = {1, 1, 1};
     int result = cuda->cu.tensor_map(&map, QN__CU_TENSOR_BF16, deep ? 3 : 2, data, shape, apart,
-                                     size, step, 0, QN__CU_TENSOR_SWIZZLED, QN__CU_TENSOR_FETCH, 0);
+                                     size, step, 0, QN__CU_TENSOR_SWIZZLED, QN__CU_TENSOR_ALONE, 0);
     memcpy(to, &map, sizeof map);
     return result;
 }
@@ -141,11 +143,11 @@ static unsigned deal_tiles(const qn__cuda *cuda, qn__cuda_wide_args *a)
     return (unsigned)blocks_with(l, each, others);
 }
 
-/* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them.
- * What is best was measured on an H200 for the shapes of Llama-1B and 8B: stages of about the same
- * bytes, pieces as long as that leaves; layers of a tile a block so that the next one's blocks fit
- * beside them, larger ones with room for all that a block of a small one reads. What one row has
- * under way and beside it, on an H100 for 8B. */
+/* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them,
+ * or to 8 by one row, so that a row's pieces are longer: memory gives more the more of it lies side
+ * by side. What is best was measured on an H200 for the shapes of Llama-1B and 8B: stages of about
+ * the same bytes, pieces as long as that leaves; layers of a tile a block so that the next one's
+ * blocks fit beside them, others of one row with all room there is. */
 static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
@@ -157,7 +159,7 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     for (; x_rows < l->rows; x_rows *= 2)
         kernel += 2;
     bool pair = l->gated || each > SINGLE_SLOTS;
-    a->slots = qn__cuda_parts(each, qn__cuda_parts(each, MOST_SLOTS));
+    a->slots = qn__cuda_parts(each, qn__cuda_parts(each, one ? MOST_SLOTS_OF_ONE : MOST_SLOTS));
     a->slots += pair && a->slots % 2;
     a->deep = a->slots > 8 ? 1 : a->slots > 4 ? 2 : 4;
     a->x_box = x_rows;
@@ -170,7 +172,7 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     int64_t room = QN__CUDA_STREAM_SHARED;
     if (x_rows <= 16 && each == 1)
         room /= 2;
-    else if (one ? each * TILE * l->k * 2 < BESIDE : x_rows <= 16 && each * l->k <= SMALL_TILES)
+    else if (!one && x_rows <= 16 && each * l->k <= SMALL_TILES)
         room = ROOM_BESIDE;
     a->keeps = one && a->deep == OF_SPAN && !pair;
     a->ring = at_least_one((room - run - ALIGNED) / stage,
@@ -179,7 +181,8 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
                             : x_rows > 16 ? EARLY / weights
                                           : a->ring,
                             a->ring);
-    a->flight = at_least_one(FLIGHT / weights, a->ring);
+    const bool is_long = each * TILE * l->k * 2 >= LONG_BLOCK;
+    a->flight = at_least_one((is_long ? FLIGHT_LONG : FLIGHT) / weights, a->ring);
     a->apart = QN__CUDA_STREAM_WARPS / groups;
     while (a->apart > 1 && a->apart * of_span > a->ring)
         a->apart--;
