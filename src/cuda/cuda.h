@@ -41,9 +41,10 @@ typedef struct qn__cuda {
     char name[32];               /* the device's, for messages */
     int device, arch;            /* arch: 90 is sm_90 */
     int processors, most_shared; /* multiprocessors; bytes of shared memory a block may have */
-    int far_clusters;            /* of QN__CUDA_FAR_BLOCKS blocks that run at once */
     bool overlaps;               /* a launch may begin before the one ahead of it ends */
     size_t piece;                /* bytes that the driver maps at once */
+    /* Clusters of so many blocks that run at once, each block on a multiprocessor of its own. */
+    int clusters[QN__CUDA_FAR_BLOCKS + 1];
     qn__cu_context context;
     qn__cu_stream stream;  /* everything runs on it, in order */
     qn__cu_stream reading; /* but for reading what has been computed, beside what comes behind */

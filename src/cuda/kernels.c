@@ -201,29 +201,39 @@ int qn__cuda_load_kernel(qn__cuda *cuda, qn__cu_function *function)
     return result;
 }
 
-/* How many of the largest clusters find room at once: how multiprocessors lie together differs from
- * one GPU to the next. */
-static int find_far_clusters(qn__cuda *cuda)
+/* How many clusters of so many blocks find room at once that run a kernel, or those noted already
+ * if they are fewer. */
+static int ask_clusters(qn__cuda *cuda, int kernel, unsigned blocks, unsigned threads,
+                        unsigned shared)
 {
-    static const int kernels[] = {QN__CUDA_KERNEL_attend_far_64_of_9,
-                                  QN__CUDA_KERNEL_attend_far_128_of_9};
-    const qn__cu_attribute cluster = {.id = QN__CU_CLUSTER,
-                                      .value.cluster = {QN__CUDA_FAR_BLOCKS, 1, 1}};
-    const qn__cu_launch how = {.grid = {QN__CUDA_FAR_BLOCKS, 1, 1},
-                               .block = {QN__CUDA_FAR_THREADS, 1, 1},
-                               .shared = QN__CUDA_FAR_SHARED,
+    const qn__cu_attribute cluster = {.id = QN__CU_CLUSTER, .value.cluster = {blocks, 1, 1}};
+    const qn__cu_launch how = {.grid = {blocks, 1, 1},
+                               .block = {threads, 1, 1},
+                               .shared = shared,
                                .attributes = &cluster,
                                .n_attributes = 1};
-    int least = INT32_MAX, result = 0;
-    for (int i = 0; i < 2 && result == 0; i++) {
-        int n = 0;
-        qn__cu_function function = cuda->kernels[kernels[i]];
-        result = qn__cuda_load_kernel(cuda, &function);
-        if (result == 0)
-            result = cuda->cu.most_clusters(&n, function, &how);
-        least = n < least ? n : least;
-    }
-    cuda->far_clusters = least;
+    int n = 0, *const least = &cuda->clusters[blocks];
+    qn__cu_function function = cuda->kernels[kernel];
+    int result = qn__cuda_load_kernel(cuda, &function);
+    if (result == 0)
+        result = cuda->cu.most_clusters(&n, function, &how);
+    *least = *least == 0 || n < *least ? n : *least;
+    return result;
+}
+
+/* ... whose blocks have a multiprocessor each: how these lie together differs from one GPU to the
+ * next. The largest clusters are those of attention over far pages; of all others a small kernel
+ * that takes as much shared memory is asked for. */
+static int find_clusters(qn__cuda *cuda)
+{
+    int result = 0;
+    for (unsigned blocks = 1; blocks < QN__CUDA_FAR_BLOCKS && result == 0; blocks++)
+        result = ask_clusters(cuda, QN__CUDA_KERNEL_multiply_wide, blocks,
+                              QN__CUDA_MULTIPLY_THREADS, QN__CUDA_MULTIPLY_SHARED);
+    for (int i = 0; i < 2 && result == 0; i++)
+        result = ask_clusters(
+            cuda, i ? QN__CUDA_KERNEL_attend_far_128_of_9 : QN__CUDA_KERNEL_attend_far_64_of_9,
+            QN__CUDA_FAR_BLOCKS, QN__CUDA_FAR_THREADS, QN__CUDA_FAR_SHARED);
     return result;
 }
 
@@ -236,7 +246,7 @@ int qn__cuda_begin_kernels(qn__cuda *cuda)
         if (runs_here(cuda, known[i].image))
             cuda->kernels[i] = (qn__cu_function)(void *)&cuda->stand_in[i];
     int result = load(cuda, QN__CUDA_KERNEL_put);
-    return result == 0 && runs_here(cuda, IMAGE_attend_far) ? find_far_clusters(cuda) : result;
+    return result == 0 && runs_here(cuda, IMAGE_attend_far) ? find_clusters(cuda) : result;
 }
 
 void qn__cuda_unload_kernels(qn__cuda *cuda)

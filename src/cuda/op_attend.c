@@ -359,7 +359,8 @@ static bool is_far(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 static int64_t far_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
 {
     const int64_t heads = a->length * a->groups, cluster = cluster_of(cuda, heads);
-    return cluster == 8 && heads <= cuda->far_clusters && a->shared <= QN__CUDA_FAR_ROWS
+    return cluster == 8 && heads <= cuda->clusters[QN__CUDA_FAR_BLOCKS] &&
+                   a->shared <= QN__CUDA_FAR_ROWS
                ? QN__CUDA_FAR_BLOCKS
                : cluster;
 }

@@ -223,12 +223,10 @@ static void choose_tiles(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda
                                         : QN__CUDA_KERNEL_wide_192 + best);
 }
 
-/* Clusters of so many blocks that run at once: parts of the GPU that have 16 or 18 multiprocessors,
- * some of them out of order, have no room for some of four. */
+/* Clusters of so many blocks that run at once; where none does its launch will tell. */
 static int64_t clusters_at_once(const qn__cuda *cuda, int64_t blocks)
 {
-    const int64_t most = cuda->processors / blocks;
-    return blocks > 2 ? most - most / 11 : most;
+    return at_least_one(cuda->clusters[blocks], cuda->processors);
 }
 
 /* Up to two tiles of rows of x, in the form whose blocks have the fewest bytes to ask for, x's
