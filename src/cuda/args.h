@@ -341,14 +341,9 @@ enum {
     QN__CUDA_STREAM_SHARED = 216 << 10
 };
 
-/* Of few_units.cu: rows of x at most, tiles of 16 rows of weights that a block has at once, warps
- * that multiply, stages at most. */
-enum {
-    QN__CUDA_FEW_UNITS_ROWS = 64,
-    QN__CUDA_FEW_UNITS_TILES = 16,
-    QN__CUDA_FEW_UNITS_WARPS = 19, /* with one more five for each scheduler */
-    QN__CUDA_FEW_UNITS_RING = 8
-};
+/* Of few_units.cu: rows of x at most, tiles of 16 rows of weights that a block has at once, which
+ * are as many as warps that multiply, stages at most. */
+enum { QN__CUDA_FEW_UNITS_ROWS = 64, QN__CUDA_FEW_UNITS_TILES = 16, QN__CUDA_FEW_UNITS_RING = 8 };
 
 /* The same with the maps of each weight and of x. */
 typedef struct qn__cuda_wide_args {

@@ -1,25 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear layers on weights in units with 9 to 64 rows of x, for sm_90: mma.sync multiplies values
- * in bf16 that warps make of units in registers, scale times code plus bias, rounded once
- * (unpack.cuh).
+ * Linear layers on weights in units with 9 to 64 rows of x, for sm_90: wgmma multiplies values in
+ * bf16 that warps make of units in registers, scale times code plus bias, rounded once
+ * (unpack.cuh), by rows of x that it reads in shared memory itself.
  *
  * The blocks of a cluster have the same tiles of 16 rows of the weights, up to 16 at once, and
  * share the columns. One warp asks for spans of 256 columns: units of all tiles, and x in boxes of
- * 64 columns. Each tile has a warp that multiplies, or some, which share the boxes of a span. Their
- * sums meet in shared memory, are added in the order of the blocks and of the boxes, and each block
- * makes a part of the results.
+ * 64 columns. Four warps multiply four tiles together; of few tiles more warps do, which share the
+ * boxes of a span. Their sums meet in shared memory, are added in the order of the blocks and of
+ * the boxes, and each block makes a part of the results. Which sums there are does not depend on
+ * the number of rows, so a row has the same bits in whatever company.
  */
 #include "cuda/cluster.cuh"
 #include "cuda/tensor.cuh"
 #include "cuda/tiles.cuh"
 #include "cuda/unpack.cuh"
 
-enum { BOX = 64, BOXES = SPAN / BOX, MOST_RING = QN__CUDA_FEW_UNITS_RING };
+enum {
+    BOX = 64,
+    BOXES = SPAN / BOX,
+    GROUP = 4, /* warps that multiply together, tiles of theirs */
+    MOST_RING = QN__CUDA_FEW_UNITS_RING
+};
 
 static __device__ float4 sum_of(float4 a, float4 b)
 {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/* c[64 x N] += a[64 x 16] b[16 x N]; of a and c a lane has what it has for mma.sync (mma.cuh). */
+static __device__ void product(float (&c)[32], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
+                   "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
+                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
+                   "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+                   "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
+                   "+f"(c[30]), "+f"(c[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+static __device__ void product(float (&c)[16], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "{%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
+                   "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
+                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+static __device__ void product(float (&c)[8], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7}, "
+                 "{%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
+                   "+f"(c[6]), "+f"(c[7])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 /* NT: of 8 rows of x each. */
@@ -145,6 +188,7 @@ template <class U, int NT> struct few_units {
     /* ---- multiplying ------------------------------------------------------------------------- */
 
     enum {
+        AT_ONCE = BOX / 16 / 2, /* products */
         SCALES = BOX / U::STEP,
         SHARES = U::STEP < BOX && U::COLUMNS > BOX /* scales are packed: a lane unpacks few */
     };
@@ -181,72 +225,106 @@ template <class U, int NT> struct few_units {
     {
         return {__shfl_sync(~0u, v.scale, t, 4), __shfl_sync(~0u, v.added, t, 4)};
     }
-    /* A box of a tile by all of x. Of a product of 16 columns a lane has its quarters of two pieces
-     * of 8, rows 2 g and 2 g + 1. */
-    static __device__ void multiply_box(const uint8_t *tile, int box, uint32_t x,
-                                        float (&c)[NT][4])
+    /* Values of AT_ONCE products of 16 columns, from number `column` of a unit on: of each a lane
+     * has its quarters of two pieces of 8, of rows 2 g and 2 g + 1, which are the product's g and
+     * g + 8. */
+    static __device__ void make_values(const uint8_t *u, int column, const step_values *low,
+                                       const step_values *high, uint32_t (&w)[AT_ONCE][4])
     {
-        const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, in = box * BOX % U::COLUMNS;
+        const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        if constexpr (unpacked<U>::HALVES) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint2 words = U::halves(u, column, 2 * i + t / 2, g);
+                unpacked<U>::two_of_halves(words.x, t % 2, *low, w[0][2 * i], w[1][2 * i]);
+                unpacked<U>::two_of_halves(words.y, t % 2, *high, w[0][2 * i + 1],
+                                           w[1][2 * i + 1]);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int step = i * 16 / U::STEP;
+                const uint2 first = U::codes(u, column / 4 + 4 * i, t / 2, g),
+                            next = U::codes(u, column / 4 + 4 * i, 2 + t / 2, g);
+                w[i][0] = unpacked<U>::two(first.x, t % 2, low[step]);
+                w[i][1] = unpacked<U>::two(first.y, t % 2, high[step]);
+                w[i][2] = unpacked<U>::two(next.x, t % 2, low[step]);
+                w[i][3] = unpacked<U>::two(next.y, t % 2, high[step]);
+            }
+        }
+    }
+    /* A box of a tile by all of x, in two turns: while the products of one are under way, the next
+     * one's values are made. */
+    static __device__ void multiply_box(const uint8_t *tile, int box, uint64_t x,
+                                        uint32_t (&w)[2][AT_ONCE][4], float (&c)[NT * 4])
+    {
+        const int in = box * BOX % U::COLUMNS;
         const uint8_t *u = tile + box * BOX / U::COLUMNS * U::BYTES;
         step_values low[SCALES], high[SCALES];
         load_values(u, in / U::STEP, low, high);
 #pragma unroll
-        for (int k = 0; k < BOX / 16; k++) {
-            const uint2 w = U::codes(u, in / 4 + 4 * k, t / 2, g),
-                        next = U::codes(u, in / 4 + 4 * k, 2 + t / 2, g);
-            const step_values v0 = low[k * 16 / U::STEP], v1 = high[k * 16 / U::STEP];
-            const uint32_t a0 = unpacked<U>::two(w.x, t % 2, v0),
-                           a1 = unpacked<U>::two(w.y, t % 2, v1),
-                           a2 = unpacked<U>::two(next.x, t % 2, v0),
-                           a3 = unpacked<U>::two(next.y, t % 2, v1);
+        for (int turn = 0; turn < 2; turn++) {
+            const int step = turn * AT_ONCE * 16 / U::STEP;
+            products_wait<1>();
+            make_values(u, in + turn * AT_ONCE * 16, low + step, high + step, w[turn]);
+            products_begin();
 #pragma unroll
-            for (int j = 0; j < NT; j += 2) {
-                const uint4 v = load_matrices((x ^ k << 5) + j * 1024);
-                mma_bf16(c[j], a0, a1, a2, a3, v.x, v.y);
-                mma_bf16(c[j + 1], a0, a1, a2, a3, v.z, v.w);
-            }
+            for (int i = 0; i < AT_ONCE; i++)
+                product(c, w[turn][i], x + 2 * (turn * AT_ONCE + i));
+            products_end();
         }
     }
-    /* The warp's boxes of a span, `part` and those so many behind that share it. Where places of
-     * codes depend on the box they are known to the compiler. */
-    __device__ void multiply_span(const uint8_t *units, int part, int boxes, uint32_t x,
-                                  float (&c)[NT][4]) const
+    /* The warps' boxes of a span, `part` and those so many behind that share it. Where places of
+     * codes are is known to the compiler. */
+    __device__ void multiply_span(const uint8_t *units, int part, int boxes, uint64_t x,
+                                  float (&c)[NT * 4]) const
     {
-        if constexpr (U::COLUMNS > BOX) {
+        uint32_t w[2][AT_ONCE][4];
 #pragma unroll
-            for (int box = 0; box < BOXES; box++)
-                if (box < boxes && box % share == part)
-                    multiply_box(units, box, x + box * BOX_BYTES, c);
-        } else {
-            for (int box = part; box < boxes; box += share)
-                multiply_box(units, box, x + box * BOX_BYTES, c);
-        }
+        for (int box = 0; box < BOXES; box++)
+            if (box < boxes && (box & share - 1) == part)
+                multiply_box(units, box, x + box * (BOX_BYTES / 16), w, c);
+        products_wait<0>();
+#pragma unroll
+        for (int i = 0; i < NT * 4; i++)
+            settled(c[i]);
     }
     /* All that multiply. */
     __device__ void meet() const
     {
         asm volatile("bar.sync 2, %0;" ::"r"(32 * slots * share) : "memory");
     }
-    __device__ void put_sums(int slot, int part, const float (&c)[NT][4]) const
+    __device__ void put_sums(int slot, int part, const float (&c)[NT * 4]) const
     {
         const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
         float *to = sums + (part * NT * 8 + 2 * t) * stride() + slot * TILE + 2 * g;
 #pragma unroll
         for (int j = 0; j < NT; j++) {
-            *(float2 *)(to + j * 8 * stride()) = make_float2(c[j][0], c[j][2]);
-            *(float2 *)(to + (j * 8 + 1) * stride()) = make_float2(c[j][1], c[j][3]);
+            *(float2 *)(to + j * 8 * stride()) = make_float2(c[4 * j], c[4 * j + 2]);
+            *(float2 *)(to + (j * 8 + 1) * stride()) = make_float2(c[4 * j + 1], c[4 * j + 3]);
         }
     }
-    /* Four neighbouring results' sums, of all warps and blocks. */
+    /* Four neighbouring results' sums, of all warps and blocks, four of which are read at once. */
     __device__ float4 four_sums(int x_row, int row) const
     {
-        float4 sum;
-        for (int block = 0; block < blocks; block++)
-            for (int part = 0; part < share; part++) {
-                const float *at = sums + (part * NT * 8 + x_row) * stride() + row;
-                const float4 v = blocks > 1 ? get_four(address_at(at, block)) : *(const float4 *)at;
-                sum = block + part ? sum_of(sum, v) : v;
+        enum { READ = 4 };
+        const float *const from = sums + x_row * stride() + row;
+        const int parts = blocks * share;
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (int first = 0; first < parts; first += READ) {
+            float4 v[READ];
+#pragma unroll
+            for (int i = 0; i < READ; i++) {
+                const int block = (uint32_t)(first + i) / share, part = (first + i) & share - 1;
+                const float *at = from + part * NT * 8 * stride();
+                if (first + i < parts)
+                    v[i] = blocks > 1 ? get_four(address_at(at, block)) : *(const float4 *)at;
             }
+#pragma unroll
+            for (int i = 0; i < READ; i++)
+                if (first + i < parts)
+                    sum = first + i ? sum_of(sum, v[i]) : v[i];
+        }
         return sum;
     }
     __device__ void store_gated(int64_t at, int left, float4 gate, float4 up) const
@@ -303,24 +381,19 @@ template <class U, int NT> struct few_units {
     }
     __device__ void multiply() const
     {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = warp / share,
-                  part = warp % share;
-        const uint32_t x_lane = (lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ lane % 8) << 4),
-                       x = shared_address(x_ring) + x_lane;
+        const int warp = warp_number(), group = warp / GROUP, part = group % share,
+                  slot = group / share * GROUP + warp % GROUP;
+        const uint64_t x = tile_descriptor(x_ring);
         ring_place at = {0, 0};
         wait_for_last();
         for (int tile = first; tile < end; tile += slots / unit) {
-            float c[NT][4] = {};
-            place p;
-            const bool real = find(tile, slot, p);
+            float c[NT * 4] = {};
             for (int span = first_span; span < end_span; span++, at.next(ring)) {
                 const uint8_t *units =
                     (const uint8_t *)units_ring + (at.stage * slots + slot) * TILE_BYTES;
                 barrier_wait(&full[at.stage], at.phase);
-                if (real)
-                    multiply_span(units, part, min((int)BOXES, steps - span * BOXES),
-                                  x + at.stage * X_BYTES, c);
-                __syncwarp();
+                multiply_span(units, part, min((int)BOXES, steps - span * BOXES),
+                              x + at.stage * (X_BYTES / 16), c);
                 give_back(&empty[at.stage]);
             }
             meet(); /* sums may lie where stages were */
@@ -363,7 +436,7 @@ template <class U, int NT> static __device__ void multiply_few(const qn__cuda_wi
 }
 
 #define FEW_KERNEL(name, ROWS, ...)                                                                \
-    extern "C" __global__ void __launch_bounds__(32 * (QN__CUDA_FEW_UNITS_WARPS + 1), 1)                 \
+    extern "C" __global__ void __launch_bounds__(32 * (QN__CUDA_FEW_UNITS_TILES + 1), 1)           \
         few_##ROWS##_##name(const __grid_constant__ qn__cuda_wide_args a)                          \
     {                                                                                              \
         multiply_few<__VA_ARGS__, ROWS / 8>(a);                                                    \

@@ -17,6 +17,8 @@ enum {
     SINGLE_SLOTS = 3,
     MOST_SLOTS = 16,       /* by several rows of x */
     MOST_SLOTS_OF_ONE = 8, /* by one */
+    AT_ONCE = 4,           /* tiles of weights in units that four warps multiply together */
+    X_TILES = 4,           /* of these cost what rows of x do */
     SMALL_TILES = 4096,    /* columns of a block's tiles, by up to 16 rows */
     EARLY = 72 << 10,      /* bytes asked for before the launches ahead have ended, by many rows */
     FLIGHT_EARLY = 64 << 10, /* bytes under way before the only row of x is there, */
@@ -288,33 +290,36 @@ static void choose_split_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn
     launch->function = cuda->kernels[a->in_units + in_four];
 }
 
-/* ... with up to 64 rows of x: clusters of so many blocks that a warp has the fewest spans, if
- * their tiles find room at once. Where they are few each has more warps than one: up to a warp more
- * than four for each scheduler, but of a single span, as was measured on an H200. */
+/* ... with up to 64 rows of x, tiles of 16 rows of a weight in fours: clusters of so many blocks
+ * that a block has the least to read and to multiply, if their tiles find room at once. Where they
+ * are few, fours have more warps than four, which share spans. */
 static void choose_few_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
     const int64_t unit = l->gated ? 2 : 1, most = QN__CUDA_FEW_UNITS_TILES / unit,
                   all = l->gated ? qn__cuda_parts(l->n[0], TILE) : qn__cuda_linear_tiles(l, TILE),
                   spans = qn__cuda_parts(l->k, QN__CUDA_SPAN);
-    int64_t least = INT64_MAX, x_rows = 16; /* least: stages of all passes */
+    int64_t least = INT64_MAX, stages = 0, x_rows = 16; /* stages: of all passes */
     int kernel = 0;
     for (; x_rows < l->rows; x_rows *= 2)
         kernel++;
     for (int64_t blocks = 1; blocks <= 8; blocks *= 2) {
         const int64_t clusters = clusters_at_once(cuda, blocks),
                       each = qn__cuda_parts(all, clusters), passes = qn__cuda_parts(each, most),
-                      cost = passes * qn__cuda_parts(spans, blocks);
+                      slots =
+                          qn__cuda_parts(qn__cuda_parts(each, passes) * unit, AT_ONCE) * AT_ONCE,
+                      of_block = passes * qn__cuda_parts(spans, blocks),
+                      cost = of_block * (slots + X_TILES);
         if (cost >= least || (blocks > 1 && passes > 1))
             continue;
         least = cost;
+        stages = of_block;
         a->blocks = blocks;
         a->each = each;
-        a->slots = qn__cuda_parts(each, passes) * unit;
+        a->slots = slots;
     }
     a->apart = 1;
-    while (a->apart < OF_SPAN && a->apart * a->slots * 2 <= (least > 1 ? QN__CUDA_FEW_UNITS_WARPS
-                                                                       : QN__CUDA_FEW_UNITS_TILES))
+    while (a->apart < OF_SPAN && a->apart * a->slots * 2 <= QN__CUDA_FEW_UNITS_TILES)
         a->apart *= 2;
     const bool once = a->each * unit <= a->slots;
     const int64_t units = a->slots * (QN__CUDA_SPAN / l->units.columns) * l->units.bytes,
@@ -322,14 +327,14 @@ static void choose_few_units(const qn__cuda *cuda, qn__cuda_launch *launch, qn__
                   sums = a->apart * x_rows * (a->slots * TILE + 8) * 4,
                   room = QN__CUDA_WIDE_SHARED - ALIGNED - (once ? 0 : sums);
     a->ring = at_least_one(room / stage,
-                           least < QN__CUDA_FEW_UNITS_RING ? least : QN__CUDA_FEW_UNITS_RING);
+                           stages < QN__CUDA_FEW_UNITS_RING ? stages : QN__CUDA_FEW_UNITS_RING);
     a->early = at_least_one(EARLY / units, a->ring);
     a->sums_at = once ? 0 : a->ring * stage;
     a->x_box = x_rows;
-    const int64_t stages = a->ring * stage + (once ? 0 : sums);
+    const int64_t bytes = a->ring * stage + (once ? 0 : sums);
     launch->blocks = (unsigned)(qn__cuda_parts(all, a->each) * a->blocks);
     launch->threads = 32 * (unsigned)(a->slots * a->apart + 1);
-    launch->shared = (unsigned)((stages > sums ? stages : sums) + ALIGNED);
+    launch->shared = (unsigned)((bytes > sums ? bytes : sums) + ALIGNED);
     launch->cluster = (unsigned)a->blocks;
     launch->function = cuda->kernels[a->in_units + kernel];
 }

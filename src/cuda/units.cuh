@@ -362,6 +362,11 @@ template <int BITS, int GROUP, bool F16> struct units_group {
         return BITS == 8 ? word_at(w + 64 * (quad % 8 + t), row)
                          : half_code(w, 4, quad % 8, t, row);
     }
+    /* Of four bits, word t of 32 columns as it is. */
+    static __device__ uint2 halves(const uint8_t *u, int column, int t, int g)
+    {
+        return words_at(u + 64 * BITS * (column / 32) + 64 * t, g);
+    }
     static __device__ float number(const uint8_t *p, int row)
     {
         return F16 ? half_at(p, row) : f32_of_bf16(*(const uint16_t *)(p + 2 * row));

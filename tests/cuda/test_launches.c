@@ -160,10 +160,10 @@ static const expected all[] = {
      "split_4_q4_k 32 640\nrms_norm_short 256 256\n",
      "take_q4_k 256 256\nsplit_2_q4_k 24 640\n", "\nsample 256 1024\n"},
     {"llama, 24 rows in units", SHAPE("llama", 512, 1024, 8, 2, 64), "q4_k", 24,
-     "few_32_q4_k 96 160 of 2\nturn_and_write 33 256\nattend_few_64_of_2 96 256\n"
-     "few_32_q4_k 64 160 of 2\nrms_norm_few_of_1 24 256\nfew_32_q4_k 128 288 of 2\n"
-     "few_32_q4_k 64 288 of 4\nrms_norm_few_of_1 24 256\n",
-     "take_q4_k 24 256\nfew_32_q4_k 96 160 of 2\n", "\nfew_32_q4_k 64 160 of 2\nsample 120 1024\n"},
+     "few_32_q4_k 96 544 of 2\nturn_and_write 33 256\nattend_few_64_of_2 96 256\n"
+     "few_32_q4_k 64 544 of 2\nrms_norm_few_of_1 24 256\nfew_32_q4_k 128 544 of 2\n"
+     "few_32_q4_k 64 544 of 4\nrms_norm_few_of_1 24 256\n",
+     "take_q4_k 24 256\nfew_32_q4_k 96 544 of 2\n", "\nfew_32_q4_k 64 544 of 2\nsample 120 1024\n"},
     {"llama, 300 rows in units", SHAPE("llama", 512, 1024, 8, 2, 64), "q4_k", 300,
 
      "unpack_q4_k 32 256\nunpack_q4_k 8 256\nunpack_q4_k 8 256\ndeep_128 18 384\n"
