@@ -281,6 +281,8 @@ typedef struct qn__cuda_linears_args {
     int8_t turned; /* how a gated y is rounded */
     int8_t whole;  /* bytes of x have a scale a row */
     int8_t half;   /* plain weights are f16, and not bf16 */
+    /* Of units with several rows of x: places of a warp's ring, and turns of sums. */
+    int8_t places, turns;
     /* Kernels of one row on units read three pieces, up to here. */
     int32_t stride[QN__CUDA_LINEARS], rows;
     int32_t group; /* of weights in units: rows of x that a block has at most */

@@ -12,6 +12,7 @@
 enum {
     BYTES_1,
     NORMED_1, /* the same with norms (span_norm.cuh) */
+    BYTES_4,
     BYTES_8,
     BYTES_32,
     VALUES_1,
@@ -100,15 +101,49 @@ enum {
     MANY_THREADS = 384
 };
 
-/* How a call is launched: its rows of x a block, which kernel, and what a block has. */
+/* How a call is launched: its rows of x a block, which kernel, and what a block has. Of the kernels
+ * of 2 to 8 rows that layouts of their own have also a ring's places and turns of sums. */
 typedef struct unit_form {
     int64_t width, warps, shared;
     int kernel;
+    int8_t places, turns;
 } unit_form;
+
+/* Warps that make results of the sums of those that multiply. */
+static int64_t takers_of(const unit_form *form)
+{
+    return form->kernel == BYTES_1 ? 1 : form->turns ? qn__cuda_parts(form->width, 2) : 0;
+}
+
+/* What a block of several rows of x needs of shared memory: as much of it as speeds it up. 0: more
+ * than there is for so many rows. */
+static int64_t shared_of_rows(const qn__cuda *cuda, const qn__layout *l, int64_t k, unit_form *form)
+{
+    static const struct {
+        int8_t places, turns;
+    } ways[] = {{3, 4}, {3, 2}, {2, 2}, {2, 1}};
+    int64_t spans = qn__cuda_parts(k, QN__CUDA_SPAN), padded = spans * QN__CUDA_SPAN,
+            span = QN__CUDA_SPAN / l->columns * l->unit_bytes,
+            x = form->width * (padded + l->step + (padded / l->step + 1) * 8);
+    form->warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
+    for (; form->warps; form->warps--)
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            int64_t ring = ways[i].places * span + QN__CUDA_RING_BARS,
+                    sums = ways[i].turns * spans * form->width * TILE * 4,
+                    shared = QN__CUDA_TURN_BARS + form->warps * ring + x + sums;
+            form->places = ways[i].places;
+            form->turns = ways[i].turns;
+            if (shared <= cuda->most_shared)
+                return shared;
+        }
+    return 0;
+}
 
 /* What a block needs of shared memory; 0: more than there is. Warps get fewer until it fits. */
 static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, unit_form *form)
 {
+    if (form->turns)
+        return shared_of_rows(cuda, l, k, form);
     bool bytes = form->kernel <= BYTES_32;
     int64_t width = form->width, wide = form->kernel == BYTES_8 ? 8 : width; /* rows of sums */
     int64_t spans = qn__cuda_parts(k, QN__CUDA_SPAN), padded = spans * QN__CUDA_SPAN;
@@ -155,7 +190,7 @@ static int64_t spans_ahead(const qn__cuda *cuda, const qn__cuda_linears_args *ar
 {
     const qn__layout *l = qn__layout_of((qn__layout_id)args->units.layout);
     int64_t span = QN__CUDA_SPAN / l->columns * l->unit_bytes,
-            bytes = span * (span <= QN__CUDA_PAIR_BYTES ? 2 : 1),
+            bytes = span * (span <= QN__CUDA_PAIR_BYTES && args->rows == 1 ? 2 : 1),
             room = unit_room(cuda, threads, shared),
             beside = qn__cuda_parts(blocks, cuda->processors),
             spans = AHEAD / (bytes * (beside < room ? beside : room));
@@ -166,21 +201,34 @@ static int64_t spans_ahead(const qn__cuda *cuda, const qn__cuda_linears_args *ar
 static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, unit_form *form)
 {
     static const unit_form of_values[] = {{.width = 4, .kernel = VALUES_4},
-                                          {.width = 1, .kernel = VALUES_1}},
+                                          {.width = 1, .kernel = VALUES_1},
+                                          {0}},
+                           of_row[] = {{.width = 1, .kernel = BYTES_1}, {0}},
                            of_bytes[] = {{.width = 32, .kernel = BYTES_32},
-                                         {.width = 8, .kernel = BYTES_8},
-                                         {.width = 1, .kernel = BYTES_1}},
+                                         {.width = 8, .kernel = BYTES_8, .turns = 1},
+                                         {.width = 4, .kernel = BYTES_4, .turns = 1},
+                                         {.width = 2, .kernel = BYTES_4, .turns = 1},
+                                         {.width = 1, .kernel = BYTES_4, .turns = 1},
+                                         {0}},
                            shared_ones[] = {{.width = 8, .kernel = BYTES_8},
-                                            {.width = 1, .kernel = BYTES_8}};
+                                            {.width = 1, .kernel = BYTES_8},
+                                            {0}};
     const qn__operand *w = &call->operand[1];
-    bool values = products_of(call) == QN_PRODUCTS_F32, own = kernels[w->layout];
-    const unit_form *forms = values ? of_values : own ? of_bytes : shared_ones;
-    for (int i = 0, last = !values && own ? 2 : 1; i <= last; i++) {
-        *form = forms[i];
-        if (i < last && rows <= forms[i + 1].width)
+    const unit_form *f = products_of(call) == QN_PRODUCTS_F32 ? of_values
+                         : !kernels[w->layout]                ? shared_ones
+                         : rows <= 1                          ? of_row
+                                                              : of_bytes;
+    const int64_t spans = qn__cuda_parts(w->shape[1], QN__CUDA_SPAN);
+    for (; f->width; f++) {
+        const bool fits_any = !f[1].width || f == shared_ones;
+        const int64_t least = fits_any ? 1 : f->turns && spans < LEAST_WARPS ? spans : LEAST_WARPS;
+        if (f[1].width && rows <= f[1].width)
             continue;
+        *form = *f;
+        if (f->turns && rows < f->width)
+            form->width = rows;
         form->shared = shared_of(cuda, qn__layout_of(w->layout), w->shape[1], form);
-        if (form->shared && (i == last || form->width == 8 || form->warps >= LEAST_WARPS))
+        if (form->shared && form->warps >= least)
             return true;
     }
     return false;
@@ -332,7 +380,9 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
                  b->cuda->name, (long long)args.k, qn__layout_of(w->layout)->encoding->name);
         return false;
     }
-    args.group = form.width;
+    args.group = (int32_t)form.width;
+    args.places = form.places;
+    args.turns = form.turns;
     qn__cu_function function = kernel_of(b->cuda, w->layout, form.kernel);
     qn__cuda_launch *last;
     if (qn__cuda_join_linear(b, function, call, args.rows, &last)) {
@@ -341,11 +391,11 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     }
     if (args.whole && args.rows && !make_bytes(b, call, &args))
         return false;
-    /* of one row of x and bytes a warp more makes the results */
-    unsigned threads = 32 * (unsigned)(form.warps + (form.kernel == BYTES_1));
+    const int64_t takers = takers_of(&form);
+    unsigned threads = 32 * (unsigned)(form.warps + takers);
     const int64_t blocks = unit_blocks(b->cuda, &args, threads, form.shared);
     qn__cuda_grid grid = {blocks, threads, (unsigned)form.shared};
-    if (form.kernel == BYTES_1)
+    if (takers)
         args.ahead = spans_ahead(b->cuda, &args, threads, form.shared, blocks);
     return qn__cuda_add_linear(b, function, &grid, &args, call, args.made ? QN__CUDA_SCRATCH : 0);
 }

@@ -9,32 +9,33 @@
 #include "cuda/tiles.cuh"
 #include "cuda/turns.h"
 
-/* Item j has place j mod QN__CUDA_TURNS. */
+/* Of n places, 1, 2 or QN__CUDA_TURNS, item j has number j mod n. */
 struct sum_turns {
-    enum { N = QN__CUDA_TURNS };
+    const int n;
     uint64_t *made, *taken;
 
-    /* By one thread, before the block's barrier. */
-    __device__ void begin(int warps) const
+    /* By one thread, before the block's barrier: so many warps make sums, and so many take them. */
+    __device__ void begin(int makers, int takers) const
     {
-        for (int i = 0; i < N; i++) {
-            barrier_begin(&made[i], warps);
-            barrier_begin(&taken[i], 1);
+        for (int i = 0; i < QN__CUDA_TURNS; i++) {
+            barrier_begin(&made[i], makers);
+            barrier_begin(&taken[i], takers);
         }
         barriers_begun();
     }
     __device__ int place(int j) const
     {
-        return (uint32_t)j % N;
+        return j & (n - 1);
     }
     __device__ uint32_t round(int j) const
     {
-        return (uint32_t)j / N;
+        static_assert(QN__CUDA_TURNS == 4, "");
+        return (uint32_t)j >> n / 2;
     }
     /* A warp that makes sums waits for item j's place, and gives them away. */
     __device__ void wait_for_place(int j) const
     {
-        if (j >= N)
+        if (j >= n)
             barrier_wait(&taken[place(j)], (round(j) - 1) & 1);
     }
     __device__ void give(int j) const
@@ -43,7 +44,7 @@ struct sum_turns {
         if (threadIdx.x % 32 == 0)
             barrier_arrive(&made[place(j)]);
     }
-    /* The one that takes them. */
+    /* One that takes them. */
     __device__ void wait_for_sums(int j) const
     {
         barrier_wait(&made[place(j)], round(j) & 1);
@@ -56,10 +57,10 @@ struct sum_turns {
     }
 };
 
-static __device__ sum_turns turns_in(char *room)
+static __device__ sum_turns turns_in(char *room, int n)
 {
     uint64_t *bars = (uint64_t *)room;
-    return {bars, bars + QN__CUDA_TURNS};
+    return {n, bars, bars + QN__CUDA_TURNS};
 }
 
 /* The spans' sums in their order; the next one's is `apart` behind. Few are added by code that is

@@ -10,11 +10,12 @@
  * A warp copies a span of 16 rows as it lies, and has a ring of these. Rows of x that do not fit
  * into shared memory go to other blocks, which read the weight again.
  *
- * By one row of x, which is what decoding has, a warp makes the columns bytes that it multiplies,
- * then multiplies spans of two tiles at once, and one warp more makes the results (turns.cuh), so
- * that those that multiply never wait for each other. What stands between x and the results runs
- * once and costs its instructions: what needs no x is made before it is waited for. Two norms
- * ahead of the row may be the launch's own (span_norm.cuh).
+ * By one row of x, which is what decoding has, or up to eight, a warp makes the columns bytes that
+ * it multiplies, then multiplies spans, of one row those of two tiles at once, and some warps more
+ * make the results (turns.cuh), so that those that multiply never wait for each other. A product of
+ * the tensor cores has eight columns: more rows cost hardly more instructions. What stands between
+ * x and the results runs once and costs its instructions: what needs no x is made before it is
+ * waited for. Two norms ahead of a single row may be the launch's own (span_norm.cuh).
  */
 #include "cuda/any.cuh"
 #include "cuda/bulk.cuh"
@@ -362,39 +363,74 @@ static __device__ void byte_products(const U &how, const qn__cuda_linears_args &
     }
 }
 
-/* ---- products of bytes with one row of x ----------------------------------------------------- */
+/* ---- products of bytes with 1 to 8 rows of x ------------------------------------------------- */
 
 /* What sums of bytes begin with, which are less than 2^22: they are then the last bits of a float
  * of 1.5 * 2^23, and that taken from it leaves them. */
 enum { ZERO_BITS = 0x4b400000 };
 
+/* How the eight columns of a product, of which a lane has the bytes of number g and the sums of
+ * numbers 2 t and 2 t + 1, are at most W rows of x: one row is all of them, each of four is two, so
+ * that a lane has one row's sums, and eight are one each. */
+template <int W> struct row_columns {
+    enum { OWN = W == 8 ? 2 : 1 }; /* rows of which a lane has sums */
+    static __device__ int row_of_bytes(int g)
+    {
+        return W == 1 ? 0 : W == 4 ? g / 2 : g;
+    }
+    static __device__ int row_of_sums(int t)
+    {
+        return W == 1 ? 0 : OWN * t;
+    }
+};
+
 /* A step's products, added to f: of rows 2 g and 2 g + 1, which lie side by side and are the
- * product's rows g and g + 8. All columns of a product are the same. */
-template <class U>
+ * product's rows g and g + 8, by OWN rows of x. */
+template <class U, int OWN>
 static __device__ void multiply_row(const uint8_t *u, int s, const uint32_t (&w)[U::STEP / 16],
-                                    const byte_step &x, int g, int t, float f[2])
+                                    const byte_step (&x)[OWN], int g, int t, float f[2 * OWN])
 {
     enum { WORDS = U::STEP / 16 };
-    const int zero = U::BIASED ? ZERO_BITS : ZERO_BITS + x.added;
-    int c[4] = {zero, zero, zero, zero};
+    int c[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        c[i] = U::BIASED ? ZERO_BITS : ZERO_BITS + x[i % OWN].added;
     uint2 code[WORDS];
 #pragma unroll
     for (int i = 0; i < WORDS; i++)
         code[i] = U::codes(u, s * (U::STEP / 4) + 4 * i, t, g);
     const float2 scale = U::scales(u, s, g), bias = U::biases(u, s, g);
     add_products<WORDS>(c, code, w);
-    f[0] = fmaf(__int_as_float(c[0]) - 12582912.0f, scale.x * x.scale, f[0]);
-    f[1] = fmaf(__int_as_float(c[2]) - 12582912.0f, scale.y * x.scale, f[1]);
-    if (U::BIASED) {
-        f[0] = fmaf(bias.x, __int_as_float(x.added), f[0]);
-        f[1] = fmaf(bias.y, __int_as_float(x.added), f[1]);
+#pragma unroll
+    for (int o = 0; o < OWN; o++) {
+        float *const to = f + 2 * o;
+        to[0] = fmaf(__int_as_float(c[o]) - 12582912.0f, scale.x * x[o].scale, to[0]);
+        to[1] = fmaf(__int_as_float(c[2 + o]) - 12582912.0f, scale.y * x[o].scale, to[1]);
+        if (U::BIASED) {
+            to[0] = fmaf(bias.x, __int_as_float(x[o].added), to[0]);
+            to[1] = fmaf(bias.y, __int_as_float(x[o].added), to[1]);
+        }
     }
 }
 
-/* n units of a span, of M tiles that lie `apart` bytes from each other. bytes: the lane's. */
-template <class U, int M, bool WHOLE>
+/* What is known of steps of a lane's rows of x, of which the next one's lie `behind` bytes from the
+ * first one's. */
+template <int OWN> struct steps_of_lane {
+    const byte_step *first;
+    int behind;
+
+    __device__ const byte_step *at(int o) const
+    {
+        return o ? (const byte_step *)((const char *)first + behind) : first;
+    }
+};
+
+/* n units of a span, of M tiles that lie `apart` bytes from each other. bytes, steps: the lane's.
+ */
+template <class U, int M, bool WHOLE, int OWN>
 static __device__ void multiply_rows(const uint8_t *units, int n, int apart, const char *bytes,
-                                     const byte_step *steps, int g, int t, float f[2][2])
+                                     const steps_of_lane<OWN> &steps, int g, int t,
+                                     float f[][2 * OWN])
 {
     enum { UNITS = SPAN / U::COLUMNS, STEPS = U::COLUMNS / U::STEP, WORDS = U::STEP / 16 };
 #pragma unroll(WHOLE ? UNITS : 1)
@@ -403,10 +439,13 @@ static __device__ void multiply_rows(const uint8_t *units, int n, int apart, con
         for (int s = 0; s < STEPS; s++) {
             __align__(16) uint32_t w[WORDS];
             words_of_x<U>(bytes + i * U::COLUMNS + s * U::STEP, w);
-            const byte_step x = steps[i * STEPS + s];
+            byte_step x[OWN];
+#pragma unroll
+            for (int o = 0; o < OWN; o++)
+                x[o] = steps.at(o)[i * STEPS + s];
 #pragma unroll
             for (int m = 0; m < M; m++)
-                multiply_row<U>(units + m * apart + i * U::BYTES, s, w, x, g, t, f[m]);
+                multiply_row<U, OWN>(units + m * apart + i * U::BYTES, s, w, x, g, t, f[m]);
         }
 }
 
@@ -479,43 +518,79 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
     }
 }
 
-/* NORMS: it makes the norm of its row, or puts sums of squares beside its result; code for that is
- * longer, and costs those that have none 1 to 2 %. */
-template <class U, bool NORMS> struct byte_row {
+/* Of W rows of x at most. NORMS: of one; it makes the norm of its row, or puts sums of squares
+ * beside its result; code for that is longer, and costs those that have none 1 to 2 %. */
+template <class U, bool NORMS, int W> struct byte_row {
     enum {
         BYTES = SPAN / U::COLUMNS * U::BYTES,
         UNITS = SPAN / U::COLUMNS,
         STEPS = SPAN / U::STEP,
-        TILES = BYTES <= QN__CUDA_PAIR_BYTES ? 2 : 1, /* at once */
-        PLACES = TILES == 2 ? 2 : 3,                  /* of a ring */
+        TILES = W == 1 && BYTES <= QN__CUDA_PAIR_BYTES ? 2 : 1, /* at once */
+        PLACES = TILES == 2 ? 2 : 3,                            /* of a ring, of one row */
         PLACE = TILES * BYTES,
-        SUMS = TILES * TILE * (int)sizeof(float), /* of a span, in bytes */
-        ROOM = PLACES * PLACE + QN__CUDA_RING_BARS
+        OWN = row_columns<W>::OWN
     };
     const qn__cuda_linears_args &a;
     const int k, spans, warps, group_bytes, last_bytes;
     const int one, two; /* tiles of the first weight, of the first two */
     int first, end;     /* the block's tiles */
+    int row, rows;      /* of x: the block's first one, and how many it has */
     const sum_turns turns;
     char *const rings;
-    char *bytes;
-    byte_step *steps;
-    float *part; /* [turn][span][TILES][16] */
+    char *bytes;      /* [row][apart()] */
+    byte_step *steps; /* [row][steps_apart()] */
+    float *part;      /* [turn][span][row][TILES][16] */
 
     __device__ byte_row(const qn__cuda_linears_args &args, char *room)
-        : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN), warps(blockDim.x / 32 - 1),
+        : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN), warps(blockDim.x / 32 - takers()),
           group_bytes((k + U::COLUMNS - 1) / U::COLUMNS * U::BYTES),
           last_bytes(group_bytes - (spans - 1) * BYTES), one(tiles_of(a, 0, TILE)),
-          two(one + tiles_of(a, 1, TILE)), turns(turns_in(room)),
+          two(one + tiles_of(a, 1, TILE)),
+          turns(turns_in(room, W == 1 ? (int)QN__CUDA_TURNS : a.turns)),
           rings(room + QN__CUDA_TURN_BARS)
     {
-        const uint32_t unit = a.gated ? 2 : 1, all = (uint32_t)tiles_of(a, TILE) / unit,
-                       each = all / gridDim.x, more = all % gridDim.x; /* one more each */
-        first = (int)((each * blockIdx.x + min(blockIdx.x, more)) * unit);
-        end = first + (int)((each + (blockIdx.x < more)) * unit);
-        bytes = rings + warps * ROOM;
-        steps = (byte_step *)(bytes + spans * SPAN + U::STEP);
-        part = (float *)(steps + spans * STEPS);
+        const uint32_t groups = W == 1 ? 1 : (uint32_t)(a.rows + a.group - 1) / a.group,
+                       blocks = gridDim.x / groups, block = blockIdx.x / groups,
+                       unit = a.gated ? 2 : 1, all = (uint32_t)tiles_of(a, TILE) / unit,
+                       each = all / blocks, more = all % blocks; /* one more each */
+        first = (int)((each * block + min(block, more)) * unit);
+        end = first + (int)((each + (block < more)) * unit);
+        row = W == 1 ? 0 : (int)(blockIdx.x % groups) * a.group;
+        rows = W == 1 ? 1 : min(a.group, a.rows - row);
+        bytes = rings + warps * room_bytes();
+        steps = (byte_step *)(bytes + wide() * apart());
+        part = (float *)(steps + wide() * steps_apart());
+    }
+    /* Rows of x that there is room for; the warps that make results of their sums. */
+    __device__ int wide() const
+    {
+        return W == 1 ? 1 : a.group;
+    }
+    __device__ int takers() const
+    {
+        return W == 1 ? 1 : (a.group + 1) / 2;
+    }
+    __device__ int places() const
+    {
+        return W == 1 ? (int)PLACES : a.places;
+    }
+    __device__ int room_bytes() const
+    {
+        return places() * PLACE + QN__CUDA_RING_BARS;
+    }
+    /* Rows lie so that lanes that read neighbouring ones read other banks. */
+    __device__ int apart() const
+    {
+        return spans * SPAN + U::STEP;
+    }
+    __device__ int steps_apart() const
+    {
+        return spans * STEPS + (W > 1);
+    }
+    /* A span's sums, in bytes. */
+    __device__ int sums() const
+    {
+        return wide() * TILES * TILE * (int)sizeof(float);
     }
     /* Where a tile's units begin. */
     __device__ const char *units_of(int tile) const
@@ -535,12 +610,11 @@ template <class U, bool NORMS> struct byte_row {
         int tile, span;
         int asked; /* of its places, before x has come */
         const char *from[TILES];
-
-        __device__ uint64_t *landed(int at) const
-        {
-            return (uint64_t *)(ring + PLACES * PLACE) + at;
-        }
     };
+    __device__ uint64_t *landed(const asking &own, int at) const
+    {
+        return (uint64_t *)(own.ring + places() * PLACE) + at;
+    }
     __device__ void find(asking &own) const
     {
 #pragma unroll
@@ -568,12 +642,12 @@ template <class U, bool NORMS> struct byte_row {
             char *to = own.ring + at * PLACE;
 #if __CUDA_ARCH__ >= 900
             if (is_elected()) {
-                barrier_expect(own.landed(at), TILES == 2 && own.from[TILES - 1] ? 2 * n : n);
+                barrier_expect(landed(own, at), TILES == 2 && own.from[TILES - 1] ? 2 * n : n);
 #pragma unroll
                 for (int m = 0; m < TILES; m++)
                     if (own.from[m])
                         copy_bulk_once(to + m * BYTES, own.from[m] + own.span * BYTES, n,
-                                       own.landed(at));
+                                       landed(own, at));
             }
 #else
 #pragma unroll
@@ -594,11 +668,11 @@ template <class U, bool NORMS> struct byte_row {
     __device__ asking begin_ring() const
     {
         const int warp = warp_number();
-        asking own = {rings + warp * ROOM, first, warp, 0};
+        asking own = {rings + warp * room_bytes(), first, warp, 0};
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x % 32 == 0) {
-            for (int i = 0; i < PLACES; i++)
-                barrier_begin(own.landed(i), 1);
+            for (int i = 0; i < places(); i++)
+                barrier_begin(landed(own, i), 1);
             barriers_begun();
         }
         __syncwarp();
@@ -606,15 +680,21 @@ template <class U, bool NORMS> struct byte_row {
         if (!a.early)
             wait_for_last();
         find(own);
-        for (; own.asked < PLACES && own.asked * warps + warp < a.ahead; own.asked++)
+        for (; own.asked < places() && own.asked * warps + warp < a.ahead; own.asked++)
             ask(own, own.asked);
         return own;
+    }
+    __device__ void ask_rest(asking &own) const
+    {
+        for (; own.asked < places(); own.asked++)
+            ask(own, own.asked);
     }
     /* A lane's part of the work, made before x is waited for: where the ring's first place is,
      * what says that it has landed, and of the warp's first span x, its steps and the sums. */
     struct lane_work {
         int g, t, last; /* units of the last span */
         uint32_t units, landed, bytes, steps, sums;
+        int behind; /* steps of the next row, in bytes */
     };
     __device__ lane_work work_of_lane(const asking &own) const
     {
@@ -622,31 +702,40 @@ template <class U, bool NORMS> struct byte_row {
         const auto known = [](const void *p) {
             return (uint32_t)known_now((int)shared_address(p));
         };
+        const int of_bytes = row_columns<W>::row_of_bytes(g),
+                  of_sums = row_columns<W>::row_of_sums(t);
         return {known_now(g),
                 known_now(t),
                 known_now(last_bytes / U::BYTES),
-                known(own.ring),
-                known(own.landed(0)),
-                known(bytes + warp * SPAN + U::STEP / 4 * t),
-                known(steps + warp * STEPS),
-                known(part + warp * TILES * TILE + 2 * g)};
+                       known(own.ring),
+                       known(landed(own, 0)),
+                       known(bytes + real(of_bytes) * apart() + warp * SPAN + U::STEP / 4 * t),
+                       known(steps + real(of_sums) * steps_apart() + warp * STEPS),
+                       known(part + (warp * wide() + of_sums) * TILES * TILE + 2 * g),
+                       OWN == 1 || of_sums + 1 >= rows ? 0
+                                                       : steps_apart() * (int)sizeof(byte_step)};
+    }
+    /* Of a row of the group, which may have fewer: one that there is. */
+    __device__ int real(int r) const
+    {
+        return W == 1 ? 0 : min(r, rows - 1);
     }
     __device__ void make_sums(asking &own, const lane_work &w) const
     {
         const int warp = warp_number();
         for (int tile = first, j = 0, at = 0, round = 0; tile < end; tile += TILES, j++) {
-            uint32_t x = w.bytes, of = w.steps, to = w.sums + turns.place(j) * spans * SUMS;
+            uint32_t x = w.bytes, of = w.steps, to = w.sums + turns.place(j) * spans * sums();
             for (int span = warp; span < spans; span += warps) {
-                float f[2][2] = {};
+                float f[TILES][2 * OWN] = {};
 #if __CUDA_ARCH__ >= 900
                 barrier_wait(w.landed + at * (uint32_t)sizeof(uint64_t), round & 1);
 #else
-                copies_wait<PLACES - 1>();
+                copies_wait<(W == 1 ? PLACES : 2) - 1>(); /* there are two places or more */
                 __syncwarp();
 #endif
                 const uint8_t *units = shared_place<const uint8_t>(w.units + at * PLACE);
                 const char *bytes = shared_place<const char>(x);
-                const byte_step *steps = shared_place<const byte_step>(of);
+                const steps_of_lane<OWN> steps = {shared_place<const byte_step>(of), w.behind};
                 if (span == spans - 1 && w.last < UNITS)
                     multiply_rows<U, TILES, false>(units, w.last, BYTES, bytes, steps, w.g, w.t, f);
                 else if (TILES == 2 && tile + 1 == end)
@@ -655,24 +744,27 @@ template <class U, bool NORMS> struct byte_row {
                     multiply_rows<U, TILES, true>(units, UNITS, BYTES, bytes, steps, w.g, w.t, f);
                 __syncwarp();
                 ask(own, at);
-                if (++at == PLACES) {
+                if (++at == places()) {
                     at = 0;
                     round++;
                 }
                 if (span == warp)
                     turns.wait_for_place(j);
-                if (w.t == 0)
 #pragma unroll
-                    for (int m = 0; m < TILES; m++)
-                        shared_place<float2>(to)[m * TILE / 2] = make_float2(f[m][0], f[m][1]);
+                for (int o = 0; o < OWN; o++)
+                    if (W == 1 ? w.t == 0 : row_columns<W>::row_of_sums(w.t) + o < rows)
+#pragma unroll
+                        for (int m = 0; m < TILES; m++)
+                            shared_place<float2>(to)[(o * TILES + m) * TILE / 2] =
+                                make_float2(f[m][2 * o], f[m][2 * o + 1]);
                 x += (uint32_t)warps * SPAN;
                 of += warps * (uint32_t)(STEPS * sizeof(byte_step));
-                to += warps * SUMS;
+                to += warps * sums();
             }
             turns.give(j);
         }
     }
-    /* The warp's spans of x, which have been made bytes. */
+    /* The warp's spans of the only row, which has been made bytes. */
     __device__ void copy_spans() const
     {
         const made_row from = made_row_of(a.at[0], 0, spans * SPAN, U::STEP);
@@ -685,6 +777,81 @@ template <class U, bool NORMS> struct byte_row {
                 steps[span * STEPS + lane] = from.steps()[span * STEPS + lane];
         }
     }
+    /* The same of several rows. */
+    __device__ void copy_rows() const
+    {
+        enum { PIECES = SPAN / 16 };
+#pragma unroll 1
+        for (int span = warp_number(); span < spans; span += warps) {
+#pragma unroll
+            for (int j = 0; j < W * PIECES / 32; j++) {
+                const int i = threadIdx.x % 32 + 32 * j, r = i / PIECES,
+                          at = span * SPAN + i % PIECES * 16;
+                if (r < rows)
+                    *(uint4 *)(bytes + r * apart() + at) = *(const uint4 *)(made(r).bytes() + at);
+            }
+            for (int i = threadIdx.x % 32; i < rows * STEPS; i += 32) {
+                const int r = i / STEPS, at = span * STEPS + i % STEPS;
+                steps[r * steps_apart() + at] = made(r).steps()[at];
+            }
+        }
+    }
+    __device__ made_row made(int r) const
+    {
+        return made_row_of(a.at[0], row + r, spans * SPAN, U::STEP);
+    }
+    /* Several rows' spans that the warp multiplies become bytes: some rows at a time are loaded
+     * before the first of them does. */
+    template <bool ALIGNED> __device__ void make_rows(asking &own) const
+    {
+        enum { OF_STEP = U::STEP / 8, AT_ONCE = 3 };
+        const int lane = threadIdx.x % 32, in_span = columns_of_lane<U>(lane);
+        const float *const x = (const float *)a.at[0] + (int64_t)row * k + in_span;
+#pragma unroll 1
+        for (int span = warp_number(); span < spans; span += warps) {
+#pragma unroll 1
+            for (int r = 0; r < rows; r += AT_ONCE) {
+                float4 v[AT_ONCE][2];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    if (r + i < rows)
+                        load_span<U, ALIGNED>(x + (int64_t)(r + i) * k + span * SPAN,
+                                              k - span * SPAN - in_span, v[i]);
+                ask_rest(own);
+#pragma unroll 1
+                for (int i = r;;) {
+                    uint32_t word[2];
+                    const byte_step step = bytes_of_eight<U>(v[0], word);
+                    *(uint2 *)(bytes + i * apart() + span * SPAN + 8 * lane) =
+                        make_uint2(word[0], word[1]);
+                    if (lane % OF_STEP == 0)
+                        steps[i * steps_apart() + span * STEPS + lane / OF_STEP] = step;
+                    if (++i == min(r + AT_ONCE, rows))
+                        break;
+#pragma unroll
+                    for (int next = 1; next < AT_ONCE; next++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++)
+                            v[next - 1][j] = moved(v[next][j]);
+                }
+            }
+        }
+    }
+    __device__ void multiply_several(asking &own) const
+    {
+        const lane_work work = work_of_lane(own);
+        wait_behind((int)work.units | (int)work.landed | (int)work.bytes | (int)work.steps |
+                    (int)work.sums | work.behind);
+        if (a.made)
+            copy_rows();
+        else if ((uintptr_t)a.at[0] % 16 == 0)
+            make_rows<true>(own);
+        else
+            make_rows<false>(own);
+        ask_rest(own);
+        __syncwarp();
+        make_sums(own, work);
+    }
     /* A scale lies behind what says that copies of the first ring have landed. */
     __device__ norm_scales scales() const
     {
@@ -692,7 +859,7 @@ template <class U, bool NORMS> struct byte_row {
         const char *behind = rings + PLACES * PLACE + PLACES * sizeof(uint64_t);
         return {(uint32_t)known_now((int)shared_address(behind)), (float *)bytes, (int)blockDim.x};
     }
-    /* A warp makes those spans of x bytes that it multiplies, and sums of their products. */
+    /* A warp makes those spans of its row bytes that it multiplies, and sums of their products. */
     __device__ void multiply(asking &own) const
     {
         enum { OF_STEP = U::STEP / 8 };
@@ -713,48 +880,49 @@ template <class U, bool NORMS> struct byte_row {
             if (norm.is_wanted())
                 norm.make(v[0], scales());
             bytes_of_spans<U>(x, k - column, spans - warp, warps, to, step, norm.is_wanted(), v,
-                              [&] {
-                                  for (; own.asked < PLACES; own.asked++)
-                                      ask(own, own.asked);
-                              });
+                              [&] { ask_rest(own); });
         }
         __syncwarp();
         make_sums(own, work);
     }
-    /* A lane makes one, of TILES tiles. */
+    /* A lane makes one, of TILES tiles by the only row, or of one tile by two rows. */
     __device__ void make_results() const
     {
         const float *added = (const float *)a.at[QN__CUDA_ADDED];
         const bool normed = NORMS && a.at[QN__CUDA_NORM_OF_X];
         float *squares = NORMS && !normed ? (float *)a.at[QN__CUDA_SQUARES] : NULL;
-        const int lane = threadIdx.x % 32, own = lane / TILE, r = lane % TILE;
+        const int lane = threadIdx.x % 32, half = lane / TILE, r = lane % TILE,
+                  own = W == 1 ? half : 0, at = W == 1 ? 0 : 2 * (warp_number() - warps) + half;
         float gate = 0; /* of one tile at a time */
         if (normed)
             scales().make(a);
         else
             wait_for_last();
-        const float worth = a.made ? *(const float *)a.at[0] : 1.0f;
+        const float worth =
+            !a.made ? 1.0f : W == 1 ? *(const float *)a.at[0] : *(const float *)made(real(at)).at;
         for (int tile = first, j = 0; tile < end; tile += TILES, j++) {
-            const bool real = own < TILES && tile + own < end;
-            const tile_place p = place_of(a, real ? tile + own : tile, TILE);
-            const bool wanted = real && p.row + r < p.n;
-            const float more = added && wanted ? added[p.row + r] : 0, by = p.by ? *p.by : 1.0f;
+            const bool is_real = W == 1 ? own < TILES && tile + own < end : at < rows;
+            const tile_place p = place_of(a, is_real ? tile + own : tile, TILE);
+            const bool wanted = is_real && p.row + r < p.n;
+            const int64_t to = (W == 1 ? 0 : (row + at) * p.n) + p.row + r;
+            const float more = added && wanted ? added[to] : 0, by = p.by ? *p.by : 1.0f;
             turns.wait_for_sums(j);
             const float sum =
                 worth *
-                sum_of_spans(part + turns.place(j) * spans * TILES * TILE + lane % (TILES * TILE),
-                             spans, TILES * TILE) *
+                sum_of_spans(part + turns.place(j) * spans * wide() * TILES * TILE +
+                                 (W == 1 ? lane % (TILES * TILE) : real(at) * TILE + r),
+                             spans, wide() * TILES * TILE) *
                 by;
             turns.take(j);
             if (a.gated) {
                 const float up = TILES == 2 ? __shfl_down_sync(~0u, sum, TILE) : sum;
                 gate = TILES == 2 ? sum : tile & 1 ? gate : sum;
                 if (wanted && (TILES == 2 ? own == 0 : tile & 1))
-                    put_gated(a, p.row + r, gate, up);
+                    put_gated(a, to, gate, up);
             } else {
                 const float y = !wanted ? 0 : added ? sum + more : sum;
                 if (wanted)
-                    p.y[p.row + r] = y;
+                    p.y[to] = y;
                 if (squares) {
                     float sum_of_quad = y * y;
                     sum_of_quad += __shfl_xor_sync(~0u, sum_of_quad, 1);
@@ -771,14 +939,16 @@ template <class U, bool NORMS> struct byte_row {
         asking own;
         let_next_begin();
         if (threadIdx.x == 0)
-            turns.begin(warps);
+            turns.begin(warps, takers());
         if (multiplies)
             own = begin_ring();
         __syncthreads(); /* those of sums have begun */
-        if (multiplies)
+        if (!multiplies)
+            make_results();
+        else if constexpr (W == 1)
             multiply(own);
         else
-            make_results();
+            multiply_several(own);
     }
 };
 
@@ -864,8 +1034,7 @@ static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a
     {                                                                                              \
         byte_products<__VA_ARGS__, rows>(how, a);                                                  \
     }
-#define OTHER_KERNELS(name, how, ...)                                                              \
-    BYTE_KERNEL(8, name, how, __VA_ARGS__)                                                         \
+#define VALUE_KERNELS(name, how, ...)                                                              \
     extern "C" __global__ void __launch_bounds__(512, 1)                                           \
         values_1_##name(const qn__cuda_linears_args a)                                             \
     {                                                                                              \
@@ -877,17 +1046,22 @@ static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a
         f32_products<__VA_ARGS__, 4>(how, a);                                                      \
     }
 /* By one row of x in 64 registers: a block of attention has room beside such a one. */
-#define ROW_KERNEL(name, norms, ...)                                                               \
+#define ROW_KERNEL(name, norms, rows, ...)                                                         \
     extern "C" __global__ void __launch_bounds__(1024, 1)                                          \
         name(const __grid_constant__ qn__cuda_linears_args a)                                      \
     {                                                                                              \
-        byte_row<__VA_ARGS__, norms>(a, shared_room()).run();                                      \
+        byte_row<__VA_ARGS__, norms, rows>(a, shared_room()).run();                                \
     }
 #define UNIT_KERNELS(name, ...)                                                                    \
-    ROW_KERNEL(bytes_1_##name, false, __VA_ARGS__)                                                 \
-    ROW_KERNEL(normed_1_##name, true, __VA_ARGS__)                                                 \
+    ROW_KERNEL(bytes_1_##name, false, 1, __VA_ARGS__)                                              \
+    ROW_KERNEL(normed_1_##name, true, 1, __VA_ARGS__)                                              \
+    ROW_KERNEL(bytes_4_##name, false, 4, __VA_ARGS__)                                              \
+    ROW_KERNEL(bytes_8_##name, false, 8, __VA_ARGS__)                                              \
     BYTE_KERNEL(32, name, (__VA_ARGS__()), __VA_ARGS__)                                            \
-    OTHER_KERNELS(name, (__VA_ARGS__()), __VA_ARGS__)
+    VALUE_KERNELS(name, (__VA_ARGS__()), __VA_ARGS__)
+#define ANY_KERNELS(name, ...)                                                                     \
+    BYTE_KERNEL(8, name, __VA_ARGS__{a.units}, __VA_ARGS__)                                        \
+    VALUE_KERNELS(name, __VA_ARGS__{a.units}, __VA_ARGS__)
 UNIT_KERNELS(q4_0, units_q4_0)
 UNIT_KERNELS(q8_0, units_q8_0)
 UNIT_KERNELS(q4_k, units_q4_k)
@@ -902,6 +1076,6 @@ UNIT_KERNELS(affine8_g64_bf16, units_group<8, 64, false>)
 UNIT_KERNELS(tq1_0, units_tq1_0)
 UNIT_KERNELS(tq2_0, units_tq2_0)
 UNIT_KERNELS(i2_s, units_i2_s)
-OTHER_KERNELS(any_16, units_any<16>{a.units}, units_any<16>)
-OTHER_KERNELS(any_32, units_any<32>{a.units}, units_any<32>)
-OTHER_KERNELS(any_64, units_any<64>{a.units}, units_any<64>)
+ANY_KERNELS(any_16, units_any<16>)
+ANY_KERNELS(any_32, units_any<32>)
+ANY_KERNELS(any_64, units_any<64>)

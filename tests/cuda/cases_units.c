@@ -125,6 +125,30 @@ static qn_array *op_unit_bytes_long(qn_scope *s)
     qn_release(w);
     return qn_concatenate(s, y, 2, 1);
 }
+/* Rows side by side less each of them alone: zeros. */
+static qn_array *alone_by_units(qn_scope *s, int64_t columns)
+{
+    enum { N = 37, MOST = 8 };
+    qn_array *w = in_units(s, N, columns), *x = f32(s, SHAPE(case_rows, columns)), *y[MOST], *all;
+    if (!w)
+        return qn__poison(s);
+    all = qn_linear_with(s, x, w, NULL, QN_PRODUCTS_BY_ROWS);
+    for (int64_t i = 0; i < case_rows; i++) {
+        qn_array *alone =
+            qn_linear_with(s, qn_slice(s, x, 0, i, i + 1, 1), w, NULL, QN_PRODUCTS_BY_ROWS);
+        y[i] = qn_subtract(s, qn_slice(s, all, 0, i, i + 1, 1), alone);
+    }
+    qn_release(w);
+    return qn_concatenate(s, y, (int)case_rows, 0);
+}
+static qn_array *op_unit_alone_short(qn_scope *s)
+{
+    return alone_by_units(s, 768);
+}
+static qn_array *op_unit_alone_long(qn_scope *s)
+{
+    return alone_by_units(s, 28928);
+}
 static qn_array *op_unit_values(qn_scope *s)
 {
     return from_units(s, QN_PRODUCTS_F32, 2304);
@@ -513,7 +537,8 @@ static void compare_ternary(qn_device *cpu, qn_device *cuda)
 void compare_units(qn_device *cpu, qn_device *cuda)
 {
     for (case_encoding = QN__Q4_0; case_encoding < QN__ENCODING_COUNT; case_encoding++) {
-        static const int64_t counts[] = {1, 5, 8, 40, 140}, many[] = {9, 16, 30, 64, 70, 140, 300};
+        static const int64_t counts[] = {1, 3, 5, 8, 40, 140}, few[] = {2, 4, 7, 8},
+                             many[] = {9, 16, 30, 64, 70, 140, 300};
         const qn__encoding *e = &qn__encodings[case_encoding];
         bool all = !e->bits || (e->scale == QN__BF16 && e->group == 64 && e->bits % 4 == 0);
         char name[64];
@@ -535,6 +560,12 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             snprintf(name, sizeof name, "%s x %d, by rows", e->name, (int)case_rows);
             compare_case(&(op_case){name, op_unit_by_rows, 1e-9}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_network_by_rows, 3e-5}, cpu, cuda);
+        }
+        for (size_t i = 0; has_own[case_encoding] && i < sizeof few / sizeof *few; i++) {
+            case_rows = few[i];
+            snprintf(name, sizeof name, "%s x %d, alone", e->name, (int)case_rows);
+            compare_case(&(op_case){name, op_unit_alone_short, 0}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_alone_long, 0}, cpu, cuda);
         }
         if (has_own[case_encoding])
             compare_case(&(op_case){e->name, op_unit_bytes_long, 1e-11}, cpu, cuda);

@@ -189,6 +189,14 @@ static const expected all[] = {
      "ternary_wide_256_by_128 108 384\nrms_norm_many_bytes 200 256\nternary_wide_128_by_96 60 384\n"
      "rms_norm_many_short_bytes 200 256\n",
      "take_i2_s 200 256\nrow_bytes 200 256\nternary_wide_128_by_96 90 384\n"},
+    {"llama in affine4, 2 rows", SHAPE("llama", 4096, 12288, 32, 8, 128), "affine4-g64-bf16", 2,
+     "bytes_4_affine4_g64_bf16 132 544\nturn_and_write 22 256\nattend_few_128_of_8 128 256\n"
+     "bytes_4_affine4_g64_bf16 132 544\nrms_norm_few_of_4 2 256\nbytes_4_affine4_g64_bf16 132 544\n"
+     "bytes_4_affine4_g64_bf16 132 544\nrms_norm_few_of_4 2 256\n"},
+    {"llama in affine4, 7 short rows", SHAPE("llama", 512, 1024, 8, 2, 64), "affine4-g64-bf16", 7,
+     "bytes_8_affine4_g64_bf16 48 192\nturn_and_write 10 256\nattend_few_64_of_8 112 256\n"
+     "bytes_8_affine4_g64_bf16 32 192\nrms_norm_few_of_1 7 256\nbytes_8_affine4_g64_bf16 64 192\n"
+     "bytes_8_affine4_g64_bf16 32 256\nrms_norm_few_of_1 7 256\n"},
     {"llama of a layout without kernels of its own", SHAPE("llama", 512, 1024, 8, 2, 64), "q3_k", 1,
      "bytes_8_any_16 48 64\nattend_step_64_of_8 16 256\n"
      "bytes_8_any_16 32 64\nrms_norm_few_of_1 1 256\nbytes_8_any_16 64 64\nbytes_8_any_16 32 128\n"
