@@ -131,10 +131,11 @@ typedef struct qn__cuda_sample_args {
     int64_t early; /* no step writes the sample_rows */
 } qn__cuda_sample_args;
 
-/* How rows become bytes with a scale each (made.cuh): `padded` columns, for units of such steps;
- * step 0: in their order. */
+/* How rows become bytes (made.cuh) with a scale each, or one a step: `padded` columns, for units of
+ * such steps; step 0: in their order. */
 typedef struct qn__cuda_byte_form {
-    int64_t padded, step, zero, biased;
+    int64_t padded, step, zero;
+    int32_t biased, by_step;
 } qn__cuda_byte_form;
 
 /* Bytes of a row of `columns` that a launch has made bytes; of one in its order: its head comes

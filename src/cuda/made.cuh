@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What becomes bytes for products of bytes, as cpu/kernels/int8.inl makes them: columns with a
- * scale for 32 of them or a longer step, by the blocks that multiply them (bytes.cuh); or rows with
- * one scale each, by a launch ahead. Of these a step's scale is 1, so that sums of codes without
- * scales are whole numbers to the end, and a result is multiplied by the row's: its bits do not
- * depend on the order of sums. For ternary_wide.cu such rows have no steps, and their bytes lie in
- * the order of the columns.
+ * scale for 32 of them or a longer step, by the blocks that multiply them (bytes.cuh) or, of
+ * several rows, by a launch ahead; or rows with one scale each, by such a launch. Of these a step's
+ * scale is 1, so that sums of codes without scales are whole numbers to the end, and a result is
+ * multiplied by the row's: its bits do not depend on the order of sums. For ternary_wide.cu such
+ * rows have no steps, and their bytes lie in the order of the columns.
  */
 #ifndef QN_CUDA_MADE_CUH
 #define QN_CUDA_MADE_CUH
@@ -88,7 +88,8 @@ static __device__ uint32_t bytes_by(float4 v, float inverse, int lanes, int *sum
     return (b0 & 255) | (b1 & 255) << 8 | (b2 & 255) << 16 | (uint32_t)b3 << 24;
 }
 
-/* A row that a launch has made bytes: its scale, in 16 bytes, the steps, and the bytes. */
+/* A row that a launch has made bytes: its scale, in 16 bytes, the steps, and the bytes. Where steps
+ * have scales the row's is 1. */
 struct made_row {
     const char *at;
     int columns, step; /* padded */
@@ -108,21 +109,29 @@ static __device__ made_row made_row_of(const void *rows, int64_t row, int column
     return {(const char *)rows + row * QN__CUDA_MADE_ROW(columns, step), columns, step};
 }
 
-/* Quad q of a row of that largest magnitude as bytes; lanes have quads that follow each other, all
- * of a warp. */
+/* Quad q of a row of that largest magnitude, or each step by its own, as bytes; lanes have quads
+ * that follow each other, all of a warp. */
 static __device__ void put_bytes(const made_row &to, const qn__cuda_byte_form &form, int q,
                                  float4 v, float top)
 {
     const int of_step = (int)form.step / 4;
+    if (form.by_step) {
+        uint32_t bits = top_of(v);
+        for (int m = 1; m < max(of_step, 8); m *= 2) /* of shorter steps two have a scale */
+            bits = max(bits, __shfl_xor_sync(~0u, bits, m));
+        top = __uint_as_float(bits);
+    }
     int sum;
     const uint32_t word = bytes_by(v, to_bytes(top), of_step, &sum);
-    const int place = q / of_step * of_step + q % 4 * (of_step / 4) + q % of_step / 4;
-    ((uint32_t *)to.bytes())[place] = word;
-    if (q % of_step == 0)
-        to.steps()[q / of_step] = {1.0f, form.biased ? __float_as_int((float)sum)
-                                                     : -(int)form.zero * sum};
+    const float worth = top / 127.0f, of_row = form.by_step ? 1.0f : worth,
+                of = form.by_step ? worth : 1.0f;
+    const int in_step = q & (of_step - 1); /* of 4, 8 or 16 quads */
+    ((uint32_t *)to.bytes())[q - in_step + q % 4 * (of_step / 4) + in_step / 4] = word;
+    if (in_step == 0)
+        to.steps()[q / of_step] = {of, form.biased ? __float_as_int(of * (float)sum)
+                                                   : -(int)form.zero * sum};
     if (q == 0)
-        *(float *)to.at = top / 127.0f;
+        *(float *)to.at = of_row;
 }
 
 /* A row of bytes in their order begins with what one is worth and with their sum. */

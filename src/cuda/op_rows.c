@@ -413,16 +413,18 @@ void qn__cuda_finish_norms(qn__cuda_binder *b)
         const bool alone = args->rows > MANY_ROWS && args->has_weight &&
                            at[2] == QN__CUDA_AT_NONE &&
                            at[QN__CUDA_NORM_Y_ROUNDED] == QN__CUDA_AT_NONE;
+        const bool few = is_short && args->early && args->has_weight && args->rows <= MANY_ROWS;
         int kernel = QN__CUDA_KERNEL_rms_norm;
-        if (bytes && !adds)
+        if (few && (!bytes || args->bytes.by_step))
+            kernel = (bytes  ? QN__CUDA_KERNEL_rms_norm_few_bytes_of_1
+                      : adds ? QN__CUDA_KERNEL_rms_norm_few_added_of_1
+                             : QN__CUDA_KERNEL_rms_norm_few_of_1) +
+                     (int)((args->n - 1) / (4 * QN__CUDA_THREADS));
+        else if (bytes && !adds)
             kernel = alone ? (is_short ? QN__CUDA_KERNEL_rms_norm_many_short_bytes
                                        : QN__CUDA_KERNEL_rms_norm_many_bytes)
                            : (is_short ? QN__CUDA_KERNEL_rms_norm_short_bytes
                                        : QN__CUDA_KERNEL_rms_norm_bytes);
-        else if (is_short && !bytes && args->early && args->has_weight && args->rows <= MANY_ROWS)
-            kernel = (adds ? QN__CUDA_KERNEL_rms_norm_few_added_of_1
-                           : QN__CUDA_KERNEL_rms_norm_few_of_1) +
-                     (int)((args->n - 1) / (4 * QN__CUDA_THREADS));
         else if (is_short && !bytes)
             kernel = adds ? QN__CUDA_KERNEL_rms_norm_short_added : QN__CUDA_KERNEL_rms_norm_short;
         launch->function = b->cuda->kernels[kernel];

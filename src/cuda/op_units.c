@@ -334,20 +334,32 @@ static bool linear_many(qn__cuda_binder *b, const qn__cuda_linears_args *args, c
            qn__cuda_add_linear(b, function, &grid, args, call, QN__CUDA_SCRATCH);
 }
 
-/* x as bytes with a scale a row in scratch memory, by the launch that makes x or one of its own. */
+/* x as bytes in scratch memory, with a scale a row or a step, by the launch that makes x or one of
+ * its own. Bytes whose steps have scales blocks can make as well: so they do of few columns, for
+ * which the launch ahead would take longer than they. */
 static bool make_bytes(qn__cuda_binder *b, const qn__call *call, qn__cuda_linears_args *args)
 {
+    enum { IN_PASSING = 12 << 10, BY_LAUNCH = 32 << 10 }; /* columns of all rows */
     const qn__layout *l = qn__layout_of(call->operand[1].layout);
     const qn__cuda_byte_form form = {.padded =
                                          qn__cuda_parts(args->k, QN__CUDA_SPAN) * QN__CUDA_SPAN,
                                      .step = l->step,
                                      .zero = l->zero,
-                                     .biased = l->biased};
+                                     .biased = l->biased,
+                                     .by_step = !args->whole};
     const qn__cuda_row_bytes_args bytes = {.rows = args->rows, .columns = args->k, .form = form};
-    args->made = QN__CUDA_MADE_ROW(form.padded, form.step);
-    qn__cuda_want_scratch(b, (size_t)args->rows * (size_t)args->made);
-    return qn__cuda_bytes_of_x(b, call, &form) ||
-           QN__CUDA_ADD(b, row_bytes, args->rows, true, bytes, call, 0, QN__CUDA_SCRATCH);
+    const int64_t columns = args->rows * form.padded,
+                  row = QN__CUDA_MADE_ROW(form.padded, form.step),
+                  blocks =
+                      form.by_step ? qn__cuda_parts(columns, 4 * QN__CUDA_THREADS) : args->rows;
+    if (form.by_step && columns < IN_PASSING)
+        return true;
+    const bool in_passing = qn__cuda_bytes_of_x(b, call, &form);
+    if (form.by_step && !in_passing && columns < BY_LAUNCH)
+        return true;
+    qn__cuda_want_scratch(b, (size_t)(args->rows * row));
+    args->made = (int32_t)row;
+    return in_passing || QN__CUDA_ADD(b, row_bytes, blocks, true, bytes, call, 0, QN__CUDA_SCRATCH);
 }
 
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
@@ -389,7 +401,7 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
         qn__cuda_units_again(b, last);
         return true;
     }
-    if (args.whole && args.rows && !make_bytes(b, call, &args))
+    if ((form.turns || (args.whole && args.rows)) && !make_bytes(b, call, &args))
         return false;
     const int64_t takers = takers_of(&form);
     unsigned threads = 32 * (unsigned)(form.warps + takers);

@@ -59,12 +59,32 @@ template <typename T> static __device__ void norm_rows(const qn__cuda_norm_args 
     }
 }
 
-/* The row as bytes: what a warp of threads has is complete, so are padded columns. */
+/* The row as bytes whose steps have scales: what a warp of threads has is complete, so are padded
+ * columns. */
+template <int QUADS>
+static __device__ void put_step_bytes(const qn__cuda_norm_args &a, int64_t row,
+                                      const float4 (&v)[QUADS])
+{
+    const int n = (int)a.n / 4, all = (int)a.bytes.padded / 4;
+    const made_row to = made_row_of(a.at[QN__CUDA_NORM_BYTES], row, 4 * all, (int)a.bytes.step);
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        const int i = threadIdx.x + k * THREADS;
+        if (i < all)
+            put_bytes(to, a.bytes, i, i < n ? v[k] : make_float4(0, 0, 0, 0), 0);
+    }
+}
+
+/* The same, or bytes with one scale for the row. */
 template <int QUADS>
 static __device__ void put_row_bytes(const qn__cuda_norm_args &a, int64_t row,
                                      const float4 (&v)[QUADS], uint32_t *room)
 {
     const int n = (int)a.n / 4, all = (int)a.bytes.padded / 4;
+    if (a.bytes.by_step) {
+        put_step_bytes(a, row, v);
+        return;
+    }
     uint32_t bits = 0;
 #pragma unroll
     for (int k = 0; k < QUADS; k++)
@@ -190,13 +210,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 /* ---- norms of few rows ------------------------------------------------------------------------
  */
 
-/* The bits are those of norm_quads, and so is the turn without a row, ahead. */
-template <int QUADS, bool ADDED> static __device__ void norm_few(const qn__cuda_norm_args &a)
+/* The bits are those of norm_quads, and so is the turn without a row, ahead. BYTES: what comes last
+ * becomes bytes whose steps have scales; then what is added may be nothing. */
+template <int QUADS, bool ADDED, bool BYTES>
+static __device__ void norm_few(const qn__cuda_norm_args &a)
 {
     __shared__ warp_sums sums[2][2]; /* [turn][norm] */
     const int quads = (int)a.n / 4, at = known_now((int)(blockIdx.x * quads + threadIdx.x));
     const float eps = known_now((float)a.eps), eps_behind = known_now((float)a.eps_behind);
-    const bool again = ADDED && a.at[QN__CUDA_NORM_WEIGHT];
+    const bool adds = ADDED && (!BYTES || a.at[QN__CUDA_NORM_ADDED]),
+               again = ADDED && a.at[QN__CUDA_NORM_WEIGHT];
     const quads_of_row<QUADS> row(quads, (int)threadIdx.x);
     float4 u[QUADS], w[QUADS];
     row.load(a.at[1], threadIdx.x, u);
@@ -211,11 +234,11 @@ template <int QUADS, bool ADDED> static __device__ void norm_few(const qn__cuda_
         if (real) {
             wait_for_last();
             row.load(a.at[0], at, v);
-            if (ADDED)
+            if (adds)
                 row.load(a.at[QN__CUDA_NORM_ADDED], at, more);
         }
         row.norm(v, u, eps, sums[real][0], [] {});
-        if (ADDED)
+        if (adds)
             row.each([&](int k) {
                 v[k] = make_float4(v[k].x + more[k].x, v[k].y + more[k].y, v[k].z + more[k].z,
                                    v[k].w + more[k].w);
@@ -226,11 +249,13 @@ template <int QUADS, bool ADDED> static __device__ void norm_few(const qn__cuda_
         };
         if (!again) {
             put();
-            continue;
+        } else {
+            row.norm(v, w, eps_behind, sums[real][1], put);
+            if (real)
+                row.put(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], at, v, a.turned);
         }
-        row.norm(v, w, eps_behind, sums[real][1], put);
-        if (real)
-            row.put(a.at[QN__CUDA_NORM_BEHIND], a.at[QN__CUDA_NORM_ROUNDED], at, v, a.turned);
+        if (BYTES && real)
+            put_step_bytes(a, blockIdx.x, v);
     }
 }
 
@@ -239,13 +264,19 @@ template <int QUADS, bool ADDED> static __device__ void norm_few(const qn__cuda_
         rms_norm_few_of_##QUADS(const __grid_constant__ qn__cuda_norm_args a)                      \
     {                                                                                              \
         let_next_begin();                                                                          \
-        norm_few<QUADS, false>(a);                                                                 \
+        norm_few<QUADS, false, false>(a);                                                          \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, QUADS < 3 ? 3 : 2)                       \
         rms_norm_few_added_of_##QUADS(const __grid_constant__ qn__cuda_norm_args a)                \
     {                                                                                              \
         let_next_begin();                                                                          \
-        norm_few<QUADS, true>(a);                                                                  \
+        norm_few<QUADS, true, false>(a);                                                           \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                       \
+        rms_norm_few_bytes_of_##QUADS(const __grid_constant__ qn__cuda_norm_args a)                \
+    {                                                                                              \
+        let_next_begin();                                                                          \
+        norm_few<QUADS, true, true>(a);                                                            \
     }
 FEW_KERNELS(1)
 FEW_KERNELS(2)
@@ -341,12 +372,23 @@ static __device__ float4 quad_of_row(const qn__cuda_row_bytes_args &a, int64_t r
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
-/* A block has a row, its threads quads in turn. */
+/* A block has a row, its threads quads in turn; of rows whose steps have scales all blocks have all
+ * quads in turn. */
 extern "C" __global__ void row_bytes(const qn__cuda_row_bytes_args a)
 {
     __shared__ uint32_t room[THREADS / 32];
     const int quads = (int)a.form.padded / 4;
     wait_for_others();
+    if (a.form.by_step) {
+        FOR_EACH(i, a.rows * quads)
+        {
+            const int64_t r = i / quads;
+            const int q = (int)(i % quads);
+            put_bytes(made_row_of(a.at[1], r, (int)a.form.padded, (int)a.form.step), a.form, q,
+                      quad_of_row(a, r, q), 0);
+        }
+        return;
+    }
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
         uint32_t bits = 0;
         for (int i = threadIdx.x; i < quads; i += THREADS)

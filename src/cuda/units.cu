@@ -15,7 +15,8 @@
  * make the results (turns.cuh), so that those that multiply never wait for each other. A product of
  * the tensor cores has eight columns: more rows cost hardly more instructions. What stands between
  * x and the results runs once and costs its instructions: what needs no x is made before it is
- * waited for. Two norms ahead of a single row may be the launch's own (span_norm.cuh).
+ * waited for, and several long rows are made bytes by a launch ahead. Two norms ahead of a single
+ * row may be the launch's own (span_norm.cuh).
  */
 #include "cuda/any.cuh"
 #include "cuda/bulk.cuh"

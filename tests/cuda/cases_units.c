@@ -125,17 +125,20 @@ static qn_array *op_unit_bytes_long(qn_scope *s)
     qn_release(w);
     return qn_concatenate(s, y, 2, 1);
 }
-/* Rows side by side less each of them alone: zeros. */
-static qn_array *alone_by_units(qn_scope *s, int64_t columns)
+/* Rows side by side, which may be a norm's, less each of them alone: zeros. */
+static qn_array *alone_by_units(qn_scope *s, int64_t columns, bool normed)
 {
     enum { N = 37, MOST = 8 };
     qn_array *w = in_units(s, N, columns), *x = f32(s, SHAPE(case_rows, columns)), *y[MOST], *all;
     if (!w)
         return qn__poison(s);
-    all = qn_linear_with(s, x, w, NULL, QN_PRODUCTS_BY_ROWS);
+    qn_array *weight = normed ? f32(s, SHAPE(columns)) : NULL;
+    all = qn_linear_with(s, normed ? qn_rms_norm(s, x, weight, 1e-5f) : x, w, NULL,
+                         QN_PRODUCTS_BY_ROWS);
     for (int64_t i = 0; i < case_rows; i++) {
-        qn_array *alone =
-            qn_linear_with(s, qn_slice(s, x, 0, i, i + 1, 1), w, NULL, QN_PRODUCTS_BY_ROWS);
+        qn_array *own = qn_slice(s, x, 0, i, i + 1, 1),
+                 *alone = qn_linear_with(s, normed ? qn_rms_norm(s, own, weight, 1e-5f) : own, w,
+                                         NULL, QN_PRODUCTS_BY_ROWS);
         y[i] = qn_subtract(s, qn_slice(s, all, 0, i, i + 1, 1), alone);
     }
     qn_release(w);
@@ -143,11 +146,15 @@ static qn_array *alone_by_units(qn_scope *s, int64_t columns)
 }
 static qn_array *op_unit_alone_short(qn_scope *s)
 {
-    return alone_by_units(s, 768);
+    return alone_by_units(s, 768, false);
 }
 static qn_array *op_unit_alone_long(qn_scope *s)
 {
-    return alone_by_units(s, 28928);
+    return alone_by_units(s, 28928, false);
+}
+static qn_array *op_unit_alone_normed(qn_scope *s)
+{
+    return alone_by_units(s, 3328, true);
 }
 static qn_array *op_unit_values(qn_scope *s)
 {
@@ -566,6 +573,7 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             snprintf(name, sizeof name, "%s x %d, alone", e->name, (int)case_rows);
             compare_case(&(op_case){name, op_unit_alone_short, 0}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_alone_long, 0}, cpu, cuda);
+            compare_case(&(op_case){name, op_unit_alone_normed, 0}, cpu, cuda);
         }
         if (has_own[case_encoding])
             compare_case(&(op_case){e->name, op_unit_bytes_long, 1e-11}, cpu, cuda);

@@ -193,6 +193,12 @@ static const expected all[] = {
      "bytes_4_affine4_g64_bf16 132 544\nturn_and_write 22 256\nattend_few_128_of_8 128 256\n"
      "bytes_4_affine4_g64_bf16 132 544\nrms_norm_few_of_4 2 256\nbytes_4_affine4_g64_bf16 132 544\n"
      "bytes_4_affine4_g64_bf16 132 544\nrms_norm_few_of_4 2 256\n"},
+    {"llama in affine4, 8 rows", SHAPE("llama", 4096, 12288, 32, 8, 128), "affine4-g64-bf16", 8,
+     "bytes_8_affine4_g64_bf16 132 640\nturn_and_write 88 256\nattend_few_128_of_2 128 256\n"
+     "row_bytes 32 256\nbytes_8_affine4_g64_bf16 132 640\nrms_norm_few_bytes_of_4 8 256\n"
+     "bytes_8_affine4_g64_bf16 132 640\nrow_bytes 96 256\nbytes_8_affine4_g64_bf16 132 640\n"
+     "rms_norm_few_bytes_of_4 8 256\n",
+     "take_affine4_g64_bf16 8 256\nrow_bytes 32 256\nbytes_8_affine4_g64_bf16 132 640\n"},
     {"llama in affine4, 7 short rows", SHAPE("llama", 512, 1024, 8, 2, 64), "affine4-g64-bf16", 7,
      "bytes_8_affine4_g64_bf16 48 192\nturn_and_write 10 256\nattend_few_64_of_8 112 256\n"
      "bytes_8_affine4_g64_bf16 32 192\nrms_norm_few_of_1 7 256\nbytes_8_affine4_g64_bf16 64 192\n"
