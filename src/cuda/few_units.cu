@@ -445,17 +445,6 @@ template <class U, int NT> static __device__ void multiply_few(const qn__cuda_wi
     FEW_KERNEL(name, 16, __VA_ARGS__)                                                              \
     FEW_KERNEL(name, 32, __VA_ARGS__)                                                              \
     FEW_KERNEL(name, 64, __VA_ARGS__)
-FEW_KERNELS(q4_0, units_q4_0)
-FEW_KERNELS(q8_0, units_q8_0)
-FEW_KERNELS(q4_k, units_q4_k)
-FEW_KERNELS(q5_k, units_q5_k)
-FEW_KERNELS(q6_k, units_q6_k)
-FEW_KERNELS(affine4_g32_f16, units_group<4, 32, true>)
-FEW_KERNELS(affine4_g32_bf16, units_group<4, 32, false>)
-FEW_KERNELS(affine4_g64_f16, units_group<4, 64, true>)
-FEW_KERNELS(affine4_g64_bf16, units_group<4, 64, false>)
-FEW_KERNELS(affine8_g64_f16, units_group<8, 64, true>)
-FEW_KERNELS(affine8_g64_bf16, units_group<8, 64, false>)
-FEW_KERNELS(tq1_0, units_tq1_0)
-FEW_KERNELS(tq2_0, units_tq2_0)
-FEW_KERNELS(i2_s, units_i2_s)
+#define CUDA_UNITS(id, name, ...) FEW_KERNELS(name, __VA_ARGS__)
+#include "cuda/units.def"
+#undef CUDA_UNITS

@@ -309,17 +309,6 @@ template <class U> static __device__ void many_products(const qn__cuda_linears_a
     {                                                                                              \
         many_products<__VA_ARGS__>(a);                                                             \
     }
-MANY_KERNELS(q4_0, units_q4_0)
-MANY_KERNELS(q8_0, units_q8_0)
-MANY_KERNELS(q4_k, units_q4_k)
-MANY_KERNELS(q5_k, units_q5_k)
-MANY_KERNELS(q6_k, units_q6_k)
-MANY_KERNELS(affine4_g32_f16, units_group<4, 32, true>)
-MANY_KERNELS(affine4_g32_bf16, units_group<4, 32, false>)
-MANY_KERNELS(affine4_g64_f16, units_group<4, 64, true>)
-MANY_KERNELS(affine4_g64_bf16, units_group<4, 64, false>)
-MANY_KERNELS(affine8_g64_f16, units_group<8, 64, true>)
-MANY_KERNELS(affine8_g64_bf16, units_group<8, 64, false>)
-MANY_KERNELS(tq1_0, units_tq1_0)
-MANY_KERNELS(tq2_0, units_tq2_0)
-MANY_KERNELS(i2_s, units_i2_s)
+#define CUDA_UNITS(id, name, ...) MANY_KERNELS(name, __VA_ARGS__)
+#include "cuda/units.def"
+#undef CUDA_UNITS

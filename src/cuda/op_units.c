@@ -29,7 +29,7 @@ enum {
 
 /* The first one of those that have their own. */
 static const uint16_t kernels[QN__LAYOUT_COUNT] = {
-#define CUDA_UNITS(id, name) [QN__UNITS_OF(QN__##id)] = QN__CUDA_KERNEL_bytes_1_##name,
+#define CUDA_UNITS(id, name, ...) [QN__UNITS_OF(QN__##id)] = QN__CUDA_KERNEL_bytes_1_##name,
 #include "cuda/units.def"
 #undef CUDA_UNITS
 };

@@ -193,17 +193,6 @@ template <class U, int SPLIT> static __device__ void multiply_units(const qn__cu
 #define SPLIT_KERNELS(name, ...)                                                                   \
     SPLIT_KERNEL(name, 2, __VA_ARGS__)                                                             \
     SPLIT_KERNEL(name, 4, __VA_ARGS__)
-SPLIT_KERNELS(q4_0, units_q4_0)
-SPLIT_KERNELS(q8_0, units_q8_0)
-SPLIT_KERNELS(q4_k, units_q4_k)
-SPLIT_KERNELS(q5_k, units_q5_k)
-SPLIT_KERNELS(q6_k, units_q6_k)
-SPLIT_KERNELS(affine4_g32_f16, units_group<4, 32, true>)
-SPLIT_KERNELS(affine4_g32_bf16, units_group<4, 32, false>)
-SPLIT_KERNELS(affine4_g64_f16, units_group<4, 64, true>)
-SPLIT_KERNELS(affine4_g64_bf16, units_group<4, 64, false>)
-SPLIT_KERNELS(affine8_g64_f16, units_group<8, 64, true>)
-SPLIT_KERNELS(affine8_g64_bf16, units_group<8, 64, false>)
-SPLIT_KERNELS(tq1_0, units_tq1_0)
-SPLIT_KERNELS(tq2_0, units_tq2_0)
-SPLIT_KERNELS(i2_s, units_i2_s)
+#define CUDA_UNITS(id, name, ...) SPLIT_KERNELS(name, __VA_ARGS__)
+#include "cuda/units.def"
+#undef CUDA_UNITS

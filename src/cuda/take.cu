@@ -113,20 +113,9 @@ extern "C" __global__ void take_values(const __grid_constant__ qn__cuda_take_arg
         take_rows(unit_rows<__VA_ARGS__>{how}, a);                                                 \
     }
 #define TAKE_UNITS(name, ...) TAKE_KERNEL(name, (__VA_ARGS__()), __VA_ARGS__)
-TAKE_UNITS(q4_0, units_q4_0)
-TAKE_UNITS(q8_0, units_q8_0)
-TAKE_UNITS(q4_k, units_q4_k)
-TAKE_UNITS(q5_k, units_q5_k)
-TAKE_UNITS(q6_k, units_q6_k)
-TAKE_UNITS(affine4_g32_f16, units_group<4, 32, true>)
-TAKE_UNITS(affine4_g32_bf16, units_group<4, 32, false>)
-TAKE_UNITS(affine4_g64_f16, units_group<4, 64, true>)
-TAKE_UNITS(affine4_g64_bf16, units_group<4, 64, false>)
-TAKE_UNITS(affine8_g64_f16, units_group<8, 64, true>)
-TAKE_UNITS(affine8_g64_bf16, units_group<8, 64, false>)
-TAKE_UNITS(tq1_0, units_tq1_0)
-TAKE_UNITS(tq2_0, units_tq2_0)
-TAKE_UNITS(i2_s, units_i2_s)
+#define CUDA_UNITS(id, name, ...) TAKE_UNITS(name, __VA_ARGS__)
+#include "cuda/units.def"
+#undef CUDA_UNITS
 TAKE_KERNEL(any_16, units_any<16>{a.units}, units_any<16>)
 TAKE_KERNEL(any_32, units_any<32>{a.units}, units_any<32>)
 TAKE_KERNEL(any_64, units_any<64>{a.units}, units_any<64>)

@@ -1063,20 +1063,9 @@ static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a
 #define ANY_KERNELS(name, ...)                                                                     \
     BYTE_KERNEL(8, name, __VA_ARGS__{a.units}, __VA_ARGS__)                                        \
     VALUE_KERNELS(name, __VA_ARGS__{a.units}, __VA_ARGS__)
-UNIT_KERNELS(q4_0, units_q4_0)
-UNIT_KERNELS(q8_0, units_q8_0)
-UNIT_KERNELS(q4_k, units_q4_k)
-UNIT_KERNELS(q5_k, units_q5_k)
-UNIT_KERNELS(q6_k, units_q6_k)
-UNIT_KERNELS(affine4_g32_f16, units_group<4, 32, true>)
-UNIT_KERNELS(affine4_g32_bf16, units_group<4, 32, false>)
-UNIT_KERNELS(affine4_g64_f16, units_group<4, 64, true>)
-UNIT_KERNELS(affine4_g64_bf16, units_group<4, 64, false>)
-UNIT_KERNELS(affine8_g64_f16, units_group<8, 64, true>)
-UNIT_KERNELS(affine8_g64_bf16, units_group<8, 64, false>)
-UNIT_KERNELS(tq1_0, units_tq1_0)
-UNIT_KERNELS(tq2_0, units_tq2_0)
-UNIT_KERNELS(i2_s, units_i2_s)
+#define CUDA_UNITS(id, name, ...) UNIT_KERNELS(name, __VA_ARGS__)
+#include "cuda/units.def"
+#undef CUDA_UNITS
 ANY_KERNELS(any_16, units_any<16>)
 ANY_KERNELS(any_32, units_any<32>)
 ANY_KERNELS(any_64, units_any<64>)

@@ -51,17 +51,6 @@ template <class U> static __device__ void unpack(const qn__cuda_unpack_args &a)
     {                                                                                              \
         unpack<__VA_ARGS__>(a);                                                                    \
     }
-UNPACK_KERNEL(q4_0, units_q4_0)
-UNPACK_KERNEL(q8_0, units_q8_0)
-UNPACK_KERNEL(q4_k, units_q4_k)
-UNPACK_KERNEL(q5_k, units_q5_k)
-UNPACK_KERNEL(q6_k, units_q6_k)
-UNPACK_KERNEL(affine4_g32_f16, units_group<4, 32, true>)
-UNPACK_KERNEL(affine4_g32_bf16, units_group<4, 32, false>)
-UNPACK_KERNEL(affine4_g64_f16, units_group<4, 64, true>)
-UNPACK_KERNEL(affine4_g64_bf16, units_group<4, 64, false>)
-UNPACK_KERNEL(affine8_g64_f16, units_group<8, 64, true>)
-UNPACK_KERNEL(affine8_g64_bf16, units_group<8, 64, false>)
-UNPACK_KERNEL(tq1_0, units_tq1_0)
-UNPACK_KERNEL(tq2_0, units_tq2_0)
-UNPACK_KERNEL(i2_s, units_i2_s)
+#define CUDA_UNITS(id, name, ...) UNPACK_KERNEL(name, __VA_ARGS__)
+#include "cuda/units.def"
+#undef CUDA_UNITS

@@ -11,7 +11,7 @@ const char *only_encoding;
 
 /* Layouts that have kernels of their own, and products of the values of many rows. */
 static const bool has_own[QN__ENCODING_COUNT] = {
-#define CUDA_UNITS(id, name) [QN__##id] = true,
+#define CUDA_UNITS(id, name, ...) [QN__##id] = true,
 #include "cuda/units.def"
 #undef CUDA_UNITS
 };
