@@ -112,10 +112,12 @@ void __syncthreads();
 void __syncwarp();
 int __ffs(uint32_t);
 
-/* Of mma.cuh, whose pair_of is PTX. */
-#define pair_of device_pair_of
+/* Of mma.cuh, whose pair_of and finite_f16_of are PTX. */
+#define pair_of       device_pair_of
+#define finite_f16_of device_finite_f16_of
 #include "cuda/mma.cuh"
 #undef pair_of
+#undef finite_f16_of
 static inline uint32_t pair_of(float low, float high)
 {
     const uint32_t of[] = {__float_as_uint(low), __float_as_uint(high)};
@@ -125,6 +127,11 @@ static inline uint32_t pair_of(float low, float high)
         pair |= (none ? 0x7fff : (of[i] + 0x7fff + (of[i] >> 16 & 1)) >> 16) << 16 * i;
     }
     return pair;
+}
+
+static inline uint16_t finite_f16_of(float x)
+{
+    return __half_as_ushort(__float2half(std::isnan(x) ? x : std::clamp(x, -65504.0f, 65504.0f)));
 }
 
 /* Of norm.cuh, with the bits of what it is for. */

@@ -123,13 +123,15 @@ template <typename T, typename W> struct product {
     std::vector<W> b;
     qn__cuda_product_args args = {};
 
-    product(int64_t batch, int64_t m, int64_t n, int64_t k, int how_a, int how_b, bool rounded)
+    product(int64_t batch, int64_t m, int64_t n, int64_t k, int how_a, int how_b, int rounded)
     {
         const layout la = lay(how_a, m, k, batch, false), lb = lay(how_b, n, k, batch, true);
         a.resize((size_t)la.size + 2);
         b.resize((size_t)lb.size + 2);
         for (T &v : a)
             set(&v, some());
+        if (rounded == QN__CUDA_TO_F16)
+            set(&a[0], -70000); /* the largest */
         for (W &v : b)
             set(&v, some());
         y.assign((size_t)(batch * m * n + 2 * ROOM), (T)7);
@@ -153,7 +155,10 @@ template <typename T, typename W> struct product {
                 T sum = 0;
                 for (int64_t c = first; c < std::min(first + SPAN, k); c++) {
                     T v = x[c * la.step];
-                    if (rounded)
+                    if (rounded == QN__CUDA_TO_F16)
+                        v = (T)__half2float(
+                            __float2half((float)std::clamp(v, (T)-65504, (T)65504)));
+                    else if (rounded)
                         v = f32_of_bf16(bf16_of_f32((float)v));
                     sum = std::fma(v, (T)value_of(w[c * lb.step]), sum);
                 }
@@ -183,7 +188,7 @@ struct shape {
 };
 
 template <typename T, typename W, typename TILES>
-static void check_tiles(const char *name, const std::vector<shape> &shapes, bool rounded = false)
+static void check_tiles(const char *name, const std::vector<shape> &shapes, int rounded = 0)
 {
     for (const shape &s : shapes)
         for (int how_a = 0; how_a < 5; how_a++)
@@ -204,7 +209,7 @@ static void check_few(const char *name, int rows)
     for (const shape &s : shapes)
         for (int how_a = 0; how_a < 5; how_a++)
             for (int how_b = 0; how_b < 5; how_b++) {
-                product<T, W> p(s.batch, rows, s.n, s.k, how_a, how_b, false);
+                product<T, W> p(s.batch, rows, s.n, s.k, how_a, how_b, 0);
                 if ((p.args.b_along != 0) != ALONG || (sizeof(W) == 2 && !p.args.b_vectors))
                     continue;
                 p.args.a_vectors = p.args.a_vectors && p.args.a_along;
@@ -227,7 +232,9 @@ int main(int argc, char **argv)
         check_tiles<float, __half, tiles<float, __half, 128, 128, 8, 8, 1, 16>>("128 f16",
                                                                                 {large[0]});
         check_tiles<float, uint16_t, tiles<float, uint16_t, 128, 128, 8, 8, 1, 16>>(
-            "128 bf16", {large[0]}, true);
+            "128 bf16", {large[0]}, QN__CUDA_TO_BF16);
+        check_tiles<float, __half, tiles<float, __half, 128, 128, 8, 8, 1, 16>>(
+            "128 f16, a rounded", {large[0]}, QN__CUDA_TO_F16);
         check_tiles<double, double, tiles<double, double, 64, 64, 4, 4, 1, 16>>("64 f64",
                                                                                 {large[0]});
     }
