@@ -450,6 +450,138 @@ static __device__ void multiply_rows(const uint8_t *units, int n, int apart, con
         }
 }
 
+/* Whether a step's codes are the high halves of bytes, which are multiplied where they lie, as
+ * sixteen times what they are; and codes so. */
+template <class U> static __device__ constexpr bool is_of_highs(const U &, int)
+{
+    return false;
+}
+static __device__ constexpr bool is_of_highs(const units_q4_k &, int step)
+{
+    return step % 2;
+}
+template <class U>
+static __device__ uint2 codes_as_they_lie(const U &, const uint8_t *u, int quad, int t, int g)
+{
+    return U::codes(u, quad, t, g);
+}
+static __device__ uint2 codes_as_they_lie(const units_q4_k &, const uint8_t *u, int quad, int t,
+                                          int g)
+{
+    const uint2 v = words_at(u + 512 * (quad / 16) + 64 * (quad % 8 + t), g);
+    const uint32_t of = is_of_highs(units_q4_k(), quad / 8) ? 0xf0f0f0f0u : 0x0f0f0f0fu;
+    return make_uint2(v.x & of, v.y & of);
+}
+
+/* Scales and biases of a lane's two steps of a tile's span, from `first` on. */
+template <class U>
+static __device__ void values_of_steps(const U &, const uint8_t *units, int first, int, int g,
+                                       float2 (&scale)[2], float2 (&bias)[2])
+{
+    enum { OF_UNIT = U::COLUMNS / U::STEP };
+#pragma unroll
+    for (int o = 0; o < 2; o++) {
+        const uint8_t *u = units + (first + o) / OF_UNIT * U::BYTES;
+        scale[o] = U::scales(u, (first + o) % OF_UNIT, g);
+        bias[o] = U::biases(u, (first + o) % OF_UNIT, g);
+    }
+}
+static __device__ void values_of_steps(const units_q4_k &, const uint8_t *units, int, int t, int g,
+                                       float2 (&scale)[2], float2 (&bias)[2])
+{
+    packed_pairs(units + 2048, t, g, scale, bias);
+}
+static __device__ void values_of_steps(const units_q5_k &, const uint8_t *units, int, int t, int g,
+                                       float2 (&scale)[2], float2 (&bias)[2])
+{
+    packed_pairs(units + 2560, t, g, scale, bias);
+}
+
+/* The only row's span of M tiles. All columns of a product would be that row: they are steps,
+ * column s with the bytes of step s and zeros for the others, so that a lane has the sums of two,
+ * and makes of those alone what follows. Each lane in turn adds its own, in the order of steps, as
+ * multiply_rows does; lanes with t = 3 have the last. */
+template <class U, int M>
+static __device__ void multiply_steps(const uint8_t *units, int apart, const char *bytes,
+                                      const byte_step *steps, int g, int t, float (&f)[M][2])
+{
+    static_assert(SPAN / U::STEP % 8 == 0, "");
+    enum {
+        STEPS = SPAN / U::STEP,
+        AT_ONCE = 8,
+        OWN = 2,
+        OF_UNIT = U::COLUMNS / U::STEP,
+        WORDS = U::STEP / 16
+    };
+#pragma unroll
+    for (int first = 0; first < STEPS; first += AT_ONCE) {
+        __align__(16) uint32_t mine[WORDS];
+        byte_step x[OWN];
+        int c[M][4];
+        words_of_x<U>(bytes + (first + g) * U::STEP, mine);
+#pragma unroll
+        for (int o = 0; o < OWN; o++)
+            x[o] = steps[first + OWN * t + o];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                c[m][i] = is_of_highs(U(), i % OWN) ? 0
+                          : U::BIASED               ? ZERO_BITS
+                                                    : ZERO_BITS + x[i % OWN].added;
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; s++) {
+            uint32_t w[WORDS];
+#pragma unroll
+            for (int i = 0; i < WORDS; i++)
+                w[i] = g == s ? mine[i] : 0;
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                const uint8_t *u = units + m * apart + (first + s) / OF_UNIT * U::BYTES;
+                const int quad = (first + s) % OF_UNIT * (U::STEP / 4);
+                uint2 code[WORDS];
+#pragma unroll
+                for (int i = 0; i < WORDS; i++)
+                    code[i] = codes_as_they_lie(U(), u, quad + 4 * i, t, g);
+                add_products(c[m], code, w);
+            }
+        }
+        float2 sum[M][OWN], scale[M][OWN], bias[M][OWN];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            values_of_steps(U(), units + m * apart, first + OWN * t, t, g, scale[m], bias[m]);
+#pragma unroll
+            for (int o = 0; o < OWN; o++) {
+                scale[m][o] = times(scale[m][o], make_float2(x[o].scale, x[o].scale));
+                if (is_of_highs(U(), o)) {
+                    c[m][o] = (c[m][o] >> 4) + ZERO_BITS;
+                    c[m][2 + o] = (c[m][2 + o] >> 4) + ZERO_BITS;
+                }
+                sum[m][o] = make_float2(__int_as_float(c[m][o]) - 12582912.0f,
+                                        __int_as_float(c[m][2 + o]) - 12582912.0f);
+            }
+        }
+#pragma unroll
+        for (int from = 0; from < 4; from++)
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+#pragma unroll
+                for (int o = 0; o < OWN; o++) {
+                    f[m][0] = fmaf(sum[m][o].x, scale[m][o].x, f[m][0]);
+                    f[m][1] = fmaf(sum[m][o].y, scale[m][o].y, f[m][1]);
+                    if (U::BIASED) {
+                        f[m][0] = fmaf(bias[m][o].x, __int_as_float(x[o].added), f[m][0]);
+                        f[m][1] = fmaf(bias[m][o].y, __int_as_float(x[o].added), f[m][1]);
+                    }
+                }
+                if (from < 3 || first + AT_ONCE < STEPS) {
+                    f[m][0] = __shfl_sync(~0u, f[m][0], from, 4);
+                    f[m][1] = __shfl_sync(~0u, f[m][1], from, 4);
+                }
+            }
+    }
+}
+
 static __device__ char *shared_room()
 {
     extern __shared__ __align__(128) char shared[];
@@ -739,6 +871,8 @@ template <class U, bool NORMS, int W> struct byte_row {
                 const steps_of_lane<OWN> steps = {shared_place<const byte_step>(of), w.behind};
                 if (span == spans - 1 && w.last < UNITS)
                     multiply_rows<U, TILES, false>(units, w.last, BYTES, bytes, steps, w.g, w.t, f);
+                else if constexpr (W == 1 && U::APART)
+                    multiply_steps<U, TILES>(units, BYTES, bytes, steps.first, w.g, w.t, f);
                 else if (TILES == 2 && tile + 1 == end)
                     multiply_rows<U, 1, true>(units, UNITS, BYTES, bytes, steps, w.g, w.t, f);
                 else
@@ -753,7 +887,7 @@ template <class U, bool NORMS, int W> struct byte_row {
                     turns.wait_for_place(j);
 #pragma unroll
                 for (int o = 0; o < OWN; o++)
-                    if (W == 1 ? w.t == 0 : row_columns<W>::row_of_sums(w.t) + o < rows)
+                    if (W == 1 ? w.t == 3 : row_columns<W>::row_of_sums(w.t) + o < rows)
 #pragma unroll
                         for (int m = 0; m < TILES; m++)
                             shared_place<float2>(to)[(o * TILES + m) * TILE / 2] =

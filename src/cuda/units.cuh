@@ -50,11 +50,12 @@ static __device__ float2 times(float2 a, float2 b)
     return make_float2(a.x * b.x, a.y * b.y);
 }
 
-/* Each layout: columns and bytes of a unit, columns that share a scale, the code of 0. Codes are
- * those of quad `quad` + t, of which the first is a multiple of 4 and t less. codes, scales and
- * biases are those of rows 2 g and 2 g + 1. */
+/* Each layout: columns and bytes of a unit, columns that share a scale, the code of 0; whether steps
+ * are multiplied apart by one row of x (units.cu), which pays where they are short or their scales
+ * cost much. Codes are those of quad `quad` + t, of which the first is a multiple of 4 and t less.
+ * codes, scales and biases are those of rows 2 g and 2 g + 1. */
 struct units_q4_0 {
-    enum { COLUMNS = 64, BYTES = 576, STEP = 32, ZERO = 8, BIASED = 0 };
+    enum { COLUMNS = 64, BYTES = 576, STEP = 32, ZERO = 8, BIASED = 0, APART = 0 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         return half_code(u + 256 * (quad / 8), 4, quad % 8, t, row);
@@ -82,7 +83,7 @@ struct units_q4_0 {
 };
 
 struct units_q8_0 {
-    enum { COLUMNS = 64, BYTES = 1088, STEP = 32, ZERO = 128, BIASED = 0 };
+    enum { COLUMNS = 64, BYTES = 1088, STEP = 32, ZERO = 128, BIASED = 0, APART = 1 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         return word_at(u + 64 * (quad + t), row) ^ 0x80808080u;
@@ -129,8 +130,34 @@ static __device__ float2 packed_scales(const uint8_t *w, int j, int minimum, int
                        packed_scale_of(four.y, more.y, j, minimum));
 }
 
+/* Of numbers 2 t and 2 t + 1: scales and biases of rows 2 g and 2 g + 1, whose factors lie behind
+ * the packed ones. */
+static __device__ float2 packed_bytes(uint32_t v)
+{
+    return make_float2((float)(v & 255), (float)(v >> 8 & 255));
+}
+static __device__ void packed_pairs(const uint8_t *w, int t, int g, float2 (&scale)[2],
+                                    float2 (&bias)[2])
+{
+    const bool high = t >= 2;
+    const int down = 16 * (t & 1), four_down = down + (high ? 2 : 0);
+    const uint32_t of_four = high ? 0x3030u : 0x3f3fu, of_more = high ? 0x0f0fu : 0;
+    const uint2 more = words_at(w + 128, g), four = words_at(w, g), least = words_at(w + 64, g);
+    const float2 d = halves_at(w + 192, g), m = halves_at(w + 224, g);
+    const float2 s0 = packed_bytes((four.x >> four_down & of_four) | (more.x >> down & of_more)),
+                 s1 = packed_bytes((four.y >> four_down & of_four) | (more.y >> down & of_more)),
+                 m0 = packed_bytes((least.x >> four_down & of_four) |
+                                   (more.x >> (down + 4) & of_more)),
+                 m1 = packed_bytes((least.y >> four_down & of_four) |
+                                   (more.y >> (down + 4) & of_more));
+    scale[0] = make_float2(d.x * s0.x, d.y * s1.x);
+    scale[1] = make_float2(d.x * s0.y, d.y * s1.y);
+    bias[0] = make_float2(-m.x * m0.x, -m.y * m1.x);
+    bias[1] = make_float2(-m.x * m0.y, -m.y * m1.y);
+}
+
 struct units_q4_k {
-    enum { COLUMNS = 256, BYTES = 2304, STEP = 32, ZERO = 0, BIASED = 1 };
+    enum { COLUMNS = 256, BYTES = 2304, STEP = 32, ZERO = 0, BIASED = 1, APART = 1 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         return half_code(u + 512 * (quad / 16), 8, quad % 16, t, row);
@@ -159,7 +186,7 @@ struct units_q4_k {
 };
 
 struct units_q5_k {
-    enum { COLUMNS = 256, BYTES = 2816, STEP = 32, ZERO = 0, BIASED = 1 };
+    enum { COLUMNS = 256, BYTES = 2816, STEP = 32, ZERO = 0, BIASED = 1, APART = 1 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         uint32_t high = word_at(u + 2048 + 64 * (quad % 8 + t), row) >> (quad / 8) & 0x01010101u;
@@ -192,7 +219,7 @@ struct units_q5_k {
 };
 
 struct units_q6_k {
-    enum { COLUMNS = 256, BYTES = 3392, STEP = 16, ZERO = 32, BIASED = 0 };
+    enum { COLUMNS = 256, BYTES = 3392, STEP = 16, ZERO = 32, BIASED = 0, APART = 1 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         int half = quad / 32, part = quad % 32 / 8, word = quad % 8 + t;
@@ -238,7 +265,7 @@ static __device__ uint2 fields(uint2 w, int shift)
 }
 
 struct units_i2_s {
-    enum { COLUMNS = 128, BYTES = 512, STEP = 64, ZERO = 1, BIASED = 0 };
+    enum { COLUMNS = 128, BYTES = 512, STEP = 64, ZERO = 1, BIASED = 0, APART = 0 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         return field(word_at(u + 64 * (quad % 8 + t), row), 6 - quad / 8 * 2);
@@ -266,7 +293,7 @@ struct units_i2_s {
 };
 
 struct units_tq2_0 {
-    enum { COLUMNS = 256, BYTES = 1088, STEP = 64, ZERO = 1, BIASED = 0 };
+    enum { COLUMNS = 256, BYTES = 1088, STEP = 64, ZERO = 1, BIASED = 0, APART = 0 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
         return field(word_at(u + 512 * (quad / 32) + 64 * (quad % 8 + t), row), quad % 32 / 8 * 2);
@@ -308,7 +335,7 @@ static __device__ uint32_t power_of_3(int n)
 
 /* 32 bytes of five digits, 16 bytes of five, 4 of four. */
 struct units_tq1_0 {
-    enum { COLUMNS = 256, BYTES = 896, STEP = 64, ZERO = 1, BIASED = 0 };
+    enum { COLUMNS = 256, BYTES = 896, STEP = 64, ZERO = 1, BIASED = 0, APART = 0 };
     /* Where the word of a quad lies, and its digit's power. */
     static __device__ int word(int quad, int t)
     {
@@ -354,7 +381,8 @@ template <int BITS, int GROUP, bool F16> struct units_group {
         BYTES = CODES + 64 * BLOCKS,
         STEP = GROUP < 64 ? 32 : 64,
         ZERO = 0,
-        BIASED = 1
+        BIASED = 1,
+        APART = 0
     };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
     {
