@@ -93,7 +93,7 @@ enum {
     LEAST_WARPS = 4,
     MOST_WARPS = 16,
     MOST_THREADS = 1024, /* of a multiprocessor */
-    AHEAD = 90 << 10,    /* bytes that the blocks of a multiprocessor ask for before x has come */
+    AHEAD = 48 << 10,    /* bytes that a multiprocessor has under way before x has come */
     FEW = 64,            /* rows of x up to which blocks make them bytes */
     MOST_BY_BYTES = 8,   /* ... up to which BY_ROWS is of bytes */
     MANY_TILES = 8,      /* in a tile of many.cu */
@@ -183,8 +183,8 @@ static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
     return groups * (each < tiles ? each : tiles);
 }
 
-/* Spans, of two tiles where they come so, that a block asks for before its row of x has come; all,
- * where x has been made bytes. */
+/* Spans, of two tiles where they come so, that a block has under way until its row of x is asked
+ * for; all, where x has been made bytes. */
 static int64_t spans_ahead(const qn__cuda *cuda, const qn__cuda_linears_args *args,
                            unsigned threads, int64_t shared, int64_t blocks)
 {
@@ -277,7 +277,7 @@ bool qn__cuda_unit_row_takes_norm(const qn__cuda_binder *b, const qn__cuda_launc
     const qn__cuda_linears_args *args =
         (const qn__cuda_linears_args *)(b->bound->args + launch->args);
     return qn__cuda_unit_row_with_norms(b->cuda, launch->function) && !args->made &&
-           qn__cuda_parts(args->k, QN__CUDA_SPAN) < (int64_t)launch->threads / 32;
+           qn__cuda_parts(args->k, QN__CUDA_SPAN) < (int64_t)launch->threads / 32 - QN__CUDA_PACERS;
 }
 
 bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function)
@@ -404,7 +404,7 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     if ((form.turns || (args.whole && args.rows)) && !make_bytes(b, call, &args))
         return false;
     const int64_t takers = takers_of(&form);
-    unsigned threads = 32 * (unsigned)(form.warps + takers);
+    unsigned threads = 32 * (unsigned)(form.warps + takers + (takers ? QN__CUDA_PACERS : 0));
     const int64_t blocks = unit_blocks(b->cuda, &args, threads, form.shared);
     qn__cuda_grid grid = {blocks, threads, (unsigned)form.shared};
     if (takers)

@@ -11,7 +11,8 @@
 
 enum {
     QN__CUDA_TURNS = 4,
-    QN__CUDA_TURN_BARS = 128, /* bytes: two barriers each */
+    QN__CUDA_TURN_BARS = 128, /* bytes: two barriers each, and whether x has been asked for */
+    QN__CUDA_PACERS = 1,      /* warps that ask for weights at the pace at which they land */
     /* Spans of at most so many bytes come for two tiles at once, into a ring of two, others one at
      * a time into one of three. */
     QN__CUDA_PAIR_BYTES = 2900

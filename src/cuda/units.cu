@@ -12,11 +12,12 @@
  *
  * By one row of x, which is what decoding has, or up to eight, a warp makes the columns bytes that
  * it multiplies, then multiplies spans, of one row those of two tiles at once, and some warps more
- * make the results (turns.cuh), so that those that multiply never wait for each other. A product of
- * the tensor cores has eight columns: more rows cost hardly more instructions. What stands between
- * x and the results runs once and costs its instructions: what needs no x is made before it is
- * waited for, and several long rows are made bytes by a launch ahead. Two norms ahead of a single
- * row may be the launch's own (span_norm.cuh).
+ * make the results (turns.cuh), so that those that multiply never wait for each other. One more
+ * asks for weights while x is waited for, at the pace at which they land. A product of the tensor
+ * cores has eight columns: more rows cost hardly more instructions. What stands between x and the
+ * results runs once and costs its instructions: what needs no x is made before it is waited for,
+ * and several long rows are made bytes by a launch ahead. Two norms ahead of a single row may be
+ * the launch's own (span_norm.cuh).
  */
 #include "cuda/any.cuh"
 #include "cuda/bulk.cuh"
@@ -670,17 +671,19 @@ template <class U, bool NORMS, int W> struct byte_row {
     int row, rows;      /* of x: the block's first one, and how many it has */
     const sum_turns turns;
     char *const rings;
+    volatile bool *const comes; /* whether x has been asked for */
     char *bytes;      /* [row][apart()] */
     byte_step *steps; /* [row][steps_apart()] */
     float *part;      /* [turn][span][row][TILES][16] */
 
     __device__ byte_row(const qn__cuda_linears_args &args, char *room)
-        : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN), warps(blockDim.x / 32 - takers()),
+        : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN),
+          warps(blockDim.x / 32 - takers() - QN__CUDA_PACERS),
           group_bytes((k + U::COLUMNS - 1) / U::COLUMNS * U::BYTES),
           last_bytes(group_bytes - (spans - 1) * BYTES), one(tiles_of(a, 0, TILE)),
           two(one + tiles_of(a, 1, TILE)),
           turns(turns_in(room, W == 1 ? (int)QN__CUDA_TURNS : a.turns)),
-          rings(room + QN__CUDA_TURN_BARS)
+          rings(room + QN__CUDA_TURN_BARS), comes((bool *)rings - 1)
     {
         const uint32_t groups = W == 1 ? 1 : (uint32_t)(a.rows + a.group - 1) / a.group,
                        blocks = gridDim.x / groups, block = blockIdx.x / groups,
@@ -740,7 +743,7 @@ template <class U, bool NORMS, int W> struct byte_row {
     /* A warp that multiplies: what it asks for next, and where its ring is. */
     struct asking {
         char *ring;
-        int tile, span;
+        int warp, tile, span;
         int asked; /* of its places, before x has come */
         const char *from[TILES];
     };
@@ -754,10 +757,12 @@ template <class U, bool NORMS, int W> struct byte_row {
         for (int m = 0; m < TILES; m++)
             own.from[m] = own.tile + m < end ? units_of(own.tile + m) : NULL;
     }
-    /* From the last span of tiles to the first one of the next. */
+    /* To the warp's next span, maybe of the next tiles. */
     __device__ void go_on(asking &own) const
     {
-        own.span = warp_number();
+        if ((own.span += warps) < spans)
+            return;
+        own.span = own.warp;
         own.tile += TILES;
         if constexpr (TILES > 1)
             if (a.gated) {
@@ -768,40 +773,45 @@ template <class U, bool NORMS, int W> struct byte_row {
             }
         find(own);
     }
+#if __CUDA_ARCH__ >= 900
+    /* By one lane. */
+    __device__ void copy_span(const asking &own, int at) const
+    {
+        const int n = own.span == spans - 1 ? last_bytes : BYTES;
+        barrier_expect(landed(own, at), TILES == 2 && own.from[TILES - 1] ? 2 * n : n);
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+            if (own.from[m])
+                copy_bulk_once(own.ring + at * PLACE + m * BYTES, own.from[m] + own.span * BYTES, n,
+                               landed(own, at));
+    }
+#endif
     __device__ void ask(asking &own, int at) const
     {
         if (own.tile < end) {
+#if __CUDA_ARCH__ >= 900
+            if (is_elected())
+                copy_span(own, at);
+#else
             const int n = own.span == spans - 1 ? last_bytes : BYTES;
             char *to = own.ring + at * PLACE;
-#if __CUDA_ARCH__ >= 900
-            if (is_elected()) {
-                barrier_expect(landed(own, at), TILES == 2 && own.from[TILES - 1] ? 2 * n : n);
-#pragma unroll
-                for (int m = 0; m < TILES; m++)
-                    if (own.from[m])
-                        copy_bulk_once(to + m * BYTES, own.from[m] + own.span * BYTES, n,
-                                       landed(own, at));
-            }
-#else
 #pragma unroll
             for (int m = 0; m < TILES; m++)
                 for (int i = threadIdx.x % 32 * 16; own.from[m] && i < n; i += 32 * 16)
                     copy_once(to + m * BYTES + i, own.from[m] + own.span * BYTES + i, true);
 #endif
-            if ((own.span += warps) >= spans)
-                go_on(own);
+            go_on(own);
         }
 #if __CUDA_ARCH__ < 900
         copies_end();
 #endif
     }
     /* A warp begins to fill its ring, with those spans that are among the block's first a.ahead:
-     * more copies would keep loads waiting, of x, and of the launch ahead, which this one waits
-     * for. */
+     * more copies would keep others waiting, x, and the launch ahead as it ends. */
     __device__ asking begin_ring() const
     {
         const int warp = warp_number();
-        asking own = {rings + warp * room_bytes(), first, warp, 0};
+        asking own = {rings + warp * room_bytes(), warp, first, warp, 0};
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x % 32 == 0) {
             for (int i = 0; i < places(); i++)
@@ -817,11 +827,51 @@ template <class U, bool NORMS, int W> struct byte_row {
             ask(own, own.asked);
         return own;
     }
+    /* Once x is asked for; the copy engine's spans are asked for by the warp that paces. */
     __device__ void ask_rest(asking &own) const
     {
         for (; own.asked < places(); own.asked++)
+#if __CUDA_ARCH__ >= 900
+            if (own.tile < end)
+                go_on(own);
+        if (threadIdx.x % 32 == 0)
+            *comes = true;
+#else
             ask(own, own.asked);
+#endif
     }
+#if __CUDA_ARCH__ >= 900
+    /* The ring's place that is asked for as number so and so, of whose warp. */
+    __device__ asking ring_of(int number, int &at) const
+    {
+        int warp = number;
+        for (at = 0; warp >= warps; warp -= warps)
+            at++;
+        return {rings + warp * room_bytes(), warp, first, warp, 0};
+    }
+    /* One warp keeps a.ahead spans under way until x is asked for, so that memory has enough to do
+     * and x hardly waits in line: a lane asks for a span when that one has landed which is so many
+     * ahead of it. Where a place was asked for again meanwhile, x has been asked for. */
+    __device__ void pace() const
+    {
+        const int last = places() * warps - a.ahead;
+        if (!a.early)
+            wait_for_last();
+        for (int i = threadIdx.x % 32; i < last; i += 32) {
+            int at, at_ahead;
+            const asking ahead = ring_of(i, at_ahead);
+            asking own = ring_of(i + a.ahead, at);
+            find(own);
+            for (int k = 0; k < at && own.tile < end; k++)
+                go_on(own);
+            for (bool wanted = own.tile < end; wanted;)
+                if (barrier_ended(landed(ahead, at_ahead), 0) || *comes) {
+                    copy_span(own, at);
+                    wanted = false;
+                }
+        }
+    }
+#endif
     /* A lane's part of the work, made before x is waited for: where the ring's first place is,
      * what says that it has landed, and of the warp's first span x, its steps and the sums. */
     struct lane_work {
@@ -992,7 +1042,8 @@ template <class U, bool NORMS, int W> struct byte_row {
     {
         static_assert(PLACES * sizeof(uint64_t) + sizeof(float) <= QN__CUDA_RING_BARS, "");
         const char *behind = rings + PLACES * PLACE + PLACES * sizeof(uint64_t);
-        return {(uint32_t)known_now((int)shared_address(behind)), (float *)bytes, (int)blockDim.x};
+        return {(uint32_t)known_now((int)shared_address(behind)), (float *)bytes,
+                32 * (warps + takers())};
     }
     /* A warp makes those spans of its row bytes that it multiplies, and sums of their products. */
     __device__ void multiply(asking &own) const
@@ -1070,15 +1121,22 @@ template <class U, bool NORMS, int W> struct byte_row {
     }
     __device__ void run() const
     {
-        const bool multiplies = warp_number() < warps;
+        const int warp = warp_number();
+        const bool multiplies = warp < warps, paces = warp == warps + takers();
         asking own;
         let_next_begin();
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             turns.begin(warps, takers());
+            *comes = false;
+        }
         if (multiplies)
             own = begin_ring();
-        __syncthreads(); /* those of sums have begun */
-        if (!multiplies)
+        __syncthreads(); /* barriers have begun */
+        if (paces) {
+#if __CUDA_ARCH__ >= 900
+            pace();
+#endif
+        } else if (!multiplies)
             make_results();
         else if constexpr (W == 1)
             multiply(own);

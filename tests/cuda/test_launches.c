@@ -106,8 +106,8 @@ static const expected all[] = {
      1, "stream_1 128 288\nattend_far_step_bf16_q8_0_128_of_9 72 352\nlinear_8_rounded 128 256\n",
      .behind = 5000, .keys = "bf16", .values = "q8_0"},
     {"gemma3 over f16 and q8_0", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
-     "normed_1_affine4_g64_bf16 96 192\nattend_step_f16_q8_0_256_of_8 8 256\n"
-     "normed_1_affine4_g64_bf16 72 160\n",
+     "normed_1_affine4_g64_bf16 96 224\nattend_step_f16_q8_0_256_of_8 8 256\n"
+     "normed_1_affine4_g64_bf16 72 192\n",
      .keys = "f16", .values = "q8_0"},
     {"llama, 20 rows over f16 and q8_0", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
      "turn_and_write 25 256\nwrite_blocks_1 5 256\nattend_f16_q8_0_64_of_2 80 256\n", .keys = "f16",
@@ -123,10 +123,10 @@ static const expected all[] = {
      "rms_norm_few_of_1 20 256\n",
      "take_values 20 256\nstream_32 48 288\n", "\nsample 120 1024\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
-     "normed_1_affine4_g64_bf16 96 192\nattend_near_256_of_8 8 256\n"
-     "normed_1_affine4_g64_bf16 72 160\nnormed_1_affine4_g64_bf16 432 192\n"
-     "normed_1_affine4_g64_bf16 72 480\n",
-     "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 192\n"},
+     "normed_1_affine4_g64_bf16 96 224\nattend_near_256_of_8 8 256\n"
+     "normed_1_affine4_g64_bf16 72 192\nnormed_1_affine4_g64_bf16 432 224\n"
+     "normed_1_affine4_g64_bf16 72 512\n",
+     "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 224\n"},
     {"llama, eight heads of a key head far behind", SHAPE("llama", 512, 512, 64, 8, 128), "bf16", 1,
      "linear_8_rounded 640 64\nattend_far_128_of_8 64 352\nlinear_8_rounded 32 512\n"
      "rms_norm_few_of_1 1 256\nlinear_8_rounded 64 64\nchain 1 256\nlinear_8_rounded 32 64\n"
@@ -134,8 +134,8 @@ static const expected all[] = {
      .behind = 4000},
     /* attention makes norms of heads, but of heads of 64; its result lies elsewhere than planned */
     {"qwen3-4b, one row", SHAPE("qwen3", 2560, 9728, 32, 8, 128), "q4_k", 1,
-     "bytes_1_q4_k 264 352\nattend_step_128_of_8 64 256\nbytes_1_q4_k 132 544\n"
-     "rms_norm_few_of_3 1 256\nbytes_1_q4_k 264 352\nbytes_1_q4_k 132 448\n"
+     "bytes_1_q4_k 264 384\nattend_step_128_of_8 64 256\nbytes_1_q4_k 132 576\n"
+     "rms_norm_few_of_3 1 256\nbytes_1_q4_k 264 384\nbytes_1_q4_k 132 480\n"
      "rms_norm_few_of_3 1 256\n"},
     {"qwen3, one row of small heads", SHAPE("qwen3", 512, 1024, 8, 2, 64), "bf16", 1,
      "linear_8_rounded 48 64\nrms_norm_pair 8 256\nattend_step_64_of_8 16 256\n"
@@ -190,19 +190,19 @@ static const expected all[] = {
      "rms_norm_many_short_bytes 200 256\n",
      "take_i2_s 200 256\nrow_bytes 200 256\nternary_wide_128_by_96 90 384\n"},
     {"llama in affine4, 2 rows", SHAPE("llama", 4096, 12288, 32, 8, 128), "affine4-g64-bf16", 2,
-     "bytes_4_affine4_g64_bf16 132 544\nturn_and_write 22 256\nattend_few_128_of_8 128 256\n"
-     "bytes_4_affine4_g64_bf16 132 544\nrms_norm_few_of_4 2 256\nbytes_4_affine4_g64_bf16 132 544\n"
-     "bytes_4_affine4_g64_bf16 132 544\nrms_norm_few_of_4 2 256\n"},
+     "bytes_4_affine4_g64_bf16 132 576\nturn_and_write 22 256\nattend_few_128_of_8 128 256\n"
+     "bytes_4_affine4_g64_bf16 132 576\nrms_norm_few_of_4 2 256\nbytes_4_affine4_g64_bf16 132 576\n"
+     "bytes_4_affine4_g64_bf16 132 576\nrms_norm_few_of_4 2 256\n"},
     {"llama in affine4, 8 rows", SHAPE("llama", 4096, 12288, 32, 8, 128), "affine4-g64-bf16", 8,
-     "bytes_8_affine4_g64_bf16 132 640\nturn_and_write 88 256\nattend_few_128_of_2 128 256\n"
-     "row_bytes 32 256\nbytes_8_affine4_g64_bf16 132 640\nrms_norm_few_bytes_of_4 8 256\n"
-     "bytes_8_affine4_g64_bf16 132 640\nrow_bytes 96 256\nbytes_8_affine4_g64_bf16 132 640\n"
+     "bytes_8_affine4_g64_bf16 132 672\nturn_and_write 88 256\nattend_few_128_of_2 128 256\n"
+     "row_bytes 32 256\nbytes_8_affine4_g64_bf16 132 672\nrms_norm_few_bytes_of_4 8 256\n"
+     "bytes_8_affine4_g64_bf16 132 672\nrow_bytes 96 256\nbytes_8_affine4_g64_bf16 132 672\n"
      "rms_norm_few_bytes_of_4 8 256\n",
-     "take_affine4_g64_bf16 8 256\nrow_bytes 32 256\nbytes_8_affine4_g64_bf16 132 640\n"},
+     "take_affine4_g64_bf16 8 256\nrow_bytes 32 256\nbytes_8_affine4_g64_bf16 132 672\n"},
     {"llama in affine4, 7 short rows", SHAPE("llama", 512, 1024, 8, 2, 64), "affine4-g64-bf16", 7,
-     "bytes_8_affine4_g64_bf16 48 192\nturn_and_write 10 256\nattend_few_64_of_8 112 256\n"
-     "bytes_8_affine4_g64_bf16 32 192\nrms_norm_few_of_1 7 256\nbytes_8_affine4_g64_bf16 64 192\n"
-     "bytes_8_affine4_g64_bf16 32 256\nrms_norm_few_of_1 7 256\n"},
+     "bytes_8_affine4_g64_bf16 48 224\nturn_and_write 10 256\nattend_few_64_of_8 112 256\n"
+     "bytes_8_affine4_g64_bf16 32 224\nrms_norm_few_of_1 7 256\nbytes_8_affine4_g64_bf16 64 224\n"
+     "bytes_8_affine4_g64_bf16 32 288\nrms_norm_few_of_1 7 256\n"},
     {"llama of a layout without kernels of its own", SHAPE("llama", 512, 1024, 8, 2, 64), "q3_k", 1,
      "bytes_8_any_16 48 64\nattend_step_64_of_8 16 256\n"
      "bytes_8_any_16 32 64\nrms_norm_few_of_1 1 256\nbytes_8_any_16 64 64\nbytes_8_any_16 32 128\n"
@@ -213,7 +213,7 @@ static const expected all[] = {
      .behind = 2000, .keys = "q8_0", .values = "q8_0"},
     {"gemma3 in blocks", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
      "attend_step_q4_0_q4_0_256_of_8 8 256\n"
-     "normed_1_affine4_g64_bf16 72 160\n",
+     "normed_1_affine4_g64_bf16 72 192\n",
      .keys = "q4_0", .values = "q4_0"},
     {"llama, 20 rows in other blocks", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 20,
      "stream_32 48 288\nturn_blocks_1 30 256\nunpack_pages 1280 256\nattend_few_64_of_2 80 256\n"
