@@ -148,8 +148,9 @@ static unsigned deal_tiles(const qn__cuda *cuda, qn__cuda_wide_args *a)
 /* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them,
  * or to 8 by one row, so that a row's pieces are longer: memory gives more the more of it lies side
  * by side. What is best was measured on an H200 for the shapes of Llama-1B and 8B: stages of about
- * the same bytes, pieces as long as that leaves; layers of a tile a block so that the next one's
- * blocks fit beside them, others of one row with all room there is. */
+ * the same bytes, pieces as long as that leaves; layers of one row with all room there is, lest two
+ * of their blocks lie on one processor, others of a tile a block so that the next one's blocks fit
+ * beside them. */
 static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
@@ -172,7 +173,7 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
             run = a->slots * x_rows * TILE * 4 + (one ? spans * QN__CUDA_SPAN * 2 : 0),
             steps = spans * of_span * qn__cuda_parts(each, a->slots);
     int64_t room = QN__CUDA_STREAM_SHARED;
-    if (x_rows <= 16 && each == 1)
+    if (!one && x_rows <= 16 && each == 1)
         room /= 2;
     else if (!one && x_rows <= 16 && each * l->k <= SMALL_TILES)
         room = ROOM_BESIDE;

@@ -36,6 +36,13 @@ static __device__ uint4 load_shared(uint32_t at)
     return v;
 }
 
+/* An arrival at a barrier once the thread's copies up to here have come. */
+static __device__ void arrive_behind_copies(uint64_t *barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+
 /* NT: of 8 rows of x each. M: tiles that a warp has at once. ONE: x is a row, turned (linear.cu).
  */
 template <int NT, int M, bool ONE> struct stream {
@@ -70,7 +77,7 @@ template <int NT, int M, bool ONE> struct stream {
      * last one. */
     __device__ int high(int tile) const
     {
-        return min(slots, first + each - tile) / unit;
+        return min(slots, first + each - tile) >> (unit - 1);
     }
     __device__ int stage_bytes() const
     {
@@ -87,9 +94,39 @@ template <int NT, int M, bool ONE> struct stream {
             copy_pieces(stages + at * stage_bytes() + deep * slots * TILE_BYTES,
                         &a.map[QN__CUDA_LINEARS], &full[at], 0, step * deep);
     }
-    /* Of stages that were asked for before x was there. */
-    __device__ void ask_first_x(int asked)
+    /* Who has begun barriers, of the stages that are asked for first or all others, says so, and
+     * waits for those alone that he has not begun. */
+    enum { FIRST, ALL };
+    template <int which> static __device__ void arrive_at()
     {
+        asm volatile("bar.arrive %0, %1;" ::"n"(which), "n"(32 * (WARPS + 1)) : "memory");
+    }
+    template <int which> static __device__ void meet_at()
+    {
+        asm volatile("bar.sync %0, %1;" ::"n"(which), "n"(32 * (WARPS + 1)) : "memory");
+    }
+    /* The stages that are asked for first, by a warp that waits for nobody. */
+    __device__ void begin_first(int early)
+    {
+        if (is_elected()) {
+            for (int i = 0; i < QN__CUDA_LINEARS + !ONE; i++)
+                fetch_map(&a.map[i]);
+            for (int i = 0; i < early; i++)
+                barrier_begin(&full[i], 1);
+            barriers_begun();
+        }
+        __syncwarp();
+        arrive_at<FIRST>();
+        if (!a.linears.early)
+            wait_for_last();
+    }
+    /* They have been asked for; of several rows of x their part of it once it is there. */
+    __device__ void meet_others(int asked)
+    {
+        __syncwarp();
+        meet_at<ALL>();
+        if (ONE)
+            return;
         wait_for_last();
         for (int i = 0; i < asked; i++)
             ask_x(i, i % steps);
@@ -102,13 +139,14 @@ template <int NT, int M, bool ONE> struct stream {
                   gate = a.linears.gated ? a.linears.gated == 2 : weight;
         int under_way = 0, most = early, asked = 0;
         ring_place landed = {0, 0}, place = {0, 1};
-        if (!a.linears.early)
-            wait_for_last();
+        begin_first(early);
         for (int tile = first; tile < end; tile += slots) {
             const bool whole = tile + slots <= first + each;
             const qn__cuda_map *const maps = whole ? a.map : a.last_map;
-            const int row = tile / unit * TILE, box = deep * high(tile) * TILE_BYTES;
+            const int row = (tile >> (unit - 1)) * TILE, box = deep * high(tile) * TILE_BYTES;
             for (int step = 0; step < steps; step++) {
+                if (asked == early)
+                    meet_others(asked);
                 /* What else is read waits in line with what is under way: what the launches ahead
                  * still want, and x, before it is there. */
                 while (ONE && under_way >= most) {
@@ -120,9 +158,8 @@ template <int NT, int M, bool ONE> struct stream {
                     landed.next(ring);
                     under_way--;
                 }
-                if (!ONE && asked == early)
-                    ask_first_x(asked);
-                barrier_wait(&empty[place.stage], place.phase);
+                if (asked >= early)
+                    barrier_wait(&empty[place.stage], place.phase);
                 if (is_elected()) {
                     char *const to = stages + place.stage * stage_bytes();
                     uint64_t *const lands = &full[place.stage];
@@ -138,26 +175,27 @@ template <int NT, int M, bool ONE> struct stream {
                 place.next(ring);
             }
         }
-        if (!ONE && asked <= early)
-            ask_first_x(asked);
+        if (asked <= early)
+            meet_others(asked);
     }
 
     /* ---- multiplying ------------------------------------------------------------------------- */
 
-    /* The row of x, with zeros behind it to the end of the last span. It does not come by the copy
-     * engine, where it would wait for the weights that were asked for before it. */
-    __device__ void load_x(const uint4 *from) const
+    /* The row of x, with zeros behind it to the end of the last span: its first spans, one for each
+     * warp, and all others, so that a warp waits for no more than it wants. It does not come by the
+     * copy engine, where it would wait for the weights that were asked for before it. */
+    __device__ void load_x() const
     {
-        const int n = (int)((uint32_t)a.linears.k / 8);
+        const int n = (int)((uint32_t)a.linears.k / 8), all = spans * (SPAN / 8);
+        const uint4 *const from = (const uint4 *)a.linears.at[0];
+        int i = threadIdx.x;
+        if (i < all)
+            copy_ahead(&x_row[i], i < n ? from + i : from, i < n);
+        arrive_behind_copies(&x_came[0]);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < spans * (SPAN / 8); i += 32 * WARPS, from += 32 * WARPS)
-            copy_ahead(&x_row[i], i < n ? from : (const uint4 *)a.linears.at[0], i < n);
-        copies_end();
-        copies_wait<0>();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            barrier_arrive(x_came);
-        asm volatile("bar.sync 2, %0;" ::"n"(32 * WARPS) : "memory"); /* all that multiply */
+        while ((i += 32 * WARPS) < all)
+            copy_ahead(&x_row[i], i < n ? from + i : from, i < n);
+        arrive_behind_copies(&x_came[1]);
     }
 
     /* What a warp multiplies first is in registers before x is there, so that its place in the ring
@@ -370,7 +408,6 @@ template <int NT, int M, bool ONE> struct stream {
             }
         };
         wrap();
-        const uint4 *const from = (const uint4 *)a.linears.at[0] + threadIdx.x;
         const bool keeps = ONE && M == 1 && a.keeps && own < min(apart, spans);
         kept_span kept = {};
         float kept_sum[M][NT][4] = {};
@@ -383,9 +420,14 @@ template <int NT, int M, bool ONE> struct stream {
         }
         wait_for_last();
         if (ONE)
-            load_x(from);
-        if (own >= apart)
+            load_x();
+        if (own >= apart) {
+            copies_wait<0>();
             return;
+        }
+        bool whole_x = !ONE;
+        if (ONE)
+            barrier_wait(&x_came[0], 0);
         if (keeps)
             kept.multiply(x_lane + own * SPAN * 2, kept_sum[0][0]);
         for (int tile = first; tile < end; tile += slots) {
@@ -402,6 +444,10 @@ template <int NT, int M, bool ONE> struct stream {
                 if (NT < 8 && last && a.linears.at[QN__CUDA_ADDED])
                     load_added(tile + slot, n, more);
                 const bool done = keeps && tile == first && span == own;
+                if (!whole_x && span >= WARPS) {
+                    barrier_wait(&x_came[1], 0);
+                    whole_x = true;
+                }
                 if (done) {
 #pragma unroll
                     for (int i = 0; i < 4; i++)
@@ -460,32 +506,33 @@ template <int NT, int M, bool ONE> struct stream {
     __device__ void work()
     {
         const int warp = warp_number();
+        if (warp == WARPS) {
+            ask();
+            return;
+        }
         if (is_elected()) {
-            for (int i = 0; warp == WARPS && i < QN__CUDA_LINEARS + !ONE; i++)
-                fetch_map(&a.map[i]);
-            for (int i = warp; i < ring; i += WARPS + 1) {
-                barrier_begin(&full[i], 1);
+            for (int i = warp; i < ring; i += WARPS) {
+                if (i >= (int)a.early) /* else who asks begins it */
+                    barrier_begin(&full[i], 1);
                 barrier_begin(&empty[i], groups);
             }
-            if (warp < WARPS)
-                barrier_begin(&turn[warp], 1);
-            else
-                barrier_begin(x_came, WARPS);
+            barrier_begin(&turn[warp], 1);
+            if (warp < 2)
+                barrier_begin(&x_came[warp], 32 * WARPS);
             barriers_begun();
         }
-        __syncthreads();
+        __syncwarp();
+        arrive_at<ALL>();
         let_next_begin();
-        if (warp == WARPS)
-            ask();
-        else
-            multiply();
+        meet_at<FIRST>();
+        multiply();
     }
 };
 
 template <int NT, int M, bool ONE> static __device__ void stream_rows(const qn__cuda_wide_args &a)
 {
     extern __shared__ __align__(1024) char room[];
-    __shared__ uint64_t bars[2 * MOST_RING + WARPS + 1];
+    __shared__ uint64_t bars[2 * MOST_RING + WARPS + 2];
     stream<NT, M, ONE> s(a, room + (1024 - shared_address(room) % 1024) % 1024, bars);
     s.work();
 }
