@@ -15,12 +15,13 @@ enum {
     SPANS_SHARED = 60 << 10, /* ... no more than this */
     TILE = 16,
     SINGLE_SLOTS = 3,
-    MOST_SLOTS = 16,       /* by several rows of x */
-    MOST_SLOTS_OF_ONE = 8, /* by one */
-    AT_ONCE = 4,           /* tiles of weights in units that four warps multiply together */
-    X_TILES = 4,           /* of these cost what rows of x do */
-    SMALL_TILES = 4096,    /* columns of a block's tiles, by up to 16 rows */
-    EARLY = 72 << 10,      /* bytes asked for before the launches ahead have ended, by many rows */
+    MOST_SLOTS = 16,       /* by many rows of x */
+    MOST_SLOTS_OF_FEW = 8, /* by up to so many: */
+    FEW_ROWS = 16,
+    AT_ONCE = 4,        /* tiles of weights in units that four warps multiply together */
+    X_TILES = 4,        /* of these cost what rows of x do */
+    SMALL_TILES = 4096, /* columns of a block's tiles, by up to 16 rows */
+    EARLY = 72 << 10,   /* bytes asked for before the launches ahead have ended, by many rows */
     FLIGHT_EARLY = 64 << 10, /* bytes under way before the only row of x is there, */
     FLIGHT = 112 << 10,      /* and then, */
     FLIGHT_LONG = 144 << 10, /* or so many of blocks that read as much as */
@@ -146,11 +147,11 @@ static unsigned deal_tiles(const qn__cuda *cuda, qn__cuda_wide_args *a)
 }
 
 /* Few rows (stream.cu): each processor has a block, which has its tiles at once, up to 16 of them,
- * or to 8 by one row, so that a row's pieces are longer: memory gives more the more of it lies side
- * by side. What is best was measured on an H200 for the shapes of Llama-1B and 8B: stages of about
- * the same bytes, pieces as long as that leaves; layers of one row with all room there is, lest two
- * of their blocks lie on one processor, others of a tile a block so that the next one's blocks fit
- * beside them. */
+ * or to 8 by up to 16 rows, so that a row's pieces are longer: memory gives more the more of it
+ * lies side by side. What is best was measured on an H200 for the shapes of Llama-1B and 8B: stages
+ * of about the same bytes, pieces as long as that leaves; layers of one row with all room there is,
+ * lest two of their blocks lie on one processor, others of a tile a block so that the next one's
+ * blocks fit beside them. */
 static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cuda_wide_args *a)
 {
     const qn__cuda_linears_args *l = &a->linears;
@@ -162,7 +163,8 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
     for (; x_rows < l->rows; x_rows *= 2)
         kernel += 2;
     bool pair = l->gated || each > SINGLE_SLOTS;
-    a->slots = qn__cuda_parts(each, qn__cuda_parts(each, one ? MOST_SLOTS_OF_ONE : MOST_SLOTS));
+    a->slots = qn__cuda_parts(
+        each, qn__cuda_parts(each, x_rows <= FEW_ROWS ? MOST_SLOTS_OF_FEW : MOST_SLOTS));
     a->slots += pair && a->slots % 2;
     a->deep = a->slots > 8 ? 1 : a->slots > 4 ? 2 : 4;
     a->x_box = x_rows;
