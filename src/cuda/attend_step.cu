@@ -33,13 +33,15 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
               mine = first_page<C>(rank);
     if (t.next_holds_back)
         let_next_begin();
+    token_step::numbers known;
+    known.ask(a);
     const int turns = min((int)threadIdx.x, D / 2 - 1),
               offset = load_now(a.at[QN__CUDA_TURN_OFFSET]);
     const float frequency =
         __int_as_float(load_now((const float *)a.at[QN__CUDA_TURN_FREQUENCY] + turns));
+    begin_barriers<C>(s); /* meanwhile: the cluster's blocks have to be there early */
     token_step own;
-    const bool fits = own.find<C>(a, rank, mine);
-    begin_barriers<C>(s);
+    const bool fits = own.find<C>(a, known, rank, mine);
     if (!fits) {
         let_next_begin();
         cluster_wait();
@@ -111,8 +113,8 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         static_assert(sizeof(step_room<D, C>) == QN__CUDA_STEP_SHARED(D, C), "");                  \
         attend_few<D, C, cached_page<D>>(a, plain_results<D / C>{});                               \
     }
-STEP_KERNEL(64, 4, 96)
-STEP_KERNEL(64, 8, 96)
+STEP_KERNEL(64, 4, 104)
+STEP_KERNEL(64, 8, 104)
 STEP_KERNEL(128, 4, 144)
 STEP_KERNEL(128, 8, 144)
 STEP_KERNEL(256, 4, 176)

@@ -220,27 +220,56 @@ struct token_step {
     int adds, place; /* the page that gets the row, and its place there; -1: none does */
     int at;          /* where the page that has been asked for lies */
 
-    /* False: there is no token, or it sees what there is not. What the step knows comes at once,
-     * and so do places of pages: of number `page`, if there is one. */
-    template <int C> __device__ bool find(const qn__cuda_attend_args &a, int rank, int page = 0)
+    /* What the step knows. All of it is asked for at once, and so are the first places of the table
+     * of the first sequence, a lane each: most steps have no others. */
+    struct numbers {
+        int tile[4], to, places;
+
+        __device__ void ask(const qn__cuda_attend_args &a)
+        {
+            const int32_t *from = (const int32_t *)a.at[3];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                tile[i] = load_now(from + i);
+            places = load_now((const int32_t *)a.at[4] +
+                              min((int)threadIdx.x % 32, (int)a.width - 1));
+            to = load_now(a.at[QN__CUDA_TURN_SLOTS]);
+        }
+        /* Where page number i lies. */
+        __device__ int place(const seen_pages &seen, int i) const
+        {
+            const int page = seen.page(i);
+            return tile[0] == 0 && page < 32 ? __shfl_sync(~0u, places, page)
+                                             : load_now(seen.table + page);
+        }
+    };
+    /* False: there is no token, or it sees what there is not. Number `page` of what it sees, if
+     * there is one, is found, too. By whole warps. */
+    template <int C>
+    __device__ bool find(const qn__cuda_attend_args &a, const numbers &known, int rank,
+                         int page = 0)
     {
-        const int32_t *from = (const int32_t *)a.at[3];
-        const int tile[] = {load_now(from), load_now(from + 1), load_now(from + 2),
-                            load_now(from + 3)},
-                  to = known_now(load_now(a.at[QN__CUDA_TURN_SLOTS])), n = tile[2];
+        const int32_t(&tile)[4] = known.tile;
+        const int n = tile[2], to = known.to;
         if (!((n > 0) & (n <= (int)a.tile) & ((unsigned)tile[0] < (unsigned)a.sequences) &
               (tile[1] >= 0) & (tile[1] <= (int)a.length - n) & (tile[3] >= 0) &
               (tile[3] <= (int)a.width * PAGE - n)))
             return false;
         seen.find(a, tile, 0);
         token = tile[1];
-        const int last = seen.n - 1, last_at = load_now(seen.table + seen.page(last));
-        at = load_now(seen.table + seen.page(min(page, last)));
+        const int last = seen.n - 1, last_at = known.place(seen, last);
+        at = known.place(seen, min(page, last));
         slot = (unsigned)last % C == (unsigned)rank && (unsigned)to / PAGE < (unsigned)a.pages ? to
                                                                                                : -1;
         adds = slot >= 0 && last_at == slot / PAGE ? last : -1;
         place = (int)((unsigned)slot % PAGE);
         return true;
+    }
+    template <int C> __device__ bool find(const qn__cuda_attend_args &a, int rank, int page = 0)
+    {
+        numbers known;
+        known.ask(a);
+        return find<C>(a, known, rank, page);
     }
     /* Queries to q, the row to the cache, and to key and value: the last of what waits for the
      * launches ahead, by so many threads, of which this is one. */
