@@ -401,13 +401,14 @@ static __device__ float largest_before(float own, float first, int n)
 
 /* Joins n pages to those before, whose parts come in a phase of that parity; a warp has the row.
  * What is multiplied by, which goes to `times`, can be made for all pages at once, since a maximum
- * does not depend on order, and before the parts have come. */
-template <int C, class S>
+ * does not depend on order, and before the parts have come. NEAR: there are no more than the
+ * cluster's groups. */
+template <int C, bool NEAR, class S>
 static __device__ void join_step(S &s, const step_work &w, joined_row<S::parts_of::EACH> &v, int n,
                                  int parity)
 {
     typedef typename S::parts_of P;
-    enum { AHEAD = 4, EACH = P::EACH };
+    enum { EACH = P::EACH, AHEAD = NEAR && P::COLUMNS < 32 ? GROUPS * C : 4 };
     const int thread = known_now((int)threadIdx.x), lane = thread % 32, row = thread / 32,
               sums = row * w.most; /* found while it waits, and not before scores */
     const float4 *by = s.times + sums;
@@ -452,6 +453,16 @@ static __device__ void join_step(S &s, const step_work &w, joined_row<S::parts_o
     }
 }
 
+/* The bits of with_sink; numbers whose exponents are far from the ends have a shorter chain. */
+static __device__ float quick_result(const qn__cuda_attend_args &a, weight_sum s, float reciprocal,
+                                     int h, float value)
+{
+    const uint32_t least = 0x30000000u, span = 0x20000000u; /* 2^-31 to 2^33 */
+    const bool plain = (__float_as_uint(fabsf(value)) - least < span) &
+                       (__float_as_uint(s.total) - least < span) & !a.has_sinks;
+    return plain ? quotient(value, s.total, reciprocal) : with_sink(a, s, h, value);
+}
+
 /* Where the lane's first result of the row that the warp joins goes. */
 template <int COLUMNS>
 static __device__ int result_at(const qn__cuda_attend_args &a, const step_work &w)
@@ -465,9 +476,11 @@ static __device__ void put_joined(const qn__cuda_attend_args &a, const step_work
                                   const joined_row<EACH> &v, int first)
 {
     const int lane = threadIdx.x % 32;
+    const float reciprocal = reciprocal_of(v.sum.total);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const float x = with_sink(a, v.sum, w.first + (int)threadIdx.x / 32, v.v[i]);
+        const float x =
+            quick_result(a, v.sum, reciprocal, w.first + (int)threadIdx.x / 32, v.v[i]);
         const int at = first + 32 * i * (int)a.y_stride[3];
         if (a.at[6] && lane < COLUMNS)
             ((float *)a.at[6])[at] = x;
@@ -566,9 +579,8 @@ template <int C, class S> static __device__ void begin_barriers(S &s)
 }
 
 /* All pages, and the row's results, which `results` puts. `give(i, to)` gives what page i comes to
- * as number `to` of its round. The warps that have given a round's first pages do `beside` before
- * they join them. NEAR: no group has a second page, so that there is one round, and no code or
- * registers for more. */
+ * as number `to` of its round. Warps do `beside` when they have nothing left to join. NEAR: no
+ * group has a second page, so that there is one round, and no code or registers for more. */
 template <int C, bool NEAR, class S, class Give, class Results, class Beside>
 static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const step_work &w,
                                   Give give, const Results &results, Beside beside)
@@ -586,13 +598,11 @@ static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const ste
             if (NEAR)
                 break;
         }
-        if (begin == 0)
-            beside();
         if (C == 1)
             __syncthreads();
         at = result_at<S::COLUMNS>(a, w); /* while parts come */
         if (warp < rows)
-            join_step<C>(s, w, row, n, round & 1);
+            join_step<C, NEAR>(s, w, row, n, round & 1);
         if (NEAR)
             break;
         if (begin + n < pages) {
@@ -606,6 +616,7 @@ static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const ste
     } while (begin < pages);
     if (warp < rows)
         results.put(a, w, row, at);
+    beside();
 }
 
 /* The same of pages whose first one's keys and values are under way. */

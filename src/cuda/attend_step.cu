@@ -13,13 +13,28 @@
 template <int D, int C>
 static __device__ void write_row(const qn__cuda_attend_args &a, const step_room<D, C> &s, int head)
 {
-    const int i = BLOCK - 1 - known_now((int)threadIdx.x), k = 2 * i, slot = s.step.slot;
+    const int i = BLOCK - 1 - (int)threadIdx.x, k = 2 * i;
+    if (i >= D / 2)
+        return;
+    const int slot = s.step.slot;
     if (slot < 0)
         return;
-    if (i < D / 2)
-        write_key<D>(a, k, ((const uint2 *)&s.key[k / 16][k % 8 / 2])[k % 16 / 8].x, head, slot);
+    write_key<D>(a, k, ((const uint2 *)&s.key[k / 16][k % 8 / 2])[k % 16 / 8].x, head, slot);
     if (i < D / 8)
         ((uint4 *)place_of_value<D>(a, head, slot))[i] = s.value[i];
+}
+
+/* For what is never so: registers that a kernel has although it needs fewer. Blocks of few lie two
+ * on one multiprocessor, where they make each other wait, while others have none. */
+template <int N> static __device__ void hold_registers(float *room)
+{
+    float v[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("ld.global.f32 %0, [%1];" : "=f"(v[i]) : "l"(room + i));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("st.global.f32 [%0], %1;" ::"l"(room + i), "f"(v[i]));
 }
 
 /* Blocks: [key heads][C] */
@@ -43,6 +58,8 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
     token_step own;
     const bool fits = own.find<C>(a, known, rank, mine);
     if (!fits) {
+        if (NEAR && D < QN__CUDA_WIDEST && a.d < 0)
+            hold_registers<D == 64 ? 78 : 126>((float *)a.at[6]);
         let_next_begin();
         cluster_wait();
         wait_for_last(); /* what waits for this kernel relies on it */
@@ -119,6 +136,10 @@ STEP_KERNEL(128, 4, 144)
 STEP_KERNEL(128, 8, 144)
 STEP_KERNEL(256, 4, 176)
 STEP_KERNEL(256, 8, 160)
+NEAR_KERNEL(64, 4, 96)
+NEAR_KERNEL(64, 8, 96)
+NEAR_KERNEL(128, 4, 144)
+NEAR_KERNEL(128, 8, 144)
 NEAR_KERNEL(256, 4, 144)
 NEAR_KERNEL(256, 8, 144)
 FEW_KERNEL(64, 1, 112)

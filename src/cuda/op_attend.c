@@ -405,13 +405,14 @@ static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
     const int64_t cluster = cluster_of(b->cuda, args->a.groups);
     const qn__cuda_grid grid = {args->a.groups * cluster, STEP_THREADS,
                                 (unsigned)QN__CUDA_STEP_SHARED(args->a.d, cluster)};
-    const bool near =
-        args->a.d == QN__CUDA_WIDEST && most_pages(&args->a) <= QN__CUDA_STEP_GROUPS * cluster;
-    const int kernel = (near ? QN__CUDA_KERNEL_attend_near_256_of_4
-                             : by_head(&args->a, QN__CUDA_KERNEL_attend_step_64_of_4,
-                                       QN__CUDA_KERNEL_attend_step_128_of_4,
-                                       QN__CUDA_KERNEL_attend_step_256_of_4)) +
-                       (cluster == 8);
+    const bool near = most_pages(&args->a) <= QN__CUDA_STEP_GROUPS * cluster;
+    const int kernel =
+        (near ? by_head(&args->a, QN__CUDA_KERNEL_attend_near_64_of_4,
+                        QN__CUDA_KERNEL_attend_near_128_of_4, QN__CUDA_KERNEL_attend_near_256_of_4)
+              : by_head(&args->a, QN__CUDA_KERNEL_attend_step_64_of_4,
+                        QN__CUDA_KERNEL_attend_step_128_of_4,
+                        QN__CUDA_KERNEL_attend_step_256_of_4)) +
+        (cluster == 8);
     return add_token(b, call, args, sizeof *args, &grid, kernel, turn);
 }
 

@@ -54,13 +54,13 @@ typedef struct expected {
 
 static const expected all[] = {
     {"llama, one row", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
-     "linear_8_rounded 48 64\nattend_step_64_of_8 16 256\n"
+     "linear_8_rounded 48 64\nattend_near_64_of_8 16 256\n"
      "linear_8_rounded 32 64\nrms_norm_few_of_1 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
      "linear_8_rounded 32 128\n"
      "rms_norm_few_of_1 1 256\n",
      "take_values 1 256\nlinear_8_rounded 48 64\n", "\nsample 128 1024\n"},
     {"llama, one row of long layers", SHAPE("llama", 4096, 4096, 32, 8, 128), "bf16", 1,
-     "stream_1 130 288\nattend_step_128_of_8 64 256\nstream_1 128 288\nrms_norm_few_of_4 1 256\n"
+     "stream_1 130 288\nattend_near_128_of_8 64 256\nstream_1 128 288\nrms_norm_few_of_4 1 256\n"
      "stream_1_pair 128 288\nstream_1 128 288\nrms_norm_few_of_4 1 256\n"},
     /* a row of so many columns has no room beside the stages of a weight */
     {"llama, one row of very many columns", SHAPE("llama", 256, 131072, 4, 1, 64), "bf16", 1,
@@ -72,17 +72,17 @@ static const expected all[] = {
      "rms_norm_few_of_2 1 256\n",
      .behind = 5000},
     {"llama, one row over f16", SHAPE("llama", 512, 1024, 8, 2, 64), "bf16", 1,
-     "linear_8_rounded 48 64\nattend_step_64_of_8_f16 16 256\nlinear_8_rounded 32 64\n",
+     "linear_8_rounded 48 64\nattend_near_64_of_8_f16 16 256\nlinear_8_rounded 32 64\n",
      .keys = "f16", .values = "f16"},
     {"llama in f16, one row", SHAPE("llama", 512, 1024, 8, 2, 64), "f16", 1,
-     "linear_8_rounded_f16 48 64\nattend_step_64_of_8 16 256\n"
+     "linear_8_rounded_f16 48 64\nattend_near_64_of_8 16 256\n"
      "linear_8_rounded_f16 32 64\nrms_norm_few_of_1 1 256\nlinear_8_rounded_f16 128 64\n"
      "chain 1 256\nlinear_8_rounded_f16 32 128\nrms_norm_few_of_1 1 256\n",
      "take_values 1 256\nlinear_8_rounded_f16 48 64\n", "\nsample 128 1024\n"},
     {"llama of a checkpoint in f16", SHAPE_IN("float16", "llama", 512, 1024, 8, 2, 64), "f16", 1,
-     "linear_8_rounded_f16 48 64\nattend_step_64_of_8_f16 16 256\nlinear_8_rounded_f16 32 64\n"},
+     "linear_8_rounded_f16 48 64\nattend_near_64_of_8_f16 16 256\nlinear_8_rounded_f16 32 64\n"},
     {"llama in f16, one row of long layers", SHAPE("llama", 4096, 4096, 32, 8, 128), "f16", 1,
-     "stream_1_f16 130 288\nattend_step_128_of_8 64 256\nstream_1_f16 128 288\n"
+     "stream_1_f16 130 288\nattend_near_128_of_8 64 256\nstream_1_f16 128 288\n"
      "rms_norm_few_of_4 1 256\nstream_1_pair_f16 128 288\nstream_1_f16 128 288\n"
      "rms_norm_few_of_4 1 256\n"},
     {"llama in f16, 20 rows", SHAPE("llama", 512, 1024, 8, 2, 64), "f16", 20,
@@ -134,11 +134,11 @@ static const expected all[] = {
      .behind = 4000},
     /* attention makes norms of heads, but of heads of 64; its result lies elsewhere than planned */
     {"qwen3-4b, one row", SHAPE("qwen3", 2560, 9728, 32, 8, 128), "q4_k", 1,
-     "bytes_1_q4_k 264 384\nattend_step_128_of_8 64 256\nbytes_1_q4_k 132 576\n"
+     "bytes_1_q4_k 264 384\nattend_near_128_of_8 64 256\nbytes_1_q4_k 132 576\n"
      "rms_norm_few_of_3 1 256\nbytes_1_q4_k 264 384\nbytes_1_q4_k 132 480\n"
      "rms_norm_few_of_3 1 256\n"},
     {"qwen3, one row of small heads", SHAPE("qwen3", 512, 1024, 8, 2, 64), "bf16", 1,
-     "linear_8_rounded 48 64\nrms_norm_pair 8 256\nattend_step_64_of_8 16 256\n"
+     "linear_8_rounded 48 64\nrms_norm_pair 8 256\nattend_near_64_of_8 16 256\n"
      "linear_8_rounded 32 64\nrms_norm_few_of_1 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
      "linear_8_rounded 32 128\nrms_norm_few_of_1 1 256\n"},
     {"qwen3, one row far behind", SHAPE("qwen3", 2048, 1024, 16, 8, 128), "bf16", 1,
@@ -172,10 +172,10 @@ static const expected all[] = {
      "unpack_q4_k 64 256\ndeep_128 12 384\nrms_norm_short 300 256\n",
      "take_q4_k 300 256\nunpack_q4_k 32 256\n", "\nsample 300 1024\n"},
     {"bitnet, one row", BITNET, "i2_s", 1,
-     "ternary_1_of_1 48 256\nattend_step_64_of_8 16 256\nternary_1_of_1 32 256\n"
+     "ternary_1_of_1 48 256\nattend_near_64_of_8 16 256\nternary_1_of_1 32 256\n"
      "ternary_1_of_1 64 256\nternary_1_of_1 32 256\n"},
     {"bitnet-2b, one row", BITNET_2B, "i2_s", 1,
-     "ternary_1_of_3 132 256\nattend_step_128_of_8 40 256\nternary_1_of_3 132 256\n"
+     "ternary_1_of_3 132 256\nattend_near_128_of_8 40 256\nternary_1_of_3 132 256\n"
      "ternary_1_of_3 132 256\nternary_1_of_7 132 256\nternary_1_of_3 132 256\n"},
     {"bitnet, 20 rows", BITNET, "i2_s", 20,
      "ternary_wide_64_by_32 12 384\nturn_and_write 28 256\nattend_few_64_of_2 80 256\n"
@@ -204,7 +204,7 @@ static const expected all[] = {
      "bytes_8_affine4_g64_bf16 32 224\nrms_norm_few_of_1 7 256\nbytes_8_affine4_g64_bf16 64 224\n"
      "bytes_8_affine4_g64_bf16 32 288\nrms_norm_few_of_1 7 256\n"},
     {"llama of a layout without kernels of its own", SHAPE("llama", 512, 1024, 8, 2, 64), "q3_k", 1,
-     "bytes_8_any_16 48 64\nattend_step_64_of_8 16 256\n"
+     "bytes_8_any_16 48 64\nattend_near_64_of_8 16 256\n"
      "bytes_8_any_16 32 64\nrms_norm_few_of_1 1 256\nbytes_8_any_16 64 64\nbytes_8_any_16 32 128\n"
      "rms_norm_few_of_1 1 256\n"},
     {"llama far behind in blocks", SHAPE("llama", 2048, 1024, 32, 8, 64), "bf16", 1,
