@@ -399,30 +399,58 @@ static __device__ float largest_before(float own, float first, int n)
     return lane > span ? larger_or_none(first, beyond) : first;
 }
 
+/* Where a warp finds what it joins of its row, the lane's part of it, and where the lane's first
+ * result goes. */
+struct join_places {
+    int result;
+    uint32_t sum, times, part;
+
+    /* EARLY: before it is waited for others. */
+    template <bool EARLY, class S>
+    __device__ void find(const qn__cuda_attend_args &a, const S &s, const step_work &w)
+    {
+        typedef typename S::parts_of P;
+        const int thread = known_now((int)threadIdx.x), row = thread / 32, lane = thread % 32,
+                  sums = row * w.most;
+        result =
+            known_now((w.first + row) * (int)a.y_stride[1] + w.token * (int)a.y_stride[2] +
+                      (w.rank * (int)P::COLUMNS + lane) * (int)a.y_stride[3]);
+        sum = shared_address(s.parts.sum + sums + lane);
+        times = shared_address(s.times + sums);
+        part = shared_address(
+            &s.parts.part[row / 2 * w.most][lane < P::COLUMNS ? lane : 0].x + row % 2);
+        if (EARLY) {
+            sum = known_now(sum);
+            times = known_now(times);
+            part = known_now(part);
+        }
+    }
+};
+
 /* Joins n pages to those before, whose parts come in a phase of that parity; a warp has the row.
  * What is multiplied by, which goes to `times`, can be made for all pages at once, since a maximum
  * does not depend on order, and before the parts have come. NEAR: there are no more than the
  * cluster's groups. */
 template <int C, bool NEAR, class S>
-static __device__ void join_step(S &s, const step_work &w, joined_row<S::parts_of::EACH> &v, int n,
-                                 int parity)
+static __device__ void join_step(S &s, const join_places &at, joined_row<S::parts_of::EACH> &v,
+                                 int n, int parity)
 {
     typedef typename S::parts_of P;
     enum { EACH = P::EACH, AHEAD = NEAR && P::COLUMNS < 32 ? GROUPS * C : 4 };
-    const int thread = known_now((int)threadIdx.x), lane = thread % 32, row = thread / 32,
-              sums = row * w.most; /* found while it waits, and not before scores */
-    const float4 *by = s.times + sums;
-    const float *from = &s.parts.part[row / 2 * w.most][lane < P::COLUMNS ? lane : 0].x + row % 2;
+    const int lane = threadIdx.x % 32;
+    const float4 *by = shared_place<float4>(at.times);
+    const float *from = shared_place<float>(at.part);
     float2 own = make_float2(0, -CUDART_INF_F);
     if (C > 1)
         barrier_wait(&s.sums_come, parity);
     if (lane < n)
-        own = (s.parts.sum + sums)[lane];
+        own = *shared_place<float2>(at.sum);
     const float last = largest_before(own.y, v.sum.max, n), top = larger_or_none(last, own.y),
                 base = top == -CUDART_INF_F ? 0.0f : top;
     if (lane < n) {
         const float share = expf(own.y - base);
-        (s.times + sums)[lane] = make_float4(expf(last - base), share, own.x * share, 0);
+        shared_place<float4>(at.times)[lane] =
+            make_float4(expf(last - base), share, own.x * share, 0);
     }
     v.sum.max = __shfl_sync(~0u, top, n - 1);
     if (C > 1)
@@ -463,14 +491,6 @@ static __device__ float quick_result(const qn__cuda_attend_args &a, weight_sum s
     return plain ? quotient(value, s.total, reciprocal) : with_sink(a, s, h, value);
 }
 
-/* Where the lane's first result of the row that the warp joins goes. */
-template <int COLUMNS>
-static __device__ int result_at(const qn__cuda_attend_args &a, const step_work &w)
-{
-    const int thread = known_now((int)threadIdx.x), warp = thread / 32, lane = thread % 32;
-    return known_now((w.first + warp) * (int)a.y_stride[1] + w.token * (int)a.y_stride[2] +
-                     (w.rank * COLUMNS + lane) * (int)a.y_stride[3]);
-}
 template <int COLUMNS, int EACH>
 static __device__ void put_joined(const qn__cuda_attend_args &a, const step_work &w,
                                   const joined_row<EACH> &v, int first)
@@ -583,7 +603,8 @@ template <int C, class S> static __device__ void begin_barriers(S &s)
  * group has a second page, so that there is one round, and no code or registers for more. */
 template <int C, bool NEAR, class S, class Give, class Results, class Beside>
 static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const step_work &w,
-                                  Give give, const Results &results, Beside beside)
+                                  const join_places &early, Give give, const Results &results,
+                                  Beside beside)
 {
     enum { AT_ONCE = GROUPS * C }; /* pages */
     static_assert(!NEAR || S::parts_of::SLOTS / ROWS >= AT_ONCE, "there are two rounds");
@@ -600,9 +621,12 @@ static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const ste
         }
         if (C == 1)
             __syncthreads();
-        at = result_at<S::COLUMNS>(a, w); /* while parts come */
+        join_places places = early;
+        if (!NEAR)
+            places.find<false>(a, s, w); /* while parts come, and not before scores */
+        at = places.result;
         if (warp < rows)
-            join_step<C, NEAR>(s, w, row, n, round & 1);
+            join_step<C, NEAR>(s, places, row, n, round & 1);
         if (NEAR)
             break;
         if (begin + n < pages) {
@@ -622,8 +646,8 @@ static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const ste
 /* The same of pages whose first one's keys and values are under way. */
 template <int D, int C, bool NEAR, class P, class Results, class Beside>
 static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, C> &s,
-                                    const step_work &w, P &keys, const Results &results,
-                                    Beside beside)
+                                    const step_work &w, const join_places &early, P &keys,
+                                    const Results &results, Beside beside)
 {
     enum { AT_ONCE = GROUPS * C };
     const seen_pages &seen = s.step.seen; /* for later pages: registers are few */
@@ -663,7 +687,7 @@ static __device__ void attend_pages(const qn__cuda_attend_args &a, step_room<D, 
             keys.pack();
         }
     };
-    join_pages<C, NEAR>(a, s, w, give, results, beside);
+    join_pages<C, NEAR>(a, s, w, early, give, results, beside);
 }
 
 /* ---- a few tokens ---------------------------------------------------------------------------- */
@@ -737,7 +761,7 @@ static __device__ void attend_few(const qn__cuda_attend_args &a, const Results &
     __syncthreads();
     let_next_begin(); /* whose weights would have kept the queries waiting */
     cluster_wait();   /* all are there, and so are their barriers */
-    attend_pages<D, C, false>(a, s, w, keys, results, [] {});
+    attend_pages<D, C, false>(a, s, w, {}, keys, results, [] {});
 }
 
 #endif

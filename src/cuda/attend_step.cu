@@ -81,6 +81,9 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         s.turn[threadIdx.x] = turn;
     }
     w.find<D, C>(s.values, seen, mine);
+    join_places places = {};
+    if (NEAR)
+        places.find<true>(a, s, w);
     if (threadIdx.x == 0)
         s.step = own;
     clear_queries<D, BLOCK>(s.q, rows, threadIdx.x);
@@ -107,7 +110,7 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         },
         [&](uint2 v) { ((uint2 *)s.value)[D / 4 - BLOCK + (int)threadIdx.x] = v; });
     __syncthreads();
-    attend_pages<D, C, NEAR>(a, s, w, keys, plain_results<D / C>{},
+    attend_pages<D, C, NEAR>(a, s, w, places, keys, plain_results<D / C>{},
                              [&] { write_row(a, s, head); });
 }
 

@@ -307,7 +307,7 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
         if (warp == R::VALUE)
             write_unit_value<D, V>(a, s.value, head, slot);
     };
-    join_pages<C, NEAR>(a, s, w, give, back_results<D, C>{&s.back, b.back}, write);
+    join_pages<C, NEAR>(a, s, w, {}, give, back_results<D, C>{&s.back, b.back}, write);
 }
 
 #define STEP_KERNEL(K, V, D, C, REGISTERS)                                                         \
