@@ -540,13 +540,14 @@ typedef struct qn__cuda_turn_args {
 #define QN__CUDA_ONE_SHARED(d)  ((d)*32 + 4096 + 2 * QN__CUDA_PAGE_SHARED(d))
 
 /* Of attend_step.cu: rows of products; groups of warps in a block, a page each; tiles at most where
- * there are several tokens; pages' rows that a block joins at once, in a cluster of so many; bytes
- * of a block. */
+ * there are several tokens; in a cluster of so many blocks those that join, and pages' rows that
+ * each joins at once; bytes of a block. */
 enum { QN__CUDA_STEP_ROWS = 8, QN__CUDA_STEP_GROUPS = 2, QN__CUDA_STEP_TILES = 32 };
-#define QN__CUDA_STEP_SLOTS(blocks) ((blocks) < 4 ? 64 : 16 * (blocks))
+#define QN__CUDA_STEP_JOINERS(blocks) ((blocks) < 8 ? (blocks) : 8)
+#define QN__CUDA_STEP_SLOTS(blocks)   ((blocks) < 4 ? 64 : 16 * (blocks))
 #define QN__CUDA_STEP_SHARED(d, blocks)                                                            \
     (QN__CUDA_PAGE_SHARED(d) + (d)*26 + 4096 +                                                     \
-     QN__CUDA_STEP_SLOTS(blocks) * ((d) / (blocks)*4 + 24) + 80)
+     QN__CUDA_STEP_SLOTS(blocks) * ((d) / QN__CUDA_STEP_JOINERS(blocks) * 4 + 24) + 80)
 
 /* Of attend_blocks.cu, whose blocks have some rows of results to turn back. */
 #define QN__CUDA_BACK_ROWS(blocks) ((QN__CUDA_STEP_ROWS + (blocks)-1) / (blocks))

@@ -29,7 +29,8 @@ enum {
  * pages lies together, so that it is known how far it is from one page to the next. */
 template <int D, int C> struct step_parts {
     enum {
-        COLUMNS = D / C,
+        JOINERS = QN__CUDA_STEP_JOINERS(C), /* the first blocks, which join */
+        COLUMNS = D / JOINERS,
         EACH = (COLUMNS + 31) / 32,    /* columns, 32 apart, that a lane has */
         SLOTS = QN__CUDA_STEP_SLOTS(C) /* for pages' rows */
     };
@@ -336,9 +337,9 @@ static __device__ void give_page(const qn__cuda_attend_args &a, step_room<D, C> 
         *(float2 *)score[j] = (&s.score[0][0][0] + w.from)[32 * j];
     values.load(w.values, 0);
     weigh_scores(score, is_plain(a) ? a.scale : 1.0f, sum);
-    if (lane / 4 < rows && warp == t && warp < C)
+    if (lane / 4 < rows && warp == t && warp < S::parts_of::JOINERS)
 #pragma unroll
-        for (int k = 0; k < C; k += 4)
+        for (int k = 0; k < S::parts_of::JOINERS; k += 4)
             give_pair<C>(&s.parts.sum[w.sums + to], &s.sums_come, k + warp, sum[0].total,
                          sum[0].max);
 #pragma unroll
@@ -608,7 +609,9 @@ static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const ste
 {
     enum { AT_ONCE = GROUPS * C }; /* pages */
     static_assert(!NEAR || S::parts_of::SLOTS / ROWS >= AT_ONCE, "there are two rounds");
-    const int warp = threadIdx.x / 32, pages = w.pages, rows = w.rows, most = w.most;
+    enum { JOINERS = S::parts_of::JOINERS };
+    const int warp = threadIdx.x / 32, pages = w.pages, most = w.most,
+              rows = JOINERS == C || w.rank < JOINERS ? w.rows : 0; /* that it joins */
     int begin = 0, round = 0, i = first_page<C>(w.rank), at;
     joined_row<S::parts_of::EACH> row;
     row.begin();
@@ -631,7 +634,7 @@ static __device__ void join_pages(const qn__cuda_attend_args &a, S &s, const ste
             break;
         if (begin + n < pages) {
             __syncthreads();
-            expect_pages<C>(s, min(pages - begin - n, most), rows);
+            expect_pages<C>(s, min(pages - begin - n, most), w.rows);
             if (C > 1)
                 cluster_meet();
         }

@@ -110,7 +110,7 @@ static __device__ void attend_step(const qn__cuda_attend_turn_args &t)
         },
         [&](uint2 v) { ((uint2 *)s.value)[D / 4 - BLOCK + (int)threadIdx.x] = v; });
     __syncthreads();
-    attend_pages<D, C, NEAR>(a, s, w, places, keys, plain_results<D / C>{},
+    attend_pages<D, C, NEAR>(a, s, w, places, keys, plain_results<step_room<D, C>::COLUMNS>{},
                              [&] { write_row(a, s, head); });
 }
 
@@ -145,6 +145,7 @@ NEAR_KERNEL(128, 4, 144)
 NEAR_KERNEL(128, 8, 144)
 NEAR_KERNEL(256, 4, 144)
 NEAR_KERNEL(256, 8, 144)
+NEAR_KERNEL(256, 9, 144)
 FEW_KERNEL(64, 1, 112)
 FEW_KERNEL(64, 2, 112)
 FEW_KERNEL(64, 4, 112)

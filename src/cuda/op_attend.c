@@ -399,10 +399,23 @@ static int by_head(const qn__cuda_attend_args *a, int of_64, int of_128, int of_
     return a->d == 64 ? of_64 : a->d == QN__CUDA_WIDEST_HALF ? of_128 : of_256;
 }
 
+/* A token's few pages: a cluster of nine blocks has as many as a window of 512 positions touches,
+ * one each, which two groups of one block would keep waiting. */
+static int64_t near_cluster(const qn__cuda *cuda, const qn__cuda_attend_args *a)
+{
+    const int64_t cluster = cluster_of(cuda, a->groups),
+                  seen = (a->window + QN__PAGE - 2) / QN__PAGE + 1 + (a->keep > 0),
+                  pages = a->window && seen < a->width ? seen : a->width;
+    return cluster == 8 && a->d == QN__CUDA_WIDEST && pages == QN__CUDA_FAR_BLOCKS &&
+                   a->groups <= cuda->clusters[QN__CUDA_FAR_BLOCKS]
+               ? QN__CUDA_FAR_BLOCKS
+               : cluster;
+}
+
 static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_attend_turn_args *args,
                         const token_turn *turn)
 {
-    const int64_t cluster = cluster_of(b->cuda, args->a.groups);
+    const int64_t cluster = near_cluster(b->cuda, &args->a);
     const qn__cuda_grid grid = {args->a.groups * cluster, STEP_THREADS,
                                 (unsigned)QN__CUDA_STEP_SHARED(args->a.d, cluster)};
     const bool near = most_pages(&args->a) <= QN__CUDA_STEP_GROUPS * cluster;
@@ -412,7 +425,7 @@ static bool launch_step(qn__cuda_binder *b, const qn__call *call, qn__cuda_atten
               : by_head(&args->a, QN__CUDA_KERNEL_attend_step_64_of_4,
                         QN__CUDA_KERNEL_attend_step_128_of_4,
                         QN__CUDA_KERNEL_attend_step_256_of_4)) +
-        (cluster == 8);
+        far_kernel(cluster);
     return add_token(b, call, args, sizeof *args, &grid, kernel, turn);
 }
 
@@ -425,9 +438,9 @@ void qn__cuda_finish_attention(qn__cuda_binder *b)
     for (uint32_t i = 0; i + 1 < bound->n_launches; i++) {
         const qn__cuda_launch *launch = &bound->launches[i];
         if (qn__cuda_is_among(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4,
-                              QN__CUDA_KERNEL_attend_near_256_of_8) ||
+                              QN__CUDA_KERNEL_attend_near_256_of_9) ||
             qn__cuda_is_among(b->cuda, launch->function, QN__CUDA_KERNEL_attend_step_64_of_4_f16,
-                              QN__CUDA_KERNEL_attend_near_256_of_8_f16) ||
+                              QN__CUDA_KERNEL_attend_near_256_of_9_f16) ||
             qn__cuda_is_among(b->cuda, launch->function,
                               QN__CUDA_KERNEL_attend_step_q8_0_q8_0_64_of_4,
                               QN__CUDA_KERNEL_attend_step_f16_q8_0_256_of_8))

@@ -123,7 +123,7 @@ static const expected all[] = {
      "rms_norm_few_of_1 20 256\n",
      "take_values 20 256\nstream_32 48 288\n", "\nsample 120 1024\n"},
     {"gemma3, one row", SHAPE("gemma3_text", 1152, 6912, 4, 1, 256), "affine4-g64-bf16", 1,
-     "normed_1_affine4_g64_bf16 96 224\nattend_near_256_of_8 8 256\n"
+     "normed_1_affine4_g64_bf16 96 224\nattend_near_256_of_9 9 256\n"
      "normed_1_affine4_g64_bf16 72 192\nnormed_1_affine4_g64_bf16 432 224\n"
      "normed_1_affine4_g64_bf16 72 512\n",
      "take_affine4_g64_bf16 1 256\nbytes_1_affine4_g64_bf16 96 224\n"},
