@@ -93,7 +93,7 @@ enum {
     LEAST_WARPS = 4,
     MOST_WARPS = 16,
     MOST_THREADS = 1024, /* of a multiprocessor */
-    AHEAD = 48 << 10,    /* bytes that a multiprocessor has under way before x has come */
+    AHEAD = 52 << 10,    /* bytes that a multiprocessor has under way before x has come */
     FEW = 64,            /* rows of x up to which blocks make them bytes */
     MOST_BY_BYTES = 8,   /* ... up to which BY_ROWS is of bytes */
     MANY_TILES = 8,      /* in a tile of many.cu */

@@ -630,8 +630,23 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
         }
         if (left <= SPANS_AT_ONCE * apart)
             meanwhile();
+        if (left > (SPANS_AT_ONCE - 1) * apart) { /* side by side: each waits for itself often */
+            uint32_t word[SPANS_AT_ONCE][2];
+            byte_step step[SPANS_AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < SPANS_AT_ONCE; i++)
+                step[i] = bytes_of_eight<U>(v[i], word[i]);
+#pragma unroll
+            for (int i = 0; i < SPANS_AT_ONCE; i++) {
+                *(uint2 *)bytes = make_uint2(word[i][0], word[i][1]);
+                if (threadIdx.x % OF_STEP == 0)
+                    *steps = step[i];
+                bytes += apart * SPAN;
+                steps += apart * STEPS;
+            }
+        } else
 #pragma unroll 1
-        for (int end = min(left, SPANS_AT_ONCE * apart);;) {
+        for (int end = left;;) {
             uint32_t word[2];
             const byte_step step = bytes_of_eight<U>(v[0], word);
             *(uint2 *)bytes = make_uint2(word[0], word[1]);
