@@ -210,7 +210,7 @@ static __device__ void give_units(const qn__cuda_attend_args &a, S &s, const ste
 /* ---- the launch ------------------------------------------------------------------------------ */
 
 /* Blocks: [key heads][C] */
-template <int D, int C, bool NEAR, class K, class V>
+template <int D, int C, class K, class V>
 static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
 {
     typedef unit_room<D, C, K, V> S;
@@ -268,7 +268,7 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
     uint32_t phase = 0;
     warp_page<D, K, V> page = {};
     auto take = [&](int i) {
-        const bool more = !NEAR && i + AT_ONCE < w.pages;
+        const bool more = i + AT_ONCE < w.pages;
         barrier_wait(&s.full[group], phase);
         page.take(s, seen.end - seen.page(i) * PAGE);
         phase ^= 1;
@@ -293,7 +293,7 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
         share_scores<D>(a, s, page, i);
         group_meets();
         give_units<C>(a, s, w, page, number);
-        if (!NEAR && i + AT_ONCE < w.pages) {
+        if (i + AT_ONCE < w.pages) {
             group_meets();
             take(i + AT_ONCE);
         }
@@ -307,7 +307,7 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
         if (warp == R::VALUE)
             write_unit_value<D, V>(a, s.value, head, slot);
     };
-    join_pages<C, NEAR>(a, s, w, {}, give, back_results<D, C>{&s.back, b.back}, write);
+    join_pages<C, false>(a, s, w, {}, give, back_results<D, C>{&s.back, b.back}, write);
 }
 
 #define STEP_KERNEL(K, V, D, C, REGISTERS)                                                         \
@@ -315,7 +315,7 @@ static __device__ void attend_units(const qn__cuda_attend_blocks_args &b)
         attend_step_##K##_##V##_##D##_of_##C(                                                      \
             const __grid_constant__ qn__cuda_attend_blocks_args b)                                 \
     {                                                                                              \
-        attend_units<D, C, false, units_##K, units_##V>(b);                                        \
+        attend_units<D, C, units_##K, units_##V>(b);                                        \
     }
 #define STEP_KERNELS(K, V)                                                                         \
     STEP_KERNEL(K, V, 64, 4, 128)                                                                  \

@@ -474,30 +474,6 @@ static __device__ uint2 codes_as_they_lie(const units_q4_k &, const uint8_t *u, 
     return make_uint2(v.x & of, v.y & of);
 }
 
-/* Scales and biases of a lane's two steps of a tile's span, from `first` on. */
-template <class U>
-static __device__ void values_of_steps(const U &, const uint8_t *units, int first, int, int g,
-                                       float2 (&scale)[2], float2 (&bias)[2])
-{
-    enum { OF_UNIT = U::COLUMNS / U::STEP };
-#pragma unroll
-    for (int o = 0; o < 2; o++) {
-        const uint8_t *u = units + (first + o) / OF_UNIT * U::BYTES;
-        scale[o] = U::scales(u, (first + o) % OF_UNIT, g);
-        bias[o] = U::biases(u, (first + o) % OF_UNIT, g);
-    }
-}
-static __device__ void values_of_steps(const units_q4_k &, const uint8_t *units, int, int t, int g,
-                                       float2 (&scale)[2], float2 (&bias)[2])
-{
-    packed_pairs(units + 2048, t, g, scale, bias);
-}
-static __device__ void values_of_steps(const units_q5_k &, const uint8_t *units, int, int t, int g,
-                                       float2 (&scale)[2], float2 (&bias)[2])
-{
-    packed_pairs(units + 2560, t, g, scale, bias);
-}
-
 /* The only row's span of M tiles. All columns of a product would be that row: they are steps,
  * column s with the bytes of step s and zeros for the others, so that a lane has the sums of two,
  * and makes of those alone what follows. Each lane in turn adds its own, in the order of steps, as
@@ -687,9 +663,9 @@ template <class U, bool NORMS, int W> struct byte_row {
     const sum_turns turns;
     char *const rings;
     volatile bool *const comes; /* whether x has been asked for */
-    char *bytes;      /* [row][apart()] */
-    byte_step *steps; /* [row][steps_apart()] */
-    float *part;      /* [turn][span][row][TILES][16] */
+    char *bytes;                /* [row][apart()] */
+    byte_step *steps;           /* [row][steps_apart()] */
+    float *part;                /* [turn][span][row][TILES][16] */
 
     __device__ byte_row(const qn__cuda_linears_args &args, char *room)
         : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN),

@@ -428,6 +428,30 @@ template <int BITS, int GROUP, bool F16> struct units_group {
     }
 };
 
+/* Scales and biases of a lane's two steps of a tile's span, from `first` on. */
+template <class U>
+static __device__ void values_of_steps(const U &, const uint8_t *units, int first, int, int g,
+                                       float2 (&scale)[2], float2 (&bias)[2])
+{
+    enum { OF_UNIT = U::COLUMNS / U::STEP };
+#pragma unroll
+    for (int o = 0; o < 2; o++) {
+        const uint8_t *u = units + (first + o) / OF_UNIT * U::BYTES;
+        scale[o] = U::scales(u, (first + o) % OF_UNIT, g);
+        bias[o] = U::biases(u, (first + o) % OF_UNIT, g);
+    }
+}
+static __device__ void values_of_steps(const units_q4_k &, const uint8_t *units, int, int t, int g,
+                                       float2 (&scale)[2], float2 (&bias)[2])
+{
+    packed_pairs(units + 2048, t, g, scale, bias);
+}
+static __device__ void values_of_steps(const units_q5_k &, const uint8_t *units, int, int t, int g,
+                                       float2 (&scale)[2], float2 (&bias)[2])
+{
+    packed_pairs(units + 2560, t, g, scale, bias);
+}
+
 /* What kernels of every layout ask of the fixed ones above, as of units_any (any.cuh). */
 template <class U> static __device__ constexpr int columns_of(const U &)
 {
