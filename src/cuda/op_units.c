@@ -128,7 +128,7 @@ static int64_t shared_of_rows(const qn__cuda *cuda, const qn__layout *l, int64_t
     form->warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
     for (; form->warps; form->warps--)
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-            int64_t ring = ways[i].places * span + QN__CUDA_RING_BARS,
+            int64_t ring = ways[i].places * QN__CUDA_SPAN_ROOM(span) + QN__CUDA_RING_BARS,
                     sums = ways[i].turns * spans * form->width * TILE * 4,
                     shared = QN__CUDA_TURN_BARS + form->warps * ring + x + sums;
             form->places = ways[i].places;
@@ -154,7 +154,7 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, u
     int64_t sums = ((wide == 1 ? 2 : 1) * spans + 1) * TILE * wide * 4; /* and a gate's */
     if (form->kernel == BYTES_1) {
         bool pairs = span <= QN__CUDA_PAIR_BYTES;
-        ring = (pairs ? 4 : 3) * span + QN__CUDA_RING_BARS;
+        ring = (pairs ? 4 : 3) * QN__CUDA_SPAN_ROOM(span) + QN__CUDA_RING_BARS;
         sums = QN__CUDA_TURN_BARS + QN__CUDA_TURNS * spans * (1 + pairs) * TILE * 4;
     }
     int64_t most = cuda->most_shared;

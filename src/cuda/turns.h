@@ -18,4 +18,7 @@ enum {
     QN__CUDA_PAIR_BYTES = 2900
 };
 
+/* What a place has for a span. */
+#define QN__CUDA_SPAN_ROOM(bytes) (((bytes) + 127) / 128 * 128)
+
 #endif

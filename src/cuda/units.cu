@@ -652,7 +652,8 @@ template <class U, bool NORMS, int W> struct byte_row {
         STEPS = SPAN / U::STEP,
         TILES = W == 1 && BYTES <= QN__CUDA_PAIR_BYTES ? 2 : 1, /* at once */
         PLACES = TILES == 2 ? 2 : 3,                            /* of a ring, of one row */
-        PLACE = TILES * BYTES,
+        ROOM = QN__CUDA_SPAN_ROOM(BYTES),
+        PLACE = TILES * ROOM,
         OWN = row_columns<W>::OWN
     };
     const qn__cuda_linears_args &a;
@@ -738,6 +739,13 @@ template <class U, bool NORMS, int W> struct byte_row {
         int asked; /* of its places, before x has come */
         const char *from[TILES];
     };
+    /* Where the copy engine brings bytes fastest: its places are, modulo 128, where the warp's spans
+     * lie in memory, whose second ones may begin 64 behind. */
+    __device__ char *ring_of_warp(int warp) const
+    {
+        static_assert(BYTES % 64 == 0, "");
+        return rings + warp * room_bytes() + (ROOM == BYTES ? 0 : warp % 2 * 64);
+    }
     __device__ uint64_t *landed(const asking &own, int at) const
     {
         return (uint64_t *)(own.ring + places() * PLACE) + at;
@@ -773,7 +781,7 @@ template <class U, bool NORMS, int W> struct byte_row {
 #pragma unroll
         for (int m = 0; m < TILES; m++)
             if (own.from[m])
-                copy_bulk_once(own.ring + at * PLACE + m * BYTES, own.from[m] + own.span * BYTES, n,
+                copy_bulk_once(own.ring + at * PLACE + m * ROOM, own.from[m] + own.span * BYTES, n,
                                landed(own, at));
     }
 #endif
@@ -789,7 +797,7 @@ template <class U, bool NORMS, int W> struct byte_row {
 #pragma unroll
             for (int m = 0; m < TILES; m++)
                 for (int i = threadIdx.x % 32 * 16; own.from[m] && i < n; i += 32 * 16)
-                    copy_once(to + m * BYTES + i, own.from[m] + own.span * BYTES + i, true);
+                    copy_once(to + m * ROOM + i, own.from[m] + own.span * BYTES + i, true);
 #endif
             go_on(own);
         }
@@ -802,7 +810,7 @@ template <class U, bool NORMS, int W> struct byte_row {
     __device__ asking begin_ring() const
     {
         const int warp = warp_number();
-        asking own = {rings + warp * room_bytes(), warp, first, warp, 0};
+        asking own = {ring_of_warp(warp), warp, first, warp, 0};
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x % 32 == 0) {
             for (int i = 0; i < places(); i++)
@@ -838,7 +846,7 @@ template <class U, bool NORMS, int W> struct byte_row {
         int warp = number;
         for (at = 0; warp >= warps; warp -= warps)
             at++;
-        return {rings + warp * room_bytes(), warp, first, warp, 0};
+        return {ring_of_warp(warp), warp, first, warp, 0};
     }
     /* One warp keeps a.ahead spans under way until x is asked for, so that memory has enough to do
      * and x hardly waits in line: a lane asks for a span when that one has landed which is so many
@@ -911,13 +919,13 @@ template <class U, bool NORMS, int W> struct byte_row {
                 const char *bytes = shared_place<const char>(x);
                 const steps_of_lane<OWN> steps = {shared_place<const byte_step>(of), w.behind};
                 if (span == spans - 1 && w.last < UNITS)
-                    multiply_rows<U, TILES, false>(units, w.last, BYTES, bytes, steps, w.g, w.t, f);
+                    multiply_rows<U, TILES, false>(units, w.last, ROOM, bytes, steps, w.g, w.t, f);
                 else if constexpr (W == 1 && U::APART)
-                    multiply_steps<U, TILES>(units, BYTES, bytes, steps.first, w.g, w.t, f);
+                    multiply_steps<U, TILES>(units, ROOM, bytes, steps.first, w.g, w.t, f);
                 else if (TILES == 2 && tile + 1 == end)
-                    multiply_rows<U, 1, true>(units, UNITS, BYTES, bytes, steps, w.g, w.t, f);
+                    multiply_rows<U, 1, true>(units, UNITS, ROOM, bytes, steps, w.g, w.t, f);
                 else
-                    multiply_rows<U, TILES, true>(units, UNITS, BYTES, bytes, steps, w.g, w.t, f);
+                    multiply_rows<U, TILES, true>(units, UNITS, ROOM, bytes, steps, w.g, w.t, f);
                 __syncwarp();
                 ask(own, at);
                 if (++at == places()) {
@@ -1031,7 +1039,7 @@ template <class U, bool NORMS, int W> struct byte_row {
     /* A scale lies behind what says that copies of the first ring have landed. */
     __device__ norm_scales scales() const
     {
-        static_assert(PLACES * sizeof(uint64_t) + sizeof(float) <= QN__CUDA_RING_BARS, "");
+        static_assert(64 + PLACES * sizeof(uint64_t) + sizeof(float) <= QN__CUDA_RING_BARS, "");
         const char *behind = rings + PLACES * PLACE + PLACES * sizeof(uint64_t);
         return {(uint32_t)known_now((int)shared_address(behind)), (float *)bytes,
                 32 * (warps + takers())};
