@@ -179,7 +179,7 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
         room /= 2;
     else if (!one && x_rows <= 16 && each * l->k <= SMALL_TILES)
         room = ROOM_BESIDE;
-    a->keeps = one && a->deep == OF_SPAN && !pair;
+    a->keeps = one && a->deep * (1 + pair) == OF_SPAN;
     a->ring = at_least_one((room - run - ALIGNED) / stage,
                            steps < QN__CUDA_STREAM_RING ? steps : QN__CUDA_STREAM_RING);
     a->early = at_least_one(one           ? FLIGHT_EARLY / weights

@@ -198,25 +198,33 @@ template <int NT, int M, bool ONE> struct stream {
         arrive_behind_copies(&x_came[1]);
     }
 
-    /* What a warp multiplies first is in registers before x is there, so that its place in the ring
-     * is free for more of the weights: a span of a tile, four pieces. */
-    struct kept_span {
-        enum { PRODUCTS = ONE && M == 1 ? SPAN / 16 : 1 };
-        uint4 w[PRODUCTS];
+    /* Of each of a warp's tiles pieces that it has in registers, by a row of x: as many as keep it
+     * busy while more come from shared memory. What it multiplies first is there before x is, so
+     * that its place in the ring is free for more of the weights. */
+    struct held_pieces {
+        enum { PIECES = ONE ? SPAN / BOX / M : 1, PRODUCTS = ONE ? PIECES * BOX / 16 : 1 };
+        uint4 w[PRODUCTS][M];
 
-        __device__ void load(uint32_t pieces, int next)
+        /* So many bytes apart, tiles and pieces. */
+        __device__ void load(uint32_t at, int next, int piece)
         {
 #pragma unroll
             for (int k = 0; k < PRODUCTS; k++)
-                w[k] = load_matrices((pieces + k / 4 * next) ^ k % 4 << 5);
+#pragma unroll
+                for (int m = 0; m < M; m++)
+                    w[k][m] = load_matrices((at + m * next + k / 4 * piece) ^ k % 4 << 5);
         }
-        __device__ void multiply(uint32_t x, float (&c)[4]) const
+        __device__ void multiply(uint32_t x, float (&c)[M][NT][4]) const
         {
 #pragma unroll
             for (int k = 0; k + 1 < PRODUCTS; k += 2) {
-                const uint4 v = load_shared(x + k * 32), u = w[k], next = w[k + 1];
-                multiply_weights(c, u.x, u.y, u.z, u.w, v.x, v.y);
-                multiply_weights(c, next.x, next.y, next.z, next.w, v.z, v.w);
+                const uint4 v = load_shared(x + k * 32);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    const uint4 u = w[k][m], u1 = w[k + 1][m];
+                    multiply_weights(c[m][0], u.x, u.y, u.z, u.w, v.x, v.y);
+                    multiply_weights(c[m][0], u1.x, u1.y, u1.z, u1.w, v.z, v.w);
+                }
             }
         }
     };
@@ -234,7 +242,7 @@ template <int NT, int M, bool ONE> struct stream {
                 static_assert(BOX / 16 % 2 == 0, "two products for each load of x");
                 if (k % 2)
                     continue;
-                const uint4 v = ONE ? load_shared(x + k * 32) : load_matrices(x ^ k << 5);
+                const uint4 v = load_matrices(x ^ k << 5);
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     const uint4 v1 = load_matrices((w + m * next) ^ (k + 1) << 5);
@@ -408,12 +416,16 @@ template <int NT, int M, bool ONE> struct stream {
             }
         };
         wrap();
-        const bool keeps = ONE && M == 1 && a.keeps && own < min(apart, spans);
-        kept_span kept = {};
+        /* of two tiles the first warps alone: stages of others are not asked for before x */
+        const bool keeps = ONE && a.keeps && own < (M == 1 ? min(apart, spans) : 1),
+                   ends = (spans - 1) % apart == own;
+        held_pieces kept = {};
         float kept_sum[M][NT][4] = {};
         if (keeps) {
             barrier_wait(&full[at], phase);
-            kept.load(base + at * stage_bytes() + w_lane, high(first) * TILE_BYTES);
+            const int piece = high(first) * TILE_BYTES;
+            kept.load(base + at * stage_bytes() + w_lane, unit == 2 ? deep * piece : TILE_BYTES,
+                      piece);
             __syncwarp();
             if (lane == 0)
                 barrier_arrive(&empty[at]);
@@ -429,19 +441,21 @@ template <int NT, int M, bool ONE> struct stream {
         if (ONE)
             barrier_wait(&x_came[0], 0);
         if (keeps)
-            kept.multiply(x_lane + own * SPAN * 2, kept_sum[0][0]);
+            kept.multiply(x_lane + own * SPAN * 2, kept_sum);
         for (int tile = first; tile < end; tile += slots) {
             const int n = end - tile - slot, piece = high(tile) * TILE_BYTES,
                       next = M == 2 && unit == 2 ? deep * piece : TILE_BYTES;
-            float sum[M][NT][4];
+            float sum[M][NT][4], more[M][NT][4];
             results to[M];
             if (ONE)
                 find_results(tile + slot, n, to);
+            if (ONE && ends && a.linears.at[QN__CUDA_ADDED]) /* from far away: ahead of products */
+                load_added(tile + slot, n, more);
             /* all come to as many turns */
             for (int span = own; span - own < spans; span += apart) {
-                float c[M][NT][4] = {}, more[M][NT][4];
+                float c[M][NT][4] = {};
                 const bool last = span == spans - 1, real = span < spans;
-                if (NT < 8 && last && a.linears.at[QN__CUDA_ADDED])
+                if (!ONE && NT < 8 && last && a.linears.at[QN__CUDA_ADDED])
                     load_added(tile + slot, n, more);
                 const bool done = keeps && tile == first && span == own;
                 if (!whole_x && span >= WARPS) {
@@ -450,19 +464,27 @@ template <int NT, int M, bool ONE> struct stream {
                 }
                 if (done) {
 #pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        c[0][0][i] = kept_sum[0][0][i];
+                    for (int m = 0; m < M; m++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            c[m][0][i] = kept_sum[m][0][i];
                     at++;
                     wrap();
                 }
-                for (int i = 0; real && !done && i < of_span; i++) {
+                for (int i = done; real && i < of_span; i++) {
                     const uint32_t stage = base + at * stage_bytes(),
                                    x = ONE ? x_lane + (span * of_span + i) * deep * BOX * 2
                                            : stage + deep * slots * TILE_BYTES + x_lane;
                     barrier_wait(&full[at], phase);
-                    for (int d = 0; d < deep; d++)
-                        multiply_piece(stage + d * piece + w_lane, next,
-                                       x + d * (ONE ? BOX * 2 : X_BYTES), c);
+                    if constexpr (ONE)
+                        for (int d = 0; d < deep; d += held_pieces::PIECES) {
+                            held_pieces held;
+                            held.load(stage + d * piece + w_lane, next, piece);
+                            held.multiply(x + d * BOX * 2, c);
+                        }
+                    else
+                        for (int d = 0; d < deep; d++)
+                            multiply_piece(stage + d * piece + w_lane, next, x + d * X_BYTES, c);
                     __syncwarp();
                     if (lane == 0)
                         barrier_arrive(&empty[at]);
