@@ -26,6 +26,9 @@ enum {
     FLIGHT = 112 << 10,      /* and then, */
     FLIGHT_LONG = 144 << 10, /* or so many of blocks that read as much as */
     LONG_BLOCK = 1 << 20,
+    HALF_EARLY = 32 << 10, /* ... of blocks two of which lie on a processor */
+    HALF_FLIGHT = 64 << 10,
+    HALF_COLUMNS = 8192,     /* ... whose row of x has no more of these */
     ROOM_BESIDE = 172 << 10, /* by several, so that a block of attention fits beside it */
     WHOLE = 112 << 10,       /* bytes of one row of x that has room beside stages */
     OF_SPAN = QN__CUDA_SPAN / DEEP,
@@ -128,16 +131,16 @@ static int64_t blocks_with(const qn__cuda_linears_args *l, int64_t each, int64_t
 }
 
 /* Blocks have tiles of one weight each, whose rows are one box, as few as leave no more blocks than
- * there are processors; of the second and the third weight fewer still, if that leaves fewer idle:
+ * are wanted; of the second and the third weight fewer still, if that leaves fewer idle:
  * attention behind it takes longer the more of them are, by traces; why is not known. */
-static unsigned deal_tiles(const qn__cuda *cuda, qn__cuda_wide_args *a)
+static unsigned deal_tiles(qn__cuda_wide_args *a, int64_t most)
 {
     const qn__cuda_linears_args *l = &a->linears;
     int64_t each = 1;
-    while (blocks_with(l, each, each) > cuda->processors)
+    while (blocks_with(l, each, each) > most)
         each++;
     int64_t others = each;
-    while (others > 1 && blocks_with(l, each, others - 1) <= cuda->processors)
+    while (others > 1 && blocks_with(l, each, others - 1) <= most)
         others--;
     a->each = each;
     a->others = others;
@@ -156,9 +159,13 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
 {
     const qn__cuda_linears_args *l = &a->linears;
     int64_t unit = l->gated ? 2 : 1, x_rows = 8;
-    launch->blocks = deal_tiles(cuda, a);
+    launch->blocks = deal_tiles(a, cuda->processors);
+    /* Of three tiles two of eight warps would be idle, so two smaller blocks lie on a processor. */
+    const bool one = is_whole(l), halves = one && l->n[1] && !l->gated && a->each == SINGLE_SLOTS &&
+                                           l->k <= HALF_COLUMNS;
+    if (halves)
+        launch->blocks = deal_tiles(a, 2 * cuda->processors);
     const int64_t each = a->each * unit;
-    const bool one = is_whole(l);
     int kernel = one ? 0 : 2;
     for (; x_rows < l->rows; x_rows *= 2)
         kernel += 2;
@@ -175,19 +182,21 @@ static void choose_stream(const qn__cuda *cuda, qn__cuda_launch *launch, qn__cud
             run = a->slots * x_rows * TILE * 4 + (one ? spans * QN__CUDA_SPAN * 2 : 0),
             steps = spans * of_span * qn__cuda_parts(each, a->slots);
     int64_t room = QN__CUDA_STREAM_SHARED;
-    if (!one && x_rows <= 16 && each == 1)
+    if (halves || (!one && x_rows <= 16 && each == 1))
         room /= 2;
     else if (!one && x_rows <= 16 && each * l->k <= SMALL_TILES)
         room = ROOM_BESIDE;
     a->keeps = one && a->deep * (1 + pair) == OF_SPAN;
     a->ring = at_least_one((room - run - ALIGNED) / stage,
                            steps < QN__CUDA_STREAM_RING ? steps : QN__CUDA_STREAM_RING);
-    a->early = at_least_one(one           ? FLIGHT_EARLY / weights
+    a->early = at_least_one(halves        ? HALF_EARLY / weights
+                            : one         ? FLIGHT_EARLY / weights
                             : x_rows > 16 ? EARLY / weights
                                           : a->ring,
                             a->ring);
     const bool is_long = each * TILE * l->k * 2 >= LONG_BLOCK;
-    a->flight = at_least_one((is_long ? FLIGHT_LONG : FLIGHT) / weights, a->ring);
+    const int64_t flight = halves ? HALF_FLIGHT : is_long ? FLIGHT_LONG : FLIGHT;
+    a->flight = at_least_one(flight / weights, a->ring);
     a->apart = QN__CUDA_STREAM_WARPS / groups;
     while (a->apart > 1 && a->apart * of_span > a->ring)
         a->apart--;
