@@ -42,13 +42,15 @@ static __device__ void cluster_barrier()
 }
 
 /* Where a block has what is at this place here. */
-static __device__ uint32_t address_at(const void *p, uint32_t rank)
+static __device__ uint32_t address_at(uint32_t here, uint32_t rank)
 {
     uint32_t at;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(at)
-                 : "r"(shared_address(p)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(here), "r"(rank));
     return at;
+}
+static __device__ uint32_t address_at(const void *p, uint32_t rank)
+{
+    return address_at(shared_address(p), rank);
 }
 
 /* Four numbers from such a place. */
@@ -68,6 +70,15 @@ static __device__ void put_four(uint32_t to, uint32_t barrier, const float *v)
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, "
         "[%1];" ::"r"(to),
         "r"(barrier), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+        : "memory");
+}
+
+static __device__ void put_two(uint32_t to, uint32_t barrier, const float *v)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%2, %3}, [%1];" ::"r"(
+            to),
+        "r"(barrier), "f"(v[0]), "f"(v[1])
         : "memory");
 }
 

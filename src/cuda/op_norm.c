@@ -83,7 +83,7 @@ static bool is_for_next_alone(const qn__cuda_binder *b, const taken *norm)
 static qn__cuda_launch *maker_of_squares(const qn__cuda_binder *b, const taken *norm)
 {
     qn__cuda_launch *ahead = norm->i ? &b->bound->launches[norm->i - 1] : NULL;
-    if (!ahead || !qn__cuda_unit_row_with_norms(b->cuda, ahead->function) ||
+    if (!ahead || !qn__cuda_is_unit_row(b->cuda, ahead->function) ||
         norm->args->n > QN__CUDA_MOST_SQUARED || norm->args->n % 128)
         return NULL;
     const uint32_t *at = b->bound->at + ahead->first_at;
@@ -129,8 +129,8 @@ static void take_norm(qn__cuda_binder *b, const taken *norm, qn__cuda_launch *ah
     if (norm->sum) {
         qn__cuda_move_result(b, norm->i - 1, 2);
         qn__cuda_move_result(b, norm->i, 2);
-        ahead->function = qn__cuda_unit_row_with_norms(b->cuda, ahead->function);
-        next->function = qn__cuda_unit_row_with_norms(b->cuda, next->function);
+        qn__cuda_unit_row_gets_norms(b, ahead);
+        qn__cuda_unit_row_gets_norms(b, next);
         bound->at[ahead->first_at + QN__CUDA_SQUARES] = place_of_squares(b);
         its[QN__CUDA_SQUARES] = place_of_squares(b);
         its[QN__CUDA_ADDED_TO_X] = norm->at[QN__CUDA_NORM_ADDED];

@@ -12,6 +12,7 @@
 enum {
     BYTES_1,
     NORMED_1, /* the same with norms (span_norm.cuh) */
+    PAIRED_1, /* ... by pairs of blocks that share the columns */
     BYTES_4,
     BYTES_8,
     BYTES_32,
@@ -94,6 +95,9 @@ enum {
     MOST_WARPS = 16,
     MOST_THREADS = 1024, /* of a multiprocessor */
     AHEAD = 52 << 10,    /* bytes that a multiprocessor has under way before x has come */
+    PAIR = 2,            /* blocks of a cluster that share the columns */
+    MANY = 4096,         /* columns, and rows, from which on they do */
+    ALONE = 12 << 10,    /* columns up to which they do not where rows are fewer */
     FEW = 64,            /* rows of x up to which blocks make them bytes */
     MOST_BY_BYTES = 8,   /* ... up to which BY_ROWS is of bytes */
     MANY_TILES = 8,      /* in a tile of many.cu */
@@ -109,10 +113,21 @@ typedef struct unit_form {
     int8_t places, turns;
 } unit_form;
 
+static bool is_of_row(const unit_form *form)
+{
+    return form->kernel == BYTES_1 || form->kernel == PAIRED_1;
+}
+
 /* Warps that make results of the sums of those that multiply. */
 static int64_t takers_of(const unit_form *form)
 {
-    return form->kernel == BYTES_1 ? 1 : form->turns ? qn__cuda_parts(form->width, 2) : 0;
+    return is_of_row(form) ? 1 : form->turns ? qn__cuda_parts(form->width, 2) : 0;
+}
+
+static unsigned threads_of(const unit_form *form)
+{
+    const int64_t takers = takers_of(form);
+    return 32 * (unsigned)(form->warps + takers + (takers ? QN__CUDA_PACERS : 0));
 }
 
 /* What a block of several rows of x needs of shared memory: as much of it as speeds it up. 0: more
@@ -146,16 +161,17 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, u
         return shared_of_rows(cuda, l, k, form);
     bool bytes = form->kernel <= BYTES_32;
     int64_t width = form->width, wide = form->kernel == BYTES_8 ? 8 : width; /* rows of sums */
-    int64_t spans = qn__cuda_parts(k, QN__CUDA_SPAN), padded = spans * QN__CUDA_SPAN;
+    int64_t all = qn__cuda_parts(k, QN__CUDA_SPAN), share = form->kernel == PAIRED_1 ? PAIR : 1,
+            spans = QN__CUDA_SHARE_OF(all, share), padded = spans * QN__CUDA_SPAN;
     int64_t span = QN__CUDA_SPAN / l->columns * l->unit_bytes;
     int64_t ring = QN__CUDA_RING * span + QN__CUDA_RING_BARS;
     int64_t x =
         bytes ? width * (padded + l->step) + padded / l->step * wide * 8 : width * padded * 4;
     int64_t sums = ((wide == 1 ? 2 : 1) * spans + 1) * TILE * wide * 4; /* and a gate's */
-    if (form->kernel == BYTES_1) {
+    if (is_of_row(form)) {
         bool pairs = span <= QN__CUDA_PAIR_BYTES;
         ring = (pairs ? 4 : 3) * QN__CUDA_SPAN_ROOM(span) + QN__CUDA_RING_BARS;
-        sums = QN__CUDA_TURN_BARS + QN__CUDA_TURNS * spans * (1 + pairs) * TILE * 4;
+        sums = QN__CUDA_TURN_BARS + QN__CUDA_TURNS / share * all * (1 + pairs) * TILE * 4;
     }
     int64_t most = cuda->most_shared;
     form->warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
@@ -172,15 +188,24 @@ static int64_t unit_room(const qn__cuda *cuda, unsigned threads, int64_t shared)
     return beside < fit ? beside : fit;
 }
 
-/* Each group of rows of x has as many blocks as there is room for, up to a tile each. */
+static bool is_paired(const qn__cuda *cuda, qn__cu_function function)
+{
+    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
+        if (kernels[i] && function == cuda->kernels[kernels[i] + PAIRED_1])
+            return true;
+    return false;
+}
+
+/* Each group of rows of x has as many blocks, or pairs, as there is room for, up to a tile each. */
 static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *args,
-                           unsigned threads, int64_t shared)
+                           qn__cu_function function, unsigned threads, int64_t shared)
 {
     int64_t groups = qn__cuda_parts(args->rows, args->group),
+            share = is_paired(cuda, function) ? PAIR : 1,
             tiles = qn__cuda_linear_tiles(args, TILE) / (args->gated ? 2 : 1);
-    int64_t at_once = cuda->processors * unit_room(cuda, threads, shared);
+    int64_t at_once = cuda->processors * unit_room(cuda, threads, shared) / share;
     int64_t each = groups && at_once > groups ? at_once / groups : 1;
-    return groups * (each < tiles ? each : tiles);
+    return share * groups * (each < tiles ? each : tiles);
 }
 
 /* Spans, of two tiles where they come so, that a block has under way until its row of x is asked
@@ -197,6 +222,15 @@ static int64_t spans_ahead(const qn__cuda *cuda, const qn__cuda_linears_args *ar
     return args->made ? INT32_MAX : spans > 1 ? spans : 1;
 }
 
+/* Whether pairs of blocks share the columns of the only row, which pays where these are very many,
+ * or many and so are tiles. */
+static bool pays_pair(const qn__cuda *cuda, const qn__call *call, int64_t rows)
+{
+    const int64_t n = call->operand[1].shape[0], k = call->operand[1].shape[1];
+    return qn__cuda_has_wide(cuda) && rows <= 1 && products_of(call) != QN_PRODUCTS_INT8_ROWS &&
+           (k > ALONE || (k >= MANY && n >= MANY));
+}
+
 /* False: the call's rows are too long. */
 static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, unit_form *form)
 {
@@ -204,6 +238,7 @@ static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, un
                                           {.width = 1, .kernel = VALUES_1},
                                           {0}},
                            of_row[] = {{.width = 1, .kernel = BYTES_1}, {0}},
+                           of_pair[] = {{.width = 1, .kernel = PAIRED_1}, {0}},
                            of_bytes[] = {{.width = 32, .kernel = BYTES_32},
                                          {.width = 8, .kernel = BYTES_8, .turns = 1},
                                          {.width = 4, .kernel = BYTES_4, .turns = 1},
@@ -216,6 +251,7 @@ static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, un
     const qn__operand *w = &call->operand[1];
     const unit_form *f = products_of(call) == QN_PRODUCTS_F32 ? of_values
                          : !kernels[w->layout]                ? shared_ones
+                         : pays_pair(cuda, call, rows)        ? of_pair
                          : rows <= 1                          ? of_row
                                                               : of_bytes;
     const int64_t spans = qn__cuda_parts(w->shape[1], QN__CUDA_SPAN);
@@ -262,22 +298,48 @@ bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
     return is_many(cuda, function);
 }
 
-qn__cu_function qn__cuda_unit_row_with_norms(const qn__cuda *cuda, qn__cu_function function)
+static qn__cu_function with_norms(const qn__cuda *cuda, qn__cu_function function)
 {
     for (int i = 0; i < QN__LAYOUT_COUNT; i++)
-        if (kernels[i] && (function == cuda->kernels[kernels[i] + BYTES_1] ||
-                           function == cuda->kernels[kernels[i] + NORMED_1]))
-            return cuda->kernels[kernels[i] + NORMED_1];
+        for (int k = BYTES_1; kernels[i] && k <= PAIRED_1; k++)
+            if (function == cuda->kernels[kernels[i] + k])
+                return cuda->kernels[kernels[i] + NORMED_1];
     return NULL;
+}
+
+static const qn__cuda_linears_args *args_of_row(const qn__cuda_binder *b, const qn__cuda_launch *l)
+{
+    return (const qn__cuda_linears_args *)(b->bound->args + l->args);
+}
+
+/* How a launch of one row has norms: its blocks share no columns. */
+static unit_form form_with_norms(const qn__cuda *cuda, const qn__cuda_linears_args *args)
+{
+    unit_form form = {.width = 1, .kernel = BYTES_1};
+    form.shared = shared_of(cuda, qn__layout_of((qn__layout_id)args->units.layout), args->k, &form);
+    return form;
+}
+
+bool qn__cuda_is_unit_row(const qn__cuda *cuda, qn__cu_function function)
+{
+    return with_norms(cuda, function);
 }
 
 /* Of the row that a launch multiplies: each of its warps has one span. */
 bool qn__cuda_unit_row_takes_norm(const qn__cuda_binder *b, const qn__cuda_launch *launch)
 {
-    const qn__cuda_linears_args *args =
-        (const qn__cuda_linears_args *)(b->bound->args + launch->args);
-    return qn__cuda_unit_row_with_norms(b->cuda, launch->function) && !args->made &&
-           qn__cuda_parts(args->k, QN__CUDA_SPAN) < (int64_t)launch->threads / 32 - QN__CUDA_PACERS;
+    const qn__cuda_linears_args *args = args_of_row(b, launch);
+    return with_norms(b->cuda, launch->function) && !args->made &&
+           qn__cuda_parts(args->k, QN__CUDA_SPAN) <= form_with_norms(b->cuda, args).warps;
+}
+
+void qn__cuda_unit_row_gets_norms(const qn__cuda_binder *b, qn__cuda_launch *launch)
+{
+    const unit_form form = form_with_norms(b->cuda, args_of_row(b, launch));
+    launch->function = with_norms(b->cuda, launch->function);
+    launch->threads = threads_of(&form);
+    launch->shared = (unsigned)form.shared;
+    qn__cuda_units_again(b, launch);
 }
 
 bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function)
@@ -301,7 +363,8 @@ void qn__cuda_units_again(const qn__cuda_binder *b, qn__cuda_launch *launch)
     else if (is_many(b->cuda, launch->function))
         launch->blocks = (unsigned)many_blocks(b->cuda, args);
     else {
-        const int64_t blocks = unit_blocks(b->cuda, args, launch->threads, launch->shared);
+        const int64_t blocks =
+            unit_blocks(b->cuda, args, launch->function, launch->threads, launch->shared);
         launch->blocks = (unsigned)blocks;
         if (args->ahead)
             args->ahead = spans_ahead(b->cuda, args, launch->threads, launch->shared, blocks);
@@ -397,17 +460,18 @@ bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call)
     args.turns = form.turns;
     qn__cu_function function = kernel_of(b->cuda, w->layout, form.kernel);
     qn__cuda_launch *last;
-    if (qn__cuda_join_linear(b, function, call, args.rows, &last)) {
+    if (qn__cuda_join_linear(b, function, call, args.rows, &last) ||
+        (form.kernel == BYTES_1 && qn__cuda_join_linear(b, kernel_of(b->cuda, w->layout, PAIRED_1),
+                                                        call, args.rows, &last))) {
         qn__cuda_units_again(b, last);
         return true;
     }
     if ((form.turns || (args.whole && args.rows)) && !make_bytes(b, call, &args))
         return false;
-    const int64_t takers = takers_of(&form);
-    unsigned threads = 32 * (unsigned)(form.warps + takers + (takers ? QN__CUDA_PACERS : 0));
-    const int64_t blocks = unit_blocks(b->cuda, &args, threads, form.shared);
+    const unsigned threads = threads_of(&form);
+    const int64_t blocks = unit_blocks(b->cuda, &args, function, threads, form.shared);
     qn__cuda_grid grid = {blocks, threads, (unsigned)form.shared};
-    if (takers)
+    if (takers_of(&form))
         args.ahead = spans_ahead(b->cuda, &args, threads, form.shared, blocks);
     return qn__cuda_add_linear(b, function, &grid, &args, call, args.made ? QN__CUDA_SCRATCH : 0);
 }

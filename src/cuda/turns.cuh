@@ -5,7 +5,7 @@
 #ifndef QN_CUDA_TURNS_CUH
 #define QN_CUDA_TURNS_CUH
 
-#include "cuda/bulk.cuh"
+#include "cuda/cluster.cuh"
 #include "cuda/tiles.cuh"
 #include "cuda/turns.h"
 
@@ -54,6 +54,22 @@ struct sum_turns {
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             barrier_arrive(&taken[place(j)]);
+    }
+    /* In a cluster one of its blocks takes an item, and barriers count the bytes of the sums that
+     * come. */
+    __device__ void expect(int j, int bytes) const
+    {
+        if (threadIdx.x % 32 == 0)
+            barrier_expect(&made[place(j)], bytes);
+    }
+    /* The same for the item that has this one's place next. */
+    template <int BLOCKS> __device__ void take_of(int j, int bytes) const
+    {
+        __syncwarp();
+        expect(j, bytes);
+        __syncwarp();
+        if (threadIdx.x % 32 < BLOCKS)
+            barrier_arrive_at(&taken[place(j)], threadIdx.x % 32);
     }
 };
 

@@ -19,6 +19,9 @@ enum {
 };
 
 /* What a place has for a span. */
-#define QN__CUDA_SPAN_ROOM(bytes) (((bytes) + 127) / 128 * 128)
+#define QN__CUDA_SPAN_ROOM(bytes)        (((bytes) + 127) / 128 * 128)
+
+/* Spans that a block has at most, where so many blocks share them. */
+#define QN__CUDA_SHARE_OF(spans, blocks) (((spans) + (blocks)-1) / (blocks))
 
 #endif

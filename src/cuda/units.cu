@@ -16,12 +16,14 @@
  * asks for weights while x is waited for, at the pace at which they land. A product of the tensor
  * cores has eight columns: more rows cost hardly more instructions. What stands between x and the
  * results runs once and costs its instructions: what needs no x is made before it is waited for,
- * and several long rows are made bytes by a launch ahead. Two norms ahead of a single row may be
- * the launch's own (span_norm.cuh).
+ * and several long rows are made bytes by a launch ahead. Of a single one that is long two blocks
+ * of a cluster have half of the columns each. Two norms ahead of a single row may be the launch's
+ * own (span_norm.cuh).
  */
 #include "cuda/any.cuh"
 #include "cuda/bulk.cuh"
 #include "cuda/bytes.cuh"
+#include "cuda/cluster.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/span_norm.cuh"
 #include "cuda/tiles.cuh"
@@ -644,8 +646,10 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
 }
 
 /* Of W rows of x at most. NORMS: of one; it makes the norm of its row, or puts sums of squares
- * beside its result; code for that is longer, and costs those that have none 1 to 2 %. */
-template <class U, bool NORMS, int W> struct byte_row {
+ * beside its result; code for that is longer, and costs those that have none 1 to 2 %. SHARE:
+ * blocks of a cluster that share the columns of its tiles, so that each loads that part of x, and
+ * makes it bytes; they take turns in making results, of sums that the others send. */
+template <class U, bool NORMS, int W, int SHARE = 1> struct byte_row {
     enum {
         BYTES = SPAN / U::COLUMNS * U::BYTES,
         UNITS = SPAN / U::COLUMNS,
@@ -654,10 +658,13 @@ template <class U, bool NORMS, int W> struct byte_row {
         PLACES = TILES == 2 ? 2 : 3,                            /* of a ring, of one row */
         ROOM = QN__CUDA_SPAN_ROOM(BYTES),
         PLACE = TILES * ROOM,
-        OWN = row_columns<W>::OWN
+        OWN = row_columns<W>::OWN,
+        /* Items side by side that a block of a cluster takes: a gate's, and those that it gates. */
+        RUN = SHARE == 1 || TILES == 2 ? 1 : 2
     };
     const qn__cuda_linears_args &a;
     const int k, spans, warps, group_bytes, last_bytes;
+    const int rank, from, to; /* of the cluster's blocks; the first of its spans, the next one's */
     const int one, two; /* tiles of the first weight, of the first two */
     int first, end;     /* the block's tiles */
     int row, rows;      /* of x: the block's first one, and how many it has */
@@ -666,18 +673,20 @@ template <class U, bool NORMS, int W> struct byte_row {
     volatile bool *const comes; /* whether x has been asked for */
     char *bytes;                /* [row][apart()] */
     byte_step *steps;           /* [row][steps_apart()] */
-    float *part;                /* [turn][span][row][TILES][16] */
+    float *part;                /* [turn][span][row][TILES][16], of a cluster [TILES] behind rows */
 
     __device__ byte_row(const qn__cuda_linears_args &args, char *room)
         : a(args), k((int)a.k), spans((k + SPAN - 1) / SPAN),
           warps(blockDim.x / 32 - takers() - QN__CUDA_PACERS),
           group_bytes((k + U::COLUMNS - 1) / U::COLUMNS * U::BYTES),
-          last_bytes(group_bytes - (spans - 1) * BYTES), one(tiles_of(a, 0, TILE)),
+          last_bytes(group_bytes - (spans - 1) * BYTES),
+          rank(SHARE == 1 ? 0 : (int)rank_in_cluster()), from(spans * rank / SHARE),
+          to(spans * (rank + 1) / SHARE), one(tiles_of(a, 0, TILE)),
           two(one + tiles_of(a, 1, TILE)),
           turns(turns_in(room, W == 1 ? (int)QN__CUDA_TURNS : a.turns)),
           rings(room + QN__CUDA_TURN_BARS), comes((bool *)rings - 1)
     {
-        const uint32_t groups = W == 1 ? 1 : (uint32_t)(a.rows + a.group - 1) / a.group,
+        const uint32_t groups = W == 1 ? SHARE : (uint32_t)(a.rows + a.group - 1) / a.group,
                        blocks = gridDim.x / groups, block = blockIdx.x / groups,
                        unit = a.gated ? 2 : 1, all = (uint32_t)tiles_of(a, TILE) / unit,
                        each = all / blocks, more = all % blocks; /* one more each */
@@ -709,11 +718,11 @@ template <class U, bool NORMS, int W> struct byte_row {
     /* Rows lie so that lanes that read neighbouring ones read other banks. */
     __device__ int apart() const
     {
-        return spans * SPAN + U::STEP;
+        return QN__CUDA_SHARE_OF(spans, SHARE) * SPAN + U::STEP;
     }
     __device__ int steps_apart() const
     {
-        return spans * STEPS + (W > 1);
+        return QN__CUDA_SHARE_OF(spans, SHARE) * STEPS + (W > 1);
     }
     /* A span's sums, in bytes. */
     __device__ int sums() const
@@ -739,8 +748,14 @@ template <class U, bool NORMS, int W> struct byte_row {
         int asked; /* of its places, before x has come */
         const char *from[TILES];
     };
-    /* Where the copy engine brings bytes fastest: its places are, modulo 128, where the warp's spans
-     * lie in memory, whose second ones may begin 64 behind. */
+    /* Of a cluster's last block a warp may have no span. */
+    __device__ asking asking_of(int warp) const
+    {
+        return {ring_of_warp(warp), warp, SHARE == 1 || from + warp < to ? first : end, from + warp,
+                0};
+    }
+    /* Where the copy engine brings bytes fastest: places are, modulo 128, where the warp's spans
+     * lie in memory, of which every other one may begin 64 behind. */
     __device__ char *ring_of_warp(int warp) const
     {
         static_assert(BYTES % 64 == 0, "");
@@ -759,9 +774,9 @@ template <class U, bool NORMS, int W> struct byte_row {
     /* To the warp's next span, maybe of the next tiles. */
     __device__ void go_on(asking &own) const
     {
-        if ((own.span += warps) < spans)
+        if ((own.span += warps) < to)
             return;
-        own.span = own.warp;
+        own.span = from + own.warp;
         own.tile += TILES;
         if constexpr (TILES > 1)
             if (a.gated) {
@@ -810,7 +825,7 @@ template <class U, bool NORMS, int W> struct byte_row {
     __device__ asking begin_ring() const
     {
         const int warp = warp_number();
-        asking own = {ring_of_warp(warp), warp, first, warp, 0};
+        asking own = asking_of(warp);
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x % 32 == 0) {
             for (int i = 0; i < places(); i++)
@@ -846,7 +861,7 @@ template <class U, bool NORMS, int W> struct byte_row {
         int warp = number;
         for (at = 0; warp >= warps; warp -= warps)
             at++;
-        return {ring_of_warp(warp), warp, first, warp, 0};
+        return asking_of(warp);
     }
     /* One warp keeps a.ahead spans under way until x is asked for, so that memory has enough to do
      * and x hardly waits in line: a lane asks for a span when that one has landed which is so many
@@ -893,7 +908,8 @@ template <class U, bool NORMS, int W> struct byte_row {
                        known(landed(own, 0)),
                        known(bytes + real(of_bytes) * apart() + warp * SPAN + U::STEP / 4 * t),
                        known(steps + real(of_sums) * steps_apart() + warp * STEPS),
-                       known(part + (warp * wide() + of_sums) * TILES * TILE + 2 * g),
+                       known(part + ((from + warp) * wide() + of_sums) * TILES * TILE +
+                             (SHARE == 1 ? 2 : 2 * TILES) * g),
                        OWN == 1 || of_sums + 1 >= rows ? 0
                                                        : steps_apart() * (int)sizeof(byte_step)};
     }
@@ -906,8 +922,12 @@ template <class U, bool NORMS, int W> struct byte_row {
     {
         const int warp = warp_number();
         for (int tile = first, j = 0, at = 0, round = 0; tile < end; tile += TILES, j++) {
-            uint32_t x = w.bytes, of = w.steps, to = w.sums + turns.place(j) * spans * sums();
-            for (int span = warp; span < spans; span += warps) {
+            uint32_t x = w.bytes, of = w.steps, sum = w.sums + turn_of(j) * spans * sums(), barrier;
+            if constexpr (SHARE > 1) {
+                sum = address_at(sum, j / RUN % SHARE);
+                barrier = address_at(&turns.made[turns.place(j)], j / RUN % SHARE);
+            }
+            for (int span = from + warp; span < to; span += warps) {
                 float f[TILES][2 * OWN] = {};
 #if __CUDA_ARCH__ >= 900
                 barrier_wait(w.landed + at * (uint32_t)sizeof(uint64_t), round & 1);
@@ -932,21 +952,45 @@ template <class U, bool NORMS, int W> struct byte_row {
                     at = 0;
                     round++;
                 }
-                if (span == warp)
+                if (span == from + warp)
                     turns.wait_for_place(j);
+                if constexpr (SHARE > 1) {
+                    if (w.t == 3)
+                        put_sums(sum, barrier, f);
+                } else {
 #pragma unroll
-                for (int o = 0; o < OWN; o++)
-                    if (W == 1 ? w.t == 3 : row_columns<W>::row_of_sums(w.t) + o < rows)
+                    for (int o = 0; o < OWN; o++)
+                        if (W == 1 ? w.t == 3 : row_columns<W>::row_of_sums(w.t) + o < rows)
 #pragma unroll
-                        for (int m = 0; m < TILES; m++)
-                            shared_place<float2>(to)[(o * TILES + m) * TILE / 2] =
-                                make_float2(f[m][2 * o], f[m][2 * o + 1]);
+                            for (int m = 0; m < TILES; m++)
+                                shared_place<float2>(sum)[(o * TILES + m) * TILE / 2] =
+                                    make_float2(f[m][2 * o], f[m][2 * o + 1]);
+                }
                 x += (uint32_t)warps * SPAN;
                 of += warps * (uint32_t)(STEPS * sizeof(byte_step));
-                to += warps * sums();
+                sum += warps * sums();
             }
-            turns.give(j);
+            if (SHARE == 1)
+                turns.give(j);
         }
+    }
+    /* Where an item's sums are, of those of the block that takes them; how far its next item is. */
+    __device__ int turn_of(int j) const
+    {
+        return turns.place(j) / (RUN * SHARE) * RUN + j % RUN;
+    }
+    static __device__ int step_behind(int j)
+    {
+        return (j + 1) % RUN ? 1 : 1 + RUN * (SHARE - 1);
+    }
+    /* A lane's, to where another block of the cluster may have them. */
+    static __device__ void put_sums(uint32_t to, uint32_t barrier, const float (&f)[TILES][2 * OWN])
+    {
+        if constexpr (TILES == 2) {
+            const float of[4] = {f[0][0], f[0][1], f[1][0], f[1][1]};
+            put_four(to, barrier, of);
+        } else
+            put_two(to, barrier, f[0]);
     }
     /* The warp's spans of the only row, which has been made bytes. */
     __device__ void copy_spans() const
@@ -1049,25 +1093,27 @@ template <class U, bool NORMS, int W> struct byte_row {
     {
         enum { OF_STEP = U::STEP / 8 };
         const int warp = warp_number(), lane = threadIdx.x % 32,
-                  column = warp * SPAN + columns_of_lane<U>(lane);
+                  column = (from + warp) * SPAN + columns_of_lane<U>(lane);
         const float *const x = (const float *)a.at[0] + column;
-        char *const to = bytes + warp * SPAN + 8 * lane;
+        char *const put = bytes + warp * SPAN + 8 * lane;
         byte_step *const step = steps + warp * STEPS + lane / OF_STEP;
         const lane_work work = work_of_lane(own);
         const span_norm<U, NORMS> norm(a, column);
-        wait_behind((int)(intptr_t)x | (int)(intptr_t)to | (int)(intptr_t)step | work.g | work.t |
+        wait_behind((int)(intptr_t)x | (int)(intptr_t)put | (int)(intptr_t)step | work.g | work.t |
                     work.last |
                     (int)(work.units | work.landed | work.bytes | work.steps | work.sums));
-        if (a.made) {
+        if (SHARE == 1 && a.made) {
             copy_spans();
         } else {
             float4 v[SPANS_AT_ONCE][2];
             if (norm.is_wanted())
                 norm.make(v[0], scales());
-            bytes_of_spans<U>(x, k - column, spans - warp, warps, to, step, norm.is_wanted(), v,
-                              [&] { ask_rest(own); });
+            bytes_of_spans<U>(x, k - column, to - from - warp, warps, put, step, norm.is_wanted(),
+                              v, [&] { ask_rest(own); });
         }
         __syncwarp();
+        if (SHARE > 1)
+            cluster_wait();
         make_sums(own, work);
     }
     /* A lane makes one, of TILES tiles by the only row, or of one tile by two rows. */
@@ -1079,13 +1125,18 @@ template <class U, bool NORMS, int W> struct byte_row {
         const int lane = threadIdx.x % 32, half = lane / TILE, r = lane % TILE,
                   own = W == 1 ? half : 0, at = W == 1 ? 0 : 2 * (warp_number() - warps) + half;
         float gate = 0; /* of one tile at a time */
+        if constexpr (SHARE > 1)
+            for (int j = RUN * rank; j < QN__CUDA_TURNS && first + TILES * j < end;
+                 j += step_behind(j))
+                turns.expect(j, spans * sums());
         if (normed)
             scales().make(a);
         else
             wait_for_last();
         const float worth =
             !a.made ? 1.0f : W == 1 ? *(const float *)a.at[0] : *(const float *)made(real(at)).at;
-        for (int tile = first, j = 0; tile < end; tile += TILES, j++) {
+        for (int tile = first + TILES * RUN * rank, j = RUN * rank; tile < end;
+             tile += TILES * step_behind(j), j += step_behind(j)) {
             const bool is_real = W == 1 ? own < TILES && tile + own < end : at < rows;
             const tile_place p = place_of(a, is_real ? tile + own : tile, TILE);
             const bool wanted = is_real && p.row + r < p.n;
@@ -1094,11 +1145,16 @@ template <class U, bool NORMS, int W> struct byte_row {
             turns.wait_for_sums(j);
             const float sum =
                 worth *
-                sum_of_spans(part + turns.place(j) * spans * wide() * TILES * TILE +
-                                 (W == 1 ? lane % (TILES * TILE) : real(at) * TILE + r),
+                sum_of_spans(part + turn_of(j) * spans * wide() * TILES * TILE +
+                                 (SHARE > 1 && TILES == 2 ? r / 2 * 4 + half * 2 + r % 2
+                                  : W == 1                ? lane % (TILES * TILE)
+                                                          : real(at) * TILE + r),
                              spans, wide() * TILES * TILE) *
                 by;
-            turns.take(j);
+            if constexpr (SHARE == 1)
+                turns.take(j);
+            else if (first + TILES * (j + QN__CUDA_TURNS) < end)
+                turns.take_of<SHARE>(j, spans * sums());
             if (a.gated) {
                 const float up = TILES == 2 ? __shfl_down_sync(~0u, sum, TILE) : sum;
                 gate = TILES == 2 ? sum : tile & 1 ? gate : sum;
@@ -1125,12 +1181,14 @@ template <class U, bool NORMS, int W> struct byte_row {
         asking own;
         let_next_begin();
         if (threadIdx.x == 0) {
-            turns.begin(warps, takers());
+            turns.begin(SHARE == 1 ? warps : 1, takers());
             *comes = false;
         }
         if (multiplies)
             own = begin_ring();
         __syncthreads(); /* barriers have begun */
+        if (SHARE > 1)
+            cluster_arrive();
         if (paces) {
 #if __CUDA_ARCH__ >= 900
             pace();
@@ -1237,7 +1295,18 @@ static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a
     {                                                                                              \
         f32_products<__VA_ARGS__, 4>(how, a);                                                      \
     }
-/* By one row of x in 64 registers: a block of attention has room beside such a one. */
+/* By one row of x in 64 registers: a block of attention has room beside such a one; and by pairs of
+ * blocks. */
+#if __CUDA_ARCH__ >= 900
+#define PAIR_KERNEL(name, ...)                                                                     \
+    extern "C" __global__ void __launch_bounds__(1024, 1) __cluster_dims__(2)                      \
+        name(const __grid_constant__ qn__cuda_linears_args a)                                      \
+    {                                                                                              \
+        byte_row<__VA_ARGS__, false, 1, 2>(a, shared_room()).run();                                \
+    }
+#else
+#define PAIR_KERNEL(name, ...)
+#endif
 #define ROW_KERNEL(name, norms, rows, ...)                                                         \
     extern "C" __global__ void __launch_bounds__(1024, 1)                                          \
         name(const __grid_constant__ qn__cuda_linears_args a)                                      \
@@ -1247,6 +1316,7 @@ static __device__ void f32_products(const U &how, const qn__cuda_linears_args &a
 #define UNIT_KERNELS(name, ...)                                                                    \
     ROW_KERNEL(bytes_1_##name, false, 1, __VA_ARGS__)                                              \
     ROW_KERNEL(normed_1_##name, true, 1, __VA_ARGS__)                                              \
+    PAIR_KERNEL(paired_1_##name, __VA_ARGS__)                                                      \
     ROW_KERNEL(bytes_4_##name, false, 4, __VA_ARGS__)                                              \
     ROW_KERNEL(bytes_8_##name, false, 8, __VA_ARGS__)                                              \
     BYTE_KERNEL(32, name, (__VA_ARGS__()), __VA_ARGS__)                                            \

@@ -125,6 +125,35 @@ static qn_array *op_unit_bytes_long(qn_scope *s)
     qn_release(w);
     return qn_concatenate(s, y, 2, 1);
 }
+/* One row of so many columns that pairs of blocks share them: gate and up; and layers side by side,
+ * of which the first has more tiles than a pair has places for. */
+enum { SHARED_COLUMNS = 12544 };
+static qn_array *op_unit_shared_gated(qn_scope *s)
+{
+    enum { N = 40 };
+    qn_array *gate = in_units(s, N, SHARED_COLUMNS), *up = in_units(s, N, SHARED_COLUMNS),
+             *x = f32(s, SHAPE(1, SHARED_COLUMNS)), *y = qn__poison(s);
+    if (gate && up)
+        y = qn_multiply(s, qn_silu(s, qn_linear_with(s, x, gate, NULL, QN_PRODUCTS_INT8)),
+                        qn_linear_with(s, x, up, NULL, QN_PRODUCTS_INT8));
+    qn_release(gate);
+    qn_release(up);
+    return y;
+}
+static qn_array *op_unit_shared_tall(qn_scope *s)
+{
+    enum { N = 40 };
+    const int64_t tall = case_encoding == QN__Q8_0 ? 4400 : 8600;
+    qn_array *few = in_units(s, N, SHARED_COLUMNS), *w = in_units(s, tall, SHARED_COLUMNS),
+             *x = f32(s, SHAPE(1, SHARED_COLUMNS)), *y[2] = {qn__poison(s), qn__poison(s)};
+    if (few && w) {
+        y[0] = qn_linear_with(s, x, w, NULL, QN_PRODUCTS_INT8);
+        y[1] = qn_linear_with(s, x, few, NULL, QN_PRODUCTS_INT8);
+    }
+    qn_release(few);
+    qn_release(w);
+    return qn_concatenate(s, y, 2, 1);
+}
 /* Rows side by side, which may be a norm's, less each of them alone: zeros. */
 static qn_array *alone_by_units(qn_scope *s, int64_t columns, bool normed)
 {
@@ -575,8 +604,12 @@ void compare_units(qn_device *cpu, qn_device *cuda)
             compare_case(&(op_case){name, op_unit_alone_long, 0}, cpu, cuda);
             compare_case(&(op_case){name, op_unit_alone_normed, 0}, cpu, cuda);
         }
-        if (has_own[case_encoding])
+        if (has_own[case_encoding]) {
             compare_case(&(op_case){e->name, op_unit_bytes_long, 1e-11}, cpu, cuda);
+            compare_case(&(op_case){"shared, gated", op_unit_shared_gated, 1e-9}, cpu, cuda);
+        }
+        if (case_encoding == QN__AFFINE4_G64_BF16 || case_encoding == QN__Q8_0)
+            compare_case(&(op_case){"shared, tall", op_unit_shared_tall, 1e-11}, cpu, cuda);
         compare_case(&(op_case){e->name, op_unit_rows, 0}, cpu, cuda);
         compare_case(&(op_case){e->name, op_unit_embedded, 1e-11}, cpu, cuda);
         if (case_encoding == QN__I2_S)

@@ -137,6 +137,18 @@ static const expected all[] = {
      "bytes_1_q4_k 264 384\nattend_near_128_of_8 64 256\nbytes_1_q4_k 132 576\n"
      "rms_norm_few_of_3 1 256\nbytes_1_q4_k 264 384\nbytes_1_q4_k 132 480\n"
      "rms_norm_few_of_3 1 256\n"},
+    /* of a pair that puts sums of squares or makes norms each block has all columns */
+    {"gemma3 of long rows", SHAPE("gemma3_text", 4096, 16384, 16, 8, 256), "affine4-g64-bf16", 1,
+     "normed_1_affine4_g64_bf16 132 576\nnormed_1_affine4_g64_bf16 132 576\n"
+     "normed_1_affine4_g64_bf16 132 576\nnormed_1_affine4_g64_bf16 132 576\n"
+     "attend_near_256_of_9 72 256\n"},
+    /* pairs of blocks share the columns of a long row */
+    {"llama, one row of long layers in units", SHAPE("llama", 4096, 14336, 32, 8, 128),
+     "affine4-g64-bf16", 1,
+     "paired_1_affine4_g64_bf16 264 320\nattend_near_128_of_8 64 256\n"
+     "paired_1_affine4_g64_bf16 264 320\nrms_norm_few_of_4 1 256\n"
+     "paired_1_affine4_g64_bf16 264 320\npaired_1_affine4_g64_bf16 132 512\n"
+     "rms_norm_few_of_4 1 256\n"},
     {"qwen3, one row of small heads", SHAPE("qwen3", 512, 1024, 8, 2, 64), "bf16", 1,
      "linear_8_rounded 48 64\nrms_norm_pair 8 256\nattend_near_64_of_8 16 256\n"
      "linear_8_rounded 32 64\nrms_norm_few_of_1 1 256\nlinear_8_rounded 128 64\nchain 1 256\n"
