@@ -114,13 +114,16 @@ template <class U, bool NORMS> struct span_norm {
         for (int j = 0; j < 2; j++)
             v[j] = normed(v[j], by, weight[j]);
     }
-    /* Some block's warp of that number puts the sum where it goes. */
-    __device__ void make(float4 (&v)[2], const norm_scales &scales) const
+    /* Some block's warp of that number puts the sum where it goes. While loads are on their way,
+     * another thing is done. */
+    template <class F>
+    __device__ void make(float4 (&v)[2], const norm_scales &scales, const F &meanwhile) const
     {
         float4 added[2];
         float *sum = (float *)a.at[QN__CUDA_SUM_WITH_X] + column;
         load(0, v);
         load(QN__CUDA_ADDED_TO_X, added);
+        meanwhile();
         scale(v, scales.take(), weight);
 #pragma unroll
         for (int j = 0; j < 2; j++)

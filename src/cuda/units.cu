@@ -1107,9 +1107,12 @@ template <class U, bool NORMS, int W, int SHARE = 1> struct byte_row {
         } else {
             float4 v[SPANS_AT_ONCE][2];
             if (norm.is_wanted())
-                norm.make(v[0], scales());
+                norm.make(v[0], scales(), [&] { ask_rest(own); });
             bytes_of_spans<U>(x, k - column, to - from - warp, warps, put, step, norm.is_wanted(),
-                              v, [&] { ask_rest(own); });
+                              v, [&] {
+                                  if (!norm.is_wanted())
+                                      ask_rest(own);
+                              });
         }
         __syncwarp();
         if (SHARE > 1)
