@@ -46,9 +46,7 @@ template <class U>
 static __device__ byte_step bytes_of_eight(const float4 (&v)[2], uint32_t (&word)[2])
 {
     enum { LANES = (U::STEP > 32 ? U::STEP : 32) / 8, OF_STEP = U::STEP / 8 };
-    const float most[2] = {larger_magnitude(larger_magnitude(0, v[0].x, v[0].y), v[0].z, v[0].w),
-                           larger_magnitude(larger_magnitude(0, v[1].x, v[1].y), v[1].z, v[1].w)};
-    uint32_t bits = __float_as_uint(larger_magnitude(0, most[0], most[1]));
+    uint32_t bits = __float_as_uint(largest_magnitude(v));
 #pragma unroll
     for (int m = 1; m < LANES; m *= 2)
         bits = max(bits, __shfl_xor_sync(~0u, bits, m));

@@ -63,6 +63,24 @@ static __device__ float larger_magnitude(float most, float a, float b)
     return most;
 }
 
+/* The larger of two. */
+static __device__ float larger_magnitude(float a, float b)
+{
+    float most;
+    asm("{\n.reg .f32 a, b;\nabs.f32 a, %1;\nabs.f32 b, %2;\nmax.NaN.f32 %0, a, b;\n}"
+        : "=f"(most)
+        : "f"(a), "f"(b));
+    return most;
+}
+/* Of eight, in as few steps as there can be. */
+static __device__ float largest_magnitude(const float4 (&v)[2])
+{
+    return larger_magnitude(larger_magnitude(larger_magnitude(v[0].x, v[0].y),
+                                             larger_magnitude(v[0].z, v[0].w)),
+                            larger_magnitude(larger_magnitude(v[1].x, v[1].y),
+                                             larger_magnitude(v[1].z, v[1].w)));
+}
+
 /* Of a row, of which each thread of a block of THREADS has some; no less than the least. */
 static __device__ float top_of_block(uint32_t top, uint32_t *room)
 {

@@ -600,13 +600,14 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
 {
     enum { OF_STEP = U::STEP / 8, STEPS = SPAN / U::STEP };
     for (; left > 0; left -= SPANS_AT_ONCE * apart, loaded = false) {
+        const bool last = left <= SPANS_AT_ONCE * apart;
         if (!loaded) {
             if ((uintptr_t)x % 16 == 0)
                 load_spans<U, true>(x, columns, left, apart, v);
             else
                 load_spans<U, false>(x, columns, left, apart, v);
         }
-        if (left <= SPANS_AT_ONCE * apart)
+        if (last)
             meanwhile();
         if (left > (SPANS_AT_ONCE - 1) * apart) { /* side by side: each waits for itself often */
             uint32_t word[SPANS_AT_ONCE][2];
@@ -640,6 +641,8 @@ static __device__ void bytes_of_spans(const float *x, int columns, int left, int
                 for (int j = 0; j < 2; j++)
                     v[i - 1][j] = moved(v[i][j]);
         }
+        if (last)
+            break;
         x += SPANS_AT_ONCE * apart * SPAN;
         columns -= SPANS_AT_ONCE * apart * SPAN;
     }
