@@ -95,9 +95,10 @@ static qn__cuda_launch *maker_of_squares(const qn__cuda_binder *b, const taken *
                : NULL;
 }
 
-/* Whether the launch behind makes such norms of its x: ternary.cu one, units.cu a sum's, for which
- * it wants sums of squares. One norm of a row on units stays a launch, beside which the blocks of
- * the next one begin: taken, too, Llama-1B in 4 bits lost 1.5 %, 8B gained 0.3 (an H200). */
+/* Whether the launch behind makes such norms of its x: ternary.cu one, byte_row.cuh a sum's, for
+ * which it wants sums of squares. One norm of a row on units stays a launch, beside which the
+ * blocks of the next one begin: taken, too, Llama-1B in 4 bits lost 1.5 %, 8B gained 0.3 (an
+ * H200). */
 static bool takes_norms(const qn__cuda_binder *b, const taken *norm)
 {
     const qn__cuda_launch *next = &b->bound->launches[norm->i + 1];

@@ -169,9 +169,9 @@ static int64_t shared_of(const qn__cuda *cuda, const qn__layout *l, int64_t k, u
         bytes ? width * (padded + l->step) + padded / l->step * wide * 8 : width * padded * 4;
     int64_t sums = ((wide == 1 ? 2 : 1) * spans + 1) * TILE * wide * 4; /* and a gate's */
     if (is_of_row(form)) {
-        bool pairs = span <= QN__CUDA_PAIR_BYTES;
-        ring = (pairs ? 4 : 3) * QN__CUDA_SPAN_ROOM(span) + QN__CUDA_RING_BARS;
-        sums = QN__CUDA_TURN_BARS + QN__CUDA_TURNS / share * all * (1 + pairs) * TILE * 4;
+        bool two = span <= QN__CUDA_TWO_TILES;
+        ring = (two ? 4 : 3) * QN__CUDA_SPAN_ROOM(span) + QN__CUDA_RING_BARS;
+        sums = QN__CUDA_TURN_BARS + QN__CUDA_TURNS / share * all * (1 + two) * TILE * 4;
     }
     int64_t most = cuda->most_shared;
     form->warps = qn__cuda_parts(spans, qn__cuda_parts(spans, MOST_WARPS));
@@ -215,7 +215,7 @@ static int64_t spans_ahead(const qn__cuda *cuda, const qn__cuda_linears_args *ar
 {
     const qn__layout *l = qn__layout_of((qn__layout_id)args->units.layout);
     int64_t span = QN__CUDA_SPAN / l->columns * l->unit_bytes,
-            bytes = span * (span <= QN__CUDA_PAIR_BYTES && args->rows == 1 ? 2 : 1),
+            bytes = span * (span <= QN__CUDA_TWO_TILES && args->rows == 1 ? 2 : 1),
             room = unit_room(cuda, threads, shared),
             beside = qn__cuda_parts(blocks, cuda->processors),
             spans = AHEAD / (bytes * (beside < room ? beside : room));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two norms by a launch of one row on units (units.cu): y = norm(added + norm(x)), which its blocks
- * multiply, and the sum, which goes to memory.
+ * Two norms by a launch of one row on units (byte_row.cuh): y = norm(added + norm(x)), which its
+ * blocks multiply, and the sum, which goes to memory.
  *
  * Problem: such norms by a launch of their own are 1.3 us from end to end. Every block needs all of
  * the row, and what all warps do between that and its products is slow by its instructions.

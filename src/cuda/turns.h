@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear layers on units with one row of x (units.cu): how a block and its shared memory are
+ * Linear layers on units with one row of x (byte_row.cuh): how a block and its shared memory are
  * divided.
  *
  * Warps that multiply put the sums of their spans where another one finds them, which makes the
@@ -15,7 +15,7 @@ enum {
     QN__CUDA_PACERS = 1,      /* warps that ask for weights at the pace at which they land */
     /* Spans of at most so many bytes come for two tiles at once, into a ring of two, others one at
      * a time into one of three. */
-    QN__CUDA_PAIR_BYTES = 2900
+    QN__CUDA_TWO_TILES = 2900
 };
 
 /* What a place has for a span. */

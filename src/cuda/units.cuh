@@ -50,10 +50,10 @@ static __device__ float2 times(float2 a, float2 b)
     return make_float2(a.x * b.x, a.y * b.y);
 }
 
-/* Each layout: columns and bytes of a unit, columns that share a scale, the code of 0; whether steps
- * are multiplied apart by one row of x (units.cu), which pays where they are short or their scales
- * cost much. Codes are those of quad `quad` + t, of which the first is a multiple of 4 and t less.
- * codes, scales and biases are those of rows 2 g and 2 g + 1. */
+/* Each layout: columns and bytes of a unit, columns that share a scale, the code of 0; whether
+ * steps are multiplied apart by one row of x (byte_steps.cuh), which pays where they are short or
+ * their scales cost much. Codes are those of quad `quad` + t, of which the first is a multiple of
+ * 4 and t less. codes, scales and biases are those of rows 2 g and 2 g + 1. */
 struct units_q4_0 {
     enum { COLUMNS = 64, BYTES = 576, STEP = 32, ZERO = 8, BIASED = 0, APART = 0 };
     static __device__ uint32_t code(const uint8_t *u, int quad, int t, int row)
@@ -450,6 +450,29 @@ static __device__ void values_of_steps(const units_q5_k &, const uint8_t *units,
                                        float2 (&scale)[2], float2 (&bias)[2])
 {
     packed_pairs(units + 2560, t, g, scale, bias);
+}
+
+/* Whether a step's codes are the high halves of bytes, which are multiplied where they lie, as
+ * sixteen times what they are; and codes so. */
+template <class U> static __device__ constexpr bool is_of_highs(const U &, int)
+{
+    return false;
+}
+static __device__ constexpr bool is_of_highs(const units_q4_k &, int step)
+{
+    return step % 2;
+}
+template <class U>
+static __device__ uint2 codes_as_they_lie(const U &, const uint8_t *u, int quad, int t, int g)
+{
+    return U::codes(u, quad, t, g);
+}
+static __device__ uint2 codes_as_they_lie(const units_q4_k &, const uint8_t *u, int quad, int t,
+                                          int g)
+{
+    const uint2 v = words_at(u + 512 * (quad / 16) + 64 * (quad % 8 + t), g);
+    const uint32_t of = is_of_highs(units_q4_k(), quad / 8) ? 0xf0f0f0f0u : 0x0f0f0f0fu;
+    return make_uint2(v.x & of, v.y & of);
 }
 
 /* What kernels of every layout ask of the fixed ones above, as of units_any (any.cuh). */
