@@ -449,9 +449,9 @@ qn__cuda_units qn__cuda_units_as_data(qn__layout_id layout);
 bool qn__cuda_takes_units(const qn_array *node);
 bool qn__cuda_linear_units(qn__cuda_binder *b, const qn__call *call);
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function);
-/* Launches of one row on units: which are, which can make norms of it; one gets the kernel that
- * makes norms, or sums of squares for them. */
-bool qn__cuda_is_unit_row(const qn__cuda *cuda, qn__cu_function function);
+/* Launches of one row on units: which can put sums of squares beside their results, which can make
+ * norms of their row; one that can gets the kernel that does. */
+bool qn__cuda_unit_row_makes_squares(const qn__cuda_binder *b, const qn__cuda_launch *launch);
 bool qn__cuda_unit_row_takes_norm(const qn__cuda_binder *b, const qn__cuda_launch *launch);
 void qn__cuda_unit_row_gets_norms(const qn__cuda_binder *b, qn__cuda_launch *launch);
 bool qn__cuda_takes_factors(const qn__cuda *cuda, qn__cu_function function);

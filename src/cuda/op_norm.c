@@ -83,7 +83,7 @@ static bool is_for_next_alone(const qn__cuda_binder *b, const taken *norm)
 static qn__cuda_launch *maker_of_squares(const qn__cuda_binder *b, const taken *norm)
 {
     qn__cuda_launch *ahead = norm->i ? &b->bound->launches[norm->i - 1] : NULL;
-    if (!ahead || !qn__cuda_is_unit_row(b->cuda, ahead->function) ||
+    if (!ahead || !qn__cuda_unit_row_makes_squares(b, ahead) ||
         norm->args->n > QN__CUDA_MOST_SQUARED || norm->args->n % 128)
         return NULL;
     const uint32_t *at = b->bound->at + ahead->first_at;

@@ -188,10 +188,11 @@ static int64_t unit_room(const qn__cuda *cuda, unsigned threads, int64_t shared)
     return beside < fit ? beside : fit;
 }
 
-static bool is_paired(const qn__cuda *cuda, qn__cu_function function)
+/* Whether it is one of these kernels, of whatever layout. */
+static bool is_of(const qn__cuda *cuda, qn__cu_function function, int first, int last)
 {
     for (int i = 0; i < QN__LAYOUT_COUNT; i++)
-        if (kernels[i] && function == cuda->kernels[kernels[i] + PAIRED_1])
+        if (kernels[i] && qn__cuda_is_among(cuda, function, kernels[i] + first, kernels[i] + last))
             return true;
     return false;
 }
@@ -201,7 +202,7 @@ static int64_t unit_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
                            qn__cu_function function, unsigned threads, int64_t shared)
 {
     int64_t groups = qn__cuda_parts(args->rows, args->group),
-            share = is_paired(cuda, function) ? PAIR : 1,
+            share = is_of(cuda, function, PAIRED_1, PAIRED_1) ? PAIR : 1,
             tiles = qn__cuda_linear_tiles(args, TILE) / (args->gated ? 2 : 1);
     int64_t at_once = cuda->processors * unit_room(cuda, threads, shared) / share;
     int64_t each = groups && at_once > groups ? at_once / groups : 1;
@@ -272,19 +273,12 @@ static bool form_of(const qn__cuda *cuda, const qn__call *call, int64_t rows, un
 
 static bool is_many(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
-        if (kernels[i] && function == cuda->kernels[kernels[i] + BYTES_MANY])
-            return true;
-    return false;
+    return is_of(cuda, function, BYTES_MANY, BYTES_MANY);
 }
 
 bool qn__cuda_is_of_unit_values(const qn__cuda *cuda, qn__cu_function function)
 {
-    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
-        if (kernels[i] &&
-            qn__cuda_is_among(cuda, function, kernels[i] + SPLIT_2, kernels[i] + FEW_64))
-            return true;
-    return false;
+    return is_of(cuda, function, SPLIT_2, FEW_64);
 }
 
 bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
@@ -298,45 +292,47 @@ bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
     return is_many(cuda, function);
 }
 
-static qn__cu_function with_norms(const qn__cuda *cuda, qn__cu_function function)
-{
-    for (int i = 0; i < QN__LAYOUT_COUNT; i++)
-        for (int k = BYTES_1; kernels[i] && k <= PAIRED_1; k++)
-            if (function == cuda->kernels[kernels[i] + k])
-                return cuda->kernels[kernels[i] + NORMED_1];
-    return NULL;
-}
-
 static const qn__cuda_linears_args *args_of_row(const qn__cuda_binder *b, const qn__cuda_launch *l)
 {
     return (const qn__cuda_linears_args *)(b->bound->args + l->args);
 }
 
-/* How a launch of one row has norms: its blocks share no columns. */
-static unit_form form_with_norms(const qn__cuda *cuda, const qn__cuda_linears_args *args)
+/* How a launch of one row has norms: its blocks share no columns. False: it is none, or its row is
+ * too long for that. */
+static bool form_with_norms(const qn__cuda_binder *b, const qn__cuda_launch *launch,
+                            unit_form *form)
 {
-    unit_form form = {.width = 1, .kernel = BYTES_1};
-    form.shared = shared_of(cuda, qn__layout_of((qn__layout_id)args->units.layout), args->k, &form);
-    return form;
+    const qn__cuda_linears_args *args = args_of_row(b, launch);
+    if (!is_of(b->cuda, launch->function, BYTES_1, PAIRED_1))
+        return false;
+    *form = (unit_form){.width = 1, .kernel = BYTES_1};
+    const qn__layout *l = qn__layout_of((qn__layout_id)args->units.layout);
+    form->shared = shared_of(b->cuda, l, args->k, form);
+    return form->shared;
 }
 
-bool qn__cuda_is_unit_row(const qn__cuda *cuda, qn__cu_function function)
+bool qn__cuda_unit_row_makes_squares(const qn__cuda_binder *b, const qn__cuda_launch *launch)
 {
-    return with_norms(cuda, function);
+    unit_form form;
+    return form_with_norms(b, launch, &form);
 }
 
 /* Of the row that a launch multiplies: each of its warps has one span. */
 bool qn__cuda_unit_row_takes_norm(const qn__cuda_binder *b, const qn__cuda_launch *launch)
 {
     const qn__cuda_linears_args *args = args_of_row(b, launch);
-    return with_norms(b->cuda, launch->function) && !args->made &&
-           qn__cuda_parts(args->k, QN__CUDA_SPAN) <= form_with_norms(b->cuda, args).warps;
+    unit_form form;
+    return form_with_norms(b, launch, &form) && !args->made &&
+           qn__cuda_parts(args->k, QN__CUDA_SPAN) <= form.warps;
 }
 
 void qn__cuda_unit_row_gets_norms(const qn__cuda_binder *b, qn__cuda_launch *launch)
 {
-    const unit_form form = form_with_norms(b->cuda, args_of_row(b, launch));
-    launch->function = with_norms(b->cuda, launch->function);
+    const qn__cuda_linears_args *args = args_of_row(b, launch);
+    unit_form form;
+    if (!form_with_norms(b, launch, &form))
+        return;
+    launch->function = kernel_of(b->cuda, (qn__layout_id)args->units.layout, NORMED_1);
     launch->threads = threads_of(&form);
     launch->shared = (unsigned)form.shared;
     qn__cuda_units_again(b, launch);
