@@ -142,6 +142,10 @@ static const expected all[] = {
      "normed_1_affine4_g64_bf16 132 576\nnormed_1_affine4_g64_bf16 132 576\n"
      "normed_1_affine4_g64_bf16 132 576\nnormed_1_affine4_g64_bf16 132 576\n"
      "attend_near_256_of_9 72 256\n"},
+    /* ... but where these have room in a pair alone */
+    {"gemma3 of very long rows", SHAPE("gemma3_text", 128, 98304, 1, 1, 256), "affine4-g64-bf16", 1,
+     "normed_1_affine4_g64_bf16 1320 96\npaired_1_affine4_g64_bf16 16 320\n"
+     "rms_norm_few_added_of_1 1 256\n"},
     /* pairs of blocks share the columns of a long row */
     {"llama, one row of long layers in units", SHAPE("llama", 4096, 14336, 32, 8, 128),
      "affine4-g64-bf16", 1,
