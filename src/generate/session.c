@@ -284,8 +284,6 @@ static void rewind_sequences(qn_session *session, int64_t length)
 
 void qn__session_settle(qn_session *session)
 {
-    if (!session->ahead.step.drawn)
-        return;
     qn__model_step_end(&session->ahead.step);
     rewind_sequences(session, session->length);
 }
@@ -319,7 +317,7 @@ static qn_status conclude(qn_session *session, size_t n, qn_status status)
     if (status == QN_OK)
         session->length += (int64_t)n;
     else
-        rewind_sequences(session, session->length);
+        qn__session_settle(session);
     return status;
 }
 
@@ -417,7 +415,6 @@ qn_status qn__session_step(qn_session *session, const int32_t *ids, qn__set_draw
     }
     session->length--;
     qn__session_settle(session);
-    rewind_sequences(session, session->length);
     return status;
 }
 

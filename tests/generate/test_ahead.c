@@ -28,7 +28,7 @@ static void check_steps(qn_model *model, int batch, uint64_t seed)
 {
     qn_session *ahead = open_session(model, 0, batch), *plain = open_session(model, 0, batch);
     qn_error err = {0};
-    int32_t ids[MOST_BATCH * PROMPT], next[MOST_BATCH], n_other = 0;
+    int32_t ids[MOST_BATCH * PROMPT], next[MOST_BATCH], n_other = 0, n_refused = 0;
     random_tokens(ids, (size_t)batch * PROMPT, VOCAB, seed);
     append(ahead, ids, PROMPT);
     append(plain, ids, PROMPT);
@@ -45,6 +45,10 @@ static void check_steps(qn_model *model, int batch, uint64_t seed)
         } else if (chance < -0.6) {
             append(ahead, ids, 2);
             append(plain, ids, 2);
+        } else if (chance < -0.45) {
+            int32_t none[MOST_BATCH] = {VOCAB, VOCAB, VOCAB}, unused[MOST_BATCH];
+            assert_int_equal(qn_session_step_greedy_batch(ahead, none, unused, &err), QN_INVALID);
+            n_refused++;
         }
         append(plain, next, 1);
         if (qn_session_step_greedy_batch(ahead, next, next, &err) != QN_OK)
@@ -57,7 +61,7 @@ static void check_steps(qn_model *model, int batch, uint64_t seed)
             qn_session_rewind(plain, 20);
         }
     }
-    assert_true(n_other > 3);
+    assert_true(n_other > 3 && n_refused > 3);
     qn_session_close(ahead);
     qn_session_close(plain);
 }
