@@ -80,6 +80,8 @@ static qn_status set_next_draw(void *by, qn_session *session, int64_t more, qn_e
 {
     qn_generation *g = by;
     size_t vocab = (size_t)session->model->decoder.config.vocab;
+    if ((int64_t)qn__reply_generated(&g->reply) + more >= g->reply.max_tokens)
+        return qn__fail(err, QN_LIMIT, "there are tokens enough");
     if (qn__draws_begin(&session->draws, 1, vocab, err) != QN_OK)
         return err->code;
     return more ? qn__reply_draw_behind(&g->reply, &session->draws, 0, 0, err)

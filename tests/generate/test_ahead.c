@@ -131,9 +131,43 @@ static void test_generation(void **state)
     qn_device_close(device);
 }
 
+static uint64_t evaluations(qn_device *device)
+{
+    qn_plan_stats stats = QN_INIT(qn_plan_stats);
+    qn_device_plan_stats(device, &stats);
+    return stats.evaluations;
+}
+
+/* Nothing runs behind the last token that is wanted. */
+static void test_last(void **state)
+{
+    qn_device *device = open_ahead(state);
+    qn_model *model = open_other(device, VOCAB);
+    qn_session *session = open_session(model, 0, 1);
+    qn_generation_options o = {.size = sizeof o, .max_tokens = SAID, .ignore_stop = true};
+    qn_error err = {0};
+    int32_t prompt[PROMPT], id;
+    random_tokens(prompt, PROMPT, VOCAB, 8);
+    for (int i = 0; i < 2; i++) {
+        qn_generation *g;
+        uint64_t before = evaluations(device);
+        qn_session_rewind(session, 0);
+        assert_int_equal(qn_generation_begin(&g, session, prompt, PROMPT, &o, &err), QN_OK);
+        do
+            assert_int_equal(qn_generation_next(g, &id, &err), QN_OK);
+        while (id >= 0);
+        qn_generation_end(g);
+        assert_int_equal(evaluations(device) - before, SAID); /* the prompt, tokens but the last */
+    }
+    qn_session_close(session);
+    qn_model_close(model);
+    qn_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps), cmocka_unit_test(test_full),
-                                       cmocka_unit_test(test_generation)};
+                                       cmocka_unit_test(test_generation),
+                                       cmocka_unit_test(test_last)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
