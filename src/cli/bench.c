@@ -216,7 +216,7 @@ static qn_status time_test(const subject *s, const test *t, int repeat, speeds *
 {
     int64_t n = t->prompt ? t->prompt : t->gen, most = n > t->depth ? n : t->depth;
     qn_session_options o = {.size = sizeof o,
-                            .context = t->depth + n + 1,
+                            .context = t->depth + n, /* no step ahead is left to the next run */
                             .batch = (int)t->batch,
                             .cancel = &interrupted,
                             .cache_type_k = s->cache.k,
