@@ -87,7 +87,7 @@ def main():
         check("programs that are not there, and what is behind", status == 1 and all("is not in" in f["what"] for f in doc["failures"])
               and len(doc["runs"]) == 1, (told, doc))
         for name in ("cuda-test_cuda", "cuda-test_model", "cuda-test_custom", "cuda-test_program_file"):
-            program(folder, name, "#!/bin/sh\necho '12 checks, 0 failed'\n")
+            program(folder, name, "#!/bin/sh\necho 'a wrong one says: error: it is wrong'\necho '12 checks, 0 failed'\n")
         program(folder, "cuda-test_model", "#!/bin/sh\necho 'FAILED  a bit'\necho '12 checks, 1 failed'\nexit 1\n")
         program(folder, "cuda-test_custom", "#!/bin/sh\necho 'no GPU'\nexit 77\n")
         status, told, doc = measure(folder, "checks")
