@@ -213,10 +213,9 @@ qn__draws_taken qn__draws_take(qn_scope *s, const qn__draws *d, size_t first, si
     int64_t row_shape[] = {(int64_t)n, QN__SAMPLE_ROW_WORDS};
     int64_t entry_shape[] = {d->n_entries ? (int64_t)d->n_entries : 1, QN__SAMPLE_ENTRY_WORDS};
     qn_array *rows = qn_from(s, QN_I32, 2, row_shape, d->rows + first);
-    qn_array *entries = qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none);
-    if (d->n_newest)
-        entries = put_newest(s, d, entries, given);
-    return (qn__draws_taken){rows, entries, {(int64_t)n, (int64_t)d->vocab}};
+    qn_array *written = qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none);
+    qn_array *entries = d->n_newest ? put_newest(s, d, written, given) : written;
+    return (qn__draws_taken){rows, entries, written, {(int64_t)n, (int64_t)d->vocab}};
 }
 
 qn_array *qn__draws_choose(qn_scope *s, const qn__draws_taken *t, qn_array *logits)

@@ -234,10 +234,10 @@ static qn_status enqueue_next(qn_engine *e, qn_error *err)
 static void move_on(qn_engine *e)
 {
     bool wanted = false;
+    qn__model_step_forget_graph(&e->ahead);
     qn__model_step_end(&e->step);
     e->step = e->ahead;
     e->ahead = (qn__model_step){0};
-    qn__model_step_forget_graph(&e->step);
     for (int i = 0; i < e->n_running; i++) {
         qn_request *r = e->running[i];
         r->rows = r->ahead;

@@ -407,8 +407,8 @@ qn_status qn__session_step(qn_session *session, const int32_t *ids, qn__set_draw
         return status;
     go_ahead(session, &step, set, by);
     status = qn__model_step_read(&step, session->model->device, session->ahead.ids, err);
-    qn__model_step_end(&step);
     qn__model_step_forget_graph(&session->ahead.step);
+    qn__model_step_end(&step);
     if (status == QN_OK) {
         memcpy(drawn, session->ahead.ids, (size_t)session->n_sequences * sizeof *drawn);
         return QN_OK;

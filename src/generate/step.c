@@ -9,6 +9,22 @@
 #include "core/device.h"
 #include "core/scope.h"
 
+static void keep_written(qn__model_step *step, qn_array *rows, qn_array *entries, qn_array *numbers)
+{
+    qn_array *written[] = {rows, entries, numbers};
+    for (int i = 0; i < 3 && qn_scope_status(step->scope) == QN_OK; i++)
+        if (!(step->written[i] = qn_retain(written[i])))
+            qn__scope_fail(step->scope, QN_MEMORY, "no memory for a step");
+}
+
+/* The newest buffer first: of those that go back the last one is the first to be given again. */
+static void release(qn__model_step *step)
+{
+    qn_release(step->drawn);
+    for (int i = 3; i-- > 0;)
+        qn_release(step->written[i]);
+}
+
 /* Records the batch. Draws come into the scope first: see qn__model_step_forget_graph. */
 static qn_array *record(qn__model_step *step, const qn_model *model, qn__batch *batch,
                         const qn__draws *draws)
@@ -20,6 +36,7 @@ static qn_array *record(qn__model_step *step, const qn_model *model, qn__batch *
     }
     qn__draws_taken taken = qn__draws_take(step->scope, draws, 0, n, batch->given);
     step->logits = qn__decoder_run(step->scope, &model->decoder, batch);
+    keep_written(step, taken.rows, taken.written, batch->numbers);
     return qn__draws_choose(step->scope, &taken, step->logits);
 }
 
@@ -51,7 +68,7 @@ qn_status qn__model_step_enqueue(qn__model_step *step, const qn_model *model, qn
     qn__batch_end(s, batch);
     if (qn_scope_status(s) == QN_OK)
         return QN_OK;
-    qn_release(step->drawn);
+    release(step);
     *step = (qn__model_step){0};
     return qn__scope_end(s, err);
 }
@@ -90,7 +107,7 @@ void qn__model_step_forget_graph(qn__model_step *step)
 
 void qn__model_step_end(qn__model_step *step)
 {
-    qn_release(step->drawn);
     qn_scope_end(step->scope);
+    release(step);
     *step = (qn__model_step){0};
 }

@@ -205,7 +205,7 @@ static void record_numbers(qn_scope *s, qn__batch *batch)
     fill_tiles(batch, &z, n + z.tiles);
     for (int k = 0; k < batch->cache->n_kinds; k++)
         fill_kind(batch, &z, k, n + z.kinds + k * z.one_kind);
-    qn_array *all = qn_from_i32(s, n, z.all);
+    qn_array *all = batch->numbers = qn_from_i32(s, n, z.all);
     batch->tokens = record_tokens(s, batch, all);
     batch->position = piece(s, all, batch->n_tokens, 2, 1, batch->n_tokens);
     batch->output = batch->n_outputs ? piece(s, all, z.outputs, 1, 1, batch->n_outputs) : NULL;

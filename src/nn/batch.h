@@ -36,6 +36,7 @@ typedef struct qn__batch {
     qn_array **seen; /* [2 * n_layers] receives queries and keys, as they attend; NULL: none wants
                         them. The caller's, for all steps of the struct. */
     /* since qn__batch_record, i32: */
+    qn_array *numbers;           /* what all of those that follow lie in */
     qn_array *tokens, *position; /* [1, T] */
     qn_array *output;            /* [n_outputs]: the rows whose results are wanted; NULL: all */
     qn_array *tiles;             /* [N, 4] */
