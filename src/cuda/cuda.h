@@ -35,6 +35,10 @@ typedef enum qn__cuda_kernel {
 
 typedef struct qn__cuda_program qn__cuda_program;
 
+typedef struct qn__cuda_range {
+    uintptr_t begin, end;
+} qn__cuda_range;
+
 typedef struct qn__cuda {
     qn__cu cu;
     qn__nvrtc nvrtc;             /* loaded with the first fused chain */
@@ -48,6 +52,7 @@ typedef struct qn__cuda {
     qn__cu_context context;
     qn__cu_stream stream;  /* everything runs on it, in order */
     qn__cu_stream reading; /* but for reading what has been computed, beside what comes behind */
+    qn__cu_stream writing; /* ... and for small writes that nothing under way looks at */
     qn__cu_stream capture; /* captured into, never run */
     /* What stands for each kernel until a binding is made (kernels.c): an address in stand_in, no
      * more. NULL: it does not run on this GPU. */
@@ -58,11 +63,15 @@ typedef struct qn__cuda {
     qn__cu_function loaded[QN__CUDA_KERNEL_COUNT];
     qn__cu_event done[QN__CUDA_EVENTS]; /* behind submission i: done[i % QN__CUDA_EVENTS] */
     uint64_t submitted;
+    qn__cuda_range *newest; /* what the last submission looks at; none: that is not known */
+    uint32_t n_newest, newest_room;
     qn__cuda_program *programs;
     atomic_int failure; /* the first error of a run: the context is lost. No lock */
     qn__cuda_stats stats;
     pthread_mutex_t putting; /* what follows; behind the lock, where both are held */
     qn__cuda_put_args puts;  /* small writes that are not enqueued yet */
+    qn__cu_event wrote;      /* behind the last writes, also others, that were enqueued */
+    bool wrote_in_line;      /* ... on `stream` */
     pthread_mutex_t staging; /* what follows; never with another */
     pthread_cond_t free_stage;
     char *stages;   /* page-locked: writes pass through it. NULL until the first, or for good */
@@ -93,9 +102,11 @@ qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, s
 qn_status qn__cuda_copy(qn_device *device, void *to, const qn__buffer *from, size_t offset,
                         size_t n, qn_error *err);
 
-/* Enqueues the small writes that are kept; in the context, before anything else is enqueued. And
- * gives up those to memory that goes. */
+/* Enqueues the small writes that are kept; in the context, before anything else is enqueued: before
+ * a submission, with the lock, beside the last one where that does not look at what they go to.
+ * And gives up those to memory that goes. */
 int qn__cuda_put(qn__cuda *cuda);
+int qn__cuda_put_before_next(qn__cuda *cuda);
 void qn__cuda_forget_puts(qn__cuda *cuda, const void *data, size_t n);
 
 void *qn__cuda_lend(qn_device *device, size_t n);

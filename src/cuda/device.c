@@ -296,6 +296,8 @@ static void close_context(qn__cuda *cuda)
             cuda->cu.stream_synchronize(cuda->stream);
         qn__cuda_programs_free(cuda, true);
         qn__cuda_unload_kernels(cuda);
+        if (cuda->wrote)
+            cuda->cu.event_destroy(cuda->wrote);
         for (int i = 0; i < QN__CUDA_EVENTS; i++)
             if (cuda->done[i])
                 cuda->cu.event_destroy(cuda->done[i]);
@@ -305,6 +307,8 @@ static void close_context(qn__cuda *cuda)
         qn__cuda_free_stages(cuda);
         if (cuda->capture)
             cuda->cu.stream_destroy(cuda->capture);
+        if (cuda->writing)
+            cuda->cu.stream_destroy(cuda->writing);
         if (cuda->reading)
             cuda->cu.stream_destroy(cuda->reading);
         if (cuda->stream)
@@ -319,6 +323,7 @@ static void free_state(qn__cuda *cuda)
 {
     close_context(cuda);
     free(cuda->modules);
+    free(cuda->newest);
     qn__nvrtc_unload(&cuda->nvrtc);
     qn__cu_unload(&cuda->cu);
     pthread_cond_destroy(&cuda->free_stage);
@@ -376,7 +381,11 @@ static int make_streams(qn__cuda *cuda)
     if (result == 0)
         result = cuda->cu.stream_create(&cuda->reading, QN__CU_STREAM_NON_BLOCKING);
     if (result == 0)
+        result = cuda->cu.stream_create(&cuda->writing, QN__CU_STREAM_NON_BLOCKING);
+    if (result == 0)
         result = cuda->cu.stream_create(&cuda->capture, QN__CU_STREAM_NON_BLOCKING);
+    if (result == 0)
+        result = cuda->cu.event_create(&cuda->wrote, QN__CU_EVENT_DISABLE_TIMING);
     for (int i = 0; i < QN__CUDA_EVENTS && result == 0; i++)
         result = cuda->cu.event_create(&cuda->done[i], QN__CU_EVENT_DISABLE_TIMING);
     for (int i = 0; i < QN__CUDA_STAGES && result == 0; i++)

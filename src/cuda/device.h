@@ -19,6 +19,7 @@ typedef struct qn__cuda_stats {
     uint64_t one_by_one;     /* ... but for these, whose graph got no memory */
     uint64_t host_reads;     /* copies from the device */
     uint64_t host_writes;    /* and to it */
+    uint64_t beside;         /* submissions whose small writes did not wait for the one before */
     uint64_t programs;       /* fused chains loaded */
     uint64_t compiled;       /* of these, not found on the disk */
 } qn__cuda_stats;

@@ -389,6 +389,24 @@ static void mark_results(const qn__submission *sub, uint64_t number)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* Keeps what the submission looks at. */
+static void remember_slots(qn__cuda *cuda, const qn__submission *sub)
+{
+    cuda->n_newest = 0;
+    if (sub->n_held > cuda->newest_room) {
+        qn__cuda_range *ranges = realloc(cuda->newest, sub->n_held * sizeof *ranges);
+        if (!ranges)
+            return;
+        cuda->newest = ranges;
+        cuda->newest_room = sub->n_held;
+    }
+    for (; cuda->n_newest < sub->n_held; cuda->n_newest++) {
+        const qn__buffer *buffer = sub->held[cuda->n_newest];
+        uintptr_t begin = (uintptr_t)buffer->data;
+        cuda->newest[cuda->n_newest] = (qn__cuda_range){begin, begin + buffer->capacity};
+    }
+}
+
 /* As a graph. */
 static int replay(qn_device *device, const qn__submission *sub)
 {
@@ -396,7 +414,7 @@ static int replay(qn_device *device, const qn__submission *sub)
     const qn__cuda_binding *bound = sub->binding->device_part;
     int result = make_ready(device, sub);
     if (result == 0)
-        result = qn__cuda_put(cuda);
+        result = qn__cuda_put_before_next(cuda);
     if (result != 0)
         return result;
     result = cuda->cu.graph_launch(bound->graphs[0].exec, cuda->stream);
@@ -436,6 +454,7 @@ static qn_status launch_graph(qn_device *device, qn__submission *sub, qn_error *
     if (result != 0)
         return qn__cuda_fail(cuda, err, result, "launching a plan");
     cuda->stats.launches++;
+    remember_slots(cuda, sub);
     sub->device_part = (void *)(uintptr_t)++cuda->submitted;
     mark_results(sub, cuda->submitted);
     return QN_OK;

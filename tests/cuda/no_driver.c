@@ -123,6 +123,14 @@ static bool captures;
 static bool goes_on;    /* the launch ahead is of the same run: the next may begin before it ends */
 static size_t captured; /* launches */
 
+/* Of streams and events `bytes` says how many of the graphs that were launched have ended when they
+ * have. What a put that a graph does not follow in its stream has written, it sees by an event. */
+static struct order {
+    size_t graphs;       /* launched, one behind the other */
+    const handle *apart; /* the stream of puts that the next one does not see yet */
+    const handle *event; /* ... recorded behind them */
+} order;
+
 /* What is left of a context that is gone. */
 void no_driver_forget(void)
 {
@@ -130,6 +138,7 @@ void no_driver_forget(void)
         take(all);
     memset(pieces, 0, sizeof pieces);
     captures = false;
+    order = (struct order){0};
 }
 
 static bool is_there(size_t n, size_t taken, size_t most)
@@ -422,7 +431,10 @@ int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *data, const
 
 int cuStreamCreate(void **stream)
 {
-    return give_handle(__func__, stream);
+    int result = give_handle(__func__, stream);
+    if (result == 0)
+        ((handle *)*stream)->bytes = order.graphs;
+    return result;
 }
 int cuStreamDestroy_v2(void *stream)
 {
@@ -438,10 +450,24 @@ int cuEventDestroy_v2(void *event)
 }
 
 /* Behind each run. */
-int cuEventRecord(void)
+int cuEventRecord(handle *event, const handle *stream)
 {
+    int result = result_of(__func__);
     goes_on = false;
-    return result_of(__func__);
+    if (result == 0)
+        event->bytes = stream->bytes;
+    if (result == 0 && stream == order.apart)
+        order.event = event;
+    return result;
+}
+int cuStreamWaitEvent(handle *stream, const handle *event)
+{
+    int result = result_of(__func__);
+    if (result == 0 && stream->bytes < event->bytes)
+        stream->bytes = event->bytes;
+    if (result == 0 && event == order.event && stream != order.apart)
+        order.apart = order.event = NULL;
+    return result;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -545,6 +571,17 @@ static void put(const qn__cuda_put_args *a)
             memcpy(a->at[i], a->words + first, (size_t)(a->end[i] - first) * 4);
 }
 
+/* Beside the graph that was launched last, at most. */
+static int put_on(const handle *stream, const qn__cuda_put_args *a)
+{
+    if (stream->bytes + 1 < order.graphs)
+        return INVALID;
+    if (stream->bytes < order.graphs)
+        order.apart = stream;
+    put(a);
+    return 0;
+}
+
 /* Whether rows of heads that lie so far apart overlap; NULL: there are none. */
 static bool rows_overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes)
 {
@@ -600,7 +637,7 @@ int cuLaunchKernelEx(const launch *how, const function *f, void *const *params)
         snprintf(to + length, NO_DRIVER_ROOM - length, "\n");
     int result = result_of(__func__);
     if (result == 0 && !captures && !strcmp(f->name, "put"))
-        put(params[0]);
+        result = put_on(how->stream, params[0]);
     return result;
 }
 
@@ -648,6 +685,17 @@ int cuGraphExecDestroy(void *exec)
     return take_handle(__func__, exec);
 }
 
+int cuGraphLaunch(void *exec, handle *stream)
+{
+    (void)exec;
+    if (order.apart)
+        return INVALID;
+    int result = result_of(__func__);
+    if (result == 0)
+        stream->bytes = ++order.graphs;
+    return result;
+}
+
 /* ---- the rest has nothing to do -------------------------------------------------------------- */
 
 #define NOTHING(name)                                                                              \
@@ -656,10 +704,8 @@ int cuGraphExecDestroy(void *exec)
         return result_of(#name);                                                                   \
     }
 NOTHING(cuStreamSynchronize)
-NOTHING(cuStreamWaitEvent)
 NOTHING(cuEventSynchronize)
 NOTHING(cuGraphExecUpdate_v2)
-NOTHING(cuGraphLaunch)
 
 /* ---- NVRTC: programs compile to nothing ------------------------------------------------------ */
 

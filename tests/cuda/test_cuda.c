@@ -230,6 +230,40 @@ static void test_updates(qn_device *dev)
     }
 }
 
+/* Small writes go beside the submission before, unless that still reads what they write over: a
+ * long one reads what was written for it at its end, and the next one gets that buffer. */
+static void test_writes(qn_device *dev)
+{
+    enum { RUNS = 30, N = 64, WIDE = 2048, PRODUCTS = 4 };
+    qn_scope *s = qn_scope_begin(dev);
+    qn_array *w = keep(s, qn_full(s, QN_F32, SHAPE(WIDE, WIDE), 1.0 / WIDE)), *before = NULL;
+    qn_scope_end(s);
+    for (int i = 0; i <= RUNS; i++) {
+        float values[N], got[N];
+        for (int k = 0; k < N; k++)
+            values[k] = (float)i;
+        s = qn_scope_begin(dev);
+        qn_array *a = qn_from_f32(s, values, N), *x = w;
+        for (int k = 0; k < PRODUCTS; k++)
+            x = qn_matmul(s, x, w); /* each is w */
+        x = qn_reshape(s, qn_slice(s, qn_slice(s, x, 0, 0, 1, 1), 1, 0, N, 1), 1, (int64_t[]){N});
+        qn_array *y = qn_add(s, a, x);
+        CHECK("writes", qn_eval_async(s, &y, 1) == QN_OK);
+        y = qn_retain(y);
+        qn_scope_end(s);
+        if (before) {
+            s = qn_scope_begin(dev);
+            CHECK("writes", qn_read_f32(s, before, got, N) == QN_OK);
+            qn_scope_end(s);
+            qn_release(before);
+            CHECK("writes", got[N - 1] == (float)(i - 1) + 1.0f / WIDE);
+        }
+        before = y;
+    }
+    qn_release(before);
+    qn_release(w);
+}
+
 static void test_limit(qn_device *dev)
 {
     size_t before = qn_device_set_memory_limit(dev, active_bytes(dev) + (1 << 20));
@@ -475,6 +509,7 @@ int main(int argc, char **argv)
     if (!getenv("QN_TEST_NO_FAULT")) /* as tools see it nothing is as fast as it is */
         test_ceilings(cuda);
     end_part("ceilings");
+    test_writes(cuda);
     test_limit(cuda);
     CHECK("all buffers are back", active_bytes(cuda) == 0);
     qn_device_close(cuda);

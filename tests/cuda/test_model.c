@@ -29,7 +29,7 @@ typedef struct run {
     int32_t tokens[TOKENS];
     float *logits; /* behind the prompt */
     int64_t vocab;
-    uint64_t launches, captures, reads; /* of the tokens after the first WARM */
+    uint64_t launches, captures, reads, beside; /* of the tokens after the first WARM */
     bool refused;   /* the device holds no weights in an encoding, and says so */
     bool halves;    /* some weights are f16, for which a GPU rounds what they multiply */
     uint64_t cache; /* bytes of a sequence */
@@ -61,6 +61,7 @@ static bool run_session(qn_device *dev, qn_session *session, bool cuda, run *r, 
     r->launches = after.launches - before.launches;
     r->captures = after.captures - before.captures;
     r->reads = after.host_reads - before.host_reads;
+    r->beside = after.beside - before.beside;
     return true;
 }
 
@@ -158,6 +159,7 @@ static void compare(qn_device *cpu, qn_device *cuda, const char *path, const cha
         check(got.launches == TOKENS - WARM, path, "one launch a token");
         check(got.captures == 0, path, "nothing is captured again");
         check(got.reads == TOKENS - WARM, path, "only tokens are read");
+        check(got.beside == TOKENS - WARM, path, "each is written for beside the one before");
     }
     free(want.logits);
     free(got.logits);
