@@ -250,14 +250,14 @@ static void test_writes(qn_device *dev)
         qn_array *y = qn_add(s, a, x);
         CHECK("writes", qn_eval_async(s, &y, 1) == QN_OK);
         y = qn_retain(y);
-        qn_scope_end(s);
         if (before) {
-            s = qn_scope_begin(dev);
-            CHECK("writes", qn_read_f32(s, before, got, N) == QN_OK);
-            qn_scope_end(s);
+            qn_scope *reads = qn_scope_begin(dev);
+            CHECK("writes", qn_read_f32(reads, before, got, N) == QN_OK);
+            qn_scope_end(reads);
             qn_release(before);
             CHECK("writes", got[N - 1] == (float)(i - 1) + 1.0f / WIDE);
         }
+        qn_scope_end(s); /* whose buffer is the first to be given again */
         before = y;
     }
     qn_release(before);
