@@ -192,13 +192,11 @@ qn_status qn__draws_set_behind(qn__draws *d, size_t r, const qn_sampling *p, con
     return set_row(d, r, p, history, n_history, n_generated, place, err);
 }
 
-/* Puts tokens of `given` into the entries that wait for them. */
-static qn_array *put_newest(qn_scope *s, const qn__draws *d, qn_array *entries, qn_array *given)
+/* Puts tokens of `given` into the entries that wait for them: newest [n, 2]. */
+static qn_array *put_newest(qn_scope *s, qn_array *newest, qn_array *entries, qn_array *given)
 {
-    const int64_t n = (int64_t)d->n_newest, pairs[] = {n, 2}, flat[] = {n},
-                  words[] = {qn_array_elements(entries)},
+    const int64_t flat[] = {qn_array_dim(newest, 0)}, words[] = {qn_array_elements(entries)},
                   shape[] = {qn_array_dim(entries, 0), QN__SAMPLE_ENTRY_WORDS};
-    qn_array *newest = qn_from(s, QN_I32, 2, pairs, d->newest);
     qn_array *at = qn_reshape(s, qn_slice(s, newest, 1, 0, 1, 1), 1, flat),
              *places = qn_reshape(s, qn_slice(s, newest, 1, 1, 2, 1), 1, flat);
     entries = qn_scatter(s, qn_reshape(s, entries, 1, words), at, qn_take(s, given, places, 0), 0,
@@ -212,10 +210,16 @@ qn__draws_taken qn__draws_take(qn_scope *s, const qn__draws *d, size_t first, si
     static const qn__sample_entry none = {0}; /* an array has some element */
     int64_t row_shape[] = {(int64_t)n, QN__SAMPLE_ROW_WORDS};
     int64_t entry_shape[] = {d->n_entries ? (int64_t)d->n_entries : 1, QN__SAMPLE_ENTRY_WORDS};
-    qn_array *rows = qn_from(s, QN_I32, 2, row_shape, d->rows + first);
-    qn_array *written = qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none);
-    qn_array *entries = d->n_newest ? put_newest(s, d, written, given) : written;
-    return (qn__draws_taken){rows, entries, written, {(int64_t)n, (int64_t)d->vocab}};
+    int64_t newest_shape[] = {(int64_t)d->n_newest, 2};
+    qn__draws_taken t = {.shape = {(int64_t)n, (int64_t)d->vocab}};
+    t.rows = t.written[0] = qn_from(s, QN_I32, 2, row_shape, d->rows + first);
+    t.entries = t.written[1] =
+        qn_from(s, QN_I32, 2, entry_shape, d->n_entries ? d->entries : &none);
+    if (d->n_newest) {
+        t.written[2] = qn_from(s, QN_I32, 2, newest_shape, d->newest);
+        t.entries = put_newest(s, t.written[2], t.entries, given);
+    }
+    return t;
 }
 
 qn_array *qn__draws_choose(qn_scope *s, const qn__draws_taken *t, qn_array *logits)

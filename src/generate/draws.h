@@ -9,6 +9,8 @@
 #include "ops/params.h"
 #include "quern/model.h"
 
+enum { QN__DRAWS_WRITTEN = 3 };
+
 /* Zero: none. */
 typedef struct qn__draws {
     qn__sample_row *rows;
@@ -44,8 +46,9 @@ qn_array *qn__draws_record(qn_scope *s, const qn__draws *draws, size_t first, si
  * rows were set behind one (else it may be NULL), and the tokens are drawn. */
 typedef struct qn__draws_taken {
     qn_array *rows, *entries;
-    qn_array *written; /* the entries as they were written */
-    int64_t shape[2];  /* of the logits */
+    qn_array *written[QN__DRAWS_WRITTEN]; /* what the host wrote of it: rows, entries, and NULL or
+                                             where tokens of `given` go */
+    int64_t shape[2];                     /* of the logits */
 } qn__draws_taken;
 qn__draws_taken qn__draws_take(qn_scope *s, const qn__draws *draws, size_t first, size_t n,
                                qn_array *given);

@@ -9,11 +9,18 @@
 #include "core/device.h"
 #include "core/scope.h"
 
-static void keep_written(qn__model_step *step, qn_array *rows, qn_array *entries, qn_array *numbers)
+#include <string.h>
+
+enum { WRITTEN = QN__DRAWS_WRITTEN + 1 };
+
+/* In the order in which they got their buffers. */
+static void keep_written(qn__model_step *step, const qn__draws_taken *taken, qn_array *numbers)
 {
-    qn_array *written[] = {rows, entries, numbers};
-    for (int i = 0; i < 3 && qn_scope_status(step->scope) == QN_OK; i++)
-        if (!(step->written[i] = qn_retain(written[i])))
+    qn_array *written[WRITTEN];
+    memcpy(written, taken->written, sizeof taken->written);
+    written[QN__DRAWS_WRITTEN] = numbers;
+    for (int i = 0; i < WRITTEN && qn_scope_status(step->scope) == QN_OK; i++)
+        if (written[i] && !(step->written[i] = qn_retain(written[i])))
             qn__scope_fail(step->scope, QN_MEMORY, "no memory for a step");
 }
 
@@ -21,7 +28,7 @@ static void keep_written(qn__model_step *step, qn_array *rows, qn_array *entries
 static void release(qn__model_step *step)
 {
     qn_release(step->drawn);
-    for (int i = 3; i-- > 0;)
+    for (int i = WRITTEN; i-- > 0;)
         qn_release(step->written[i]);
 }
 
@@ -36,7 +43,7 @@ static qn_array *record(qn__model_step *step, const qn_model *model, qn__batch *
     }
     qn__draws_taken taken = qn__draws_take(step->scope, draws, 0, n, batch->given);
     step->logits = qn__decoder_run(step->scope, &model->decoder, batch);
-    keep_written(step, taken.rows, taken.written, batch->numbers);
+    keep_written(step, &taken, batch->numbers);
     return qn__draws_choose(step->scope, &taken, step->logits);
 }
 

@@ -12,13 +12,14 @@
 
 /* Zero: none. */
 typedef struct qn__model_step {
-    qn_scope *scope;      /* its graph, while that is needed */
-    qn_array *logits;     /* [1, n_outputs, V], the scope's, where they are kept */
-    qn_array *drawn;      /* i32 [n_outputs], retained; NULL: it has no outputs */
-    int64_t n_outputs;    /* of the batch */
-    double begun;         /* seconds of the clock */
-    qn_array *written[3]; /* where it has outputs, what the host wrote for it, retained: a device
-                             may write the next step's while it runs, to other places */
+    qn_scope *scope;   /* its graph, while that is needed */
+    qn_array *logits;  /* [1, n_outputs, V], the scope's, where they are kept */
+    qn_array *drawn;   /* i32 [n_outputs], retained; NULL: it has no outputs */
+    int64_t n_outputs; /* of the batch */
+    double begun;      /* seconds of the clock */
+    /* Where it has outputs, what the host wrote for it, retained: a device may write the next
+     * step's while it runs, to other places. Some may be NULL. */
+    qn_array *written[QN__DRAWS_WRITTEN + 1];
 } qn__model_step;
 
 /* Enqueues the batch, whose positions count then, and the draws of its outputs. `keeps_logits`:
@@ -39,9 +40,9 @@ qn_status qn__model_step_read(const qn__model_step *step, qn_device *device, int
  * one would copy the cache, which both refer to. */
 bool qn__model_step_can_be_followed(const qn__model_step *step, const qn_model *model);
 
-/* Ends its scope, where its draws are all that is wanted of it, before the step before is ended: so
- * buffers go back in the order in which the step behind next finds its own where they were, and two
- * steps that take turns are all that a device has to keep ready. */
+/* Ends its scope, where its draws are all that is wanted of it. The step before is to be ended
+ * then, not earlier: so the step behind next finds its buffers where this one's before were, and
+ * two steps that take turns are all that a device has to keep ready. */
 void qn__model_step_forget_graph(qn__model_step *step);
 
 /* Gives up all of it; it may still run. */
