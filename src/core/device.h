@@ -20,8 +20,9 @@ typedef struct qn__device_ops {
     bool runs_ahead;     /* a step that may not be wanted costs less than waiting before the next */
     void (*close)(qn_device *device);
 
-    /* Memory. alloc returns NULL when there is none. write fills a buffer that no submission knows;
-     * read waits for the submission that computes the buffer, from whose data + offset it copies.
+    /* Memory. alloc returns NULL when there is none. write fills a buffer that no submission knows,
+     * or a part of one that none looks at which is not over; read waits for the submission that
+     * computes the buffer, from whose data + offset it copies.
      */
     void *(*alloc)(qn_device *device, size_t size);
     void (*free)(qn_device *device, void *data, size_t size);

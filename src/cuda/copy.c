@@ -2,12 +2,13 @@
  *
  * Copies between host and GPU. Small writes are kept until something else is enqueued and go
  * together, as the arguments of a launch: a step has several, and the copy engine takes longer to
- * begin than a kernel. That runs beside the submission before, on a stream of its own, where what
- * it writes over is nothing that this one looks at. Others pass through a ring of page-locked
- * stages and return when the host's bytes are in them; several threads may write at once, each into
- * a stage of its own, so that what loads a model keeps the bus busy. A stage is lent to whoever can
- * read a file into it: a copy less. Reads wait: for the submission that computed what is read, not
- * for those behind it; and so do copies from another GPU.
+ * begin than a kernel. That launch runs beside the last submission, on a stream of its own, where
+ * the submission does not look at what is written over: between two graphs it costs 2 us more than
+ * none (an H200). Others pass through a ring of page-locked stages and return when the host's bytes
+ * are in them; several threads may write at once, each into a stage of its own, so that what loads
+ * a model keeps the bus busy. A stage is lent to whoever can read a file into it: a copy less.
+ * Reads wait: for the submission that computed what is read and for writes, not for submissions
+ * behind it; and so do copies from another GPU.
  */
 #include "base/clock.h"
 #include "base/error.h"
@@ -116,14 +117,22 @@ static void give_stage(qn__cuda *cuda, int stage)
 
 /* ---- small writes ---------------------------------------------------------------------------- */
 
-/* With the lock: notes that writes have been enqueued on the stream. */
-static int note_writes(qn__cuda *cuda, qn__cu_stream stream)
+/* With `putting`: notes that writes have been enqueued on the stream. */
+static int note(qn__cuda *cuda, qn__cu_stream stream)
 {
     cuda->wrote_in_line = stream == cuda->stream;
-    return cuda->cu.event_record(cuda->wrote, stream);
+    return cuda->cu.event_record(cuda->writes, stream);
 }
 
-/* With the lock. */
+int qn__cuda_note_writes(qn__cuda *cuda)
+{
+    pthread_mutex_lock(&cuda->putting);
+    int result = note(cuda, cuda->stream);
+    pthread_mutex_unlock(&cuda->putting);
+    return result;
+}
+
+/* With `putting`. They are kept where the launch fails. */
 static int put(qn__cuda *cuda, qn__cu_stream stream)
 {
     qn__cuda_put_args *puts = &cuda->puts;
@@ -133,8 +142,10 @@ static int put(qn__cuda *cuda, qn__cu_stream stream)
     const qn__cu_launch how = {
         .grid = {1, 1, 1}, .block = {QN__CUDA_THREADS, 1, 1}, .stream = stream};
     int result = cuda->cu.launch(&how, cuda->loaded[QN__CUDA_KERNEL_put], params, NULL);
+    if (result)
+        return result;
     puts->n = 0;
-    return result ? result : note_writes(cuda, stream);
+    return note(cuda, stream);
 }
 
 int qn__cuda_put(qn__cuda *cuda)
@@ -158,20 +169,23 @@ static bool any_is_looked_at(const qn__cuda *cuda)
     return false;
 }
 
-/* Beside the last submission, behind all that was enqueued before it and all other writes. */
+/* Behind all submissions but the last, and all other writes. */
 static int put_beside(qn__cuda *cuda)
 {
     qn__cu_event before = cuda->done[(cuda->submitted - 2) % QN__CUDA_EVENTS];
     int result = cuda->cu.stream_wait(cuda->writing, before, 0);
     if (result == 0 && cuda->wrote_in_line)
-        result = cuda->cu.stream_wait(cuda->writing, cuda->wrote, 0);
+        result = cuda->cu.stream_wait(cuda->writing, cuda->writes, 0);
     if (result == 0)
         result = put(cuda, cuda->writing);
-    cuda->stats.beside++;
-    return result ? result : cuda->cu.stream_wait(cuda->stream, cuda->wrote, 0);
+    if (result == 0)
+        result = cuda->cu.stream_wait(cuda->stream, cuda->writes, 0);
+    cuda->stats.beside += result == 0;
+    if (result) /* it may run, and nothing else waits for it */
+        (void)cuda->cu.stream_synchronize(cuda->writing);
+    return result;
 }
 
-/* In line a launch between two submissions costs 2 us more than none (an H200). */
 int qn__cuda_put_before_next(qn__cuda *cuda)
 {
     pthread_mutex_lock(&cuda->putting);
@@ -239,11 +253,7 @@ static char *begin_stage(qn_device *device, int *result)
 static int copy_in(qn__cuda *cuda, qn__cu_address to, const void *from, size_t n)
 {
     int result = cuda->cu.copy_in(to, from, n, cuda->stream);
-    pthread_mutex_lock(&cuda->putting);
-    if (result == 0)
-        result = note_writes(cuda, cuda->stream);
-    pthread_mutex_unlock(&cuda->putting);
-    return result;
+    return result ? result : qn__cuda_note_writes(cuda);
 }
 
 /* Enqueues the copy of a stage's first n bytes, and gives the stage back. */
@@ -342,6 +352,9 @@ qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, s
     result = qn__cuda_put(cuda);
     if (number && result == 0)
         result = cuda->cu.stream_wait(stream, cuda->done[(number - 1) % QN__CUDA_EVENTS], 0);
+    if (number &&
+        result == 0) /* a part of it may have been written since, as pages of a cache are */
+        result = cuda->cu.stream_wait(stream, cuda->writes, 0);
     if (result == 0)
         result = cuda->cu.copy_out(host, (uintptr_t)from->data + offset, n, stream);
     if (result == 0)
@@ -387,8 +400,12 @@ qn_status qn__cuda_copy(qn_device *device, void *to, const qn__buffer *from, siz
     if (!qn__cuda_enter(cuda))
         return qn__fail(err, QN_DEVICE, "%s: the context is lost", cuda->name);
     let_reach(cuda, other);
-    result = cuda->cu.copy_peer((uintptr_t)to, cuda->context, (uintptr_t)from->data + offset,
-                                other->context, n, cuda->reading);
+    result = qn__cuda_put(cuda);
+    if (result == 0) /* others may have had the buffer, and still use it */
+        result = cuda->cu.stream_synchronize(cuda->stream);
+    if (result == 0)
+        result = cuda->cu.copy_peer((uintptr_t)to, cuda->context, (uintptr_t)from->data + offset,
+                                    other->context, n, cuda->reading);
     if (result == 0)
         result = cuda->cu.stream_synchronize(cuda->reading);
     qn__cuda_leave(cuda);

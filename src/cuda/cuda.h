@@ -50,9 +50,9 @@ typedef struct qn__cuda {
     /* Clusters of so many blocks that run at once, each block on a multiprocessor of its own. */
     int clusters[QN__CUDA_FAR_BLOCKS + 1];
     qn__cu_context context;
-    qn__cu_stream stream;  /* everything runs on it, in order */
-    qn__cu_stream reading; /* but for reading what has been computed, beside what comes behind */
-    qn__cu_stream writing; /* ... and for small writes that nothing under way looks at */
+    qn__cu_stream stream;  /* submissions and writes run on it, in order, */
+    qn__cu_stream reading; /* but for reading what has been computed, beside what comes behind, */
+    qn__cu_stream writing; /* and for small writes beside the last submission */
     qn__cu_stream capture; /* captured into, never run */
     /* What stands for each kernel until a binding is made (kernels.c): an address in stand_in, no
      * more. NULL: it does not run on this GPU. */
@@ -70,7 +70,7 @@ typedef struct qn__cuda {
     qn__cuda_stats stats;
     pthread_mutex_t putting; /* what follows; behind the lock, where both are held */
     qn__cuda_put_args puts;  /* small writes that are not enqueued yet */
-    qn__cu_event wrote;      /* behind the last writes, also others, that were enqueued */
+    qn__cu_event writes;     /* behind the last writes, small or not, that were enqueued */
     bool wrote_in_line;      /* ... on `stream` */
     pthread_mutex_t staging; /* what follows; never with another */
     pthread_cond_t free_stage;
@@ -102,11 +102,17 @@ qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, s
 qn_status qn__cuda_copy(qn_device *device, void *to, const qn__buffer *from, size_t offset,
                         size_t n, qn_error *err);
 
-/* Enqueues the small writes that are kept; in the context, before anything else is enqueued: before
- * a submission, with the lock, beside the last one where that does not look at what they go to.
- * And gives up those to memory that goes. */
+/* Enqueues the small writes that are kept; in the context, before anything else is enqueued. */
 int qn__cuda_put(qn__cuda *cuda);
+
+/* The same with `lock`, before a submission: beside the last one, if that does not look at what
+ * they go to. */
 int qn__cuda_put_before_next(qn__cuda *cuda);
+
+/* In the context: notes that something was enqueued that writes and is no submission. */
+int qn__cuda_note_writes(qn__cuda *cuda);
+
+/* Gives up those to memory that goes. */
 void qn__cuda_forget_puts(qn__cuda *cuda, const void *data, size_t n);
 
 void *qn__cuda_lend(qn_device *device, size_t n);

@@ -2,9 +2,11 @@
  *
  * A GPU as a device: opening, memory, how it keeps weights. Copies are in copy.c.
  *
- * Submissions and writes run on one stream, in order. So a buffer may go back to the pool while the
- * GPU still uses it, since whoever takes it next comes later on the stream, and a submission needs
- * to hold nothing once it has been enqueued; only giving memory back to the driver waits.
+ * Submissions and writes run on one stream, in order, but for small writes, which come behind all
+ * other writes and all submissions but the last, and go to nothing that this one looks at. So a
+ * buffer may go back to the pool while the GPU still uses it, since whoever takes it next comes
+ * later, and a submission needs to hold nothing once it has been enqueued; only giving memory back
+ * to the driver waits.
  */
 #include "cuda/device.h"
 
@@ -294,10 +296,12 @@ static void close_context(qn__cuda *cuda)
     if (qn__cuda_enter(cuda)) {
         if (cuda->stream)
             cuda->cu.stream_synchronize(cuda->stream);
+        if (cuda->writing)
+            cuda->cu.stream_synchronize(cuda->writing);
         qn__cuda_programs_free(cuda, true);
         qn__cuda_unload_kernels(cuda);
-        if (cuda->wrote)
-            cuda->cu.event_destroy(cuda->wrote);
+        if (cuda->writes)
+            cuda->cu.event_destroy(cuda->writes);
         for (int i = 0; i < QN__CUDA_EVENTS; i++)
             if (cuda->done[i])
                 cuda->cu.event_destroy(cuda->done[i]);
@@ -385,7 +389,7 @@ static int make_streams(qn__cuda *cuda)
     if (result == 0)
         result = cuda->cu.stream_create(&cuda->capture, QN__CU_STREAM_NON_BLOCKING);
     if (result == 0)
-        result = cuda->cu.event_create(&cuda->wrote, QN__CU_EVENT_DISABLE_TIMING);
+        result = cuda->cu.event_create(&cuda->writes, QN__CU_EVENT_DISABLE_TIMING);
     for (int i = 0; i < QN__CUDA_EVENTS && result == 0; i++)
         result = cuda->cu.event_create(&cuda->done[i], QN__CU_EVENT_DISABLE_TIMING);
     for (int i = 0; i < QN__CUDA_STAGES && result == 0; i++)

@@ -451,8 +451,10 @@ static qn_status launch_graph(qn_device *device, qn__submission *sub, qn_error *
         result = run_launches(device, sub);
     if (result == 0)
         result = cuda->cu.event_record(cuda->done[cuda->submitted % QN__CUDA_EVENTS], cuda->stream);
-    if (result != 0)
+    if (result != 0) {
+        (void)qn__cuda_note_writes(cuda); /* some of it may run */
         return qn__cuda_fail(cuda, err, result, "launching a plan");
+    }
     cuda->stats.launches++;
     remember_slots(cuda, sub);
     sub->device_part = (void *)(uintptr_t)++cuda->submitted;

@@ -72,8 +72,9 @@ static int result_of(const char *name)
 /* All that is out, so that what is taken back twice, or never was given, is seen. */
 typedef struct handle {
     struct handle *next;
-    void *memory;      /* what was allocated; the handle itself or what it is of */
-    size_t bytes, *of; /* the count that they belong to; NULL: none */
+    void *memory;        /* what was allocated; the handle itself or what it is of */
+    size_t bytes, *of;   /* the count that they belong to; NULL: none */
+    size_t runs, writes; /* of a stream or an event: what has ended when it has, see `order` */
 } handle;
 
 static handle *all;
@@ -84,7 +85,7 @@ static handle *give(void *memory, size_t bytes, size_t *of)
     handle *h = malloc(sizeof *h);
     if (!h)
         abort();
-    *h = (handle){all, memory, bytes, of};
+    *h = (handle){.next = all, .memory = memory, .bytes = bytes, .of = of};
     all = h;
     if (of)
         *of += bytes;
@@ -123,13 +124,17 @@ static bool captures;
 static bool goes_on;    /* the launch ahead is of the same run: the next may begin before it ends */
 static size_t captured; /* launches */
 
-/* Of streams and events `bytes` says how many of the graphs that were launched have ended when they
- * have. What a put that a graph does not follow in its stream has written, it sees by an event. */
+/* What a GPU has been given. Runs go to its first stream, one behind the other, with writes between
+ * them; a put on another stream is to come behind all writes and all runs but the last, and the run
+ * behind it sees what it wrote by an event. */
+enum { MOST_GPUS = 4 };
 static struct order {
-    size_t graphs;       /* launched, one behind the other */
-    const handle *apart; /* the stream of puts that the next one does not see yet */
-    const handle *event; /* ... recorded behind them */
-} order;
+    size_t runs, writes;        /* of the stream that they go to */
+    const handle *main, *apart; /* that; the stream of puts that the next run does not see yet */
+    const handle *event;        /* ... recorded behind the last of them */
+    bool launches;              /* a run of launches one by one is not over */
+} orders[MOST_GPUS];
+static _Thread_local struct order *order = orders; /* of the context that the thread has */
 
 /* What is left of a context that is gone. */
 void no_driver_forget(void)
@@ -138,7 +143,7 @@ void no_driver_forget(void)
         take(all);
     memset(pieces, 0, sizeof pieces);
     captures = false;
-    order = (struct order){0};
+    memset(orders, 0, sizeof orders);
 }
 
 static bool is_there(size_t n, size_t taken, size_t most)
@@ -238,23 +243,27 @@ int cuGetErrorName(int error, const char **name)
                                  : other;
     return 0;
 }
-enum { MOST_GPUS = 4 };
 static handle *retained[MOST_GPUS]; /* once at a time */
 
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     int result = give_handle(__func__, context);
     retained[device] = result == 0 ? *context : retained[device];
+    orders[device] = (struct order){0};
     return result;
 }
 int cuDevicePrimaryCtxRelease_v2(int device)
 {
-    return take_handle(__func__, retained[device]);
+    void *context = retained[device];
+    retained[device] = NULL;
+    return take_handle(__func__, context);
 }
 
 /* A context that is lost is one still. */
-int cuCtxPushCurrent_v2(void)
+int cuCtxPushCurrent_v2(const void *context)
 {
+    for (int i = 0; i < MOST_GPUS; i++)
+        order = retained[i] == context ? &orders[i] : order;
     return no_driver_state.stays ? 0 : result_of(__func__);
 }
 int cuCtxPopCurrent_v2(void **context)
@@ -379,11 +388,13 @@ int cuMemFreeHost(void *p)
     take(handle_of((uintptr_t)p));
     return result_of(__func__);
 }
-int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n)
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, handle *stream)
 {
     int result = result_of(__func__);
     if (result == 0)
         memcpy((void *)(uintptr_t)to, from, n);
+    if (result == 0 && stream == order->main)
+        stream->writes = ++order->writes;
     return result;
 }
 
@@ -432,8 +443,8 @@ int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *data, const
 int cuStreamCreate(void **stream)
 {
     int result = give_handle(__func__, stream);
-    if (result == 0)
-        ((handle *)*stream)->bytes = order.graphs;
+    if (result == 0 && !order->main)
+        order->main = *stream;
     return result;
 }
 int cuStreamDestroy_v2(void *stream)
@@ -450,23 +461,43 @@ int cuEventDestroy_v2(void *event)
 }
 
 /* Behind each run. */
-int cuEventRecord(handle *event, const handle *stream)
+int cuEventRecord(handle *event, handle *stream)
 {
     int result = result_of(__func__);
     goes_on = false;
-    if (result == 0)
-        event->bytes = stream->bytes;
-    if (result == 0 && stream == order.apart)
-        order.event = event;
-    return result;
+    if (result != 0)
+        return result;
+    if (order->launches && stream == order->main) {
+        stream->runs = ++order->runs;
+        order->launches = false;
+    }
+    event->runs = stream->runs;
+    event->writes = stream->writes;
+    if (stream == order->apart)
+        order->event = event;
+    else if (event == order->event)
+        order->event = NULL;
+    return 0;
 }
 int cuStreamWaitEvent(handle *stream, const handle *event)
 {
     int result = result_of(__func__);
-    if (result == 0 && stream->bytes < event->bytes)
-        stream->bytes = event->bytes;
-    if (result == 0 && event == order.event && stream != order.apart)
-        order.apart = order.event = NULL;
+    if (result != 0)
+        return result;
+    stream->runs = stream->runs < event->runs ? event->runs : stream->runs;
+    stream->writes = stream->writes < event->writes ? event->writes : stream->writes;
+    if (event == order->event && stream == order->main)
+        order->apart = order->event = NULL;
+    return 0;
+}
+/* All streams that are waited for have ended. */
+int cuStreamSynchronize(const handle *stream)
+{
+    int result = result_of(__func__);
+    if (result == 0 && stream == order->apart)
+        order->apart = order->event = NULL;
+    if (stream == order->main)
+        order->launches = false;
     return result;
 }
 
@@ -541,7 +572,7 @@ typedef struct attribute {
 
 typedef struct launch {
     unsigned grid[3], block[3], shared;
-    void *stream;
+    handle *stream;
     const attribute *attributes;
     unsigned n_attributes;
 } launch;
@@ -571,13 +602,16 @@ static void put(const qn__cuda_put_args *a)
             memcpy(a->at[i], a->words + first, (size_t)(a->end[i] - first) * 4);
 }
 
-/* Beside the graph that was launched last, at most. */
-static int put_on(const handle *stream, const qn__cuda_put_args *a)
+static int put_on(handle *stream, const qn__cuda_put_args *a)
 {
-    if (stream->bytes + 1 < order.graphs)
-        return INVALID;
-    if (stream->bytes < order.graphs)
-        order.apart = stream;
+    if (stream == order->main) {
+        stream->writes = ++order->writes;
+    } else {
+        if (stream->runs + 1 < order->runs || stream->writes < order->writes)
+            return INVALID;
+        order->apart = stream;
+        order->event = NULL;
+    }
     put(a);
     return 0;
 }
@@ -637,7 +671,10 @@ int cuLaunchKernelEx(const launch *how, const function *f, void *const *params)
         snprintf(to + length, NO_DRIVER_ROOM - length, "\n");
     int result = result_of(__func__);
     if (result == 0 && !captures && !strcmp(f->name, "put"))
-        result = put_on(how->stream, params[0]);
+        return put_on(how->stream, params[0]);
+    if (result == 0 && !captures && order->apart)
+        return INVALID;
+    order->launches |= !captures;
     return result;
 }
 
@@ -688,11 +725,11 @@ int cuGraphExecDestroy(void *exec)
 int cuGraphLaunch(void *exec, handle *stream)
 {
     (void)exec;
-    if (order.apart)
+    if (order->apart)
         return INVALID;
     int result = result_of(__func__);
     if (result == 0)
-        stream->bytes = ++order.graphs;
+        stream->runs = ++order->runs;
     return result;
 }
 
@@ -703,7 +740,6 @@ int cuGraphLaunch(void *exec, handle *stream)
     {                                                                                              \
         return result_of(#name);                                                                   \
     }
-NOTHING(cuStreamSynchronize)
 NOTHING(cuEventSynchronize)
 NOTHING(cuGraphExecUpdate_v2)
 
