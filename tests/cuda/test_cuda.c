@@ -315,7 +315,7 @@ static void test_ceilings(qn_device *dev)
     qn_array *w = keep(s, qn_full(s, QN_BF16, SHAPE(8192, 8192), 1));
     bool hold = false;
     qn_scope_end(s);
-    for (int i = 0; i < 40 && !hold; i++) {
+    for (int i = 0; i < 100 && !hold; i++) {
         hold = ceilings_hold(dev, x, w);
         if (!hold)
             sleep(1);
