@@ -318,6 +318,7 @@ static qn__buffer *begin_buffer(qn__buffer *buffer, qn_device *device, size_t si
     atomic_init(&buffer->invalid, false);
     atomic_init(&buffer->lent, false);
     atomic_init(&buffer->written_by, 0);
+    atomic_init(&buffer->written_since, false);
     return buffer;
 }
 

@@ -24,6 +24,7 @@ typedef struct qn__buffer {
     atomic_bool invalid;         /* a failed run may have half-written it */
     atomic_bool lent;            /* ... and its lender knows which part of it counts */
     _Atomic uint64_t written_by; /* the number of the newest submission that writes it; 0: none */
+    atomic_bool written_since;   /* ... and the host has written a part of it since */
     /* while cached: its neighbours by age, and in its size class */
     struct qn__buffer *older, *newer, *below, *above;
 } qn__buffer;

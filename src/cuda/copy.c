@@ -7,8 +7,8 @@
  * none (an H200). Others pass through a ring of page-locked stages and return when the host's bytes
  * are in them; several threads may write at once, each into a stage of its own, so that what loads
  * a model keeps the bus busy. A stage is lent to whoever can read a file into it: a copy less.
- * Reads wait: for the submission that computed what is read and for writes, not for submissions
- * behind it; and so do copies from another GPU.
+ * Reads wait: for the submission that computed what is read, not for those behind it; and so do
+ * copies from another GPU.
  */
 #include "base/clock.h"
 #include "base/error.h"
@@ -340,11 +340,17 @@ qn_status qn__cuda_settle(qn_device *device, void *lent, void *data, size_t n, q
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* The submission that made what is in the buffer; 0: that is not one's alone. */
+static uint64_t maker_of(const qn__buffer *buffer)
+{
+    return atomic_load(&buffer->written_since) ? 0 : atomic_load(&buffer->written_by);
+}
+
 qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, size_t offset,
                         size_t n, qn_error *err)
 {
     qn__cuda *cuda = device->state;
-    uint64_t number = atomic_load(&from->written_by);
+    uint64_t number = maker_of(from);
     qn__cu_stream stream = number ? cuda->reading : cuda->stream;
     int result = 0;
     if (!qn__cuda_enter(cuda))
@@ -352,9 +358,6 @@ qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, s
     result = qn__cuda_put(cuda);
     if (number && result == 0)
         result = cuda->cu.stream_wait(stream, cuda->done[(number - 1) % QN__CUDA_EVENTS], 0);
-    if (number &&
-        result == 0) /* a part of it may have been written since, as pages of a cache are */
-        result = cuda->cu.stream_wait(stream, cuda->writes, 0);
     if (result == 0)
         result = cuda->cu.copy_out(host, (uintptr_t)from->data + offset, n, stream);
     if (result == 0)
@@ -371,7 +374,7 @@ qn_status qn__cuda_read(qn_device *device, void *host, const qn__buffer *from, s
 /* Until what writes the buffer has ended. */
 static int wait_for_writer(qn__cuda *cuda, const qn__buffer *buffer)
 {
-    uint64_t number = atomic_load(&buffer->written_by);
+    uint64_t number = maker_of(buffer);
     int result = qn__cuda_put(cuda);
     if (result == 0)
         result = number ? cuda->cu.event_synchronize(cuda->done[(number - 1) % QN__CUDA_EVENTS])

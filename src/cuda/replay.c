@@ -383,8 +383,11 @@ static int make_ready(qn_device *device, const qn__submission *sub)
 static void mark_results(const qn__submission *sub, uint64_t number)
 {
     const qn__plan *plan = sub->binding->plan;
-    for (uint32_t i = 0; i < plan->n_targets; i++)
-        atomic_store(&sub->held[plan->output_slots[i]]->written_by, number);
+    for (uint32_t i = 0; i < plan->n_targets; i++) {
+        qn__buffer *buffer = sub->held[plan->output_slots[i]];
+        atomic_store(&buffer->written_by, number);
+        atomic_store(&buffer->written_since, false);
+    }
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

@@ -25,6 +25,7 @@ qn_status qn__cache_write_page(const qn__cache *cache, int i, int32_t page, cons
 {
     qn__buffer *buffer = cache->kept[i]->buffer;
     size_t bytes = qn__cache_page_bytes(cache, i);
+    atomic_store(&buffer->written_since, true);
     return buffer->device->ops->write(buffer->device, (char *)buffer->data + (size_t)page * bytes,
                                       from, bytes, err);
 }
