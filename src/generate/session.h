@@ -55,7 +55,7 @@ qn_status qn__session_run(qn_session *session, const int32_t *ids, size_t n,
 
 /* Sets session->draws for what is drawn behind the next token of each sequence (more is 0), or
  * behind the one after it (1), which is being drawn: sequence b's at place b of what they are
- * given. Fails where that token is not wanted. */
+ * given. Fails where what would be drawn is not wanted. */
 typedef qn_status qn__set_draws(void *by, qn_session *session, int64_t more, qn_error *err);
 
 /* Runs one token of each sequence and gives what is drawn behind them. Who comes back with these,
@@ -63,7 +63,7 @@ typedef qn_status qn__set_draws(void *by, qn_session *session, int64_t more, qn_
 qn_status qn__session_step(qn_session *session, const int32_t *ids, qn__set_draws *set, void *by,
                            int32_t *drawn, qn_error *err);
 
-/* Gives up a step that was enqueued ahead. */
+/* Gives up a step that was enqueued ahead, and positions that do not count. */
 void qn__session_settle(qn_session *session);
 
 #endif
