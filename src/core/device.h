@@ -21,7 +21,7 @@ typedef struct qn__device_ops {
     void (*close)(qn_device *device);
 
     /* Memory. alloc returns NULL when there is none. write fills a buffer that no submission knows,
-     * or a part of one that none looks at which is not over; read waits for the submission that
+     * or a part of one that says so (written_since); read waits for the submission that
      * computes the buffer, from whose data + offset it copies.
      */
     void *(*alloc)(qn_device *device, size_t size);
