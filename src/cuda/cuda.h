@@ -416,6 +416,9 @@ qn__cu_function qn__cuda_weights_kernel(const qn__cuda *cuda, bool half, int ker
 bool qn__cuda_is_of_weights(const qn__cuda *cuda, qn__cu_function function, int first, int last);
 bool qn__cuda_stream_linear(qn__cuda_binder *b, const qn__call *call);
 
+/* The arguments of a launch of linear layers, whatever its kernel: those of each begin so. */
+qn__cuda_linears_args *qn__cuda_linears_of(const qn__cuda_binder *b, const qn__cuda_launch *launch);
+
 /* The newest launch and its arguments with this call's weight added: where that is one of the same
  * kernel with the same x, and no step writes either weight. NULL: it cannot join. */
 const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_function function,

@@ -49,6 +49,11 @@ bool qn__cuda_same_place(const qn__operand *a, const qn__operand *b)
     return a->slot == b->slot && a->offset == b->offset;
 }
 
+qn__cuda_linears_args *qn__cuda_linears_of(const qn__cuda_binder *b, const qn__cuda_launch *launch)
+{
+    return (qn__cuda_linears_args *)(b->bound->args + launch->args);
+}
+
 const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_function function,
                                                   const qn__call *call, int64_t rows,
                                                   qn__cuda_launch **launch)
@@ -58,7 +63,7 @@ const qn__cuda_linears_args *qn__cuda_join_linear(qn__cuda_binder *b, qn__cu_fun
     qn__cuda_launch *last = bound->n_launches ? &bound->launches[bound->n_launches - 1] : NULL;
     if (!last || last->function != function)
         return NULL;
-    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + last->args);
+    qn__cuda_linears_args *args = qn__cuda_linears_of(b, last);
     bool whole = ((const qn__linear_params *)call->params)->products == QN_PRODUCTS_INT8_ROWS;
     if (args->n[QN__CUDA_LINEARS - 1] || args->gated ||
         (args->units.layout != w->layout && qn__cuda_is_units(b->cuda, function)) ||
@@ -254,8 +259,7 @@ bool qn__cuda_add_behind(qn__cuda_binder *b, const qn__call *call, const qn__cud
 {
     const qn__cuda_launch *last = newest_layers(b);
     uint32_t *at = last ? b->bound->at + last->first_at : NULL;
-    const qn__cuda_linears_args *args =
-        last ? (const qn__cuda_linears_args *)(b->bound->args + last->args) : NULL;
+    const qn__cuda_linears_args *args = last ? qn__cuda_linears_of(b, last) : NULL;
     const qn__operand *result = &call->operand[call->n_operands - 1];
     int i = 0;
     if (!last || args->gated || at[QN__CUDA_ADDED] != QN__CUDA_AT_NONE ||
@@ -287,7 +291,7 @@ bool qn__cuda_gate_behind(qn__cuda_binder *b, const qn__call *call, const qn__cu
         return false;
     bool wide = qn__cuda_is_wide(b->cuda, last->function),
          units = qn__cuda_is_units(b->cuda, last->function);
-    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(b->bound->args + last->args);
+    qn__cuda_linears_args *args = qn__cuda_linears_of(b, last);
     uint32_t *at = b->bound->at + last->first_at,
              result = call->first_operand + call->n_operands - 1;
     const qn__operand *operands = b->binding->operands;

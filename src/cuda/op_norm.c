@@ -6,11 +6,6 @@
  */
 #include "cuda/cuda.h"
 
-static const qn__cuda_linears_args *layers_of(const qn__cuda_binder *b, const qn__cuda_launch *l)
-{
-    return (const qn__cuda_linears_args *)(b->bound->args + l->args);
-}
-
 /* A norm of a row that the launch behind it may take: y = norm(x); or one whose sum with another
  * row gets a norm again: y = norm(sum), sum = added + norm(x). */
 typedef struct taken {
@@ -72,7 +67,7 @@ static bool is_for_next_alone(const qn__cuda_binder *b, const taken *norm)
 {
     const qn__cuda_launch *next = &b->bound->launches[norm->i + 1];
     const uint32_t *its = b->bound->at + next->first_at;
-    const qn__cuda_linears_args *layer = layers_of(b, next);
+    const qn__cuda_linears_args *layer = qn__cuda_linears_of(b, next);
     return layer->rows == 1 && layer->k == norm->args->n && its[0] < QN__CUDA_AT_KEPT &&
            qn__cuda_same_place(&b->binding->operands[its[0]], norm->y) &&
            leave_each_other(b, its, norm) && !qn__cuda_launch_is_read(b, norm->i + 1, norm->y);
@@ -87,7 +82,7 @@ static qn__cuda_launch *maker_of_squares(const qn__cuda_binder *b, const taken *
         norm->args->n > QN__CUDA_MOST_SQUARED || norm->args->n % 128)
         return NULL;
     const uint32_t *at = b->bound->at + ahead->first_at;
-    const qn__cuda_linears_args *layer = layers_of(b, ahead);
+    const qn__cuda_linears_args *layer = qn__cuda_linears_of(b, ahead);
     return layer->rows == 1 && !layer->gated && !layer->n[1] && layer->n[0] == norm->args->n &&
                    at[2] < QN__CUDA_AT_KEPT && at[QN__CUDA_SQUARES] == QN__CUDA_AT_NONE &&
                    qn__cuda_same_place(&b->binding->operands[at[2]], norm->x)
@@ -125,7 +120,7 @@ static void take_norm(qn__cuda_binder *b, const taken *norm, qn__cuda_launch *ah
 {
     qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *launch = &bound->launches[norm->i], *next = launch + 1;
-    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + next->args);
+    qn__cuda_linears_args *args = qn__cuda_linears_of(b, next);
     uint32_t *its = bound->at + next->first_at;
     if (norm->sum) {
         qn__cuda_move_result(b, norm->i - 1, 2);

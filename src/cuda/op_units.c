@@ -292,17 +292,12 @@ bool qn__cuda_is_units(const qn__cuda *cuda, qn__cu_function function)
     return is_many(cuda, function);
 }
 
-static const qn__cuda_linears_args *args_of_row(const qn__cuda_binder *b, const qn__cuda_launch *l)
-{
-    return (const qn__cuda_linears_args *)(b->bound->args + l->args);
-}
-
 /* How a launch of one row has norms: its blocks share no columns. False: it is none, or its row is
  * too long for that. */
 static bool form_with_norms(const qn__cuda_binder *b, const qn__cuda_launch *launch,
                             unit_form *form)
 {
-    const qn__cuda_linears_args *args = args_of_row(b, launch);
+    const qn__cuda_linears_args *args = qn__cuda_linears_of(b, launch);
     if (!is_of(b->cuda, launch->function, BYTES_1, PAIRED_1))
         return false;
     *form = (unit_form){.width = 1, .kernel = BYTES_1};
@@ -320,7 +315,7 @@ bool qn__cuda_unit_row_makes_squares(const qn__cuda_binder *b, const qn__cuda_la
 /* Of the row that a launch multiplies: each of its warps has one span. */
 bool qn__cuda_unit_row_takes_norm(const qn__cuda_binder *b, const qn__cuda_launch *launch)
 {
-    const qn__cuda_linears_args *args = args_of_row(b, launch);
+    const qn__cuda_linears_args *args = qn__cuda_linears_of(b, launch);
     unit_form form;
     return form_with_norms(b, launch, &form) && !args->made &&
            qn__cuda_parts(args->k, QN__CUDA_SPAN) <= form.warps;
@@ -328,7 +323,7 @@ bool qn__cuda_unit_row_takes_norm(const qn__cuda_binder *b, const qn__cuda_launc
 
 void qn__cuda_unit_row_gets_norms(const qn__cuda_binder *b, qn__cuda_launch *launch)
 {
-    const qn__cuda_linears_args *args = args_of_row(b, launch);
+    const qn__cuda_linears_args *args = qn__cuda_linears_of(b, launch);
     unit_form form;
     if (!form_with_norms(b, launch, &form))
         return;
@@ -353,7 +348,7 @@ static int64_t many_blocks(const qn__cuda *cuda, const qn__cuda_linears_args *ar
 
 void qn__cuda_units_again(const qn__cuda_binder *b, qn__cuda_launch *launch)
 {
-    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(b->bound->args + launch->args);
+    qn__cuda_linears_args *args = qn__cuda_linears_of(b, launch);
     if (qn__cuda_is_ternary(b->cuda, launch->function))
         qn__cuda_ternary_again(b, launch);
     else if (is_many(b->cuda, launch->function))

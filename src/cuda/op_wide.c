@@ -414,7 +414,7 @@ static bool unpack_ahead(qn__cuda_binder *b, const qn__call *call, qn__cu_functi
 {
     qn__cuda_binding *bound = b->bound;
     qn__cuda_launch *launch = &bound->launches[bound->n_launches - 1];
-    qn__cuda_linears_args *args = (qn__cuda_linears_args *)(bound->args + launch->args);
+    qn__cuda_linears_args *args = qn__cuda_linears_of(b, launch);
     const int i = args->n[2] ? 2 : 1;
     args->stride[i] = padded_columns(args->k);
     bound->at[launch->first_at + 1 + 2 * i] = QN__CUDA_AT_UNPACKED;
